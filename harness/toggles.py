@@ -49,23 +49,23 @@ class ToggleContext:
             )
 
         @functools.wraps(function)
-        async def awaited(*arguments: Any, **options: Any) -> Any:
+        async def call_coroutine(*arguments: Any, **options: Any) -> Any:
             with self:
                 return await function(*arguments, **options)
 
         @functools.wraps(function)
-        def generated(*arguments: Any, **options: Any) -> Any:
+        def call_generator(*arguments: Any, **options: Any) -> Any:
             with self:
                 return (yield from function(*arguments, **options))
 
         @functools.wraps(function)
-        def called(*arguments: Any, **options: Any) -> Any:
+        def call_function(*arguments: Any, **options: Any) -> Any:
             with self:
                 return function(*arguments, **options)
 
         if inspect.iscoroutinefunction(function):
-            return awaited
-        return generated if inspect.isgeneratorfunction(function) else called
+            return call_coroutine
+        return call_generator if inspect.isgeneratorfunction(function) else call_function
 
     @property
     def reach(self) -> int:

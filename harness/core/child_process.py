@@ -99,11 +99,11 @@ def fork_with_pipe(
     """Fork a child that serves its end of two pipes; gives the parent's end."""
     ours, theirs = make_pipe_pair()
 
-    def run() -> None:
+    def serve_in_child() -> None:
         ours.close()
         serve(theirs)
 
-    child = fork(run, dies_with_parent=dies_with_parent, new_session=new_session)
+    child = fork(serve_in_child, dies_with_parent=dies_with_parent, new_session=new_session)
     theirs.close()
     return child, ours
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
+import importlib.metadata
 import json
 import os
 import platform
@@ -33,6 +35,15 @@ for name in {RECORDED_PACKAGES!r}:
         pass
 print(json.dumps(found))
 """
+
+
+def collect_versions(*further_packages: str) -> dict[str, str]:
+    """The versions of Python and of the installed packages that a record names."""
+    versions = {"python": platform.python_version()}
+    for name in (*RECORDED_PACKAGES, *further_packages):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            versions[name] = importlib.metadata.version(name)
+    return versions
 
 
 def describe_gpus() -> str:

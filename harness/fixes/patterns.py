@@ -210,11 +210,11 @@ def substitute_metavariables(line: str, bindings: dict[str, str], indent: str) -
         if not bindings.get(name, "") and f"$$${name}" in line:
             line = re.sub(rf",\s*\$\$\${name}\b|\$\$\${name}\b\s*,?\s*", "", line)
 
-    def put(found: re.Match[str]) -> str:
-        first, *rest = bindings[found[1] or found[2]].split("\n")
+    def get_binding(match: re.Match[str]) -> str:
+        first, *rest = bindings[match[1] or match[2]].split("\n")
         return "\n".join([first, *(indent + part if part.strip() else part for part in rest)])
 
-    return METAVARIABLE.sub(put, line)
+    return METAVARIABLE.sub(get_binding, line)
 
 
 def get_indent(text: str, position: int) -> str:

@@ -138,13 +138,13 @@ def unwatch_kernel(kernel: Any) -> None:
 
 def _make_counting_run(cls: Any) -> Callable[..., Any]:
     @functools.wraps(_original_runs[cls])
-    def counted(self: Any, *arguments: Any, **options: Any) -> Any:
+    def count_and_run(self: Any, *arguments: Any, **options: Any) -> Any:
         if not options.get("warmup"):
             for slot, ran in _find_reached_slots(self):
                 ran(slot)
         return _original_runs[cls](self, *arguments, **options)
 
-    return counted
+    return count_and_run
 
 
 def replace_run(cls: Any, run: Callable[..., Any]) -> Callable[..., Any]:

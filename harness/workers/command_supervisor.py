@@ -92,13 +92,13 @@ def fork_supervisor(folder: Path) -> ProcessHandle:
     """Run the request of a folder under a supervisor that is a fork of this process."""
     parent = os.getpid()
 
-    def run() -> None:
+    def supervise_in_fork() -> None:
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         supervise_command(folder, parent)
 
     # Until the fork has its own handlers, it must not run this process's.
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
-    child = child_process.fork(run, dies_with_parent=False, new_session=True)
+    child = child_process.fork(supervise_in_fork, dies_with_parent=False, new_session=True)
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     return child
 

@@ -27,14 +27,14 @@ def drop_example_references(item: pytest.Item) -> Iterator[None]:
     """In this scope, a failing example's error keeps its message and lines, and no locals."""
 
     def clear_frames_of_failures(test: Callable[..., Any]) -> Callable[..., Any]:
-        def run(*args: Any, **kwargs: Any) -> Any:
+        def run_test(*args: Any, **kwargs: Any) -> Any:
             try:
                 return test(*args, **kwargs)
             except BaseException as error:
                 _clear_error_frames(error)
                 raise
 
-        return run
+        return run_test
 
     with hypothesis_adapter.wrap_inner_test(getattr(item, "obj", None), clear_frames_of_failures):
         yield

@@ -74,12 +74,12 @@ class Supervisor:
 def fork_supervisor(serve: Callable[[PipeEnd], None]) -> Supervisor:
     """Fork a supervisor that serves its end of a pipe until the worker closes the other end."""
 
-    def run(pipe: PipeEnd) -> None:
+    def serve_in_fork(pipe: PipeEnd) -> None:
         processes.adopt_orphans()
         gc.disable()  # a collection would copy the pages that the tests share
         serve(pipe)
 
-    return Supervisor(*child_process.fork_with_pipe(run, new_session=True))
+    return Supervisor(*child_process.fork_with_pipe(serve_in_fork, new_session=True))
 
 
 def make_lost_result(exit_description: str) -> SideResult:

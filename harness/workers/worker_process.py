@@ -31,6 +31,7 @@ from harness.workers.messages import (
 MessageT = TypeVar("MessageT")
 
 _MAX_LOG_CHARACTERS = 8000  # of a log that a message shows
+ENGINE_TEST_FILE = "test_engine.py"  # its guards start servers: no fork of a worker patches those
 START_TIMEOUT = 900.0  # seconds for the imports of a worker, before it counts as hanging
 _EXIT_TIMEOUT = 1.0  # seconds for a worker to end by itself
 _SUPERVISOR_SLACK = 30.0  # seconds that a supervisor's reply may be late

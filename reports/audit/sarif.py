@@ -38,6 +38,7 @@ def render_sarif(audit: ReleaseAudit) -> str:
 
 def _make_result(finding: AuditFinding) -> dict[str, Any]:
     region = {"startLine": finding.line, "snippet": {"text": finding.text}}
+    sentences = f"{finding.condition}. {finding.arithmetic}. {finding.confirmed}"
     physical = {
         "artifactLocation": {"uri": f"python/{view.shorten_path(finding.file)}"},
         "region": region,
@@ -45,9 +46,7 @@ def _make_result(finding: AuditFinding) -> dict[str, Any]:
     return {
         "ruleId": finding.kind,
         "level": "error" if finding.is_confirmed else "warning",
-        "message": {
-            "text": f"{finding.kernel}: {finding.condition}. {finding.arithmetic}. {finding.confirmed}"
-        },
+        "message": {"text": f"{finding.kernel}: {sentences}"},
         "locations": [{"physicalLocation": physical}],
         "partialFingerprints": {
             "kernelLine/v1": hashlib.sha256("\0".join(finding.key).encode()).hexdigest()

@@ -19,7 +19,6 @@ from harness.core.errors import NotReadyError
 from harness.fixes.matching.toggle_status import ToggleState, find_toggle_status
 from harness.fixes.patch_plan import FLIP_DIRECTIONS
 from harness.fixes.registry.schema import Toggle
-from harness.runs.mutate.scheduler import ENGINE_TEST_FILE
 from harness.store.prove.values import BUG_OUTCOMES, SideOutcome, SideResult
 from harness.workers.messages import (
     GuardsCollected,
@@ -30,7 +29,7 @@ from harness.workers.messages import (
     TaskKey,
 )
 from harness.workers.release_target import ReleaseTarget
-from harness.workers.worker_process import START_TIMEOUT, GuardWorkerProcess
+from harness.workers.worker_process import ENGINE_TEST_FILE, START_TIMEOUT, GuardWorkerProcess
 
 GUARD_SECONDS = 60.0  # for a guard on one side
 GUARD_MEMORY = 4 << 30

@@ -287,16 +287,16 @@ class _GpuLauncher:
             return f"no checks can be compiled into it: {refusal}"
         with self._hold_gpu(at, needed) as tensors:
 
-            def run(launch: TrialLaunch) -> str:
+            def run_trial(launch: TrialLaunch) -> str:
                 _fill_tensors(tensors, launch)
                 on_step(_LAUNCH_STEP)
                 line = Path(finding.file).name, finding.line
                 return self._run_launch(kernel, launch, tensors, line, whole_grid)
 
-            result_below = run(below)
+            result_below = run_trial(below)
             if result_below != PASSES:
                 return f"one below it {result_below}"
-            passes = run(at) == PASSES
+            passes = run_trial(at) == PASSES
         if whole_grid:
             return PASSED_AT_THRESHOLD if passes else CONFIRMED
         return f"{PASSED_AT_THRESHOLD}, as far as programs ran" if passes else CONFIRMED_IN_PART

@@ -80,7 +80,9 @@ def iterate_cases(
     module = get_module(release, kernel)
     loaded = release.load_kernel(kernel.module, kernel.name)
 
-    def read(parameters: list[AssumedParameter], launch: HostLaunch | None) -> KernelCase | None:
+    def read_case(
+        parameters: list[AssumedParameter], launch: HostLaunch | None
+    ) -> KernelCase | None:
         try:
             case = KernelCase(read_graph(loaded, parameters), parameters, launch, limits)
         except Exception as error:  # Triton raises anything for a mode that does not fit the kernel
@@ -92,7 +94,7 @@ def iterate_cases(
     tried: list[list[AssumedParameter]] = []
     launches: Sequence[HostLaunch | None] = kernel.launches[:_MAX_LAUNCH_SITES] or (None,)
     for recorded in _iterate_recorded_parameters(module, kernel, launches[0], limits):
-        case = read(recorded, launches[0])
+        case = read_case(recorded, launches[0])
         if case is not None:
             tried.append(recorded)
             yield case
@@ -105,7 +107,7 @@ def iterate_cases(
                 continue
             tried.append(parameters)
             for guess in iterate_guesses(parameters):
-                case = read(guess, launch)
+                case = read_case(guess, launch)
                 if case is not None:
                     reading.reasons |= parameter_inference.describe_unread_constants(parameters)
                     yield case

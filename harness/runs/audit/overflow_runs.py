@@ -251,28 +251,28 @@ def _find_least_load(
     """
 
     @cache
-    def run(load: int) -> str:
+    def run_load(load: int) -> str:
         return launcher.run({**loads, finding.quantity: load})
 
     low, high, step = finding.threshold - 1, finding.threshold, 1
-    first = run(high)
+    first = run_load(high)
     _restart_timer()
     if first == OVERFLOWS:
-        while low > 1 and run(low) == OVERFLOWS:
+        while low > 1 and run_load(low) == OVERFLOWS:
             low, high, step = max(1, low - step), low, 2 * step
     elif first != PASSES:
         return first
-    elif run(finding.largest) != OVERFLOWS:
+    elif run_load(finding.largest) != OVERFLOWS:
         return ""
     else:
         low, high = high, min(high + step, finding.largest)
-        while high < finding.largest and run(high) != OVERFLOWS:
+        while high < finding.largest and run_load(high) != OVERFLOWS:
             step *= 2
             low, high = high, min(high + step, finding.largest)
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (low, middle) if run(middle) == OVERFLOWS else (middle, high)
-    below = run(low)
+        low, high = (low, middle) if run_load(middle) == OVERFLOWS else (middle, high)
+    below = run_load(low)
     if below == PASSES and launcher.is_beyond_memory({**loads, finding.quantity: low}):
         below = BEYOND_MEMORY
     return high if below == PASSES else below if below == BEYOND_MEMORY else f"one below: {below}"

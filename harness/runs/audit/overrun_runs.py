@@ -173,7 +173,7 @@ def find_least_load(kernel: Any, sized: SizedCase, suspect: SuspectAccess) -> tu
     """Find the smallest load that leaves the tensor, and the index; zeros if none does."""
     launcher = OverrunLauncher(kernel, sized, suspect)
 
-    def run(load: int) -> int | str:
+    def run_load(load: int) -> int | str:
         return launcher.run(sized.make_values_at_load(suspect, load))
 
     index = launcher.run(suspect.word_values)
@@ -183,12 +183,12 @@ def find_least_load(kernel: Any, sized: SizedCase, suspect: SuspectAccess) -> tu
         return 1, index
     low, high = 0, suspect.load
     for load in TRIED_LOADS:
-        if low < load < high and not isinstance(run(load), int):
+        if low < load < high and not isinstance(run_load(load), int):
             low = load
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (low, middle) if isinstance(run(middle), int) else (middle, high)
-    index, below = run(high), run(low)
+        low, high = (low, middle) if isinstance(run_load(middle), int) else (middle, high)
+    index, below = run_load(high), run_load(low)
     # A launch with a load of zero may leave the tensor as well: no real launch is smaller than 1.
     is_least = below == PASSES or (low == 0 and isinstance(below, int))
     return (high, index) if isinstance(index, int) and is_least else (0, 0)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib.metadata
 import inspect
-import platform
 import time
 import warnings
 from collections.abc import Iterable
@@ -82,7 +80,7 @@ class FuzzWorker(WorkerSession[FuzzWorkerSettings]):
                 code_files=code,
                 release=str(live_engine.engine.sources.version),
                 seconds=time.time() - self.started,
-                versions=collect_versions(),
+                versions=machine.collect_versions("hypothesis"),
                 problems=self.problems,
             )
         )
@@ -171,14 +169,6 @@ def compile_patched_code(item: pytest.Item) -> None:
         cells.revert_where_present(marks.always_reverted if marks else ()),
     ):
         pass
-
-
-def collect_versions() -> dict[str, str]:
-    versions = {"python": platform.python_version()}
-    for name in (*machine.RECORDED_PACKAGES, "hypothesis"):
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            versions[name] = importlib.metadata.version(name)
-    return versions
 
 
 def collect_code_files(statuses: Iterable[ToggleStatus]) -> list[CodeFile]:

@@ -15,7 +15,6 @@ from harness.runs.mutate.kill_confirmation import KillConfirmer
 from harness.runs.mutate.line_coverage import CoverageRecord, GuardCoverage
 from harness.runs.mutate.messages import FaultAttemptReport, MutationWorkerReady
 from harness.runs.mutate.scheduler import (
-    ENGINE_TEST_FILE,
     MutationRequest,
     MutationScheduler,
     PendingAttempt,
@@ -24,6 +23,7 @@ from harness.store.mutate.table import MutationTable
 from harness.store.mutate.values import FaultOutcome, FaultResult, GuardFacts, MutationRun
 from harness.store.prove.values import SideOutcome, SideResult
 from harness.workers.supervisor import NO_RESULT_HEADLINE
+from harness.workers.worker_process import ENGINE_TEST_FILE
 
 TRACED_GUARD_SECONDS = 600.0  # seconds for one without a fault, traced
 ENGINE_GUARDS_EXCLUDED = (

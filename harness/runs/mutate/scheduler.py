@@ -25,11 +25,7 @@ from harness.store.mutate.faults import MutationFault
 from harness.store.prove.values import SideOutcome, SideResult
 from harness.workers.messages import StartFailure
 from harness.workers.release_target import ReleaseTarget
-from harness.workers.worker_process import START_TIMEOUT, WorkerProcess
-
-ENGINE_TEST_FILE = (
-    "test_engine.py"  # of servers, which are other processes: a fork's fault is not in them
-)
+from harness.workers.worker_process import ENGINE_TEST_FILE, START_TIMEOUT, WorkerProcess
 
 
 @dataclass(frozen=True)

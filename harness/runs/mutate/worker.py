@@ -13,10 +13,9 @@ from collections import Counter
 
 import pytest
 
-from harness.core import preloading
+from harness.core import machine, preloading
 from harness.core.errors import UnfixError
 from harness.patching import live_engine, module_variants
-from harness.runs.fuzz.worker import collect_versions
 from harness.runs.mutate.fault_attempt import FaultAttemptRun, PreparedGuard, read_attempt_report
 from harness.runs.mutate.messages import (
     FaultAttemptReport,
@@ -56,7 +55,7 @@ class MutationWorker(WorkerSession[MutationWorkerSettings]):
                 guards=names,
                 seconds=time.time() - self.started,
                 release=str(live_engine.engine.sources.version),
-                versions=collect_versions(),
+                versions=machine.collect_versions("hypothesis"),
                 problems=self.problems,
             )
         )

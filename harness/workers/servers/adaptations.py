@@ -114,21 +114,21 @@ def _run_kernels_on_cpu(checked: bool) -> None:
 
     from harness import checking
 
-    def within(method: Any, session: Any) -> Any:
+    def wrap_in_session(method: Any, session: Any) -> Any:
         plain = getattr(method, "plain", method)
 
-        def run(self: Any, *args: Any, **options: Any) -> Any:
+        def run_in_session(self: Any, *args: Any, **options: Any) -> Any:
             if _is_cuda_available():
                 return plain(self, *args, **options)
             with session():
                 return plain(self, *args, **options)
 
-        run.plain = plain  # type: ignore[attr-defined]
-        return functools.wraps(plain)(run)
+        run_in_session.plain = plain  # type: ignore[attr-defined]
+        return functools.wraps(plain)(run_in_session)
 
     loop = (lambda: checking.checked("cpu")) if checked else checking.run_kernels_on_cpu
-    Scheduler.__init__ = within(Scheduler.__init__, checking.run_kernels_on_cpu)
-    Scheduler.event_loop_normal = within(Scheduler.event_loop_normal, loop)
+    Scheduler.__init__ = wrap_in_session(Scheduler.__init__, checking.run_kernels_on_cpu)
+    Scheduler.event_loop_normal = wrap_in_session(Scheduler.event_loop_normal, loop)
 
 
 def _is_cuda_available() -> bool:

@@ -133,12 +133,12 @@ def fork_server(request: ServerRequest) -> int:
     """Fork a supervisor with a server below it; gives the supervisor's pid."""
     parent = os.getpid()
 
-    def run() -> None:
+    def supervise_in_fork() -> None:
         folder = Path(request.folder)
         child_process.redirect_output(folder / "log")
         command_supervisor.supervise(partial(_run_server, request, parent), folder)
 
-    return child_process.fork(run, dies_with_parent=False, new_session=True).pid
+    return child_process.fork(supervise_in_fork, dies_with_parent=False, new_session=True).pid
 
 
 def _run_server(request: ServerRequest, zygote_pid: int) -> CommandExit:
