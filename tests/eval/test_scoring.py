@@ -153,16 +153,22 @@ doc_to_target: "{{a}}"
 generation_kwargs: {until: [";"], max_gen_toks: 9}
 metric_list: [{metric: exact_match}]
 """
+SHOTS_SCORE = SHOTS[SHOTS.index("generation_kwargs") :]
+CHOICES = 'doc_to_choice: ["{{a}}", "other"]\nmetric_list: [{metric: acc}]\n'
 
 
-def test_few_shot_examples_are_the_items(serve: Serve, shared: Shared, monkeypatch: Patch) -> None:
-    """lm-eval draws them one after the other: asked in batches, an item would have others."""
-    (serve.root / "shots.yaml").write_text(SHOTS)
-    (serve.root / "shots.py").write_text(
+def write_task(folder: Path, definition: str) -> None:
+    (folder / "shots.yaml").write_text(definition)
+    (folder / "shots.py").write_text(
         "from datasets import Dataset\n"
         "def documents(**settings):\n"
         "    return {'test': Dataset.from_list([{'a': f'n{n}'} for n in range(30)])}\n"
     )
+
+
+def test_few_shot_examples_are_the_items(serve: Serve, shared: Shared, monkeypatch: Patch) -> None:
+    """lm-eval draws them one after the other: asked in batches, an item would have others."""
+    write_task(serve.root, SHOTS)
     monkeypatch.setattr("harness.runs.eval.lm_eval_scorer.TASKS_FOLDER", serve.root)
     server = serve()
     every = ask(shared, server, samples={"shots": list(range(30))})
@@ -187,6 +193,18 @@ def test_few_shot_examples_are_the_items(serve: Serve, shared: Shared, monkeypat
 def test_a_task_that_there_is_not(serve: Serve, shared: Shared, task: str, words: str) -> None:
     with pytest.raises(UnfixError, match=words):
         ask(shared, serve(), samples={task: [0]})
+
+
+@pytest.mark.parametrize("kind", ["multiple_choice", "loglikelihood", "loglikelihood_rolling"])
+def test_a_task_that_is_scored_by_likelihood_is_refused(
+    serve: Serve, shared: Shared, monkeypatch: Patch, kind: str
+) -> None:
+    write_task(serve.root, SHOTS.replace("generate_until", kind).replace(SHOTS_SCORE, CHOICES))
+    monkeypatch.setattr("harness.runs.eval.lm_eval_scorer.TASKS_FOLDER", serve.root)
+    record = serve.root / "asked"
+    with pytest.raises(UnfixError, match="shots asks for likelihoods, not for an answer"):
+        ask(shared, serve(record=str(record)), samples={"shots": [0]})
+    assert not record.exists()
 
 
 def test_items_that_a_task_does_not_have_are_not_made_up(serve: Serve, shared: Shared) -> None:
