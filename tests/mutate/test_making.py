@@ -280,13 +280,13 @@ def meanings(tree: SourceTree, module: str) -> dict[str, str]:
 
 
 HASHING = """
-from harness.runs.mutate.fault_generation import make
-from harness.runs.mutate.target_selection import named
-from harness.fixes.registry import catalogue
-from harness.releases import managed
-from harness.releases.source_trees import SourceTree
-sources = managed.get("{release}").sources()
-made = make(named(["kv_indices", "topk_transform"], sources, catalogue.load()), sources)
+from harness.fixes.registry.toggle_catalogue import load_catalogue
+from harness.releases import managed_releases
+from harness.runs.mutate.fault_generation import generate_faults
+from harness.runs.mutate.target_selection import select_targets
+sources = managed_releases.get_release("{release}").open_sources()
+targets = select_targets(["kv_indices", "topk_transform"], sources, load_catalogue())
+made = generate_faults(targets, sources)
 print(*made.faults, *made.dropped, sep="\\n")
 """
 
@@ -310,8 +310,9 @@ def test_the_faults_are_the_same_under_every_hash_seed() -> None:
 
 LIGHT = """
 import sys
-from harness.runs.mutate import diffs, equal, keeping, making, operators, targets
-operators.all()
+from harness.runs.mutate import changed_lines, equivalent_faults, fault_generation
+from harness.runs.mutate import fault_toggles, operators, target_selection
+operators.load_operators()
 print(sorted({"torch", "sglang", "triton", "numpy"} & set(sys.modules)))
 """
 

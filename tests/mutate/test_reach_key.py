@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.core import paths
+from harness.core import code_digest, paths
 from harness.releases.source_trees import FolderSourceTree
 from harness.runs.mutate import line_coverage
 from harness.workers.release_target import ReleaseTarget
@@ -47,6 +47,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def key(project: Path) -> Callable[[], str]:
     def asked() -> str:
         tree = FolderSourceTree(project / "release", "current")
+        code_digest.digest_code.cache_clear()  # as in the next run's process
         target = ReleaseTarget("current", Path(sys.executable), tree)
         return line_coverage.compute_coverage_key(target, "default", [project / "further"])
 
@@ -67,7 +68,7 @@ def test_a_change_of_what_guards_stand_on_is_another_key(
     "name",
     [
         "fixtures/__pycache__/worlds.cpython-311.pyc",
-        "harness/fuzz/__pycache__/slices.cpython-311.pyc",
+        "harness/runs/fuzz/__pycache__/slices.cpython-311.pyc",
         "further/.2.yaml.swp",
         "harness/cli/mutate/execution.py",
         "suites/equal_faults.yaml",

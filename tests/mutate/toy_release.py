@@ -62,23 +62,24 @@ def test_total():
 def test_flag():
     sizes.chosen(True)
 """
-# The maker's part is done by hand, and nothing else of the command.
+# The command itself; only the faults, the known equivalents and the limits come from the test.
 DRIVER = """
 import json, os, sys
 import msgspec
 from harness.cli import main
-from harness.cli.mutate import making
-from harness.runs.mutate import equal, order, sure
-from harness.store.mutate.faults import Fault, Made
-faults = msgspec.convert(json.loads(os.environ["FAULTS"]), tuple[Fault, ...])
+from harness.cli.mutate import fault_selection
+from harness.runs.mutate import equivalent_faults, guard_order, kill_confirmation
+from harness.store.mutate.faults import GeneratedFaults, MutationFault
+faults = msgspec.convert(json.loads(os.environ["FAULTS"]), tuple[MutationFault, ...])
 if faults:
-    making.make = lambda *_: Made(faults, ())
-making.WIDE = int(os.environ.get("WIDE", making.WIDE))
-order.AT_LEAST, sure.SLOW = json.loads(os.environ["PATIENCE"])
-equals = json.loads(os.environ["EQUALS"])
-equal.read = lambda *_: {
-    name: equal.Equal(name, "sglang.srt.sizes", "hand", "a => b", why)
-    for name, why in equals.items()
+    fault_selection.make_faults = lambda *_: GeneratedFaults(faults, ())
+fault_selection.WIDE_DIFF_MODULES = int(os.environ.get("WIDE", fault_selection.WIDE_DIFF_MODULES))
+limits = json.loads(os.environ["LIMITS"])
+guard_order.MIN_LIMIT_SECONDS, kill_confirmation.SLOW_RETRY_LIMITS = limits
+equivalents = json.loads(os.environ["EQUALS"])
+equivalent_faults.read_equivalent_faults = lambda *_: {
+    name: equivalent_faults.EquivalentFault(name, "sglang.srt.sizes", "hand", "a => b", reason)
+    for name, reason in equivalents.items()
 }
 sys.exit(main.main(sys.argv[1:]))
 """
@@ -136,7 +137,7 @@ class Mutate:
             "PYTHONPATH": found_by,
             "FAULTS": json.dumps([vars_of(fault) for fault in self.faults]),
             "EQUALS": json.dumps(self.equals),
-            "PATIENCE": json.dumps(self.patience),
+            "LIMITS": json.dumps(self.patience),
         }
 
     def command(self, *words: str) -> list[str]:

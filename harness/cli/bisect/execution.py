@@ -13,10 +13,9 @@ from pathlib import Path
 
 import msgspec
 
-from harness.cli import options, resumption, run_output
+from harness.cli import guard_runs, options, resumption, run_output
 from harness.cli.bisect.progress import BisectProgress
 from harness.cli.process_cleanup import end_processes_on_exit
-from harness.cli.prove import execution
 from harness.core import git_repository, machine, paths
 from harness.core.errors import UnfixError
 from harness.fixes.patch_plan import Direction
@@ -89,7 +88,7 @@ def prepare_new_search(request: BisectRequest) -> PreparedSearch:
         symptom_command=request.command,
         command=run_output.get_recorded_command(),
         settings=_make_settings(request),
-        toggles=[execution.make_toggle_facts(toggle) for toggle in catalogue],
+        toggles=[guard_runs.make_toggle_facts(toggle) for toggle in catalogue],
         pinned_toggles=_find_pinned_toggles(request, catalogue),
     )
     return PreparedSearch(request, search, catalogue)
@@ -174,7 +173,9 @@ def _digest_code(request: BisectRequest) -> str:
             file = Path(word.partition("::")[0])
             if file.is_file():
                 files.append(file)
-    return execution.digest_code([Path(folder) for folder in request.toggle_folders], files)
+    return guard_runs.digest_guards_and_toggles(
+        [Path(folder) for folder in request.toggle_folders], files
+    )
 
 
 def _find_pinned_toggles(request: BisectRequest, catalogue: ToggleCatalogue) -> dict[str, str]:
@@ -253,7 +254,7 @@ def _make_runner(prepared: PreparedSearch) -> TrialRunner:
     if request.rules.metric or request.server_command:
         raise UnfixError("--metric and --serve go with a command, not with a guard")
     memory = (
-        execution.choose_memory_limit(jobs)
+        guard_runs.choose_memory_limit(jobs)
         if request.memory_gib is None
         else int(request.memory_gib * 2**30)
     )
@@ -361,7 +362,7 @@ def _search_commits(prepared: PreparedSearch, driver: SearchDriver) -> None:
 
 def _prepare_release(name: str | None, device: str = "cpu") -> VersionUnderTest:
     """A release that is ready to be run on, installed if need be."""
-    (target,) = execution.prepare_targets([name] if name else [], device)
+    (target,) = guard_runs.prepare_targets([name] if name else [], device)
     folder = Path(sys.prefix) if target.requested_as == "current" else target.python.parents[1]
     return VersionUnderTest(target.requested_as, target.sources, target.python, folder)
 

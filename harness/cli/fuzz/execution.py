@@ -4,25 +4,20 @@ from __future__ import annotations
 
 import argparse
 import datetime
-import difflib
 import math
-import os
 import random
 import secrets
-from pathlib import Path
 from typing import TypeVar
 
 import msgspec
 
-from harness.cli import options, run_output
+from harness.cli import guard_runs, options, run_output
 from harness.cli.fuzz.progress import FuzzProgress
 from harness.cli.process_cleanup import end_processes_on_exit
-from harness.cli.prove import execution
-from harness.core import machine, paths
+from harness.core import machine
 from harness.core.errors import UnfixError
 from harness.fixes.matching.toggle_status import ToggleState, find_toggle_status
 from harness.patching import bootstrap
-from harness.releases import managed_releases, source_trees
 from harness.runs.fuzz import failure_files
 from harness.runs.fuzz.messages import FuzzResult, ToggleDirections
 from harness.runs.fuzz.release_search import FuzzRequest
@@ -52,11 +47,11 @@ def run_fuzz(arguments: argparse.Namespace) -> int:
 
 def _make_request(arguments: argparse.Namespace) -> FuzzRequest:
     seconds = options.parse_budget(arguments.budget, "--for")
-    words, place = resolve_suites(arguments.suites)
-    targets = prepare_targets(arguments.release, arguments.device)
+    words, place = guard_runs.resolve_suites(arguments.suites)
+    targets = guard_runs.prepare_targets(arguments.release, arguments.device, only_ready=True)
     seed = arguments.seed if arguments.seed is not None else random.SystemRandom().randrange(2**32)
     jobs = (
-        execution.choose_job_count(arguments.device) if arguments.jobs is None else arguments.jobs
+        guard_runs.choose_job_count(arguments.device) if arguments.jobs is None else arguments.jobs
     )
     return FuzzRequest(
         targets=targets,
@@ -80,50 +75,8 @@ def _check_positive(number: Number, name: str) -> Number:
 
 def _choose_memory(arguments: argparse.Namespace, jobs: int) -> int:
     if arguments.memory is None:
-        return execution.choose_memory_limit(jobs)
+        return guard_runs.choose_memory_limit(jobs)
     return int(_check_positive(arguments.memory, "--memory") * 2**30)
-
-
-def resolve_suites(names: list[str]) -> tuple[list[str], Path]:
-    """What pytest is told for these words, and where it stands."""
-    root = paths.project_folder()
-    places = [_resolve_suite(name) for name in names] or [root / "suites"]
-    files = [Path(str(place).partition("::")[0]) for place in places]
-    folders = [file if file.is_dir() else file.parent for file in files]
-    if all(folder.is_relative_to(root) for folder in folders):
-        return [str(place.relative_to(root)) for place in places], root
-    return [str(place) for place in places], Path(os.path.commonpath(folders))
-
-
-def _resolve_suite(name: str) -> Path:
-    file, colons, node = name.partition("::")
-    for place in (
-        paths.project_folder() / "suites" / file,
-        Path(file).absolute(),
-        paths.project_folder() / file,
-    ):
-        if place.exists():
-            return Path(f"{place}{colons}{node}")
-    folder = paths.project_folder() / "suites"
-    known = sorted(each.name for each in folder.iterdir() if list(each.glob("test_*.py")))
-    near = difflib.get_close_matches(name, known, n=1)
-    hint = f"did you mean {near[0]}? There are" if near else "there are"
-    raise UnfixError(f"no suite matches '{name}': {hint} {', '.join(known)}, and paths of tests")
-
-
-def prepare_targets(words: list[str], device: str = "cpu") -> list[ReleaseTarget]:
-    """Those that are asked for, installed if need be; 'all' are those that are here."""
-    names = list(dict.fromkeys(name for word in words for name in word.split(",") if name))
-    if "all" in names:
-        names = [
-            release.name for release in managed_releases.list_releases(device) if release.is_ready
-        ]
-    if not names:
-        newest = (
-            managed_releases.find_default_release(device) or managed_releases.get_newest_release()
-        )
-        names = ["current" if source_trees.find_installed_tree() else newest.name]
-    return execution.prepare_targets(names, device)
 
 
 def choose_toggles(arguments: argparse.Namespace, targets: list[ReleaseTarget]) -> ToggleDirections:
@@ -217,8 +170,8 @@ def _replay_failure(arguments: argparse.Namespace) -> int:
 
     failure = failure_files.read_failure(arguments.replay)
     failure_files.locate_test_file(failure)
-    targets = prepare_targets(arguments.release or [failure.release])
-    words, place = resolve_suites([failure.test])
+    targets = guard_runs.prepare_targets(arguments.release or [failure.release], only_ready=True)
+    words, place = guard_runs.resolve_suites([failure.test])
     done = [
         failure_replay.replay_failure(
             failure,

@@ -12,12 +12,10 @@ from typing import Any
 
 import msgspec
 
-from harness.cli import options, resumption, run_kinds, run_output
-from harness.cli.fuzz import execution as fuzzing
+from harness.cli import guard_runs, options, resumption, run_kinds, run_output
 from harness.cli.mutate import fault_selection
 from harness.cli.mutate.progress import MutateProgress
 from harness.cli.process_cleanup import end_processes_on_exit
-from harness.cli.prove import execution
 from harness.core import machine, paths
 from harness.core.errors import UnfixError
 from harness.core.source_scopes import ReleaseSources
@@ -162,7 +160,9 @@ def _choose_target(arguments: argparse.Namespace) -> ReleaseTarget:
             f"--release names one release that can be run, and not '{word}': "
             f"there are {', '.join(names[1:])}, and 'current'"
         )
-    return fuzzing.prepare_targets([word] if word is not None else [], arguments.device)[0]
+    return guard_runs.prepare_targets(
+        [word] if word is not None else [], arguments.device, only_ready=True
+    )[0]
 
 
 # Running
@@ -170,13 +170,13 @@ def _choose_target(arguments: argparse.Namespace) -> ReleaseTarget:
 
 def _make_request(arguments: argparse.Namespace, target: ReleaseTarget) -> MutationRequest:
     """All but the faults."""
-    jobs = execution.choose_job_count(target.device) if arguments.jobs is None else arguments.jobs
+    jobs = guard_runs.choose_job_count(target.device) if arguments.jobs is None else arguments.jobs
     memory = (
-        execution.choose_memory_limit(jobs)
+        guard_runs.choose_memory_limit(jobs)
         if arguments.memory is None
         else arguments.memory * 2**30
     )
-    words, place = fuzzing.resolve_suites(arguments.suite)
+    words, place = guard_runs.resolve_suites(arguments.suite)
     return MutationRequest(
         target=target,
         faults=(),
@@ -203,8 +203,8 @@ def _list_guard_files(words: list[str]) -> list[Path]:
 
 
 def _digest_code(arguments: argparse.Namespace) -> str:
-    return execution.digest_code(
-        arguments.toggles, _list_guard_files(fuzzing.resolve_suites(arguments.suite)[0])
+    return guard_runs.digest_guards_and_toggles(
+        arguments.toggles, _list_guard_files(guard_runs.resolve_suites(arguments.suite)[0])
     )
 
 

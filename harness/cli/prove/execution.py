@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import argparse
 import datetime
-import hashlib
 import math
-import os
 import secrets
 import shutil
-import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from harness.cli import options, resumption, run_kinds, run_output
+from harness.cli import guard_runs, options, resumption, run_kinds, run_output
 from harness.cli.command_parser import CommandParser
-from harness.core import machine, paths
+from harness.core import machine
 from harness.core.errors import NotReadyError, UnfixError
 from harness.core.wording import format_duration
 
@@ -23,11 +20,7 @@ if TYPE_CHECKING:
     from harness.fixes.registry.toggle_catalogue import ToggleCatalogue
     from harness.runs.prove.plan import ProveRequest
     from harness.store.database import Store
-    from harness.store.prove.values import ProveRun, ToggleFacts
-    from harness.workers.release_target import ReleaseTarget
-
-RESERVED_MEMORY = 4 << 30  # of the machine's memory, for all but the tests
-MAX_TESTS_PER_GPU = 6  # tests on one GPU, of which some take 16 GiB
+    from harness.store.prove.values import ProveRun
 
 
 def add_arguments(parser: CommandParser) -> None:
@@ -160,27 +153,14 @@ def _restore_settings(arguments: argparse.Namespace, earlier: ProveRun) -> None:
             setattr(arguments, name, earlier.settings[name])
     arguments.toggles = arguments.toggles or [Path(p) for p in earlier.settings["toggles"]]
     if arguments.resume is not None:
-        now = digest_code(arguments.toggles, _list_guard_files(arguments.words))
+        now = guard_runs.digest_guards_and_toggles(
+            arguments.toggles, _list_guard_files(arguments.words)
+        )
         resumption.refuse_if_changed(earlier.settings["code"], now, earlier.id, "guards or toggles")
 
 
 def _list_guard_files(words: list[str]) -> list[Path]:
     return [Path(word.partition("::")[0]) for word in words]
-
-
-def digest_code(toggles: list[Path], guards: list[Path]) -> str:
-    """The guards and toggles that a run is about, as one digest."""
-    places = [
-        paths.project_folder() / name for name in ("suites", "fixtures", "toggles", "harness")
-    ]
-    places += [*toggles, *guards]
-    digest = hashlib.sha256()
-    for place in places:
-        files = sorted(place.rglob("*")) if place.is_dir() else [place]
-        for file in files:
-            if (file.suffix in (".py", ".yaml") or file in guards) and file.is_file():
-                digest.update(str(file).encode() + b"\0" + file.read_bytes() + b"\0")
-    return digest.hexdigest()[:16]
 
 
 def _make_request(
@@ -193,9 +173,13 @@ def _make_request(
     from harness.runs.prove import plan
 
     toggles = options.select_toggles_or_all(catalogue, arguments.names, arguments.usage)
-    jobs = choose_job_count(arguments.device) if arguments.jobs is None else arguments.jobs
+    jobs = (
+        guard_runs.choose_job_count(arguments.device) if arguments.jobs is None else arguments.jobs
+    )
     memory = (
-        choose_memory_limit(jobs) if arguments.memory is None else int(arguments.memory * 2**30)
+        guard_runs.choose_memory_limit(jobs)
+        if arguments.memory is None
+        else int(arguments.memory * 2**30)
     )
     if jobs < 1 or memory < 1 or not 0 < arguments.limit < math.inf:
         raise UnfixError("-j, --limit and --memory are positive numbers")
@@ -207,7 +191,7 @@ def _make_request(
     failed = arguments.failed is not None and earlier is not None
     asked = plan.ProveRequest(
         kind=kind,
-        targets=prepare_targets(arguments.release, arguments.device),
+        targets=guard_runs.prepare_targets(arguments.release, arguments.device),
         toggles=toggles,
         has_named_toggles=bool(arguments.names),
         device=arguments.device,
@@ -240,57 +224,10 @@ def _resolve_guard_paths(words: list[str]) -> list[str]:
     return found
 
 
-def choose_job_count(device: str) -> int:
-    """Tests at a time: one a core, and on a GPU no more than its memory surely holds."""
-    cores = len(os.sched_getaffinity(0))
-    return cores if device == "cpu" else min(cores, MAX_TESTS_PER_GPU)
-
-
-def choose_memory_limit(jobs: int) -> int:
-    """What one test may take so that all together leave the machine alive."""
-    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return max(2 << 30, (total - RESERVED_MEMORY) // (jobs + 1))
-
-
 def _resolve_device(requested: str) -> str:
     if requested == "auto":
         return "cuda" if shutil.which("nvidia-smi") else "cpu"
     return requested
-
-
-def prepare_targets(words: list[str], device: str = "cpu") -> list[ReleaseTarget]:
-    from harness.releases import managed_releases, provisioning, source_trees
-    from harness.workers.release_target import ReleaseTarget
-
-    machine.require_device(device)
-    names = list(dict.fromkeys(name for word in words for name in word.split(",") if name))
-    if "all" in names:
-        names = [release.name for release in managed_releases.list_releases()]
-    if not names:
-        names = (
-            ["current"]
-            if source_trees.find_installed_tree() is not None
-            else [managed_releases.get_newest_release().name]
-        )
-    provisioning.ensure_installed(
-        [managed_releases.get_release(name, device) for name in names if name != "current"],
-        options.report_status,
-    )
-    found = []
-    for name in names:
-        if name == "current":
-            tree = managed_releases.open_release_tree(name)
-            python = Path(sys.executable)
-            found.append(ReleaseTarget(str(tree.version or name), python, tree, name, device))
-            continue
-        release = managed_releases.get_release(name, device)
-        found.append(ReleaseTarget(name, release.python, release.open_sources(), name, device))
-    twice = next((t.name for t in found if [o.name for o in found].count(t.name) > 1), None)
-    if twice:
-        raise UnfixError(
-            f"SGLang {twice} is asked for twice: as 'current' and as a managed release"
-        )
-    return found
 
 
 def _make_run(arguments: argparse.Namespace, kind: str, request: ProveRequest) -> ProveRun:
@@ -298,7 +235,9 @@ def _make_run(arguments: argparse.Namespace, kind: str, request: ProveRequest) -
 
     now = datetime.datetime.now(datetime.UTC)
     settings = {name: getattr(arguments, name) for name in RESUMED_SETTINGS}
-    settings["code"] = digest_code(arguments.toggles, _list_guard_files(arguments.words))
+    settings["code"] = guard_runs.digest_guards_and_toggles(
+        arguments.toggles, _list_guard_files(arguments.words)
+    )
     settings["commit"] = machine.describe_commit()
     settings["jobs"] = request.jobs
     settings["toggles"] = [str(folder.resolve()) for folder in arguments.toggles]
@@ -308,20 +247,7 @@ def _make_run(arguments: argparse.Namespace, kind: str, request: ProveRequest) -
         started=now.isoformat(timespec="seconds"),
         command=run_output.get_recorded_command(),
         settings=settings,
-        toggles=[make_toggle_facts(toggle) for toggle in request.toggles],
-    )
-
-
-def make_toggle_facts(toggle: Any) -> ToggleFacts:
-    from harness.store.prove.values import ToggleFacts
-
-    return ToggleFacts(
-        id=toggle.id,
-        title=toggle.title,
-        family=toggle.family,
-        symptom=toggle.symptom.value,
-        upstream=list(toggle.upstream),
-        why=toggle.why.strip(),
+        toggles=[guard_runs.make_toggle_facts(toggle) for toggle in request.toggles],
     )
 
 

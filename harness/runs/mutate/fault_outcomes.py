@@ -10,7 +10,8 @@ from harness.store.mutate.faults import MutationFault
 from harness.store.mutate.values import FaultOutcome, FaultResult, KillCause
 from harness.store.prove.values import SideOutcome, SideResult
 
-VIOLATION_LINE = re.compile(r"^harness\.checking\.violations\.\w+: ", re.MULTILINE)
+# The line of a traceback that names a violation of a kernel check.
+VIOLATION_LINE = re.compile(r"^harness\.kernels\.check\.violations\.\w+: ", re.MULTILINE)
 KILL_CAUSES = {
     SideOutcome.ERROR: KillCause.EXCEPTION,
     SideOutcome.FLAKY: KillCause.EXCEPTION,

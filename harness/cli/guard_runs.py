@@ -1,0 +1,133 @@
+"""The arguments that all commands that run guards have in common, as what they stand for.
+
+These are the releases, the suites, how many tests run at a time, and the memory of each.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import os
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from harness.cli import options
+from harness.core import machine, paths
+from harness.core.errors import UnfixError
+
+if TYPE_CHECKING:
+    from harness.fixes.registry.schema import Toggle
+    from harness.store.prove.values import ToggleFacts
+    from harness.workers.release_target import ReleaseTarget
+
+RESERVED_MEMORY = 4 << 30  # of the machine's memory, for all but the tests
+MAX_TESTS_PER_GPU = 6  # tests on one GPU, of which some take 16 GiB
+
+
+def prepare_targets(
+    words: list[str], device: str = "cpu", *, only_ready: bool = False
+) -> list[ReleaseTarget]:
+    """The releases that the words name, installed if need be; with no word the newest one.
+
+    With `only_ready`, "all" and the newest one are chosen from those that are installed here.
+    """
+    from harness.releases import managed_releases, provisioning, source_trees
+    from harness.workers.release_target import ReleaseTarget
+
+    machine.require_device(device)
+    names = list(dict.fromkeys(name for word in words for name in word.split(",") if name))
+    if "all" in names:
+        known = managed_releases.list_releases(device)
+        names = [release.name for release in known if release.is_ready or not only_ready]
+    if not names and source_trees.find_installed_tree() is not None:
+        names = ["current"]
+    elif not names:
+        ready = managed_releases.find_default_release(device) if only_ready else None
+        names = [(ready or managed_releases.get_newest_release()).name]
+    provisioning.ensure_installed(
+        [managed_releases.get_release(name, device) for name in names if name != "current"],
+        options.report_status,
+    )
+    targets = []
+    for name in names:
+        if name == "current":
+            tree = managed_releases.open_release_tree(name)
+            python = Path(sys.executable)
+            targets.append(ReleaseTarget(str(tree.version or name), python, tree, name, device))
+            continue
+        release = managed_releases.get_release(name, device)
+        targets.append(ReleaseTarget(name, release.python, release.open_sources(), name, device))
+    counts = Counter(target.name for target in targets)
+    if twice := next((name for name, count in counts.items() if count > 1), None):
+        raise UnfixError(
+            f"SGLang {twice} is asked for twice: as 'current' and as a managed release"
+        )
+    return targets
+
+
+def resolve_suites(names: list[str]) -> tuple[list[str], Path]:
+    """The arguments of pytest for these suites, and the folder that it runs in."""
+    root = paths.project_folder()
+    places = [_resolve_suite(name) for name in names] or [root / "suites"]
+    files = [Path(str(place).partition("::")[0]) for place in places]
+    folders = [file if file.is_dir() else file.parent for file in files]
+    if all(folder.is_relative_to(root) for folder in folders):
+        return [str(place.relative_to(root)) for place in places], root
+    return [str(place) for place in places], Path(os.path.commonpath(folders))
+
+
+def _resolve_suite(name: str) -> Path:
+    file, colons, node = name.partition("::")
+    for place in (
+        paths.project_folder() / "suites" / file,
+        Path(file).absolute(),
+        paths.project_folder() / file,
+    ):
+        if place.exists():
+            return Path(f"{place}{colons}{node}")
+    folder = paths.project_folder() / "suites"
+    known = sorted(each.name for each in folder.iterdir() if list(each.glob("test_*.py")))
+    near = difflib.get_close_matches(name, known, n=1)
+    hint = f"did you mean {near[0]}? There are" if near else "there are"
+    raise UnfixError(f"no suite matches '{name}': {hint} {', '.join(known)}, and paths of tests")
+
+
+def choose_job_count(device: str) -> int:
+    """Tests at a time: one a core, and on a GPU no more than its memory surely holds."""
+    cores = len(os.sched_getaffinity(0))
+    return cores if device == "cpu" else min(cores, MAX_TESTS_PER_GPU)
+
+
+def choose_memory_limit(jobs: int) -> int:
+    """What one test may take so that all together leave the machine alive."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return max(2 << 30, (total - RESERVED_MEMORY) // (jobs + 1))
+
+
+def digest_guards_and_toggles(toggle_folders: list[Path], guard_files: list[Path]) -> str:
+    """One digest of all that the guards of a run depend on in this project."""
+    root = paths.project_folder()
+    places = [root / name for name in ("suites", "fixtures", "toggles", "harness")]
+    places += [*toggle_folders, *guard_files]
+    digest = hashlib.sha256()
+    for place in places:
+        files = sorted(place.rglob("*")) if place.is_dir() else [place]
+        for file in files:
+            if (file.suffix in (".py", ".yaml") or file in guard_files) and file.is_file():
+                digest.update(str(file).encode() + b"\0" + file.read_bytes() + b"\0")
+    return digest.hexdigest()[:16]
+
+
+def make_toggle_facts(toggle: Toggle) -> ToggleFacts:
+    from harness.store.prove.values import ToggleFacts
+
+    return ToggleFacts(
+        id=toggle.id,
+        title=toggle.title,
+        family=toggle.family,
+        symptom=toggle.symptom.value,
+        upstream=list(toggle.upstream),
+        why=toggle.why.strip(),
+    )
