@@ -52,9 +52,8 @@ def test_of_two_of_a_name_it_is_the_one_that_moved(name: str, place: str) -> Non
 @pytest.mark.parametrize("name", ["moe-lora-expand-programs", "19016"])
 def test_a_guard_that_is_begun_is_python_and_names_its_toggle(name: str) -> None:
     toggle = TOGGLES[name]
-    text = guard_template.render_guard(
-        toggle, trees(), paths.project_folder() / "suites" / toggle.family
-    )
+    folder = paths.project_folder() / "suites" / toggle.family
+    text = guard_template.render_guard(toggle, trees(), folder)
     assert f'@pytest.mark.guards("{name}")' in text
     assert isinstance(ast.parse(text).body[-1], ast.FunctionDef)
 

@@ -103,18 +103,8 @@ def test_a_wrong_call_says_what_is_wrong(words: list[str], says: str, capsys: Ou
 
 
 def test_the_first_commit_has_nothing_before_it(tmp_path: Path, capsys: Output) -> None:
-    made = [
-        "-c",
-        "user.name=a",
-        "-c",
-        "user.email=a",
-        "commit",
-        "-q",
-        "--allow-empty",
-        "-m",
-        "first",
-    ]
-    for words in (["init", "-q"], made):
+    commit = "-c user.name=a -c user.email=a commit -q --allow-empty -m first".split()
+    for words in (["init", "-q"], commit):
         subprocess.run(["git", "-C", str(tmp_path), *words], check=True)
     assert main(["adopt", "--repo", str(tmp_path), "HEAD"]) == 2
     assert "it is the first commit there" in capsys.readouterr().err

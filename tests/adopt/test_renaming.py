@@ -21,9 +21,8 @@ def test_what_is_left_is_the_fix() -> None:
     buggy, said = undo_renames(FIXED, BUGGY)
     assert said == ["f: accept_length is accept_len"]
     edits, untold = ModuleDiff("m", FIXED, buggy).build_edits()
-    assert [(one.edit.fixed, one.edit.buggy) for one in edits] == [
-        ("rows * first.to(int64)", "rows * first")
-    ]
+    [found] = edits
+    assert (found.edit.fixed, found.edit.buggy) == ("rows * first.to(int64)", "rows * first")
     assert not untold
 
 

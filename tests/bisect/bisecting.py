@@ -15,21 +15,12 @@ import forked
 
 from harness.core import paths
 
+Ended = subprocess.CompletedProcess[str]
+Log = dict[str, Any]
 TOY = Path(__file__).parents[1] / "toy"
 
-SOME = tuple(
-    f"toy-{name}"
-    for name in (
-        "cached",
-        "class-body",
-        "constant",
-        "default",
-        "overlap",
-        "plain",
-        "static",
-        "super",
-    )
-)
+NAMES = ("cached", "class-body", "constant", "default", "overlap", "plain", "static", "super")
+SOME = tuple(f"toy-{name}" for name in NAMES)
 
 
 class Bisect:
@@ -79,9 +70,7 @@ class Bisect:
         behind = ["--", *command] if command else []
         return [*forked.UNFIX, "bisect", kind, *first, *options, *behind]
 
-    def run(
-        self, *options: str, kind: str = "toggles", command: list[str] | None = None
-    ) -> subprocess.CompletedProcess[str]:
+    def run(self, *options: str, kind: str = "toggles", command: list[str] | None = None) -> Ended:
         words = self.words(*options, kind=kind, command=command or [])
         return forked.run(words, self.root, self.environment, timeout=180)
 
@@ -94,15 +83,13 @@ class Bisect:
         going.send_signal(signal.SIGTERM)
         assert going.wait(timeout=60) == 130
 
-    def report(self, *words: str) -> subprocess.CompletedProcess[str]:
+    def report(self, *words: str) -> Ended:
         return forked.run([*forked.UNFIX, "report", *words], self.root, self.environment)
 
-    def search(
-        self, *options: str, kind: str = "toggles", command: list[str] | None = None
-    ) -> dict[str, Any]:
+    def search(self, *options: str, kind: str = "toggles", command: list[str] | None = None) -> Log:
         done = self.run("--json", *options, kind=kind, command=command)
         assert done.stdout, done.stderr
-        found: dict[str, Any] = json.loads(done.stdout)
+        found: Log = json.loads(done.stdout)
         return found
 
     def sets(self, *options: str, command: list[str]) -> list[list[str]]:

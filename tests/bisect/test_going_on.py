@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import subprocess
 
 from bisecting import Bisect
+from calling import run_program
 from test_toggle_searches import STATIC, WIDTH, fails_if
 
 
@@ -41,13 +41,7 @@ def test_a_search_goes_on_only_as_it_began(bisect: Bisect) -> None:
         (bisect.root / "guards", bisect.environment, "began in"),
     ):
         folder.mkdir(exist_ok=True)
-        done = subprocess.run(
-            bisect.words("--resume", command=[]),
-            cwd=folder,
-            env=environment,
-            capture_output=True,
-            text=True,
-        )
+        done = run_program(bisect.words("--resume", command=[]), cwd=folder, env=environment)
         assert done.returncode == 2
         assert says in done.stderr
     assert bisect.search("--resume")["toggle_searches"][0]["minimal_sets"] == [["toy-class-body"]]
@@ -60,10 +54,8 @@ def test_the_log_replays_and_runs_nothing(bisect: Bisect) -> None:
     runs = bisect.runs
     for log in (found["id"], str(record)):
         again = bisect.search("--replay", log)
-        assert (
-            again["toggle_searches"][0]["minimal_sets"]
-            == found["toggle_searches"][0]["minimal_sets"]
-        )
+        parts = [one["toggle_searches"][0]["minimal_sets"] for one in (again, found)]
+        assert parts[0] == parts[1]
         assert [t["toggles"] for t in again["trials"]] == [t["toggles"] for t in found["trials"]]
     assert bisect.runs == runs
 
@@ -73,10 +65,8 @@ def test_a_log_that_leads_elsewhere_is_refused(bisect: Bisect) -> None:
     bisect.search("--record", str(record), command=bisect.script(fails_if(WIDTH)))
     log = json.loads(record.read_text())
     cut = {**log, "trials": log["trials"][:-3]}
-    wrong = {
-        **log,
-        "toggle_searches": [{**log["toggle_searches"][0], "minimal_sets": [["toy-plain"]]}],
-    }
+    part = {**log["toggle_searches"][0], "minimal_sets": [["toy-plain"]]}
+    wrong = {**log, "toggle_searches": [part]}
     for changed, says in ((cut, "holds no run"), (wrong, "its runs lead to")):
         record.write_text(json.dumps(changed))
         done = bisect.run("--replay", str(record))

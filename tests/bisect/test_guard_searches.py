@@ -42,9 +42,8 @@ def test_a_guard_is_searched_in_few_runs_of_one_process(bisect: Bisect) -> None:
     assert len(pids.read_text().splitlines()) == len(found["trials"])
     assert found["is_deterministic"] is True
     # The toy's kernels need Triton, which is not in this environment.
-    assert set(part["refused"]) <= {
-        f"toy-{n}" for n in ("helper", "heuristic", "kernel", "scale", "tuned")
-    }
+    kernels = ("helper", "heuristic", "kernel", "scale", "tuned")
+    assert set(part["refused"]) <= {f"toy-{name}" for name in kernels}
     ran = [trial for trial in found["trials"] if trial["answer"] == "fails"]
     assert all(trial["reach_by_toggle"]["toy-static"] for trial in ran)
 
@@ -126,9 +125,8 @@ def test_a_name_is_a_guard_of_ours_or_a_command() -> None:
     assert found is not None
     assert found.endswith(f"suites/pool_sizing/test_pool_sizing.py::{name}")
     assert guard_runner.find_guard_node([f"{name}[x]"]) == f"{found}[x]"
-    assert (
-        guard_runner.find_guard_node(["suites/pool_sizing/test_pool_sizing.py::test_x"]) is not None
-    )
+    node = "suites/pool_sizing/test_pool_sizing.py::test_x"
+    assert guard_runner.find_guard_node([node]) is not None
     assert guard_runner.find_guard_node(["python"]) is None
     with pytest.raises(UnfixError, match=f"near it: {name}"):
         guard_runner.find_guard_node([name.replace("drafts", "draft")])

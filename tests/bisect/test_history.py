@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from bisecting import TOY, Bisect
+from calling import run_program
 
 from harness.core.errors import UnfixError
 from harness.fixes.registry.toggle_catalogue import ToggleCatalogue
@@ -37,32 +37,28 @@ class MadeUp:
         self.is_deterministic = is_deterministic
         self.asked: list[str] = []
 
-    def find_unfit_toggles(
-        self, version: VersionUnderTest, choices: ToggleChoices
-    ) -> dict[str, str]:
+    def find_unfit_toggles(self, _: VersionUnderTest, __: ToggleChoices) -> dict[str, str]:
         return {}
 
     def run(self, batch: list[TrialJob]) -> Iterator[tuple[int, BisectTrial]]:
         for index, job in enumerate(batch):
             self.asked.append(job.version.name)
             answer = self.answers[job.version.name]
-            yield (
-                index,
-                BisectTrial(job.version.name, list(job.toggles), job.why, answer, answer.value),
-            )
+            name, why = job.version.name, job.why
+            yield index, BisectTrial(name, list(job.toggles), why, answer, answer.value)
 
     def close(self) -> None: ...
 
 
-def step(
-    answers: dict[str, Answer], good: str, bad: str
-) -> tuple[BisectStep, MadeUp, BisectSearch]:
+Step = tuple[BisectStep, MadeUp, BisectSearch]
+
+
+def step(answers: dict[str, Answer], good: str, bad: str) -> Step:
     runner = MadeUp(answers)
     search = BisectSearch("s", "releases", "", ["x"])
     hunt = SearchDriver(search, runner)
-    history = ReleaseSeries(
-        NAMES, lambda name: VersionUnderTest(name, FolderSourceTree(TOY, name), Path(), Path())
-    )
+    make = lambda name: VersionUnderTest(name, FolderSourceTree(TOY, name), Path(), Path())  # noqa: E731
+    history = ReleaseSeries(NAMES, make)
     known = ToggleCatalogue([])
     return ReleaseBisection(hunt, history, [], known, {}).run(good, bad), runner, search
 
@@ -140,12 +136,7 @@ class Repository:
 
     def git(self, *words: str) -> str:
         who = ("-c", "user.name=Toy", "-c", "user.email=toy@example.org")
-        done = subprocess.run(
-            ["git", "-C", str(self.folder), *who, *words],
-            capture_output=True,
-            text=True,
-            check=True,
-        )
+        done = run_program(["git", "-C", self.folder, *who, *words], check=True)
         return done.stdout.strip()
 
     def commit(self, what: str, *replaced: tuple[str, str]) -> str:
@@ -179,15 +170,11 @@ def history(repository: Repository) -> Repository:
     return repository
 
 
-def commits(
-    bisect: Bisect, repository: Repository, good: str, bad: str, *options: str
-) -> list[str]:
+def commits(bisect: Bisect, tree: Repository, good: str, bad: str, *options: str) -> list[str]:
     script = bisect.root / "check.py"
     script.write_text(CHECK)
-    return [
-        *("--repo", str(repository.folder), "--release", "current", "--good", good, "--bad", bad),
-        *(*options, "--", "python", str(script)),
-    ]
+    where = ("--repo", str(tree.folder), "--release", "current", "--good", good, "--bad", bad)
+    return [*where, *options, "--", "python", str(script)]
 
 
 def test_the_commit_is_found_in_an_untouched_checkout(bisect: Bisect, history: Repository) -> None:
@@ -212,9 +199,8 @@ def test_a_known_fix_is_held_while_another_is_searched(bisect: Bisect, history: 
 
 
 def test_the_commit_that_mends_it(bisect: Bisect, history: Repository) -> None:
-    mended = history.commit(
-        "mended", ("return value - 100\n", "return value - 1\n"), ("width = 80", "width = 8")
-    )
+    edits = (("return value - 100\n", "return value - 1\n"), ("width = 80", "width = 8"))
+    mended = history.commit("mended", *edits)
     history.commit("later")
     words = commits(bisect, history, "HEAD", history.commits[4])
     found = bisect.search(*words, kind="commits")

@@ -34,10 +34,8 @@ def test_the_release_and_the_fix_that_explains_it(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert (found["step"]["before"], found["step"]["after"]) == ("0.5.9", "0.5.18")
-    assert {part["name"]: part["minimal_sets"] for part in found["toggle_searches"]} == {
-        "what mends it": [["20606"]],
-        "what breaks it": [["20606"]],
-    }
+    sets = {part["name"]: part["minimal_sets"] for part in found["toggle_searches"]}
+    assert sets == {"what mends it": [["20606"]], "what breaks it": [["20606"]]}
     assert "20606: buggy → fixed" in found["step"]["changed"]
     assert "putting 20606 into 0.5.9 mends it" in found["summary"]
     assert "20606" in page.read_text()

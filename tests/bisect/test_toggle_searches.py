@@ -95,9 +95,8 @@ def test_no_toggle_explains_it(bisect: Bisect) -> None:
 
 
 def test_held_toggles_are_in_every_run(bisect: Bisect) -> None:
-    found = bisect.search(
-        "--hold-buggy", "toy-static", command=bisect.script(fails_if(f"{WIDTH} and {STATIC}"))
-    )
+    command = bisect.script(fails_if(f"{WIDTH} and {STATIC}"))
+    found = bisect.search("--hold-buggy", "toy-static", command=command)
     assert found["toggle_searches"][0]["minimal_sets"] == [["toy-class-body"]]
     assert found["toggle_searches"][0]["left_out"]["toy-static"] == "held buggy"
 
@@ -107,17 +106,16 @@ def test_held_toggles_are_in_every_run(bisect: Bisect) -> None:
 
 def test_a_number_decides(bisect: Bisect) -> None:
     command = bisect.script("print('accuracy:', forms.Forms().width / 8, 'of', 1)")
-    assert bisect.sets("--metric", r"accuracy: ([\d.]+)", "--above", "2", command=command) == [
-        ["toy-class-body"]
-    ]
+    options = ("--metric", r"accuracy: ([\d.]+)", "--above", "2")
+    assert bisect.sets(*options, command=command) == [["toy-class-body"]]
 
 
 def test_only_the_symptom_counts(bisect: Bisect) -> None:
     """Another failure says nothing: the search goes around it."""
-    command = bisect.script(
-        f"if {STATIC}: sys.exit('something else')\nif {WIDTH}: sys.exit('the symptom')"
-    )
-    assert bisect.sets("--symptom", "^the symptom", command=command) == [["toy-class-body"]]
+    text = f"if {STATIC}: sys.exit('something else')\nif {WIDTH}: sys.exit('the symptom')"
+    assert bisect.sets("--symptom", "^the symptom", command=bisect.script(text)) == [
+        ["toy-class-body"]
+    ]
 
 
 def test_a_death_by_signal_is_a_failure_with_its_name(bisect: Bisect) -> None:
@@ -128,10 +126,8 @@ def test_a_death_by_signal_is_a_failure_with_its_name(bisect: Bisect) -> None:
 
 
 def test_a_hang_is_a_failure_and_ends_with_all_below_it(bisect: Bisect) -> None:
-    command = bisect.script(
-        f"if {WIDTH}:\n    subprocess.Popen(['sleep', '3126'], start_new_session=True)\n"
-        "    time.sleep(3126)"
-    )
+    start = "subprocess.Popen(['sleep', '3126'], start_new_session=True)"
+    command = bisect.script(f"if {WIDTH}:\n    {start}\n    time.sleep(3126)")
     found = bisect.search("--limit", "3", "-j", "2", command=command)
     assert found["toggle_searches"][0]["minimal_sets"] == [["toy-class-body"]]
     assert any(trial["how"].startswith("hang") for trial in found["trials"])
@@ -171,11 +167,8 @@ def test_a_server_and_a_client(bisect: Bisect, dies: str, late: str, how: str) -
     server = bisect.script(SERVER.format(dies=dies, late=late), "server.py")
     client = [*bisect.script(CLIENT, "client.py"), "{port}"]
     bisect.names = ("toy-class-body", "toy-static")
-    found = bisect.search(
-        *("--limit", "4"),
-        *("--serve", " ".join([*server, "{port}"]), "--ready", "http://127.0.0.1:{port}/"),
-        command=client,
-    )
+    serve = ("--serve", " ".join([*server, "{port}"]), "--ready", "http://127.0.0.1:{port}/")
+    found = bisect.search("--limit", "4", *serve, command=client)
     assert found["toggle_searches"][0]["minimal_sets"] == [["toy-class-body"]]
     hows = {trial["how"] for trial in found["trials"] if trial["answer"] == "fails"}
     # A client may tell first that its server is gone.
@@ -298,9 +291,8 @@ def test_a_dry_run_runs_nothing(bisect: Bisect) -> None:
 
 def test_a_search_is_shown_and_written(bisect: Bisect) -> None:
     markdown, page = bisect.root / "out" / "s.md", bisect.root / "out" / "s.html"
-    done = bisect.run(
-        "--markdown", str(markdown), "--html", str(page), command=bisect.script(fails_if(WIDTH))
-    )
+    command = bisect.script(fails_if(WIDTH))
+    done = bisect.run("--markdown", str(markdown), "--html", str(page), command=command)
     assert done.returncode == 0, done.stderr
     for text in (done.stdout, markdown.read_text(), page.read_text()):
         assert "toy-class-body" in text
@@ -327,10 +319,8 @@ def test_one_failing_run_is_no_finding(bisect: Bisect) -> None:
 
 
 def test_a_smaller_set_that_cannot_be_told_is_no_smallest_set(bisect: Bisect) -> None:
-    command = bisect.script(
-        f"a, b = {WIDTH}, {STATIC}\nsys.exit(3 if a and b else 125 if a or b else 0)"
-    )
-    found = bisect.search(command=command)
+    text = f"a, b = {WIDTH}, {STATIC}\nsys.exit(3 if a and b else 125 if a or b else 0)"
+    found = bisect.search(command=bisect.script(text))
     assert found["verdict"] == "cannot tell"
     assert "whether it takes all of it cannot be told" in found["summary"]
 

@@ -121,11 +121,8 @@ def leave_reports(folder: Path, be: dict[str, Any]) -> None:
     if launches := be.get("launches"):
         left.write_kernels({"scatter": report_files.KernelSummary(launches)})
     if headline := be.get("reports"):
-        left.write_report(
-            report_files.KernelReport(
-                "bounds", "scatter", "a.py", 7, "", (0, 1, 2), headline, (), 1, 0.5
-            )
-        )
+        place = ("bounds", "scatter", "a.py", 7, "", (0, 1, 2))
+        left.write_report(report_files.KernelReport(*place, headline, (), 1, 0.5))
 
 
 def main() -> None:

@@ -112,10 +112,8 @@ class Fakes:
         self.device = "cpu"
 
     def where(self, **settings: Any) -> ServingSettings:
-        folders = (TOY / "toggles",)
-        return ServingSettings(
-            self.device, "current", self.root, folders, True, 20.0, 5.0, MODULE, **settings
-        )
+        first = (self.device, "current", self.root, (TOY / "toggles",), True, 20.0, 5.0, MODULE)
+        return ServingSettings(*first, **settings)
 
     def prepared(
         self,
@@ -128,14 +126,8 @@ class Fakes:
         matrix = EvaluationMatrix("fake", list(configurations), faults or [], **settings)
         where = self.where()
         new = begin_evaluation(matrix, where, "eval-fake", "unfix eval")
-        run = EvaluationRunner(
-            matrix,
-            where,
-            new,
-            jobs=1,
-            max_items=limit,
-            on_progress=lambda _, what: self.said.append(what),
-        )
+        progress = lambda _, what: self.said.append(what)  # noqa: E731
+        run = EvaluationRunner(matrix, where, new, jobs=1, max_items=limit, on_progress=progress)
         run.servers._idle_scorers.put(self.shared.scorer)
         return run
 
@@ -144,9 +136,8 @@ class Fakes:
 
 
 def fake(name: str, against: str = "", like: str = "", **be: Any) -> EvaluationConfiguration:
-    return EvaluationConfiguration(
-        name, "llama", make_server_arguments(**be), against=against, like=like
-    )
+    words = make_server_arguments(**be)
+    return EvaluationConfiguration(name, "llama", words, against=against, like=like)
 
 
 def wait_until(what: Callable[[], bool], seconds: float = 5.0) -> bool:

@@ -29,6 +29,5 @@ def tied(at: int, margin: float = 0.0, token: int | None = None) -> TokenOutput:
 def one(
     base: TokenOutput, candidate: TokenOutput, again: TokenOutput | None = None
 ) -> TokenComparison:
-    return compare_outputs(
-        {"a": base}, {"a": base if again is None else again}, {"a": candidate}, dtype="float32"
-    )
+    repeat = base if again is None else again
+    return compare_outputs({"a": base}, {"a": repeat}, {"a": candidate}, dtype="float32")

@@ -20,10 +20,8 @@ from harness.store.eval.values import Evaluation, ItemAnswer, ServedConfiguratio
 
 
 def answered(name: str, right: list[bool], text: str = "x") -> ServedConfiguration:
-    answers = [
-        ItemAnswer("recall", number, "?", "x", text if one else "y", one)
-        for number, one in enumerate(right)
-    ]
+    texts = [(one, text if one else "y") for one in right]
+    answers = [ItemAnswer("recall", n, "?", "x", said, one) for n, (one, said) in enumerate(texts)]
     return ServedConfiguration(name, "llama", "current", [], "cpu", answers=answers)
 
 
@@ -43,9 +41,8 @@ def test_a_record_is_judged_as_the_run_was(fakes: Fakes, tmp_path: Path, name: s
     recorded = read_recorded_evaluation(kept(ran, tmp_path / name))
     recorded.compared = []
     said = rejudge_recorded(matrix, recorded)
-    assert [(c.verdict, c.lost, c.items) for c in said.compared] == [
-        (c.verdict, c.lost, c.items) for c in ran.compared
-    ]
+    first, second = ([(c.verdict, c.lost, c.items) for c in r.compared] for r in (said, ran))
+    assert first == second
     assert said.compared[0].verdict is Verdict.REGRESSED
 
 
@@ -74,9 +71,8 @@ def test_absent_configurations_say_why(
     worse = said.find_configuration("worse")
     assert worse.absent == ("" if answered_something else other.absent)
     assert bool(worse.problems) is answered_something
-    assert [one.verdict for one in said.compared] == [
-        Verdict.FAILED if answered_something else Verdict.NA
-    ]
+    wanted = Verdict.FAILED if answered_something else Verdict.NA
+    assert [one.verdict for one in said.compared] == [wanted]
 
 
 def test_a_record_of_another_matrix_is_refused(fakes: Fakes, tmp_path: Path) -> None:
@@ -144,7 +140,5 @@ def test_a_recorded_command_names_no_file_that_it_wrote(monkeypatch: Patch) -> N
     monkeypatch.setattr("sys.argv", ["unfix", *words])
     assert run_output.get_recorded_command() == ["unfix", "eval", "cpu", "-j", "2"]
     theirs = ["--", "pytest", "--junit", "x.xml"]
-    assert run_output.strip_output_options(["exec", "--record", "r.json", *theirs]) == [
-        "exec",
-        *theirs,
-    ]
+    call = ["exec", "--record", "r.json", *theirs]
+    assert run_output.strip_output_options(call) == ["exec", *theirs]

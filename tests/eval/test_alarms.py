@@ -32,9 +32,8 @@ def draw(chance: random.Random, size: int, losing: float, gaining: float) -> tup
 @cache
 def word(lost: int, gained: int, items: int, cells: int, alpha: float) -> Verdict:
     side = (lost, items - lost - gained, gained)
-    return decide_verdict(
-        side, side, compute_required_log_wealth(cells, alpha), paired_statistics.TOLERANCE
-    )
+    required = compute_required_log_wealth(cells, alpha)
+    return decide_verdict(side, side, required, paired_statistics.TOLERANCE)
 
 
 def test_the_odds_of_a_false_alarm_by_enumeration() -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from calling import run_program
 from faked import (
     MODULE,
     TOY,
@@ -140,13 +141,8 @@ def test_help_is_quick_and_listing_imports_nothing_of_this() -> None:
         "print([one for one in sys.modules if one.startswith(heavy)], code, file=sys.stderr)"
     )
     for words in (["eval", "--help"], ["list"], ["report", "--list"]):
-        done = subprocess.run(
-            [sys.executable, "-c", script, *words],
-            capture_output=True,
-            text=True,
-            cwd=paths.project_folder(),
-            timeout=60,
-        )
+        command = [sys.executable, "-c", script, *words]
+        done = run_program(command, cwd=paths.project_folder(), timeout=60)
         assert done.stderr.endswith("[] 0\n"), done.stderr
         if words[0] == "eval":
             assert "--patience" in done.stdout

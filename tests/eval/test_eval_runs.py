@@ -33,9 +33,8 @@ def only(evaluation: Evaluation, kind: str = "accuracy") -> ComparisonResult:
 def test_a_regressed_candidate_gets_no_more_items(fakes: Fakes) -> None:
     record = fakes.root / "asked"
     wrong = [4, 1]
-    evaluation = fakes.run(
-        fake("base"), fake("worse", "base", wrong=wrong, record=str(record)), items=200
-    )
+    worse = fake("worse", "base", wrong=wrong, record=str(record))
+    evaluation = fakes.run(fake("base"), worse, items=200)
     found = only(evaluation)
     assert found.verdict is Verdict.REGRESSED
     assert found.items < 200
@@ -81,9 +80,8 @@ def test_doubts_end_at_the_limit(fakes: Fakes) -> None:
 
 def test_doubts_end_where_there_are_no_more_items(fakes: Fakes, monkeypatch: Patch) -> None:
     original = EvaluationRunner._make_job
-    monkeypatch.setattr(
-        EvaluationRunner, "_make_job", lambda *given: replace(original(*given), drawn_items=30)
-    )
+    make = lambda *given: replace(original(*given), drawn_items=30)  # noqa: E731
+    monkeypatch.setattr(EvaluationRunner, "_make_job", make)
     evaluation = fakes.run(fake("base"), fake("one", "base"), items=60, limit=400)
     assert (only(evaluation).verdict, only(evaluation).items) == (Verdict.CANNOT_TELL, 30)
     assert evaluation.status == "done"
@@ -96,10 +94,7 @@ def test_two_doubts_of_one_base_at_different_places(fakes: Fakes, monkeypatch: P
     short.items = 10
     monkeypatch.setattr(paired_statistics, "DEFAULT_ITEMS", 15)
     evaluation = fakes.run(fake("base"), fake("long", "base"), short, items=30, limit=45)
-    assert [(one.candidate, one.items) for one in evaluation.compared] == [
-        ("long", 45),
-        ("short", 45),
-    ]
+    assert {one.candidate: one.items for one in evaluation.compared} == {"long": 45, "short": 45}
     assert {one.verdict for one in evaluation.compared} == {Verdict.CANNOT_TELL}
 
 
@@ -115,17 +110,15 @@ def test_errors_are_open_and_red(fakes: Fakes) -> None:
     assert sum(answer.right is None for answer in served.answers) == errors
     assert len(served.answers) == 50
     assert [one.why for one in found.differences] == ["error"] * errors
-    judged = paired_statistics.judge_pair(
-        paired_statistics.PairedCounts(both_right=50 - errors, may_lose=errors)
-    )
+    counts = paired_statistics.PairedCounts(both_right=50 - errors, may_lose=errors)
+    judged = paired_statistics.judge_pair(counts)
     assert (found.low, found.high) == (judged.low, judged.high)
     assert any(f"{errors} of its answers are errors, as HTTP 500" in x for x in evaluation.problems)
 
 
 def test_a_server_without_any_answer_hangs(fakes: Fakes) -> None:
-    evaluation = fakes.run(
-        fake("base"), fake("all", "base", hang=[1, 1]), fake("some", "base", hang=[8, 1]), items=8
-    )
+    hanging = (fake("all", "base", hang=[1, 1]), fake("some", "base", hang=[8, 1]))
+    evaluation = fakes.run(fake("base"), *hanging, items=8)
     verdicts = {one.candidate: one.verdict for one in evaluation.compared}
     assert evaluation.find_configuration("all").failure.startswith("hang: ")
     assert evaluation.find_configuration("some").failure == ""
@@ -134,9 +127,8 @@ def test_a_server_without_any_answer_hangs(fakes: Fakes) -> None:
 
 
 def test_a_base_that_dies_leaves_the_rest_to_be_told(fakes: Fakes) -> None:
-    evaluation = fakes.run(
-        fake("base", dies_at=60), fake("one", "base", like="base"), items=100, limit=400
-    )
+    dying, one = fake("base", dies_at=60), fake("one", "base", like="base")
+    evaluation = fakes.run(dying, one, items=100, limit=400)
     base = evaluation.find_configuration("base")
     assert base.failure == "the server died: RuntimeError: no more (exit code 1)"
     assert len(base.answers) == 100
@@ -148,9 +140,8 @@ def test_a_base_that_dies_leaves_the_rest_to_be_told(fakes: Fakes) -> None:
 
 
 def test_a_candidate_that_dies_has_failed(fakes: Fakes) -> None:
-    evaluation = fakes.run(
-        fake("base"), fake("one", "base", dies_at=30, code=-9, last="CUDA out of memory")
-    )
+    dying = fake("one", "base", dies_at=30, code=-9, last="CUDA out of memory")
+    evaluation = fakes.run(fake("base"), dying)
     served = evaluation.find_configuration("one")
     assert served.failure == "the server died: out of memory: CUDA out of memory (SIGKILL)"
     assert any(answer.right for answer in served.answers)
@@ -263,10 +254,8 @@ def answers(*numbers: int, prompt: str = "p") -> list[ItemAnswer]:
 def test_different_items_are_refused(
     fakes: Fakes, base: list[ItemAnswer], candidate: list[ItemAnswer], words: str
 ) -> None:
-    first, second = (
-        ServedConfiguration(name, "m", "r", [], "cpu", answers=some)
-        for name, some in (("base", base), ("one", candidate))
-    )
+    first = ServedConfiguration("base", "m", "r", [], "cpu", answers=base)
+    second = ServedConfiguration("one", "m", "r", [], "cpu", answers=candidate)
     with pytest.raises(UnfixError, match=words) as refused:
         server_comparison.compare_accuracy(first, second, "t", comparison_count=1, tolerance=0.05)
     assert candidate == [] or isinstance(refused.value, paired_statistics.DifferentItemsError)

@@ -102,9 +102,8 @@ def test_a_sure_candidate_is_no_tie_although_the_base_was_near_one() -> None:
     sure = TokenOutput((5, 6, 9, 8), (-0.05, -0.05, -0.7, -0.05), (3.0, 3.0, 2.0, 3.0))
     assert "candidate was sure by 2" in str(one(base, sure))
     # Its logprob alone says so, too; and where it does not, that it was not near the base's.
-    assert (
-        one(base, TokenOutput(sure.tokens, (-0.05, -0.05, -0.01, -0.05))).verdict is Verdict.DIFFERS
-    )
+    likely = TokenOutput(sure.tokens, (-0.05, -0.05, -0.01, -0.05))
+    assert one(base, likely).verdict is Verdict.DIFFERS
     third = TokenOutput(sure.tokens, (-0.05, -0.05, -4.0, -0.05))
     assert "token that was not near" in str(one(base, third))
 
@@ -243,9 +242,8 @@ def test_no_items_are_no_comparison() -> None:
 
 
 def test_a_missing_item_is_named_and_never_equal() -> None:
-    told = compare_outputs(
-        {"a": output(), "b": output()}, {}, {"a": output(), "c": output()}, dtype="float32"
-    )
+    base, candidate = {"a": output(), "b": output()}, {"a": output(), "c": output()}
+    told = compare_outputs(base, {}, candidate, dtype="float32")
     assert told.verdict is Verdict.CANNOT_TELL
     assert told.missing == {"b": "candidate", "c": "base"}
     assert str(told) == "cannot-tell: 1 equal, 2 missing"
@@ -268,22 +266,16 @@ def test_errors_alone_are_not_equal_and_hide_no_difference() -> None:
     told = compare_outputs(failed, {}, failed)
     assert told.verdict is Verdict.CANNOT_TELL
     assert told.errors == {"a": "base: lost; candidate: lost"}
-    told = compare_outputs(
-        {"a": output(), "b": output()},
-        {},
-        {"a": TokenOutput((), error="x"), "b": output((1, 2, 3, 4))},
-    )
+    other = {"a": TokenOutput((), error="x"), "b": output((1, 2, 3, 4))}
+    told = compare_outputs({"a": output(), "b": output()}, {}, other)
     assert told.verdict is Verdict.DIFFERS
 
 
 def test_the_worst_item_is_the_verdict() -> None:
     base = {"tie": tied(2), "same": output(), "drift": output(), "sure": output()}
-    candidate = {
-        "tie": tied(2, token=9),
-        "same": output(),
-        "drift": output(logprobs=(-0.9, -0.05, -0.05, -0.05)),
-        "sure": output((5, 1, 7, 8)),
-    }
+    drift = output(logprobs=(-0.9, -0.05, -0.05, -0.05))
+    candidate = {"tie": tied(2, token=9), "same": output(), "drift": drift}
+    candidate["sure"] = output((5, 1, 7, 8))
     for without, verdict in (
         ([], Verdict.DIFFERS),
         (["sure"], Verdict.DRIFTS),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import subprocess
 import sys
 from pathlib import Path
@@ -217,14 +218,13 @@ def test_a_bad_call_is_refused_at_once(tmp_path: Path, words: list[str], message
 
 def test_only_toggles_between_two_means_the_same_release_and_load_too() -> None:
     """Else sums in another order would be held against the noise of one order."""
-    one = matrix_file.EvaluationConfiguration("one", "llama", "--a")
-    assert matrix_file.is_same_but_toggles(
-        one, matrix_file.EvaluationConfiguration("b", "llama", "--a", revert=["27338"])
-    )
+    make = functools.partial(matrix_file.EvaluationConfiguration, "b", "llama", "--a")
+    one = make()
+    assert matrix_file.is_same_but_toggles(one, make(revert=["27338"]))
     for other in (
-        matrix_file.EvaluationConfiguration("b", "llama", "--a", release="0.5.16"),
-        matrix_file.EvaluationConfiguration("b", "llama", "--a", concurrency=1),
-        matrix_file.EvaluationConfiguration("b", "llama", "--a", dtype="float16"),
-        matrix_file.EvaluationConfiguration("b", "llama", "--a", stand_ins=["checked"]),
+        make(release="0.5.16"),
+        make(concurrency=1),
+        make(dtype="float16"),
+        make(stand_ins=["checked"]),
     ):
         assert not matrix_file.is_same_but_toggles(one, other)

@@ -115,13 +115,8 @@ def test_the_default_items_without_a_difference_are_the_same(cells: int) -> None
     assert pair.items == paired_statistics.DEFAULT_ITEMS
     judgement = judge_pair(pair, comparison_count=cells)
     assert judgement.verdict is Verdict.SAME
-    assert (
-        -paired_statistics.TOLERANCE
-        < judgement.low
-        <= 0
-        <= judgement.high
-        < paired_statistics.TOLERANCE
-    )
+    tolerance = paired_statistics.TOLERANCE
+    assert -tolerance < judgement.low <= 0 <= judgement.high < tolerance
     assert judgement.further_items == 0
 
 
@@ -167,10 +162,7 @@ def test_sides_exchanged_exchange_the_verdict(pair: PairedCounts, cells: int) ->
         pair.both_right, pair.both_wrong, pair.gained, pair.lost,
         pair.may_gain, pair.may_lose, pair.may_either,
     )  # fmt: skip
-    one, other = (
-        judge_pair(pair, comparison_count=cells),
-        judge_pair(turned, comparison_count=cells),
-    )
+    one, other = (judge_pair(each, comparison_count=cells) for each in (pair, turned))
     exchanged = {Verdict.REGRESSED: Verdict.IMPROVED, Verdict.IMPROVED: Verdict.REGRESSED}
     assert other.verdict is exchanged.get(one.verdict, one.verdict)
     assert [other.low, other.high] == pytest.approx([-one.high, -one.low], abs=1e-8)
@@ -230,22 +222,16 @@ def test_the_estimate_is_the_first_number_that_tells(pair: PairedCounts) -> None
         return
     assert said.further_items > 0
     part = 1 + said.further_items / pair.items
-    grown = [
-        (lost * part, alike * part, gained * part)
-        for lost, alike, gained in (pair.at_best, pair.at_worst)
-    ]
-    assert (
-        decide_verdict(
-            grown[0], grown[1], compute_required_log_wealth(1), paired_statistics.TOLERANCE
-        )
-        is not Verdict.CANNOT_TELL
-    )
+    sides = (pair.at_best, pair.at_worst)
+    grown = [(lost * part, alike * part, gained * part) for lost, alike, gained in sides]
+    required = compute_required_log_wealth(1)
+    verdict = decide_verdict(grown[0], grown[1], required, paired_statistics.TOLERANCE)
+    assert verdict is not Verdict.CANNOT_TELL
 
 
 def test_what_no_number_of_items_tells_is_told_so() -> None:
     said = judge_pair(PairedCounts(both_right=50, may_either=50))
     assert said.further_items is None
     assert "more such items would not tell" in str(said)
-    assert "about 1 more items would tell" in str(
-        judge_pair(PairedCounts(both_right=200), comparison_count=70)
-    )
+    said = judge_pair(PairedCounts(both_right=200), comparison_count=70)
+    assert "about 1 more items would tell" in str(said)

@@ -39,17 +39,22 @@ def simulated(drop: float, items: int, cells: int, churn: float, trials: int) ->
     return found / trials, asked
 
 
+def find_power(drop: float, items: int, cells: int, churn: float) -> float:
+    """How often a drop is called a regression."""
+    return compute_verdict_odds(drop, items, cells, churn)[Verdict.REGRESSED]
+
+
 @pytest.mark.parametrize(
     ("items", "cells", "churn"),
     [(200, 1, 0.0), (200, 12, 0.0), (200, 48, 0.0), (200, 12, 0.05), (400, 48, 0.05)],
 )
-def test_the_drop_that_is_told_is_found(items: int, cells: int, churn: float) -> None:
+def test_the_stated_drop_is_found(items: int, cells: int, churn: float) -> None:
     drop = find_smallest_drop(items, cells, churn)
     assert drop is not None
     trials = 200
     found, asked = simulated(drop, items, cells, churn, trials)
     told = compute_verdict_odds(drop, items, cells, churn)
-    # 95 % to 97.5 % as told; three standard deviations of what 200 trials show.
+    # 95 % to 97.5 % as stated; three standard deviations of what 200 trials show.
     assert power_analysis.TARGET_POWER <= told[Verdict.REGRESSED] < 0.975
     assert found == pytest.approx(told[Verdict.REGRESSED], abs=0.047)
     assert asked / trials == pytest.approx(told.average_items, rel=0.1)
@@ -60,26 +65,18 @@ def test_the_drop_that_is_told_is_found(items: int, cells: int, churn: float) ->
 def test_a_smaller_drop_is_found_less_often(items: int, cells: int, churn: float) -> None:
     drop = find_smallest_drop(items, cells, churn)
     assert drop is not None
-    found = [
-        compute_verdict_odds(drop * part, items, cells, churn)[Verdict.REGRESSED]
-        for part in (0, 0.5, 0.9, 1, 2)
-    ]
+    found = [find_power(drop * part, items, cells, churn) for part in (0, 0.5, 0.9, 1, 2)]
     assert found == sorted(found)
     assert found[0] <= paired_statistics.ALPHA / cells
     assert found[2] < power_analysis.TARGET_POWER <= found[3]
-    assert (
-        compute_verdict_odds(drop - power_analysis.DROP_STEP, items, cells, churn)[
-            Verdict.REGRESSED
-        ]
-        < power_analysis.TARGET_POWER
-    )
+    smaller = drop - power_analysis.DROP_STEP
+    assert find_power(smaller, items, cells, churn) < power_analysis.TARGET_POWER
 
 
 def test_a_drop_of_the_tolerance_is_not_called_the_same() -> None:
     for churn in (0.0, 0.02):
-        told = compute_verdict_odds(
-            paired_statistics.TOLERANCE, paired_statistics.MAX_ITEMS, 1, churn
-        )
+        drop, items = paired_statistics.TOLERANCE, paired_statistics.MAX_ITEMS
+        told = compute_verdict_odds(drop, items, 1, churn)
         assert told[Verdict.SAME] <= paired_statistics.ALPHA / 2
 
 
@@ -110,12 +107,9 @@ def test_the_page_has_the_table_of_an_engine_that_flips_items_by_itself() -> Non
             if (items, cells) in ((800, 1), (800, 48), (400, 48)):
                 continue  # seconds each; the others hold the code to the page
             drop = float(cell.removesuffix("%")) / 100
-            found = compute_verdict_odds(drop, items, cells, 0.05)[Verdict.REGRESSED]
-            assert found >= power_analysis.TARGET_POWER, (items, cells)
-            less = compute_verdict_odds(drop - power_analysis.DROP_STEP, items, cells, 0.05)[
-                Verdict.REGRESSED
-            ]
-            assert less < power_analysis.TARGET_POWER, (items, cells)
+            target, smaller = power_analysis.TARGET_POWER, drop - power_analysis.DROP_STEP
+            found, less = (find_power(one, items, cells, 0.05) for one in (drop, smaller))
+            assert less < target <= found, (items, cells)
 
 
 def test_the_page_says_how_often_an_unchanged_cell_is_the_same() -> None:

@@ -21,11 +21,10 @@ from harness.store.eval.values import ItemAnswer, ServedConfiguration
 from harness.workers.servers.server import ServerFailed, SglangServer
 
 TASK = "unfix_recall"
+Answers = list[ItemAnswer]
 
 
-def ask(
-    shared: Shared, server: SglangServer, numbers: list[int] | None = None, **settings: Any
-) -> list[ItemAnswer]:
+def ask(shared: Shared, server: SglangServer, numbers: Any = None, **settings: Any) -> Answers:
     settings = {"items": 60, "concurrency": 4, "model": "m", "request_timeout": 20.0, **settings}
     samples = settings.pop("samples", {TASK: list(range(20)) if numbers is None else numbers})
     return shared.scorer.score_items(server, samples, **settings)
@@ -60,9 +59,8 @@ def test_all_tasks_of_ours_at_once(serve: Serve, shared: Shared) -> None:
     server = serve()
     samples = {get_task_name(task): [0, 5] for task in ("recall", "needle", "shared")}
     answers = ask(shared, server, samples=samples)
-    assert [(one.task, one.number) for one in answers] == [
-        (task, number) for task in samples for number in (0, 5)
-    ]
+    pairs = [(task, number) for task in samples for number in (0, 5)]
+    assert [(one.task, one.number) for one in answers] == pairs
     assert all(answer.right for answer in answers)
 
 
@@ -91,10 +89,8 @@ def test_no_answer_is_an_error(serve: Serve, shared: Shared, how: str, words: st
             assert words in answer.error
         else:
             assert (answer.right, answer.error) == (True, "")
-    assert any(
-        f"{len(bad)} of its answers are errors" in one
-        for one in ServedConfiguration("s", "m", "r", [], "cpu", answers=answers).problems
-    )
+    served = ServedConfiguration("s", "m", "r", [], "cpu", answers=answers)
+    assert any(f"{len(bad)} of its answers are errors" in one for one in served.problems)
 
 
 def test_a_hanging_server_is_given_up_soon(serve: Serve, shared: Shared) -> None:
@@ -324,14 +320,9 @@ def test_an_answer_in_another_form_is_refused(answer: Any, error: str) -> None:
 
 def test_margins_are_over_the_best_other_token() -> None:
     best = [{"a": -0.5, "b": -1.5, "c": -9.0}, {"b": -2.0}, None, {"c": -1.0, "d": math.nan}]
-    choice = {
-        "text": "abcc",
-        "logprobs": {
-            "tokens": list("abcc"),
-            "token_logprobs": [-0.5, -2.0, -math.inf, -1.0],
-            "top_logprobs": best,
-        },
-    }
+    likelihoods = [-0.5, -2.0, -math.inf, -1.0]
+    logprobs = {"tokens": list("abcc"), "token_logprobs": likelihoods, "top_logprobs": best}
+    choice = {"text": "abcc", "logprobs": logprobs}
     found = lm_eval_client.parse_completion({"choices": [choice]})
     assert found["margins"] == [1.0, None, None, None]
     assert found["logprobs"] == [-0.5, -2.0, None, -1.0]

@@ -166,10 +166,8 @@ def test_servers_of_one_machine_have_ports_of_their_own(serve: Serve) -> None:
     inner = [command[command.index("--nccl-port") + 1] for command in commands]
     outer = [str(server.port) for server in servers]
     assert len({*inner, *outer}) == 6
-    script = (
-        "from harness.workers.servers import ports\nheld = ports.reserve_ports(12)\n"
-        "print(*[one.port for one in held], flush=True)\ninput()"
-    )
+    script = "from harness.workers.servers import ports\nheld = ports.reserve_ports(12)\n"
+    script += "print(*[one.port for one in held], flush=True)\ninput()"
     others = [
         subprocess.Popen(
             [sys.executable, "-c", f"import os\nos.getpid = lambda: {os.getpid()}\n{script}"],

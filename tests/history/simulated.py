@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import functools
 from pathlib import Path
 
 from harness.runs.history import time_window, timelines
@@ -85,18 +86,15 @@ class Nights:
         name = self._name("prove")
         run = ProveRun(name, "prove", started or self.at(night, hours), settings={"commit": commit})
         self.store.prove.begin(run)
-        versions = {"torch": "2.13.0"}
-        self.store.prove.save_release(
-            name, ReleaseFacts(release, "cpu", versions, problems=list(problems))
-        )
+        facts = ReleaseFacts(release, "cpu", {"torch": "2.13.0"}, problems=list(problems))
+        self.store.prove.save_release(name, facts)
         for toggle, letter in cells.items():
             cell = CellResult(f"{GUARD}_{toggle}", toggle, release, "cpu", "fixed")
             self.store.prove.save_planned_cells(name, [cell])
             if letter == "-":
                 continue
-            passed = SideResult(
-                "fixed", SideOutcome.PASSED, seconds, reach=3, replay="./unfix replay-it"
-            )
+            replay = "./unfix replay-it"
+            passed = SideResult("fixed", SideOutcome.PASSED, seconds, reach=3, replay=replay)
             if letter == "x":
                 passed = SideResult(
                     *("fixed", SideOutcome.FAILED, seconds, 0.0, 3, {}, "assert 3 >= 6"),
@@ -160,14 +158,11 @@ class Nights:
     ) -> str:
         name = self._name("eval")
         answers = [ItemAnswer("needle", 0, "p", "t", "t", True)]
-        served = [
-            ServedConfiguration(one, "llama", release, [], "cpu", seconds=5.0, answers=answers)
-            for one in ("base", "triton")
-        ]
+        make = functools.partial(ServedConfiguration, seconds=5.0, answers=answers)
+        served = [make(one, "llama", release, [], "cpu") for one in ("base", "triton")]
         served[1].failure = failure
-        compared = [
-            ComparisonResult("base", "triton", "tokens", "needle", verdict, f"{verdict}: so it is")
-        ]
+        words = f"{verdict}: so it is"
+        compared = [ComparisonResult("base", "triton", "tokens", "needle", verdict, words)]
         started = datetime.datetime.fromisoformat(self.at(night, 2)).timestamp()
         self.store.eval.save(
             Evaluation(
@@ -202,9 +197,8 @@ class Nights:
         self, night: int, fates: dict[str, FaultOutcome], problems: tuple[str, ...] = ()
     ) -> str:
         name = self._name("mutate")
-        run = MutationRun(
-            name, self.at(night, 4), "0.5.23", "finished", recorded_problems=list(problems)
-        )
+        run = MutationRun(name, self.at(night, 4), "0.5.23", "finished")
+        run.recorded_problems = list(problems)
         self.store.mutate.begin(run)
         for number, (fault, fate) in enumerate(fates.items(), 1):
             made = MutationFault(
@@ -224,9 +218,8 @@ class Nights:
                 words="1 is no longer added",
             )
             passed = ["suites/pool_sizing/test_pool_sizing.py::test_rows"]
-            self.store.mutate.save_result(
-                name, number, FaultResult(made, fate, passed=passed, diff="-a + 1\n+a")
-            )
+            result = FaultResult(made, fate, passed=passed, diff="-a + 1\n+a")
+            self.store.mutate.save_result(name, number, result)
         self.store.mutate.save(run)
         return name
 

@@ -104,10 +104,8 @@ def test_a_run_that_was_stopped_says_what_it_came_to_and_no_more(nights: Nights)
 
 def test_a_run_that_says_running_and_whose_process_is_gone_was_stopped(nights: Nights) -> None:
     name = nights.prove(0, {"27460": "o"})
-    nights.store.db.execute(
-        "UPDATE runs SET status = 'running', process = ? WHERE id = ?",
-        (f"{_boot()} 999999999 1", name),
-    )
+    change = "UPDATE runs SET status = 'running', process = ? WHERE id = ?"
+    nights.store.db.execute(change, (f"{_boot()} 999999999 1", name))
     assert nights.history().nights[0].stopped == [name]
 
 
@@ -126,10 +124,9 @@ def test_what_could_not_be_collected_is_a_failure_by_itself(nights: Nights) -> N
     nights.prove(0, {"27460": "o"})
     nights.prove(1, {"27460": "o"}, problems=("test_a.py cannot be collected",))
     line = nights.line("collected")
-    assert (line.state, line.informative_points[-1].main_observation.message) == (
-        State.NEW,
-        "test_a.py cannot be collected",
-    )
+    assert line.state is State.NEW
+    message = line.informative_points[-1].main_observation.message
+    assert message == "test_a.py cannot be collected"
 
 
 def test_evaluations(nights: Nights) -> None:

@@ -33,10 +33,9 @@ HOSTILE = "<script>document.title='owned'</script> | `x` @all"
 def nights(tmp_path: Path, monkeypatch: Patch) -> Nights:
     """Four nights, the newest of which is last night."""
     now = datetime.datetime.now(datetime.UTC)
-    last = time_window.find_night_start(time_window.night_from_moment(now)) + datetime.timedelta(
-        minutes=1
-    )
-    monkeypatch.setattr(simulated, "FIRST", last - datetime.timedelta(days=4))
+    night = time_window.find_night_start(time_window.night_from_moment(now))
+    first = night + datetime.timedelta(days=-4, minutes=1)
+    monkeypatch.setattr(simulated, "FIRST", first)
     monkeypatch.setenv("UNFIX_HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     return Nights(tmp_path / "runs.sqlite")
@@ -184,9 +183,8 @@ def test_a_jobs_summary_is_appended_to(nights: Nights, tmp_path: Path, monkeypat
 
 def test_the_page_reads_no_words_as_markup(nights: Nights) -> None:
     nights.matrix(3, {HOSTILE: "x"})
-    page = history_page.render_page(
-        nights.history("40d", datetime.datetime.now(datetime.UTC)), ResourcePrices()
-    )
+    history = nights.history("40d", datetime.datetime.now(datetime.UTC))
+    page = history_page.render_page(history, ResourcePrices())
     assert "<script" not in page
     assert "1 new failure in the night of" in page
     assert "default-src &#39;none&#39;" in page or "default-src 'none'" in page
@@ -305,9 +303,8 @@ def test_a_guard_without_teeth_leads_no_search(nights: Nights) -> None:
 
 def test_a_failed_search_is_reported(nights: Nights, monkeypatch: Patch, capfd: Output) -> None:
     """By the real `unfix bisect`, on a release that nobody has."""
-    monkeypatch.setattr(
-        SuggestedSearch, "command", ["bisect", "toggles", "--release", "0.0", "--", "no"]
-    )
+    command = ["bisect", "toggles", "--release", "0.0", "--", "no"]
+    monkeypatch.setattr(SuggestedSearch, "command", command)
     nights.matrix(2, {"a": "x"}, command="false")
     (text,) = issues(nights, "--bisect", "60s").values()
     assert "searching: ./unfix bisect toggles" in (said := capfd.readouterr().err)

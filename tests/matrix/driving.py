@@ -27,9 +27,8 @@ from harness.store.matrix.values import MatrixRun
 def cell(name: str, script: str, *, limit: float = 30.0, **needs: Any) -> MatrixCell:
     """A cell of shell words; its identity is its name."""
     values = {"name": name, "kv": "fp8" if len(name) % 2 else "auto"}
-    return MatrixCell(
-        name, values, "work", ["sh", "-c", script], {}, MachineNeeds(**needs), limit, "covering"
-    )
+    command, needed = ["sh", "-c", script], MachineNeeds(**needs)
+    return MatrixCell(name, values, "work", command, {}, needed, limit, "covering")
 
 
 def plan(*cells: MatrixCell, digest: str = "digest-1") -> MatrixPlan:

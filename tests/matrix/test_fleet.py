@@ -39,32 +39,25 @@ def kept_by(count: int, odds: FleetRates, rules: RetryRules, file: Path) -> Matr
     def keep(ended: list[tuple[str, CellAttempt]]) -> None:
         store.matrix.save_attempts(run.id, ended)
 
-    CellScheduler(
-        plan.cells, SimulatedFleet(50, 7, odds), RunLocation("m-1", file, file), rules, keep
-    ).run()
+    fleet, place = SimulatedFleet(50, 7, odds), RunLocation("m-1", file, file)
+    CellScheduler(plan.cells, fleet, place, rules, keep).run()
     found = store.matrix.find("m-1")
     assert found is not None
     return found
 
 
 def test_a_fleet_that_dies_all_the_time_ends_and_says_so(tmp_path: Path) -> None:
-    run = kept_by(
-        300, FleetRates(failure_rate=0.0, loss_rate=0.6), RetryRules(), tmp_path / "runs.sqlite"
-    )
+    rates = FleetRates(failure_rate=0.0, loss_rate=0.6)
+    run = kept_by(300, rates, RetryRules(), tmp_path / "runs.sqlite")
     assert set(run.counts) == {"green", "lost"}
-    assert all(
-        one.lost_attempt_count == MAX_LOSSES for one in run.cells if one.outcome is Outcome.LOST
-    )
+    lost = [one for one in run.cells if one.outcome is Outcome.LOST]
+    assert {one.lost_attempt_count for one in lost} == {MAX_LOSSES}
     assert max(len(one.attempts) for one in run.cells) == MAX_LOSSES
 
 
 def test_retries_are_counted_and_bounded(tmp_path: Path) -> None:
-    run = kept_by(
-        300,
-        FleetRates(failure_rate=0.5, loss_rate=0.0),
-        RetryRules(retries=2),
-        tmp_path / "runs.sqlite",
-    )
+    rates = FleetRates(failure_rate=0.5, loss_rate=0.0)
+    run = kept_by(300, rates, RetryRules(retries=2), tmp_path / "runs.sqlite")
     for one in run.cells:
         failed = sum(attempt.outcome.is_failure for attempt in one.attempts)
         assert failed <= 3

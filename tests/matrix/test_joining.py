@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import sqlite3
 from pathlib import Path
@@ -26,10 +27,8 @@ NAMES = [f"cell-{number}" for number in range(7)]
 
 def shard(number: int, of: int = 3, outcome: Outcome = Outcome.GREEN, **changes: Any) -> MatrixRun:
     done = [CellAttempt(1, outcome, "so", "then", 2.0, last=True)]
-    cells = [
-        MatrixCellResult(n, {"n": n}, "work", [], "", attempts=done)
-        for n in NAMES[number - 1 :: of]
-    ]
+    make = functools.partial(MatrixCellResult, attempts=done)
+    cells = [make(n, {"n": n}, "work", [], "") for n in NAMES[number - 1 :: of]]
     made = MatrixRun(
         *(f"m-{number}", "tried", "file.yaml", "digest-1", len(NAMES), {}),
         *(f"2026-01-01T00:0{number}:00+00:00", "finished", 60.0 * number),
@@ -148,10 +147,8 @@ def test_commands_run_and_merge_shards(drive: Drive, capsys: Output, monkeypatch
     capsys.readouterr()
     assert report("--list", "--json") == 0
     listed = json.loads(capsys.readouterr().out)
-    assert [(one["id"], one["shard"], one["green"]) for one in listed] == [
-        (ids[0], "1/2", False),
-        (ids[1], "2/2", True),
-    ]
+    assert [one["id"] for one in listed] == ids
+    assert [(one["shard"], one["green"]) for one in listed] == [("1/2", False), ("2/2", True)]
 
 
 def test_a_store_without_a_matrix_among_those_with_one_is_an_error(drive: Drive) -> None:

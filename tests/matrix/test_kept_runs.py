@@ -62,19 +62,14 @@ def test_what_a_cell_takes_is_the_median_of_those_that_came_to_an_answer(tmp_pat
         *((Outcome.HANG, 900.0), (Outcome.LOST, 700.0), (Outcome.NOT_READY, 0.0)),
     ]
     for number, (outcome, seconds) in enumerate(ends, 1):
-        store.matrix.save_attempts(
-            "m-1", [("a", CellAttempt(number, outcome, "", "then", seconds))]
-        )
+        attempt = CellAttempt(number, outcome, "", "then", seconds)
+        store.matrix.save_attempts("m-1", [("a", attempt)])
     assert store.matrix.load_median_seconds() == {"a": 3.0}
 
 
 def test_a_full_disk_stops_the_run_which_resumes_later(drive: Drive, monkeypatch: Patch) -> None:
-    drive.write(
-        *(
-            cell(f"c{n}", f"sleep 0.4; {drive.ran(f'c{n}')}; head -c 4000 /dev/zero")
-            for n in range(8)
-        )
-    )
+    script = "sleep 0.4; {}; head -c 4000 /dev/zero"
+    drive.write(*(cell(f"c{n}", script.format(drive.ran(f"c{n}"))) for n in range(8)))
     keep = MatrixTable.save_attempts
     written = []
 

@@ -62,14 +62,15 @@ def on_ray(cluster: Cluster) -> Iterator[Any]:
     executor.close()
 
 
+Results = dict[str, MatrixCellResult]
+
+
 def ran(
     cells: list[MatrixCell], executor: CellExecutor, folder: Path, rules: RetryRules | None = None
-) -> dict[str, MatrixCellResult]:
+) -> Results:
     """What a run of these comes to."""
-    kept: dict[str, MatrixCellResult] = {
-        one.identity: MatrixCellResult(
-            one.identity, one.values, one.work, one.command, one.why, attempts=[]
-        )
+    kept: Results = {
+        one.identity: MatrixCellResult(one.identity, one.values, one.work, one.command, one.why)
         for one in cells
     }
 
@@ -77,9 +78,8 @@ def ran(
         for name, attempt in ended:
             kept[name].attempts.append(attempt)
 
-    CellScheduler(
-        cells, executor, RunLocation("run", folder, folder), rules or RetryRules(), keep
-    ).run()
+    place = RunLocation("run", folder, folder)
+    CellScheduler(cells, executor, place, rules or RetryRules(), keep).run()
     return kept
 
 
@@ -92,21 +92,14 @@ def test_the_same_cells_come_to_the_same_here_and_on_ray(on_ray: Any, tmp_path: 
     }  # fmt: skip
     told = []
     for place, executor in (("ray", on_ray), ("local", LocalExecutor(1, MachineDevices(1.0)))):
-        cells = [
-            cell(name, f"HERE={tmp_path}/{place}; {script}", limit=1.0)
-            for name, script in ends.items()
-        ]
+        here = f"HERE={tmp_path}/{place}; "
+        cells = [cell(name, here + script, limit=1.0) for name, script in ends.items()]
         (tmp_path / place).mkdir()
         found = ran(cells, executor, tmp_path / place, RetryRules(retries=1))
-        told.append(
-            {
-                name: [(one.outcome, one.how, one.number, one.last) for one in made.attempts]
-                for name, made in found.items()
-            }
-        )
-        assert {name: made.outcome_word for name, made in found.items()} == {
-            name: name for name in ends
-        }
+        attempts = {name: made.attempts for name, made in found.items()}
+        told.append({name: [(a.outcome, a.how, a.number, a.last) for a in tried]
+                     for name, tried in attempts.items()})  # fmt: skip
+        assert all(made.outcome_word == name for name, made in found.items())
         logs = (tmp_path / place / "green" / "log").read_text()
         assert logs == f",1,0,{tmp_path / place}\n"
         assert (tmp_path / place / "red" / "log.1").exists()
@@ -183,10 +176,8 @@ def test_a_node_gone_for_good_is_not_ready(cluster: Cluster, on_ray: Any, tmp_pa
 
 def test_a_lost_driver_leaves_nothing_and_is_gone_on_with(cluster: Cluster, drive: Drive) -> None:
     wait = f"test -e {drive.flag('go')} || {{ touch {drive.flag('there')}; sleep 67; }}"
-    drive.write(
-        cell("done", drive.ran("done")),
-        cell("long", f"{drive.ran('long')}; echo $$ > {drive.flag('pid')}; {wait}"),
-    )
+    long = f"{drive.ran('long')}; echo $$ > {drive.flag('pid')}; {wait}"
+    drive.write(cell("done", drive.ran("done")), cell("long", long))
     words = ["--on", "ray", "--address", cluster.address]
     running = drive.start(*words)
     wait_until(lambda: drive.flag("there").exists() and drive.newest().counts.get("green") == 1)
@@ -219,13 +210,10 @@ def test_a_kind_of_gpu_is_an_accelerator_type_or_a_resource_by_its_name() -> Non
     one = MachineNeeds(gpus=1.0, gpu="H200")
     assert node_resources.to_ray_resources(one, typed).accelerator == "H200"
     assert node_resources.to_ray_resources(one, named).resources == {"h200": 1.0}
-    assert (
-        node_resources.count_fitting_cells(one, typed),
-        node_resources.count_fitting_cells(one, named),
-    ) == (8, 4)
-    assert node_resources.describe_shortage(MachineNeeds(gpus=1.0, gpu="B200"), typed) == (
-        "no node has B200 (1 needed, 0 at most)"
-    )
+    counts = [node_resources.count_fitting_cells(one, nodes) for nodes in (typed, named)]
+    assert counts == [8, 4]
+    shortage = node_resources.describe_shortage(MachineNeeds(gpus=1.0, gpu="B200"), typed)
+    assert shortage == "no node has B200 (1 needed, 0 at most)"
     # Each is somewhere, and never on one node.
     apart = node_resources.describe_shortage(MachineNeeds(cpus=32.0, gpus=1.0), named)
     assert apart == "no node has all of 32 CPU, 1 GPU"

@@ -49,9 +49,8 @@ def test_a_cell_that_failed_and_then_passed_is_flaky_and_not_green(drive: Drive)
 def test_a_resume_remembers_a_failure_whose_retry_was_cut_off(drive: Drive) -> None:
     """Else a flaky cell would come out green, for its failure is forgotten."""
     first = f"{drive.ran('a')}; test $(wc -c < {drive.root}/a.ran) = 1 && exit 1; "
-    drive.write(
-        cell("a", first + f"touch {drive.flag('again')}; test -e {drive.flag('go')} || sleep 63")
-    )
+    wait = f"touch {drive.flag('again')}; test -e {drive.flag('go')} || sleep 63"
+    drive.write(cell("a", first + wait))
     running = drive.start("--retries", "1")
     wait_until(drive.flag("again").exists)
     running.kill()
@@ -118,21 +117,10 @@ def test_a_supervisor_whose_parent_is_gone_before_it_looks_ends_its_cell(drive: 
     command_supervisor.write_request(drive.root, request)
     gone = subprocess.Popen(["true"])
     gone.wait()
-    late = [
-        sys.executable,
-        "-P",
-        "-m",
-        command_supervisor.MODULE,
-        str(drive.root),
-        str(gone.pid),
-        command_supervisor.SHIELDED,
-    ]
-    environment = {
-        **os.environ,
-        "UNFIX_HOME": str(drive.root),
-        "PYTHONPATH": str(paths.project_folder()),
-    }
-    assert subprocess.run(late, env=environment, timeout=30.0).returncode == 1
+    late = [sys.executable, "-P", "-m", command_supervisor.MODULE, str(drive.root)]
+    late += [str(gone.pid), command_supervisor.SHIELDED]
+    ours = {"UNFIX_HOME": str(drive.root), "PYTHONPATH": str(paths.project_folder())}
+    assert subprocess.run(late, env={**os.environ, **ours}, timeout=30.0).returncode == 1
     wait_until(lambda: not living(drive.root))
     assert command_supervisor.read_exit(drive.root) is None
 
@@ -206,11 +194,8 @@ class Unlucky:
 
     def wait(self, seconds: float) -> list[FinishedAttempt]:
         task = self.started.pop()
-        return [
-            FinishedAttempt(
-                task.cell_id, CellAttempt(task.attempt_number, self.left.pop(0), "so", "now")
-            )
-        ]
+        attempt = CellAttempt(task.attempt_number, self.left.pop(0), "so", "now")
+        return [FinishedAttempt(task.cell_id, attempt)]
 
     def stop(self) -> None:
         self.started.clear()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from driving import Drive, cell, is_alive
@@ -195,9 +196,8 @@ def test_a_release_is_added_once_for_all_cells(drive: Drive, broken: bool) -> No
         drive.flag("x").with_name("broken").touch()
     words = ["sh", "-c", "true", "--release", "0.5.18"]
     values = {"release": "0.5.18"}
-    cells = [
-        MatrixCell(f"c{n}", values, "work", words, {}, MachineNeeds(), 5.0, "") for n in range(6)
-    ]
+    rest: Any = (values, "work", words, {}, MachineNeeds(), 5.0, "")
+    cells = [MatrixCell(f"c{n}", *rest) for n in range(6)]
     kept: list[tuple[str, CellAttempt]] = []
     import sys
 
@@ -215,18 +215,16 @@ def test_a_release_is_added_once_for_all_cells(drive: Drive, broken: bool) -> No
         assert "`unfix releases add 0.5.18` ended 1: no disk for it" in kept[-1][1].how
 
 
-def test_a_release_is_needed_only_where_the_command_names_it() -> None:
-    values = {"release": "0.5.18", "page": "1"}
-    assert (
-        release_setup.find_needed_release(values, ["unfix", "prove", "--release", "0.5.18"])
-        == "0.5.18"
-    )
-    assert (
-        release_setup.find_needed_release(values, ["unfix", "prove", "--release=0.5.18"])
-        == "0.5.18"
-    )
-    assert release_setup.find_needed_release(values, ["unfix", "list"]) == ""
-    assert (
-        release_setup.find_needed_release({"release": "current"}, ["unfix", "prove", "current"])
-        == ""
-    )
+@pytest.mark.parametrize(
+    ("release", "command", "needed"),
+    [
+        ("0.5.18", "unfix prove --release 0.5.18", "0.5.18"),
+        ("0.5.18", "unfix prove --release=0.5.18", "0.5.18"),
+        ("0.5.18", "unfix list", ""),
+        ("current", "unfix prove current", ""),
+    ],
+)
+def test_a_release_is_needed_only_by_a_command_that_names_it(
+    release: str, command: str, needed: str
+) -> None:
+    assert release_setup.find_needed_release({"release": release}, command.split()) == needed

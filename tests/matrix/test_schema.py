@@ -10,9 +10,8 @@ from writing import AXES, RUN, TREE, WHOLE_PAGES, get_refusal, make_plan, make_t
 
 def test_words_are_taken_as_they_are_written(tmp_path: Path) -> None:
     axes = "\naxes:\n  a: [on, off, 1.10, 0x10, null]\n  b: {16: --b 16}\n"
-    matrix = read_spec(
-        tmp_path, make_text(axes=axes, run='run: {x: {command: "true {a} {words}"}}\n')
-    )
+    run = 'run: {x: {command: "true {a} {words}"}}\n'
+    matrix = read_spec(tmp_path, make_text(axes=axes, run=run))
     assert matrix.list_values("a") == ["on", "off", "1.10", "0x10", "null"]
     assert matrix.get_value("b", "16").words == "--b 16"
 
@@ -53,10 +52,8 @@ def test_a_release_that_nobody_knows_is_refused_with_the_nearest(tmp_path: Path)
 
 
 def test_the_release_of_this_interpreter_is_one(tmp_path: Path) -> None:
-    assert (
-        read_spec(tmp_path, make_text().replace("0.5.18", "current")).list_values("release")[1]
-        == "current"
-    )
+    matrix = read_spec(tmp_path, make_text().replace("0.5.18", "current"))
+    assert matrix.list_values("release")[1] == "current"
 
 
 @pytest.mark.parametrize(

@@ -45,9 +45,8 @@ def cluster(home: Path) -> Iterator[Cluster]:
 
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", home / "bare"], check=True)
     bare = str(home / "bare" / "bin" / "python")
-    site = subprocess.check_output(
-        [bare, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"], text=True
-    )
+    show = "import sysconfig; print(sysconfig.get_path('purelib'))"
+    site = subprocess.check_output([bare, "-c", show], text=True)
     # A path file's own path files are not read: the packages are there, and unfix is not.
     Path(site.strip(), "ours.pth").write_text(sysconfig.get_path("purelib"))
     env = {**os.environ, "HOME": str(home), "RAY_USAGE_STATS_ENABLED": "0"}
@@ -60,9 +59,8 @@ def cluster(home: Path) -> Iterator[Cluster]:
     made = Cluster(initialize_head=True, head_node_args=head)
     start = [bare, "-c", "from ray.scripts.scripts import main; main()", "start", "--block"]
     start += ["--address", made.address, "--num-cpus", "1", "--object-store-memory", str(OBJECTS)]
-    started = subprocess.Popen(
-        [*start, "--resources", '{"bare": 1}'], env=env, cwd=home, stdout=subprocess.DEVNULL
-    )
+    start += ["--resources", '{"bare": 1}']
+    started = subprocess.Popen(start, env=env, cwd=home, stdout=subprocess.DEVNULL)
     yield made
     started.terminate()
     started.wait(60)
