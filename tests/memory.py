@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from pathlib import Path
 
 from packaging.version import Version
 
@@ -26,6 +28,19 @@ class Memory:
 
     def modules(self) -> Iterator[str]:
         return iter(self.texts)
+
+
+def write_toggle(
+    folder: Path, name: str, target: str, fixed: str, buggy: str, releases: str = ">=1"
+) -> Path:
+    """A file of one toggle, as JSON, which is YAML, too."""
+    edit = {"fixed": fixed, "buggy": buggy}
+    story = {"title": "t", "family": "toy", "symptom": "crash", "devices": ["cpu"]}
+    variant = {"releases": releases, "target": target, "edits": [edit]}
+    folder.mkdir(exist_ok=True)
+    file = folder / f"{name}.yaml"
+    file.write_text(json.dumps({"id": name, **story, "variants": [variant]}))
+    return file
 
 
 def variant(pairs: Pairs, target: str = "m:f", releases: str = ">=0") -> ToggleVariant:

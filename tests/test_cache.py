@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from fixture_types import Patch
+from memory import write_toggle
 
 from harness.core import cache, paths
 from harness.core.cache import DiskCache
@@ -18,20 +19,6 @@ from harness.fixes.matching.toggle_status import ToggleState as State
 from harness.fixes.matching.toggle_status import ToggleStatus
 from harness.fixes.registry import toggle_catalogue
 from harness.fixes.registry.schema import Toggle
-
-TOGGLE = """\
-id: one
-title: One
-family: toy
-symptom: crash
-devices: [cpu]
-variants:
-  - releases: ">=1"
-    target: toy:f
-    edits:
-      - fixed: a + 1
-        buggy: a - 1
-"""
 
 
 @pytest.fixture(autouse=True)
@@ -94,15 +81,15 @@ def test_nothing_is_left_where_nothing_was_run() -> None:
 def folder(home: Path, monkeypatch: Patch) -> Path:
     """The toggles' folder, with one in it."""
     folder = home / "toggles"
-    folder.mkdir()
-    (folder / "one.yaml").write_text(TOGGLE)
+    write_toggle(folder, "one", "toy:f", "a + 1", "a - 1")
     monkeypatch.setattr(paths, "toggles_folder", lambda: folder)
     return folder
 
 
 def test_a_changed_toggle_file_is_read_again(folder: Path, monkeypatch: Patch) -> None:
-    assert [t.title for t in toggle_catalogue.load_catalogue()] == ["One"]
-    (folder / "one.yaml").write_text(TOGGLE.replace("One", "Two"))
+    file = folder / "one.yaml"
+    assert [t.title for t in toggle_catalogue.load_catalogue()] == ["t"]
+    file.write_text(file.read_text().replace('"t"', '"Two"'))
     assert [t.title for t in toggle_catalogue.load_catalogue()] == ["Two"]
     monkeypatch.setattr(toggle_catalogue, "read_toggle", None)  # nobody asks it any more
     assert [t.title for t in toggle_catalogue.load_catalogue()] == ["Two"]

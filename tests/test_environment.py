@@ -10,6 +10,7 @@ import sys
 import time
 
 import pytest
+from memory import write_toggle
 from shell import ENABLE, PLAIN, REVERT, TOY, Shell
 
 from harness.core import paths
@@ -46,12 +47,9 @@ def test_with_neither_variable_nothing_of_ours_is_imported(shell: Shell) -> None
     assert not shell.attestations.exists()
 
 
-def test_zero_and_nothing_ask_for_nothing(shell: Shell) -> None:
+def test_a_process_without_toggles_or_the_package_is_left_alone(shell: Shell) -> None:
     assert shell.python(PLAIN, **{REVERT: "0"}).stdout == "30\n"
     assert shell.python(PLAIN, **{REVERT: " ,"}).stdout == "30\n"
-
-
-def test_a_process_that_never_imports_the_package_is_left_alone(shell: Shell) -> None:
     done = shell.python("print('hello')", **{REVERT: "no-such-toggle"})
     assert (done.returncode, done.stdout, done.stderr) == (0, "hello\n", "")
     assert not shell.attestations.exists()
@@ -145,13 +143,10 @@ def test_enable_needs_the_bug_to_be_there(shell: Shell) -> None:
 
 
 def test_enable_carries_a_fix_to_where_it_is_not(shell: Shell) -> None:
-    (shell.tmp / "more").mkdir()
-    (shell.tmp / "more" / "toy-other.yaml").write_text(
-        "id: toy-other\ntitle: t\nfamily: toy\nsymptom: crash\ndevices: [cpu]\nvariants:\n"
-        "  - releases: '>=1'\n    target: sglang.forms:plain\n    edits:\n"
-        "      - fixed: return rows * doubled + 500\n        buggy: return rows * doubled\n"
-    )
-    done = shell.python(PLAIN, **{ENABLE: "toy-other", "UNFIX_TOGGLES": str(shell.tmp / "more")})
+    buggy = "return rows * doubled"
+    more = shell.tmp / "more"
+    write_toggle(more, "toy-other", "sglang.forms:plain", f"{buggy} + 500", buggy)
+    done = shell.python(PLAIN, **{ENABLE: "toy-other", "UNFIX_TOGGLES": str(more)})
     assert done.stdout == "530\n"
     assert "with ENABLED toy-other" in done.stderr
 
@@ -168,36 +163,26 @@ REFUSED = {
 @pytest.mark.parametrize("case", REFUSED)
 def test_an_inapplicable_toggle_ends_the_process_at_once(shell: Shell, case: str) -> None:
     more = shell.tmp / "more"
-    more.mkdir()
+    forms = ("doubled = topk * 4", "doubled = topk * 8")
     for name, releases in (("toy-stale", ">=1"), ("toy-absent", ">=2")):
-        (more / f"{name}.yaml").write_text(
-            f"id: {name}\ntitle: t\nfamily: toy\nsymptom: crash\ndevices: [cpu]\nvariants:\n"
-            f"  - releases: '{releases}'\n    target: sglang.forms:plain\n    edits:\n"
-            "      - fixed: doubled = topk * 4\n        buggy: doubled = topk * 8\n"
-        )
+        write_toggle(more, name, "sglang.forms:plain", *forms, releases)
     ids, message = REFUSED[case]
     folders = os.pathsep.join([str(TOY / "toggles"), str(more)])
     done = shell.python(PLAIN, **{REVERT: ids, "UNFIX_TOGGLES": folders})
-    assert done.returncode == 2
-    assert done.stdout == ""
+    assert (done.returncode, done.stdout) == (2, "")
     assert message in done.stderr
     assert "Traceback" not in done.stderr
     assert not shell.attestations.exists()
 
 
-def test_an_import_in_a_thread_ends_the_process_too(shell: Shell) -> None:
-    program = """
-        import threading
-        thread = threading.Thread(target=__import__, args=("sglang",))
-        thread.start(); thread.join()
-        print("served")
-    """
-    done = shell.python(program, **{REVERT: "no-such"})
-    assert (done.returncode, done.stdout) == (2, "")
+IN_THREAD = "import threading\nthread = threading.Thread(target=__import__, args=('sglang',))\n"
+SWALLOWED = "try:\n    import sglang\nexcept Exception:\n    print('served')\n"
 
 
-def test_a_guarded_import_cannot_swallow_the_refusal(shell: Shell) -> None:
-    program = "try:\n    import sglang\nexcept Exception:\n    print('served')\n"
+@pytest.mark.parametrize(
+    "program", [f"{IN_THREAD}thread.start(); thread.join()\nprint('served')\n", SWALLOWED]
+)
+def test_no_program_outlives_the_refusal(shell: Shell, program: str) -> None:
     done = shell.python(program, **{REVERT: "no-such"})
     assert (done.returncode, done.stdout) == (2, "")
 
@@ -218,13 +203,12 @@ UPSTREAM = """
 """
 
 
-def test_a_number_that_only_upstream_knows_is_left_to_upstream(shell: Shell) -> None:
-    assert shell.python(UPSTREAM, **{REVERT: "901"}).stdout == "30 901 901\n"
-
-
-def test_upstream_can_parse_what_is_left_when_ours_is_taken_out(shell: Shell) -> None:
-    assert shell.python(UPSTREAM, **{REVERT: "toy-plain,901"}).stdout == "6 901 901\n"
-    assert shell.python(UPSTREAM, **{REVERT: "toy-plain,toy-method"}).stdout == "6 0 0\n"
+@pytest.mark.parametrize(
+    ("reverted", "output"),
+    [("901", "30 901 901"), ("toy-plain,901", "6 901 901"), ("toy-plain,toy-method", "6 0 0")],
+)
+def test_upstream_gets_its_own_number_alone(shell: Shell, reverted: str, output: str) -> None:
+    assert shell.python(UPSTREAM, **{REVERT: reverted}).stdout == f"{output}\n"
 
 
 def test_upstream_takes_one_number_only(shell: Shell) -> None:
@@ -274,9 +258,6 @@ def test_another_sitecustomize_still_runs(shell: Shell) -> None:
     assert shell.python(PLAIN, PYTHONPATH=path).stdout == "theirs\n30\n"
 
 
-# unfix exec
-
-
 def test_exec_runs_a_command_under_toggles_and_reports(shell: Shell) -> None:
     code = "from sglang import users; print(users.use(3, 5)); raise SystemExit(7)"
     done = shell.unfix("--revert", "toy-plain,toy-method", "--", sys.executable, "-c", code)
@@ -287,17 +268,21 @@ def test_exec_runs_a_command_under_toggles_and_reports(shell: Shell) -> None:
     assert f"toy-method: {loaded} never ran" in done.stderr
 
 
-def test_exec_refuses_before_it_starts_anything(shell: Shell) -> None:
+@pytest.mark.parametrize(
+    ("option", "toggles", "message"),
+    [
+        ("--revert", "toy-plian", "near it: toy-plain"),
+        ("--revert", "toy-plain,toy-overlap", "change the same code"),
+        ("--enable", "toy-plain", "it is fixed there"),
+    ],
+)
+def test_exec_refuses_first(shell: Shell, option: str, toggles: str, message: str) -> None:
     marker = shell.tmp / "started"
     code = f"open({str(marker)!r}, 'w')"
-    for words, message in {
-        ("--revert", "toy-plian"): "near it: toy-plain",
-        ("--revert", "toy-plain,toy-overlap"): "change the same code",
-        ("--enable", "toy-plain"): "it is fixed there",
-    }.items():
-        done = shell.unfix("--release", "current", *words, "--", sys.executable, "-c", code)
-        assert done.returncode == 2
-        assert message in done.stderr
+    command = ("--", sys.executable, "-c", code)
+    done = shell.unfix("--release", "current", option, toggles, *command)
+    assert done.returncode == 2
+    assert message in done.stderr
     assert not marker.exists()
 
 

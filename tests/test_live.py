@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import inspect
-import sys
 import threading
 import traceback
 from collections.abc import Callable
@@ -17,11 +16,9 @@ from sglang import forms, users
 from harness import toggles
 from harness.core.errors import (
     PatchConflictError,
-    PatchError,
     ToggleNotApplicableError,
     UnknownToggleError,
 )
-from harness.patching.live_engine import engine
 
 FOLDER = (Path(__file__).parent / "toy" / "toggles",)
 
@@ -158,11 +155,13 @@ def test_nested_toggles_end_in_any_order() -> None:
     assert_unchanged(before)
 
 
-def test_the_same_toggle_twice_ends_with_the_second_leave() -> None:
+def test_the_same_toggle_twice_ends_with_the_second_exit() -> None:
     with reverted("toy-plain"):
         with reverted("toy-plain"):
             assert forms.plain(3, 5) == 6
         assert forms.plain(3, 5) == 6
+        with pytest.raises(PatchConflictError, match="in two directions"):
+            observed("toy-plain").__enter__()
     assert forms.plain(3, 5) == 30
 
 
@@ -178,28 +177,20 @@ def test_two_toggles_on_the_same_code_are_refused_and_change_nothing() -> None:
     assert_unchanged(before)
 
 
-def test_a_toggle_cannot_be_in_both_ways_at_once() -> None:
-    with reverted("toy-plain"), pytest.raises(PatchConflictError, match="in two directions"):
-        observed("toy-plain").__enter__()
-
-
-def test_enable_of_a_fix_that_is_in_is_refused() -> None:
-    with pytest.raises(
-        ToggleNotApplicableError, match="it is fixed there: that release has the fix"
-    ):
-        toggles.enabled("toy-plain", folders=FOLDER).__enter__()
-
-
-def test_an_unknown_id_names_what_is_near() -> None:
-    with pytest.raises(UnknownToggleError, match="near it: toy-plain"):
-        reverted("toy-plian")
-
-
-def test_observing_counts_and_changes_nothing() -> None:
-    with observed("toy-plain") as seen:
-        assert users.use(3, 5) == 30
-        assert users.use(3, 5) == 30
-    assert seen.reach == 2
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: reverted("toy-plian"), UnknownToggleError, "near it: toy-plain"),
+        (lambda: toggles.reverted(), UnknownToggleError, "name at least one"),
+        (lambda: toggles.enabled("toy-plain", folders=FOLDER).__enter__(),
+         ToggleNotApplicableError, "it is fixed there: that release has the fix"),
+    ],
+)  # fmt: skip
+def test_a_wrong_toggle_is_refused(
+    call: Callable[[], Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        call()
 
 
 def test_threads_toggle_independently() -> None:
@@ -227,15 +218,17 @@ def test_threads_toggle_independently() -> None:
     assert_unchanged(before)
 
 
-def test_counts_from_threads_are_exact() -> None:
+def test_observing_counts_exactly_and_changes_nothing() -> None:
     with observed("toy-plain") as seen:
+        assert (users.use(3, 5), users.use(3, 5)) == (30, 30)
+        assert seen.reach == 2
         count = lambda: [forms.plain(1, 1) for _ in range(2000)]  # noqa: E731
         threads = [threading.Thread(target=count) for _ in range(4)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-    assert seen.reach == 8000
+    assert seen.reach == 8002
 
 
 def test_a_traceback_and_inspect_show_the_patched_line() -> None:
@@ -249,30 +242,3 @@ def test_a_traceback_and_inspect_show_the_patched_line() -> None:
         assert "return rows * doubled" in shown
         assert "<unfix revert toy-plain sglang.forms>" in shown
     assert "doubled = topk * 2" in inspect.getsource(forms.plain)
-
-
-def test_a_decorator_form_of_the_api() -> None:
-    @reverted("toy-plain")
-    def body() -> Any:
-        return forms.plain(3, 5)
-
-    assert body() == 6
-    assert forms.plain(3, 5) == 30
-
-
-def test_what_only_an_import_can_change_is_refused_live(tmp_path: Path) -> None:
-    (tmp_path / "toy-derived.yaml").write_text(
-        "id: toy-derived\ntitle: t\nfamily: toy\nsymptom: crash\ndevices: [cpu]\n"
-        "variants:\n  - releases: '>=1'\n    target: sglang.forms:Forms\n    edits:\n"
-        "      - fixed: 'class Forms(Base): $$$B'\n"
-        "        buggy: 'class Forms(Base, object): $$$B'\n"
-    )
-    with pytest.raises(PatchError, match="toggle it at import"):
-        toggles.reverted("toy-derived", folders=(tmp_path,)).__enter__()
-
-
-def test_nothing_stays_active() -> None:
-    assert not engine._active_changes
-    assert not engine._original_states
-    assert not engine._applied_variants
-    assert "__unfix_ran__" not in vars(sys.modules["sglang.forms"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import importlib
+import inspect
 import os
 import sys
 import textwrap
@@ -16,10 +17,11 @@ from typing import Any
 
 import pytest
 from fixture_types import Patch
+from memory import write_toggle
 from sglang import forms
 
 from harness import toggles
-from harness.core.errors import PatchError, UnknownToggleError
+from harness.core.errors import PatchError
 from harness.patching.live_engine import engine
 
 TOY_TOGGLES = (Path(__file__).parent / "toy" / "toggles",)
@@ -31,7 +33,6 @@ class Lab:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.toggles = folder / "toggles"
-        self.toggles.mkdir()
         self.made: list[str] = []
 
     def module(self, name: str, text: str) -> types.ModuleType:
@@ -42,11 +43,8 @@ class Lab:
         return importlib.import_module(f"sglang.lab_{name}")
 
     def toggle(self, name: str, module: str, target: str, fixed: str, buggy: str) -> None:
-        (self.toggles / f"{name}.yaml").write_text(
-            f"id: {name}\ntitle: t\nfamily: lab\nsymptom: crash\ndevices: [cpu]\nvariants:\n"
-            f"  - releases: '>=1'\n    target: 'sglang.lab_{module}{target and ':' + target}'\n"
-            f"    edits:\n      - fixed: {fixed!r}\n        buggy: {buggy!r}\n"
-        )
+        place = f"sglang.lab_{module}{target and ':' + target}"
+        write_toggle(self.toggles, name, place, fixed, buggy)
         toggles._load_catalogue.cache_clear()
 
     def reverted(self, *names: str) -> toggles.ToggleContext:
@@ -176,6 +174,7 @@ def test_an_async_function_and_a_generator_run_under_the_decorator() -> None:
     def generated() -> Iterator[int]:
         yield forms.plain(3, 5)
 
+    assert reverted(lambda: forms.plain(3, 5))() == 6
     assert asyncio.run(awaited()) == 6
     assert list(generated()) == [6]
     assert forms.plain(3, 5) == 30
@@ -250,27 +249,16 @@ BODIES = {
     "private": ("class C:\n    __secret = 8\n", "C", "__secret = 8", "__secret = 80"),
     "derived": ("class C:\n    a = 8\n    b = a * 2\n", "C", "a = 8", "a = 80"),
     "branch": ("class C:\n    if True:\n        a = 8\n", "C", "a = 8", "a = 80"),
-    "named tuple": (
-        "import typing\nclass C(typing.NamedTuple):\n    a: int = 8\n",
-        "C",
-        "a: int = 8",
-        "a: int = 80",
-    ),
+    "base": ("class C(list): pass\n", "C", "class C(list): $$$B", "class C(list, object): $$$B"),
     "annotation": ("class C:\n    a: int = 8\n", "C", "a: int = 8", "a: float = 8"),
-    "grandchild": (
-        "from dataclasses import dataclass\n@dataclass\nclass C:\n    a: int = 8\n"
-        "class D(C): pass\n@dataclass\nclass E(D): pass\n",
-        "C",
-        "a: int = 8",
-        "a: int = 80",
-    ),
-    "decorator": (
-        "import functools\n@functools.lru_cache(maxsize=8)\ndef f(): return 1\n",
-        "f",
-        "functools.lru_cache(maxsize=8)",
-        "functools.lru_cache(maxsize=80)",
-    ),
-}
+    "named tuple": ("import typing\nclass C(typing.NamedTuple):\n    a: int = 8\n",
+                    "C", "a: int = 8", "a: int = 80"),
+    "grandchild": ("from dataclasses import dataclass\n@dataclass\nclass C:\n    a: int = 8\n"
+                   "class D(C): pass\n@dataclass\nclass E(D): pass\n",
+                   "C", "a: int = 8", "a: int = 80"),
+    "decorator": ("import functools\n@functools.lru_cache(maxsize=8)\ndef f(): return 1\n",
+                  "f", "functools.lru_cache(maxsize=8)", "functools.lru_cache(maxsize=80)"),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("case", BODIES)
@@ -294,14 +282,8 @@ def test_annotations_are_left_alone(lab: Lab) -> None:
 
 
 def test_a_keyword_only_field_stays_keyword_only(lab: Lab) -> None:
-    text = """
-        from dataclasses import dataclass
-        @dataclass(kw_only=True)
-        class C:
-            a: int
-            b: int = 8
-    """
-    module = lab.module("keywords", text)
+    text = "@dataclass(kw_only=True)\nclass C:\n    a: int\n    b: int = 8\n"
+    module = lab.module("keywords", f"from dataclasses import dataclass\n{text}")
     lab.toggle("lab-keyword", "keywords", "C", "b: int = 8", "b: int = 80")
     with lab.reverted("lab-keyword"):
         assert dataclasses.astuple(module.C(a=1)) == (1, 80)
@@ -311,14 +293,8 @@ def test_a_keyword_only_field_stays_keyword_only(lab: Lab) -> None:
 
 
 def test_two_fields_of_one_dataclass_come_and_go_apart(lab: Lab) -> None:
-    text = """
-        from dataclasses import dataclass
-        @dataclass
-        class C:
-            a: int = 1
-            b: int = 2
-    """
-    module = lab.module("fields", text)
+    text = "@dataclass\nclass C:\n    a: int = 1\n    b: int = 2\n"
+    module = lab.module("fields", f"from dataclasses import dataclass\n{text}")
     lab.toggle("lab-a", "fields", "C", "a: int = 1", "a: int = 10")
     lab.toggle("lab-b", "fields", "C", "b: int = 2", "b: int = 20")
     first, second = lab.reverted("lab-a"), lab.reverted("lab-b")
@@ -360,17 +336,11 @@ def test_odd_line_ends_and_encodings_keep_their_lines(lab: Lab) -> None:
     importlib.invalidate_caches()
     module = importlib.import_module("sglang.lab_odd")
     lab.toggle("lab-odd", "odd", "f", "return 1", "return 2")
-    import inspect
 
     with lab.reverted("lab-odd"):
         assert module.f() == 2
         assert inspect.getsource(module.f).startswith("def f():\n    return 2")
     assert module.f() == 1
-
-
-def test_no_name_at_all_is_an_error() -> None:
-    with pytest.raises(UnknownToggleError, match="name at least one"):
-        toggles.reverted()
 
 
 def test_a_forked_child_counts_for_itself() -> None:

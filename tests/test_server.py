@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 from calling import run_program
+from memory import write_toggle
 
 from harness.core import paths
 from harness.patching import attestation
@@ -26,19 +27,6 @@ MODEL = paths.project_folder() / "fixtures" / "models" / "trained" / "llama"
 # The two fixes lie in attention backends that a CPU server never loads, and are attested as
 # such; the third toggle lies in the scheduler's way, and changes nothing that one sees.
 REVERTED = ("27460", "24617", "scheduler-probe")
-PROBE = """
-id: scheduler-probe
-title: nothing is wrong, the scheduler only takes another word for it
-family: probe
-symptom: accuracy
-devices: [cpu]
-variants:
-  - releases: ">=0.5.9"
-    target: sglang.srt.managers.schedule_batch:Req.finished
-    edits:
-      - fixed: return self.finished_reason is not None
-        buggy: return not self.finished_reason is None
-"""
 
 
 class Server:
@@ -96,7 +84,9 @@ class Server:
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("toggles")
-    (folder / "scheduler-probe.yaml").write_text(PROBE)
+    forms = ("return self.finished_reason is not None", "return not self.finished_reason is None")
+    target = "sglang.srt.managers.schedule_batch:Req.finished"
+    write_toggle(folder, "scheduler-probe", target, *forms, ">=0.5.9")
     toggles = ["--toggles", str(folder), "--revert", ",".join(REVERTED)]
     server = Server(tmp_path_factory.mktemp("served"), *toggles)
     try:
@@ -147,12 +137,8 @@ def test_an_inapplicable_toggle_is_fatal(tmp_path: Path, toggles: list[str], mes
 def test_a_stale_toggle_stops_the_server_itself(tmp_path: Path) -> None:
     """Not only `exec`'s own look: the process checks again what it was given."""
     folder = tmp_path / "toggles"
-    folder.mkdir()
-    (folder / "stale-one.yaml").write_text(
-        "id: stale-one\ntitle: t\nfamily: f\nsymptom: crash\ndevices: [cpu]\nvariants:\n"
-        "  - releases: '>=0.5'\n    target: sglang.srt.environ:EnvInt.parse\n    edits:\n"
-        "      - fixed: return int(value, 16)\n        buggy: return int(value, 8)\n"
-    )
+    forms = ("return int(value, 16)", "return int(value, 8)")
+    write_toggle(folder, "stale-one", "sglang.srt.environ:EnvInt.parse", *forms, ">=0.5")
     toggles = {"SGLANG_DEBUG_REVERT_PR": "stale-one", "UNFIX_TOGGLES": str(folder)}
     python = managed_releases.get_release(RELEASE).python
     command = [python, "-m", "sglang.launch_server", "--model-path", MODEL]

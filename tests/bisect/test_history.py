@@ -112,8 +112,6 @@ def test_a_step_without_toggles_says_that_none_explains_it() -> None:
     assert "No toggle explains it" in text
 
 
-# Commits
-
 CHECK = """
 import sys
 from sglang import forms

@@ -19,9 +19,6 @@ def fails_if(expression: str) -> str:
     return f"sys.exit(3 if {expression} else 0)"
 
 
-# What is found
-
-
 @pytest.mark.parametrize(
     ("expression", "culprit"),
     [(WIDTH, "toy-class-body"), (LIMIT, "toy-constant"), (STATIC, "toy-static")],
@@ -101,9 +98,6 @@ def test_held_toggles_are_in_every_run(bisect: Bisect) -> None:
     assert found["toggle_searches"][0]["left_out"]["toy-static"] == "held buggy"
 
 
-# How a run is judged
-
-
 def test_a_number_decides(bisect: Bisect) -> None:
     command = bisect.script("print('accuracy:', forms.Forms().width / 8, 'of', 1)")
     options = ("--metric", r"accuracy: ([\d.]+)", "--above", "2")
@@ -177,9 +171,6 @@ def test_a_server_and_a_client(bisect: Bisect, dies: str, late: str, how: str) -
     assert how in hows or gone
     left = subprocess.run(["pgrep", "-f", server[-1]], capture_output=True, text=True)
     assert not left.stdout
-
-
-# Bad input
 
 
 @pytest.mark.parametrize(
@@ -273,9 +264,6 @@ def test_why_a_search_was_refused_is_kept(bisect: Bisect) -> None:
     assert "was refused" in again.stderr
 
 
-# A plan alone
-
-
 def test_a_dry_run_runs_nothing(bisect: Bisect) -> None:
     done = bisect.run("--dry-run", command=bisect.script("sys.exit(1)"))
     assert done.returncode == 0, done.stderr
@@ -284,9 +272,6 @@ def test_a_dry_run_runs_nothing(bisect: Bisect) -> None:
     assert "9 on average, 10 at most" in done.stdout
     assert bisect.runs == 0
     assert not (bisect.root / ".unfix").exists()
-
-
-# What is shown
 
 
 def test_a_search_is_shown_and_written(bisect: Bisect) -> None:
@@ -302,9 +287,6 @@ def test_a_search_is_shown_and_written(bisect: Bisect) -> None:
     shown = bisect.report(done.stdout.split("unfix report ")[1].strip())
     assert shown.returncode == 0, shown.stderr
     assert "toy-class-body" in shown.stdout
-
-
-# What a hostile reader found
 
 
 def test_one_failing_run_is_no_finding(bisect: Bisect) -> None:

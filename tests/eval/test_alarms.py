@@ -26,9 +26,6 @@ def draw(chance: random.Random, size: int, losing: float, gaining: float) -> tup
     return lost, gained
 
 
-# False alarms
-
-
 @cache
 def word(lost: int, gained: int, items: int, cells: int, alpha: float) -> Verdict:
     side = (lost, items - lost - gained, gained)
@@ -80,9 +77,6 @@ def nights(count: int, alpha: float) -> float:
 
 def test_one_false_alarm_in_a_hundred_nights_at_most() -> None:
     assert nights(3000, 0.01) <= 0.01
-
-
-# Coverage
 
 
 @pytest.mark.parametrize(

@@ -27,9 +27,6 @@ def only(evaluation: Evaluation, kind: str = "accuracy") -> ComparisonResult:
     return found
 
 
-# Verdicts
-
-
 def test_a_regressed_candidate_gets_no_more_items(fakes: Fakes) -> None:
     record = fakes.root / "asked"
     wrong = [4, 1]
@@ -96,9 +93,6 @@ def test_two_doubts_of_one_base_at_different_places(fakes: Fakes, monkeypatch: P
     evaluation = fakes.run(fake("base"), fake("long", "base"), short, items=30, limit=45)
     assert {one.candidate: one.items for one in evaluation.compared} == {"long": 45, "short": 45}
     assert {one.verdict for one in evaluation.compared} == {Verdict.CANNOT_TELL}
-
-
-# What goes wrong
 
 
 def test_errors_are_open_and_red(fakes: Fakes) -> None:
@@ -266,9 +260,6 @@ def test_different_items_are_refused(
     assert found.verdict is Verdict.CANNOT_TELL
     assert words in found.words
     assert not found.verdict.shows_fault  # no fault is caught by a mistake of ours
-
-
-# Faults
 
 
 def without(**be: Any) -> dict[str, Any]:

@@ -19,9 +19,6 @@ from harness.runs.eval.token_divergence import TokenVerdict as Verdict
 EPS = MIN_LOGPROB_NOISE["float32"]
 
 
-# A made-up engine: logits with rounding, argmax; a repeat, a fair candidate, a faulty one.
-
-
 def engine(seed: int, shift: float, noisy: random.Random | None, size: float) -> TokenOutput:
     """Eight steps of a greedy decoder over 20 tokens; the prefix decides the logits."""
     tokens: list[int] = []
@@ -56,9 +53,6 @@ def test_noise_is_never_called_a_bug_and_a_bug_never_noise() -> None:
         ties += told.counts[Verdict.NEAR_TIE]
         assert compare_outputs(base, again, faulty, dtype="float32").verdict is Verdict.DIFFERS
     assert ties > 5
-
-
-# How sure of it
 
 
 def test_a_lead_that_shrinks_is_a_drift_though_no_likelihood_moves() -> None:

@@ -80,9 +80,6 @@ def test_a_small_shift_everywhere_drifts_though_the_noise_has_larger_peaks() -> 
     assert "on average" in str(told)
 
 
-# Ties and bugs
-
-
 def test_another_token_at_a_tie_is_a_near_tie() -> None:
     told = one(tied(2, EPS), tied(2, EPS, token=9))
     assert told.verdict is Verdict.NEAR_TIE
@@ -132,9 +129,6 @@ def test_a_larger_noise_makes_a_wider_tie() -> None:
     assert one(base, candidate, again).verdict is Verdict.NEAR_TIE
 
 
-# Margins and logprobs that are not known
-
-
 def bare(*tokens: int) -> TokenOutput:
     return TokenOutput(tokens)
 
@@ -164,9 +158,6 @@ def test_where_the_base_itself_chose_the_same_it_is_a_tie() -> None:
     assert one(bare(1, 2), bare(1), again=bare(1)).verdict is Verdict.NEAR_TIE
 
 
-# Lengths
-
-
 def test_one_that_stops_early_differs_where_it_stopped() -> None:
     short = TokenOutput(TOKENS[:2], (-0.05, -0.05), (3.0, 3.0))
     told = one(output(), short)
@@ -187,9 +178,6 @@ def test_the_position_is_the_end_of_the_common_prefix(one: list[int], other: lis
     else:
         assert one[:at] == other[:at]
         assert one[at : at + 1] != other[at : at + 1]
-
-
-# Numbers that are none
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
@@ -219,9 +207,6 @@ def test_a_number_that_is_none_beyond_the_parting_counts() -> None:
     assert one(tied(1), broken).verdict is Verdict.DIFFERS
 
 
-# A base that is no measure
-
-
 def test_a_base_that_does_not_repeat_itself_measures_nothing() -> None:
     again = output((5, 6, 9, 8))  # sure of another token
     for candidate in (output(), output((5, 6, 9, 8)), output((4, 4, 4, 4))):
@@ -231,9 +216,6 @@ def test_a_base_that_does_not_repeat_itself_measures_nothing() -> None:
         assert "from itself" in str(told)
     nan = output(logprobs=(math.nan,) * 4)
     assert one(output(), nan, again).verdict is Verdict.DIFFERS
-
-
-# Items
 
 
 def test_no_items_are_no_comparison() -> None:

@@ -30,9 +30,6 @@ settings.register_profile("evals", deadline=None, derandomize=True, database=Non
 quick = settings(settings.get_profile("evals"), max_examples=60)
 
 
-# Exact McNemar
-
-
 @pytest.mark.parametrize(
     ("lost", "gained", "more", "both"),
     [
@@ -52,9 +49,6 @@ def test_mcnemar_by_hand(lost: int, gained: int, more: float, both: float) -> No
 def test_thousands_of_flips_have_a_p_value() -> None:
     assert compute_mcnemar_p(3000, 3000)[1] == 1.0
     assert compute_mcnemar_p(3000, 1000)[1] < 1e-100
-
-
-# Counting
 
 
 def test_each_kind_of_item_is_counted_as_what_it_is() -> None:
@@ -87,9 +81,6 @@ def test_no_items_are_no_verdict() -> None:
             nothing()
 
 
-# Wealth
-
-
 @pytest.mark.parametrize("drop", [-0.3, -0.05, 0.0, 0.05, 0.4])
 @pytest.mark.parametrize("spread", [0.0, 0.3, 1.0])
 def test_the_mean_wealth_under_the_null_is_one(drop: float, spread: float) -> None:
@@ -104,9 +95,6 @@ def test_the_mean_wealth_under_the_null_is_one(drop: float, spread: float) -> No
             odds *= losing**lost * gaining**gained * alike**rest
             mean += odds * math.exp(compute_log_wealth(lost, rest, gained, drop))
     assert mean == pytest.approx(1.0)
-
-
-# Verdicts
 
 
 @pytest.mark.parametrize("cells", [1, 12, 48, 69])
@@ -168,9 +156,6 @@ def test_sides_exchanged_exchange_the_verdict(pair: PairedCounts, cells: int) ->
     assert [other.low, other.high] == pytest.approx([-one.high, -one.low], abs=1e-8)
 
 
-# Errors
-
-
 @quick
 @given(pairs, st.data())
 def test_no_answer_to_errors_changes_the_verdict(pair: PairedCounts, data: st.DataObject) -> None:
@@ -209,9 +194,6 @@ def test_errors_are_neither_wrong_answers_nor_dropped() -> None:
 
 def test_one_error_among_many_items_does_not_keep_them_from_being_the_same() -> None:
     assert judge_pair(PairedCounts(both_right=399, may_lose=1)).verdict is Verdict.SAME
-
-
-# How many more
 
 
 @quick

@@ -85,9 +85,6 @@ def test_too_few_items_find_nothing() -> None:
     assert find_smallest_drop(10, 1) == 0.964
 
 
-# The page
-
-
 def rows(title: str) -> list[list[str]]:
     """A table of the page, by the words before it."""
     part = PAGE.split(title, 1)[1]

@@ -30,9 +30,6 @@ def ask(shared: Shared, server: SglangServer, numbers: Any = None, **settings: A
     return shared.scorer.score_items(server, samples, **settings)
 
 
-# What is asked
-
-
 def test_prompts_arrive_verbatim_and_answers_match(serve: Serve, shared: Shared) -> None:
     record = serve.root / "asked"
     server = serve(record=str(record))
@@ -175,9 +172,6 @@ def test_few_shot_examples_are_the_items(serve: Serve, shared: Shared, monkeypat
         assert [one.prompt for one in again] == [every[number].prompt for number in some]
 
 
-# What cannot be asked
-
-
 @pytest.mark.parametrize(
     ("task", "words"),
     [
@@ -248,8 +242,6 @@ def test_lm_eval_that_is_silent_is_given_up(serve: Serve, monkeypatch: Patch) ->
     assert time.monotonic() - began < 5
     scorer.close()
 
-
-# What an answer is
 
 json_values: st.SearchStrategy[Any] = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),

@@ -109,9 +109,6 @@ def test_a_model_that_is_not_there() -> None:
     assert "Traceback" not in done.stderr
 
 
-# Ports
-
-
 def test_a_port_that_is_in_use_is_not_given() -> None:
     [first] = ports.reserve_ports()
     port = first.port
@@ -188,9 +185,6 @@ def test_servers_of_one_machine_have_ports_of_their_own(serve: Serve) -> None:
     assert len({*theirs, *inner, *outer}) == 30
     for server in servers:
         server.wait_until_ready(20)
-
-
-# The end
 
 
 def brood(serve: Serve, **be: Any) -> tuple[SglangServer, list[int]]:

@@ -190,9 +190,6 @@ def test_the_page_reads_no_words_as_markup(nights: Nights) -> None:
     assert "default-src &#39;none&#39;" in page or "default-src 'none'" in page
 
 
-# Issues
-
-
 def issues(nights: Nights, *words: str) -> dict[str, str]:
     folder = nights.file.parent / "issues"
     shutil.rmtree(folder, ignore_errors=True)

@@ -104,9 +104,6 @@ def test_of_a_store_the_newest_run_of_each_shard_counts_and_no_single_cell() -> 
         shards.select_newest_shards([single], "a")
 
 
-# By the command
-
-
 def report(*words: str) -> int:
     parser = argparse.ArgumentParser()
     command.add_arguments(parser)

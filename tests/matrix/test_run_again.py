@@ -73,9 +73,6 @@ def test_fail_fast_stops_at_the_first_and_without_it_all_run(drive: Drive) -> No
     assert drive.newest().counts == {"red": 1, "green": 6}
 
 
-# Stopped, and gone on with
-
-
 def test_a_killed_run_goes_on_and_finished_cells_are_not_run_again(drive: Drive) -> None:
     wait = f"; touch {drive.flag('there')}; test -e {drive.flag('go')} || sleep 64"
     drive.write(
@@ -171,9 +168,6 @@ def test_a_share_that_is_none_is_refused(drive: Drive, words: str) -> None:
     drive.write(cell("one", "true"))
     with pytest.raises(UnfixError, match="is no share"):
         drive.run(f"--shard={words}")
-
-
-# Lost
 
 
 class Unlucky:

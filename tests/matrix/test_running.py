@@ -107,9 +107,6 @@ def test_an_evaluations_verdicts_are_counted_too(tmp_path: Path) -> None:
     assert exit_outcome.read_printed_json(log) is None
 
 
-# What a machine has
-
-
 def test_what_this_machine_lacks_is_said_by_name_and_the_rest_runs(drive: Drive) -> None:
     drive.write(
         cell("many", "true", cpus=4096.0),
@@ -167,9 +164,6 @@ def test_no_gpu_is_held_twice(tmp_path: Path) -> None:
     assert not local.has_room(half)
     assert local.has_room(quarter)
     local.close()
-
-
-# Releases
 
 
 ADDER = """

@@ -93,9 +93,6 @@ def test_a_node_without_unfix_gets_it_by_ship(cluster: Cluster, home: Path, driv
     assert not (kept / "checkout" / ".git").exists()
 
 
-# On the node
-
-
 def brought(folder: Path, what: str) -> Path:
     (folder / "harness").mkdir(parents=True)
     (folder / "harness" / "code").write_text(what)
