@@ -130,7 +130,11 @@ def test_wrap_inner_test() -> None:
     calls = []
 
     def make_wrapper(inner: Callable[..., Any]) -> Callable[..., Any]:
-        return lambda **arguments: (calls.append(arguments["number"]), inner(**arguments))[1]
+        def wrapper(number: int) -> None:
+            calls.append(number)
+            inner(number=number)
+
+        return wrapper
 
     with hypothesis_adapter.wrap_inner_test(check, make_wrapper):
         check()
@@ -142,7 +146,7 @@ def test_wrap_inner_test() -> None:
 
 
 def test_prepare_search(tmp_path: Path) -> None:
-    runs = []
+    runs: list[list[int]] = []
     for seed in (1, 1, 2):
         check, drawn = make_test(limit=700)
         folder = tmp_path / str(len(runs))
@@ -210,7 +214,7 @@ def test_limit_shrinking() -> None:
 
 
 def test_ignore_imported_constants() -> None:
-    providers = importlib.import_module("hypothesis.internal.conjecture.providers")
+    providers: Any = importlib.import_module("hypothesis.internal.conjecture.providers")
     own = providers._get_local_constants
     try:
         usual = type(own())
