@@ -1,20 +1,24 @@
-"""The arguments that all commands that run guards have in common, as what they stand for.
+"""What the commands that run guards share.
 
-These are the releases, the suites, how many tests run at a time, and the memory of each.
+It resolves their options (releases, suites, tests at a time, memory of each), and makes the facts
+that a run records at its start.
 """
 
 from __future__ import annotations
 
+import datetime
 import difflib
-import hashlib
+import math
 import os
+import secrets
 import sys
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from harness.cli import options
 from harness.core import machine, paths
+from harness.core.code_digest import compute_digest, digest_code
 from harness.core.errors import UnfixError
 
 if TYPE_CHECKING:
@@ -22,6 +26,7 @@ if TYPE_CHECKING:
     from harness.store.prove.values import ToggleFacts
     from harness.workers.release_target import ReleaseTarget
 
+Number = TypeVar("Number", int, float)
 RESERVED_MEMORY = 4 << 30  # of the machine's memory, for all but the tests
 MAX_TESTS_PER_GPU = 6  # tests on one GPU, of which some take 16 GiB
 
@@ -62,7 +67,7 @@ def prepare_targets(
     counts = Counter(target.name for target in targets)
     if twice := next((name for name, count in counts.items() if count > 1), None):
         raise UnfixError(
-            f"SGLang {twice} is asked for twice: as 'current' and as a managed release"
+            f"--release names SGLang {twice} twice: as 'current' and as a managed release"
         )
     return targets
 
@@ -94,30 +99,44 @@ def _resolve_suite(name: str) -> Path:
     raise UnfixError(f"no suite matches '{name}': {hint} {', '.join(known)}, and paths of tests")
 
 
-def choose_job_count(device: str) -> int:
+def check_positive(number: Number, option: str) -> Number:
+    if not 0 < number < math.inf:
+        raise UnfixError(f"{option} is a positive number, and not {number}")
+    return number
+
+
+def choose_job_count(device: str, requested: int | None = None) -> int:
     """Tests at a time: one a core, and on a GPU no more than its memory surely holds."""
+    if requested is not None:
+        return check_positive(requested, "-j")
     cores = len(os.sched_getaffinity(0))
     return cores if device == "cpu" else min(cores, MAX_TESTS_PER_GPU)
 
 
-def choose_memory_limit(jobs: int) -> int:
-    """What one test may take so that all together leave the machine alive."""
+def choose_memory_limit(jobs: int, requested_gib: float | None = None) -> int:
+    """The bytes that one test may take so that all together leave the machine alive."""
+    if requested_gib is not None:
+        return int(check_positive(requested_gib, "--memory") * 2**30)
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return max(2 << 30, (total - RESERVED_MEMORY) // (jobs + 1))
 
 
 def digest_guards_and_toggles(toggle_folders: list[Path], guard_files: list[Path]) -> str:
-    """One digest of all that the guards of a run depend on in this project."""
-    root = paths.project_folder()
-    places = [root / name for name in ("suites", "fixtures", "toggles", "harness")]
-    places += [*toggle_folders, *guard_files]
-    digest = hashlib.sha256()
-    for place in places:
-        files = sorted(place.rglob("*")) if place.is_dir() else [place]
-        for file in files:
+    """Hash all code that the guards of a run depend on."""
+    folders = [paths.project_folder() / name for name in ("suites", "fixtures", "toggles")]
+    parts: list[str | bytes] = [digest_code("cli")]
+    for path in [*folders, *toggle_folders, *guard_files]:
+        for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
             if (file.suffix in (".py", ".yaml") or file in guard_files) and file.is_file():
-                digest.update(str(file).encode() + b"\0" + file.read_bytes() + b"\0")
-    return digest.hexdigest()[:16]
+                parts += [str(file), file.read_bytes()]
+    return compute_digest(*parts)
+
+
+def make_id_and_start(prefix: str = "") -> tuple[str, str]:
+    """The id of a run that starts now, such as 20260131-235959-a1b2, and its start."""
+    now = datetime.datetime.now(datetime.UTC)
+    started = now.isoformat(timespec="seconds")
+    return f"{prefix}{now:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}", started
 
 
 def make_toggle_facts(toggle: Toggle) -> ToggleFacts:

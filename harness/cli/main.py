@@ -36,7 +36,7 @@ COMMANDS = {
 }
 
 
-COMMAND_MODULES = {"lifecycle": "prove.lifecycle"} | {
+COMMAND_MODULES = {"lifecycle": "prove.command"} | {
     name: f"{name}.command"
     for name in "adopt audit bisect eval fuzz matrix mutate prove report test".split()
 }

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import datetime
-import secrets
 import sys
 import time
 from collections.abc import Iterator
@@ -80,11 +78,11 @@ def prepare_search(request: BisectRequest | EarlierSearch, store: Store) -> Prep
 
 def prepare_new_search(request: BisectRequest) -> PreparedSearch:
     catalogue = toggle_catalogue.load_catalogue(map(Path, request.toggle_folders))
-    now = datetime.datetime.now(datetime.UTC)
+    search_id, started = guard_runs.make_id_and_start()
     search = BisectSearch(
-        id=f"{now:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}",
+        id=search_id,
         kind=request.kind,
-        started=now.isoformat(timespec="seconds"),
+        started=started,
         symptom_command=request.command,
         command=run_output.get_recorded_command(),
         settings=_make_settings(request),
@@ -253,11 +251,7 @@ def _make_runner(prepared: PreparedSearch) -> TrialRunner:
         )
     if request.rules.metric or request.server_command:
         raise UnfixError("--metric and --serve go with a command, not with a guard")
-    memory = (
-        guard_runs.choose_memory_limit(jobs)
-        if request.memory_gib is None
-        else int(request.memory_gib * 2**30)
-    )
+    memory = guard_runs.choose_memory_limit(jobs, request.memory_gib)
     return guard_runner.GuardRunner(
         node,
         request.rules,

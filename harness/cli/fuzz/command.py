@@ -53,4 +53,4 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run_command(arguments: argparse.Namespace) -> int:
     from harness.cli.fuzz import execution
 
-    return execution.run_fuzz(arguments)
+    return execution.run_fuzz(options.make_request(execution.FuzzCall, arguments))

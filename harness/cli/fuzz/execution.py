@@ -1,13 +1,10 @@
-"""What `unfix fuzz` asks for, and what it shows: a run, a replay, a regression."""
+"""A run of `unfix fuzz`, a replay of a failure, or a new regression of a suite."""
 
 from __future__ import annotations
 
-import argparse
-import datetime
-import math
 import random
-import secrets
-from typing import TypeVar
+from dataclasses import dataclass
+from pathlib import Path
 
 import msgspec
 
@@ -17,8 +14,9 @@ from harness.cli.process_cleanup import end_processes_on_exit
 from harness.core import machine
 from harness.core.errors import UnfixError
 from harness.fixes.matching.toggle_status import ToggleState, find_toggle_status
+from harness.fixes.registry import toggle_catalogue
 from harness.patching import bootstrap
-from harness.runs.fuzz import failure_files
+from harness.runs.fuzz import failure_files, failure_replay
 from harness.runs.fuzz.messages import FuzzResult, ToggleDirections
 from harness.runs.fuzz.release_search import FuzzRequest
 from harness.runs.fuzz.runner import FuzzDriver
@@ -27,182 +25,189 @@ from harness.store.fuzz.values import FuzzedTest, FuzzFailure, FuzzRun
 from harness.workers.release_target import ReleaseTarget
 from reports.fuzz import terminal
 
-Number = TypeVar("Number", int, float)
 REPLAY_SECONDS = 300.0  # seconds for an example that is replayed
 
 
-def run_fuzz(arguments: argparse.Namespace) -> int:
-    if arguments.words:
+@dataclass(frozen=True)
+class FuzzCall:
+    """The words and options of a call."""
+
+    suites: list[str]
+    words: list[str]  # behind `--`, where none may stand
+    release: list[str]
+    device: str
+    revert: list[str]
+    enable: list[str]
+    budget: str
+    jobs: int | None
+    seed: int | None
+    limit: float
+    memory: float | None
+    replay: Path | None
+    keep: Path | None
+    toggles: list[Path]
+    json: bool
+
+
+def run_fuzz(call: FuzzCall) -> int:
+    if call.words:
         raise UnfixError("`unfix fuzz` takes nothing behind `--`: name suites, paths or tests")
-    if arguments.replay is not None and arguments.keep is not None:
-        raise UnfixError("--replay runs a failure again, --keep keeps it: say one of them")
-    arguments.toggles = [folder.resolve() for folder in arguments.toggles]
-    if arguments.keep is not None:
-        return _keep_failure(arguments)
-    if arguments.replay is not None:
-        return _replay_failure(arguments)
-    asked = _make_request(arguments)
-    return _run_until_stopped(asked, arguments)
+    if call.replay is not None and call.keep is not None:
+        raise UnfixError(
+            "--replay runs a failure again, --keep makes it a regression: give one of them"
+        )
+    if call.keep is not None:
+        return _keep_failure(call.keep, call.json)
+    if call.replay is not None:
+        return _replay_failure(call.replay, call)
+    return _run_until_stopped(_make_request(call), call.json)
 
 
-def _make_request(arguments: argparse.Namespace) -> FuzzRequest:
-    seconds = options.parse_budget(arguments.budget, "--for")
-    words, place = guard_runs.resolve_suites(arguments.suites)
-    targets = guard_runs.prepare_targets(arguments.release, arguments.device, only_ready=True)
-    seed = arguments.seed if arguments.seed is not None else random.SystemRandom().randrange(2**32)
-    jobs = (
-        guard_runs.choose_job_count(arguments.device) if arguments.jobs is None else arguments.jobs
-    )
+def _make_request(call: FuzzCall) -> FuzzRequest:
+    seconds = options.parse_budget(call.budget, "--for")
+    pytest_arguments, folder = guard_runs.resolve_suites(call.suites)
+    targets = guard_runs.prepare_targets(call.release, call.device, only_ready=True)
+    jobs = guard_runs.choose_job_count(call.device, call.jobs)
     return FuzzRequest(
         targets=targets,
-        pytest_arguments=words,
-        pytest_folder=place,
-        under=choose_toggles(arguments, targets),
+        pytest_arguments=pytest_arguments,
+        pytest_folder=folder,
+        under=choose_toggles(call, targets),
         seconds=seconds,
-        jobs=_check_positive(jobs, "-j"),
-        seed=seed,
-        memory=_choose_memory(arguments, jobs),
-        example_seconds=_check_positive(arguments.limit, "--limit"),
-        toggle_folders=arguments.toggles,
+        jobs=jobs,
+        seed=random.SystemRandom().randrange(2**32) if call.seed is None else call.seed,
+        memory=guard_runs.choose_memory_limit(jobs, call.memory),
+        example_seconds=guard_runs.check_positive(call.limit, "--limit"),
+        toggle_folders=_resolve_toggle_folders(call),
     )
 
 
-def _check_positive(number: Number, name: str) -> Number:
-    if not 0 < number < math.inf:
-        raise UnfixError(f"{name} is a positive number, and not {number}")
-    return number
+def _resolve_toggle_folders(call: FuzzCall) -> list[Path]:
+    return [folder.resolve() for folder in call.toggles]
 
 
-def _choose_memory(arguments: argparse.Namespace, jobs: int) -> int:
-    if arguments.memory is None:
-        return guard_runs.choose_memory_limit(jobs)
-    return int(_check_positive(arguments.memory, "--memory") * 2**30)
-
-
-def choose_toggles(arguments: argparse.Namespace, targets: list[ReleaseTarget]) -> ToggleDirections:
-    """The toggles that are put in, on every release."""
-    known = options.load_catalogue(arguments)
-    found: dict[str, str] = {}
-    for direction, wanted in (("revert", ToggleState.FIXED), ("enable", ToggleState.BUGGY)):
-        names = [
-            name for word in getattr(arguments, direction) for name in bootstrap.split_ids(word)
-        ]
-        for toggle in known.select_all(names) if names else []:
+def choose_toggles(call: FuzzCall, targets: list[ReleaseTarget]) -> ToggleDirections:
+    """The toggles that are reverted or enabled, on every release."""
+    catalogue = toggle_catalogue.load_catalogue(call.toggles)
+    directions: dict[str, str] = {}
+    for direction, words, required in (
+        ("revert", call.revert, ToggleState.FIXED),
+        ("enable", call.enable, ToggleState.BUGGY),
+    ):
+        names = [name for word in words for name in bootstrap.split_ids(word)]
+        for toggle in catalogue.select_all(names) if names else []:
             for target in targets:
                 state = find_toggle_status(toggle, target.sources).state
-                if state is not wanted:
+                if state is not required:
                     raise UnfixError(
                         f"{toggle.id} is {state.value} on SGLang {target.name}: "
-                        f"--{direction} takes one that is {wanted.value}"
+                        f"--{direction} takes one that is {required.value}"
                     )
-            if found.setdefault(toggle.id, direction) != direction:
+            if directions.setdefault(toggle.id, direction) != direction:
                 raise UnfixError(f"{toggle.id} cannot be reverted and enabled at once")
-    return sorted(found.items())
+    return sorted(directions.items())
 
 
-def _run_until_stopped(request: FuzzRequest, arguments: argparse.Namespace) -> int:
-    """Fuzz; whoever stops it loses nothing of what was found."""
-
-    stopped = False
+def _run_until_stopped(request: FuzzRequest, as_json: bool) -> int:
+    """Fuzz for the budget; Ctrl-C ends the run, and everything up to then is stored."""
+    is_stopped = False
     stored, store = _make_stored_run(request), Store()
 
-    def keep() -> None:
-        store.fuzz.save(_make_snapshot(stored, going.result))
+    def save_run() -> None:
+        store.fuzz.save(_make_snapshot(stored, driver.result))
 
-    with FuzzProgress(request, keep) as progress:
-        going = FuzzDriver(request, progress)
-        keep()
+    with FuzzProgress(request, save_run) as progress:
+        driver = FuzzDriver(request, progress)
+        save_run()
         try:
             with end_processes_on_exit():
-                going.run_to_end()
+                driver.run_to_end()
         except KeyboardInterrupt:
-            stopped = True
+            is_stopped = True
         finally:
-            keep()
+            save_run()
             store.close()
-    if arguments.json:
-        options.print_json(msgspec.to_builtins(going.result))
+    if as_json:
+        options.print_json(msgspec.to_builtins(driver.result))
     else:
-        terminal.print_run(going.result, options.make_console())
-    if stopped:
-        options.report_status("stopped; what was found is kept")
+        terminal.print_run(driver.result, options.make_console())
+    if is_stopped:
+        options.report_status("stopped; its failures are stored")
         return 130
-    return 1 if going.result.failures or going.result.problems else 0
+    return 1 if driver.result.failures or driver.result.problems else 0
 
 
 def _make_stored_run(request: FuzzRequest) -> FuzzRun:
-    now = datetime.datetime.now(datetime.UTC)
+    run_id, started = guard_runs.make_id_and_start("fuzz-")
     return FuzzRun(
-        id=f"fuzz-{now:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}",
-        started=now.isoformat(timespec="seconds"),
+        id=run_id,
+        started=started,
         command=run_output.get_recorded_command(),
         commit=machine.describe_commit(),
         under=request.under,
     )
 
 
-def _make_snapshot(stored: FuzzRun, run: FuzzResult) -> FuzzRun:
-    """What the store keeps of a run: the failures with all that runs them again."""
+def _make_snapshot(stored: FuzzRun, result: FuzzResult) -> FuzzRun:
+    """The run as the store has it: each failure with all that runs it again."""
     return msgspec.structs.replace(
         stored,
-        status=run.status,
-        seconds=run.seconds,
+        status=result.status,
+        seconds=result.seconds,
         tests=[
-            FuzzedTest(one.test, one.release, one.examples, one.seconds, one.left_out)
-            for one in run.tests
+            FuzzedTest(test.test, test.release, test.examples, test.seconds, test.left_out)
+            for test in result.tests
         ],
         failures=[
             FuzzFailure(
-                kept.name,
-                kept.repro.test,
-                kept.repro.release,
-                kept.repro.headline,
-                failure_files.format_failure(kept.repro),
+                failure.name,
+                failure.repro.test,
+                failure.repro.release,
+                failure.repro.headline,
+                failure_files.format_failure(failure.repro),
             )
-            for kept in run.failures
+            for failure in result.failures
         ],
-        problems=list(run.problems),
+        problems=list(result.problems),
     )
 
 
-def _replay_failure(arguments: argparse.Namespace) -> int:
-    from harness.runs.fuzz import failure_replay
-
-    failure = failure_files.read_failure(arguments.replay)
+def _replay_failure(file: Path, call: FuzzCall) -> int:
+    failure = failure_files.read_failure(file)
     failure_files.locate_test_file(failure)
-    targets = guard_runs.prepare_targets(arguments.release or [failure.release], only_ready=True)
-    words, place = guard_runs.resolve_suites([failure.test])
-    done = [
+    targets = guard_runs.prepare_targets(call.release or [failure.release], only_ready=True)
+    pytest_arguments, folder = guard_runs.resolve_suites([failure.test])
+    replays = [
         failure_replay.replay_failure(
             failure,
             FuzzRequest(
                 targets=[target],
-                pytest_arguments=words,
-                pytest_folder=place,
+                pytest_arguments=pytest_arguments,
+                pytest_folder=folder,
                 under=failure.under,
                 seconds=REPLAY_SECONDS,
                 jobs=1,
                 seed=failure.seed,
-                memory=_choose_memory(arguments, 1),
-                example_seconds=_check_positive(arguments.limit, "--limit"),
-                toggle_folders=arguments.toggles,
+                memory=guard_runs.choose_memory_limit(1, call.memory),
+                example_seconds=guard_runs.check_positive(call.limit, "--limit"),
+                toggle_folders=_resolve_toggle_folders(call),
             ),
         )
         for target in targets
     ]
-    if arguments.json:
-        options.print_json(msgspec.to_builtins(done))
+    if call.json:
+        options.print_json(msgspec.to_builtins(replays))
     else:
-        terminal.print_replays(done, options.make_console())
-    return 1 if any(one.fails for one in done) else 0
+        terminal.print_replays(replays, options.make_console())
+    return 1 if any(replay.fails for replay in replays) else 0
 
 
-def _keep_failure(arguments: argparse.Namespace) -> int:
-    kept = failure_files.keep_regression(arguments.keep)
-    if arguments.json:
-        options.print_json({"kept": str(kept)})
+def _keep_failure(file: Path, as_json: bool) -> int:
+    regression = failure_files.keep_regression(file)
+    if as_json:
+        options.print_json({"kept": str(regression)})
     else:
         options.make_console().print(
-            f"{failure_files.shorten_path(kept)}: its suite runs it from now on"
+            f"{failure_files.shorten_path(regression)}: its suite runs it from now on"
         )
     return 0

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import datetime
-import secrets
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -170,12 +168,7 @@ def _choose_target(arguments: argparse.Namespace) -> ReleaseTarget:
 
 def _make_request(arguments: argparse.Namespace, target: ReleaseTarget) -> MutationRequest:
     """All but the faults."""
-    jobs = guard_runs.choose_job_count(target.device) if arguments.jobs is None else arguments.jobs
-    memory = (
-        guard_runs.choose_memory_limit(jobs)
-        if arguments.memory is None
-        else arguments.memory * 2**30
-    )
+    jobs = guard_runs.choose_job_count(target.device, arguments.jobs)
     words, place = guard_runs.resolve_suites(arguments.suite)
     return MutationRequest(
         target=target,
@@ -188,7 +181,7 @@ def _make_request(arguments: argparse.Namespace, target: ReleaseTarget) -> Mutat
         pytest_arguments=words,
         working_folder=place,
         jobs=jobs,
-        memory_bytes=int(memory),
+        memory_bytes=guard_runs.choose_memory_limit(jobs, arguments.memory),
         profile=arguments.profile,
         example_factor=arguments.examples,
         keep_shrinking=bool(arguments.fault),
@@ -209,7 +202,7 @@ def _digest_code(arguments: argparse.Namespace) -> str:
 
 
 def _make_run(arguments: argparse.Namespace, target: ReleaseTarget) -> MutationRun:
-    now = datetime.datetime.now(datetime.UTC)
+    run_id, started = guard_runs.make_id_and_start()
     settings: dict[str, Any] = {name: getattr(arguments, name) for name in RESUMED_SETTINGS}
     settings["release"] = target.requested_as or target.name
     settings["code"] = _digest_code(arguments)
@@ -217,8 +210,8 @@ def _make_run(arguments: argparse.Namespace, target: ReleaseTarget) -> MutationR
     settings["commit"] = machine.describe_commit()
     settings["toggles"] = [str(folder) for folder in arguments.toggles]
     return MutationRun(
-        id=f"{now:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}",
-        started=now.isoformat(timespec="seconds"),
+        id=run_id,
+        started=started,
         release=target.name,
         command=run_output.get_recorded_command(),
         settings=settings,

@@ -1,16 +1,71 @@
-"""`unfix prove`: every guard with its fix in and with it out."""
+"""`unfix prove` and `unfix lifecycle`: every guard on both sides of its fix, or as a release is."""
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 
+from harness.cli import options, run_kinds, run_output
 from harness.cli.command_parser import CommandParser
-from harness.cli.prove import execution
+from harness.cli.prove.call import ProveCall
 
 
 def add_arguments(parser: CommandParser) -> None:
-    execution.add_arguments(parser)
+    parser.passthrough_owner = "pytest"
+    parser.usage = f"{parser.prog} [TOGGLE or PATH …] [OPTIONS] [-- PYTEST ARGUMENTS]"
+    parser.add_argument(
+        "names",
+        nargs="*",
+        metavar="TOGGLE or PATH",
+        help="toggles as ids, families or globs; guards as files, folders or file.py::test",
+    )
+    parser.add_argument(
+        "--release",
+        action="append",
+        default=[],
+        metavar="R",
+        help="managed versions (a,b,…), 'all', or 'current'; what is missing is installed",
+    )
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default=ProveCall.device)
+    parser.add_argument(
+        "--profile", choices=("smoke", "default", "nightly"), default=ProveCall.profile
+    )
+    parser.add_argument("-j", "--jobs", type=int, metavar="N", help="tests at a time")
+    parser.add_argument("-k", metavar="EXPRESSION", help="only guards that pytest selects by it")
+    parser.add_argument(
+        "--limit",
+        type=float,
+        default=ProveCall.limit,
+        metavar="S",
+        help="seconds for a test on one side",
+    )
+    parser.add_argument("--memory", type=float, metavar="GIB", help="memory for a test")
+    parser.add_argument(
+        "--shard", default=ProveCall.shard, metavar="K/N", help="one part of the cells"
+    )
+    parser.add_argument(
+        "--resume", nargs="?", const="", metavar="RUN", help="go on with a run that was stopped"
+    )
+    parser.add_argument(
+        "--failed", nargs="?", const="", metavar="RUN", help="what an earlier run did not prove"
+    )
+    options.add_toggle_folders(parser)
+    run_output.add_arguments(parser)
+    options.add_json(parser)
+    parser.epilog = "Arguments behind `--` are pytest's: -m, -p, …"
 
 
 def run_command(arguments: argparse.Namespace) -> int:
-    return execution.run_proof(arguments, "prove")
+    from harness.cli.prove import execution
+
+    call = options.make_request(ProveCall, arguments)
+    if call.command == "lifecycle" and call.resume is None and call.failed is None:
+        call = dataclasses.replace(call, release=call.release or ["all"])
+    run, is_stopped = execution.run_proof(call)
+    code = run_output.write_and_print_run(run_kinds.PROVE, [run], arguments)
+    if is_stopped:
+        options.report_status(
+            f"stopped; finished cells are stored: `unfix {call.command} --resume` continues the run"
+        )
+        return 130
+    return execution.find_start_error(run) or code

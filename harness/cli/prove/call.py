@@ -1,0 +1,30 @@
+"""A call of `unfix prove` or `unfix lifecycle`, as it was typed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+# What `--resume` and `--failed` take from an earlier run, unless the call says otherwise.
+RESUMED_SETTINGS = "names release device profile k shard words limit memory".split()
+
+
+@dataclass(frozen=True)
+class ProveCall:
+    """The words and options of a call."""
+
+    command: str  # prove or lifecycle
+    usage: str
+    names: list[str] = field(default_factory=list)
+    words: list[str] = field(default_factory=list)  # behind `--`, for pytest
+    release: list[str] = field(default_factory=list)
+    device: str = "cpu"
+    profile: str = "default"
+    jobs: int | None = None
+    k: str | None = None
+    limit: float = 300.0
+    memory: float | None = None
+    shard: str = "1/1"
+    resume: str | None = None  # the id of a run, or "" for the newest that fits
+    failed: str | None = None
+    toggles: list[Path] = field(default_factory=list)

@@ -1,0 +1,115 @@
+"""The request that a call of `prove` or `lifecycle` becomes.
+
+`--resume` and `--failed` name an earlier run: each setting that the call leaves at its default is
+taken from that run.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from pathlib import Path
+
+from harness.cli import guard_runs, options, resumption
+from harness.cli.prove.call import RESUMED_SETTINGS, ProveCall
+from harness.core.errors import UnfixError
+from harness.fixes.registry import toggle_catalogue
+from harness.runs.prove import plan
+from harness.runs.prove.plan import ProveRequest
+from harness.store.database import Store
+from harness.store.prove.values import ProveRun
+
+
+def resolve_call(call: ProveCall, store: Store) -> tuple[ProveCall, ProveRun | None]:
+    """The call with whole paths and with the settings of its earlier run, and that run."""
+    catalogue = toggle_catalogue.load_catalogue(call.toggles)
+    names, guards = options.split_names_and_paths(call.names, call.usage, catalogue)
+    device = call.device
+    if device == "auto":
+        device = "cuda" if shutil.which("nvidia-smi") else "cpu"
+    words = resolve_guard_paths([*guards, *call.words])
+    call = dataclasses.replace(call, names=names, words=words, device=device)
+    earlier = _find_earlier_run(call, store)
+    return (call if earlier is None else _restore_settings(call, earlier)), earlier
+
+
+def resolve_guard_paths(words: list[str]) -> list[str]:
+    """The paths of guards from the root: the workers have a working folder of their own."""
+    resolved = []
+    for index, word in enumerate(words):
+        file, colons, node = word.partition("::")
+        is_path = plan.is_guard_path(words, index)
+        resolved.append(f"{Path(file).resolve()}{colons}{node}" if is_path else word)
+    return resolved
+
+
+def _find_earlier_run(call: ProveCall, store: Store) -> ProveRun | None:
+    """The run that this one resumes or repeats in part."""
+    if call.resume is not None and call.failed is not None:
+        raise UnfixError("--resume continues a run, --failed starts a new one: give one of them")
+    if call.resume is not None:
+        runs = [run for run in store.prove.list_runs() if call.resume or run.kind == call.command]
+        earlier = store.prove.load_whole(resumption.find_stopped_run(runs, call.resume, "run"))
+    elif call.failed is not None:
+        earlier = store.prove.get(call.failed or store.prove.find_latest(call.command).id)
+        if earlier.status == "running":
+            raise UnfixError(f"run {earlier.id} is still running")
+    else:
+        return None
+    if earlier.kind != call.command:
+        raise UnfixError(f"run {earlier.id} is one of `unfix {earlier.kind}`")
+    return earlier
+
+
+def _restore_settings(call: ProveCall, earlier: ProveRun) -> ProveCall:
+    defaults = ProveCall(call.command, call.usage)
+    restored = {
+        name: earlier.settings[name]
+        for name in RESUMED_SETTINGS
+        if getattr(call, name) == getattr(defaults, name)
+    }
+    toggles = call.toggles or [Path(folder) for folder in earlier.settings["toggles"]]
+    call = dataclasses.replace(call, **restored, toggles=toggles)
+    if call.resume is not None:
+        resumption.refuse_if_changed(
+            earlier.settings["code"], digest_inputs(call), earlier.id, "guards or toggles"
+        )
+    return call
+
+
+def digest_inputs(call: ProveCall) -> str:
+    return guard_runs.digest_guards_and_toggles(
+        call.toggles, [Path(word.partition("::")[0]) for word in call.words]
+    )
+
+
+def make_request(call: ProveCall, earlier: ProveRun | None, store: Store) -> ProveRequest:
+    catalogue = toggle_catalogue.load_catalogue(call.toggles)
+    toggles = options.select_toggles_or_all(catalogue, call.names, call.usage)
+    jobs = guard_runs.choose_job_count(call.device, call.jobs)
+    memory = guard_runs.choose_memory_limit(jobs, call.memory)
+    guard_runs.check_positive(call.limit, "--limit")
+    try:
+        shard = plan.parse_shard(call.shard)
+    except ValueError as error:
+        raise UnfixError(str(error)) from error
+    if earlier is not None and call.failed is not None and earlier.green:
+        raise UnfixError(f"run {earlier.id} left nothing to prove")
+    cells = earlier.cells if earlier is not None else []
+    return ProveRequest(
+        kind=call.command,
+        targets=guard_runs.prepare_targets(call.release, call.device),
+        toggles=toggles,
+        has_named_toggles=bool(call.names),
+        device=call.device,
+        jobs=jobs,
+        side_timeout=call.limit,
+        memory_limit=memory,
+        profile=call.profile,
+        pytest_arguments=[*(["-k", call.k] if call.k else []), *call.words],
+        toggle_folders=call.toggles,
+        shard=shard,
+        skipped_cells=plan.proven_cell_keys(cells if call.failed is not None else ()),
+        finished_cells={cell.key: cell for cell in cells if call.resume is not None},
+        known_seconds=store.prove.load_average_seconds(),
+    )
