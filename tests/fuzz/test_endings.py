@@ -116,7 +116,7 @@ def test_what_was_found_is_kept_when_somebody_stops_it(nights: Nights) -> None:
     going.send_signal(signal.SIGINT)
     out, err = going.communicate(timeout=30)
     assert going.returncode == 130, err
-    assert "stopped; what was found is kept" in err
+    assert "stopped; its failures are stored" in err
     night = json.loads(out)
     assert night["status"] == "stopped"
     assert set(failures(night)) == {"fails"}

@@ -43,7 +43,7 @@ BUDGETS = ("0", "0s", "", "-5m", "soon", "5 fortnights", "nan", "m")
     [
         (["kv_indexes"], "no suite matches 'kv_indexes': did you mean kv_indices?"),
         (["--release", "0.1"], "'0.1' is no managed release"),
-        (["--replay", "x", "--keep", "x"], "say one of them"),
+        (["--replay", "x", "--keep", "x"], "give one of them"),
         (["--", "-k", "x"], "takes nothing behind `--`"),
         (["--release", "current", "-j", "0"], "-j is a positive number, and not 0"),
         (["--release", "current", "--limit", "0"], "--limit is a positive number, and not 0"),

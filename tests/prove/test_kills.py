@@ -216,7 +216,7 @@ def test_ctrl_c_keeps_what_is_done_and_resume_goes_on(prove: Prove) -> None:
     running.send_signal(signal.SIGINT)
     _, said = running.communicate(timeout=20)
     assert running.returncode == 130
-    assert "`unfix prove --resume` goes on" in said
+    assert "`unfix prove --resume` continues the run" in said
     kept = json.loads(prove.again("report", "--json").stdout)
     proven = [cell["guard"][-1] for cell in kept["cells"] if cell["verdict"] == "proven"]
     assert kept["status"] == "stopped"
