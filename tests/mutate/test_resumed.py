@@ -65,7 +65,7 @@ def test_a_diff_goes_on_between_the_commits_that_it_was(mutate: Mutate) -> None:
     assert again["problems"] == []
 
 
-@pytest.mark.parametrize(("done", "told"), [("ab", []), ("ax", ["1 fault is not looked at yet"])])
+@pytest.mark.parametrize(("done", "told"), [("ab", []), ("ax", ["1 fault is not tried yet"])])
 def test_what_is_not_looked_at_is_counted_by_its_id(done: str, told: list[str]) -> None:
     """Another fault in its place is not it."""
     (fault,) = made("def f(n, m):\n    a = cdiv(n, m)\n", "round-down").faults

@@ -64,7 +64,7 @@ def test_an_error_is_red_unless_the_configuration_has_a_planted_fault() -> None:
         assert made.problems == ([f"{name} was not served to the end: died"] * red)
         made = fine()
         made.find_configuration(name).answers = []
-        assert made.problems == ([f"{name} answered nothing, and nobody said why"] * red)
+        assert made.problems == ([f"{name} has no answers, and no reason is recorded"] * red)
 
 
 def test_a_missed_fault_is_red() -> None:

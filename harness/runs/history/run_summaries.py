@@ -76,7 +76,7 @@ class ConfigurationSummary(msgspec.Struct):
         errors = [answer.error for answer in self.answers if answer.error]
         if self.failure or errors:
             return self.failure or f"{len(errors)} errors: {errors[0]}"
-        return "" if self.answers or self.absent else "it answered nothing, and nobody said why"
+        return "" if self.answers or self.absent else "it has no answers, and no reason is recorded"
 
 
 class ComparisonSummary(msgspec.Struct):

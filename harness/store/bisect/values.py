@@ -28,12 +28,10 @@ class BisectTrial(msgspec.Struct):
     how: str  # in a few words: 'exit code 1', 'segmentation fault', '0.41 is below 0.9'
     seconds: float = 0.0
     value: float | None = None  # the number of --metric
-    reach_by_toggle: dict[str, int] | None = (
-        None  # how often each toggle's code ran; None: not known
-    )
-    output: str = ""  # its end
-    replay: str = ""  # the command that runs it again
-    search_name: str = ""  # `toggles`, or which search of those over a release
+    reach_by_toggle: dict[str, int] | None = None  # calls of each toggle's code; None: unknown
+    output: str = ""  # the end of what the command printed
+    replay: str = ""  # the command line that repeats this run
+    search_name: str = ""  # the name of its `ToggleSearch`
 
 
 class ToggleSearch(msgspec.Struct):
@@ -44,11 +42,11 @@ class ToggleSearch(msgspec.Struct):
     direction: str  # revert: they make it fail; enable: they make it pass
     toggles: list[str] = []  # the candidates, in order
     left_out: dict[str, str] = {}  # toggles that were not searched, and why
-    refused: dict[str, str] = {}  # of those: toggles that this process could not apply
+    refused: dict[str, str] = {}  # of those, the toggles that this process could not apply
     conflicts: list[list[str]] = []
     patches: dict[str, str] = {}  # of the culprits, as diffs
     minimal_sets: list[list[str]] = []  # each shows the symptom, no subset of it does
-    others_show_symptom: bool | None = None  # all but the culprits; None: inconclusive
+    others_show_symptom: bool | None = None  # whether all but the culprits do; None: inconclusive
     confidence: float | None = None
     least_detectable_rate: float | None = None  # a rarer symptom may have been missed
     cannot_tell: str = ""
@@ -72,7 +70,7 @@ class BisectStep(msgspec.Struct):
     changed: list[str] = []  # toggles whose state differs: 'ID: buggy -> fixed'
     modules: list[str] = []  # of SGLang that differ
     suspects: list[str] = []  # the modules in the failing run's traceback
-    about: str = ""  # of a commit: who, when, what
+    about: str = ""  # the author, date and subject of a commit
 
 
 class BisectSearch(msgspec.Struct):
@@ -82,13 +80,13 @@ class BisectSearch(msgspec.Struct):
     kind: str  # toggles, releases, commits
     started: str
     symptom_command: list[str]  # the command that shows the symptom
-    command: list[str] = []  # unfix's own
+    command: list[str] = []  # the command line of unfix
     status: str = "running"
     seconds: float = 0.0
     settings: dict[str, Any] = {}
     machine: dict[str, Any] = {}
     jobs: int = 1  # runs at a time
-    is_deterministic: bool = False  # the same run twice is known to have one outcome
+    is_deterministic: bool = False  # two runs with the same toggles have the same outcome
     toggles: list[ToggleFacts] = []
     pinned_toggles: dict[str, str] = {}  # by id: 'fixed' or 'buggy', in every run
     trials: list[BisectTrial] = []

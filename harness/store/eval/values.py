@@ -1,4 +1,4 @@
-"""What an evaluation came to: what was served, what it answered, and what two of them differ in."""
+"""A stored evaluation: the configurations served, their answers, and how two of them compare."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 
 
 class ComparisonVerdict(enum.StrEnum):
-    """What a comparison says; the first four are good enough to go on."""
+    """The verdict of a comparison; the first four are acceptable."""
 
     SAME = "same"
     IMPROVED = "improved"
@@ -18,8 +18,8 @@ class ComparisonVerdict(enum.StrEnum):
     DIFFERS = "differs"
     DRIFTS = "drifts"
     CANNOT_TELL = "cannot-tell"
-    HANG = "hang"  # it lived and answered no more
-    FAILED = "failed"  # one of the two was not served, or not to the end
+    HANG = "hang"  # the server was alive and stopped answering
+    FAILED = "failed"  # one of the two servers did not start, or died before the last item
     NA = "n/a"
 
     @property
@@ -44,7 +44,7 @@ class ComparisonVerdict(enum.StrEnum):
 
 
 class ItemAnswer(msgspec.Struct):
-    """One item, as one server answered it."""
+    """One server's answer to one item."""
 
     task: str
     number: int  # of the item in its task
@@ -55,11 +55,11 @@ class ItemAnswer(msgspec.Struct):
     error: str = ""
     tokens: list[str] = []
     logprobs: list[float | None] = []  # None where the server gave no number
-    margins: list[float | None] = []  # over the runner-up, where the server said
+    margins: list[float | None] = []  # over the runner-up, where the server gave it
 
 
 class ServedConfiguration(msgspec.Struct):
-    """One configuration: a server, what it was asked, and how it went."""
+    """One configuration: its server, and the server's answers."""
 
     name: str
     model: str
@@ -68,27 +68,29 @@ class ServedConfiguration(msgspec.Struct):
     device: str
     revert: list[str] = []
     enable: list[str] = []
-    stand_ins: list[str] = []  # in words; what was not the real thing, or watched
+    stand_ins: list[str] = []  # descriptions of the parts that were replaced or observed
     how: str = ""  # 'warm', 'afresh', 'plain transformers'
-    ready: float = 0.0  # seconds until it answered
+    ready: float = 0.0  # seconds until the server answered
     seconds: float = 0.0  # for all items
-    failure: str = ""  # why it did not get ready, or died
-    absent: str = ""  # why it cannot be run here: a row with its reason
+    failure: str = ""  # why the server did not get ready, or died
+    absent: str = ""  # why this machine cannot run it
     answers: list[ItemAnswer] = []
-    again: list[ItemAnswer] = []  # the same items once more: what the server differs from itself
+    again: list[ItemAnswer] = []  # to the same items once more: the server's own noise
     reach: dict[str, int] = {}  # how often toggled code ran
-    accepted: float | None = None  # mean tokens a step, of speculative decoding
+    accepted: float | None = None  # mean tokens accepted a step by speculative decoding
 
     @property
     def problems(self) -> list[str]:
-        """What is wrong with it by itself, whatever it is compared with."""
-        said = [f"{self.name} was not served to the end: {self.failure}"] if self.failure else []
+        """The problems of this configuration alone, before any comparison."""
+        problems: list[str] = []
+        if self.failure:
+            problems.append(f"{self.name} was not served to the end: {self.failure}")
         errors = [answer.error for answer in self.answers if answer.error]
         if errors:
-            said.append(f"{self.name}: {len(errors)} of its answers are errors, as {errors[0]}")
+            problems.append(f"{self.name}: {len(errors)} of its answers are errors, as {errors[0]}")
         if not (self.answers or self.failure or self.absent):
-            said.append(f"{self.name} answered nothing, and nobody said why")
-        return said
+            problems.append(f"{self.name} has no answers, and no reason is recorded")
+        return problems
 
     def select_answers(self, task: str) -> list[ItemAnswer]:
         """The answers of one task; of all of them for ''."""
@@ -100,7 +102,7 @@ class ServedConfiguration(msgspec.Struct):
 
 
 class AnswerDifference(msgspec.Struct):
-    """An item on which two servers differ, to be looked at side by side."""
+    """An item that two servers answer differently; a report shows both answers."""
 
     task: str
     number: int
@@ -134,24 +136,24 @@ class ComparisonResult(msgspec.Struct):
 
 
 class PlantedFault(msgspec.Struct):
-    """A toggle that was put in on purpose, and who saw it."""
+    """A toggle that was planted on purpose, and the comparisons that detected it."""
 
     toggle: str
     configuration: str
-    served: str  # the name of what was served with it in
-    expected: bool  # whether an evaluation has to see it
+    served: str  # the name of the configuration that was served with it
+    expected: bool  # whether an evaluation has to detect it
     caught: bool
-    by: list[str]  # the comparisons that saw it, in words
+    by: list[str]  # descriptions of the comparisons that detected it
     user_sees: str  # 'crash', 'wrong answers', 'other words', 'nothing'
     reach: int = 0
     absent: str = ""
 
 
 class Evaluation(msgspec.Struct):
-    """One `unfix eval`, whole."""
+    """One call of `unfix eval` with its results."""
 
     id: str = msgspec.field(name="identity")
-    name: str  # of the matrix, or what was asked
+    name: str  # of the matrix, or of the command
     command: str
     started: float
     seconds: float
@@ -160,8 +162,8 @@ class Evaluation(msgspec.Struct):
     seed: int
     items: int
     alpha: float
-    cells: int  # comparisons that share the false alarms
-    smallest_drop: float | None  # found with 95 % power with so many items
+    cells: int  # comparisons that share the rate of false alarms
+    smallest_drop: float | None  # that this number of items detects with 95 % power
     served: list[ServedConfiguration] = []
     compared: list[ComparisonResult] = []
     faults: list[PlantedFault] = []
@@ -172,12 +174,12 @@ class Evaluation(msgspec.Struct):
 
     @property
     def planted_names(self) -> set[str]:
-        """The names of what was served with a fault put in on purpose."""
+        """The names of the configurations that were served with a planted fault."""
         return {fault.served for fault in self.faults}
 
     @property
     def failed_comparisons(self) -> list[ComparisonResult]:
-        """Comparisons that say no, those with a fault put in on purpose aside."""
+        """Comparisons with a bad verdict, without those of planted faults."""
         return [
             one
             for one in self.compared
@@ -192,28 +194,25 @@ class Evaluation(msgspec.Struct):
 
     @property
     def problems(self) -> list[str]:
-        """Why it is not green, in words: all is well only when something was compared and nothing
-        is open."""
-        said = (
-            []
-            if self.status == "done"
-            else [_STATUS_PROBLEMS.get(self.status, f"it is {self.status}")]
-        )
+        """Everything that keeps the evaluation from being green; without a comparison it is not."""
+        problems: list[str] = []
+        if self.status != "done":
+            problems.append(_STATUS_PROBLEMS.get(self.status, f"it is {self.status}"))
         if not any(served.answers for served in self.served):
-            said.append("nothing was answered")
+            problems.append("nothing was answered")
         elif all(one.verdict is ComparisonVerdict.NA for one in self.compared):
-            said.append("nothing was compared")
+            problems.append("nothing was compared")
         for served in self.served:
             if served.name not in self.planted_names:
-                said += served.problems
+                problems += served.problems
         for one in self.failed_comparisons:
             where = f" ({one.task})" if one.task else ""
             words = one.words.removeprefix(f"{one.verdict}: ")
-            said.append(f"{one.candidate} against {one.base}{where}: {one.verdict}: {words}")
+            problems.append(f"{one.candidate} against {one.base}{where}: {one.verdict}: {words}")
         for fault in self.missed_faults:
             why = f": {fault.absent}" if fault.absent else ""
-            said.append(f"{fault.toggle} in {fault.configuration} was not noticed{why}")
-        return said
+            problems.append(f"{fault.toggle} in {fault.configuration} was not noticed{why}")
+        return problems
 
     @property
     def green(self) -> bool:

@@ -1,4 +1,4 @@
-"""What a run of `unfix fuzz` leaves behind, as values: what was searched, and what failed there."""
+"""A stored run of `unfix fuzz`: the tests that it searched, and their failures."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import msgspec
 
 
 class FuzzedTest(msgspec.Struct):
-    """A test, on one release, for as long as its share of the budget was."""
+    """A test on one release, with the examples that its share of the budget drew."""
 
     test: str
     release: str
@@ -16,13 +16,13 @@ class FuzzedTest(msgspec.Struct):
 
 
 class FuzzFailure(msgspec.Struct):
-    """A failure under its name, which is the same every night."""
+    """A failure; its name is the same in every run that finds it."""
 
     name: str
     test: str
     release: str
     headline: str
-    file: str  # what `--replay` takes, by its text
+    file: str  # the text of the file that `--replay` takes
 
 
 class FuzzRun(msgspec.Struct):
@@ -33,8 +33,8 @@ class FuzzRun(msgspec.Struct):
     status: str = "running"  # running, finished, stopped
     seconds: float = 0.0
     command: list[str] = []
-    commit: str = ""  # unfix's own
-    under: list[tuple[str, str]] = []  # toggles, and in which direction each is
+    commit: str = ""  # of unfix
+    under: list[tuple[str, str]] = []  # toggles with their directions
     tests: list[FuzzedTest] = []
     failures: list[FuzzFailure] = []
     problems: list[str] = []

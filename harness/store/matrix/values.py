@@ -1,4 +1,4 @@
-"""What a run of a matrix leaves behind, as values: its cells, and each attempt at one."""
+"""A stored run of a matrix: its cells, and every attempt at each."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from harness.core.wording import format_count
 
 
 class AttemptOutcome(StrEnum):
-    """How an attempt at a cell ended; of a cell, what its attempts come to."""
+    """How an attempt at a cell ended; or a cell, by all of its attempts."""
 
     GREEN = "green"  # exit 0
-    FLAKY = "flaky"  # of a cell alone: green at last, after its command had failed
-    RED = "red"  # exit 1: a verdict says no
-    ERROR = "error"  # exit 2, or any other code that is none of these
-    NOT_READY = "not-ready"  # exit 3, or there is no place for it to run
+    FLAKY = "flaky"  # only of a cell: the last attempt is green, an earlier one failed
+    RED = "red"  # exit 1: a verdict is bad
+    ERROR = "error"  # exit 2, or any other code
+    NOT_READY = "not-ready"  # exit 3, or no node can run it
     CRASH = "crash"  # ended by a signal
     HANG = "hang"  # ran past its limit
-    LOST = "lost"  # whoever ran it died, the command itself said nothing
+    LOST = "lost"  # the process that ran the command died, with no exit code
 
     @property
     def is_failure(self) -> bool:
@@ -35,27 +35,27 @@ class AttemptOutcome(StrEnum):
 
     @property
     def is_conclusive(self) -> bool:
-        """Whether it says anything of the configuration: what does not is run again by a resume."""
+        """Whether the outcome is about the configuration; a resumed run repeats the others."""
         return self not in (AttemptOutcome.NOT_READY, AttemptOutcome.LOST)
 
 
 class CellAttempt(msgspec.Struct, frozen=True):
-    """One time that a cell's command was run."""
+    """One run of a cell's command."""
 
-    number: int  # from 1, those that were lost included
+    number: int  # from 1, lost attempts included
     outcome: AttemptOutcome
     how: str  # in a few words: 'exit code 1', 'SIGSEGV', 'ran past its limit of 10 s'
     started: str  # ISO 8601, UTC
     seconds: float = 0.0
-    device_seconds: float = 0.0  # the same for each GPU that it held
+    device_seconds: float = 0.0  # the seconds times the GPUs that it held
     where: str = ""  # the machine
     output: str = ""  # the end of its log
-    inside: dict[str, int] = {}  # what the command's own --json counts, by verdict
+    inside: dict[str, int] = {}  # verdicts that the command's --json counts
     last: bool = False  # no further attempt follows in this run
 
 
 class MatrixCellResult(msgspec.Struct):
-    """A cell as the store keeps it."""
+    """One cell of the matrix, with its attempts."""
 
     identity: str
     values: dict[str, str]
@@ -67,7 +67,7 @@ class MatrixCellResult(msgspec.Struct):
 
     @property
     def outcome(self) -> AttemptOutcome | None:
-        """None: not done yet."""
+        """The outcome of all attempts; None while the cell is not done."""
         if not self.attempts or not self.attempts[-1].last:
             return None
         last = self.attempts[-1].outcome
@@ -77,7 +77,7 @@ class MatrixCellResult(msgspec.Struct):
 
     @property
     def is_done(self) -> bool:
-        """Whether there is nothing left to find out by running it."""
+        """Whether a resumed run may skip the cell."""
         return self.outcome is not None and self.outcome.is_conclusive
 
     @property
@@ -101,25 +101,25 @@ MISSING = "missing"
 
 
 class MatrixRun(msgspec.Struct):
-    """One call of `unfix matrix run`, or several shards' seen as one."""
+    """One call of `unfix matrix run`, or several shards joined."""
 
     id: str
-    name: str  # the matrix's own
-    file: str  # as it was given, for the lines that run a cell again
-    plan: str  # the digest
+    name: str  # of the matrix
+    file: str  # the path on the command line, for the commands that repeat a cell
+    plan: str  # the digest of the plan
     total: int  # cells of the whole plan
     axes: dict[str, list[str]]
     started: str
     status: str = "running"  # running, finished, stopped
     seconds: float = 0.0
     command: list[str] = []
-    commit: str = ""  # unfix's own
-    machine: dict[str, str] = {}  # what started it: date, hardware, versions beside unfix
-    where: str = "local"  # or 'ray'; of several seen as one, how many they are
-    number: int = 1  # which shard
+    commit: str = ""  # of unfix
+    machine: dict[str, str] = {}  # of the starting process: date, hardware, versions beside unfix
+    where: str = "local"  # or 'ray'; of joined shards, their number
+    number: int = 1  # of the shard
     of: int = 1
-    only: list[str] = []  # the cells that were asked for by name; such a run is no shard
-    notes: list[str] = []  # what a reader has to know: resources that no node has
+    only: list[str] = []  # the cells that the command line names; such a run is no shard
+    notes: list[str] = []  # remarks for the reader, such as resources that no node has
     cells: list[MatrixCellResult] = []
 
     @property
@@ -133,9 +133,9 @@ class MatrixRun(msgspec.Struct):
 
     @property
     def summary(self) -> str:
-        told = ", ".join(f"{count} {word}" for word, count in self.counts.items()) or "no cells"
-        share = f" {self.shard}" if self.of > 1 else ""
-        return f"{self.name}{share}: {told}"
+        counts = ", ".join(f"{count} {word}" for word, count in self.counts.items()) or "no cells"
+        shard = f" {self.shard}" if self.of > 1 else ""
+        return f"{self.name}{shard}: {counts}"
 
     @property
     def device_seconds(self) -> float:
@@ -145,18 +145,18 @@ class MatrixRun(msgspec.Struct):
     def problems(self) -> list[str]:
         """Everything that keeps it from being green."""
         counts = self.counts
-        found = [
+        problems = [
             f"{format_count(counts[outcome], 'cell')} {_OUTCOME_PHRASES[outcome]}"
             for outcome in WORST_FIRST
             if outcome in _OUTCOME_PHRASES and outcome in counts
         ]
         if self.status != "finished":
-            found.append(
+            problems.append(
                 "the run is still going on" if self.status == "running" else "the run was stopped"
             )
         if not self.cells and self.of == 1:
-            found.append("no cell was run: nothing is shown")
-        return found
+            problems.append("no cell was run: nothing is shown")
+        return problems
 
     @property
     def green(self) -> bool:
@@ -164,7 +164,7 @@ class MatrixRun(msgspec.Struct):
 
     @property
     def exit_code(self) -> int:
-        """1 if any cell says no; 3 if all that is wrong is that some had no place to run."""
+        """1 if the outcome of any cell is bad; 3 if the only problem is that some had no node."""
         if self.green:
             return 0
         bad = set(self.counts) - {AttemptOutcome.GREEN}
@@ -184,20 +184,20 @@ _OUTCOME_PHRASES = {
 
 
 def sort_failures(cells: Iterable[MatrixCellResult]) -> list[MatrixCellResult]:
-    """Those that are not green, the worst kind first; cells of one kind stay in their order."""
+    """The cells that are not green, the worst outcome first; the order is stable."""
     places = {word: place for place, word in enumerate(WORST_FIRST)}
     bad = [cell for cell in cells if cell.outcome_word != AttemptOutcome.GREEN]
     return sorted(bad, key=lambda cell: places[cell.outcome_word])
 
 
 WORST_FIRST = (
-    *(
-        AttemptOutcome.CRASH,
-        AttemptOutcome.HANG,
-        AttemptOutcome.RED,
-        AttemptOutcome.ERROR,
-        AttemptOutcome.FLAKY,
-        AttemptOutcome.LOST,
-    ),
-    *(AttemptOutcome.NOT_READY, MISSING, AttemptOutcome.GREEN),
+    AttemptOutcome.CRASH,
+    AttemptOutcome.HANG,
+    AttemptOutcome.RED,
+    AttemptOutcome.ERROR,
+    AttemptOutcome.FLAKY,
+    AttemptOutcome.LOST,
+    AttemptOutcome.NOT_READY,
+    MISSING,
+    AttemptOutcome.GREEN,
 )

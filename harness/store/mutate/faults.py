@@ -10,16 +10,16 @@ import msgspec
 class MutationFault(msgspec.Struct, frozen=True):
     """`text[start:end]`, which is `before`, becomes `after`, in one module of one release."""
 
-    id: str  # ten hexadecimal digits; the same in another release, wherever the code stands there
+    id: str  # ten hexadecimal digits; the same in every release with this code
     operator: str
     module: str
-    qualname: str  # the outermost function that holds it, with its classes: what is patched
+    qualname: str  # of the patched function: the outermost around the fault
     path: str  # of the module, as the release's sources give it
     kernel: bool  # inside a Triton kernel
     start: int  # characters of the module's text
     end: int
     line: int  # of `start`, from 1
-    first: int  # the lines of the innermost statement that holds it, a compound one's header
+    first: int  # lines of the innermost statement around it; of a compound one, the header
     last: int
     before: str
     after: str
@@ -30,13 +30,15 @@ class MutationFault(msgspec.Struct, frozen=True):
         return f"{self.module}:{self.qualname}"
 
     def apply_to(self, text: str) -> str:
-        """The module's text with the fault in."""
-        assert text[self.start : self.end] == self.before, "another text than it was made for"
+        """Apply the fault to the text of its module."""
+        assert text[self.start : self.end] == self.before, (
+            "the text differs from the one that the fault was made for"
+        )
         return text[: self.start] + self.after + text[self.end :]
 
 
 class DroppedFault(msgspec.Struct, frozen=True):
-    """A change that is no fault, and why: it does not compile, or it is the same code."""
+    """A change that is no fault: it does not compile, or compiles to the same code."""
 
     operator: str
     module: str
@@ -48,17 +50,17 @@ class DroppedFault(msgspec.Struct, frozen=True):
 
 
 class GeneratedFaults(msgspec.Struct, frozen=True):
-    """All that the operators made of some targets, in the order of the source."""
+    """The faults of some targets, in the order of the source."""
 
     faults: tuple[MutationFault, ...]
     dropped: tuple[DroppedFault, ...]
 
 
 def compute_fault_id(operator: str, module: str, qualname: str, statement: str, change: str) -> str:
-    """An id that outlives moved lines and other white space.
+    """An id that does not depend on line numbers and white space.
 
-    `statement` and `change` are said in normal form (`ast.unparse`); `change` carries which of
-    several alike places in the statement it is, and which of several alike statements.
+    `statement` and `change` are in normal form (`ast.unparse`); `change` includes the position
+    among equal changes of the statement, and among equal statements.
     """
-    told = "\0".join((operator, module, qualname, statement, change))
-    return hashlib.sha256(told.encode()).hexdigest()[:10]
+    text = "\0".join((operator, module, qualname, statement, change))
+    return hashlib.sha256(text.encode()).hexdigest()[:10]

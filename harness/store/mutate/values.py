@@ -1,4 +1,4 @@
-"""What a run of `unfix mutate` leaves behind, as values: its faults, and what each came to."""
+"""A stored run of `unfix mutate`: its faults, and the outcome of each."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from harness.store.mutate.faults import DroppedFault, MutationFault
 
 
 class FaultOutcome(StrEnum):
-    """What a fault came to."""
+    """The outcome of a fault."""
 
     KILLED = "killed"
-    SURVIVED = "survived"  # its code ran, and nothing noticed
+    SURVIVED = "survived"  # its code ran, and no guard failed
     UNREACHED = "unreached"  # no guard runs its code
-    EQUIVALENT = "equal"  # said to be no fault, and nothing noticed
-    NOT_LIVE = "not live"  # only an import can put it in
+    EQUIVALENT = "equal"  # listed as equivalent, and no guard failed
+    NOT_LIVE = "not live"  # only an import can apply it
 
 
 class KillCause(StrEnum):
-    """What a fault was killed by."""
+    """The way in which a guard detected a fault."""
 
     ASSERTION = "assertion"
     MEMORY_REPORT = "memory report"
@@ -36,31 +36,31 @@ class KillCause(StrEnum):
 
 
 class FaultResult(msgspec.Struct):
-    """A fault, and all that is known of it."""
+    """A fault with its outcome."""
 
     fault: MutationFault
     fate: FaultOutcome
     family: str = ""  # of the toggles that its target belongs to
-    how: KillCause | None = None  # it was killed
+    how: KillCause | None = None  # of a killed fault
     by: str = ""  # the guard that killed it
-    headline: str = ""  # what that guard said, in one line
+    headline: str = ""  # that guard's failure in one line
     example: list[str] = []
     detail: str = ""
-    why: str = ""  # it is not live, unreached, or equal
-    passed: list[str] = []  # guards that ran its code and noticed nothing
+    why: str = ""  # why it is not live, unreached, or equivalent
+    passed: list[str] = []  # guards that ran its code and passed
     ran: int = 0  # how often its code ran; of a kernel, its launches
-    longer: bool = False  # it was looked at a second time, with more examples
+    longer: bool = False  # it had a second attempt, with more examples
     seconds: float = 0.0
     diff: str = ""
 
     @property
     def is_disproved_equivalent(self) -> bool:
-        """It is said to be equal, and a guard tells it from the original."""
+        """It is listed as equivalent, and a guard detects it."""
         return self.fate is FaultOutcome.KILLED and bool(self.why)
 
 
 class TargetCode(msgspec.Struct):
-    """The text of a target, as its release has it."""
+    """The text of a target in its release."""
 
     module: str
     qualname: str
@@ -74,7 +74,7 @@ class TargetCode(msgspec.Struct):
 
 
 class GuardFacts(msgspec.Struct):
-    """A guard as it is without a fault."""
+    """A guard's run without a fault."""
 
     guard: str
     outcome: str
@@ -83,7 +83,7 @@ class GuardFacts(msgspec.Struct):
 
 
 class MutationRun(msgspec.Struct):
-    """One call of `unfix mutate`, with all it found."""
+    """One call of `unfix mutate` with its results."""
 
     id: str
     started: str  # ISO 8601, UTC
@@ -94,26 +94,25 @@ class MutationRun(msgspec.Struct):
     settings: dict[str, Any] = {}
     versions: dict[str, str] = {}
     machine: dict[str, Any] = {}
-    at_least: float | None = None  # percent of those reached that are to be killed
-    made: int = 0  # before a sample was taken
-    planned: int = 0  # of those, how many this run is about
-    ids: list[str] = []  # of those
+    at_least: float | None = None  # required percentage of killed faults among the reached
+    made: int = 0  # faults, before a sample was taken
+    planned: int = 0  # faults in the sample
+    ids: list[str] = []  # of the faults in the sample
     dropped: list[DroppedFault] = []
     codes: list[TargetCode] = []
     guards: list[GuardFacts] = []
-    left_out: list[str] = []  # guards that are not asked, and why
-    elsewhere: str = ""  # what of a wide diff no guard runs
-    recorded_problems: list[str] = msgspec.field(
-        default_factory=list, name="problems"
-    )  # what keeps the run from being green whatever its score
+    left_out: list[str] = []  # guards that do not run, each with the reason
+    elsewhere: str = ""  # the part of a wide diff that no guard runs
+    # Problems that keep the run from being green whatever its score.
+    recorded_problems: list[str] = msgspec.field(default_factory=list, name="problems")
     seconds_to_start: float = 0.0
     seconds_to_reach: float = 0.0
     fates: list[FaultResult] = []
 
     @property
     def counts(self) -> dict[str, int]:
-        found = Counter(fated.fate.value for fated in self.fates)
-        return {fate.value: found[fate.value] for fate in FaultOutcome if found[fate.value]}
+        counts = Counter(result.fate for result in self.fates)
+        return {fate.value: counts[fate] for fate in FaultOutcome if counts[fate]}
 
     @property
     def score(self) -> float | None:
@@ -128,24 +127,24 @@ class MutationRun(msgspec.Struct):
     @property
     def problems(self) -> list[str]:
         """Everything that keeps the run from being green."""
-        found = list(self.recorded_problems)
-        for fated in self.fates:
-            if fated.is_disproved_equivalent:
-                found.append(f"{fated.fault.id} is said to be equal, and {fated.by} kills it")
+        problems = list(self.recorded_problems)
+        for result in self.fates:
+            if result.is_disproved_equivalent:
+                problems.append(f"{result.fault.id} is said to be equal, and {result.by} kills it")
         if not self.made:
-            found.append("no fault was made")
-        done = {fated.fault.id for fated in self.fates}
+            problems.append("no fault was made")
+        done = {result.fault.id for result in self.fates}
         missing = len(set(self.ids) - done) if self.ids else self.planned - len(done)
         if missing > 0:
-            found.append(f"{missing} fault{'s are' if missing > 1 else ' is'} not looked at yet")
+            problems.append(f"{missing} fault{'s are' if missing > 1 else ' is'} not tried yet")
         if self.status != "finished":
             going = "is still going on" if self.status == "running" else "was stopped"
-            found.append(f"the run {going}")
+            problems.append(f"the run {going}")
         if self.score is None:
-            found.append("no fault was reached: nothing is measured")
+            problems.append("no fault was reached: nothing is measured")
         elif self.at_least is not None and self.score < self.at_least:
-            found.append(f"{self.score:.1f} % are killed, and {self.at_least:g} % are asked for")
-        return found
+            problems.append(f"{self.score:.1f} % are killed, and {self.at_least:g} % are required")
+        return problems
 
     @property
     def green(self) -> bool:
@@ -153,7 +152,7 @@ class MutationRun(msgspec.Struct):
 
 
 def compute_score(results: Iterable[FaultResult]) -> float | None:
-    """Percent killed of those that were reached; None if none was."""
-    found = Counter(fated.fate for fated in results)
-    reached = found[FaultOutcome.KILLED] + found[FaultOutcome.SURVIVED]
-    return 100.0 * found[FaultOutcome.KILLED] / reached if reached else None
+    """The percentage of killed faults among the reached; None if none was reached."""
+    counts = Counter(result.fate for result in results)
+    reached = counts[FaultOutcome.KILLED] + counts[FaultOutcome.SURVIVED]
+    return 100.0 * counts[FaultOutcome.KILLED] / reached if reached else None

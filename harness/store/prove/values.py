@@ -1,7 +1,8 @@
-"""What a run leaves behind, as values: the releases it met, its toggles, cells and their sides."""
+"""A stored run of `unfix prove` or `lifecycle`: releases, toggles, cells and their sides."""
 
 from __future__ import annotations
 
+from collections import Counter
 from enum import StrEnum
 from typing import Any
 
@@ -9,7 +10,7 @@ import msgspec
 
 
 class CellVerdict(StrEnum):
-    """What one cell came to."""
+    """The verdict of one cell."""
 
     PROVEN = "proven"
     TOOTHLESS = "toothless"
@@ -40,7 +41,7 @@ class CellVerdict(StrEnum):
 
 
 class SideOutcome(StrEnum):
-    """How one side of a cell ended, before anybody judges it."""
+    """How one side of a cell ended; a verdict judges both sides."""
 
     PASSED = "passed"
     FAILED = "failed"  # in the guard's own way: an assertion, a report of a checked kernel
@@ -69,21 +70,21 @@ def is_expected_outcome(side: str, outcome: SideOutcome) -> bool:
 
 
 class RepeatMode(StrEnum):
-    """What of a guard is run again, on both sides alike, to tell its bug from chance."""
+    """The part of a guard that both sides repeat, to tell a bug from chance."""
 
-    WHOLE = "whole"  # all of it: it draws nothing
-    EXAMPLE = "example"  # the one that Hypothesis found
-    EXPLICIT = "explicit"  # the examples that are written beside it: one of them failed
-    SEARCH = "search"  # all of it, looked for as long as with the fix out: its process died of it
+    WHOLE = "whole"  # all of it: the guard draws no examples
+    EXAMPLE = "example"  # the example that Hypothesis found
+    EXPLICIT = "explicit"  # the guard's written examples: one of them failed
+    SEARCH = "search"  # the whole search of the reverted run: an example ended its process
 
 
 class SideRepetition(msgspec.Struct, omit_defaults=True):
-    """A further time that a side was run."""
+    """One more run of a side."""
 
     outcome: SideOutcome
     headline: str = ""
     seconds: float = 0.0
-    run: str = ""  # the earlier run that it is taken from; empty: this one
+    run: str = ""  # the earlier run that its result is from; empty: this run
     first: str = ""  # what ended a first attempt, if this is the second
 
 
@@ -93,7 +94,7 @@ class SideResult(msgspec.Struct):
     side: str
     outcome: SideOutcome
     seconds: float = 0.0  # the test's own
-    overhead: float = 0.0  # what running it apart cost beyond that
+    overhead: float = 0.0  # further seconds of its own process
     reach: int = 0
     ran: dict[str, int] = {}  # the same by toggle
     headline: str = ""  # the failure in one line
@@ -101,10 +102,10 @@ class SideResult(msgspec.Struct):
     detail: str = ""  # the traceback
     output: str = ""  # the end of what it printed
     replay: str = ""  # the command that runs it again
-    left: int = 0  # processes it left behind, since ended
+    left: int = 0  # processes that it left behind; the supervisor ended them
     first: str = ""  # what ended a first attempt, if this is the second
-    way: RepeatMode = RepeatMode.WHOLE  # what of it is run again
-    blob: str = ""  # the example that is, in Hypothesis's words
+    way: RepeatMode = RepeatMode.WHOLE  # the part that is repeated
+    blob: str = ""  # the repeated example, as Hypothesis encodes it
     again: list[SideRepetition] = []
 
     @property
@@ -114,7 +115,7 @@ class SideResult(msgspec.Struct):
 
 
 class CellResult(msgspec.Struct):
-    """A guard, a toggle, a release, a device."""
+    """The result of one guard for one toggle on one release and device."""
 
     guard: str  # the test's node id without the cell's part
     toggle: str
@@ -135,7 +136,7 @@ class CellResult(msgspec.Struct):
 
 
 class ToggleFacts(msgspec.Struct):
-    """What a report says of a toggle."""
+    """The facts of a toggle that a report shows."""
 
     id: str
     title: str
@@ -146,25 +147,25 @@ class ToggleFacts(msgspec.Struct):
 
 
 class ReleaseFacts(msgspec.Struct):
-    """A release as a run met it."""
+    """The facts of a release, recorded when its run began."""
 
     release: str
     device: str
     versions: dict[str, str] = {}
     machine: dict[str, Any] = {}
-    seconds_to_start: float = 0.0  # importing SGLang and collecting the guards
-    seconds: float = 0.0  # all of it
+    seconds_to_start: float = 0.0  # to import SGLang and collect the guards
+    seconds: float = 0.0  # in total
     states: dict[str, str] = {}  # of every toggle, from the sources
     patches: dict[str, str] = {}  # each applicable toggle as a diff
-    # Toggles that are in this release and that no guard names; None: a part was asked for.
+    # Toggles of this release that no guard names; None: the run covers only some guards.
     unguarded: list[str] | None = None
-    # Of these, what no suite reaches yet as its file says, which keeps no run from being green.
+    # Of these, the toggles whose file says that no suite reaches them; the run stays green.
     known_unguarded: list[str] = []
     problems: list[str] = []  # files that could not be collected, an environment that died
 
 
 class ProveRun(msgspec.Struct):
-    """One call of `prove` or `lifecycle`, with all it found."""
+    """One call of `prove` or `lifecycle` with its results."""
 
     id: str
     kind: str  # "prove" or "lifecycle"
@@ -180,11 +181,9 @@ class ProveRun(msgspec.Struct):
     @property
     def counts(self) -> dict[str, int]:
         """Cells by verdict; 'missing' for those without one."""
-        found: dict[str, int] = {}
-        for cell in self.cells:
-            name = cell.verdict.value if cell.verdict else "missing"
-            found[name] = found.get(name, 0) + 1
-        return found
+        return dict(
+            Counter(cell.verdict.value if cell.verdict else "missing" for cell in self.cells)
+        )
 
     @property
     def summary(self) -> str:
@@ -193,23 +192,26 @@ class ProveRun(msgspec.Struct):
     @property
     def problems(self) -> list[str]:
         """Everything that keeps a run from being green."""
-        found = [f"{on.release}: {problem}" for on in self.releases for problem in on.problems]
-        found += [
+        problems = [f"{on.release}: {problem}" for on in self.releases for problem in on.problems]
+        problems += [
             f"{on.release}: no guard names {toggle}"
             for on in self.releases
             for toggle in on.unguarded or ()
         ]
-        bad = [cell for cell in self.cells if cell.verdict and not cell.verdict.is_good]
-        found += [f"{c.release}: {c.toggle} {c.verdict.value}: {c.guard}" for c in bad if c.verdict]
+        problems += [
+            f"{cell.release}: {cell.toggle} {cell.verdict.value}: {cell.guard}"
+            for cell in self.cells
+            if cell.verdict and not cell.verdict.is_good
+        ]
         missing = self.counts.get("missing", 0)
         if missing:
-            found.append(f"{missing} cell{'s have' if missing > 1 else ' has'} no verdict")
+            problems.append(f"{missing} cell{'s have' if missing > 1 else ' has'} no verdict")
         if self.status != "finished":
             going = "is still going on" if self.status == "running" else "was stopped"
-            found.append(f"the run {going}: there may be more cells than these")
+            problems.append(f"the run {going}: there may be more cells than these")
         if not any(cell.verdict is not CellVerdict.NA for cell in self.cells):
-            found.append("no guard applied: nothing is proven")
-        return found
+            problems.append("no guard applied: nothing is proven")
+        return problems
 
     @property
     def green(self) -> bool:
