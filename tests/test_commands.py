@@ -72,7 +72,7 @@ def test_show_of_a_pr_shows_all_its_parts() -> None:
     [
         (("show", "27461"), 2, "no toggle is called '27461'; near it: 27460"),
         (("list", "--release", "0.5.99"), 2, "'0.5.99' is no managed release; there are 0.5.9"),
-        (("list", "--release", "/nowhere/at/all"), 3, "is no wheel of sglang, no checkout"),
+        (("list", "--release", "/nowhere/at/all"), 3, "is neither a wheel or a checkout of sglang"),
         (("list", "--release", "current"), 3, "no SGLang is installed in this interpreter"),
         (("list", "--toggles", "/nowhere"), 2, "there is no folder of toggles at /nowhere"),
         (("drift", "--from", "/nowhere.whl"), 3, "/nowhere.whl is not a whole wheel"),

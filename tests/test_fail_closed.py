@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
+from memory import write_toggle
 from shell import ENABLE, PLAIN, REVERT, TOY, Shell
 
 from harness.patching.child_environment import STARTUP_FOLDER
@@ -50,21 +52,29 @@ def test_a_toggle_file_that_cannot_be_read_stops_the_process(shell: Shell) -> No
     assert "toggles cannot be applied" in done.stderr
 
 
-def test_an_import_hook_that_stands_before_ours_is_noticed(shell: Shell) -> None:
-    program = """
-        import sys
-        from importlib.machinery import PathFinder
+FRONT = """
+    import sys
+    from importlib.machinery import PathFinder
 
-        class Front:
-            find_spec = staticmethod(PathFinder.find_spec)
+    class Front:
+        @staticmethod
+        def find_spec(name, path=None, target=None):
+            return PathFinder.find_spec(name, path) if {condition} else None
 
-        import sglang
-        sys.meta_path.insert(0, Front)
-        from sglang import forms
-        print("served", forms.plain(3, 5))
-    """
-    done = shell.python(program, **{REVERT: "toy-plain"})
-    assert done.returncode == 3
+    import sglang
+    sys.meta_path.insert(0, Front)
+    from sglang import forms, users
+    import sglang.srt
+    print("served", users.use(3, 5))
+"""
+
+
+@pytest.mark.parametrize(
+    ("condition", "output"), [("True", "served 30\n"), ("name == 'sglang.forms'", "")]
+)
+def test_an_import_hook_before_ours_is_noticed(shell: Shell, condition: str, output: str) -> None:
+    done = shell.python(FRONT.format(condition=condition), **{REVERT: "toy-plain"})
+    assert (done.returncode, done.stdout) == (3, output)
     assert "sglang.forms was loaded without its toggles by SourceFileLoader" in done.stderr
 
 
@@ -79,14 +89,12 @@ def test_a_package_that_came_before_its_toggles_is_noticed(shell: Shell) -> None
     assert "sglang was imported before its toggles could be applied" in done.stderr
 
 
-def test_an_edited_toggle_is_not_served_from_a_kept_plan(shell: Shell) -> None:
+def test_an_edited_toggle_is_not_served_from_a_stored_plan(shell: Shell) -> None:
     folder = shell.tmp / "more"
-    folder.mkdir()
-    file = folder / "toy-other.yaml"
-    text = (TOY / "toggles" / "toy-plain.yaml").read_text().replace("toy-plain", "toy-other")
     answers = []
     for value in ("2", "4"):
-        file.write_text(text.replace("doubled = 2", f"doubled = {value}"))
+        forms = ("doubled = topk * 2", f"doubled = {value}")
+        file = write_toggle(folder, "toy-other", "sglang.forms:plain", *forms)
         os.utime(file, (1, 1))  # the same size, and the same time
         variables = {REVERT: "toy-other", "UNFIX_TOGGLES": str(folder)}
         answers.append(shell.python(PLAIN, **variables).stdout)
@@ -137,14 +145,15 @@ CHILD = """
 """
 
 
-def test_a_child_that_clears_the_variables_runs_without_toggles(shell: Shell) -> None:
-    done = shell.python(CHILD % ((REVERT, ENABLE), {}), **{REVERT: "toy-plain"})
-    assert done.stdout == "30\n"
-
-
-def test_a_child_that_asks_for_another_toggle_gets_that_alone(shell: Shell) -> None:
-    done = shell.python(CHILD % ((), {REVERT: "toy-same-function"}), **{REVERT: "toy-plain"})
-    assert done.stdout == "1030\n"
+@pytest.mark.parametrize(
+    ("cleared", "added", "output"),
+    [((REVERT, ENABLE), {}, "30\n"), ((), {REVERT: "toy-same-function"}, "1030\n")],
+)
+def test_a_childs_own_variables_decide(
+    shell: Shell, cleared: tuple[str, ...], added: dict[str, str], output: str
+) -> None:
+    done = shell.python(CHILD % (cleared, added), **{REVERT: "toy-plain"})
+    assert done.stdout == output
 
 
 def test_a_folder_called_like_the_engine_is_not_taken_for_it(shell: Shell) -> None:
@@ -168,41 +177,18 @@ def test_a_patched_module_runs_as_main(shell: Shell, copied: Path) -> None:
 
 
 def test_an_uncaught_error_shows_the_line_that_ran(shell: Shell) -> None:
-    program = "from sglang import forms\nforms.plain({}, 1)\n"
     folder = shell.tmp / "more"
-    folder.mkdir()
-    text = (TOY / "toggles" / "toy-plain.yaml").read_text().replace("toy-plain", "toy-none")
-    (folder / "toy-none.yaml").write_text(text.replace("doubled = 2", "doubled = rows['x']"))
+    forms = ("doubled = topk * 2", "doubled = rows['x']")
+    write_toggle(folder, "toy-none", "sglang.forms:plain", *forms)
     variables = {REVERT: "toy-none", "UNFIX_TOGGLES": str(folder)}
-    assert "doubled = rows['x']" in shell.python(program, **variables).stderr
+    program = "from sglang import forms\nforms.plain({}, 1)\n"
+    assert forms[1] in shell.python(program, **variables).stderr
 
 
 def test_an_old_attestation_in_the_folder_is_not_this_runs(shell: Shell) -> None:
-    import sys
-
     run = ("--revert", "toy-plain", "--", sys.executable, "-c")
     assert "ran 1 time" in shell.unfix(*run, PLAIN).stderr
     (shell.attestations / "notes.json").write_text(json.dumps({"not": "ours"}))
     done = shell.unfix(*run, "import sglang.users")
     assert "toy-plain: in 1 process," in done.stderr
     assert "its code never ran" in done.stderr
-
-
-def test_a_module_that_came_in_past_ours_stops_the_next_import(shell: Shell) -> None:
-    program = """
-        import sys
-        from importlib.machinery import PathFinder
-
-        class Front:
-            @staticmethod
-            def find_spec(name, path=None, target=None):
-                return PathFinder.find_spec(name, path) if name == "sglang.forms" else None
-
-        import sglang
-        sys.meta_path.insert(0, Front)
-        from sglang import users
-        import sglang.srt
-        print("served", users.use(3, 5))
-    """
-    done = shell.python(program, **{REVERT: "toy-plain"})
-    assert (done.returncode, done.stdout) == (3, "")

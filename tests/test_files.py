@@ -63,12 +63,9 @@ def test_the_good_file_is_good(file: Path) -> None:
     (edit,) = toggle.variants[0].edits
     assert (edit.fixed, edit.buggy) == ("a + $B", "a - $B")
     assert toggle.variants[0].get_target(edit) == CodeTarget("some.module", "Class.method")
-
-
-def test_a_pr_number_may_stand_as_a_number(tmp_path: Path) -> None:
-    file = tmp_path / "27460.yaml"
-    file.write_text(changed("id: some-fix", "id: 27460"))
-    assert read_toggle(file).id == "27460"
+    number = file.with_name("27460.yaml")
+    number.write_text(changed("id: some-fix", "id: 27460"))
+    assert read_toggle(number).id == "27460"
 
 
 @pytest.mark.parametrize(
@@ -141,17 +138,20 @@ def test_a_bad_file_is_refused(file: Path, old: str, new: str, line: int, proble
     assert refused(file).line == line
 
 
-@pytest.mark.parametrize("text", ["", "# nothing\n", "- id: some-fix\n", "some-fix\n", "null\n"])
-def test_what_is_no_mapping_is_refused(file: Path, text: str) -> None:
-    file.write_text(text)
-    assert "a toggle file is a mapping" in refused(file).problem
-    assert refused(file).line == 1
-
-
-def test_a_file_that_is_not_utf_8_is_refused_at_the_line_of_its_first_odd_byte(file: Path) -> None:
-    file.write_bytes(GOOD.encode().replace(b"things", b"th\xefngs"))
-    assert "not UTF-8" in refused(file).problem
-    assert refused(file).line == 3
+@pytest.mark.parametrize(
+    ("data", "problem", "line"),
+    [
+        *((text, "a toggle file is a mapping", 1)
+          for text in (b"", b"# nothing\n", b"- id: some-fix\n", b"some-fix\n", b"null\n")),
+        (GOOD.encode().replace(b"things", b"th\xefngs"), "not UTF-8", 3),
+    ],
+)  # fmt: skip
+def test_a_file_without_a_mapping_is_refused(
+    file: Path, data: bytes, problem: str, line: int
+) -> None:
+    file.write_bytes(data)
+    assert problem in refused(file).problem
+    assert refused(file).line == line
 
 
 @pytest.mark.parametrize(
@@ -198,20 +198,26 @@ def test_significant_white_space_distinguishes_forms(file: Path, fixed: str, bug
     assert read_toggle(file).variants[0].edits[0].buggy == buggy
 
 
+OVERLAPPING = [
+    *(">=0.5.12", "==0.5.12", "<0.5.10", "==0.5.*", "~=0.5.9", "!=0.5.9", ">0.5.11,<0.5.12"),
+    "<=1",
+]
+BETWEEN = SECOND_VARIANT.format(">=0.5.13,<0.6")
+
+
 @pytest.mark.parametrize(
-    "second",
-    [">=0.5.12", "==0.5.12", "<0.5.10", "==0.5.*", "~=0.5.9", "!=0.5.9", ">0.5.11,<0.5.12", "<=1"],
+    ("text", "variants", "line"),
+    [
+        *((GOOD + SECOND_VARIANT.format(second), "1 and 2", 12) for second in OVERLAPPING),
+        (changed(">=0.5.9,<0.5.13", "<0.5.13") + SECOND_VARIANT.format("<0.5.9"), "1 and 2", 12),
+        (changed(">=0.5.9,<0.5.13", ">0.5.13") + SECOND_VARIANT.format(">0.5.9"), "1 and 2", 12),
+        (GOOD + BETWEEN + SECOND_VARIANT.format("<0.5.10"), "1 and 3", 17),
+    ],
 )
-def test_variants_that_overlap_are_refused(file: Path, second: str) -> None:
-    file.write_text(GOOD + SECOND_VARIANT.format(second))
-    assert "variants 1 and 2 overlap" in refused(file).problem
-    assert refused(file).line == 12
-
-
-@pytest.mark.parametrize(("first", "second"), [("<0.5.13", "<0.5.9"), (">0.5.13", ">0.5.9")])
-def test_ranges_open_at_the_same_end_overlap(file: Path, first: str, second: str) -> None:
-    file.write_text(changed(">=0.5.9,<0.5.13", first) + SECOND_VARIANT.format(second))
-    assert "variants 1 and 2 overlap" in refused(file).problem
+def test_overlapping_variants_are_refused(file: Path, text: str, variants: str, line: int) -> None:
+    file.write_text(text)
+    assert f"variants {variants} overlap" in refused(file).problem
+    assert refused(file).line == line
 
 
 @pytest.mark.parametrize(
@@ -223,22 +229,12 @@ def test_ranges_that_only_touch_do_not_overlap(file: Path, second: str) -> None:
     assert len(read_toggle(file).variants) == 2
 
 
-def test_a_third_variant_is_compared_with_each_before_it(file: Path) -> None:
-    between, overlapping = SECOND_VARIANT.format(">=0.5.13,<0.6"), SECOND_VARIANT.format("<0.5.10")
-    file.write_text(GOOD + between + overlapping)
-    assert "variants 1 and 3 overlap" in refused(file).problem
-    assert refused(file).line == 17
-
-
-def test_two_folders_that_hold_the_same_id_are_refused(tmp_path: Path) -> None:
+def test_a_duplicate_id_or_a_missing_folder_is_refused(tmp_path: Path) -> None:
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "some-fix.yaml").write_text(GOOD)
     with pytest.raises(UnfixError, match=r"two files hold toggle 'some-fix'.*one.*two"):
         toggle_catalogue.load_catalogue([tmp_path / "one", tmp_path / "two"])
-
-
-def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UnfixError, match="no folder of toggles"):
         toggle_catalogue.load_catalogue([tmp_path / "none"])
 
@@ -256,18 +252,12 @@ def test_an_unknown_id_names_a_near_one(own: ToggleCatalogue, unknown: str, near
         own.select(unknown)
 
 
-def test_a_pr_number_stands_for_its_parts(own: ToggleCatalogue) -> None:
+def test_a_pr_number_selects_its_parts_unless_it_is_an_id(own: ToggleCatalogue) -> None:
     parts = {toggle.id for toggle in own if toggle.id.startswith("25418-")}
     assert len(parts) == 6
     assert {toggle.id for toggle in own.select("25418")} == parts
-
-
-def test_an_exact_id_wins_over_its_parts(own: ToggleCatalogue) -> None:
     assert "20606-offset-check" in {toggle.id for toggle in own}
     assert [toggle.id for toggle in own.select("20606")] == ["20606"]
-
-
-def test_half_a_number_is_no_pr(own: ToggleCatalogue) -> None:
     with pytest.raises(UnknownToggleError):
         own.select("2541")
 

@@ -64,12 +64,8 @@ def test_a_plan_holds_the_module_with_the_other_form_and_nothing_else_changed() 
     assert plan.toggles == (("width", "revert", "Something is off by one"),)
     (module,) = plan.modules
     assert (module.module, module.path, module.text) == ("m", "m.py", BUGGY_TEXT)
-    assert planned(enable(WIDTH), m=BUGGY_TEXT).modules[0].text == TEXT
-
-
-def test_the_digest_is_of_the_text_before_the_edits() -> None:
-    (module,) = planned(revert(WIDTH)).modules
     assert module.digest == compute_digest(TEXT)
+    assert planned(enable(WIDTH), m=BUGGY_TEXT).modules[0].text == TEXT
 
 
 def test_observing_keeps_the_text_and_says_where_the_code_is_in_either_state() -> None:
@@ -85,9 +81,6 @@ def test_toggles_on_different_code_of_one_module_compose_in_any_order() -> None:
     for order in itertools.permutations([WIDTH, CALL, RUN]):
         (module,) = planned(revert(*order)).modules
         assert module.text == wanted
-
-
-def test_reverting_one_and_enabling_another_compose() -> None:
     (module,) = planned([*revert(RUN), *enable(WIDTH)], m=BUGGY_TEXT).modules
     assert module.text == TEXT.replace("    start()\n", "    start()\n    again()\n")
 
@@ -125,9 +118,6 @@ def test_two_toggles_on_the_same_code_are_refused(first: object) -> None:
     message = f"{both[0]} and revert part change the same code, m line 3"
     assert refusal(PatchConflictError, both) == message
     assert "change the same code, m line 3" in refusal(PatchConflictError, both[::-1])
-
-
-def test_two_toggles_on_the_very_same_code_are_refused() -> None:
     twin = edit("width = rows * topk", "width = topk", name="twin")
     assert "change the same code" in refusal(PatchConflictError, revert(WIDTH, twin))
 
@@ -145,42 +135,29 @@ def test_one_toggle_both_ways_is_refused(one: str, other: str) -> None:
     choices = [ToggleChoice(WIDTH, Direction(one)), ToggleChoice(WIDTH, Direction(other))]
     message = f"toggle width is requested in two directions: {one} and {other}"
     assert refusal(PatchConflictError, choices) == message
-
-
-def test_one_toggle_twice_the_same_way_is_one_toggle() -> None:
     assert planned(revert(WIDTH, WIDTH)) == planned(revert(WIDTH))
 
 
-def test_reverting_a_buggy_toggle_is_refused() -> None:
+def test_a_toggle_in_its_target_state_is_refused() -> None:
     message = refusal(ToggleNotApplicableError, revert(WIDTH), m=BUGGY_TEXT)
     assert message.startswith("cannot revert width on SGLang 0.5.9: it is buggy there")
     assert "`enable` applies the fix" in message
-
-
-def test_enabling_a_fixed_toggle_is_refused() -> None:
     message = refusal(ToggleNotApplicableError, enable(WIDTH))
     assert message.startswith("cannot enable width on SGLang 0.5.9: it is fixed there")
     assert "`revert` removes it" in message
+    text = TEXT.replace("finish()", "end()")  # one that does not apply stops the whole plan
+    assert "cannot revert run" in refusal(ToggleNotApplicableError, revert(WIDTH, RUN), m=text)
 
 
 @pytest.mark.parametrize("direction", list(Direction))
-def test_an_absent_toggle_is_refused(direction: Direction) -> None:
+def test_an_absent_or_stale_toggle_is_refused(direction: Direction) -> None:
     later = toggle(variant((("a", "b"),), releases=">=0.6"), name="later")
     message = refusal(ToggleNotApplicableError, [ToggleChoice(later, direction)])
     assert "later on SGLang 0.5.9: it is absent there" in message
-
-
-@pytest.mark.parametrize("direction", list(Direction))
-def test_a_stale_toggle_is_refused_with_the_nearest_source(direction: Direction) -> None:
     text = TEXT.replace("* topk", "* self.topk")
     message = refusal(ToggleNotApplicableError, [ToggleChoice(WIDTH, direction)], m=text)
     assert "it is stale there: m:f has neither form" in message
     assert "+width = rows * self.topk" in message
-
-
-def test_one_toggle_that_does_not_apply_stops_the_whole_plan() -> None:
-    text = TEXT.replace("finish()", "end()")
-    assert "cannot revert run" in refusal(ToggleNotApplicableError, revert(WIDTH, RUN), m=text)
 
 
 @pytest.mark.parametrize(
@@ -199,12 +176,9 @@ def test_a_patched_source_that_does_not_compile_is_refused(asked: Toggle, text: 
         planned(revert(asked), m=text)
 
 
-def test_a_patch_that_leaves_its_own_other_form_there_is_refused() -> None:
+def test_a_form_beside_the_written_one_is_refused() -> None:
     with pytest.raises(PatchError, match="the other form 1 times"):
         planned(revert(edit("x = a", "x = b\nx = a")), m="def f():\n    x = a\n")
-
-
-def test_a_toggle_that_writes_another_ones_form_is_refused_beside_it() -> None:
     writes = edit("other = 2", "width = rows", name="writes")
     assert planned(revert(writes))
     with pytest.raises(PatchError, match=r"revert width: .* the written form 2 times"):

@@ -13,6 +13,8 @@ FIXED = "def f():\n    width = rows * topk\n    return width\n"
 BUGGY = "def f():\n    width = rows\n    return width\n"
 PAIR = ("width = rows * topk", "width = rows")
 PLAIN = edit(*PAIR)
+TWICE = "def f():\n    {0}\n    if a:\n        {0}\n"
+ARM = "    def f():\n        width = rows\n"
 
 
 def state(asked: Toggle, text: str, version: str | None = "0.5.9") -> State:
@@ -27,16 +29,11 @@ def stale(asked: Toggle, modules: dict[str, str], version: str | None = "0.5.9")
     return finding
 
 
-def test_the_fixed_and_the_buggy_form_are_told_apart() -> None:
-    assert state(PLAIN, FIXED) is State.FIXED
+def test_a_status_has_the_state_and_its_place() -> None:
     assert state(PLAIN, BUGGY) is State.BUGGY
-
-
-def test_a_finding_says_where_the_code_stands() -> None:
     (site,) = find_toggle_status(PLAIN, Memory({"m": FIXED})).sites
     assert FIXED[site.match.start : site.match.end] == "width = rows * topk"
-    assert str(site.target) == "m:f"
-    assert site.state is State.FIXED
+    assert (str(site.target), site.state) == ("m:f", State.FIXED)
 
 
 LATER = ("new(rows, topk)", "new(rows)")
@@ -78,11 +75,8 @@ def test_a_module_that_is_gone_is_stale_and_shows_where_its_code_went() -> None:
     finding = stale(edit(*PAIR, target=f"{old}:f"), {new: FIXED, "other": "def g(): pass\n"})
     assert finding.problem == f"there is no module {old}"
     assert finding.nearest == f"may have moved to: {new}:f"
-
-
-def test_a_target_that_is_a_whole_module_shows_modules_of_a_like_name() -> None:
-    asked = edit("LIMIT = 10", "LIMIT = 11", target="sglang.srt.nsa_backend")
-    finding = stale(asked, {"sglang.srt.dsa_backend": "LIMIT = 10\n", "other": ""})
+    whole = edit("LIMIT = 10", "LIMIT = 11", target="sglang.srt.nsa_backend")
+    finding = stale(whole, {"sglang.srt.dsa_backend": "LIMIT = 10\n", "other": ""})
     assert finding.nearest == "may have moved to: sglang.srt.dsa_backend"
 
 
@@ -102,17 +96,11 @@ def test_code_in_neither_form_is_stale_and_shows_what_changed() -> None:
     finding = stale(PLAIN, {"m": text})
     assert finding.problem == "m:f has neither form"
     assert finding.nearest.splitlines() == [
-        "--- the fixed form",
-        "+++ m.py:3",
-        "@@ -1 +1 @@",
-        "-width = rows * topk",
-        "+width = rows * self.topk + 1",
+        *("--- the fixed form", "+++ m.py:3", "@@ -1 +1 @@"),
+        *("-width = rows * topk", "+width = rows * self.topk + 1"),
     ]
-
-
-def test_the_nearest_source_is_compared_with_the_form_that_is_nearer() -> None:
-    finding = stale(PLAIN, {"m": "def f():\n    width = row\n"})
-    assert finding.nearest.splitlines()[0] == "--- the buggy form"
+    nearer = stale(PLAIN, {"m": "def f():\n    width = row\n"})
+    assert nearer.nearest.splitlines()[0] == "--- the buggy form"
 
 
 def test_a_form_of_several_lines_is_shown_beside_as_many_lines() -> None:
@@ -122,33 +110,23 @@ def test_a_form_of_several_lines_is_shown_beside_as_many_lines() -> None:
     asked = edit("\n".join(form), "\n".join(form[1:-1]))
     finding = stale(asked, {"m": f"def f():\n    start()\n{code}    end()\n"})
     assert finding.nearest.splitlines()[1:] == [
-        "+++ m.py:3",
-        "@@ -1,5 +1,5 @@",
-        " a = make(a)",
-        " b = make(b)",
-        "-c = make(c)",
-        "+c = make(c, c)",
-        " d = make(d)",
-        " e = make(e)",
+        *("+++ m.py:3", "@@ -1,5 +1,5 @@", " a = make(a)", " b = make(b)"),
+        *("-c = make(c)", "+c = make(c, c)", " d = make(d)", " e = make(e)"),
     ]
 
 
-def test_both_forms_in_one_target_are_stale() -> None:
-    finding = stale(PLAIN, {"m": "def f():\n    width = rows * topk\n    width = rows\n"})
-    assert finding.problem == "m:f has both forms"
-
-
-@pytest.mark.parametrize("form", PAIR)
-def test_a_form_that_matches_twice_is_stale(form: str) -> None:
-    which = "fixed" if form == PAIR[0] else "buggy"
-    finding = stale(PLAIN, {"m": f"def f():\n    {form}\n    if a:\n        {form}\n"})
-    assert finding.problem == f"m:f has the {which} form 2 times, not once"
-
-
-def test_a_form_in_both_arms_of_a_conditional_definition_is_stale() -> None:
-    arm = "    def f():\n        width = rows\n"
-    finding = stale(PLAIN, {"m": f"if a:\n{arm}else:\n{arm}"})
-    assert finding.problem == "m:f has the buggy form 2 times, not once"
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("def f():\n    width = rows * topk\n    width = rows\n", "both forms"),
+        (TWICE.format(PAIR[0]), "the fixed form 2 times, not once"),
+        (TWICE.format(PAIR[1]), "the buggy form 2 times, not once"),
+        # Both arms of a conditional definition.
+        (f"if a:\n{ARM}else:\n{ARM}", "the buggy form 2 times, not once"),
+    ],
+)  # fmt: skip
+def test_more_than_one_form_is_stale(text: str, problem: str) -> None:
+    assert stale(PLAIN, {"m": text}).problem == f"m:f has {problem}"
 
 
 def test_a_form_outside_of_its_target_does_not_count() -> None:
@@ -176,11 +154,6 @@ def test_several_edits_agree_or_are_stale(first: str, second: str, wanted: State
     assert len(finding.sites) == (0 if wanted is State.STALE else 2)
 
 
-def test_edits_that_disagree_are_named_with_their_states() -> None:
-    text = "def f():\n    width = rows * topk\n    use(width)\n"
-    assert stale(SEVERAL, {"m": text}).problem == "its edits disagree: m:f is fixed, m:f is buggy"
-
-
 def test_edits_of_one_toggle_may_be_in_several_modules() -> None:
     one, other = ToggleEdit(*PAIR), ToggleEdit("use(width, topk)", "use(width)", "n:K.g")
     asked = toggle(ToggleVariant(">=0", (one, other), "m:f"))
@@ -192,6 +165,8 @@ def test_edits_of_one_toggle_may_be_in_several_modules() -> None:
     disagree = stale(asked, {"m": FIXED, "n": text.format("")})
     assert disagree.problem == "its edits disagree: m:f is fixed, n:K.g is buggy"
     assert stale(asked, {"m": FIXED}).problem == "there is no module n"
+    text = "def f():\n    width = rows * topk\n    use(width)\n"
+    assert stale(SEVERAL, {"m": text}).problem == "its edits disagree: m:f is fixed, m:f is buggy"
 
 
 @pytest.mark.parametrize(
@@ -208,13 +183,10 @@ def test_an_unversioned_checkout_takes_the_matching_variant(text: str, wanted: S
     assert state(RANGED, text, None) is wanted
 
 
-def test_a_checkout_takes_the_newest_of_two_variants_that_fit() -> None:
+def test_an_unversioned_checkout_prefers_the_newest_variant() -> None:
     text = "def f():\n    width = rows\n    new(rows, topk)\n"
     finding = find_toggle_status(RANGED, Memory({"m": text}, None))
     assert (finding.state, finding.variant) == (State.FIXED, RANGED.variants[1])
-
-
-def test_a_checkout_explains_a_stale_toggle_by_its_newest_variant() -> None:
     finding = stale(RANGED, {"m": "def f():\n    new(rows, topk, 1)\n"}, None)
     assert finding.variant == RANGED.variants[1]
     assert "+new(rows, topk, 1)" in finding.nearest

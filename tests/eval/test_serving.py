@@ -149,7 +149,7 @@ def test_what_a_server_takes_behind_its_port_is_nobody_elses(monkeypatch: Patch)
 def test_a_port_of_ones_own_is_refused(tmp_path: Path, word: str) -> None:
     [before] = ports.reserve_ports()
     before.close()
-    with pytest.raises(UnfixError, match="not a server's to choose"):
+    with pytest.raises(UnfixError, match="cannot be set: each server gets a free port"):
         SglangServer(ServerSetup(PYTHON, (word, "1"), module=MODULE), tmp_path / "server")
     [after] = ports.reserve_ports()
     after.close()
