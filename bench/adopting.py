@@ -32,6 +32,7 @@ from harness.fixes.registry import toggle_catalogue
 from harness.fixes.registry.schema import Toggle, ToggleEdit
 from harness.releases import managed_releases
 from harness.releases.source_trees import SourceTree
+from harness.store.record_files import read_record_text
 
 
 @dataclass(frozen=True)
@@ -123,7 +124,9 @@ def main() -> None:
         print(f"{toggle.id:32} {held:12} {trip}", flush=True)
     if arguments.record and arguments.names and arguments.record.exists():
         asked = {one.toggle for one in outcomes}
-        before = [Outcome(**one) for one in json.loads(arguments.record.read_text())["toggles"]]
+        before = [
+            Outcome(**one) for one in json.loads(read_record_text(arguments.record))["toggles"]
+        ]
         known_ids = {toggle.id for toggle in known_toggles}
         left = [one for one in before if one.toggle in known_ids - asked]
         outcomes = sorted([*outcomes, *left], key=lambda one: one.toggle)

@@ -22,6 +22,7 @@ import triton.language as tl
 
 from bench.recording import record
 from harness import checking
+from harness.store.record_files import read_record_text
 
 FLOATS = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 EIGHTS = {"fp8e4nv": torch.float8_e4m3fn, "fp8e5": torch.float8_e5m2}
@@ -221,7 +222,7 @@ def main() -> int:
     refused = {name: text for name, text in now.items() if text.startswith("refused")}
     print(f"{len(now)} questions, {len(refused)} refused by the checker: {refused}")
     if options.against:
-        told = differences(json.loads(options.against.read_text())["answers"], now)
+        told = differences(json.loads(read_record_text(options.against))["answers"], now)
         print("\n".join(told) or "the same")
         return bool(told)
     return 0

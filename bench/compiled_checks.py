@@ -10,6 +10,7 @@ is captured in a graph, so that what is timed is the kernel and not its launch.
 
 from __future__ import annotations
 
+import argparse
 import math
 import sys
 import time
@@ -116,7 +117,9 @@ def mean(ratios: list[float]) -> float:
 
 
 def main() -> None:
-    if sys.argv[1:] == ["release"]:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("kernels", nargs="?", choices=("own", "release"), default="own")
+    if parser.parse_args().kernels == "release":
         import release_kernels
 
         chosen = release_kernels.cases()

@@ -143,7 +143,7 @@ def domains() -> dict[str, Callable[[random.Random], dict[str, Any]]]:
     def far_keys(chance: random.Random) -> dict[str, Any]:
         keys = some_keys()(chance)
         kind = chance.choice((torch.int32, torch.int64))
-        return {"keys": keys, "kind": kind, "data": Order(chance, len(keys.places))}
+        return {"keys": keys, "kind": kind, "data": Order(chance, len(keys.locations))}
 
     return {
         "test_a_graph_row_of_flashinfer_holds_what_the_last_step_writes": batch(longest=2000),

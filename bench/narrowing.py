@@ -25,7 +25,6 @@ import argparse
 import ast
 import collections
 import gc
-import gzip
 import json
 import os
 import pickle
@@ -332,8 +331,9 @@ def _wraps(read: tuple[Any, Any], lines: set[tuple[str, int]]) -> bool:
 
 def _recorded(arguments: argparse.Namespace) -> Thresholds:
     """From which load on each line wraps; its file where the release lies here."""
-    content = arguments.audit.read_bytes()
-    data = json.loads(gzip.decompress(content) if arguments.audit.suffix == ".gz" else content)
+    from harness.store.record_files import read_record_text
+
+    data = json.loads(read_record_text(arguments.audit))
     return {
         (str(arguments.place / "sglang" / one["file"].partition("/sglang/")[2]), one["line"]):
         one["threshold"]

@@ -9,6 +9,7 @@ from typing import Any
 
 from harness.cli import run_output
 from harness.core import machine
+from harness.store.record_files import write_record
 
 
 def record(
@@ -23,4 +24,4 @@ def record(
     if say:
         print(text)
     if file is not None:
-        run_output.save_text(file, run_output.hide_local_paths(text) + "\n")
+        write_record(file, run_output.hide_local_paths(text) + "\n")

@@ -1,6 +1,6 @@
 """Twenty evaluations in which nothing is wrong: how many comparisons say that something is?
 
-    python -m bench.repeats --release 0.5.18 --record bench/recorded/repeats-cpu.json
+    python -m bench.repeats --release 0.5.18 --record bench/recorded/repeats-cpu.json.xz
     python -m bench.repeats --first 21 --repeats 1 --record FILE --onto     # one more seed
 
 Runs the `cpu` matrix without its faults, once for each seed, and counts the verdicts. Each seed
@@ -26,6 +26,7 @@ from harness.runs.eval.evaluation_servers import ServingSettings
 from harness.runs.eval.matrix_file import EvaluationMatrix
 from harness.runs.eval.runner import EvaluationRunner, begin_evaluation
 from harness.store.eval.values import Evaluation
+from harness.store.record_files import read_record_text, write_record
 
 ROOT = Path(__file__).resolve().parent.parent
 MATRIX = ROOT / "suites" / "accuracy" / "matrices" / "cpu.yaml"
@@ -107,7 +108,7 @@ def main() -> int:
         "seconds": round(time.time() - began),
         "repeats": found,
     }
-    runs = json.loads(given.record.read_text())["runs"] if given.onto else []
+    runs = json.loads(read_record_text(given.record))["runs"] if given.onto else []
     runs.append(run)
     every = [one for run in runs for one in run["repeats"]]
     whole = [one for one in every if one["counts"]]
@@ -120,7 +121,7 @@ def main() -> int:
         "runs": runs,
     }
     if given.record:
-        given.record.write_text(json.dumps(said, indent=1) + "\n")
+        write_record(given.record, json.dumps(said, indent=1) + "\n")
     print(
         f"{said['flagged']} of {said['comparisons']} comparisons flagged in {len(whole)} repeats; "
         f"{said['out of memory']} not counted: the machine was out of memory"

@@ -31,6 +31,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from harness.cli import gpu_checks
 from harness.core import machine, paths
 from harness.core.errors import NotReadyError
+from harness.store.record_files import write_record
 from harness.workers.servers.server import (
     DEFAULT_ENVIRONMENT,
     ServerFailed,
@@ -215,7 +216,7 @@ def main(given: Sequence[str] | None = None) -> int:
                 if arguments.record:  # after each: what comes next may not come to an end
                     text = json.dumps(result, indent=1).replace(str(paths.project_folder()), ".")
                     arguments.record.parent.mkdir(parents=True, exist_ok=True)
-                    arguments.record.write_text(text.replace(folder, "/tmp") + "\n")
+                    write_record(arguments.record, text.replace(folder, "/tmp") + "\n")
     return 0
 
 

@@ -2,10 +2,10 @@
 
     python bench/searches.py [--release R] [--plain N] [--record FILE]
 
-Every toggle that is fixed on the release is searched for among all of them, by a guard that
-`bench/recorded/prove-cpu.json` says is proven for it: is it found, and in how many runs? Then, for
-some of them chosen by a seed, the same search as a user starts it, once by the guard's name and
-once as `python -m pytest GUARD`, which imports SGLang anew for each run.
+Searches for every toggle that is fixed on the release among all of them, by a guard that proves it
+in `bench/recorded/proofs/cpu.json.xz`, and counts the runs. Then repeats the same search as a user
+starts it for a seeded sample: once by the guard's name, and once as `python -m pytest GUARD`, which
+imports SGLang for each run.
 """
 
 from __future__ import annotations
@@ -33,13 +33,14 @@ from harness.runs.bisect.search_driver import SearchDriver
 from harness.runs.bisect.toggle_candidates import select_candidates
 from harness.runs.bisect.trial_runner import VersionUnderTest
 from harness.store.bisect.values import BisectSearch
+from harness.store.record_files import read_record_text
 
-PROVEN = paths.project_folder() / "bench" / "recorded" / "prove-cpu.json"
+PROVEN = paths.project_folder() / "bench" / "recorded" / "proofs" / "cpu.json.xz"
 
 
 def guards_of(release: str) -> dict[str, tuple[str, list[str]]]:
     """A guard for each toggle, and all that it guards: rather one that guards nothing else."""
-    cells = json.loads(PROVEN.read_text())["cells"]
+    cells = json.loads(read_record_text(PROVEN))["cells"]
     proven = [c for c in cells if c["release"] == release and c["verdict"] == "proven"]
     guarded: dict[str, list[str]] = {}
     for cell in proven:

@@ -19,6 +19,7 @@ from harness.fixes.registry import toggle_catalogue
 from harness.releases import managed_releases
 from harness.store.bisect.values import BisectSearch
 from harness.store.prove.values import ProveRun
+from harness.store.record_files import read_record_text
 
 sys.path.append(str(paths.project_folder()))
 from reports.bisect import terminal
@@ -35,11 +36,11 @@ def main() -> None:
     console = terminal_svg.make_recording_console(124)
     drift.print_drift(survey_drift(toggles, trees), console)
     terminal_svg.save_svg(console, HERE / "drift.svg")
-    proof = (RECORDED / "prove-cpu.json").read_bytes()
+    proof = read_record_text(RECORDED / "proofs" / "cpu.json.xz")
     console = terminal_svg.make_recording_console(124)
     prove_terminal.print_run(msgspec.json.decode(proof, type=ProveRun), console)
     terminal_svg.save_svg(console, HERE / "prove.svg")
-    search = (RECORDED / "bisect-27338.json").read_bytes()
+    search = read_record_text(RECORDED / "bisect-27338.json.xz")
     console = terminal_svg.make_recording_console(112)
     terminal.print_run(msgspec.json.decode(search, type=BisectSearch), console)
     terminal_svg.save_svg(console, HERE / "bisect.svg")

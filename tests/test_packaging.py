@@ -92,7 +92,7 @@ def test_the_wheel_is_for_any_machine(wheel: Path) -> None:
     assert wheel.name == f"unfix-{__version__}-py3-none-any.whl"
 
 
-@pytest.mark.parametrize("folder", ["toggles", "suites", "fixtures"])
+@pytest.mark.parametrize("folder", ["toggles", "suites", "fixtures", "bench/recorded/proofs"])
 def test_the_wheel_carries_the_projects_data(files: set[str], tree: Path, folder: str) -> None:
     carried = f"harness/carried/{folder}/"
     held = {name.removeprefix(carried) for name in files if name.startswith(carried)}

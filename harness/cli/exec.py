@@ -27,6 +27,7 @@ from harness.patching import attestation, bootstrap, planner
 from harness.patching.child_environment import ChildEnvironment
 from harness.releases import managed_releases, provisioning
 from harness.releases.source_trees import SourceTree
+from harness.store.record_files import write_record
 
 MAX_OUTPUT_LINES = 60
 
@@ -116,7 +117,7 @@ def run_command(arguments: argparse.Namespace) -> int:
             "processes": [_attestation_to_json(one) for one in attestations],
         }
         text = json.dumps(record, indent=1)
-        run_output.save_text(request.record, run_output.hide_local_paths(text) + "\n")
+        write_record(request.record, run_output.hide_local_paths(text) + "\n")
     if checked is not None:
         code = gpu_checks.print_summary(checked, code, request.json and not (revert or enable))
     if revert or enable:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import gzip
 import json
 import os
 import sys
@@ -15,6 +14,7 @@ from harness.cli import options
 from harness.cli.run_kinds import RunKind
 from harness.core import paths
 from harness.core.errors import UnfixError
+from harness.store.record_files import write_record
 
 
 def add_arguments(parser: argparse.ArgumentParser, junit: bool = True) -> None:
@@ -84,13 +84,12 @@ def write_outputs(
         save_text(arguments.markdown, text)
     if arguments.record:
         text = json.dumps(_round_numbers(data), indent=1, ensure_ascii=False)
-        save_text(arguments.record, hide_local_paths(text) + "\n")
+        write_record(arguments.record, hide_local_paths(text) + "\n")
 
 
 def save_text(file: Path, text: str) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
-    data = text.encode(errors="backslashreplace")
-    file.write_bytes(gzip.compress(data, mtime=0) if file.suffix == ".gz" else data)
+    file.write_bytes(text.encode(errors="backslashreplace"))
 
 
 def _round_numbers(value: Any) -> Any:

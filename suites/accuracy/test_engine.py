@@ -22,7 +22,7 @@ from fixtures import accuracy
 from harness.core import device
 from harness.guards import skip_not_applicable
 
-pytestmark = pytest.mark.before_forks(ready=accuracy.prepare)
+pytestmark = pytest.mark.before_forks(ready=accuracy.prepare_servers)
 
 NATIVE = ("--attention-backend", "torch_native")
 TRITON = ("--attention-backend", "triton")

@@ -74,7 +74,7 @@ def test_a_longer_prefix_lengthens_every_look(prefill: adapter.DealtPrefill, lon
         before, after = (adapter.run_attention(one, check.device) for one in both)
     for operator in OPERATORS:
         wanted = [
-            dataclasses.replace(look, keys=look.key_count + longer * (look.request == 0))
+            dataclasses.replace(look, key_count=look.key_count + longer * (look.request == 0))
             for look in before.list_queries(operator)
         ]
         got = after.list_queries(operator)

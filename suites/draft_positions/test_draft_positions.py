@@ -35,7 +35,7 @@ def test_each_token_is_read_at_its_own_place(draft: EagleDraft) -> None:
 
 
 @pytest.mark.guards("25015")
-@given(draft=adapter.drafts(ways=("chain", "kernel")))
+@given(draft=adapter.drafts(modes=("chain", "kernel")))
 def test_a_chain_is_the_model_asked_one_token_at_a_time(draft: EagleDraft) -> None:
     with checking.checked() as check:
         drafted = adapter.run_draft(draft, check.device)
@@ -43,7 +43,7 @@ def test_a_chain_is_the_model_asked_one_token_at_a_time(draft: EagleDraft) -> No
 
 
 @pytest.mark.guards("25015")
-@given(draft=adapter.drafts(ways=("chain", "kernel", "tree")))
+@given(draft=adapter.drafts(modes=("chain", "kernel", "tree")))
 def test_each_run_of_a_graph_reads_at_the_places_of_its_buffers(draft: EagleDraft) -> None:
     assume(draft.is_unambiguous)
     with checking.checked() as check:
@@ -52,7 +52,7 @@ def test_each_run_of_a_graph_reads_at_the_places_of_its_buffers(draft: EagleDraf
     assert forwards == draft.forwards * draft_graph.RUN_COUNT
 
 
-@given(draft=adapter.drafts(ways=("chain", "kernel", "tree")))
+@given(draft=adapter.drafts(modes=("chain", "kernel", "tree")))
 def test_drafting_together_is_drafting_each_alone(draft: EagleDraft) -> None:
     with checking.checked() as check:
         together = adapter.run_draft(draft, check.device)

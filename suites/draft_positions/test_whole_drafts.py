@@ -107,7 +107,7 @@ def _idle_ranks_are_apart() -> None:
 
 
 @pytest.mark.usefixtures("_idle_ranks_are_apart")
-@given(draft=adapter.drafts(ways=("tree", "chain", "kernel")))
+@given(draft=adapter.drafts(modes=("tree", "chain", "kernel")))
 def test_an_idle_rank_makes_every_forward(draft: EagleDraft) -> None:
     with checking.checked() as check:
         forwards = adapter.run_idle_draft(draft, check.device)

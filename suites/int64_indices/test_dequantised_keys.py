@@ -61,7 +61,7 @@ def test_a_key_is_found_however_many_bytes_lie_before_it(
 
 
 @pytest.mark.guards("25418-dequant-int64")
-@given(keys=adapter.keys(most=2))
+@given(keys=adapter.keys(max_count=2))
 def test_where_a_key_lies_changes_nothing_of_what_it_is(keys: adapter.QuantisedKeys) -> None:
     near = adapter.move_to_front(keys)
     order = list(range(len(keys.locations)))
@@ -80,7 +80,11 @@ def test_every_code_and_every_scale() -> None:
             adapter.assert_is_key(row, *keys.make_key_bytes(number))
 
 
-@given(keys=adapter.keys(st.just(0), most=2), before=st.integers(0, 2), after=st.integers(0, 2))
+@given(
+    keys=adapter.keys(st.just(0), max_count=2),
+    before=st.integers(0, 2),
+    after=st.integers(0, 2),
+)
 def test_the_rest_of_a_larger_workspace_stays_as_it_was(
     keys: adapter.QuantisedKeys, before: int, after: int
 ) -> None:

@@ -35,7 +35,7 @@ def _the_kernels_are_here() -> None:
     raises=AssertionError,
     reason="upstream: dequantised rows are found in 32 bits, from 0.5.13 to 0.5.18",
 )
-@given(row=ROWS, keys=adapter.keys(st.just(0), most=1))
+@given(row=ROWS, keys=adapter.keys(st.just(0), max_count=1))
 def test_a_dequantised_row_is_written_where_it_belongs(
     row: int, keys: adapter.QuantisedKeys
 ) -> None:
@@ -51,7 +51,7 @@ def test_a_dequantised_row_is_written_where_it_belongs(
     raises=AssertionError,
     reason="the gather of keys as fp8 finds its rows in 32 bits in every release up to 0.5.23",
 )
-@given(row=ROWS, keys=adapter.keys(st.just(0), most=1))
+@given(row=ROWS, keys=adapter.keys(st.just(0), max_count=1))
 def test_a_row_gathered_as_fp8_is_written_where_it_belongs(
     row: int, keys: adapter.QuantisedKeys
 ) -> None:

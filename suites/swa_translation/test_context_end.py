@@ -25,7 +25,7 @@ from harness import checking
     raises=AssertionError,
     reason="upstream: a graph's row is no longer than the longest context, from 0.5.9 to 0.5.15",
 )
-@given(batch=hybrid_pools.batches(most=2), data=st.data())
+@given(batch=hybrid_pools.batches(max_requests=2), data=st.data())
 def test_a_graphs_row_holds_the_drafts_past_the_longest_context(
     batch: hybrid_pools.VerifyBatch, data: st.DataObject
 ) -> None:

@@ -49,7 +49,7 @@ def test_metadata_made_on_the_spot_names_slots_of_the_sliding_pool(
 
 
 @pytest.mark.guards("24617")
-@given(batch=hybrid_pools.batches(most=2), empty=st.integers(0, 1), data=st.data())
+@given(batch=hybrid_pools.batches(max_requests=2), empty=st.integers(0, 1), data=st.data())
 def test_a_replayed_graph_names_slots_of_the_sliding_pool(
     batch: hybrid_pools.VerifyBatch, empty: int, data: st.DataObject
 ) -> None:
@@ -67,7 +67,7 @@ def test_a_replayed_graph_names_slots_of_the_sliding_pool(
 
 
 @pytest.mark.guards("24617")
-@given(batch=hybrid_pools.batches(most=2), graph=st.booleans())
+@given(batch=hybrid_pools.batches(max_requests=2), graph=st.booleans())
 def test_both_kinds_of_layer_find_the_keys_of_the_same_tokens(
     batch: hybrid_pools.VerifyBatch, graph: bool
 ) -> None:
@@ -95,7 +95,7 @@ def test_both_kinds_of_layer_find_the_keys_of_the_same_tokens(
             )
 
 
-@given(batch=hybrid_pools.batches(fewest=2), data=st.data())
+@given(batch=hybrid_pools.batches(min_requests=2), data=st.data())
 def test_a_requests_rows_are_its_own_whoever_else_is_there(
     batch: hybrid_pools.VerifyBatch, data: st.DataObject
 ) -> None:

@@ -26,7 +26,7 @@ ON_H200 = f"{CONFIRMED} on an NVIDIA H200"
 
 @pytest.fixture
 def record(small: ReleaseAudit, release: Path, tmp_path: Path) -> Path:
-    file = tmp_path / "record.json.gz"
+    file = tmp_path / "record.json.xz"
     main(["audit", "--from", str(release), "-j", "1", "--record", str(file), "--json"])
     return file
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import gzip
 import json
+import lzma
 from pathlib import Path
 
 import pytest
@@ -17,6 +17,7 @@ from harness.runs.eval.evaluation_comparer import read_recorded_evaluation, reju
 from harness.runs.eval.matrix_file import EvaluationMatrix
 from harness.store.eval.values import ComparisonVerdict as Verdict
 from harness.store.eval.values import Evaluation, ItemAnswer, ServedConfiguration
+from harness.store.record_files import write_record
 
 
 def answered(name: str, right: list[bool], text: str = "x") -> ServedConfiguration:
@@ -28,12 +29,12 @@ def answered(name: str, right: list[bool], text: str = "x") -> ServedConfigurati
 def kept(evaluation: Evaluation, file: Path) -> Path:
     from harness.cli.run_kinds import EVAL
 
-    text = json.dumps(EVAL.to_json(evaluation)).encode()
-    file.write_bytes(gzip.compress(text) if file.suffix == ".gz" else text)
+    text = json.dumps(EVAL.to_json(evaluation))
+    write_record(file, text)
     return file
 
 
-@pytest.mark.parametrize("name", ["record.json", "record.json.gz"])
+@pytest.mark.parametrize("name", ["record.json", "record.json.xz"])
 def test_a_record_is_judged_as_the_run_was(fakes: Fakes, tmp_path: Path, name: str) -> None:
     one, other = fake("base"), fake("worse", "base", wrong=[4, 1])
     ran = fakes.run(one, other, items=200)
@@ -88,8 +89,8 @@ def test_a_record_of_another_matrix_is_refused(fakes: Fakes, tmp_path: Path) -> 
         ("text.json", b"no JSON"),
         ("other.json", b'{"runs": []}'),
         ("list.json", b"[]"),
-        ("short.json.gz", gzip.compress(b'{"a": 1}', mtime=0)[:-9]),
-        ("plain.json.gz", b'{"a": 1}'),
+        ("short.json.xz", lzma.compress(b'{"a": 1}')[:-9]),
+        ("plain.json.xz", b'{"a": 1}'),
     ],
 )
 def test_an_invalid_record_is_refused(tmp_path: Path, name: str, data: bytes | None) -> None:
@@ -104,7 +105,7 @@ def test_recorded_results_are_green_when_judged_again(capsys: Output, tmp_path: 
         ("h200", "61 same, 18 equal, 2 of 2 faults caught"),
         ("h200-deepseek-v4", "2 near-tie, 0 of 0 faults caught"),
     ):
-        record = f"bench/recorded/eval-{name}.json.gz"
+        record = f"bench/recorded/eval-{name}.json.xz"
         page = str(tmp_path / "page.html")
         assert main.main(["eval", name, "--judge-again", record, "--html", page]) == 0
         assert words in capsys.readouterr().out

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from harness.store.prove import recorded_proofs
+from harness.store.record_files import write_record
 
 KNOWN = ["0.5.9", "0.5.10", "0.5.11", "0.5.12"]
 GPU = {"gpu": "NVIDIA H200, 580.1"}
@@ -30,7 +31,7 @@ def keep(
             for cell in cells
         ],
     }
-    (folder / f"prove-{name}.json").write_text(json.dumps(run))
+    write_record(folder / f"{name}.json.xz", json.dumps(run))
 
 
 def told(folder: Path) -> dict[str, list[str]]:
@@ -42,7 +43,7 @@ def test_each_machine_is_named_with_its_releases_and_the_date(tmp_path: Path) ->
     cells = [(release, "cpu", "one", "proven") for release in ("0.5.12", "0.5.9", "0.5.10")]
     keep(tmp_path, "cpu", "2026-11-21T20:00:00", cells)
     keep(tmp_path, "gpu", "2026-11-22T20:00:00", [("0.5.10", "cuda", "one", "proven")])
-    (tmp_path / "prove-other.json").write_text('{"cells": 3}')
+    write_record(tmp_path / "other.json.xz", '{"cells": 3}')
     assert told(tmp_path) == {
         "one": ["CPU 0.5.9 to 0.5.10, 0.5.12 (2026-11-21)", "H200 0.5.10 (2026-11-22)"]
     }

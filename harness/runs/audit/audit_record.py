@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 from dataclasses import asdict
 from pathlib import Path
@@ -13,6 +12,7 @@ import msgspec
 from harness.core.errors import UnfixError
 from harness.runs.audit.findings import KernelAudit
 from harness.runs.audit.release_audit import ReleaseAudit
+from harness.store.record_files import read_record_text
 
 
 def audit_to_json(audit: ReleaseAudit) -> dict[str, Any]:
@@ -32,11 +32,8 @@ def audit_to_json(audit: ReleaseAudit) -> dict[str, Any]:
 
 def read_record(file: Path) -> ReleaseAudit:
     try:
-        content = file.read_bytes()
-        data = json.loads(gzip.decompress(content) if file.suffix == ".gz" else content)
+        data = json.loads(read_record_text(file))
         kernels = msgspec.convert(data["kernels"], tuple[KernelAudit, ...])
         return ReleaseAudit(data["release"], kernels, data["limits"], len(kernels), data["seconds"])
-    except OSError as error:
-        raise UnfixError(f"{file} cannot be read: {error.strerror or error}") from error
     except (ValueError, KeyError, TypeError) as error:
         raise UnfixError(f"{file} is no record that this `unfix audit --record` wrote") from error

@@ -5,7 +5,6 @@ It serves nothing: the answers are in the evaluation, just given by servers or r
 
 from __future__ import annotations
 
-import gzip
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -29,6 +28,7 @@ from harness.store.eval.values import (
     PlantedFault,
     ServedConfiguration,
 )
+from harness.store.record_files import read_record_text
 
 ReportProgress = Callable[[Evaluation, str], None]
 # The reason why a fault cannot be planted in a configuration; '' if it can.
@@ -202,14 +202,11 @@ class EvaluationComparer:
 def read_recorded_evaluation(file: Path) -> Evaluation:
     """The evaluation of a file that `--record` wrote."""
     try:
-        data = file.read_bytes()
-        values = json.loads(gzip.decompress(data) if file.suffix == ".gz" else data)
+        values = json.loads(read_record_text(file))
         for computed in ("green", "problems"):
             values.pop(computed, None)
         return msgspec.convert(values, Evaluation)
-    except OSError as error:
-        raise UnfixError(f"{file}: {error.strerror or error}") from error
-    except (ValueError, AttributeError, TypeError, EOFError) as error:
+    except (ValueError, AttributeError, TypeError) as error:
         raise UnfixError(f"{file} is no record of an evaluation: {error}") from error
 
 

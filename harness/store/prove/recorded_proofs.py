@@ -1,16 +1,21 @@
-"""Where each toggle was proven: on which device and releases, and when, as recorded runs say."""
+"""Where each toggle was proven, by the recorded runs: device, releases and date."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
 from harness.core import paths
+from harness.core.cache import DiskCache
+from harness.core.code_digest import compute_digest, digest_code
 from harness.store.prove.values import CellVerdict
+from harness.store.record_files import decompress_record
+
+_CODE_DIGEST = digest_code("store")
 
 
 @dataclass(frozen=True)
@@ -34,11 +39,11 @@ class RecordedProof:
         return f"{self.where} {', '.join(words)} ({self.when})"
 
 
-# What takes an earlier proof back; a run that could not tell says nothing of it.
+# Verdicts that withdraw an earlier proof; an inconclusive run does not.
 DISPROVING_VERDICTS = {CellVerdict.TOOTHLESS, CellVerdict.UNREACHED, CellVerdict.STALE}
 
 
-# What of a record is looked at; `list` reads all of them each time.
+# The fields of a record that a proof needs.
 class _RecordedCell(msgspec.Struct):
     release: str
     device: str
@@ -59,13 +64,34 @@ class _RecordedRun(msgspec.Struct):
     cells: list[_RecordedCell] = []
 
 
+def proofs_folder() -> Path:
+    """The records of proofs, which the wheel carries."""
+    return paths.project_folder() / "bench" / "recorded" / "proofs"
+
+
 def load_proofs(known: Sequence[str], folder: Path | None = None) -> dict[str, list[RecordedProof]]:
-    """By toggle; releases in the order of those that are known. Later records are believed."""
-    place = folder or paths.project_folder() / "bench" / "recorded"
+    """By toggle; releases in the order of those that are known. Later records are believed.
+
+    Decompressing and decoding seven megabytes costs 70 ms, so the result is cached by the bytes.
+    """
+    files = sorted((folder or proofs_folder()).glob("*.json.xz"))
+    contents = [file.read_bytes() for file in files]
+    cache: DiskCache[dict[str, list[RecordedProof]]]
+    cache = DiskCache("proofs", dict[str, list[RecordedProof]], _CODE_DIGEST)
+    key = compute_digest(*known, "", *contents)
+    proofs = cache.get(key)
+    if proofs is None:
+        texts = [decompress_record(file, data) for file, data in zip(files, contents, strict=True)]
+        proofs = cache.put(key, _summarize(known, texts))
+        cache.save()
+    return proofs
+
+
+def _summarize(known: Sequence[str], texts: Iterable[bytes]) -> dict[str, list[RecordedProof]]:
     runs = []
-    for file in place.glob("prove-*.json"):
+    for text in texts:
         with contextlib.suppress(msgspec.ValidationError):  # a record of something else
-            runs.append(msgspec.json.decode(file.read_bytes(), type=_RecordedRun))
+            runs.append(msgspec.json.decode(text, type=_RecordedRun))
     dates: dict[tuple[str, str], dict[str, str]] = {}  # by toggle and machine, of each release
     for run in sorted((run for run in runs if run.kind == "prove"), key=lambda run: run.started):
         names = {(on.release, on.device): _name_machine(on) for on in run.releases}

@@ -7,8 +7,9 @@ import json
 from typing import Any
 
 from harness.core import paths
+from harness.store.record_files import read_record_text
 
-RECORDED = paths.project_folder() / "bench" / "recorded" / "arithmetic-h200.json"
+RECORDED = paths.project_folder() / "bench" / "recorded" / "arithmetic-h200.json.xz"
 
 
 def load() -> Any:
@@ -23,7 +24,7 @@ def load() -> Any:
 
 def test_the_checker_computes_the_bits_that_the_gpu_did() -> None:
     bench = load()
-    recorded = json.loads(RECORDED.read_text())["answers"]
+    recorded = json.loads(read_record_text(RECORDED))["answers"]
     now = bench.answers("cpu")
     assert set(now) == set(recorded)
     assert bench.differences(recorded, now) == []
@@ -33,6 +34,6 @@ def test_the_checker_computes_the_bits_that_the_gpu_did() -> None:
 
 def test_a_wrong_bit_is_reported() -> None:
     bench = load()
-    recorded = json.loads(RECORDED.read_text())["answers"]
+    recorded = json.loads(read_record_text(RECORDED))["answers"]
     wrong = {**recorded, "add bf16": "ff" + recorded["add bf16"][2:]}
     assert bench.differences(recorded, wrong)[0].startswith("add bf16: 1 of 256, first at 0")

@@ -1,0 +1,37 @@
+"""Records: runs as JSON that `--record` keeps, compressed where the file's name ends in `.xz`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from harness.core.errors import UnfixError
+from harness.core.files import write_atomically
+
+
+def write_record(file: Path, text: str) -> None:
+    data = text.encode(errors="backslashreplace")
+    if file.suffix == ".xz":
+        import lzma
+
+        data = lzma.compress(data, preset=9 | lzma.PRESET_EXTREME)
+    write_atomically(file, data)
+
+
+def read_record_text(file: Path) -> bytes:
+    """The JSON of a record; UnfixError names a file that cannot be read."""
+    try:
+        data = file.read_bytes()
+    except OSError as error:
+        raise UnfixError(f"{file} cannot be read: {error.strerror or error}") from error
+    return decompress_record(file, data)
+
+
+def decompress_record(file: Path, data: bytes) -> bytes:
+    if file.suffix != ".xz":
+        return data
+    import lzma
+
+    try:
+        return lzma.decompress(data)
+    except lzma.LZMAError as error:
+        raise UnfixError(f"{file} is damaged or not compressed by xz: {error}") from error
