@@ -136,7 +136,7 @@ def main() -> None:
             now, begun = timed(launch)
             launcher.stop()
             assert not list(checked_launches.PROCESS_REPORTS.read_new_reports()), name
-            refused = [found.refusal for found in launcher.tally.values() if found.refusal]
+            refused = [each.refused for each in launcher.summaries.values() if each.refused]
             assert not refused, (name, refused)
             took[checks].append(now / plain)
             compiled[checks].append(begun / first)

@@ -16,13 +16,13 @@ from fixture_types import Output, Patch
 
 from harness.cli import gpu_checks
 from harness.kernels import watch
+from harness.kernels.gpu import KernelSummary
 from harness.kernels.watch import activation
 from harness.kernels.watch.gpu_libraries import LoadedGpuLibraries, has_gpu_code
 from harness.kernels.watch.report_files import (
     CHECKS_VARIABLE,
     FOLDER_VARIABLE,
     KernelReport,
-    KernelSummary,
     ReportWriter,
     read_reports,
 )

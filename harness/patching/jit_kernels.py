@@ -195,6 +195,25 @@ def rebuild_attributes(kernel: Any, function: FunctionType) -> dict[str, Any]:
     return attributes
 
 
+def copy_with_signature(
+    kernel: Any,
+    signature: inspect.Signature,
+    source: str,
+    unspecialized: list[str],
+    unaligned: list[str],
+) -> Any:
+    """A kernel of the same code with another signature and the source that belongs to it."""
+    old = kernel.fn
+    function = FunctionType(old.__code__, old.__globals__, old.__name__, None, old.__closure__)
+    for name in ("__qualname__", "__module__", "__doc__"):
+        setattr(function, name, getattr(old, name))
+    function.__signature__ = signature  # type: ignore[attr-defined]
+    copy = make_similar_kernel(kernel, function, unspecialized, unaligned)
+    copy._unsafe_update_src(source)
+    copy.raw_src, copy.starting_line_number = kernel.raw_src, kernel.starting_line_number
+    return copy
+
+
 def make_similar_kernel(
     kernel: Any,
     function: FunctionType,

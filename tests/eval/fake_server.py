@@ -17,6 +17,7 @@ import zlib
 from pathlib import Path
 from typing import Any
 
+from harness.kernels.gpu import KernelSummary
 from harness.kernels.watch import report_files
 from harness.workers.servers.reference_server import BacklogHTTPServer, JsonRequestHandler
 
@@ -119,7 +120,7 @@ def leave_reports(folder: Path, be: dict[str, Any]) -> None:
     """What a server under check leaves: it launched so many kernels, and one of them did that."""
     left = report_files.ReportWriter(folder)
     if launches := be.get("launches"):
-        left.write_kernels({"scatter": report_files.KernelSummary(launches)})
+        left.write_kernels({"scatter": KernelSummary(launches)})
     if headline := be.get("reports"):
         place = ("bounds", "scatter", "a.py", 7, "", (0, 1, 2))
         left.write_report(report_files.KernelReport(*place, headline, (), 1, 0.5))

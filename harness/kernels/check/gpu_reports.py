@@ -15,27 +15,23 @@ from harness.kernels.check.violation_report import ViolationReport
 from harness.kernels.check.violations import OutOfBounds, Violation
 from harness.kernels.cpu.abi import ReportField, ViolationKind
 from harness.kernels.cpu.scratch_values import OperationSite
-from harness.kernels.gpu import (
-    assertions,
-    compiler_hooks,
-    race_checks,
-    report_buffer,
-    storage_registry,
-)
-from harness.kernels.gpu.access_rules import READ_VIOLATION, WRITE_VIOLATION
+from harness.kernels.gpu import compiler_hooks, report_buffer, storage_registry
 from harness.kernels.gpu.checked_launches import LaunchRecord
 from harness.kernels.gpu.empty_memory import EMPTY_STORAGES
 from harness.kernels.gpu.pointer_arguments import PointerArgument
 from harness.kernels.gpu.program_grid import unpack_grid_shape
+from harness.kernels.gpu.report_assembly import OVERFLOW_MASK, ReportBit
 from harness.kernels.gpu.shadow_memory import FLAG_BITS, PROGRAM_BITS
 from harness.kernels.gpu.storage_registry import STORAGE_REGISTRY
-from harness.kernels.gpu.uninitialized_reads import UNINITIALIZED_READ
 from harness.kernels.ir.graph import bits_of
 
 _VIOLATION_KINDS = {
-    **race_checks.RACE_FAULTS,
-    UNINITIALIZED_READ: ViolationKind.UNINITIALIZED_READ,
-    assertions.ASSERTION_FAILED: ViolationKind.ASSERTION,
+    ReportBit.WRITE_WRITE_RACE: ViolationKind.WRITE_WRITE_RACE,
+    ReportBit.ATOMIC_STORE_RACE: ViolationKind.ATOMIC_STORE_RACE,
+    ReportBit.READ_AFTER_WRITE: ViolationKind.READ_AFTER_WRITE,
+    ReportBit.WRITE_AFTER_READ: ViolationKind.WRITE_AFTER_READ,
+    ReportBit.UNINITIALIZED_READ: ViolationKind.UNINITIALIZED_READ,
+    ReportBit.ASSERTION_FAILED: ViolationKind.ASSERTION,
 }
 
 
@@ -51,7 +47,7 @@ def violation_from_record(
     numbers[ReportField.X], numbers[ReportField.Y], numbers[ReportField.Z] = record.program
     sites = compiler_hooks.load_sites(launched.compiled_kernel, "sites")
     spans = [_span_from_pointer(pointer, memory) for pointer in launched.pointers]
-    number = record.word & 0xFFFF
+    number = record.word & OVERFLOW_MASK
     kind = next((kind for bit, kind in _VIOLATION_KINDS.items() if record.word & bit), None)
     argument = sites[record.site].argument
     if kind is ViolationKind.UNINITIALIZED_READ and not _was_uninitialized(
@@ -83,13 +79,13 @@ def violation_from_record(
     )
     if kind is not None:
         return report.build_violation()  # type: ignore[return-value]
-    if record.word & (READ_VIOLATION | WRITE_VIOLATION):
+    if record.word & (ReportBit.FORBIDDEN_READ | ReportBit.FORBIDDEN_WRITE):
         return report.build_rule_violation_inside(
-            "write" if record.word & WRITE_VIOLATION else "read"
+            "write" if record.word & ReportBit.FORBIDDEN_WRITE else "read"
         )
     if not number:
         return report.to_first_outside().build_out_of_bounds()
-    site = compiler_hooks.load_sites(launched.compiled_kernel, "wraps")[number - 1]
+    site = compiler_hooks.load_sites(launched.compiled_kernel, "overflows")[number - 1]
     return report.build_overflow_at(site, *_recompute_overflow(site, *record.operands))
 
 

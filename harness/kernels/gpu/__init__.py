@@ -1,17 +1,21 @@
-"""Checks inside of the kernels that a GPU runs: a graph with them written in, and what they report.
+"""Checks inside the kernels that a GPU runs: a graph with checks written in, and their reports.
 
-`rewriting` turns a graph into one with checks, `accesses` puts bounds in front of each access,
-`races` and `unwritten` what their names say; `twins` follows wraps, `reaches` what pointers point
-into, `fences` what a program may touch, `assertions` what a kernel says itself; `reporting` is the
-part that is a GPU's own assembly. `launching` launches what `triton_side` has Triton compile, with
-`pointers` as they were given, and so what `inductor` would launch; `arena` knows where reports lie,
-`known` what memory there is, `born` what of it was made empty, `shadows` who touched it in a
-launch; `part` has a few programs of a grid believe that all of it was launched.
+Writing them in: `instrumentation` turns a graph into one with checks. `access_checks` puts bounds,
+overflow and access rules in front of each access (`access_rows`, `access_rules`), `race_checks`
+and `uninitialized_reads` what their names say; `overflow_tracking` and `pointer_bounds` follow
+integers and pointers, `control_flow` carries both through loops and branches; `report_emission`
+and `report_assembly` write the reports.
+
+Launching: `checked_launches` launches what `compiler_hooks` has Triton compile, `inductor` turns
+TorchInductor's launches into Triton's. `report_buffer` holds reports, `shadow_memory` who accessed
+an element, `storage_registry` and `empty_memory` which storages there are.
+
+This module loads next to nothing: a checked process imports it before its program runs.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -19,39 +23,47 @@ if TYPE_CHECKING:
 
 DEFAULT_CHECKS = ("bounds", "wraps")
 ALL_CHECKS = (*DEFAULT_CHECKS, "unwritten", "races")
-LINE_CHECK = (
-    "line"  # with wraps: those of one line alone count, whose number each launch hands over
+RULES_CHECK = "rules"  # each launch passes a table of access rules
+LINE_CHECK = "line"  # overflow counts at one source line alone, which each launch passes
+SUBGRID_CHECK = "subgrid"  # each launch passes which programs of a larger grid it runs
+SUBGRID_PARAMETERS = tuple(
+    f"{name}{axis}" for name in ("first_program", "grid_side") for axis in range(3)
 )
-SUBGRID_CHECK = "part"  # of a grid: each launch hands over which programs its own stand for
-SUBGRID_PARAMETERS = tuple(f"{what}{axis}" for what in ("first", "side") for axis in range(3))
 
 
 @dataclass(frozen=True, slots=True)
 class InstrumentationRequest:
-    """What a kernel is to be compiled with."""
+    """The checks to compile a kernel with."""
 
-    pointer_count: int  # how many it is given
+    pointer_count: int
     checks: tuple[str, ...]
-    overlapping_pointers: tuple[
-        tuple[int, int], ...
-    ] = ()  # pairs of these that reach into the same memory
-    specialization: Specialization | None = None  # how some of its constants become parameters
+    overlapping_pointers: tuple[tuple[int, int], ...] = ()  # pairs that share memory
+    specialization: Specialization | None = None  # how some constants become parameters
 
     @property
     def leading_parameters(self) -> tuple[str, ...]:
         """The parameters in front of the pointers' extents."""
-        fences = ("fences",) if "fences" in self.checks else ()
-        races = ("turn", "shadow") if "races" in self.checks else ()
+        rules = ("rules",) if RULES_CHECK in self.checks else ()
+        races = ("launch_number_address", "shadow") if "races" in self.checks else ()
         line = (LINE_CHECK,) if LINE_CHECK in self.checks else ()
-        part = SUBGRID_PARAMETERS if SUBGRID_CHECK in self.checks else ()
-        return ("report", "launch", *fences, *races, *line, *part)
+        subgrid = SUBGRID_PARAMETERS if SUBGRID_CHECK in self.checks else ()
+        return ("report", "launch", *rules, *races, *line, *subgrid)
 
     @property
     def symbolic_parameters(self) -> tuple[SymbolicParameter, ...]:
-        """The parameters for constants, behind the extents."""
+        """The parameters in place of constants, behind the extents."""
         return self.specialization.symbolic_parameters if self.specialization is not None else ()
 
     @property
     def leading_parameter_count(self) -> int:
-        """How many parameters stand before the first number's."""
+        """The number of parameters in front of those for constants."""
         return len(self.leading_parameters) + self.pointer_count
+
+
+@dataclass(slots=True)
+class KernelSummary:
+    """How often a kernel was launched, and why it ran unchecked, if it did."""
+
+    launches: int = 0
+    refused: str = ""
+    unchecked: dict[str, int] = field(default_factory=dict)  # accesses, by the reason

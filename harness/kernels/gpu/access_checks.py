@@ -1,34 +1,35 @@
-"""An access with its checks: bounds, wraps, fences.
+"""An access with its checks in front: bounds, integer overflow, access rules.
 
-What is outside of its tensor, or of a fence, is told and taken out; its report stands apart from
-its mask, so that Triton can pipeline the access as before.
+Invariant: a lane that a check finds wrong is reported and masked off, so that the kernel touches
+no foreign memory; all other lanes do what they did. The report is emitted outside the masked
+block; otherwise the pipeliner would hoist it into iterations that never run, and Triton could not
+pipeline the access as before. Example: `tl.store(out + at, 1, mask=at < n)` with 8 lanes, n = 8
+and 6 elements becomes: compute where at + 1 > 6; report that; store with `(at < n) & ~outside`.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 
-from harness.kernels.cpu.scratch_values import OperationSite
 from harness.kernels.gpu.access_rows import AccessRows
 from harness.kernels.gpu.access_rules import AccessRuleChecks
+from harness.kernels.gpu.accesses import (
+    ACCESS_OPERATIONS,
+    get_element_bytes,
+    get_mask,
+    get_verb,
+    replace_mask,
+)
 from harness.kernels.gpu.axis_contiguity import AxisContiguity
 from harness.kernels.gpu.graph_builder import NE, GraphBuilder
 from harness.kernels.gpu.overflow_tracking import OverflowState, OverflowTracker
 from harness.kernels.gpu.pointer_bounds import PointerBounds, PointerBoundsTracker
-from harness.kernels.gpu.report_emission import ReportEmitter, SiteReport
+from harness.kernels.gpu.report_assembly import ReportBit
+from harness.kernels.gpu.report_emission import ReportEmitter
 from harness.kernels.ir.graph import IROperation, IRValue, ValueType
 
-OUT_OF_BOUNDS = -(1 << 31)  # the bit of a report's word that is no wrap's number
-# What each access does, and which of its operands is the mask.
-ACCESS_OPERATIONS = {
-    "tt.load": ("read", 1),
-    "tt.store": ("write", 2),
-    "tt.atomic_rmw": ("update", 2),
-    "tt.atomic_cas": ("update", None),
-}
-_VECTOR_BYTES = 16  # bytes that one instruction moves
+_VECTOR_BYTES = 16  # that one instruction moves
 
 
 class AccessChecks:
@@ -41,91 +42,75 @@ class AccessChecks:
         overflows: OverflowTracker,
         bounds_tracker: PointerBoundsTracker,
         rule_checks: AccessRuleChecks | None,
-        pointer_numbers: dict[int, int],
-        sites: list[OperationSite],
         check_bounds: bool,
         report_bounds: bool,
     ) -> None:
-        """`places`: by parameter, the number of a pointer; `sites`: what is told of, in order.
-
-        `tells`: what is outside is told as well as taken out.
-        """
+        """`report_bounds`: whether a lane out of bounds is reported, or only masked off."""
         self._code, self._emitter, self._rows, self._contiguity = code, emitter, rows, contiguity
-        self._overflows, self._bounds_tracker, self._rule_checks = (
-            overflows,
-            bounds_tracker,
-            rule_checks,
-        )
-        self._pointer_numbers, self._check_bounds, self._report_bounds = (
-            pointer_numbers,
-            check_bounds,
-            report_bounds,
-        )
-        self._sites = sites
-        self.unchecked_accesses: Counter[str] = Counter()
+        self._overflows, self._bounds_tracker = overflows, bounds_tracker
+        self._rule_checks = rule_checks
+        self._check_bounds, self._report_bounds = check_bounds, report_bounds
+        self.unchecked_accesses: Counter[str] = Counter()  # by the reason
 
     def add_checks(self, operation: IROperation) -> IROperation:
-        """The access as it is to be made, behind its checks."""
-        code, pointer = self._code, operation.operands[0]
-        verb, place = ACCESS_OPERATIONS[operation.name]
-        mask = get_mask(operation)
+        """Emit an access's checks; returns the access as it is to be made behind them."""
+        code, pointer, mask = self._code, operation.operands[0], get_mask(operation)
         row = self._rows.by_access.get(operation)
-        here, on = (pointer, mask) if row is None else (row.first_pointer, row.enabled)
-        twin = self._overflows.merge_states(here)
-        last = self._overflows.merge_states(row.last_pointer, excluding=here) if row else None
-        reach = self._bounds_tracker.get_bounds(here)
-        if reach is None:
+        checked, enabled = (pointer, mask) if row is None else (row.first_pointer, row.enabled)
+        overflow = self._overflows.merge_states(checked)
+        last = self._overflows.merge_states(row.last_pointer, excluding=checked) if row else None
+        bounds = self._bounds_tracker.get_bounds(checked)
+        if bounds is None:
             self.unchecked_accesses["nobody knows what its pointer points into"] += 1
-        bounds = self._check_bounds and reach is not None
-        if twin is None and last is None and not bounds:
+        checks_bounds = self._check_bounds and bounds is not None
+        if overflow is None and last is None and not checks_bounds:
             return self._add_rule_check(operation)
-        address = far = code.emit("tt.ptr_to_int", (here,), here.type.with_element("i64"))
+        address = reported_address = code.emit("tt.ptr_to_int", (checked,), _to_int64(checked))
         if row is not None and last is not None:
-            twin, far = self._merge_row_ends(twin, address, last, row.last_pointer)
-        word, *operands = (None,) if twin is None else self._overflows.to_report_state(twin, on)
-        bad = None
-        if reach is not None and bounds:
-            bad = self._bounds_tracker.emit_outside(
-                reach, address, get_element_bytes(operation), row.lane_count if row else 1
+            overflow, reported_address = self._merge_row_ends(
+                overflow, address, last, row.last_pointer
             )
-            bad = bad if on is None else code.binary("andi", on, bad)
-        if reach is not None and bad is not None and self._report_bounds:
-            kind = here.type.with_element("i32")
-            outside = code.select(bad, code.constant(OUT_OF_BOUNDS, kind), code.constant(0, kind))
-            if self._bounds_tracker.origins[here] is None:
-                operands = self._select_report_operands(word, operands, reach, here.type.shape)
-            word = outside if word is None else code.binary("ori", word, outside)
+        word: IRValue | None = None
+        operands: Sequence[IRValue] = ()
+        if overflow is not None:
+            word, *operands = self._overflows.to_report_state(overflow, enabled)
+        outside = None
+        if bounds is not None and checks_bounds:
+            outside = self._bounds_tracker.emit_outside(
+                bounds, address, get_element_bytes(operation), row.lane_count if row else 1
+            )
+            if enabled is not None:
+                outside = code.binary("andi", enabled, outside)
+        if bounds is not None and outside is not None and self._report_bounds:
+            kind = checked.type.with_element("i32")
+            bit = code.select(
+                outside, code.constant(ReportBit.OUT_OF_BOUNDS, kind), code.constant(0, kind)
+            )
+            if self._bounds_tracker.origins[checked] is None:
+                operands = self._select_report_operands(word, operands, bounds, checked.type.shape)
+            word = bit if word is None else code.binary("ori", word, bit)
         if word is not None:
-            origin = self._bounds_tracker.origins[here]
-            own = None if origin is None else self._pointer_numbers[origin]
-            self._sites.append(OperationSite(verb, pointer.type.pointee, operation.source, own))
-            site = len(self._sites) - 1
-            self._emitter.report(SiteReport(site, operation.source, word, far, tuple(operands)))
-        if reach is not None and reach.from_argument and bad is not None and place is not None:
-            operation = _replace_mask(operation, place, self._exclude_from_mask(pointer, mask, bad))
+            site = self._bounds_tracker.make_site(operation, checked)
+            self._emitter.report(site, word, reported_address, operands)
+        if bounds is not None and bounds.from_argument and outside is not None:
+            operation = self._mask_off(operation, outside)
         return self._add_rule_check(operation)
 
     def _add_rule_check(self, operation: IROperation) -> IROperation:
-        """Each lane by itself, where a launch has fences."""
-        code, pointer = self._code, operation.operands[0]
-        origin = self._bounds_tracker.origins[pointer]
-        if self._rule_checks is None or origin is None:
+        """Check each lane by itself against the access rules, in a launch that has some."""
+        code, pointer, mask = self._code, operation.operands[0], get_mask(operation)
+        number = self._bounds_tracker.get_pointer_number(pointer)
+        if self._rule_checks is None or number is None:
             return operation
-        verb, place = ACCESS_OPERATIONS[operation.name]
-        mask = get_mask(operation)
-        address = code.emit("tt.ptr_to_int", (pointer,), pointer.type.with_element("i64"))
-        number = self._pointer_numbers[origin]
+        address = code.emit("tt.ptr_to_int", (pointer,), _to_int64(pointer))
         word = self._rule_checks.emit_violation_word(
-            verb, number, address, get_element_bytes(operation)
+            get_verb(operation), number, address, get_element_bytes(operation)
         )
         if mask is not None:
             word = code.select(mask, word, code.constant(0, word.type))
-        self._sites.append(OperationSite(verb, pointer.type.pointee, operation.source, number))
-        self._emitter.report(SiteReport(len(self._sites) - 1, operation.source, word, address))
-        if place is None:
-            return operation
-        bad = code.compare(NE, word, code.constant(0, word.type))
-        return _replace_mask(operation, place, self._exclude_from_mask(pointer, mask, bad))
+        self._emitter.report(self._bounds_tracker.make_site(operation), word, address)
+        forbidden = code.compare(NE, word, code.constant(0, word.type))
+        return self._mask_off(operation, forbidden)
 
     def _select_report_operands(
         self,
@@ -134,13 +119,13 @@ class AccessChecks:
         bounds: PointerBounds,
         shape: tuple[int, ...],
     ) -> list[IRValue]:
-        """What a report says besides: of a wrap its numbers, else what the pointer lies in."""
-        lies = self._bounds_tracker.to_report_operands(bounds, shape)
+        """A report's two numbers: an overflow's operands, else the storage that was left."""
+        storage = self._bounds_tracker.to_report_operands(bounds, shape)
         if word is None:
-            return list(lies)
-        wrapped = self._code.compare(NE, word, self._code.constant(0, word.type))
-        both = zip(operands, lies, strict=True)
-        return [self._code.select(wrapped, *one) for one in both]
+            return list(storage)
+        overflows = self._code.compare(NE, word, self._code.constant(0, word.type))
+        pairs = zip(operands, storage, strict=True)
+        return [self._code.select(overflows, *pair) for pair in pairs]
 
     def _merge_row_ends(
         self,
@@ -149,38 +134,37 @@ class AccessChecks:
         last_state: OverflowState,
         last_pointer: IRValue,
     ) -> tuple[OverflowState, IRValue]:
-        """Of a row: its first lane's twin, or its last one's, and where that lane is."""
+        """The overflow of a row's first lane or else of its last one, and that lane's address."""
         code = self._code
-        there = code.emit("tt.ptr_to_int", (last_pointer,), address.type)
-        found = code.select(self._overflows.emit_is_set(last_state), there, address)
+        last_address = code.emit("tt.ptr_to_int", (last_pointer,), address.type)
+        last_overflows = self._overflows.emit_is_set(last_state)
+        reported = code.select(last_overflows, last_address, address)
         if first_state is None:
-            return last_state, found
-        found = code.select(self._overflows.emit_is_set(first_state), address, found)
-        return self._overflows.merge_two(first_state, last_state), found
+            return last_state, reported
+        reported = code.select(self._overflows.emit_is_set(first_state), address, reported)
+        return self._overflows.merge_two(first_state, last_state), reported
 
-    def _exclude_from_mask(
-        self, pointer: IRValue, mask: IRValue | None, outside: IRValue
-    ) -> IRValue:
-        """The mask without what is outside: a whole row, or a lane that was looked at alone."""
-        code, shape = self._code, pointer.type.shape
-        alone = outside.type.shape == shape
-        good = code.binary(
-            "xori",
-            outside,
-            code.constant(1, outside.type),
-            **(self._make_constancy_hint(pointer) if alone else {}),
-        )
-        if not good.type.shape:
-            good = code.splat(good, shape)
-        elif not alone:
-            good = code.emit("tt.broadcast", (good,), ValueType("i1", shape))
-        return good if mask is None else code.binary("andi", mask, good)
+    def _mask_off(self, operation: IROperation, wrong: IRValue) -> IROperation:
+        """The access without the lanes that are wrong: whole rows, or single lanes."""
+        if ACCESS_OPERATIONS[operation.name][1] is None:
+            return operation
+        code, pointer, mask = self._code, operation.operands[0], get_mask(operation)
+        shape = pointer.type.shape
+        by_lane = wrong.type.shape == shape
+        hint = self._make_constancy_hint(pointer) if by_lane else {}
+        right = code.binary("xori", wrong, code.constant(1, wrong.type), **hint)
+        if not right.type.shape:
+            right = code.splat(right, shape)
+        elif not by_lane:
+            right = code.emit("tt.broadcast", (right,), ValueType("i1", shape))
+        return replace_mask(operation, right if mask is None else code.binary("andi", mask, right))
 
     def _make_constancy_hint(self, pointer: IRValue) -> dict[str, str]:
-        """That neighbours which one instruction moves are on or off together, by our mask.
+        """Promise Triton that our mask is alike for the lanes that one instruction moves.
 
-        It is true while no lane is outside, which is why lanes that are off count as inside. When
-        one is, the first of them speaks for all; and Triton would move each lane alone without.
+        Without it Triton would move each lane alone. It holds as long as no lane is out of bounds,
+        which is why lanes that the kernel masks off count as inside; if one is, the first of the
+        group decides for all.
         """
         axis = self._contiguity.find_contiguous_axis(pointer)
         if axis is None:
@@ -192,23 +176,5 @@ class AccessChecks:
         return {"tt.constancy": f"dense<[{listed}]> : tensor<{len(lanes)}xi32>"}
 
 
-def _replace_mask(operation: IROperation, mask_index: int, mask: IRValue) -> IROperation:
-    operands = (*operation.operands[:mask_index], mask, *operation.operands[mask_index + 1 :])
-    attributes = operation.attributes
-    if "operandSegmentSizes" in attributes:
-        others = len(operands) - 1 - mask_index
-        attributes = {**attributes, "operandSegmentSizes": f"array<i32: {mask_index}, 1, {others}>"}
-    return replace(operation, operands=operands, attributes=attributes)
-
-
-def get_mask(operation: IROperation) -> IRValue | None:
-    """The mask of an access, if it has one."""
-    _, place = ACCESS_OPERATIONS[operation.name]
-    if place is None or len(operation.operands) <= place:
-        return None
-    return operation.operands[place]
-
-
-def get_element_bytes(operation: IROperation) -> int:
-    kind = ValueType(operation.operands[0].type.pointee)
-    return max(1, kind.bits // 8)
+def _to_int64(pointer: IRValue) -> ValueType:
+    return pointer.type.with_element("i64")

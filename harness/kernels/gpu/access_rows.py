@@ -1,11 +1,15 @@
-"""Rows of an access: lanes side by side in memory, looked at as one.
+"""Rows of an access: lanes that lie side by side in memory, checked as one.
 
-Where its first lane is and how many of its lanes are on says whether any lane of a row is outside.
-So a tile is checked by as many comparisons as it has rows, and a vector by one. What is needed for
-that is what the kernel computes, of each row's first lane alone (and of its last, in which a sum
-may have wrapped): the same operations again, with a side of one. A mask is understood where it
-leaves the first lanes of a row on: by what stays the same along it, or by comparing the way along
-it with an end. All other accesses are looked at lane by lane.
+The address of a row's first lane and the number of its enabled lanes say whether any lane is out
+of bounds, so a tile takes one comparison a row, and a vector takes one. Both are computed by the
+kernel's own operations, cloned with a side of one along the row, for the first lane and, since a
+sum may overflow before it, for the last.
+
+Invariant: a row's mask enables its first n lanes and no other. It is a condition that is constant
+along the row, or a comparison of the lane's position with an end, or both. Example: `x + row[:,
+None] * stride + lane[None, :]` with the mask `lane[None, :] < width` and 4 rows of 32 lanes has
+first pointers `x + row * stride` (4 x 1) and n = min(width, 32). Other accesses are checked lane by
+lane.
 """
 
 from __future__ import annotations
@@ -14,6 +18,7 @@ from collections import ChainMap
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
+from harness.kernels.gpu.accesses import ACCESS_OPERATIONS, get_mask
 from harness.kernels.gpu.axis_contiguity import AxisContiguity
 from harness.kernels.gpu.graph_builder import SGE, SGT, SLE, SLT, GraphBuilder
 from harness.kernels.ir import flow
@@ -29,37 +34,35 @@ _SpreadPath = tuple[tuple[IROperation, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class AccessRow:
-    """Of an access: what holds of each of its rows, with a side of one along them."""
+    """An access's rows: each value has a side of one along them."""
 
-    first_pointer: IRValue  # a pointer
-    last_pointer: IRValue  # of those that are on
+    first_pointer: IRValue
+    last_pointer: IRValue  # of the enabled lanes
     lane_count: int | IRValue
     enabled: IRValue | None
 
 
 @dataclass(slots=True)
 class _CarriedRows:
-    """What a loop hands on besides, of the values that it hands on."""
+    """First lanes that a loop carries beside the values that it carries."""
 
     operation: IROperation
     row_values: dict[tuple[IRValue, int], IRValue] = field(default_factory=dict)
 
 
 class AccessRows:
-    """A graph with what its rows need put in, and the rows of its accesses."""
+    """A graph with the rows' operations added, and the rows by access."""
 
     def __init__(
         self,
         graph: KernelGraph,
         code: GraphBuilder,
         contiguity: AxisContiguity,
-        mask_positions: dict[str, int | None],
     ) -> None:
-        """`masks`: what an access is, and which of its operands is the mask."""
         self.by_access: dict[IROperation, AccessRow] = {}
-        self.non_overflowing: set[IRValue] = set()  # numbers of lanes, none of which wraps
-        self._code, self._mask_positions, self._contiguity = code, mask_positions, contiguity
-        self._carried_rows: dict[IRValue, _CarriedRows] = {}  # by what they hand on
+        self.non_overflowing: set[IRValue] = set()  # sums up to a lane's number
+        self._code, self._contiguity = code, contiguity
+        self._carried_rows: dict[IRValue, _CarriedRows] = {}  # by a loop's carried value
         self._makers = flow.map_defining_operations(graph)
         self._first_lanes: ChainMap[tuple[IRValue, int], IRValue] = ChainMap()
         self.graph = replace(graph, body=self._rewrite_region(graph.body))
@@ -79,7 +82,7 @@ class AccessRows:
                 elif operation.regions:
                     regions = tuple(map(self._rewrite_region, operation.regions))
                     operation = replace(operation, regions=regions)
-                elif operation.name in self._mask_positions:
+                elif operation.name in ACCESS_OPERATIONS:
                     self._analyze_access(operation)
                 operations.append(operation)
         self._first_lanes = outer
@@ -116,13 +119,10 @@ class AccessRows:
         )
 
     def _analyze_access(self, operation: IROperation) -> None:
-        pointer, place = operation.operands[0], self._mask_positions[operation.name]
+        pointer, mask = operation.operands[0], get_mask(operation)
         axis = self._contiguity.find_contiguous_axis(pointer)
         if axis is None or not self._can_compute_row(pointer, axis):
             return
-        mask = None
-        if place is not None and len(operation.operands) > place:
-            mask = operation.operands[place]
         if mask is not None and not self._can_split_mask(mask, axis):
             return
         code, side = self._code, pointer.type.shape[axis]
@@ -166,7 +166,7 @@ class AccessRows:
         )
 
     def _split_mask(self, mask: IRValue, axis: int) -> tuple[IRValue | None, IRValue | None]:
-        """What switches rows on, and how many of a row's lanes: any number, or None for all."""
+        """The condition for whole rows, and the number of enabled lanes; None stands for all."""
         if self._contiguity.is_constant_along(mask, axis):
             return self._get_first_lane(mask, axis), None
         maker, code = self._makers[mask], self._code
@@ -256,9 +256,9 @@ class AccessRows:
     def _compute_last_lane(
         self, value: IRValue, axis: int, lane: IRValue, spread: _SpreadPath = ()
     ) -> IRValue:
-        """At that lane: what is added to the way along the axis may wrap before it.
+        """The value at a lane; a sum along the axis may overflow before it.
 
-        `spread`: what makes the access's shape of the value's, each with its own axis.
+        `spread`: the operations from the value's shape to the access's, each with its own axis.
         """
         code, maker = self._code, self._makers.get(value)
         moves = not self._contiguity.is_constant_along(value, axis)
@@ -294,7 +294,7 @@ class AccessRows:
         return value
 
     def _spread_row(self, maker: IROperation, axis: int, value: IRValue) -> IRValue:
-        """As `maker` would, with a side of one along the axis."""
+        """Apply a shape operation, with a side of one along the axis."""
         kind = _to_row_kind(maker.result.type, axis).with_element(value.type.element)
         if value.type == kind:
             return value
@@ -306,7 +306,7 @@ class AccessRows:
 def _iter_growing_keys(
     row_values: dict[tuple[IRValue, int], IRValue],
 ) -> Iterator[tuple[IRValue, int]]:
-    """Its keys, those too that come meanwhile."""
+    """The keys, including those that are added during the iteration."""
     done = 0
     while done < len(row_values):
         yield list(row_values)[done]
@@ -314,7 +314,7 @@ def _iter_growing_keys(
 
 
 def _to_row_kind(kind: ValueType, axis: int) -> ValueType:
-    """A row's: a vector has one, and that is no tensor."""
+    """The type of a value for each row; the only row of a vector is a scalar."""
     if len(kind.shape) == 1:
         return ValueType(kind.element)
     return ValueType(kind.element, (*kind.shape[:axis], 1, *kind.shape[axis + 1 :]))
@@ -325,7 +325,7 @@ def _is_row(value: IRValue, axis: int) -> bool:
 
 
 def _map_axis_to_operand(maker: IROperation, axis: int) -> int | None:
-    """The axis of what is spread, if it has one."""
+    """The operand's axis that becomes this axis, if there is one."""
     [given] = maker.operands
     if maker.name == "tt.expand_dims":
         new = maker.get_int("axis")
@@ -340,7 +340,7 @@ def _is_elementwise(maker: IROperation) -> bool:
 
 
 def _parse_comparison(maker: IROperation) -> tuple[IRValue, IRValue, int] | None:
-    """Of a comparison: the way, its end, and one more where the end is included."""
+    """The position, its end, and 1 if the end is included."""
     predicate, (left, right) = maker.get_int("predicate"), maker.operands
     if predicate in (SLT, SLE):
         return left, right, int(predicate == SLE)

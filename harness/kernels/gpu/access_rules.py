@@ -1,8 +1,12 @@
-"""Fences in a kernel: what each program may touch, as intervals of addresses in order.
+"""Access rules in a kernel: the intervals of addresses that each program may read or write.
 
-A launch with fences has a table more. For each pointer it says where what may be read is listed,
-and where what may be written; there, how far apart the programs' lists are told (0: all have one),
-and from where to where each program's lies. A list is looked through by halves, lane by lane.
+A launch with access rules passes a table of int64. Invariant: intervals of one program are sorted
+and disjoint, so a binary search, lane by lane, finds the only one that an address can lie in.
+
+Layout: for pointer p, words 2p and 2p + 1 hold the addresses of its read and its write lists. There
+stands the distance in bytes between two programs' rows (0: all programs share one row), then the
+rows: the addresses of the program's first and last interval, each a start and an end. Example: if
+program 1 of 2 may write bytes 4096 to 4104 of pointer 0, its row points at the words 4096, 4104.
 """
 
 from __future__ import annotations
@@ -15,11 +19,11 @@ import numpy as np
 from harness.kernels.gpu.graph_builder import SLE, SLT, GraphBuilder
 from harness.kernels.gpu.pointer_bounds import PointerBoundsTracker
 from harness.kernels.gpu.program_grid import ProgramGrid
+from harness.kernels.gpu.report_assembly import ReportBit
 from harness.kernels.ir.graph import IRBlock, IROperation, IRRegion, IRValue, ValueType
 
 MAX_INTERVALS = 1 << 14  # intervals of a list
-READ_VIOLATION, WRITE_VIOLATION = 1 << 29, 1 << 30  # in a report's word
-_ACCESS_KINDS = ("read", "write")
+_ACCESS_KINDS = {"read": ReportBit.FORBIDDEN_READ, "write": ReportBit.FORBIDDEN_WRITE}
 _INT64 = ValueType("i64")
 _MAX_ADDRESS = 1 << 62
 
@@ -43,13 +47,13 @@ class AccessRuleChecks:
     def emit_violation_word(
         self, verb: str, pointer_number: int, address: IRValue, size: int
     ) -> IRValue:
-        """A report's word: which fences of this pointer are crossed."""
+        """A report's word: the kinds of access rules of this pointer that an access breaks."""
         code, word = self._code, None
-        for kind, bit in zip(_ACCESS_KINDS, (READ_VIOLATION, WRITE_VIOLATION), strict=True):
+        for kind, bit in _ACCESS_KINDS.items():
             if verb in (kind, "update"):
-                bad = self._emit_outside(pointer_number, kind, address, size)
-                bits = code.constant(bit, bad.type.with_element("i32"))
-                own = code.select(bad, bits, code.constant(0, bits.type))
+                outside = self._emit_outside(pointer_number, kind, address, size)
+                bits = code.constant(bit, outside.type.with_element("i32"))
+                own = code.select(outside, bits, code.constant(0, bits.type))
                 word = own if word is None else code.binary("ori", word, own)
         assert word is not None
         return word
@@ -66,8 +70,10 @@ class AccessRuleChecks:
         return code.binary("ori", code.compare(SLT, address, start), code.compare(SLT, end, ends))
 
     def _emit_interval_search(self, first: IRValue, last: IRValue, address: IRValue) -> IRValue:
-        """The last interval that begins there or before, or the first: in a loop, as unrolled it
-        takes Triton seconds."""
+        """The last interval that begins at the address or before it, or else the first.
+
+        A loop in the kernel: unrolled, Triton would take seconds to compile it.
+        """
         code, side = self._code, ValueType("i32")
         turns = [code.constant(number, side) for number in (0, MAX_INTERVALS.bit_length() - 1, 1)]
         turn, place, step = (code.new_value(kind) for kind in (side, first.type, _INT64))
@@ -85,11 +91,13 @@ class AccessRuleChecks:
         return found[0]
 
     def _load_interval_list(self, pointer_number: int, kind: str) -> tuple[IRValue, IRValue]:
-        """Where this program's list begins, and its last interval."""
+        """The addresses of this program's first and last interval."""
         code = self._code
         if (pointer_number, kind) not in self._interval_lists:
             with code.insert_into(self._bounds_tracker.entry_operations):
-                at = code.constant(16 * pointer_number + 8 * _ACCESS_KINDS.index(kind), _INT64)
+                at = code.constant(
+                    16 * pointer_number + 8 * list(_ACCESS_KINDS).index(kind), _INT64
+                )
                 lists = self._load(code.binary("addi", self._table, at))
                 way = code.binary("muli", self._load(lists), self._grid.program_number)
                 row = code.binary("addi", code.binary("addi", lists, way), self._int64_constant(8))
@@ -111,18 +119,20 @@ def build_rule_table(
     intervals_by_pointer: Sequence[tuple[Sequence[AddressIntervals] | None, ...]],
     table_address: int,
 ) -> Any:
-    """Of each pointer, for reads and writes, each program's intervals (None: anything goes), as a
-    table that is to lie at `start`."""
+    """The table, to lie at an address, of each pointer's readable and writable intervals.
+
+    None in place of a list of programs allows every access.
+    """
     words = [0] * (2 * len(intervals_by_pointer))
-    anything = _append_intervals(words, [[(0, _MAX_ADDRESS)]], table_address, 0)
-    for number, both in enumerate(intervals_by_pointer):
-        for way, programs in enumerate(both):
+    everything = _append_intervals(words, [[(0, _MAX_ADDRESS)]], table_address, 0)
+    for number, kinds in enumerate(intervals_by_pointer):
+        for kind, programs in enumerate(kinds):
             at = (
-                anything
+                everything
                 if programs is None
                 else _append_intervals(words, programs, table_address, 16)
             )
-            words[2 * number + way] = at
+            words[2 * number + kind] = at
     return np.array(words, dtype=np.int64)
 
 

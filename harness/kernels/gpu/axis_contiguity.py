@@ -1,8 +1,9 @@
-"""Along which axis a pointer's lanes lie side by side: there one instruction may move several.
+"""The axis along which a pointer's lanes lie side by side (Triton's contiguity).
 
-Triton sees it again when it chooses instructions. Here it is asked which lanes may be looked at as
-one, and where a mask of ours may be called the same for neighbours; a value of which nothing is
-known runs nowhere.
+For each value and axis: 0 if all lanes along it are equal, 1 if each lane is one more than the one
+before, None if neither is known. Example: `x + row[:, None] * stride + lane` has (None, 1).
+Triton analyzes the same when it chooses vector instructions. Here it decides which lanes are
+checked as one row, and where a mask of ours may carry a hint.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ LaneSteps = tuple[int | None, ...]
 
 
 class AxisContiguity:
-    """What a loop hands on is taken to run as it came, until it is seen not to."""
+    """A loop's carried value has the steps of its initial value, until an iteration differs."""
 
     def __init__(self, graph: KernelGraph) -> None:
         self._carried = flow.map_control_flow_sources(graph)
@@ -42,23 +43,23 @@ class AxisContiguity:
                 waiting |= dict.fromkeys(users[value])
 
     def find_contiguous_axis(self, pointer: IRValue) -> int | None:
-        """The axis along which each lane lies behind the one before."""
+        """The axis along which each lane follows the one before."""
         run = self._steps.get(pointer, ())
         return run.index(_UNIT_STEP) if _UNIT_STEP in run else None
 
     def is_constant_along(self, value: IRValue, axis: int) -> bool:
-        """Whether all its lanes along the axis are the same."""
+        """Whether all lanes along the axis are equal."""
         return self._steps.get(value, ())[axis : axis + 1] == (_CONSTANT,)
 
     def _update_steps(self, value: IRValue) -> bool:
-        """Whether another run is known of it now."""
+        """Whether the steps of a value have changed."""
         unknown: LaneSteps = (None,) * len(value.type.shape)
         if value in self._carried:
             given = [self._steps.get(one) for one in self._carried[value]]
         else:
             given = [self._infer_steps(self._makers[value], unknown)]
         before = self._steps.get(value)
-        # What a reduction's body hands on is of another shape, and says nothing of the result.
+        # The values that a reduction's body yields have another shape than its result.
         runs = [run if len(run) == len(unknown) else unknown for run in given if run is not None]
         if before is not None:
             runs.append(before)
@@ -70,7 +71,7 @@ class AxisContiguity:
         return now != before
 
     def _infer_steps(self, operation: IROperation, unknown: LaneSteps) -> LaneSteps | None:
-        """None while something that it is made of is not known yet."""
+        """None while the steps of an operand are not known yet."""
         name, still = operation.name, (_CONSTANT,) * len(unknown)
         if name == "tt.make_range":
             return (_UNIT_STEP,)

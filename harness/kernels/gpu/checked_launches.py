@@ -1,7 +1,11 @@
-"""Launches of kernels with checks: what each pointer may reach goes along as an argument.
+"""Launches of checked kernels: the number of bytes behind each pointer goes along as an argument.
 
-So a captured launch keeps its extents, and a replay is checked as the first run was. Nothing here
-waits for the device: reports are in the host's memory, see `arena`.
+Example: `copy[(3,)](x, y, 24, BLOCK=8)` with int32 tensors of 24 elements launches the checked
+kernel as `(table, 7, 96, 96, x, y, 24)`: its report table, the launch's number, two extents, its
+own arguments. Invariant: nothing here waits for the device, so launches can be captured in a graph;
+a captured launch keeps its extents and its number, and each replay is checked as its first run.
+Reports come back through the host's memory (`report_buffer`). A kernel that cannot be checked runs
+as it is, and the summary gives the reason.
 """
 
 from __future__ import annotations
@@ -9,7 +13,7 @@ from __future__ import annotations
 import itertools
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,8 +22,10 @@ from triton.runtime.jit import JITFunction
 from harness.kernels.gpu import (
     DEFAULT_CHECKS,
     LINE_CHECK,
+    RULES_CHECK,
     SUBGRID_CHECK,
     InstrumentationRequest,
+    KernelSummary,
     compiler_hooks,
     inductor,
 )
@@ -28,28 +34,26 @@ from harness.kernels.gpu.pointer_arguments import (
     find_overlapping_pointers,
     flatten_arguments,
 )
+from harness.kernels.gpu.program_grid import Subgrid
 from harness.kernels.gpu.report_buffer import DeviceReport, ReportBuffer
 from harness.kernels.gpu.shadow_memory import RaceShadowMemory
 from harness.kernels.gpu.storage_registry import STORAGE_REGISTRY, track_data_ptr
-from harness.kernels.gpu.subgrid import Subgrid
 from harness.kernels.ir.graph import bits_of
-from harness.kernels.triton import frontend, recorded_launches
-from harness.kernels.triton import specialization as loosening
+from harness.kernels.triton import frontend, recorded_launches, specialization
 from harness.kernels.triton.specialization import Specialization
-from harness.patching import jit_kernels as patching
+from harness.patching import jit_kernels
 
-_CACHE_KEY = (
-    "checked by unfix"  # beside the compiled kernels: whoever sets those aside takes it along
-)
-_REFUSAL_KEY = "why not"
-_RULE_REFUSAL_KEY = "why not with fences"
-_FIXED_CONSTANTS_KEY = "its constants stay constants"
-_MAX_REMEMBERED_LAUNCHES = 1 << 14  # launches; those that a graph captured are remembered for good
+# Beside the compiled kernels in the kernel's caches: a toggle that sets those aside takes it along.
+_CACHE_KEY = "checked by unfix"
+_REFUSAL_KEY = "refusal"
+_RULE_REFUSAL_KEY = "refusal with access rules"
+_FIXED_CONSTANTS_KEY = "constants stay constants"
+_MAX_REMEMBERED_LAUNCHES = 1 << 14  # besides those that a graph captured, which all stay
 
 
 @dataclass(slots=True)
 class LaunchRecord:
-    """A launch as it is remembered: it holds no tensor, nor what could hold one."""
+    """A launch as a report needs it; it holds no tensor, and nothing that holds one."""
 
     kernel: str
     pointers: tuple[PointerArgument, ...]
@@ -57,24 +61,16 @@ class LaunchRecord:
     captured: bool
     server_phase: str  # in a server: the forward mode and batch
     compiled_kernel: Any = None
-    inductor_source: str = ""  # of Inductor's: the function that it compiled
+    inductor_source: str = ""  # the function that Inductor compiled, if this is Inductor's
 
     def __str__(self) -> str:
         words = [*map(str, self.pointers), *(f"{k} {v}" for k, v in self.scalars.items())]
         return ", ".join(words)
 
 
-@dataclass(slots=True)
-class KernelTally:
-    """How often a kernel was launched, and why it was not checked, if it was not."""
-
-    launches: int = 0
-    refusal: str = ""
-    unchecked_accesses: dict[str, int] = field(default_factory=dict)
-
-
 class ProcessReports:
-    """Of this process: what all launchers use again, as kernels are kept with their tables."""
+    """Reports and launches of this process; compiled kernels keep their tables, so all launchers
+    share them."""
 
     def __init__(self) -> None:
         self._buffers: dict[int, ReportBuffer] = {}
@@ -91,11 +87,11 @@ class ProcessReports:
         return self._buffers[device].allocate_table()
 
     def upload_storage_table(self, device: int) -> None:
-        if not torch.cuda.is_current_stream_capturing():  # a graph reads what is there by then
+        if not torch.cuda.is_current_stream_capturing():  # a replay reads the table of its time
             self._buffers[device].upload_storage_table()
 
     def begin_launch(self, device: int, run: Any) -> tuple[int, int] | None:
-        """What the next launch's races are told by; None where a graph is captured too early."""
+        """The next launch's shadow memory; None in a capture before the device has one."""
         captured = torch.cuda.is_current_stream_capturing()
         if device not in self._shadow_memories:
             if captured:
@@ -113,16 +109,16 @@ class ProcessReports:
         return number
 
     def read_new_reports(self) -> Iterator[tuple[DeviceReport, LaunchRecord]]:
-        """What was put down since the last time, with the launches."""
-        for arena in self._buffers.values():
-            if arena.has_reports():
-                for record in arena.read_new_reports():
-                    if record.launch in self._launch_records:
-                        yield record, self._launch_records[record.launch]
+        """The reports since the last call, each with its launch."""
+        for buffer in self._buffers.values():
+            if buffer.has_reports():
+                for report in buffer.read_new_reports():
+                    if report.launch in self._launch_records:
+                        yield report, self._launch_records[report.launch]
 
     def reset(self) -> None:
-        for arena in self._buffers.values():
-            arena.reset()
+        for buffer in self._buffers.values():
+            buffer.reset()
 
 
 PROCESS_REPORTS = ProcessReports()
@@ -139,26 +135,25 @@ class CheckedLauncher:
         whole_storages: bool = False,
         symbolic_constants: bool = False,
     ) -> None:
-        """`whole_storages`: a pointer may go on to the end of what its tensor was cut out of.
+        """`strict`: an error of a checked kernel is raised, not taken for a refusal.
 
-        `loosens`: constants that a kernel only computes with are handed over, which saves
-        compilations and costs each launch some tens of microseconds.
+        `whole_storages`: a pointer may reach to the end of its tensor's storage.
+
+        `symbolic_constants`: constants that a kernel only computes with become parameters. That
+        saves compilations, and costs each launch some tens of microseconds.
         """
-        self.checks, self._describe_server_phase, self._strict = (
-            tuple(checks),
-            describe_server_phase,
-            strict,
-        )
+        self.checks, self._strict = tuple(checks), strict
+        self._describe_server_phase = describe_server_phase
         self._whole_storages, self._symbolic_constants = whole_storages, symbolic_constants
         self._checks_races = "races" in self.checks
         self._checks_without_races = tuple(check for check in self.checks if check != "races")
-        self.tally: dict[str, KernelTally] = {}
-        # A launch's table of fences, or none; asked while this is set.
+        self.summaries: dict[str, KernelSummary] = {}  # by the kernel's name
+        # Builds a launch's table of access rules, and returns its address, or None without rules.
         self.build_rule_table: Callable[[Sequence[PointerArgument]], int | None] | None = None
-        self.checked_line = 0  # of the source, whose wraps count where a line's alone do
-        self.subgrid = Subgrid((0, 0, 0), (0, 0, 0))  # of a grid, where what is launched is one
+        self.checked_line = 0  # for LINE_CHECK
+        self.subgrid = Subgrid((0, 0, 0), (0, 0, 0))  # for SUBGRID_CHECK
         self._original_run: Any = None
-        self._original_inductor_run: Any = None  # what launched its kernels
+        self._original_inductor_run: Any = None
         self._original_data_ptr: Any = None
 
     def start(self) -> None:
@@ -170,10 +165,10 @@ class CheckedLauncher:
             with STORAGE_REGISTRY.ignore_address_requests():
                 return launcher.run(kernel, args, grid, warmup, options)
 
-        self._original_run = patching.replace_run(JITFunction, run)
+        self._original_run = jit_kernels.replace_run(JITFunction, run)
 
     def start_inductor(self) -> None:
-        """Inductor's kernels, too, once it is loaded."""
+        """Check Inductor's kernels as well, if Inductor is loaded."""
         launcher = self
 
         def run(tuner: Any, *args: Any, **options: Any) -> Any:
@@ -184,55 +179,55 @@ class CheckedLauncher:
             self._original_inductor_run = inductor.replace_inductor_run(run)
 
     def stop(self) -> None:
-        patching.replace_run(JITFunction, self._original_run)
+        jit_kernels.replace_run(JITFunction, self._original_run)
         if self._original_inductor_run is not None:
             inductor.replace_inductor_run(self._original_inductor_run)
         if self._original_data_ptr is not None:
             torch.Tensor.data_ptr = self._original_data_ptr
 
     def find_refusal(self, kernel: Any, with_access_rules: bool = False) -> str:
-        """Why this kernel runs without checks, for all that is known; nothing where it does not.
-
-        `fenced`: in a launch with fences.
-        """
+        """Why a kernel runs unchecked, as far as is known; "" if it is checked."""
         if type(kernel) is not JITFunction:
             return f"it is a {type(kernel).__name__}"
-        kept = kernel.device_caches.get(_CACHE_KEY, {})
-        return str(
-            kept.get(_REFUSAL_KEY) or (with_access_rules and kept.get(_RULE_REFUSAL_KEY)) or ""
-        )
+        cache = kernel.device_caches.get(_CACHE_KEY, {})
+        rule_refusal = cache.get(_RULE_REFUSAL_KEY) if with_access_rules else None
+        return str(cache.get(_REFUSAL_KEY) or rule_refusal or "")
 
     def run(
         self, kernel: Any, args: tuple[Any, ...], grid: Any, warmup: bool, options: dict[str, Any]
     ) -> Any:
-        def plain() -> Any:
+        def run_unchecked() -> Any:
             return self._original_run(kernel, *args, grid=grid, warmup=warmup, **options)
 
-        return (
-            plain()
-            if warmup
-            else self._run_checked(kernel, args, grid, options, plain, self._whole_storages)
-        )
+        if warmup:
+            return run_unchecked()
+        return self._run_checked(kernel, args, grid, options, run_unchecked, self._whole_storages)
 
     def _run_inductor(self, tuner: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
-        def plain() -> Any:
+        def run_unchecked() -> Any:
             return self._original_inductor_run(tuner, *args, **options)
 
-        named = {name: one for name, one in options.items() if name != "stream"}
+        named = {name: value for name, value in options.items() if name != "stream"}
         if named.pop("benchmark_run", False):
-            return plain()
+            return run_unchecked()
         try:
-            made = inductor.to_triton_launch(tuner, args, named)
-        except Exception as error:  # another Inductor, or its own to tell, as it is called
-            tally = self.tally.setdefault(inductor.get_kernel_name(tuner), KernelTally())
-            tally.launches += 1
-            why = str(error).splitlines() or [""]
-            unlike = isinstance(error, inductor.UnsupportedInductorLaunch)
-            tally.refusal = why[0] if unlike else f"{type(error).__name__}: {why[0]}"
-            return plain()
-        # It cuts buffers into parts, and hands on views whose strides it knows itself.
-        whence = inductor.find_compiled_function()
-        return self._run_checked(made.kernel, (), made.grid, made.options, plain, True, whence)
+            launch = inductor.to_triton_launch(tuner, args, named)
+        except Exception as error:  # an unknown Inductor, or an error that its own run will raise
+            summary = self._count_launch(inductor.get_kernel_name(tuner))
+            is_known = isinstance(error, inductor.UnsupportedInductorLaunch)
+            first_line = (str(error).splitlines() or [""])[0]
+            summary.refused = first_line if is_known else f"{type(error).__name__}: {first_line}"
+            return run_unchecked()
+        source = inductor.find_compiled_function()
+        # Inductor cuts buffers into views whose strides only it knows: whole storages.
+        return self._run_checked(
+            launch.kernel, (), launch.grid, launch.options, run_unchecked, True, source
+        )
+
+    def _count_launch(self, name: str) -> KernelSummary:
+        summary = self.summaries.setdefault(name, KernelSummary())
+        summary.launches += 1
+        return summary
 
     def _run_checked(
         self,
@@ -247,32 +242,31 @@ class CheckedLauncher:
         if recorded_launches.is_recording():
             frontend.get_binder(kernel).bind(args, options)
         name = str(kernel.fn.__name__)
-        tally = self.tally.setdefault(name, KernelTally())
-        tally.launches += 1
-        if why := self.find_refusal(kernel):
-            tally.refusal = why
+        summary = self._count_launch(name)
+        if refusal := self.find_refusal(kernel):
+            summary.refused = refusal
             return run_unchecked()
         capturing = torch.cuda.is_current_stream_capturing()
         pointers, scalars = flatten_arguments(kernel, args, options, capturing or whole_storages)
-        lists = self.build_rule_table(pointers) if self.build_rule_table is not None else None
-        fenced = lists is not None
+        rules = self.build_rule_table(pointers) if self.build_rule_table is not None else None
+        has_rules = rules is not None
         device = torch.cuda.current_device()
         races = self._begin_race_check(device, options) if self._checks_races else None
         checks = self.checks if races is not None else self._checks_without_races
-        checks = checks if lists is None else (*checks, "fences")
+        checks = (*checks, RULES_CHECK) if has_rules else checks
         call = self._prepare_call(kernel, args, grid, options)
-        asked = InstrumentationRequest(
+        request = InstrumentationRequest(
             len(pointers),
             checks,
             () if races is None else find_overlapping_pointers(pointers),
             call.specialization,
         )
-        made = self._get_checked_kernel(kernel, asked, device, tally)
-        if made is None:
+        checked = self._get_checked_kernel(kernel, request, device, summary)
+        if checked is None:
             return run_unchecked()
-        twin, block = made
+        checked_kernel, table = checked
         PROCESS_REPORTS.upload_storage_table(device)
-        note = LaunchRecord(
+        record = LaunchRecord(
             name,
             pointers,
             scalars,
@@ -280,71 +274,73 @@ class CheckedLauncher:
             self._describe_server_phase(),
             inductor_source=inductor_source,
         )
-        number = PROCESS_REPORTS.remember_launch(note)
-        line = (self.checked_line,) if LINE_CHECK in checks else ()
-        part = self.subgrid.launch_values if SUBGRID_CHECK in checks else ()
-        head = (block, number, *(() if lists is None else (lists,)), *(races or ()), *line, *part)
-        extents = (pointer.reachable_bytes for pointer in pointers)
-        given = (*head, *extents, *call.symbolic_values, *call.args)
+        values: list[Any] = [table, PROCESS_REPORTS.remember_launch(record)]
+        values += () if rules is None else (rules,)
+        values += races or ()
+        values += (self.checked_line,) if LINE_CHECK in checks else ()
+        values += self.subgrid.launch_values if SUBGRID_CHECK in checks else ()
+        values += (pointer.reachable_bytes for pointer in pointers)
+        values += (*call.symbolic_values, *call.args)
         try:
-            with compiler_hooks.compile_with_checks(asked):
-                note.compiled_kernel = self._original_run(
-                    twin, *given, grid=call.grid, warmup=False, **call.options
+            with compiler_hooks.compile_with_checks(request):
+                record.compiled_kernel = self._original_run(
+                    checked_kernel, *values, grid=call.grid, warmup=False, **call.options
                 )
         except compiler_hooks.UnforeseenSpecialization:
             kernel.device_caches[_CACHE_KEY][_FIXED_CONSTANTS_KEY] = True
-            tally.launches -= 1
+            summary.launches -= 1
             return self._run_checked(
                 kernel, args, grid, options, run_unchecked, whole_storages, inductor_source
             )
         except Exception as error:
             if self._strict or "CUDA error" in str(error):
                 raise
-            # With checks it does not compile, or does not fit; if it is wrong itself, this says so.
+            # It does not compile or fit with checks. If the kernel itself is wrong, this raises.
             result = run_unchecked()
-            words = str(error).splitlines()[0] if str(error) else ""
-            self._record_refusal(kernel, tally, f"{type(error).__name__}: {words}", fenced)
+            first_line = str(error).splitlines()[0] if str(error) else ""
+            reason = f"{type(error).__name__}: {first_line}"
+            self._record_refusal(kernel, summary, reason, has_rules)
             return result
-        found = getattr(note.compiled_kernel.metadata, compiler_hooks.METADATA_KEY, None)
-        if found is None:
-            self._record_refusal(kernel, tally, "what compiled it passed the check by")
+        metadata = getattr(record.compiled_kernel.metadata, compiler_hooks.METADATA_KEY, None)
+        if metadata is None:
+            self._record_refusal(kernel, summary, "it was compiled past the checks")
         else:
-            self._record_refusal(kernel, tally, found.get("refused", ""), fenced)
-            tally.unchecked_accesses = found.get("unchecked", {})
-        return note.compiled_kernel
+            self._record_refusal(kernel, summary, metadata.get("refused", ""), has_rules)
+            summary.unchecked = metadata.get("unchecked", {})
+        return record.compiled_kernel
 
     def _prepare_call(
         self, kernel: Any, args: tuple[Any, ...], grid: Any, options: dict[str, Any]
     ) -> KernelCall:
         call = KernelCall(args, grid, options)
-        made = kernel.device_caches.setdefault(_CACHE_KEY, {})
-        if self._symbolic_constants and not made.get(_FIXED_CONSTANTS_KEY):
+        cache = kernel.device_caches.setdefault(_CACHE_KEY, {})
+        if self._symbolic_constants and not cache.get(_FIXED_CONSTANTS_KEY):
             try:
                 return specialize_call(kernel, call)
-            except Exception:  # what the front end refuses is Triton's to tell, as it is called
-                made[_FIXED_CONSTANTS_KEY] = True
+            except Exception:  # Triton raises the same error when it is called
+                cache[_FIXED_CONSTANTS_KEY] = True
         return call
 
     def _begin_race_check(self, device: int, options: dict[str, Any]) -> tuple[int, int] | None:
-        """Not of a launch that may begin before the one in front of it has ended."""
+        """None for a launch that may begin before the previous one has ended."""
         if options.get("launch_pdl"):
             return None
         return PROCESS_REPORTS.begin_launch(device, self._original_run)
 
     @staticmethod
     def _record_refusal(
-        kernel: Any, tally: KernelTally, reason: str, with_access_rules: bool = False
+        kernel: Any, summary: KernelSummary, reason: str, with_access_rules: bool = False
     ) -> None:
-        tally.refusal = reason
+        summary.refused = reason
         if reason:
-            place = _RULE_REFUSAL_KEY if with_access_rules else _REFUSAL_KEY
-            kernel.device_caches.setdefault(_CACHE_KEY, {})[place] = reason
+            key = _RULE_REFUSAL_KEY if with_access_rules else _REFUSAL_KEY
+            kernel.device_caches.setdefault(_CACHE_KEY, {})[key] = reason
 
     def _get_checked_kernel(
-        self, kernel: Any, request: InstrumentationRequest, device: int, tally: KernelTally
+        self, kernel: Any, request: InstrumentationRequest, device: int, summary: KernelSummary
     ) -> tuple[Any, int] | None:
         """The kernel with checks, and the address of its table."""
-        made = kernel.device_caches.setdefault(_CACHE_KEY, {})
+        cache = kernel.device_caches.setdefault(_CACHE_KEY, {})
         key = (
             request.pointer_count,
             request.checks,
@@ -352,26 +348,26 @@ class CheckedLauncher:
             request.symbolic_parameters,
             device,
         )
-        if key not in made:
+        if key not in cache:
             table = PROCESS_REPORTS.allocate_table(device)
             if table is None:
-                why = "there was no room for its reports"
+                reason = "there was no room for its reports"
                 if torch.cuda.is_current_stream_capturing():
-                    tally.refusal = why  # for as long as that
+                    summary.refused = reason  # a later launch may find room
                 else:
-                    self._record_refusal(kernel, tally, why)
+                    self._record_refusal(kernel, summary, reason)
                 return None
             try:
-                made[key] = (compiler_hooks.build_checked_kernel(kernel, request), table)
+                cache[key] = (compiler_hooks.build_checked_kernel(kernel, request), table)
             except (OSError, ValueError, TypeError) as error:
-                self._record_refusal(kernel, tally, f"its source cannot be read again ({error})")
+                self._record_refusal(kernel, summary, f"its source cannot be read again ({error})")
                 return None
-        return made[key]  # type: ignore[no-any-return]
+        return cache[key]  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True, slots=True)
 class KernelCall:
-    """A launch as it is made: with what it hands over in the place of constants."""
+    """A launch's arguments, with those that it passes in place of constants."""
 
     args: tuple[Any, ...]
     grid: Any
@@ -381,26 +377,29 @@ class KernelCall:
 
 
 def specialize_call(kernel: Any, call: KernelCall) -> KernelCall:
-    """The launch as the first one that it shares its IR with, and its own numbers for that."""
+    """The call with the constants of the first one that shares its IR, and its own as values."""
     binder = frontend.get_binder(kernel)
     bound = binder.bind(call.args, call.options)
     if bound.key not in binder.programs:
-        shared = loosening.specialize_call(kernel, binder, bound)
-        numbers = tuple(
-            _to_signed(one.value, bits_of(one.type)) for one in shared.symbolic_arguments
+        shared = specialization.specialize_call(kernel, binder, bound)
+        values = tuple(
+            _to_signed(argument.value, bits_of(argument.type))
+            for argument in shared.symbolic_arguments
         )
-        binder.programs[bound.key] = shared.specialization, numbers
-    way, numbers = binder.programs[bound.key]
-    if way is None:
+        binder.programs[bound.key] = shared.specialization, values
+    shared_specialization, values = binder.programs[bound.key]
+    if shared_specialization is None:
         return call
+    traced_values = shared_specialization.traced_values
     return KernelCall(
         tuple(
-            way.traced_values.get(place, value) for place, value in enumerate(bound.values.values())
+            traced_values.get(position, value)
+            for position, value in enumerate(bound.values.values())
         ),
         call.grid(dict(bound.values)) if callable(call.grid) else call.grid,
         {name: value for name, value in call.options.items() if name not in bound.values},
-        way,
-        numbers,
+        shared_specialization,
+        values,
     )
 
 

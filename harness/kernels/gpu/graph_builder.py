@@ -1,4 +1,4 @@
-"""Operations put into a graph, one after the other."""
+"""Emits operations into a graph, one after the other."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class GraphBuilder:
 
     @contextmanager
     def insert_into(self, operations: list[IROperation]) -> Iterator[list[IROperation]]:
-        """What is put meanwhile goes there."""
+        """Emit into this list meanwhile."""
         outer, self.operations = self.operations, operations
         try:
             yield operations
@@ -28,18 +28,18 @@ class GraphBuilder:
     def clone_operation(
         self, original: IROperation, operands: Iterable[IRValue], kind: ValueType
     ) -> IRValue:
-        """The same operation of others, at its own place in the source.
+        """The same operation on other operands, at the same source location.
 
-        What was promised of its result (`tt.…`) is not of this.
+        Without its hints (`tt.…`), which are promises about the original result.
         """
-        kept = {
+        attributes = {
             name: text for name, text in original.attributes.items() if not name.startswith("tt.")
         }
-        here, self.source = self.source, original.source
+        outer, self.source = self.source, original.source
         try:
-            return self.emit(original.name, operands, kind, **kept)
+            return self.emit(original.name, operands, kind, **attributes)
         finally:
-            self.source = here
+            self.source = outer
 
     def new_value(self, kind: ValueType) -> IRValue:
         self._next += 1
@@ -48,10 +48,10 @@ class GraphBuilder:
     def emit(
         self, name: str, operands: Iterable[IRValue], kind: ValueType, **attributes: str | int
     ) -> IRValue:
-        made = self.new_value(kind)
+        result = self.new_value(kind)
         texts = {key: str(text) for key, text in attributes.items()}
-        self.operations.append(IROperation(name, tuple(operands), (made,), texts, self.source))
-        return made
+        self.operations.append(IROperation(name, tuple(operands), (result,), texts, self.source))
+        return result
 
     def constant(self, number: int, kind: ValueType) -> IRValue:
         text = f"{number} : {kind.element}"
@@ -83,7 +83,7 @@ class GraphBuilder:
     def select(
         self, condition: IRValue, true: IRValue, false: IRValue, **attributes: str
     ) -> IRValue:
-        """Lane by lane, or by one condition for all."""
+        """By lane, or by one condition for all lanes."""
         return self.emit("arith.select", (condition, true, false), true.type, **attributes)
 
     def extend(self, value: IRValue, element: str, signed: bool) -> IRValue:
@@ -95,7 +95,7 @@ class GraphBuilder:
         return self.emit("arith.trunci", (value,), value.type.with_element(element), **flags)
 
     def to_bits(self, value: IRValue) -> IRValue:
-        """A value as an integer of as many bits."""
+        """The value's bits as an integer."""
         kind = value.type
         if kind.is_pointer:
             return self.emit("tt.ptr_to_int", (value,), kind.with_element("i64"))

@@ -1,8 +1,8 @@
-"""Kernels that TorchInductor compiled, launched as Triton's: so checks can be compiled in.
+"""TorchInductor's kernels launched through Triton, so that checks can be compiled in.
 
-Inductor has them compiled ahead, in other processes, and launches what came of it past
-`JITFunction.run`. They are Triton's kernels all the same, and their source is kept. This module
-alone knows how.
+Inductor compiles its kernels ahead, in other processes, and launches them past `JITFunction.run`.
+They are Triton kernels whose source is at hand, so a launch of one becomes `kernel[grid](…)` with
+the types and the configuration that Inductor chose. Only this module knows Inductor's internals.
 """
 
 from __future__ import annotations
@@ -12,13 +12,12 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import FunctionType
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
 
-from harness.patching import jit_kernels as patching
+from harness.patching import jit_kernels
 
 INDUCTOR_MODULE = "torch._inductor.runtime.triton_heuristics"
 _TORCH_FOLDER = str(Path(torch.__file__).parent)
@@ -27,12 +26,12 @@ _LAUNCH_FLAGS = ("launch_cooperative_grid", "launch_pdl")
 
 
 class UnsupportedInductorLaunch(Exception):
-    """A launch that cannot be made as one of Triton's, and why."""
+    """Why a launch of Inductor's cannot go through Triton."""
 
 
 @dataclass(frozen=True, slots=True)
 class InductorLaunch:
-    """One as `kernel[grid](**options)` makes it."""
+    """A launch as `kernel[grid](**options)`."""
 
     kernel: Any
     grid: tuple[int, int, int]
@@ -41,12 +40,12 @@ class InductorLaunch:
 
 @dataclass(frozen=True, slots=True)
 class _TunedKernel:
-    """What Inductor chose for a kernel, and what of it is the same in each launch."""
+    """A kernel with the configuration that Inductor chose, for all its launches."""
 
     config: Any
     kernel: Any
-    argument_names: tuple[str, ...]  # of the arguments, in their order
-    kernel_argument_count: int  # how many of them are the kernel's; the others are its grid's
+    argument_names: tuple[str, ...]  # in their order
+    kernel_argument_count: int  # the other arguments are its grid's
     compute_grid: Callable[..., tuple[int, int, int]]
     fixed_options: dict[str, Any]
 
@@ -55,7 +54,7 @@ _tuned_kernels: WeakKeyDictionary[Any, _TunedKernel] = WeakKeyDictionary()
 
 
 def replace_inductor_run(run: Callable[..., Any]) -> Callable[..., Any] | None:
-    """Launch Inductor's kernels so from now on; what did before, if Inductor is loaded at all."""
+    """Replace the launch of Inductor's kernels; returns what it was, or None without Inductor."""
     module = sys.modules.get(INDUCTOR_MODULE)
     if module is None:
         return None
@@ -69,15 +68,15 @@ def get_kernel_name(tuner: Any) -> str:
 
 
 def find_compiled_function() -> str:
-    """The function that it compiled: its kernels' own lines are of files that it wrote."""
+    """The user's function: the kernels' own lines are in files that Inductor generated."""
     frame, behind = sys._getframe(1), False
     while frame.f_back is not None:
         file, module = frame.f_code.co_filename, str(frame.f_globals.get("__name__"))
-        torchs = module.startswith("torch.") or file.startswith(_TORCH_FOLDER)
-        if behind and not torchs:
+        in_torch = module.startswith("torch.") or file.startswith(_TORCH_FOLDER)
+        if behind and not in_torch:
             place = "/".join(Path(file).parts[-3:])
             return f"{frame.f_code.co_name} ({place}:{frame.f_lineno})"
-        frame, behind = frame.f_back, behind or torchs
+        frame, behind = frame.f_back, behind or in_torch
     return ""
 
 
@@ -85,18 +84,18 @@ def to_triton_launch(
     tuner: Any, args: Sequence[Any], keyword_args: dict[str, Any]
 ) -> InductorLaunch:
     if keyword_args:
-        raise UnsupportedInductorLaunch("Inductor gives it arguments by name")
+        raise UnsupportedInductorLaunch("Inductor passes arguments by name")
     if not tuner.launchers:
         tuner.precompile()
-    # Of several, Inductor would try which is the fastest: without checks, and this launch may be
-    # the one that the device is lost by.
+    # Of several, Inductor would time which is the fastest, without checks, and this launch may be
+    # the one that loses the device.
     config = tuner.launchers[0].config
     chosen = _tuned_kernels.get(tuner)
     if chosen is None or chosen.config is not config:
         chosen = _tuned_kernels[tuner] = _resolve_tuned_kernel(tuner, config)
     if len(args) != len(chosen.argument_names):
         raise UnsupportedInductorLaunch(
-            f"Inductor gives it {len(args)} arguments, and {len(chosen.argument_names)} were meant"
+            f"Inductor passes {len(args)} arguments, not {len(chosen.argument_names)}"
         )
     own = dict(zip(chosen.argument_names[: chosen.kernel_argument_count], args, strict=False))
     return InductorLaunch(
@@ -105,9 +104,9 @@ def to_triton_launch(
 
 
 def _resolve_tuned_kernel(tuner: Any, config: Any) -> _TunedKernel:
-    if tuner.fn.fn is None:  # it came from another process, without what cannot be sent
+    if tuner.fn.fn is None:  # it came from another process, without its function
         if (reload := getattr(tuner, "_reload_kernel", None)) is None:
-            raise UnsupportedInductorLaunch("Inductor has its source no more")
+            raise UnsupportedInductorLaunch("Inductor no longer has its source")
         tuner.fn = reload().fn
     kernel = tuner.fn
     meta = tuner._create_compile_meta(config)
@@ -135,7 +134,7 @@ def _resolve_tuned_kernel(tuner: Any, config: Any) -> _TunedKernel:
 def _compile_grid(
     tuner: Any, config: Any, argument_names: Sequence[str]
 ) -> Callable[..., tuple[int, int, int]]:
-    """Inductor has a grid as text, in words of the arguments."""
+    """Inductor has a grid as text, in the names of the arguments."""
     made = sys.modules[INDUCTOR_MODULE].GridExpr.from_meta(tuner.inductor_meta, config)
     sides = f"return {made.x_grid}, {made.y_grid}, {made.z_grid}"
     lines = "".join(f"    {line}\n" for line in (*made.prefix, sides))
@@ -145,19 +144,13 @@ def _compile_grid(
 
 
 def _annotate_kernel(kernel: Any, signature: dict[str, str]) -> Any:
-    """The kernel with the types that Inductor compiled it for, where a launch would guess them."""
-    old = kernel.fn
-    made = FunctionType(old.__code__, old.__globals__, old.__name__, None, old.__closure__)
-    made.__qualname__, made.__module__, made.__doc__ = old.__qualname__, old.__module__, old.__doc__
+    """The kernel with the types that Inductor compiled it for; a launch would guess them."""
     parameters = [
         one.replace(annotation=kind) if (kind := _get_annotation(one, signature)) else one
         for one in kernel.signature.parameters.values()
     ]
-    made.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    fresh = patching.make_similar_kernel(kernel, made, [], [])
-    fresh._unsafe_update_src(kernel.src)
-    fresh.raw_src, fresh.starting_line_number = kernel.raw_src, kernel.starting_line_number
-    return fresh
+    signature_with_types = inspect.Signature(parameters)
+    return jit_kernels.copy_with_signature(kernel, signature_with_types, kernel.src, [], [])
 
 
 def _get_annotation(parameter: inspect.Parameter, signature: dict[str, str]) -> str:

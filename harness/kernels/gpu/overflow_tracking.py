@@ -1,7 +1,11 @@
-"""Twins of the integers that addresses are made of: which wrap they hold, and of what it came.
+"""Overflow states: beside each integer that leads to an address, the overflow that it contains.
 
-The same integers as on a CPU, by the same `flow`. A twin is computed beside its integer and
-looked at when a lane that is on goes through the address.
+A state holds, for each lane, the number of the operation that overflowed (0: none) and its two
+operands. It is computed beside its integer, and an access whose enabled lane goes through the
+address reports it. Invariant: only overflow that reaches an address is reported, with the first
+operation that overflowed. Example: `at = row * stride + lane` has the product's state, or else the
+sum's; `at & 0xFF` has none, as the low bits of an overflowed integer are right. The integers are
+the same as on a CPU, by `flow.analyze_addresses`.
 """
 
 from __future__ import annotations
@@ -30,7 +34,7 @@ _SAME_SHAPE_OPERATIONS = POINTER_CASTS | {"tt.addptr", "math.absi"}
 
 
 class OverflowState(NamedTuple):
-    """Of each lane: the number of a wrap, from 1 on, or 0; and the operands that it was of."""
+    """For each lane: the overflow's number, from 1 on, or 0; and its operands."""
 
     word: IRValue
     left: IRValue
@@ -39,9 +43,9 @@ class OverflowState(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SpreadOverflowState:
-    """A twin, and how it is spread over the lanes of a value.
+    """A state, and the shape operations that spread it over the lanes of a value.
 
-    A row's wrap stays as small as the row until an access needs it for each of its lanes.
+    A row's state stays as small as the row until an access needs it for each lane.
     """
 
     state: OverflowState
@@ -63,7 +67,7 @@ class OverflowTracker:
         ranges: ValueRanges,
         checked_line: IRValue | None = None,
     ) -> None:
-        """`line`: of the source, whose wraps alone count."""
+        """`checked_line`: the only source line whose overflows count, if it is given."""
         self._code, self._addressing, self._ranges, self._checked_line = (
             code,
             addressing,
@@ -71,7 +75,7 @@ class OverflowTracker:
             checked_line,
         )
         self._states: dict[IRValue, OverflowStates] = {}
-        self.overflowing_operations: list[IROperation] = []  # by number, from 0 on
+        self.overflowing_operations: list[IROperation] = []  # by number - 1
 
     def __contains__(self, value: IRValue) -> bool:
         return value in self._addressing
@@ -86,7 +90,7 @@ class OverflowTracker:
         self._states[value] = states
 
     def new_state(self, shape: tuple[int, ...]) -> OverflowState:
-        """What control flow hands on."""
+        """A new state for control flow to carry."""
         return OverflowState(
             *(self._code.new_value(ValueType(kind, shape)) for kind in ("i32", "i64", "i64"))
         )
@@ -99,7 +103,10 @@ class OverflowTracker:
     def merge_states(
         self, value: IRValue, excluding: IRValue | None = None
     ) -> OverflowState | None:
-        """The first in each lane, of those that another has not; None where nothing can wrap."""
+        """The first overflow of each lane; None if nothing can overflow.
+
+        `excluding`: a value whose states do not count.
+        """
         known = self.get_states(excluding) if excluding is not None else ()
         return self._merge_first(
             [
@@ -115,7 +122,7 @@ class OverflowTracker:
     def merge_carried(
         self, states: Iterable[SpreadOverflowState], shape: tuple[int, ...]
     ) -> OverflowState:
-        """The first of these parts, as control flow hands it on: one for all lanes, or each's."""
+        """The first overflow of these states: one for all lanes, or one for each."""
         found = self._merge_first(
             [self._apply_shape_operations(part) if shape else part.state for part in states]
         )
@@ -137,7 +144,7 @@ class OverflowTracker:
         return self._code.compare(NE, state.word, self._code.constant(0, state.word.type))
 
     def _widen(self, state: OverflowState) -> OverflowState:
-        """By sign, whatever theirs is: who reads them takes no more bits than there were."""
+        """With operands of 64 bits, sign-extended: the reader takes as many bits as there were."""
         more = (
             value if value.type.bits == 64 else self._code.extend(value, "i64", signed=True)
             for value in (state.left, state.right)
@@ -145,7 +152,7 @@ class OverflowTracker:
         return OverflowState(state.word, *more)
 
     def to_report_state(self, state: OverflowState, enabled: IRValue | None) -> OverflowState:
-        """As a report has it: of lanes that are on."""
+        """For a report: of the enabled lanes alone."""
         code, word = self._code, state.word
         if enabled is not None:
             word = code.select(enabled, word, code.constant(0, word.type))
@@ -166,7 +173,7 @@ class OverflowTracker:
         return twin
 
     def track_operation(self, operation: IROperation) -> None:
-        """Put the twins of an operation's results behind it."""
+        """Emit the state of an operation's result, behind it."""
         if len(operation.results) == 1 and operation.result in self:
             self._states[operation.result] = self._compute_states(operation)
 
@@ -207,7 +214,7 @@ class OverflowTracker:
         return tuple(given)
 
     def _track_sum(self, operation: IROperation) -> OverflowStates:
-        """Whether the same sum in 64 bits is another number, and what had wrapped before it."""
+        """Overflow if the same sum in 64 bits differs, or what an addend contains."""
         code, [given], result = self._code, operation.operands, operation.result
         found: OverflowStates = ()
         if flow.is_integer_sum(operation):
@@ -232,7 +239,7 @@ class OverflowTracker:
     def _emit_reduction(
         self, operation: IROperation, operands: tuple[IRValue, ...], combine: Any
     ) -> list[IRValue]:
-        """As the operation does, of these, with something else done with two of them."""
+        """The operation's reduction of other operands, with another combination of two."""
         code = self._code
         one, other = (
             [code.new_value(ValueType(value.type.element)) for value in operands] for _ in range(2)
@@ -253,7 +260,7 @@ class OverflowTracker:
     def _track_masked_number(
         self, operation: IROperation, states: OverflowStates
     ) -> OverflowStates:
-        """A wrapped number's low bits are right, and a mask without a sign keeps just them."""
+        """Low bits of an overflowed number are right; a mask that is not negative keeps those."""
         code = self._code
         for number, mask in (operation.operands, operation.operands[::-1]):
             if self._ranges.get_range(mask)[0] >= 0 and not self.get_states(mask):
@@ -268,7 +275,7 @@ class OverflowTracker:
         return states
 
     def _track_own_overflow(self, operation: IROperation) -> OverflowStates:
-        """None of numbers without a sign in 64 bits: how addresses themselves are added up."""
+        """Not of unsigned sums in 64 bits: addresses themselves are added up so."""
         signed, result = self.is_signed(operation.result), operation.result
         if result.type.bits == 64 and not signed and operation.name in ("arith.addi", "arith.subi"):
             return ()
@@ -291,7 +298,7 @@ class OverflowTracker:
         )
 
     def _get_overflow_number(self, operation: IROperation) -> int:
-        """A place in the source has one, however often it was made of it."""
+        """One number for a source location, however many operations were made from it."""
         kind = operation.result.type.element
         for number, other in enumerate(self.overflowing_operations):
             if (other.name, other.source, other.result.type.element) == (
@@ -304,7 +311,7 @@ class OverflowTracker:
         return len(self.overflowing_operations) - 1
 
     def _emit_overflows(self, operation: IROperation, signed: bool) -> IRValue:
-        """Whether the true result does not fit."""
+        """Whether the exact result does not fit."""
         code, result, first = self._code, operation.result, operation.operands[0]
         name = operation.name.removeprefix("arith.")
         if name == "trunci":

@@ -1,4 +1,4 @@
-"""What a launch gives a kernel: its pointers, with what each may reach, and its numbers."""
+"""A launch's arguments as checks need them: pointers with the bytes behind each, and numbers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _UNBOUNDED = 1 << 62
 
 @dataclass(frozen=True, slots=True)
 class PointerArgument:
-    """A pointer as a launch gave it, without holding on to the tensor."""
+    """A pointer argument, without a reference to its tensor."""
 
     name: str
     start: int
@@ -24,15 +24,15 @@ class PointerArgument:
     itemsize: int
     shape: tuple[int, ...]
     dtype: str
-    made_empty: bool = False  # it was when its storage was made
+    made_empty: bool = False  # its storage is from `torch.empty`
 
     def __str__(self) -> str:
         return f"{self.name} {self.dtype} {list(self.shape)}"
 
 
 def find_overlapping_pointers(pointers: Sequence[PointerArgument]) -> tuple[tuple[int, int], ...]:
-    """Which two of them reach into the same memory."""
-    ends = [(one.start, one.start + one.reachable_bytes) for one in pointers]
+    """Pairs of pointers, by position, that share memory."""
+    ends = [(each.start, each.start + each.reachable_bytes) for each in pointers]
     return tuple(
         (first, second)
         for first, second in itertools.combinations(range(len(ends)), 2)
@@ -71,8 +71,8 @@ def _make_pointer_argument(name: str, value: Any, whole_storages: bool) -> Point
         return PointerArgument(name, value.data_ptr(), _UNBOUNDED, 1, (), "a pointer")
     start, size = tensor.data_ptr(), tensor.element_size()
     if whole_storages:
-        # Of a capture always: the part of a buffer that one batch needs is cut out before it, and
-        # a replay for a larger one goes on behind it.
+        # Also in a capture: it gets a buffer's slice for one batch, and a replay for a larger batch
+        # goes on behind the slice.
         storage = tensor.untyped_storage()
         reach = storage.data_ptr() + storage.nbytes() - start
     elif tensor.is_contiguous():

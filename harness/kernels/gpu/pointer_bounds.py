@@ -1,16 +1,22 @@
-"""How far pointers may go: from where to how many bytes on.
+"""Where each pointer may point: the start of its memory and how many bytes that has.
 
-Of one argument, what the launch says. Of one of several, what is chosen with it. Of one that was
-loaded, or made of a number, what is known of memory: a table on the device (`known`) says where
-the storage begins and ends that the pointer lies in, before anything is added to it; one that lies
-in none may go anywhere. What a table says may be out of date, so whoever reads the report asks
-again, and such an access is told and not taken out.
+- A pointer from one argument: the argument, with the extent that the launch passes.
+- One of several arguments (`tl.where(c, p, q)`): the bounds are selected along with the pointer.
+- A pointer that the kernel loaded, or made from an integer: the storage that it points into before
+  anything is added to it, by a table on the device (`storage_registry`). A pointer into no known
+  storage may point anywhere. The table may be out of date, so the reader of a report looks again,
+  and such an access is reported but not masked off.
+
+Sizes are kept plus one, so that 0 can say that nothing is known. Example: a float32 tensor of 6
+elements at 4096 has bounds (4096, 25); an access of 4 bytes may start at 4096 up to 4116.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from harness.kernels.cpu.scratch_values import OperationSite
+from harness.kernels.gpu.accesses import get_verb
 from harness.kernels.gpu.graph_builder import SLE, UGE, ULT, GraphBuilder
 from harness.kernels.gpu.report_assembly import KernelTable
 from harness.kernels.gpu.storage_registry import MAX_STORAGES
@@ -25,12 +31,12 @@ _SAME_MEMORY_OPERATIONS = ("tt.addptr", "tt.bitcast")
 
 @dataclass(frozen=True, slots=True)
 class PointerBounds:
-    """The start of what a pointer lies in, and one byte more than it has: of all lanes, or each."""
+    """The memory that a pointer may point into: one for all lanes, or one for each."""
 
     start: IRValue
     size_plus_one: IRValue
-    from_argument: bool  # of arguments
-    known_at_entry: bool  # known from the kernel's beginning on
+    from_argument: bool
+    known_at_entry: bool  # of the kernel
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -42,7 +48,8 @@ class PointerBoundsTracker:
         self, graph: KernelGraph, code: GraphBuilder, extents: dict[int, IRValue], report: IRValue
     ) -> None:
         self.origins = flow.find_pointer_origins(graph)
-        self.entry_operations: list[IROperation] = []  # what is needed once
+        self.entry_operations: list[IROperation] = []  # emitted once, at the kernel's entry
+        self._pointer_numbers = {place: number for number, place in enumerate(extents)}
         self._graph, self._code, self._extents_by_parameter, self._report = (
             graph,
             code,
@@ -54,6 +61,17 @@ class PointerBoundsTracker:
         self._argument_bounds: dict[int, PointerBounds] = {}
         self._limits: dict[tuple[IRValue, int], IRValue] = {}
         self._storage_table: IRValue | None = None
+
+    def get_pointer_number(self, pointer: IRValue) -> int | None:
+        """Which of the kernel's pointers it comes from, if it is from one argument."""
+        origin = self.origins.get(pointer)
+        return None if origin is None else self._pointer_numbers[origin]
+
+    def make_site(self, operation: IROperation, pointer: IRValue | None = None) -> OperationSite:
+        """The site of an access for a report, through a pointer of its own or of its row."""
+        accessed = operation.operands[0]
+        number = self.get_pointer_number(accessed if pointer is None else pointer)
+        return OperationSite(get_verb(operation), accessed.type.pointee, operation.source, number)
 
     def get_bounds(self, pointer: IRValue) -> PointerBounds | None:
         origin = self.origins.get(pointer)
@@ -68,19 +86,21 @@ class PointerBoundsTracker:
     def emit_outside(
         self, bounds: PointerBounds, address: IRValue, size: int, count: int | IRValue
     ) -> IRValue:
-        """Where so many elements from there on are not all inside."""
+        """Whether any of `count` elements from the address on is out of bounds."""
         code, shape = self._code, address.type.shape
-        far = code.binary("subi", address, self._splat_to(bounds.start, shape))
+        distance = code.binary("subi", address, self._splat_to(bounds.start, shape))
         if isinstance(count, int) and bounds.known_at_entry and not bounds.shape:
             return code.compare(
-                UGE, far, code.splat(self._get_limit(bounds.size_plus_one, count * size), shape)
+                UGE,
+                distance,
+                code.splat(self._get_limit(bounds.size_plus_one, count * size), shape),
             )
         whole = self._splat_to(bounds.size_plus_one, shape)
         if isinstance(count, int):
             less = code.constant(count * size, whole.type)
         else:
             less = code.binary("muli", count, code.constant(size, count.type))
-        return code.compare(UGE, far, self._clamp_to_zero(code.binary("subi", whole, less)))
+        return code.compare(UGE, distance, self._clamp_to_zero(code.binary("subi", whole, less)))
 
     def to_report_operands(
         self, bounds: PointerBounds, shape: tuple[int, ...]
@@ -88,21 +108,22 @@ class PointerBoundsTracker:
         return self._splat_to(bounds.start, shape), self._splat_to(bounds.size_plus_one, shape)
 
     def track_operation(self, operation: IROperation) -> None:
-        """Put what is known of an operation's result behind it."""
+        """Emit the bounds of an operation's result, behind it."""
         if len(operation.results) != 1 or not self._has_unknown_origin(operation.result):
             return
         name, result = operation.name, operation.result
         if name in _SAME_MEMORY_OPERATIONS:
             self.set_bounds(result, self.get_bounds(operation.operands[0]))
         elif name in SHAPE_OPERATIONS:
-            given = self.get_bounds(operation.operands[0])
-            if given is not None and given.shape:
+            bounds = self.get_bounds(operation.operands[0])
+            if bounds is not None and bounds.shape:
+                kind = result.type.with_element("i64")
                 start, size = (
-                    self._code.clone_operation(operation, (one,), result.type.with_element("i64"))
-                    for one in (given.start, given.size_plus_one)
+                    self._code.clone_operation(operation, (value,), kind)
+                    for value in (bounds.start, bounds.size_plus_one)
                 )
-                given = PointerBounds(start, size, given.from_argument, known_at_entry=False)
-            self.set_bounds(result, given)
+                bounds = PointerBounds(start, size, bounds.from_argument, known_at_entry=False)
+            self.set_bounds(result, bounds)
         elif name == "arith.select":
             condition, *both = operation.operands
             self.set_bounds(
@@ -148,7 +169,7 @@ class PointerBoundsTracker:
         return self._argument_bounds[parameter_index]
 
     def _get_limit(self, size: IRValue, access_bytes: int) -> IRValue:
-        """How far from the start so many bytes may begin, and no farther."""
+        """The first distance from the start at which so many bytes no longer fit."""
         if (size, access_bytes) not in self._limits:
             code = self._code
             with code.insert_into(self.entry_operations):
@@ -162,10 +183,10 @@ class PointerBoundsTracker:
     def _splat_to(self, value: IRValue, shape: tuple[int, ...]) -> IRValue:
         return value if value.type.shape == shape else self._code.splat(value, shape)
 
-    # What is known of memory
+    # Known storages
 
     def _look_up_storage(self, operation: IROperation) -> PointerBounds:
-        """By halves: the last storage that begins at the pointer or before it."""
+        """A binary search for the last storage that begins at the pointer or before it."""
         code, pointer = self._code, operation.result
         if self._storage_table is None:
             with code.insert_into(self.entry_operations):
@@ -196,7 +217,7 @@ class PointerBoundsTracker:
     def load_int64(
         self, address: IRValue, mask: IRValue | None = None, volatile: bool = False
     ) -> IRValue:
-        """Numbers of 64 bits that lie there."""
+        """Load int64 from addresses."""
         pointer = self._code.emit(
             "tt.int_to_ptr", (address,), address.type.with_element("ptr<i64>")
         )
@@ -205,21 +226,22 @@ class PointerBoundsTracker:
     def load(
         self, pointer: IRValue, kind: ValueType, mask: IRValue | None = None, volatile: bool = False
     ) -> IRValue:
-        """`anew`: now and not before."""
-        more = {} if mask is None else {"operandSegmentSizes": "array<i32: 1, 1, 0>"}
-        more |= {"isVolatile": "true"} if volatile else {}
-        given = (pointer,) if mask is None else (pointer, mask)
-        return self._code.emit("tt.load", given, kind, **{**self._load_attributes, **more})
+        """`volatile`: the compiler must not move or merge the load."""
+        overrides = {} if mask is None else {"operandSegmentSizes": "array<i32: 1, 1, 0>"}
+        overrides |= {"isVolatile": "true"} if volatile else {}
+        operands = (pointer,) if mask is None else (pointer, mask)
+        return self._code.emit("tt.load", operands, kind, **{**self._load_attributes, **overrides})
 
 
 def _find_load_attributes(graph: KernelGraph) -> dict[str, str]:
-    """How Triton writes a load without a mask."""
-    found = next((one for one in graph.walk() if one.name == "tt.load"), None)
-    more = {} if found is None else found.attributes
+    """The attributes that this Triton gives a load without a mask."""
+    loads = (operation for operation in graph.walk() if operation.name == "tt.load")
+    load = next(loads, None)
+    attributes = {} if load is None else load.attributes
     return {
         "cache": "1 : i32",
         "evict": "1 : i32",
         "isVolatile": "false",
-        **{name: text for name, text in more.items() if name == "boundaryCheck"},
+        **{name: text for name, text in attributes.items() if name == "boundaryCheck"},
         "operandSegmentSizes": "array<i32: 1, 0, 0>",
     }

@@ -1,15 +1,26 @@
-"""Which program this is, of how many: computed at the kernel's beginning, once."""
+"""A program's position in its grid, and launches of a few programs of a grid.
+
+A subgrid of shape (1, 1, 1) at program (7, 0, 0) of the grid (4000, 1, 1) is launched as a grid of
+its own: its program reads `tl.program_id(0) == 7` and `tl.num_programs(0) == 4000`, since both are
+rewritten to what the launch passes.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
 from harness.kernels.gpu.graph_builder import GraphBuilder
-from harness.kernels.ir.graph import IROperation, IRValue, ValueType
+from harness.kernels.ir.graph import IROperation, IRRegion, IRValue, KernelGraph, ValueType
 
 _INT64 = ValueType("i64")
-_AXIS_BITS = 16  # bits of a grid's second side, and of its third
+_AXIS_BITS = 16  # of a grid's second and third side
+_PROGRAM_QUERIES = ("tt.get_program_id", "tt.get_num_programs")
 
 
 class ProgramGrid:
+    """Values of the kernel, computed once at its entry."""
+
     def __init__(self, code: GraphBuilder, entry: list[IROperation]) -> None:
         self._code, self._entry = code, entry
         self._program_number: IRValue | None = None
@@ -17,16 +28,16 @@ class ProgramGrid:
 
     @property
     def program_number(self) -> IRValue:
-        """The last side first, as `itertools.product` counts."""
+        """The program's number, the last side counted first, as `itertools.product` does."""
         code = self._code
         if self._program_number is None:
             with code.insert_into(self._entry):
                 number, *others = (
                     self._emit_axis_value("tt.get_program_id", axis) for axis in range(3)
                 )
-                for axis, here in enumerate(others, 1):
+                for axis, program_id in enumerate(others, 1):
                     side = self._emit_axis_value("tt.get_num_programs", axis)
-                    number = code.binary("addi", code.binary("muli", number, side), here)
+                    number = code.binary("addi", code.binary("muli", number, side), program_id)
             self._program_number = number
         return self._program_number
 
@@ -36,21 +47,66 @@ class ProgramGrid:
         code = self._code
         if self._packed_shape is None:
             with code.insert_into(self._entry):
-                sides, *others = (
+                packed, *others = (
                     self._emit_axis_value("tt.get_num_programs", axis) for axis in range(3)
                 )
                 for side in others:
-                    sides = code.binary("shli", sides, code.constant(_AXIS_BITS, _INT64))
-                    sides = code.binary("ori", sides, side)
-            self._packed_shape = sides
+                    packed = code.binary("shli", packed, code.constant(_AXIS_BITS, _INT64))
+                    packed = code.binary("ori", packed, side)
+            self._packed_shape = packed
         return self._packed_shape
 
     def _emit_axis_value(self, name: str, axis: int) -> IRValue:
-        return self._code.extend(
-            self._code.emit(name, (), ValueType("i32"), axis=f"{axis} : i32"), "i64", signed=True
-        )
+        value = self._code.emit(name, (), ValueType("i32"), axis=f"{axis} : i32")
+        return self._code.extend(value, "i64", signed=True)
 
 
 def unpack_grid_shape(packed_shape: int) -> tuple[int, int, int]:
-    most = (1 << _AXIS_BITS) - 1
-    return packed_shape >> (2 * _AXIS_BITS), packed_shape >> _AXIS_BITS & most, packed_shape & most
+    mask = (1 << _AXIS_BITS) - 1
+    return packed_shape >> (2 * _AXIS_BITS), packed_shape >> _AXIS_BITS & mask, packed_shape & mask
+
+
+@dataclass(frozen=True, slots=True)
+class Subgrid:
+    first_program: tuple[int, ...]
+    grid_shape: tuple[int, ...]  # of the whole grid
+
+    @property
+    def launch_values(self) -> tuple[int, ...]:
+        return (*self.first_program, *self.grid_shape)
+
+
+def rewrite_program_ids(
+    graph: KernelGraph, code: GraphBuilder, subgrid_values: Sequence[IRValue]
+) -> KernelGraph:
+    """The graph with its position in the grid taken from parameters (`Subgrid.launch_values`)."""
+    first, sides = subgrid_values[:3], subgrid_values[3:]
+
+    def rewrite(operation: IROperation) -> list[IROperation]:
+        if operation.name not in _PROGRAM_QUERIES:
+            regions = tuple(map(rewrite_region, operation.regions))
+            return [replace(operation, regions=regions) if regions else operation]
+        code.source = operation.source
+        axis = operation.get_int("axis")
+        with code.insert_into([]) as emitted:
+            if operation.name == "tt.get_program_id":
+                program_id = code.clone_operation(operation, (), operation.result.type)
+                code.binary("addi", program_id, code.truncate(first[axis], "i32"))
+            else:
+                code.truncate(sides[axis], "i32")
+        return [*emitted[:-1], replace(emitted[-1], results=operation.results)]
+
+    def rewrite_region(region: IRRegion) -> IRRegion:
+        return IRRegion(
+            tuple(
+                replace(
+                    block,
+                    operations=tuple(
+                        new for operation in block.operations for new in rewrite(operation)
+                    ),
+                )
+                for block in region.blocks
+            )
+        )
+
+    return replace(graph, body=rewrite_region(graph.body))

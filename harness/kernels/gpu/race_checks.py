@@ -1,23 +1,29 @@
-"""Races: who else touches an element in this launch, asked of the tables in `shadows`.
+"""Races: two programs of one launch that access one element, by the tables of `shadow_memory`.
 
-A store leaves its program's number and what it wrote, a load that it read; each takes out what was
-there before. Loads are watched only where this kernel may write what they read. What is found is
-true in whatever order programs ran: two of them touched one address and nothing stood between.
-Values decide as on a CPU: two stores of the same are no race, and a store that changes nothing is
-in no reader's way. Where programs talk to each other (`flow.talk`) nothing is told.
+A store exchanges its program's entry and the value that it wrote, a load its entry as a reader;
+each looks at the entry that it takes out. Loads are watched only where the kernel may write what
+they read. Invariant: a report is true whatever the order of the programs, since nothing orders
+them. Example: programs 1 and 2 store 7 and 8 to one element; the second to arrive finds the other
+one's entry and another value: a write-write race. As on a CPU, two stores of the same value are no
+race, and a store that changes nothing races with no reader. A kernel whose programs synchronize
+(`flow.has_program_synchronization`) is not checked.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from harness.kernels.cpu.abi import ViolationKind
-from harness.kernels.cpu.scratch_values import OperationSite
-from harness.kernels.gpu.access_checks import ACCESS_OPERATIONS, get_element_bytes, get_mask
+from harness.kernels.gpu.accesses import (
+    ACCESS_OPERATIONS,
+    get_element_bytes,
+    get_mask,
+    get_verb,
+)
 from harness.kernels.gpu.graph_builder import NE, ULT, GraphBuilder
 from harness.kernels.gpu.pointer_bounds import PointerBoundsTracker
 from harness.kernels.gpu.program_grid import ProgramGrid
-from harness.kernels.gpu.report_emission import ReportEmitter, SiteReport, reduce_to_nonzero_lane
+from harness.kernels.gpu.report_assembly import ReportBit
+from harness.kernels.gpu.report_emission import ReportEmitter, reduce_to_nonzero_lane
 from harness.kernels.gpu.shadow_memory import (
     ATOMIC_FLAG,
     CHANGED_FLAG,
@@ -30,16 +36,8 @@ from harness.kernels.gpu.shadow_memory import (
 )
 from harness.kernels.ir.graph import IROperation, IRValue, KernelGraph, ValueType
 
-# In a report's word: how two programs touched one element.
-RACE_FAULTS = {
-    1 << 24: ViolationKind.WRITE_WRITE_RACE,
-    1 << 25: ViolationKind.ATOMIC_STORE_RACE,
-    1 << 26: ViolationKind.READ_AFTER_WRITE,
-    1 << 27: ViolationKind.WRITE_AFTER_READ,
-}
-_FAULT_BITS = {fault: bit for bit, fault in RACE_FAULTS.items()}
 _INT64 = ValueType("i64")
-_HASH_MULTIPLIER = 0x9E3779B97F4A7C15 - (1 << 64)  # odd, and its bits are anyhow
+_HASH_MULTIPLIER = 0x9E3779B97F4A7C15 - (1 << 64)  # odd, with mixed bits
 
 
 class RaceChecks:
@@ -52,61 +50,50 @@ class RaceChecks:
         code: GraphBuilder,
         emitter: ReportEmitter,
         bounds_tracker: PointerBoundsTracker,
-        pointer_numbers: dict[int, int],
-        sites: list[OperationSite],
     ) -> None:
-        """`heads`: where the launch's number lies, and the tables; `places`: by parameter, the
-        number of a pointer; `beside`: pairs of such numbers that reach into the same memory."""
-        self._code, self._emitter, self._bounds_tracker, self._grid = (
-            code,
-            emitter,
-            bounds_tracker,
-            grid,
-        )
-        self._pointer_numbers, self._sites = pointer_numbers, sites
+        """`shadow_values`: the address of the launch's number, and that of the tables;
+        `overlapping_pointers`: pairs of pointers, by number, that share memory."""
+        self._code, self._emitter = code, emitter
+        self._bounds_tracker, self._grid = bounds_tracker, grid
         self._overlapping_pointers = {frozenset(pair) for pair in overlapping_pointers}
         self._accesses = [one for one in graph.walk() if one.name in ACCESS_OPERATIONS]
         self._launch_number_address, self._shadow_tables = shadow_values
         self._entry_values: dict[str, IRValue] = {}
 
     def add_check(self, operation: IROperation) -> None:
-        """In front of an access, as it is to be made."""
-        verb, _ = ACCESS_OPERATIONS[operation.name]
-        both = [one for one in self._accesses if self._may_alias(operation, one)]
-        verbs = {ACCESS_OPERATIONS[one.name][0] for one in both}
+        """Emit the check of an access, in front of it."""
+        verb = get_verb(operation)
+        aliases = [access for access in self._accesses if self._may_alias(operation, access)]
+        verbs = {get_verb(access) for access in aliases}
         if verb == "read" and verbs == {"read"}:
             return
         code, pointer, mask = self._code, operation.operands[0], get_mask(operation)
         address = code.emit("tt.ptr_to_int", (pointer,), pointer.type.with_element("i64"))
-        least = min(map(get_element_bytes, both))
-        pieces = range(0, get_element_bytes(operation), least)
-        found = self._check_pieces(operation, verb, address, mask, least, pieces, "read" in verbs)
-        word, other = next(found)
-        for more, its in found:
-            known = self._is_nonzero(word)
-            word, other = code.select(known, word, more), code.select(known, other, its)
+        smallest = min(map(get_element_bytes, aliases))
+        pieces = range(0, get_element_bytes(operation), smallest)
+        checks = self._check_pieces(
+            operation, verb, address, mask, smallest, pieces, "read" in verbs
+        )
+        word, other = next(checks)
+        for next_word, next_other in checks:
+            is_set = self._is_nonzero(word)
+            word = code.select(is_set, word, next_word)
+            other = code.select(is_set, other, next_other)
         word, address, other = reduce_to_nonzero_lane(code, (word, address, other))
-        own = self._get_pointer_number(operation)
-        self._sites.append(OperationSite(verb, pointer.type.pointee, operation.source, own))
-        site, besides = len(self._sites) - 1, (other, self._grid.packed_shape)
-        self._emitter.report(SiteReport(site, operation.source, word, address, besides))
-
-    # Whose memory
-
-    def _get_pointer_number(self, operation: IROperation) -> int | None:
-        """Of the pointer that it goes through; None where it is of no one argument."""
-        origin = self._bounds_tracker.origins.get(operation.operands[0])
-        return None if origin is None else self._pointer_numbers[origin]
+        site = self._bounds_tracker.make_site(operation)
+        self._emitter.report(site, word, address, (other, self._grid.packed_shape))
 
     def _may_alias(self, one: IROperation, other: IROperation) -> bool:
-        numbers = self._get_pointer_number(one), self._get_pointer_number(other)
+        numbers = [
+            self._bounds_tracker.get_pointer_number(access.operands[0]) for access in (one, other)
+        ]
         return (
             None in numbers
-            or len({*numbers}) == 1
+            or numbers[0] == numbers[1]
             or frozenset(numbers) in self._overlapping_pointers
         )
 
-    # What is asked of the tables
+    # Checks by the tables
 
     def _check_pieces(
         self,
@@ -118,9 +105,9 @@ class RaceChecks:
         pieces: range,
         may_be_read: bool,
     ) -> Iterator[tuple[IRValue, IRValue]]:
-        """Of each piece of an element, a report's word and who the other one was.
+        """Of each piece of an element: a report's word, and the other program's entry.
 
-        `read`: whether some access of this kernel may read what this one writes.
+        `may_be_read`: whether some access of this kernel may read what this one writes.
         """
         code, kind = self._code, address.type
         stored = changes = None
@@ -148,10 +135,12 @@ class RaceChecks:
                 yield self._check_update(slot, mine, mask)
             else:
                 assert stored is not None
-                of = [
-                    self._extract_piece(one, piece, piece_bytes) for one in (stored, changes) if one
+                bits = [
+                    self._extract_piece(value, piece, piece_bytes)
+                    for value in (stored, changes)
+                    if value
                 ]
-                yield self._check_store(slot, tag, mine, mask, *of)
+                yield self._check_store(slot, tag, mine, mask, *bits)
 
     def _check_read(
         self, slot: IRValue, entry: IRValue, mask: IRValue | None
@@ -163,7 +152,7 @@ class RaceChecks:
         writer = self._load_entry(ShadowTable.WRITERS, slot, mask)
         changed = self._has_flag(writer, CHANGED_FLAG)
         wrong = code.binary("andi", self._is_other_program(writer, entry), changed)
-        return self._make_fault_word(ViolationKind.READ_AFTER_WRITE, wrong, mask), writer
+        return self._make_fault_word(ReportBit.READ_AFTER_WRITE, wrong, mask), writer
 
     def _check_update(
         self, slot: IRValue, entry: IRValue, mask: IRValue | None
@@ -173,7 +162,7 @@ class RaceChecks:
         before = self._exchange_entry(ShadowTable.WRITERS, slot, entry, mask)
         store = self._negate(self._has_flag(before, ATOMIC_FLAG))
         wrong = code.binary("andi", self._is_other_program(before, entry), store)
-        return self._make_fault_word(ViolationKind.ATOMIC_STORE_RACE, wrong, mask), before
+        return self._make_fault_word(ReportBit.ATOMIC_STORE_RACE, wrong, mask), before
 
     def _check_store(
         self,
@@ -199,17 +188,17 @@ class RaceChecks:
             "xori", self._exchange_entry(ShadowTable.VALUES, slot, value, mask), value
         )
         differs = self._apply_mask(self._is_in_program_bits(other, 1), mask)
-        # Who came between our two entries stands where ours was.
+        # A program that came between our two exchanges has replaced our entry.
         after = self._load_entry(ShadowTable.WRITERS, slot, differs)
         earlier, atomic = self._is_other_program(before, entry), self._has_flag(before, ATOMIC_FLAG)
         later = self._negate(self._has_flag(after, ATOMIC_FLAG))
         later = code.binary("andi", later, self._is_other_program(after, entry))
         either = code.binary("ori", code.binary("andi", earlier, self._negate(atomic)), later)
         word = self._make_fault_word(
-            ViolationKind.WRITE_WRITE_RACE, code.binary("andi", either, differs), mask
+            ReportBit.WRITE_WRITE_RACE, code.binary("andi", either, differs), mask
         )
         beside = self._make_fault_word(
-            ViolationKind.ATOMIC_STORE_RACE, code.binary("andi", earlier, atomic), mask
+            ReportBit.ATOMIC_STORE_RACE, code.binary("andi", earlier, atomic), mask
         )
         word = code.binary("ori", word, beside)
         before = code.select(earlier, before, after)
@@ -218,7 +207,7 @@ class RaceChecks:
         for table in (ShadowTable.READERS, ShadowTable.EARLIER_READERS):
             reader = self._load_entry(table, slot, mask)
             wrong = code.binary("andi", self._is_other_program(reader, entry), changed)
-            more = self._make_fault_word(ViolationKind.WRITE_AFTER_READ, wrong, mask)
+            more = self._make_fault_word(ReportBit.WRITE_AFTER_READ, wrong, mask)
             known = self._is_nonzero(word)
             word, before = code.select(known, word, more), code.select(known, before, reader)
         return word, before
@@ -226,7 +215,7 @@ class RaceChecks:
     # Entries
 
     def _get_launch_stamp(self) -> IRValue:
-        """The launch's number, where an entry has it."""
+        """The launch's number, in its bits of an entry."""
         code = self._code
         if "launch" not in self._entry_values:
             with code.insert_into(self._bounds_tracker.entry_operations):
@@ -237,7 +226,7 @@ class RaceChecks:
         return self._entry_values["launch"]
 
     def _get_program_stamp(self) -> IRValue:
-        """The launch's number and the program's."""
+        """The launch's number and the program's, in their bits of an entry."""
         code = self._code
         if "stamp" not in self._entry_values:
             launch, number = self._get_launch_stamp(), self._grid.program_number
@@ -248,11 +237,11 @@ class RaceChecks:
         return self._entry_values["stamp"]
 
     def _is_other_program(self, entry: IRValue, own_entry: IRValue) -> IRValue:
-        """Of this address and launch, and of another program."""
+        """Whether an entry is of the same address and launch, and of another program."""
         return self._is_in_program_bits(self._code.binary("xori", entry, own_entry), 1 << FLAG_BITS)
 
     def _is_in_program_bits(self, number: IRValue, first: int) -> IRValue:
-        """Whether it is that or more, and nothing but a program's bits."""
+        """Whether a number is at least `first` and has no bits above the program's."""
         code, kind = self._code, number.type
         far = code.binary("subi", number, code.constant(first, kind))
         return code.compare(ULT, far, code.constant((1 << LAUNCH_SHIFT) - first, kind))
@@ -284,14 +273,14 @@ class RaceChecks:
             (pointer, entry, *(() if mask is None else (mask,))),
             entry.type,
             atomic_rmw_op="10 : i32",  # exchange
-            sem="1 : i32",  # in no order with other memory
+            sem="1 : i32",  # relaxed
             scope="1 : i32",
         )
 
     # Numbers
 
     def _load_old_value(self, operation: IROperation, mask: IRValue | None) -> IRValue:
-        """What a store finds."""
+        """The value that a store overwrites."""
         pointer, value = operation.operands[:2]
         return self._to_int64(self._bounds_tracker.load(pointer, value.type, mask, volatile=True))
 
@@ -308,13 +297,11 @@ class RaceChecks:
         return code.binary("andi", bits, code.constant((1 << 8 * size) - 1, kind))
 
     def _make_fault_word(
-        self, fault: ViolationKind, is_fault: IRValue, mask: IRValue | None
+        self, fault: ReportBit, is_fault: IRValue, mask: IRValue | None
     ) -> IRValue:
         code, is_fault = self._code, self._apply_mask(is_fault, mask)
         kind = is_fault.type.with_element("i32")
-        return code.select(
-            is_fault, code.constant(_FAULT_BITS[fault], kind), code.constant(0, kind)
-        )
+        return code.select(is_fault, code.constant(fault, kind), code.constant(0, kind))
 
     def _apply_mask(self, condition: IRValue, mask: IRValue | None) -> IRValue:
         return condition if mask is None else self._code.binary("andi", condition, mask)

@@ -1,33 +1,53 @@
-"""The assembly that puts a fault into the report: a few instructions where there is none.
+"""The assembly that records a violation, and the layout of what it writes.
 
-Each thread has its lanes' words (0: all is well) or-ed and passes on. It writes its first bad
-lane down as a record in the host's memory, which is read without stopping the device, and can be
-read when it died. What an integer was made of that wrapped goes along.
+Each thread ors the words of its lanes; 0 means that nothing is wrong, and the thread goes on after
+a few instructions. Otherwise it writes its first bad lane as a record into pinned memory of the
+host, which can be read while the device runs and after it is lost. Invariant: WRITTEN is stored
+last, behind a fence, so that the host never reads half a record; then the bell is set, one word
+that the host polls. Example: the third report of site 2 goes to slot 2 * 4 + 2 of the kernel's
+records; the fifth is only counted.
 """
 
 from __future__ import annotations
 
 from enum import IntEnum
 
-MAX_SITES = 128  # of a kernel: those further on share
-RECORDS_PER_SITE = 4  # a site's; what comes after them is counted only
+MAX_SITES = 128  # of a kernel; site 128 shares the slots of site 0
+RECORDS_PER_SITE = 4  # further reports are only counted
 RECORD_BYTES = 64
 
 
-class KernelTable(IntEnum):
-    """A kernel's table on the device, in byte offsets; behind it a count for each site."""
+OVERFLOW_MASK = 0xFFFF  # of a report's word: the number of the operation that overflowed, or 0
 
-    RECORDS = 0
-    BELL = 8
-    STORAGE_TABLE = 16  # where the table is of what is known of memory
-    COUNTS = 24
+
+class ReportBit(IntEnum):
+    """The other bits of a report's word."""
+
+    ASSERTION_FAILED = 1 << 23
+    WRITE_WRITE_RACE = 1 << 24
+    ATOMIC_STORE_RACE = 1 << 25
+    READ_AFTER_WRITE = 1 << 26
+    WRITE_AFTER_READ = 1 << 27
+    UNINITIALIZED_READ = 1 << 28
+    FORBIDDEN_READ = 1 << 29  # by an access rule
+    FORBIDDEN_WRITE = 1 << 30
+    OUT_OF_BOUNDS = -(1 << 31)
+
+
+class KernelTable(IntEnum):
+    """Byte offsets in a kernel's table on the device."""
+
+    RECORDS = 0  # the address of its records
+    BELL = 8  # the address of the bell
+    STORAGE_TABLE = 16  # the address of the table of known storages
+    COUNTS = 24  # the number of reports of each site
 
 
 KERNEL_TABLE_BYTES = KernelTable.COUNTS + 4 * MAX_SITES
 
 
 class RecordField(IntEnum):
-    """Byte offsets; WRITTEN is set last."""
+    """Byte offsets in a record."""
 
     WRITTEN = 0
     LAUNCH = 8
@@ -48,18 +68,18 @@ def build_constraints(lane_count: int, int64_count: int) -> str:
 
 
 def build_assembly(site: int, lane_count: int, int64_count: int) -> str:
-    """For `pack` lanes at once: words, `wide` numbers of 64 bits, and as often table and launch.
+    """For several lanes of a thread: words, int64 numbers, and for each lane table and launch.
 
-    The numbers are an address, and what was to be combined where something can have wrapped.
+    The numbers are an address, and two operands for a report that has some.
     """
-    of = [
+    inputs = [
         [f"${(1 + number) * lane_count + lane}" for lane in range(lane_count)]
         for number in range(1 + int64_count)
     ]
-    words, *numbers = of
+    words, *numbers = inputs
     report, launch = f"${(2 + int64_count) * lane_count}", f"${(3 + int64_count) * lane_count}"
-    names = ("at", "left", "right")[:int64_count]
-    places = (RecordField.ADDRESS, RecordField.LEFT, RecordField.RIGHT)[:int64_count]
+    names = ("address", "left", "right")[:int64_count]
+    fields = (RecordField.ADDRESS, RecordField.LEFT, RecordField.RIGHT)[:int64_count]
     lines = [".reg .pred bad, skip", ".reg .b32 word, count, here"]
     lines += [f".reg .b64 to, far, {', '.join(names)}", f"mov.b32 word, {words[0]}"]
     lines += [f"or.b32 word, word, {other}" for other in words[1:]]
@@ -87,11 +107,11 @@ def build_assembly(site: int, lane_count: int, int64_count: int) -> str:
         f"st.volatile.global.u32 [to+{int(RecordField.SITE)}], here",
     ]
     lines += [
-        f"st.volatile.global.u64 [to+{int(place)}], {name}"
-        for name, place in zip(names, places, strict=True)
+        f"st.volatile.global.u64 [to+{int(field)}], {name}"
+        for name, field in zip(names, fields, strict=True)
     ]
-    for axis, place in zip("xyz", (RecordField.X, RecordField.Y, RecordField.Z), strict=True):
-        lines += [f"mov.u32 here, %ctaid.{axis}", f"st.volatile.global.u32 [to+{int(place)}], here"]
+    for axis, field in zip("xyz", (RecordField.X, RecordField.Y, RecordField.Z), strict=True):
+        lines += [f"mov.u32 here, %ctaid.{axis}", f"st.volatile.global.u32 [to+{int(field)}], here"]
     lines += [
         "membar.sys",
         "mov.u32 here, 1",

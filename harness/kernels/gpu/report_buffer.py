@@ -1,8 +1,8 @@
-"""Where checked kernels leave their reports: records in the host's memory, tables on the device.
+"""The reports of checked kernels: records in pinned memory of the host, tables on the device.
 
-The host looks at one word, the bell, and reads records without a word to the device: neither a
-stream nor a graph being captured notices, and what a lost device has told before it was lost is
-there.
+The host polls one word, the bell, and reads records without any call to the device. So neither a
+stream nor a graph capture notices, and the reports of a device that was lost are still there.
+Example: with 768 tables of 128 sites and 4 records of 64 bytes, the records take 24 MiB.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ _RECORD_DTYPE = np.dtype(
 
 @dataclass(frozen=True, slots=True)
 class DeviceReport:
-    """One record."""
+    """A record as the host reads it."""
 
     launch: int
     address: int
     word: int
     site: int
     program: tuple[int, int, int]
-    operands: tuple[int, int]  # of what wrapped, or where the pointer's memory is and its size + 1
+    operands: tuple[int, int]  # of an overflow, or the storage's start and size + 1
 
 
 class ReportBuffer:
-    """The reports of one device. Made outside of a capture, once."""
+    """The reports of one device; to be made outside a capture."""
 
     def __init__(self, device: int) -> None:
         self._bell = torch.zeros(16, dtype=torch.int32).pin_memory()
@@ -59,7 +59,7 @@ class ReportBuffer:
         blocks[:, 1] = self._bell.data_ptr()
         self._storage_table = torch.from_numpy(STORAGE_REGISTRY.to_table()).to(f"cuda:{device}")
         blocks[:, 2] = self._storage_table.data_ptr()
-        self._uploaded_changes = 0  # how many changes of what is known of memory
+        self._uploaded_changes = 0  # of the storage registry
         self._initial_tables = torch.from_numpy(blocks)
         self._tables = self._initial_tables.to(f"cuda:{device}")
         self._bell_view = self._bell.numpy()
@@ -71,14 +71,14 @@ class ReportBuffer:
         self._tables_used = 0
 
     def allocate_table(self) -> int | None:
-        """The address of a table for one more kernel; None where all are taken."""
+        """The address of a table for one more kernel; None if none is left."""
         if self._tables_used == MAX_KERNELS:
             return None
         self._tables_used += 1
         return int(self._tables.data_ptr()) + (self._tables_used - 1) * KERNEL_TABLE_BYTES
 
     def upload_storage_table(self) -> None:
-        """Put on the device what is known of memory, in front of what is launched next."""
+        """Copy the known storages to the device, before the next launch."""
         if self._uploaded_changes != STORAGE_REGISTRY.change_count:
             self._uploaded_changes = STORAGE_REGISTRY.change_count
             self._storage_table.copy_(
@@ -89,14 +89,14 @@ class ReportBuffer:
         return bool(self._bell_view[0])
 
     def read_new_reports(self) -> list[DeviceReport]:
-        """What was put down since the last time."""
+        """The reports since the last call."""
         self._bell_view[0] = 0
         read = self._record_view[: self._tables_used]
-        found = []
-        for place in np.argwhere(read["written"] == 1):
-            record = read[tuple(place)]
+        reports = []
+        for position in np.argwhere(read["written"] == 1):
+            record = read[tuple(position)]
             program = (int(record["x"]), int(record["y"]), int(record["z"]))
-            found.append(
+            reports.append(
                 DeviceReport(
                     int(record["launch"]),
                     int(record["address"]),
@@ -106,10 +106,10 @@ class ReportBuffer:
                     (int(record["left"]), int(record["right"])),
                 )
             )
-            read["written"][tuple(place)] = _ALREADY_READ
-        return found
+            read["written"][tuple(position)] = _ALREADY_READ
+        return reports
 
     def reset(self) -> None:
-        """Count from nothing again. Whoever asks has waited for the device."""
+        """Forget all reports and counts; the caller has waited for the device."""
         self._record_view["written"] = 0
         self._tables.copy_(self._initial_tables)

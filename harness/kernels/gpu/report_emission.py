@@ -1,8 +1,11 @@
-"""Where a kernel tells: at the access, or once the loop around it is over.
+"""Reports written into a kernel: right behind a check, or behind the loop around it.
 
-A branch in each turn of a loop keeps Triton and the assembler from overlapping turns. So a loop
-hands on the first that each of its accesses has to tell, where that fits into a register or two,
-and tells it behind itself.
+A branch in each iteration keeps Triton and the assembler from overlapping iterations. Invariant: a
+check in a loop body adds no branch to it. The loop carries, for each of the body's reports, the
+first word that is not 0, with the address and the operands of that lane; the report itself is
+emitted behind the loop. Example: a load in `for i in range(5)` that leaves its tensor at i = 3 and
+4 is reported once, with the address of i = 3. A report of more lanes than the program has threads
+would need several registers a thread; it is emitted inside the loop.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
+from harness.kernels.cpu.scratch_values import OperationSite
 from harness.kernels.gpu.graph_builder import NE, GraphBuilder
 from harness.kernels.gpu.report_assembly import build_assembly, build_constraints
 from harness.kernels.ir.graph import (
@@ -22,18 +26,18 @@ from harness.kernels.ir.graph import (
     ValueType,
 )
 
-_MAX_PACKED_LANES = 16  # lanes that one report looks at
+_MAX_PACKED_LANES = 16  # lanes of one thread that one piece of assembly handles
 
 
 @dataclass(frozen=True, slots=True)
 class SiteReport:
-    """What is to be put down of a site, if the word is not 0."""
+    """The values to record for a site, in each lane whose word is not 0."""
 
     site: int
     source: SourceLocation
     word: IRValue
     address: IRValue
-    operands: tuple[IRValue, ...] = ()  # of what wrapped: two, where something can have
+    operands: tuple[IRValue, ...] = ()  # two more numbers, or none
 
     @property
     def values(self) -> tuple[IRValue, ...]:
@@ -45,43 +49,45 @@ class SiteReport:
 
 class ReportEmitter:
     def __init__(
-        self, code: GraphBuilder, report: IRValue, launch: IRValue, threads_per_program: int
+        self, code: GraphBuilder, table: IRValue, launch: IRValue, threads_per_program: int
     ) -> None:
+        """`table`: the kernel's table on the device; `launch`: the launch's number."""
+        self.sites: list[OperationSite] = []  # a report holds an index into these
         self._code, self._threads_per_program = code, threads_per_program
-        self._report, self._launch = report, launch
-        self._pending: list[SiteReport] | None = None  # of the loop whose body this is
+        self._table, self._launch = table, launch
+        self._pending: list[SiteReport] | None = None  # of the loop whose body is rewritten
 
     @contextmanager
     def collect_reports(self, in_loop: bool) -> Iterator[list[SiteReport]]:
-        """What is told meanwhile: of a loop it is to be handed on, and is put down at once else."""
-        later: list[SiteReport] = []
-        outer, self._pending = self._pending, later if in_loop else None
-        yield later
+        """Collect the reports of a loop's body; elsewhere they are emitted at once."""
+        collected: list[SiteReport] = []
+        outer, self._pending = self._pending, collected if in_loop else None
+        yield collected
         self._pending = outer
 
-    def report(self, site_report: SiteReport) -> None:
-        if self._pending is not None and site_report.word.type.lanes <= self._threads_per_program:
-            self._pending.append(site_report)
+    def report(
+        self, site: OperationSite, word: IRValue, address: IRValue, operands: Sequence[IRValue] = ()
+    ) -> None:
+        self.sites.append(site)
+        report = SiteReport(len(self.sites) - 1, site.source, word, address, tuple(operands))
+        if self._pending is not None and word.type.lanes <= self._threads_per_program:
+            self._pending.append(report)
         else:
-            self.emit_report(site_report)
+            self.emit_report(report)
 
-    def emit_report(self, site_report: SiteReport) -> None:
-        code, shape = self._code, site_report.address.type.shape
-        widest = _MAX_PACKED_LANES // 2 if site_report.operands else _MAX_PACKED_LANES
-        pack = (
-            max(1, min(widest, site_report.address.type.lanes // self._threads_per_program))
-            if shape
-            else 1
-        )
-        both = (code.splat(self._report, shape), code.splat(self._launch, shape))
-        wide = 1 + len(site_report.operands)
-        code.source = site_report.source
+    def emit_report(self, report: SiteReport) -> None:
+        code, kind = self._code, report.address.type
+        widest = _MAX_PACKED_LANES // 2 if report.operands else _MAX_PACKED_LANES
+        pack = max(1, min(widest, kind.lanes // self._threads_per_program)) if kind.shape else 1
+        heads = (code.splat(self._table, kind.shape), code.splat(self._launch, kind.shape))
+        int64_count = 1 + len(report.operands)
+        code.source = report.source
         code.emit(
             "tt.elementwise_inline_asm",
-            (*site_report.values, *both),
-            ValueType("i32", shape),
-            asm_string=f'"{build_assembly(site_report.site, pack, wide)}"',
-            constraints=f'"{build_constraints(pack, wide)}"',
+            (*report.values, *heads),
+            ValueType("i32", kind.shape),
+            asm_string=f'"{build_assembly(report.site, pack, int64_count)}"',
+            constraints=f'"{build_constraints(pack, int64_count)}"',
             packed_element=f"{pack} : i32",
             pure="false",
         )
@@ -89,59 +95,60 @@ class ReportEmitter:
     def carry_through_loop(
         self, operation: IROperation, block: IRBlock, pending: Sequence[SiteReport]
     ) -> tuple[IROperation, IRBlock]:
-        """The loop, and its body, with what it hands on of these: the first word that is not 0."""
+        """The loop and its body, which carry the first nonzero word of each pending report."""
         code = self._code
-        now = [value for one in pending for value in one.values]
-        before = tuple(code.constant(0, value.type) for value in now)
-        inside, after = ([code.new_value(value.type) for value in now] for _ in range(2))
-        *operations, last = block.operations
-        kept: list[IRValue] = []
+        current = [value for report in pending for value in report.values]
+        initial = tuple(code.constant(0, value.type) for value in current)
+        carried, results = ([code.new_value(value.type) for value in current] for _ in range(2))
+        *operations, terminator = block.operations
+        yielded: list[IRValue] = []
         with code.insert_into(operations):
-            for one in pending:
-                at = len(kept)
-                known = code.compare(NE, inside[at], code.constant(0, inside[at].type))
-                ways = range(at, at + len(one.values))
-                kept += [code.select(known, inside[way], now[way]) for way in ways]
+            for report in pending:
+                first = len(yielded)
+                is_set = code.compare(NE, carried[first], code.constant(0, carried[first].type))
+                positions = range(first, first + len(report.values))
+                yielded += [code.select(is_set, carried[at], current[at]) for at in positions]
+        terminator = replace(terminator, operands=(*terminator.operands, *yielded))
         return (
             replace(
                 operation,
-                operands=(*operation.operands, *before),
-                results=(*operation.results, *after),
+                operands=(*operation.operands, *initial),
+                results=(*operation.results, *results),
             ),
             replace(
                 block,
-                arguments=(*block.arguments, *inside),
-                operations=(*operations, replace(last, operands=(*last.operands, *kept))),
+                arguments=(*block.arguments, *carried),
+                operations=(*operations, terminator),
             ),
         )
 
-    def emit_carried(
-        self, pending: Sequence[SiteReport], carried_values: Sequence[IRValue]
-    ) -> None:
-        """Behind the loop."""
-        for told in pending:
-            many = len(told.values)
-            self.emit_report(told.with_values(carried_values[:many]))
-            carried_values = carried_values[many:]
+    def emit_carried(self, pending: Sequence[SiteReport], loop_results: Sequence[IRValue]) -> None:
+        """Emit the reports that a loop carried, behind it."""
+        for report in pending:
+            count = len(report.values)
+            self.emit_report(report.with_values(loop_results[:count]))
+            loop_results = loop_results[count:]
 
 
 def reduce_to_nonzero_lane(code: GraphBuilder, values: Sequence[IRValue]) -> list[IRValue]:
-    """Of a lane whose first value is not 0, if there is one: what is told of many lanes at once is
-    less to compile than what is told of each."""
-    given = list(values)
-    while shape := given[0].type.shape:
-        one, other = (
-            [code.new_value(ValueType(value.type.element)) for value in given] for _ in range(2)
+    """The values of one lane whose first value is not 0, if there is such a lane.
+
+    One report of a whole block compiles faster than a report of each lane.
+    """
+    reduced = list(values)
+    while shape := reduced[0].type.shape:
+        left, right = (
+            [code.new_value(ValueType(value.type.element)) for value in reduced] for _ in range(2)
         )
         with code.insert_into([]) as body:
-            known = code.compare(NE, one[0], code.constant(0, one[0].type))
-            ended = tuple(code.select(known, *both) for both in zip(one, other, strict=True))
-            body.append(IROperation("tt.reduce.return", ended, (), {}, code.source))
-        region = IRRegion((IRBlock("bb0", (*one, *other), tuple(body)),))
-        made = [code.new_value(ValueType(value.type.element, shape[:-1])) for value in given]
+            is_set = code.compare(NE, left[0], code.constant(0, left[0].type))
+            chosen = tuple(code.select(is_set, *pair) for pair in zip(left, right, strict=True))
+            body.append(IROperation("tt.reduce.return", chosen, (), {}, code.source))
+        region = IRRegion((IRBlock("bb0", (*left, *right), tuple(body)),))
+        results = [code.new_value(ValueType(value.type.element, shape[:-1])) for value in reduced]
         axis = {"axis": f"{len(shape) - 1} : i32"}
         code.operations.append(
-            IROperation("tt.reduce", tuple(given), tuple(made), axis, code.source, (region,))
+            IROperation("tt.reduce", tuple(reduced), tuple(results), axis, code.source, (region,))
         )
-        given = made
-    return given
+        reduced = results
+    return reduced

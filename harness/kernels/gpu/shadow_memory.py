@@ -1,9 +1,10 @@
-"""Who touched an element in this launch: tables on the device, found by the element's address.
+"""The programs that accessed an element in this launch: hash tables on the device, by address.
 
-An entry is an address's tag, a launch's number and whose it is; where another address falls into
-the same place the older one is forgotten, so a race may be missed and none is made up. A launch's
-number is made on the device by what is launched in front of it, since a graph's replay is a launch
-of its own. Numbers come back, and by then each entry has been cleared: a few are with each number.
+An entry holds an address's tag (25 bits), the launch's number (14), the program's number (23) and
+two flags. Invariant: a hash collision can lose a report but never invents one, as an entry of
+another tag or launch is ignored. A kernel launched in front of each checked one makes the launch's
+number on the device, since each replay of a graph is a launch of its own. Numbers repeat after
+16,384 launches; with each number some entries are cleared, all of them within 8,192 launches.
 """
 
 from __future__ import annotations
@@ -14,43 +15,39 @@ import torch
 import triton
 import triton.language as tl
 
-SLOTS_PER_TABLE = 1 << 23  # of each table
+SLOTS_PER_TABLE = 1 << 23  # entries
 TAG_SHIFT, PROGRAM_BITS, FLAG_BITS = 39, 23, 2
 LAUNCH_SHIFT = PROGRAM_BITS + FLAG_BITS
 LAUNCH_NUMBER_COUNT = 1 << (TAG_SHIFT - LAUNCH_SHIFT)
-CHANGED_FLAG, ATOMIC_FLAG = 1, 2  # flags of who wrote
-_TRANSIENT_LAUNCHES, _LAUNCH_CAPACITY = (
-    1 << 16,
-    1 << 20,
-)  # launches that have a place for their number
+CHANGED_FLAG, ATOMIC_FLAG = 1, 2  # of a writer's entry
+# Slots for launch numbers: those that take turns, and all, with those of captured launches.
+_TRANSIENT_LAUNCHES, _LAUNCH_CAPACITY = 1 << 16, 1 << 20
 
 
 class ShadowTable(IntEnum):
     WRITERS = 0
-    VALUES = 1  # which bits were written, as a hash in the place of the program
+    VALUES = 1  # a hash of the written value in the program's bits
     READERS = 2
-    EARLIER_READERS = 3  # another program that had read, when the last one did
+    EARLIER_READERS = 3  # the reader before the last one, if it is another program
 
 
 _ENTRY_COUNT = SLOTS_PER_TABLE * len(ShadowTable)
-_CLEARED_PER_LAUNCH = (
-    2 * _ENTRY_COUNT // LAUNCH_NUMBER_COUNT
-)  # so all are, in half as many launches as there are numbers
+_CLEARED_PER_LAUNCH = 2 * _ENTRY_COUNT // LAUNCH_NUMBER_COUNT
 
 
-@triton.jit(do_not_specialize=["place"])  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize=["slot"])  # type: ignore[untyped-decorator]
 def begin_launch_kernel(  # type: ignore[no-untyped-def]
-    launch_numbers, place, tables, LAUNCHES: tl.constexpr, CLEARED: tl.constexpr
+    launch_numbers, slot, tables, LAUNCHES: tl.constexpr, CLEARED: tl.constexpr
 ):
-    """A launch's number, and so many entries cleared."""
+    """Store the launch's number, and clear some entries."""
     number = tl.atomic_add(launch_numbers, 1)
-    tl.store(launch_numbers + place, number % LAUNCHES)
+    tl.store(launch_numbers + slot, number % LAUNCHES)
     first = number % (LAUNCHES // 2) * CLEARED
     tl.store(tables + first + tl.arange(0, CLEARED), 0)
 
 
 class RaceShadowMemory:
-    """Of one device. Made outside of a capture, once."""
+    """The tables of one device; to be made outside a capture."""
 
     def __init__(self, device: str | torch.device) -> None:
         self._launch_numbers = torch.zeros(1 + _LAUNCH_CAPACITY, dtype=torch.int64, device=device)
@@ -58,22 +55,22 @@ class RaceShadowMemory:
         self._last_transient, self._last_captured = 0, _TRANSIENT_LAUNCHES
 
     def begin_launch(self, launch: object, captured: bool) -> tuple[int, int] | None:
-        """Where the next launch's number will be, and the tables; None where there is no room.
+        """The addresses of the next launch's number and of the tables; None if there is no room.
 
-        What a graph captured keeps its place, others take turns.
+        A captured launch keeps its slot, other launches take turns.
         """
         if captured and self._last_captured == _LAUNCH_CAPACITY:
             return None
         if captured:
             self._last_captured += 1
-            place = self._last_captured
+            slot = self._last_captured
         else:
             self._last_transient = self._last_transient % _TRANSIENT_LAUNCHES + 1
-            place = self._last_transient
+            slot = self._last_transient
         launch(  # type: ignore[operator]
             begin_launch_kernel,
             self._launch_numbers,
-            place,
+            slot,
             self._tables,
             LAUNCHES=LAUNCH_NUMBER_COUNT,
             CLEARED=_CLEARED_PER_LAUNCH,
@@ -81,4 +78,4 @@ class RaceShadowMemory:
             warmup=False,
         )
         start = int(self._launch_numbers.data_ptr())
-        return start + 8 * place, int(self._tables.data_ptr())
+        return start + 8 * slot, int(self._tables.data_ptr())

@@ -1,5 +1,5 @@
-"""A whole process under check: every Triton launch on a GPU, from the first one on.
+"""Whole processes under check: every Triton launch on a GPU, from the first one on.
 
-`boot` runs before the program and loads nothing; `process` is there once a kernel is launched;
-`reports` are the files that processes leave, which whoever started them reads.
+`activation` runs before the program and loads nothing; `checked_process` is loaded with the first
+launch; `report_files` are the files that the processes leave for the one that started them.
 """

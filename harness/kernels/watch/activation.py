@@ -1,8 +1,10 @@
-"""Checks through the environment: what a Python process does when the variable is set.
+"""Activates checks in a Python process whose environment requests them (UNFIX_CHECK).
 
-Next to nothing is loaded before the program itself launches a kernel: Triton's launcher is
-exchanged when its module is imported, and asks for the rest at the first launch. Meanwhile it is
-heard what tensors' addresses are asked for.
+Invariant: the program pays next to nothing until it launches a kernel. Example: `import torch` runs
+as before; `import triton.runtime.jit` replaces `JITFunction.run` by a function that, when it is
+called first, puts Triton's own back, loads `checked_process`, and lets that launch the kernel. From
+the import of Triton on, `data_ptr()` requests are observed, since tables of addresses may be made
+before the first launch.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from harness.kernels.watch.report_files import CHECKS_VARIABLE
 
 def install_checks() -> None:
     if not os.environ.get(CHECKS_VARIABLE) or any(
-        isinstance(one, _LauncherFinder) for one in sys.meta_path
+        isinstance(finder, _LauncherFinder) for finder in sys.meta_path
     ):
         return
     waiting = dict(_LAUNCHER_REPLACEMENTS)
@@ -28,8 +30,8 @@ def install_checks() -> None:
         waiting.pop(name)(sys.modules[name])
     # Behind the finder of toggles, which has to be the first.
     if waiting:
-        place = sys.meta_path.index(PathFinder) if PathFinder in sys.meta_path else 0
-        sys.meta_path.insert(place, _LauncherFinder(waiting))
+        position = sys.meta_path.index(PathFinder) if PathFinder in sys.meta_path else 0
+        sys.meta_path.insert(position, _LauncherFinder(waiting))
 
 
 class _LauncherFinder:
@@ -39,8 +41,8 @@ class _LauncherFinder:
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        exchange = self._replacements.pop(name, None)
-        if exchange is None:
+        replace_launcher = self._replacements.pop(name, None)
+        if replace_launcher is None:
             return None
         spec = importlib.util.find_spec(name)
         if spec is not None and spec.loader is not None:
@@ -48,29 +50,28 @@ class _LauncherFinder:
 
             def exec_module(module: ModuleType) -> None:
                 load(module)
-                exchange(module)
+                replace_launcher(module)
 
             spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec
 
 
-_replaced_launchers: list[
-    tuple[Any, Any]
-] = []  # Triton's launcher, until somebody launches a kernel
+_replaced_launchers: list[tuple[Any, Any]] = []  # a class and its own run, until it is put back
 
 
 def _start_checks() -> Any:
-    """Checks, from the first launch on, whoever makes it: ours has to take Triton's own place."""
+    """Start checks at the first launch. Triton's own run is put back first: the launcher saves the
+    run that it finds, and would call this function again."""
     from harness.kernels.watch import checked_process
-    from harness.patching import jit_kernels as patching
+    from harness.patching import jit_kernels
 
     while _replaced_launchers:
-        patching.replace_run(*_replaced_launchers.pop())
+        jit_kernels.replace_run(*_replaced_launchers.pop())
     return checked_process.ensure_launcher()
 
 
 def _replace_triton_launcher(module: Any) -> None:
-    from harness.patching import jit_kernels as patching
+    from harness.patching import jit_kernels
 
     if "torch.multiprocessing.reductions" in sys.modules:  # as in a server, before its pools
         from harness.kernels.gpu import empty_memory, storage_registry
@@ -80,22 +81,22 @@ def _replace_triton_launcher(module: Any) -> None:
             empty_memory.patch_empty_factories()
     cls = module.JITFunction
 
-    def first(kernel: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> Any:
+    def run_first(kernel: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> Any:
         return _start_checks().run(kernel, args, grid, warmup, options)
 
-    _replaced_launchers.append((cls, patching.replace_run(cls, first)))
+    _replaced_launchers.append((cls, jit_kernels.replace_run(cls, run_first)))
 
 
 def _replace_inductor_launcher(module: Any) -> None:
     cls = module.CachingAutotuner
     original = cls.run
 
-    def first(tuner: Any, *args: Any, **options: Any) -> Any:
+    def run_first(tuner: Any, *args: Any, **options: Any) -> Any:
         cls.run = original
         _start_checks().start_inductor()
         return tuner.run(*args, **options)
 
-    cls.run = first
+    cls.run = run_first
 
 
 _LAUNCHER_REPLACEMENTS: dict[str, Callable[[Any], None]] = {

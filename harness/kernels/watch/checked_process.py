@@ -1,4 +1,4 @@
-"""One process under check: its launcher, and the thread that listens for the bell."""
+"""One checked process: its launcher, and the thread that polls for reports."""
 
 from __future__ import annotations
 
@@ -23,14 +23,13 @@ from harness.kernels.watch.report_files import (
     CHECKS_VARIABLE,
     FOLDER_VARIABLE,
     KernelReport,
-    KernelSummary,
     ReportWriter,
 )
 from harness.patching.bootstrap import report_to_stderr
 
-_POLL_SECONDS = 0.002  # seconds between two looks at the bell
-_COUNT_SECONDS = 1.0  # seconds between two writings of what was launched
-_LIBRARY_SECONDS = 10.0  # and of which libraries there are besides: it takes milliseconds to look
+_POLL_SECONDS = 0.002
+_COUNT_SECONDS = 1.0  # between two writes of the launch counts
+_LIBRARY_SECONDS = 10.0  # between two lists of loaded libraries, which take milliseconds
 _MODEL_RUNNER_MODULE = "sglang.srt.model_executor.model_runner"
 
 _lock = threading.Lock()
@@ -58,7 +57,7 @@ class _CheckedProcess:
         self._poll_lock = threading.Lock()
         self._batch_description = ""
         self._forward_is_wrapped = False
-        # Servers hand kernels the beginning of what they are to fill: a view's end is no bound.
+        # Servers pass kernels views of buffers that the kernels fill further: no bound is there.
         self.launcher = CheckedLauncher(checks, self._describe_batch, whole_storages=True)
         self.launcher.start()
         atexit.register(self._finish)
@@ -83,31 +82,31 @@ class _CheckedProcess:
                 self._write_report(record, launched)
 
     def _write_report(self, record: DeviceReport, launch: LaunchRecord) -> None:
-        while launch.compiled_kernel is None:  # the launch itself has yet to come back
+        while launch.compiled_kernel is None:  # the launch has not returned yet
             time.sleep(_POLL_SECONDS)
-        found = gpu_reports.violation_from_record(record, launch)
-        if found is None:
+        violation = gpu_reports.violation_from_record(record, launch)
+        if violation is None:
             return
-        place = found.location
-        assert place is not None
-        key = (type(found).__name__, place.file, place.line, launch.kernel)
+        location = violation.location
+        assert location is not None
+        key = (type(violation).__name__, location.file, location.line, launch.kernel)
         if key in self._reported:
             return
         self._reported.add(key)
-        details = found.details
+        details = violation.details
         if launch.captured:
             details = (
                 *details,
                 f"in a graph that was captured then; now {self._batch_description}",
             )
         report = KernelReport(
-            type(found).__name__,
+            type(violation).__name__,
             launch.kernel,
-            place.file,
-            place.line,
-            place.text,
-            place.program,
-            found.headline,
+            location.file,
+            location.line,
+            location.text,
+            location.program,
+            violation.headline,
             details,
             os.getpid(),
             round(time.monotonic() - self._start_time, 3),
@@ -116,28 +115,22 @@ class _CheckedProcess:
         report_to_stderr(f"pid {os.getpid()}: {report}")
         if self._stops_at_first_report:
             self._write_counts()
-            report_to_stderr(f"pid {os.getpid()} is stopped at its first report")
+            report_to_stderr(f"pid {os.getpid()} stops at its first report")
             os._exit(1)
 
     def _write_counts(self) -> None:
-        tally = dict(self.launcher.tally)
-        self._writer.write_kernels(
-            {
-                name: KernelSummary(one.launches, one.refusal, one.unchecked_accesses)
-                for name, one in tally.items()
-            }
-        )
+        self._writer.write_kernels(dict(self.launcher.summaries))
 
     def _finish(self) -> None:
         try:
             torch.cuda.synchronize()
-        except RuntimeError as error:  # a lost device: what was told before lies in our memory
+        except RuntimeError as error:  # a lost device: earlier reports are in the host's memory
             report_to_stderr(f"pid {os.getpid()} lost its device: {str(error).splitlines()[0]}")
         self._poll_reports()
         self._write_counts()
         self._writer.write_libraries(self._gpu_libraries.list_names())
 
-    # What a server was about
+    # The batch that a server runs
 
     def _describe_batch(self) -> str:
         if (
@@ -154,10 +147,12 @@ class _CheckedProcess:
         forward = model_runner.forward
 
         @functools.wraps(forward)
-        def followed(own: Any, forward_batch: Any, *args: Any, **options: Any) -> Any:
+        def forward_and_remember(
+            runner: Any, forward_batch: Any, *args: Any, **options: Any
+        ) -> Any:
             mode = getattr(getattr(forward_batch, "forward_mode", None), "name", "?")
             size = getattr(forward_batch, "batch_size", "?")
             self._batch_description = f"the last forward: {mode}, a batch of {size}"
-            return forward(own, forward_batch, *args, **options)
+            return forward(runner, forward_batch, *args, **options)
 
-        model_runner.forward = followed
+        model_runner.forward = forward_and_remember

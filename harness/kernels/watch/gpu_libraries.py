@@ -1,6 +1,6 @@
-"""What a process could launch that is not Triton's: libraries it has loaded that hold GPU code.
+"""The loaded libraries that hold GPU code, whose kernels are not Triton's and run unchecked.
 
-Their kernels are not looked at, and nobody here counts their launches; that they are there is said.
+Their launches are not counted, so a summary names the libraries.
 """
 
 from __future__ import annotations
@@ -8,11 +8,11 @@ from __future__ import annotations
 import struct
 from pathlib import Path
 
-_GPU_SECTIONS = (b".nv_fatbin", b".hip_fatbin")  # the section that the driver is given
+_GPU_SECTIONS = (b".nv_fatbin", b".hip_fatbin")  # that the driver gets
 
 
 class LoadedGpuLibraries:
-    """Of this process; each file is looked into once."""
+    """Of this process; each file is read once."""
 
     def __init__(self) -> None:
         self._has_gpu_code: dict[str, bool] = {}
@@ -34,7 +34,7 @@ def _list_mapped_libraries() -> set[str]:
 
 
 def has_gpu_code(file: Path) -> bool:
-    """Whether one of the sections of an ELF file is the GPU's; not of what is no such file."""
+    """Whether an ELF file has a section of GPU code; False for any other file."""
     try:
         with file.open("rb") as opened:
             head = opened.read(64)
@@ -46,6 +46,6 @@ def has_gpu_code(file: Path) -> bool:
             place, length = struct.unpack_from("<QQ", opened.read(size), 24)
             opened.seek(place)
             text = opened.read(length)
-    except (OSError, struct.error):  # it was replaced since, or cut short
+    except (OSError, struct.error):  # replaced since, or truncated
         return False
     return any(code in text for code in _GPU_SECTIONS)

@@ -1,4 +1,4 @@
-"""What checked processes leave in a folder: reports as they come, and what was checked at all."""
+"""The files that checked processes write: reports as they come, launch counts, libraries."""
 
 from __future__ import annotations
 
@@ -10,13 +10,16 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-CHECKS_VARIABLE = "UNFIX_CHECK"  # what is asked for, in words
+from harness.core.files import write_atomically
+from harness.kernels.gpu import KernelSummary
+
+CHECKS_VARIABLE = "UNFIX_CHECK"  # the checks, and "stop" to end a process at its first report
 FOLDER_VARIABLE = "UNFIX_CHECK_REPORTS"
 
 
 @dataclass(frozen=True, slots=True)
 class KernelReport:
-    """One place in one process that did what it must not: the first time, in words."""
+    """The first violation at one source line in one process."""
 
     kind: str
     kernel: str
@@ -38,25 +41,14 @@ class KernelReport:
         return "\n  ".join([self.headline, where, f"program {self.program}", *self.details])
 
 
-@dataclass(slots=True)
-class KernelSummary:
-    """How often one was launched, and why it ran as it is, if it did."""
-
-    launches: int = 0
-    refused: str = ""
-    unchecked: dict[str, int] = field(default_factory=dict)
-
-
 @dataclass(frozen=True, slots=True)
 class CheckSummary:
-    """Of all processes together."""
+    """All processes together."""
 
     reports: list[KernelReport]
     kernels: dict[str, KernelSummary]
     processes: int
-    unchecked_libraries: list[str] = field(
-        default_factory=list
-    )  # libraries whose GPU code nobody looked at
+    unchecked_libraries: list[str] = field(default_factory=list)  # with GPU code
 
     @property
     def launches(self) -> int:
@@ -64,26 +56,26 @@ class CheckSummary:
 
     @property
     def checked_share(self) -> float:
-        """Of the launches, how many were checked."""
-        checked = sum(one.launches for one in self.kernels.values() if not one.refused)
+        """The checked launches among all."""
+        checked = sum(each.launches for each in self.kernels.values() if not each.refused)
         return checked / self.launches if self.launches else 0.0
 
     def __str__(self) -> str:
-        whole = len(self.kernels) - len(self.refusals)
+        checked = len(self.kernels) - len(self.refusals)
         return (
-            f"checked {whole} of {len(self.kernels)} kernels of Triton's and "
+            f"checked {checked} of {len(self.kernels)} kernels of Triton's and "
             f"{self.checked_share:.1%} of their {self.launches} launches (a graph's count once)"
         )
 
     @property
     def refusals(self) -> dict[str, str]:
-        """What ran as it is, and why."""
-        return {name: one.refused for name, one in self.kernels.items() if one.refused}
+        """The reasons of the kernels that ran unchecked."""
+        return {name: each.refused for name, each in self.kernels.items() if each.refused}
 
 
 def request_checks(environment: dict[str, str], checks: str, folder: Path) -> None:
-    """Have what runs in an environment check, and leave what it finds in a folder."""
-    shutil.rmtree(folder, ignore_errors=True)  # what an earlier run left there
+    """Have the processes of an environment check their kernels and report to a folder."""
+    shutil.rmtree(folder, ignore_errors=True)  # an earlier run's reports
     environment[CHECKS_VARIABLE], environment[FOLDER_VARIABLE] = checks, str(folder)
 
 
@@ -111,9 +103,7 @@ class ReportWriter:
         text = json.dumps(value)
         if text != self._written.get(file):
             self._written[file] = text
-            made = file.with_suffix(".part")
-            made.write_text(text)
-            os.replace(made, file)
+            write_atomically(file, text)
 
 
 def read_reports(folder: Path) -> CheckSummary:
@@ -121,13 +111,13 @@ def read_reports(folder: Path) -> CheckSummary:
     files = sorted(folder.glob("*.kernels"))
     for file in files:
         for name, data in json.loads(file.read_text()).items():
-            whole = kernels.setdefault(name, KernelSummary())
-            whole.launches += data["launches"]
-            whole.refused = whole.refused or data["refused"]
-            whole.unchecked |= data["unchecked"]
-    others = {name for file in folder.glob("*.others") for name in json.loads(file.read_text())}
-    reports = sorted(_iter_reports(folder), key=lambda one: one.seconds)
-    return CheckSummary(reports, kernels, len(files), sorted(others))
+            total = kernels.setdefault(name, KernelSummary())
+            total.launches += data["launches"]
+            total.refused = total.refused or data["refused"]
+            total.unchecked |= data["unchecked"]
+    libraries = {name for file in folder.glob("*.others") for name in json.loads(file.read_text())}
+    reports = sorted(_iter_reports(folder), key=lambda report: report.seconds)
+    return CheckSummary(reports, kernels, len(files), sorted(libraries))
 
 
 def _iter_reports(folder: Path) -> Iterator[KernelReport]:

@@ -36,7 +36,8 @@ from harness.core.child_process import ProcessHandle
 from harness.core.pipes import PipeEnd
 from harness.kernels.gpu import DEFAULT_CHECKS, LINE_CHECK, SUBGRID_CHECK, compiler_hooks
 from harness.kernels.gpu.checked_launches import PROCESS_REPORTS, CheckedLauncher
-from harness.kernels.gpu.subgrid import Subgrid
+from harness.kernels.gpu.program_grid import Subgrid
+from harness.kernels.gpu.report_assembly import OVERFLOW_MASK
 from harness.patching import jit_kernels as patching
 from harness.runs.audit import lazy_release
 from harness.runs.audit.findings import (
@@ -64,7 +65,6 @@ _STEP_SECONDS = {_COMPILE_STEP: (30, 240), _LAUNCH_STEP: (2, 40)}
 _PROCESS_ENDED = "it ends the process"
 _PROCESS_BYTES = 1 << 30  # of the device, that each process takes besides tensors
 _MAX_PROGRAMS = (1 << 31) - 1  # of a grid: Triton's launcher counts no further
-_SITE_MASK = 0xFFFF  # the bits of a report's word that number the operation that overflowed
 _MAX_ERROR_LENGTH = 160
 StepListener = Callable[[str], None]
 
@@ -356,9 +356,9 @@ class _GpuLauncher:
             self.is_device_lost = True
             return "loses the device"
         sources = [
-            compiler_hooks.load_sites(note.compiled_kernel, "wraps")[number - 1].source
+            compiler_hooks.load_sites(note.compiled_kernel, "overflows")[number - 1].source
             for record, note in PROCESS_REPORTS.read_new_reports()
-            if (number := record.word & _SITE_MASK)
+            if (number := record.word & OVERFLOW_MASK)
         ]
         PROCESS_REPORTS.reset()
         lines = [(Path(source.file).name, source.line) for source in sources]

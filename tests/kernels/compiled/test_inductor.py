@@ -8,12 +8,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import inductors
+import inductor_on_cpu
 import pytest
 import torch
 import triton
 import triton.language as tl
-from running_here import violations, without_a_gpu  # noqa: F401
+from cpu_runs import find_violations, run_on_cpu  # noqa: F401
 from torch._inductor.runtime import triton_heuristics as heuristics
 from torch._inductor.runtime.hints import DeviceProperties
 
@@ -96,7 +96,7 @@ def told(tuner: Any, args: tuple[Any, ...]) -> list[Any]:
     """What a launch of it tells, run on this machine."""
     launch = inductor.to_triton_launch(tuner, args, {})
     own = {name: one for name, one in launch.options.items() if name in launch.kernel.arg_names}
-    return violations(launch.kernel, grid=launch.grid, debug=launch.options["debug"], **own)
+    return find_violations(launch.kernel, grid=launch.grid, debug=launch.options["debug"], **own)
 
 
 def run(places: list[int], ks0: int = WIDTH) -> list[Any]:
@@ -153,7 +153,7 @@ def test_what_inductor_writes_does_with_checks_what_it_does_without(
     function, args = FUNCTIONS[name]
     expected = function(*(one.clone() for one in args))
     found: list[Any] = []
-    with inductors.launches(tmp_path, lambda *launch: found.append(told(*launch))):
+    with inductor_on_cpu.launches(tmp_path, lambda *launch: found.append(told(*launch))):
         result = torch.compile(function, dynamic=dynamic)(*(one.clone() for one in args))
     assert found
     assert found == [[]] * len(found)
@@ -170,7 +170,7 @@ def test_a_row_that_is_not_there_is_told_twice(row: int, tmp_path: Path) -> None
         found.extend(told(tuner, args))
 
     pool, values = torch.zeros(8, 40), torch.ones(2, 40)
-    with inductors.launches(tmp_path, launched):
+    with inductor_on_cpu.launches(tmp_path, launched):
         torch.compile(put, dynamic=True)(pool, torch.tensor([3, row]), values)
     assert {type(one) for one in found} == {KernelAssertion, OutOfBounds}
     assert all("triton_poi_fused_index_put_mul" in one.headline for one in found)
@@ -205,7 +205,7 @@ def test_while_a_launcher_is_there_inductors_launches_are_its_own(launcher: Any)
     assert tuner.launched == []
     tuner.run(*given([0]), stream=0, benchmark_run=True)  # of a copy, to be timed
     assert len(tuner.launched) == 1
-    assert not launcher.tally
+    assert not launcher.summaries
 
 
 def test_nothing_is_tried_without_checks(launcher: Any) -> None:
@@ -225,13 +225,13 @@ def test_what_cannot_be_launched_otherwise_runs_as_it_is_and_is_listed(launcher:
     tuner.run(*given([0]), stream=0)
     assert launcher.reached == []
     assert len(tuner.launched) == 1
-    [(name, tally)] = launcher.tally.items()
+    [(name, tally)] = launcher.summaries.items()
     assert (name, tally.launches) == ("its_name", 2)
-    assert tally.refusal == "Inductor has its source no more"
+    assert tally.refused == "Inductor no longer has its source"
     other = tuned(kernel_name="of another Inductor", grid_type="GridOfTomorrow")
     other.run(*given([0]), stream=0)
     assert len(other.launched) == 1
-    assert launcher.tally["of another Inductor"].refusal == "KeyError: 'GridOfTomorrow'"
+    assert launcher.summaries["of another Inductor"].refused == "KeyError: 'GridOfTomorrow'"
 
 
 def test_a_launcher_that_stops_leaves_inductor_as_it_was() -> None:

@@ -32,7 +32,7 @@ FOLDERS = [Path(__file__).parents[1] / name for name in ("checked", "compiled")]
 sys.path[:0] = map(str, FOLDERS)
 import kernels_to_check as known  # noqa: E402
 import tiles  # noqa: E402
-from test_rewriting import product, reset, stepped  # noqa: E402
+from test_instrumentation import product, reset, stepped  # noqa: E402
 
 pytestmark = pytest.mark.needs_cuda
 
@@ -206,7 +206,9 @@ def test_a_pointer_of_several_arguments_is_held_against_the_one_it_is(
         known.one_of_two[(1,)](numbers(4), numbers(8), numbers(1), which, 20)
 
 
-@pytest.mark.parametrize(("stride", "told"), [(1, None), (2**26, "wraps"), (2**20, "past the end")])
+@pytest.mark.parametrize(
+    ("stride", "told"), [(1, None), (2**26, "overflows"), (2**20, "past the end")]
+)
 def test_what_wraps_in_a_loop_is_told_in_the_turn_that_uses_it(
     stride: int, told: str | None
 ) -> None:
@@ -247,7 +249,7 @@ def test_each_replay_of_a_graph_is_checked() -> None:
         for _ in range(2):
             graph.replay()
             with pytest.raises(OutOfBounds, match="copy wrote 4 bytes past the end of target"):
-                held.settled()
+                held.raise_reported()
         held.discard_errors()
 
 
@@ -288,7 +290,7 @@ def test_fences_that_cannot_be_asked_leave_other_launches_their_checks() -> None
         held.allow(fenced, write=lambda x, y, z: 0)
         known.through_table[(1,)](table, fenced)  # finds it out
         known.through_table[(1,)](table, fenced)
-        assert held.unchecked == {"through_table"}
+        assert held.unchecked_kernels == {"through_table"}
         assert (fenced[0].item(), fenced[1:].tolist()) == (1, [1, 2, 3])
         short = torch.tensor([pool[1:].data_ptr()], device="cuda")
         with pytest.raises(OutOfBounds, match="through_table read"):

@@ -21,7 +21,7 @@ from harness.core import paths
 FOLDERS = [Path(__file__).parents[1] / name for name in ("checked", "compiled")]
 sys.path[:0] = map(str, FOLDERS)
 import kernels_to_check as known  # noqa: E402
-from test_shadows import (  # noqa: E402
+from test_races_and_uninitialized_reads import (  # noqa: E402
     in_turns,
     read_by_all,
     two_widths,
@@ -117,13 +117,13 @@ def test_each_replay_of_a_graph_is_a_launch_of_its_own() -> None:
             places.copy_(torch.randperm(count, device="cuda"))
             source.copy_(torch.randperm(count, device="cuda"))
             graph.replay()
-            held.settled()
+            held.raise_reported()
         places[5] = places[count - 1]
         graph.replay()
         with pytest.raises(
             DataRace, match=r"scattered: programs .* write different values to target"
         ):
-            held.settled()
+            held.raise_reported()
         held.discard_errors()
 
 
@@ -170,10 +170,10 @@ def test_a_graph_reads_what_was_written_before_its_replay() -> None:
             known.copy[(8,)](inner, target, 64, 0, BLOCK=8)
         graph.replay()
         with pytest.raises(UninitializedMemory, match="read uninitialized memory: source"):
-            held.settled()
+            held.raise_reported()
         source.fill_(3)
         graph.replay()
-        held.settled()
+        held.raise_reported()
         assert target.tolist() == [3.0] * 64
         held.discard_errors()
 

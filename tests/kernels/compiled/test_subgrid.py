@@ -10,12 +10,12 @@ import pytest
 import torch
 import triton
 import triton.language as tl
+from cpu_runs import run_checked, run_on_cpu  # noqa: F401
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from running_here import put_down_by, without_a_gpu  # noqa: F401
 
 from harness.kernels.gpu import DEFAULT_CHECKS, SUBGRID_CHECK
-from harness.kernels.gpu.subgrid import Subgrid
+from harness.kernels.gpu.program_grid import Subgrid
 
 
 @triton.jit
@@ -31,7 +31,7 @@ def places(target, turns):
 
 def ran(sides: tuple[int, ...], first: tuple[int, ...], grid: tuple[int, ...]) -> Any:
     target = torch.zeros(math.prod(sides), dtype=torch.int32)
-    _, records = put_down_by(
+    _, records = run_checked(
         places,
         (target, 2),
         {},
@@ -61,7 +61,7 @@ def test_a_part_does_what_it_does_in_the_whole_grid(data: Any, sides: tuple[int,
 def test_a_program_past_what_a_launcher_counts_is_told_its_number(first: tuple[int, ...]) -> None:
     target = torch.zeros(1, dtype=torch.int64)
     sides = (1 << 30, 4, 1)
-    put_down_by(
+    run_checked(
         numbered,
         (target,),
         {},

@@ -1,6 +1,6 @@
 """Kernels with checks in, run on this machine: they tell what is wrong, and of nothing else.
 
-How they are run stands in `running_here`.
+How they are run stands in `cpu_runs`.
 """
 
 from __future__ import annotations
@@ -22,15 +22,22 @@ from harness.kernels.check import gpu_reports
 from harness.kernels.check.device_rules import DeviceRuleLists
 from harness.kernels.check.launch_log import KernelLaunch
 from harness.kernels.check.tracked_memory import AccessRule, MemoryTracker
-from harness.kernels.gpu import DEFAULT_CHECKS, access_rules, checked_launches, report_buffer
+from harness.kernels.gpu import (
+    DEFAULT_CHECKS,
+    RULES_CHECK,
+    access_rules,
+    checked_launches,
+    report_buffer,
+)
 from harness.kernels.gpu.pointer_arguments import flatten_arguments
+from harness.kernels.gpu.report_assembly import ReportBit
 from harness.kernels.gpu.storage_registry import STORAGE_REGISTRY
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "checked"))
 import kernels_to_check as known
 import tiles
-from running_here import put_down_by, told_of, violations, without_a_gpu  # noqa: F401
-from test_rewriting import compiled, in_branches, product, reset, stepped, while_it_lasts
+from cpu_runs import find_violations, run_checked, run_on_cpu, to_violations  # noqa: F401
+from test_instrumentation import compiled, in_branches, product, reset, stepped, while_it_lasts
 
 
 @triton.jit
@@ -77,7 +84,7 @@ def kept_by_a_mask(target, flags, row, stride):
 
 def told(kernel: Any, *args: Any, **named: Any) -> tuple[bool, bool]:
     """Whether an access was outside, and whether an integer had wrapped."""
-    found = violations(kernel, *args, **named)
+    found = find_violations(kernel, *args, **named)
     return tuple(
         any(isinstance(one, kind) for one in found) for kind in (OutOfBounds, IntegerOverflow)
     )  # type: ignore[return-value]
@@ -192,7 +199,7 @@ def test_what_wrapped_is_told_with_its_numbers(
     true = combined(row, stride)
     found = [
         one
-        for one in violations(kernel, numbers(4), row, stride)
+        for one in find_violations(kernel, numbers(4), row, stride)
         if isinstance(one, IntegerOverflow)
     ]
     assert bool(found) == wraps(true, bits)
@@ -225,7 +232,9 @@ def test_what_wrapped_is_told_with_its_numbers(
 def test_what_wrapped_elsewhere_is_told_with_its_numbers(
     kernel: Any, args: Any, named: Any, words: str | None
 ) -> None:
-    found = [one for one in violations(kernel, *args, **named) if isinstance(one, IntegerOverflow)]
+    found = [
+        one for one in find_violations(kernel, *args, **named) if isinstance(one, IntegerOverflow)
+    ]
     assert [one.details[0].startswith(words or "") for one in found] == [True] * bool(words)
 
 
@@ -238,8 +247,8 @@ def test_a_suites_fence_is_told_with_the_index_that_it_kept_off() -> None:
         args, named = (numbers(32), rows, 32, shift), {"BLOCK": 8}
         lists = DeviceRuleLists(KernelLaunch("moved", (side, side, 1), {}), memory, "cpu")
         pointers, _ = flatten_arguments(known.moved, args, named)
-        put_down = put_down_by(known.moved, args, named, (side, side), lists(pointers))
-        return told_of(*put_down, memory, known.moved, args, named)
+        put_down = run_checked(known.moved, args, named, (side, side), lists(pointers))
+        return to_violations(*put_down, memory, known.moved, args, named)
 
     assert told(shift=0, side=2) == []
     [crossed] = told(shift=2, side=1)
@@ -255,14 +264,14 @@ def test_what_lies_outside_of_a_storage_is_told_by_its_bounds_and_no_fence() -> 
         AccessRule(rows, write=lambda _: None, read=None)
     )
     args, named = (numbers(32), rows, 32, 0), {"BLOCK": 8}
-    made = compiled(known.moved, *args, checks=(*DEFAULT_CHECKS, "fences"), **named)
+    made = compiled(known.moved, *args, checks=(*DEFAULT_CHECKS, RULES_CHECK), **named)
     pointers, scalars = flatten_arguments(known.moved, args, named)
     launched = checked_launches.LaunchRecord("moved", pointers, scalars, False, "", made)
 
     def told(index: int) -> Violation | None:
         address = rows.data_ptr() + 4 * index
         record = report_buffer.DeviceReport(
-            1, address, access_rules.WRITE_VIOLATION, 3, (0, 0, 0), (0, 0)
+            1, address, ReportBit.FORBIDDEN_WRITE, 3, (0, 0, 0), (0, 0)
         )
         return gpu_reports.violation_from_record(record, launched, memory)
 
@@ -277,7 +286,7 @@ def test_what_lies_outside_of_a_storage_is_told_by_its_bounds_and_no_fence() -> 
 def test_what_is_added_to_an_address_may_be_negative(row: int, stride: int, wraps: bool) -> None:
     target = numbers(8)
     place = torch.tensor([target.data_ptr() + 16, row, stride])
-    _, records = put_down_by(known.at_address, (place,), {})
+    _, records = run_checked(known.at_address, (place,), {})
     assert bool(sum(record[0] & 0xFFFF for record in records)) == wraps
     assert wraps or target.tolist() == [0] * 3 + [1] + [0] * 4
 
@@ -302,7 +311,7 @@ def test_a_pointer_of_several_arguments_is_held_against_the_one_it_is(
     which: int, at: int, words: list[str]
 ) -> None:
     both = torch.zeros(12, dtype=torch.int32)
-    found = violations(known.one_of_two, both[:4], both[4:], numbers(1), which, at)
+    found = find_violations(known.one_of_two, both[:4], both[4:], numbers(1), which, at)
     assert [one.headline.removeprefix("one_of_two ") for one in found] == words
     assert any("wrote" in one for one in words) == (7 not in both.tolist())
 
@@ -313,9 +322,9 @@ def test_a_pointer_from_a_table_is_held_against_the_storage_it_leads_to() -> Non
         STORAGE_REGISTRY.register(pool, "a pool")
     table = torch.tensor([pool.data_ptr() for pool in pools])
     target = numbers(8)
-    assert not violations(known.copied_from_table, table, target, 16, 1)
+    assert not find_violations(known.copied_from_table, table, target, 16, 1)
     assert target.tolist() == list(range(108, 116))
-    [outside] = violations(known.copied_from_table, table, target, 24, 1)
+    [outside] = find_violations(known.copied_from_table, table, target, 24, 1)
     assert outside.headline == (
         "copied_from_table read 4 bytes past the end of a pool (its index 16, and it is int32 [16])"
     )
@@ -325,18 +334,18 @@ def test_a_row_that_ends_outside_of_where_it_begins_is_told_with_its_first_lane_
     short = numbers(12)
     STORAGE_REGISTRY.register(short, "a short pool")
     table = torch.tensor([numbers(1).data_ptr(), short.data_ptr()])
-    [outside] = violations(known.copied_from_table, table, numbers(8), 16, 1)
+    [outside] = find_violations(known.copied_from_table, table, numbers(8), 16, 1)
     assert "read 4 bytes past the end of a short pool (its index 12," in outside.headline
-    [outside] = violations(row_of_two, numbers(4), numbers(8), numbers(8), 7)
+    [outside] = find_violations(row_of_two, numbers(4), numbers(8), numbers(8), 7)
     assert "read 4 bytes past the end of first (its index 4," in outside.headline
-    assert not violations(row_of_two, numbers(4), numbers(8), numbers(8), 6)
+    assert not find_violations(row_of_two, numbers(4), numbers(8), numbers(8), 6)
 
 
 def test_an_address_in_no_storage_that_is_known_may_lead_anywhere() -> None:
     unknown = numbers(64)
     STORAGE_REGISTRY.register(numbers(8), "a tensor that is gone")
     table = torch.tensor([unknown[:16].data_ptr()])
-    _, records = put_down_by(known.copied_from_table, (table, numbers(8), 24, 0), {})
+    _, records = run_checked(known.copied_from_table, (table, numbers(8), 24, 0), {})
     assert not any(map(any, records))
 
 
@@ -347,13 +356,13 @@ INTERVALS = st.lists(st.tuples(st.integers(0, 40), st.integers(1, 9)), max_size=
 @given(
     allowed=st.lists(INTERVALS, min_size=4, max_size=4),
     shift=st.integers(-3, 12),
-    verb=st.sampled_from([access_rules.READ_VIOLATION, access_rules.WRITE_VIOLATION]),
+    verb=st.sampled_from([ReportBit.FORBIDDEN_READ, ReportBit.FORBIDDEN_WRITE]),
 )
 def test_what_a_fence_does_not_allow_a_program_is_told_and_taken_out(
     allowed: list[list[tuple[int, int]]], shift: int, verb: int
 ) -> None:
     source, target = torch.arange(1, 41, dtype=torch.int32), numbers(40)
-    moved = target if verb == access_rules.WRITE_VIOLATION else source
+    moved = target if verb == ReportBit.FORBIDDEN_WRITE else source
     spans = [
         sorted({at for first, many in one for at in range(first, min(first + many, 40))})
         for one in allowed
@@ -362,12 +371,12 @@ def test_what_a_fence_does_not_allow_a_program_is_told_and_taken_out(
     own = [[(start + 4 * at, start + 4 * at + 4) for at in one] for one in spans]
     lists = (
         [(own, None), (None, None)]
-        if verb == access_rules.READ_VIOLATION
+        if verb == ReportBit.FORBIDDEN_READ
         else [(None, None), (None, own)]
     )
     table = torch.from_numpy(access_rules.build_rule_table(lists, 0))
     table.copy_(torch.from_numpy(access_rules.build_rule_table(lists, table.data_ptr())))
-    _, records = put_down_by(
+    _, records = run_checked(
         known.moved, (source, target, 30, shift), {"BLOCK": 8}, (2, 2), table.data_ptr()
     )
     expected, crossed = [0] * 40, False
@@ -378,9 +387,7 @@ def test_what_a_fence_does_not_allow_a_program_is_told_and_taken_out(
             for at in set(row) & set(spans[program]):
                 expected[at] = at + 1
     words = {
-        row[0]
-        for row in records
-        if row[0] & (access_rules.READ_VIOLATION | access_rules.WRITE_VIOLATION)
+        row[0] for row in records if row[0] & (ReportBit.FORBIDDEN_READ | ReportBit.FORBIDDEN_WRITE)
     }
     assert words == ({verb} if crossed else set())
     assert target.tolist() == expected

@@ -8,7 +8,7 @@ import sys
 from dataclasses import replace
 
 import torch
-from test_rewriting import numbers
+from test_instrumentation import numbers
 
 from harness.core import paths
 from harness.kernels.gpu.storage_registry import StorageRegistry

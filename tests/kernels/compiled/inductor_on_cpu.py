@@ -53,7 +53,7 @@ def launches(folder: Path, launched: Callable[[Any, tuple[Any, ...]], None]) -> 
 def loaded(folder: Path, name: str, source: str) -> Any:
     """As Inductor has it once it was compiled, with a launcher for the first that it would try."""
     text = re.sub(r"DeviceProperties\(type='cpu'[^)]*\)", DEVICE, source)
-    file = folder / f"inductors{next(_numbers)}.py"
+    file = folder / f"inductor_on_cpu{next(_numbers)}.py"
     file.write_text(text.replace("triton_helpers.set_driver_to_cpu()\n", ""))
     spec = importlib.util.spec_from_file_location(file.stem, file)
     assert spec is not None

@@ -17,7 +17,7 @@ import pytest
 import torch
 import triton
 import triton.language as tl
-from running_here import violations, without_a_gpu  # noqa: F401
+from cpu_runs import find_violations, run_on_cpu  # noqa: F401
 
 from harness.checking import IntegerOverflow, virtual_zeros
 from harness.core import processes
@@ -103,7 +103,7 @@ def test_wraps_of_one_line_alone_count(
     """Each line is told though the other one wraps as well; with neither meant, none is."""
     first = two_lines.starting_line_number + 2
     for number, line in enumerate((first, first + 1, first + 7)):
-        found = violations(
+        found = find_violations(
             two_lines, torch.zeros(4, dtype=torch.int32), row, 4096,
             checks=(*DEFAULT_CHECKS, LINE_CHECK), line=line,
         )  # fmt: skip
@@ -118,7 +118,7 @@ def test_a_row_wraps_at_the_line_of_its_sum_and_nothing_else_is_told(
     """What is outside would take the records that the wrap is to be put down in."""
     asked = a_row.starting_line_number + 2
     target = torch.zeros(16, dtype=torch.int32)
-    found = violations(
+    found = find_violations(
         a_row, target, start, BLOCK=64, checks=(*DEFAULT_CHECKS, LINE_CHECK), line=asked
     )
     places = [

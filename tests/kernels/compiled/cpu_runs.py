@@ -21,26 +21,26 @@ from harness.kernels.check.tracked_memory import MemoryTracker
 from harness.kernels.cpu import program_cache
 from harness.kernels.gpu import (
     DEFAULT_CHECKS,
+    RULES_CHECK,
     InstrumentationRequest,
     checked_launches,
     compiler_hooks,
     instrumentation,
     report_buffer,
 )
-from harness.kernels.gpu.access_checks import OUT_OF_BOUNDS
 from harness.kernels.gpu.graph_builder import NE
 from harness.kernels.gpu.pointer_arguments import find_overlapping_pointers, flatten_arguments
-from harness.kernels.gpu.report_assembly import MAX_SITES, KernelTable
+from harness.kernels.gpu.program_grid import Subgrid
+from harness.kernels.gpu.report_assembly import MAX_SITES, KernelTable, ReportBit
 from harness.kernels.gpu.report_emission import ReportEmitter
 from harness.kernels.gpu.shadow_memory import RaceShadowMemory
 from harness.kernels.gpu.storage_registry import STORAGE_REGISTRY
-from harness.kernels.gpu.subgrid import Subgrid
 from harness.kernels.ir import flow
 from harness.kernels.ir.graph import ValueType
 from harness.kernels.triton import graph_loader
 
 
-def programs_made(folder: str, key: str, make: Any) -> Any:
+def compile_uncached(folder: str, key: str, make: Any) -> Any:
     return make()
 
 
@@ -52,7 +52,7 @@ def put_down(teller: Any, told: Any) -> None:
     shape = told.word.type.shape
     word = code.extend(told.word, "i64", signed=False)
     none = code.constant(0, word.type)
-    number = code.binary("andi", word, code.constant(~OUT_OF_BOUNDS, word.type))
+    number = code.binary("andi", word, code.constant(~ReportBit.OUT_OF_BOUNDS, word.type))
     wraps, outside = code.compare(NE, number, none), code.compare(NE, word, none)
     outside = code.select(wraps, code.constant(0, outside.type), outside)
     program = code.emit("tt.get_program_id", (), ValueType("i32"), axis="0 : i32")
@@ -61,7 +61,7 @@ def put_down(teller: Any, told: Any) -> None:
         values = word, *told.values[1:]
         for place, value in (*enumerate(values), (4, program)):
             offset = code.constant(_ROW * (1 + row) + 8 * place, ValueType("i64"))
-            at = code.binary("addi", teller._report, offset)
+            at = code.binary("addi", teller._table, offset)
             pointer = code.splat(code.emit("tt.int_to_ptr", (at,), ValueType("ptr<i64>")), shape)
             code.emit(
                 "tt.atomic_rmw",
@@ -74,10 +74,10 @@ def put_down(teller: Any, told: Any) -> None:
 
 
 @pytest.fixture(autouse=True, scope="module")
-def without_a_gpu() -> Any:
+def run_on_cpu() -> Any:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ReportEmitter, "emit_report", put_down)
-        patch.setattr(program_cache, "get_or_compute", programs_made)
+        patch.setattr(program_cache, "get_or_compute", compile_uncached)
         patch.setattr(
             region_tables.ShadowMemory, "allocate_shadow", lambda *given: 0
         )  # the executor's own
@@ -96,7 +96,7 @@ def launched(kernel: Any, *args: Any, grid: tuple[int, ...], warmup: bool, **nam
         session.launch(kernel, args, grid, named)
 
 
-def put_down_by(
+def run_checked(
     kernel: Any,
     args: Any,
     named: Any,
@@ -108,7 +108,7 @@ def put_down_by(
 ) -> tuple[instrumentation.InstrumentedGraph, list[list[int]]]:
     """What a launch puts down: of each site its last wrap, and its last access outside."""
     pointers, _ = flatten_arguments(kernel, args, named)
-    checks = checks if lists is None else (*checks, "fences")
+    checks = checks if lists is None else (*checks, RULES_CHECK)
     asked = InstrumentationRequest(len(pointers), checks, find_overlapping_pointers(pointers))
     twin = _twin(kernel, asked)
     memory = torch.from_numpy(STORAGE_REGISTRY.to_table())
@@ -134,7 +134,7 @@ def put_down_by(
     return checked, records[1:].tolist()
 
 
-def violations(
+def find_violations(
     kernel: Any,
     *args: Any,
     grid: tuple[int, ...] = (1,),
@@ -143,11 +143,11 @@ def violations(
     **named: Any,
 ) -> list[Violation]:
     """What a launch puts down, as it is told."""
-    put_down = put_down_by(kernel, args, named, grid, checks=checks, line=line)
-    return told_of(*put_down, MemoryTracker(), kernel, args, named)
+    put_down = run_checked(kernel, args, named, grid, checks=checks, line=line)
+    return to_violations(*put_down, MemoryTracker(), kernel, args, named)
 
 
-def told_of(
+def to_violations(
     checked: instrumentation.InstrumentedGraph,
     records: list[list[int]],
     memory: MemoryTracker,

@@ -18,7 +18,9 @@ from triton.compiler.compiler import ASTSource, GPUTarget
 
 from harness.kernels.gpu import (
     DEFAULT_CHECKS,
+    RULES_CHECK,
     InstrumentationRequest,
+    KernelSummary,
     checked_launches,
     compiler_hooks,
 )
@@ -206,7 +208,7 @@ def test_a_pointer_of_no_one_argument_is_checked_all_the_same(
     made = compiled(kernel, *args)
     assert [argument for _, argument in sites(made)] == expected
     assert made.metadata.unfix["unchecked"] == {}
-    fenced = compiled(kernel, *args, checks=(*DEFAULT_CHECKS, "fences"))
+    fenced = compiled(kernel, *args, checks=(*DEFAULT_CHECKS, RULES_CHECK))
     assert "no one argument" in fenced.metadata.unfix["refused"]
 
 
@@ -214,7 +216,7 @@ def test_what_fences_refuse_is_refused_with_fences_alone(monkeypatch: pytest.Mon
     launcher, kernel, tally = (
         checked_launches.CheckedLauncher(),
         known.through_table,
-        checked_launches.KernelTally(),
+        KernelSummary(),
     )
     monkeypatch.setattr(kernel, "device_caches", {})
     launcher._record_refusal(kernel, tally, "no fences here", with_access_rules=True)
@@ -235,7 +237,13 @@ def test_what_fences_refuse_is_refused_with_fences_alone(monkeypatch: pytest.Mon
 
 def test_a_fence_is_asked_of_each_lane_beside_the_row() -> None:
     made = compiled(
-        known.moved, numbers(64), numbers(64), 64, 0, checks=(*DEFAULT_CHECKS, "fences"), BLOCK=32
+        known.moved,
+        numbers(64),
+        numbers(64),
+        64,
+        0,
+        checks=(*DEFAULT_CHECKS, RULES_CHECK),
+        BLOCK=32,
     )
     assert sites(made) == [("read", 0), ("read", 0), ("write", 1), ("write", 1)]
     assert "refused" not in made.metadata.unfix
@@ -249,7 +257,7 @@ def test_a_pointer_that_leads_anywhere_is_left_and_said() -> None:
 def test_the_integers_that_lead_to_an_address_are_watched_and_no_others() -> None:
     def watched(kernel: Any, *args: Any, **named: Any) -> list[str]:
         made = compiled(kernel, *args, **named, checks=("wraps",))
-        return [site.label for site in compiler_hooks.load_sites(made, "wraps")]
+        return [site.label for site in compiler_hooks.load_sites(made, "overflows")]
 
     assert watched(known.at_product, numbers(4), 3, 5) == ["*"]
     assert watched(known.wide_product, numbers(4), 3, 5) == []
@@ -267,7 +275,7 @@ def test_the_integers_that_lead_to_an_address_are_watched_and_no_others() -> Non
 )
 def test_loops_hand_on_what_wrapped(kernel: Any, args: Any, wraps: int) -> None:
     made = compiled(kernel, *args, **({"BLOCK": 64} if kernel is not while_it_lasts else {}))
-    assert len(compiler_hooks.load_sites(made, "wraps")) == wraps
+    assert len(compiler_hooks.load_sites(made, "overflows")) == wraps
     assert made.asm["ptx"].count("atom.global.add") >= 2
 
 
@@ -284,7 +292,7 @@ def test_triton_compiles_what_follows_a_number(
 ) -> None:
     made = compiled(kernel, *args, **named)
     assert "refused" not in made.metadata.unfix
-    assert [site.label for site in compiler_hooks.load_sites(made, "wraps")] == wraps
+    assert [site.label for site in compiler_hooks.load_sites(made, "overflows")] == wraps
     assert made.asm["ptx"].count("+48], left") >= 1
 
 
