@@ -99,6 +99,9 @@ def test_no_toggle_explains_it() -> None:
     assert found.minimal_sets == []
     assert not found.cannot_tell
     assert {frozenset({name}) for name in names(20)} <= {question.toggles for question in asked}
+    found, _ = drive(HalvingSearch(Universe(names(8))), lambda _: Answer(None))
+    assert found.minimal_sets == []
+    assert "could not be told" in found.cannot_tell
 
 
 def test_a_culprit_that_others_hide_is_found() -> None:
@@ -119,12 +122,6 @@ def test_sets_that_say_nothing_are_gone_around() -> None:
 
         found, _ = drive(HalvingSearch(Universe(names(16))), silent)
         assert found.minimal_sets == [{culprit}], culprit
-
-
-def test_where_nothing_can_be_told_that_is_said() -> None:
-    found, _ = drive(HalvingSearch(Universe(names(8))), lambda _: Answer(None))
-    assert found.minimal_sets == []
-    assert "could not be told" in found.cannot_tell
 
 
 def test_code_that_never_ran_is_suspected_last() -> None:

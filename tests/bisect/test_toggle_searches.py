@@ -98,18 +98,27 @@ def test_held_toggles_are_in_every_run(bisect: Bisect) -> None:
     assert found["toggle_searches"][0]["left_out"]["toy-static"] == "held buggy"
 
 
-def test_a_number_decides(bisect: Bisect) -> None:
-    command = bisect.script("print('accuracy:', forms.Forms().width / 8, 'of', 1)")
-    options = ("--metric", r"accuracy: ([\d.]+)", "--above", "2")
-    assert bisect.sets(*options, command=command) == [["toy-class-body"]]
+PRINTS = "print('accuracy:', forms.Forms().width / 8, 'of', 1)"
+OTHER_FAILURE = f"if {STATIC}: sys.exit('something else')\nif {WIDTH}: sys.exit('the symptom')"
+CTRL_C = (
+    "try:\n    os.kill(os.getpid(), signal.SIGINT); time.sleep(5)\n"
+    f"except KeyboardInterrupt: {fails_if(WIDTH)}\nsys.exit(9)"
+)
 
 
-def test_only_the_symptom_counts(bisect: Bisect) -> None:
-    """Another failure says nothing: the search goes around it."""
-    text = f"if {STATIC}: sys.exit('something else')\nif {WIDTH}: sys.exit('the symptom')"
-    assert bisect.sets("--symptom", "^the symptom", command=bisect.script(text)) == [
-        ["toy-class-body"]
-    ]
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (("--metric", r"accuracy: ([\d.]+)", "--above", "2"), PRINTS),
+        (("--symptom", "^the symptom"), OTHER_FAILURE),  # the search goes around it
+        ((), CTRL_C),
+    ],
+    ids=["metric", "symptom", "Ctrl-C"],
+)
+def test_a_number_a_symptom_or_an_exit_code_decides(
+    bisect: Bisect, options: tuple[str, ...], text: str
+) -> None:
+    assert bisect.sets(*options, command=bisect.script(text)) == [["toy-class-body"]]
 
 
 def test_a_death_by_signal_is_a_failure_with_its_name(bisect: Bisect) -> None:
@@ -310,15 +319,6 @@ def test_a_smaller_set_that_cannot_be_told_is_no_smallest_set(bisect: Bisect) ->
 def test_a_long_word_and_a_folder_are_words_like_others(bisect: Bisect) -> None:
     text = f"from sglang import forms; import sys; sys.exit(forms.Forms().width != 8) # {'x' * 300}"
     assert bisect.sets(command=["python", "-c", text, "/"]) == [["toy-class-body"]]
-
-
-def test_a_command_may_stop_itself_by_ctrl_c(bisect: Bisect) -> None:
-    command = bisect.script(
-        "try:\n    os.kill(os.getpid(), signal.SIGINT); time.sleep(5)\n"
-        f"except KeyboardInterrupt: {fails_if(WIDTH)}\nsys.exit(9)"
-    )
-    bisect.names = ("toy-class-body", "toy-static")
-    assert bisect.sets(command=command) == [["toy-class-body"]]
 
 
 def test_another_sglang_than_was_asked_for_is_no_answer(bisect: Bisect) -> None:

@@ -17,9 +17,9 @@ from harness.store.eval.values import ComparisonResult, Evaluation, ItemAnswer, 
 from harness.store.eval.values import ComparisonVerdict as Verdict
 
 
-def holds(share: list[int], count: int) -> int:
+def count(share: list[int], items: int) -> int:
     """For how many of the first items a share holds."""
-    return len(with_share(share, count))
+    return len(with_share(share, items))
 
 
 def only(evaluation: Evaluation, kind: str = "accuracy") -> ComparisonResult:
@@ -37,7 +37,7 @@ def test_a_regressed_candidate_gets_no_more_items(fakes: Fakes) -> None:
     assert found.items < 200
     assert found.items % paired_statistics.BATCH_ITEMS == 0
     assert len(record.read_text().splitlines()) == found.items
-    assert (found.lost, found.gained, found.errors) == (holds(wrong, found.items), 0, 0)
+    assert (found.lost, found.gained, found.errors) == (count(wrong, found.items), 0, 0)
     assert [one.why for one in found.differences] == ["lost"] * found.lost
     assert evaluation.status == "done"
     assert not evaluation.green
@@ -45,31 +45,24 @@ def test_a_regressed_candidate_gets_no_more_items(fakes: Fakes) -> None:
     assert "worse against base (unfix_recall): regressed" in problem
 
 
-def test_alike_is_the_same(fakes: Fakes) -> None:
+def test_an_equal_candidate_is_the_same_and_a_better_one_improved(fakes: Fakes) -> None:
     evaluation = fakes.run(fake("base"), fake("one", "base", like="base"), items=200)
     assert only(evaluation).verdict is Verdict.SAME
     assert only(evaluation, "tokens").verdict is Verdict.EQUAL
     assert evaluation.green, evaluation.problems
-    assert evaluation.find_configuration("one").accepted == 2.5
-    assert evaluation.find_configuration("one").how == "afresh"
+    one = evaluation.find_configuration("one")
+    assert (one.accepted, one.how) == (2.5, "afresh")
     assert len(evaluation.find_configuration("base").again) >= 16  # its noise, measured
-
-
-def test_better_is_improved(fakes: Fakes) -> None:
     evaluation = fakes.run(fake("base", wrong=[2, 1]), fake("one", "base"), items=200)
-    assert only(evaluation).verdict is Verdict.IMPROVED
-    assert evaluation.green
+    assert (only(evaluation).verdict, evaluation.green) == (Verdict.IMPROVED, True)
 
 
-def test_doubts_are_asked_further_until_they_are_told(fakes: Fakes) -> None:
+def test_an_undecided_pair_gets_items_up_to_the_limit(fakes: Fakes) -> None:
     evaluation = fakes.run(fake("base"), fake("one", "base"), items=20, limit=400)
     found = only(evaluation)
     assert (found.verdict, found.items) == (Verdict.SAME, 20 + paired_statistics.DEFAULT_ITEMS)
     assert [len(served.answers) for served in evaluation.served] == [220] * 2
     assert evaluation.green
-
-
-def test_doubts_end_at_the_limit(fakes: Fakes) -> None:
     evaluation = fakes.run(fake("base"), fake("one", "base"), items=20, limit=40)
     assert (only(evaluation).verdict, only(evaluation).items) == (Verdict.CANNOT_TELL, 40)
     assert not evaluation.green
@@ -99,7 +92,7 @@ def test_errors_are_open_and_red(fakes: Fakes) -> None:
     share = [5, 1]
     evaluation = fakes.run(fake("base"), fake("one", "base", http=share), items=50, limit=50)
     found, served = only(evaluation), evaluation.find_configuration("one")
-    errors = holds(share, 50)
+    errors = count(share, 50)
     assert (found.verdict, found.errors, found.lost) == (Verdict.CANNOT_TELL, errors, 0)
     assert sum(answer.right is None for answer in served.answers) == errors
     assert len(served.answers) == 50
@@ -130,18 +123,6 @@ def test_a_base_that_dies_leaves_the_rest_to_be_told(fakes: Fakes) -> None:
     assert sum(answer.right is None for answer in base.answers) > 40
     assert len(evaluation.find_configuration("one").answers) == 100
     assert {one.verdict for one in evaluation.compared} == {Verdict.CANNOT_TELL}
-    assert not evaluation.green
-
-
-def test_a_candidate_that_dies_has_failed(fakes: Fakes) -> None:
-    dying = fake("one", "base", dies_at=30, code=-9, last="CUDA out of memory")
-    evaluation = fakes.run(fake("base"), dying)
-    served = evaluation.find_configuration("one")
-    assert served.failure == "the server died: out of memory: CUDA out of memory (SIGKILL)"
-    assert any(answer.right for answer in served.answers)
-    found = only(evaluation)
-    assert (found.verdict, found.errors > 0) == (Verdict.FAILED, True)
-    assert "out of memory" in found.words
     assert not evaluation.green
 
 
@@ -177,25 +158,21 @@ def test_gpu_reports_fail_the_configuration(
     assert served.stand_ins[-1].startswith(f"checked {launched:d} of {launched:d} kernels")
     assert not evaluation.find_configuration("base").stand_ins
 
+    def test_a_candidate_under_check_gets_all_of_its_items(fakes: Fakes) -> None:
+        """Whatever its answers already say: its launches are checked."""
+        fakes.device = "cuda"
+        checked = fake("worse", "base", wrong=[4, 1], launches=9)
+        checked.stand_ins = ["checked"]
+        found = only(fakes.run(fake("base"), checked, items=200, device="cuda"))
+        assert (found.verdict, found.items) == (Verdict.REGRESSED, 200)
 
-def test_one_under_check_is_asked_all_of_its_items(fakes: Fakes) -> None:
-    """Whatever its answers already say: its launches are looked at."""
-    fakes.device = "cuda"
-    checked = fake("worse", "base", wrong=[4, 1], launches=9)
-    checked.stand_ins = ["checked"]
-    evaluation = fakes.run(fake("base"), checked, items=200, device="cuda")
-    assert (only(evaluation).verdict, only(evaluation).items) == (Verdict.REGRESSED, 200)
 
-
-def test_nothing_answered_is_red(fakes: Fakes) -> None:
+def test_a_run_without_answers_or_comparisons_is_red(fakes: Fakes) -> None:
     evaluation = fakes.run(fake("base", stillborn=True), fake("one", "base", stillborn=True))
     assert evaluation.status == "done"
     assert not any(served.answers for served in evaluation.served)
     assert "nothing was answered" in evaluation.problems
     assert all("ended before it was ready" in served.failure for served in evaluation.served)
-
-
-def test_what_is_absent_is_not_served(fakes: Fakes) -> None:
     gone = fake("gone", "base")
     gone.absent = "needs a GPU"
     evaluation = fakes.run(fake("base"), gone)
@@ -262,52 +239,42 @@ def test_different_items_are_refused(
     assert not found.verdict.shows_fault  # no fault is caught by a mistake of ours
 
 
-def without(**be: Any) -> dict[str, Any]:
-    return {"without": {"toy-plain": be}}
-
-
 def faulty(fakes: Fakes, **be: Any) -> Evaluation:
     faults = [FaultPlacement(["one"], revert="toy-plain")]
-    one = fake("one", like="base", **without(**be))
+    one = fake("one", like="base", without={"toy-plain": be})
     one.environment = {"PYTHONPATH": str(TOY)}
     return fakes.run(fake("base"), one, faults=faults, items=20)
 
 
-def test_a_fault_that_ends_its_server_is_caught_by_that(fakes: Fakes) -> None:
-    evaluation = faulty(fakes, dies_at=5)
+@pytest.mark.parametrize(
+    ("be", "user_sees"),
+    [
+        ({"dies_at": 5}, "crash"),
+        ({"stillborn": True}, "crash"),
+        ({"wrong": [2, 1]}, "wrong answers"),
+    ],
+)
+def test_a_fault_that_shows_is_caught(fakes: Fakes, be: dict[str, Any], user_sees: str) -> None:
+    evaluation = faulty(fakes, **be)
     [fault] = evaluation.faults
-    assert (fault.caught, fault.user_sees, fault.reach) == (True, "crash", 1)
-    assert evaluation.find_configuration("one without toy-plain").revert == ["toy-plain"]
+    assert (fault.caught, fault.user_sees) == (True, user_sees)
     assert evaluation.missed_faults == []
     assert evaluation.green, evaluation.problems
+    if "stillborn" not in be:
+        assert fault.reach == 1
+    assert evaluation.find_configuration("one without toy-plain").revert == ["toy-plain"]
 
 
-def test_a_fault_that_hides_its_server_before_it_is_ready_is_caught(fakes: Fakes) -> None:
-    [fault] = faulty(fakes, stillborn=True).faults
-    assert (fault.caught, fault.user_sees) == (True, "crash")
-
-
-def test_a_fault_that_answers_wrongly_is_caught(fakes: Fakes) -> None:
-    evaluation = faulty(fakes, wrong=[2, 1])
-    [fault] = evaluation.faults
-    assert (fault.caught, fault.user_sees) == (True, "wrong answers")
-    assert evaluation.green, evaluation.problems
-
-
-def test_a_fault_that_nobody_sees_is_missed_and_red(fakes: Fakes) -> None:
+def test_a_fault_that_does_not_show_is_missed_and_red(fakes: Fakes) -> None:
     evaluation = faulty(fakes)
     [fault] = evaluation.faults
     assert (fault.caught, fault.user_sees, fault.by) == (False, "nothing", [])
     assert evaluation.missed_faults == [fault]
     assert any("toy-plain in one was not noticed" in problem for problem in evaluation.problems)
-
-
-def test_what_goes_wrong_without_the_fault_is_not_held_against_it(fakes: Fakes) -> None:
-    evaluation = faulty(fakes, wrong=[2, 1], reach=False)
+    evaluation = faulty(fakes, wrong=[2, 1], reach=False)  # a failure that is not the fault's
     [fault] = evaluation.faults
-    assert (fault.caught, fault.reach) == (False, 0)
+    assert (fault.caught, fault.reach, evaluation.green) == (False, 0, False)
     assert "never ran" in fault.user_sees
-    assert not evaluation.green
 
 
 def test_a_fault_that_nobody_knows_is_refused_before_anything_is_served(fakes: Fakes) -> None:

@@ -44,9 +44,6 @@ quick = settings(settings.get_profile("evals"), max_examples=60)
 )
 def test_mcnemar_by_hand(lost: int, gained: int, more: float, both: float) -> None:
     assert list(compute_mcnemar_p(lost, gained)) == pytest.approx([more, both])
-
-
-def test_thousands_of_flips_have_a_p_value() -> None:
     assert compute_mcnemar_p(3000, 3000)[1] == 1.0
     assert compute_mcnemar_p(3000, 1000)[1] < 1e-100
 
@@ -71,14 +68,11 @@ def test_different_items_are_told_with_their_names() -> None:
         DifferentItemsError, match=r"only the base has a; only the candidate has b$"
     ):
         PairedCounts.from_answers({"a": True, "c": True}, {"b": True, "c": True})
-    with pytest.raises(DifferentItemsError, match=r"only the base has 0, 1, 2 and 7 more$"):
-        PairedCounts.from_answers({str(n): True for n in range(10)}, {})
-
-
-def test_no_items_are_no_verdict() -> None:
     for nothing in (lambda: PairedCounts.from_answers({}, {}), lambda: judge_pair(PairedCounts())):
         with pytest.raises(UnfixError, match="no items"):
             nothing()
+    with pytest.raises(DifferentItemsError, match=r"only the base has 0, 1, 2 and 7 more$"):
+        PairedCounts.from_answers({str(n): True for n in range(10)}, {})
 
 
 @pytest.mark.parametrize("drop", [-0.3, -0.05, 0.0, 0.05, 0.4])
@@ -107,11 +101,13 @@ def test_the_default_items_without_a_difference_are_the_same(cells: int) -> None
     assert -tolerance < judgement.low <= 0 <= judgement.high < tolerance
     assert judgement.further_items == 0
 
-
-def test_with_more_cells_it_takes_more_items() -> None:
-    judgement = judge_pair(PairedCounts(both_right=200), comparison_count=70)
-    assert judgement.verdict is Verdict.CANNOT_TELL
-    assert judgement.further_items == 1
+    def test_the_further_items_are_estimated_or_said_not_to_help() -> None:
+        said = judge_pair(PairedCounts(both_right=50, may_either=50))
+        assert said.further_items is None
+        assert "more such items would not tell" in str(said)
+        said = judge_pair(PairedCounts(both_right=200), comparison_count=70)
+        assert (said.verdict, said.further_items) == (Verdict.CANNOT_TELL, 1)
+        assert "about 1 more items would tell" in str(said)
 
 
 @pytest.mark.parametrize(("cells", "lost"), [(1, 9), (12, 13), (48, 15)])
@@ -190,9 +186,6 @@ def test_errors_are_neither_wrong_answers_nor_dropped() -> None:
     assert failed.drop == 0
     assert failed.high == lost.high
     assert "20 unanswered by a side" in str(failed)
-
-
-def test_one_error_among_many_items_does_not_keep_them_from_being_the_same() -> None:
     assert judge_pair(PairedCounts(both_right=399, may_lose=1)).verdict is Verdict.SAME
 
 
@@ -209,11 +202,3 @@ def test_the_estimate_is_the_first_number_that_tells(pair: PairedCounts) -> None
     required = compute_required_log_wealth(1)
     verdict = decide_verdict(grown[0], grown[1], required, paired_statistics.TOLERANCE)
     assert verdict is not Verdict.CANNOT_TELL
-
-
-def test_what_no_number_of_items_tells_is_told_so() -> None:
-    said = judge_pair(PairedCounts(both_right=50, may_either=50))
-    assert said.further_items is None
-    assert "more such items would not tell" in str(said)
-    said = judge_pair(PairedCounts(both_right=200), comparison_count=70)
-    assert "about 1 more items would tell" in str(said)

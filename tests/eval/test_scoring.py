@@ -204,11 +204,8 @@ def test_items_that_a_task_does_not_have_are_not_made_up(serve: Serve, shared: S
     assert [answer.number for answer in answers] == [58, 59]
     assert ask(shared, server, [60, 61]) == []
     assert len(record.read_text().splitlines()) == 2
-
-
-def test_a_task_without_items_is_refused(serve: Serve, shared: Shared) -> None:
     with pytest.raises(UnfixError, match="the task unfix_recall has no items"):
-        ask(shared, serve(), items=0)
+        ask(shared, server, items=0)
 
 
 def stand_in(patch: Patch, folder: Path, code: str) -> LmEvalScorer:

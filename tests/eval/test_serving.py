@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from calling import run_program
 from faked import MODULE, PYTHON, Serve, ended_at_exit, is_alive, read_pids, wait_until
 from fixture_types import Patch
 
@@ -103,7 +104,7 @@ def test_a_model_that_is_not_there() -> None:
     ):
         model_folders.find_model_folder("lama")
     command = [sys.executable, "-m", "harness", "eval", "--model", "lama"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=paths.project_folder())
+    done = run_program(command, cwd=paths.project_folder())
     assert done.returncode == 3
     assert "no model is called lama: there are" in done.stderr
     assert "Traceback" not in done.stderr
@@ -165,15 +166,10 @@ def test_servers_of_one_machine_have_ports_of_their_own(serve: Serve) -> None:
     assert len({*inner, *outer}) == 6
     script = "from harness.workers.servers import ports\nheld = ports.reserve_ports(12)\n"
     script += "print(*[one.port for one in held], flush=True)\ninput()"
+    command = [sys.executable, "-c", f"import os\nos.getpid = lambda: {os.getpid()}\n{script}"]
+    pipe, folder = subprocess.PIPE, paths.project_folder()
     others = [
-        subprocess.Popen(
-            [sys.executable, "-c", f"import os\nos.getpid = lambda: {os.getpid()}\n{script}"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            cwd=paths.project_folder(),
-        )
-        for _ in range(2)
+        subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, cwd=folder) for _ in range(2)
     ]
     theirs = []
     for other in others:
@@ -219,19 +215,20 @@ def test_nothing_is_left_when_the_keeper_was_killed(serve: Serve) -> None:
     assert not list(orphans.find_orphans(server._mark, server.log))
 
 
-def test_the_server_goes_with_its_keeper_though_nobody_stops_it(serve: Serve) -> None:
+def find_child(server: SglangServer) -> int:
+    """The process below the supervisor."""
+    children = Path(f"/proc/{server._pid}/task/{server._pid}/children").read_text()
+    [pid] = map(int, children.split())
+    return pid
+
+
+def test_a_server_ends_with_its_supervisor_and_not_the_other_way_round(serve: Serve) -> None:
     server = serve(deaf=True)
-    [pid] = [int(one) for one in Path(f"/proc/{server._pid}/task/{server._pid}/children")
-             .read_text().split()]  # fmt: skip
+    pid = find_child(server)
     os.kill(server._pid, signal.SIGKILL)
     assert wait_until(lambda: not is_alive(pid))
-
-
-def test_a_server_that_kills_its_own_group_leaves_its_keeper_alone(serve: Serve) -> None:
     server = serve()
-    [pid] = [int(one) for one in Path(f"/proc/{server._pid}/task/{server._pid}/children")
-             .read_text().split()]  # fmt: skip
-    os.killpg(os.getpgid(pid), signal.SIGKILL)
+    os.killpg(os.getpgid(find_child(server)), signal.SIGKILL)  # its own group
     assert wait_until(lambda: server.has_exited)
     assert server.describe_exit().endswith("(SIGKILL)")
 

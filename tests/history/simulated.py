@@ -8,6 +8,7 @@ from pathlib import Path
 
 from harness.runs.history import time_window, timelines
 from harness.runs.history.values import NightHistory, Timeline
+from harness.store.bisect.values import BisectSearch
 from harness.store.database import Store
 from harness.store.eval.values import (
     ComparisonResult,
@@ -222,6 +223,12 @@ class Nights:
             self.store.mutate.save_result(name, number, result)
         self.store.mutate.save(run)
         return name
+
+    def search(self, name: str, guard: str, release: str, verdict: str, summary: str) -> None:
+        search = BisectSearch(name, "toggles", self.at(2), [guard], status="finished")
+        search.settings, search.verdict, search.summary = {"release": release}, verdict, summary
+        self.store.bisect.begin(search)
+        self.store.bisect.save(search)
 
     def history(self, since: str = "30d", now: datetime.datetime = NOW) -> NightHistory:
         return timelines.read_history(self.store, time_window.parse_since(since, now), now)

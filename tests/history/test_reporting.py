@@ -21,7 +21,6 @@ from harness.core.errors import UnfixError
 from harness.runs.history import time_window
 from harness.runs.history.resource_prices import ResourcePrices, parse_prices
 from harness.runs.history.search_suggestion import SuggestedSearch
-from harness.store.bisect.values import BisectSearch
 from harness.store.eval.values import ComparisonVerdict
 from harness.store.mutate.values import FaultOutcome as Fate
 from reports.history import page as history_page
@@ -153,10 +152,7 @@ def test_money(nights: Nights, capsys: Output) -> None:
     said = capsys.readouterr().out
     assert "no --price for h200" in said
     assert "1.00 (2 h 0 min)" in said
-
-
-def test_the_longest_name_of_a_price_counts() -> None:
-    known = parse_prices(["cpu=1", "h200=2", "NVIDIA H200=3"])
+    known = parse_prices(["cpu=1", "h200=2", "NVIDIA H200=3"])  # the longest name counts
     assert known.compute_cost("NVIDIA H200 NVL", 3600) == 3
     assert known.compute_cost("AMD EPYC", 3600) is None
     assert ResourcePrices().compute_cost("cpu", 3600) is None
@@ -252,9 +248,12 @@ def test_a_fault_that_survives_brings_its_diff_and_who_passed_it(nights: Nights)
     assert "No search fits: a fault that survives is about the suites" in text
 
 
-def test_an_evaluation_says_why_no_search_fits(nights: Nights) -> None:
-    nights.evaluation(2, ComparisonVerdict.DIFFERS)
+def test_a_failure_that_no_search_fits_says_why(nights: Nights) -> None:
+    nights.prove(2, {"27460": "t"})
     (text,) = issues(nights).values()
+    assert "No search fits: a guard that is toothless shows no failure" in text
+    nights.evaluation(2, ComparisonVerdict.DIFFERS)
+    (text,) = [text for text in issues(nights).values() if "eval" in text]
     assert "No search fits: an evaluation serves two configurations" in text
     assert "unfix eval cpu --only triton" in text
 
@@ -268,34 +267,20 @@ def test_a_stored_search_is_quoted(nights: Nights, monkeypatch: Patch) -> None:
     monkeypatch.setattr(FailureSearches, "_run_search", made)
     nights.prove(2, {"27460": "x"})
     guard = f"{simulated.GUARD}_27460"
-    search = BisectSearch("found-it", "toggles", nights.at(2), [guard], status="finished")
-    search.settings = {"release": "0.5.18"}
-    search.verdict, search.summary = "found", "27338: put in, it makes it pass."
-    nights.store.bisect.begin(search)
-    nights.store.bisect.save(search)
+    summary = "27338: put in, it makes it pass."
+    nights.search("found-it", guard, "0.5.18", "found", summary)
     (text,) = issues(nights, "--bisect", "10m").values()
     assert "27338: put in, it makes it pass. (search <code>found-it</code>)" in text
 
 
 def test_a_search_about_something_else_is_not_quoted(nights: Nights) -> None:
     nights.prove(2, {"27460": "x"})
-    for words, release in (
-        (f"{simulated.GUARD}_27338", "0.5.18"),
-        (f"{simulated.GUARD}_27460", "0.5.9"),
-    ):
-        search = BisectSearch(f"of-{release}", "toggles", nights.at(2), [words], status="finished")
-        search.settings, search.summary = {"release": release}, "another one"
-        nights.store.bisect.begin(search)
-        nights.store.bisect.save(search)
+    for toggle, release in (("27338", "0.5.18"), ("27460", "0.5.9")):
+        guard = f"{simulated.GUARD}_{toggle}"
+        nights.search(f"of-{release}", guard, release, "", "another one")
     (text,) = issues(nights).values()
     assert "another one" not in text
     assert "Nobody has searched for it yet" in text
-
-
-def test_a_guard_without_teeth_leads_no_search(nights: Nights) -> None:
-    nights.prove(2, {"27460": "t"})
-    (text,) = issues(nights).values()
-    assert "No search fits: a guard that is toothless shows no failure" in text
 
 
 def test_a_failed_search_is_reported(nights: Nights, monkeypatch: Patch, capfd: Output) -> None:

@@ -24,10 +24,12 @@ from harness.store.database import Store
 from harness.store.matrix.values import MatrixRun
 
 
-def cell(name: str, script: str, *, limit: float = 30.0, **needs: Any) -> MatrixCell:
-    """A cell of shell words; its identity is its name."""
+def cell(
+    name: str, script: str, *, limit: float = 30.0, command: Any = None, **needs: Any
+) -> MatrixCell:
+    """A cell of shell words, or of a command; its identity is its name."""
     values = {"name": name, "kv": "fp8" if len(name) % 2 else "auto"}
-    command, needed = ["sh", "-c", script], MachineNeeds(**needs)
+    command, needed = command or ["sh", "-c", script], MachineNeeds(**needs)
     return MatrixCell(name, values, "work", command, {}, needed, limit, "covering")
 
 

@@ -41,17 +41,13 @@ def test_each_end_has_its_name_and_none_hides_another(drive: Drive) -> None:
     assert hows["hang"] == "ran past its limit of 1 s"
 
 
-def test_a_hang_ends_the_whole_tree_also_what_left_its_group(drive: Drive) -> None:
-    script = f"setsid sleep 61 & echo $! > {drive.flag('pid')}; sleep 61"
-    drive.write(cell("hang", script, limit=0.5))
-    assert drive.run() == 1
-    assert drive.words() == {"hang": "hang"}
-    assert not is_alive(int(drive.flag("pid").read_text()))
-
-
-def test_a_cell_that_ends_well_leaves_nothing_behind(drive: Drive) -> None:
-    drive.write(cell("leaves", f"sleep 62 & echo $! > {drive.flag('pid')}"))
-    assert drive.run() == 0
+@pytest.mark.parametrize(("ends", "word"), [("; sleep 61", "hang"), ("", "green")])
+def test_no_process_of_a_cell_outlives_it(drive: Drive, ends: str, word: str) -> None:
+    """Neither in its process group nor out of it."""
+    script = f"setsid sleep 61 & echo $! > {drive.flag('pid')}{ends}"
+    drive.write(cell("cell", script, limit=0.5))
+    assert drive.run() == (1 if ends else 0)
+    assert drive.words() == {"cell": word}
     assert not is_alive(int(drive.flag("pid").read_text()))
 
 
@@ -62,7 +58,7 @@ def test_a_cell_has_a_process_group_of_its_own(drive: Drive) -> None:
 
 
 def test_a_command_that_is_not_here_is_not_ready_and_that_alone_ends_with_3(drive: Drive) -> None:
-    gone = MatrixCell("gone", {}, "work", ["no-such-program"], {}, MachineNeeds(), 5.0, "covering")
+    gone = cell("gone", "", command=["no-such-program"])
     drive.write(gone, cell("fine", "true"))
     assert drive.run() == 3
     assert drive.words() == {"gone": "not-ready", "fine": "green"}
@@ -82,11 +78,8 @@ def test_the_log_lies_where_it_is_said_to_and_earlier_ones_beside_it(drive: Driv
 def test_what_unfix_prints_as_json_is_counted(drive: Drive) -> None:
     said = {"counts": {"proven": 7, "toothless": 2}, "green": False}
     (drive.root / "said.json").write_text(json.dumps(said, indent=2) + "\n")
-    told = MatrixCell(
-        *("told", {}, "work", ["sh", "-c", "echo on stderr >&2; cat said.json; exit 1", "--json"]),
-        *({}, MachineNeeds(), 5.0, "covering"),
-    )
-    drive.write(told)
+    command = ["sh", "-c", "echo on stderr >&2; cat said.json; exit 1", "--json"]
+    drive.write(cell("told", "", command=command))
     assert drive.run() == 1
     assert drive.newest().cells[0].attempts[0].inside == {"proven": 7, "toothless": 2}
 
@@ -94,7 +87,7 @@ def test_what_unfix_prints_as_json_is_counted(drive: Drive) -> None:
 def test_a_command_that_ends_well_and_says_it_is_not_green_is_red(drive: Drive) -> None:
     (drive.root / "said.json").write_text('{\n  "green": false\n}\n')
     lying = ["sh", "-c", "cat said.json", "--json"]
-    drive.write(MatrixCell("lies", {}, "work", lying, {}, MachineNeeds(), 5.0, "covering"))
+    drive.write(cell("lies", "", command=lying))
     assert drive.run() == 1
     assert drive.words() == {"lies": "red"}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from writing import AXES, RUN, TREE, WHOLE_PAGES, get_refusal, make_plan, make_text, read_spec
+from writing import AXES, TREE, WHOLE_PAGES, get_refusal, make_plan, make_text, read_spec
 
 
 def test_words_are_taken_as_they_are_written(tmp_path: Path) -> None:
@@ -14,6 +14,8 @@ def test_words_are_taken_as_they_are_written(tmp_path: Path) -> None:
     matrix = read_spec(tmp_path, make_text(axes=axes, run=run))
     assert matrix.list_values("a") == ["on", "off", "1.10", "0x10", "null"]
     assert matrix.get_value("b", "16").words == "--b 16"
+    matrix = read_spec(tmp_path, make_text().replace("0.5.18", "current"))
+    assert matrix.list_values("release")[1] == "current"
 
 
 @pytest.mark.parametrize(
@@ -40,20 +42,19 @@ def test_what_does_not_fit_is_named_with_its_line(tmp_path: Path, content: str, 
     assert said in get_refusal(tmp_path, content)
 
 
-def test_an_empty_axis_is_refused(tmp_path: Path) -> None:
-    content = make_text(axes=AXES + "  window: []\n")
-    assert get_refusal(tmp_path, content) == "small.yaml:8: the axis window has no values"
-
-
-def test_a_release_that_nobody_knows_is_refused_with_the_nearest(tmp_path: Path) -> None:
-    content = make_text().replace("0.5.18", "0.5.81")
-    said = get_refusal(tmp_path, content)
-    assert said == "small.yaml:3: '0.5.81' is no managed release; did you mean 0.5.18?"
-
-
-def test_the_release_of_this_interpreter_is_one(tmp_path: Path) -> None:
-    matrix = read_spec(tmp_path, make_text().replace("0.5.18", "current"))
-    assert matrix.list_values("release")[1] == "current"
+@pytest.mark.parametrize(
+    ("content", "refusal"),
+    [
+        (make_text(axes=AXES + "  window: []\n"), "8: the axis window has no values"),
+        (make_text().replace("0.5.18", "0.5.81"),
+         "3: '0.5.81' is no managed release; did you mean 0.5.18?"),
+        (make_text(more="cells:\n  - {values: {page: 16, kv: fp8}, because: x}\n"
+                        "  - {values: {kv: fp8, page: 16}, because: y}\n"),
+         "10: cells 1 and 2 have the same values"),
+    ],
+)  # fmt: skip
+def test_an_invalid_value_is_refused(tmp_path: Path, content: str, refusal: str) -> None:
+    assert get_refusal(tmp_path, content) == f"small.yaml:{refusal}"
 
 
 @pytest.mark.parametrize(
@@ -77,22 +78,18 @@ def test_an_invalid_constraint_is_refused(tmp_path: Path, constraint: str, said:
     assert said in refusal
 
 
-def test_a_cell_over_an_unknown_axis_is_refused(tmp_path: Path) -> None:
-    content = make_text(more="cells: [{values: {pgae: 16}, because: x}]\n")
-    assert "no axis is called pgae; did you mean page?" in get_refusal(tmp_path, content)
-
-
-def test_two_cells_alike_are_refused(tmp_path: Path) -> None:
-    cells = "cells:\n  - {values: {page: 16, kv: fp8}, because: x}\n"
-    content = make_text(more=cells + "  - {values: {kv: fp8, page: 16}, because: y}\n")
-    assert get_refusal(tmp_path, content) == "small.yaml:10: cells 1 and 2 have the same values"
-
-
-def test_a_strength_larger_than_its_axes_is_refused(tmp_path: Path) -> None:
-    group = "strength: {default: pairs, groups: [{axes: [kv, page], strength: triples}]}\n"
-    assert "a strength of 3 over 2: kv, page" in get_refusal(tmp_path, make_text(more=group))
-    assert "a strength of 6 over 5" in get_refusal(tmp_path, make_text(more="strength: 6\n"))
-    assert "a strength is a number" in get_refusal(tmp_path, make_text(more="strength: some\n"))
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ("cells: [{values: {pgae: 16}, because: x}]", "no axis is called pgae; did you mean page?"),
+        ("strength: {default: pairs, groups: [{axes: [kv, page], strength: triples}]}",
+         "a strength of 3 over 2: kv, page"),
+        ("strength: 6", "a strength of 6 over 5"),
+        ("strength: some", "a strength is a number"),
+    ],
+)  # fmt: skip
+def test_invalid_cells_and_strengths_are_refused(tmp_path: Path, more: str, said: str) -> None:
+    assert said in get_refusal(tmp_path, make_text(more=f"{more}\n"))
 
 
 def run(command: str, more: str = "") -> str:
@@ -156,7 +153,3 @@ def test_a_placeholder_of_an_axis_that_does_not_apply_is_refused(tmp_path: Path)
     works = "run: {x: {command: 'serve {release} {topk} {words}'}}\n"
     said = get_refusal(tmp_path, make_text(constraints=(TREE,), run=works))
     assert "{topk} is named by a command, and does not apply where" in said
-
-
-def test_the_small_file_is_right(tmp_path: Path) -> None:
-    assert make_plan(tmp_path, make_text(constraints=(TREE, WHOLE_PAGES), run=RUN)).cells
