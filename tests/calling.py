@@ -37,10 +37,7 @@ class Caller:
 
     def begin(self, command: list[str]) -> subprocess.Popen[str]:
         """In the background."""
-        pipe, env = subprocess.PIPE, self.environment
-        return subprocess.Popen(
-            command, cwd=self.root, env=env, stdout=pipe, stderr=pipe, text=True
-        )
+        return start_program(command, cwd=self.root, env=self.environment)
 
 
 def living(home: Path) -> list[str]:
@@ -61,6 +58,12 @@ def run_program(command: Sequence[object], **how: Any) -> subprocess.CompletedPr
     """Run a program to its end, and keep what it prints."""
     words = [str(word) for word in command]
     return subprocess.run(words, capture_output=True, text=True, **how)
+
+
+def start_program(command: Sequence[object], **how: Any) -> subprocess.Popen[str]:
+    """Start a program whose output can be read."""
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen([str(word) for word in command], **(pipes | how))
 
 
 def bare(release: Release, program: str, **variables: str) -> subprocess.CompletedProcess[str]:

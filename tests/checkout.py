@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from calling import start_program
 
 ROOT = Path(__file__).resolve().parent.parent
 # The Python that .venv was made from: it is what a fresh machine would have.
@@ -92,15 +93,8 @@ class Checkout:
 
     def start(self, *words: str, **more: str) -> subprocess.Popen[str]:
         """Call `./unfix`, in a process group of its own."""
-        return subprocess.Popen(
-            [str(self.tree / "unfix"), *(words or ("--version",))],
-            env=self.variables(**more),
-            cwd="/",
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
+        command = [self.tree / "unfix", *(words or ("--version",))]
+        return start_program(command, env=self.variables(**more), cwd="/", start_new_session=True)
 
     def call(self, *words: str, **more: str) -> subprocess.CompletedProcess[str]:
         process = self.start(*words, **more)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 
 import pytest
+from calling import start_program
 from memory import write_toggle
 from shell import ENABLE, PLAIN, REVERT, TOY, Shell
 
@@ -310,9 +310,7 @@ def test_exec_passes_signals_on(shell: Shell) -> None:
     command = [sys.executable, "-m", "harness", "exec", "--", sys.executable, "-c"]
     search_path = f"{TOY}{os.pathsep}{paths.HARNESS_FOLDER.parent}"
     environment = {**shell.environment, "PYTHONPATH": search_path}
-    with subprocess.Popen(
-        [*command, f"{code}time.sleep(60)"], env=environment, stdout=subprocess.PIPE
-    ) as process:
+    with start_program([*command, f"{code}time.sleep(60)"], env=environment) as process:
         assert process.stdout is not None
         process.stdout.readline()
         started = time.monotonic()

@@ -47,13 +47,9 @@ class Suites:
 
     def run(self, text: str, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
         (self.root / "suites" / "test_toy.py").write_text(HEAD + text)
-        environment = {
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join((str(ROOT), str(TOY), str(self.root))),
-            "UNFIX_TOGGLES": str(TOY / "toggles"),
-            "UNFIX_HOME": str(self.root),
-            **variables,
-        }
+        search_path = os.pathsep.join((str(ROOT), str(TOY), str(self.root)))
+        ours = {"UNFIX_TOGGLES": str(TOY / "toggles"), "UNFIX_HOME": str(self.root)}
+        environment = {**os.environ, "PYTHONPATH": search_path, **ours, **variables}
         command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "suites", *words]
         return forked.run(command, self.root, environment)
 

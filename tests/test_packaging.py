@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from calling import run_program
 from checkout import copy_of_the_tree
 
 from harness import __version__
@@ -58,20 +59,15 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def pip(*words: str) -> None:
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", *words]
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = run_program(command)
     assert done.returncode == 0, done.stderr
 
 
 def call(installed: Path, cwd: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """`python -m harness` from the installed wheel, where nothing else of the project is."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("UNFIX_", "SGLANG_"))}
-    return subprocess.run(
-        [sys.executable, "-m", "harness", *words],
-        cwd=cwd,
-        env={**kept, "PYTHONPATH": str(installed)},
-        capture_output=True,
-        text=True,
-    )
+    command = [sys.executable, "-m", "harness", *words]
+    return run_program(command, cwd=cwd, env={**kept, "PYTHONPATH": str(installed)})
 
 
 def kept_below(folder: Path) -> set[str]:

@@ -6,11 +6,11 @@ import ast
 import itertools
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from calling import run_program
 from memory import Memory, edit, toggle, variant
 
 from harness.core.code_digest import compute_digest
@@ -200,13 +200,8 @@ def test_a_plan_is_the_same_in_every_process() -> None:
     answers = set()
     for seed in ("0", "1", "2"):
         here = os.pathsep.join([str(Path(__file__).parent), str(Path(__file__).parents[1])])
-        answer = subprocess.run(
-            [sys.executable, "-c", PRINT_PLAN],
-            env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": here},
-            capture_output=True,
-            text=True,
-            check=True,
-        )
+        environment = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": here}
+        answer = run_program([sys.executable, "-c", PRINT_PLAN], env=environment, check=True)
         answers.add(answer.stdout)
     (one,) = answers
     assert [module["module"] for module in json.loads(one)["modules"]] == ["m", "n"]

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from calling import run_program
 
 from harness.core import paths
 
@@ -39,14 +40,9 @@ def workspace(tmp_path: Path) -> Path:
 
 def run_unfix(workspace: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
     search_path = os.pathsep.join((str(paths.project_folder()), str(TOY)))
-    return subprocess.run(
-        [sys.executable, "-m", "harness", *words],
-        cwd=workspace,
-        env={**os.environ, "UNFIX_HOME": str(workspace), "PYTHONPATH": search_path, **variables},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    ours = {"UNFIX_HOME": str(workspace), "PYTHONPATH": search_path}
+    command = [sys.executable, "-m", "harness", *words]
+    return run_program(command, cwd=workspace, env={**os.environ, **ours, **variables}, timeout=120)
 
 
 def prove_toy(workspace: Path, *words: str) -> tuple[int, dict[str, Any]]:
@@ -72,13 +68,10 @@ def test_a_command_runs_the_reverted_code_in_its_children(workspace: Path) -> No
     call = "from sglang import forms; print(forms.plain(1, 2))"
     program = f"import subprocess, sys; {call}; subprocess.run([sys.executable, '-c', {call!r}])"
     toggles = ("--toggles", str(TOY / "toggles"))
-    done = run_unfix(
-        workspace, "exec", *toggles, "--revert", "toy-plain", "--", sys.executable, "-c", program
-    )
-    plain = subprocess.run(
-        [sys.executable, "-c", call],
-        env={**os.environ, "PYTHONPATH": str(TOY)}, capture_output=True, text=True,
-    )  # fmt: skip
+    command = ("--", sys.executable, "-c", program)
+    done = run_unfix(workspace, "exec", *toggles, "--revert", "toy-plain", *command)
+    environment = {**os.environ, "PYTHONPATH": str(TOY)}
+    plain = run_program([sys.executable, "-c", call], env=environment)
     first, second = done.stdout.split()
     assert first == second != plain.stdout.strip()
     assert "in 2 processes, 2 of which loaded patched code" in done.stderr

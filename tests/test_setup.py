@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from calling import run_program
 from checkout import BASE_PYTHON, Checkout, copy_of_the_tree, fake_tools, without_tools
 
 from harness import __version__
@@ -123,7 +124,7 @@ def test_it_is_itself_wherever_it_is_called_from(made: Made, tmp_path: Path) -> 
     (tmp_path / "link").symlink_to(made[0].tree / "unfix")
     variables = made[0].variables()
     words = [str(tmp_path / "link"), "--version"]
-    done = subprocess.run(words, cwd=tmp_path, env=variables, capture_output=True, text=True)
+    done = run_program(words, cwd=tmp_path, env=variables)
     assert (done.returncode, done.stdout, done.stderr) == (0, ANSWER, "")
 
 
@@ -251,8 +252,7 @@ def test_an_unwritable_checkout_runs_only_when_ready(faked: Checkout) -> None:
     words = [sys.executable, "-c", program, str(faked.tree / "unfix"), "list"]
 
     def call() -> subprocess.CompletedProcess[str]:
-        variables = faked.variables()
-        return subprocess.run(words, env=variables, cwd="/", capture_output=True, text=True)
+        return run_program(words, env=faked.variables(), cwd="/")
 
     faked.tree.chmod(0o555)
     try:

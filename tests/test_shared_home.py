@@ -13,7 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from calling import bare, run_program
+from calling import bare, run_program, start_program
 from fake_releases import ASKING, VERSION, added, workspace
 from fixture_types import Patch
 
@@ -51,14 +51,8 @@ class Checkout:
         return {**kept, **closed, "PYTHONPATH": str(self.root), **more}
 
     def start(self, *words: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [sys.executable, "-P", "-m", "harness", *words],
-            env=self.variables(),
-            cwd="/",
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        command = [sys.executable, "-P", "-m", "harness", *words]
+        return start_program(command, env=self.variables(), cwd="/")
 
     def call(self, *words: str) -> subprocess.CompletedProcess[str]:
         process = self.start(*words)

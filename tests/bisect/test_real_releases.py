@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from calling import run_program
 
 from harness.core import paths
 from harness.releases import managed_releases
@@ -24,13 +24,8 @@ def test_the_release_and_the_fix_that_explains_it(tmp_path: Path) -> None:
     words = ["--among", ",".join(RELEASES), "--good", "0.5.23", "--bad", "0.5.9"]
     page = tmp_path / "page.html"
     words += ["--profile", "smoke", "--json", "--html", str(page), "--", GUARD]
-    done = subprocess.run(
-        [sys.executable, "-m", "harness", "bisect", "releases", *words],
-        cwd=paths.project_folder(),
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
+    command = [sys.executable, "-m", "harness", "bisect", "releases", *words]
+    done = run_program(command, cwd=paths.project_folder(), timeout=600)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert (found["step"]["before"], found["step"]["after"]) == ("0.5.9", "0.5.18")

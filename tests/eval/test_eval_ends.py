@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from calling import run_program
+from calling import run_program, start_program
 from faked import (
     MODULE,
     TOY,
@@ -45,38 +45,20 @@ def unfix_eval(home: Path, python: str, *words: str) -> subprocess.Popen[str]:
     if not (home / ".releases").exists():
         (home / ".releases").symlink_to(paths.releases_folder())
     here = os.pathsep.join([str(paths.project_folder()), str(TOY)])
-    return subprocess.Popen(
-        [sys.executable, "-c", DRIVER, MODULE, python, *words],
-        cwd=home,
-        env={**os.environ, "UNFIX_HOME": str(home), "PYTHONPATH": here},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    environment = {**os.environ, "UNFIX_HOME": str(home), "PYTHONPATH": here}
+    command = [sys.executable, "-c", DRIVER, MODULE, python, *words]
+    return start_program(command, cwd=home, env=environment)
 
 
 def words_for(home: Path, *, jobs: int = 1, **be: Any) -> list[str]:
-    (home / "m.yaml").write_text(
-        json.dumps(
-            {
-                "name": "m",
-                "device": "cpu",
-                "release": "current",
-                "tasks": ["recall"],
-                "configurations": [
-                    {"name": "base", "model": "llama", "serve": make_server_arguments(**be)},
-                    {"name": "other", "model": "llama", "serve": make_server_arguments(**be)},
-                    {
-                        "name": "one",
-                        "model": "llama",
-                        "serve": make_server_arguments(),
-                        "against": "base",
-                        "like": "base",
-                    },
-                ],
-            }
-        )
-    )
+    words = make_server_arguments(**be)
+    base = {"name": "base", "model": "llama", "serve": words}
+    one = {**base, "name": "one", "serve": make_server_arguments()}
+    matrix: dict[str, Any] = {"name": "m", "device": "cpu", "release": "current"}
+    matrix["tasks"] = ["recall"]
+    one |= {"against": "base", "like": "base"}
+    matrix["configurations"] = [base, {**base, "name": "other"}, one]
+    (home / "m.yaml").write_text(json.dumps(matrix))
     return ["m.yaml", "--afresh", "-j", str(jobs)]
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 import functools
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from calling import run_program
 
 from harness.cli.command_parser import CommandParser
 from harness.cli.eval import command, execution
@@ -203,14 +203,9 @@ def test_a_matrix_is_put_under_check_and_left_without_faults_by_words(tmp_path: 
 def test_a_bad_call_is_refused_at_once(tmp_path: Path, words: list[str], message: str) -> None:
     (tmp_path / "bad.yaml").write_text(of(ONE, ONE))
     (tmp_path / "good.yaml").write_text(of(ONE))
-    done = subprocess.run(
-        [sys.executable, "-m", "harness", "eval", "--device", "cpu", *words],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        env={"PYTHONPATH": str(paths.project_folder()), "PATH": "/usr/bin:/bin"},
-        timeout=60,
-    )
+    command = [sys.executable, "-m", "harness", "eval", "--device", "cpu", *words]
+    environment = {"PYTHONPATH": str(paths.project_folder()), "PATH": "/usr/bin:/bin"}
+    done = run_program(command, cwd=tmp_path, env=environment, timeout=60)
     assert done.returncode == 2, done.stderr
     assert message in done.stderr
     assert "Traceback" not in done.stderr

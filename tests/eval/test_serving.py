@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from calling import run_program
+from calling import run_program, start_program
 from faked import MODULE, PYTHON, Serve, ended_at_exit, is_alive, read_pids, wait_until
 from fixture_types import Patch
 
@@ -167,10 +167,8 @@ def test_servers_of_one_machine_have_ports_of_their_own(serve: Serve) -> None:
     script = "from harness.workers.servers import ports\nheld = ports.reserve_ports(12)\n"
     script += "print(*[one.port for one in held], flush=True)\ninput()"
     command = [sys.executable, "-c", f"import os\nos.getpid = lambda: {os.getpid()}\n{script}"]
-    pipe, folder = subprocess.PIPE, paths.project_folder()
-    others = [
-        subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, cwd=folder) for _ in range(2)
-    ]
+    folder = paths.project_folder()
+    others = [start_program(command, stdin=subprocess.PIPE, cwd=folder) for _ in "ab"]
     theirs = []
     for other in others:
         assert other.stdout is not None
@@ -266,13 +264,9 @@ def test_nothing_is_left_when_the_driver_was_killed(tmp_path: Path, when: str) -
     pids = tmp_path / "pids"
     be = json.dumps({"deaf": True, "brood": ["plain", "mute"], "pids": str(pids)})
     here = os.pathsep.join([str(Path(__file__).parent), str(paths.project_folder())])
-    going = subprocess.Popen(
-        [sys.executable, "-c", DRIVER, str(tmp_path / "server"), be, when],
-        env={**os.environ, "PYTHONPATH": here},
-        cwd=paths.project_folder(),
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+    command = [sys.executable, "-c", DRIVER, str(tmp_path / "server"), be, when]
+    environment = {**os.environ, "PYTHONPATH": here}
+    going = start_program(command, env=environment, cwd=paths.project_folder())
     with ended_at_exit(going) as driver:
         assert driver.stdout is not None
         keeper = int(driver.stdout.readline())

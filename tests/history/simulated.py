@@ -125,29 +125,19 @@ class Nights:
     ) -> str:
         name = self._name("matrix")
         values = {"release": "0.5.18", "device": "h200" if device_seconds else "cpu"}
-        run = MatrixRun(
-            *(name, "nightly", "cpu", "digest", len(cells), {}, self.at(night, hours)),
-            commit=commit,
-            cells=[
-                MatrixCellResult(one, {**values, "kv": one}, "proof", command.split(), "")
-                for one in cells
-            ],
-        )
+        run = MatrixRun(name, "nightly", "cpu", "digest", len(cells), {}, self.at(night, hours))
+        run.commit, words = commit, command.split()
+        run.cells = [
+            MatrixCellResult(one, {**values, "kv": one}, "proof", words, "") for one in cells
+        ]
         self.store.matrix.begin(run)
         ended = []
         for one, letter in cells.items():
             outcomes = ENDS.get(letter, [])
             for number, outcome in enumerate(outcomes, 1):
-                attempt = CellAttempt(
-                    *(number, outcome, f"ended {outcome}", self.at(night, hours), seconds),
-                    *(
-                        device_seconds,
-                        "node-1",
-                        f"log of {one}",
-                        {},
-                        number == len(outcomes) and letter != "r",
-                    ),
-                )
+                how, last = f"ended {outcome}", number == len(outcomes) and letter != "r"
+                ran = (self.at(night, hours), seconds, device_seconds, "node-1", f"log of {one}")
+                attempt = CellAttempt(number, outcome, how, *ran, {}, last)
                 ended.append((one, attempt))
         self.store.matrix.save_attempts(name, ended)
         run.status, run.seconds = status, 100.0
@@ -178,20 +168,12 @@ class Nights:
     ) -> str:
         name = self._name("fuzz")
         test = "suites/kv_indices/test_kv_indices.py::test_padding"
-        kept = [
-            FuzzFailure(
-                *(one, test, "0.5.18", "assert 1 == 2"),
-                '{"blob": "AAAA", "arguments": ["n=1"], "detail": "Traceback\\nboom"}',
-            )
-            for one in failing
-        ]
-        self.store.fuzz.save(
-            FuzzRun(
-                *(name, self.at(night, 3), "finished", 60.0, ["unfix", "fuzz"], "aaa", []),
-                [FuzzedTest(test, "0.5.18", examples, 30.0, left_out)],
-                kept,
-            )
-        )
+        example = '{"blob": "AAAA", "arguments": ["n=1"], "detail": "Traceback\\nboom"}'
+        kept = [FuzzFailure(one, test, "0.5.18", "assert 1 == 2", example) for one in failing]
+        tested = [FuzzedTest(test, "0.5.18", examples, 30.0, left_out)]
+        run = FuzzRun(name, self.at(night, 3), "finished", 60.0, ["unfix", "fuzz"], "aaa", [])
+        run.tests, run.failures = tested, kept
+        self.store.fuzz.save(run)
         return name
 
     def mutate(
@@ -202,22 +184,9 @@ class Nights:
         run.recorded_problems = list(problems)
         self.store.mutate.begin(run)
         for number, (fault, fate) in enumerate(fates.items(), 1):
-            made = MutationFault(
-                id=fault,
-                operator="drop-addend",
-                module="sglang.srt.mem_cache.memory_pool",
-                qualname="ReqToTokenPool.alloc",
-                path="memory_pool.py",
-                kernel=False,
-                start=10,
-                end=15,
-                line=7,
-                first=7,
-                last=7,
-                before="a + 1",
-                after="a",
-                words="1 is no longer added",
-            )
+            place = ("sglang.srt.mem_cache.memory_pool", "ReqToTokenPool.alloc", "memory_pool.py")
+            change = ("a + 1", "a", "1 is no longer added")
+            made = MutationFault(fault, "drop-addend", *place, False, 10, 15, 7, 7, 7, *change)
             passed = ["suites/pool_sizing/test_pool_sizing.py::test_rows"]
             result = FaultResult(made, fate, passed=passed, diff="-a + 1\n+a")
             self.store.mutate.save_result(name, number, result)
