@@ -77,35 +77,24 @@ def meaning(text: str) -> str:
     return ast.dump(ast.parse(text))
 
 
-def test_the_releases_are_the_eleven() -> None:
+def test_the_eleven_releases_are_read_as_their_versions() -> None:
     eleven = "0.5.9 0.5.10 0.5.11 0.5.12 0.5.13 0.5.14 0.5.15 0.5.16 0.5.18 0.5.20 0.5.23"
     assert eleven.split() == RELEASES
-
-
-def test_each_release_is_read_as_the_version_that_it_is() -> None:
     assert [str(tree.version) for tree in trees().values()] == RELEASES
 
 
-def test_the_history_and_the_toggles_are_about_the_same() -> None:
+def test_the_history_has_one_state_of_each_toggle_on_each_release() -> None:
     assert set(HISTORY) == {toggle.id for toggle in TOGGLES}
-
-
-@pytest.mark.parametrize("name", HISTORY)
-def test_the_history_says_one_thing_of_each_release(name: str) -> None:
-    entry = HISTORY[name]
-    assert set(entry) == {"merged", "fixed", "buggy", "absent", "note"}
-    said = [*entry["fixed"], *entry["buggy"], *entry["absent"]]
-    assert sorted(said) == sorted(RELEASES)
-
-
-@pytest.mark.parametrize("release", RELEASES)
-def test_no_toggle_is_stale(release: str) -> None:
-    found = column(release).stale
-    assert [f"{one.toggle.id}: {one.problem}\n{one.nearest}" for one in found] == []
+    for name, entry in HISTORY.items():
+        assert set(entry) == {"merged", "fixed", "buggy", "absent", "note"}, name
+        states = [*entry["fixed"], *entry["buggy"], *entry["absent"]]
+        assert sorted(states) == sorted(RELEASES), name
 
 
 @pytest.mark.parametrize("release", RELEASES)
 def test_every_state_is_as_a_person_read_it(release: str) -> None:
+    found = column(release).stale
+    assert [f"{one.toggle.id}: {one.problem}\n{one.nearest}" for one in found] == []
     states = ("fixed", "buggy", "absent")
     read = {name: next(s for s in states if release in entry[s]) for name, entry in HISTORY.items()}
     assert column(release).states == read
@@ -192,6 +181,8 @@ def test_a_wheel_that_was_cut_short_is_not_ready(wheel: Path, capsys: Output) ->
         open_tree(wheel)
     assert main(["drift", "--from", str(wheel)]) == 3
     assert "download it again" in capsys.readouterr().err
+    with pytest.raises(NotReadyError):
+        open_tree(wheel.with_name("some.whl"))
 
 
 @pytest.mark.parametrize("at", [60, 200, 5000])
@@ -201,11 +192,6 @@ def test_a_wheel_with_a_damaged_member_is_not_ready(wheel: Path, at: int) -> Non
     wheel.write_bytes(bytes(data))
     with pytest.raises(NotReadyError, match=r"is damaged .* download it again"):
         open_tree(wheel).read("sglang.srt.big")
-
-
-def test_a_wheel_of_no_release_is_not_ready(tmp_path: Path) -> None:
-    with pytest.raises(NotReadyError):
-        open_tree(tmp_path / "some.whl")
 
 
 @pytest.fixture

@@ -74,19 +74,11 @@ def test_the_good_file_is_good(file: Path) -> None:
         ("family:", "famly: x\nfamily:", 3, "unknown key `famly`"),
         ("family:", "fam-ily: x\nfamily:", 3, "unknown key `fam-ily`"),
         ("    target:", "    tagret: x\n    target:", 8, r"variants\[0\]: unknown key `tagret`"),
-        (
-            "        buggy:",
-            "        bugy: x\n        buggy:",
-            11,
-            r"variants\[0\].edits\[0\]: unknown key `bugy`",
-        ),
+        ("        buggy:", "        bugy: x\n        buggy:", 11,
+         r"variants\[0\].edits\[0\]: unknown key `bugy`"),
         ("family: things\n", "", 1, "missing key `family`"),
-        (
-            "    edits:\n      - fixed: 'a + $B'\n        buggy: 'a - $B'\n",
-            "",
-            7,
-            r"variants\[0\]: missing key `edits`",
-        ),
+        ("    edits:\n      - fixed: 'a + $B'\n        buggy: 'a - $B'\n", "", 7,
+         r"variants\[0\]: missing key `edits`"),
         ("        buggy: 'a - $B'\n", "", 10, r"variants\[0\].edits\[0\]: missing key `buggy`"),
         ("devices: [cpu]", "devices: [cpu", 6, "not safe YAML"),
         ("title: Something", "title: \x07Something", 2, "not safe YAML: character #x0007"),
@@ -130,7 +122,7 @@ def test_the_good_file_is_good(file: Path) -> None:
         ("devices: [cpu]", "devices: []", 5, "devices: .*length >= 1"),
         ("family: things", "family: Some things", 3, "a family is a folder name"),
     ],
-)
+)  # fmt: skip
 def test_a_bad_file_is_refused(file: Path, old: str, new: str, line: int, problem: str) -> None:
     file.write_text(changed(old, new))
     with pytest.raises(YamlFileError, match=problem):

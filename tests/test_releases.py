@@ -26,24 +26,18 @@ from harness.releases.managed_releases import COMPLETION_MARKER, Release
 
 SPOILED: dict[str, tuple[str, Callable[[Release], object]]] = {
     "no mark": ("incomplete", lambda r: (r.folder / COMPLETION_MARKER).unlink()),
-    "a mark cut short": (
-        "outdated",
-        lambda r: (r.folder / COMPLETION_MARKER).write_text('{"lock":'),
-    ),
+    "a mark cut short": ("outdated",
+        lambda r: (r.folder / COMPLETION_MARKER).write_text('{"lock":')),
     "another lock": ("outdated", lambda r: rewrite_mark(r.folder, lock="0")),
     "another python": ("outdated", lambda r: (r.folder / "lib").rename(r.folder / "lib3.1")),
     "a python that is gone": ("outdated", lambda r: r.python.unlink()),
     "another unfix_start": ("outdated", lambda r: rewrite_mark(r.folder, start="0")),
-    "half a base": (
-        "outdated",
-        lambda r: (managed_releases.CPU_BASE.folder / COMPLETION_MARKER).unlink(),
-    ),
-    "another base": (
-        "outdated",
-        lambda r: rewrite_mark(managed_releases.CPU_BASE.folder, lock="0"),
-    ),
+    "half a base": ("outdated",
+        lambda r: (managed_releases.CPU_BASE.folder / COMPLETION_MARKER).unlink()),
+    "another base": ("outdated", lambda r: rewrite_mark(managed_releases.CPU_BASE.folder, lock="0")
+        ),
     "no base": ("outdated", lambda r: shutil.rmtree(managed_releases.CPU_BASE.folder)),
-}
+}  # fmt: skip
 
 
 def test_a_release_is_added_whole(release: Release, pip: FakePip, capsys: Output) -> None:

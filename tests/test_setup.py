@@ -145,20 +145,15 @@ def test_a_pip_that_outlives_its_set_up_does_not_write_into_the_next_one(faked: 
     assert faked.pips == ["begins", "ends"] * 2
 
 
-def test_half_an_environment_without_its_mark_is_made_anew(faked: Checkout) -> None:
+def test_half_an_environment_or_one_without_its_python_is_made_anew(faked: Checkout) -> None:
     binaries = faked.tree / ".venv" / "bin"
     binaries.mkdir(parents=True)
     (binaries / "python").symlink_to(BASE_PYTHON)
     (binaries / "left-over").touch()
     assert faked.call().stdout == ANSWER
     assert not (binaries / "left-over").exists()
-
-
-def test_an_environment_whose_python_is_gone_is_made_anew(faked: Checkout) -> None:
-    assert faked.call().returncode == 0
-    python = faked.tree / ".venv" / "bin" / "python"
-    python.unlink()
-    python.symlink_to(faked.tree / "gone")
+    (binaries / "python").unlink()
+    (binaries / "python").symlink_to(faked.tree / "gone")
     assert faked.call().stdout == ANSWER
 
 
@@ -222,23 +217,27 @@ def test_the_chosen_python_is_the_one_that_is_used(faked: Checkout, tmp_path: Pa
     assert (tmp_path / "ran").exists()
 
 
-def test_a_full_disk_is_said_in_one_sentence(faked: Checkout) -> None:
-    assert_one_sentence(faked.call(FAKE_FREE="1000"), "disk is full", "needs 0.5")
-    says = "ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device"
-    assert_one_sentence(faked.call(FAKE_PIP_SAYS=says), "disk is full")
-    assert_one_sentence(faked.call(FAKE_VENV_SAYS="[Errno 28] No space left"), "disk is full")
+FULL = "ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device"
+NO_VENV = "The virtual environment was not created successfully because ensurepip is not available"
+OTHER = "Collecting rich\nERROR: rich is for Python 4\nnote: this is not a problem with pip"
+
+
+@pytest.mark.parametrize(
+    ("trouble", "says"),
+    [
+        ({"FAKE_FREE": "1000"}, ("disk is full", "needs 0.5")),
+        ({"FAKE_PIP_SAYS": FULL}, ("disk is full",)),
+        ({"FAKE_VENV_SAYS": "[Errno 28] No space left"}, ("disk is full",)),
+        ({"FAKE_VENV_SAYS": NO_VENV}, ("python3-venv",)),
+        ({"FAKE_PIP_SAYS": "No module named pip"}, ("python3-venv",)),
+        ({"FAKE_PIP_SAYS": OTHER}, ("ERROR: rich is for Python 4",)),
+    ],
+)
+def test_trouble_is_said_in_one_sentence(
+    faked: Checkout, trouble: dict[str, str], says: tuple[str, ...]
+) -> None:
+    assert_one_sentence(faked.call(**trouble), *says)
     assert not faked.ready.exists()
-
-
-def test_a_python_without_venv_is_told_what_to_install(faked: Checkout) -> None:
-    says = "The virtual environment was not created successfully because ensurepip is not available"
-    assert_one_sentence(faked.call(FAKE_VENV_SAYS=says), "python3-venv")
-    assert_one_sentence(faked.call(FAKE_PIP_SAYS="No module named pip"), "python3-venv")
-
-
-def test_any_other_trouble_is_told_by_the_error_line_of_pip(faked: Checkout) -> None:
-    says = "Collecting rich\nERROR: rich is for Python 4\nnote: this is not a problem with pip"
-    assert_one_sentence(faked.call(FAKE_PIP_SAYS=says), "ERROR: rich is for Python 4")
 
 
 def test_an_unwritable_checkout_runs_only_when_ready(faked: Checkout) -> None:

@@ -130,19 +130,13 @@ def test_a_base_that_dies_leaves_the_rest_to_be_told(fakes: Fakes) -> None:
     ("be", "verdict", "words"),
     [
         ({"launches": 9}, Verdict.SAME, ""),
-        (
-            {"launches": 9, "reports": "scatter wrote 4 bytes past the end"},
-            Verdict.FAILED,
-            "scatter wrote 4 bytes past the end (a.py:7, program (0, 1, 2))",
-        ),
-        (
-            {"dies_at": 30, "code": -9, "last": "CUDA out of memory"},
-            Verdict.FAILED,
-            "the server died: out of memory: CUDA out of memory (SIGKILL)",
-        ),
+        ({"launches": 9, "reports": "scatter wrote 4 bytes past the end"}, Verdict.FAILED,
+         "scatter wrote 4 bytes past the end (a.py:7, program (0, 1, 2))"),
+        ({"dies_at": 30, "code": -9, "last": "CUDA out of memory"}, Verdict.FAILED,
+         "the server died: out of memory: CUDA out of memory (SIGKILL)"),
         ({}, Verdict.FAILED, "it launched no Triton kernel, so the check checked nothing"),
     ],
-)
+)  # fmt: skip
 def test_gpu_reports_fail_the_configuration(
     fakes: Fakes, be: dict[str, Any], verdict: Verdict, words: str
 ) -> None:

@@ -59,43 +59,29 @@ BAD = {
     "no configurations": ("name: n\nconfigurations: []", "a matrix without configurations"),
     "unknown key": (of(ONE, rest="itmes: 3"), ":4: unknown key `itmes`"),
     "unknown key inside": (of(named("a", "lik: b")), r":3: configurations\[0\]: unknown key `lik`"),
-    "unknown key of a fault": (
-        of(ONE, rest="faults: [{revert: f, into: [a]}]"),
-        r"faults\[0\]: (unknown key `into`|missing key `in`)",
-    ),
+    "unknown key of a fault": (of(ONE, rest="faults: [{revert: f, into: [a]}]"),
+        r"faults\[0\]: (unknown key `into`|missing key `in`)"),
     "a word for a number": (of(ONE, rest="items: many"), r":4: items: Expected `int`, got `str`"),
     "two alike": (of(ONE, ONE), "two configurations are called a"),
     "no such base": (of(named("a", "like: b")), "a is compared with b, which is not there"),
     "itself": (of(named("a", "against: a")), "a is compared with itself"),
-    "each other": (
-        of(named("a", "like: b"), named("b", "against: a")),
-        "compared with each other in a circle: a, b",
-    ),
+    "each other": (of(named("a", "like: b"), named("b", "against: a")),
+        "compared with each other in a circle: a, b"),
     "a circle of three": (
         of(named("a", "like: b"), named("b", "against: c"), named("c", "like: a"), named("d")),
-        "compared with each other in a circle: a, b, c",
-    ),
+        "compared with each other in a circle: a, b, c"),
     "two bases in a circle": (
         of(named("d"), named("a", "like: d, against: b"), named("b", "like: d, against: a")),
-        "compared with each other in a circle: a, b",
-    ),
+        "compared with each other in a circle: a, b"),
     "an unknown engine": (of(named("a", "engine: vllm")), "no engine is called vllm"),
-    "an unknown stand-in": (
-        of(named("a", "stand-ins: [checkd]")),
-        "a: no stand-in is called checkd; there are checked, drawn-weights, tree-kernels",
-    ),
-    "transformers with toggles": (
-        of(named("a", "engine: transformers, revert: [x]")),
-        "plain transformers takes a model",
-    ),
-    "tasks that the base lacks": (
-        of(named("a", "tasks: [recall]"), named("b", "like: a")),
-        "b has tasks that a does not have",
-    ),
-    "items that the base lacks": (
-        of(named("a", "items: 10"), named("b", "like: a")),
-        "b has more items than a",
-    ),
+    "an unknown stand-in": (of(named("a", "stand-ins: [checkd]")),
+        "a: no stand-in is called checkd; there are checked, drawn-weights, tree-kernels"),
+    "transformers with toggles": (of(named("a", "engine: transformers, revert: [x]")),
+        "plain transformers takes a model"),
+    "tasks that the base lacks": (of(named("a", "tasks: [recall]"), named("b", "like: a")),
+        "b has tasks that a does not have"),
+    "items that the base lacks": (of(named("a", "items: 10"), named("b", "like: a")),
+        "b has more items than a"),
     "no items": (of(ONE, rest="items: 0"), "items is a number of items, and 1 at least"),
     "fewer than none": (of(named("a", "items: -1")), "a: items is -1, less than none"),
     "no tasks": (of(ONE, rest="tasks: []"), "a has no tasks"),
@@ -111,36 +97,24 @@ BAD = {
     "a name that is a path": (of(named("../a")), "'../a' is no name"),
     "no name at all": (of(named('""')), "'' is no name"),
     "a fault in nothing": (of(ONE, rest="faults: [{revert: f, in: []}]"), "f is planted in no"),
-    "a fault in what is not there": (
-        of(ONE, rest="faults: [{revert: f, in: [a, b]}]"),
-        "f is planted in b, which is not there",
-    ),
+    "a fault in what is not there": (of(ONE, rest="faults: [{revert: f, in: [a, b]}]"),
+        "f is planted in b, which is not there"),
     "a fault in transformers": (
         of(named("a", "engine: transformers"), rest="faults: [{enable: f, in: [a]}]"),
-        "f is planted in a, which is not SGLang",
-    ),
+        "f is planted in a, which is not SGLang"),
     "a fault twice": (
         of(ONE, rest="faults: [{revert: f, in: [a]}, {revert: f, in: [a], items: 3}]"),
-        "f is planted in a twice",
-    ),
-    "a fault both ways": (
-        of(ONE, rest="faults: [{revert: f, enable: f, in: [a]}]"),
-        "a fault is either `revert:` or `enable:`",
-    ),
+        "f is planted in a twice"),
+    "a fault both ways": (of(ONE, rest="faults: [{revert: f, enable: f, in: [a]}]"),
+        "a fault is either `revert:` or `enable:`"),
     "a fault without a toggle": (of(ONE, rest="faults: [{in: [a]}]"), "a fault is either"),
-    "a fault of no items": (
-        of(ONE, rest="faults: [{revert: f, in: [a], items: -3}]"),
-        "f: items is -3, less than none",
-    ),
-    "a fault with other tasks": (
-        of(ONE, rest="faults: [{revert: f, in: [a], tasks: [gsm8k]}]"),
-        "f has tasks that a does not have",
-    ),
-    "a fault with another hope": (
-        of(ONE, rest="faults: [{revert: f, in: [a], expect: luck}]"),
-        "f: expect is 'caught' or 'anything'",
-    ),
-}
+    "a fault of no items": (of(ONE, rest="faults: [{revert: f, in: [a], items: -3}]"),
+        "f: items is -3, less than none"),
+    "a fault with other tasks": (of(ONE, rest="faults: [{revert: f, in: [a], tasks: [gsm8k]}]"),
+        "f has tasks that a does not have"),
+    "a fault with another hope": (of(ONE, rest="faults: [{revert: f, in: [a], expect: luck}]"),
+        "f: expect is 'caught' or 'anything'"),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("what", BAD)

@@ -290,18 +290,13 @@ def test_any_answer_is_understood_whole_or_not_at_all(answer: Any) -> None:
         ({"object": "error", "message": "too long"}, "no answer: .*too long"),
         ({"choices": []}, "not enough values"),
         (None, "not subscriptable"),
-        *(
-            ({"choices": [{"text": "ab", "logprobs": logprobs}]}, error)
-            for logprobs, error in (
-                ({"tokens": ["a", "b"], "token_logprobs": [-1.0]}, "2 tokens, 1 logprobs"),
-                ({"tokens": ["a"], "top_logprobs": [None, None]}, "1 tokens, 0 logprobs, 2 top"),
-                ({"tokens": "ab"}, "no lists"),
-                ({"tokens": [7]}, "a token of the answer is no text"),
-                ([1], "has no attribute"),
-            )
-        ),
+        *(({"choices": [{"text": "ab", "logprobs": logprobs}]}, error) for logprobs, error in (
+         ({"tokens": ["a", "b"], "token_logprobs": [-1.0]}, "2 tokens, 1 logprobs"),
+         ({"tokens": ["a"], "top_logprobs": [None, None]}, "1 tokens, 0 logprobs, 2 top"),
+         ({"tokens": "ab"}, "no lists"), ({"tokens": [7]}, "a token of the answer is no text"),
+         ([1], "has no attribute"))),
     ],
-)
+)  # fmt: skip
 def test_an_answer_in_another_form_is_refused(answer: Any, error: str) -> None:
     with pytest.raises((ValueError, TypeError, AttributeError), match=error):
         lm_eval_client.parse_completion(answer)

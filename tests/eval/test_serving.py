@@ -50,21 +50,14 @@ def test_patience_ends_though_the_server_takes_the_question(serve: Serve) -> Non
         ({}, "RuntimeError: no more (exit code 1)"),
         ({"last": "bye", "code": 3}, "bye (exit code 3)"),
         ({"last": "", "code": -11}, r"fake: on port"),
-        (
-            {
-                "last": "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 9 GiB\n"
-                "Traceback (most recent call last):\nEOFError: the scheduler is gone",
-                "code": -9,
-            },
-            "out of memory: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 9 GiB",
-        ),
-        (
-            {"last": "terminate called after throwing an instance of 'std::bad_alloc'", "code": -6},
-            "out of memory: terminate called",
-        ),
+        ({"last": "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 9 GiB\n"
+         "Traceback (most recent call last):\nEOFError: the scheduler is gone", "code": -9},
+         "out of memory: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 9 GiB"),
+        ({"last": "terminate called after throwing an instance of 'std::bad_alloc'", "code": -6},
+         "out of memory: terminate called"),
         ({"last": "RuntimeError: can't allocate memory", "code": 1}, "out of memory: RuntimeError"),
     ],
-)
+)  # fmt: skip
 def test_a_server_that_dies_early_says_why(serve: Serve, be: dict[str, Any], why: str) -> None:
     server = serve(stillborn=True, ready=False, **be)
     began = time.monotonic()

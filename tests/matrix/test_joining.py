@@ -69,19 +69,15 @@ def test_one_red_shard_makes_it_red_and_one_that_was_stopped_too() -> None:
     [
         ([shard(1), shard(3)], r"a shard is absent: 2/3; run `unfix matrix run file.yaml --shard"),
         ([shard(2)], r"shards are absent: 1/3, 3/3"),
-        (
-            [shard(1), shard(2), shard(3), shard(2, id="again")],
-            r"there twice: 2/3 in 1.sqlite and in 3.sqlite",
-        ),
-        (
-            [shard(1), shard(2, plan="digest-2"), shard(3)],
-            r"different plans: 0.sqlite, 2.sqlite: plan digest-1 in 3; 1.sqlite: plan digest-2",
-        ),
+        ([shard(1), shard(2), shard(3), shard(2, id="again")],
+         r"there twice: 2/3 in 1.sqlite and in 3.sqlite"),
+        ([shard(1), shard(2, plan="digest-2"), shard(3)],
+         r"different plans: 0.sqlite, 2.sqlite: plan digest-1 in 3; 1.sqlite: plan digest-2"),
         ([shard(1), shard(2, of=2)], r"different plans: .*digest-1 in 3; .*digest-1 in 2"),
         ([shard(1), shard(2, cells=shard(1).cells), shard(3)], "cell cell-0 is in shard 2/3 and"),
         ([shard(1), shard(2, cells=[]), shard(3)], "hold 5 of the plan's 7 cells"),
     ],
-)
+)  # fmt: skip
 def test_missing_duplicate_or_foreign_shards_are_refused(runs: list[MatrixRun], words: str) -> None:
     with pytest.raises(UnfixError, match=words):
         shards.merge_shards(parts(*runs))

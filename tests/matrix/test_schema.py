@@ -23,21 +23,17 @@ def test_words_are_taken_as_they_are_written(tmp_path: Path) -> None:
     [
         ("", "small.yaml:1: it is empty, or no mapping of keys to values"),
         (make_text(more="sede: 1\n"), "small.yaml:8: unknown key `sede`"),
-        (
-            make_text() + "  again: {kind: evil, command: x}\n",
-            "small.yaml:11: run.again.kind: Invalid enum value 'evil'",
-        ),
+        (make_text() + "  again: {kind: evil, command: x}\n",
+         "small.yaml:11: run.again.kind: Invalid enum value 'evil'"),
         (make_text(constraints=("{when: {kv: fp8}, only: {page: 16}}",)), "missing key `because`"),
         (make_text().replace("release: [", "release: [0.5.16, "), "has '0.5.16' twice"),
         (make_text() + "name: again\n", "small.yaml:11: the key 'name' stands twice"),
         (make_text() + "  a b: {command: x}\n", "small.yaml:9: run: "),
-        (
-            make_text(axes="\naxes:\n  a: {x: '', y: {wods: z}}\n"),
-            "small.yaml:3: axes.a.y: unknown key",
-        ),
+        (make_text(axes="\naxes:\n  a: {x: '', y: {wods: z}}\n"),
+         "small.yaml:3: axes.a.y: unknown key"),
         ("name: [", "not YAML"),
     ],
-)
+)  # fmt: skip
 def test_what_does_not_fit_is_named_with_its_line(tmp_path: Path, content: str, said: str) -> None:
     assert said in get_refusal(tmp_path, content)
 
