@@ -1,7 +1,7 @@
-"""Kernels with checks in, run on this machine by the CPU's executor.
+"""Kernels with the GPU's checks written in, run on this machine by the CPU's executor.
 
-What a GPU's assembly puts down is stored into a tensor here, and told in the words of `on_gpu`. The
-executor finds nothing to refuse: what would be outside was taken out.
+In place of the GPU's assembly, a report is stored into a tensor, and becomes a violation by
+`gpu_reports`. The executor's own checks find nothing: lanes that are out of bounds were masked off.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ import pytest
 import torch
 
 from harness.checking import Violation
-from harness.kernels.check import cpu_launcher as here
-from harness.kernels.check import gpu_reports, region_tables
+from harness.kernels.check import cpu_launcher, gpu_reports, region_tables
 from harness.kernels.check.launch_log import LaunchLog
 from harness.kernels.check.tracked_memory import MemoryTracker
 from harness.kernels.cpu import program_cache
@@ -37,35 +36,39 @@ from harness.kernels.gpu.shadow_memory import RaceShadowMemory
 from harness.kernels.gpu.storage_registry import STORAGE_REGISTRY
 from harness.kernels.ir import flow
 from harness.kernels.ir.graph import ValueType
-from harness.kernels.triton import graph_loader
+from harness.kernels.triton import graph_loader, specialization
+
+_ROW_BYTES = 40  # of a stored report, and of the kernel's table in front of them
 
 
-def compile_uncached(folder: str, key: str, make: Any) -> Any:
-    return make()
+def int32_zeros(count: int) -> torch.Tensor:
+    return torch.zeros(count, dtype=torch.int32)
 
 
-_ROW = 40  # bytes: of a kernel's table in front of what is put down, and of each of that
+def float16_zeros(count: int) -> torch.Tensor:
+    return torch.zeros(count, dtype=torch.float16)
 
 
-def put_down(teller: Any, told: Any) -> None:
-    code = teller._code
-    shape = told.word.type.shape
-    word = code.extend(told.word, "i64", signed=False)
-    none = code.constant(0, word.type)
+def store_report(emitter: Any, report: Any) -> None:
+    """Stands in for `ReportEmitter.emit_report`: a row for overflow, and one for all else."""
+    code = emitter._code
+    shape = report.word.type.shape
+    word = code.extend(report.word, "i64", signed=False)
+    zero = code.constant(0, word.type)
     number = code.binary("andi", word, code.constant(~ReportBit.OUT_OF_BOUNDS, word.type))
-    wraps, outside = code.compare(NE, number, none), code.compare(NE, word, none)
-    outside = code.select(wraps, code.constant(0, outside.type), outside)
+    overflows, others = code.compare(NE, number, zero), code.compare(NE, word, zero)
+    others = code.select(overflows, code.constant(0, others.type), others)
     program = code.emit("tt.get_program_id", (), ValueType("i32"), axis="0 : i32")
     program = code.splat(code.extend(program, "i64", signed=True), shape)
-    for on, row in ((wraps, 2 * told.site), (outside, 2 * told.site + 1)):
-        values = word, *told.values[1:]
-        for place, value in (*enumerate(values), (4, program)):
-            offset = code.constant(_ROW * (1 + row) + 8 * place, ValueType("i64"))
-            at = code.binary("addi", teller._table, offset)
-            pointer = code.splat(code.emit("tt.int_to_ptr", (at,), ValueType("ptr<i64>")), shape)
+    for mask, row in ((overflows, 2 * report.site), (others, 2 * report.site + 1)):
+        values = word, *report.values[1:]
+        for column, value in (*enumerate(values), (4, program)):
+            offset = code.constant(_ROW_BYTES * (1 + row) + 8 * column, ValueType("i64"))
+            address = code.binary("addi", emitter._table, offset)
+            pointer = code.emit("tt.int_to_ptr", (address,), ValueType("ptr<i64>"))
             code.emit(
                 "tt.atomic_rmw",
-                (pointer, value, on),
+                (code.splat(pointer, shape), value, mask),
                 value.type,
                 atomic_rmw_op="10 : i32",  # exchange
                 sem="4 : i32",
@@ -76,62 +79,64 @@ def put_down(teller: Any, told: Any) -> None:
 @pytest.fixture(autouse=True, scope="module")
 def run_on_cpu() -> Any:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ReportEmitter, "emit_report", put_down)
-        patch.setattr(program_cache, "get_or_compute", compile_uncached)
-        patch.setattr(
-            region_tables.ShadowMemory, "allocate_shadow", lambda *given: 0
-        )  # the executor's own
+        patch.setattr(ReportEmitter, "emit_report", store_report)
+        patch.setattr(program_cache, "get_or_compute", lambda folder, key, compute: compute())
+        patch.setattr(region_tables.ShadowMemory, "allocate_shadow", lambda *args: 0)
         yield
 
 
 @functools.cache
-def shadows() -> RaceShadowMemory:
+def get_shadow_memory() -> RaceShadowMemory:
     return RaceShadowMemory("cpu")
 
 
-def launched(kernel: Any, *args: Any, grid: tuple[int, ...], warmup: bool, **named: Any) -> None:
-    with here.CpuLauncher(
+def open_launcher() -> cpu_launcher.CpuLauncher:
+    return cpu_launcher.CpuLauncher(
         MemoryTracker(), LaunchLog(), exact=False, trust_loaded_pointers=True
-    ) as session:
-        session.launch(kernel, args, grid, named)
+    )
+
+
+def launch_on_cpu(
+    kernel: Any, *args: Any, grid: tuple[int, ...], warmup: bool, **options: Any
+) -> None:
+    with open_launcher() as launcher:
+        launcher.launch(kernel, args, grid, options)
 
 
 def run_checked(
     kernel: Any,
     args: Any,
-    named: Any,
+    options: Any,
     grid: tuple[int, ...] = (1,),
-    lists: int | None = None,
+    rules: int | None = None,
     checks: tuple[str, ...] = DEFAULT_CHECKS,
     line: int | None = None,
-    part: Subgrid | None = None,
+    subgrid: Subgrid | None = None,
 ) -> tuple[instrumentation.InstrumentedGraph, list[list[int]]]:
-    """What a launch puts down: of each site its last wrap, and its last access outside."""
-    pointers, _ = flatten_arguments(kernel, args, named)
-    checks = checks if lists is None else (*checks, RULES_CHECK)
-    asked = InstrumentationRequest(len(pointers), checks, find_overlapping_pointers(pointers))
-    twin = _twin(kernel, asked)
-    memory = torch.from_numpy(STORAGE_REGISTRY.to_table())
-    records = torch.zeros((1 + 2 * MAX_SITES, _ROW // 8), dtype=torch.int64)
-    records[0, KernelTable.STORAGE_TABLE // 8] = memory.data_ptr()
-    races = shadows().begin_launch(launched, captured=False) if "races" in checks else ()
-    one = () if line is None else (line,)
-    place = () if part is None else part.launch_values
-    head = (records.data_ptr(), 1, *(() if lists is None else (lists,)), *races, *one, *place)
-    whole = (*head, *(pointer.reachable_bytes for pointer in pointers), *args)
-    graph = graph_loader.read_graph(twin, whole, named)
-    checked = instrumentation.instrument_graph(graph, asked, 128)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(here.graph_loader, "load_graph", lambda *bound: checked.graph)
-        patch.setattr(here.specialization, "specialize_call", lambda kernel, binder, bound: bound)
-        patch.setattr(
-            flow, "analyze_addresses", lambda graph: flow.AddressIntegers({}, frozenset())
-        )
-        with here.CpuLauncher(
-            MemoryTracker(), LaunchLog(), exact=False, trust_loaded_pointers=True
-        ) as session:
-            session.launch(twin, whole, grid, named)
-    return checked, records[1:].tolist()
+    """A launch's stored reports: of each site its last overflow, and its last other violation."""
+    pointers, _ = flatten_arguments(kernel, args, options)
+    checks = checks if rules is None else (*checks, RULES_CHECK)
+    request = InstrumentationRequest(len(pointers), checks, find_overlapping_pointers(pointers))
+    checked_kernel = _build_checked_kernel(kernel, request)
+    storage_table = torch.from_numpy(STORAGE_REGISTRY.to_table())
+    reports = torch.zeros((1 + 2 * MAX_SITES, _ROW_BYTES // 8), dtype=torch.int64)
+    reports[0, KernelTable.STORAGE_TABLE // 8] = storage_table.data_ptr()
+    values: list[Any] = [reports.data_ptr(), 1]
+    values += () if rules is None else (rules,)
+    if "races" in checks:
+        values += get_shadow_memory().begin_launch(launch_on_cpu, captured=False)
+    values += () if line is None else (line,)
+    values += () if subgrid is None else subgrid.launch_values
+    values += (*(pointer.reachable_bytes for pointer in pointers), *args)
+    graph = graph_loader.read_graph(checked_kernel, tuple(values), options)
+    instrumented = instrumentation.instrument_graph(graph, request, 128)
+    no_integers = flow.AddressIntegers({}, frozenset())
+    with pytest.MonkeyPatch.context() as patch, open_launcher() as launcher:
+        patch.setattr(graph_loader, "load_graph", lambda *bound: instrumented.graph)
+        patch.setattr(specialization, "specialize_call", lambda kernel, binder, bound: bound)
+        patch.setattr(flow, "analyze_addresses", lambda graph: no_integers)
+        launcher.launch(checked_kernel, tuple(values), grid, options)
+    return instrumented, reports[1:].tolist()
 
 
 def find_violations(
@@ -140,45 +145,41 @@ def find_violations(
     grid: tuple[int, ...] = (1,),
     checks: tuple[str, ...] = DEFAULT_CHECKS,
     line: int | None = None,
-    **named: Any,
+    **options: Any,
 ) -> list[Violation]:
-    """What a launch puts down, as it is told."""
-    put_down = run_checked(kernel, args, named, grid, checks=checks, line=line)
-    return to_violations(*put_down, MemoryTracker(), kernel, args, named)
+    result = run_checked(kernel, args, options, grid, checks=checks, line=line)
+    return to_violations(*result, MemoryTracker(), kernel, args, options)
 
 
 def to_violations(
-    checked: instrumentation.InstrumentedGraph,
-    records: list[list[int]],
+    instrumented: instrumentation.InstrumentedGraph,
+    reports: list[list[int]],
     memory: MemoryTracker,
     kernel: Any,
     args: Any,
-    named: Any,
+    options: Any,
 ) -> list[Violation]:
-    pointers, scalars = flatten_arguments(kernel, args, named)
-    launched = checked_launches.LaunchRecord(kernel.fn.__name__, pointers, scalars, False, "")
-    launched.compiled_kernel = SimpleNamespace(metadata=SimpleNamespace())
-    setattr(
-        launched.compiled_kernel.metadata,
-        compiler_hooks.METADATA_KEY,
-        compiler_hooks.to_metadata(checked),
-    )
-    found = [
+    pointers, scalars = flatten_arguments(kernel, args, options)
+    record = checked_launches.LaunchRecord(kernel.fn.__name__, pointers, scalars, False, "")
+    metadata = SimpleNamespace()
+    setattr(metadata, compiler_hooks.METADATA_KEY, compiler_hooks.to_metadata(instrumented))
+    record.compiled_kernel = SimpleNamespace(metadata=metadata)
+    violations = [
         gpu_reports.violation_from_record(
             report_buffer.DeviceReport(1, address, word, row // 2, (program, 0, 0), (left, right)),
-            launched,
+            record,
             memory,
         )
-        for row, (word, address, left, right, program) in enumerate(records)
+        for row, (word, address, left, right, program) in enumerate(reports)
         if word
     ]
-    return [one for one in found if one is not None]
+    return [violation for violation in violations if violation is not None]
 
 
-_twins: dict[Any, Any] = {}
+_checked_kernels: dict[Any, Any] = {}
 
 
-def _twin(kernel: Any, asked: InstrumentationRequest) -> Any:
-    if (kernel, asked) not in _twins:
-        _twins[kernel, asked] = compiler_hooks.build_checked_kernel(kernel, asked)
-    return _twins[kernel, asked]
+def _build_checked_kernel(kernel: Any, request: InstrumentationRequest) -> Any:
+    if (kernel, request) not in _checked_kernels:
+        _checked_kernels[kernel, request] = compiler_hooks.build_checked_kernel(kernel, request)
+    return _checked_kernels[kernel, request]

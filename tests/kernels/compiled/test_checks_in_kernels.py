@@ -1,7 +1,4 @@
-"""Kernels with checks in, run on this machine: they tell what is wrong, and of nothing else.
-
-How they are run stands in `cpu_runs`.
-"""
+"""Kernels with the GPU's checks, run on this machine: they report what is wrong, and only that."""
 
 from __future__ import annotations
 
@@ -36,7 +33,14 @@ from harness.kernels.gpu.storage_registry import STORAGE_REGISTRY
 sys.path.insert(0, str(Path(__file__).parents[1] / "checked"))
 import kernels_to_check as known
 import tiles
-from cpu_runs import find_violations, run_checked, run_on_cpu, to_violations  # noqa: F401
+from cpu_runs import (
+    find_violations,
+    float16_zeros,
+    int32_zeros,
+    run_checked,
+    run_on_cpu,  # noqa: F401
+    to_violations,
+)
 from test_instrumentation import compiled, in_branches, product, reset, stepped, while_it_lasts
 
 
@@ -82,7 +86,7 @@ def kept_by_a_mask(target, flags, row, stride):
     tl.store(target + (flags & tl.maximum(row * stride, 0)), 1)
 
 
-def told(kernel: Any, *args: Any, **named: Any) -> tuple[bool, bool]:
+def find_kinds(kernel: Any, *args: Any, **named: Any) -> tuple[bool, bool]:
     """Whether an access was outside, and whether an integer had wrapped."""
     found = find_violations(kernel, *args, **named)
     return tuple(
@@ -96,12 +100,14 @@ def told(kernel: Any, *args: Any, **named: Any) -> tuple[bool, bool]:
 @example(tile=tiles.Tile(4, 32, 32, 0))
 @example(tile=tiles.Tile(4, 32, 32, 1))
 @example(tile=tiles.Tile(1, 32, 0, tiles.INT32 - 31))
-def test_a_lane_that_is_on_and_outside_is_told_and_taken_out(kernel: Any, tile: tiles.Tile) -> None:
+def test_an_enabled_lane_out_of_bounds_is_reported_and_masked_off(
+    kernel: Any, tile: tiles.Tile
+) -> None:
     around, size = tiles.AROUND, tiles.ROWS * tiles.WIDTH
     memory = torch.zeros(around + size + around, dtype=torch.int32)
     target = memory[around:-around]
     named = {"ROWS": tiles.ROWS, "WIDTH": tiles.WIDTH}
-    outside, wrapped = told(kernel, target, *tile.arguments, **named)
+    outside, wrapped = find_kinds(kernel, target, *tile.arguments, **named)
     assert wrapped == tile.wraps(kernel)
     assert wrapped or outside == any(not 0 <= at < size for at in tile.reached)
     assert not memory[:around].any()
@@ -110,61 +116,63 @@ def test_a_lane_that_is_on_and_outside_is_told_and_taken_out(kernel: Any, tile: 
         assert set(target.nonzero().flatten().tolist()) == tile.reached
 
 
-def numbers(count: int) -> torch.Tensor:
-    return torch.zeros(count, dtype=torch.int32)
-
-
-def halves(count: int) -> torch.Tensor:
-    return torch.zeros(count, dtype=torch.float16)
-
-
 @pytest.mark.parametrize(
     ("kernel", "args", "named", "expected"),
     [
-        (known.at_product, (numbers(4), 3, 1 << 30), {}, (False, True)),
-        (known.masked_product, (numbers(4), 3, 1 << 30), {}, (False, False)),
-        (known.wide_product, (numbers(4), 3, 0), {}, (False, False)),
-        (known.counted_outside, (numbers(3), 3), {}, (True, False)),
-        (stepped, (numbers(512), numbers(64), 3, 1), {"BLOCK": 64}, (False, False)),
-        (stepped, (numbers(512), numbers(64), 3, 1 << 20), {"BLOCK": 64}, (True, False)),
-        (stepped, (numbers(512), numbers(64), 3, 1 << 26), {"BLOCK": 64}, (False, True)),
-        (reset, (numbers(64), numbers(64), 5, 1 << 30), {"BLOCK": 64}, (False, False)),
-        (while_it_lasts, (numbers(8), numbers(8), 8, 2), {}, (True, False)),
-        (while_it_grows, (numbers(8), 1 << 28, 5), {}, (True, False)),
-        (while_it_grows, (numbers(8), 1 << 28, 9), {}, (False, True)),
-        (while_it_grows, (numbers(8), 0, 9), {}, (False, False)),
+        (known.at_product, (int32_zeros(4), 3, 1 << 30), {}, (False, True)),
+        (known.masked_product, (int32_zeros(4), 3, 1 << 30), {}, (False, False)),
+        (known.wide_product, (int32_zeros(4), 3, 0), {}, (False, False)),
+        (known.counted_outside, (int32_zeros(3), 3), {}, (True, False)),
+        (stepped, (int32_zeros(512), int32_zeros(64), 3, 1), {"BLOCK": 64}, (False, False)),
+        (stepped, (int32_zeros(512), int32_zeros(64), 3, 1 << 20), {"BLOCK": 64}, (True, False)),
+        (stepped, (int32_zeros(512), int32_zeros(64), 3, 1 << 26), {"BLOCK": 64}, (False, True)),
+        (reset, (int32_zeros(64), int32_zeros(64), 5, 1 << 30), {"BLOCK": 64}, (False, False)),
+        (while_it_lasts, (int32_zeros(8), int32_zeros(8), 8, 2), {}, (True, False)),
+        (while_it_grows, (int32_zeros(8), 1 << 28, 5), {}, (True, False)),
+        (while_it_grows, (int32_zeros(8), 1 << 28, 9), {}, (False, True)),
+        (while_it_grows, (int32_zeros(8), 0, 9), {}, (False, False)),
         (
             known.summed,
-            (numbers(8), torch.full((4,), 1 << 30, dtype=torch.int32)),
+            (int32_zeros(8), torch.full((4,), 1 << 30, dtype=torch.int32)),
             {"N": 4},
             (False, True),
         ),
         (
             known.summed,
-            (numbers(8), torch.full((4,), 1, dtype=torch.int32)),
+            (int32_zeros(8), torch.full((4,), 1, dtype=torch.int32)),
             {"N": 4},
             (False, False),
         ),
         (
             of_sums,
-            (numbers(8), torch.full((4,), 1 << 30, dtype=torch.int32), 1),
+            (int32_zeros(8), torch.full((4,), 1 << 30, dtype=torch.int32), 1),
             {"N": 4},
             (True, False),
         ),
         (
             of_sums,
-            (numbers(8), torch.full((4,), 1 << 30, dtype=torch.int32), 4),
+            (int32_zeros(8), torch.full((4,), 1 << 30, dtype=torch.int32), 4),
             {"N": 4},
             (True, True),
         ),
-        (product, (halves(4096), halves(4096), halves(4096), 64), {"BLOCK": 64}, (False, False)),
-        (product, (halves(4096), halves(4096), halves(4096), 128), {"BLOCK": 64}, (True, False)),
+        (
+            product,
+            (float16_zeros(4096), float16_zeros(4096), float16_zeros(4096), 64),
+            {"BLOCK": 64},
+            (False, False),
+        ),
+        (
+            product,
+            (float16_zeros(4096), float16_zeros(4096), float16_zeros(4096), 128),
+            {"BLOCK": 64},
+            (True, False),
+        ),
     ],
 )
-def test_what_a_kernel_does_is_told(
+def test_violations_of_a_kernel_are_reported(
     kernel: Any, args: Any, named: Any, expected: tuple[bool, bool]
 ) -> None:
-    assert told(kernel, *args, **named) == expected
+    assert find_kinds(kernel, *args, **named) == expected
 
 
 WIDE = 1 << 63
@@ -190,7 +198,7 @@ COMBINING = [
 @example(row=-WIDE, stride=-1)
 @example(row=3 << 40, stride=3 << 40)
 @example(row=1 << 16, stride=1 << 16)
-def test_what_wrapped_is_told_with_its_numbers(
+def test_overflow_is_reported_with_its_operands(
     kernel: Any, symbol: str, combined: Any, row: int, stride: int
 ) -> None:
     if symbol == "<<":
@@ -199,7 +207,7 @@ def test_what_wrapped_is_told_with_its_numbers(
     true = combined(row, stride)
     found = [
         one
-        for one in find_violations(kernel, numbers(4), row, stride)
+        for one in find_violations(kernel, int32_zeros(4), row, stride)
         if isinstance(one, IntegerOverflow)
     ]
     assert bool(found) == wraps(true, bits)
@@ -213,23 +221,28 @@ def test_what_wrapped_is_told_with_its_numbers(
 @pytest.mark.parametrize(
     ("kernel", "args", "named", "words"),
     [
-        (known.narrowed, (numbers(4), torch.tensor([3 << 31])), {}, "6442450944 narrowed to int32"),
+        (
+            known.narrowed,
+            (int32_zeros(4), torch.tensor([3 << 31])),
+            {},
+            "6442450944 narrowed to int32",
+        ),
         (
             known.summed,
-            (numbers(8), torch.full((8,), 1 << 30, dtype=torch.int32)),
+            (int32_zeros(8), torch.full((8,), 1 << 30, dtype=torch.int32)),
             {"N": 8},
             "a sum of 8589934592 became 0 in int32",
         ),
-        (in_branches, (numbers(4), 3, 1 << 30, 4), {}, "3 * 1073741824 became -1073741824"),
-        (in_branches, (numbers(4), 3, 1 << 30, 3), {}, None),
-        (in_branches, (numbers(4), 3, 1 << 30, 5), {}, None),
-        (in_branches, (numbers(4), 1 << 20, 1 << 20, 4), {}, "1048576 * 1048576 became 0"),
-        (at_shifted, (numbers(4), 5 << 40, -1), {}, f"{5 << 40} << {(1 << 64) - 1} became 0"),
-        (kept_by_a_mask, (numbers(4), -1, 65537, 65537), {}, "65537 * 65537 became 131073"),
-        (kept_by_a_mask, (numbers(4), 3, 1, 1), {}, None),
+        (in_branches, (int32_zeros(4), 3, 1 << 30, 4), {}, "3 * 1073741824 became -1073741824"),
+        (in_branches, (int32_zeros(4), 3, 1 << 30, 3), {}, None),
+        (in_branches, (int32_zeros(4), 3, 1 << 30, 5), {}, None),
+        (in_branches, (int32_zeros(4), 1 << 20, 1 << 20, 4), {}, "1048576 * 1048576 became 0"),
+        (at_shifted, (int32_zeros(4), 5 << 40, -1), {}, f"{5 << 40} << {(1 << 64) - 1} became 0"),
+        (kept_by_a_mask, (int32_zeros(4), -1, 65537, 65537), {}, "65537 * 65537 became 131073"),
+        (kept_by_a_mask, (int32_zeros(4), 3, 1, 1), {}, None),
     ],
 )
-def test_what_wrapped_elsewhere_is_told_with_its_numbers(
+def test_other_overflow_is_reported_with_its_operands(
     kernel: Any, args: Any, named: Any, words: str | None
 ) -> None:
     found = [
@@ -238,45 +251,45 @@ def test_what_wrapped_elsewhere_is_told_with_its_numbers(
     assert [one.details[0].startswith(words or "") for one in found] == [True] * bool(words)
 
 
-def test_a_suites_fence_is_told_with_the_index_that_it_kept_off() -> None:
+def test_an_access_rule_is_reported_with_the_forbidden_index() -> None:
     memory, rows = MemoryTracker(), torch.zeros((4, 8), dtype=torch.int32)
-    fence = AccessRule(rows, write=lambda program: 2 * program[0] + program[1], read=None)
-    memory.track_storage(rows).access_rules.append(fence)
+    rule = AccessRule(rows, write=lambda program: 2 * program[0] + program[1], read=None)
+    memory.track_storage(rows).access_rules.append(rule)
 
-    def told(shift: int, side: int) -> list[Violation]:
-        args, named = (numbers(32), rows, 32, shift), {"BLOCK": 8}
-        lists = DeviceRuleLists(KernelLaunch("moved", (side, side, 1), {}), memory, "cpu")
+    def move(shift: int, side: int) -> list[Violation]:
+        args, named = (int32_zeros(32), rows, 32, shift), {"BLOCK": 8}
+        build_table = DeviceRuleLists(KernelLaunch("moved", (side, side, 1), {}), memory, "cpu")
         pointers, _ = flatten_arguments(known.moved, args, named)
-        put_down = run_checked(known.moved, args, named, (side, side), lists(pointers))
-        return to_violations(*put_down, memory, known.moved, args, named)
+        result = run_checked(known.moved, args, named, (side, side), build_table(pointers))
+        return to_violations(*result, memory, known.moved, args, named)
 
-    assert told(shift=0, side=2) == []
-    [crossed] = told(shift=2, side=1)
-    assert isinstance(crossed, AccessRuleViolation)
-    assert crossed.headline == (
+    assert move(shift=0, side=2) == []
+    [violation] = move(shift=2, side=1)
+    assert isinstance(violation, AccessRuleViolation)
+    assert violation.headline == (
         "moved wrote target[1, 1], outside of what program (0, 0, 0) may write"
     )
 
 
-def test_what_lies_outside_of_a_storage_is_told_by_its_bounds_and_no_fence() -> None:
+def test_outside_a_storage_bounds_report_and_no_access_rule() -> None:
     memory, rows = MemoryTracker(), torch.zeros((4, 8), dtype=torch.int32)
     memory.track_storage(rows).access_rules.append(
         AccessRule(rows, write=lambda _: None, read=None)
     )
-    args, named = (numbers(32), rows, 32, 0), {"BLOCK": 8}
+    args, named = (int32_zeros(32), rows, 32, 0), {"BLOCK": 8}
     made = compiled(known.moved, *args, checks=(*DEFAULT_CHECKS, RULES_CHECK), **named)
     pointers, scalars = flatten_arguments(known.moved, args, named)
     launched = checked_launches.LaunchRecord("moved", pointers, scalars, False, "", made)
 
-    def told(index: int) -> Violation | None:
+    def report_write(index: int) -> Violation | None:
         address = rows.data_ptr() + 4 * index
         record = report_buffer.DeviceReport(
             1, address, ReportBit.FORBIDDEN_WRITE, 3, (0, 0, 0), (0, 0)
         )
         return gpu_reports.violation_from_record(record, launched, memory)
 
-    assert isinstance(told(9), AccessRuleViolation)
-    assert [told(index) for index in (-1, 32, 100)] == [None] * 3
+    assert isinstance(report_write(9), AccessRuleViolation)
+    assert [report_write(index) for index in (-1, 32, 100)] == [None] * 3
 
 
 @pytest.mark.parametrize(
@@ -284,7 +297,7 @@ def test_what_lies_outside_of_a_storage_is_told_by_its_bounds_and_no_fence() -> 
     [(-1, 4, False), (1, -4, False), (-3 << 40, 3 << 40, True), (3 << 40, 3 << 40, True)],
 )
 def test_what_is_added_to_an_address_may_be_negative(row: int, stride: int, wraps: bool) -> None:
-    target = numbers(8)
+    target = int32_zeros(8)
     place = torch.tensor([target.data_ptr() + 16, row, stride])
     _, records = run_checked(known.at_address, (place,), {})
     assert bool(sum(record[0] & 0xFFFF for record in records)) == wraps
@@ -307,21 +320,21 @@ def test_what_is_added_to_an_address_may_be_negative(row: int, stride: int, wrap
         ),
     ],
 )
-def test_a_pointer_of_several_arguments_is_held_against_the_one_it_is(
+def test_a_pointer_of_several_arguments_is_checked_against_the_one_chosen(
     which: int, at: int, words: list[str]
 ) -> None:
     both = torch.zeros(12, dtype=torch.int32)
-    found = find_violations(known.one_of_two, both[:4], both[4:], numbers(1), which, at)
+    found = find_violations(known.one_of_two, both[:4], both[4:], int32_zeros(1), which, at)
     assert [one.headline.removeprefix("one_of_two ") for one in found] == words
     assert any("wrote" in one for one in words) == (7 not in both.tolist())
 
 
-def test_a_pointer_from_a_table_is_held_against_the_storage_it_leads_to() -> None:
+def test_a_pointer_from_a_table_is_checked_against_its_storage() -> None:
     pools = [torch.arange(16, dtype=torch.int32) + 100 * pool for pool in range(3)]
     for pool in pools:
         STORAGE_REGISTRY.register(pool, "a pool")
     table = torch.tensor([pool.data_ptr() for pool in pools])
-    target = numbers(8)
+    target = int32_zeros(8)
     assert not find_violations(known.copied_from_table, table, target, 16, 1)
     assert target.tolist() == list(range(108, 116))
     [outside] = find_violations(known.copied_from_table, table, target, 24, 1)
@@ -330,22 +343,22 @@ def test_a_pointer_from_a_table_is_held_against_the_storage_it_leads_to() -> Non
     )
 
 
-def test_a_row_that_ends_outside_of_where_it_begins_is_told_with_its_first_lane_outside() -> None:
-    short = numbers(12)
+def test_a_row_that_leaves_its_memory_is_reported_with_its_first_lane_outside() -> None:
+    short = int32_zeros(12)
     STORAGE_REGISTRY.register(short, "a short pool")
-    table = torch.tensor([numbers(1).data_ptr(), short.data_ptr()])
-    [outside] = find_violations(known.copied_from_table, table, numbers(8), 16, 1)
+    table = torch.tensor([int32_zeros(1).data_ptr(), short.data_ptr()])
+    [outside] = find_violations(known.copied_from_table, table, int32_zeros(8), 16, 1)
     assert "read 4 bytes past the end of a short pool (its index 12," in outside.headline
-    [outside] = find_violations(row_of_two, numbers(4), numbers(8), numbers(8), 7)
+    [outside] = find_violations(row_of_two, int32_zeros(4), int32_zeros(8), int32_zeros(8), 7)
     assert "read 4 bytes past the end of first (its index 4," in outside.headline
-    assert not find_violations(row_of_two, numbers(4), numbers(8), numbers(8), 6)
+    assert not find_violations(row_of_two, int32_zeros(4), int32_zeros(8), int32_zeros(8), 6)
 
 
-def test_an_address_in_no_storage_that_is_known_may_lead_anywhere() -> None:
-    unknown = numbers(64)
-    STORAGE_REGISTRY.register(numbers(8), "a tensor that is gone")
+def test_an_address_in_no_known_storage_may_point_anywhere() -> None:
+    unknown = int32_zeros(64)
+    STORAGE_REGISTRY.register(int32_zeros(8), "a tensor that is gone")
     table = torch.tensor([unknown[:16].data_ptr()])
-    _, records = run_checked(known.copied_from_table, (table, numbers(8), 24, 0), {})
+    _, records = run_checked(known.copied_from_table, (table, int32_zeros(8), 24, 0), {})
     assert not any(map(any, records))
 
 
@@ -358,10 +371,10 @@ INTERVALS = st.lists(st.tuples(st.integers(0, 40), st.integers(1, 9)), max_size=
     shift=st.integers(-3, 12),
     verb=st.sampled_from([ReportBit.FORBIDDEN_READ, ReportBit.FORBIDDEN_WRITE]),
 )
-def test_what_a_fence_does_not_allow_a_program_is_told_and_taken_out(
+def test_what_an_access_rule_forbids_a_program_is_reported_and_masked_off(
     allowed: list[list[tuple[int, int]]], shift: int, verb: int
 ) -> None:
-    source, target = torch.arange(1, 41, dtype=torch.int32), numbers(40)
+    source, target = torch.arange(1, 41, dtype=torch.int32), int32_zeros(40)
     moved = target if verb == ReportBit.FORBIDDEN_WRITE else source
     spans = [
         sorted({at for first, many in one for at in range(first, min(first + many, 40))})

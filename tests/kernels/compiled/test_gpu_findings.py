@@ -1,4 +1,4 @@
-"""A finding's launches, kept as data, are made again: in tensors of their size, by forks."""
+"""A finding's launches, stored as data, are repeated: in tensors of their size, by forks."""
 
 from __future__ import annotations
 
@@ -97,25 +97,27 @@ def test_a_tensor_is_as_large_as_one_below_comes_to(small: ReleaseAudit) -> None
 
 
 @pytest.mark.parametrize(("row", "wrong"), [(1 << 20, [0]), (1 << 23, [0, 1])])
-def test_wraps_of_one_line_alone_count(
+def test_overflow_counts_at_one_line_alone(
     monkeypatch: pytest.MonkeyPatch, row: int, wrong: list[int]
 ) -> None:
-    """Each line is told though the other one wraps as well; with neither meant, none is."""
+    """Each line is reported though the other one overflows too; with neither checked, none is."""
     first = two_lines.starting_line_number + 2
     for number, line in enumerate((first, first + 1, first + 7)):
         found = find_violations(
             two_lines, torch.zeros(4, dtype=torch.int32), row, 4096,
             checks=(*DEFAULT_CHECKS, LINE_CHECK), line=line,
         )  # fmt: skip
-        told = [one for one in found if isinstance(one, IntegerOverflow)]
-        assert [one.location.line for one in told if one.location] == [line] * (number in wrong)
+        overflows = [one for one in found if isinstance(one, IntegerOverflow)]
+        assert [one.location.line for one in overflows if one.location] == [line] * (
+            number in wrong
+        )
 
 
 @pytest.mark.parametrize(("start", "wraps"), [((1 << 31) - 32, True), (64, False)])
-def test_a_row_wraps_at_the_line_of_its_sum_and_nothing_else_is_told(
+def test_a_row_overflows_at_the_line_of_its_sum_and_nothing_else_is_reported(
     start: int, wraps: bool
 ) -> None:
-    """What is outside would take the records that the wrap is to be put down in."""
+    """Out-of-bounds reports would take the records that the overflow needs."""
     asked = a_row.starting_line_number + 2
     target = torch.zeros(16, dtype=torch.int32)
     found = find_violations(
@@ -146,16 +148,16 @@ class FakeLauncher:
         return self._confirm(number, on_step, whole)
 
 
-def crew_of(
-    said_of: Confirm, groups: int, seconds: float, lost: tuple[int, ...] = (), jobs: int = 2
+def run_pool(
+    confirm: Confirm, groups: int, seconds: float, lost: tuple[int, ...] = (), jobs: int = 2
 ) -> dict[int, str]:
-    told = io.StringIO()
-    card: Any = FakeLauncher(said_of, lost)
+    answers_file = io.StringIO()
+    launcher: Any = FakeLauncher(confirm, lost)
     findings: Any = {number: number for number in range(2 * groups)}
-    crew = gpu_worker._GpuForkPool(card, findings, jobs, told)
+    pool = gpu_worker._GpuForkPool(launcher, findings, jobs, answers_file)
     work = [[2 * one, 2 * one + 1] for one in range(groups)]
-    crew.run(work, time.monotonic() + seconds)
-    answers = [json.loads(line) for line in told.getvalue().splitlines()]
+    pool.run(work, time.monotonic() + seconds)
+    answers = [json.loads(line) for line in answers_file.getvalue().splitlines()]
     assert len(answers) == len(findings)
     with pytest.raises(ChildProcessError):  # no fork is left
         os.waitpid(-1, os.WNOHANG)
@@ -163,7 +165,7 @@ def crew_of(
 
 
 def test_forks_answer_one_order_after_the_other() -> None:
-    found = crew_of(lambda number, *more: f"{number} by {os.getpid()}", 20, 60)
+    found = run_pool(lambda number, *more: f"{number} by {os.getpid()}", 20, 60)
     forks = {words.partition(" by ")[2] for words in found.values()}
     assert [found[number].partition(" ")[0] for number in range(40)] == [*map(str, range(40))]
     assert len(forks) == 2
@@ -174,28 +176,28 @@ def too_slow() -> None:
 
 
 def test_a_finding_that_ends_its_fork_costs_no_other_anything() -> None:
-    def said_of(number: int, begins: gpu_worker.StepListener, whole: bool) -> str:
+    def confirm(number: int, on_step: gpu_worker.StepListener, whole: bool) -> str:
         if number == 2:
             os._exit(1)
         return "said"
 
-    assert crew_of(said_of, 3, 60) == dict.fromkeys(range(6), "said") | {2: "it ends the process"}
+    assert run_pool(confirm, 3, 60) == dict.fromkeys(range(6), "said") | {2: "it ends the process"}
 
 
 def test_what_others_would_wait_for_is_run_once_nothing_else_is_left() -> None:
-    """With the time that it needs; and what needs more still is told."""
+    """With the time that it needs; a finding that needs still more is answered so."""
     tries = [multiprocessing.Value("i", 0) for _ in range(6)]
     order = multiprocessing.Value("i", 0)
 
-    def said_of(number: int, begins: gpu_worker.StepListener, whole: bool) -> str:
-        begins("a launch")
+    def confirm(number: int, on_step: gpu_worker.StepListener, whole: bool) -> str:
+        on_step("a launch")
         tries[number].value += 1
         if number == 5 or (number == 0 and tries[number].value == 1):
             too_slow()
         order.value += 1
         return str(order.value)
 
-    found = crew_of(said_of, 3, 60, jobs=1)
+    found = run_pool(confirm, 3, 60, jobs=1)
     assert found.pop(5) == "a launch takes more than 40 s"
     assert found == {1: "1", 2: "2", 3: "3", 4: "4", 0: "5"}
     assert [one.value for one in tries] == [2, 1, 1, 1, 1, 2]
@@ -204,14 +206,14 @@ def test_what_others_would_wait_for_is_run_once_nothing_else_is_left() -> None:
 def test_what_is_compiled_alike_is_as_slow_to_compile() -> None:
     tries = multiprocessing.Value("i", 0)
 
-    def said_of(number: int, begins: gpu_worker.StepListener, whole: bool) -> str:
-        begins("its compilation")
+    def confirm(number: int, on_step: gpu_worker.StepListener, whole: bool) -> str:
+        on_step("its compilation")
         tries.value += 1
         too_slow()
         return ""
 
     words = "its compilation takes more than 240 s"
-    assert crew_of(said_of, 1, 60) == dict.fromkeys(range(2), words)
+    assert run_pool(confirm, 1, 60) == dict.fromkeys(range(2), words)
     assert tries.value == 2
 
 
@@ -219,26 +221,26 @@ def test_a_launch_that_is_too_slow_is_made_in_part() -> None:
     """Though its compilation was too slow as well; the others of its kernel stay whole."""
     tries = multiprocessing.Value("i", 0)
 
-    def said_of(number: int, begins: gpu_worker.StepListener, whole: bool) -> str:
+    def confirm(number: int, on_step: gpu_worker.StepListener, whole: bool) -> str:
         if number == 0:
             tries.value += 1
             if tries.value < 3:
-                begins("its compilation" if tries.value == 1 else "a launch")
+                on_step("its compilation" if tries.value == 1 else "a launch")
                 too_slow()
         return f"whole: {whole}"
 
-    assert crew_of(said_of, 1, 60) == {0: "whole: False", 1: "whole: True"}
+    assert run_pool(confirm, 1, 60) == {0: "whole: False", 1: "whole: True"}
 
 
 def test_what_a_fork_has_started_ends_with_it(tmp_path: Path) -> None:
-    def said_of(number: int, begins: gpu_worker.StepListener, whole: bool) -> str:
+    def confirm(number: int, on_step: gpu_worker.StepListener, whole: bool) -> str:
         if number:
             return "said"
         began = subprocess.Popen(["sleep", "60"])
         (tmp_path / "began").write_text(str(began.pid))
         os._exit(1)
 
-    assert crew_of(said_of, 1, 60) == {0: "it ends the process", 1: "said"}
+    assert run_pool(confirm, 1, 60) == {0: "it ends the process", 1: "said"}
     began = int((tmp_path / "began").read_text())
     for _ in range(100):
         if not processes.read_resident_bytes(began):
@@ -250,30 +252,30 @@ def test_what_a_fork_has_started_ends_with_it(tmp_path: Path) -> None:
 def test_a_step_has_its_time_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu_worker, "_STEP_SECONDS", {"a launch": (0.1, 0.6)})
 
-    def said_of(number: int, begins: gpu_worker.StepListener, whole: bool) -> str:
-        begins("a launch")
+    def confirm(number: int, on_step: gpu_worker.StepListener, whole: bool) -> str:
+        on_step("a launch")
         time.sleep(0.3 if number == 0 else 60 * (number == 1))
         return "said"
 
     words = "a launch takes more than 0.6 s"
-    assert crew_of(said_of, 2, 60) == {0: "said", 1: words, 2: "said", 3: "said"}
+    assert run_pool(confirm, 2, 60) == {0: "said", 1: words, 2: "said", 3: "said"}
 
 
 def test_what_loses_the_device_leaves_the_rest_to_another_fork() -> None:
-    found = crew_of(lambda *given: str(os.getpid()), 2, 60, lost=(0, 3), jobs=1)
+    found = run_pool(lambda *given: str(os.getpid()), 2, 60, lost=(0, 3), jobs=1)
     assert found[0] != found[1] == found[2] == found[3]
 
 
 def test_what_has_not_begun_in_time_is_not_run() -> None:
-    found = crew_of(lambda *given: str(time.sleep(60)), 3, 0.2)
+    found = run_pool(lambda *given: str(time.sleep(60)), 3, 0.2)
     assert found == dict.fromkeys(range(6), "there was no time left for it")
 
 
-def test_what_took_too_long_and_had_no_more_time_is_told() -> None:
+def test_a_slow_finding_without_time_left_is_answered_so() -> None:
     tries = [multiprocessing.Value("i", 0) for _ in range(2)]
 
-    def said_of(number: int, begins: gpu_worker.StepListener, whole: bool) -> str:
-        begins("a launch")
+    def confirm(number: int, on_step: gpu_worker.StepListener, whole: bool) -> str:
+        on_step("a launch")
         if tries[number].value:
             signal.setitimer(signal.ITIMER_REAL, 0)
             time.sleep(60)
@@ -282,7 +284,7 @@ def test_what_took_too_long_and_had_no_more_time_is_told() -> None:
         return ""
 
     words = "a launch takes more than 2 s, and there was no time left for it"
-    assert crew_of(said_of, 1, 0.5) == dict.fromkeys(range(2), words)
+    assert run_pool(confirm, 1, 0.5) == dict.fromkeys(range(2), words)
 
 
 def test_launches_on_a_gpu_are_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

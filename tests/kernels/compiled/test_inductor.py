@@ -1,4 +1,4 @@
-"""Kernels that TorchInductor compiled, under check: how they are launched, and what is told."""
+"""Checked kernels of TorchInductor: how they are launched, and what they report."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_a_launch_of_inductors_is_one_of_tritons() -> None:
     )  # and is compiled once
 
 
-def told(tuner: Any, args: tuple[Any, ...]) -> list[Any]:
+def find_launch_violations(tuner: Any, args: tuple[Any, ...]) -> list[Any]:
     """What a launch of it tells, run on this machine."""
     launch = inductor.to_triton_launch(tuner, args, {})
     own = {name: one for name, one in launch.options.items() if name in launch.kernel.arg_names}
@@ -100,10 +100,10 @@ def told(tuner: Any, args: tuple[Any, ...]) -> list[Any]:
 
 
 def run(places: list[int], ks0: int = WIDTH) -> list[Any]:
-    return told(tuned(), given(places, ks0))
+    return find_launch_violations(tuned(), given(places, ks0))
 
 
-def test_what_it_accesses_outside_is_told_with_its_line() -> None:
+def test_an_access_out_of_bounds_is_reported_with_its_line() -> None:
     assert run([0, 1, 2, 3, 3]) == []
     [found] = run([0, 1, 2, 3, 4])
     assert isinstance(found, OutOfBounds)
@@ -112,7 +112,7 @@ def test_what_it_accesses_outside_is_told_with_its_line() -> None:
     assert found.location.text == "tl.store(out_ptr0 + (tmp0 + ks0 * xindex), 1.0, xmask)"
 
 
-def test_its_own_assertion_is_told_and_so_is_what_it_was_to_guard() -> None:
+def test_its_own_assertion_is_reported_and_so_is_the_access_behind_it() -> None:
     kinds = {type(one): one for one in run([0, 1, 2, 3, 20])}
     assert set(kinds) == {KernelAssertion, OutOfBounds}
     words = "its own assertion fails: index out of bounds: 0 <= tmp0 < 20"
@@ -153,7 +153,9 @@ def test_what_inductor_writes_does_with_checks_what_it_does_without(
     function, args = FUNCTIONS[name]
     expected = function(*(one.clone() for one in args))
     found: list[Any] = []
-    with inductor_on_cpu.launches(tmp_path, lambda *launch: found.append(told(*launch))):
+    with inductor_on_cpu.launches(
+        tmp_path, lambda *launch: found.append(find_launch_violations(*launch))
+    ):
         result = torch.compile(function, dynamic=dynamic)(*(one.clone() for one in args))
     assert found
     assert found == [[]] * len(found)
@@ -161,13 +163,13 @@ def test_what_inductor_writes_does_with_checks_what_it_does_without(
 
 
 @pytest.mark.parametrize("row", [9, -9])
-def test_a_row_that_is_not_there_is_told_twice(row: int, tmp_path: Path) -> None:
+def test_a_missing_row_is_reported_twice(row: int, tmp_path: Path) -> None:
     found: list[Any] = []
     called: list[str] = []
 
     def launched(tuner: Any, args: tuple[Any, ...]) -> None:
         called.append(inductor.find_compiled_function())
-        found.extend(told(tuner, args))
+        found.extend(find_launch_violations(tuner, args))
 
     pool, values = torch.zeros(8, 40), torch.ones(2, 40)
     with inductor_on_cpu.launches(tmp_path, launched):
@@ -208,7 +210,7 @@ def test_while_a_launcher_is_there_inductors_launches_are_its_own(launcher: Any)
     assert not launcher.summaries
 
 
-def test_nothing_is_tried_without_checks(launcher: Any) -> None:
+def test_no_configuration_is_tuned_without_checks(launcher: Any) -> None:
     tuner = tuned(coordinate_descent_tuning=True)
     tuner.launchers = [*tuner.launchers, *tuned().launchers]
     tuner.run(*given([0] * 9), stream=0)
@@ -217,7 +219,7 @@ def test_nothing_is_tried_without_checks(launcher: Any) -> None:
     assert len(tuner.launchers) == 2
 
 
-def test_what_cannot_be_launched_otherwise_runs_as_it_is_and_is_listed(launcher: Any) -> None:
+def test_an_unsupported_launch_runs_unchecked_and_is_listed(launcher: Any) -> None:
     tuner = tuned()
     tuner.fn = SimpleNamespace(fn=None, __name__="gone")
     with pytest.raises(TypeError):  # the stand-in takes no such name: Inductor's own run was called

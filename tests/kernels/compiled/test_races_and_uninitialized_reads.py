@@ -1,4 +1,4 @@
-"""Races and reads of what nobody wrote, as checks compiled in find them; run on this machine."""
+"""Races and reads of uninitialized memory, by the GPU's checks run on this machine."""
 
 from __future__ import annotations
 
@@ -19,10 +19,12 @@ from harness.kernels.gpu.empty_memory import EMPTY_STORAGES, POISON
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "checked"))
 import kernels_to_check as known
-from cpu_runs import find_violations, launched, run_checked, run_on_cpu  # noqa: F401
+from cpu_runs import find_violations, launch_on_cpu, run_checked, run_on_cpu  # noqa: F401
 
 
-def told(kernel: Any, *args: Any, grid: tuple[int, ...] = (2,), **named: Any) -> list[str]:
+def find_headlines(
+    kernel: Any, *args: Any, grid: tuple[int, ...] = (2,), **named: Any
+) -> list[str]:
     found = find_violations(kernel, *args, grid=grid, checks=ALL_CHECKS, **named)
     assert all(isinstance(one, (DataRace, UninitializedMemory)) for one in found)
     return [one.headline for one in found]
@@ -32,10 +34,10 @@ def numbers(count: int) -> torch.Tensor:
     return torch.arange(count, dtype=torch.int32)
 
 
-def test_two_programs_must_not_disagree() -> None:
-    assert told(known.same_place, numbers(1), 7, STEP=0) == []
-    assert told(known.same_place, numbers(1), 7, grid=(1,), STEP=1) == []
-    assert told(known.same_place, numbers(1), 7, grid=(3,), STEP=1) == [
+def test_two_programs_must_not_write_different_values() -> None:
+    assert find_headlines(known.same_place, numbers(1), 7, STEP=0) == []
+    assert find_headlines(known.same_place, numbers(1), 7, grid=(1,), STEP=1) == []
+    assert find_headlines(known.same_place, numbers(1), 7, grid=(3,), STEP=1) == [
         "same_place: programs (1, 0, 0) and (2, 0, 0) write different values to target, index 0, "
         "without an order"
     ]
@@ -43,10 +45,10 @@ def test_two_programs_must_not_disagree() -> None:
 
 def test_a_store_beside_an_atomic_is_a_race_and_atomics_agree() -> None:
     for first in (0, 1):
-        [headline] = told(known.stored_and_counted, numbers(1), first)
+        [headline] = find_headlines(known.stored_and_counted, numbers(1), first)
         assert "store and update atomically target, index 0" in headline
-    assert told(known.counted, numbers(1), grid=(5,)) == []
-    assert told(read_beside_an_atomic, numbers(1), numbers(5), grid=(5,)) == []
+    assert find_headlines(known.counted, numbers(1), grid=(5,)) == []
+    assert find_headlines(read_beside_an_atomic, numbers(1), numbers(5), grid=(5,)) == []
 
 
 @pytest.mark.parametrize(
@@ -58,14 +60,14 @@ def test_a_store_beside_an_atomic_is_a_race_and_atomics_agree() -> None:
     ],
 )
 def test_one_program_must_not_read_what_another_writes(step: int, words: str | None) -> None:
-    found = told(known.read_beside, numbers(2), numbers(2), step)
+    found = find_headlines(known.read_beside, numbers(2), numbers(2), step)
     assert [words in one for one in found if words] == [True] * bool(words)
     assert bool(found) == bool(words)
 
 
 def test_of_several_that_read_the_other_one_is_found() -> None:
     """The program that writes was the last to read."""
-    assert told(read_by_all, numbers(1), numbers(4), grid=(4,)) == [
+    assert find_headlines(read_by_all, numbers(1), numbers(4), grid=(4,)) == [
         "read_by_all: programs (2, 0, 0) and (3, 0, 0): the first reads and the second writes "
         "shared, index 0, without an order"
     ]
@@ -99,8 +101,8 @@ def in_turns(target, rows, step, WIDTH: tl.constexpr):
 
 
 def test_a_race_is_found_through_a_loop() -> None:
-    assert told(in_turns, numbers(64), 4, 1, WIDTH=8) == []
-    [headline] = told(in_turns, numbers(96), 4, 2, WIDTH=8)
+    assert find_headlines(in_turns, numbers(64), 4, 1, WIDTH=8) == []
+    [headline] = find_headlines(in_turns, numbers(96), 4, 2, WIDTH=8)
     assert "programs (0, 0, 0) and (1, 0, 0) write different values to target" in headline
 
 
@@ -124,11 +126,11 @@ def after_a_flag(flag, target):
         tl.store(target, 8)
 
 
-def test_what_programs_tell_each_other_by_atomics_is_an_order() -> None:
+def test_programs_that_synchronize_by_atomics_are_not_checked_for_races() -> None:
     for kernel in (under_a_lock, after_a_flag):
         checked, _ = run_checked(kernel, (numbers(1), numbers(1)), {}, (2,), checks=ALL_CHECKS)
         assert "races, as its programs may tell each other something" in checked.unchecked_accesses
-        assert told(kernel, numbers(1), numbers(1)) == []
+        assert find_headlines(kernel, numbers(1), numbers(1)) == []
 
 
 @triton.jit
@@ -142,17 +144,17 @@ def two_widths(wide, narrow, value):
 def test_what_overlaps_is_one_place_however_wide_it_is_written() -> None:
     place = torch.zeros(1, dtype=torch.int64)
     arguments = place, place.view(torch.int32)
-    assert told(two_widths, *arguments, 5 << 32) == []
-    [headline] = told(two_widths, *arguments, 6 << 32)
+    assert find_headlines(two_widths, *arguments, 5 << 32) == []
+    [headline] = find_headlines(two_widths, *arguments, 6 << 32)
     assert "write different values to narrow, index 1" in headline
-    assert told(two_widths, place, numbers(2), 6 << 32) == []
+    assert find_headlines(two_widths, place, numbers(2), 6 << 32) == []
 
 
 PROGRAMS, PLACES = 3, 4
 
 
 @triton.jit
-def as_told(shared, orders, values, target, COUNT: tl.constexpr):
+def follow_orders(shared, orders, values, target, COUNT: tl.constexpr):
     """Of a list of orders of each program: load or store an element."""
     me = tl.program_id(0)
     for turn in range(COUNT):
@@ -171,12 +173,12 @@ ORDERS = st.lists(
 
 @settings(deadline=None)
 @given(orders=st.lists(ORDERS, min_size=PROGRAMS, max_size=PROGRAMS))
-def test_nothing_is_told_of_what_no_two_programs_share(orders: Any) -> None:
-    """A report is of a place that two programs touched, one of which wrote; and one is told where
-    two wrote different values, each of them once, and nobody read."""
+def test_a_race_is_reported_only_for_shared_elements(orders: Any) -> None:
+    """A report is of an element that two programs accessed, one of which wrote; and there is one if two
+    wrote different values, each of them once, and nobody read."""
     shared, target = torch.zeros(PLACES, dtype=torch.int32), torch.zeros(PROGRAMS).int()
     codes, values = (torch.tensor(orders, dtype=torch.int32)[:, :, i].contiguous() for i in (0, 1))
-    found = told(as_told, shared, codes, values, target, grid=(PROGRAMS,), COUNT=3)
+    found = find_headlines(follow_orders, shared, codes, values, target, grid=(PROGRAMS,), COUNT=3)
     wrote = [{(o // 3, v) for o, v in one if o % 3 == 1} for one in orders]
     read = [{o // 3 for o, _ in one if o % 3 == 2} for one in orders]
     touched = {
@@ -199,13 +201,13 @@ def test_numbers_of_launches_come_back_to_cleared_tables() -> None:
     room._tables[:] = 1
     room._launch_numbers[0] = -1 + (1 << 40)
     for _ in range(shadow_memory.LAUNCH_NUMBER_COUNT // 2):
-        room.begin_launch(launched, captured=False)
+        room.begin_launch(launch_on_cpu, captured=False)
     assert not room._tables.any()
-    numbers = {room.begin_launch(launched, captured=True) for _ in range(3)}
+    numbers = {room.begin_launch(launch_on_cpu, captured=True) for _ in range(3)}
     assert len(numbers) == 3
 
 
-# What nobody wrote
+# Uninitialized memory
 
 
 def empty(count: int, kind: torch.dtype = torch.int32) -> torch.Tensor:
@@ -215,14 +217,14 @@ def empty(count: int, kind: torch.dtype = torch.int32) -> torch.Tensor:
     return made
 
 
-def test_reading_what_nobody_wrote_is_told_with_its_place() -> None:
+def test_an_uninitialized_read_is_reported_with_its_index() -> None:
     source = empty(24)
     source[:17] = 1
-    assert told(known.copy, source, numbers(24), 17, 0, grid=(3,), BLOCK=8) == []
-    [headline] = told(known.copy, source, numbers(24), 24, 0, grid=(3,), BLOCK=8)
+    assert find_headlines(known.copy, source, numbers(24), 17, 0, grid=(3,), BLOCK=8) == []
+    [headline] = find_headlines(known.copy, source, numbers(24), 24, 0, grid=(3,), BLOCK=8)
     assert "copy read uninitialized memory: source, index 1" in headline or "index 2" in headline
     source[17:] = 2
-    assert told(known.copy, source, numbers(24), 24, 0, grid=(3,), BLOCK=8) == []
+    assert find_headlines(known.copy, source, numbers(24), 24, 0, grid=(3,), BLOCK=8) == []
 
 
 @pytest.mark.parametrize(
@@ -234,27 +236,29 @@ def test_reading_what_nobody_wrote_is_told_with_its_place() -> None:
     ],
 )
 @pytest.mark.parametrize("count", [5, 8])
-def test_what_was_made_empty_is_known_by_its_bytes(
+def test_uninitialized_memory_is_recognized_by_its_bytes(
     kind: torch.dtype, expected: int, count: int
 ) -> None:
     source, target = empty(count, kind), torch.zeros(8, dtype=kind)
-    assert len(told(known.copy, source, target, count, 0, grid=(1,), BLOCK=8)) == expected
+    assert len(find_headlines(known.copy, source, target, count, 0, grid=(1,), BLOCK=8)) == expected
 
 
 def test_a_number_that_looks_like_the_pattern_is_none() -> None:
     source = numbers(8)
     source.view(torch.uint8).fill_(POISON)
-    assert told(known.copy, source, numbers(8), 8, 0, grid=(1,), BLOCK=8) == []  # never empty
+    assert (
+        find_headlines(known.copy, source, numbers(8), 8, 0, grid=(1,), BLOCK=8) == []
+    )  # never empty
     source = empty(8)
     source[::2] = 1
-    assert told(known.copy, source, numbers(8), 8, 0, grid=(1,), BLOCK=8) == []
+    assert find_headlines(known.copy, source, numbers(8), 8, 0, grid=(1,), BLOCK=8) == []
 
 
 def test_at_a_tensors_end_an_element_stands_alone() -> None:
     whole = numbers(8)
     whole[4:5].view(torch.uint8).fill_(POISON)
     EMPTY_STORAGES.register(whole)
-    [headline] = told(known.copy, whole[:5], numbers(8), 5, 0, grid=(1,), BLOCK=8)
+    [headline] = find_headlines(known.copy, whole[:5], numbers(8), 5, 0, grid=(1,), BLOCK=8)
     assert "index 4" in headline
 
 
@@ -264,20 +268,20 @@ def with_a_stand_in(source, target, count, other, BLOCK: tl.constexpr):
     tl.store(target + at, tl.load(source + at, mask=at < count, other=other))
 
 
-def test_what_stands_in_for_a_masked_lane_was_not_read() -> None:
+def test_the_other_value_of_a_masked_lane_is_no_read() -> None:
     other = int.from_bytes(bytes([POISON] * 4), "little", signed=True)
     source = empty(8)
     source[:4] = 1
-    assert told(with_a_stand_in, source, numbers(8), 4, other, grid=(1,), BLOCK=8) == []
-    assert told(with_a_stand_in, source, numbers(8), 6, other, grid=(1,), BLOCK=8) != []
+    assert find_headlines(with_a_stand_in, source, numbers(8), 4, other, grid=(1,), BLOCK=8) == []
+    assert find_headlines(with_a_stand_in, source, numbers(8), 6, other, grid=(1,), BLOCK=8) != []
 
 
 def test_an_update_reads_what_it_updates() -> None:
-    [headline] = told(known.counted, empty(2), grid=(1,))
+    [headline] = find_headlines(known.counted, empty(2), grid=(1,))
     assert "counted updated uninitialized memory: target, index 0" in headline
 
 
-def test_memory_that_is_gone_says_nothing_of_what_lies_there_next() -> None:
+def test_freed_memory_is_no_longer_uninitialized() -> None:
     source = empty(1 << 20)
     start = source.data_ptr()
     assert EMPTY_STORAGES.contains(start)

@@ -8,7 +8,7 @@ import sys
 from dataclasses import replace
 
 import torch
-from test_instrumentation import numbers
+from cpu_runs import int32_zeros
 
 from harness.core import paths
 from harness.kernels.gpu.storage_registry import StorageRegistry
@@ -37,11 +37,11 @@ def test_what_is_freed_is_forgotten_when_something_else_lies_there() -> None:
 
 def test_of_more_storages_than_a_table_holds_the_living_ones_stay() -> None:
     memory = StorageRegistry()
-    gone = [numbers(1) for _ in range(4000)]
+    gone = [int32_zeros(1) for _ in range(4000)]
     for one in gone:
         memory.register(one)
     del gone, one
-    kept = [numbers(1 << 16) for _ in range(200)]  # elsewhere, as it is large
+    kept = [int32_zeros(1 << 16) for _ in range(200)]  # elsewhere, as it is large
     for one in kept:
         memory.register(one)
     starts = memory.to_table()[:, 0].tolist()

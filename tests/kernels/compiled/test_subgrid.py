@@ -37,7 +37,7 @@ def ran(sides: tuple[int, ...], first: tuple[int, ...], grid: tuple[int, ...]) -
         {},
         grid,
         checks=(*DEFAULT_CHECKS, SUBGRID_CHECK),
-        part=Subgrid(first, sides),
+        subgrid=Subgrid(first, sides),
     )
     assert not any(word for word, *_ in records)
     return target.view(sides)
@@ -67,7 +67,7 @@ def test_a_program_past_what_a_launcher_counts_is_told_its_number(first: tuple[i
         {},
         (1, 1, 1),
         checks=(*DEFAULT_CHECKS, SUBGRID_CHECK),
-        part=Subgrid(first, sides),
+        subgrid=Subgrid(first, sides),
     )
     assert target.item() == first[0] * 4 + first[1] + (1 << 32)
 

@@ -1,4 +1,4 @@
-"""Kernels under check on a GPU: checks compiled in, fences, what was not written, a lost device."""
+"""Checked kernels on a GPU: bounds, overflow, access rules, uninitialized memory, a lost device."""
 
 from __future__ import annotations
 
@@ -58,19 +58,21 @@ def wrapped32(number: int) -> int:
 
 def test_a_right_kernel_leaves_its_result_where_it_belongs() -> None:
     both = torch.zeros(48, dtype=torch.int32, device="cuda")
-    with check() as held:
+    with check() as session:
         copy[(3,)](numbers(24), both[:24], 24, 0, BLOCK=8)
-        assert [(launch.kernel, launch.grid) for launch in held.launches] == [("copy", (3, 1, 1))]
+        assert [(launch.kernel, launch.grid) for launch in session.launches] == [
+            ("copy", (3, 1, 1))
+        ]
     assert both.tolist() == [*range(24), *[0] * 24]
 
 
 @pytest.mark.parametrize(
-    ("shift", "told"),
+    ("shift", "words"),
     [(4, "4 bytes past the end of target"), (-4, "16 bytes before the start of target")],
 )
-def test_a_write_outside_is_told_and_taken_out(shift: int, told: str) -> None:
+def test_a_write_out_of_bounds_is_reported_and_masked_off(shift: int, words: str) -> None:
     both = torch.zeros(72, dtype=torch.int32, device="cuda")
-    with pytest.raises(OutOfBounds, match=f"copy wrote {told}") as caught, check():
+    with pytest.raises(OutOfBounds, match=f"copy wrote {words}") as caught, check():
         copy[(3,)](numbers(24) + 1, both[24:48], 24, shift, BLOCK=8)
     assert "tl.store(target + at + shift" in str(caught.value)
     assert "launched with source int32 [24], target int32 [24], count 24" in str(caught.value)
@@ -100,7 +102,7 @@ def test_one_compilation_serves_all_strides(monkeypatch: pytest.MonkeyPatch) -> 
     assert len(compiled) == 1
 
 
-def test_a_read_outside_is_told() -> None:
+def test_a_read_out_of_bounds_is_reported() -> None:
     with pytest.raises(OutOfBounds, match="copy read 4 bytes past the end of source"), check():
         copy[(3,)](numbers(20), numbers(24), 24, 0, BLOCK=8)
 
@@ -150,7 +152,7 @@ def test_masked_lanes_may_point_anywhere() -> None:
         (known.value_overflows, 3, 2**30, False),
     ],
 )
-def test_a_wrap_is_told_where_it_reaches_an_address(
+def test_overflow_is_reported_where_it_reaches_an_address(
     kernel: Any, row: int, stride: int, wraps: bool
 ) -> None:
     if not wraps:
@@ -170,15 +172,15 @@ def test_a_wrap_is_told_where_it_reaches_an_address(
     assert "kernels_to_check.py:" in str(caught.value)
 
 
-def test_what_wraps_in_64_bits_is_told_with_its_numbers() -> None:
+def test_overflow_of_64_bits_is_reported_with_its_operands() -> None:
     with pytest.raises(IntegerOverflow) as caught, check():
         known.at_product[(1,)](numbers(4), 3 << 40, 3 << 40)
     assert "3298534883328 * 3298534883328 became 0: more than int64 holds" in str(caught.value)
 
 
-def test_a_pointer_from_a_table_is_held_against_the_storage_it_leads_to() -> None:
+def test_a_pointer_from_a_table_is_checked_against_its_storage() -> None:
     """Each pool is a storage of its own, all of them in one segment of the allocator."""
-    with check() as held:
+    with check() as session:
         pools = [numbers(128) + 1000 * pool for pool in range(3)]
         table = torch.tensor([pool.data_ptr() for pool in pools], device="cuda")
         target = numbers(8)
@@ -186,7 +188,7 @@ def test_a_pointer_from_a_table_is_held_against_the_storage_it_leads_to() -> Non
         assert target.tolist() == list(range(1120, 1128))
         with pytest.raises(OutOfBounds, match=r"past the end of .* whose address it loaded \(its"):
             known.copied_from_table[(1,)](table, target, 136, 1)
-        held.discard_errors()
+        session.discard_errors()
 
 
 def test_a_pool_that_is_made_again_is_known_by_its_new_ends() -> None:
@@ -198,38 +200,38 @@ def test_a_pool_that_is_made_again_is_known_by_its_new_ends() -> None:
             del pool
 
 
-@pytest.mark.parametrize(("which", "told"), [(6, "first"), (5, "second")])
-def test_a_pointer_of_several_arguments_is_held_against_the_one_it_is(
-    which: int, told: str
+@pytest.mark.parametrize(("which", "words"), [(6, "first"), (5, "second")])
+def test_a_pointer_of_several_arguments_is_checked_against_the_one_chosen(
+    which: int, words: str
 ) -> None:
-    with pytest.raises(OutOfBounds, match=f"read .* past the end of {told} "), check():
+    with pytest.raises(OutOfBounds, match=f"read .* past the end of {words} "), check():
         known.one_of_two[(1,)](numbers(4), numbers(8), numbers(1), which, 20)
 
 
 @pytest.mark.parametrize(
-    ("stride", "told"), [(1, None), (2**26, "overflows"), (2**20, "past the end")]
+    ("stride", "words"), [(1, None), (2**26, "overflows"), (2**20, "past the end")]
 )
-def test_what_wraps_in_a_loop_is_told_in_the_turn_that_uses_it(
-    stride: int, told: str | None
+def test_overflow_in_a_loop_is_reported_in_the_iteration_that_uses_it(
+    stride: int, words: str | None
 ) -> None:
     arguments = numbers(64 * 8), torch.zeros(64, dtype=torch.int32, device="cuda"), 3, stride
-    if told is None:
+    if words is None:
         with check():
             stepped[(1,)](*arguments, BLOCK=64)
         return
-    with pytest.raises(Violation, match=told), check():
+    with pytest.raises(Violation, match=words), check():
         stepped[(1,)](*arguments, BLOCK=64)
 
 
-def test_what_a_turn_leaves_behind_is_no_wrap_of_the_next() -> None:
+def test_overflow_of_one_iteration_is_none_of_the_next() -> None:
     with check():
         reset[(1,)](
             numbers(64), torch.zeros(64, dtype=torch.int32, device="cuda"), 5, 2**30, BLOCK=64
         )
 
 
-def test_loads_that_run_ahead_of_their_loop_are_not_told() -> None:
-    """Triton starts a loop's loads turns before; those of turns that do not come are none."""
+def test_loads_that_run_ahead_of_their_loop_are_not_reported() -> None:
+    """Triton starts a loop's loads iterations ahead, also for iterations that never run."""
     left, right = (torch.ones((64, 64), dtype=torch.float16, device="cuda") for _ in range(2))
     out = torch.empty_like(left)
     with check():
@@ -241,7 +243,7 @@ def test_loads_that_run_ahead_of_their_loop_are_not_told() -> None:
 
 def test_each_replay_of_a_graph_is_checked() -> None:
     source, target = numbers(24), numbers(24)
-    with check() as held:
+    with check() as session:
         copy[(3,)](source, target, 24, 0, BLOCK=8)  # compiled before the capture
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
@@ -249,27 +251,27 @@ def test_each_replay_of_a_graph_is_checked() -> None:
         for _ in range(2):
             graph.replay()
             with pytest.raises(OutOfBounds, match="copy wrote 4 bytes past the end of target"):
-                held.raise_reported()
-        held.discard_errors()
+                session.raise_reported()
+        session.discard_errors()
 
 
 def test_a_neighbours_row_must_not_change() -> None:
     rows = torch.zeros((4, 8), dtype=torch.int32, device="cuda")
-    with check() as held:
-        held.allow(rows, write=lambda x, y, z: x)
+    with check() as session:
+        session.allow(rows, write=lambda x, y, z: x)
         copy[(3,)](numbers(24), rows, 24, 0, BLOCK=8)
         with pytest.raises(AccessRuleViolation) as caught:
             copy[(3,)](numbers(24) + 1, rows, 24, 2, BLOCK=8)
-        held.discard_errors()
-    told = str(caught.value)
-    assert re.search(r"copy wrote target\[(\d), 0\], outside of what program \((\d), 0, 0\)", told)
-    assert "tl.store(target + at + shift" in told
+        session.discard_errors()
+    words = str(caught.value)
+    assert re.search(r"copy wrote target\[(\d), 0\], outside of what program \((\d), 0, 0\)", words)
+    assert "tl.store(target + at + shift" in words
     assert rows[:, :2].tolist() == [[0, 1], [8, 9], [16, 17], [0, 0]]  # and was taken out
 
 
-def test_a_fence_of_an_argument_holds_for_its_launch_and_for_reads() -> None:
-    with check() as held:
-        held.allow_argument(
+def test_an_access_rule_of_an_argument_holds_for_its_launch_and_for_reads() -> None:
+    with check() as session:
+        session.allow_argument(
             "copy",
             "source",
             read=lambda launch, x, y, z: slice(8 * x, launch.arguments["count"] - 1),
@@ -279,32 +281,32 @@ def test_a_fence_of_an_argument_holds_for_its_launch_and_for_reads() -> None:
                 AccessRuleViolation, match=rf"copy read source\[{count - 1}\], outside"
             ):
                 copy[(3,)](numbers(24), numbers(32), count, 0, BLOCK=8)
-        held.discard_errors()
+        session.discard_errors()
 
 
-def test_fences_that_cannot_be_asked_leave_other_launches_their_checks() -> None:
-    """The same kernel: with fences it runs between zones, and without under check as before."""
-    with check() as held:
+def test_unsupported_access_rules_leave_other_launches_checked() -> None:
+    """The same kernel runs between guard zones with access rules, and checked without them."""
+    with check() as session:
         pool, fenced, plain = numbers(2), numbers(4), numbers(4)
         table = torch.tensor([pool.data_ptr()], device="cuda")
-        held.allow(fenced, write=lambda x, y, z: 0)
+        session.allow(fenced, write=lambda x, y, z: 0)
         known.through_table[(1,)](table, fenced)  # finds it out
         known.through_table[(1,)](table, fenced)
-        assert held.unchecked_kernels == {"through_table"}
+        assert session.unchecked_kernels == {"through_table"}
         assert (fenced[0].item(), fenced[1:].tolist()) == (1, [1, 2, 3])
         short = torch.tensor([pool[1:].data_ptr()], device="cuda")
         with pytest.raises(OutOfBounds, match="through_table read"):
             known.through_table[(1,)](short, plain)
-        held.discard_errors()
+        session.discard_errors()
 
 
-def test_what_was_not_written_is_found() -> None:
-    with check() as held:
+def test_uninitialized_elements_are_found() -> None:
+    with check() as session:
         target = torch.empty(24, dtype=torch.int32, device="cuda")
         copy[(2,)](numbers(24), target, 24, 0, BLOCK=8)
-        held.assert_written(target, slice(0, 16))
+        session.assert_written(target, slice(0, 16))
         with pytest.raises(UninitializedMemory, match="8 of 24 elements"):
-            held.assert_written(target)
+            session.assert_written(target)
 
 
 LOST = """
@@ -321,7 +323,7 @@ except checking.DeviceLost as error:
 """
 
 
-def test_a_device_that_is_lost_is_said_with_the_launch() -> None:
+def test_a_lost_device_is_reported_with_the_launch() -> None:
     done = subprocess.run(
         [sys.executable, "-c", LOST],
         env={

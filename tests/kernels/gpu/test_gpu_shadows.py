@@ -1,4 +1,4 @@
-"""Races and reads of what nobody wrote, on a GPU: in sessions, in graphs, in whole processes."""
+"""Races and uninitialized reads on a GPU: in sessions, in graphs, in whole processes."""
 
 from __future__ import annotations
 
@@ -73,12 +73,12 @@ def numbers(count: int) -> torch.Tensor:
         (lambda: two_widths[(2,)](*_overlapping(), 6 << 32), "write different values"),
     ],
 )
-def test_a_race_is_told_with_both_programs(launch: Any, words: str) -> None:
+def test_a_race_is_reported_with_both_programs(launch: Any, words: str) -> None:
     with pytest.raises(DataRace, match=words) as caught, check():
         launch()
-    told = str(caught.value)
-    assert "programs (" in told
-    assert "launched with " in told
+    message = str(caught.value)
+    assert "programs (" in message
+    assert "launched with " in message
 
 
 def _overlapping() -> tuple[torch.Tensor, torch.Tensor]:
@@ -91,7 +91,7 @@ def test_many_readers_and_one_writer_are_a_race() -> None:
         read_by_all[(200,)](numbers(1), numbers(200))
 
 
-def test_what_is_no_race_is_not_told() -> None:
+def test_no_race_is_reported_where_there_is_none() -> None:
     with check():
         for _ in range(20):
             known.same_place[(300,)](numbers(1), 7, STEP=0)
@@ -107,7 +107,7 @@ def test_each_replay_of_a_graph_is_a_launch_of_its_own() -> None:
     count = 4096
     source, places = numbers(count) + 1, numbers(count)
     target = torch.zeros(count, dtype=torch.int32, device="cuda")
-    with check() as held:
+    with check() as session:
         scattered[(count // 64,)](source, places, target, BLOCK=64)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
@@ -117,49 +117,49 @@ def test_each_replay_of_a_graph_is_a_launch_of_its_own() -> None:
             places.copy_(torch.randperm(count, device="cuda"))
             source.copy_(torch.randperm(count, device="cuda"))
             graph.replay()
-            held.raise_reported()
+            session.raise_reported()
         places[5] = places[count - 1]
         graph.replay()
         with pytest.raises(
             DataRace, match=r"scattered: programs .* write different values to target"
         ):
-            held.raise_reported()
-        held.discard_errors()
+            session.raise_reported()
+        session.discard_errors()
 
 
 def test_a_race_among_a_million_programs_is_found() -> None:
     """More elements than a table has places."""
     count = 1 << 24
     places, target = numbers(count), torch.zeros(count, dtype=torch.int32, device="cuda")
-    with check() as held:
+    with check() as session:
         scattered[(count // 16,)](numbers(count), places, target, BLOCK=16)
         places[100] = places[80]
         with pytest.raises(DataRace, match="index 80"):
             scattered[(count // 16,)](numbers(count), places, target, BLOCK=16)
-        held.discard_errors()
+        session.discard_errors()
 
 
 @pytest.mark.parametrize("kind", [torch.int32, torch.float16, torch.bfloat16, torch.float32])
-def test_reading_what_nobody_wrote_is_told(kind: torch.dtype) -> None:
-    told = r"copy read uninitialized memory: source, index (1[6-9]|2[0-3])"
+def test_an_uninitialized_read_is_reported(kind: torch.dtype) -> None:
+    message = r"copy read uninitialized memory: source, index (1[6-9]|2[0-3])"
     target = torch.zeros(24, dtype=kind, device="cuda")
-    with check() as held:
+    with check() as session:
         source = torch.empty(24, dtype=kind, device="cuda")
         source[:16] = 1
         known.copy[(2,)](source, target, 24, 0, BLOCK=8)
         known.copy[(3,)](source, target, 16, 0, BLOCK=8)
-        with pytest.raises(UninitializedMemory, match=told):
+        with pytest.raises(UninitializedMemory, match=message):
             known.copy[(3,)](source, target, 24, 0, BLOCK=8)
         source[16:] = torch.ones(8, device="cuda")
         known.copy[(3,)](source, target, 24, 0, BLOCK=8)
-        held.mark_uninitialized(source)
+        session.mark_uninitialized(source)
         with pytest.raises(UninitializedMemory):
             known.copy[(3,)](source, target, 24, 0, BLOCK=8)
-        held.discard_errors()
+        session.discard_errors()
 
 
 def test_a_graph_reads_what_was_written_before_its_replay() -> None:
-    with check() as held:
+    with check() as session:
         source = torch.empty(64, dtype=torch.float32, device="cuda")
         target = torch.zeros_like(source)
         graph = torch.cuda.CUDAGraph()
@@ -170,12 +170,12 @@ def test_a_graph_reads_what_was_written_before_its_replay() -> None:
             known.copy[(8,)](inner, target, 64, 0, BLOCK=8)
         graph.replay()
         with pytest.raises(UninitializedMemory, match="read uninitialized memory: source"):
-            held.raise_reported()
+            session.raise_reported()
         source.fill_(3)
         graph.replay()
-        held.raise_reported()
+        session.raise_reported()
         assert target.tolist() == [3.0] * 64
-        held.discard_errors()
+        session.discard_errors()
 
 
 PLANTED = """
@@ -200,7 +200,7 @@ torch.cuda.synchronize()
 
 
 @pytest.mark.parametrize("wrong", [False, True])
-def test_a_whole_process_tells_them(wrong: bool, tmp_path: Path) -> None:
+def test_a_whole_process_reports_both(wrong: bool, tmp_path: Path) -> None:
     done = process(f"WRONG = {wrong}\n{PLANTED}", "bounds,wraps,unwritten,races", tmp_path)
     found = sorted((one["kind"], one["kernel"]) for one in reports(tmp_path))
     expected = [
@@ -238,7 +238,7 @@ print(pool[4].sum().item())
 
 @pytest.mark.parametrize("wrong", [False, True])
 def test_what_inductor_compiled_is_checked_as_well(wrong: bool, tmp_path: Path) -> None:
-    """Its own assertion is told, and so is the access: the process goes on."""
+    """Its own assertion is reported, and so is the access: the process goes on."""
     done = process(f"WRONG = {wrong}\n{INDUCTORS}", "bounds,wraps", tmp_path)
     assert done.stdout == "0.0\n"
     found = reports(tmp_path)
