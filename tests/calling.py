@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import textwrap
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,24 @@ class Caller:
     def begin(self, command: list[str]) -> subprocess.Popen[str]:
         """In the background."""
         return start_program(command, cwd=self.root, env=self.environment)
+
+
+def wait_until(claim: Callable[[], Any], seconds: float = 30.0) -> bool:
+    """Wait for what another process does; the test fails if that takes too long."""
+    ends = time.monotonic() + seconds
+    while not claim():
+        assert time.monotonic() < ends, "it did not happen in time"
+        time.sleep(0.02)
+    return True
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process runs; a zombie does not."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state not in "ZX"
 
 
 def living(home: Path) -> list[str]:

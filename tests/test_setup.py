@@ -12,11 +12,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from calling import run_program
+from calling import run_program, wait_until
 from checkout import BASE_PYTHON, Checkout, copy_of_the_tree, fake_tools, without_tools
 
 from harness import __version__
@@ -30,13 +30,6 @@ NO_NETWORK = {
     "PIP_CONFIG_FILE": os.devnull,
     "PIP_RETRIES": "0",
 }
-
-
-def until(claim: Callable[[], bool]) -> None:
-    end = time.monotonic() + 60
-    while not claim():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 def runs_pip(process: subprocess.Popen[str]) -> bool:
@@ -64,7 +57,7 @@ def made(
     folder = tmp_path_factory.mktemp("set-up")
     checkout = Checkout(without_tools(copy_of_the_tree(folder / "made")))
     with checkout.start() as process:
-        until(lambda: runs_pip(process))
+        wait_until(lambda: runs_pip(process))
         os.killpg(process.pid, signal.SIGKILL)
     assert (checkout.tree / ".venv" / "bin" / "python").exists()
     assert not checkout.ready.exists()
@@ -138,7 +131,7 @@ def test_no_network_is_said_in_one_sentence(faked: Checkout) -> None:
 
 def test_a_pip_that_outlives_its_set_up_does_not_write_into_the_next_one(faked: Checkout) -> None:
     with faked.start(FAKE_PIP_SECONDS="2") as process:
-        until(lambda: faked.pips == ["begins"])
+        wait_until(lambda: faked.pips == ["begins"])
         process.kill()
     assert faked.pips == ["begins"]
     assert faked.call().stdout == ANSWER
@@ -176,7 +169,7 @@ def test_new_dependencies_are_installed_also_from_inside_the_environment(faked: 
 
 def test_ctrl_c_stops_it_and_the_next_call_repairs(faked: Checkout) -> None:
     with faked.start(FAKE_PIP_SECONDS="60") as process:
-        until(lambda: faked.pips == ["begins"])
+        wait_until(lambda: faked.pips == ["begins"])
         os.killpg(process.pid, signal.SIGINT)
         told = process.communicate(timeout=60)[1]
     assert process.returncode == 130

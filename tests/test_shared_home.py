@@ -55,9 +55,8 @@ class Checkout:
         return start_program(command, env=self.variables(), cwd="/")
 
     def call(self, *words: str) -> subprocess.CompletedProcess[str]:
-        process = self.start(*words)
-        said, told = process.communicate(timeout=300)
-        return subprocess.CompletedProcess(words, process.returncode, said, told)
+        command = [sys.executable, "-P", "-m", "harness", *words]
+        return run_program(command, env=self.variables(), cwd="/", timeout=300)
 
 
 def checkout(folder: Path, home: Path) -> Checkout:

@@ -8,11 +8,12 @@ import json
 import shlex
 import subprocess
 import sys
-import time
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+
+import calling
 
 from harness.core import paths
 from harness.runs.eval.evaluation_servers import ServingSettings
@@ -140,21 +141,8 @@ def fake(name: str, against: str = "", like: str = "", **be: Any) -> EvaluationC
     return EvaluationConfiguration(name, "llama", words, against=against, like=like)
 
 
-def wait_until(what: Callable[[], bool], seconds: float = 5.0) -> bool:
-    ends = time.monotonic() + seconds
-    while not what():
-        if time.monotonic() > ends:
-            return False
-        time.sleep(0.02)
-    return True
-
-
-def is_alive(pid: int) -> bool:
-    """Whether it runs; a zombie does not."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
+def wait_until(claim: Callable[[], Any], seconds: float = 5.0) -> bool:
+    return calling.wait_until(claim, seconds)
 
 
 def read_pids(file: Path) -> list[int]:

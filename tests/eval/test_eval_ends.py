@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from calling import run_program, start_program
+from calling import is_alive, run_program, start_program
 from faked import (
     MODULE,
     TOY,
     Fakes,
     ended_at_exit,
     fake,
-    is_alive,
     make_server_arguments,
     read_pids,
     wait_until,

@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from faked import PYTHON, TOY, is_alive, read_pids, wait_until
+from calling import is_alive
+from faked import PYTHON, TOY, read_pids, wait_until
 from fixture_types import Patch
 
 from harness.core import paths

@@ -14,8 +14,8 @@ from typing import Any
 
 import msgspec
 import pytest
-from calling import run_program, start_program
-from faked import MODULE, PYTHON, Serve, ended_at_exit, is_alive, read_pids, wait_until
+from calling import is_alive, run_program, start_program
+from faked import MODULE, PYTHON, Serve, ended_at_exit, read_pids, wait_until
 from fixture_types import Patch
 
 from harness.core import paths
@@ -256,7 +256,8 @@ time.sleep(600)
 def test_nothing_is_left_when_the_driver_was_killed(tmp_path: Path, when: str) -> None:
     pids = tmp_path / "pids"
     be = json.dumps({"deaf": True, "brood": ["plain", "mute"], "pids": str(pids)})
-    here = os.pathsep.join([str(Path(__file__).parent), str(paths.project_folder())])
+    folders = (Path(__file__).parent, Path(__file__).parents[1], paths.project_folder())
+    here = os.pathsep.join(map(str, folders))
     command = [sys.executable, "-c", DRIVER, str(tmp_path / "server"), be, when]
     environment = {**os.environ, "PYTHONPATH": here}
     going = start_program(command, env=environment, cwd=paths.project_folder())

@@ -9,7 +9,6 @@ import argparse
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -103,22 +102,6 @@ class Drive:
 
     def flag(self, name: str) -> Path:
         return self.root / f"{name}.flag"
-
-
-def wait_until(true: Callable[[], Any], seconds: float = 30.0) -> None:
-    """Wait for something that another process does."""
-    ends = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < ends, "it did not happen in time"
-        time.sleep(0.02)
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return False
-    return state not in "ZX"
 
 
 if __name__ == "__main__":

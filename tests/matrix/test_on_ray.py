@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from driving import Drive, cell, is_alive, wait_until
+from calling import is_alive, wait_until
+from driving import Drive, cell
 
 from harness.core.errors import NotReadyError
 from harness.runs.matrix import node_resources

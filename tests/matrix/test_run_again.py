@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from calling import living
-from driving import Drive, cell, is_alive, wait_until
+from calling import is_alive, living, wait_until
+from driving import Drive, cell
 
 from harness.core import paths
 from harness.core.errors import UnfixError

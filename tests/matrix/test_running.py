@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from driving import Drive, cell, is_alive
+from calling import is_alive
+from driving import Drive, cell
 from fixture_types import Patch
 
 from harness.runs.matrix import exit_outcome, release_setup

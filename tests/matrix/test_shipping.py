@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from driving import Drive, cell, wait_until
+from calling import wait_until
+from driving import Drive, cell
 from fixture_types import Patch
 
 from harness.core import paths
