@@ -49,9 +49,8 @@ def variant(pairs: Pairs, target: str = "m:f", releases: str = ">=0") -> ToggleV
 
 
 def toggle(*variants: ToggleVariant, name: str = "some-fix") -> Toggle:
-    return Toggle(
-        name, "Something is off by one", "things", Symptom.CRASH, (DeviceKind.CPU,), variants
-    )
+    title, devices = "Something is off by one", (DeviceKind.CPU,)
+    return Toggle(name, title, "things", Symptom.CRASH, devices, variants)
 
 
 def edit(fixed: str, buggy: str, target: str = "m:f", name: str = "some-fix") -> Toggle:

@@ -100,7 +100,7 @@ def test_a_wrong_option_shows_the_usage(words: tuple[str, ...], wrong: str, caps
         ("mutate suites/nowhere.py", "there is no file or folder suites/nowhere.py"),
     ],
 )  # fmt: skip
-def test_messages_name_a_valid_call(
+def test_messages_name_valid_calls(
     words: str, text: str, capsys: Output, monkeypatch: Patch
 ) -> None:
     monkeypatch.chdir(Path(__file__).parent.parent)

@@ -138,9 +138,7 @@ def test_a_bad_file_is_refused(file: Path, old: str, new: str, line: int, proble
         (GOOD.encode().replace(b"things", b"th\xefngs"), "not UTF-8", 3),
     ],
 )  # fmt: skip
-def test_a_file_without_a_mapping_is_refused(
-    file: Path, data: bytes, problem: str, line: int
-) -> None:
+def test_a_non_mapping_is_refused(file: Path, data: bytes, problem: str, line: int) -> None:
     file.write_bytes(data)
     assert problem in refused(file).problem
     assert refused(file).line == line
@@ -190,10 +188,7 @@ def test_significant_white_space_distinguishes_forms(file: Path, fixed: str, bug
     assert read_toggle(file).variants[0].edits[0].buggy == buggy
 
 
-OVERLAPPING = [
-    *(">=0.5.12", "==0.5.12", "<0.5.10", "==0.5.*", "~=0.5.9", "!=0.5.9", ">0.5.11,<0.5.12"),
-    "<=1",
-]
+OVERLAPPING = ">=0.5.12 ==0.5.12 <0.5.10 ==0.5.* ~=0.5.9 !=0.5.9 >0.5.11,<0.5.12 <=1".split()
 BETWEEN = SECOND_VARIANT.format(">=0.5.13,<0.6")
 
 

@@ -82,9 +82,7 @@ def test_with_teeth_both_sides_run_and_the_counterexample_is_shown(suites: Suite
          "toy-plain is unreached: the toggled code never ran on the buggy side"),
     ],
 )  # fmt: skip
-def test_a_toothless_or_unreached_guard_is_red(
-    suites: Suites, old: str, new: str, says: str
-) -> None:
+def test_unproven_guards_are_red(suites: Suites, old: str, new: str, says: str) -> None:
     done = suites.run(PLAIN.replace(old, new), "--teeth")
     assert done.returncode == 1
     assert says in done.stdout

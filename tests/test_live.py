@@ -186,9 +186,7 @@ def test_two_toggles_on_the_same_code_are_refused_and_change_nothing() -> None:
          ToggleNotApplicableError, "it is fixed there: that release has the fix"),
     ],
 )  # fmt: skip
-def test_a_wrong_toggle_is_refused(
-    call: Callable[[], Any], error: type[Exception], message: str
-) -> None:
+def test_wrong_toggles_raise(call: Callable[[], Any], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         call()
 

@@ -65,9 +65,7 @@ def test_damaged_releases_are_reinstalled(release: Release, spoiled: str, capsys
     assert (release.folder / "left-over").exists() == (spoiled in kept)
 
 
-def test_failed_installations_are_incomplete(
-    pip: FakePip, monkeypatch: Patch, capsys: Output
-) -> None:
+def test_a_failed_install_is_incomplete(pip: FakePip, monkeypatch: Patch, capsys: Output) -> None:
     release = managed_releases.get_release(VERSION)
 
     def fail_in_the_release(words: list[str]) -> None:

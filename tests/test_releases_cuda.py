@@ -171,9 +171,7 @@ def test_a_missing_wheel_is_reported(tmp_path: Path, monkeypatch: Patch, capsys:
     assert "`unfix releases wheels`" in told
 
 
-def test_wheels_are_for_the_named_python(
-    tmp_path: Path, monkeypatch: Patch, capsys: Output
-) -> None:
+def test_wheels_fit_the_named_python(tmp_path: Path, monkeypatch: Patch, capsys: Output) -> None:
     calls: list[list[str]] = []
     monkeypatch.setattr(installer, "run_pip", calls.append)
     into = tmp_path / "wheels"

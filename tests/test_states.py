@@ -37,9 +37,8 @@ def test_a_status_has_the_state_and_its_place() -> None:
 
 
 LATER = ("new(rows, topk)", "new(rows)")
-RANGED = toggle(
-    variant((PAIR,), releases=">=0.5.9,<0.5.13"), variant((LATER,), releases=">=0.5.13,<0.5.16")
-)
+FIRST = variant((PAIR,), releases=">=0.5.9,<0.5.13")
+RANGED = toggle(FIRST, variant((LATER,), releases=">=0.5.13,<0.5.16"))
 
 
 @pytest.mark.parametrize("version", ["0.5.8", "0.5.16", "0.5.13rc1"])

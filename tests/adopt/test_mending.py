@@ -44,9 +44,8 @@ def test_a_file_gets_its_variant_back_and_keeps_all_else(tmp_path: Path) -> None
     assert found is not None
     assert found.repaired_toggle is not None
     starts = toggle_reader.find_variant_lines(draft)
-    after = stale_repair.render_repaired_file(
-        draft.read_text(), held, found.repaired_toggle, starts
-    )
+    text = draft.read_text()
+    after = stale_repair.render_repaired_file(text, held, found.repaired_toggle, starts)
     draft.write_text(after)
     mended = toggle_reader.read_toggle(draft)
     assert [v.releases for v in mended.variants] == [v.releases for v in whole.variants]

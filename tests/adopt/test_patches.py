@@ -74,9 +74,7 @@ def test_what_is_no_diff_is_refused_in_a_sentence(text: str, says: str) -> None:
         (diff(hunk=HUNK.replace("def f(n):", "def no_such(n):")), "none has"),
     ],
 )
-def test_an_inapplicable_diff_is_refused(
-    text: str, says: str, tmp_path: Path, capsys: Output
-) -> None:
+def test_a_misfitting_diff_is_refused(text: str, says: str, tmp_path: Path, capsys: Output) -> None:
     file = tmp_path / "fix.diff"
     file.write_text(text)
     words = ["adopt", str(file), "--as", "1", "--title", "t", "--symptom", "crash", "--dry-run"]

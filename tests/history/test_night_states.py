@@ -159,12 +159,7 @@ def test_a_fault_that_was_killed_and_survives_is_new(nights: Nights) -> None:
     nights.mutate(0, {"aaaa": Fate.KILLED, "bbbb": Fate.SURVIVED, "cccc": Fate.EQUIVALENT})
     nights.mutate(1, {"aaaa": Fate.SURVIVED, "bbbb": Fate.KILLED, "cccc": Fate.EQUIVALENT})
     states = {name: nights.line(name).state for name in ("aaaa", "bbbb", "cccc", "whole")}
-    assert states == {
-        "aaaa": State.NEW,
-        "bbbb": State.MENDED,
-        "cccc": State.IDLE,
-        "whole": State.OK,
-    }
+    assert list(states.values()) == [State.NEW, State.MENDED, State.IDLE, State.OK]
     nights.mutate(2, {"aaaa": Fate.UNREACHED}, ("test_rows fails without any fault",))
     assert nights.line("aaaa").state is State.NOT_RUN
     assert nights.line("whole").state is State.NEW

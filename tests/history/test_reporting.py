@@ -307,9 +307,7 @@ def test_a_search_beyond_the_budget_is_ended(nights: Nights, monkeypatch: Patch)
     assert "The budget of this night was used up" in texts[1]
 
 
-def test_stopping_a_report_ends_its_search(
-    nights: Nights, tmp_path: Path, monkeypatch: Patch
-) -> None:
+def test_a_stopped_report_ends_a_search(nights: Nights, tmp_path: Path, monkeypatch: Patch) -> None:
     file = tmp_path / "pid"
     script = f"echo $$ > {file}; kill -TERM $PPID; exec sleep 60"
     monkeypatch.setattr(failure_search, "UNFIX_COMMAND", ("sh", "-c", script))

@@ -212,7 +212,5 @@ def test_a_release_is_added_once_for_all_cells(drive: Drive, broken: bool) -> No
         ("current", "unfix prove current", ""),
     ],
 )
-def test_a_release_is_needed_only_by_a_command_that_names_it(
-    release: str, command: str, needed: str
-) -> None:
+def test_only_a_named_release_is_needed(release: str, command: str, needed: str) -> None:
     assert release_setup.find_needed_release({"release": release}, command.split()) == needed
