@@ -95,8 +95,7 @@ def test_a_broken_toggle_file_ends_every_command_with_its_line(tmp_path: Path) -
 def test_a_reader_that_goes_away_is_no_error() -> None:
     words = f"{sys.executable} -m harness list --json | head -1"
     done = run_program(["bash", "-o", "pipefail", "-c", words], cwd=paths.project_folder())
-    assert done.returncode == 0
-    assert done.stderr == ""
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_help_of_every_command() -> None:

@@ -42,8 +42,7 @@ def test_with_neither_variable_nothing_of_ours_is_imported(shell: Shell) -> None
         print([f for f in sys.meta_path if type(f).__module__.startswith("harness")])
     """
     done = shell.python(program)
-    assert done.stdout == "30 []\n[]\n"
-    assert done.stderr == ""
+    assert (done.stdout, done.stderr) == ("30 []\n[]\n", "")
     assert not shell.attestations.exists()
 
 
@@ -137,8 +136,7 @@ def test_counts_outlast_a_kill(shell: Shell) -> None:
 
 def test_enable_needs_the_bug_to_be_there(shell: Shell) -> None:
     done = shell.python(PLAIN, **{ENABLE: "toy-plain"})
-    assert done.returncode == 2
-    assert done.stdout == ""
+    assert (done.returncode, done.stdout) == (2, "")
     assert "cannot enable toy-plain on SGLang 1.0.0: it is fixed there" in done.stderr
 
 
@@ -261,8 +259,7 @@ def test_another_sitecustomize_still_runs(shell: Shell) -> None:
 def test_exec_runs_a_command_under_toggles_and_reports(shell: Shell) -> None:
     code = "from sglang import users; print(users.use(3, 5)); raise SystemExit(7)"
     done = shell.unfix("--revert", "toy-plain,toy-method", "--", sys.executable, "-c", code)
-    assert done.returncode == 7
-    assert done.stdout == "6\n"
+    assert (done.returncode, done.stdout) == (7, "6\n")
     loaded = "in 1 process, 1 of which loaded patched code; its code"
     assert f"toy-plain: {loaded} ran 1 time" in done.stderr
     assert f"toy-method: {loaded} never ran" in done.stderr

@@ -86,11 +86,16 @@ def test_failing_and_passing_in_one_night_is_flaky_unless_something_changed(nigh
     assert nights.line("27338 ").state is State.OK
 
 
-def test_a_proof_that_passed_when_it_was_tried_again_is_flaky(nights: Nights) -> None:
+def test_a_retried_proof_is_flaky_and_a_collection_problem_a_failure(nights: Nights) -> None:
     nights.prove(0, {"27460": "f"})
     line = nights.line("27460 ")
     assert line.state is State.FLAKY
     assert line.informative_points[-1].main_observation.message == "proven: segfault"
+    nights.prove(1, {"27460": "o"}, problems=("test_a.py cannot be collected",))
+    line = nights.line("collected")
+    assert line.state is State.NEW
+    message = line.informative_points[-1].main_observation.message
+    assert message == "test_a.py cannot be collected"
 
 
 def test_a_run_that_was_stopped_says_what_it_came_to_and_no_more(nights: Nights) -> None:
@@ -118,15 +123,6 @@ def test_a_night_in_which_nothing_came_to_an_end_is_the_newest(nights: Nights) -
     nights.prove(1, {"27460": "-"}, status="stopped")
     assert len(nights.history().nights) == 2
     assert nights.line("27460 ").state is State.NOT_RUN
-
-
-def test_what_could_not_be_collected_is_a_failure_by_itself(nights: Nights) -> None:
-    nights.prove(0, {"27460": "o"})
-    nights.prove(1, {"27460": "o"}, problems=("test_a.py cannot be collected",))
-    line = nights.line("collected")
-    assert line.state is State.NEW
-    message = line.informative_points[-1].main_observation.message
-    assert message == "test_a.py cannot be collected"
 
 
 def test_evaluations(nights: Nights) -> None:

@@ -175,10 +175,6 @@ def test_a_jobs_summary_is_appended_to(nights: Nights, tmp_path: Path, monkeypat
     assert text.startswith("before\n## ✗ The nights since ")
     assert "✕ **new**" in text
     assert "<script" not in text
-
-
-def test_the_page_reads_no_words_as_markup(nights: Nights) -> None:
-    nights.matrix(3, {HOSTILE: "x"})
     history = nights.history("40d", datetime.datetime.now(datetime.UTC))
     page = history_page.render_page(history, ResourcePrices())
     assert "<script" not in page
@@ -214,16 +210,13 @@ def test_an_issue_says_what_since_when_and_how_to_run_it_again(nights: Nights) -
         assert words in text, words
 
 
-def test_the_same_failure_has_no_second_issue(nights: Nights, capsys: Output) -> None:
+def test_each_failure_has_one_issue(nights: Nights, capsys: Output) -> None:
     nights.prove(1, {"27460": "x"})
     assert len(issues(nights)) == 1
     nights.prove(2, {"27460": "x"})
     assert issues(nights) == {}
     assert "nothing new failed: no issue is written" in capsys.readouterr().err
-
-
-def test_two_failures_of_one_slug_are_two_files(nights: Nights) -> None:
-    nights.matrix(2, {"a b": "x", "a-b": "x"})
+    nights.matrix(2, {"a b": "x", "a-b": "x"})  # with the same slug
     assert len(issues(nights)) == 2
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
 import json
 import sqlite3
@@ -50,8 +51,7 @@ def test_shards_in_any_order_are_the_whole_plan() -> None:
     assert sorted(one.identity for one in whole.cells) == NAMES
     assert whole.green
     assert (whole.of, whole.status, whole.seconds) == (1, "finished", 180.0)
-    assert whole.started == "2026-01-01T00:01:00+00:00"
-    assert whole.id == "m-1+m-2+m-3"
+    assert (whole.started, whole.id) == ("2026-01-01T00:01:00+00:00", "m-1+m-2+m-3")
 
 
 def test_one_red_shard_makes_it_red_and_one_that_was_stopped_too() -> None:
@@ -159,9 +159,8 @@ def test_a_store_without_a_matrix_among_those_with_one_is_an_error(drive: Drive)
 def test_a_store_of_another_format_or_none_at_all_is_an_error(drive: Drive) -> None:
     one = stored(drive.root / "one.sqlite", shard(1, 2))
     other = stored(drive.root / "other.sqlite", shard(2, 2))
-    changed = sqlite3.connect(other)
-    changed.execute("PRAGMA user_version = 99")
-    changed.close()
+    with contextlib.closing(sqlite3.connect(other)) as changed:
+        changed.execute("PRAGMA user_version = 99")
     with pytest.raises(NotReadyError, match=r"other\.sqlite is of another version of unfix"):
         report("--merge", one, other)
     with pytest.raises(UnfixError, match=r"there is no store .*gone\.sqlite"):
