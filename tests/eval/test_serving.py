@@ -27,21 +27,21 @@ from harness.workers.servers import orphans, ports
 from harness.workers.servers.server import ServerFailed, ServerSetup, SglangServer
 
 
-def test_one_that_never_gets_ready_is_given_up_with_its_last_line(serve: Serve) -> None:
-    server = serve(never=True, ready=False)
-    with pytest.raises(ServerFailed, match=r"not ready after 1 s: loading the weights, 3 of 90"):
-        server.wait_until_ready(1)
+@pytest.mark.parametrize(
+    ("be", "line"),
+    [({"never": True}, "loading the weights, 3 of 90"), ({"health_hangs": True}, "fake: on port")],
+)
+def test_a_server_that_is_never_ready_is_given_up(
+    serve: Serve, be: dict[str, Any], line: str
+) -> None:
+    server = serve(ready=False, **be)
+    began = time.monotonic()
+    with pytest.raises(ServerFailed, match=f"not ready after 1 s: {line}"):
+        server.wait_until_ready(1.0)
+    assert time.monotonic() - began < 4
     assert not server.has_exited
     server.stop()
     assert server.has_exited
-
-
-def test_patience_ends_though_the_server_takes_the_question(serve: Serve) -> None:
-    server = serve(health_hangs=True, ready=False)
-    began = time.monotonic()
-    with pytest.raises(ServerFailed, match="not ready after 1 s: fake: on port"):
-        server.wait_until_ready(1.0)
-    assert time.monotonic() - began < 4
 
 
 @pytest.mark.parametrize(
