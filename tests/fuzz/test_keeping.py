@@ -108,27 +108,29 @@ def test_an_example_that_no_longer_decodes_is_an_error_with_words(
     assert "It was number=4711, kind='b'" in done.stdout
 
 
-def test_a_regression_whose_test_is_gone_is_an_error(place: Nights) -> None:
-    kept(place)
-    place.write(SUITE.replace("test_small", "test_other"))
+@pytest.mark.parametrize(
+    ("suite", "regression", "code", "message"),
+    [
+        (
+            SUITE.replace("test_small", "test_other"),
+            None,
+            4,
+            "test_small is gone: test_toy.py has test_other, test_draws",
+        ),
+        (SUITE, "{}", 4, "is no failure that `unfix fuzz` wrote"),
+        ("def test_small():\n    pass\n", None, 1, "draws no examples any longer"),
+    ],
+)
+def test_a_regression_that_cannot_be_run_is_an_error(
+    place: Nights, suite: str, regression: str | None, code: int, message: str
+) -> None:
+    file = kept(place)
+    if regression is not None:
+        file.write_text(regression)
+    place.write(suite)
     done = place.pytest()
-    assert done.returncode == 4
-    assert "test_small is gone: test_toy.py has test_other, test_draws" in done.stdout + done.stderr
-
-
-def test_a_regression_that_is_none_is_an_error(place: Nights) -> None:
-    kept(place).write_text("{}")
-    done = place.pytest()
-    assert done.returncode == 4
-    assert "is no failure that `unfix fuzz` wrote" in done.stdout + done.stderr
-
-
-def test_a_regression_of_a_test_that_draws_nothing_any_longer_is_an_error(place: Nights) -> None:
-    kept(place)
-    place.write("def test_small():\n    pass\n")
-    done = place.pytest()
-    assert done.returncode == 1
-    assert "draws no examples any longer" in done.stdout
+    assert done.returncode == code
+    assert message in done.stdout + done.stderr
 
 
 def test_the_same_failure_is_not_kept_twice(place: Nights) -> None:
@@ -179,18 +181,3 @@ def test_a_file_of_another_format_or_of_a_test_that_is_gone_is_refused(
     assert says in done.stderr
     assert done.stderr.startswith("unfix: ")
     assert "Traceback" not in done.stderr
-
-
-def test_a_file_that_is_not_there_names_those_that_are(place: Nights) -> None:
-    failure(place, "small")
-    done = place.run("--keep", "nowhere.json")
-    assert done.returncode == 2
-    assert "there is no file nowhere.json" in done.stderr
-    assert "small.json" in done.stderr
-
-
-def test_a_test_that_is_gone_from_its_file_is_named(place: Nights) -> None:
-    file = failure(place, "small", test=f"{place.suite}/test_toy.py::test_gone")
-    done = place.run("--replay", str(file), "--release", "current")
-    assert done.returncode == 2
-    assert "test_gone is gone: test_toy.py has test_small, test_draws" in done.stderr

@@ -103,8 +103,3 @@ def test_of_what_is_said_twice_the_larger_counts() -> None:
     search_targets.approach_boundary("page", 15, 16)
     search_targets.approach_boundary("page", 16, 16)
     assert search_targets.end_example() == {"fullness": 0.5, "page": 1.0}
-
-
-def test_outside_of_a_slice_targets_are_nothing() -> None:
-    search_targets.maximize_target("fullness", 0.5)
-    assert search_targets.end_example() == {}

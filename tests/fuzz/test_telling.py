@@ -13,7 +13,7 @@ from nights import make_record
 from rich.console import Console
 
 from harness.cli import options, progress_display
-from harness.cli.fuzz import progress as going
+from harness.cli.fuzz.progress import FuzzProgress
 from harness.core import paths
 from harness.runs.fuzz import failure_files, failure_identity
 from harness.runs.fuzz.messages import (
@@ -141,16 +141,15 @@ def a_run() -> FuzzResult:
     return FuzzResult(7, 60.0, [], 20.0, "finished", tests, coverage, [kept])
 
 
-def test_a_run_in_one_line() -> None:
-    assert terminal.format_summary(a_run()) == (
-        "20 of 60 s: 400 examples, 20/s; 2 of 2 tests; lines run: 3/4 of the toggled code, 10/200 "
-        "of its files; 1 failures"
-    )
+SUMMARY = (
+    "20 of 60 s: 400 examples, 20/s; 2 of 2 tests; lines run: 3/4 of the toggled code, 10/200 "
+    "of its files; 1 failures"
+)
 
 
 def test_a_run_is_shown_with_all_that_was_found(capsys: pytest.CaptureFixture[str]) -> None:
     terminal.print_run(a_run(), options.make_console())
-    told = capsys.readouterr().out
+    shown = capsys.readouterr().out
     for words in (
         "fullness 0.75",
         "3/4",
@@ -162,45 +161,48 @@ def test_a_run_is_shown_with_all_that_was_found(capsys: pytest.CaptureFixture[st
         "./unfix fuzz --replay x.json",
         "seed 7",
     ):
-        assert words in told
+        assert words in shown
 
 
 def test_the_table_has_what_failed_first_and_says_how_much_it_leaves_out() -> None:
     console = Console(width=120)
     with console.capture() as captured:
         console.print(terminal.make_test_table(a_run(), max_rows=1))
-    told = captured.get().splitlines()
-    assert told[1].startswith("x ")
-    assert told[2].startswith("and 1 more")
+    rows = captured.get().splitlines()
+    assert rows[1].startswith("x ")
+    assert rows[2].startswith("and 1 more")
 
 
-def asked(tmp_path: Path) -> FuzzRequest:
+@pytest.fixture
+def request_of_a_run(tmp_path: Path) -> FuzzRequest:
     return FuzzRequest([], [], tmp_path, [], 60.0, 1, 0, 1, 1.0)
 
 
 def test_a_log_has_a_line_now_and_then(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    request_of_a_run: FuzzRequest, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with going.FuzzProgress(asked(tmp_path)) as progress:
+    with FuzzProgress(request_of_a_run) as progress:
         progress.report_progress(a_run())
         assert capsys.readouterr().err == ""
         progress.last_logged -= progress_display.LOG_INTERVAL + 1
         progress.report_progress(a_run())
-    assert capsys.readouterr().err == f"unfix: {terminal.format_summary(a_run())}\n"
+    assert capsys.readouterr().err == f"unfix: {SUMMARY}\n"
 
 
 def test_a_terminal_has_a_table(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    request_of_a_run: FuzzRequest,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     console = Console(stderr=True, force_terminal=True, width=120, highlight=False)
     monkeypatch.setattr(progress_display, "Console", lambda **_: console)
-    with going.FuzzProgress(asked(tmp_path)) as progress:
+    with FuzzProgress(request_of_a_run) as progress:
         progress.report_progress(a_run())
         progress.report_failure(a_run().failures[0])
-    told = capsys.readouterr().err
-    assert "nearest to an edge" in told
-    assert "fullness 0.75" in told
-    assert "unfix: failed: suites/k/test_k.py::test_x on SGLang 1.0" in told
+    shown = capsys.readouterr().err
+    assert "nearest to an edge" in shown
+    assert "fullness 0.75" in shown
+    assert "unfix: failed: suites/k/test_k.py::test_x on SGLang 1.0" in shown
 
 
 def test_a_name_says_what_failed_and_is_one_for_each_failure() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -62,6 +63,11 @@ def night(
     store.prove.save(run)
 
 
+def nights(store: Store, count: int, *outcomes: SideOutcome, **settings: Any) -> None:
+    for number in range(1, count + 1):
+        night(store, f"night{number}", *outcomes, **settings)
+
+
 def tonight(
     store: Store, seconds: float = 30.0, way: RepeatMode = RepeatMode.WHOLE
 ) -> tuple[CellResult, plan.ReleasePlan, bool]:
@@ -76,8 +82,7 @@ def tonight(
 
 
 def test_nights_of_the_same_code_stand_for_repetitions(store: Store) -> None:
-    for name in ("night1", "night2", "night3"):
-        night(store, name)
+    nights(store, 3)
     found, left, judged = tonight(store)
     assert judged
     assert not left.waiting_tasks
@@ -121,8 +126,7 @@ def test_one_night_that_differs_makes_it_flaky(
 def test_other_code_and_runs_that_did_not_finish_say_nothing(
     store: Store, other: dict[str, str]
 ) -> None:
-    for name in ("night1", "night2", "night3"):
-        night(store, name, FAILED, PASSED, **other)  # type: ignore[arg-type]
+    nights(store, 3, FAILED, PASSED, **other)
     found, left, judged = tonight(store)
     assert not judged
     assert len(left.waiting_tasks) == 1
@@ -130,8 +134,7 @@ def test_other_code_and_runs_that_did_not_finish_say_nothing(
 
 
 def test_what_takes_no_time_is_run_again(store: Store) -> None:
-    for name in ("night1", "night2", "night3"):
-        night(store, name)
+    nights(store, 3)
     assert not tonight(store, seconds=verdicts.LONG_SIDE_SECONDS / 2)[2]
     assert not tonight(store, way=RepeatMode.EXAMPLE)[2]
 
@@ -160,8 +163,7 @@ def test_a_lost_process_is_no_outcome_of_the_guard(store: Store) -> None:
 
 
 def test_of_a_search_the_shorter_look_counts_for_nothing(store: Store) -> None:
-    for name in ("night1", "night2", "night3"):
-        night(store, name)
+    nights(store, 3)
     found, _, judged = tonight(store, way=RepeatMode.SEARCH)
     assert not judged
     assert len(found.sides["fixed"].again) == 0

@@ -1,4 +1,4 @@
-"""How long a run is said to take, from runs that were stored."""
+"""The estimated time of a run, by stored runs."""
 
 from __future__ import annotations
 
@@ -14,38 +14,29 @@ from harness.store.prove.values import CellResult, ProveRun, ReleaseFacts, SideO
 from harness.workers.release_target import ReleaseTarget
 
 TOGGLE = next(iter(toggle_catalogue.load_catalogue()))
-SETTINGS: dict[str, Any] = {
-    "device": "cpu",
-    "profile": "smoke",
-    "words": [],
-    "k": None,
-    "shard": "1/1",
-    "jobs": 2,
-}
-
-
-def asked(*releases: str, jobs: int = 2) -> ProveRequest:
-    tree: Any = None
-    targets = [ReleaseTarget(name, Path("python"), tree) for name in releases]
-    return ProveRequest("prove", targets, [TOGGLE], has_named_toggles=False, jobs=jobs)
+SETTINGS = {"device": "cpu", "profile": "smoke", "words": [], "k": None, "shard": "1/1", "jobs": 2}
 
 
 def earlier(*releases: str, seconds: float, **settings: object) -> ProveRun:
     """A run whose imports took 20 s each, and whose four tests on each release 10 s each."""
-    cells = []
-    for name in releases:
-        for guard in ("one", "two"):
-            cell = CellResult(guard, TOGGLE.id, name, "cpu", "fixed")
-            for side in ("fixed", "buggy"):
-                cell.sides[side] = SideResult(side, SideOutcome.PASSED, seconds=10)
-            cells.append(cell)
+    sides = {side: SideResult(side, SideOutcome.PASSED, seconds=10) for side in ("fixed", "buggy")}
+    cells = [
+        CellResult(guard, TOGGLE.id, name, "cpu", "fixed", sides=sides)
+        for name in releases
+        for guard in ("one", "two")
+    ]
     met = [ReleaseFacts(name, "cpu", seconds_to_start=20) for name in releases]
     return ProveRun(
         "run", "prove", "", "finished", seconds, [], {**SETTINGS, **settings}, met, [], cells
     )
 
 
-NEW = ProveRun("new", "prove", "", settings=SETTINGS)
+def estimate(run: ProveRun, *releases: str, jobs: int = 2) -> float | None:
+    tree: Any = None
+    targets = [ReleaseTarget(name, Path("python"), tree) for name in releases]
+    request = ProveRequest("prove", targets, [TOGGLE], has_named_toggles=False, jobs=jobs)
+    new_run = ProveRun("new", "prove", "", settings=SETTINGS)
+    return time_estimate.estimate_run_seconds(request, new_run, [run])
 
 
 @pytest.mark.parametrize(
@@ -55,22 +46,15 @@ NEW = ProveRun("new", "prove", "", settings=SETTINGS)
 def test_imports_run_one_ahead_and_tests_side_by_side(
     releases: list[str], jobs: int, expected: float | None
 ) -> None:
-    runs = [earlier("0.5.9", "0.5.18", seconds=60)]
-    assert time_estimate.estimate_run_seconds(asked(*releases, jobs=jobs), NEW, runs) == expected
+    assert estimate(earlier("0.5.9", "0.5.18", seconds=60), *releases, jobs=jobs) == expected
 
 
 def test_a_slow_machine_is_known_by_its_last_run() -> None:
-    assert (
-        time_estimate.estimate_run_seconds(asked("0.5.9"), NEW, [earlier("0.5.9", seconds=60)])
-        == 60
-    )
+    assert estimate(earlier("0.5.9", seconds=60), "0.5.9") == 60
 
 
-def test_runs_of_another_kind_tell_nothing() -> None:
-    for other in ({"profile": "nightly"}, {"device": "cuda"}, {"words": ["my_suites"]}):
-        assert (
-            time_estimate.estimate_run_seconds(
-                asked("0.5.9"), NEW, [earlier("0.5.9", seconds=9, **other)]
-            )
-            is None
-        )
+@pytest.mark.parametrize(
+    "other", [{"profile": "nightly"}, {"device": "cuda"}, {"words": ["my_suites"]}]
+)
+def test_runs_of_another_kind_give_no_estimate(other: dict[str, object]) -> None:
+    assert estimate(earlier("0.5.9", seconds=9, **other), "0.5.9") is None

@@ -104,17 +104,6 @@ def test_one_that_is_renewed_answers_first(session: Echo) -> None:
     assert session.told[0].keeper != session.hear().keeper
 
 
-def test_one_that_is_killed_at_work_is_told_of(session: Echo) -> None:
-    session.dispatch_request(Wanted(0))
-    first = session.living()
-    os.kill(first, signal.SIGSTOP)
-    session.dispatch_request(Wanted(1))
-    os.kill(first, signal.SIGKILL)
-    answer = session.hear()
-    assert answer.number == 1
-    assert "SIGKILL" in answer.headline
-
-
 def test_one_that_fails_says_why_and_ends(session: Echo) -> None:
     session.dispatch_request(Wanted(-1))
     answer = session.hear()

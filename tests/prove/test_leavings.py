@@ -59,12 +59,6 @@ def test_examples_that_fail_do_not_pile_up() -> None:
     assert guard.hypothesis.inner_test is before  # type: ignore[attr-defined]
 
 
-def test_a_test_that_draws_nothing_is_let_be() -> None:
-    item: Any = SimpleNamespace(obj=lambda: None)
-    with drop_references.drop_example_references(item):
-        pass
-
-
 def test_what_a_failed_test_held_is_let_go() -> None:
     listener = run_item.PhaseRecorder()
 

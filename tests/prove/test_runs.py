@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
-from proving import Prove
+from proving import Prove, by_guard
 
 from harness.runs.prove import verdicts
 
@@ -22,16 +21,6 @@ def test_all_not_applicable_is_red(prove: Prove) -> None:
         "@guards('toy-plain')\ndef test_away():\n    skip_not_applicable('no such backend')\n"
     )
     assert prove.run().returncode == 1
-
-
-def test_a_file_that_cannot_be_collected_is_red_and_the_others_go_on(prove: Prove) -> None:
-    prove.write("@guards('toy-plain')\ndef test_it():\n    assert not buggy()\n")
-    prove.write("import no_such_module\n", "test_torn.py")
-    done = prove.run("--json")
-    run = json.loads(done.stdout)
-    assert done.returncode == 1
-    assert [cell["verdict"] for cell in run["cells"]] == ["proven"]
-    assert any("test_torn.py" in problem for problem in run["problems"])
 
 
 def test_a_release_that_does_not_start_is_red(prove: Prove) -> None:
@@ -69,25 +58,36 @@ def test_shards_are_all_of_it_and_none_twice(prove: Prove) -> None:
     prove.write("".join(map(text.format, names)))
     parts = [set(prove.cells("--shard", f"{part}/3")) for part in (1, 2, 3)]
     assert sorted(name for part in parts for name in part) == names
-    merged = prove.again("report", *[run["id"] for run in _runs(prove)], "--json")
+    last = prove.again("report")
+    assert last.returncode == 1
+    assert "shard 1/3" in last.stdout, "a report of one shard is not green"
+    ids = [run["id"] for run in json.loads(prove.again("report", "--list", "--json").stdout)]
+    merged = prove.again("report", *ids, "--json")
     assert merged.returncode == 0
     assert json.loads(merged.stdout)["counts"] == {"proven": 7}
 
 
-def _runs(prove: Prove) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads(prove.again("report", "--list", "--json").stdout)
-    return found
-
-
-def test_failed_runs_again_what_was_not_proven(prove: Prove) -> None:
+def test_failed_runs_again_what_was_not_proven_or_not_collected(prove: Prove) -> None:
     guard = "@guards('toy-plain')\ndef test_{}():\n    {}\n"
+    torn = guard.format("torn", "buggy()")
     prove.write(guard.format("good", "assert not buggy()") + guard.format("bad", "buggy()"))
-    assert prove.run().returncode == 1
-    prove.write(guard.format("good", "1 / 0") + guard.format("bad", "assert not buggy()"))
-    done = prove.call([*prove.command("--json")[:3], "prove", "--failed", "--json"])
+    prove.write("import no_such_module\n" + torn, "test_torn.py")
+    done = prove.run("--json")
     run = json.loads(done.stdout)
-    assert [cell["guard"].partition("::")[2] for cell in run["cells"]] == ["test_bad"]
-    assert done.returncode == 0
+    assert done.returncode == 1
+    assert {name: cell["verdict"] for name, cell in by_guard(run).items()} == {
+        "good": "proven",
+        "bad": "toothless",
+    }
+    assert any("test_torn.py" in problem for problem in run["problems"])
+    prove.write(guard.format("good", "1 / 0") + guard.format("bad", "assert not buggy()"))
+    prove.write(torn, "test_torn.py")
+    done = prove.again("prove", "--failed", "--json")
+    assert done.returncode == 1
+    assert {name: cell["verdict"] for name, cell in by_guard(json.loads(done.stdout)).items()} == {
+        "bad": "proven",
+        "torn": "toothless",
+    }
 
 
 def test_an_example_is_run_ahead_of_the_other_side_s_first_look(prove: Prove) -> None:

@@ -15,6 +15,7 @@ import pytest
 from proving import Prove
 
 from harness.core.errors import NotReadyError, UnfixError
+from harness.store import writer_process
 from harness.store.database import Store
 from harness.store.prove.joined_runs import join_runs
 from harness.store.prove.values import (
@@ -110,14 +111,6 @@ def test_a_truncated_file_is_refused_or_empty(file: Path, length: int) -> None:
     assert file.stat().st_size == length, "what is left of it stays for whoever can mend it"
 
 
-def test_another_file_is_not_taken_for_a_store(file: Path) -> None:
-    file.parent.mkdir()
-    file.write_text("no store at all\n" * 100)
-    with pytest.raises(NotReadyError):
-        Store(file)
-    assert file.read_text().startswith("no store")
-
-
 def test_a_locked_store_is_waited_for_and_then_said(file: Path) -> None:
     store = Store(file, lock_timeout=0.1)
     with contextlib.closing(sqlite3.connect(file, isolation_level=None)) as other:
@@ -189,6 +182,26 @@ def test_a_run_whose_process_is_gone_counts_as_stopped(file: Path) -> None:
     assert store.prove.find_latest().status == "running"
 
 
+def test_this_process_lives_and_one_of_its_number_that_began_otherwise_does_not() -> None:
+    assert writer_process.is_process_alive(writer_process.identify_this_process())
+    boot, _, _, machine = writer_process.identify_this_process().split()
+    assert not writer_process.is_process_alive(f"{boot} {os.getpid()} 1 {machine}")
+
+
+def test_nothing_outlives_a_boot_of_its_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = writer_process.identify_this_process()
+    monkeypatch.setattr(writer_process, "_read_boot_id", lambda: "another-boot")
+    assert not writer_process.is_process_alive(before)
+
+
+def test_of_another_machine_nobody_knows(monkeypatch: pytest.MonkeyPatch) -> None:
+    there = writer_process.identify_this_process().rpartition(" ")[0] + " elsewhere"
+    monkeypatch.setattr(writer_process, "_read_boot_id", lambda: "another-boot")
+    assert writer_process.is_process_alive(there)
+    # As stores had it before machines were named.
+    assert writer_process.is_process_alive(there.rpartition(" ")[0])
+
+
 def test_stores_merge_and_what_is_further_along_stays(tmp_path: Path) -> None:
     here, there = Store(tmp_path / "a"), Store(tmp_path / "b")
     for store, mine in ((here, None), (there, CellVerdict.PROVEN)):
@@ -243,4 +256,5 @@ def test_a_store_that_cannot_be_used_ends_a_run_at_once(prove: Prove) -> None:
     done = prove.run()
     assert done.returncode == 3
     assert "runs.sqlite cannot be used" in done.stderr
+    assert (prove.root / ".unfix" / "runs.sqlite").read_text().startswith("no store")
     assert "Traceback" not in done.stderr

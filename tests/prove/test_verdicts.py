@@ -22,9 +22,23 @@ def test_proven(rows, topk):
     assert forms.plain(rows, topk) == rows * topk * 2
 
 @plain
-@pytest.mark.parametrize("rows", [1, 3])
-def test_parametrised(rows):
-    assert forms.plain(rows, 2) == rows * 4
+@pytest.mark.parametrize("n", [1, -1, "-", "--", "a[b", "toy-plain"])
+def test_alike(n):
+    assert not buggy() or n == -1
+
+@plain
+class TestIt:
+    @given(rows=st.integers(0, 9))
+    def test_given_in_a_class(self, rows):
+        assert forms.plain(rows, 3) == rows * 6
+
+    def test_fails_by_pytest(self):
+        if buggy():
+            pytest.fail("so it is")
+
+    def test_raises_when_fixed(self):
+        with pytest.raises(ZeroDivisionError):
+            1 / (forms.plain(1, 2) - 4)
 
 @plain
 def test_segfault_when_buggy():
@@ -55,9 +69,10 @@ def test_reached_on_one_side():
         other(1, 2)
 
 @plain
-def test_wrong_as_fixed():
+@given(rows=st.integers(0, 9))
+def test_wrong_as_fixed(rows):
     forms.plain(1, 2)
-    assert False, "wrong from the start"
+    assert rows < 5
 
 @plain
 def test_n_a():
@@ -94,6 +109,10 @@ def untidy():
 @plain
 def test_before_an_untidy_fixture(untidy):
     assert not buggy()
+
+@plain
+def test_n_a_before_an_untidy_fixture(untidy):
+    skip_not_applicable("nothing")
 
 @plain
 def test_stumbles_when_buggy():
@@ -139,6 +158,21 @@ def test_segfault():
 def test_kills_itself():
     forms.plain(1, 2)
     os.kill(os.getpid(), signal.SIGKILL)
+
+@plain
+def test_ends_by_a_signal_without_a_name():
+    buggy()
+    os.kill(os.getpid(), 40)
+
+@plain
+def test_returns_in_a_child():
+    child = os.fork()
+    if not child:
+        return
+    os.waitpid(child, 0)
+    time.sleep(0.2)
+    buggy()
+    os._exit(0)
 
 @plain
 def test_hangs():
@@ -253,8 +287,15 @@ variants:
 
 EXPECTED = {
     "proven": "proven",
-    "parametrised[1]": "proven",
-    "parametrised[3]": "proven",
+    "alike[1]": "proven",
+    "alike[-1]": "toothless",
+    "alike[-]": "proven",
+    "alike[--]": "proven",
+    "alike[a[b]": "proven",
+    "alike[toy-plain]": "proven",
+    "given_in_a_class": "proven",
+    "fails_by_pytest": "proven",
+    "raises_when_fixed": "proven",
     "segfault_when_buggy": "proven",
     "abort_when_buggy": "proven",
     "closes_every_pipe": "proven",
@@ -271,6 +312,8 @@ EXPECTED = {
     "skips_when_buggy": "broken",
     "in_a_torn_fixture": "broken",
     "before_an_untidy_fixture": "broken",
+    "n_a_before_an_untidy_fixture": "broken",
+    "returns_in_a_child": "broken",
     "stumbles_when_buggy": "broken",
     "imports_nothing_when_buggy": "broken",
     "exits": "broken",
@@ -284,6 +327,7 @@ EXPECTED = {
     "does_not_hold_still": "flaky",
     "segfault": "segfault",
     "kills_itself": "killed",
+    "ends_by_a_signal_without_a_name": "killed",
     "hangs": "hang",
     "hangs_when_buggy": "hang",
     "hangs_and_will_not_be_told": "hang",
@@ -357,6 +401,7 @@ def test_a_proof_shows_its_counterexample_its_reach_and_how_to_run_it_again(cell
     [
         ("segfault_when_buggy", "buggy", "segmentation fault (SIGSEGV)"),
         ("abort_when_buggy", "buggy", "aborted (SIGABRT)"),
+        ("ends_by_a_signal_without_a_name", "fixed", "signal 40"),
         ("hangs", "fixed", "it did not end within 6 s"),
         ("takes_all_memory", "fixed", "more than 0.5 GiB"),
         ("ends_its_process", "fixed", "exit code 0"),
@@ -370,6 +415,10 @@ def test_a_proof_shows_its_counterexample_its_reach_and_how_to_run_it_again(cell
 )
 def test_it_says_why(cells: Cells, guard: str, side: str, words: str) -> None:
     assert words in cells[guard]["sides"][side]["headline"]
+
+
+def test_the_failure_of_the_fixed_side_stands_first(cells: Cells) -> None:
+    assert cells["wrong_as_fixed"]["why"].startswith("fixed: assert 5 < 5")
 
 
 def test_a_hang_and_a_crash_say_where(cells: Cells) -> None:
