@@ -1,4 +1,4 @@
-"""One failing example again: the command that is printed, and what `--replay` does with it."""
+"""Running one failing example again: the command that is printed, and `--replay`."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""What the outcomes of a guard's two sides mean; `prove` and `pytest --teeth` judge by this.
+"""The verdict that the outcomes of a guard's two sides mean, for `prove` and `pytest --teeth`.
 
 A guard is proven if it passes with the fix applied and fails with the fix reverted, and the toggled
 code ran both times. Example: fixed `passed` with reach 40, buggy `failed` with reach 2 is proven;
 fixed `passed` and buggy `passed` is toothless; a reach of 0 on either side is unreached, whatever
-the test said.
+the outcome.
 """
 
 from __future__ import annotations

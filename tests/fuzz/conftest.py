@@ -1,4 +1,4 @@
-"""A place to fuzz in, for one test or for a file of them."""
+"""`unfix fuzz` in a folder of its own, for one test or for all tests of a file."""
 
 from __future__ import annotations
 

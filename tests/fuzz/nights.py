@@ -34,7 +34,7 @@ def pytest_configure(config):
 
 
 class Nights(Caller):
-    """A place to fuzz in."""
+    """`unfix fuzz` over suites in a folder of its own."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
@@ -58,7 +58,7 @@ class Nights(Caller):
         return self.begin(self.words(*words))
 
     def night(self, *words: str, seconds: float = 6, code: int = 1) -> dict[str, Any]:
-        """What a run came to."""
+        """The result of a run as JSON."""
         done = self.run("--json", "--for", f"{seconds}s", "-j", "2", *words)
         assert done.returncode == code, done.stderr + done.stdout
         found: dict[str, Any] = json.loads(done.stdout)
@@ -79,7 +79,7 @@ def make_record(found: FoundFailure, test: str) -> FailureRecord:
 
 
 def failures(night: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
-    """What failed, by the test's own name."""
+    """The failures by the name of their test."""
     found: dict[str, list[dict[str, Any]]] = {}
     for kept in night["failures"]:
         found.setdefault(kept["repro"]["test"].partition("::test_")[2], []).append(kept["repro"])

@@ -1,4 +1,4 @@
-"""Who is next, and for how long."""
+"""The test that runs next, and for how long."""
 
 from __future__ import annotations
 

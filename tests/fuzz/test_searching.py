@@ -64,7 +64,7 @@ def test_it_climbs_towards_a_target_that_chance_does_not_reach() -> None:
     assert 777_777 not in drawn(nothing, st.integers(0, 10**7), most=600)
 
 
-def test_of_what_passes_the_database_keeps_the_furthest_towards_each_target() -> None:
+def test_the_database_keeps_the_best_passing_example_of_each_target() -> None:
     def distances(value: tuple[int, int]) -> dict[str, int]:
         return {"low": -abs(value[0] - 333_333), "high": -abs(value[1] - 777_777)}
 
@@ -96,7 +96,7 @@ def test_it_runs_one_example_though_all_the_time_has_passed() -> None:
     assert len(drawn(nothing, st.integers(0, 10**6), seconds=-5)) == 1
 
 
-def test_of_what_is_said_twice_the_larger_counts() -> None:
+def test_of_two_values_of_a_target_the_larger_counts() -> None:
     search_targets.begin_example()
     search_targets.maximize_target("fullness", 0.5)
     search_targets.maximize_target("fullness", 0.25)

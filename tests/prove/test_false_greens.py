@@ -65,7 +65,7 @@ def test_guards_that_cannot_run_are_problems_and_the_others_are_judged(
     assert cells["test_two", "toy-default"] == "toothless"
 
 
-def test_a_longer_look_that_finds_something_else_proves_nothing(prove: Prove) -> None:
+def test_a_longer_search_that_finds_another_failure_proves_nothing(prove: Prove) -> None:
     prove.write(
         "@guards('toy-plain')\n@given(n=st.integers(0, 380))\ndef test_it(n):\n"
         "    forms.plain(1, 2)\n    assert n != 307\n"
@@ -79,14 +79,14 @@ def test_a_longer_look_that_finds_something_else_proves_nothing(prove: Prove) ->
     assert "once more with the fix in: failed: assert 307 != 307" in cell["why"]
 
 
-def test_words_of_ours_in_a_selection_take_no_half_cells(prove: Prove) -> None:
+def test_the_word_buggy_in_a_selection_selects_both_sides(prove: Prove) -> None:
     prove.write(GOOD + GOOD.replace("test_good", "test_buggy_rows"))
     code, found = run(prove, "-k", "buggy")
     assert code == 0
     assert set(verdicts(found).values()) == {"proven"}
 
 
-def test_what_a_daemon_holds_counts_and_idle_forks_do_not(prove: Prove) -> None:
+def test_the_memory_of_a_daemon_counts_and_idle_forks_add_none(prove: Prove) -> None:
     prove.write(
         GOOD + "@guards('toy-plain')\ndef test_daemon():\n"
         "    words = 'import time; x = bytearray(b\"1\") * (300 << 20); time.sleep(30)'\n"
@@ -106,7 +106,7 @@ def test_what_a_daemon_holds_counts_and_idle_forks_do_not(prove: Prove) -> None:
     }
 
 
-def test_a_second_attempt_is_told(prove: Prove) -> None:
+def test_a_second_attempt_is_reported(prove: Prove) -> None:
     prove.write(
         "@guards('toy-plain')\ndef test_it():\n"
         "    once = os.path.join(os.environ['UNFIX_HOME'], 'once')\n"
@@ -122,8 +122,8 @@ def test_a_second_attempt_is_told(prove: Prove) -> None:
     assert reach == {"fixed": 1, "buggy": 1}, "the first attempt's is not counted"
 
 
-def test_what_a_killed_run_left_lying_is_nobody_s_result(prove: Prove) -> None:
-    """Resumed, a guard that says nothing has nothing, whatever lies in the run's folder."""
+def test_files_of_a_killed_run_are_no_result(prove: Prove) -> None:
+    """A guard that reports nothing has no reach when resumed, whatever the run's folder holds."""
     slow = "@guards('toy-plain')\ndef test_it():\n    buggy()\n    time.sleep(5)\n"
     prove.write(slow)
     running = prove.start()
@@ -169,7 +169,7 @@ def test_a_stopped_run_is_not_green_although_all_it_has_is_proven(prove: Prove) 
     "words",
     [("--limit", "nan"), ("--memory", "0"), ("--memory", "-1"), ("-j", "0"), ("--shard", "3/2")],
 )
-def test_limits_that_are_none_are_refused(prove: Prove, words: tuple[str, ...]) -> None:
+def test_limits_that_are_not_positive_are_refused(prove: Prove, words: tuple[str, ...]) -> None:
     prove.write(GOOD)
     assert prove.run(*words).returncode == 2
 
@@ -188,7 +188,7 @@ def test_temporary_folders_end_with_the_run(prove: Prove) -> None:
     assert not list((prove.root / ".unfix" / "runs").iterdir())
 
 
-def test_the_line_that_replays_a_guard_of_somebody_s_own_folder_works(prove: Prove) -> None:
+def test_the_replay_command_of_a_guard_in_the_user_s_folder_works(prove: Prove) -> None:
     prove.write(
         "@guards('toy-plain')\n@given(rows=st.integers(0, 9))\n"
         "def test_it(rows):\n    assert forms.plain(rows, 3) == rows * 6\n"
@@ -208,7 +208,7 @@ def test_the_line_that_replays_a_guard_of_somebody_s_own_folder_works(prove: Pro
     assert "1 passed" in done.stdout
 
 
-def test_a_call_that_met_no_guard_is_not_the_run_to_go_back_to(prove: Prove) -> None:
+def test_failed_ignores_runs_without_a_guard(prove: Prove) -> None:
     prove.write(GOOD + "@guards('toy-plain')\ndef test_bad():\n    buggy()\n")
     assert prove.run().returncode == 1
     code, found = run(prove, "-k", "nowhere")

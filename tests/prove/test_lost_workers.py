@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import sys
 from types import SimpleNamespace
+from unittest import mock
 
 import pytest
 from proving import Prove
@@ -42,50 +43,42 @@ with open(os.path.join(os.environ["UNFIX_HOME"], "workers"), "a") as file:
     file.write(f"{os.getpid()}\\n")
 """
 GUARDS = """
-device = guards("toy-device")
+pytestmark = guards("toy-device")
 
-@device
 def test_first():
     assert not buggy()
 
-@device
 def test_loses_the_device_when_buggy():
     if buggy():
         raise sys.modules["harness.kernels.check.violations"].CudaError("an illegal memory access")
 
-@device
 def test_loses_the_device():
     forms.plain(1, 2)
     raise sys.modules["harness.kernels.check.violations"].CudaError("an illegal memory access")
 
-@device
 def test_segfault():
     forms.plain(1, 2)
     os.kill(os.getpid(), signal.SIGSEGV)
 
-@device
 def test_segfault_when_buggy():
     if buggy():
         os.kill(os.getpid(), signal.SIGSEGV)
 
-@device
 def test_hangs():
     forms.plain(1, 2)
     here_it_hangs()
 
-@device
 def test_ends_its_process():
     forms.plain(1, 2)
     os._exit(0)
 
-@device
 def test_unreached():
     pass
 
-@device
 def test_last():
     assert not buggy()
-
+"""
+OF_THE_OTHER_DEVICE = """
 @guards("toy-plain")
 def test_of_the_other_device():
     assert not buggy()
@@ -141,19 +134,16 @@ sys.half_of_the_memory, sys.lacks = half_of_the_memory, lacks
 """
 CROWD = """
 import sys
-device = guards("toy-device")
+pytestmark = guards("toy-device")
 
-@device
 def test_one():
     with sys.half_of_the_memory():
         assert not buggy()
 
-@device
 def test_two():
     with sys.half_of_the_memory():
         assert not buggy()
 
-@device
 def test_takes_more_than_there_is():
     sys.lacks()
     forms.plain(1, 2)
@@ -161,7 +151,7 @@ def test_takes_more_than_there_is():
 """
 
 
-def test_what_others_left_no_memory_of_a_gpu_is_run_alone(prove: Prove) -> None:
+def test_a_test_that_finds_the_gpu_full_runs_again_alone(prove: Prove) -> None:
     prove.write(CROWD)
     prove.write(CONFTEST + CROWDED, "conftest.py", head="")
     (prove.toggles / "toy-device.yaml").write_text(TOGGLE)
@@ -172,6 +162,7 @@ def test_what_others_left_no_memory_of_a_gpu_is_run_alone(prove: Prove) -> None:
 
 def test_a_test_that_costs_its_worker_costs_no_other_test(prove: Prove) -> None:
     prove.write(GUARDS)
+    prove.write(OF_THE_OTHER_DEVICE, "test_other.py")
     prove.write(CONFTEST, "conftest.py", head="")
     (prove.toggles / "toy-device.yaml").write_text(TOGGLE)
     done = prove.run("--json", "--device", "auto", "--limit", "4")
@@ -192,34 +183,15 @@ def test_a_test_that_costs_its_worker_costs_no_other_test(prove: Prove) -> None:
     assert [each["outcome"] for each in again] == ["cuda-error"] * (verdicts.REQUIRED_FAILURES - 1)
 
 
-@pytest.mark.parametrize(
-    ("error", "says"),
-    [
-        (None, ""),
-        (RuntimeError("CUDA error: an illegal memory access\nhints"), "an illegal memory access"),
-    ],
-)
-def test_what_a_launch_left_pending_is_told(
-    monkeypatch: pytest.MonkeyPatch, error: Exception | None, says: str
-) -> None:
-    monkeypatch.setitem(sys.modules, "torch", with_device(error))
-    assert guard_worker._read_pending_device_error().endswith(says)
-    assert bool(guard_worker._read_pending_device_error()) == bool(error)
+def test_a_pending_device_error_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    def read(error: Exception | None) -> str:
+        synchronize = mock.Mock(side_effect=error)
+        cuda = SimpleNamespace(is_initialized=lambda: True, synchronize=synchronize)
+        monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
+        return guard_worker._read_pending_device_error()
 
-
-def test_what_is_no_error_of_the_device_is_not_taken_for_one(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setitem(sys.modules, "torch", with_device(AttributeError("no such thing")))
-    with pytest.raises(AttributeError):
-        guard_worker._read_pending_device_error()
-
-
-def with_device(error: Exception | None) -> SimpleNamespace:
-    def synchronize() -> None:
-        if error is not None:
-            raise error
-
-    return SimpleNamespace(
-        cuda=SimpleNamespace(is_initialized=lambda: True, synchronize=synchronize)
-    )
+    assert read(None) == ""
+    error = RuntimeError("CUDA error: an illegal memory access\nhints")
+    assert read(error).endswith("an illegal memory access")
+    with pytest.raises(AttributeError):  # no error of the device
+        read(AttributeError("no such thing"))

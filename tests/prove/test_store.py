@@ -6,14 +6,15 @@ import contextlib
 import json
 import os
 import sqlite3
-import subprocess
 import tempfile
+from functools import partial
 from pathlib import Path
 
 import msgspec
 import pytest
 from proving import Prove
 
+from harness.core.child_process import call_in_fork, fork
 from harness.core.errors import NotReadyError, UnfixError
 from harness.store import writer_process
 from harness.store.database import Store
@@ -128,54 +129,40 @@ def test_a_store_that_may_only_be_read_is_said() -> None:
         Store(file).close()
         file.chmod(0o444)
         file.parent.chmod(0o555)
-        pid = os.fork()
-        if not pid:  # as somebody who is not root
-            code = 1
-            try:
-                if os.getuid() == 0:
-                    os.setgid(65534)
-                    os.setuid(65534)
-                store = Store(file)
-                assert store.prove.list_runs() == []
+
+        def write_as_another_user() -> str:
+            if os.getuid() == 0:
+                os.setgid(65534)
+                os.setuid(65534)
+            store = Store(file)
+            assert store.prove.list_runs() == []
+            with pytest.raises(NotReadyError) as error:
                 store.prove.begin(run())
-            except NotReadyError as error:
-                code = 0 if "readonly" in str(error) else 2
-            finally:
-                os._exit(code)
-        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+            return str(error.value)
+
+        assert "readonly" in call_in_fork(write_as_another_user)
         file.parent.chmod(0o755)
 
 
 def test_several_write_at_once(file: Path) -> None:
     """Eight processes, each a run of forty cells."""
-    pids = []
-    for number in range(8):
-        pid = os.fork()
-        if not pid:
-            code = 1
-            try:
-                store = Store(file)
-                mine = run(f"run-{number}")
-                fill(store, mine)
-                for index in range(40):
-                    each = cell(f"t.py::test_{index}", CellVerdict.PROVEN)
-                    store.prove.save_planned_cells(mine.id, [each])
-                    store.prove.save_verdict(mine.id, each)
-                code = 0
-            finally:
-                os._exit(code)
-        pids.append(pid)
-    assert [os.waitpid(pid, 0)[1] for pid in pids] == [0] * 8
+
+    def write_cells(name: str) -> None:
+        store = Store(file)
+        fill(store, run(name))
+        for index in range(40):
+            each = cell(f"t.py::test_{index}", CellVerdict.PROVEN)
+            store.prove.save_planned_cells(name, [each])
+            store.prove.save_verdict(name, each)
+
+    writers = [fork(partial(write_cells, f"run-{number}")) for number in range(8)]
+    assert [writer.reap() for writer in writers] == [0] * 8
     store = Store(file)
     assert [len(store.prove.get(f"run-{number}").cells) for number in range(8)] == [40] * 8
 
 
 def test_a_run_whose_process_is_gone_counts_as_stopped(file: Path) -> None:
-    pid = os.fork()
-    if not pid:
-        Store(file).prove.begin(run())
-        os._exit(0)
-    os.waitpid(pid, 0)
+    call_in_fork(lambda: Store(file).prove.begin(run()))
     store = Store(file)
     assert store.prove.find_latest().status == "stopped"
     store.prove.begin(run("20260101-000001-bbbb", "2026-01-01T00:00:01"))
@@ -235,13 +222,7 @@ def test_a_newer_format_is_left_alone(file: Path) -> None:
 
 def test_two_runs_at_once_are_two_whole_runs(prove: Prove) -> None:
     prove.write("".join(PROVEN.format(f"guard_{number}") for number in range(4)))
-    command = prove.command("--json")
-    running = [
-        subprocess.Popen(
-            command, cwd=prove.root, env=prove.environment, stdout=subprocess.PIPE, text=True
-        )
-        for _ in range(2)
-    ]
+    running = [prove.start("--json") for _ in range(2)]
     said = [process.communicate(timeout=60)[0] for process in running]
     assert [process.returncode for process in running] == [0, 0]
     runs = [json.loads(text) for text in said]

@@ -31,13 +31,13 @@ def planned(*guarded: str) -> ReleaseFacts:
     return left.facts
 
 
-def test_what_a_file_says_of_itself_is_no_problem_and_what_it_does_not_say_is() -> None:
+def test_a_toggle_without_a_guard_is_a_problem_unless_its_file_says_so() -> None:
     on = planned("elsewhere")
     assert (on.unguarded, on.known_unguarded, on.problems) == ([ONE.id], [KNOWN.id], [])
 
 
 @pytest.mark.parametrize("guarded", [[KNOWN.id], [ONE.id, KNOWN.id]])
-def test_a_guard_for_what_its_file_says_has_none_is_a_problem(guarded: list[str]) -> None:
+def test_a_guard_for_a_toggle_whose_file_says_unguarded_is_a_problem(guarded: list[str]) -> None:
     assert planned(*guarded).problems == [
         f"{KNOWN.id} has a guard: take `unguarded` out of its file"
     ]

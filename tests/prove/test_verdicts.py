@@ -14,19 +14,16 @@ import pytest
 from proving import Prove
 
 GUARDS = """
-plain = guards("toy-plain")
+pytestmark = guards("toy-plain")
 
-@plain
 @given(rows=st.integers(0, 99), topk=st.integers(0, 99))
 def test_proven(rows, topk):
     assert forms.plain(rows, topk) == rows * topk * 2
 
-@plain
 @pytest.mark.parametrize("n", [1, -1, "-", "--", "a[b", "toy-plain"])
 def test_alike(n):
     assert not buggy() or n == -1
 
-@plain
 class TestIt:
     @given(rows=st.integers(0, 9))
     def test_given_in_a_class(self, rows):
@@ -40,55 +37,44 @@ class TestIt:
         with pytest.raises(ZeroDivisionError):
             1 / (forms.plain(1, 2) - 4)
 
-@plain
 def test_segfault_when_buggy():
     if buggy():
         os.kill(os.getpid(), signal.SIGSEGV)
 
-@plain
 def test_abort_when_buggy():
     if buggy():
         os.abort()
 
-@plain
 def test_toothless():
     forms.plain(1, 2)
 
-@plain
 def test_unreached():
     assert True
 
-@plain
 def test_unreached_and_failing():
     assert False
 
-@plain
 def test_reached_on_one_side():
     other = forms.plain if os.environ.get("never") else None
     if other:
         other(1, 2)
 
-@plain
 @given(rows=st.integers(0, 9))
 def test_wrong_as_fixed(rows):
     forms.plain(1, 2)
     assert rows < 5
 
-@plain
 def test_n_a():
     skip_not_applicable("no such backend")
 
-@plain
 def test_n_a_when_buggy():
     if buggy():
         skip_not_applicable("it has gone")
 
-@plain
 def test_skips():
     forms.plain(1, 2)
     pytest.skip("not today")
 
-@plain
 def test_skips_when_buggy():
     if buggy():
         pytest.skip("not today")
@@ -97,7 +83,6 @@ def test_skips_when_buggy():
 def torn():
     raise AssertionError("the fixture is torn")
 
-@plain
 def test_in_a_torn_fixture(torn):
     forms.plain(1, 2)
 
@@ -106,65 +91,52 @@ def untidy():
     yield
     raise RuntimeError("the fixture does not come down")
 
-@plain
 def test_before_an_untidy_fixture(untidy):
     assert not buggy()
 
-@plain
 def test_n_a_before_an_untidy_fixture(untidy):
     skip_not_applicable("nothing")
 
-@plain
 def test_stumbles_when_buggy():
     if buggy():
         raise RuntimeError("not an assertion")
 
-@plain
 def test_imports_nothing_when_buggy():
     if buggy():
         import no_such_module
 
-@plain
 def test_exits():
     forms.plain(1, 2)
     sys.exit(0)
 
-@plain
 def test_ends_its_process():
     forms.plain(1, 2)
     os._exit(0)
 
-@plain
 def test_ends_its_process_when_buggy():
     if buggy():
         os._exit(1)
 
-@plain
 def test_ends_the_session():
     forms.plain(1, 2)
     pytest.exit("enough")
 
-@plain
 def test_interrupts():
     forms.plain(1, 2)
     raise KeyboardInterrupt
 
-@plain
 def test_segfault():
     forms.plain(1, 2)
     os.kill(os.getpid(), signal.SIGSEGV)
 
-@plain
 def test_kills_itself():
     forms.plain(1, 2)
     os.kill(os.getpid(), signal.SIGKILL)
 
-@plain
 def test_ends_by_a_signal_without_a_name():
     buggy()
     os.kill(os.getpid(), 40)
 
-@plain
 def test_returns_in_a_child():
     child = os.fork()
     if not child:
@@ -174,23 +146,19 @@ def test_returns_in_a_child():
     buggy()
     os._exit(0)
 
-@plain
 def test_hangs():
     forms.plain(1, 2)
     here_it_hangs()
 
-@plain
 def test_hangs_when_buggy():
     if buggy():
         here_it_hangs()
 
-@plain
-def test_hangs_and_will_not_be_told():
+def test_hangs_and_blocks_signals():
     forms.plain(1, 2)
     signal.pthread_sigmask(signal.SIG_BLOCK, range(1, 65))
     here_it_hangs()
 
-@plain
 def test_takes_all_memory():
     forms.plain(1, 2)
     kept = []
@@ -198,36 +166,30 @@ def test_takes_all_memory():
         kept.append(bytearray(os.urandom(1) * (16 << 20)))
         time.sleep(0.02)
 
-@plain
 def test_a_child_takes_all_memory():
     forms.plain(1, 2)
     subprocess.run([sys.executable, "-c",
         "import time; x = bytearray(b'1') * (700 << 20); time.sleep(60)"])
 
-@plain
 def test_closes_every_pipe():
     os.closerange(0, 4096)
     assert not buggy()
 
-@plain
 def test_kills_its_parent():
     forms.plain(1, 2)
     os.kill(os.getppid(), signal.SIGKILL)
     time.sleep(60)
 
-@plain
 def test_kills_the_worker():
     forms.plain(1, 2)
     keeper = open(f"/proc/{os.getppid()}/stat").read().rpartition(")")[2].split()[1]
     os.kill(int(keeper), signal.SIGKILL)
     time.sleep(60)
 
-@plain
 def test_leaves_a_thread():
     threading.Thread(target=here_it_hangs).start()
     assert not buggy()
 
-@plain
 def test_leaves_children():
     away = f"setsid sh -c 'echo $$ >> {LEFT}; sleep 999'"
     words = f"echo $$ >> {LEFT}; ({away}) & sleep 999"
@@ -236,7 +198,6 @@ def test_leaves_children():
         time.sleep(0.01)
     assert not buggy()
 
-@plain
 def test_leaves_a_child_and_kills_its_parent():
     words = f"echo $$ >> {LEFT}.orphans; exec sleep 999"
     subprocess.Popen(["setsid", "sh", "-c", words])
@@ -245,7 +206,6 @@ def test_leaves_a_child_and_kills_its_parent():
     os.kill(os.getppid(), signal.SIGKILL)
     time.sleep(60)
 
-@plain
 def test_does_not_hold_still():
     forms.plain(1, 2)
     fails_once()
@@ -256,7 +216,8 @@ seen = []
 def fails_once(number):
     seen.append(number)
     assert len(seen) > 1
-
+"""
+OF_OTHER_TOGGLES = """
 @guards("toy-stale")
 def test_stale():
     assert not buggy()
@@ -330,7 +291,7 @@ EXPECTED = {
     "ends_by_a_signal_without_a_name": "killed",
     "hangs": "hang",
     "hangs_when_buggy": "hang",
-    "hangs_and_will_not_be_told": "hang",
+    "hangs_and_blocks_signals": "hang",
     "takes_all_memory": "out-of-memory",
     "a_child_takes_all_memory": "out-of-memory",
     "stale": "stale",
@@ -348,6 +309,7 @@ def left(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def done(make_prove: Callable[[], Prove], left: Path) -> tuple[int, dict[str, Any]]:
     prove = make_prove()
     prove.write(f"LEFT = {str(left)!r}\n{GUARDS}")
+    prove.write(OF_OTHER_TOGGLES, "test_other.py")
     (prove.toggles / "toy-stale.yaml").write_text(STALE)
     of_npu = TOGGLE.format(name="toy-npu", device="npu", fixed="doubled = topk * 2")
     (prove.toggles / "toy-npu.yaml").write_text(of_npu)
@@ -369,7 +331,7 @@ def test_each_guard_gets_the_verdict_it_earned(cells: Cells) -> None:
     assert {name: cell["verdict"] for name, cell in cells.items()} == EXPECTED
 
 
-def test_such_a_run_is_red_and_says_what_is_wrong(done: tuple[int, dict[str, Any]]) -> None:
+def test_the_run_is_red_and_lists_each_problem(done: tuple[int, dict[str, Any]]) -> None:
     code, run = done
     assert code == 1
     assert not run["green"]
@@ -413,7 +375,7 @@ def test_a_proof_shows_its_counterexample_its_reach_and_how_to_run_it_again(cell
         ("does_not_hold_still", "fixed", "Flaky"),
     ],
 )
-def test_it_says_why(cells: Cells, guard: str, side: str, words: str) -> None:
+def test_a_headline_says_why(cells: Cells, guard: str, side: str, words: str) -> None:
     assert words in cells[guard]["sides"][side]["headline"]
 
 
@@ -426,12 +388,12 @@ def test_a_hang_and_a_crash_say_where(cells: Cells) -> None:
     assert "test_segfault_when_buggy" in cells["segfault_when_buggy"]["sides"]["buggy"]["detail"]
 
 
-def test_what_died_had_been_reached(cells: Cells) -> None:
+def test_a_test_that_died_keeps_its_reach(cells: Cells) -> None:
     for guard in ("segfault", "kills_itself", "hangs", "takes_all_memory"):
         assert cells[guard]["sides"]["fixed"]["reach"] == 1
 
 
-def test_nothing_is_left_running(cells: Cells, left: Path) -> None:
+def test_no_process_survives_the_run(cells: Cells, left: Path) -> None:
     assert cells["leaves_children"]["sides"]["fixed"]["left"] >= 2
     orphans = left.with_name(f"{left.name}.orphans")
     pids = [int(pid) for file in (left, orphans) for pid in file.read_text().split()]

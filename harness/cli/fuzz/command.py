@@ -1,4 +1,4 @@
-"""`unfix fuzz`: the suites for as long as a budget lasts, and what is kept of what fails."""
+"""`unfix fuzz`: suites run for a budget of time, and their failures are stored."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="R",
-        help="managed versions that are here (a,b,…), 'all' of them, or 'current'",
+        help="managed versions (a,b,…), 'all' that are installed, or 'current'",
     )
     options.add_device(parser)
     options.add_directions(parser)
@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--limit", type=float, default=60.0, metavar="S", help="seconds for an example"
     )
     parser.add_argument("--memory", type=float, metavar="GIB", help="memory for a slice")
-    parser.add_argument("--replay", type=Path, metavar="FILE", help="run a kept failure again")
+    parser.add_argument("--replay", type=Path, metavar="FILE", help="run a stored failure again")
     parser.add_argument(
         "--keep", type=Path, metavar="FILE", help="make a failure a regression of its suite"
     )

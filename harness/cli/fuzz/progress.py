@@ -1,4 +1,4 @@
-"""How a fuzzing run goes, on stderr."""
+"""The progress of a fuzzing run on stderr."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from reports.fuzz import terminal
 
 
 class FuzzProgress(ProgressDisplay, FuzzListener):
-    """A table where somebody looks on, lines in a log."""
+    """A table on a terminal, lines in a log."""
 
     def __init__(self, request: FuzzRequest, save_run: Callable[[], None] = lambda: None) -> None:
         self.request = request

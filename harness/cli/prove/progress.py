@@ -1,4 +1,4 @@
-"""How a run goes, on stderr: a bar where somebody looks on, a line a release in a log."""
+"""The progress of a run on stderr: bars on a terminal, a line for each release in a log."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Fuzzing: suites driven for as long as a budget lasts, and what is kept of what fails."""
+"""Fuzzing: suites run for a budget of time, and their failures are shrunk and stored."""

@@ -1,4 +1,4 @@
-"""Failures as files: written as they are found, replayed, and kept as regressions.
+"""Failures as files: written at once, replayed, and made regressions of their suite.
 
 Hypothesis replaces choices that no longer fit a strategy by others that do, without a word. So a
 file holds the arguments of its example in words beside its choices (`number=4711`), and a replay

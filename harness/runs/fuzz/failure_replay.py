@@ -1,4 +1,4 @@
-"""A kept failure on any release: whether its one example fails there."""
+"""Replays of a stored failure: whether its one example fails on a release."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from harness.workers.worker_process import START_TIMEOUT
 
 
 class ReplayResult(msgspec.Struct):
-    """What the example came to on one release."""
+    """The outcome of the example on one release."""
 
     release: str
     test: str

@@ -31,7 +31,7 @@ class FuzzTestState:
         return not self.test_result.left_out and not self.test_result.exhausted
 
     def add_result(self, slice_result: TimeSliceResult) -> None:
-        """What a slice came to."""
+        """Count the time and the news of a slice."""
         news = bool(slice_result.failures)
         for file, lines in slice_result.covered_lines.items():
             known = self.covered_lines.setdefault(file, set())

@@ -1,4 +1,4 @@
-"""Regressions: failures that were kept, whose examples run first in every run of their suite.
+"""Regressions: stored failures whose examples run first in every run of their suite.
 
 A pytest plugin that `suites/conftest.py` registers, as a user's own conftest may. A file that is no
 failure, a test that is gone and an example that no longer decodes are errors.

@@ -1,7 +1,7 @@
 """Where a fuzzing run searches: towards full buffers, largest indices and boundary pages.
 
-Fixtures and suites say how far an example went. Outside of `unfix fuzz` that is nothing, so that a
-guard draws the same examples from a seed whoever says it.
+Fixtures and suites report how far an example went. Outside of `unfix fuzz` a report has no effect:
+a guard draws the same examples from a seed with and without it.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ _target_values: dict[str, float] | None = None
 
 
 def maximize_target(label: str, value: float) -> None:
-    """The larger the value, the nearer to an edge; of a label said twice the larger counts."""
+    """Report a value that grows towards an edge; of two values of a label the larger counts."""
     if _target_values is not None:
         _target_values[label] = max(value, _target_values.get(label, value))
 
 
 def approach_boundary(label: str, index: int, edge: int) -> None:
-    """How near an index is to an edge, from either side: 1 is on it."""
+    """Report how near an index is to an edge, from either side: 1 is on it."""
     maximize_target(label, 1.0 / (1.0 + abs(index - edge)))
 
 
@@ -26,7 +26,7 @@ def begin_example() -> None:
 
 
 def end_example() -> dict[str, float]:
-    """What an example said; until the next one begins nobody listens."""
+    """Return the values of the example; reports have no effect until the next one begins."""
     global _target_values
     reached, _target_values = _target_values or {}, None
     return reached

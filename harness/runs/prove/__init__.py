@@ -1,1 +1,1 @@
-"""The proof: every guard with its fix in and out, each in a process of its own, judged and kept."""
+"""The proof: every guard with its fix applied and reverted, in its own process, and judged."""

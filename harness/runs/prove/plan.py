@@ -107,14 +107,14 @@ class ReleasePlan:
         self.is_collected = False
 
     def plan_tasks(self, collected: GuardsCollected) -> list[CellResult]:
-        """Plan the tasks from what the first worker collected."""
+        """Plan the tasks from the guards that the first worker collected."""
         self.is_collected = True
         self.facts.device = collected.device
         self.facts.seconds_to_start = collected.seconds
         self.facts.problems += collected.problems
         if not collected.tasks:
             words = " ".join(self.request.pytest_arguments) or "suites"
-            self.facts.problems.append(f"pytest collects no guard of what was asked for: {words}")
+            self.facts.problems.append(f"pytest collects no guard with these arguments: {words}")
         self.facts.problems += [
             f"{toggle.id} has a guard: take `unguarded` out of its file"
             for toggle in self.request.toggles

@@ -217,7 +217,7 @@ class ProveRunner:
     def _handle_worker_exit(
         self, pool: ReleaseWorkerPool, worker: GuardWorkerProcess, overdue: bool = False
     ) -> None:
-        """Record what a worker ran that has ended or hangs, or schedule it to run again alone."""
+        """Record the tasks of a worker that ended or hangs, or schedule them to run again."""
         code = pool.retire_worker(worker, kill=overdue)
         how = process_exit.describe_code(code)
         if not worker.is_ready:
@@ -268,7 +268,7 @@ class ProveRunner:
 def _fill_release_facts(
     release_facts: ReleaseFacts, target: ReleaseTarget, request: ProveRequest
 ) -> None:
-    """Fill in what the sources and the environment of a release tell."""
+    """Read the versions, the machine, and the state of each toggle of a release."""
     facts = machine.collect_machine_facts(str(target.python))
     release_facts.versions = facts.pop("versions")
     release_facts.machine = facts

@@ -1,9 +1,9 @@
 """The verdict over a cell, and the sides that have to be run again before there is one.
 
-A guard that fails by chance fails with the fix applied as often as with it reverted. So what is
-proven by one run of each side is repeated: a proof needs `REQUIRED_FAILURES` failures with the fix
-reverted, `REQUIRED_PASSES` passes with it applied, and nothing else. A test that fails at rate p
-gives that with p**4 * (1 - p)**3, which is at most 0.0084, whatever p is (at 4/7).
+A guard that fails by chance fails with the fix applied as often as with it reverted. So one run of
+each side is no proof, and both are repeated: a proof needs `REQUIRED_FAILURES` failures with the
+fix reverted, `REQUIRED_PASSES` passes with it applied, and nothing else. A test that fails at rate
+p gives that with p**4 * (1 - p)**3, which is at most 0.0084, whatever p is (at 4/7).
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def _describe_borrowed_repetitions(cell: CellResult) -> str:
     if not runs:
         return ""
     names = ", ".join(dict.fromkeys(runs))
-    return f" ({len(runs)} of its repetitions are what earlier runs saw: {names})"
+    return f" ({len(runs)} of its repetitions are those of earlier runs: {names})"
 
 
 def _judge_as_is(cell: CellResult, result: SideResult) -> tuple[CellVerdict, str]:

@@ -1,4 +1,4 @@
-"""Tests that share a process leave it nothing that their errors would hold."""
+"""Tests that share a process do not keep memory alive through their errors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from harness.workers import drop_references, run_item
 
 
 class Tensor:
-    """What takes memory; how many there are is known."""
+    """Something that takes memory, and is counted."""
 
     living: ClassVar[weakref.WeakSet[Tensor]] = weakref.WeakSet()
 
@@ -36,7 +36,7 @@ def failing(tensor: Tensor, many: int) -> None:
         raise ValueError("too many") from error
 
 
-def test_examples_that_fail_do_not_pile_up() -> None:
+def test_failing_examples_keep_nothing_alive() -> None:
     most = 0
 
     @settings(max_examples=200, database=None)
@@ -59,7 +59,7 @@ def test_examples_that_fail_do_not_pile_up() -> None:
     assert guard.hypothesis.inner_test is before  # type: ignore[attr-defined]
 
 
-def test_what_a_failed_test_held_is_let_go() -> None:
+def test_a_failed_test_keeps_nothing_alive() -> None:
     listener = run_item.PhaseRecorder()
 
     def guard() -> None:

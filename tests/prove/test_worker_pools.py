@@ -1,4 +1,4 @@
-"""Which releases of a run are at work, and with how many workers."""
+"""The releases of a run that are active, and the number of their workers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from harness.runs.prove import worker_pool as lanes_of
+from harness.runs.prove import worker_pool
 from harness.runs.prove.plan import ProveRequest, ReleasePlan
 from harness.runs.prove.runner import ProveRunner
 from harness.runs.prove.worker_pool import ReleaseWorkerPool
@@ -20,7 +20,7 @@ from harness.workers.release_target import ReleaseTarget
 from harness.workers.worker_process import WorkerProcess
 
 TASKS = [("toggle", f"guard-{number}", "fixed") for number in range(4)]
-# It ends a while after it is told to, as one does that gives back a GPU.
+# It ends 0.6 s after the request to end, as a worker does that gives back a GPU.
 SLOW = "import os, sys, time; os.read(int(sys.argv[1]), 1); time.sleep(0.6)"
 
 
@@ -41,60 +41,60 @@ class Slow(WorkerProcess[Any]):
 
 
 @pytest.fixture
-def proving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ProveRunner]:
+def runner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ProveRunner]:
     """A run over four releases on a GPU, of which each has the same tasks."""
-    monkeypatch.setattr(lanes_of, "GuardWorkerProcess", Slow)
+    monkeypatch.setattr(worker_pool, "GuardWorkerProcess", Slow)
     targets = [ReleaseTarget(name, Path(sys.executable), SimpleNamespace()) for name in "abcd"]  # type: ignore[arg-type]
-    asked = ProveRequest("prove", targets, [], has_named_toggles=False, device="cuda", jobs=2)
+    request = ProveRequest("prove", targets, [], has_named_toggles=False, device="cuda", jobs=2)
     one: Any = object.__new__(ProveRunner)
-    one.request = asked
-    one.pools = [ReleaseWorkerPool(ReleasePlan(asked, target), tmp_path) for target in targets]
+    one.request = request
+    one.pools = [ReleaseWorkerPool(ReleasePlan(request, target), tmp_path) for target in targets]
     yield one
-    for lane in one.pools:
-        lane.end()
+    for pool in one.pools:
+        pool.end()
 
 
-def begin(lane: ReleaseWorkerPool, *tasks: Any, alone: bool = False) -> None:
-    lane.can_fork, lane.plan.is_collected = False, True
-    lane.plan.waiting_tasks.extend(tasks)
+def begin(pool: ReleaseWorkerPool, *tasks: Any, alone: bool = False) -> None:
+    pool.can_fork, pool.plan.is_collected = False, True
+    pool.plan.waiting_tasks.extend(tasks)
     named = {
         (toggle, guard): CellResult(guard, toggle, "", "cuda", "fixed")
         for toggle, guard, _ in tasks
     }
-    lane.plan.cells.update(named)
-    lane.plan.exclusive_tasks.update(dict.fromkeys(tasks, "the memory was full") if alone else {})
-    lane.start_workers()
+    pool.plan.cells.update(named)
+    pool.plan.exclusive_tasks.update(dict.fromkeys(tasks, "the memory was full") if alone else {})
+    pool.start_workers()
 
 
-def end_all(lane: ReleaseWorkerPool) -> None:
-    for worker in lane.workers:
+def end_all(pool: ReleaseWorkerPool) -> None:
+    for worker in pool.workers:
         worker.running_tasks.clear()
 
 
-def test_a_release_whose_last_tests_run_makes_room_for_the_next(proving: ProveRunner) -> None:
-    first, second, *_ = proving.pools
+def test_a_release_whose_last_tests_run_makes_room_for_the_next(runner: ProveRunner) -> None:
+    first, second, *_ = runner.pools
     begin(first, *TASKS[:1])
     begin(second, *TASKS)
-    assert proving.select_active_pools() == [first, second]
-    proving.hand_out_tasks([first, second])
+    assert runner.select_active_pools() == [first, second]
+    runner.hand_out_tasks([first, second])
     assert first.running_count == second.running_count == 1
-    assert proving.select_active_pools() == proving.pools[:3]
+    assert runner.select_active_pools() == runner.pools[:3]
 
 
-def test_what_runs_alone_waits_for_every_release(proving: ProveRunner) -> None:
-    first, second, third, fourth = proving.pools
+def test_what_runs_alone_waits_for_every_release(runner: ProveRunner) -> None:
+    first, second, third, fourth = runner.pools
     begin(first, *TASKS[:2], alone=True)
-    for lane in (second, third, fourth):
-        begin(lane, TASKS[0])
-        proving.hand_out_tasks(proving.select_active_pools())
+    for pool in (second, third, fourth):
+        begin(pool, TASKS[0])
+        runner.hand_out_tasks(runner.select_active_pools())
         assert first.running_count == 0
-        end_all(lane)
-    proving.hand_out_tasks(proving.select_active_pools())
+        end_all(pool)
+    runner.hand_out_tasks(runner.select_active_pools())
     assert first.running_count == 1  # one, though two have waited and two could run
 
 
-def test_workers_without_a_task_are_let_go(proving: ProveRunner) -> None:
-    first = proving.pools[0]
+def test_workers_without_a_task_are_let_go(runner: ProveRunner) -> None:
+    first = runner.pools[0]
     begin(first, *TASKS)
     assert len(first.workers) == 3  # two, and one for when a test costs its worker
     first.plan.waiting_tasks.clear()
@@ -104,8 +104,8 @@ def test_workers_without_a_task_are_let_go(proving: ProveRunner) -> None:
     assert first.running_count == 1  # whatever runs goes on
 
 
-def test_all_workers_end_at_once(proving: ProveRunner) -> None:
-    first = proving.pools[0]
+def test_all_workers_end_at_once(runner: ProveRunner) -> None:
+    first = runner.pools[0]
     begin(first, *TASKS)
     begun = time.monotonic()
     first.end()

@@ -1,4 +1,4 @@
-"""What takes long may count what earlier runs saw of it, and one of those that differs tells."""
+"""A slow guard may count repetitions of earlier runs; one of them that differs makes it flaky."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_nights_of_the_same_code_stand_for_repetitions(store: Store) -> None:
     assert judged
     assert not left.waiting_tasks
     assert found.verdict is CellVerdict.PROVEN
-    assert "5 of its repetitions are what earlier runs saw: night3, night2, night1" in found.why
+    assert "5 of its repetitions are those of earlier runs: night3, night2, night1" in found.why
 
 
 def test_what_they_do_not_say_is_run(store: Store) -> None:
@@ -102,7 +102,7 @@ def test_what_they_do_not_say_is_run(store: Store) -> None:
         judged = left.add_side_result(found, side(name, FAILED if name == "buggy" else PASSED))
         missing = verdicts.find_missing_sides(found)
     assert judged
-    assert "2 of its repetitions are what earlier runs saw: night1" in found.why
+    assert "2 of its repetitions are those of earlier runs: night1" in found.why
 
 
 @pytest.mark.parametrize(

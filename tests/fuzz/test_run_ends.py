@@ -1,11 +1,13 @@
-"""Ways in which a run ends, or does not: in good order, stopped, its worker killed."""
+"""Ends of a run: its budget is over, it is stopped, or its worker is killed."""
 
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from calling import living
@@ -47,6 +49,13 @@ def test_kills_its_worker_once(number):
 """
 
 
+def wait_until(condition: Callable[[], bool]) -> None:
+    ends = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < ends, "it does not happen within a minute"
+        time.sleep(0.05)
+
+
 def test_a_night_without_a_failure_ends_with_0(nights: Nights) -> None:
     nights.write(PASSING)
     done = nights.run("--for", "4s", "-j", "1")
@@ -81,22 +90,17 @@ def test_writes(number):
     found = []
     for seed in ("1", "1", "2"):
         going = nights.start("--seed", seed, "-j", "1", "--for", "10m")
-        ends = time.monotonic() + 60
-        while not (drawn.exists() and drawn.read_text().count("\n") >= 20):
-            assert time.monotonic() < ends, "no 20 examples in a minute"
-            time.sleep(0.1)
+        wait_until(lambda: drawn.exists() and drawn.read_text().count("\n") >= 20)
         going.send_signal(signal.SIGINT)
         going.communicate(timeout=30)
         found.append(drawn.read_text().split()[:20])
         drawn.unlink()
-        for file in (nights.root / ".unfix" / "fuzz" / "examples").rglob("*"):
-            if file.is_file():
-                file.unlink()
+        shutil.rmtree(nights.root / ".unfix" / "fuzz" / "examples")
     assert found[0] == found[1]
     assert found[0] != found[2]
 
 
-def test_a_stop_while_a_failure_is_kept_keeps_it_once(nights: Nights) -> None:
+def test_a_stop_while_a_failure_is_stored_stores_it_once(nights: Nights) -> None:
     nights.write(FAILING)
     words = nights.words("--for", "10m", "-j", "2", "--json")[len(UNFIX) :]
     done = nights.call([sys.executable, "-c", STOPPED_WHILE_IT_IS_KEPT, *words])
@@ -106,13 +110,11 @@ def test_a_stop_while_a_failure_is_kept_keeps_it_once(nights: Nights) -> None:
     assert Path(kept["file"]) == file
 
 
-def test_what_was_found_is_kept_when_somebody_stops_it(nights: Nights) -> None:
+def test_a_stopped_run_keeps_its_failures(nights: Nights) -> None:
     nights.write(FAILING)
     going = nights.start("--for", "10m", "-j", "2", "--json")
     folder = nights.root / ".unfix" / "fuzz" / "failures"
-    ends = time.monotonic() + 60
-    while not list(folder.glob("*.json")) and time.monotonic() < ends:
-        time.sleep(0.1)
+    wait_until(lambda: any(folder.glob("*.json")))
     going.send_signal(signal.SIGINT)
     out, err = going.communicate(timeout=30)
     assert going.returncode == 130, err
@@ -124,7 +126,7 @@ def test_what_was_found_is_kept_when_somebody_stops_it(nights: Nights) -> None:
     assert living(nights.root) == []
 
 
-def test_what_is_still_being_shrunk_is_kept_when_somebody_stops_it(nights: Nights) -> None:
+def test_a_stopped_run_keeps_a_failure_that_is_not_shrunk_yet(nights: Nights) -> None:
     nights.write(
         """
 @given(numbers=st.lists(st.integers(0, 10**6), min_size=40, max_size=50))
@@ -134,9 +136,7 @@ def test_shrinks_slowly(numbers):
 """
     )
     going = nights.start("--for", "10m", "-j", "1", "--json")
-    ends = time.monotonic() + 60
-    while not list(nights.root.rglob("*.found")) and time.monotonic() < ends:
-        time.sleep(0.05)
+    wait_until(lambda: any(nights.root.rglob("*.found")))
     going.send_signal(signal.SIGINT)
     out, err = going.communicate(timeout=30)
     assert going.returncode == 130, err
@@ -157,7 +157,7 @@ def test_a_worker_that_dies_is_replaced_and_costs_what_it_ran(nights: Nights) ->
     assert living(nights.root) == []
 
 
-def test_an_example_that_is_not_done_at_the_end_is_told_and_ended(nights: Nights) -> None:
+def test_an_example_that_outlasts_the_budget_is_a_problem_and_is_ended(nights: Nights) -> None:
     nights.write(
         """
 @given(number=st.integers())

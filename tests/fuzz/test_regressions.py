@@ -1,4 +1,4 @@
-"""A failure that is kept is run by its suite from then on, and never silently left out."""
+"""A regression runs with its suite from then on, and is never left out silently."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ARGUMENTS = {"small": ["number=4711", "kind='b'"], "draws": ["number=11", "data=
 
 
 def failure(nights: Nights, name: str, **changed: Any) -> Path:
-    """A failure as a night leaves it."""
+    """A failure as a run writes it."""
     from hypothesis.core import encode_failure
 
     file = nights.root / ".unfix" / "fuzz" / "failures" / f"{name}.json"
@@ -64,7 +64,7 @@ def kept(place: Nights, name: str = "small") -> Path:
 
 
 @pytest.mark.parametrize("name", ["small", "draws"])
-def test_what_is_kept_runs_first_in_every_run_of_its_suite(
+def test_a_regression_runs_first_in_every_run_of_its_suite(
     place: Nights, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     file = kept(place, name)

@@ -1,4 +1,4 @@
-"""Which failures are one, which lines ran, and what is shown of a run."""
+"""The identity of a failure, the lines that ran, and the report of a run."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_only_lines_that_calls_run_are_there_to_be_covered() -> None:
     assert find_function_lines(compile(text, "x", "exec")) == {6}
 
 
-# Telling
+# Reports
 
 
 def a_repro(name: str = "x", error: str = "AssertionError", shrunk: bool = True) -> FailureRecord:
@@ -147,7 +147,7 @@ SUMMARY = (
 )
 
 
-def test_a_run_is_shown_with_all_that_was_found(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_report_of_a_run_has_all_its_results(capsys: pytest.CaptureFixture[str]) -> None:
     terminal.print_run(a_run(), options.make_console())
     shown = capsys.readouterr().out
     for words in (

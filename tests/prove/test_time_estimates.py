@@ -14,7 +14,14 @@ from harness.store.prove.values import CellResult, ProveRun, ReleaseFacts, SideO
 from harness.workers.release_target import ReleaseTarget
 
 TOGGLE = next(iter(toggle_catalogue.load_catalogue()))
-SETTINGS = {"device": "cpu", "profile": "smoke", "words": [], "k": None, "shard": "1/1", "jobs": 2}
+SETTINGS: dict[str, Any] = {
+    "device": "cpu",
+    "profile": "smoke",
+    "words": [],
+    "k": None,
+    "shard": "1/1",
+    "jobs": 2,
+}
 
 
 def earlier(*releases: str, seconds: float, **settings: object) -> ProveRun:

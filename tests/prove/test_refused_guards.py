@@ -13,51 +13,42 @@ SURE = """
 import asyncio, itertools, random, warnings
 from hypothesis import settings, Phase, example
 
-plain = guards("toy-plain")
+pytestmark = guards("toy-plain")
 
-@plain
 @given(number=st.nothing())
 def test_has_no_examples(number):
     assert not buggy()
 
-@plain
 @settings(phases=())
 @given(number=st.integers())
 def test_runs_no_examples(number):
     assert not buggy()
 
-@plain
 @pytest.mark.parametrize("number", [])
 def test_has_no_parameters(number):
     assert not buggy()
 
-@plain
 @pytest.mark.xfail
 def test_expected_to_fail():
     assert not buggy()
 
-@plain
 @pytest.mark.xfail(strict=True)
 def test_strictly_expected_to_fail():
     assert buggy()
 
-@plain
 @pytest.mark.xfail(run=False)
 def test_expected_to_fail_and_not_run():
     assert not buggy()
 
-@plain
 def test_says_that_it_was_expected_to_fail():
     if buggy():
         pytest.xfail("it is known")
 
-@plain
 def test_exits_in_a_thread():
     thread = threading.Thread(target=lambda: sys.exit(1) if buggy() else None)
     thread.start()
     thread.join()
 
-@plain
 def test_fails_in_a_thread():
     def fails():
         assert not buggy()
@@ -65,73 +56,60 @@ def test_fails_in_a_thread():
     thread.start()
     thread.join()
 
-@plain
 def test_fails_in_a_child():
     if not os.fork():
         os._exit(1 if buggy() else 0)
     os.wait()
     buggy()
 
-@plain
 def test_closes_what_it_would_tell_with():
     if buggy():
         os.closerange(0, 4096)
         os._exit(1)
 
-@plain
 def test_reads_the_environment():
     buggy()
     named = ("SGLANG_DEBUG_REVERT_PR", "SGLANG_DEBUG_ENABLE_PR", "UNFIX_REVERT", "UNFIX_ENABLE")
     assert not any(os.environ.get(name) for name in named)
 
-@plain
 def test_warns():
     if buggy():
         warnings.warn("so it is")
 
-@plain
 async def test_coroutine():
     assert not buggy()
 
-@plain
 async def test_generates_in_a_coroutine():
     assert not buggy()
     yield
 
-@plain
 def test_gives_a_coroutine():
     async def later():
         assert not buggy()
     return later()
 
-@plain
 def test_generates():
     assert not buggy()
     yield
 
-@plain
 class TestIt:
     def test_generates_in_a_class(self):
         assert not buggy()
         yield
 
-@plain
 def test_gives_its_answer():
     return not buggy()
 
-@plain
 def test_asserts_a_pair():
     said = (not buggy(), "it is buggy")
     assert said
 
-@plain
 def test_catches_its_own_failure():
     try:
         assert not buggy()
     except AssertionError:
         pass
 
-@plain
 def test_fails_in_its_fixture(comes_down_badly):
     forms.plain(1, 2)
 
@@ -140,7 +118,6 @@ def comes_down_badly():
     yield
     assert not buggy()
 
-@plain
 def test_hides_behind_another_toggle():
     other = forms.with_default
     assert other(1)
@@ -156,30 +133,24 @@ def is_the_first():
         open(place, "w").write(str(os.getpid()))
     return open(place).read() == str(os.getpid())
 
-@plain
 def test_fails_from_its_second_call_on():
     buggy()
     assert count("second") < 2
 
-@plain
 def test_fails_from_its_third_call_on():
     assert count("third") < 3 and not buggy()
 
-@plain
 def test_fails_until_its_third_call():
     assert count("until") >= 3 or not buggy()
 
-@plain
 def test_fails_each_second_call():
     buggy()
     assert count("each") % 2
 
-@plain
 @given(number=st.integers(0, 3))
 def test_an_example_that_fails_in_one_process(number):
     assert not buggy() or number != 2 or not is_the_first()
 
-@plain
 @settings(print_blob=False)
 @given(number=st.integers(0, 3))
 @example(number=2)
@@ -223,7 +194,7 @@ BY_CHANCE = """
 import random, types
 from hypothesis import settings
 
-plain = guards("toy-plain")
+pytestmark = guards("toy-plain")
 MANY = 24
 # As numpy has it: seeded from outside, and not anew in a fork, as Python's own `random` is.
 dice = random.Random()
@@ -232,14 +203,12 @@ sys.modules["numpy.random"] = types.SimpleNamespace(seed=dice.seed)
 def fails(rate):
     return int.from_bytes(os.urandom(4), "big") < rate * 2**32
 
-@plain
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
 @pytest.mark.parametrize("number", range(MANY))
 def test_plain(rate, number):
     buggy()
     assert not fails(rate)
 
-@plain
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
 @pytest.mark.parametrize("number", range(MANY // 3))
 @settings(max_examples=2)
@@ -248,13 +217,11 @@ def test_example(rate, number, drawn):
     buggy()
     assert not fails(rate)
 
-@plain
 @pytest.mark.parametrize("number", range(MANY // 2))
 def test_numpy(number):
     buggy()
     assert dice.random() < 0.5
 
-@plain
 @pytest.mark.parametrize("number", range(MANY // 2))
 def test_clock(number):
     buggy()

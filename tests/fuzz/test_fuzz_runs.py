@@ -1,4 +1,4 @@
-"""What a run finds, tells apart, shrinks, and lives through: one night over tests of every kind."""
+"""One run over tests of every kind: it finds, distinguishes and shrinks their failures."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def test_a_hang_is_ended_and_is_a_failure_by_its_name(night: dict[str, Any]) -> 
     assert "time.sleep" in found["detail"] or "test_hangs" in found["detail"]
 
 
-def test_what_passes_is_no_failure(night: dict[str, Any]) -> None:
+def test_a_passing_test_is_no_failure(night: dict[str, Any]) -> None:
     quiet = {"passes", "has_two_examples", "not_expected_to_fail"}
     assert not quiet & set(failures(night))
     assert all(by_test(night)[name]["examples"] > 0 for name in quiet)
@@ -169,7 +169,7 @@ def test_a_test_whose_every_example_was_run_gets_no_more_time(night: dict[str, A
     assert not by_test(night)["passes"]["exhausted"]
 
 
-def test_what_cannot_be_fuzzed_is_left_out_by_name(night: dict[str, Any]) -> None:
+def test_tests_that_cannot_be_fuzzed_are_listed(night: dict[str, Any]) -> None:
     left_out = {name: test["left_out"] for name, test in by_test(night).items() if test["left_out"]}
     assert left_out.pop("assumes_what_cannot_be").startswith("Unsatisfiable")
     assert left_out == {

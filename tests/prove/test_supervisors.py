@@ -1,0 +1,114 @@
+"""A supervisor answers one request after another; another one takes over when it ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from typing import Any
+from unittest import mock
+
+import msgspec
+import pytest
+
+from harness.core.pipes import PipeEnd
+from harness.store.prove.values import SideOutcome, SideResult
+from harness.workers.pytest_session import WorkerSession
+
+
+class Request(msgspec.Struct):
+    number: int
+    long: int = 0  # how much of an answer
+
+
+class Answer(msgspec.Struct):
+    number: int
+    supervisor: int
+    headline: str = ""
+    filling: str = ""
+
+
+class Echo(WorkerSession[Any]):
+    """A session whose supervisors run nothing, and whose replies to the run are recorded."""
+
+    request_type = Request
+
+    def __init__(self) -> None:
+        self.pipe = PipeEnd(*os.pipe())
+        self.replies: list[Answer] = []
+        self._supervisors = []
+        self.items = []
+
+    def run_request(self, request: Request) -> SideResult:
+        if request.number < 0:
+            raise RuntimeError("the toggle could not be taken out again")
+        return SideResult("", SideOutcome.PASSED)
+
+    def make_reply(self, request: Request, side: SideResult) -> Answer:
+        supervisor = 0 if side.outcome is SideOutcome.LOST else os.getpid()
+        return Answer(request.number, supervisor, side.headline, "." * request.long)
+
+    def hear(self) -> Answer:
+        """The reply of the busy supervisor, or the one about its end."""
+        before = len(self.replies)
+        [supervisor] = [each for each in self._supervisors if each.pending_request is not None]
+        with mock.patch.object(self.pipe, "send", self._note):
+            while len(self.replies) == before:
+                self._receive_from_supervisor(supervisor)
+        return self.replies[-1]
+
+    def hear_pid(self) -> int:
+        """The supervisor of the next reply, never 0: a signal to 0 would end this test too."""
+        supervisor = self.hear().supervisor
+        assert supervisor
+        return supervisor
+
+    def _note(self, text: bytes) -> None:
+        self.replies.append(msgspec.json.decode(text, type=Answer))
+
+
+@pytest.fixture
+def session() -> Iterator[Echo]:
+    echo = Echo()
+    yield echo
+    echo.renew_supervisors()
+    echo.pipe.close()
+
+
+def test_one_supervisor_answers_many(session: Echo) -> None:
+    heard = []
+    for number in range(3):
+        session.dispatch_request(Request(number, long=200_000))  # more than a pipe holds
+        heard.append(session.hear())
+    assert [answer.number for answer in heard] == [0, 1, 2]
+    [supervisor] = {answer.supervisor for answer in heard}
+    assert supervisor not in (0, os.getpid())
+
+
+def test_an_idle_supervisor_that_ends_costs_no_request(session: Echo) -> None:
+    session.dispatch_request(Request(0))
+    ended = session.hear_pid()
+    os.kill(ended, signal.SIGKILL)
+    os.waitid(os.P_PID, ended, os.WEXITED | os.WNOWAIT)
+    session.dispatch_request(Request(1))
+    answer = session.hear()
+    assert (answer.number, answer.headline) == (1, "")
+    assert answer.supervisor != ended
+
+
+def test_a_renewed_supervisor_answers_first(session: Echo) -> None:
+    session.dispatch_request(Request(0, long=200_000))
+    session.renew_supervisors()
+    assert session.hear().number == 0
+    session.dispatch_request(Request(1))
+    assert session.replies[0].supervisor != session.hear().supervisor
+
+
+def test_a_supervisor_that_fails_reports_its_error_and_ends(session: Echo) -> None:
+    session.dispatch_request(Request(-1))
+    answer = session.hear()
+    assert (answer.number, answer.supervisor) == (-1, 0)
+    assert "RuntimeError: the toggle could not be taken out again" in answer.headline
+    session.dispatch_request(Request(1))
+    assert session.hear().supervisor != 0
+    assert [reply.number for reply in session.replies] == [-1, 1]  # each is answered once
