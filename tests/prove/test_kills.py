@@ -1,7 +1,7 @@
-"""SIGKILL between any two steps, of the run, its worker or a keeper: nothing is lost or made up.
+"""SIGKILL between any two steps of the run, its worker or a supervisor loses and invents nothing.
 
-A step is the begin or the end of a call. What a killed run leaves is its store as it is then: one
-run keeps it at each step, and whatever differs goes on. Workers and keepers are killed in earnest.
+A step is the begin or the end of a call. A killed run leaves its store as it is then: a run copies
+it at each step, and each copy that differs is resumed. Workers and supervisors are really killed.
 """
 
 from __future__ import annotations
@@ -83,10 +83,10 @@ MESSAGES = ("_receive_from_supervisor", "send_message", "receive_requests")
 for name in ("_make_task", "dispatch_request", *MESSAGES):
     stepped(GuardWorker, name)
 """
-OF_A_KEEPER = f"""{STEPS}
+OF_A_SUPERVISOR = f"""{STEPS}
 count = step
 def step():
-    if os.getsid(0) == os.getpid():  # a keeper, and not the test it looks after
+    if os.getsid(0) == os.getpid():  # a supervisor, and not its test
         count()
 from harness.core import processes
 from harness.workers import supervisor
@@ -114,7 +114,7 @@ def run_stepping(
     return done, (prove.root / "steps").stat().st_size
 
 
-def test_the_run_is_killed_at_each_step_and_goes_on(prove: Prove) -> None:
+def test_the_run_is_killed_at_each_step_and_resumed(prove: Prove) -> None:
     prove.write(GUARDS)
     driver = prove.root / "driver.py"
     driver.write_text(OF_THE_RUN)
@@ -129,21 +129,21 @@ def test_the_run_is_killed_at_each_step_and_goes_on(prove: Prove) -> None:
         content = read(put_back(prove, kept / str(chosen)))
         if content not in seen:
             seen.add(content)
-            goes_on(prove, chosen)
+            check_and_resume(prove, chosen)
     assert len(seen) > 10
-    # And what is kept is what a kill leaves.
+    # And the copies are what a kill leaves.
     for chosen in (steps // 4, steps // 2, steps - 3):
         put_back(prove, kept / "nothing")
         shutil.rmtree(prove.root / "kept", ignore_errors=True)
         killed, _ = run_stepping(prove, command, chosen)
         assert killed.returncode == -signal.SIGKILL, f"step {chosen}"
-        goes_on(prove, chosen)
+        check_and_resume(prove, chosen)
     time.sleep(0.2)
     assert living(prove.root) == []
 
 
 def put_back(prove: Prove, kept: Path) -> Path:
-    """A store as it was kept."""
+    """Restore a copy of the store."""
     for file in (prove.root / ".unfix").glob("runs.sqlite*"):
         file.unlink()
     for file in kept.glob("*"):
@@ -152,15 +152,15 @@ def put_back(prove: Prove, kept: Path) -> Path:
 
 
 def read(file: Path) -> str:
-    """All that a store says."""
+    """The whole content of a store."""
     if not file.exists():
         return ""
     with contextlib.closing(sqlite3.connect(file)) as store:
         return "\n".join(store.iterdump())
 
 
-def goes_on(prove: Prove, step: int) -> None:
-    """From the store as it is."""
+def check_and_resume(prove: Prove, step: int) -> None:
+    """Check what the store holds, and resume its run."""
     store = Store(prove.root / ".unfix" / "runs.sqlite")
     runs = store.prove.list_runs()
     kept = store.prove.get(runs[0].id) if runs else None
@@ -169,7 +169,7 @@ def goes_on(prove: Prove, step: int) -> None:
         return
     for cell in kept.cells:
         name, verdict = cell.guard, cell.verdict and cell.verdict.value
-        assert verdict in (None, EXPECTED[name]), f"made up at step {step}"
+        assert verdict in (None, EXPECTED[name]), f"invented at step {step}"
     if kept.status == "finished":
         assert all(cell.verdict for cell in kept.cells)
         return
@@ -181,8 +181,8 @@ def goes_on(prove: Prove, step: int) -> None:
     assert run["status"] == "finished"
 
 
-@pytest.mark.parametrize(("whose", "least"), [(OF_A_WORKER, 20), (OF_A_KEEPER, 15)])
-def test_a_worker_or_a_keeper_is_killed_at_each_step_and_another_takes_over(
+@pytest.mark.parametrize(("whose", "least"), [(OF_A_WORKER, 20), (OF_A_SUPERVISOR, 15)])
+def test_a_worker_or_a_supervisor_is_killed_at_each_step_and_another_takes_over(
     prove: Prove, whose: str, least: int
 ) -> None:
     prove.write(GUARDS)
@@ -204,7 +204,7 @@ def test_a_worker_or_a_keeper_is_killed_at_each_step_and_another_takes_over(
     assert living(prove.root) == []
 
 
-def test_ctrl_c_keeps_what_is_done_and_resume_goes_on(prove: Prove) -> None:
+def test_ctrl_c_keeps_finished_cells_and_resume_runs_the_others(prove: Prove) -> None:
     slow = (
         "@guards('toy-plain')\ndef test_slow_{0}():\n    time.sleep(0.3)\n"
         "    open(os.path.join(os.environ['UNFIX_HOME'], 'ran'), 'a').write('{0} ')\n"
@@ -226,7 +226,7 @@ def test_ctrl_c_keeps_what_is_done_and_resume_goes_on(prove: Prove) -> None:
     assert run["id"] == kept["id"]
     ran = (prove.root / "ran").read_text().split()
     once = REQUIRED_FAILURES + REQUIRED_PASSES
-    assert all(ran.count(number) == once for number in proven), "what was done is not done again"
+    assert all(ran.count(number) == once for number in proven), "a finished cell is not run again"
     assert living(prove.root) == []
     again = prove.again("prove", "--resume")
     assert again.returncode == 2
