@@ -87,7 +87,7 @@ def assert_unchanged(before: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(("name", "call", "fixed", "buggy"), CASES, ids=lambda v: str(v)[:24])
-def test_forms_change_and_return(
+def test_each_form_changes_and_is_restored(
     name: str, call: Callable[[], Any], fixed: Any, buggy: Any
 ) -> None:
     before = snapshot()

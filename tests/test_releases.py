@@ -65,7 +65,9 @@ def test_damaged_releases_are_reinstalled(release: Release, spoiled: str, capsys
     assert (release.folder / "left-over").exists() == (spoiled in kept)
 
 
-def test_a_failed_install_is_incomplete(pip: FakePip, monkeypatch: Patch, capsys: Output) -> None:
+def test_a_failed_installation_is_incomplete(
+    pip: FakePip, monkeypatch: Patch, capsys: Output
+) -> None:
     release = managed_releases.get_release(VERSION)
 
     def fail_in_the_release(words: list[str]) -> None:
@@ -162,7 +164,7 @@ def test_a_full_disk_is_refused_first(pip: FakePip, monkeypatch: Patch, capsys: 
     assert (code, "needs 5" in told, pip.calls) == (3, True, [])
 
 
-def test_an_unreachable_index_is_one_line(
+def test_an_unreachable_index_gives_one_line(
     tmp_path: Path, monkeypatch: Patch, capsys: Output
 ) -> None:
     closed = {"PIP_INDEX_URL": "http://127.0.0.1:9/simple", "PIP_CONFIG_FILE": os.devnull}
@@ -191,7 +193,7 @@ def empty(wheel: Path) -> None:
 
 
 @pytest.mark.parametrize("spoil", [cut_short, damage, empty])
-def test_damaged_wheels_are_fetched(
+def test_a_damaged_wheel_is_fetched_again(
     pip: FakePip, spoil: Callable[[Path], None], capsys: Output
 ) -> None:
     release = managed_releases.get_release(VERSION)

@@ -148,7 +148,7 @@ def test_no_cuda_torch_installs_nothing(
     ],
     ids=lambda words: words[0],
 )
-def test_without_gpu_no_install(
+def test_without_a_gpu_nothing_is_installed(
     pip: FakePip, words: list[str], monkeypatch: Patch, capsys: Output
 ) -> None:
     monkeypatch.setattr(machine, "describe_gpus", lambda: "")

@@ -227,7 +227,9 @@ def test_commits_that_cannot_be_told_are_named(bisect: Bisect, history: Reposito
         ("HEAD", "HEAD", "neither of the two"),
     ],
 )
-def test_wrong_ends(bisect: Bisect, history: Repository, good: str, bad: str, says: str) -> None:
+def test_wrong_ends_are_refused(
+    bisect: Bisect, history: Repository, good: str, bad: str, says: str
+) -> None:
     done = bisect.run(*commits(bisect, history, good, bad), kind="commits")
     assert done.returncode == 2
     assert says in done.stderr

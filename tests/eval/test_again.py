@@ -52,7 +52,7 @@ def test_a_record_is_judged_as_the_run_was(fakes: Fakes, tmp_path: Path, name: s
 
 
 @pytest.mark.parametrize("answered_something", [False, True])
-def test_absent_configurations_say_why(
+def test_an_absent_configuration_keeps_its_reason(
     fakes: Fakes, tmp_path: Path, answered_something: bool
 ) -> None:
     one, other = fake("base"), fake("worse", "base")

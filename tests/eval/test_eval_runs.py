@@ -184,7 +184,7 @@ def test_what_lm_eval_refuses_ends_the_run(fakes: Fakes) -> None:
 
 
 @pytest.mark.parametrize("stop", [KeyboardInterrupt(), UnfixError("it ended")])
-def test_failures_after_a_stop_are_noted(
+def test_a_failure_after_a_stop_is_noted(
     fakes: Fakes, monkeypatch: Patch, stop: BaseException
 ) -> None:
     going = fakes.prepared(fake("base"))
