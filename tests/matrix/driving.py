@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 
 from harness.cli.matrix import execution
 from harness.core.errors import UnfixError
@@ -21,6 +22,12 @@ from harness.runs.matrix import plan_builder, shards
 from harness.runs.matrix.cell_plan import MachineNeeds, MatrixCell, MatrixPlan, PlanShard
 from harness.store.database import Store
 from harness.store.matrix.values import MatrixRun
+
+# Ray's own processes and sockets are closed by it, and not always before Python looks.
+RAY_WARNINGS = [
+    pytest.mark.filterwarnings(f"ignore::{name}")
+    for name in ("ResourceWarning", "pytest.PytestUnraisableExceptionWarning", "FutureWarning")
+]
 
 
 def cell(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from calling import is_alive, wait_until
-from driving import Drive, cell
+from driving import RAY_WARNINGS, Drive, cell
 
 from harness.core.errors import NotReadyError
 from harness.runs.matrix import node_resources
@@ -23,12 +23,7 @@ from harness.store.matrix.values import CellAttempt, MatrixCellResult
 if TYPE_CHECKING:
     from ray.cluster_utils import Cluster
 
-# Ray's own processes and sockets are closed by it, and not always before Python looks.
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-    pytest.mark.filterwarnings("ignore::FutureWarning"),
-]
+pytestmark = RAY_WARNINGS
 NODE: dict[str, Any] = {"num_cpus": 1, "object_store_memory": 80 << 20}
 # A dead node, which refuses to answer, is noticed after two seconds, and not after a quarter of a
 # minute; one that a busy machine keeps from answering has as long as ever.

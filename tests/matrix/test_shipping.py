@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from calling import wait_until
-from driving import Drive, cell
+from driving import RAY_WARNINGS, Drive, cell
 from fixture_types import Patch
 
 from harness.core import paths
@@ -25,11 +25,7 @@ from harness.store.matrix.values import CellAttempt
 if TYPE_CHECKING:
     from ray.cluster_utils import Cluster
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-    pytest.mark.filterwarnings("ignore::FutureWarning"),
-]
+pytestmark = RAY_WARNINGS
 OBJECTS = 80 << 20
 
 
