@@ -23,7 +23,7 @@ from harness.kernels.gpu.program_grid import unpack_grid_shape
 from harness.kernels.gpu.report_assembly import OVERFLOW_MASK, ReportBit
 from harness.kernels.gpu.shadow_memory import FLAG_BITS, PROGRAM_BITS
 from harness.kernels.gpu.storage_registry import STORAGE_REGISTRY
-from harness.kernels.ir.graph import bits_of
+from harness.kernels.ir.graph import bits_of, wrap_integer
 
 _VIOLATION_KINDS = {
     ReportBit.WRITE_WRITE_RACE: ViolationKind.WRITE_WRITE_RACE,
@@ -145,13 +145,13 @@ def _recompute_overflow(site: OperationSite, left: int, right: int) -> tuple[int
     signed, element = site.element[0] != "u", site.element.removeprefix("u")
     bits = bits_of(element)
     if site.label in ("narrowed", "sum"):
-        left, right = _to_integer(left, 64, signed), 0
-        return left, right, _to_integer(left, bits, signed)
+        left, right = wrap_integer(left, 64, signed), 0
+        return left, right, wrap_integer(left, bits, signed)
     left, right = (
-        _to_integer(left, bits, signed),
-        _to_integer(right, bits, signed and site.label != "<<"),
+        wrap_integer(left, bits, signed),
+        wrap_integer(right, bits, signed and site.label != "<<"),
     )
-    return left, right, _to_integer(_OPERATORS[site.label](left, right), bits, signed)
+    return left, right, wrap_integer(_OPERATORS[site.label](left, right), bits, signed)
 
 
 _OPERATORS: dict[str, Callable[[int, int], int]] = {
@@ -160,11 +160,6 @@ _OPERATORS: dict[str, Callable[[int, int], int]] = {
     "*": operator.mul,
     "<<": lambda number, bits: number << min(bits, 64),
 }
-
-
-def _to_integer(number: int, bits: int, signed: bool) -> int:
-    number &= (1 << bits) - 1
-    return number - (1 << bits) if signed and number >> (bits - 1) else number
 
 
 def _span_from_pointer(pointer: PointerArgument, memory: MemoryTracker | None) -> TensorSpan:

@@ -38,7 +38,7 @@ from harness.kernels.gpu.program_grid import Subgrid
 from harness.kernels.gpu.report_buffer import DeviceReport, ReportBuffer
 from harness.kernels.gpu.shadow_memory import RaceShadowMemory
 from harness.kernels.gpu.storage_registry import STORAGE_REGISTRY, track_data_ptr
-from harness.kernels.ir.graph import bits_of
+from harness.kernels.ir.graph import bits_of, wrap_integer
 from harness.kernels.triton import frontend, recorded_launches, specialization
 from harness.kernels.triton.specialization import Specialization
 from harness.patching import jit_kernels
@@ -69,8 +69,7 @@ class LaunchRecord:
 
 
 class ProcessReports:
-    """Reports and launches of this process; compiled kernels keep their tables, so all launchers
-    share them."""
+    """The process's reports and launches, shared by all launchers: kernels keep their tables."""
 
     def __init__(self) -> None:
         self._buffers: dict[int, ReportBuffer] = {}
@@ -145,8 +144,6 @@ class CheckedLauncher:
         self.checks, self._strict = tuple(checks), strict
         self._describe_server_phase = describe_server_phase
         self._whole_storages, self._symbolic_constants = whole_storages, symbolic_constants
-        self._checks_races = "races" in self.checks
-        self._checks_without_races = tuple(check for check in self.checks if check != "races")
         self.summaries: dict[str, KernelSummary] = {}  # by the kernel's name
         # Builds a launch's table of access rules, and returns its address, or None without rules.
         self.build_rule_table: Callable[[Sequence[PointerArgument]], int | None] | None = None
@@ -251,8 +248,8 @@ class CheckedLauncher:
         rules = self.build_rule_table(pointers) if self.build_rule_table is not None else None
         has_rules = rules is not None
         device = torch.cuda.current_device()
-        races = self._begin_race_check(device, options) if self._checks_races else None
-        checks = self.checks if races is not None else self._checks_without_races
+        races = self._begin_race_check(device, options)
+        checks = tuple(check for check in self.checks if check != "races" or races is not None)
         checks = (*checks, RULES_CHECK) if has_rules else checks
         call = self._prepare_call(kernel, args, grid, options)
         request = InstrumentationRequest(
@@ -322,8 +319,8 @@ class CheckedLauncher:
         return call
 
     def _begin_race_check(self, device: int, options: dict[str, Any]) -> tuple[int, int] | None:
-        """None for a launch that may begin before the previous one has ended."""
-        if options.get("launch_pdl"):
+        """None without race checks, or if the launch may begin before the previous one ends."""
+        if "races" not in self.checks or options.get("launch_pdl"):
             return None
         return PROCESS_REPORTS.begin_launch(device, self._original_run)
 
@@ -383,7 +380,7 @@ def specialize_call(kernel: Any, call: KernelCall) -> KernelCall:
     if bound.key not in binder.programs:
         shared = specialization.specialize_call(kernel, binder, bound)
         values = tuple(
-            _to_signed(argument.value, bits_of(argument.type))
+            wrap_integer(argument.value, bits_of(argument.type), signed=True)
             for argument in shared.symbolic_arguments
         )
         binder.programs[bound.key] = shared.specialization, values
@@ -401,7 +398,3 @@ def specialize_call(kernel: Any, call: KernelCall) -> KernelCall:
         shared_specialization,
         values,
     )
-
-
-def _to_signed(number: int, bits: int) -> int:
-    return number - (1 << bits) if number >> (bits - 1) == 1 else number

@@ -53,6 +53,12 @@ class ValueType:
 
 
 @cache
+def wrap_integer(number: int, bits: int, signed: bool) -> int:
+    """The number that a register of so many bits holds for an integer."""
+    number &= (1 << bits) - 1
+    return number - (1 << bits) if signed and number >> (bits - 1) else number
+
+
 def bits_of(element: str) -> int:
     if element.startswith("ptr<"):
         return 64
