@@ -56,7 +56,7 @@ def test_the_place_is_the_innermost_that_is_a_suites_or_sglangs() -> None:
     found = failure_identity.failure_from_error(raised.value, HERE)
     assert found.error == "JSONDecodeError"
     assert found.where.endswith('json.loads("{")')
-    assert found.where.startswith("test_telling.py:")
+    assert found.where.startswith(f"{HERE.name}:")
 
 
 def test_a_report_is_told_apart_by_its_kernel_and_line() -> None:
