@@ -1,13 +1,16 @@
-"""What a kernel is read with: for each parameter a type, or the constant that it is compiled for.
+"""The type of each parameter of a kernel, or the constant that it is compiled for.
 
-The host's code comes first (`host`), then how the kernel uses the parameter, then its name.
+The host's code decides first, then how the kernel uses the parameter, then its name. Example: of
+`kernel[grid](x, indices, n=x.shape[0])` the host gives the expression of `n`; the kernel loads from
+`indices` and adds the result to an address, so it is a pointer to `i32`; `x` is a pointer to
+`bf16`, as its name says nothing else.
 """
 
 from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -50,33 +53,31 @@ _FLOAT_WORDS = frozenset(
     "scale scales eps alpha beta theta cap softcap temperature inv factor threshold freq penalty "
     "prob rcp limit max_value min_value".split()
 )
-_INTEGER_NAME = re.compile(r"stride|bytes|offset|_cap$")  # whatever else stands in the name
-_SHORT_TYPES = ("i8", "u8", "i16", "fp8e4nv")  # nothing is counted in these
-SOURCE_UNUSED = "its host alone"  # a tensor there, and no pointer here
+_INTEGER_NAME = re.compile(r"stride|bytes|offset|_cap$")  # these are integers in any name
+_REAL_CONTENT_WORDS = ("scale", "weight", "value", "score", "logit", "prob")  # of tensors
+_FP32_WORDS = ("scale", "lse", "max", "sum", "logit", "temperature", "prob", "bias")  # of tensors
+_SHORT_TYPES = ("i8", "u8", "i16", "fp8e4nv")  # no kernel counts in these
+SOURCE_UNUSED = "its host alone"  # the host gives a tensor that the kernel does not access
 SOURCE_RECORDED_LAUNCH = "a launch that was made"
-SOURCE_DESCRIPTIONS = {  # of a constant, in words for who reads of it
+SOURCE_DESCRIPTIONS = {  # of a constant, for reports
     "host": "the code that launches it", "name": "by its name", "both": "tried both ways",
     "absent": "an argument that is not there", "default": "its default",
 }  # fmt: skip
-SOURCE_ONE_WORD, SOURCE_FEW_ITERATIONS = (
-    "one of its words",
-    "a few turns",
-)  # where a kernel is not read whole
+# With a constant of these sources only a part of the kernel is read:
+SOURCE_ONE_WORD, SOURCE_FEW_ITERATIONS = "one of its words", "a few turns"
 _INT64_FROM = 2**31
 
 
 @dataclass(frozen=True, slots=True)
 class AssumedParameter:
-    """One parameter as the kernel is read with it, and what stands for it at the call."""
+    """One parameter: its type or constant, and its argument at the call."""
 
     name: str
-    kind: str  # as Triton writes it; "constexpr" where it is a constant
+    kind: str  # as Triton writes it; "constexpr" for a constant
     value: Any = None
-    expression: Expression = ""  # of a number: in the words of the caller
-    source: str = ""  # who says so: the host, the kernel, a name
-    host_value: HostValue = field(
-        default=HostValue(), compare=False, repr=False
-    )  # what the host says of it
+    expression: Expression = ""  # of a number: in the caller's words
+    source: str = ""  # of the kind or value: the host, the kernel, a name
+    host_value: HostValue = field(default=HostValue(), compare=False, repr=False)
 
     @property
     def is_pointer(self) -> bool:
@@ -84,11 +85,11 @@ class AssumedParameter:
 
 
 def describe_unread_constants(assumed_parameters: Sequence[AssumedParameter]) -> set[str]:
-    """What of a kernel is not read with these: nothing there is safe by it."""
+    """Name the constants with which only a part of the kernel is read: the rest may overflow."""
     return {
-        f"it is read with {one.name} = {one.value!r} alone"
-        for one in assumed_parameters
-        if one.source in (SOURCE_ONE_WORD, SOURCE_FEW_ITERATIONS)
+        f"it is read with {parameter.name} = {parameter.value!r} alone"
+        for parameter in assumed_parameters
+        if parameter.source in (SOURCE_ONE_WORD, SOURCE_FEW_ITERATIONS)
     }
 
 
@@ -99,95 +100,170 @@ def infer_parameters(
     limits: SizeLimits,
     flags: bool | None,
 ) -> list[AssumedParameter]:
-    """How a kernel is read for a launch; `flags` decides what the host leaves open."""
-    uses = find_parameter_uses(module, node)
-    tuned = read_tuner_constants(node)
-    made: list[AssumedParameter] = []
-    told: list[HostValue] = []
-    called = launch.side_names if launch is not None else {}
-    arguments = [*node.args.args, *node.args.kwonlyargs]
-    alone = _map_words_to_parameters(launch, [one.arg for one in arguments])
-    defaults: dict[str, ast.expr] = {
-        one.arg: value
-        for one, value in zip(
-            node.args.args[len(node.args.args) - len(node.args.defaults) :],
-            node.args.defaults,
-            strict=True,
-        )
-    }
-    for place, argument in enumerate(arguments):
-        given = HostValue()
-        if launch is not None:
-            given = launch.arguments.get(argument.arg) or launch.arguments.get(place) or HostValue()
-        told.append(given)
-        note = ast.unparse(argument.annotation) if argument.annotation else ""
-        constant = "constexpr" in note
+    """Infer all parameters of a kernel; `flags` is the value of flags that the host leaves open."""
+    return _ParameterInference(module, node, launch, limits, flags).infer_all()
+
+
+class _ParameterInference:
+    """The inference for one kernel and one place that launches it."""
+
+    def __init__(
+        self,
+        module: LazyModule,
+        node: ast.FunctionDef,
+        launch: HostLaunch | None,
+        limits: SizeLimits,
+        flags: bool | None,
+    ) -> None:
+        self._module, self._launch, self._limits, self._flags = module, launch, limits, flags
+        self._arguments = [*node.args.args, *node.args.kwonlyargs]
+        self._uses = find_parameter_uses(module, node)
+        self._tuner_constants = read_tuner_constants(node)
+        self._side_names = launch.side_names if launch is not None else {}
+        with_default = node.args.args[len(node.args.args) - len(node.args.defaults) :]
+        self._defaults = {
+            argument.arg: default
+            for argument, default in zip(with_default, node.args.defaults, strict=True)
+        }
+        # The parameter that gets a host expression: elsewhere the expression is that number.
+        self._parameter_by_expression = {
+            value.expression: argument.arg
+            for position, argument in enumerate(self._arguments)
+            if (value := self._get_host_value(position, argument.arg)).kind == "number"
+            and isinstance(value.expression, str)
+        }
+
+    def _get_host_value(self, position: int, name: str) -> HostValue:
+        arguments = self._launch.arguments if self._launch is not None else {}
+        return arguments.get(name) or arguments.get(position) or HostValue()
+
+    def infer_all(self) -> list[AssumedParameter]:
+        parameters = []
+        for position, argument in enumerate(self._arguments):
+            host_value = self._get_host_value(position, argument.arg)
+            parameters.append(replace(self._infer(argument, host_value), host_value=host_value))
+        return parameters
+
+    def _infer(self, argument: ast.arg, host_value: HostValue) -> AssumedParameter:
         name = argument.arg
-        pointer = name in uses.pointers or (given.kind == "tensor" and not constant)
-        if (
-            name in uses.compared_with_none
-            and not (given.is_known and given.kind != "constant")
-            and flags is False
-        ) or (
-            name in uses.compared_with_none and not given.is_known and (constant or flags is False)
-        ):
-            made.append(AssumedParameter(name, "constexpr", None, source="absent"))
-        elif constant:
-            value, source = _infer_constant(
-                module, name, given, tuned, defaults.get(name), limits, flags, alone, called
-            )
-            if given.kind != "constant" and source in ("name", "both", "host"):
-                if name in uses.required_values:
-                    value, source = uses.required_values[name], "its use"
-                elif name in uses.compared_words:
-                    value, source = uses.compared_words[name], SOURCE_ONE_WORD
-                elif name in uses.unrolled_loops and type(value) is int:
-                    value, source = _infer_iterations(
-                        limits, name, value, source, uses.is_only_loop_count(name)
-                    )
-            made.append(AssumedParameter(name, "constexpr", value, source=source))
-        elif pointer and given.kind != "constant":
-            kind, source = _infer_pointee(name, given, limits, name in uses.index_pointers)
-            if name not in uses.pointers:
-                source = SOURCE_UNUSED
-            if name in uses.pointee_types and source != "host":
-                kind, source = uses.pointee_types[name], "its use"
-            if name in uses.atomic_pointers and kind in _SHORT_TYPES:
-                kind, source = "i32", "its use"
-            made.append(
-                AssumedParameter(
-                    name, f"*{kind}", expression=_to_host_text(given, name), source=source
-                )
-            )
-        elif given.kind == "constant" and given.value is None and launch is not None:
-            if name in uses.pointers and flags is not False:
-                kind, source = _infer_pointee(name, given, limits, name in uses.index_pointers)
-                made.append(AssumedParameter(name, f"*{kind}", expression=name, source=source))
-            else:
-                made.append(AssumedParameter(name, "constexpr", None, source="host"))
-        else:
-            made.append(_infer_number(name, given, limits, defaults.get(name), note))
-    return [replace(one, host_value=given) for one, given in zip(made, told, strict=True)]
+        annotation = ast.unparse(argument.annotation) if argument.annotation else ""
+        is_constexpr = "constexpr" in annotation
+        if self._is_absent(name, host_value, is_constexpr):
+            return AssumedParameter(name, CONSTEXPR, None, source="absent")
+        if is_constexpr:
+            value, source = self._infer_used_constant(name, host_value)
+            return AssumedParameter(name, CONSTEXPR, value, source=source)
+        is_pointer = name in self._uses.pointers
+        if host_value.kind != "constant" and (is_pointer or host_value.kind == "tensor"):
+            kind, source = self._infer_used_pointee(name, host_value)
+            expression = _to_host_text(host_value, name)
+            return AssumedParameter(name, f"*{kind}", expression=expression, source=source)
+        if host_value.kind == "constant" and host_value.value is None and self._launch is not None:
+            if not is_pointer or self._flags is False:
+                return AssumedParameter(name, CONSTEXPR, None, source="host")
+            kind, source = self._infer_pointee(name, host_value)
+            return AssumedParameter(name, f"*{kind}", expression=name, source=source)
+        return _infer_number(name, host_value, self._limits, annotation)
 
+    def _is_absent(self, name: str, host_value: HostValue, is_constexpr: bool) -> bool:
+        """Whether the parameter is taken for None, because the kernel compares it with None."""
+        if name not in self._uses.compared_with_none:
+            return False
+        if self._flags is False and host_value.kind == "constant":
+            return True
+        return not host_value.is_known and (is_constexpr or self._flags is False)
 
-def _map_words_to_parameters(launch: HostLaunch | None, names: Sequence[str]) -> dict[str, str]:
-    """By a word of the caller the parameter that it is given to: elsewhere it is that number."""
-    given = launch.arguments if launch is not None else {}
-    return {
-        one.expression: name
-        for place, name in enumerate(names)
-        if (one := given.get(name) or given.get(place) or HostValue()).kind == "number"
-        and isinstance(one.expression, str)
-    }
+    def _infer_used_constant(self, name: str, host_value: HostValue) -> tuple[Any, str]:
+        """The value of a constant, as the kernel's text requires it."""
+        value, source = self._infer_constant(name, host_value)
+        uses = self._uses
+        if host_value.kind == "constant" or source not in ("name", "both", "host"):
+            return value, source
+        if name in uses.required_values:
+            return uses.required_values[name], "its use"
+        if name in uses.compared_words:
+            return uses.compared_words[name], SOURCE_ONE_WORD
+        if name in uses.unrolled_loops and type(value) is int:
+            return self._infer_iterations(name, value, source)
+        return value, source
+
+    def _infer_constant(self, name: str, host_value: HostValue) -> tuple[Any, str]:
+        if host_value.kind == "constant":
+            if isinstance(host_value.value, bool) and self._flags is not None:
+                return self._flags, "both"
+            return host_value.value, "host"
+        if name in self._tuner_constants:
+            return self._tuner_constants[name], "its tuner"
+        lower = name.lower()
+        if host_value.kind == "flag" or _is_flag_name(name):
+            return bool(self._flags), "both"
+        if lower.endswith(("dtype", "_type")) or "_dtype" in lower:
+            return (tl.float8e4nv if "8" in lower else tl.bfloat16), "name"
+        if host_value.kind == "number":
+            # A size is at least 1: a kernel does nothing with none of something.
+            return max(1, self._evaluate_constant(name, host_value.expression)), "host"
+        default = self._defaults.get(name)
+        if isinstance(default, ast.Constant) and default.value is not None:
+            return default.value, "default"
+        if lower.startswith(("block", "tile")) or lower in ("bd", "bs", "bh", "bn", "bm"):
+            return 128 if "_d" in lower else 64, "name"
+        if lower in ("bt", "bk", "bv", "bc"):
+            return 64, "name"
+        if _is_float_name(lower):
+            return 1.0, "name"
+        return find_usual_value(self._limits, name), "name"
+
+    def _evaluate_constant(self, name: str, expression: Expression) -> int:
+        is_compound = has_several_symbols(expression)
+
+        def find_value(symbol: str) -> int:
+            side = self._side_names.get(symbol, "")
+            quantity = self._limits.find_quantity(symbol, side_name=side)
+            other = name if quantity else self._parameter_by_expression.get(symbol, name)
+            words = [symbol] if quantity and is_compound else [symbol, other]
+            return find_usual_value(self._limits, *words, side_name=side)
+
+        return evaluate_expression(expression, find_value)
+
+    def _infer_iterations(self, name: str, value: int, source: str) -> tuple[int, str]:
+        """How often a loop is unrolled: the maximum, which includes all that fewer turns do."""
+        most = self._limits.quantities["turns"].largest
+        if not self._uses.is_only_loop_count(name):  # another use would get another number, too
+            return (value, source) if value <= most else (most, SOURCE_FEW_ITERATIONS)
+        quantity = self._limits.find_quantity(name)
+        return (most if quantity is None else min(quantity.largest, most)), "its loop"
+
+    def _infer_used_pointee(self, name: str, host_value: HostValue) -> tuple[str, str]:
+        """The type that a pointer points to, as the kernel's text requires it."""
+        uses = self._uses
+        kind, source = self._infer_pointee(name, host_value)
+        if name not in uses.pointers:
+            source = SOURCE_UNUSED
+        if name in uses.pointee_types and source != "host":
+            kind, source = uses.pointee_types[name], "its use"
+        if name in uses.atomic_pointers and kind in _SHORT_TYPES:
+            kind, source = "i32", "its use"
+        return kind, source
+
+    def _infer_pointee(self, name: str, host_value: HostValue) -> tuple[str, str]:
+        if kind := _TRITON_TYPES.get(host_value.dtype):
+            return kind, "host"
+        content = self._limits.find_content(name, _to_host_text(host_value, name))
+        lower = name.lower()
+        if name in self._uses.index_pointers:
+            return (content[1] if content else "i32"), "its use"
+        if content and not any(word in lower for word in _REAL_CONTENT_WORDS):
+            return content[1], "name"
+        return ("fp32" if any(word in lower for word in _FP32_WORDS) else "bf16"), "name"
 
 
 def apply_recorded_launch(
     assumed_parameters: Sequence[AssumedParameter], recorded_launch: LaunchMode
 ) -> list[AssumedParameter] | None:
-    """The same with the types and constants of a launch that was made; not of another kernel's."""
-    if [one.name for one in assumed_parameters] != list(recorded_launch.types):
+    """Take types and constants from a recorded launch; None if another kernel was launched."""
+    if [parameter.name for parameter in assumed_parameters] != list(recorded_launch.types):
         return None
-    return [_apply_recorded_parameter(one, recorded_launch) for one in assumed_parameters]
+    return [_apply_recorded_parameter(each, recorded_launch) for each in assumed_parameters]
 
 
 def _apply_recorded_parameter(
@@ -203,74 +279,15 @@ def _apply_recorded_parameter(
         )
     if kind == parameter.kind:
         return parameter
-    told = parameter.expression or parameter.name
-    return replace(parameter, kind=kind, value=None, expression=told, source=SOURCE_RECORDED_LAUNCH)
-
-
-def _to_host_text(host_value: HostValue, name: str) -> str:
-    return (
-        host_value.expression
-        if isinstance(host_value.expression, str) and host_value.expression
-        else name
+    expression = parameter.expression or parameter.name
+    return replace(
+        parameter, kind=kind, value=None, expression=expression, source=SOURCE_RECORDED_LAUNCH
     )
 
 
-def _infer_constant(
-    module: LazyModule,
-    name: str,
-    host_value: HostValue,
-    tuner_constants: dict[str, Any],
-    default: ast.expr | None,
-    limits: SizeLimits,
-    flags: bool | None,
-    sole_parameters: Mapping[str, str],
-    side_names: Mapping[str, str],
-) -> tuple[Any, str]:
-    if host_value.kind == "constant":
-        value = host_value.value
-        if isinstance(value, bool) and flags is not None:
-            return flags, "both"
-        return value, "host"
-    if name in tuner_constants:
-        return tuner_constants[name], "its tuner"
-    typed = name.lower()
-    if host_value.kind == "flag" or _is_flag_name(name):
-        return bool(flags), "both"
-    if typed.endswith(("dtype", "_type")) or "_dtype" in typed:
-        return (tl.float8e4nv if "8" in typed else tl.bfloat16), "name"
-    if host_value.kind == "number":
-        many = has_several_symbols(host_value.expression)
-
-        def value_of(word: str) -> int:
-            side = side_names.get(word, "")
-            known = limits.find_quantity(word, side_name=side)
-            own = name if known else sole_parameters.get(word, name)
-            return find_usual_value(
-                limits, word, *([] if known and many else [own]), side_name=side
-            )
-
-        value = evaluate_expression(host_value.expression, value_of)
-        return max(1, value), "host"  # a size: with none of something nothing happens
-    if isinstance(default, ast.Constant) and default.value is not None:
-        return default.value, "default"
-    if typed.startswith(("block", "tile")) or typed in ("bd", "bs", "bh", "bn", "bm"):
-        return 128 if "_d" in typed else 64, "name"
-    if typed in ("bt", "bk", "bv", "bc"):
-        return 64, "name"
-    if _is_float_name(typed):
-        return 1.0, "name"
-    return find_usual_value(limits, name), "name"
-
-
-def _infer_iterations(
-    limits: SizeLimits, name: str, value: int, source: str, counts_only_loops: bool
-) -> tuple[int, str]:
-    """How often a loop is unrolled: the most that may be, where fewer turns are a part of those."""
-    most = limits.quantities["turns"].largest
-    if not counts_only_loops:  # what it is besides would be another number, too
-        return (value, source) if value <= most else (most, SOURCE_FEW_ITERATIONS)
-    quantity = limits.find_quantity(name)
-    return (most if quantity is None else min(quantity.largest, most)), "its loop"
+def _to_host_text(host_value: HostValue, name: str) -> str:
+    expression = host_value.expression
+    return expression if isinstance(expression, str) and expression else name
 
 
 def _is_float_name(name: str) -> bool:
@@ -293,65 +310,30 @@ def find_usual_value(limits: SizeLimits, *words: str, side_name: str = "") -> in
     return 16 if quantity is None else quantity.usual
 
 
-def _infer_pointee(
-    name: str, host_value: HostValue, limits: SizeLimits, is_index: bool
-) -> tuple[str, str]:
-    if host_value.dtype:
-        kind = _TRITON_TYPES.get(host_value.dtype)
-        if kind:
-            return kind, "host"
-    held = limits.find_content(name, _to_host_text(host_value, name))
-    typed = name.lower()
-    if is_index:
-        return (held[1] if held else "i32"), "its use"
-    if held and not any(
-        word in typed for word in ("scale", "weight", "value", "score", "logit", "prob")
-    ):
-        return held[1], "name"
-    if any(
-        word in typed
-        for word in ("scale", "lse", "max", "sum", "logit", "temperature", "prob", "bias")
-    ):
-        return "fp32", "name"
-    return "bf16", "name"
-
-
 def _infer_number(
-    name: str, host_value: HostValue, limits: SizeLimits, default: ast.expr | None, annotation: str
+    name: str, host_value: HostValue, limits: SizeLimits, annotation: str
 ) -> AssumedParameter:
-    typed = name.lower()
-    if host_value.kind == "real" or isinstance(host_value.value, float):
+    value = host_value.value
+    if host_value.kind == "real" or isinstance(value, float):
         return AssumedParameter(name, "fp32", source="host")
-    if host_value.kind == "constant" and isinstance(host_value.value, (bool, int)):
-        if isinstance(host_value.value, bool):
-            return AssumedParameter(
-                name, "constexpr" if host_value.value is None else "i1", source="host"
-            )
-        return AssumedParameter(
-            name,
-            "i32" if host_value.value != 1 else "constexpr",
-            host_value.value,
-            host_value.value,
-            "host",
-        )
-    if host_value.kind == "constant" and host_value.value is not None:
-        return AssumedParameter(name, "constexpr", host_value.value, source="host")
-    if host_value.kind != "number" and _is_float_name(typed):
+    if host_value.kind == "constant" and value is not None:
+        if isinstance(value, bool):
+            return AssumedParameter(name, "i1", source="host")
+        if isinstance(value, int):
+            return AssumedParameter(name, CONSTEXPR if value == 1 else "i32", value, value, "host")
+        return AssumedParameter(name, CONSTEXPR, value, source="host")
+    if host_value.kind != "number" and _is_float_name(name.lower()):
         return AssumedParameter(name, "fp32", source="name")
     expression: Expression = host_value.expression if host_value.kind == "number" else name
     if host_value.kind == "unknown" and host_value.expression:
         expression = host_value.expression
-    kind = "i32"
-    if "int64" in annotation:
-        kind = "i64"
     quantity = find_expression_quantity(limits, expression, name)
     if quantity is not None and quantity.largest == 1:
-        return AssumedParameter(name, "constexpr", 1, 1, "host")
-    if quantity is not None and quantity.largest >= _INT64_FROM:
-        kind = "i64"
-    return AssumedParameter(
-        name, kind, None, expression, "host" if host_value.kind == "number" else "name"
-    )
+        return AssumedParameter(name, CONSTEXPR, 1, 1, "host")
+    is_wide = quantity is not None and quantity.largest >= _INT64_FROM
+    kind = "i64" if is_wide or "int64" in annotation else "i32"
+    source = "host" if host_value.kind == "number" else "name"
+    return AssumedParameter(name, kind, None, expression, source)
 
 
 def find_expression_quantity(
@@ -359,5 +341,5 @@ def find_expression_quantity(
 ) -> SizeQuantity | None:
     if isinstance(expression, str):
         return limits.find_quantity(expression, name)
-    largest = [limits.find_quantity(one) for one in iterate_symbols(expression)]
-    return next((one for one in largest if one is not None), None)
+    quantities = map(limits.find_quantity, iterate_symbols(expression))
+    return next((quantity for quantity in quantities if quantity is not None), None)
