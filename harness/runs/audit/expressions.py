@@ -1,4 +1,8 @@
-"""Numbers of the host as expressions over the words of a caller: sums, roundings, comparisons."""
+"""Numbers of the host as expressions over the caller's words: sums, roundings, comparisons.
+
+Example: `cdiv(x.shape[0], 64) * 2` is `("*", ("cdiv", "x.shape[0]", 64), 2)`; its symbol is
+`x.shape[0]`, and with 130 rows its value is 6.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +34,7 @@ COMPARISONS: dict[str, Callable[[int, int], bool]] = {
     ">": lambda a, b: a > b,
     ">=": lambda a, b: a >= b,
 }
-UNKNOWN_TEST = "unknown"  # a test that nothing is known of but the words that it asks for
+UNKNOWN_TEST = "unknown"  # a test of which only the words are known
 _ROW_COUNT = re.compile(r"(\w+)\.shape\[0\] \* \1\.shape\[1\]$")
 _ROW_LENGTH = re.compile(r"(\w+)\.shape\[-?[1-9]\]( \* \1\.shape\[-?[1-9]\])+$")
 
@@ -45,7 +49,7 @@ def evaluate_expression(expression: Expression, value_of: Callable[[str], int]) 
 
 
 def evaluate_test(test: Expression, value_of: Callable[[str], int]) -> bool | None:
-    """Whether a test holds; None where nothing is known of it."""
+    """Whether a test holds; None if that is unknown."""
     if not isinstance(test, tuple):
         return bool(evaluate_expression(test, value_of))
     name, *parts = test
@@ -57,15 +61,15 @@ def evaluate_test(test: Expression, value_of: Callable[[str], int]) -> bool | No
         inner = evaluate_test(parts[0], value_of)
         return None if inner is None else not inner
     if name in ("and", "or"):
-        said = [evaluate_test(part, value_of) for part in parts]
+        results = [evaluate_test(part, value_of) for part in parts]
         decisive = name == "or"
-        return decisive if decisive in said else None if None in said else not decisive
+        return decisive if decisive in results else None if None in results else not decisive
     return bool(evaluate_expression(test, value_of))
 
 
 @cache
 def _is_row_product(expression: tuple[Any, ...]) -> bool:
-    """Sides of one tensor, multiplied: how many rows it has, or how long they are."""
+    """Whether it multiplies sides of one tensor: the number of its rows, or their length."""
     text = render_expression(expression)
     return _ROW_COUNT.match(text) is not None or _ROW_LENGTH.match(text) is not None
 
@@ -82,12 +86,12 @@ def iterate_symbols(expression: Expression) -> Iterator[str]:
 
 @cache
 def has_several_symbols(expression: Expression) -> bool:
-    """Made of more than one word: what the whole is called says nothing of each."""
+    """Whether it has more than one symbol, so that a name of the whole names none of them."""
     return len(set(iterate_symbols(expression))) > 1
 
 
 def iterate_words(expression: Expression) -> Iterator[str]:
-    """Each word by itself, whatever it is multiplied by."""
+    """Iterate the words, those of a product one by one."""
     if isinstance(expression, str):
         yield expression
     elif isinstance(expression, tuple):
@@ -96,31 +100,27 @@ def iterate_words(expression: Expression) -> Iterator[str]:
 
 
 def render_expression(expression: Expression) -> str:
-    """As the caller would write it."""
+    """Render the expression in the caller's syntax."""
     if not isinstance(expression, tuple):
         return str(expression)
     name, *parts = expression
     if name not in _PRECEDENCE:
         return f"{name}({', '.join(map(render_expression, parts))})"
     first, *others = parts
-    return f" {name} ".join(
-        [
-            _render_operand(first, _PRECEDENCE[name]),
-            *(_render_right_operand(name, one) for one in others),
-        ]
-    )
+    operands = (_render_right_operand(name, each) for each in others)
+    return f" {name} ".join([_render_operand(first, _PRECEDENCE[name]), *operands])
 
 
 _PRECEDENCE = {"+": 1, "-": 1, "*": 2, "//": 2, "%": 2}
 
 
 def _render_operand(part: Expression, precedence: int) -> str:
-    """A part of an operation that binds so tightly."""
+    """Render a part, in brackets if it binds less tightly than the operation."""
     weaker = isinstance(part, tuple) and _PRECEDENCE.get(part[0], precedence) < precedence
     return f"({render_expression(part)})" if weaker else render_expression(part)
 
 
 def _render_right_operand(name: str, part: Expression) -> str:
-    """What stands behind an operator: there brackets may go only where the order is no matter."""
-    same = isinstance(part, tuple) and part[0] == name and name in "+*"
-    return _render_operand(part, _PRECEDENCE[name] + (not same))
+    """Render a right operand; only sums in sums and products in products need no brackets."""
+    is_associative = isinstance(part, tuple) and part[0] == name and name in "+*"
+    return _render_operand(part, _PRECEDENCE[name] + (not is_associative))

@@ -1,4 +1,4 @@
-"""From parameters to the graph of a kernel."""
+"""The graph of a kernel for assumed parameters, or for others where Triton refuses these."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from harness.runs.audit.parameter_inference import SOURCE_UNUSED, AssumedParamet
 
 
 def read_graph(kernel: Any, parameters: list[AssumedParameter]) -> KernelGraph:
-    """The graph of a kernel read with these; kept on disk."""
+    """Read the graph of a kernel with these parameters; graphs are cached on disk."""
     bound = make_bound_call(parameters)
     key = frontend.compute_cache_key(kernel, bound)
     return get_or_compute(
@@ -23,61 +23,57 @@ def read_graph(kernel: Any, parameters: list[AssumedParameter]) -> KernelGraph:
 
 
 def make_bound_call(parameters: list[AssumedParameter]) -> BoundCall:
-    values = {one.name: one.value for one in parameters}
-    kinds = tuple(one.kind for one in parameters)
-    constants = tuple(one.value if one.kind == "constexpr" else None for one in parameters)
+    values = {each.name: each.value for each in parameters}
+    kinds = tuple(each.kind for each in parameters)
+    constants = tuple(each.value if each.kind == "constexpr" else None for each in parameters)
     return BoundCall(values, kinds, constants, (kinds, constants))
 
 
 def iterate_guesses(assumed_parameters: list[AssumedParameter]) -> Iterator[list[AssumedParameter]]:
-    """The same with what is only a guess made otherwise, one guess after the other."""
+    """Iterate the parameters, then variants in which parameters that only a name gave differ."""
     yield assumed_parameters
-    before = [assumed_parameters]
-    small = [_shrink_constant(one) for one in assumed_parameters]
+    tried = [assumed_parameters]
+    small = [_shrink_constant(each) for each in assumed_parameters]
     for guess in _GUESSES:
-        for start in (assumed_parameters, small, before[-1]):
-            other = [guess(one) for one in start]
-            if other not in before:
-                before.append(other)
-                yield other
+        for start in (assumed_parameters, small, tried[-1]):
+            variant = [guess(each) for each in start]
+            if variant not in tried:
+                tried.append(variant)
+                yield variant
 
 
 def _shrink_constant(parameter: AssumedParameter) -> AssumedParameter:
-    guessed = parameter.kind == "constexpr" and parameter.source in ("name", "host", "default")
-    number = isinstance(parameter.value, int) and not isinstance(parameter.value, bool)
-    return (
-        replace(parameter, value=32) if guessed and number and parameter.value > 32 else parameter
-    )
+    is_guess = parameter.kind == "constexpr" and parameter.source in ("name", "host", "default")
+    is_number = isinstance(parameter.value, int) and not isinstance(parameter.value, bool)
+    is_large = is_guess and is_number and parameter.value > 32
+    return replace(parameter, value=32) if is_large else parameter
 
 
-# Each tried alone, with smaller constants, and together with those before it.
+# Each is tried alone, with smaller constants, and together with the guesses before it.
 _GUESSES: tuple[Callable[[AssumedParameter], AssumedParameter], ...] = (
-    lambda one: replace(one, kind="fp32") if one.source == SOURCE_UNUSED else one,
+    lambda each: replace(each, kind="fp32") if each.source == SOURCE_UNUSED else each,
     _shrink_constant,
-    lambda one: replace(one, kind="*i1") if one.kind == "*i8" and one.source == "name" else one,
-    lambda one: replace(one, kind="i32") if one.kind == "i64" else one,
-    lambda one: replace(one, kind="*i32") if one.kind == "*i64" else one,
-    lambda one: _make_integer(one) if one.source == "name" else one,
-    lambda one: _replace_named_type(one, "*i32", "*i64"),
-    lambda one: _replace_named_type(one, "*bf16", "*i32"),
-    lambda one: _replace_named_type(one, "*bf16", "*fp32"),
-    lambda one: _replace_named_type(one, "*i32", "*bf16"),
-    lambda one: _replace_named_type(one, "*bf16", "*u8"),
-    lambda one: _replace_named_type(one, "*bf16", "*fp8e4nv"),
-    lambda one: _replace_named_type(one, "i32", "*bf16") if one.name.endswith("_ptr") else one,
+    lambda each: _replace_named_type(each, "*i8", "*i1"),
+    lambda each: replace(each, kind="i32") if each.kind == "i64" else each,
+    lambda each: replace(each, kind="*i32") if each.kind == "*i64" else each,
+    lambda each: _make_integer(each) if each.source == "name" else each,
+    lambda each: _replace_named_type(each, "*i32", "*i64"),
+    lambda each: _replace_named_type(each, "*bf16", "*i32"),
+    lambda each: _replace_named_type(each, "*bf16", "*fp32"),
+    lambda each: _replace_named_type(each, "*i32", "*bf16"),
+    lambda each: _replace_named_type(each, "*bf16", "*u8"),
+    lambda each: _replace_named_type(each, "*bf16", "*fp8e4nv"),
+    lambda each: _replace_named_type(each, "i32", "*bf16") if each.name.endswith("_ptr") else each,
 )
 
 
 def _replace_named_type(
     parameter: AssumedParameter, kind: str, replacement: str
 ) -> AssumedParameter:
-    return (
-        replace(parameter, kind=replacement)
-        if parameter.kind == kind and parameter.source == "name"
-        else parameter
-    )
+    is_guess = parameter.kind == kind and parameter.source == "name"
+    return replace(parameter, kind=replacement) if is_guess else parameter
 
 
 def _make_integer(parameter: AssumedParameter) -> AssumedParameter:
-    """A scale may be how many bytes there are of scales."""
+    """A parameter with `scale` in its name may be the number of bytes of the scales."""
     return replace(parameter, value=64) if isinstance(parameter.value, float) else parameter

@@ -1,10 +1,10 @@
-"""A kernel without its numbers: what some lines' integers need on their way into addresses.
+"""The slice of a kernel that computes addresses from some lines, without all other computation.
 
-Whether an integer wraps on its way into an access does not depend on what is computed with the
-values that are stored, nor on other accesses: memory that the kernel itself fills is taken as it
-was given. So a run that asks for that alone keeps the accesses that these lines lead to, whatever
-their addresses, masks and branches are made of, and no more: no products of matrices, no inline
-assembly, little to compile, no memory but what is read on the way.
+Invariant: the slice reports an integer overflow of these lines exactly where the whole kernel would
+if it did not change memory that it loads addresses from. It keeps the accesses whose addresses
+depend on the lines, and all that their addresses, masks and branches depend on. Example: of
+`acc += tl.dot(tl.load(a + row * stride), b)` and the store of `acc` the slice for the line of `row`
+keeps the load of `a`, without its value, and drops the product and the store.
 """
 
 from __future__ import annotations
@@ -33,55 +33,55 @@ _FOLD_OPERATIONS = ("tt.reduce", "tt.scan", "tt.map_elementwise")
 
 
 def slice_graph(graph: KernelGraph, lines: Collection[tuple[str, int]] | None) -> KernelGraph:
-    """With the accesses that these lines lead to, or with all of them."""
+    """Keep the accesses whose addresses depend on these lines; without lines, all accesses."""
     return _GraphSlicer(graph, lines).build()
 
 
 class _GraphSlicer:
     def __init__(self, graph: KernelGraph, lines: Collection[tuple[str, int]] | None) -> None:
         self._graph, self._lines = graph, lines
-        self._defining_operations, self._control_flow_sources = (
-            map_defining_operations(graph),
-            map_control_flow_sources(graph),
-        )
-        self._enclosing: dict[IROperation | IRValue, IROperation] = {}  # what each stands in
-        for one in graph.walk():
-            for region in one.regions:
+        self._defining_operations = map_defining_operations(graph)
+        self._control_flow_sources = map_control_flow_sources(graph)
+        self._enclosing: dict[IROperation | IRValue, IROperation] = {}
+        for operation in graph.walk():
+            for region in operation.regions:
                 for block in region.blocks:
-                    self._enclosing |= dict.fromkeys((*block.operations, *block.arguments), one)
+                    self._enclosing |= dict.fromkeys(block.operations, operation)
+                    self._enclosing |= dict.fromkeys(block.arguments, operation)
         self._needed_values: set[IRValue] = set()
         self._kept_operations: set[IROperation] = set()
         self._pending_values: list[IRValue] = []
-        for one in graph.walk():
-            if one.name in ("tt.assert", "tt.call") or one.name.startswith("cf."):
-                self._keep(one)
-                self._pending_values += one.operands
-            elif one.name in ACCESS_OPERATIONS and self._leads_to(one):
-                self._keep(one)
-                mask = find_mask(one)
-                self._pending_values += [one.operands[0], *([mask] if mask is not None else [])]
+        for operation in graph.walk():
+            if operation.name in ("tt.assert", "tt.call") or operation.name.startswith("cf."):
+                self._keep(operation)
+                self._pending_values += operation.operands
+            elif operation.name in ACCESS_OPERATIONS and self._depends_on_lines(operation):
+                self._keep(operation)
+                self._pending_values += _list_address_and_mask(operation)
         self._keep_needed()
         self._used_values = {
-            value for one in self._kept_operations for value in self._list_operands(one)
-        }
-        self._used_values |= {
-            value for one in self._kept_operations for value in self._list_forwarded_values(one)
+            value
+            for operation in self._kept_operations
+            for value in (
+                *self._list_operands(operation),
+                *self._list_forwarded_values(operation),
+            )
         }
 
-    def _leads_to(self, access: IROperation) -> bool:
-        """Whether its address is made of what these lines compute, without memory in between."""
+    def _depends_on_lines(self, access: IROperation) -> bool:
+        """Whether the address depends on these lines, other than through memory."""
         if self._lines is None:
             return True
-        made = iterate_address_values(
+        address_values = iterate_address_values(
             access.operands[0],
             self._defining_operations,
             self._control_flow_sources,
-            lambda one: one.operands,
+            lambda operation: operation.operands,
         )
-        return any((one.source.file, one.source.line) in self._lines for _, one in made)
+        return any(maker.source.line_key in self._lines for _, maker in address_values)
 
     def _keep_needed(self) -> None:
-        """Backwards from what is kept, until nothing is lacking."""
+        """Keep, backwards from the pending values, all operations that they depend on."""
         while self._pending_values:
             value = self._pending_values.pop()
             if value in self._needed_values:
@@ -96,7 +96,7 @@ class _GraphSlicer:
                 self._pending_values += maker.operands
 
     def _keep(self, operation: IROperation | None) -> None:
-        """With all that it stands in, and where a program goes there."""
+        """Keep an operation and those that enclose it, with their conditions."""
         while operation is not None and operation not in self._kept_operations:
             self._kept_operations.add(operation)
             if operation.name == "scf.for":
@@ -107,10 +107,10 @@ class _GraphSlicer:
                 self._pending_values.append(get_terminator(operation.regions[0]).operands[0])
             elif operation.name in _FOLD_OPERATIONS:
                 self._kept_operations.update(
-                    each for region in operation.regions for each in walk_operations(region)
+                    inner for region in operation.regions for inner in walk_operations(region)
                 )
                 self._pending_values += operation.operands
-            if operation.name.startswith("scf."):  # no constant stands for a pointer
+            if operation.name.startswith("scf."):  # no constant can replace a pointer
                 self._pending_values += [
                     value
                     for value in self._list_forwarded_values(operation)
@@ -119,7 +119,7 @@ class _GraphSlicer:
             operation = self._enclosing.get(operation)
 
     def _list_forwarded_values(self, operation: IROperation) -> list[IRValue]:
-        """What control flow hands on."""
+        """List the values that control flow passes into and out of its blocks."""
         if not operation.name.startswith("scf."):
             return []
         ends = [block.operations[-1] for region in operation.regions for block in region.blocks]
@@ -130,10 +130,7 @@ class _GraphSlicer:
             operation.results
         ):
             return operation.operands
-        mask = find_mask(operation)
-        return (operation.operands[0], mask) if mask is not None else operation.operands[:1]
-
-    # Making it
+        return _list_address_and_mask(operation)
 
     def build(self) -> KernelGraph:
         functions = {
@@ -148,29 +145,39 @@ class _GraphSlicer:
         return replace(region, blocks=tuple(blocks))
 
     def _slice_block(self, block: IRBlock) -> list[IROperation]:
-        left: list[IROperation] = []
-        for one in block.operations:
-            if one.name in _TERMINATORS:
-                left.append(one)
-            elif one not in self._kept_operations:
-                left += [
-                    _make_zero(one, result) for result in one.results if result in self._used_values
-                ]
-            elif one.name in ACCESS_OPERATIONS and self._needed_values.isdisjoint(one.results):
-                left.append(
+        sliced: list[IROperation] = []
+        for operation in block.operations:
+            if operation.name in _TERMINATORS:
+                sliced.append(operation)
+            elif operation not in self._kept_operations:
+                sliced += self._make_zeros(operation)
+            elif operation.name in ACCESS_OPERATIONS and self._needed_values.isdisjoint(
+                operation.results
+            ):
+                operands = self._list_operands(operation)
+                sliced.append(
                     replace(
-                        one, name="tt.store", operands=self._list_operands(one), results=(),
+                        operation, name="tt.store", operands=operands, results=(),
                         attributes={"addressOnly": "true"},
                     )
                 )  # fmt: skip
-                left += [
-                    _make_zero(one, result) for result in one.results if result in self._used_values
-                ]
-            elif one.name in _FOLD_OPERATIONS:
-                left.append(one)
+                sliced += self._make_zeros(operation)
+            elif operation.name in _FOLD_OPERATIONS:
+                sliced.append(operation)
             else:
-                left.append(replace(one, regions=tuple(map(self._slice_region, one.regions))))
-        return left
+                regions = tuple(map(self._slice_region, operation.regions))
+                sliced.append(replace(operation, regions=regions))
+        return sliced
+
+    def _make_zeros(self, operation: IROperation) -> list[IROperation]:
+        """Make a constant for each result of a dropped operation that the slice still uses."""
+        used = (result for result in operation.results if result in self._used_values)
+        return [_make_zero(operation, result) for result in used]
+
+
+def _list_address_and_mask(access: IROperation) -> tuple[IRValue, ...]:
+    mask = find_mask(access)
+    return (access.operands[0], mask) if mask is not None else access.operands[:1]
 
 
 def _make_zero(operation: IROperation, result: IRValue) -> IROperation:

@@ -1,8 +1,9 @@
 """A release's kernels as Triton sees them, without importing the release.
 
-A module is a namespace that runs a top-level statement when somebody first asks for a name that the
-statement binds. A kernel asks for few: its constants, and the kernels that it calls. So nothing of
-the release is installed or imported, and a checkout is read like a wheel.
+Invariant: a module's top-level statement runs once, when a name that it binds is first read. A
+kernel reads few names: its constants, and the kernels that it calls. So nothing of the release is
+installed or imported, and a checkout is read like a wheel. Example: to read `BLOCK` of
+`BLOCK = 64 if is_hip() else 128` runs that statement and the one that binds `is_hip`, and no other.
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ _JIT_DECORATORS = ("triton.jit", "jit")
 
 
 class KernelNotLoadable(Exception):
-    """A kernel asks for what cannot be had without the release itself."""
+    """The kernel needs the release itself, imported."""
 
 
 class MissingObject:
-    """What is not here: no device and no package; it has every attribute, and answers no."""
+    """Stands for an object of a missing package or device; has any attribute, and is false."""
 
     def __init__(self, name: str) -> None:
         self.__name__ = name
@@ -44,8 +45,8 @@ class MissingObject:
         return MissingObject(f"{self.__name__}.{name}")
 
     def __call__(self, *args: Any, **options: Any) -> Any:
-        plain = len(args) == 1 and not options and callable(args[0])
-        return args[0] if plain else self  # as a decorator it changes nothing
+        is_decorator = len(args) == 1 and not options and callable(args[0])
+        return args[0] if is_decorator else self
 
     def __bool__(self) -> bool:
         return False
@@ -68,7 +69,7 @@ def get_callee(node: ast.expr) -> ast.expr:
 
 
 class LazyModule(ModuleType):
-    """One module of the release; attributes come when they are asked for."""
+    """One module of the release; an attribute is computed when it is first read."""
 
     def __init__(self, name: str, file: FileTree, release: LazyRelease) -> None:
         super().__init__(name)
@@ -78,7 +79,7 @@ class LazyModule(ModuleType):
         lines = self.text.splitlines(keepends=True)
         linecache.cache[self.path] = (len(self.text), None, lines, self.path)
         self.names = LazyGlobals(self, release)
-        # What others import: to Triton, a module is what is of that very type.
+        # Other modules import this one: Triton takes only an exact `ModuleType` for a module.
         self.public_module = ModuleType(name)
         self.public_module.__dict__["__getattr__"] = self.__getattr__
 
@@ -90,7 +91,7 @@ class LazyModule(ModuleType):
 
 
 class LazyGlobals(dict[str, Any]):
-    """A module's globals, each made by the statement that binds it."""
+    """A module's globals; the statement that binds a name runs when it is first read."""
 
     def __init__(self, module: LazyModule, release: LazyRelease) -> None:
         super().__init__(__name__=module.__name__, __file__=module.path)
@@ -127,7 +128,7 @@ class LazyGlobals(dict[str, Any]):
         code = compile(ast.Module(body, []), self._module.path, "exec", dont_inherit=True)
         try:
             exec(code, self)
-        except Exception as error:  # a stand-in takes the place of whatever it would have bound
+        except Exception as error:  # its names become missing objects
             for name in _iterate_bound_names(statement):
                 if name not in self:
                     whole = f"{self._module.__name__}.{name}"
@@ -157,64 +158,67 @@ class LazyRelease:
 
     def __init__(self, location: Path, replaced_texts: Mapping[str, str] | None = None) -> None:
         self.location, self.root = location, open_location(location)
-        self.replaced_texts = dict(
-            replaced_texts or {}
-        )  # modules that are read otherwise than they stand there
+        self.replaced_texts = dict(replaced_texts or {})  # by module: read in place of its file
         self._modules: dict[str, LazyModule | None] = {}
-        self.problems: dict[str, str] = {}  # why a name is stood in for
+        self.problems: dict[str, str] = {}  # by name: why it is a missing object
 
     def find_module(self, name: str) -> LazyModule | None:
         if name not in self._modules:
             stem = name.replace(".", "/")
             files = (self.root / f"{stem}.py", self.root / stem / "__init__.py")
-            file = next((one for one in files if one.is_file()), None)
+            file = next((candidate for candidate in files if candidate.is_file()), None)
             self._modules[name] = None if file is None else LazyModule(name, file, self)
         return self._modules[name]
 
     def iterate_texts(self) -> Iterator[tuple[str, str]]:
-        """Every module that may have to do with kernels."""
+        """Iterate the modules that mention Triton or may launch a kernel, with their texts."""
         for path, content in iterate_sources(self.location):
             text = decode_source(content)
             if "triton" in text or _LAUNCH_PATTERN.search(text):
                 yield path.removesuffix(".py").removesuffix("/__init__").replace("/", "."), text
 
     def import_package(self, name: str, imported_names: Any) -> Any:
-        own = self.find_module(name)
-        found: Any = MissingObject(name) if own is None else own.public_module
+        module = self.find_module(name)
+        package: Any = MissingObject(name) if module is None else module.public_module
+        if not imported_names:
+            return package
         holder = ModuleType(name)
-        for wanted in imported_names:
-            inner = self.find_module(f"{name}.{wanted}")
-            value = getattr(found, wanted, None) if inner is None else inner.public_module
-            setattr(holder, wanted, value)
-        return holder if imported_names else found
+        for imported in imported_names:
+            inner = self.find_module(f"{name}.{imported}")
+            value = getattr(package, imported, None) if inner is None else inner.public_module
+            setattr(holder, imported, value)
+        return holder
 
     def load_kernel(self, module: str, name: str) -> JITFunction[Any]:
-        """A kernel, with everything that its code and that of its helpers asks for."""
+        """Load a kernel, with all globals that its code and that of its helpers reads."""
         home = self.find_module(module)
-        found = None if home is None else home.names.get(name)
-        while found is not None and not isinstance(found, JITFunction):
-            found = getattr(found, "fn", None)
-        if found is None:
+        kernel = None if home is None else home.names.get(name)
+        while kernel is not None and not isinstance(kernel, JITFunction):
+            kernel = getattr(kernel, "fn", None)
+        if kernel is None:
             why = self.problems.get(f"{module}.{name}", "")
             raise KernelNotLoadable(
                 f"{module}:{name} does not become a kernel here" + f": {why}" * bool(why)
             )
-        self._resolve_globals(found, {})
-        return found
+        self._resolve_globals(kernel, {})
+        return kernel
 
     def render_kernel_source(self, module: str, name: str) -> str:
-        """The code of a kernel and its helpers, and their constants, without where they stand."""
+        """Render the code of a kernel and its helpers, with their constants, without positions."""
         kernel = self.load_kernel(module, name)
-        codes: dict[int, JITFunction[Any]] = {}
-        self._resolve_globals(kernel, codes)
-        known = (f"{name} = {value!r}" for (name, _), (value, _) in kernel.used_global_vals.items())
-        others = (line for one in codes.values() for line in _iterate_module_constants(one))
-        return "\n".join(sorted({one.src for one in codes.values()}) + sorted({*known, *others}))
+        by_id: dict[int, JITFunction[Any]] = {}
+        self._resolve_globals(kernel, by_id)
+        constants = {
+            f"{name} = {value!r}" for (name, _), (value, _) in kernel.used_global_vals.items()
+        }
+        for each in by_id.values():
+            constants.update(_iterate_module_constants(each))
+        return "\n".join(sorted({each.src for each in by_id.values()}) + sorted(constants))
 
     def _resolve_globals(
         self, kernel: JITFunction[Any], resolved_kernels: dict[int, JITFunction[Any]]
     ) -> None:
-        """Names that the kernel asks for stand in its globals before Triton copies them."""
+        """Compute the names that the kernel reads before Triton copies its globals."""
         if id(kernel) in resolved_kernels:
             return
         resolved_kernels[id(kernel)] = kernel
@@ -228,12 +232,12 @@ class LazyRelease:
         try:
             kernel.cache_key  # noqa: B018
         except Exception:
-            kernel.hash = None  # it would be the helper's key from here on
+            kernel.hash = None  # Triton has set it to a helper's key
             raise
 
 
 def _iterate_module_constants(kernel: JITFunction[Any]) -> Iterator[str]:
-    """The constants that a kernel asks another module for, by that module's name."""
+    """Iterate the constants of other modules that a kernel reads as attributes."""
     names = kernel.fn.__globals__
     for home, name in _find_used_names(kernel)[1]:
         value = getattr(names.get(home), name, None)
@@ -246,8 +250,7 @@ _USED_NAMES_CACHE: dict[str, tuple[list[str], list[tuple[str, str]]]] = {}  # by
 
 def _find_used_names(kernel: JITFunction[Any]) -> tuple[list[str], list[tuple[str, str]]]:
     """The names in a kernel's text, and the attributes of names."""
-    found = _USED_NAMES_CACHE.get(kernel.src)
-    if found is None:
+    if kernel.src not in _USED_NAMES_CACHE:
         names: dict[str, None] = {}
         attributes: dict[tuple[str, str], None] = {}
         for node in walk_tree(adapter.get_syntax_tree(kernel)):
@@ -256,8 +259,8 @@ def _find_used_names(kernel: JITFunction[Any]) -> tuple[list[str], list[tuple[st
                     names[name] = None
                 case ast.Attribute(value=ast.Name(id=home), attr=name):
                     attributes[home, name] = None
-        found = _USED_NAMES_CACHE[kernel.src] = list(names), list(attributes)
-    return found
+        _USED_NAMES_CACHE[kernel.src] = list(names), list(attributes)
+    return _USED_NAMES_CACHE[kernel.src]
 
 
 def _iterate_bound_names(statement: ast.stmt) -> Iterator[str]:
@@ -282,18 +285,18 @@ def _iterate_bound_names(statement: ast.stmt) -> Iterator[str]:
 
 
 class _DecoratorStripper(ast.NodeTransformer):
-    """Kernels without what stands around `jit`: a tuner, heuristics, a cache."""
+    """Removes the decorators around `jit` from kernels: a tuner, heuristics, a cache."""
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.FunctionDef:
         if is_kernel(node):
             node.decorator_list = [
-                one
-                for one in node.decorator_list
-                if ast.unparse(get_callee(one)) in _JIT_DECORATORS
+                decorator
+                for decorator in node.decorator_list
+                if ast.unparse(get_callee(decorator)) in _JIT_DECORATORS
             ]
         return node
 
 
 def _strip_decorators(statement: ast.stmt) -> ast.stmt:
-    made: ast.stmt = _DecoratorStripper().visit(statement)
-    return made
+    stripped: ast.stmt = _DecoratorStripper().visit(statement)
+    return stripped

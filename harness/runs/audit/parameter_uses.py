@@ -1,4 +1,8 @@
-"""How a kernel's text uses its parameters: what they point to, what it asks of its constants."""
+"""How a kernel's text uses its parameters: as pointers, as indices, as constants of some value.
+
+Example: `tl.load(x + tl.load(rows + i))` makes `x` and `rows` pointers and `rows` an index pointer,
+because its content becomes part of an address.
+"""
 
 from __future__ import annotations
 
@@ -16,42 +20,35 @@ _ACCESS_CALLS = ("load", "store", "make_block_ptr", "make_tensor_descriptor")
 
 
 class ParameterUses(ast.NodeVisitor):
-    """How a kernel's text uses its parameters."""
+    """The uses of one kernel's parameters, by parameter."""
 
     def __init__(self, module: LazyModule, node: ast.FunctionDef) -> None:
         self._module = module
         self.pointers: set[str] = set()
-        self.index_pointers: set[str] = set()  # pointers to what becomes part of an address
-        self.compared_with_none: set[str] = set()  # those compared with None
-        self.atomic_pointers: set[str] = set()  # pointers to what is changed atomically
-        self.unrolled_loops: Counter[str] = (
-            Counter()
-        )  # constants that say how often a loop is unrolled
-        self.required_values: dict[str, Any] = {}  # what the kernel's text asks of a constant
-        self.pointee_types: dict[str, str] = {}  # what is pointed to, where its use says so
-        self.compared_words: dict[
-            str, str
-        ] = {}  # the first of those that a constant is compared with
+        self.index_pointers: set[str] = set()  # their contents become part of an address
+        self.compared_with_none: set[str] = set()
+        self.atomic_pointers: set[str] = set()  # an atomic operation changes their contents
+        self.unrolled_loops: Counter[str] = Counter()  # loops that a constant is the length of
+        self.required_values: dict[str, Any] = {}  # values that constants must have
+        self.pointee_types: dict[str, str] = {}  # types that follow from the use of a load
+        self.compared_words: dict[str, str] = {}  # the first word that a constant is compared with
         self._read_counts = Counter(
-            one.id
-            for one in ast.walk(node)
-            if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Load)
+            name.id
+            for name in ast.walk(node)
+            if isinstance(name, ast.Name) and isinstance(name.ctx, ast.Load)
         )
-        self._parameters = {one.arg for one in (*node.args.args, *node.args.kwonlyargs)}
+        self._parameters = {each.arg for each in (*node.args.args, *node.args.kwonlyargs)}
         self._assignments: dict[str, list[ast.expr]] = {}
         self._addresses: list[ast.expr] = []
         for statement in node.body:
             self.visit(statement)
-        loaded: list[ast.expr] = []
         for address in self._addresses:
-            loaded += self._iterate_loaded_addresses(address)
-        for one in loaded:
-            base = self._find_base(one)
-            if base:
-                self.index_pointers.add(base)
+            for index_address in self._iterate_loaded_addresses(address):
+                if base := self._find_base(index_address):
+                    self.index_pointers.add(base)
 
     def is_only_loop_count(self, name: str) -> bool:
-        """Whether a constant counts unrolled loops and nothing else: more of it is more turns."""
+        """Whether a constant is the length of unrolled loops and has no other use."""
         return self.unrolled_loops[name] == self._read_counts[name]
 
     def visit_Assign(self, node: ast.Assign) -> None:
@@ -66,20 +63,20 @@ class ParameterUses(ast.NodeVisitor):
         self.generic_visit(node)
 
     def visit_Compare(self, node: ast.Compare) -> None:
-        against = [one for one in node.comparators if isinstance(one, ast.Constant)]
-        if isinstance(node.left, ast.Name) and any(one.value is None for one in against):
-            self.compared_with_none.add(node.left.id)
-        words = [one.value for one in against if isinstance(one.value, str)]
-        if isinstance(node.left, ast.Name) and words:
-            self.compared_words.setdefault(node.left.id, words[0])
+        if isinstance(node.left, ast.Name):
+            values = [each.value for each in node.comparators if isinstance(each, ast.Constant)]
+            if None in values:
+                self.compared_with_none.add(node.left.id)
+            if words := [value for value in values if isinstance(value, str)]:
+                self.compared_words.setdefault(node.left.id, words[0])
         self.generic_visit(node)
 
     def _collect_required(self, node: ast.expr) -> None:
-        """A number or a word that a kernel insists on, and nothing else."""
+        """Add the constants that a static assertion compares with one number or word."""
         match node:
-            case ast.BoolOp(op=ast.And(), values=both):
-                for one in both:
-                    self._collect_required(one)
+            case ast.BoolOp(op=ast.And(), values=parts):
+                for part in parts:
+                    self._collect_required(part)
             case ast.Compare(
                 left=ast.Name(id=name),
                 ops=[ast.Eq()],
@@ -95,27 +92,24 @@ class ParameterUses(ast.NodeVisitor):
             if name.startswith("atomic_"):
                 self.atomic_pointers.add(self._find_base(node.args[0]) or "")
         elif name == "static_range":
-            # Where it begins, and by how much it goes on, is no number of turns; by a step that
-            # is a parameter, nor is where it ends.
+            # Only the end is a number of iterations, and not if the step is a parameter.
             if not node.args[2:] or isinstance(node.args[2], ast.Constant):
-                self.unrolled_loops.update(
-                    name for one in node.args[:2][-1:] for name in _iterate_loop_counts(one)
-                )
+                for end in node.args[:2][-1:]:
+                    self.unrolled_loops.update(_iterate_loop_counts(end))
         elif name == "static_assert":
             self._collect_required(node.args[0])
         elif name == "to" and isinstance(node.func, ast.Attribute) and node.args:
-            kind = _find_cast_type(node)
-            if kind:
+            if kind := _find_cast_type(node):
                 self._set_pointee_type(node.func.value, kind)
         elif name == "dot":
-            for one in node.keywords:
-                if one.arg == "input_precision" and isinstance(one.value, ast.Name):
-                    self.required_values.setdefault(one.value.id, "ieee")
+            for keyword in node.keywords:
+                if keyword.arg == "input_precision" and isinstance(keyword.value, ast.Name):
+                    self.required_values.setdefault(keyword.value.id, "ieee")
         elif isinstance(node.func, ast.Name):
             self._collect_from_helper(node)
-        for one in node.keywords:
-            if one.arg == "mask":
-                self._collect_mask(one.value)
+        for keyword in node.keywords:
+            if keyword.arg == "mask":
+                self._collect_mask(keyword.value)
         self.generic_visit(node)
 
     def _collect_mask(self, node: ast.expr) -> None:
@@ -126,7 +120,7 @@ class ParameterUses(ast.NodeVisitor):
             self._set_pointee_type(node, "i1")
 
     def _set_pointee_type(self, node: ast.expr, kind: str, depth: int = 3) -> None:
-        """What is loaded into this is of a kind."""
+        """Set the type of the pointers whose loads this expression is."""
         match node:
             case ast.Name(id=name) if depth:
                 for value in self._assignments.get(name, ()):
@@ -135,42 +129,42 @@ class ParameterUses(ast.NodeVisitor):
                 self.pointee_types.setdefault(self._find_base(address) or "", kind)
 
     def _add_pointer(self, node: ast.expr) -> None:
-        base = self._find_base(node)
-        if base:
+        if base := self._find_base(node):
             self.pointers.add(base)
 
     def _collect_from_helper(self, call: ast.Call) -> None:
-        """What a function that it calls does with what it is given."""
+        """Add the uses that a called helper makes of its arguments."""
         helper = self._module.names.get(ast.unparse(call.func))
         if not isinstance(helper, JITFunction):
             return
         [inner] = adapter.get_syntax_tree(helper).body
         uses = find_parameter_uses(self._module, inner)
-        names = [one.arg for one in inner.args.args]
-        given = dict(zip(names, call.args, strict=False))
-        given |= {one.arg: one.value for one in call.keywords if one.arg}
-        for name, value in given.items():
-            if name in uses.pointers:
-                self._add_pointer(value)
+        names = [each.arg for each in inner.args.args]
+        arguments = dict(zip(names, call.args, strict=False))
+        arguments |= {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg}
+        for name, value in arguments.items():
+            base = self._find_base(value) or ""
+            if base and name in uses.pointers:
+                self.pointers.add(base)
             if name in uses.index_pointers:
-                self.index_pointers.add(self._find_base(value) or "")
+                self.index_pointers.add(base)
             if name in uses.pointee_types:
-                self.pointee_types.setdefault(
-                    self._find_base(value) or "", uses.pointee_types[name]
-                )
+                self.pointee_types.setdefault(base, uses.pointee_types[name])
             if name in uses.atomic_pointers:
-                self.atomic_pointers.add(self._find_base(value) or "")
-            if name in uses.unrolled_loops and isinstance(value, ast.Name):
+                self.atomic_pointers.add(base)
+            if not isinstance(value, ast.Name):
+                continue
+            if name in uses.unrolled_loops:
                 self.unrolled_loops[value.id] += uses.is_only_loop_count(name)
-            if name in uses.compared_words and isinstance(value, ast.Name):
+            if name in uses.compared_words:
                 self.compared_words.setdefault(value.id, uses.compared_words[name])
-            if name in uses.compared_with_none and isinstance(value, ast.Name):
+            if name in uses.compared_with_none:
                 self.compared_with_none.add(value.id)
-            if name in uses.required_values and isinstance(value, ast.Name):
+            if name in uses.required_values:
                 self.required_values.setdefault(value.id, uses.required_values[name])
 
     def _find_base(self, node: ast.expr, seen: frozenset[str] = frozenset()) -> str | None:
-        """The parameter at the left end of a sum."""
+        """Find the parameter that an address is a sum of."""
         match node:
             case ast.BinOp(op=ast.Add() | ast.Sub(), left=left, right=right):
                 return self._find_base(left, seen) or self._find_base(right, seen)
@@ -190,14 +184,13 @@ class ParameterUses(ast.NodeVisitor):
                 if name in seen:
                     return None
                 for value in self._assignments.get(name, ()):
-                    found = self._find_base(value, seen | {name})
-                    if found:
-                        return found
+                    if base := self._find_base(value, seen | {name}):
+                        return base
                 return name if name in self._parameters else None
         return None
 
     def _iterate_loaded_addresses(self, node: ast.expr, depth: int = 6) -> Iterator[ast.expr]:
-        """The addresses of loads that this expression is made from."""
+        """Iterate the addresses of the loads that this expression depends on."""
         for inner in ast.walk(node):
             if isinstance(inner, ast.Call) and ast.unparse(inner.func).endswith(
                 (".load", "atomic_add")
@@ -209,7 +202,7 @@ class ParameterUses(ast.NodeVisitor):
 
 
 def _iterate_loop_counts(node: ast.expr) -> Iterator[str]:
-    """What a number of turns grows with: `W`, `W - 1`."""
+    """Find the constant that a loop's length grows with: `W` of `W` and of `W - 1`."""
     match node:
         case (
             ast.Name(id=name)
@@ -219,13 +212,13 @@ def _iterate_loop_counts(node: ast.expr) -> Iterator[str]:
 
 
 def _find_cast_type(node: ast.Call) -> str:
-    """Of what is cast, where that has to be as wide as what it becomes: a pointer, other bits."""
-    given = ast.unparse(node.args[0])
-    if "pointer_type" in given:
+    """Find the type of a value whose cast keeps its bits: to a pointer, or a bitcast."""
+    target = ast.unparse(node.args[0])
+    if "pointer_type" in target:
         return "u64"
-    if not any(one.arg == "bitcast" for one in node.keywords):
+    if not any(keyword.arg == "bitcast" for keyword in node.keywords):
         return ""
-    return next((f"i{bits}" for bits in (64, 32, 16, 8) if f"t{bits}" in given), "")
+    return next((f"i{bits}" for bits in (64, 32, 16, 8) if f"t{bits}" in target), "")
 
 
 _USES_CACHE: dict[ast.FunctionDef, ParameterUses] = {}

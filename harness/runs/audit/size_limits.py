@@ -1,4 +1,4 @@
-"""The limits file: how large what a launch is given may be, in words of models and servers."""
+"""The limits file: the largest sizes and contents of a launch, by models and server settings."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-_SHAPE_SIDE = re.compile(r"[\w.]+\.shape\[-?[1-9]\]$")  # alone
+_SHAPE_SIDE = re.compile(r"[\w.]+\.shape\[-?[1-9]\]$")  # and nothing else
 _ALIAS = " as "  # between an argument and its name in the kernel
 DEFAULT_LIMITS = Path(__file__).with_name("limits.yaml")
 
@@ -20,8 +20,8 @@ class SizeQuantity:
     usual: int
     largest: int
     source: str
-    size: bool = False  # grows with the load, and not with the model
-    setting: str = ""  # what of a server says how far
+    size: bool = False  # whether it grows with the load, and not with the model
+    setting: str = ""  # the server setting that limits it
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,17 +36,16 @@ class SizeLimits:
     quantities: dict[str, SizeQuantity]
     models: tuple[ModelShape, ...]
     name_patterns: tuple[tuple[re.Pattern[str], str], ...]
-    content_patterns: tuple[
-        tuple[re.Pattern[str], str, str], ...
-    ]  # what tensors of numbers hold, and as what
+    # Of the contents of integer tensors: name, quantity, type.
+    content_patterns: tuple[tuple[re.Pattern[str], str, str], ...]
     text: str
     _cache: dict[tuple[str, ...], Any] = field(default_factory=dict, compare=False, repr=False)
 
     def find_quantity(self, *words: str, side_name: str = "") -> SizeQuantity | None:
-        """Of the first words that the file knows; a side of a tensor says less than a name.
+        """Find the quantity of the first word that a pattern matches; names before tensor sides.
 
-        What is known of words together, as `x.stride(1) as stride_x_token`, goes before.
-        `called`: what the launching function calls that side; a letter says nothing by itself.
+        Patterns for an argument with its parameter, as `x.stride(1) as stride_x_token`, come first.
+        `side_name` is the launching function's name for the side; a single letter is not matched.
         """
         key = ("of", side_name, *words)
         if key not in self._cache:
@@ -61,10 +60,10 @@ class SizeLimits:
 
     def _match_quantity(self, *words: str, side_name: str) -> SizeQuantity | None:
         first, *names = words
-        together = [f"{first}{_ALIAS}{name}" for name in (*names, side_name) if name]
-        alone = (*words, side_name) if len(side_name) > 1 else words
-        order = sorted(alone, key=lambda one: _SHAPE_SIDE.match(one) is not None)
-        for word in (*together, *order):
+        pairs = [f"{first}{_ALIAS}{name}" for name in (*names, side_name) if name]
+        singles = (*words, side_name) if len(side_name) > 1 else words
+        ordered = sorted(singles, key=lambda word: _SHAPE_SIDE.match(word) is not None)
+        for word in (*pairs, *ordered):
             for pattern, name in self.name_patterns:
                 if (_ALIAS in word) is (_ALIAS in pattern.pattern) and pattern.search(word):
                     return self.quantities[name]
@@ -85,14 +84,14 @@ def read_limits(path: Path = DEFAULT_LIMITS) -> SizeLimits:
     quantities = {
         name: SizeQuantity(
             name=name,
-            **{key: one[key] for key in ("usual", "largest", "source")},
-            **{key: one.get(key, nothing) for key, nothing in optional.items()},
+            **{key: entry[key] for key in ("usual", "largest", "source")},
+            **{key: entry.get(key, default) for key, default in optional.items()},
         )
-        for name, one in data["quantities"].items()
+        for name, entry in data["quantities"].items()
     }
     return SizeLimits(
         quantities,
-        tuple(ModelShape(one["name"], one["source"], one["values"]) for one in data["models"]),
+        tuple(ModelShape(each["name"], each["source"], each["values"]) for each in data["models"]),
         tuple((re.compile(key, re.I), name) for key, name in data["names"].items()),
         tuple((re.compile(key, re.I), *words.split()) for key, words in data["held"].items()),
         text,
