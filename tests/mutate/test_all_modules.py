@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from small import changed
-
 from harness.releases import managed_releases
 from harness.runs.mutate import operators
 from harness.runs.mutate.function_code import FunctionCode, ModuleCode
@@ -35,8 +33,3 @@ def test_no_operator_stumbles_over_any_code() -> None:
         functions += ModuleCode(source).functions
     assert len(functions) > 1000
     assert [told for function in functions if (told := failure(function))] == []
-
-
-def test_a_mode_that_is_asked_by_a_bare_name_is_answered_the_other_way() -> None:
-    code = "def f(batch):\n    if is_extend(batch): return 1\n    return is_extend(batch)\n"
-    assert changed(code, "wrong-branch") == ["if not is_extend(batch): return 1"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from checkouts import Checkout
@@ -58,7 +59,7 @@ def test_a_range_is_its_two_ends(word: str, ends: tuple[str, str]) -> None:
 
 
 @pytest.mark.parametrize("word", ["0.5.18", "..0.5.23", "0.5.18..", "..", ""])
-def test_what_has_not_two_ends_is_refused(word: str) -> None:
+def test_a_range_without_two_ends_is_refused(word: str) -> None:
     with pytest.raises(UnfixError, match="is no range"):
         changed_lines.parse_range(word)
 
@@ -81,9 +82,12 @@ def test_new_lines_are_counted_from_one_and_a_gap_is_its_neighbours(
     assert changed_lines.find_new_lines(old, new) == lines
 
 
-def test_between_two_commits_only_the_changed_lines_count(checkout: Checkout) -> None:
+def test_between_two_commits_only_the_changed_lines_count(
+    checkout: Checkout, monkeypatch: pytest.MonkeyPatch
+) -> None:
     after = checkout.commit({"srt/sizes.py": NEW})
-    sources, lines, label = changed_lines.read_changed_lines("before", "HEAD", checkout.folder)
+    monkeypatch.chdir(checkout.folder / "python")  # the checkout is that of the current folder
+    sources, lines, label = changed_lines.read_changed_lines("before", "HEAD")
     assert lines == {"sglang.srt.sizes": {12}}
     assert NEW.split("\n")[11].strip() == "b = cdiv(m, n) * 2"
     assert label == after[: len(label)]
@@ -93,15 +97,12 @@ def test_between_two_commits_only_the_changed_lines_count(checkout: Checkout) ->
     assert source is not None
     assert source.text == NEW
     assert "sglang.srt.same" in set(sources.modules())
-
-
-def test_faults_of_a_diff_are_in_its_lines_alone(checkout: Checkout) -> None:
-    checkout.commit({"srt/sizes.py": NEW})
-    sources, lines, _ = changed_lines.read_changed_lines("before", "HEAD", checkout.folder)
     targets = changed_lines.list_changed_functions(sources, lines)
     assert targets == [CodeTarget("sglang.srt.sizes", "changed")]
-    made = generate_faults(targets, sources, only_lines=lines)
-    assert {(fault.operator, fault.line) for fault in made.faults} == {("round-down", 12)}
+    result = generate_faults(targets, sources, only_lines=lines)
+    assert {(fault.operator, fault.line) for fault in result.faults} == {("round-down", 12)}
+    no_lines = changed_lines.read_changed_lines("before", "HEAD", modules=["sglang.srt.same"])[1]
+    assert no_lines == {}
 
 
 def test_the_checkout_stays_as_it_is_and_what_is_not_committed_does_not_count(
@@ -125,22 +126,6 @@ def test_a_moved_module_is_new_in_all_its_lines_and_a_gone_one_counts_not(
     assert set(lines) == {"sglang.srt.deep"}
     told = {n for n, line in enumerate(OLD.split("\n"), 1) if line}
     assert told <= lines["sglang.srt.deep"]
-
-
-def test_only_the_named_modules_are_compared(checkout: Checkout) -> None:
-    checkout.commit({"srt/sizes.py": NEW, "srt/same.py": NEW})
-    _, lines, _ = changed_lines.read_changed_lines(
-        "before", "HEAD", checkout.folder, ["sglang.srt.same"]
-    )
-    assert set(lines) == {"sglang.srt.same"}
-
-
-def test_the_current_folder_is_the_checkout_if_none_is_named(
-    checkout: Checkout, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    checkout.commit({"srt/sizes.py": NEW})
-    monkeypatch.chdir(checkout.folder / "python")
-    assert changed_lines.read_changed_lines("before", "HEAD")[1] == {"sglang.srt.sizes": {12}}
 
 
 def test_a_package_at_the_top_of_a_checkout_is_found_too(tmp_path: Path) -> None:
@@ -168,20 +153,24 @@ def test_what_cannot_be_compared_says_why(checkout: Checkout, tmp_path: Path) ->
     assert "holds no sglang" in refusal("HEAD", "HEAD", folder=empty.folder)
 
 
-def test_functions_are_those_that_hold_a_line_and_what_is_outside_is_none() -> None:
-    sources = Memory({"m": "LIMIT = 1\n\ndef f():\n    pass\n\nclass K:\n    def g(self): pass\n"})
-    found = changed_lines.list_changed_functions(sources, {"m": {1, 4}, "gone": {1}})  # type: ignore[arg-type]
-    assert found == [CodeTarget("m", "f")]
-    found = changed_lines.list_changed_functions(sources, {"m": {7}})  # type: ignore[arg-type]
-    assert found == [CodeTarget("m", "K.g")]
+FUNCTIONS = "LIMIT = 1\n\ndef f():\n    pass\n\nclass K:\n    def g(self):\n        pass\n"
 
 
-def test_of_functions_that_nobody_runs_a_header_alone_is_run() -> None:
-    code = "def f():\n    pass\n\ndef g():\n    pass\n"
-    sources = Memory({"m": code, "n": code})
-    new = {"m": {1, 2, 4, 5}, "n": {1, 2}}
-    found = changed_lines.list_changed_functions(sources, new, {"m": {1, 4, 5}})  # type: ignore[arg-type]
-    assert found == [CodeTarget("m", "g")]
+@pytest.mark.parametrize(
+    ("lines", "covered", "names"),
+    [
+        ({"m": {1, 4}, "gone": {1}}, None, ["f"]),
+        ({"m": {8}}, None, ["K.g"]),
+        ({"m": {4, 8}}, {"m": {3, 7, 8}}, ["K.g"]),  # of f guards run the header alone
+        ({"m": {4, 8}}, {}, []),
+    ],
+)
+def test_changed_functions_hold_a_changed_line_and_a_guard_runs_their_body(
+    lines: dict[str, set[int]], covered: dict[str, set[int]] | None, names: list[str]
+) -> None:
+    sources: Any = Memory({"m": FUNCTIONS})
+    targets = changed_lines.list_changed_functions(sources, lines, covered)
+    assert targets == [CodeTarget("m", name) for name in names]
 
 
 MODULE = "sglang.srt.layers.attention.flashattention_backend"
@@ -210,7 +199,3 @@ def test_two_releases_are_compared_by_their_sources() -> None:
     for fault in made.faults:
         assert lines[MODULE] & set(range(fault.first, fault.last + 1))
     assert len(made.faults) < len(generate_faults(targets, sources).faults)
-
-
-def test_a_release_has_nothing_new_against_itself() -> None:
-    assert changed_lines.read_changed_lines("0.5.23", "0.5.23", modules=[MODULE])[1] == {}

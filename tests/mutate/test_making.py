@@ -13,16 +13,15 @@ from functools import cache
 import pytest
 from memory import Memory
 from released import NEWEST, OLDER, made_of, sources
-from small import changed, made, put, text
+from small import made, text
 
 from harness.core import paths
 from harness.fixes.registry.schema import CodeTarget, Symptom
-from harness.releases.source_trees import SourceTree
 from harness.runs.mutate import operators
 from harness.runs.mutate.fault_generation import TOO_MANY_REASON, generate_faults
 from harness.runs.mutate.function_code import CodeChange, FunctionCode, ModuleCode
 from harness.runs.mutate.mutation_operator import MutationOperator
-from harness.store.mutate.faults import DroppedFault, GeneratedFaults
+from harness.store.mutate.faults import GeneratedFaults
 
 
 def replacing(before: str, after: str, name: str = "by-hand") -> MutationOperator:
@@ -42,12 +41,6 @@ def by_hand(code: str, *chosen: MutationOperator) -> GeneratedFaults:
     return generate_faults([CodeTarget("m", "")], Memory({"m": text(code)}), chosen)
 
 
-def only_dropped(result: GeneratedFaults) -> DroppedFault:
-    assert result.faults == ()
-    (gone,) = result.dropped
-    return gone
-
-
 CODE = """
 def f(rows, limit):
     width = rows * 4
@@ -58,15 +51,14 @@ def f(rows, limit):
 @pytest.mark.parametrize(
     ("before", "after", "why"),
     [
-        ("rows * 4", "rows *", "does not compile: invalid syntax"),
         ("rows * 4", "(rows * 4)", "the same code, written in another way"),
-        ("rows * 4", "rows * (2 + 2)", "the same bytecode"),
-        ("width = rows * 4", "width = rows; width *= 4", "takes a statement away or adds one"),
         ("width =", "\nwidth =", "does not compile: expected an indented block"),
     ],
 )
 def test_what_is_no_fault_is_dropped_and_says_why(before: str, after: str, why: str) -> None:
-    gone = only_dropped(by_hand(CODE.replace("return width", "return 1"), replacing(before, after)))
+    result = by_hand(CODE, replacing(before, after))
+    assert result.faults == ()
+    (gone,) = result.dropped
     assert gone.why.startswith(why)
     assert (gone.before, gone.after, gone.line) == (before, after, 2)
 
@@ -193,12 +185,6 @@ def test_alike_places_have_ids_of_their_own() -> None:
     assert len({fault.id for fault in faults}) == 6
 
 
-def test_a_fault_does_not_fit_another_text() -> None:
-    (fault,) = made("def f(n, m):\n    a = cdiv(n, m)\n", "round-down").faults
-    with pytest.raises(AssertionError, match="another text"):
-        fault.apply_to("def f(n, m):\n    a = other(n, m)\n")
-
-
 def test_the_families_of_the_newest_release_have_faults_enough_of_every_kind() -> None:
     faults = made_of(NEWEST).faults
     assert len(faults) >= 300
@@ -209,6 +195,7 @@ def test_the_families_of_the_newest_release_have_faults_enough_of_every_kind() -
 @pytest.mark.parametrize("release", [OLDER, NEWEST])
 def test_every_fault_of_a_release_is_one_change_that_compiles(release: str) -> None:
     faults = made_of(release).faults
+    newest = {fault.id for fault in made_of(NEWEST).faults}
     originals: dict[tuple[str, int], str] = {}
     assert len({fault.id for fault in faults}) == len(faults)
     for fault in faults:
@@ -217,44 +204,34 @@ def test_every_fault_of_a_release_is_one_change_that_compiles(release: str) -> N
         after = fault.apply_to(source.text)
         assert after == source.text[: fault.start] + fault.after + source.text[fault.end :]
         assert fault.first <= fault.line <= fault.last
-        if release == OLDER and fault.id in ids(NEWEST):
-            continue  # the same change of the same statement: it is looked at there
-        first, last = lines_of(release, fault.module, fault.line)
+        if release == OLDER and fault.id in newest:
+            continue  # the same change of the same statement is checked there
+        function = next(
+            f
+            for f in functions(release, fault.module)
+            if f.node.lineno <= fault.line <= (f.node.end_lineno or 0)
+        )
+        first, last = function.node.lineno, function.node.end_lineno or 0
         longer = fault.after.count("\n") - fault.before.count("\n")
         if (fault.module, first) not in originals:
-            originals[fault.module, first] = meaning(source.text, first, last)
-        assert originals[fault.module, first] != meaning(after, first, last + longer), fault
+            originals[fault.module, first] = parse_lines(source.text, first, last)
+        assert originals[fault.module, first] != parse_lines(after, first, last + longer), fault
     assert max(Counter((f.operator, f.target, f.first, f.last) for f in faults).values()) <= 3
 
 
-@cache
-def ids(release: str) -> set[str]:
-    return {fault.id for fault in made_of(release).faults}
-
-
-def meaning(whole: str, first: int, last: int) -> str:
-    """Some lines of a module that hold one definition, as a tree; they have to compile."""
-    part = "if True:\n" + "\n".join(whole.split("\n")[first - 1 : last])
-    code = part if part.split("\n")[1].startswith(" ") else part.partition("\n")[2]
-    tree = ast.parse(code)
+def parse_lines(text: str, first: int, last: int) -> str:
+    """The syntax tree of the lines of one function; they have to compile."""
+    code = "\n".join(text.split("\n")[first - 1 : last])
+    tree = ast.parse(f"if True:\n{code}" if code.startswith(" ") else code)
     compile(tree, "m", "exec")
     return ast.dump(tree)
 
 
 @cache
-def definitions(release: str, module: str) -> list[tuple[int, int]]:
+def functions(release: str, module: str) -> list[FunctionCode]:
     source = sources(release).read(module)
     assert source is not None
-    return [
-        (node.lineno, node.end_lineno or node.lineno)
-        for node in ast.walk(ast.parse(source.text))
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-    ]
-
-
-def lines_of(release: str, module: str, line: int) -> tuple[int, int]:
-    """The lines of the outermost function around a line."""
-    return next(span for span in definitions(release, module) if span[0] <= line <= span[1])
+    return ModuleCode(source).functions
 
 
 def test_the_same_function_has_the_same_faults_in_two_releases() -> None:
@@ -264,7 +241,7 @@ def test_the_same_function_has_the_same_faults_in_two_releases() -> None:
     for module in dict.fromkeys(target.module for target in targets):
         if older.read(module) is None:
             continue
-        one, other = (meanings(tree, module) for tree in (older, newer))
+        one, other = (dump_functions(release, module) for release in (OLDER, NEWEST))
         for target in dict.fromkeys(t for t in targets if t.module == module):
             if one.get(target.qualname) == other[target.qualname]:
                 first, second = (generate_faults([target], tree) for tree in (older, newer))
@@ -273,10 +250,8 @@ def test_the_same_function_has_the_same_faults_in_two_releases() -> None:
     assert compared >= 50
 
 
-def meanings(tree: SourceTree, module: str) -> dict[str, str]:
-    source = tree.read(module)
-    assert source is not None
-    return {f.qualname: ast.dump(f.node) for f in ModuleCode(source).functions}
+def dump_functions(release: str, module: str) -> dict[str, str]:
+    return {f.qualname: ast.dump(f.node) for f in functions(release, module)}
 
 
 HASHING = """
@@ -327,11 +302,3 @@ def test_making_faults_imports_nothing_heavy() -> None:
         check=True,
     )
     assert done.stdout == "[]\n"
-
-
-def test_put_shows_what_a_fault_writes() -> None:
-    """The tests' own eyes: a fault over two lines is shown whole."""
-    code = text("def f(n, m):\n    a = cdiv(\n        n, m)\n")
-    (fault,) = made(code, "round-down").faults
-    assert put(code, fault) == "a = n // m"
-    assert changed(code, "round-down") == ["a = n // m"]

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from small import made
 
-from harness.cli.mutate import command, execution
+from harness.cli.mutate import command
+from harness.runs.mutate.request import RESUMED_SETTINGS
 from harness.store.mutate.values import FaultOutcome, FaultResult, MutationRun
 
 (FAULT,) = made("def f(n, m):\n    a = cdiv(n, m)\n", "round-down").faults
@@ -65,4 +66,4 @@ def test_what_is_left_out_is_what_a_call_means_anyway() -> None:
     usual = {name: getattr(asked, name) for name in view.DEFAULT_SETTINGS}
     assert usual == view.DEFAULT_SETTINGS
     assert (asked.release, asked.fault, asked.targets) == ("0.5.23", [FAULT.id], ["m:f"])
-    assert set(view.DEFAULT_SETTINGS) <= {*execution.RESUMED_SETTINGS, "toggles"}
+    assert set(view.DEFAULT_SETTINGS) <= {*RESUMED_SETTINGS, "toggles"}

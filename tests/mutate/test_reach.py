@@ -1,12 +1,112 @@
-"""What a record of lines hangs on."""
+"""A record of the lines that guards run is valid until something changes that it depends on."""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
+from harness.core import code_digest, paths
+from harness.releases.source_trees import FolderSourceTree
 from harness.runs.mutate import line_coverage
 from harness.runs.mutate.line_coverage import CoverageRecord, GuardCoverage
 from harness.store.prove.values import SideOutcome
+from harness.workers.release_target import ReleaseTarget
+
+FILES = [
+    "conftest.py",
+    "suites/conftest.py",
+    "fixtures/worlds.py",
+    "fixtures/models/weights.safetensors",
+    "fixtures/models/words.txt",
+    "toggles/1.yaml",
+    "further/2.yaml",
+    "harness/patching/live_engine.py",
+    "harness/runs/fuzz/time_slice_run.py",
+    "harness/fixes/matching/toggle_status.py",
+    "harness/kernels/check/tracked_memory.py",
+    "harness/guards/plugin.py",
+    "release/sglang/srt/sizes.py",
+    "packages/triton-3.0.dist-info/METADATA",
+]
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in FILES:
+        file = tmp_path / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("Name: triton\nVersion: 3.0\n")
+    monkeypatch.setattr(paths, "project_folder", lambda: tmp_path)
+    monkeypatch.setattr(paths, "HARNESS_FOLDER", tmp_path / "harness")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "packages"))
+    return tmp_path
+
+
+@pytest.fixture
+def key(project: Path) -> Callable[[], str]:
+    def asked() -> str:
+        tree = FolderSourceTree(project / "release", "current")
+        code_digest.digest_code.cache_clear()  # as in the next run's process
+        target = ReleaseTarget("current", Path(sys.executable), tree)
+        return line_coverage.compute_coverage_key(target, "default", [project / "further"])
+
+    return asked
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_change_of_what_guards_stand_on_is_another_key(
+    name: str, project: Path, key: Callable[[], str]
+) -> None:
+    before = key()
+    assert key() == before
+    (project / name).write_text("Name: triton\nVersion: 3.10\n")
+    assert key() != before
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "fixtures/__pycache__/worlds.cpython-311.pyc",
+        "harness/runs/fuzz/__pycache__/slices.cpython-311.pyc",
+        "further/.2.yaml.swp",
+        "harness/cli/mutate/execution.py",
+        "suites/equal_faults.yaml",
+        "docs/mutate.md",
+    ],
+)
+def test_what_no_guard_reads_is_the_same_key(
+    name: str, project: Path, key: Callable[[], str]
+) -> None:
+    before = key()
+    file = project / name
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("new")
+    assert key() == before
+
+
+def test_a_large_file_counts_by_its_size_and_time(project: Path, key: Callable[[], str]) -> None:
+    file = project / "fixtures/models/weights.safetensors"
+    file.write_bytes(b"0" * (line_coverage.LARGE_FILE_BYTES + 1))
+    before = key()
+    file.write_bytes(b"0" * (line_coverage.LARGE_FILE_BYTES + 2))
+    assert key() != before
+
+
+@pytest.mark.parametrize(
+    ("name", "same"),
+    [("cases.safetensors", False), ("deep/words", False), ("__pycache__/a.pyc", True)],
+)
+def test_a_suite_is_every_file_of_its_folder(tmp_path: Path, name: str, same: bool) -> None:
+    (tmp_path / "one").mkdir()
+    before = line_coverage.digest_suite("one/test_it.py::test_it", tmp_path)
+    file = tmp_path / "one" / name
+    file.parent.mkdir(exist_ok=True)
+    file.write_text("")
+    line_coverage._digest_folder.cache_clear()
+    assert (line_coverage.digest_suite("one/test_it.py::test_it", tmp_path) == before) is same
 
 
 def test_a_change_in_one_suite_costs_the_record_of_that_suite_alone(tmp_path: Path) -> None:

@@ -9,9 +9,7 @@ import pytest
 from small import made, text
 
 from harness.core.source_scopes import ModuleSource
-from harness.fixes.registry.schema import CodeTarget
-from harness.releases import managed_releases
-from harness.runs.mutate import code_comparison, fault_generation, line_coverage
+from harness.runs.mutate import code_comparison, line_coverage
 from harness.runs.mutate.code_comparison import OriginalFunction, compile_change
 from harness.runs.mutate.function_code import CodeChange, ModuleCode
 
@@ -77,15 +75,6 @@ def test_why_a_change_is_none_is_said_by_both(
     assert compile_change(OriginalFunction(function), change, index).drop_reason == why
     monkeypatch.setattr(code_comparison, "_parse_changed_statement", lambda *_: None)
     assert compile_change(OriginalFunction(function), change, index).drop_reason == why
-
-
-def test_a_real_function_has_the_same_faults_either_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    target = CodeTarget.parse("sglang.srt.mem_cache.memory_pool:MHATokenToKVPool")
-    sources = managed_releases.get_newest_release().open_sources()
-    alone = fault_generation.generate_faults([target], sources)
-    assert len(alone.faults) > 20
-    monkeypatch.setattr(code_comparison, "_parse_changed_statement", lambda *_: None)
-    assert fault_generation.generate_faults([target], sources) == alone
 
 
 def told_of_parsing(monkeypatch: pytest.MonkeyPatch) -> list[str]:

@@ -67,8 +67,9 @@ DRIVER = """
 import json, os, sys
 import msgspec
 from harness.cli import main
-from harness.cli.mutate import fault_selection
-from harness.runs.mutate import equivalent_faults, guard_order, kill_confirmation
+from harness.runs.mutate import (
+    equivalent_faults, fault_selection, guard_order, kill_confirmation
+)
 from harness.store.mutate.faults import GeneratedFaults, MutationFault
 faults = msgspec.convert(json.loads(os.environ["FAULTS"]), tuple[MutationFault, ...])
 if faults:

@@ -1,11 +1,11 @@
-"""`unfix mutate`: faults of the known kinds, made anywhere, and which of them the suites notice."""
+"""`unfix mutate`: makes faults of known kinds, and says which of them the suites detect."""
 
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
-from harness.cli import options
+from harness.cli import options, run_output
+from harness.core.errors import UnfixError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,14 +33,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "commits of the checkout in this folder",
     )  # fmt: skip
     parser.add_argument("--operators", default="", metavar="A,B", help="only faults of these kinds")
-    parser.add_argument("--list", action="store_true", help="make the faults, and run nothing")
+    parser.add_argument("--list", action="store_true", help="list the faults, and run nothing")
     parser.add_argument(
         "--fault", action="append", default=[], metavar="ID", help="only these (a,b,…)"
     )
-    parser.add_argument("--limit", type=int, metavar="N", help="a sample of so many")
-    parser.add_argument("--seed", type=int, default=0, metavar="S", help="of the sample (0)")
+    parser.add_argument("--limit", type=int, metavar="N", help="a sample of N faults")
+    parser.add_argument("--seed", type=int, default=0, metavar="S", help="seed of the sample (0)")
     parser.add_argument(
-        "--at-least", type=float, metavar="P", help="percent killed of those reached, else red"
+        "--at-least",
+        type=float,
+        metavar="P",
+        help="fail if fewer percent of the reached faults are killed",
     )
     parser.add_argument("--profile", choices=("smoke", "default", "nightly"), default="default")
     parser.add_argument(
@@ -48,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=int,
         default=10,
         metavar="N",
-        help="times as many for what survived a first look (10); 1: no second look",
+        help="factor for the second attempt on a survivor (10); 1: no second attempt",
     )
     parser.add_argument("-j", "--jobs", type=int, metavar="N", help="faults at a time")
     parser.add_argument("--memory", type=float, metavar="GIB", help="memory for a fault's guards")
@@ -57,27 +60,36 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="SUITE",
-        help="ask these suites alone: folders of suites/ by name, paths, or nodes of tests",
+        help="run these suites alone: folders of suites/ by name, paths, or tests' node ids",
     )
     parser.add_argument(
-        "--equal", action="store_true", help="look as well at faults that are said to be equal"
+        "--equal", action="store_true", help="run the faults that are recorded as equivalent, too"
     )
     parser.add_argument(
-        "--resume", nargs="?", const="", metavar="RUN", help="go on with a run that was stopped"
+        "--resume", nargs="?", const="", metavar="RUN", help="go on with a stopped run"
     )
-    parser.add_argument("--keep", default="", metavar="ID", help="make a fault a toggle")
+    parser.add_argument("--keep", default="", metavar="ID", help="write a fault as a toggle")
     parser.add_argument("--as", dest="slug", default="", metavar="SLUG", help="the toggle's id")
-    parser.add_argument("--html", type=Path, metavar="FILE", help="the page, in one file")
-    parser.add_argument("--markdown", type=Path, metavar="FILE", help="for a job's summary")
-    parser.add_argument("--record", type=Path, metavar="FILE", help="all of it as JSON, to keep")
+    run_output.add_arguments(parser, junit=False)
     options.add_toggle_folders(parser)
     options.add_json(parser)
 
 
 def run_command(arguments: argparse.Namespace) -> int:
     from harness.cli.mutate import execution
+    from harness.runs.mutate.request import MutateRequest
 
-    # What is asked, wherever it stands: faults are made in modules, guards lie in files.
+    # Names of targets and paths of guards may stand in any order.
     arguments.targets, guards = options.split_names_and_paths(arguments.targets, arguments.usage)
     arguments.suite += guards
-    return execution.run_mutate(arguments)
+    arguments.toggles = [folder.resolve() for folder in arguments.toggles]
+    if arguments.words:
+        raise UnfixError("`unfix mutate` takes nothing behind `--`: --suite names guards")
+    if arguments.slug and not arguments.keep:
+        raise UnfixError("--as names the toggle that --keep makes")
+    request = options.make_request(MutateRequest, arguments)
+    if arguments.keep:
+        return execution.keep_fault(request, arguments.keep, arguments.slug, arguments.json)
+    if arguments.list:
+        return execution.list_faults(request, arguments.json)
+    return execution.run_mutate(request, arguments.resume, arguments)

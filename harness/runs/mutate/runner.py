@@ -14,8 +14,8 @@ from harness.runs.mutate.guard_order import GuardOrder
 from harness.runs.mutate.kill_confirmation import KillConfirmer
 from harness.runs.mutate.line_coverage import CoverageRecord, GuardCoverage
 from harness.runs.mutate.messages import FaultAttemptReport, MutationWorkerReady
+from harness.runs.mutate.request import MutationPlan
 from harness.runs.mutate.scheduler import (
-    MutationRequest,
     MutationScheduler,
     PendingAttempt,
 )
@@ -66,21 +66,21 @@ class MutationRunner:
 
     def __init__(
         self,
-        request: MutationRequest,
+        plan: MutationPlan,
         mutation: MutationRun,
         store: MutationTable,
         listener: MutationListener,
-        request_from_coverage: Callable[[CoverageRecord], MutationRequest] | None = None,
+        plan_from_coverage: Callable[[CoverageRecord], MutationPlan] | None = None,
     ) -> None:
-        self.request = request
-        self.request_from_coverage = (
-            request_from_coverage  # gives the faults, once it is known what guards run
+        self.plan = plan
+        self.plan_from_coverage = (
+            plan_from_coverage  # gives the faults, once it is known what guards run
         )
         self.mutation = mutation
         self.store = store
         self.listener = listener
         self.folder = paths.state_folder() / "runs" / mutation.id
-        self.scheduler = MutationScheduler(request, self.folder, self._report_problem)
+        self.scheduler = MutationScheduler(plan, self.folder, self._report_problem)
         self.coverage = CoverageRecord("")
         self.guard_order = GuardOrder()
         self.kill_confirmer = KillConfirmer(
@@ -93,14 +93,12 @@ class MutationRunner:
         self.mutation.status = "stopped"
         self.store.begin(self.mutation)
         try:
-            self.listener.report_start(self.request.target.name)
+            self.listener.report_start(self.plan.target.name)
             guards = self._start_worker()
             self._measure_coverage(guards)
-            if self.request_from_coverage is not None:
-                self.request = self.request_from_coverage(self.coverage)
-                self.scheduler.import_modules(
-                    sorted({fault.module for fault in self.request.faults})
-                )
+            if self.plan_from_coverage is not None:
+                self.plan = self.plan_from_coverage(self.coverage)
+                self.scheduler.import_modules(sorted({fault.module for fault in self.plan.faults}))
             self.scheduler.run_attempts(self._iterate_attempts())
             self.mutation.status = "finished"
         finally:
@@ -115,13 +113,13 @@ class MutationRunner:
 
     def _start_worker(self) -> list[str]:
         said = self.scheduler.start()
-        facts = machine.collect_machine_facts(str(self.request.target.python))
+        facts = machine.collect_machine_facts(str(self.plan.target.python))
         self.mutation.versions = facts.pop("versions") | said.versions
         self.mutation.machine = facts
         self.mutation.seconds_to_start = said.seconds
         for problem in said.problems:
             self._report_problem(problem)
-        asked = self.request
+        asked = self.plan
         key = line_coverage.compute_coverage_key(asked.target, asked.profile, asked.toggle_folders)
         self.coverage_file = line_coverage.get_coverage_file(
             asked.target.name, asked.profile, asked.pytest_arguments
@@ -171,7 +169,7 @@ class MutationRunner:
             outcome=side.outcome,
             seconds=side.seconds,
             headline=side.headline,
-            suite=line_coverage.digest_suite(guard_names[0], self.request.working_folder),
+            suite=line_coverage.digest_suite(guard_names[0], self.plan.working_folder),
             lines=traced.lines if traced else {},
             imported=traced.imported if traced else [],
         )
@@ -191,25 +189,21 @@ class MutationRunner:
                 self._defer_longer_attempt(fated)
         done = {fated.fault.id for fated in self.mutation.fates}
         # Those said to be equal take longest: every guard of theirs runs to its end.
-        last = sorted(self.request.faults, key=lambda fault: fault.id in self.request.equivalents)
+        last = sorted(self.plan.faults, key=lambda fault: fault.id in self.plan.equivalents)
         for fault in last:
             if fault.id in done:
                 continue
-            source = self.request.target.sources.read(fault.module)
+            source = self.plan.target.sources.read(fault.module)
             assert source is not None
             fated = FaultResult(
                 fault,
                 FaultOutcome.UNREACHED,
-                family=self.request.families.get(fault.target, ""),
+                family=self.plan.families.get(fault.target, ""),
                 diff=fault_outcomes.format_fault_diff(fault, source.text),
             )
             reaching = line_coverage.find_reaching_guards(fault, source.text, self.coverage)
-            if (
-                reaching
-                and fault.id in self.request.equivalents
-                and not self.request.run_equivalents
-            ):
-                fated.fate, fated.why = FaultOutcome.EQUIVALENT, self.request.equivalents[fault.id]
+            if reaching and fault.id in self.plan.equivalents and not self.plan.run_equivalents:
+                fated.fate, fated.why = FaultOutcome.EQUIVALENT, self.plan.equivalents[fault.id]
                 self._store_result(fated)
             elif reaching:
                 yield self._make_attempt(
@@ -297,10 +291,10 @@ class MutationRunner:
         """Once more, when each other fault has been looked at."""
         known = self.coverage.guards
         again = [known[name] for name in result.passed if name in known]
-        said_equal = result.fault.id in self.request.equivalents  # more examples would show no more
-        if self.request.example_factor > 1 and again and not said_equal:
+        said_equal = result.fault.id in self.plan.equivalents  # more examples would show no more
+        if self.plan.example_factor > 1 and again and not said_equal:
             self.scheduler.deferred.append(
-                self._make_attempt(FaultCase(result, again, self.request.example_factor))
+                self._make_attempt(FaultCase(result, again, self.plan.example_factor))
             )
 
     def _finish_case(self, case: FaultCase) -> None:
@@ -309,7 +303,7 @@ class MutationRunner:
 
     def _store_result(self, result: FaultResult) -> None:
         """What is known of a fault, for the first or the second time."""
-        equal = self.request.equivalents.get(result.fault.id)
+        equal = self.plan.equivalents.get(result.fault.id)
         if equal is not None and result.fate in (FaultOutcome.SURVIVED, FaultOutcome.KILLED):
             result.why = equal
             result.fate = (

@@ -7,7 +7,7 @@ import select
 import tempfile
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from harness.core import process_exit
@@ -21,30 +21,11 @@ from harness.runs.mutate.messages import (
     MutationWorkerSettings,
 )
 from harness.runs.mutate.messages import GuardRequest as Guard
+from harness.runs.mutate.request import MutationPlan
 from harness.store.mutate.faults import MutationFault
 from harness.store.prove.values import SideOutcome, SideResult
 from harness.workers.messages import StartFailure
-from harness.workers.release_target import ReleaseTarget
 from harness.workers.worker_process import ENGINE_TEST_FILE, START_TIMEOUT, WorkerProcess
-
-
-@dataclass(frozen=True)
-class MutationRequest:
-    """What the caller wants."""
-
-    target: ReleaseTarget
-    faults: tuple[MutationFault, ...]
-    families: dict[str, str]  # by target
-    equivalents: dict[str, str]  # faults said to be equal, and why
-    run_equivalents: bool  # look at those as well
-    pytest_arguments: list[str]  # pytest's arguments: the suites
-    working_folder: Path  # where pytest stands
-    jobs: int
-    memory_bytes: int
-    profile: str
-    example_factor: int = 10  # times as many for what survived a first look; 1: no second one
-    keep_shrinking: bool = False
-    toggle_folders: list[Path] = field(default_factory=list)  # further toggles
 
 
 @dataclass
@@ -74,9 +55,9 @@ class MutationScheduler:
     """A worker that forks a look each, so many at a time; another one in its place if it ends."""
 
     def __init__(
-        self, request: MutationRequest, folder: Path, report_problem: Callable[[str], None]
+        self, plan: MutationPlan, folder: Path, report_problem: Callable[[str], None]
     ) -> None:
-        self.request = request
+        self.plan = plan
         self.folder = folder
         self.retries: deque[PendingAttempt] = deque()  # before any that has not begun
         self.isolated: deque[PendingAttempt] = (
@@ -93,7 +74,7 @@ class MutationScheduler:
     def start(self) -> MutationWorkerReady:
         """Have SGLang imported and the guards collected."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        asked = self.request
+        asked = self.plan
         setting = MutationWorkerSettings(
             release=asked.target.requested_as or asked.target.name,
             pytest_arguments=[
@@ -131,7 +112,7 @@ class MutationScheduler:
     def run_attempts(self, attempts: Iterator[PendingAttempt]) -> None:
         """Until there are no more, and all have ended; each is taken when there is room for it."""
         while True:
-            while len(self._running) < self.request.jobs and not self.isolated:
+            while len(self._running) < self.plan.jobs and not self.isolated:
                 pending = self._take_next(attempts)
                 if pending is None:
                     break
@@ -156,11 +137,11 @@ class MutationScheduler:
             FaultAttemptRequest(
                 serial=self._last_serial,
                 guards=[Guard(self._guard_numbers[name], limit) for name, limit in pending.guards],
-                memory_bytes=self.request.memory_bytes,
+                memory_bytes=self.plan.memory_bytes,
                 fault=pending.fault,
                 example_factor=pending.example_factor,
                 trace=pending.trace,
-                keep_shrinking=self.request.keep_shrinking,
+                keep_shrinking=self.plan.keep_shrinking,
             )
         )
 
