@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -11,8 +10,6 @@ from pathlib import Path
 
 from calling import living
 from toy_release import CODE, HANGS, Mutate, by_id, sources
-
-from harness.store.database import Store
 
 # One child, which waits and ends: one that went on with the test would fork at every example too.
 LEAVES_A_CHILD = (
@@ -100,8 +97,14 @@ def test_an_equal_fault_that_is_killed_is_an_error(mutate: Mutate) -> None:
     wrong = mutate.fault("width", "rows * topk", "rows")
     right = mutate.fault("width", "rows * topk", "topk * rows")
     kept = mutate.fault("total", "range(count)", "range(count - 1)")
-    mutate.equals = {wrong.id: "so it was thought", right.id: "products commute for integers"}
+    unread = mutate.fault("unread", "rows + ROOM", "ROOM + rows")
+    mutate.equals = {
+        wrong.id: "so it was thought",
+        right.id: "products commute for integers",
+        unread.id: "sums commute for integers",
+    }
     quick = mutate.fates()
+    assert quick[unread.id]["fate"] == "unreached"
     told = {name: (fated["fate"], fated["ran"]) for name, fated in quick.items()}
     assert told[wrong.id] == told[right.id] == ("equal", 0)
     run = mutate.run("--equal")
@@ -143,21 +146,6 @@ def test_reach_is_recorded_once_until_a_guard_changes(mutate: Mutate) -> None:
     assert "are recorded first" in mutate.run()["stderr"]
 
 
-def test_a_guard_that_failed_without_a_fault_is_asked_again(mutate: Mutate) -> None:
-    """It may have been the machine, and then it is well the next time."""
-    with open(mutate.guards, "a") as file:
-        file.write("\ndef test_ill():\n    assert not ILL.exists()\n")
-        file.write("from pathlib import Path\nILL = Path(__file__).parents[1] / 'ill'\n")
-    ill = mutate.guards.parents[1] / "ill"
-    ill.touch()
-    mutate.fault("width", "rows * topk", "rows")
-    assert mutate.run()["code"] == 1
-    ill.unlink()
-    again = mutate.run()
-    assert "the lines of 1 are recorded first" in again["stderr"]
-    assert again["code"] == 0
-
-
 def test_sources_are_what_they_were_and_nothing_lives_on(mutate: Mutate) -> None:
     before = sources(mutate)
     mutate.fault("width", "rows * topk", "rows")
@@ -191,56 +179,14 @@ def test_the_worker_runs_the_release_as_it_was_after_every_fault(mutate: Mutate)
     assert set(codes) == {"True"}
 
 
-def start(mutate: Mutate) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        mutate.command(),
-        cwd=mutate.root,
-        env=mutate.environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def wait_for_fates(mutate: Mutate, many: int) -> None:
-    file = mutate.root / ".unfix" / "runs.sqlite"
-    ends = time.monotonic() + 120
-    while time.monotonic() < ends:
-        if file.exists() and file.stat().st_size:
-            store = Store(file)
-            newest = store.mutate.load_newest()
-            store.close()
-            if newest is not None and len(newest.fates) >= many:
-                return
-        time.sleep(0.05)
-    raise TimeoutError(f"no run with {many} fates")
-
-
-def all_gone(mutate: Mutate) -> bool:
-    ends = time.monotonic() + 30
-    while living(mutate.root) and time.monotonic() < ends:
-        time.sleep(0.1)
-    return not living(mutate.root)
-
-
 def test_a_killed_run_leaves_nothing_running_and_goes_on(mutate: Mutate) -> None:
-    first = mutate.fault("width", "rows * topk", "rows")
-    hangs = mutate.fault("width", "return rows", HANGS + "return rows")
-    mutate.patience = (1.0, (3.0, 2.0))
-    last = mutate.fault("total", "range(count)", "range(count - 1)")
-    running = start(mutate)
-    wait_for_fates(mutate, 1)
-    running.kill()
-    running.communicate()
-    assert all_gone(mutate)
+    ids = mutate.add_interrupted_faults()
+    mutate.kill_run()
     assert mutate.file.read_text() == CODE
-    done = mutate.call("--resume", "--json")
-    run = json.loads(done.stdout)
-    assert [fated["fault"]["id"] for fated in run["fates"]] == [first.id, hangs.id, last.id]
+    run = mutate.run("--resume")
+    assert [result["fault"]["id"] for result in run["fates"]] == ids
     assert run["status"] == "finished"
-    assert not [
-        path for path in (mutate.root / ".unfix" / "runs").iterdir() if path.name == run["id"]
-    ]
+    assert not (mutate.root / ".unfix" / "runs" / run["id"]).exists()
 
 
 def test_a_killed_worker_is_replaced(mutate: Mutate) -> None:
@@ -248,17 +194,15 @@ def test_a_killed_worker_is_replaced(mutate: Mutate) -> None:
     mutate.patience = (1.0, (3.0, 2.0))
     mutate.fault("total", "range(count)", "range(count - 1)")
     mutate.faults.reverse()
-    running = start(mutate)
-    wait_for_fates(mutate, 1)
+    running = mutate.start()
+    mutate.wait_for_fates(1)
     time.sleep(0.5)
     os.kill(worker_of(running.pid), signal.SIGKILL)
     running.communicate(timeout=200)
-    store = Store(mutate.root / ".unfix" / "runs.sqlite")
-    newest = store.mutate.load_newest()
-    assert newest is not None
+    newest = mutate.load_newest()
     assert {fated.fault.id: fated.how for fated in newest.fates}[hangs.id] == "hang"
     assert any("another took its place" in problem for problem in newest.problems)
-    assert all_gone(mutate)
+    assert mutate.has_ended()
 
 
 def worker_of(pid: int) -> int:

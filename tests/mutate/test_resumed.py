@@ -2,46 +2,18 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-
 import msgspec
 import pytest
 from checkouts import Checkout
 from small import made
-from test_mutating import all_gone, wait_for_fates
-from toy_release import CODE, HANGS, Mutate
+from toy_release import CODE, Mutate
 
-from harness.store.database import Store
 from harness.store.mutate.values import FaultOutcome, FaultResult, MutationRun
 
 
-def begin(mutate: Mutate, *words: str) -> MutationRun:
-    """A run that was killed at its second fault of three."""
-    mutate.fault("width", "rows * topk", "rows")
-    mutate.fault("width", "return rows", HANGS + "return rows")
-    mutate.patience = (1.0, (3.0, 2.0))
-    mutate.fault("total", "range(count)", "range(count - 1)")
-    running = subprocess.Popen(
-        mutate.command(*words),
-        cwd=mutate.package.parent,
-        env=mutate.environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-    wait_for_fates(mutate, 1)
-    running.kill()
-    running.communicate()
-    assert all_gone(mutate)
-    store = Store(mutate.root / ".unfix" / "runs.sqlite")
-    newest = store.mutate.load_newest()
-    assert newest is not None
-    assert len(newest.ids) == newest.planned == 3
-    return newest
-
-
 def test_changed_sources_are_noticed(mutate: Mutate) -> None:
-    run = begin(mutate)
+    mutate.add_interrupted_faults()
+    run = mutate.kill_run()
     mutate.file.write_text(CODE.replace("ROOM = 7", "ROOM = 8"))
     done = mutate.call("--resume")
     assert done.returncode == 2
@@ -52,16 +24,17 @@ def test_a_diff_goes_on_between_the_commits_that_it_was(mutate: Mutate) -> None:
     checkout = Checkout(mutate.package.parent, root="")
     first = checkout.commit({"srt/sizes.py": CODE.replace("topk", "k")})
     second = checkout.commit({"srt/sizes.py": CODE})
-    run = begin(mutate, "--diff", "HEAD~1..HEAD")
+    ids = mutate.add_interrupted_faults()
+    run = mutate.kill_run("--diff", "HEAD~1..HEAD")
+    assert run.ids == ids
     assert run.settings["diff"] == "HEAD~1..HEAD"
     assert run.settings["between"] == f"{first}..{second}"
     (checkout.folder / "README").write_text("nothing of SGLang's\n")
     checkout.git("add", "-A")
     checkout.git("commit", "-q", "-m", "elsewhere")
-    done = mutate.call("--resume", "--json")
-    again = json.loads(done.stdout)
+    again = mutate.run("--resume")
     assert again["status"] == "finished"
-    assert [fated["fault"]["id"] for fated in again["fates"]] == run.ids
+    assert [fated["fault"]["id"] for fated in again["fates"]] == ids
     assert again["problems"] == []
 
 

@@ -154,9 +154,3 @@ def test_a_fault_that_ends_every_worker_is_killed_and_the_run_goes_on(mutate: Mu
     assert told == {ends.id: ("killed", "crash"), after.id: ("killed", "assertion")}
     assert any("another took its place" in problem for problem in run["problems"])
     assert living(mutate.root) == []
-
-
-def test_what_is_said_to_be_equal_and_is_not_run_is_unreached(mutate: Mutate) -> None:
-    fault = mutate.fault("unread", "rows + ROOM", "ROOM + rows")
-    mutate.equals[fault.id] = "a sum"
-    assert only(mutate.run())["fate"] == "unreached"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 import released
 from memory import Memory, edit, toggle, variant
@@ -74,15 +75,8 @@ SOURCES = Memory(
 )
 
 
-def of_family(asked: Toggle, family: str, name: str) -> Toggle:
-    return Toggle(
-        id=name,
-        title=asked.title,
-        family=family,
-        symptom=asked.symptom,
-        devices=asked.devices,
-        variants=asked.variants,
-    )
+def of_family(fix: Toggle, family: str, name: str) -> Toggle:
+    return msgspec.structs.replace(fix, id=name, family=family)
 
 
 PLAN = of_family(edit("rows * 2", "rows", f"{BACKEND}:Backend.plan.inner"), "plans", "plan-fix")
@@ -117,62 +111,48 @@ OF_PLAN = [
 ]
 
 
-def test_a_module_is_its_outermost_functions() -> None:
-    assert words(BACKEND) == [
-        "backend:helper",
-        "backend:apart",
-        "backend:Backend.plan",
-        "backend:Backend.fill",
-        "backend:Backend.alone",
-    ]
+BACKEND_FUNCTIONS = ["helper", "apart", "Backend.plan", "Backend.fill", "Backend.alone"]
 
 
 @pytest.mark.parametrize(
-    ("word", "wanted"),
+    ("word", "names"),
     [
-        ("helper", ["backend:helper"]),
-        ("Backend.plan", ["backend:Backend.plan"]),
-        ("Backend.plan.inner", ["backend:Backend.plan"]),
-        ("Backend.plan.<locals>.inner", ["backend:Backend.plan"]),
-        ("Backend", ["backend:Backend.plan", "backend:Backend.fill", "backend:Backend.alone"]),
+        (BACKEND, BACKEND_FUNCTIONS),
+        (f"{BACKEND}:helper", ["helper"]),
+        (f"{BACKEND}:Backend.plan", ["Backend.plan"]),
+        (f"{BACKEND}:Backend.plan.inner", ["Backend.plan"]),
+        (f"{BACKEND}:Backend.plan.<locals>.inner", ["Backend.plan"]),
+        (f"{BACKEND}:Backend", ["Backend.plan", "Backend.fill", "Backend.alone"]),
+        ("served-fix", ["apart"]),
     ],
 )
-def test_a_qualified_name_is_the_outermost_function(word: str, wanted: list[str]) -> None:
-    assert words(f"{BACKEND}:{word}") == wanted
+def test_a_word_stands_for_outermost_functions(word: str, names: list[str]) -> None:
+    assert words(word) == [f"backend:{name}" for name in names]
 
 
-def test_a_toggle_brings_what_its_function_calls_and_launches_and_no_more() -> None:
-    found = words("plan-fix")
-    assert found[0] == OF_PLAN[0]
-    assert sorted(found) == sorted(OF_PLAN)
-
-
-def test_a_family_is_all_its_toggles() -> None:
-    assert sorted(words("plans")) == sorted([*OF_PLAN, "backend:Backend.alone"])
-
-
-def test_a_kernel_brings_what_launches_it() -> None:
+def test_a_toggle_stands_for_what_its_function_calls_and_launches_too() -> None:
+    assert words("plan-fix")[0] == OF_PLAN[0]
+    assert sorted(words("plan-fix")) == sorted(OF_PLAN)
+    assert sorted(words("plans")) == sorted([*OF_PLAN, "backend:Backend.alone"])  # the family
     kernel = of_family(edit("part(rows)", "rows", f"{KERNEL}:row_kernel"), "parts", "row-fix")
     found = select_targets(["row-fix"], SOURCES, ToggleCatalogue([kernel]))
+    # A kernel stands for the function that launches it, too.
     assert [target.qualname for target in found] == ["row_kernel", "part", "copy_rows"]
 
 
-def test_no_word_is_every_family_but_the_servers() -> None:
+def test_no_word_stands_for_every_family_but_the_servers() -> None:
     assert words() == list(dict.fromkeys(words("plans") + words("parts")))
     assert "backend:apart" not in words()
-    assert "backend:apart" in words("served-fix")
 
 
-def test_words_come_in_their_order_and_a_function_once() -> None:
-    assert words(f"{BACKEND}:Backend.alone", f"{BACKEND}:helper", BACKEND)[:3] == [
-        "backend:Backend.alone",
-        "backend:helper",
-        "backend:apart",
-    ]
+def test_words_keep_their_order_and_a_function_comes_once() -> None:
+    found = words(f"{BACKEND}:Backend.alone", f"{BACKEND}:helper", BACKEND)
+    assert found[:3] == ["backend:Backend.alone", "backend:helper", "backend:apart"]
+    assert len(found) == len(BACKEND_FUNCTIONS)
 
 
 @pytest.mark.parametrize(
-    ("word", "told"),
+    ("word", "message"),
     [
         ("plan", "'plan' is no module of this release, no family, no toggle; near it: plans"),
         ("sglang.srt.backends", f"near it: {BACKEND}"),
@@ -183,10 +163,10 @@ def test_words_come_in_their_order_and_a_function_once() -> None:
         ("zzzz", "'zzzz' is no module of this release, no family, no toggle"),
     ],
 )
-def test_a_word_that_stands_for_nothing_is_refused(word: str, told: str) -> None:
+def test_a_word_that_stands_for_nothing_is_refused(word: str, message: str) -> None:
     with pytest.raises(UnfixError) as caught:
         words(word)
-    assert told in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_the_code_of_targets_is_each_function_once() -> None:
@@ -205,21 +185,15 @@ def test_the_code_of_targets_is_each_function_once() -> None:
 @pytest.mark.parametrize("release", ["0.5.18", "0.5.23"])
 def test_the_families_hold_every_function_that_their_toggles_change(release: str) -> None:
     found = {str(target) for target in released.targets(release)}
-    there = [
-        site.target
-        for asked in released.registry()
-        if asked.family != "engine"
-        for finding in [find_toggle_status(asked, released.sources(release))]
-        if finding.state in (ToggleState.FIXED, ToggleState.BUGGY)
-        for site in finding.sites
+    changed = {
+        str(site.target)
+        for toggle in released.registry()
+        if toggle.family != "engine"
+        for status in [find_toggle_status(toggle, released.sources(release))]
+        if status.state in (ToggleState.FIXED, ToggleState.BUGGY)
+        for site in status.sites
         if site.target.qualname
-    ]
-    assert len(there) >= 10
-    for target in there:
-        outer = {f"{target.module}:{part}" for part in prefixes(target.qualname)}
-        assert outer & found, target
-
-
-def prefixes(qualname: str) -> list[str]:
-    parts = qualname.split(".")
-    return [".".join(parts[: n + 1]) for n in range(len(parts))]
+    }
+    assert len(changed) >= 10
+    for target in changed:
+        assert any(f"{target}.".startswith(f"{function}.") for function in found), target

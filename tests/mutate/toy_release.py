@@ -6,14 +6,18 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import forked
+from calling import living
 
 from harness.core import paths
 from harness.runs.mutate import guard_order, kill_confirmation
+from harness.store.database import Store
 from harness.store.mutate.faults import MutationFault, compute_fault_id
+from harness.store.mutate.values import MutationRun
 
 MODULE = "sglang.srt.sizes"
 HANGS = "__import__('time').sleep(600)\n    "
@@ -149,6 +153,63 @@ class Mutate:
         """The command, where a checkout of the release would be."""
         environment = {**self.environment, **more}
         return forked.run(self.command(*words), self.package.parent, environment, timeout=300)
+
+    def start(self, *words: str) -> subprocess.Popen[str]:
+        """The command in the background."""
+        return subprocess.Popen(
+            self.command(*words),
+            cwd=self.package.parent,
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def add_interrupted_faults(self) -> list[str]:
+        """Three faults, of which the second hangs, so that a run can be killed at it."""
+        faults = [
+            self.fault("width", "rows * topk", "rows"),
+            self.fault("width", "return rows", HANGS + "return rows"),
+            self.fault("total", "range(count)", "range(count - 1)"),
+        ]
+        self.patience = (1.0, (3.0, 2.0))
+        return [fault.id for fault in faults]
+
+    def kill_run(self, *words: str) -> MutationRun:
+        """A run that was killed when its first fault had a result."""
+        running = self.start(*words)
+        self.wait_for_fates(1)
+        running.kill()
+        running.communicate()
+        assert self.has_ended()
+        return self.load_newest()
+
+    def load_newest(self) -> MutationRun:
+        store = Store(self.root / ".unfix" / "runs.sqlite")
+        newest = store.mutate.load_newest()
+        store.close()
+        assert newest is not None
+        return newest
+
+    def wait_for_fates(self, count: int) -> None:
+        file = self.root / ".unfix" / "runs.sqlite"
+        end = time.monotonic() + 120
+        while time.monotonic() < end:
+            if file.exists() and file.stat().st_size:
+                store = Store(file)
+                newest = store.mutate.load_newest()
+                store.close()
+                if newest is not None and len(newest.fates) >= count:
+                    return
+            time.sleep(0.05)
+        raise TimeoutError(f"no run with {count} results")
+
+    def has_ended(self) -> bool:
+        """Whether every process of a run ends within 30 s."""
+        end = time.monotonic() + 30
+        while living(self.root) and time.monotonic() < end:
+            time.sleep(0.1)
+        return not living(self.root)
 
     def run(self, *words: str, **more: str) -> dict[str, Any]:
         """A whole run as data; `code` is how the command ended."""

@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--at-least",
         type=float,
         metavar="P",
-        help="fail if fewer percent of the reached faults are killed",
+        help="fail below this percentage killed of reached",
     )
     parser.add_argument("--profile", choices=("smoke", "default", "nightly"), default="default")
     parser.add_argument(

@@ -1,1 +1,1 @@
-"""Faults of the known kinds, made anywhere in SGLang: what do the suites notice?"""
+"""Mutation testing: faults of known kinds in SGLang, and which of them the suites detect."""

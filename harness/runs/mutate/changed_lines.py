@@ -1,4 +1,4 @@
-"""The lines that a change of SGLang brought: between two releases, or two commits of a checkout."""
+"""The lines that changed in SGLang between two releases, or two commits of a checkout."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ PACKAGE_ROOTS = ("python/", "")  # where a checkout may hold the package
 
 def parse_range(text: str) -> tuple[str, str]:
     """`A..B` as its two ends."""
-    found = RANGE_PATTERN.match(text)
-    if found is None:
+    match = RANGE_PATTERN.match(text)
+    if match is None:
         raise UnfixError(f"'{text}' is no range: two releases or two commits, as in 0.5.18..0.5.23")
-    return found["older"], found["newer"]
+    return match["older"], match["newer"]
 
 
 def read_changed_lines(
     older: str, newer: str, folder: Path | None = None, modules: Iterable[str] | None = None
 ) -> tuple[SourceTree, dict[str, set[int]], str]:
-    """The newer sources, the lines of each module that are new in them, and what they are called.
+    """The newer sources, the lines of each module that are new in them, and their label.
 
-    Two managed releases are read where they lie. All else is two commits of the checkout that
-    `folder` is, or the current folder. A module that moved counts as new in all its lines. Of
-    `modules` alone, if they are named: five releases apart nearly every module has changed.
+    The ends are two managed releases, or else two commits of the checkout in `folder` (the current
+    folder). All lines of a module that moved are new. `modules` limits the comparison, since nearly
+    every module changes within five releases.
     """
     older, newer = resolve_range(older, newer, folder)
     releases = {release.name: release for release in managed_releases.list_releases()}
@@ -48,7 +48,7 @@ def read_changed_lines(
 
 
 def resolve_range(older: str, newer: str, folder: Path | None = None) -> tuple[str, str]:
-    """Two releases as they are, two words for commits as the commits that they stand for now."""
+    """Two releases by name, or the hashes of two commits."""
     releases = {release.name for release in managed_releases.list_releases()}
     if older in releases and newer in releases:
         return older, newer
@@ -64,7 +64,7 @@ def resolve_range(older: str, newer: str, folder: Path | None = None) -> tuple[s
 
 
 def _is_version(text: str) -> bool:
-    """Whether a word can only be a release: `0.5.20`, and not `v0.5.20`, as tags are called."""
+    """Whether a word can only be a release: `0.5.20`, and not `v0.5.20`, which may be a tag."""
     try:
         return text[0].isdigit() and len(Version(text).release) > 1
     except InvalidVersion:
@@ -83,22 +83,22 @@ def list_changed_functions(
     lines: Mapping[str, set[int]],
     covered_lines: Mapping[str, set[int]] | None = None,
 ) -> list[CodeTarget]:
-    """The functions that hold some of these lines: the targets of a diff's faults.
+    """The functions that hold some of these lines: the targets of the faults of a diff.
 
-    With `run`, the lines that guards run, only those whose body one of them runs.
+    With `covered_lines`, the lines that guards run, only functions whose body a guard runs.
     """
-    found = []
+    targets = []
     for module, new in lines.items():
-        seen = None if covered_lines is None else covered_lines.get(module, set())
-        source = None if seen is not None and not seen else sources.read(module)
+        covered = None if covered_lines is None else covered_lines.get(module, set())
+        source = None if covered is not None and not covered else sources.read(module)
         for function in ModuleCode(source).functions if source is not None else []:
             node = function.node
             last = node.end_lineno or node.lineno
             if new.isdisjoint(range(node.lineno, last + 1)):
                 continue
-            if seen is None or not seen.isdisjoint(range(node.body[0].lineno, last + 1)):
-                found.append(CodeTarget(module, function.qualname))
-    return found
+            if covered is None or not covered.isdisjoint(range(node.body[0].lineno, last + 1)):
+                targets.append(CodeTarget(module, function.qualname))
+    return targets
 
 
 def read_module_text(sources: SourceTree, module: str) -> str | None:
@@ -110,31 +110,31 @@ def compare_trees(
     before: SourceTree, after: SourceTree, modules: Iterable[str] | None = None
 ) -> dict[str, set[int]]:
     """The lines of the newer modules that the older ones do not have, module by module."""
-    found = {}
-    asked = None if modules is None else set(modules)
+    changed = {}
+    names = None if modules is None else set(modules)
     for path in after.iterate_files():
         if not path.endswith(".py") or _has_same_blob(before, after, path):
             continue
         module = path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
-        if asked is not None and module not in asked:
+        if names is not None and module not in names:
             continue
         text, old = after.read_text(path), before.read_text(path)
         if text is not None and text != old:
             lines = find_new_lines(old or "", text)
             if lines:
-                found[module] = lines
-    return found
+                changed[module] = lines
+    return changed
 
 
 def _has_same_blob(before: SourceTree, after: SourceTree, path: str) -> bool:
-    """Whether git says so, without the two texts."""
+    """Whether git knows two texts as the same, so that they need not be read."""
     if not isinstance(before, CommitTree) or not isinstance(after, CommitTree):
         return False
     return before.find_blob(path) == after.find_blob(path)
 
 
 def find_new_lines(before: str, after: str) -> set[int]:
-    """The lines of `after`, from 1, that are new or changed; where lines went, those around."""
+    """The lines of `after`, from 1, that are new or changed; both neighbours of removed lines."""
     old, new = before.split("\n"), after.split("\n")
     lines: set[int] = set()
     for kind, _, _, first, last in difflib.SequenceMatcher(None, old, new).get_opcodes():
@@ -146,7 +146,7 @@ def find_new_lines(before: str, after: str) -> set[int]:
 
 
 class CommitTree(SourceTree):
-    """The package at one commit of a checkout, read out of git and never checked out."""
+    """The package at one commit, read from git; the checkout stays as it is."""
 
     def __init__(self, repository: GitRepository, commit: str) -> None:
         super().__init__(commit[:SHORT_HASH_LENGTH])
@@ -171,7 +171,7 @@ class CommitTree(SourceTree):
     def read_text(self, path: str) -> str | None:
         if self.find_blob(path) is None:
             return None
-        # Not `git()`, which takes white space off: lines are counted here.
+        # Not `run_git`, which strips white space: lines are counted here.
         return self.repository.try_git("show", f"{self.commit}:{self.root}{path}").stdout
 
     def describe_location(self, path: str) -> str:

@@ -1,7 +1,8 @@
 """Whether a changed function still compiles, and whether it is the same code as before.
 
-A large function has hundreds of candidates. What a change does to the syntax is read from its
-statement alone, wherever that statement's text says it all; the whole function is compiled only.
+A large function has hundreds of candidates, so its tree is not built for each: where the text of
+the changed statement stands alone, that is parsed, and the whole function is only compiled. Both
+ways give the same answer. Example: for a change in one of 50 assignments, one line is parsed.
 """
 
 from __future__ import annotations
@@ -54,14 +55,14 @@ class OriginalFunction:
 
 @dataclass(frozen=True, slots=True)
 class ChangedStatement:
-    """What a change makes of its statement, or why it is none."""
+    """A statement with a change, or the reason why the change is no fault."""
 
     header: str = ""  # the statement in normal form, a compound one without its bodies
     drop_reason: str = ""
 
 
 def compile_change(original: OriginalFunction, change: CodeChange, index: int) -> ChangedStatement:
-    """The function with a change, whose place is in the statement of that index."""
+    """The changed statement, which has that index in its function."""
     head = _parse_changed_statement(original, change, index)
     code = original.render_code(change)
     try:
@@ -75,12 +76,12 @@ def compile_change(original: OriginalFunction, change: CodeChange, index: int) -
     if head is None:
         defined = tree.body[0].body[0] if isinstance(tree.body[0], ast.If) else tree.body[0]
         assert isinstance(defined, ast.FunctionDef | ast.AsyncFunctionDef)
-        inside = list(iterate_statements(defined.body))
-        if len(inside) != len(original.headers):
+        statements = list(iterate_statements(defined.body))
+        if len(statements) != len(original.headers):
             return ChangedStatement(drop_reason="takes a statement away or adds one")
         if ast.dump(tree) == original.function_dump:
             return ChangedStatement(drop_reason="the same code, written in another way")
-        head = _strip_bodies(inside[index])
+        head = _strip_bodies(statements[index])
     if _is_same_bytecode(original.bytecode, bytecode):
         return ChangedStatement(drop_reason="the same bytecode")
     return ChangedStatement(ast.unparse(head))
@@ -113,16 +114,16 @@ def _parse_changed_statement(
     except SyntaxError:
         return None
     (block,) = tree.body if len(tree.body) == 1 else (None,)
-    found = block.body if isinstance(block, ast.If) and not block.orelse else []
-    if len(found) != 1 or hasattr(found[0], "body") != bool(body):
+    parsed = block.body if isinstance(block, ast.If) and not block.orelse else []
+    if len(parsed) != 1 or hasattr(parsed[0], "body") != bool(body):
         return None
-    if body and type(found[0]) is not type(statement):
+    if body and type(parsed[0]) is not type(statement):
         return None
-    return _strip_bodies(found[0])
+    return _strip_bodies(parsed[0])
 
 
 def _is_same_bytecode(first: CodeType, second: CodeType) -> bool:
-    """The same instructions on the same names and constants, wherever they stand."""
+    """The same instructions on the same names and constants, on whichever lines."""
     facts = ("co_code", "co_names", "co_varnames", "co_freevars", "co_cellvars", "co_flags")
     if any(getattr(first, fact) != getattr(second, fact) for fact in facts):
         return False

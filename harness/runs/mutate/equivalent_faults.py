@@ -1,6 +1,6 @@
-"""Faults that are no faults: looked at, and the same as the original for a reason that is written.
+"""Equivalent faults: recorded with the reason why no test can tell them from the original.
 
-They live in `suites/equal_faults.yaml` beside the suites that they would count against.
+They are in `suites/equal_faults.yaml`, beside the suites that they would count against.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ERROR_POSITION = re.compile(r"\[(\d+)\](?:\.(\w+))?")
 
 
 class EquivalentFault(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One fault that changes nothing anyone could see, and why."""
+    """One equivalent fault, and the reason."""
 
     id: Annotated[str, Meta(pattern=r"^[0-9a-f]{10}\Z")]
     target: ModuleTarget
@@ -49,34 +49,28 @@ def read_equivalent_faults(path: Path | None = None) -> dict[str, EquivalentFaul
         faults = msgspec.convert(values, list[EquivalentFault], strict=True)
     except msgspec.ValidationError as error:
         raise _make_file_error(document, str(error)) from error
-    found: dict[str, EquivalentFault] = {}
+    faults_by_id: dict[str, EquivalentFault] = {}
     for number, fault in enumerate(faults):
-        if fault.id in found:
+        if fault.id in faults_by_id:
             line = document.find_line(number, "id")
             raise YamlFileError(document.path, line, f"fault {fault.id} stands twice")
         if fault.operator not in operators.load_operators():
             line = document.find_line(number, "operator")
             raise YamlFileError(document.path, line, f"there is no operator '{fault.operator}'")
-        found[fault.id] = fault
-    return found
+        faults_by_id[fault.id] = fault
+    return faults_by_id
 
 
 def find_vanished_faults(
     equivalents: Iterable[EquivalentFault], faults: Iterable[MutationFault], modules: Iterable[str]
 ) -> list[EquivalentFault]:
-    """Those whose module is among these, and which are no longer made: to be looked at again."""
-    made, asked = {fault.id for fault in faults}, set(modules)
-    return [e for e in equivalents if e.id not in made and e.target.partition(":")[0] in asked]
-
-
-def make_equivalent_fault(fault: MutationFault, because: str) -> EquivalentFault:
-    """A fault as it stands in the file."""
-    before, after = (" ".join(code.split()) for code in (fault.before, fault.after))
-    return EquivalentFault(fault.id, fault.target, fault.operator, f"{before} => {after}", because)
+    """Recorded faults in these modules that are no longer generated: to be judged again."""
+    ids, names = {fault.id for fault in faults}, set(modules)
+    return [e for e in equivalents if e.id not in ids and e.target.partition(":")[0] in names]
 
 
 def _make_file_error(document: SafeYamlFile, message: str) -> YamlFileError:
-    """msgspec's message with the line that it is about."""
+    """The message of msgspec, with the line that it is about."""
     problem, _, where = message.partition(" - at `$")
     place = ERROR_POSITION.search(where)
     steps: list[str | int] = []

@@ -1,7 +1,8 @@
-"""One look at a fault, inside its own process: its guards one after another, until one fails.
+"""One attempt on a fault, in a process of its own: guards run one after another until one fails.
 
-Each guard that ends is written down before the next begins, so that one which takes the process
-with it is known: it is the first that did not end.
+The result of a guard is written to a file before the next guard starts. If the process ends, the
+first guard without a result is the one that ended it. Example: guards 4, 7 and 2 run, and the file
+holds the results of 4 and 7; the process was ended by 2.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from harness.workers.line_tracer import LineTracer, select_package_files
 
 
 def make_live_change(fault: MutationFault) -> PlacedFault:
-    """A fault as what can be put into a living process."""
+    """A fault as a change that the live engine can apply."""
     target = CodeTarget(fault.module, fault.qualname)
     return PlacedFault(
         fault.id, fault.words, target, fault.start, fault.end, fault.before, fault.after
@@ -49,13 +50,13 @@ def make_live_change(fault: MutationFault) -> PlacedFault:
 
 
 class PreparedGuard:
-    """A test, and what is put into the release for it."""
+    """A test with the toggles that it needs."""
 
     def __init__(self, item: pytest.Item) -> None:
         self.item = item
         marks = cells.read_guard_marks(item)
         self.reverted_toggles = marks.always_reverted if marks else ()
-        # The fixes that it is about and that this release never had: without them it fails.
+        # The fixes that it guards and this release never had: without them it fails.
         self.enabled_fixes = tuple(
             ToggleChoice(toggle, Direction.ENABLE)
             for toggle in (marks.guarded if marks else ())
@@ -63,7 +64,7 @@ class PreparedGuard:
         )
 
     def build_changed_code(self) -> None:
-        """Have the changed code made once, for all that come after."""
+        """Apply its toggles and remove them, so that later forks find their code compiled."""
         with (
             # A module that warns as it is imported here is imported all the same.
             warnings.catch_warnings(action="ignore"),
@@ -74,7 +75,7 @@ class PreparedGuard:
 
 
 class FaultAttemptRun:
-    """What a fork does, and what it writes down."""
+    """An attempt, as its fork runs it."""
 
     def __init__(
         self,
@@ -96,18 +97,15 @@ class FaultAttemptRun:
         except UnfixError as error:
             _get_record_file(self.folder, self.request.serial, "not_live").write_text(str(error))
             return SideResult("", SideOutcome.PASSED)
-        here = os.getpid()
-        with open(
-            _get_record_file(self.folder, self.request.serial, "ended"), "ab", buffering=0
-        ) as ended:
-            for asked in self.request.guards:
-                ran = self._run_guard(asked)
-                if os.getpid() != here:
-                    os._exit(
-                        supervisor.INTERNAL_FAILURE_EXIT_CODE
-                    )  # a process that the guard forked and that goes on
-                ended.write(msgspec.json.encode(ran) + b"\n")
-                if ran.side.outcome not in PASSING_OUTCOMES:
+        pid = os.getpid()
+        file = _get_record_file(self.folder, self.request.serial, "ended")
+        with open(file, "ab", buffering=0) as ended:
+            for guard in self.request.guards:
+                result = self._run_guard(guard)
+                if os.getpid() != pid:  # a process that the guard forked came back from it
+                    os._exit(supervisor.INTERNAL_FAILURE_EXIT_CODE)
+                ended.write(msgspec.json.encode(result) + b"\n")
+                if result.side.outcome not in PASSING_OUTCOMES:
                     break
         return SideResult("", SideOutcome.PASSED)
 
@@ -137,7 +135,7 @@ class FaultAttemptRun:
         )
 
     def _find_conflict(self, guard: PreparedGuard) -> str:
-        """Why a guard's own toggles and the fault cannot be in at once: it cannot see it then."""
+        """Why the toggles of a guard and the fault cannot be applied together, if they cannot."""
         try:
             if self.changes:
                 guard.build_changed_code()
@@ -147,7 +145,7 @@ class FaultAttemptRun:
 
     @contextlib.contextmanager
     def _trace_lines(self) -> Iterator[GuardTrace | None]:
-        """Which lines run, where nothing is changed; a fault's own look goes at full speed."""
+        """Record the lines that run, if requested; untraced code runs at full speed."""
         if not self.request.trace:
             yield None
             return
@@ -166,7 +164,7 @@ class FaultAttemptRun:
 
 
 def find_package_root() -> Path:
-    """The folder that the release's package lies in."""
+    """The folder that holds the package of the release."""
     source = live_engine.engine.sources.read("sglang")
     assert source is not None
     return Path(source.path).parents[1]
@@ -174,7 +172,7 @@ def find_package_root() -> Path:
 
 @contextlib.contextmanager
 def _limit_time(seconds: float) -> Iterator[None]:
-    """End this process if the block takes too long, and say where it was, whatever it is doing."""
+    """End this process if the block takes too long, and print where it was."""
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     faulthandler.register(signal.SIGALRM, chain=True)
     signal.setitimer(signal.ITIMER_REAL, seconds)
@@ -187,15 +185,15 @@ def _limit_time(seconds: float) -> Iterator[None]:
 def read_attempt_report(
     folder: Path, request: FaultAttemptRequest, fork_side: SideResult
 ) -> FaultAttemptReport:
-    """What a fork wrote down, for its run; its files are gone afterwards."""
-    looked = FaultAttemptReport(request.serial, [], fork_side, fork_side.reach)
+    """The report of an attempt, from the files that its fork wrote."""
+    report = FaultAttemptReport(request.serial, [], fork_side, fork_side.reach)
     for line in _read_record(folder, request.serial, "ended").splitlines():
         with contextlib.suppress(msgspec.DecodeError):  # it ended in the middle of a line
-            looked.results.append(msgspec.json.decode(line, type=GuardResult))
-    looked.not_live_reason = _read_record(folder, request.serial, "not_live").decode()
+            report.results.append(msgspec.json.decode(line, type=GuardResult))
+    report.not_live_reason = _read_record(folder, request.serial, "not_live").decode()
     if traced := _read_record(folder, request.serial, "traced"):
-        looked.trace = msgspec.json.decode(traced, type=GuardTrace)
-    return looked
+        report.trace = msgspec.json.decode(traced, type=GuardTrace)
+    return report
 
 
 def _get_record_file(folder: Path, serial: int, kind: str) -> Path:

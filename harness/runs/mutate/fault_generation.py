@@ -1,4 +1,9 @@
-"""From targets and a release's sources to faults: made, told apart, useless ones dropped."""
+"""Faults from the functions of a release: what the operators would change, less what is useless.
+
+A change is dropped, with its reason, if the function does not compile with it or is the same code,
+if an earlier operator makes the same change, or if its statement has enough faults of its operator.
+Example: of seven removable addends in one statement the first, the fourth and the last are faults.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +14,10 @@ from dataclasses import dataclass
 
 from harness.core.source_scopes import ReleaseSources
 from harness.fixes.registry.schema import CodeTarget
-from harness.runs.mutate import operators as known
 from harness.runs.mutate.code_comparison import ChangedStatement, OriginalFunction, compile_change
 from harness.runs.mutate.function_code import CodeChange, FunctionCode
 from harness.runs.mutate.mutation_operator import MutationOperator
+from harness.runs.mutate.operators import load_operators
 from harness.runs.mutate.target_selection import read_functions
 from harness.store.mutate.faults import (
     DroppedFault,
@@ -27,7 +32,7 @@ TOO_MANY_REASON = "the statement has enough faults of this kind"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CandidateFault:
-    """A change that an operator would make, and what came of it."""
+    """A change that an operator would make, and its statement with that change."""
 
     operator: MutationOperator
     function: FunctionCode
@@ -43,7 +48,7 @@ def generate_faults(
     only_lines: Mapping[str, set[int]] | None = None,
 ) -> GeneratedFaults:
     """Every fault of these operators in these targets, in the order of the source."""
-    chosen = list(known.load_operators().values() if operators is None else operators)
+    chosen = list(load_operators().values() if operators is None else operators)
     faults: list[MutationFault] = []
     dropped: list[DroppedFault] = []
     seen: Counter[tuple[str, str]] = Counter()
@@ -51,9 +56,9 @@ def generate_faults(
         name = (function.module.source.module, function.qualname)
         seen[name] += 1
         lines = None if only_lines is None else only_lines.get(function.module.source.module, set())
-        made, gone = _generate_in_function(function, chosen, lines, seen[name])
-        faults += made
-        dropped += gone
+        kept_here, dropped_here = _generate_in_function(function, chosen, lines, seen[name])
+        faults += kept_here
+        dropped += dropped_here
     return GeneratedFaults(tuple(faults), tuple(dropped))
 
 
@@ -64,53 +69,57 @@ def _generate_in_function(
     occurrence: int,
 ) -> tuple[list[MutationFault], list[DroppedFault]]:
     original = OriginalFunction(function)
-    alike = _number_identical_statements(original, occurrence)
-    made: list[CandidateFault] = []
+    numbers = _number_identical_statements(original, occurrence)
+    useful: list[CandidateFault] = []
     dropped: list[DroppedFault] = []
     first_of: dict[tuple[int, str], CandidateFault] = {}
-    for tried in _iterate_candidates(original, operators, lines):
-        why = tried.changed_statement.drop_reason
-        if not why:
+    for candidate in _iterate_candidates(original, operators, lines):
+        reason = candidate.changed_statement.drop_reason
+        if not reason:
             first = first_of.setdefault(
-                (tried.statement_index, tried.changed_statement.header), tried
+                (candidate.statement_index, candidate.changed_statement.header), candidate
             )
-            if first is not tried:
-                why = f"{first.operator.name} makes the same change"
-        if why:
-            dropped.append(_make_dropped_fault(tried, why))
+            if first is not candidate:
+                reason = f"{first.operator.name} makes the same change"
+        if reason:
+            dropped.append(_make_dropped_fault(candidate, reason))
         else:
-            made.append(tried)
+            useful.append(candidate)
     order = {operator.name: number for number, operator in enumerate(operators)}
-    made.sort(
+    useful.sort(
         key=lambda t: (t.change.start, t.change.end, order[t.operator.name], t.change.replacement)
     )
-    kept = _sample_per_statement(made)
-    dropped += [_make_dropped_fault(tried, TOO_MANY_REASON) for tried in made if tried not in kept]
-    return [_make_fault(tried, original, alike) for tried in kept], dropped
+    kept = _sample_per_statement(useful)
+    dropped += [
+        _make_dropped_fault(candidate, TOO_MANY_REASON)
+        for candidate in useful
+        if candidate not in kept
+    ]
+    return [_make_fault(candidate, original, numbers) for candidate in kept], dropped
 
 
 def _sample_per_statement(candidates: list[CandidateFault]) -> list[CandidateFault]:
-    """Of one operator's faults in one statement a few that lie apart: the others are much the same.
+    """A few distant faults of each operator in each statement: those between them are much alike.
 
-    Statements and not lines are counted: how code is broken into lines decides nothing.
+    Statements count and not lines, so that line breaks do not matter.
     """
-    together: defaultdict[tuple[str, int], list[CandidateFault]] = defaultdict(list)
-    for tried in candidates:
-        together[tried.operator.name, tried.statement_index].append(tried)
+    groups: defaultdict[tuple[str, int], list[CandidateFault]] = defaultdict(list)
+    for candidate in candidates:
+        groups[candidate.operator.name, candidate.statement_index].append(candidate)
     kept: set[int] = set()
-    for group in together.values():
+    for group in groups.values():
         last = len(group) - 1
         kept |= {
             id(group[round(last * n / (MAX_FAULTS_PER_STATEMENT - 1))])
             for n in range(MAX_FAULTS_PER_STATEMENT)
         }
-    return [tried for tried in candidates if id(tried) in kept]
+    return [candidate for candidate in candidates if id(candidate) in kept]
 
 
 def _iterate_candidates(
     original: OriginalFunction, operators: list[MutationOperator], lines: set[int] | None
 ) -> Iterator[CandidateFault]:
-    """What the operators would change, in statements that have one of these lines."""
+    """The changes of the operators, in statements that have one of these lines."""
     function = original.function
     starts = [function.get_span(statement) for statement in function.statements]
     for operator in operators:
@@ -123,7 +132,7 @@ def _iterate_candidates(
 
 
 def _number_identical_statements(original: OriginalFunction, occurrence: int) -> list[str]:
-    """Which of several statements that read the same each one is, in which of such functions."""
+    """A number for each statement among those with the same text, and one for its function."""
     seen: Counter[str] = Counter()
     numbers = []
     for header in original.headers:

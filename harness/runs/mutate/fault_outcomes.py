@@ -1,4 +1,4 @@
-"""What a fault comes to, from what its guards said."""
+"""The outcome of a fault, from the results of its guards."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ def classify_kill(side: SideResult) -> KillCause:
 def find_killing_guard(
     report: FaultAttemptReport, guards: list[str]
 ) -> tuple[str, SideResult] | None:
-    """The guard that failed and what it said; `guards` were to run, in this order."""
-    for ran, guard in zip(report.results, guards, strict=False):
-        if ran.side.outcome not in PASSING_OUTCOMES:
-            return guard, ran.side
+    """The guard that failed, and its result; `guards` are those of the attempt, in order."""
+    for ended, guard in zip(report.results, guards, strict=False):
+        if ended.side.outcome not in PASSING_OUTCOMES:
+            return guard, ended.side
     if report.fork_side.outcome is SideOutcome.PASSED:
         return None
-    # It took the process with it; after the last one, it was the end of the process itself.
+    # The process ended in the next guard, or, after the last guard, by itself.
     return guards[min(len(report.results), len(guards) - 1)], report.fork_side
 
 
@@ -53,16 +53,16 @@ def record_kill(result: FaultResult, guard: str, side: SideResult) -> None:
 
 
 def list_passing_guards(results: list[GuardResult], guards: list[str]) -> list[str]:
-    """The guards that ran the fault's code and noticed nothing."""
+    """The guards that ran the code of the fault and passed."""
     return [
         guard
-        for ran, guard in zip(results, guards, strict=False)
-        if ran.reach and ran.side.outcome is SideOutcome.PASSED
+        for ended, guard in zip(results, guards, strict=False)
+        if ended.reach and ended.side.outcome is SideOutcome.PASSED
     ]
 
 
 def describe_unreached(conflicts: list[str], guards: int) -> str:
-    """Its lines were run without it, and its code was not with it."""
+    """Why a fault counts as unreached though guards run its lines without it."""
     if conflicts and len(conflicts) == guards:
         return f"each guard that runs its lines changes them itself: {conflicts[0]}"
     return "its code did not run, though guards run its lines without it"

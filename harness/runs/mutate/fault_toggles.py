@@ -1,7 +1,9 @@
-"""A fault as a toggle of the registry, ready for a guard to be written.
+"""A fault as a toggle of the registry, so that a guard can be written for it.
 
-The change is told as two forms of as little code as will do: the changed expression, what it stands
-in, its statement, its neighbours too. The first that passes every check of the registry is taken.
+The two forms of the toggle hold as little code as identifies the place: the changed expression, the
+expressions around it, its statement, then the neighbours of that. The first pair of forms is taken
+that reverts and enables exactly. Example: of two calls `cdiv(n, m)` in one function, the second is
+identified by `b = cdiv(n, m)`, since the expression alone has two places.
 """
 
 from __future__ import annotations
@@ -29,13 +31,11 @@ from harness.runs.mutate.function_code import FUNCTIONS, FunctionCode, ModuleCod
 from harness.store.mutate.faults import MutationFault
 
 MAX_NEIGHBOURS = 3
-MAX_PATTERN_LINES = (
-    60  # lines of one form: nobody reads more, and any edit in them makes the toggle stale
-)
+MAX_PATTERN_LINES = 60  # of one form: a longer one is hard to read and soon stale
 
 
 class KeepFaultError(UnfixError):
-    """A fault that no pair of forms tells from the rest of its function."""
+    """No pair of forms identifies the place of a fault in its function."""
 
 
 @dataclass(frozen=True)
@@ -64,9 +64,9 @@ def build_toggle(
     range_sources: Sequence[ReleaseSources] | None = None,
     registry: ToggleCatalogue | None = None,
 ) -> Toggle:
-    """A toggle that takes this fault in and out of every release that has its code.
+    """A toggle that applies this fault to every release that has its code.
 
-    `others` are the releases that its range is read from; those on this machine, if not said.
+    Its range is computed from `range_sources`, by default the releases on this machine.
     """
     source = sources.read(fault.module)
     if source is None:
@@ -98,8 +98,8 @@ def build_toggle(
                     registry or toggle_catalogue.load_catalogue(),
                 )
     raise KeepFaultError(
-        f"fault {fault.id} cannot be kept: no form of at most {MAX_PATTERN_LINES} lines tells its place in "
-        f"{fault.qualname} from the others"
+        f"fault {fault.id} cannot be kept: no form of at most {MAX_PATTERN_LINES} lines tells its "
+        f"place in {fault.qualname} from the others"
     )
 
 
@@ -115,7 +115,7 @@ def list_local_sources() -> list[ReleaseSources]:
 def iterate_pattern_spans(
     function: FunctionCode, fault: MutationFault
 ) -> Iterator[tuple[int, int, list[str]]]:
-    """What a form may hold, from the changed code outwards, with the scopes to look in."""
+    """The spans that a form may cover, from the changed code outwards, with the scopes of each."""
     around = [
         node
         for node in ast.walk(function.node)
@@ -137,7 +137,7 @@ def iterate_pattern_spans(
 
 
 def iterate_neighbour_spans(function: FunctionCode, node: ast.stmt) -> Iterator[tuple[int, int]]:
-    """A statement with those before it, those behind it, and both: one, two, three of them."""
+    """A statement with one to three of those before it, those after it, or both."""
     outer = function.parents[node]
     for field in ("body", "orelse", "finalbody"):
         block = getattr(outer, field, [])
@@ -155,30 +155,29 @@ def is_fault_within(span: tuple[int, int], fault: MutationFault) -> bool:
 
 
 def extract_pattern(text: str, start: int, end: int) -> str:
-    """A piece of code as a pattern: without the indentation of the line that it begins on."""
+    """Code as a pattern: without the indentation of its first line."""
     return remove_indent(text[start:end], get_indent(text, start))
 
 
 def is_reversible_edit(
     edit: ToggleEdit, fault: MutationFault, sources: ReleaseSources, release: str
 ) -> bool:
-    """Whether the registry takes this edit, and both directions give just the two texts."""
+    """Whether the registry takes this edit, and it reverts and enables exactly."""
     if "$" in edit.fixed + edit.buggy:
-        return False  # what a pattern would read as a name of its own
+        return False  # a pattern would read a metavariable
     try:
         if find_edit_problem(edit):
             return False
         trial = _make_trial_toggle(edit, fault, "!=0")
         before = sources.read(fault.module)
         assert before is not None
-        found = locate_edit(edit, CodeTarget.parse(edit.target or ""), sources)
-        if isinstance(found, str):
+        if isinstance(locate_edit(edit, CodeTarget.parse(edit.target or ""), sources), str):
             return False
-        (there,) = make_plan([ToggleChoice(trial, Direction.REVERT)], sources, release).modules
-        if there.text != fault.apply_to(before.text):
+        (patched,) = make_plan([ToggleChoice(trial, Direction.REVERT)], sources, release).modules
+        if patched.text != fault.apply_to(before.text):
             return False
-        changed = OverlaySources(sources, ModuleSource(before.module, before.path, there.text))
-        (back,) = make_plan([ToggleChoice(trial, Direction.ENABLE)], changed, release).modules
+        overlay = OverlaySources(sources, ModuleSource(before.module, before.path, patched.text))
+        (back,) = make_plan([ToggleChoice(trial, Direction.ENABLE)], overlay, release).modules
     except (UnfixError, RuntimeError, SyntaxError):
         return False  # ast-grep's refusals are RuntimeErrors
     return back.text == before.text
@@ -225,7 +224,7 @@ def _make_toggle(
 def _iterate_release_ranges(
     edit: ToggleEdit, sources: ReleaseSources, release: str, range_sources: Sequence[ReleaseSources]
 ) -> Iterator[str]:
-    """The runs of releases that have the code, each up to the next release that has it not."""
+    """The ranges of releases that have the code, each up to the next one that does not."""
     by_version = {s.version: s for s in range_sources if s.version is not None}
     own = sources.version or _parse_version(release)
     if own is None:
@@ -235,10 +234,10 @@ def _iterate_release_ranges(
     target = CodeTarget.parse(edit.target or "")
     first: Version | None = None
     for version in sorted(by_version):
-        there = not isinstance(locate_edit(edit, target, by_version[version]), str)
-        if there and first is None:
+        has_code = not isinstance(locate_edit(edit, target, by_version[version]), str)
+        if has_code and first is None:
             first = version
-        elif not there and first is not None:
+        elif not has_code and first is not None:
             yield f">={first},<{version}"
             first = None
     if first is not None:

@@ -1,7 +1,7 @@
-"""A function as operators see it: its syntax tree, the places of its nodes, what is left alone.
+"""A function as operators see it: its syntax tree, and which of its nodes a fault may change.
 
-Python's own `ast` and not ast-grep: what is asked here is about meaning (which name is a length,
-which call allocates), and the text that comes out has to compile anyway.
+This is Python's own `ast` and not ast-grep, since operators ask for meaning (which name is a
+length, which call allocates), and the changed text has to compile anyway.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from harness.core.source_scopes import ModuleSource
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 BODY_FIELDS = ("body", "orelse", "finalbody", "handlers", "cases")
-# Calls that tell, check or hint, and compute nothing.
+# Calls that log, check or hint, and compute nothing.
 REPORTING_CALL = re.compile(
     r"^(logger\.|logging\.|warnings\.|print$|tl\.static_|tl\.device_|torch\._check|nvtx\.)"
     r"|^(tl\.debug_barrier|tl\.max_contiguous|log_\w+)$|(^|[._])assert_|(^|\.)maybe_detect_"
@@ -46,7 +46,7 @@ TIGHTLY_BINDING = (
 
 @dataclass(frozen=True, slots=True)
 class CodeChange:
-    """`text[start:end]` becomes `after`; `words` say what that means."""
+    """`text[start:end]` becomes `replacement`; `description` is what that means."""
 
     start: int
     end: int
@@ -79,7 +79,7 @@ class ModuleCode:
         return start + (column if text.isascii() else len(text.encode()[:column].decode()))
 
     def get_line(self, offset: int) -> int:
-        """The line of a place in the text, from 1."""
+        """The line of an offset, from 1."""
         return bisect.bisect_right(self._line_starts, offset)
 
     def get_span(self, node: ast.expr | ast.stmt | ast.keyword | ast.arg) -> tuple[int, int]:
@@ -109,7 +109,7 @@ def iterate_outermost_functions(
 
 
 class FunctionCode:
-    """One outermost function: its nodes in the order of the text, and how they hang together."""
+    """One outermost function: its nodes in the order of the text, and their parents."""
 
     def __init__(self, module: ModuleCode, qualname: str, node: FunctionNode) -> None:
         self.module = module
@@ -124,7 +124,7 @@ class FunctionCode:
 
     @cached_property
     def mutable_nodes(self) -> list[ast.AST]:
-        """What a fault may change: no annotation, check, message, log line or docstring."""
+        """The nodes that a fault may change: no annotation, check, message, log or docstring."""
         if self.node.name in DISPLAY_METHODS:
             return []
         return [node for statement in self.node.body for node in iterate_mutable_nodes(statement)]
@@ -140,32 +140,23 @@ class FunctionCode:
     @cached_property
     def assigned_values(self) -> dict[str, list[ast.expr]]:
         """The values that each local name is given by a plain assignment."""
-        found: dict[str, list[ast.expr]] = {}
+        values: dict[str, list[ast.expr]] = {}
         for node in ast.walk(self.node):
             if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-                found.setdefault(node.targets[0].id, []).append(node.value)
-        return found
+                values.setdefault(node.targets[0].id, []).append(node.value)
+        return values
 
     def find_nodes(self, *kinds: type[ast.AST]) -> Iterator[ast.AST]:
         return (node for node in self.mutable_nodes if isinstance(node, kinds))
 
     def find_calls(self, name_pattern: str) -> Iterator[ast.Call]:
-        """The calls of what is called like that; a pattern for the whole dotted name."""
+        """The calls whose dotted name matches."""
         for node in self.mutable_nodes:
             if isinstance(node, ast.Call) and re.search(name_pattern, get_dotted_name(node.func)):
                 yield node
 
     def get_parent(self, node: ast.AST) -> ast.AST | None:
         return self.parents.get(node)
-
-    def iterate_ancestors(self, node: ast.AST) -> Iterator[ast.AST]:
-        """Whatever a node stands in, from the inside out, up to its statement."""
-        while not isinstance(node, ast.stmt) and (outer := self.parents.get(node)) is not None:
-            yield outer
-            node = outer
-
-    def get_statement(self, node: ast.AST) -> ast.stmt:
-        return next(n for n in (node, *self.iterate_ancestors(node)) if isinstance(n, ast.stmt))
 
     def get_span(self, node: ast.expr | ast.stmt | ast.keyword) -> tuple[int, int]:
         return self.module.get_span(node)
@@ -177,7 +168,7 @@ class FunctionCode:
     def replace_node(
         self, node: ast.expr | ast.stmt, replacement: str, description: str
     ) -> CodeChange:
-        """A node replaced by other code, in brackets where the place binds tighter."""
+        """Replace a node by other code, in brackets where what surrounds it binds tighter."""
         start, end = self.get_span(node)
         new = parse_expression(replacement) if isinstance(node, ast.expr) else None
         if new is not None and "\n" in replacement:
@@ -211,7 +202,7 @@ class FunctionCode:
         return not (before.endswith("(") and behind.startswith(")"))
 
     def swap_nodes(self, first: ast.expr, second: ast.expr, description: str) -> CodeChange:
-        """Two expressions of one line of code in each other's place."""
+        """Swap two expressions."""
         (start, middle), (again, end) = self.get_span(first), self.get_span(second)
         text = self.module.text
         return CodeChange(
@@ -221,7 +212,7 @@ class FunctionCode:
     def remove_items(
         self, items: list[ast.expr | ast.keyword], removed: set[int], description: str
     ) -> CodeChange:
-        """A list of arguments or operands without some that stand side by side."""
+        """Remove adjacent items from a list of arguments or operands."""
         first, last = min(removed), max(removed)
         if first:
             start, end = self.get_span(items[first - 1])[1], self.get_span(items[last])[1]
@@ -231,14 +222,14 @@ class FunctionCode:
 
 
 def get_precedence(node: ast.BinOp) -> int:
-    """How tight an operation binds, of those that are written here."""
+    """How tight an arithmetic operation binds."""
     if isinstance(node.op, ast.Add | ast.Sub):
         return 1
     return 2 if isinstance(node.op, ast.Mult | ast.Div | ast.FloorDiv | ast.Mod) else 0
 
 
 def parse_expression(code: str) -> ast.expr | None:
-    """Code as an expression, if it is one; what is none does not compile either, and is dropped."""
+    """Code as an expression; None if it is not one, and then the fault is dropped later."""
     try:
         return ast.parse(f"({code})", mode="eval").body
     except SyntaxError:
@@ -251,7 +242,7 @@ def is_jit_decorator(decorator: ast.expr) -> bool:
 
 
 def get_dotted_name(node: ast.AST) -> str:
-    """`a.b.c` of a chain of names; what hangs on anything else keeps its last part: `.b.c`."""
+    """`a.b.c` of a chain of names; `.b.c` of a chain on any other expression."""
     parts = []
     while isinstance(node, ast.Attribute):
         parts.append(node.attr)
@@ -260,7 +251,7 @@ def get_dotted_name(node: ast.AST) -> str:
 
 
 def get_last_name(node: ast.AST) -> str:
-    """What a plain value is called: `topk` of `self.topk`; '' of anything else."""
+    """The name of a plain value: `topk` of `self.topk`; '' of any other expression."""
     if isinstance(node, ast.Name):
         return node.id
     return node.attr if isinstance(node, ast.Attribute) else ""
@@ -276,17 +267,8 @@ def iterate_statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
                 )
 
 
-def iterate_header_nodes(statement: ast.stmt) -> Iterator[ast.AST]:
-    """What a statement holds itself: of a compound one its header alone."""
-    for field, value in ast.iter_fields(statement):
-        if field not in BODY_FIELDS:
-            for child in value if isinstance(value, list) else [value]:
-                if isinstance(child, ast.AST):
-                    yield child
-
-
 def iterate_mutable_nodes(node: ast.AST) -> Iterator[ast.AST]:
-    """A node and what is in it, without what no fault is worth."""
+    """A node and all nodes in it that a fault may change."""
     if is_never_mutated(node):
         return
     yield node

@@ -1,4 +1,4 @@
-"""In which order guards look at a fault, and how long each may: learnt as the run goes."""
+"""The order in which guards run for a fault, and their time limits: learnt from the run so far."""
 
 from __future__ import annotations
 
@@ -7,18 +7,22 @@ from collections import Counter
 from harness.runs.mutate.line_coverage import GuardCoverage
 from harness.store.mutate.faults import MutationFault
 
-QUICK_GUARD_SECONDS = 0.2  # seconds below which one guard is as quick as another
-MIN_LIMIT_SECONDS = 5.0  # seconds that a guard may take in any case, and then
-LIMIT_FACTOR = 5.0  # so many times what it took
-TRACING_SLOWDOWN = 3.0  # a guard is, more or less, while its lines are recorded
+QUICK_GUARD_SECONDS = 0.2  # below this, differences between guards do not matter
+MIN_LIMIT_SECONDS = 5.0  # of a guard, to which the factor is added
+LIMIT_FACTOR = 5.0  # times the seconds that it usually takes
+TRACING_SLOWDOWN = 3.0  # of a guard, about, while its lines are recorded
 
 
 class GuardOrder:
-    """What has killed what so far."""
+    """Kills so far, by guard and by target, and the seconds that each guard took.
+
+    Example: a guard of 0.8 s with 4 kills, 2 of them in the same function, has the rank
+    (1 + 4 + 8 * 2) / (0.2 + 0.8) = 21, and runs before one of 0.1 s without a kill (3.3).
+    """
 
     def __init__(self) -> None:
         self._kills: Counter[str] = Counter()
-        self._kills_by_target: Counter[tuple[str, str]] = Counter()  # by target, too
+        self._kills_by_target: Counter[tuple[str, str]] = Counter()
         self._seconds_by_guard: dict[str, float] = {}
 
     def record_kill(self, fault: MutationFault, guard: str) -> None:
@@ -26,23 +30,24 @@ class GuardOrder:
         self._kills_by_target[fault.target, guard] += 1
 
     def record_pass(self, guard: str, seconds: float) -> None:
-        """Without tracing, and with nothing found: that is how long it takes."""
+        """A guard passed without being traced: the longest such time counts."""
         self._seconds_by_guard[guard] = max(seconds, self._seconds_by_guard.get(guard, 0.0))
 
     def estimate_seconds(self, guard: GuardCoverage) -> float:
         return self._seconds_by_guard.get(guard.guard, guard.seconds / TRACING_SLOWDOWN)
 
     def compute_limit(self, guard: GuardCoverage, example_factor: int) -> float:
-        """When a guard counts as one that hangs."""
+        """The seconds after which a guard counts as hanging."""
         return MIN_LIMIT_SECONDS + LIMIT_FACTOR * self.estimate_seconds(guard) * example_factor
 
     def sort_guards(
         self, fault: MutationFault, reaching_guards: list[GuardCoverage]
     ) -> list[GuardCoverage]:
-        """Those that killed most in a second; a kill in the same function counts more."""
+        """By kills in a second; a kill in the same function counts nine times."""
 
-        def worth(one: GuardCoverage) -> float:
-            kills = 1 + self._kills[one.guard] + 8 * self._kills_by_target[fault.target, one.guard]
-            return kills / (QUICK_GUARD_SECONDS + self.estimate_seconds(one))
+        def rank_guard(guard: GuardCoverage) -> tuple[float, str]:
+            name = guard.guard
+            kills = 1 + self._kills[name] + 8 * self._kills_by_target[fault.target, name]
+            return -kills / (QUICK_GUARD_SECONDS + self.estimate_seconds(guard)), name
 
-        return sorted(reaching_guards, key=lambda one: (-worth(one), one.guard))
+        return sorted(reaching_guards, key=rank_guard)

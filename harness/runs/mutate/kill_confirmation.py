@@ -1,7 +1,10 @@
-"""No kill is believed at once: the guard fails with the fault alone, and passes without it.
+"""The confirmation of kills: a guard detects a fault only if it passes without it.
 
-A guard may be ill by itself, with more examples than anybody ran before, or after another guard
-that left something behind; a machine may end a process that did nothing wrong.
+A guard may also fail by itself: with more examples than before, after another guard that left
+something behind, or because the machine killed the process. So it runs again, without the fault
+and, if others ran before it or the machine may be the reason, with the fault alone. Example: guards
+a and b run in one fork and b fails. With the fault alone b passes; then a and b run without the
+fault, and b fails again. The kill is rejected, and b is reported as a guard that fails after a.
 """
 
 from __future__ import annotations
@@ -14,23 +17,21 @@ from harness.runs.mutate.scheduler import MutationScheduler, PendingAttempt
 from harness.store.mutate.faults import MutationFault
 from harness.store.prove.values import SideOutcome, SideResult
 
-# What a machine does to a process as well as a fault.
+# Ends of a process for which the machine may be the reason, and not the fault.
 MACHINE_OUTCOMES = {
     SideOutcome.HANG,
     SideOutcome.KILLED,
     SideOutcome.OUT_OF_MEMORY,
     SideOutcome.LOST,
 }
-SLOW_RETRY_LIMITS = (
-    15.0,
-    2.0,
-)  # seconds at least, and times as long: what took too long may only have been slow
-GuardLimits = list[tuple[str, float]]  # guards, and how long each may take
+# For a guard that may only have been slow: a least number of seconds, a factor of its limit.
+SLOW_RETRY_LIMITS = (15.0, 2.0)
+GuardLimits = list[tuple[str, float]]  # guards with their time limits
 ConfirmationCallback = Callable[[SideResult | None], None]
 
 
 class KillConfirmer:
-    """Asks again, and remembers what guards come to without a fault."""
+    """Runs guards again, and remembers their results without a fault."""
 
     def __init__(
         self,
@@ -41,12 +42,12 @@ class KillConfirmer:
         self.failing_guards: set[str] = set()  # guards that fail without a fault
         self._scheduler = scheduler
         self._report_problem = report_problem
-        self._on_pass = on_pass  # told of guards that ran without a fault
+        self._on_pass = on_pass  # gets the reports of guards that passed without a fault
         self._results: dict[tuple[tuple[str, ...], int], SideResult | None] = {}
         self._callbacks: dict[tuple[tuple[str, ...], int], list[ConfirmationCallback]] = {}
 
     def record_pass(self, guard: str) -> None:
-        """In this run, by itself, without a fault."""
+        """The guard passed in this run, alone and without a fault."""
         self._results[(guard,), 1] = None
 
     def confirm_kill(
@@ -57,9 +58,9 @@ class KillConfirmer:
         side: SideResult,
         on_confirmation: ConfirmationCallback,
     ) -> None:
-        """`side` is what the last of the guards said; `told` gets it again, or what it is, or none.
+        """Confirm that the last of these guards detects the fault; the others passed before it.
 
-        The guards before the last one passed in the same process.
+        `on_confirmation` gets the result of the guard with the fault, or None if it fails anyway.
         """
         alone = guards[-1:]
         if len(guards) == 1 and side.outcome not in MACHINE_OUTCOMES:
@@ -68,13 +69,13 @@ class KillConfirmer:
             )
             return
 
-        def again(looked: FaultAttemptReport, names: list[str]) -> None:
-            found = fault_outcomes.find_killing_guard(looked, names)
-            if found is not None:
+        def check_without_fault(report: FaultAttemptReport, names: list[str]) -> None:
+            kill = fault_outcomes.find_killing_guard(report, names)
+            if kill is not None:
                 self._run_without_fault(
                     alone,
                     example_factor,
-                    lambda failing: on_confirmation(None if failing else found[1]),
+                    lambda failing: on_confirmation(None if failing else kill[1]),
                 )
             elif len(guards) > 1 and side.outcome not in MACHINE_OUTCOMES:
                 self._run_without_fault(
@@ -88,14 +89,16 @@ class KillConfirmer:
         if side.outcome is SideOutcome.HANG:
             least, times = SLOW_RETRY_LIMITS
             alone = [(name, max(least, times * limit)) for name, limit in alone]
-        self._scheduler.retries.append(PendingAttempt(alone, again, fault, example_factor))
+        self._scheduler.retries.append(
+            PendingAttempt(alone, check_without_fault, fault, example_factor)
+        )
 
     def _run_without_fault(
         self, guards: GuardLimits, example_factor: int, on_result: ConfirmationCallback
     ) -> None:
-        """What comes of guards in one process without a fault: none if they pass. Asked once.
+        """The failure of guards in one process without a fault, or None. They run once in a run.
 
-        Not at all of a guard whose lines were recorded in this run: it passed there.
+        A guard whose lines were recorded in this run passed there, and does not run again.
         """
         key = tuple(name for name, _ in guards), example_factor
         if key in self._results:
@@ -105,18 +108,18 @@ class KillConfirmer:
         if len(self._callbacks[key]) > 1:
             return
 
-        def answered(looked: FaultAttemptReport, names: list[str]) -> None:
-            found = fault_outcomes.find_killing_guard(looked, names)
-            self._results[key] = found[1] if found is not None else None
-            if found is not None:
-                self._report_failing_guard(found[0], names, example_factor, found[1])
+        def record_result(report: FaultAttemptReport, names: list[str]) -> None:
+            failure = fault_outcomes.find_killing_guard(report, names)
+            self._results[key] = failure[1] if failure is not None else None
+            if failure is not None:
+                self._report_failing_guard(failure[0], names, example_factor, failure[1])
             elif example_factor == 1:
-                self._on_pass(looked, names)
-            for one in self._callbacks.pop(key):
-                one(self._results[key])
+                self._on_pass(report, names)
+            for callback in self._callbacks.pop(key):
+                callback(self._results[key])
 
         self._scheduler.retries.append(
-            PendingAttempt(guards, answered, example_factor=example_factor)
+            PendingAttempt(guards, record_result, example_factor=example_factor)
         )
 
     def _report_failing_guard(

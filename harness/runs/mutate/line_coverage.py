@@ -1,7 +1,9 @@
-"""Which guards run which lines of a release: recorded once, and kept until something changes.
+"""Which guards run which lines of a release: recorded once, and valid until something changes.
 
-What a guard runs is known from a run with nothing changed, whichever fault comes later: a fault
-asks the guards that ran a line of its statement, and no others.
+Each guard runs once on the unchanged release. A fault is then run by the guards that ran a line of
+its statement, and by no others. A record is valid for one digest of all that every guard depends
+on (`compute_coverage_key`), and each guard in it for a digest of its own suite. Example: a new file
+under suites/kv_indices makes the guards of that suite run again; a new version of Triton all.
 """
 
 from __future__ import annotations
@@ -10,7 +12,6 @@ import ast
 import contextlib
 import functools
 import hashlib
-import os
 import stat
 import subprocess
 from collections.abc import Iterable
@@ -20,6 +21,7 @@ import msgspec
 
 from harness.core import paths
 from harness.core.code_digest import digest_code
+from harness.core.files import write_atomically
 from harness.fixes.patch_plan import get_position
 from harness.patching.instrumentation import FUNCTION_NODES, iterate_enclosing_statements
 from harness.releases.source_trees import SourceTree
@@ -28,16 +30,16 @@ from harness.store.mutate.faults import MutationFault
 from harness.store.prove.values import SideOutcome
 from harness.workers.release_target import ReleaseTarget
 
-LARGE_FILE_BYTES = 1 << 20  # bytes; of a larger file it is enough that nobody touched it
+LARGE_FILE_BYTES = 1 << 20  # of a larger file the time of its last change is read
 LIST_PACKAGES_SCRIPT = """
 import importlib.metadata, sys
-found = {f"{one.metadata['Name']} {one.version}" for one in importlib.metadata.distributions()}
-print(sys.version, *sorted(found), sep="\\n")
+packages = {f"{p.metadata['Name']} {p.version}" for p in importlib.metadata.distributions()}
+print(sys.version, *sorted(packages), sep="\\n")
 """
 
 
 class GuardCoverage(msgspec.Struct):
-    """A guard without any fault: what came of it, and the lines that it ran."""
+    """The outcome of a guard without a fault, and the lines that it ran."""
 
     guard: str
     outcome: SideOutcome
@@ -45,36 +47,36 @@ class GuardCoverage(msgspec.Struct):
     headline: str = ""
     suite: str = ""  # digest of the folder that its file is in
     lines: dict[str, list[int]] = {}  # of SGLang's modules
-    imported: list[str] = []  # modules that nobody had imported before it
+    imported: list[str] = []  # modules that it was the first to import
 
     def has_run(self, module: str, lines: range) -> bool:
         return any(line in lines for line in self.lines.get(module, ()))
 
 
 class CoverageRecord(msgspec.Struct):
-    """All guards of a release, as they were when this was recorded."""
+    """The coverage of all guards on a release."""
 
     key: str
     guards: dict[str, GuardCoverage] = {}
 
     @property
     def imported(self) -> list[str]:
-        return sorted({name for reached in self.guards.values() for name in reached.imported})
+        return sorted({name for guard in self.guards.values() for name in guard.imported})
 
     def collect_lines(self) -> dict[str, set[int]]:
-        """The lines of each module that any of them runs."""
-        found: dict[str, set[int]] = {}
-        for reached in self.guards.values():
-            for module, lines in reached.lines.items():
-                found.setdefault(module, set()).update(lines)
-        return found
+        """The lines of each module that some guard runs."""
+        covered: dict[str, set[int]] = {}
+        for guard in self.guards.values():
+            for module, lines in guard.lines.items():
+                covered.setdefault(module, set()).update(lines)
+        return covered
 
 
 def find_deciding_lines(fault: MutationFault, text: str) -> range:
-    """The lines that say whether a fault is reached.
+    """The lines of which a guard has to run one to reach a fault: those of its statement.
 
-    A function's header runs where the function is made; what it says (a default, an annotation)
-    shows wherever its body runs.
+    The header of a nested function runs when that is defined, but a default in it takes effect
+    where its body runs: there the lines of the body decide.
     """
     line, column = get_position(text, fault.start)
     chain = list(iterate_enclosing_statements(_parse_cached(text), line, column))
@@ -86,7 +88,7 @@ def find_deciding_lines(fault: MutationFault, text: str) -> range:
 
 @functools.lru_cache(maxsize=4)
 def _parse_cached(text: str) -> ast.Module:
-    """Faults come module by module, and a large one takes a while."""
+    """Cached, since faults come module by module and a large module parses slowly."""
     return ast.parse(text)
 
 
@@ -94,16 +96,13 @@ def find_reaching_guards(
     fault: MutationFault, text: str, coverage: CoverageRecord
 ) -> list[GuardCoverage]:
     lines = find_deciding_lines(fault, text)
-    return [one for one in coverage.guards.values() if one.has_run(fault.module, lines)]
+    return [guard for guard in coverage.guards.values() if guard.has_run(fault.module, lines)]
 
 
 def compute_coverage_key(
     target: ReleaseTarget, profile: str, toggle_folders: Iterable[Path] = ()
 ) -> str:
-    """What the whole record hangs on: what guards stand on, the release, device and profile.
-
-    `toggles` are further folders of them.
-    """
+    """A digest of all that every guard depends on: our code, the release, its packages."""
     words = (
         digest_code("runs"),
         profile,
@@ -114,22 +113,19 @@ def compute_coverage_key(
     digest = hashlib.sha256("\0".join([*words, ""]).encode())
     root = paths.project_folder()
     places = [root / "conftest.py", *sorted((root / "suites").glob("*.py")), root / "fixtures"]
-    places += [
-        paths.toggles_folder(),
-        *toggle_folders,
-    ]
+    places += [paths.toggles_folder(), *toggle_folders]
     for place in places:
         _add_to_digest(digest, place)
     return digest.hexdigest()[:16]
 
 
 def digest_release_sources(tree: SourceTree) -> str:
-    """What sources a release has: thousands of files, so that none was touched is enough."""
+    """A digest of the sizes and times of a release's sources: reading them all would take long."""
     digest = hashlib.sha256(f"{tree.version}\0".encode())
     for name in sorted(tree.iterate_files()):
         with contextlib.suppress(OSError):
-            found = Path(tree.describe_location(name)).stat()
-            digest.update(f"{name}\0{found.st_size}\0{found.st_mtime_ns}\0".encode())
+            status = Path(tree.describe_location(name)).stat()
+            digest.update(f"{name}\0{status.st_size}\0{status.st_mtime_ns}\0".encode())
     return digest.hexdigest()[:16]
 
 
@@ -141,7 +137,7 @@ def _list_installed_packages(python: Path) -> str:
 
 
 def digest_suite(guard: str, root: Path) -> str:
-    """What one guard hangs on besides: all that lies in its folder."""
+    """A digest of all files in the folder of a guard."""
     return _digest_folder((root / guard.partition("::")[0]).parent)
 
 
@@ -153,45 +149,41 @@ def _digest_folder(folder: Path) -> str:
 
 
 def _add_to_digest(digest: hashlib._Hash, path: Path) -> None:
-    """A file, or every file of a folder but what running it leaves there: caches, hidden ones."""
+    """Add a file, or all files of a folder but for caches and hidden ones."""
     for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
         parts = file.relative_to(path).parts
         if any(part == "__pycache__" or part.startswith(".") for part in parts):
             continue
         with contextlib.suppress(OSError):
-            found = file.stat()
-            if stat.S_ISREG(found.st_mode):
-                large = found.st_size > LARGE_FILE_BYTES
-                what = b"%d" % found.st_mtime_ns if large else file.read_bytes()
-                digest.update(b"%b\0%d\0%b\0" % (str(file).encode(), found.st_size, what))
+            status = file.stat()
+            if stat.S_ISREG(status.st_mode):
+                is_large = status.st_size > LARGE_FILE_BYTES
+                content = b"%d" % status.st_mtime_ns if is_large else file.read_bytes()
+                digest.update(b"%b\0%d\0%b\0" % (str(file).encode(), status.st_size, content))
 
 
 def get_coverage_file(release: str, profile: str, pytest_arguments: list[str]) -> Path:
-    """One file for a release, a profile, and the guards that pytest is told to collect."""
+    """One file for a release, a profile, and the arguments that pytest collects guards by."""
     place = hashlib.sha256("\0".join(pytest_arguments).encode()).hexdigest()[:8]
     return paths.state_folder() / "reach" / f"{release}-{profile}-{place}.json"
 
 
 def load_coverage(file: Path, expected_key: str, root: Path) -> CoverageRecord:
-    """What is known already, without what has changed since."""
+    """The part of a stored record that is still valid."""
     try:
-        known = msgspec.json.decode(file.read_bytes(), type=CoverageRecord)
+        coverage = msgspec.json.decode(file.read_bytes(), type=CoverageRecord)
     except (OSError, msgspec.MsgspecError):
         return CoverageRecord(expected_key)
-    if known.key != expected_key:
+    if coverage.key != expected_key:
         return CoverageRecord(expected_key)
-    known.guards = {
-        name: one
-        for name, one in known.guards.items()
-        # One that failed is asked again: it may have been the machine.
-        if one.outcome in PASSING_OUTCOMES and one.suite == digest_suite(name, root)
+    coverage.guards = {
+        name: guard
+        for name, guard in coverage.guards.items()
+        # A guard that failed runs again: the machine may have been the reason.
+        if guard.outcome in PASSING_OUTCOMES and guard.suite == digest_suite(name, root)
     }
-    return known
+    return coverage
 
 
 def save_coverage(file: Path, coverage: CoverageRecord) -> None:
-    """Whole or not at all."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    aside = file.with_name(f"{file.name}.{os.getpid()}.part")
-    aside.write_bytes(msgspec.json.encode(coverage))
-    os.replace(aside, file)
+    write_atomically(file, msgspec.json.encode(coverage))

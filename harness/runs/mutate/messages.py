@@ -1,4 +1,4 @@
-"""What a mutation run and its worker say to each other, a line of JSON each."""
+"""The messages between a mutation run and its worker, a line of JSON each."""
 
 from __future__ import annotations
 
@@ -6,19 +6,15 @@ import msgspec
 
 from harness.store.mutate.faults import MutationFault
 from harness.store.prove.values import SideOutcome, SideResult
-from harness.workers.messages import StartFailure, WorkerSettings
+from harness.workers.messages import StartFailure
 
 PASSING_OUTCOMES = (SideOutcome.PASSED, SideOutcome.NA, SideOutcome.SKIPPED)
 
 
-class MutationWorkerSettings(WorkerSettings, kw_only=True):
-    """What a worker is told when it starts."""
-
-
 class GuardRequest(msgspec.Struct):
-    """A guard that is to run, and how long it may take."""
+    """A guard to run, and its time limit."""
 
-    guard_number: int  # the worker's own
+    guard_number: int  # in the worker
     seconds: float
 
 
@@ -27,11 +23,11 @@ class FaultAttemptRequest(msgspec.Struct, tag=True):
 
     serial: int
     guards: list[GuardRequest]
-    memory_bytes: int  # bytes
-    fault: MutationFault | None = None  # none: how they are without one
-    trace: bool = False  # which lines they run
-    example_factor: int = 1  # times as many as usual
-    keep_shrinking: bool = False  # a counterexample as small as can be
+    memory_bytes: int
+    fault: MutationFault | None = None  # none: the guards run on the unchanged release
+    trace: bool = False  # record the lines that they run
+    example_factor: int = 1  # of the number of examples
+    keep_shrinking: bool = False  # until no smaller counterexample is found
 
 
 class ImportModulesRequest(msgspec.Struct, tag=True):
@@ -54,29 +50,29 @@ class MutationWorkerReady(msgspec.Struct, tag=True):
 
 
 class GuardResult(msgspec.Struct):
-    """One guard that came to an end."""
+    """One guard that ended."""
 
     guard_number: int
     side: SideResult
-    reach: int = 0  # how often the fault's code ran meanwhile
-    conflict: str = ""  # it did not run: what it changes itself is the fault's own place
+    reach: int = 0  # how often the code of the fault ran meanwhile
+    conflict: str = ""  # why it did not run: its own toggles change the code of the fault
 
 
 class GuardTrace(msgspec.Struct):
-    """What a guard ran without any fault."""
+    """The lines that a guard ran without a fault."""
 
     lines: dict[str, list[int]]  # of SGLang's modules
     imported: list[str]  # modules of SGLang that it was the first to import
 
 
 class FaultAttemptReport(msgspec.Struct, tag=True):
-    """What came of a look: each guard that ended, and who did not."""
+    """The results of an attempt: one for each guard that ended, and how the fork ended."""
 
     serial: int
     results: list[GuardResult]
-    fork_side: SideResult  # how the fork itself ended
-    reach: int = 0  # how often the fault's code ran
-    not_live_reason: str = ""  # the fault cannot be put into a living process
+    fork_side: SideResult
+    reach: int = 0  # how often the code of the fault ran
+    not_live_reason: str = ""  # why the fault cannot be applied to a living process
     trace: GuardTrace | None = None
 
 

@@ -1,4 +1,4 @@
-"""What an operator is: a name, the pull requests that it was learnt from, and where it fits."""
+"""The type of an operator: a name, the pull requests behind it, and where it applies."""
 
 from __future__ import annotations
 

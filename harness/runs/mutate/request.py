@@ -1,4 +1,4 @@
-"""What `unfix mutate` is to do: the words of a call, and the plan that they stand for."""
+"""A call of `unfix mutate` as typed words, and the plan that they resolve to."""
 
 from __future__ import annotations
 

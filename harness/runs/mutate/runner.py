@@ -1,4 +1,11 @@
-"""A mutation run: reach first, then a fork for each fault; each fate is kept as it falls."""
+"""A mutation run: it records the lines that guards run, then runs the guards of each fault.
+
+A fault is run by the guards that ran a line of its statement, in the order that kills soonest,
+until one fails; a kill counts once it is confirmed (`kill_confirmation`). Each result is stored at
+once. Example: two of nine guards reach a fault. The first passes, the second fails; it fails again
+with the fault alone and passes without it, so the fault is killed by the second. Had
+both passed, the fault would survive, and both would run again at the end with more examples.
+"""
 
 from __future__ import annotations
 
@@ -25,20 +32,22 @@ from harness.store.prove.values import SideOutcome, SideResult
 from harness.workers.supervisor import NO_RESULT_HEADLINE
 from harness.workers.worker_process import ENGINE_TEST_FILE
 
-TRACED_GUARD_SECONDS = 600.0  # seconds for one without a fault, traced
+TRACED_GUARD_SECONDS = 600.0  # the limit of a guard whose lines are recorded
 ENGINE_GUARDS_EXCLUDED = (
     f"suites/accuracy/{ENGINE_TEST_FILE}: its servers are other processes, without the fault"
 )
 
 
 class MutationListener:
-    """Who wants to know how a run goes; this one does not."""
+    """Gets the progress of a run, and ignores it; a subclass shows it."""
 
     def report_start(self, release: str) -> None: ...
 
-    def report_ready(self, ready: MutationWorkerReady, known: int) -> None: ...
+    def report_ready(self, ready: MutationWorkerReady, recorded_guards: int) -> None: ...
 
-    def report_coverage(self, coverage: GuardCoverage, done: int, of: int) -> None: ...
+    def report_coverage(
+        self, coverage: GuardCoverage, done_count: int, guard_count: int
+    ) -> None: ...
 
     def report_result(self, mutation: MutationRun, result: FaultResult) -> None: ...
 
@@ -47,14 +56,12 @@ class MutationListener:
 
 @dataclass
 class FaultCase:
-    """A fault that is being looked at, by some guards or by all that are left."""
+    """A fault under test, with the guards that have not run yet."""
 
     result: FaultResult
     remaining_guards: list[GuardCoverage]
     example_factor: int = 1
-    passing_guards: list[str] = field(
-        default_factory=list
-    )  # guards that ran its code and noticed nothing
+    passing_guards: list[str] = field(default_factory=list)  # those that ran its code
     conflicts: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -62,7 +69,7 @@ class FaultCase:
 
 
 class MutationRunner:
-    """One run, from its worker's start to its end."""
+    """One run, from the start of its worker to its end."""
 
     def __init__(
         self,
@@ -73,9 +80,7 @@ class MutationRunner:
         plan_from_coverage: Callable[[CoverageRecord], MutationPlan] | None = None,
     ) -> None:
         self.plan = plan
-        self.plan_from_coverage = (
-            plan_from_coverage  # gives the faults, once it is known what guards run
-        )
+        self.plan_from_coverage = plan_from_coverage  # for faults that depend on the coverage
         self.mutation = mutation
         self.store = store
         self.listener = listener
@@ -89,7 +94,7 @@ class MutationRunner:
         self._started = time.monotonic() - mutation.seconds
 
     def execute(self) -> None:
-        """Until every fault has its fate, or Ctrl-C: what is done by then is kept."""
+        """Run until every fault has a result, or until Ctrl-C: the results are stored anyway."""
         self.mutation.status = "stopped"
         self.store.begin(self.mutation)
         try:
@@ -112,155 +117,151 @@ class MutationRunner:
         self.listener.report_problem(text)
 
     def _start_worker(self) -> list[str]:
-        said = self.scheduler.start()
+        ready = self.scheduler.start()
         facts = machine.collect_machine_facts(str(self.plan.target.python))
-        self.mutation.versions = facts.pop("versions") | said.versions
+        self.mutation.versions = facts.pop("versions") | ready.versions
         self.mutation.machine = facts
-        self.mutation.seconds_to_start = said.seconds
-        for problem in said.problems:
+        self.mutation.seconds_to_start = ready.seconds
+        for problem in ready.problems:
             self._report_problem(problem)
-        asked = self.plan
-        key = line_coverage.compute_coverage_key(asked.target, asked.profile, asked.toggle_folders)
+        plan = self.plan
+        key = line_coverage.compute_coverage_key(plan.target, plan.profile, plan.toggle_folders)
         self.coverage_file = line_coverage.get_coverage_file(
-            asked.target.name, asked.profile, asked.pytest_arguments
+            plan.target.name, plan.profile, plan.pytest_arguments
         )
-        self.coverage = line_coverage.load_coverage(self.coverage_file, key, asked.working_folder)
-        modules = {fault.module for fault in asked.faults}
+        self.coverage = line_coverage.load_coverage(self.coverage_file, key, plan.working_folder)
+        modules = {fault.module for fault in plan.faults}
         self.scheduler.import_modules(sorted({*modules, *self.coverage.imported}))
-        self.listener.report_ready(
-            said, sum(guard in self.coverage.guards for guard in said.guards)
-        )
-        return said.guards
+        recorded_guards = sum(guard in self.coverage.guards for guard in ready.guards)
+        self.listener.report_ready(ready, recorded_guards)
+        return ready.guards
 
-    # Reach
+    # Coverage
 
     def _measure_coverage(self, guards: list[str]) -> None:
-        """Run every guard once with nothing changed, unless that is known."""
-        begun = time.monotonic()
+        """Run each guard once on the unchanged release, unless its lines are on record."""
+        started = time.monotonic()
         unknown = [guard for guard in guards if guard not in self.coverage.guards]
-        told = partial(self._record_coverage, total=len(guards))
+        record = partial(self._record_coverage, guard_count=len(guards))
         self.scheduler.run_attempts(
-            PendingAttempt([(guard, TRACED_GUARD_SECONDS)], told, trace=True) for guard in unknown
+            PendingAttempt([(guard, TRACED_GUARD_SECONDS)], record, trace=True) for guard in unknown
         )
         if unknown:
             self.scheduler.import_modules(self.coverage.imported)
-        self.mutation.seconds_to_reach = time.monotonic() - begun
-        known = [one for name, one in self.coverage.guards.items() if name in set(guards)]
-        for one in known:
-            if one.outcome in (SideOutcome.NA, SideOutcome.SKIPPED):
-                self.mutation.left_out.append(f"{one.guard}: {one.headline}")
-            elif one.outcome is not SideOutcome.PASSED:
-                self._report_problem(f"{one.guard} fails without any fault: {one.headline}")
+        self.mutation.seconds_to_reach = time.monotonic() - started
+        known = [guard for name, guard in self.coverage.guards.items() if name in set(guards)]
+        for guard in known:
+            if guard.outcome in (SideOutcome.NA, SideOutcome.SKIPPED):
+                self.mutation.left_out.append(f"{guard.guard}: {guard.headline}")
+            elif guard.outcome is not SideOutcome.PASSED:
+                self._report_problem(f"{guard.guard} fails without any fault: {guard.headline}")
         self.mutation.left_out.append(ENGINE_GUARDS_EXCLUDED)
         self.mutation.guards = [
-            GuardFacts(one.guard, one.outcome.value, one.seconds, one.headline) for one in known
+            GuardFacts(guard.guard, guard.outcome.value, guard.seconds, guard.headline)
+            for guard in known
         ]
-        passing = [one for one in known if one.outcome is SideOutcome.PASSED]
-        self.coverage.guards = {one.guard: one for one in passing}
+        self.coverage.guards = {
+            guard.guard: guard for guard in known if guard.outcome is SideOutcome.PASSED
+        }
 
     def _record_coverage(
-        self, report: FaultAttemptReport, guard_names: list[str], total: int
+        self, report: FaultAttemptReport, guard_names: list[str], guard_count: int
     ) -> None:
         ended_well = report.results and report.fork_side.outcome is SideOutcome.PASSED
         side = report.results[0].side if ended_well else report.fork_side
-        traced = report.trace
-        found = self.coverage.guards[guard_names[0]] = GuardCoverage(
+        coverage = self.coverage.guards[guard_names[0]] = GuardCoverage(
             guard=guard_names[0],
             outcome=side.outcome,
             seconds=side.seconds,
             headline=side.headline,
             suite=line_coverage.digest_suite(guard_names[0], self.plan.working_folder),
-            lines=traced.lines if traced else {},
-            imported=traced.imported if traced else [],
+            lines=report.trace.lines if report.trace else {},
+            imported=report.trace.imported if report.trace else [],
         )
-        if found.outcome is SideOutcome.PASSED:
-            self.kill_confirmer.record_pass(found.guard)
+        if coverage.outcome is SideOutcome.PASSED:
+            self.kill_confirmer.record_pass(coverage.guard)
         line_coverage.save_coverage(self.coverage_file, self.coverage)
-        self.listener.report_coverage(found, len(self.coverage.guards), total)
+        self.listener.report_coverage(coverage, len(self.coverage.guards), guard_count)
 
     # Faults
 
     def _iterate_attempts(self) -> Iterator[PendingAttempt]:
-        """A first look at each that is reached; taken one by one, so that the order learns."""
-        for fated in self.mutation.fates:  # of before the run was stopped
-            if fated.by:
-                self.guard_order.record_kill(fated.fault, fated.by)
-            elif fated.passed and not fated.longer:
-                self._defer_longer_attempt(fated)
-        done = {fated.fault.id for fated in self.mutation.fates}
-        # Those said to be equal take longest: every guard of theirs runs to its end.
-        last = sorted(self.plan.faults, key=lambda fault: fault.id in self.plan.equivalents)
-        for fault in last:
+        """The first attempt on each reached fault; lazily, so that the order learns from kills."""
+        for result in self.mutation.fates:  # from before the run was stopped
+            if result.by:
+                self.guard_order.record_kill(result.fault, result.by)
+            elif result.passed and not result.longer:
+                self._defer_longer_attempt(result)
+        done = {result.fault.id for result in self.mutation.fates}
+        equivalents = self.plan.equivalents
+        # Equivalents come last: they take longest, since none of their guards fails.
+        for fault in sorted(self.plan.faults, key=lambda fault: fault.id in equivalents):
             if fault.id in done:
                 continue
             source = self.plan.target.sources.read(fault.module)
             assert source is not None
-            fated = FaultResult(
+            result = FaultResult(
                 fault,
                 FaultOutcome.UNREACHED,
                 family=self.plan.families.get(fault.target, ""),
                 diff=fault_outcomes.format_fault_diff(fault, source.text),
             )
             reaching = line_coverage.find_reaching_guards(fault, source.text, self.coverage)
-            if reaching and fault.id in self.plan.equivalents and not self.plan.run_equivalents:
-                fated.fate, fated.why = FaultOutcome.EQUIVALENT, self.plan.equivalents[fault.id]
-                self._store_result(fated)
-            elif reaching:
-                yield self._make_attempt(
-                    FaultCase(fated, self.guard_order.sort_guards(fault, reaching))
-                )
+            if not reaching:
+                result.why = "no guard runs its lines"
+                self._store_result(result)
+            elif fault.id in equivalents and not self.plan.run_equivalents:
+                result.fate, result.why = FaultOutcome.EQUIVALENT, equivalents[fault.id]
+                self._store_result(result)
             else:
-                fated.why = "no guard runs its lines"
-                self._store_result(fated)
+                guards = self.guard_order.sort_guards(fault, reaching)
+                yield self._make_attempt(FaultCase(result, guards))
 
     def _make_attempt(self, case: FaultCase) -> PendingAttempt:
-        case.remaining_guards = [
-            one
-            for one in case.remaining_guards
-            if one.guard not in self.kill_confirmer.failing_guards
+        failing = self.kill_confirmer.failing_guards
+        case.remaining_guards = [g for g in case.remaining_guards if g.guard not in failing]
+        on_report = partial(self._handle_report, case)
+        limits = self._compute_limits(case)
+        return PendingAttempt(limits, on_report, case.result.fault, case.example_factor)
+
+    def _compute_limits(self, case: FaultCase) -> list[tuple[str, float]]:
+        return [
+            (guard.guard, self.guard_order.compute_limit(guard, case.example_factor))
+            for guard in case.remaining_guards
         ]
-        limits = [
-            (one.guard, self.guard_order.compute_limit(one, case.example_factor))
-            for one in case.remaining_guards
-        ]
-        return PendingAttempt(
-            limits, partial(self._handle_report, case), case.result.fault, case.example_factor
-        )
 
     def _handle_report(
         self, case: FaultCase, report: FaultAttemptReport, guard_names: list[str]
     ) -> None:
-        fated = case.result
-        fated.seconds += report.fork_side.seconds + report.fork_side.overhead
-        fated.ran += report.reach
+        result = case.result
+        result.seconds += report.fork_side.seconds + report.fork_side.overhead
+        result.ran += report.reach
         if case.example_factor == 1:
             self._record_passes(report, guard_names)
         case.passing_guards += fault_outcomes.list_passing_guards(report.results, guard_names)
-        case.conflicts += [ran.conflict for ran in report.results if ran.conflict]
-        found = fault_outcomes.find_killing_guard(report, guard_names)
+        case.conflicts += [ended.conflict for ended in report.results if ended.conflict]
+        kill = fault_outcomes.find_killing_guard(report, guard_names)
         if report.not_live_reason:
-            fated.fate, fated.why = FaultOutcome.NOT_LIVE, report.not_live_reason
+            result.fate, result.why = FaultOutcome.NOT_LIVE, report.not_live_reason
             self._finish_case(case)
-        elif found is None:
+        elif kill is None:
             self._handle_survival(case)
-        elif found[1].headline == NO_RESULT_HEADLINE:
-            fated.why = f"{found[0]}: {NO_RESULT_HEADLINE}"
-            self._report_problem(f"{fated.fault.id}: {fated.why}: {found[1].detail}")
+        elif kill[1].headline == NO_RESULT_HEADLINE:
+            result.why = f"{kill[0]}: {NO_RESULT_HEADLINE}"
+            self._report_problem(f"{result.fault.id}: {result.why}: {kill[1].detail}")
             self._finish_case(case)
         else:
-            asked = guard_names.index(found[0]) + 1
-            limits = [
-                (one.guard, self.guard_order.compute_limit(one, case.example_factor))
-                for one in case.remaining_guards
-            ]
-            case.remaining_guards = case.remaining_guards[asked:]
-            told = partial(self._handle_confirmation, case, found[0])
+            guard, side = kill
+            run_count = guard_names.index(guard) + 1
+            limits = self._compute_limits(case)[:run_count]
+            case.remaining_guards = case.remaining_guards[run_count:]
+            on_confirmation = partial(self._handle_confirmation, case, guard)
             self.kill_confirmer.confirm_kill(
-                fated.fault, limits[:asked], case.example_factor, found[1], told
+                result.fault, limits, case.example_factor, side, on_confirmation
             )
 
     def _handle_confirmation(self, case: FaultCase, guard: str, side: SideResult | None) -> None:
-        """A guard noticed, or it was not the fault: then those behind it are asked."""
+        """The guard detects the fault; or else, with None, the remaining guards run."""
         if side is not None:
             fault_outcomes.record_kill(case.result, guard, side)
             self.guard_order.record_kill(case.result.fault, guard)
@@ -271,46 +272,44 @@ class MutationRunner:
             self._handle_survival(case)
 
     def _handle_survival(self, case: FaultCase) -> None:
-        fated = case.result
-        if fated.ran:
-            fated.fate = FaultOutcome.SURVIVED
-            fated.passed = case.passing_guards if case.example_factor == 1 else fated.passed
-            if case.example_factor == 1:
-                self._defer_longer_attempt(fated)
+        result = case.result
+        if not result.ran:
+            result.why = fault_outcomes.describe_unreached(case.conflicts, case.guard_count)
         else:
-            fated.why = fault_outcomes.describe_unreached(case.conflicts, case.guard_count)
+            result.fate = FaultOutcome.SURVIVED
+            if case.example_factor == 1:
+                result.passed = case.passing_guards
+                self._defer_longer_attempt(result)
         self._finish_case(case)
 
     def _record_passes(self, report: FaultAttemptReport, guard_names: list[str]) -> None:
-        """Guards that noticed nothing, without their lines being recorded: so long they take."""
-        for name, ran in zip(guard_names, report.results, strict=False):
-            if ran.side.outcome is SideOutcome.PASSED and not ran.conflict:
-                self.guard_order.record_pass(name, ran.side.seconds)
+        """The seconds of guards that passed, untraced, for the time limits of later attempts."""
+        for name, ended in zip(guard_names, report.results, strict=False):
+            if ended.side.outcome is SideOutcome.PASSED and not ended.conflict:
+                self.guard_order.record_pass(name, ended.side.seconds)
 
     def _defer_longer_attempt(self, result: FaultResult) -> None:
-        """Once more, when each other fault has been looked at."""
+        """Run a survivor's guards again after all other faults, with more examples."""
         known = self.coverage.guards
-        again = [known[name] for name in result.passed if name in known]
-        said_equal = result.fault.id in self.plan.equivalents  # more examples would show no more
-        if self.plan.example_factor > 1 and again and not said_equal:
-            self.scheduler.deferred.append(
-                self._make_attempt(FaultCase(result, again, self.plan.example_factor))
-            )
+        guards = [known[name] for name in result.passed if name in known]
+        is_equivalent = result.fault.id in self.plan.equivalents  # more examples would not help
+        if self.plan.example_factor > 1 and guards and not is_equivalent:
+            case = FaultCase(result, guards, self.plan.example_factor)
+            self.scheduler.deferred.append(self._make_attempt(case))
 
     def _finish_case(self, case: FaultCase) -> None:
         case.result.longer = case.example_factor > 1
         self._store_result(case.result)
 
     def _store_result(self, result: FaultResult) -> None:
-        """What is known of a fault, for the first or the second time."""
-        equal = self.plan.equivalents.get(result.fault.id)
-        if equal is not None and result.fate in (FaultOutcome.SURVIVED, FaultOutcome.KILLED):
-            result.why = equal
-            result.fate = (
-                FaultOutcome.EQUIVALENT if result.fate is FaultOutcome.SURVIVED else result.fate
-            )
+        """Store a fault's result; after a longer attempt it replaces the first one."""
+        reason = self.plan.equivalents.get(result.fault.id)
+        if reason is not None and result.fate in (FaultOutcome.SURVIVED, FaultOutcome.KILLED):
+            result.why = reason
+            if result.fate is FaultOutcome.SURVIVED:
+                result.fate = FaultOutcome.EQUIVALENT
         if not result.longer:
             self.mutation.fates.append(result)
-        number = next(n for n, one in enumerate(self.mutation.fates, 1) if one is result)
+        number = next(n for n, known in enumerate(self.mutation.fates, 1) if known is result)
         self.store.save_result(self.mutation.id, number, result)
         self.listener.report_result(self.mutation, result)

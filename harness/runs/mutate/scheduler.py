@@ -1,4 +1,10 @@
-"""Looks under way: a worker, what it is asked, who is told what came of it."""
+"""The attempts of a run: which are in progress, which wait, and the worker that forks them.
+
+Every attempt that is handed in comes back as exactly one report. A worker may end in the middle of
+several attempts, and only one of them is to blame. Example: attempts 7, 8 and 9 are in progress
+when the worker ends. A new worker starts, and each of the three runs again with nothing beside it.
+If the new worker ends as well while 8 runs, 8 is blamed: its report says that its worker ended.
+"""
 
 from __future__ import annotations
 
@@ -15,29 +21,28 @@ from harness.core.errors import NotReadyError, UnfixError
 from harness.runs.mutate.messages import (
     FaultAttemptReport,
     FaultAttemptRequest,
+    GuardRequest,
     ImportModulesRequest,
     MutationWorkerMessage,
     MutationWorkerReady,
-    MutationWorkerSettings,
 )
-from harness.runs.mutate.messages import GuardRequest as Guard
 from harness.runs.mutate.request import MutationPlan
 from harness.store.mutate.faults import MutationFault
 from harness.store.prove.values import SideOutcome, SideResult
-from harness.workers.messages import StartFailure
+from harness.workers.messages import StartFailure, WorkerSettings
 from harness.workers.worker_process import ENGINE_TEST_FILE, START_TIMEOUT, WorkerProcess
 
 
 @dataclass
 class PendingAttempt:
-    """A look that is wanted, and who is told what came of it."""
+    """Guards to run in one fork, with a fault or without one, and who gets the report."""
 
-    guards: list[tuple[str, float]]  # and how long each may take
+    guards: list[tuple[str, float]]  # with the time limit of each
     on_report: Callable[[FaultAttemptReport, list[str]], None]
     fault: MutationFault | None = None
     example_factor: int = 1
-    trace: bool = False  # record which lines they run
-    lost_attempts: int = 0  # that a worker or a keeper did not live to tell of
+    trace: bool = False  # record the lines that the guards run
+    lost_attempts: int = 0  # how often its worker or supervisor ended without a report
 
     @property
     def guard_names(self) -> list[str]:
@@ -45,14 +50,14 @@ class PendingAttempt:
 
 
 class MutationWorkerProcess(WorkerProcess[MutationWorkerMessage]):
-    """One process that imports a release and forks looks at faults."""
+    """The process that imports a release and forks the attempts."""
 
     module = "harness.runs.mutate.worker"
     message_type = MutationWorkerMessage
 
 
 class MutationScheduler:
-    """A worker that forks a look each, so many at a time; another one in its place if it ends."""
+    """Runs attempts in forks of a worker, `plan.jobs` at a time; replaces a worker that ends."""
 
     def __init__(
         self, plan: MutationPlan, folder: Path, report_problem: Callable[[str], None]
@@ -60,9 +65,7 @@ class MutationScheduler:
         self.plan = plan
         self.folder = folder
         self.retries: deque[PendingAttempt] = deque()  # before any that has not begun
-        self.isolated: deque[PendingAttempt] = (
-            deque()
-        )  # when nothing else runs: one of them ended a worker
+        self.isolated: deque[PendingAttempt] = deque()  # alone: one of them ended a worker
         self.deferred: deque[PendingAttempt] = deque()  # after all others
         self._report_problem = report_problem
         self._worker: MutationWorkerProcess | None = None
@@ -72,45 +75,44 @@ class MutationScheduler:
         self._last_serial = 0
 
     def start(self) -> MutationWorkerReady:
-        """Have SGLang imported and the guards collected."""
+        """Start a worker, which imports SGLang and collects the guards."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        asked = self.plan
-        setting = MutationWorkerSettings(
-            release=asked.target.requested_as or asked.target.name,
+        plan = self.plan
+        settings = WorkerSettings(
+            release=plan.target.requested_as or plan.target.name,
             pytest_arguments=[
-                "--profile",
-                asked.profile,
-                *asked.pytest_arguments,
+                *("--profile", plan.profile),
+                *plan.pytest_arguments,
                 f"--ignore-glob=*/{ENGINE_TEST_FILE}",
             ],
             folder=tempfile.mkdtemp(dir=self.folder),
-            device=asked.target.device,
+            device=plan.target.device,
         )
         log = self.folder / "worker.log"
         worker = MutationWorkerProcess(
-            asked.target.python, setting, asked.toggle_folders, asked.working_folder, log
+            plan.target.python, settings, plan.toggle_folders, plan.working_folder, log
         )
         self._worker = worker
-        said = worker.wait_for_first_message(START_TIMEOUT)
-        if said is None:
-            raise NotReadyError(f"the worker did not begin: {worker.read_log_tail()}")
-        assert not isinstance(said, FaultAttemptReport)
-        if isinstance(said, StartFailure):
-            error = UnfixError if said.is_usage_error else NotReadyError
-            raise error(f"{said.problem}\n{worker.read_log_tail()}".strip())
-        if not said.guards:
-            raise UnfixError(f"pytest collects no guard of {' '.join(asked.pytest_arguments)}")
-        self._guard_numbers = {guard: number for number, guard in enumerate(said.guards)}
-        return said
+        message = worker.wait_for_first_message(START_TIMEOUT)
+        if message is None:
+            raise NotReadyError(f"the worker did not start: {worker.read_log_tail()}")
+        assert not isinstance(message, FaultAttemptReport)
+        if isinstance(message, StartFailure):
+            error = UnfixError if message.is_usage_error else NotReadyError
+            raise error(f"{message.problem}\n{worker.read_log_tail()}".strip())
+        if not message.guards:
+            raise UnfixError(f"pytest collects no guard of {' '.join(plan.pytest_arguments)}")
+        self._guard_numbers = {guard: number for number, guard in enumerate(message.guards)}
+        return message
 
     def import_modules(self, modules: list[str]) -> None:
-        """Have modules imported before the next look, so that no fork has to."""
-        self._modules += modules
+        """Import modules in the worker before its next attempt, so that no fork has to."""
+        self._modules = list(dict.fromkeys([*self._modules, *modules]))
         assert self._worker is not None
         self._worker.queue_request(ImportModulesRequest(modules))
 
     def run_attempts(self, attempts: Iterator[PendingAttempt]) -> None:
-        """Until there are no more, and all have ended; each is taken when there is room for it."""
+        """Run all attempts; each is taken from the iterator when a job is free for it."""
         while True:
             while len(self._running) < self.plan.jobs and not self.isolated:
                 pending = self._take_next(attempts)
@@ -133,10 +135,11 @@ class MutationScheduler:
         assert self._worker is not None
         self._last_serial += 1
         self._running[self._last_serial] = pending
+        guards = [GuardRequest(self._guard_numbers[name], limit) for name, limit in pending.guards]
         self._worker.queue_request(
             FaultAttemptRequest(
                 serial=self._last_serial,
-                guards=[Guard(self._guard_numbers[name], limit) for name, limit in pending.guards],
+                guards=guards,
                 memory_bytes=self.plan.memory_bytes,
                 fault=pending.fault,
                 example_factor=pending.example_factor,
@@ -149,31 +152,31 @@ class MutationScheduler:
         worker = self._worker
         assert worker is not None
         ready, _, _ = select.select([worker.read_end], worker.pipe.pending_write_ends, [], 1.0)
-        with contextlib.suppress(BrokenPipeError):  # its other end tells
+        with contextlib.suppress(BrokenPipeError):  # the worker has ended, as its other pipe tells
             worker.pipe.flush()
         if not ready:
             return
-        said = worker.receive_messages()
-        if said is None:
+        reports = worker.receive_messages()
+        if reports is None:
             self._replace_worker(worker)
-        for each in said or ():
-            assert isinstance(each, FaultAttemptReport)
-            pending = self._running.pop(each.serial)
-            if each.fork_side.outcome is SideOutcome.LOST and not pending.lost_attempts:
-                pending.lost_attempts += 1  # its keeper was ended, perhaps by another look
+        for report in reports or ():
+            assert isinstance(report, FaultAttemptReport)
+            pending = self._running.pop(report.serial)
+            if report.fork_side.outcome is SideOutcome.LOST and not pending.lost_attempts:
+                pending.lost_attempts += 1  # another attempt may have ended its supervisor
                 self.retries.append(pending)
             else:
-                pending.on_report(each, pending.guard_names)
+                pending.on_report(report, pending.guard_names)
 
     def _replace_worker(self, worker: MutationWorkerProcess) -> None:
-        """The worker ended: each that ran in it runs alone in another one, and is known then."""
-        code, words = worker.end(), worker.read_log_tail()
+        """Start another worker; an attempt that was alone for the second time is blamed."""
+        code, log = worker.end(), worker.read_log_tail()
         how = process_exit.describe_code(code)
         lost, self._running = list(self._running.values()), {}
         blamed = lost[0] if len(lost) == 1 and lost[0].lost_attempts else None
         if blamed is not None and blamed.fault is None:
-            raise NotReadyError(f"two workers ended over {blamed.guard_names[0]} ({how}): {words}")
-        self._report_problem(f"a worker ended ({how}) and another took its place: {words}")
+            raise NotReadyError(f"two workers ended over {blamed.guard_names[0]} ({how}): {log}")
+        self._report_problem(f"a worker ended ({how}) and another took its place: {log}")
         self.start()
         self.import_modules(self._modules)
         if blamed is not None:

@@ -1,4 +1,4 @@
-"""What SGLang's names say: which are lengths, rows, tables, pointers, and which calls allocate."""
+"""The meaning of names in SGLang: lengths, rows, tables, pointers, and calls that allocate."""
 
 from __future__ import annotations
 
@@ -47,17 +47,17 @@ def find_keyword(call: ast.Call, name: str) -> ast.keyword | None:
 
 
 def list_allocation_sizes(call: ast.Call) -> list[ast.expr]:
-    """The sizes that an allocation is asked for, one for each of its dimensions."""
+    """The sizes that an allocation requests, one for each of its dimensions."""
     name = get_dotted_name(call.func).rpartition(".")[2]
     size = find_keyword(call, "size")
-    asked: list[ast.expr]
+    sizes: list[ast.expr]
     if size is not None:
-        asked = [size.value]
+        sizes = [size.value]
     else:
-        asked = call.args[:1] if name in ("full", "new_full") else list(call.args)
-    if len(asked) == 1 and isinstance(asked[0], ast.Tuple | ast.List):
-        asked = asked[0].elts
-    return [node for node in asked if not isinstance(node, ast.Starred)]
+        sizes = call.args[:1] if name in ("full", "new_full") else list(call.args)
+    if len(sizes) == 1 and isinstance(sizes[0], ast.Tuple | ast.List):
+        sizes = sizes[0].elts
+    return [node for node in sizes if not isinstance(node, ast.Starred)]
 
 
 def iterate_size_expressions(function: FunctionCode) -> Iterator[ast.expr]:

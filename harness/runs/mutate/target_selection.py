@@ -1,4 +1,4 @@
-"""Which functions get faults: words of the command line, as targets on one release."""
+"""The functions that get faults: words of the command line as targets on one release."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from harness.fixes.registry.toggle_catalogue import ToggleCatalogue
 from harness.runs.mutate.function_code import FunctionCode, ModuleCode, get_dotted_name
 from harness.runs.mutate.sglang_names import SIZE_CALL
 
-# Their guards are servers that answer questions: minutes a fault, and no code of their own.
+# Its guards are servers, which take minutes for a fault, and its toggles have no code of their own.
 ENGINE_FAMILY = "engine"
-# What is imported from elsewhere counts where it is a kernel, or launches one, or says a size.
+# Imported functions get faults if they are kernels, launch one, or compute a size.
 KERNELS_PREFIX = "sglang.kernels."
 
 
@@ -30,26 +30,26 @@ def select_targets(
     this release and what they work with: the functions of their module that they call, the
     kernels that these launch, the sizes that they ask for, and for a kernel who launches it.
     """
-    known = _CallIndex(sources)
+    index = _CallIndex(sources)
     words = list(words)
     if not words:
         chosen = [toggle for toggle in registry if toggle.family != ENGINE_FAMILY]
-        found = known.find_toggled_functions(chosen)
+        targets = index.find_toggled_functions(chosen)
     else:
-        found = [target for word in words for target in _select_word(word, known, registry)]
-    return list(dict.fromkeys(found))
+        targets = [target for word in words for target in _select_word(word, index, registry)]
+    return list(dict.fromkeys(targets))
 
 
 def read_functions(
     targets: Iterable[CodeTarget], sources: ReleaseSources
 ) -> Iterator[FunctionCode]:
     """The code of targets: each outermost function once, module by module as they come."""
-    known = _CallIndex(sources)
-    asked: dict[str, list[str]] = {}
+    index = _CallIndex(sources)
+    names_by_module: dict[str, list[str]] = {}
     for target in targets:
-        asked.setdefault(target.module, []).append(target.qualname)
-    for module, names in asked.items():
-        code = known.get_module(module)
+        names_by_module.setdefault(target.module, []).append(target.qualname)
+    for module, names in names_by_module.items():
+        code = index.get_module(module)
         if code is None:
             raise UnfixError(f"there is no module {module} on this release")
         for function in code.functions:
@@ -93,7 +93,7 @@ class _CallIndex:
 
     def find_toggled_functions(self, toggles: Iterable[Toggle]) -> list[CodeTarget]:
         """The functions that toggles change here, each followed by what it calls."""
-        found: dict[CodeTarget, None] = {}
+        targets: dict[CodeTarget, None] = {}
         for toggle in toggles:
             version = self.sources.version
             for variant in toggle.variants:
@@ -103,8 +103,8 @@ class _CallIndex:
                     if not target.qualname:
                         continue  # a constant of the module: no function is meant
                     for function in self.find_functions(target):
-                        found.update(dict.fromkeys(self.iterate_related_functions(function)))
-        return list(found)
+                        targets.update(dict.fromkeys(self.iterate_related_functions(function)))
+        return list(targets)
 
     def iterate_related_functions(self, target: CodeTarget) -> Iterator[CodeTarget]:
         """A function, what it calls, the kernels under that, and who launches it."""
@@ -159,7 +159,7 @@ class _CallIndex:
                 )
 
     def get_imports(self, module: str, code: ModuleCode) -> dict[str, tuple[str, str]]:
-        """What a module imports by name, anywhere in it."""
+        """The names that a module imports, anywhere in it."""
         if module not in self._imports:
             self._imports[module] = _collect_imports(code.tree)
         return self._imports[module]
@@ -180,7 +180,7 @@ class _CallIndex:
 
 
 def _iterate_called_names(node: ast.AST) -> Iterator[str]:
-    """What is called by name: `f(...)`, `self.f(...)`, and launched: `f[grid](...)`."""
+    """The names that are called (`f(...)`, `self.f(...)`) or launched (`f[grid](...)`)."""
     for call in ast.walk(node):
         if isinstance(call, ast.Call):
             called = call.func.value if isinstance(call.func, ast.Subscript) else call.func
@@ -202,16 +202,16 @@ def _select_word(word: str, index: _CallIndex, registry: ToggleCatalogue) -> lis
     ids = {toggle.id for toggle in registry}
     if word in families or word in ids:
         chosen = [toggle for toggle in registry if word in (toggle.family, toggle.id)]
-        found = index.find_toggled_functions(chosen)
-        if not found:
+        targets = index.find_toggled_functions(chosen)
+        if not targets:
             raise UnfixError(f"'{word}' changes no function of this release")
-        return found
+        return targets
     target = CodeTarget.parse(word)
     code = index.get_module(target.module)
     if code is not None:
-        found = index.find_functions(target)
-        if found:
-            return found
+        targets = index.find_functions(target)
+        if targets:
+            return targets
         if not target.qualname:
             raise UnfixError(f"{word} defines no function")
         near = difflib.get_close_matches(target.qualname, [f.qualname for f in code.functions], n=3)

@@ -1,6 +1,6 @@
-"""A worker of a mutation run: it imports SGLang once and forks each look at a fault.
+"""A worker of a mutation run: it imports SGLang once and forks a process for each attempt.
 
-Every test of the suites is a guard here. No fault is ever put into this process.
+Every test of the suites is a guard here. A fault is applied in a fork only, never in this process.
 """
 
 from __future__ import annotations
@@ -23,19 +23,16 @@ from harness.runs.mutate.messages import (
     ImportModulesRequest,
     MutationWorkerReady,
     MutationWorkerRequest,
-    MutationWorkerSettings,
 )
 from harness.store.prove.values import SideResult
-from harness.workers.messages import TestRequest
+from harness.workers.messages import TestRequest, WorkerSettings
 from harness.workers.pytest_session import WorkerSession, run_worker
 
-FORK_SLACK_SECONDS = (
-    60.0  # seconds beyond what its guards may take, for a fork that hangs between them
-)
+FORK_SLACK_SECONDS = 60.0  # beyond the limits of its guards, for a fork that hangs between them
 
 
-class MutationWorker(WorkerSession[MutationWorkerSettings]):
-    """One that looks at faults."""
+class MutationWorker(WorkerSession[WorkerSettings]):
+    """Runs guards, with a fault or without one, in forks."""
 
     request_type = FaultAttemptRequest
 
@@ -63,36 +60,36 @@ class MutationWorker(WorkerSession[MutationWorkerSettings]):
         return True
 
     def accept_requests(self) -> None:
-        for wanted in self.receive_requests(MutationWorkerRequest):
-            if isinstance(wanted, ImportModulesRequest):
-                _import_modules(wanted.modules)
+        for message in self.receive_requests(MutationWorkerRequest):
+            if isinstance(message, ImportModulesRequest):
+                _import_modules(message.modules)
                 self.renew_supervisors()
             else:
-                self.dispatch_request(wanted)
+                self.dispatch_request(message)
 
     def run_request(self, request: FaultAttemptRequest) -> SideResult:
-        for asked in request.guards:
-            with contextlib.suppress(UnfixError):  # the guard itself will meet it, and say it
-                self.guards[asked.guard_number].build_changed_code()
+        for guard in request.guards:
+            with contextlib.suppress(UnfixError):  # its fork reports it
+                self.guards[guard.guard_number].build_changed_code()
         if request.fault is not None and (
             source := live_engine.engine.sources.read(request.fault.module)
         ):
             module_variants.preload_module_text(source.text, source.path)
         if not live_engine.engine.is_idle:
-            raise RuntimeError("a guard's toggles could not be taken out again")
-        seconds = sum(asked.seconds for asked in request.guards) + FORK_SLACK_SECONDS
-        looking = FaultAttemptRun(request, self.guards, self.folder, self.recorder)
-        order = TestRequest(0, request.serial, seconds, request.memory_bytes)
-        order.fork_limit *= request.example_factor * len(request.guards)
-        about = {change.id: change.verb for change in looking.changes}
-        return self.run_in_own_process(order, looking.run, about)
+            raise RuntimeError("the toggles of a guard could not be removed")
+        seconds = sum(guard.seconds for guard in request.guards) + FORK_SLACK_SECONDS
+        attempt = FaultAttemptRun(request, self.guards, self.folder, self.recorder)
+        test_request = TestRequest(0, request.serial, seconds, request.memory_bytes)
+        test_request.fork_limit *= request.example_factor * len(request.guards)
+        verbs = {change.id: change.verb for change in attempt.changes}
+        return self.run_in_own_process(test_request, attempt.run, verbs)
 
     def make_reply(self, request: FaultAttemptRequest, side: SideResult) -> FaultAttemptReport:
         return read_attempt_report(self.folder, request, side)
 
 
 def _import_modules(modules: list[str]) -> None:
-    """Import what forks would, one by one; what does not import here is left to who needs it."""
+    """Import the modules that forks would; the fork that needs one reports that it cannot."""
     with warnings.catch_warnings(action="ignore"):
         for name in modules:
             with contextlib.suppress(Exception):
@@ -101,4 +98,4 @@ def _import_modules(modules: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    run_worker(MutationWorker, MutationWorkerSettings)
+    run_worker(MutationWorker, WorkerSettings)

@@ -12,11 +12,11 @@ from harness.runs.mutate.mutation_operator import MutationOperator
 @lru_cache(maxsize=1)
 def load_operators() -> dict[str, MutationOperator]:
     """Every operator by name; where two make the same change, the first one's counts."""
-    found: dict[str, MutationOperator] = {}
+    loaded: dict[str, MutationOperator] = {}
     for info in sorted(pkgutil.iter_modules(__path__), key=lambda info: info.name):
         module = importlib.import_module(f"{__name__}.{info.name}")
         name = info.name.replace("_", "-")
-        found[name] = MutationOperator(
+        loaded[name] = MutationOperator(
             name, module.TITLE, module.PRS, module.SYMPTOM, module.find_changes
         )
-    return found
+    return loaded

@@ -39,7 +39,7 @@ def find_changes(function: FunctionCode) -> Iterator[CodeChange]:
             continue
         for argument in call.args:
             if get_last_name(argument):
-                words = f"the size is asked for as if {function.get_text(argument)} were 1"
+                words = f"the size is computed as if {function.get_text(argument)} were 1"
                 yield function.replace_node(argument, "1", words)
 
 

@@ -1,4 +1,4 @@
-"""What was kept from before is not cleared."""
+"""Cached values are not cleared."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was made 64 bits wide is left at 32."""
+"""A 64-bit integer becomes a 32-bit integer."""
 
 from __future__ import annotations
 

@@ -49,13 +49,13 @@ def is_bound_check(function: FunctionCode, node: ast.Compare) -> bool:
         return False
     if function.is_kernel:
         return True
-    told = (node.left, node.comparators[0])
+    operands = (node.left, node.comparators[0])
     return any(
         has_name(n, LENGTH_NAME)
         or has_name(n, SIZE_NAME)
         or has_name(n, ROW_NAME)
         or has_name(n, MASK_NAME)
-        for side in told
+        for side in operands
         for n in ast.walk(side)
     )
 
@@ -84,7 +84,7 @@ def iterate_shortened_slices(function: FunctionCode, node: ast.Slice) -> Iterato
 
 
 def iterate_address_nodes(function: FunctionCode, pointer: ast.expr) -> Iterator[ast.AST]:
-    """What a pointer is computed from, with the local names in it looked up once."""
+    """The nodes that a pointer is computed from; local names are replaced once by their values."""
     for node in ast.walk(pointer):
         yield node
         if isinstance(node, ast.Name):

@@ -41,13 +41,13 @@ def find_padded_pairs(function: FunctionCode) -> dict[str, str]:
         name = get_last_name(node)
         owner = code[: len(code) - len(name)]
         stems.setdefault((owner, AFFIX.sub("", name).lower().rstrip("s")), []).append(code)
-    found: dict[str, str] = {}
+    pairs: dict[str, str] = {}
     for codes in stems.values():
         if len(codes) == 2:
             one, other = sorted(codes)
             if AFFIX.search(one.rpartition(".")[2]) or AFFIX.search(other.rpartition(".")[2]):
-                found[one], found[other] = other, one
-    return found
+                pairs[one], pairs[other] = other, one
+    return pairs
 
 
 def is_defined_before(function: FunctionCode, name: str, node: ast.expr) -> bool:

@@ -77,7 +77,7 @@ def iterate_dropped_conditions(function: FunctionCode, node: ast.BoolOp) -> Iter
     for index, condition in enumerate(node.values):
         if is_machine_test(condition) or is_none_test(condition):
             continue
-        words = f"{function.get_text(condition)} is not asked"
+        words = f"{function.get_text(condition)} is no longer tested"
         if len(node.values) == 2:
             yield function.replace_node(node, function.get_text(node.values[1 - index]), words)
         else:
@@ -101,7 +101,7 @@ def drop_operand(
 
 
 def find_mode_test(node: ast.AST) -> ast.Attribute | None:
-    """What is called in `mode.is_extend()`. A bare `is_extend(batch)` has no sibling to call."""
+    """The function in `mode.is_extend()`. A bare `is_extend(batch)` has no sibling to call."""
     called = node.func if isinstance(node, ast.Call) else None
     return called if isinstance(called, ast.Attribute) and MODE_TEST.match(called.attr) else None
 
@@ -110,4 +110,4 @@ def swap_mode_test(function: FunctionCode, mode_test: ast.Attribute) -> CodeChan
     other = SIBLING_MODES[mode_test.attr]
     start, end = function.get_span(mode_test)
     after = function.get_text(mode_test.value) + "." + other
-    return CodeChange(start, end, after, f"{other} is asked, not {mode_test.attr}")
+    return CodeChange(start, end, after, f"{other} is tested, not {mode_test.attr}")
