@@ -23,9 +23,9 @@ def find_changes(function: FunctionCode) -> Iterator[CodeChange]:
         if name in MIN_MAX_CALLS and len(node.args) == 2 and not node.keywords:
             for kept, limit in (node.args, node.args[::-1]):
                 if not is_number(kept):
-                    value, bound = function.get_text(kept), function.get_text(limit)
-                    words = f"{value} is taken, whatever {bound} is"
-                    yield function.replace_node(node, value, words)
+                    code, bound = function.get_text(kept), function.get_text(limit)
+                    words = f"{code} is taken, whatever {bound} is"
+                    yield function.replace_node(node, code, words)
         elif isinstance(node.func, ast.Attribute) and node.func.attr in ("clamp", "clamp_", "clip"):
             value = node.args[0] if name in ("torch.clamp", "tl.clamp") else node.func.value
             yield function.replace_node(
