@@ -108,13 +108,13 @@ class AccessRows:
             self._get_first_lane(given[inside.index(value)], axis)
             for value, axis in loop.row_values
         )
-        made = tuple(self._code.new_value(value.type) for value in loop.row_values.values())
+        results = tuple(self._code.new_value(value.type) for value in loop.row_values.values())
         arguments = (*body_block.arguments, *loop.row_values.values())
         whole = IRBlock(body_block.label, arguments, tuple(operations))
         return replace(
             operation,
             operands=(*operation.operands, *begun),
-            results=(*operation.results, *made),
+            results=(*operation.results, *results),
             regions=(IRRegion((whole,)),),
         )
 

@@ -135,9 +135,9 @@ def _compile_grid(
     tuner: Any, config: Any, argument_names: Sequence[str]
 ) -> Callable[..., tuple[int, int, int]]:
     """Inductor has a grid as text, in the names of the arguments."""
-    made = sys.modules[INDUCTOR_MODULE].GridExpr.from_meta(tuner.inductor_meta, config)
-    sides = f"return {made.x_grid}, {made.y_grid}, {made.z_grid}"
-    lines = "".join(f"    {line}\n" for line in (*made.prefix, sides))
+    grid = sys.modules[INDUCTOR_MODULE].GridExpr.from_meta(tuner.inductor_meta, config)
+    sides = f"return {grid.x_grid}, {grid.y_grid}, {grid.z_grid}"
+    lines = "".join(f"    {line}\n" for line in (*grid.prefix, sides))
     scope: dict[str, Any] = {}
     exec(f"def grid({', '.join(argument_names)}):\n{lines}", scope)
     return scope["grid"]  # type: ignore[no-any-return]

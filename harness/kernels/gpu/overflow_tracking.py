@@ -248,14 +248,14 @@ class OverflowTracker:
             ended = tuple(combine(one, other))
             body.append(IROperation(f"{operation.name}.return", ended, (), {}, operation.source))
         region = IRRegion((IRBlock("bb0", (*one, *other), tuple(body)),))
-        made = [
+        results = [
             code.new_value(operation.result.type.with_element(value.type.element))
             for value in operands
         ]
         code.operations.append(
-            replace(operation, operands=tuple(operands), results=tuple(made), regions=(region,))
+            replace(operation, operands=tuple(operands), results=tuple(results), regions=(region,))
         )
-        return made
+        return results
 
     def _track_masked_number(
         self, operation: IROperation, states: OverflowStates
@@ -266,11 +266,13 @@ class OverflowTracker:
             if self._ranges.get_range(mask)[0] >= 0 and not self.get_states(mask):
                 return ()
             if not self.get_states(mask):
-                kept = code.compare(SGE, mask, code.constant(0, mask.type))
+                keeps_low_bits = code.compare(SGE, mask, code.constant(0, mask.type))
                 word, *operands = self.merge_or_zero(number)
                 none = code.constant(0, word.type)
                 return (
-                    SpreadOverflowState(OverflowState(code.select(kept, none, word), *operands)),
+                    SpreadOverflowState(
+                        OverflowState(code.select(keeps_low_bits, none, word), *operands)
+                    ),
                 )
         return states
 

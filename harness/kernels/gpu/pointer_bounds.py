@@ -7,8 +7,9 @@
   storage may point anywhere. The table may be out of date, so the reader of a report looks again,
   and such an access is reported but not masked off.
 
-Sizes are kept plus one, so that 0 can say that nothing is known. Example: a float32 tensor of 6
-elements at 4096 has bounds (4096, 25); an access of 4 bytes may start at 4096 up to 4116.
+Sizes are kept plus one, so that one unsigned comparison finds an access out of bounds. Example: a
+float32 tensor of 6 elements at 4096 has the bounds (4096, 25); an access of 4 bytes is outside if
+its address - 4096 is at least 25 - 4 = 21, so it may start at 4096 up to 4116.
 """
 
 from __future__ import annotations
