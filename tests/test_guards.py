@@ -77,16 +77,18 @@ def test_with_teeth_both_sides_run_and_the_counterexample_is_shown(suites: Suite
 @pytest.mark.parametrize(
     ("old", "new", "says"),
     [
-        ("== rows * topk * 2", ">= 0", "GuardNotProven: toy-plain is toothless: it passes buggy"),
+        ("== rows * topk * 2", ">= 0",
+         ("GuardNotProven: toy-plain is toothless: it passes buggy", "1 failed, 1 passed")),
         ("forms.plain(rows, topk)", "rows * topk * 2",
-         "toy-plain is unreached: the toggled code never ran on the buggy side"),
+         ("toy-plain is unreached: the toggled code never ran on the buggy side",)),
     ],
 )  # fmt: skip
-def test_unproven_guards_are_red(suites: Suites, old: str, new: str, says: str) -> None:
+def test_a_toothless_or_unreached_guard_is_red(
+    suites: Suites, old: str, new: str, says: tuple[str, ...]
+) -> None:
     done = suites.run(PLAIN.replace(old, new), "--teeth")
     assert done.returncode == 1
-    assert says in done.stdout
-    assert "1 failed, 1 passed" in done.stdout
+    assert all(words in done.stdout for words in says)
 
 
 def test_another_error_than_an_assertion_is_no_proof(suites: Suites) -> None:

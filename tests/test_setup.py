@@ -57,7 +57,7 @@ def made(
     folder = tmp_path_factory.mktemp("set-up")
     checkout = Checkout(without_tools(copy_of_the_tree(folder / "made")))
     with checkout.start() as process:
-        wait_until(lambda: runs_pip(process))
+        wait_until(lambda: runs_pip(process), 60.0)
         os.killpg(process.pid, signal.SIGKILL)
     assert (checkout.tree / ".venv" / "bin" / "python").exists()
     assert not checkout.ready.exists()
@@ -131,7 +131,7 @@ def test_no_network_is_said_in_one_sentence(faked: Checkout) -> None:
 
 def test_a_pip_that_outlives_its_set_up_does_not_write_into_the_next_one(faked: Checkout) -> None:
     with faked.start(FAKE_PIP_SECONDS="2") as process:
-        wait_until(lambda: faked.pips == ["begins"])
+        wait_until(lambda: faked.pips == ["begins"], 60.0)
         process.kill()
     assert faked.pips == ["begins"]
     assert faked.call().stdout == ANSWER
@@ -169,7 +169,7 @@ def test_new_dependencies_are_installed_also_from_inside_the_environment(faked: 
 
 def test_ctrl_c_stops_it_and_the_next_call_repairs(faked: Checkout) -> None:
     with faked.start(FAKE_PIP_SECONDS="60") as process:
-        wait_until(lambda: faked.pips == ["begins"])
+        wait_until(lambda: faked.pips == ["begins"], 60.0)
         os.killpg(process.pid, signal.SIGINT)
         told = process.communicate(timeout=60)[1]
     assert process.returncode == 130

@@ -265,7 +265,10 @@ def test_a_fault_that_does_not_show_is_missed_and_red(fakes: Fakes) -> None:
     assert (fault.caught, fault.user_sees, fault.by) == (False, "nothing", [])
     assert evaluation.missed_faults == [fault]
     assert any("toy-plain in one was not noticed" in problem for problem in evaluation.problems)
-    evaluation = faulty(fakes, wrong=[2, 1], reach=False)  # a failure that is not the fault's
+
+
+def test_a_failure_that_is_not_the_faults_does_not_catch_it(fakes: Fakes) -> None:
+    evaluation = faulty(fakes, wrong=[2, 1], reach=False)
     [fault] = evaluation.faults
     assert (fault.caught, fault.reach, evaluation.green) == (False, 0, False)
     assert "never ran" in fault.user_sees
