@@ -1,4 +1,4 @@
-"""A finding's threshold over two dimensions: how far apart rows lie, how many there are."""
+"""A plot of a finding's threshold over two dimensions: the rows, and the distance between them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _BITS = {"int8": 7, "int16": 15, "int32": 31}
 
 
 def draw_threshold(finding: AuditFinding) -> Markup:
-    """Both axes are logarithmic: above the line it wraps. A dot is a model at its own shape."""
+    """Draw logarithmic axes: above the line the index overflows. A dot is a model's own shape."""
     holds = 2 ** _BITS.get(finding.element, 31)
     dots = [(holds / reach.threshold, reach) for reach in finding.reaches if reach.threshold]
     at = holds / finding.threshold

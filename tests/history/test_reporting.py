@@ -96,7 +96,7 @@ def test_a_clock_that_is_wrong_is_told_and_left_out(nights: Nights, capsys: Outp
     assert report(nights) == 0
     said = capsys.readouterr().out
     assert f"{ahead} began in the future (2199-01-01 00:00+00:00): a clock is wrong" in said
-    assert f"{none} says of its start 'yesterday', which is no time" in said
+    assert f"the start of {none} is 'yesterday', which is no time" in said
 
 
 def test_a_store_of_another_format(nights: Nights, capsys: Output) -> None:

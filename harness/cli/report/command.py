@@ -1,4 +1,4 @@
-"""`unfix report`: any stored run again, or several together, as a table, a page or data."""
+"""`unfix report`: a stored run, or several joined, as a table, a page or data."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ def run_command(arguments: argparse.Namespace) -> int:
     history.check_arguments(arguments)
     if arguments.index is not None:
         return _write_index(arguments.index)
-    # The first of all nights has no store of earlier ones to be merged into.
-    first = arguments.since is not None and bool(arguments.merge)
-    store = Store(arguments.store, create=first or arguments.store is None)
+    # On the first night there is no store to merge into.
+    is_first = arguments.since is not None and bool(arguments.merge)
+    store = Store(arguments.store, create=is_first or arguments.store is None)
     if arguments.since is not None:
         return history.report_history(arguments, store)
     if not arguments.list and (joined := stored_runs.find_requested_run(store, arguments)):
@@ -77,7 +77,7 @@ def _write_index(folder: Path) -> int:
 
 
 def _report_proofs(store: Store, names: list[str], arguments: argparse.Namespace) -> int:
-    """Proofs and lifecycles, what is alike joined: two tables, and one page."""
+    """Report proofs and lifecycles, those of one kind joined: two tables, and one page."""
     from harness.store.prove.joined_runs import add_missing_shard_problems, join_runs
 
     runs = [store.prove.get(name) for name in dict.fromkeys(names)]
@@ -100,7 +100,7 @@ def _print_runs(store: Store, as_json: bool) -> int:
     table = Table("run", "what", "started", "status", "", "", box=None, pad_edge=False)
     for kind, run in found:
         row = kind.to_list_row(run)
-        told = [row[name] for name in ("id", "kind", "started", "status")]
-        table.add_row(*map(Text, (*told, kind.describe_verdict(run), row["summary"])))
+        cells = [row[name] for name in ("id", "kind", "started", "status")]
+        table.add_row(*map(Text, (*cells, kind.describe_verdict(run), row["summary"])))
     options.make_console().print(table)
     return 0

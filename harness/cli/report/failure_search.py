@@ -1,4 +1,4 @@
-"""The search of each new failure: one that is stored already, or one that is made now."""
+"""The search of each new failure: a stored one, or one that runs now."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from harness.store.database import Store
 
 UNFIX_COMMAND = (sys.executable, "-m", "harness")
 STDERR_FD = 2
-POLL_SECONDS = 0.2  # seconds between two looks at the clock
-MIN_SEARCH_SECONDS = 5.0  # seconds that are worth beginning with
-END_TIMEOUT = 30.0  # seconds a search has to keep what it found, and to end what it began
+POLL_SECONDS = 0.2  # seconds between two polls
+MIN_SEARCH_SECONDS = 5.0  # no search begins with less time
+END_TIMEOUT = 30.0  # seconds for a search to store its result and end its processes
 
 
 class FailureSearches:
-    """Looks a search up, or makes it as long as the budget lasts."""
+    """Finds stored searches, and runs others within the budget."""
 
     def __init__(self, store: Store, budget: float) -> None:
         self.store = store
@@ -30,7 +30,7 @@ class FailureSearches:
         self.budget = budget
 
     def describe_search(self, fit: SuggestedSearch) -> str:
-        """What is known of the fix, as Markdown."""
+        """Describe the search of a failure, as Markdown."""
         if fit.no_search_reason:
             return f"No search fits: {fit.no_search_reason}."
         found = self._find_stored_search(fit)
@@ -44,17 +44,17 @@ class FailureSearches:
         return _format_search(found, fit)
 
     def _find_stored_search(self, fit: SuggestedSearch) -> BisectSearch | None:
-        """The newest that is about it; one that came to its end before one that did not."""
+        """The newest search about the failure; finished ones come first."""
         found = [search for search in self.store.bisect.list_runs() if fit.is_answered_by(search)]
         done = [search for search in found if search.status == "finished"]
         ordered = [*(search for search in found if search not in done), *done]
         return ordered[-1] if ordered else None
 
     def _run_search(self, fit: SuggestedSearch) -> None:
-        """`unfix bisect` as anybody calls it; what it found is in its store."""
+        """Run `unfix bisect` as a command; its result is in the store."""
         options.report_status(f"searching: {fit.command_line}")
-        # Nothing is raised while the child starts, or nobody would know of it.
-        with signals.record_stop_signals() as told:
+        # A signal must not raise while the child starts: the child would be left behind.
+        with signals.record_stop_signals() as stop_signals:
             child = subprocess.Popen(
                 [*UNFIX_COMMAND, *fit.command],
                 cwd=paths.project_folder(),
@@ -63,22 +63,22 @@ class FailureSearches:
                 stdout=STDERR_FD,  # our stdout is for the report
                 start_new_session=True,
             )
-            while child.poll() is None and not told and time.monotonic() < self.deadline:
+            while child.poll() is None and not stop_signals and time.monotonic() < self.deadline:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     child.wait(POLL_SECONDS)
             if child.poll() is None:
-                why = "stopped" if told else "the budget is over"
+                why = "stopped" if stop_signals else "the budget is over"
                 options.report_status(f"{why}: the search is ended, and what it found is kept")
             child_process.end_process_group(child, END_TIMEOUT, terminate=True)
         self._merge_search_store()
-        if told:
+        if stop_signals:
             raise KeyboardInterrupt
 
     def _merge_search_store(self) -> None:
-        kept = Store()
-        if kept.file.resolve() != self.store.file.resolve():
-            self.store.bisect.merge(kept.bisect)
-        kept.close()
+        default_store = Store()
+        if default_store.file.resolve() != self.store.file.resolve():
+            self.store.bisect.merge(default_store.bisect)
+        default_store.close()
 
 
 def _format_command(fit: SuggestedSearch) -> str:
@@ -89,8 +89,8 @@ def _format_search(search: BisectSearch, fit: SuggestedSearch) -> str:
     from reports.shared.markdown import escape_text, render_code
 
     if search.status == "finished":
-        told = search.summary or search.verdict
-        return f"{escape_text(told)} (search {render_code(search.id)})\n\n{_format_command(fit)}"
+        summary = escape_text(search.summary or search.verdict)
+        return f"{summary} (search {render_code(search.id)})\n\n{_format_command(fit)}"
     how = f"was {search.status}: {search.summary}" if search.summary else f"was {search.status}"
     going_on = f"./unfix bisect {search.kind} --resume {search.id}"
     return (

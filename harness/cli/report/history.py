@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def check_arguments(arguments: argparse.Namespace) -> None:
-    """What goes together."""
+    """Refuse options that exclude each other."""
     if arguments.since is None:
         for name in ("price", "issues", "bisect"):
             if getattr(arguments, name):
@@ -92,7 +92,7 @@ def _write_outputs(
 
 
 def _write_issues(history: NightHistory, store: Store, folder: Path, budget: float) -> list[Path]:
-    """A file for each failure that is new tonight; what was known yesterday has one."""
+    """Write a file for each new failure; a known failure has one already."""
     from harness.cli.report.failure_search import FailureSearches
     from harness.runs.history.failure_evidence import EvidenceReader
     from harness.runs.history.resource_prices import ResourcePrices
@@ -127,12 +127,12 @@ def _write_issues(history: NightHistory, store: Store, folder: Path, budget: flo
 
 
 def history_to_json(history: NightHistory, prices: ResourcePrices) -> dict[str, Any]:
-    """The nights, and whatever was not simply ok in each of them."""
+    """The nights, and all timelines that were not ok throughout."""
     import msgspec
 
     from harness.runs.history.values import TimelineState
 
-    told = [
+    timelines = [
         line
         for line in history.timelines
         if line.state not in (TimelineState.OK, TimelineState.IDLE)
@@ -144,7 +144,7 @@ def history_to_json(history: NightHistory, prices: ResourcePrices) -> dict[str, 
         "green": history.green,
         "counts": {str(state): count for state, count in history.counts.items()},
         "nights": msgspec.to_builtins(history.nights),
-        "things": [_line_to_json(line, history, prices) for line in told],
+        "things": [_line_to_json(line, history, prices) for line in timelines],
         "notes": history.notes,
     }
 

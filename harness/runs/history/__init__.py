@@ -1,1 +1,1 @@
-"""What happened over the nights: observations from a store, and what they come to."""
+"""The history of a store: observations of each night, and the timelines made from them."""

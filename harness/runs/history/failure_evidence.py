@@ -1,4 +1,4 @@
-"""What the store holds of one failure: its words, its example, the lines that run it again."""
+"""The stored evidence of one failure: message, example, log, and the command that repeats it."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ TAIL_LINES = 40  # lines of a traceback or of a log
 
 
 class FailureEvidence(msgspec.Struct):
-    """All of it in words."""
+    """The evidence as text."""
 
     message: str = ""
     example: str = ""
     tail: str = ""  # the end of its traceback, or of its log
-    replay_command: str = ""  # the line that runs it again
-    command: list[str] = []  # what was run, where that is a command of its own
-    example_blob: str = ""  # of a test's example
-    files: dict[str, str] = {}  # what the replay line needs, by name
+    replay_command: str = ""  # the command line that repeats it
+    command: list[str] = []  # the command that failed, if the failure is one of a command
+    example_blob: str = ""  # the failing example, as Hypothesis encodes it
+    files: dict[str, str] = {}  # files that the replay command needs, by name
 
 
 class EvidenceReader:
-    """Reads a failure whole, one at a time."""
+    """Reads the evidence of one failure at a time."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -38,15 +38,15 @@ class EvidenceReader:
 
     def read_evidence(self, timeline: Timeline) -> FailureEvidence:
         last = timeline.informative_points[-1].main_observation
-        about = dict(timeline.item.details)
-        if timeline.item.kind in ("prove", "lifecycle") and "guard" in about:
-            return self._read_cell(timeline, about, last)
+        details = dict(timeline.item.details)
+        if timeline.item.kind in ("prove", "lifecycle") and "guard" in details:
+            return self._read_cell(timeline, details, last)
         if timeline.item.kind == "matrix":
             return self._read_matrix_cell(timeline, last)
         if timeline.item.kind == "eval":
-            return self._read_evaluation(about, last)
-        if timeline.item.kind == "mutate" and "fault" in about:
-            return self._read_fault(timeline, about, last)
+            return self._read_evaluation(details, last)
+        if timeline.item.kind == "mutate" and "fault" in details:
+            return self._read_fault(timeline, details, last)
         if failure := self._find_fuzz_failure(timeline, last):
             return _evidence_from_fuzz_failure(failure)
         command = self._command_by_run.get(last.run_id, [])
@@ -57,15 +57,14 @@ class EvidenceReader:
     ) -> FailureEvidence:
         key = timeline.item.release, details["on"], details["toggle"], details["guard"]
         sides = self.store.prove.load_sides(last_observation.run_id, key)
-        telling = next((side for side in sides if side.headline or side.detail), None)
-        found = telling or (sides[0] if sides else None)
-        if found is None:
+        if not sides:
             return FailureEvidence(last_observation.message)
+        side = next((side for side in sides if side.headline or side.detail), sides[0])
         return FailureEvidence(
             last_observation.message,
-            "\n".join(found.example),
-            _take_tail(found.detail or found.output),
-            found.replay,
+            "\n".join(side.example),
+            _take_tail(side.detail or side.output),
+            side.replay,
         )
 
     def _read_matrix_cell(
@@ -74,21 +73,12 @@ class EvidenceReader:
         identity = dict(timeline.item.details)["cell"]
         cell = self.store.matrix.load_cell(last_observation.run_id, identity)
         failed = [one for one in cell.attempts if one.outcome.is_failure] or cell.attempts
-        words = [
-            "./unfix",
-            "matrix",
-            "run",
-            self._matrix_file_by_run[last_observation.run_id],
-            "--cell",
-            identity,
-        ]
+        file = self._matrix_file_by_run[last_observation.run_id]
         return FailureEvidence(
-            *(
-                last_observation.message,
-                shlex.join(cell.command),
-                _take_tail(failed[-1].output),
-                shlex.join(words),
-            ),
+            last_observation.message,
+            shlex.join(cell.command),
+            _take_tail(failed[-1].output),
+            shlex.join(["./unfix", "matrix", "run", file, "--cell", identity]),
             cell.command,
         )
 
@@ -97,7 +87,7 @@ class EvidenceReader:
     ) -> FailureEvidence:
         command = self._command_by_evaluation[last_observation.run_id]
         name = details.get("configuration", "")
-        # 'eval' is what was asked for by its arguments, which has no configurations to choose.
+        # An evaluation named 'eval' has no matrix, so no configuration to choose.
         only = f" --only {shlex.quote(name)}" if name and details.get("matrix") != "eval" else ""
         return FailureEvidence(
             last_observation.message,
@@ -110,9 +100,9 @@ class EvidenceReader:
     ) -> FailureEvidence:
         words = ["./unfix", "mutate", details["target"], "--release", timeline.item.release]
         replay = shlex.join([*words, "--fault", details["fault"]])
-        fated = self.store.mutate.load_result(last_observation.run_id, details["fault"])
-        passed = "\n".join(f"passed by {guard}" for guard in fated.passed)
-        return FailureEvidence(last_observation.message, fated.diff, passed, replay)
+        result = self.store.mutate.load_result(last_observation.run_id, details["fault"])
+        passed = "\n".join(f"passed by {guard}" for guard in result.passed)
+        return FailureEvidence(last_observation.message, result.diff, passed, replay)
 
     def _find_fuzz_failure(
         self, timeline: Timeline, last_observation: Observation

@@ -50,7 +50,7 @@ class WindowRun(msgspec.Struct):
 
 
 class ObservationReader:
-    """Everything that was observed since a moment."""
+    """Reads all observations of a store since a moment."""
 
     def __init__(self, store: Store, since: datetime.datetime, now: datetime.datetime) -> None:
         self.store = store
@@ -88,10 +88,10 @@ class ObservationReader:
                 self._read_mutation(self.store.mutate.load_whole(mutation), window_run)
 
     def _admit_run(self, run_id: str, started: str | float, status: str) -> WindowRun | None:
-        """A run, if it started within the window; a start that cannot be right becomes a note."""
+        """Admit a run that started within the window; an impossible start becomes a note."""
         moment = time_window.parse_started(started)
         if moment is None:
-            self.notes.append(f"{run_id} says of its start '{started}', which is no time: left out")
+            self.notes.append(f"the start of {run_id} is '{started}', which is no time: left out")
             return None
         if moment > self.now + time_window.MAX_CLOCK_SKEW:
             text = moment.astimezone(datetime.UTC).isoformat(sep=" ", timespec="minutes")
@@ -113,7 +113,7 @@ class ObservationReader:
         seconds: float = 0.0,
         device_seconds: float = 0.0,
     ) -> None:
-        # The run says when; an attempt's own clock may be that of another machine.
+        # The time is that of the run: an attempt may have run on a machine with another clock.
         observation = Observation(
             *(window_run.started_at, window_run.id, outcome, versions),
             *(message[:MAX_MESSAGE_LENGTH], seconds, device_seconds),
@@ -147,7 +147,7 @@ class ObservationReader:
         versions: RunVersions,
         device: str,
     ) -> None:
-        """That a release starts and all guards are collected is an item of its own."""
+        """Observe the item for starting a release and collecting all guards."""
         problems = [*on.problems, *(f"no guard names {name}" for name in on.unguarded or ())]
         item = TrackedItem(
             *(run.kind, f"{on.release} {on.device} collected"),
@@ -217,7 +217,7 @@ class ObservationReader:
         )
 
     def _share_versions(self, release: str, commit: str) -> RunVersions:
-        """One value for all cells of the same versions: a month has a hundred thousand cells."""
+        """Share one value between cells: a month has a hundred thousand of them."""
         return self._versions_by_commit.setdefault((release, commit), RunVersions(release, commit))
 
     def _make_cell_item(self, run: MatrixRun, identity: str) -> TrackedItem:
@@ -278,7 +278,7 @@ class ObservationReader:
         for fault in evaluation.faults:
             if fault.expected:
                 outcome = SILENT if fault.absent else OK if fault.caught else FAILED
-                message = fault.absent or "put in on purpose, and not noticed"
+                message = fault.absent or "a planted fault that was not noticed"
                 subject = f"{fault.toggle} noticed in"
                 message = "" if fault.caught else message
                 release = releases.get(fault.served, "")
@@ -287,8 +287,10 @@ class ObservationReader:
     # Fuzzing
 
     def _read_fuzzing(self, runs: Iterable[tuple[FuzzRun, WindowRun]]) -> None:
-        """Failures by name; one that a further search of its test does not find again is ok:
-        each night tries the stored example first, if the corpus was kept."""
+        """Observe failures by name; one that a later search does not find again is ok.
+
+        A search tries the stored example first, if the corpus was kept.
+        """
         runs = list(runs)
         known: dict[tuple[str, str, str], dict[str, TrackedItem]] = {}
         for run, _ in runs:

@@ -72,7 +72,7 @@ class ConfigurationSummary(msgspec.Struct):
 
     @property
     def problem(self) -> str:
-        """What is wrong with it by itself; empty: nothing."""
+        """The problem of this configuration alone; empty without one."""
         errors = [answer.error for answer in self.answers if answer.error]
         if self.failure or errors:
             return self.failure or f"{len(errors)} errors: {errors[0]}"

@@ -1,4 +1,4 @@
-"""Which search of `unfix bisect` fits a failure, if any does."""
+"""The search of `unfix bisect` that fits a failure, if there is one."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from harness.store.bisect.values import BisectSearch
 
 
 class SuggestedSearch(msgspec.Struct):
-    """A search, or why there is none."""
+    """A search, or the reason why none fits."""
 
     no_search_reason: str = ""
     search_kind: str = ""  # releases, toggles
     options: list[str] = []
-    symptom_command: list[str] = []  # what shows the failure
+    symptom_command: list[str] = []  # the command that shows the failure
     release: str = ""
 
     @property
@@ -30,7 +30,7 @@ class SuggestedSearch(msgspec.Struct):
         return shlex.join(["./unfix", *self.command])
 
     def is_answered_by(self, search: BisectSearch) -> bool:
-        """Whether a search that was made is about this failure."""
+        """Whether a stored search is about this failure."""
         where = {search.settings.get(name) for name in ("release", "good", "bad")}
         return search.symptom_command == self.symptom_command and self.release in where
 
@@ -41,21 +41,21 @@ UNSEARCHABLE_VERDICTS = ("toothless", "unreached", "stale")
 def suggest_search(
     timeline: Timeline, evidence: FailureEvidence, history: NightHistory
 ) -> SuggestedSearch:
-    about = dict(timeline.item.details)
+    details = dict(timeline.item.details)
     kind = timeline.item.kind
-    if kind == "prove" and "guard" in about:
+    if kind == "prove" and "guard" in details:
         verdict = timeline.informative_points[-1].main_observation.message.partition(":")[0]
         if verdict in UNSEARCHABLE_VERDICTS:
             return SuggestedSearch(
                 f"a guard that is {verdict} shows no failure that a search could follow"
             )
-        device = ["--device", about["on"]]
-        return _suggest_release_search(timeline, history, [about["guard"]], device)
+        device = ["--device", details["on"]]
+        return _suggest_release_search(timeline, history, [details["guard"]], device)
     if kind == "fuzz" and evidence.example_blob:
-        words = ["python", "-m", "pytest", about["test"], "--replay", evidence.example_blob]
+        words = ["python", "-m", "pytest", details["test"], "--replay", evidence.example_blob]
         under = [(name, way) for name, way in timeline.item.details if name != "test"]
-        held = [f"--hold-{'buggy' if way == 'revert' else 'fixed'}={name}" for name, way in under]
-        return _suggest_release_search(timeline, history, words, held)
+        pins = [f"--hold-{'buggy' if way == 'revert' else 'fixed'}={name}" for name, way in under]
+        return _suggest_release_search(timeline, history, words, pins)
     if kind == "matrix":
         if evidence.command[:1] not in (["unfix"], ["./unfix"], []):
             return _suggest_toggle_search(timeline.item.release, evidence.command, [])
@@ -82,7 +82,7 @@ def suggest_search(
 def _suggest_release_search(
     timeline: Timeline, history: NightHistory, symptom_command: list[str], options: list[str]
 ) -> SuggestedSearch:
-    """Between two releases if another one passes; else over the fixes that could mend this one."""
+    """Search between two releases if another one passes; else over the fixes of this one."""
     bad = timeline.item.release
     good = _find_passing_release(timeline, history)
     if good:
@@ -102,8 +102,8 @@ def _suggest_toggle_search(
 
 
 def _find_passing_release(timeline: Timeline, history: NightHistory) -> str:
-    """The nearest release, older ones first, on which the same was ok when last run."""
-    found = [
+    """The nearest release, older ones first, on which the item's last outcome was ok."""
+    passing = [
         other.item.release
         for other in history.timelines
         if other.item.kind == timeline.item.kind
@@ -114,9 +114,9 @@ def _find_passing_release(timeline: Timeline, history: NightHistory) -> str:
         and other.informative_points[-1].outcome is ObservationOutcome.OK
     ]
     try:
-        mine = Version(timeline.item.release)
-        known = sorted({Version(name) for name in found})
+        failing = Version(timeline.item.release)
+        versions = sorted({Version(name) for name in passing})
     except InvalidVersion:
         return ""
-    older = [version for version in known if version < mine]
-    return str(older[-1] if older else known[0]) if known else ""
+    older = [version for version in versions if version < failing]
+    return str(older[-1] if older else versions[0]) if versions else ""

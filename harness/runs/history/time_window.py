@@ -9,11 +9,11 @@ from harness.core.errors import UnfixError
 
 UNITS = {"h": "hours", "d": "days", "w": "weeks"}
 NOON_OFFSET = datetime.timedelta(hours=12)
-MAX_CLOCK_SKEW = datetime.timedelta(hours=1)  # that clocks of two machines may differ
+MAX_CLOCK_SKEW = datetime.timedelta(hours=1)  # between the clocks of two machines
 
 
 def parse_since(text: str, now: datetime.datetime) -> datetime.datetime:
-    """The noon at which the first night of the window begins: no night is cut in two."""
+    """The noon at which the first night of the window begins; a window holds whole nights."""
     return find_night_start(night_from_moment(_parse_moment(text, now)))
 
 
@@ -34,7 +34,7 @@ def _parse_moment(text: str, now: datetime.datetime) -> datetime.datetime:
 
 
 def night_from_moment(moment: datetime.datetime) -> datetime.date:
-    """A night goes from noon to noon: a job at 23:50 and one at 00:10 are of the same."""
+    """The night of a moment: jobs at 23:50 and at 00:10 belong to the same one."""
     return (moment.astimezone(datetime.UTC) - NOON_OFFSET).date()
 
 
@@ -43,7 +43,7 @@ def find_night_start(night: datetime.date) -> datetime.datetime:
 
 
 def parse_started(started: str | float) -> datetime.datetime | None:
-    """When a run says that it began; None if that is no time."""
+    """Parse the recorded start of a run; None if it is no time."""
     try:
         if isinstance(started, int | float):
             return datetime.datetime.fromtimestamp(started, datetime.UTC)

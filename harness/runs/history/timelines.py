@@ -1,4 +1,4 @@
-"""From observations to lines: nights joined, states told, flaky scores, times."""
+"""Timelines from observations: the result of each night, states, flake scores, durations."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from harness.runs.history.values import (
 )
 from harness.store.database import Store
 
-SLOWER_FACTOR = 1.5  # times its own median
-MIN_NIGHTS_FOR_SLOWER = 4  # nights, before anything is called slower
-MIN_SLOWDOWN_SECONDS = 1.0  # seconds by which it is
+SLOWER_FACTOR = 1.5  # an item is slower from this multiple of its median on
+MIN_NIGHTS_FOR_SLOWER = 4  # with fewer nights no item is slower
+MIN_SLOWDOWN_SECONDS = 1.0  # a smaller difference is no slowdown
 
 
 def read_history(store: Store, since: datetime.datetime, now: datetime.datetime) -> NightHistory:
-    """What the store holds of the nights since then."""
+    """Read the history of the nights since a moment."""
     read = observation_reader.ObservationReader(store, since, now)
     days = sorted({run.night for run in read.runs})
     places = {day: place for place, day in enumerate(days)}
@@ -103,7 +103,7 @@ def join_observations(night: int, observations: Sequence[Observation]) -> NightR
 
 
 def determine_state(points: Sequence[NightResult], newest_night: int) -> TimelineState:
-    """What a thing is as of the newest night."""
+    """The state of an item as of the newest night."""
     known = list_night_states(points)
     if not known:
         return TimelineState.IDLE
@@ -119,8 +119,8 @@ def determine_state(points: Sequence[NightResult], newest_night: int) -> Timelin
 
 
 def list_night_states(points: Sequence[NightResult]) -> list[tuple[NightResult, TimelineState]]:
-    """What a thing was in each night that says anything of it."""
-    found: list[tuple[NightResult, TimelineState]] = []
+    """The state of an item in each night with a conclusive outcome."""
+    states: list[tuple[NightResult, TimelineState]] = []
     before, ever = ObservationOutcome.SILENT, False
     for one in points:
         if one.outcome is ObservationOutcome.SILENT:
@@ -134,13 +134,13 @@ def list_night_states(points: Sequence[NightResult]) -> list[tuple[NightResult, 
             word = TimelineState.FLAKY
         else:
             word = TimelineState.MENDED if before is ObservationOutcome.FAILED else TimelineState.OK
-        found.append((one, word))
+        states.append((one, word))
         before, ever = one.outcome, ever or one.outcome is not ObservationOutcome.OK
-    return found
+    return states
 
 
 def _set_since(timeline: Timeline) -> None:
-    """The first night of what lasts, be it failing or being mended; the last ok before it."""
+    """Set the first night of the present failure or repair, and the last ok night before it."""
     telling = timeline.informative_points
     if timeline.state.is_failing or timeline.state in (TimelineState.NOT_RUN, TimelineState.MENDED):
         bad = timeline.state is not TimelineState.MENDED
@@ -153,7 +153,7 @@ def _set_since(timeline: Timeline) -> None:
 
 
 def compute_flake_score(observations: Sequence[Observation]) -> FlakeScore:
-    """Of neighbouring outcomes with the same versions: how many differ."""
+    """Count the neighbouring outcomes with the same versions, and those that differ."""
     telling = [one for one in observations if one.outcome is not ObservationOutcome.SILENT]
     differ = of = 0
     for place, one in enumerate(telling):
@@ -186,7 +186,7 @@ def _set_times(timeline: Timeline, newest_night: int) -> None:
 
 
 def _count_nights(timeline: Timeline, nights: list[Night]) -> None:
-    """What it was in each night, and what it cost there."""
+    """Add a timeline's states and costs to its nights."""
     kind, points = timeline.item.kind, timeline.points
     for one, word in list_night_states(points):
         counts = nights[one.night_index].counts.setdefault(kind, {})

@@ -1,4 +1,4 @@
-"""A history as values: what was seen, of what, in which night, and what that makes of it now."""
+"""A history as values: tracked items, their observations by night, and their present states."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ import msgspec
 
 
 class ObservationOutcome(StrEnum):
-    """What one observation says."""
+    """The outcome of one observation."""
 
     OK = "ok"
     FAILED = "failed"
-    FLAKY = "flaky"  # it failed, and passed when it was run again
-    SILENT = "silent"  # it was looked at, and that says nothing
+    FLAKY = "flaky"  # it failed, and passed in a retry
+    SILENT = "silent"  # it ran without a conclusive outcome
 
 
 class TimelineState(StrEnum):
-    """What something is as of the newest night."""
+    """The state of an item as of the newest night."""
 
     NEW = "new"  # failed, and never before in the window
     BACK = "back"  # failed, was mended before, and had failed before that
-    KNOWN = "known"  # failed, as it did the time before
+    KNOWN = "known"  # failed, as in the night before
     FLAKY = "flaky"  # failed and passed in the newest night
-    NOT_RUN = "not run"  # failed when it was last run, and says nothing in the newest night
-    MENDED = "mended"  # ok, and failed the time before
+    NOT_RUN = "not run"  # failed in its last run, and has no outcome in the newest night
+    MENDED = "mended"  # ok, and failed in the night before
     OK = "ok"
-    IDLE = "idle"  # was ok, and says nothing in the newest night
+    IDLE = "idle"  # was ok, and has no outcome in the newest night
 
     @property
     def is_failing(self) -> bool:
@@ -35,12 +35,12 @@ class TimelineState(StrEnum):
 
     @property
     def is_new_failure(self) -> bool:
-        """Whether somebody has to be told of it now."""
+        """Whether the failure gets an issue."""
         return self in (TimelineState.NEW, TimelineState.BACK)
 
 
 class RunVersions(msgspec.Struct, frozen=True):
-    """What something ran with."""
+    """The versions of a run."""
 
     release: str = ""
     unfix: str = ""
@@ -48,18 +48,18 @@ class RunVersions(msgspec.Struct, frozen=True):
 
 
 class TrackedItem(msgspec.Struct, frozen=True):
-    """What is looked at night after night: its key is the same in each of them."""
+    """An item that is followed over the nights; its key is the same in each of them."""
 
     kind: str  # prove, lifecycle, eval, matrix, fuzz, mutate
     key: str
     title: str
     release: str = ""
     device: str = ""
-    details: tuple[tuple[str, str], ...] = ()  # more of where it is, by name
+    details: tuple[tuple[str, str], ...] = ()  # further facts, by name
 
 
 class Observation(msgspec.Struct, gc=False):
-    """One observation of a thing."""
+    """One observation of an item."""
 
     timestamp: float  # seconds since the epoch
     run_id: str
@@ -71,44 +71,44 @@ class Observation(msgspec.Struct, gc=False):
 
 
 class NightResult(msgspec.Struct, gc=False):
-    """A thing in one night: its observations there joined."""
+    """An item in one night: its observations joined."""
 
-    night_index: int  # its place among the nights
+    night_index: int  # its index among the nights
     outcome: ObservationOutcome
-    main_observation: Observation  # the one that says most of it
-    seconds: float = 0.0  # of all of them
+    main_observation: Observation  # the most informative one
+    seconds: float = 0.0  # of all observations
     device_seconds: float = 0.0
 
 
 class FlakeScore(msgspec.Struct, frozen=True):
-    """How often two outcomes of the same thing with the same versions differ."""
+    """How often two outcomes of one item with the same versions differ."""
 
     differing: int
     compared: int
 
     @property
     def share(self) -> float:
-        """Drawn towards nought as long as little is known: as if ten more pairs had been alike."""
+        """The share that differs, as if ten more pairs had been equal."""
         return self.differing / (self.compared + 10)
 
 
 class Timeline(msgspec.Struct):
-    """A thing over the nights."""
+    """An item over the nights."""
 
     item: TrackedItem
     points: list[NightResult]
     state: TimelineState
     score: FlakeScore
-    first_failed: int | None = None  # nights, by their places
+    first_failed: int | None = None  # the index of a night
     last_failed: int | None = None
-    since_night: int | None = None  # the first night of the failing that lasts
-    last_ok: NightResult | None = None  # the last one before that which was ok
+    since_night: int | None = None  # the first night of the present failure
+    last_ok: NightResult | None = None  # the last ok night before that
     median_seconds: float = 0.0  # seconds, over its nights
-    slowdown: float | None = None  # how many times its own median the newest one took
+    slowdown: float | None = None  # the newest duration over the median of the earlier ones
 
     @property
     def is_flaky(self) -> bool:
-        """One difference with the same versions is a change; two of them, or a retry, are not."""
+        """Whether two pairs of equal versions differ, or a retry did; one pair may be a change."""
         return self.score.differing > 1 or any(
             one.outcome is ObservationOutcome.FLAKY for one in self.points
         )
@@ -119,21 +119,21 @@ class Timeline(msgspec.Struct):
 
 
 class Night(msgspec.Struct):
-    """From noon to noon, UTC; named by the day on which it begins."""
+    """A night, from noon to noon UTC; its day is that of the first noon."""
 
     day: datetime.date
     runs: list[str] = []
-    stopped: list[str] = []  # those that did not come to their end
+    stopped: list[str] = []  # runs that did not finish
     counts: dict[str, dict[str, int]] = {}  # by kind, by the state of that night
     spent: dict[str, dict[str, float]] = {}  # by kind, by resource, in seconds
 
 
 class NightHistory(msgspec.Struct):
-    """All of it, in a window of time."""
+    """All timelines within a window of time."""
 
     since: datetime.datetime
     nights: list[Night]
-    timelines: list[Timeline]  # what matters most first
+    timelines: list[Timeline]  # the most important first
     notes: list[str] = []
 
     @property
@@ -142,10 +142,10 @@ class NightHistory(msgspec.Struct):
 
     @property
     def counts(self) -> dict[TimelineState, int]:
-        found = dict.fromkeys(TimelineState, 0)
+        counts = dict.fromkeys(TimelineState, 0)
         for line in self.timelines:
-            found[line.state] += 1
-        return found
+            counts[line.state] += 1
+        return counts
 
     @property
     def green(self) -> bool:
