@@ -68,7 +68,8 @@ def copy_of_the_tree(to: Path) -> Path:
 def without_tools(tree: Path) -> Path:
     """With no extra to install: the developers' tools are most of what a real set-up takes."""
     file = tree / "pyproject.toml"
-    text, count = re.subn(r"^dev = \[.*\]$", "dev = []", file.read_text(), flags=re.MULTILINE)
+    dev = re.compile(r"^dev = \[.*?\]$", re.MULTILINE | re.DOTALL)
+    text, count = dev.subn("dev = []", file.read_text())
     assert count == 1
     file.write_text(text)
     return tree
