@@ -20,7 +20,7 @@ _RULES = (
     ),
     (
         FindingKind.OVERRUNS,
-        "An access goes past the tensor that it is made for",
+        "An access goes past the end of its tensor",
         "Mask it with the tensor's size, or make the tensor larger.",
     ),
 )

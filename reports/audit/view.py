@@ -14,10 +14,10 @@ from harness.runs.audit.release_audit import ReleaseAudit
 
 def describe_audit(audit: ReleaseAudit) -> str:
     counts = audit.count_verdicts()
-    told = ", ".join(f"{count} {word}" for word, count in counts.items() if count)
-    confirmed = sum(one.is_confirmed for one in audit.findings)
+    verdicts = ", ".join(f"{count} {word}" for word, count in counts.items() if count)
+    confirmed = sum(finding.is_confirmed for finding in audit.findings)
     return (
-        f"{len(audit.kernels)} kernels of {audit.release}: {told}; "
+        f"{len(audit.kernels)} kernels of {audit.release}: {verdicts}; "
         f"{len(audit.findings)} findings, {confirmed} confirmed"
     )
 
@@ -27,31 +27,31 @@ def describe_location(finding: AuditFinding) -> str:
 
 
 def describe_affected_models(finding: AuditFinding) -> list[str]:
-    """Which models come there, and what of a server has to let them."""
+    """Describe the models that reach the threshold, with the server setting that lets them."""
     by = f" ({finding.setting})" if finding.setting else ""
     wraps = finding.kind is FindingKind.OVERFLOWS
     when = "from {} = {:,} on" if wraps else "at {} = {:,}" if finding.quantity else "at any load"
     return [
-        f"{one.model}: {when.format(finding.quantity, one.threshold)}{by}"
-        for one in finding.reaches
-        if one.threshold
+        f"{reach.model}: {when.format(finding.quantity, reach.threshold)}{by}"
+        for reach in finding.reaches
+        if reach.threshold
     ]
 
 
 def shorten_path(file: str) -> str:
-    """From the package on."""
+    """Shorten a path to the part from the package on."""
     parts = file.replace("!", "/").split("/")
     return "/".join(parts[parts.index("sglang") :]) if "sglang" in parts else file
 
 
 def count_unknown_reasons(audit: ReleaseAudit) -> list[tuple[str, int]]:
-    """Why something cannot be told, the most frequent first."""
+    """Count the reasons of kernels with an unknown verdict, the most frequent first."""
     counts: dict[str, int] = {}
     for kernel in audit.kernels:
         if kernel.verdict is KernelVerdict.UNKNOWN:
             for reason in kernel.reasons[:1]:
                 counts[reason] = counts.get(reason, 0) + 1
-    return sorted(counts.items(), key=lambda one: (-one[1], one[0]))
+    return sorted(counts.items(), key=lambda item: (-item[1], item[0]))
 
 
 @functools.lru_cache(maxsize=256)
@@ -60,13 +60,13 @@ def read_source_lines(file: str) -> tuple[str, ...]:
         wheel, _, path = file.partition(".whl")
         with zipfile.ZipFile(f"{wheel}.whl") as opened:
             return tuple(opened.read(path.lstrip("/!")).decode().splitlines())
-    return tuple(one.rstrip("\n") for one in linecache.getlines(file))
+    return tuple(line.rstrip("\n") for line in linecache.getlines(file))
 
 
 def get_surrounding_lines(
     finding: AuditFinding, before: int = 8, after: int = 4
 ) -> list[tuple[int, str, bool]]:
-    """The code near a finding: number, line, whether it is the one."""
+    """The lines around a finding: number, text, whether the finding is on it."""
     text = read_source_lines(finding.file)
     first = max(0, finding.line - 1 - before)
     return [
@@ -76,7 +76,7 @@ def get_surrounding_lines(
 
 
 def suggest_fix(finding: AuditFinding) -> str:
-    """What would do: the first factor that a program or a load gives, made 64 bits wide."""
+    """Suggest a fix: the first factor of the product cast to 64 bits, or a mask."""
     if finding.kind is FindingKind.OVERRUNS:
         return f"a mask that ends where `{finding.element}` ends, or a larger `{finding.element}`"
     try:

@@ -71,10 +71,10 @@ def make_version_under_test(request: CommitBisectRequest, name: str) -> VersionU
 def run_in_worktree(
     request: CommitBisectRequest, name: str, catalogue: ToggleCatalogue
 ) -> BisectTrial:
-    """The command on what the worktree holds now."""
+    """Run the command on the present content of the worktree."""
     search = request.search
-    here = make_version_under_test(request, name)
-    source = str(getattr(here.tree, "folder", request.worktree))
+    version = make_version_under_test(request, name)
+    source = str(getattr(version.tree, "folder", request.worktree))
     rest = os.environ.get("PYTHONPATH")
     runner = CommandRunner(
         search.command,
@@ -88,9 +88,9 @@ def run_in_worktree(
         cwd=Path(request.worktree),
     )
     try:
-        choices = resolve_pinned_choices(request.pinned_toggles, catalogue, here.tree)
+        choices = resolve_pinned_choices(request.pinned_toggles, catalogue, version.tree)
         ((_, trial),) = runner.run(
-            [TrialJob(here, tuple(n for n, _ in choices), choices, "search")]
+            [TrialJob(version, tuple(n for n, _ in choices), choices, "search")]
         )
         trial.search_name, trial.replay = "commits", ""  # no release is like it
         return trial
@@ -130,7 +130,7 @@ def bisect_commits(
     bad: str,
     driver: SearchDriver,
 ) -> BisectStep:
-    """The step between two commits: the ends first, then git's own search, then what it found."""
+    """Find the step between two commits: the ends first, then by git's own search."""
     folder = Path(request.state_folder)
     folder.mkdir(parents=True, exist_ok=True)
     log = driver.take_earlier_trials()
@@ -166,7 +166,7 @@ def _run_git_bisect(
     driver: SearchDriver,
     logged_commits: set[str],
 ) -> BisectStep:
-    """git's own search, in which it asks us about one commit after the other."""
+    """Search by `git bisect`, which runs this module on each commit that it chooses."""
     worktree = Path(request.worktree)
     specification = Path(request.state_folder) / "asked.spec"
     specification.write_bytes(msgspec.json.encode(request))
@@ -206,7 +206,7 @@ def _run_git_bisect(
         skipped = {commit for commit, name in at if name.startswith("skip-")}
         left = repository.run_git("rev-list", "--reverse", first, "--not", *olds).split()
         ran = {trial.where for trial in driver.search.trials}
-        # Its code is 2 when only commits are left that cannot be told; any other is an accident.
+        # Code 2: only inconclusive commits are left; any other code is an error.
         untold = code == EXIT_ONLY_SKIPPED_LEFT and skipped & set(left)
         if (code and not untold) or first[:SHORT_HASH_LENGTH] not in ran:
             raise UnfixError(f"git bisect run: {log.read_text(errors='replace').strip()[-2000:]}")
@@ -246,9 +246,9 @@ def _confirm_step(
 
 
 def _check_out_commit(request: CommitBisectRequest, repository: GitRepository, commit: str) -> None:
-    """A commit as it is, without what a run on another one left.
+    """Check out a commit, and remove what runs on other commits left.
 
-    Least of all its cached bytecode, which is told from another commit's by size and second alone.
+    Cached bytecode most of all: Python recognizes stale bytecode only by size and time in seconds.
     """
     worktree = Path(request.worktree)
     repository.run_git("checkout", "--quiet", "--force", commit, folder=worktree)
@@ -262,8 +262,8 @@ def _follow_git_bisect(
     driver: SearchDriver,
     logged_commits: set[str],
 ) -> int:
-    """git, with each commit's outcome taken in as it comes."""
-    told = {trial.where for trial in driver.search.trials}
+    """Run `git bisect`, and record the outcome of each commit as it comes."""
+    recorded = {trial.where for trial in driver.search.trials}
     with open(log, "wb") as output:
         process = subprocess.Popen(
             command,
@@ -279,8 +279,8 @@ def _follow_git_bisect(
             for file in sorted(
                 Path(request.state_folder).glob("*.json"), key=lambda f: f.stat().st_mtime
             ):
-                if file.stem not in told:
-                    told.add(file.stem)
+                if file.stem not in recorded:
+                    recorded.add(file.stem)
                     trial = msgspec.json.decode(file.read_bytes(), type=BisectTrial)
                     driver.record_trial(trial, is_new=file.stem not in logged_commits)
             time.sleep(0 if over else POLL_SECONDS)
@@ -342,18 +342,18 @@ def main(request_file: str) -> int:
 
 
 def _answer_git(request_file: str) -> int:
-    asked = msgspec.json.decode(Path(request_file).read_bytes(), type=CommitBisectRequest)
-    known = asked.load_catalogue()
-    repository = GitRepository(Path(asked.worktree))
+    request = msgspec.json.decode(Path(request_file).read_bytes(), type=CommitBisectRequest)
+    catalogue = request.load_catalogue()
+    repository = GitRepository(Path(request.worktree))
     commit = repository.run_git("rev-parse", "HEAD")
     try:
-        trial = load_or_run_trial(asked, repository, known, commit)
+        trial = load_or_run_trial(request, repository, catalogue, commit)
     except UnfixError as error:  # a toggle that is stale in this commit, sources that are not there
         trial = BisectTrial(
             commit[:SHORT_HASH_LENGTH], [], "search", BisectAnswer.CANNOT_TELL, str(error)
         )
-        _write_trial(locate_trial_file(asked, commit), trial)
-    return to_exit_code(trial, asked.failure_is_new)
+        _write_trial(locate_trial_file(request, commit), trial)
+    return to_exit_code(trial, request.failure_is_new)
 
 
 if __name__ == "__main__":
