@@ -26,7 +26,7 @@ def test_the_config_in_the_tree_is_what_is_written(tmp_path: Path, monkeypatch: 
 
 def test_the_tokenizer_in_the_tree_has_the_words_of_ours() -> None:
     kept = json.loads((DRAWN / "tokenizer.json").read_text())
-    words = [*characters.SPECIAL, *characters.shown()]
+    words = [*characters.SPECIAL, *characters.list_byte_letters()]
     assert kept["model"]["vocab"] == {word: number for number, word in enumerate(words)}
 
 

@@ -26,7 +26,7 @@ def _the_kernels_are_here() -> None:
     adapter.require_sparse_prefill()
 
 
-def combined(chunk: adapter.CombineChunk, check: Any) -> adapter.CombineCase:
+def run_combine(chunk: adapter.CombineChunk, check: Any) -> adapter.CombineCase:
     case = adapter.CombineCase(chunk, check.device)
     check.run_only(adapter.COMBINE_KERNEL, case.list_programs())
     case.run_kernel()
@@ -36,7 +36,7 @@ def combined(chunk: adapter.CombineChunk, check: Any) -> adapter.CombineCase:
 
 def assert_combines(chunk: adapter.CombineChunk) -> None:
     with checking.checked() as check:
-        case = combined(chunk, check)
+        case = run_combine(chunk, check)
         for token, query, position in case.list_query_tokens():
             expected = case.compute_expected_row(query, position)
             assert int(case.lengths[token]) == len(expected)
@@ -70,11 +70,11 @@ def test_given_windows_are_read_from_a_row_past_any_boundary(chunk: adapter.Comb
 @given(chunk=adapter.chunks("rows"))
 def test_a_request_has_the_same_rows_with_and_without_others(chunk: adapter.CombineChunk) -> None:
     with checking.checked() as check:
-        together = combined(chunk, check).list_combined_rows()
+        together = run_combine(chunk, check).list_combined_rows()
     rows = []
     for query in chunk.queries:
         with checking.checked() as check:
-            rows += combined(
+            rows += run_combine(
                 dataclasses.replace(chunk, queries=(query,)), check
             ).list_combined_rows()
     assert together == rows

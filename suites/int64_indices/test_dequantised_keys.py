@@ -34,7 +34,7 @@ def _the_kernels_are_here() -> None:
     int64_indices.require_sparse_prefill()
 
 
-def dequantised(
+def dequantise_rows(
     keys: adapter.QuantisedKeys, order: list[int], kind: torch.dtype, check: Any
 ) -> Any:
     """The rows of these tokens, as the real kernel makes them."""
@@ -55,7 +55,7 @@ def test_a_key_is_found_however_many_bytes_lie_before_it(
     numbers = st.integers(0, len(keys.locations) - 1)
     order = data.draw(st.lists(numbers, min_size=1, max_size=3), label="order")
     with checking.checked() as check:
-        rows = dequantised(keys, order, kind, check)
+        rows = dequantise_rows(keys, order, kind, check)
         for row, number in zip(rows, order, strict=True):
             adapter.assert_is_key(row, *keys.make_key_bytes(number))
 
@@ -66,16 +66,16 @@ def test_where_a_key_lies_changes_nothing_of_what_it_is(keys: adapter.QuantisedK
     near = adapter.move_to_front(keys)
     order = list(range(len(keys.locations)))
     with checking.checked() as check:
-        far_rows = dequantised(keys, order, torch.int64, check)
+        far_rows = dequantise_rows(keys, order, torch.int64, check)
     with checking.checked() as check:
-        near_rows = dequantised(near, order, torch.int64, check)
+        near_rows = dequantise_rows(near, order, torch.int64, check)
     assert adapter.has_same_bits(far_rows, near_rows)
 
 
 def test_every_code_and_every_scale() -> None:
     keys = adapter.AllCodesKeys()
     with checking.checked() as check:
-        rows = dequantised(keys, list(range(len(keys.locations))), torch.int32, check)
+        rows = dequantise_rows(keys, list(range(len(keys.locations))), torch.int32, check)
         for number, row in enumerate(rows):
             adapter.assert_is_key(row, *keys.make_key_bytes(number))
 
@@ -109,6 +109,6 @@ def test_there_are_seven_tiles_in_front_of_a_narrower_rotary_part(
 ) -> None:
     order = list(range(len(keys.locations)))
     with checking.checked() as check, adapter.patch_rotary_size(keys.rotary):
-        rows = dequantised(keys, order, torch.int32, check)
+        rows = dequantise_rows(keys, order, torch.int32, check)
         for row, number in zip(rows, order, strict=True):
             adapter.assert_is_key(row, *keys.make_key_bytes(number))

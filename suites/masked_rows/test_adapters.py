@@ -27,8 +27,10 @@ def ones(device: torch.device, *shape: int) -> torch.Tensor:
 def segments(device: torch.device, tokens: int, stale: int) -> dict[str, torch.Tensor | int]:
     """One segment with all tokens, and one that is empty."""
     return {
-        "seg_indptr": make_ints(device, 0, tokens, tokens), "weight_indices": make_ints(device, 0, stale),
-        "lora_ranks": make_ints(device, RANK, RANK), "permutation": make_ints(device, *range(tokens)),
+        "seg_indptr": make_ints(device, 0, tokens, tokens),
+        "weight_indices": make_ints(device, 0, stale),
+        "lora_ranks": make_ints(device, RANK, RANK),
+        "permutation": make_ints(device, *range(tokens)),
         "num_segs": 2, "num_segments": 2, "scalings": torch.ones(2, device=device),
     }  # fmt: skip
 
@@ -55,7 +57,8 @@ def test_expanding_leaves_an_empty_segment_alone(tokens: int, stale: int, value:
             check, "_chunked_lora_expand_kernel", (1, 1, 2),
             x=ones(check.device, tokens, RANK) * value, weights=ones(check.device, 2, 16, RANK),
             output=out, output_stride_0=16, output_stride_1=1,
-            slice_offsets=make_ints(check.device, 0, 16), NUM_SLICES=1, OUTPUT_DIM=16, MAX_RANK=RANK,
+            slice_offsets=make_ints(check.device, 0, 16), NUM_SLICES=1, OUTPUT_DIM=16,
+            MAX_RANK=RANK,
             BLOCK_M=16, BLOCK_N=16, BLOCK_K=16, SLICE_OFFSETS=(),
             **segments(check.device, tokens, stale),
         )  # fmt: skip

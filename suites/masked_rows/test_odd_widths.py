@@ -31,8 +31,10 @@ def test_an_adapters_product_stays_in_its_columns(columns: int, tokens: int, val
             check, "_sgemm_lora_b_kernel", (-(-columns // 16), 1), x=small, weights=weights,
             output=out, N=columns, K=rank, x_stride_0=rank, x_stride_1=1,
             w_stride_0=columns * rank, w_stride_1=rank, w_stride_2=1, output_stride_0=columns,
-            output_stride_1=1, seg_lens=make_ints(check.device, tokens), sorted_token_ids=None,
-            seg_indptr=make_ints(check.device, 0, tokens), weight_indices=make_ints(check.device, 0),
+            output_stride_1=1, seg_lens=make_ints(check.device, tokens),
+            sorted_token_ids=None,
+            seg_indptr=make_ints(check.device, 0, tokens),
+            weight_indices=make_ints(check.device, 0),
             lora_ranks=make_ints(check.device, rank), SORTED_BY_ADAPTER=False, BLOCK_S=16, BLOCK_N=16,
             BLOCK_K=16, scalings=torch.ones(1, device=check.device),
         )  # fmt: skip
@@ -50,7 +52,8 @@ def test_merged_blocks_stay_in_their_row(wanted: int, requests: int) -> None:
             check, "_topk_index_merge_kernel", (requests, 1), ti_final_ptr=out,
             ts_partial_ptr=scores.repeat(requests), ti_partial_ptr=make_ints(
                 check.device, *range(1, lanes + 1)
-            ).repeat(requests), seq_lens=make_ints(check.device, *[2 * lanes] * requests), block_size=2,
+            ).repeat(requests),
+            seq_lens=make_ints(check.device, *[2 * lanes] * requests), block_size=2,
             topk=wanted, stride_ts_c=0, stride_ts_h=0, stride_ts_b=lanes, stride_ts_t=1,
             stride_ti_c=0, stride_ti_h=0, stride_ti_b=lanes, stride_ti_t=1, stride_tif_h=0,
             stride_tif_b=wanted, stride_tif_t=1, NUM_TOPK_CHUNKS=1, BLOCK_SIZE_K=2 * lanes,

@@ -21,7 +21,7 @@ SMALL = st.integers(1, 8)
 LENGTHS = st.lists(st.integers(1, 9), min_size=2, max_size=2)  # shorter than a draft: padding
 
 
-def seen(lengths: list[int], asking: int) -> list[int]:
+def count_visible_keys(lengths: list[int], asking: int) -> list[int]:
     """How many keys each token of each request sees: its own and those before it, or none."""
     return [max(0, length - asking + 1 + n) for length in lengths for n in range(asking)]
 
@@ -37,7 +37,7 @@ def test_no_token_sees_fewer_keys_than_none(lengths: list[int], asking: int) -> 
             seq_lens_ptr=make_ints(check.device, *lengths),
             offsets_ptr=make_ints(check.device, 0, asking, 2 * asking),
         )  # fmt: skip
-        assert out.tolist() == seen(lengths, asking)
+        assert out.tolist() == count_visible_keys(lengths, asking)
 
 
 @pytest.mark.guards("30378-draft-extend")
@@ -64,7 +64,7 @@ def test_no_extended_draft_sees_fewer_keys_than_none(lengths: list[int], asking:
             HAS_PAGE_TABLE_1=False, STATIC_EXTEND_LEN=True, BLOCK_BS=2, BLOCK_EXPANDED=8,
             BLOCK_ROWS=4, BLOCK_N=16,
         )  # fmt: skip
-        expected = seen(lengths, asking)
+        expected = count_visible_keys(lengths, asking)
         chosen = [min(length, 6) for length in expected]
         assert out["seqlens_expanded"].tolist() == expected
         assert out["dsa_cache_seqlens"].tolist() == chosen

@@ -40,7 +40,9 @@ def encoders(request: pytest.FixtureRequest) -> None:
 
 
 @st.composite
-def encoded(draw: st.DrawFn, images: st.SearchStrategy[int]) -> tuple[DraftBatch, tuple[int, ...]]:
+def encoder_batches(
+    draw: st.DrawFn, images: st.SearchStrategy[int]
+) -> tuple[DraftBatch, tuple[int, ...]]:
     """A batch, and how many tokens the encoder made of each request's image."""
     context = draw(st.sampled_from([16, 40]))
     count = draw(st.integers(1, 3))
@@ -85,7 +87,7 @@ def reads_text_and_image(batch: DraftBatch, images: tuple[int, ...]) -> None:
         canaries.assert_untouched()
 
 
-@given(case=encoded(st.integers(0, SPARE)))
+@given(case=encoder_batches(st.integers(0, SPARE)))
 def test_text_is_read_behind_the_image(case: tuple[DraftBatch, tuple[int, ...]]) -> None:
     reads_text_and_image(*case)
 
@@ -95,6 +97,6 @@ def test_text_is_read_behind_the_image(case: tuple[DraftBatch, tuple[int, ...]])
     raises=IndexError,
     reason="a graph reads a whole context behind the image: past the row, up to 0.5.23",
 )
-@given(case=encoded(st.integers(SPARE + 1, 39)))
+@given(case=encoder_batches(st.integers(SPARE + 1, 39)))
 def test_text_is_read_behind_any_image(case: tuple[DraftBatch, tuple[int, ...]]) -> None:
     reads_text_and_image(*case)

@@ -48,7 +48,7 @@ MIXED = pytest.mark.xfail(
 )
 
 
-def told(server: TopkServer, batch: TopkBatch) -> tuple[Any, list[int] | None]:
+def read_metadata(server: TopkServer, batch: TopkBatch) -> tuple[Any, list[int] | None]:
     with checking.checked() as check, adapter.set_up_backend(server, check.device) as (world, _):
         _, metadata = world.prepare_batch(batch)
         offsets = metadata.attn_metadata.topk_indices_offset
@@ -59,7 +59,7 @@ def told(server: TopkServer, batch: TopkBatch) -> tuple[Any, list[int] | None]:
 @given(adapter.servers(), adapter.mixed_batches())
 @example(TopkServer(False, "flashmla_sparse", "flashmla_kv"), COLD)
 def test_only_a_batch_with_offsets_is_told_ragged(server: TopkServer, batch: TopkBatch) -> None:
-    method, offsets = told(server, batch)
+    method, offsets = read_metadata(server, batch)
     if method == TransformMethod.RAGGED:
         assert offsets == adapter.list_offsets(batch)
     if batch.mode in adapter.DECODE_MODES:
@@ -76,11 +76,11 @@ def test_only_a_batch_with_offsets_is_told_ragged(server: TopkServer, batch: Top
     adapter.batches(*adapter.SPECULATIVE_MODES),
 )
 def test_a_speculative_batch_is_told_paged(server: TopkServer, batch: TopkBatch) -> None:
-    method, _ = told(server, batch)
+    method, _ = read_metadata(server, batch)
     assert method == TransformMethod.PAGED
 
 
-def read(
+def run_attention(
     server: TopkServer, batch: TopkBatch, at_once: int
 ) -> tuple[adapter.DsaBackendSetup, adapter.AttentionCall]:
     """The whole way, from a batch to what its attention kernel is handed."""
@@ -100,7 +100,7 @@ def read(
 def test_attention_reads_the_best_tokens_of_the_row(
     server: TopkServer, batch: TopkBatch, at_once: int
 ) -> None:
-    world, attention = read(server, batch, at_once)
+    world, attention = run_attention(server, batch, at_once)
     scores = adapter.make_scores(batch, "cpu")
     best = adapter.list_best_places(batch, scores, server.topk)
     assert attention.list_slots() == adapter.list_best_slots(world, batch, best)
@@ -126,7 +126,7 @@ def test_a_request_reads_the_same_tokens_in_any_company(
 
 def tokens_read(server: TopkServer, batch: TopkBatch, at_once: int) -> dict[int, list[list[int]]]:
     """Under each request's name, by place in that request: what its query tokens attend to."""
-    world, attention = read(server, batch, at_once)
+    world, attention = run_attention(server, batch, at_once)
     places = [{slot: place for place, slot in enumerate(slots)} for slots in world.slots]
     owners = [request for request, _ in batch.rows]
     own = [
@@ -168,7 +168,7 @@ def test_flashinfer_reads_the_scores_of_the_row(server: TopkServer, batch: TopkB
         skip_not_applicable("this release cannot choose its best tokens by FlashInfer")
     if adapter.REAL_KERNELS:
         skip_not_applicable("FlashInfer compiles its kernels when they are first called: minutes")
-    world, attention = read(server, batch, len(batch.rows))
+    world, attention = run_attention(server, batch, len(batch.rows))
     best = adapter.list_best_places(batch, adapter.make_scores(batch, "cpu"), server.topk)
     assert attention.list_slots() == adapter.list_best_slots(world, batch, best)
 
@@ -181,6 +181,6 @@ def test_flashinfer_reads_the_scores_of_the_row(server: TopkServer, batch: TopkB
 def test_the_bf16_prefill_kernel_is_not_handed_the_fp8_pool(
     server: TopkServer, batch: TopkBatch
 ) -> None:
-    _, attention = read(server, batch, len(batch.rows))
+    _, attention = run_attention(server, batch, len(batch.rows))
     assert attention.kernel == "flashmla_sparse"
     assert not attention.keys.fp8

@@ -158,22 +158,22 @@ class CheckedLauncher:
         self._original_data_ptr = track_data_ptr()
         launcher = self
 
-        def run(kernel: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> Any:
+        def run_checked(kernel: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> Any:
             with STORAGE_REGISTRY.ignore_address_requests():
                 return launcher.run(kernel, args, grid, warmup, options)
 
-        self._original_run = jit_kernels.replace_run(JITFunction, run)
+        self._original_run = jit_kernels.replace_run(JITFunction, run_checked)
 
     def start_inductor(self) -> None:
         """Check Inductor's kernels as well, if Inductor is loaded."""
         launcher = self
 
-        def run(tuner: Any, *args: Any, **options: Any) -> Any:
+        def run_checked(tuner: Any, *args: Any, **options: Any) -> Any:
             with STORAGE_REGISTRY.ignore_address_requests():
                 return launcher._run_inductor(tuner, args, options)
 
         if self._original_inductor_run is None:
-            self._original_inductor_run = inductor.replace_inductor_run(run)
+            self._original_inductor_run = inductor.replace_inductor_run(run_checked)
 
     def stop(self) -> None:
         jit_kernels.replace_run(JITFunction, self._original_run)
