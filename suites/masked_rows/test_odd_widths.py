@@ -35,7 +35,8 @@ def test_an_adapters_product_stays_in_its_columns(columns: int, tokens: int, val
             sorted_token_ids=None,
             seg_indptr=make_ints(check.device, 0, tokens),
             weight_indices=make_ints(check.device, 0),
-            lora_ranks=make_ints(check.device, rank), SORTED_BY_ADAPTER=False, BLOCK_S=16, BLOCK_N=16,
+            lora_ranks=make_ints(check.device, rank), SORTED_BY_ADAPTER=False, BLOCK_S=16,
+            BLOCK_N=16,
             BLOCK_K=16, scalings=torch.ones(1, device=check.device),
         )  # fmt: skip
         assert out.unique().tolist() == [1.0 + rank * value]
