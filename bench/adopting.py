@@ -1,11 +1,11 @@
-"""How much of the registry `unfix adopt` and `drift --mend` would have written by themselves.
+"""Measures how much of the registry `unfix adopt` and `drift --mend` write by themselves.
 
-    .venv/bin/python bench/adopting.py [--record FILE] [TOGGLE …]    # FILE keeps what is not named
+    .venv/bin/python bench/adopting.py [--record FILE] [TOGGLE …]    # FILE keeps other toggles
 
-Round trip: a toggle's two texts on the newest release that has it, told anew and followed through
-all releases; equal where each release has the state that the registry says. Held back: its newest
-variant is taken away and the one before left open; equal where what is proposed does the same to
-each release that the variant was for.
+Round trip: edits are built from a toggle's two texts on the newest release that has it, and ported
+to all releases; 'equal' if each release has the state that the registry gives. Held back: the
+newest variant is removed and the range of the one before is opened; 'equal' if the proposed edits
+have the same effect on each release of the removed variant.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ from harness.store.record_files import read_record_text
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of one toggle: 'equal', or which releases are not, and how."""
+    """The two results of one toggle: 'equal', or the releases that differ, and how."""
 
     toggle: str
     round_trip: str
     held_back: str
-    seconds: float  # of a processor, for both
+    seconds: float  # processor time of both
 
 
 def told(toggle: Toggle, trees: list[SourceTree]) -> ResolvedEdits | None:
-    """The toggle's forms as they are made from its two texts on the newest release that has it."""
+    """Build a toggle's edits from its two texts on the newest release that has it."""
     tree = next(
         t for t in reversed(trees) if find_toggle_status(toggle, t).state in FLIP_DIRECTIONS
     )
@@ -78,7 +78,7 @@ def round_trip(toggle: Toggle, trees: list[SourceTree]) -> str:
 
 
 def held_back(toggle: Toggle, trees: list[SourceTree]) -> str:
-    """'equal', 'none' where nothing is proposed, 'fewer' places, 'wrong', or 'not stale'."""
+    """Return 'equal', 'none' (no proposal), 'fewer' (places), 'wrong' or 'not stale'."""
     if len(toggle.variants) < 2:
         return "-"
     newest = toggle.variants[-1]

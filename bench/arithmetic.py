@@ -106,7 +106,7 @@ def dot(x, y, out, N: tl.constexpr):
 
 
 def numbers(kind: str, seed: int) -> torch.Tensor:
-    """Zeros, ends, ties, values that are too small and too large, and random bits."""
+    """Return zeros, limits, ties, values outside of smaller types, and random bits."""
     made = torch.Generator().manual_seed(seed)
     dtype = TYPES[kind]
     if kind in INTEGERS:
@@ -128,7 +128,7 @@ def numbers(kind: str, seed: int) -> torch.Tensor:
 
 
 def questions(device: str) -> Iterator[tuple[str, Any]]:
-    """Each with its answer: a tensor, or the words of a refusal."""
+    """Yield each operation by name, with a call that runs it and the tensor it writes."""
     for kind, dtype in FLOATS.items():
         x, y = (numbers(kind, seed).to(device) for seed in (1, 2))
         for op in (*EXACT, *(NEAR if kind == "fp32" else ())):
@@ -156,7 +156,7 @@ def questions(device: str) -> Iterator[tuple[str, Any]]:
 
 
 def answers(device: str) -> dict[str, str]:
-    """The bits of each answer in hexadecimal, or why there is none."""
+    """Return the bits of each result in hexadecimal, or the reason for a refusal."""
     given = {}
     for name, ask, out in questions(device):
         try:
@@ -168,7 +168,7 @@ def answers(device: str) -> dict[str, str]:
         except checking.UncheckableKernel as error:
             given[name] = f"refused: {error}".splitlines()[0]
             continue
-        except Exception as error:  # what the compiler refuses, it refuses by itself
+        except Exception as error:  # Triton's own refusal
             if device == "cpu":
                 raise
             given[name] = f"refused: {type(error).__name__}"
@@ -178,7 +178,7 @@ def answers(device: str) -> dict[str, str]:
 
 
 def differences(recorded: dict[str, str], now: dict[str, str]) -> list[str]:
-    """What the checker answers otherwise than the GPU; a refusal on either side is no answer."""
+    """List results that differ between checker and GPU, except where one of them refused."""
     told = []
     for name, _, out in questions("cpu"):
         theirs, ours = recorded[name], now[name]
@@ -206,7 +206,7 @@ def unlike(theirs: torch.Tensor, ours: torch.Tensor, near: bool) -> torch.Tensor
     bits = {1: torch.uint8, 2: torch.int16, 4: torch.int32}[theirs.dtype.itemsize]
     apart = (theirs.view(bits).long() - ours.view(bits).long()).abs()
     same = apart <= (4 if near else 0)
-    tiny = (wide[0].abs() < 2**-126) & (wide[1].abs() < 2**-126)  # flushed to zero there
+    tiny = (wide[0].abs() < 2**-126) & (wide[1].abs() < 2**-126)  # flushed to zero on a GPU
     return ~(same | nans | (tiny & torch.tensor(near)))
 
 

@@ -104,7 +104,7 @@ def cases() -> dict[str, Callable[[], Any]]:
 
 
 def timed(launch: Callable[[], Any]) -> tuple[float, float]:
-    """Milliseconds, and the seconds of the first launch."""
+    """Return the milliseconds of a launch, and the seconds of the first one."""
     began = time.perf_counter()
     launch()
     torch.cuda.synchronize()

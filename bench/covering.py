@@ -29,7 +29,7 @@ from harness.runs.matrix.covering.row_space import RowRule, RowSpace, ValueRow
 
 ALLOWED = 1.15
 SECONDS = {2: 5.0, 3: 60.0}
-MOST_FOR_GREEDY = 5_000  # tuples; for more, covertable's own default takes a minute and longer
+MOST_FOR_GREEDY = 5_000  # tuples; with more, covertable's default takes over a minute
 
 
 class Model(NamedTuple):
@@ -80,7 +80,7 @@ def models() -> list[Model]:
 
 
 def server() -> RowSpace:
-    """Twelve axes of two to six values, and eight rules that a seed draws."""
+    """Return twelve axes of two to six values, with eight rules drawn from a seed."""
     generator = random.Random(0)
     plain = RowSpace([4, 3, 6, 5, 2, 4, 5, 3, 3, 2, 2, 3])
     rules = []

@@ -25,7 +25,7 @@ WANTED = 20
 
 
 class FixesOut:
-    """A pytest plugin that has the buggy side of each guard alone, and runs it in its own way."""
+    """A pytest plugin that selects the buggy side of each guard; a subclass runs it."""
 
     def __init__(self) -> None:
         self.found: dict[str, Any] = {}
@@ -49,15 +49,15 @@ def is_buggy(item: Any) -> bool:
 
 
 class Counting(FixesOut):
-    """Once a seed: how many examples."""
+    """Counts the examples of each seed."""
 
     def ask(self, guard: pytest.Function, given: dict[str, Any]) -> None:
         self.found[guard.nodeid] = [examples(guard.obj, given, seed) for seed in SEEDS]
 
 
 def examples(test: Any, given: dict[str, Any], seed: int) -> int:
-    """How many examples of this seed until the first that fails."""
-    # Not at the top: pytest rewrites Hypothesis when it loads it.
+    """Count the examples of a seed up to the first that fails."""
+    # Imported here, because pytest rewrites Hypothesis when it loads it.
     import hypothesis.core
     from hypothesis import HealthCheck, Phase, settings
 
@@ -84,7 +84,7 @@ def examples(test: Any, given: dict[str, Any], seed: int) -> int:
     try:
         test(**given)
     except AssertionError:
-        # Without shrinking the failing example is run once more, to be reported.
+        # Without shrinking, Hypothesis runs the failing example once more for its report.
         return max(1, seen - 1)
     finally:
         handle.inner_test = inner

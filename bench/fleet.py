@@ -42,7 +42,7 @@ AXES = {
 
 
 def planned(count: int) -> MatrixPlan:
-    """So many cells, spread evenly over all combinations."""
+    """Plan `count` cells, spread evenly over all combinations."""
     total = 1
     for values in AXES.values():
         total *= len(values)
@@ -65,7 +65,7 @@ def planned(count: int) -> MatrixPlan:
 
 
 def run_shard(store: Store, plan: MatrixPlan, number: int, of: int, workers: int) -> SimulatedFleet:
-    """One machine's share, as `unfix matrix run --shard` does it."""
+    """Run one machine's share, as `unfix matrix run --shard` does."""
     cells = plan.cells[number - 1 :: of]
     run = MatrixRun(
         id=f"matrix-{plan.digest}-{number}",
@@ -93,7 +93,7 @@ def run_shard(store: Store, plan: MatrixPlan, number: int, of: int, workers: int
 
 
 def problems(plan: MatrixPlan, whole: MatrixRun, fleets: list[SimulatedFleet]) -> list[str]:
-    """What is lost or doubled."""
+    """List cells and attempts that are lost or doubled."""
     found = []
     wanted, got = [cell.identity for cell in plan.cells], [c.identity for c in whole.cells]
     if Counter(wanted) != Counter(got):

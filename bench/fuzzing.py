@@ -33,7 +33,7 @@ WANTED = 3.0
 SUITES = ("suites/kv_indices", "suites/int64_indices")
 
 
-# Values, drawn uniformly
+# Uniform values
 
 
 def a_batch(longest: int = 40, requests: int = 3, topk: int = 3) -> Callable[..., Any]:
@@ -68,7 +68,7 @@ def a_chunk(far: str) -> Callable[..., Any]:
                 for name in range(1, chance.randint(1, 2) + 1)
             ),
             topk=chance.randint(1 if far == "topk" else 0, 16),
-            window=chance.choice((1, 2, 4, 8, 128)),  # a power of two, or it does not compile
+            window=chance.choice((1, 2, 4, 8, 128)),  # powers of two: no other width compiles
             ratio=chance.choice((1, 4, 128)),
             before=chance.randint(0, 2 * BOUNDARY // wide + 2),
             topk_stride=wide if far == "topk" else 16,
@@ -109,7 +109,7 @@ def some_windows(chance: random.Random) -> Any:
 
 
 class Order:
-    """In place of what a test draws as it goes: up to three of the keys, in any order."""
+    """In place of `st.data()`: draws up to three of the keys, in any order."""
 
     def __init__(self, chance: random.Random, count: int) -> None:
         self.chance, self.count = chance, count
@@ -119,7 +119,7 @@ class Order:
 
 
 def domains() -> dict[str, Callable[[random.Random], dict[str, Any]]]:
-    """The arguments of each guard, by the guard's name."""
+    """Return functions that draw the arguments of a guard, by the guard's name."""
     import torch
 
     from fixtures.kv_indices import ASSERTING_BACKENDS, FillMode
@@ -180,7 +180,7 @@ def uniformly(test: Any, given: dict[str, Any], seed: int, domain: Callable[...,
 
 
 def fuzzed(test: Any, given: dict[str, Any], seed: int) -> int:
-    """The engine of a slice, with what fixtures say of targets."""
+    """Count the examples of the fuzz engine up to the first failure, with search targets."""
     import hypothesis
     import hypothesis.core
     from hypothesis import HealthCheck, Phase, settings
@@ -229,7 +229,7 @@ def fuzzed(test: Any, given: dict[str, Any], seed: int) -> int:
 
 
 class Comparing(FixesOut):
-    """Each guard on both sides."""
+    """Runs each guard with the fuzz engine and with uniform inputs."""
 
     def ask(self, guard: pytest.Function, given: dict[str, Any]) -> None:
         domain = domains()[guard.originalname]

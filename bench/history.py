@@ -1,8 +1,8 @@
-"""A month of a large matrix: how long reading its history and writing the page takes.
+"""Measures how long reading a month of a large matrix and writing its page takes.
 
     python bench/history.py [--cells N] [--nights N] [--record FILE]
 
-The nights are written through the real store, each with as much log as a cell has.
+The nights are written through the real store, with logs of a realistic length.
 """
 
 from __future__ import annotations

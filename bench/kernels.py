@@ -38,13 +38,13 @@ from harness import checking
 
 LARGEST = 1 << 26
 ROUNDS = 7
-KEPT = 40  # launches of a kernel; more of them say nothing new
-MANY = 64  # programs of a large launch
+KEPT = 40  # launches of a kernel; more would add nothing
+MANY = 64  # the fewest programs of a large launch
 
 
 @dataclass(frozen=True)
 class Named:
-    """A kernel by where it is found: each process has its own."""
+    """A kernel by module and name, as each process has its own object."""
 
     module: str
     name: str
@@ -61,7 +61,7 @@ class Named:
 
 @dataclass(frozen=True)
 class View:
-    """A tensor as a view of bytes: two may share them, and be of different types."""
+    """A tensor as a view of bytes; views of different types may share them."""
 
     storage: int
     dtype: torch.dtype
@@ -81,7 +81,7 @@ class Launch:
         return math.prod(self.sides)
 
     def prepared(self) -> Callable[[], None]:
-        """With its kernel imported and its tensors made."""
+        """Import the kernel, create its tensors, and return the launch as a call."""
         kernel = self.named.kernel
         args = [self.found(value) for value in self.args]
         options = {name: self.found(value) for name, value in self.options.items()}
@@ -97,7 +97,7 @@ class Launch:
 
 
 def kept(value: Any, storages: dict[int, torch.Tensor]) -> Any:
-    """What another process can make of a kernel or a tensor that is an argument."""
+    """Return a tensor or kernel argument in a form that another process can load."""
     if isinstance(value, torch.Tensor):
         storage = value.untyped_storage()
         whole = torch.empty(0, dtype=torch.uint8).set_(storage, 0, (storage.nbytes(),), (1,))
@@ -109,7 +109,7 @@ def kept(value: Any, storages: dict[int, torch.Tensor]) -> Any:
 
 
 class Launches:
-    """A pytest plugin that keeps what was launched."""
+    """A pytest plugin that records launches."""
 
     def __init__(self) -> None:
         self.kept: dict[str, list[bytes]] = defaultdict(list)
@@ -165,7 +165,7 @@ def seconds(work: Callable[[], Any]) -> float:
 
 
 def below(what: str, folder: Path, **variables: str) -> dict[str, Any]:
-    """One way to run the launches, in a process of its own."""
+    """Measure one way to run the launches, in a separate process."""
     words = [sys.executable, __file__, f"--{what}", str(folder)]
     done = subprocess.run(words, env={**os.environ, **variables}, stdout=subprocess.PIPE, text=True)
     if done.returncode:
@@ -179,7 +179,7 @@ def each(folder: Path) -> Iterator[tuple[str, Launch]]:
 
 
 def plain(folder: Path) -> dict[str, Any]:
-    """Triton's own interpreter, which checks nothing."""
+    """Time each launch in Triton's own interpreter, which checks nothing."""
     told: dict[str, Any] = {}
     for name, launch in each(folder):
         run = launch.prepared()
@@ -200,7 +200,7 @@ def under_check(folder: Path) -> dict[str, Any]:
             for _ in range(ROUNDS + 1):
                 with checking.checked("cpu"):
                     times.append(seconds(run))
-        except checking.Violation as error:  # of programs that the suite had left out
+        except checking.Violation as error:  # in programs that the suite excluded
             told[name] = f"refused: {error}".partition("\n")[0]
         else:
             told[name] = {"first": times[0] - min(times), "best": min(times)}
@@ -208,7 +208,7 @@ def under_check(folder: Path) -> dict[str, Any]:
 
 
 def measured(folder: Path) -> dict[str, Any]:
-    """Each launch both ways; a first time with nothing on disk, a second with everything."""
+    """Time each launch in the interpreter, and under check with empty and full caches."""
     interpreter = below("plain", folder, TRITON_INTERPRET="1")
     with tempfile.TemporaryDirectory() as home:
         made = below("checked", folder, UNFIX_HOME=home)
@@ -245,7 +245,7 @@ def summary(told: dict[str, Any]) -> dict[str, Any]:
 
 
 def sanitized(launch: Path, folder: str) -> dict[str, Any]:
-    """triton-viz's sanitizer on the same launch. It may die."""
+    """Run triton-viz's sanitizer on the same launch; it may crash."""
     words = [sys.executable, __file__, "--sanitize", str(launch), "--viz", folder]
     done = subprocess.run(words, capture_output=True, text=True, timeout=300)
     last = done.stdout.splitlines()[-1:] or [f"died, exit code {done.returncode}"]

@@ -49,7 +49,7 @@ def in_and_out(make: Callable[[], AbstractContextManager[Any]]) -> float:
 
 
 def upstream_patcher() -> Callable[[], AbstractContextManager[Any]]:
-    """SGLang's patcher on its own registered revert, as a context like ours."""
+    """Return a context manager that applies SGLang's own registered revert."""
     registry = importlib.import_module("sglang.srt.debug_utils.pr_fix_toggle")
     patcher = importlib.import_module("sglang.srt.debug_utils.source_patcher")
     text = registry._PR_FIX_REVERT_YAML[int(FUNCTION)]
@@ -79,7 +79,7 @@ def main() -> int:
     theirs = upstream_patcher()
     first = {"function": in_and_out(lambda: ours), "kernel": in_and_out(lambda: kernel)}
     times: dict[str, list[float]] = {"function": [], "kernel": [], "upstream": []}
-    for _ in range(ROUNDS):  # interleaved: noise falls on all alike
+    for _ in range(ROUNDS):  # interleaved, so that noise affects all alike
         times["function"].append(in_and_out(lambda: ours))
         times["upstream"].append(in_and_out(theirs))
         times["kernel"].append(in_and_out(lambda: kernel))

@@ -85,7 +85,7 @@ def pytest_pycollect_makeitem(name, obj):
 
 
 class Mutant(NamedTuple):
-    """One changed line, the same whoever made it."""
+    """One changed line; equal for every tool that makes it."""
 
     function: str
     line: int
@@ -94,7 +94,7 @@ class Mutant(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What a run of a tool said: a mutant's name there, and what came of it."""
+    """The result of one tool: for each mutant, its name there and its outcome."""
 
     seconds: float
     all: int
@@ -111,7 +111,7 @@ def called(command: list[str], folder: Path, wanted: Iterable[int] = (0,), **mor
 
 
 def neat(line: str) -> str:
-    """A line as everybody writes it; cosmic-ray leaves spaces of its own."""
+    """Normalize a line: cosmic-ray leaves extra spaces."""
     line = line.strip()
     return ast.unparse(ast.parse(f"{line} pass" if line.endswith(":") else line)).split("\n")[0]
 
@@ -127,11 +127,11 @@ class Bench:
         self.root = root
         self.text = (SMALL / MODULE).read_text()
         self.made = 0
-        self.session = root / "session.sqlite"  # of the run over all of cosmic-ray's mutants
-        self.tests: dict[str, list[str]] = {}  # by function, the names of those that call it
+        self.session = root / "session.sqlite"  # the run over all of cosmic-ray's mutants
+        self.tests: dict[str, list[str]] = {}  # by function, the tests that call it
 
     def copy(self) -> Path:
-        """A fresh copy of the package and its tests, with nothing compiled."""
+        """Make a fresh copy of the package and its tests, without bytecode."""
         self.made += 1
         folder = self.root / str(self.made)
         shutil.copytree(SMALL, folder, ignore=shutil.ignore_patterns("__pycache__", ".*"))
@@ -148,7 +148,7 @@ class Bench:
     # cosmic-ray
 
     def cosmic_ray(self, only: list[str] | None = None) -> Found:
-        """All of its mutants; or those of an earlier session that are named, again."""
+        """Run all mutants of cosmic-ray, or repeat named ones of an earlier session."""
         folder, config = self.copy(), "cosmic-ray.toml"
         begun = time.perf_counter()
         self.tool(folder, "cosmic-ray", "init", config, "session.sqlite")
@@ -174,7 +174,7 @@ class Bench:
         return Found(seconds, len(ran), mutants)
 
     def of_diff(self, diff: str) -> Mutant | None:
-        """The mutant, if it is one changed line in a function."""
+        """Return a diff as a mutant; None if it is not one changed line in a function."""
         _, _, _, head, *rest = diff.split("\n")
         numbers = re.match(r"@@ -(\d+)", head)
         assert numbers is not None
@@ -228,7 +228,7 @@ class Bench:
     # unfix
 
     def as_toggles(self, mutants: list[Mutant]) -> Path:
-        """A folder with a toggle for each mutant, and the tests as their guards."""
+        """Write a folder with a toggle for each mutant, and the tests as their guards."""
         folder = self.root / "guarded"
         (folder / "toggles").mkdir(parents=True)
         shutil.copytree(SMALL / "tests", folder / "tests")
@@ -248,7 +248,7 @@ class Bench:
         return folder
 
     def prove(self, folder: Path, mutants: list[Mutant]) -> tuple[Found, dict[str, Any]]:
-        """These mutants, the first of those that have a toggle in the folder."""
+        """Prove these mutants, which are the first toggles of the folder."""
         package = self.copy()
         names = [f"mutant-{number}" for number in range(len(mutants))]
         words = ["prove", *names, "--release", "current", "--toggles", str(folder / "toggles")]

@@ -1,22 +1,23 @@
-"""How much the audit reports: `narrow_int64` applied anywhere in the kernels of a release.
+"""Measures how many faults the audit reports: `narrow_int64` anywhere in a release's kernels.
 
     unfix audit --release R --record AUDIT
     python bench/narrowing.py AUDIT [--sizes] [--release R] [--faults N] [-j N] [--record FILE]
 
-Faults are drawn by a seed from all that the operator makes in `@triton.jit` functions; of a helper
-the first two kernels that call it are read. What the audit of the release as it is says stands in
-its record. A fault is **reported** if the audit then has a finding
-at a line where it had none, or from a smaller load on. Whether it **matters** is asked without the
-audit's arithmetic: launches at the limits, of tensors that hold this and that, run under check,
-and an integer wraps in a line that the audit of the release as it is has no word about, and does
-not in the release as it is. A fault that is reported by a finding that was confirmed matters, too.
-Misses are those that matter and are not reported; each is listed, with what the audit says of the
-kernel. What wraps so without the fault, too, is counted apart: `unreported`.
+A seed draws faults from all that the operator makes in `@triton.jit` functions. A fault in a helper
+is judged by the first two kernels that call it. AUDIT is the record of the unchanged release.
+
+- A fault is **reported** if the audit then has a finding at a line where it had none, or a finding
+  with a smaller threshold.
+- A fault **matters** if launches at the limits, run under check and without the audit's arithmetic,
+  overflow an integer in a line without a finding, and do not in the unchanged release; or if the
+  finding that reports it was confirmed.
+- A miss is a fault that matters and is not reported. Each is listed, with the audit's reasons.
+- An overflow that the unchanged release has as well is counted as `unreported`.
 
 `--sizes`: the operators that make a tensor smaller, a mask wider or a bound one off, in kernels and
-in functions that launch one. Such a fault matters if launches with tensors of their true size, at
-other loads and shapes than the audit's and without its arithmetic or its rules, go past one of
-them, and do not in the release as it is.
+in functions that launch one. Such a fault matters if launches with tensors of their true size leave
+one of them, and do not in the unchanged release. These launches use other loads and shapes than the
+audit, and neither its arithmetic nor its rules.
 """
 
 from __future__ import annotations
@@ -36,11 +37,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-SECONDS = 15  # of the processor, for one fault
+SECONDS = 15  # processor time of one fault
 NARROW = "narrow-int64"
 SIZES = ("shrink-buffer", "drop-size-factor", "round-down", "widen-mask", "off-by-one")
-LOADS = (1, 5, 65, 250)  # what grows, in launches of true size
-LAUNCHES = 15  # at the limits, of one way to read a kernel
+LOADS = (1, 5, 65, 250)  # loads of launches with tensors of true size
+LAUNCHES = 15  # launches at the limits, for one case of a kernel
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,7 @@ class Fault:
     module: str
     kernel: str
     line: int
-    start: int  # of the module's text
+    start: int  # the first character in the module's text
     end: int
     after: str
     words: str
@@ -90,7 +91,7 @@ def _launches(node: ast.AST) -> bool:
     return any(isinstance(one.func, ast.Subscript) for one in calls)
 
 
-# The rest runs where Triton is.
+# Triton is needed from here on.
 
 
 Thresholds = dict[tuple[str, int], int]
@@ -140,7 +141,7 @@ def judged(
 def _alone(
     place: Path, world: Any, kernels: Any, fault: Fault, recorded: Thresholds, known: Any
 ) -> dict[str, Any]:
-    """In a fork, with a limit; what ends it is said."""
+    """Judge a fault in a fork with a time limit; report how the fork ended, if it died."""
     import signal
 
     read, write = os.pipe()
@@ -198,7 +199,7 @@ def _judged(
         matters |= any(one.confirmed == "confirmed" for one in seen)
         if matters or not any(_wraps(one, set(before)) for one in after.cases):
             continue
-        # It wraps in a line that no finding speaks of: by the fault, or in the release as it is?
+        # Does an integer overflow in a line without a finding in the unchanged release as well?
         as_it_is = KernelReading()
         list(iterate_cases(world, kernel, known, as_it_is))
         own = any(_wraps(one, set(before)) for one in as_it_is.cases)
@@ -239,12 +240,12 @@ def _sized(
                 matters = matters | seen if sign > 0 else matters - seen
             if read.error and not read.cases:
                 reasons.add(f"Triton does not take it: {read.error}")
-    # Whatever is reported was seen in a run as well.
+    # Every reported overrun was observed in a run.
     return _said(bool(reported), bool(reported or matters), not reasons, reasons)
 
 
 def _launching(world: Any, kernels: Any, fault: Fault) -> list[Any]:
-    """The kernels of a fault with their launches as they are in this world."""
+    """Return the kernels of a fault, with this world's launches of them."""
     from dataclasses import replace
 
     from harness.runs.audit.launch_sites import find_launches
@@ -266,7 +267,7 @@ def _launching(world: Any, kernels: Any, fault: Fault) -> list[Any]:
 
 
 def _missed(case: Any) -> set[str]:
-    """Why the audit says nothing of a case that goes past a tensor."""
+    """Explain why the audit has no finding for a case that leaves a tensor."""
     from harness.runs.audit.overrun_analysis import SizedCase, iterate_suspects
 
     if next(iterate_suspects(SizedCase(case)), None) is None:
@@ -275,7 +276,7 @@ def _missed(case: Any) -> set[str]:
 
 
 def _goes_past(kernel: Any, case: Any) -> tuple[set[Any], set[str]]:
-    """Launches of true size, all tensors at once: which lines go past one, or why none is run."""
+    """Launch with tensors of true size: the lines that leave one, or why none is launched."""
     from harness.checking import OutOfBounds
     from harness.runs.audit.overrun_analysis import SizedCase
     from harness.runs.audit.overrun_runs import run_sized_launch
@@ -298,7 +299,7 @@ def _goes_past(kernel: Any, case: Any) -> tuple[set[Any], set[str]]:
 
 
 def _launched(kernels: Any, fault: Fault) -> list[Any]:
-    """The kernel, or the first two that it is a part of."""
+    """Return the kernel of a fault, or for a helper the first two kernels that call it."""
     named: dict[str, list[Any]] = collections.defaultdict(list)
     for one in kernels:
         named[one.name].append(one)
@@ -317,7 +318,7 @@ def _launched(kernels: Any, fault: Fault) -> list[Any]:
 
 
 def _wraps(read: tuple[Any, Any], lines: set[tuple[str, int]]) -> bool:
-    """Run at the limits: whether an integer wraps in any other line."""
+    """Launch at the limits: does an integer overflow in a line other than these?"""
     from harness.runs.audit.overflow_runs import OverflowLauncher
     from harness.runs.audit.trial_launches import OVERFLOWS, iterate_draws
 
@@ -330,7 +331,7 @@ def _wraps(read: tuple[Any, Any], lines: set[tuple[str, int]]) -> bool:
 
 
 def _recorded(arguments: argparse.Namespace) -> Thresholds:
-    """From which load on each line wraps; its file where the release lies here."""
+    """Read each finding's threshold, by the line in the release on this machine."""
     from harness.store.record_files import read_record_text
 
     data = json.loads(read_record_text(arguments.audit))
@@ -352,7 +353,7 @@ def main() -> None:
     parser.add_argument("--place", type=Path, help="a folder that holds the package")
     parser.add_argument("--made", type=Path, help="faults that were made before")
     arguments = parser.parse_args()
-    if arguments.made and arguments.made.exists():  # the half that runs beside Triton
+    if arguments.made and arguments.made.exists():  # under the release's Python
         faults = [Fault(**one) for one in json.loads(arguments.made.read_text())]
         found = judged(arguments.place, faults, _recorded(arguments), arguments.jobs)
         sys.stdout.write("\n" + json.dumps(found))

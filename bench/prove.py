@@ -28,7 +28,7 @@ from harness.releases import managed_releases
 
 
 def prove(release: str, profile: str, jobs: int) -> tuple[float, dict[str, Any]]:
-    """A whole run of the command as a user gives it."""
+    """Time a whole run of `unfix prove`, as a user starts it."""
     words = ["prove", "--release", release, "--profile", profile, "-j", str(jobs), "--json"]
     begun = time.perf_counter()
     done = subprocess.run(
@@ -42,7 +42,7 @@ def prove(release: str, profile: str, jobs: int) -> tuple[float, dict[str, Any]]
 
 
 def plainly(cell: dict[str, Any], side: str, profile: str, python: Path) -> tuple[float, bool]:
-    """One side of a cell in a process of its own: how long, and whether the guard passed."""
+    """Run one side of a cell in a fresh process: its seconds, and whether the guard passed."""
     environment = {**os.environ, "PYTHONPATH": str(paths.project_folder())}
     environment |= {"OMP_NUM_THREADS": "1"}
     if side != cell["state"]:

@@ -26,7 +26,7 @@ from harness.store.matrix.values import CellAttempt
 
 
 def cells(count: int, seconds: float, name: str) -> list[MatrixCell]:
-    """Every fifth one fails: outcomes are compared as well."""
+    """Make sleeping cells; every fifth one fails, so that outcomes differ."""
     return [
         MatrixCell(
             *(f"{name}-{n}", {}, "sleep", ["sh", "-c", f"sleep {seconds}; exit {int(n % 5 == 4)}"]),

@@ -1,4 +1,4 @@
-"""What a bench measured, with the machine and the call: printed, and kept if a file is named."""
+"""Prints the result of a bench with the machine and the command, and records it in a file."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A release's own kernels at sizes that a server of an 8-billion model on one GPU has.
+"""A release's own kernels, at the sizes of a server of an 8-billion model on one GPU.
 
-Through the functions that SGLang calls them by, so that blocks, warps and stages are its own. They
-are where SGLang 0.5.16 has them; `compiled_checks.py` asks.
+They are launched by SGLang's own functions, which choose blocks, warps and stages. The imports are
+those of SGLang 0.5.16; `compiled_checks.py` uses this module.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def floats(*shape: int, kind: torch.dtype = torch.bfloat16) -> torch.Tensor:
 
 
 def counts(*parts: int) -> torch.Tensor:
-    """Where each part begins, and the end."""
+    """Return the offsets of the parts, and the end of the last one."""
     return torch.tensor([0, *parts], device=DEVICE, dtype=torch.int32).cumsum(0).to(torch.int32)
 
 

@@ -4,9 +4,9 @@
     python -m bench.repeats --first 21 --repeats 1 --record FILE --onto     # one more seed
 
 Runs the `cpu` matrix without its faults, once for each seed, and counts the verdicts. Each seed
-draws other items. Accuracy is left out, unless asked for: how often it errs is simulated in
-tests/eval, and hundreds of items a repeat would add nothing to that. A repeat in which the kernel
-killed a server for want of memory is kept, said apart, and not counted: give another seed for it.
+draws other items. Accuracy is left out by default: tests/eval simulates how often it errs, and
+hundreds of items a repeat would add nothing to that. A repeat in which the kernel killed a server
+for lack of memory is recorded separately and not counted; run another seed in its place.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ MATRIX = ROOT / "suites" / "accuracy" / "matrices" / "cpu.yaml"
 def repeat(
     matrix: EvaluationMatrix, where: ServingSettings, houses: dict[Any, Any], jobs: int
 ) -> Evaluation:
-    """One evaluation; the processes that imported SGLang outlive it."""
+    """Run one evaluation; the processes that have imported SGLang stay for the next one."""
     new = begin_evaluation(matrix, where, f"repeat-{matrix.seed}", "bench/repeats.py")
     run = EvaluationRunner(matrix, where, new, jobs=jobs, max_items=matrix.items)
     run.servers._preloaded_processes = houses

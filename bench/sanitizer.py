@@ -43,7 +43,7 @@ TRAINED = "fixtures/models/trained"
 CONTEXT, NEW, AT_ONCE = 512, 24, 16
 TOOLS = ("none", "check", "sanitizer")
 _SAID = re.compile(r"^========= (?=\S)(?!COMPUTE-SANITIZER)(.*)", re.MULTILINE)
-_KEPT = 6  # of what the sanitizer said, to be read; the rest is counted
+_KEPT = 6  # of the sanitizer's messages; the others are counted
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def words(case: Case) -> tuple[str, ...]:
 
 
 def under_sanitizer(folder: Path) -> Path:
-    """A Python all of whose processes are watched by compute-sanitizer."""
+    """Write a `python` script whose processes all run under compute-sanitizer."""
     program = folder / "python"
     program.parent.mkdir(parents=True, exist_ok=True)
     log = folder / "sanitizer-%p.log"
@@ -95,7 +95,7 @@ def under_sanitizer(folder: Path) -> Path:
 
 
 def ask(server: SglangServer, number: int, limit: float) -> bool:
-    """Whether one request near the context's end was answered."""
+    """Send one request near the context's end; True if it was answered."""
     length = CONTEXT - NEW - 8 - number % AT_ONCE
     question = {
         "input_ids": [2 + (7 * number + place) % 250 for place in range(length)],
@@ -108,7 +108,7 @@ def ask(server: SglangServer, number: int, limit: float) -> bool:
 
 
 def said_by_sanitizer(folder: Path) -> tuple[list[str], int]:
-    """What it wrote, a line each, and how many there are."""
+    """Read the sanitizer's messages, a line each, and their number."""
     files = sorted(folder.glob("sanitizer-*.log"))
     lines = [line for file in files for line in _SAID.findall(file.read_text(errors="replace"))]
     return lines[:_KEPT], len(lines)
@@ -213,7 +213,7 @@ def main(given: Sequence[str] | None = None) -> int:
                 found = served(case, tool, place, *limits)
                 runs["runs"].append(found)
                 print(in_short(name, found), flush=True)
-                if arguments.record:  # after each: what comes next may not come to an end
+                if arguments.record:  # after each case, since the next one may hang
                     text = json.dumps(result, indent=1).replace(str(paths.project_folder()), ".")
                     arguments.record.parent.mkdir(parents=True, exist_ok=True)
                     write_record(arguments.record, text.replace(folder, "/tmp") + "\n")

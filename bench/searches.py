@@ -2,9 +2,9 @@
 
     python bench/searches.py [--release R] [--plain N] [--record FILE]
 
-Searches for every toggle that is fixed on the release among all of them, by a guard that proves it
-in `bench/recorded/proofs/cpu.json.xz`, and counts the runs. Then repeats the same search as a user
-starts it for a seeded sample: once by the guard's name, and once as `python -m pytest GUARD`, which
+Searches all toggles for each one that is fixed on the release, with a guard that proves it in
+`bench/recorded/proofs/cpu.json.xz`, and counts the runs. Then repeats the search for a seeded
+sample as a user starts it: once by the guard's name, and once as `python -m pytest GUARD`, which
 imports SGLang for each run.
 """
 
@@ -39,7 +39,7 @@ PROVEN = paths.project_folder() / "bench" / "recorded" / "proofs" / "cpu.json.xz
 
 
 def guards_of(release: str) -> dict[str, tuple[str, list[str]]]:
-    """A guard for each toggle, and all that it guards: rather one that guards nothing else."""
+    """Choose a guard for each toggle, with all of its toggles; one with few others is preferred."""
     cells = json.loads(read_record_text(PROVEN))["cells"]
     proven = [c for c in cells if c["release"] == release and c["verdict"] == "proven"]
     guarded: dict[str, list[str]] = {}
@@ -53,7 +53,7 @@ def guards_of(release: str) -> dict[str, tuple[str, list[str]]]:
 
 
 def everyone(release: str, jobs: int, folder: Path) -> dict[str, Any]:
-    """Each toggle in turn, over one imported release."""
+    """Search for each toggle in turn, on one imported release."""
     known = toggle_catalogue.load_catalogue()
     found = managed_releases.get_release(release)
     place = VersionUnderTest(release, found.open_sources(), found.python, found.folder)
@@ -125,9 +125,9 @@ def timed(words: list[str]) -> tuple[float, dict[str, Any]]:
 
 
 def beside(release: str, jobs: int, count: int) -> dict[str, Any]:
-    """Whole searches, by the guard's name and by a fresh pytest for each run."""
+    """Time whole searches, by the guard's name and with a fresh pytest for each run."""
     alone = {t: guard for t, (guard, guarded) in guards_of(release).items() if len(guarded) == 1}
-    # A process of its own can patch only what its Python imports: the NPU's modules are not.
+    # Without the NPU's toggles: a fresh pytest cannot import the NPU's modules.
     chosen = random.Random(0).sample(sorted(t for t in alone if not t.startswith("23268")), count)
     pairs = []
     for toggle in chosen:

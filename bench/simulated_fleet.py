@@ -1,7 +1,7 @@
-"""A fleet that is only simulated: many workers, an hour of work in seconds, nothing really run.
+"""A simulated fleet: an hour of work of many workers in seconds, without running anything.
 
-An executor as the others are, to try plans, the store and the reports at a size that no test has
-machines for. Time is made up; failures, stragglers and deaths follow a seed.
+It is an executor like the others, to try plans, the store and the reports at a size for which no
+test has machines. Time is simulated; a seed decides failures, stragglers and lost workers.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ TEXT_BY_FAILURE = {
 
 
 class FleetRates(msgspec.Struct, frozen=True):
-    """How often what happens to an attempt."""
+    """How often an attempt fails, loses its worker, or takes ten times as long."""
 
     failure_rate: float = 0.03
-    loss_rate: float = 0.01  # its worker dies, and another one takes its place
-    straggler_rate: float = 0.02  # it takes ten times as long
+    loss_rate: float = 0.01  # a dead worker, which another one replaces
+    straggler_rate: float = 0.02  # ten times the duration
 
 
 class SimulatedFleet:
-    """So many workers, each with one cell at a time."""
+    """A number of workers, each with one cell at a time."""
 
     def __init__(self, workers: int, seed: int = 0, rates: FleetRates | None = None) -> None:
         self.workers = workers
         self.rates = rates or FleetRates()
         self.generator = random.Random(seed)
         self.clock = 0.0
-        self.running: list[tuple[float, int, FinishedAttempt]] = []  # a heap by when they end
-        self.started_attempts: list[tuple[str, int]] = []  # each attempt that was ever asked for
+        self.running: list[tuple[float, int, FinishedAttempt]] = []  # a heap by end time
+        self.started_attempts: list[tuple[str, int]] = []  # all attempts, in order
 
     def describe_shortage(self, needs: MachineNeeds) -> str:
         return ""
@@ -74,7 +74,7 @@ class SimulatedFleet:
         return AttemptOutcome.GREEN, "exit code 0"
 
     def wait(self, seconds: float) -> list[FinishedAttempt]:
-        """Whatever ends within so much made-up time of the next end."""
+        """Return the attempts that end within `seconds` of simulated time after the next end."""
         if not self.running:
             return []
         until = self.running[0][0] + seconds

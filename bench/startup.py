@@ -32,7 +32,7 @@ def seconds(*words: str) -> float:
 
 
 def without_start_line(release: managed_releases.Release, folder: Path) -> Path:
-    """A copy of a release's environment whose path file does not look for toggles."""
+    """Copy a release's environment, without the line that starts toggles."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
     site = next(folder.glob("lib/python*/site-packages"))
     assert release.site_packages is not None

@@ -1,4 +1,4 @@
-"""Ordinary tests. Some look away from an edge, so that some mutants live."""
+"""Ordinary tests. Some leave out an edge case, so that some mutants survive."""
 
 from sglang import sizes
 
