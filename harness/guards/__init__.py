@@ -1,4 +1,4 @@
-"""Guards: pytest tests that run on both sides of a toggle, the one applied and one reverted."""
+"""Guards: pytest tests that run on both sides of a toggle, applied and reverted."""
 
 from harness.guards.not_applicable import skip_not_applicable
 

@@ -1,4 +1,4 @@
-"""A cell: one guard, one toggle, one side of it; and the patch that leads to that side."""
+"""A cell (one guard, one toggle, one side), and the patch that leads to its side."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ GUARDS_MARKER = "guards"
 class Side(Enum):
     FIXED = "fixed"
     BUGGY = "buggy"
-    AS_IS = "as is"  # whichever of the two the release is
+    AS_IS = "as is"  # the side that the release itself is on
 
 
 BOTH_SIDES = (Side.FIXED, Side.BUGGY)
@@ -60,14 +60,14 @@ CELL_KEY = pytest.StashKey[GuardCell]()
 
 @functools.cache
 def load_registry() -> ToggleCatalogue:
-    """The project's toggles, and those of the folders that the environment names."""
+    """Load the project's toggles, and the toggles in folders that the environment names."""
     return toggle_catalogue.load_catalogue(
         [Path(folder) for folder in bootstrap.read_toggle_folders()]
     )
 
 
 def read_guard_marks(node: Any) -> GuardMarks | None:
-    """The markers of a test, its class and its module; None if it guards nothing."""
+    """Read the markers of a test, its class and its module; None if it guards nothing."""
     guards: dict[str, Toggle] = {}
     without: dict[str, Toggle] = {}
     markers = list(node.iter_markers(GUARDS_MARKER))
@@ -89,7 +89,7 @@ def read_guard_marks(node: Any) -> GuardMarks | None:
 
 
 def find_toggle_state(toggle: Toggle) -> ToggleStatus:
-    """The state of a toggle on the release that this process runs."""
+    """Return the state of a toggle on the release that this process runs."""
     return find_toggle_status(toggle, engine.sources)
 
 
@@ -101,7 +101,7 @@ def make_cells(marks: GuardMarks, sides: tuple[Side, ...] = BOTH_SIDES) -> list[
 
 @contextlib.contextmanager
 def revert_where_present(toggles: tuple[Toggle, ...]) -> Iterator[None]:
-    """Revert these always-on checks, if this release has them, for as long as the block lasts."""
+    """Revert these always-on checks during a block, if this release has them."""
     choices = tuple(
         ToggleChoice(toggle, Direction.REVERT)
         for toggle in toggles
@@ -112,7 +112,7 @@ def revert_where_present(toggles: tuple[Toggle, ...]) -> Iterator[None]:
 
 
 def choose_direction(cell: GuardCell) -> Direction:
-    """The direction in which the toggle leads from the release as it is to the cell's side."""
+    """Return the direction in which the toggle leads from the release to the cell's side."""
     own_side = Side.FIXED if cell.finding.state is ToggleState.FIXED else Side.BUGGY
     if cell.side in (own_side, Side.AS_IS):
         return Direction.OBSERVE
@@ -124,7 +124,7 @@ def make_choice(cell: GuardCell) -> ToggleChoice:
 
 
 def apply_cell(cell: GuardCell) -> ToggleContext:
-    """Put the release on the cell's side; where it is on it already, only count the reach."""
+    """Put the release on the cell's side; if it is there already, only count the reach."""
     if cell.finding.state is ToggleState.STALE:
         raise UnfixError(f"{cell.toggle.id} is stale here: {cell.finding.problem}")
     return ToggleContext((make_choice(cell),))

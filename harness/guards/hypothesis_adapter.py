@@ -36,12 +36,12 @@ _MISSING = object()
 
 
 def draws_examples(test: object) -> bool:
-    """Whether a test is a `@given` one."""
+    """Return whether a test has `@given`."""
     return hasattr(test, "hypothesis")
 
 
 def ignore_imported_constants() -> None:
-    """Draw no constants from the code that is imported: workers import in different orders."""
+    """Draw no constants from imported code, since workers import in different orders."""
     constants = Constants()
     providers._get_local_constants = lambda: constants
 
@@ -56,14 +56,14 @@ def set_global_seed(seed: int | None) -> None:
 
 
 def extract_blob(error: BaseException) -> str:
-    """The blob of the example that failed, from the notes of its error; empty if it has none."""
+    """Return the failing example's blob from the notes of its error, or an empty string."""
     match = _BLOB.search("\n".join(getattr(error, "__notes__", ())))
     return ast.literal_eval(match[2]).decode() if match else ""
 
 
 @contextlib.contextmanager
 def override_settings(test: object, change: Callable[[settings], settings]) -> Iterator[None]:
-    """Run a `@given` test under changed settings for as long as the block lasts."""
+    """Run a `@given` test under changed settings during the block."""
     function = getattr(test, "__func__", test)
     usual = getattr(function, _SETTINGS, None)
     with _set_attribute(function, _SETTINGS, change(usual) if usual else _MISSING):
@@ -72,7 +72,7 @@ def override_settings(test: object, change: Callable[[settings], settings]) -> I
 
 @contextlib.contextmanager
 def pin_example(test: object, blob: str) -> Iterator[None]:
-    """Run one example of a test and no other for as long as the block lasts."""
+    """Run only one example of a test during the block."""
     function = getattr(test, "__func__", test)
     with _set_attribute(function, _REPRODUCE, (hypothesis.__version__, blob.encode())):
         yield
@@ -96,7 +96,7 @@ def _set_attribute(owner: object, name: str, value: object) -> Iterator[None]:
 def wrap_inner_test(
     test: Any, make_wrapper: Callable[[Callable[..., Any]], Callable[..., Any]]
 ) -> Iterator[None]:
-    """Wrap what Hypothesis calls with each example; does nothing to a test without examples."""
+    """Wrap the function that Hypothesis calls with each example, if the test draws examples."""
     if not draws_examples(test):
         yield
         return
@@ -118,18 +118,18 @@ def prepare_search(test: Any, change: Callable[[settings], settings], seed: int,
 
 
 def encode_current_example() -> str:
-    """The blob of the example that runs, as far as it is drawn."""
+    """Return the blob of the running example, as far as it is drawn."""
     return encode_failure(current_build_context().data.choices).decode()
 
 
 def measure_current_example() -> Any:
-    """A key that sorts examples as the shrinker does: the smaller, the simpler."""
+    """Return a key that sorts examples as the shrinker does: a smaller key is simpler."""
     return sort_key(current_build_context().data.nodes)
 
 
 @contextlib.contextmanager
 def replace_runner(runner: type[ConjectureRunner]) -> Iterator[None]:
-    """Have Hypothesis search by another engine for as long as the block lasts."""
+    """Replace Hypothesis's search engine during the block."""
     core: Any = hypothesis.core
     with _set_attribute(core, "ConjectureRunner", runner):
         yield
@@ -142,7 +142,7 @@ def limit_shrinking(seconds: float) -> Iterator[None]:
 
 
 class ExampleFolder(DirectoryBasedExampleDatabase):
-    """Hypothesis's own database in a folder, with the path of a value."""
+    """Hypothesis's own database in a folder, which also gives the path of a value."""
 
     def locate(self, key: bytes, value: bytes) -> Any:
         return self._value_path(key, value)

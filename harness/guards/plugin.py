@@ -36,9 +36,9 @@ from harness.toggles import ToggleContext
 
 IS_PREPARED = pytest.StashKey[bool]()
 ONE_SIDED_NODES = pytest.StashKey[set[str]]()
-# Set by a runner that judges by itself: the sides on which each guard is run.
+# The sides of each guard, from a runner that judges by itself.
 SIDES_TO_RUN = pytest.StashKey[tuple[Side, ...]]()
-# Set by a runner: the changes under which tests run that have no side of their own.
+# The changes, from a runner, for tests that have no side.
 APPLIED_CHANGES = pytest.StashKey[tuple[SourceChange, ...]]()
 CELL_PARAMETER = "unfix_cell"
 _SEED_VARIABLE = "UNFIX_SEED"
@@ -61,7 +61,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Prepare for `--teeth` here, too: a folder of the user's own has no conftest of ours."""
+    """Prepare for `--teeth` here too, since a user's folder does not have our conftest."""
     config.addinivalue_line("markers", f"{cells.GUARDS_MARKER}(*toggles): the toggles it guards")
     config.addinivalue_line(
         "markers", f"{BEFORE_FORKS_MARKER}(ready=…): a function to call once, before any fork"
@@ -72,7 +72,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def prepare_session(config: pytest.Config) -> None:
     """Choose the device, the profile and the seed, before any suite is imported."""
-    # Warnings of SGLang and of its imports are no business of a suite.
+    # Warnings of SGLang and of its imports say nothing about a suite.
     config.addinivalue_line("filterwarnings", "ignore")
     if not hasattr(config, "workerinput"):
         try:
@@ -83,7 +83,7 @@ def prepare_session(config: pytest.Config) -> None:
         if seed in (None, "random"):
             seed = profiles.choose_seed("nightly" if seed else config.getoption("profile"))
         os.environ[_SEED_VARIABLE] = str(seed)
-    if device.get_device() == "cpu":  # SGLang compiles small functions for a GPU's sake
+    if device.get_device() == "cpu":  # SGLang compiles small functions, which only helps on a GPU
         os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
     profiles.load_profile(config.getoption("profile"))
     hypothesis_adapter.set_global_seed(int(os.environ[_SEED_VARIABLE]))
@@ -97,7 +97,7 @@ def prepare_session(config: pytest.Config) -> None:
 def pytest_pycollect_makeitem(
     collector: pytest.Module | pytest.Class, name: str, obj: object
 ) -> Generator[None, Any, Any]:
-    """Make a test that pytest cannot build fail alone, and not its whole file."""
+    """Make a test that pytest cannot build fail alone, without the rest of its file."""
     try:
         return (yield)
     except (Exception, pytest.fail.Exception) as error:
@@ -116,7 +116,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def _choose_sides(config: pytest.Config) -> tuple[Side, ...]:
-    """The sides on which each guard is run; none: the release as it is, once."""
+    """Return the sides of each guard; none means one run on the unchanged release."""
     return config.stash.get(SIDES_TO_RUN, cells.BOTH_SIDES if config.getoption("teeth") else ())
 
 
@@ -154,7 +154,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
 
 @pytest.hookimpl(specname="pytest_pyfunc_call")
 def pytest_pyfunc_call_of_a_coroutine(pyfuncitem: pytest.Function) -> None:
-    """Refuse a coroutine that no plugin runs: pytest would fail it, as a guard does for a bug."""
+    """Refuse a coroutine that no plugin runs. pytest's own failure would look like a bug."""
     test = pyfuncitem.obj
     if inspect.iscoroutinefunction(test) or inspect.isasyncgenfunction(test):
         raise UnfixError("it is a coroutine, and no plugin of pytest runs it")
@@ -205,7 +205,7 @@ def pytest_runtest_makereport(
 
 
 def _describe_lacking_fixes(item: pytest.Item) -> str:
-    """The command that enables the guarded fixes which this release lacks; empty if it has all."""
+    """Return the command that enables the guarded fixes which this release lacks, or ''."""
     marks = cells.read_guard_marks(item)
     if marks is None or CELL_KEY in item.stash:
         return ""
@@ -218,7 +218,7 @@ def _describe_lacking_fixes(item: pytest.Item) -> str:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Guards that all do not apply prove nothing: such a run is not green."""
+    """Fail a run in which no guard applies, as it proves nothing."""
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
     if reporter is None or not session.config.stash.get(IS_PREPARED, False) or session.exitstatus:
         return
@@ -233,7 +233,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 def _find_other_side_node(nodeid: str) -> str:
-    """The same cell's node on the other side of its toggle."""
+    """Return the same cell's node on the other side of its toggle."""
     for side, other in ((Side.FIXED, Side.BUGGY), (Side.BUGGY, Side.FIXED)):
         if f" {side.value}]" in nodeid or f" {side.value}-" in nodeid:
             swapped = nodeid.replace(f" {side.value}]", f" {other.value}]")

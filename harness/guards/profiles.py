@@ -1,4 +1,4 @@
-"""How many examples a guard draws: `smoke` for a commit, `default`, and `nightly`."""
+"""Profiles, which set the number of examples: `smoke` for a commit, `default`, and `nightly`."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from harness.guards import hypothesis_adapter
 
 EXAMPLES_BY_PROFILE = {"smoke": 10, "default": 40, "nightly": 1000}
 DEFAULT_PROFILE = "default"
-# A reverted run draws so many times as many examples: the bug is known to be there, and the search
-# ends when it is found.
+# The reverted run draws ten times as many examples: its bug is known to exist, and the search ends
+# at the first failure.
 BUGGY_EXAMPLE_FACTOR = 10
 
 
 def load_profile(name: str) -> None:
-    """Make a profile the current one, under which the seed alone decides what is drawn.
+    """Load a profile under which examples depend on the seed alone.
 
     So there is no database, and no constants are drawn from imported code (workers import in
     different orders). The parent is named: on a CI system Hypothesis would choose its `ci` profile,
@@ -44,7 +44,7 @@ def load_profile(name: str) -> None:
 def extend_search(
     test: Callable[..., Any], factor: int = BUGGY_EXAMPLE_FACTOR, shrink: bool = True
 ) -> contextlib.AbstractContextManager[None]:
-    """Meanwhile a `@given` test draws more examples, and shrinks a failing one or does not."""
+    """Draw more examples in a `@given` test during the block, with or without shrinking."""
 
     def extend(usual: settings) -> settings:
         phases = [phase for phase in usual.phases if shrink or phase is not Phase.shrink]
@@ -57,12 +57,12 @@ def extend_search(
 def restrict_to_explicit_examples(
     test: Callable[..., Any],
 ) -> contextlib.AbstractContextManager[None]:
-    """Meanwhile a `@given` test runs only the examples that are written beside it."""
+    """Run only the `@example`s of a `@given` test during the block."""
     return hypothesis_adapter.override_settings(
         test, lambda usual: settings(usual, phases=[Phase.explicit])
     )
 
 
 def choose_seed(profile: str) -> int:
-    """0, except at night: then it is new each time, and printed."""
+    """Return 0, or for `nightly` a new seed, which is printed."""
     return random.SystemRandom().randrange(2**32) if profile == "nightly" else 0

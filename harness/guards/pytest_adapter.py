@@ -22,18 +22,18 @@ __all__ = [
 
 
 def get_own_arguments(item: Any) -> dict[str, Any]:
-    """The arguments that pytest calls a test with, once its fixtures are set up."""
+    """Return the arguments that pytest calls a test with, once its fixtures are set up."""
     return {name: item.funcargs[name] for name in item._fixtureinfo.argnames}
 
 
 def get_parameter(item: pytest.Item, name: str) -> Any:
-    """The value of one of a test's parameters; None if it has no such parameter."""
+    """Return the value of one of a test's parameters; None if it has no such parameter."""
     callspec: Any = getattr(item, "callspec", None)
     return callspec.params.get(name) if callspec is not None else None
 
 
 def remove_parameter_id(item: Any, parameter_id: str) -> str:
-    """A test's node without one of its parameter ids: `t.py::test[a-x]` becomes `t.py::test[a]`."""
+    """Remove one parameter id from a test's node: `t.py::test[a-x]` becomes `t.py::test[a]`."""
     ids = [each for each in item.callspec._idlist if each != parameter_id]
     own = item.originalname + (f"[{'-'.join(ids)}]" if ids else "")
     return f"{item.nodeid.removesuffix(item.name)}{own}"

@@ -1,4 +1,4 @@
-"""Running one failing example again: the command that is printed, and `--replay`."""
+"""The replay of one failing example: the command for it, and the option `--replay`."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from harness.patching.live_engine import engine
 
 
 def build_example_command(item: pytest.Item, error: BaseException) -> str:
-    """The command that runs this example again; empty if Hypothesis did not find it."""
+    """Return the command that runs this example again, or '' if Hypothesis did not find it."""
     blob = hypothesis_adapter.extract_blob(error)
     return build_replay_command(item, blob) if blob else ""
 
 
 def build_replay_command(item: pytest.Item, blob: str = "") -> str:
-    """The command that runs a test again on its side of its toggle, or one example of it."""
+    """Return the command that runs a test, or one example of it, again on its side."""
     release = os.environ.get(RELEASE_VARIABLE, str(engine.sources.version))
     reverted, enabled = bootstrap.read_requested_ids()
     command = ["./unfix", "exec", "--release", release]
@@ -44,7 +44,7 @@ def build_replay_command(item: pytest.Item, blob: str = "") -> str:
     node = item.nodeid if cell is None or has_side else find_guard_node(item, cell)
     if item.path.is_relative_to(paths.project_folder()):
         command.append(node)
-    else:  # neither our conftest nor our root is found from a folder of the user's own
+    else:  # from a user's folder pytest finds neither our conftest nor our root
         command += ["-p", "harness.guards.plugin", f"--rootdir={item.config.rootpath}"]
         command.append(f"{item.path}::{node.partition('::')[2]}")
     command += ["--teeth"] if has_side else []
@@ -55,23 +55,23 @@ def build_replay_command(item: pytest.Item, blob: str = "") -> str:
 
 
 def find_guard_node(item: pytest.Item, cell: GuardCell) -> str:
-    """The guard's own node: without the cell among its parameters."""
+    """Return the guard's own node, without the cell among its parameters."""
     return pytest_adapter.remove_parameter_id(item, str(cell))
 
 
 @contextlib.contextmanager
 def allow_passing_replay(item: pytest.Item) -> Iterator[None]:
-    """Let an example of `--replay` that passes pass, as a search over releases needs to see."""
+    """Accept a pass of the example of `--replay`, which a search over releases needs to see."""
     try:
         yield
     except hypothesis.errors.DidNotReproduce as error:
         passed = hypothesis_adapter.PASSED_PHRASE in str(error)
         if not item.config.getoption("replay") or not passed:
-            raise  # the test draws otherwise now: the example says nothing
+            raise  # the test has other draws now, so the example says nothing
 
 
 def set_replayed_example(item: Any, blob: str | None) -> None:
-    """Make an item run the one example that a blob holds."""
+    """Make an item run only the example of a blob."""
     if blob is None:
         return
     try:

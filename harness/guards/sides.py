@@ -18,17 +18,17 @@ from harness.store.prove.values import CellVerdict, SideOutcome, SideResult
 # How a guard reports a bug: an assertion (a report of a checked kernel is one), or `pytest.fail`.
 FAILURES = (AssertionError, pytest.fail.Exception)
 AttemptScope = Callable[[pytest.Function], contextlib.AbstractContextManager[None]]
-# Set by a runner that repeats a guard: how much of the guard it repeats.
+# The part of a guard to repeat, from a runner.
 ATTEMPT_SCOPE = pytest.StashKey[AttemptScope]()
 
 
 class GuardNotProven(Exception):
-    """A side of a guard that proves nothing; the message begins with the verdict."""
+    """An error for a side that proves nothing; its message begins with the verdict."""
 
 
 @contextlib.contextmanager
 def raise_lost_device_as_failure() -> Iterator[None]:
-    """Make a lost device this guard's failure; whatever runs after it here fails at once."""
+    """Report a lost device as this guard's failure; later guards of the process fail at once."""
     if "torch" not in sys.modules:
         yield
         return
@@ -55,7 +55,7 @@ def run_side(cell: GuardCell, item: pytest.Function) -> Generator[None, Any, Any
 def _choose_attempt_scope(
     cell: GuardCell, item: pytest.Function
 ) -> contextlib.AbstractContextManager[None]:
-    """The runner's choice, or a longer search where the bug is."""
+    """Return the runner's choice, or a longer search on the reverted side."""
     make_scope = item.config.stash.get(ATTEMPT_SCOPE, None)
     if make_scope is not None:
         return make_scope(item)
@@ -65,7 +65,7 @@ def _choose_attempt_scope(
 
 
 def run_judged_side(cell: GuardCell, item: pytest.Function) -> Generator[None, Any, Any]:
-    """Run one side, and pass if it ended as in a proof: with the fix reverted, by failing."""
+    """Run one side, and pass if it ends as in a proof: the reverted side has to fail."""
     failure: BaseException | None = None
     result = None
     try:
@@ -89,7 +89,7 @@ def run_judged_side(cell: GuardCell, item: pytest.Function) -> Generator[None, A
 def _check_example_passes_fixed(
     cell: GuardCell, item: pytest.Function, error: BaseException
 ) -> None:
-    """The example that failed with the fix reverted must pass with it applied."""
+    """Check that the example that fails with the fix reverted passes with it applied."""
     blob = hypothesis_adapter.extract_blob(error)
     if not blob or type(error).__name__ == "CudaError":
         return

@@ -14,7 +14,7 @@ RECORDED_OUTCOMES = ("passed", "failed", "error", "skipped")
 
 
 def write_suite_record(file: Path, stats: dict[str, list[Any]], settings: dict[str, Any]) -> None:
-    """Every guard of a finished run, with its machine."""
+    """Write the outcome of every guard of a finished run, and its machine."""
     guards = [
         describe_guard_report(report, outcome)
         for outcome in RECORDED_OUTCOMES
@@ -37,7 +37,7 @@ def write_suite_record(file: Path, stats: dict[str, list[Any]], settings: dict[s
 
 
 def describe_guard_report(report: Any, outcome: str) -> dict[str, Any]:
-    # The report of a file that could not be collected has neither properties nor a duration.
+    # The report of a file that pytest cannot collect has neither properties nor a duration.
     properties = dict(getattr(report, "user_properties", ()))
     record: dict[str, Any] = {"guard": report.nodeid, "outcome": outcome}
     record["seconds"] = round(getattr(report, "duration", 0.0), 2)
@@ -54,5 +54,5 @@ def describe_guard_report(report: Any, outcome: str) -> dict[str, Any]:
 
 
 def extract_falsifying_example(notes: str) -> list[str]:
-    """The example that Hypothesis shrank to, without the line that reproduces it."""
+    """Return the shrunk example, without the line that reproduces it."""
     return [line for line in notes.splitlines() if line.strip() and "reproduce_failure" not in line]

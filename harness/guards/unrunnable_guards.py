@@ -1,4 +1,4 @@
-"""Guards that cannot be run at all: each is named with its reason, and takes no other with it."""
+"""Guards that cannot run: each is reported with its reason, and the others still run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from harness.core.errors import UnfixError
 from harness.guards import cells, pytest_adapter
 
-UNRUNNABLE_REASON = pytest.StashKey[str]()  # why an item is never run
+UNRUNNABLE_REASON = pytest.StashKey[str]()  # the reason why an item never runs
 ONE_SIDED_REASON = (
     "a guard is a function or a method of a plain class, which pytest can parametrise: "
     "this one cannot be run on both sides"
@@ -21,7 +21,7 @@ ONE_SIDED_REASON = (
 
 
 class UnbuildableTest(pytest.Item):
-    """Stands in for a test that pytest cannot build, so that the test is reported by its name."""
+    """A replacement for a test that pytest cannot build, which reports the test by its name."""
 
     def __init__(self, *, reason: str, function: object, **plain: Any) -> None:
         super().__init__(**plain)
@@ -42,7 +42,7 @@ def make_unbuildable_test(
 
 
 def find_unrunnable_reason(item: pytest.Item, both_sides: bool) -> str:
-    """Why a guard cannot be run; empty if it can, or if the test is no guard."""
+    """Return the reason why a guard cannot run; empty if it can, or if the test is no guard."""
     if isinstance(item, UnbuildableTest):
         return item.reason
     if name := _find_shadowed_name(item):
@@ -59,7 +59,7 @@ def find_unrunnable_reason(item: pytest.Item, both_sides: bool) -> str:
 
 
 def read_guarded_names(item: pytest.Item) -> list[str]:
-    """The toggles that a guard names; names that no toggle has stay as they are written."""
+    """Return the toggles that a guard names; unknown names stay as they are."""
     names: list[str] = []
     for word in (word for mark in item.iter_markers(cells.GUARDS_MARKER) for word in mark.args):
         try:
@@ -78,10 +78,10 @@ def _find_shadowed_name(item: pytest.Item) -> str:
 
 @functools.cache
 def _find_redefined_tests(file: Path) -> frozenset[str]:
-    """Tests of a file that a later test of the same name replaces."""
+    """Return the tests of a file that a later test of the same name replaces."""
     try:
         tree = ast.parse(file.read_bytes())
-    except (OSError, SyntaxError):  # no Python: its items are another plugin's
+    except (OSError, SyntaxError):  # not Python: another plugin collects its items
         return frozenset()
     redefined: set[str] = set()
     scopes: list[tuple[str, list[ast.stmt]]] = [("", tree.body)]

@@ -1,4 +1,4 @@
-"""The verdict that the outcomes of a guard's two sides mean, for `prove` and `pytest --teeth`.
+"""The verdict over the two sides of a guard, for `prove` and `pytest --teeth`.
 
 A guard is proven if it passes with the fix applied and fails with the fix reverted, and the toggled
 code ran both times. Example: fixed `passed` with reach 40, buggy `failed` with reach 2 is proven;
@@ -22,7 +22,7 @@ INVALID_OUTCOMES = {SideOutcome.ERROR, SideOutcome.SKIPPED, SideOutcome.EXITED, 
 
 
 def judge_sides(fixed: SideResult, buggy: SideResult) -> tuple[CellVerdict, str]:
-    """The verdict over one run of each side, and its reason."""
+    """Return the verdict over one run of each side, and its reason."""
     away = [side for side in (fixed, buggy) if side.outcome is SideOutcome.NA]
     if len(away) == 2:
         return CellVerdict.NA, fixed.headline
@@ -52,7 +52,7 @@ def judge_sides(fixed: SideResult, buggy: SideResult) -> tuple[CellVerdict, str]
 
 
 def judge_one_side(result: SideResult) -> tuple[CellVerdict, str]:
-    """The verdict over one side alone: that of a cell whose other side ended as in a proof."""
+    """Return the verdict over one side, as if the cell's other side had ended as in a proof."""
     fixed = SideResult("fixed", SideOutcome.PASSED, reach=1)
     buggy = SideResult("buggy", SideOutcome.FAILED, reach=1)
     return judge_sides(fixed, result) if result.side == "buggy" else judge_sides(result, buggy)

@@ -35,7 +35,7 @@ class Store(StoreFile):
         return self.prove, self.bisect, self.eval, self.matrix, self.mutate, self.fuzz
 
     def merge(self, other_file: Path) -> list[str]:
-        """Copy the runs of another store into this one; return the ids of its proofs."""
+        """Copy the runs of another store into this one. Return the ids of its proofs."""
         if other_file.resolve() == self.file.resolve():
             raise UnfixError(f"{other_file} is this store itself")
         other = Store(other_file, create=False)

@@ -1,4 +1,4 @@
-"""Records: runs as JSON that `--record` keeps, compressed where the file's name ends in `.xz`."""
+"""Records: the JSON of runs that `--record` writes, compressed in a file whose name ends in .xz."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def write_record(file: Path, text: str) -> None:
 
 
 def read_record_text(file: Path) -> bytes:
-    """The JSON of a record; UnfixError names a file that cannot be read."""
+    """Read the JSON of a record; UnfixError names a file that cannot be read."""
     try:
         data = file.read_bytes()
     except OSError as error:

@@ -24,13 +24,13 @@ class StoredRun(Protocol):
     status: str
 
 
-ListedRunT = TypeVar("ListedRunT", bound=StoredRun)  # as it is listed: without its items
+ListedRunT = TypeVar("ListedRunT", bound=StoredRun)  # a listed run, without its items
 WholeRunT = TypeVar("WholeRunT", bound=StoredRun)
 ItemT = TypeVar("ItemT")
 
 
 class RunTable(Generic[ListedRunT, WholeRunT]):
-    """Runs of one kind in a store."""
+    """The runs of one kind in a store."""
 
     kind: ClassVar[str]
     noun: ClassVar[str]
@@ -43,7 +43,7 @@ class RunTable(Generic[ListedRunT, WholeRunT]):
     # Writing
 
     def begin(self, run: WholeRunT) -> None:
-        """Store a new run, or one that is resumed; refuse it while another process executes it."""
+        """Store a new or resumed run; refuse a run that another process executes."""
         with self.store.write_transaction():
             row = self.store.db.execute(
                 "SELECT status, process FROM runs WHERE kind = ? AND id = ?", (self.kind, run.id)
@@ -83,7 +83,7 @@ class RunTable(Generic[ListedRunT, WholeRunT]):
         seconds: float = 0.0,
         overwrite: bool = True,
     ) -> None:
-        """Write one item; inside of a transaction."""
+        """Write one item inside of a transaction."""
         data = value if isinstance(value, str) else encode_json(value)
         update = (
             "UPDATE SET position=excluded.position, outcome=excluded.outcome, "
@@ -102,7 +102,7 @@ class RunTable(Generic[ListedRunT, WholeRunT]):
     # Reading
 
     def list_runs(self) -> list[ListedRunT]:
-        """Every run without its items, the oldest first."""
+        """Return every run without its items, the oldest first."""
         runs = []
         for status, process, data in self.store.query(
             "SELECT status, process, data FROM runs WHERE kind = ? ORDER BY started, id", self.kind
@@ -113,7 +113,7 @@ class RunTable(Generic[ListedRunT, WholeRunT]):
         return runs
 
     def load_whole(self, run: ListedRunT) -> WholeRunT:
-        """A listed run with its items."""
+        """Load a listed run with its items."""
         items = {name: self.load_items(run.id, name) for name in self.item_types}
         return cast("WholeRunT", msgspec.structs.replace(cast("Any", run), **items))
 
@@ -127,14 +127,14 @@ class RunTable(Generic[ListedRunT, WholeRunT]):
     def load_owned_items(
         self, run_id: str, part: str, value_type: type[ItemT], owner: str | None = None
     ) -> Iterator[tuple[str, ItemT]]:
-        """Items with their owners, those of an owner together; of one owner only if it is given."""
+        """Return items with their owners, in the order of owners, or only one owner's items."""
         query = "SELECT owner, data FROM items WHERE run = ? AND part = ?"
         query += " ORDER BY owner, position, rowid" if owner is None else " AND owner = ?"
         for name, data in self.store.query(query, run_id, part, *([owner] if owner else [])):
             yield name, self.store.decode(data, value_type)
 
     def find(self, name: str) -> WholeRunT | None:
-        """The whole run whose id begins so, or None."""
+        """Return the whole run whose id begins so, or None."""
         runs = [run for run in self.list_runs() if run.id.startswith(name)]
         if len(runs) > 1:
             raise UnfixError(f"{self.store.file} holds more than one {self.noun} {name}")
@@ -165,14 +165,14 @@ class RunTable(Generic[ListedRunT, WholeRunT]):
         return [run.id for run in runs]
 
     def _is_behind(self, own_run: ListedRunT, their_progress: tuple[Any, ...]) -> bool:
-        """Whether the other copy has more; the row of an unfinished run may have grown."""
+        """Return whether the other copy has more; the row of an unfinished run may have grown."""
         own = self.measure_progress(own_run)
         return their_progress > own or (
             their_progress == own and own_run.status not in ENDED_STATUSES
         )
 
     def measure_progress(self, run: ListedRunT) -> tuple[Any, ...]:
-        """How far a run has come; of two copies of a run the one with more is the newer."""
+        """Measure a run's progress. The copy of a run with more progress is the newer one."""
         ((outcomes, items),) = self.store.query(
             "SELECT count(outcome), count(*) FROM items WHERE run = ?", run.id
         )
@@ -194,5 +194,5 @@ class RunTable(Generic[ListedRunT, WholeRunT]):
 
 
 def resolve_status(status: str, process: str) -> str:
-    """The status of a run; `running` becomes `stopped` when its process is gone."""
+    """Return the status of a run; `running` becomes `stopped` when its process is gone."""
     return "stopped" if status == "running" and not is_process_alive(process) else status

@@ -43,7 +43,7 @@ def find_default_store() -> Path:
 
 
 class _Connection(sqlite3.Connection):
-    """Closes itself when it is collected; Python 3.13 warns of a connection left open."""
+    """A connection that closes itself on collection; Python 3.13 warns of an open one."""
 
     def __del__(self) -> None:
         with contextlib.suppress(sqlite3.ProgrammingError):  # collected by another thread
@@ -51,7 +51,7 @@ class _Connection(sqlite3.Connection):
 
 
 class StoreFile:
-    """The file itself: it opens it, explains why it cannot, and writes in transactions."""
+    """A store's file: opens it, explains failures to open it, and writes in transactions."""
 
     def __init__(
         self, file: Path | None = None, lock_timeout: float = LOCK_TIMEOUT, create: bool = True
@@ -62,7 +62,7 @@ class StoreFile:
         with self.explain_errors():
             self.file.parent.mkdir(parents=True, exist_ok=True)
             if 0 < _read_file_size(self.file) < _MIN_FILE_BYTES:
-                # SQLite would take such a file for an empty one and overwrite it.
+                # SQLite would treat such a file as an empty one and overwrite it.
                 raise sqlite3.DatabaseError("file is cut short")
             self.db = sqlite3.connect(
                 self.file, timeout=lock_timeout, isolation_level=None, factory=_Connection
@@ -103,7 +103,7 @@ class StoreFile:
 
     @contextlib.contextmanager
     def write_transaction(self) -> Iterator[None]:
-        """All of the writes inside, or none."""
+        """Apply all writes of the block in one transaction."""
         with self.explain_errors():
             self.db.execute("BEGIN IMMEDIATE")
             try:
@@ -132,7 +132,7 @@ def encode_json(value: Any) -> str:
 
 
 def decode_json(data: str, value_type: type[ValueT]) -> ValueT:
-    """A value from JSON, Python's dialect included: it has NaN and lone surrogates."""
+    """Decode a value from JSON or Python's dialect of it, which has NaN and lone surrogates."""
     try:
         return msgspec.json.decode(data, type=value_type)
     except msgspec.MsgspecError:

@@ -1,4 +1,4 @@
-"""The identity of the process that writes a run, so that another can tell whether it is alive."""
+"""The identity of the process that writes a run, by which others see whether it is alive."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from pathlib import Path
 
 
 def identify_this_process() -> str:
-    """Boot id, process id, start time and machine, as one string."""
+    """Return boot id, process id, start time and machine as one string."""
     return f"{_read_boot_id()} {os.getpid()} {_read_start_time(os.getpid())} {socket.gethostname()}"
 
 
 def is_process_alive(process: str) -> bool:
-    """Whether a process is alive; True for another machine's, which cannot be told from here."""
+    """Return whether a process is alive; True for another machine's, which cannot be checked."""
     boot, pid, start, *machine = process.split()
     if boot != _read_boot_id():  # this machine was booted since, or it is another machine
         return machine != [socket.gethostname()]

@@ -1,1 +1,1 @@
-"""Searches, kept."""
+"""Stored searches of `unfix bisect`."""

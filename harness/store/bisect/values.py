@@ -11,7 +11,7 @@ from harness.store.prove.values import ToggleFacts
 
 
 class BisectAnswer(StrEnum):
-    """The answer of one run of the command."""
+    """The answer that one run of the command gives."""
 
     PASSES = "passes"
     FAILS = "fails"
@@ -19,13 +19,13 @@ class BisectAnswer(StrEnum):
 
 
 class BisectTrial(msgspec.Struct):
-    """One run of the command, on one release or commit, under some toggles."""
+    """One run of the command on a release or commit, under some toggles."""
 
     where: str  # the release, or the commit
     toggles: list[str]  # applied or reverted, beside the pinned ones
     why: str  # base, search, proof, again
     answer: BisectAnswer
-    how: str  # in a few words: 'exit code 1', 'segmentation fault', '0.41 is below 0.9'
+    how: str  # the outcome: 'exit code 1', 'segmentation fault', '0.41 is below 0.9'
     seconds: float = 0.0
     value: float | None = None  # the number of --metric
     reach_by_toggle: dict[str, int] | None = None  # calls of each toggle's code; None: unknown
@@ -39,16 +39,16 @@ class ToggleSearch(msgspec.Struct):
 
     name: str
     where: str
-    direction: str  # revert: they make it fail; enable: they make it pass
+    direction: str  # revert: toggles that make it fail; enable: that make it pass
     toggles: list[str] = []  # the candidates, in order
-    left_out: dict[str, str] = {}  # toggles that were not searched, and why
-    refused: dict[str, str] = {}  # of those, the toggles that this process could not apply
+    left_out: dict[str, str] = {}  # toggles without a search, with the reasons
+    refused: dict[str, str] = {}  # the part of `left_out` that this process could not apply
     conflicts: list[list[str]] = []
     patches: dict[str, str] = {}  # of the culprits, as diffs
-    minimal_sets: list[list[str]] = []  # each shows the symptom, no subset of it does
-    others_show_symptom: bool | None = None  # whether all but the culprits do; None: inconclusive
+    minimal_sets: list[list[str]] = []  # sets that show the symptom, without a smaller one inside
+    others_show_symptom: bool | None = None  # with all but the culprits; None: inconclusive
     confidence: float | None = None
-    least_detectable_rate: float | None = None  # a rarer symptom may have been missed
+    least_detectable_rate: float | None = None  # the limit below which a symptom may be missed
     cannot_tell: str = ""
     done: bool = False
 
@@ -63,12 +63,12 @@ class BisectStep(msgspec.Struct):
     """The step of a history at which the outcome changes."""
 
     revisions: list[str]  # releases, or commits, the oldest first
-    before: str = ""  # the last with the old outcome
-    after: str = ""  # the first with the new outcome
-    undecided: list[str] = []  # inconclusive ones, which may be the step as well
+    before: str = ""  # the last revision with the old outcome
+    after: str = ""  # the first revision with the new outcome
+    undecided: list[str] = []  # inconclusive revisions, each possibly the step
     cannot_tell: str = ""
     changed: list[str] = []  # toggles whose state differs: 'ID: buggy -> fixed'
-    modules: list[str] = []  # of SGLang that differ
+    modules: list[str] = []  # SGLang's modules that differ
     suspects: list[str] = []  # the modules in the failing run's traceback
     about: str = ""  # the author, date and subject of a commit
 
@@ -86,7 +86,7 @@ class BisectSearch(msgspec.Struct):
     settings: dict[str, Any] = {}
     machine: dict[str, Any] = {}
     jobs: int = 1  # runs at a time
-    is_deterministic: bool = False  # two runs with the same toggles have the same outcome
+    is_deterministic: bool = False  # equal toggles give equal outcomes
     toggles: list[ToggleFacts] = []
     pinned_toggles: dict[str, str] = {}  # by id: 'fixed' or 'buggy', in every run
     trials: list[BisectTrial] = []

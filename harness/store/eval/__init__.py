@@ -1,1 +1,1 @@
-"""Evaluations, kept."""
+"""Stored evaluations of `unfix eval`."""

@@ -1,4 +1,4 @@
-"""The stored evaluations: each is saved whole, again and again as it grows."""
+"""The stored evaluations. Each save writes the whole evaluation again."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from harness.store.run_table import RunTable
 
 
 class ListedEvaluation(msgspec.Struct):
-    """An evaluation without its answers, which may be many megabytes."""
+    """An evaluation without its answers, which can take many megabytes."""
 
     id: str = msgspec.field(name="identity")
     name: str
@@ -37,7 +37,7 @@ class ListedEvaluation(msgspec.Struct):
 
 
 class EvalTable(RunTable[ListedEvaluation, Evaluation]):
-    """The row in `runs` is a summary; the whole evaluation is the one item of part `evaluation`."""
+    """Stored evaluations: a summary in `runs`, the whole as the one item of part `evaluation`."""
 
     kind = "eval"
     noun = "evaluation"
@@ -76,6 +76,8 @@ def summarize_evaluation(evaluation: Evaluation) -> ListedEvaluation:
 
 
 def _encode_json(value: Any) -> str:
-    """Python's JSON dialect: a planted fault may yield NaN logprobs, which msgspec writes as null,
-    and lone surrogates, which msgspec refuses."""
+    """Encode in Python's JSON dialect, for the NaN logprobs and lone surrogates of planted faults.
+
+    msgspec writes NaN as null and refuses lone surrogates.
+    """
     return json.dumps(msgspec.to_builtins(value))

@@ -1,4 +1,4 @@
-"""A stored evaluation: the configurations served, their answers, and how two of them compare."""
+"""A stored evaluation: its configurations, their answers, and the comparisons of two of them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 
 
 class ComparisonVerdict(enum.StrEnum):
-    """The verdict of a comparison; the first four are acceptable."""
+    """The verdict of a comparison. The first four are acceptable."""
 
     SAME = "same"
     IMPROVED = "improved"
@@ -19,7 +19,7 @@ class ComparisonVerdict(enum.StrEnum):
     DRIFTS = "drifts"
     CANNOT_TELL = "cannot-tell"
     HANG = "hang"  # the server was alive and stopped answering
-    FAILED = "failed"  # one of the two servers did not start, or died before the last item
+    FAILED = "failed"  # a server did not start, or died before the last item
     NA = "n/a"
 
     @property
@@ -33,7 +33,7 @@ class ComparisonVerdict(enum.StrEnum):
 
     @property
     def shows_fault(self) -> bool:
-        """Whether this shows a fault."""
+        """Return whether the verdict shows a fault."""
         return self in (
             ComparisonVerdict.REGRESSED,
             ComparisonVerdict.DIFFERS,
@@ -47,15 +47,15 @@ class ItemAnswer(msgspec.Struct):
     """One server's answer to one item."""
 
     task: str
-    number: int  # of the item in its task
+    number: int  # the item's number in its task
     prompt: str
     target: str
     text: str
-    right: bool | None  # None: there was no answer to score
+    right: bool | None  # None: no answer to score
     error: str = ""
     tokens: list[str] = []
-    logprobs: list[float | None] = []  # None where the server gave no number
-    margins: list[float | None] = []  # over the runner-up, where the server gave it
+    logprobs: list[float | None] = []  # None: no number from the server
+    margins: list[float | None] = []  # leads over the runner-up; None: unknown
 
 
 class ServedConfiguration(msgspec.Struct):
@@ -68,20 +68,20 @@ class ServedConfiguration(msgspec.Struct):
     device: str
     revert: list[str] = []
     enable: list[str] = []
-    stand_ins: list[str] = []  # descriptions of the parts that were replaced or observed
+    stand_ins: list[str] = []  # descriptions of replaced or observed parts
     how: str = ""  # 'warm', 'afresh', 'plain transformers'
-    ready: float = 0.0  # seconds until the server answered
+    ready: float = 0.0  # seconds until the first answer
     seconds: float = 0.0  # for all items
-    failure: str = ""  # why the server did not get ready, or died
-    absent: str = ""  # why this machine cannot run it
+    failure: str = ""  # the reason why the server did not get ready, or died
+    absent: str = ""  # the reason why this machine cannot run it
     answers: list[ItemAnswer] = []
-    again: list[ItemAnswer] = []  # to the same items once more: the server's own noise
-    reach: dict[str, int] = {}  # how often toggled code ran
-    accepted: float | None = None  # mean tokens accepted a step by speculative decoding
+    again: list[ItemAnswer] = []  # a second run over the items, for the server's own noise
+    reach: dict[str, int] = {}  # calls of toggled code
+    accepted: float | None = None  # mean tokens per step of speculative decoding
 
     @property
     def problems(self) -> list[str]:
-        """The problems of this configuration alone, before any comparison."""
+        """Return the problems of this configuration alone, before any comparison."""
         problems: list[str] = []
         if self.failure:
             problems.append(f"{self.name} was not served to the end: {self.failure}")
@@ -93,7 +93,7 @@ class ServedConfiguration(msgspec.Struct):
         return problems
 
     def select_answers(self, task: str) -> list[ItemAnswer]:
-        """The answers of one task; of all of them for ''."""
+        """Return the answers of one task, or of all tasks for ''."""
         return [answer for answer in self.answers if task in ("", answer.task)]
 
     @property
@@ -102,7 +102,7 @@ class ServedConfiguration(msgspec.Struct):
 
 
 class AnswerDifference(msgspec.Struct):
-    """An item that two servers answer differently; a report shows both answers."""
+    """An item that two servers answer differently, with both answers."""
 
     task: str
     number: int
@@ -112,7 +112,7 @@ class AnswerDifference(msgspec.Struct):
 
 
 class ComparisonResult(msgspec.Struct):
-    """Two configurations over the same items of one task ('' for all of them)."""
+    """The comparison of two configurations over the items of one task ('' for all tasks)."""
 
     base: str
     candidate: str
@@ -128,7 +128,7 @@ class ComparisonResult(msgspec.Struct):
     low: float | None = None
     high: float | None = None
     p: float | None = None
-    # Of logprobs, or of the leads over the runner-up: whichever is the more.
+    # The larger difference: of logprobs, or of the leads over the runner-up.
     noise: float | None = None  # the largest difference of the base from itself
     divergence: float | None = None  # the largest difference from the base
     mean_divergence: float | None = None
@@ -136,12 +136,12 @@ class ComparisonResult(msgspec.Struct):
 
 
 class PlantedFault(msgspec.Struct):
-    """A toggle that was planted on purpose, and the comparisons that detected it."""
+    """A planted toggle, and the comparisons that detected it."""
 
     toggle: str
     configuration: str
-    served: str  # the name of the configuration that was served with it
-    expected: bool  # whether an evaluation has to detect it
+    served: str  # the name of the configuration with the fault
+    expected: bool  # an evaluation has to detect it
     caught: bool
     by: list[str]  # descriptions of the comparisons that detected it
     user_sees: str  # 'crash', 'wrong answers', 'other words', 'nothing'
@@ -153,7 +153,7 @@ class Evaluation(msgspec.Struct):
     """One call of `unfix eval` with its results."""
 
     id: str = msgspec.field(name="identity")
-    name: str  # of the matrix, or of the command
+    name: str  # the matrix, or the command
     command: str
     started: float
     seconds: float
@@ -162,8 +162,8 @@ class Evaluation(msgspec.Struct):
     seed: int
     items: int
     alpha: float
-    cells: int  # comparisons that share the rate of false alarms
-    smallest_drop: float | None  # that this number of items detects with 95 % power
+    cells: int  # number of comparisons that share the rate of false alarms
+    smallest_drop: float | None  # detectable with 95 % power
     served: list[ServedConfiguration] = []
     compared: list[ComparisonResult] = []
     faults: list[PlantedFault] = []
@@ -174,12 +174,12 @@ class Evaluation(msgspec.Struct):
 
     @property
     def planted_names(self) -> set[str]:
-        """The names of the configurations that were served with a planted fault."""
+        """Return the names of the configurations with a planted fault."""
         return {fault.served for fault in self.faults}
 
     @property
     def failed_comparisons(self) -> list[ComparisonResult]:
-        """Comparisons with a bad verdict, without those of planted faults."""
+        """Return the comparisons with a bad verdict, except those of planted faults."""
         return [
             one
             for one in self.compared
@@ -194,7 +194,7 @@ class Evaluation(msgspec.Struct):
 
     @property
     def problems(self) -> list[str]:
-        """Everything that keeps the evaluation from being green; without a comparison it is not."""
+        """Return every reason why the evaluation is not green; one is that it has no comparison."""
         problems: list[str] = []
         if self.status != "done":
             problems.append(_STATUS_PROBLEMS.get(self.status, f"it is {self.status}"))

@@ -1,1 +1,1 @@
-"""Fuzzing runs, kept."""
+"""Stored runs of `unfix fuzz`."""

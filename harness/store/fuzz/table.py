@@ -1,4 +1,4 @@
-"""The stored runs of `unfix fuzz`: each is saved again and again as it grows."""
+"""The stored runs of `unfix fuzz`. Each save writes the whole run again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A stored run of `unfix fuzz`: the tests that it searched, and their failures."""
+"""A stored run of `unfix fuzz`: its tests and their failures."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import msgspec
 
 
 class FuzzedTest(msgspec.Struct):
-    """A test on one release, with the examples that its share of the budget drew."""
+    """A test on one release, with the number of its examples."""
 
     test: str
     release: str
@@ -16,13 +16,13 @@ class FuzzedTest(msgspec.Struct):
 
 
 class FuzzFailure(msgspec.Struct):
-    """A failure; its name is the same in every run that finds it."""
+    """A failure. Its name is the same in every run that finds it."""
 
     name: str
     test: str
     release: str
     headline: str
-    file: str  # the text of the file that `--replay` takes
+    file: str  # the text of a file for `--replay`
 
 
 class FuzzRun(msgspec.Struct):

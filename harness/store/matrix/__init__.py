@@ -1,1 +1,1 @@
-"""Matrix runs, kept."""
+"""Stored runs of `unfix matrix`."""

@@ -1,4 +1,4 @@
-"""The stored runs of `unfix matrix run`: attempts are written as they end, many in one write."""
+"""The stored runs of `unfix matrix run`. One write stores all attempts that have just ended."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class MatrixTable(RunTable[MatrixRun, MatrixRun]):
             self._write_item(run.id, "cells", bare, owner=cell.identity, position=position)
 
     def save_attempts(self, run_id: str, attempts: Iterable[tuple[str, CellAttempt]]) -> None:
-        """Attempts with the identities of their cells: all of them or none."""
+        """Store attempts under the identities of their cells, all in one transaction."""
         with self.store.write_transaction():
             for cell, attempt in attempts:
                 self._write_item(
@@ -45,14 +45,14 @@ class MatrixTable(RunTable[MatrixRun, MatrixRun]):
         return whole
 
     def load_cell(self, run_id: str, identity: str) -> MatrixCellResult:
-        """One cell of a run, with its attempts."""
+        """Return one cell of a run, with its attempts."""
         ((_, cell),) = self.load_owned_items(run_id, "cells", MatrixCellResult, identity)
         attempts = self.load_owned_items(run_id, "attempts", CellAttempt, identity)
         cell.attempts = [attempt for _, attempt in attempts]
         return cell
 
     def load_median_seconds(self) -> dict[str, float]:
-        """The median seconds of each cell's command, over all runs that gave a verdict."""
+        """Return the median seconds of each cell's command, over all runs that gave a verdict."""
         seconds_by_cell: dict[str, list[float]] = {}
         for cell, seconds in self.store.query(
             "SELECT owner, seconds FROM items WHERE part = 'attempts' AND outcome IN (?, ?)",
@@ -62,6 +62,6 @@ class MatrixTable(RunTable[MatrixRun, MatrixRun]):
         return {cell: statistics.median(seconds) for cell, seconds in seconds_by_cell.items()}
 
     def measure_progress(self, run: MatrixRun) -> tuple[Any, ...]:
-        # Attempts first: a finished run gets more of them when its lost cells are run again.
+        # Attempts first: a resumed run repeats lost cells, so a finished run can grow.
         is_ended, attempts, items = super().measure_progress(run)
         return attempts, is_ended, items

@@ -12,7 +12,7 @@ from harness.core.wording import format_count
 
 
 class AttemptOutcome(StrEnum):
-    """How an attempt at a cell ended; or a cell, by all of its attempts."""
+    """The outcome of an attempt at a cell, or of a cell by all of its attempts."""
 
     GREEN = "green"  # exit 0
     FLAKY = "flaky"  # only of a cell: the last attempt is green, an earlier one failed
@@ -25,7 +25,7 @@ class AttemptOutcome(StrEnum):
 
     @property
     def is_failure(self) -> bool:
-        """Whether the command itself went wrong."""
+        """Return whether the command itself went wrong."""
         return self in (
             AttemptOutcome.RED,
             AttemptOutcome.ERROR,
@@ -35,7 +35,7 @@ class AttemptOutcome(StrEnum):
 
     @property
     def is_conclusive(self) -> bool:
-        """Whether the outcome is about the configuration; a resumed run repeats the others."""
+        """Return whether the outcome is about the configuration; a resumed run repeats others."""
         return self not in (AttemptOutcome.NOT_READY, AttemptOutcome.LOST)
 
 
@@ -44,13 +44,13 @@ class CellAttempt(msgspec.Struct, frozen=True):
 
     number: int  # from 1, lost attempts included
     outcome: AttemptOutcome
-    how: str  # in a few words: 'exit code 1', 'SIGSEGV', 'ran past its limit of 10 s'
+    how: str  # such as 'exit code 1', 'SIGSEGV', 'ran past its limit of 10 s'
     started: str  # ISO 8601, UTC
     seconds: float = 0.0
-    device_seconds: float = 0.0  # the seconds times the GPUs that it held
+    device_seconds: float = 0.0  # the seconds times the number of its GPUs
     where: str = ""  # the machine
     output: str = ""  # the end of its log
-    inside: dict[str, int] = {}  # verdicts that the command's --json counts
+    inside: dict[str, int] = {}  # counts of verdicts, from the command's --json
     last: bool = False  # no further attempt follows in this run
 
 
@@ -67,7 +67,7 @@ class MatrixCellResult(msgspec.Struct):
 
     @property
     def outcome(self) -> AttemptOutcome | None:
-        """The outcome of all attempts; None while the cell is not done."""
+        """Return the outcome of all attempts, or None while the cell is not done."""
         if not self.attempts or not self.attempts[-1].last:
             return None
         last = self.attempts[-1].outcome
@@ -77,7 +77,7 @@ class MatrixCellResult(msgspec.Struct):
 
     @property
     def is_done(self) -> bool:
-        """Whether a resumed run may skip the cell."""
+        """Return whether a resumed run may skip the cell."""
         return self.outcome is not None and self.outcome.is_conclusive
 
     @property
@@ -101,10 +101,10 @@ MISSING = "missing"
 
 
 class MatrixRun(msgspec.Struct):
-    """One call of `unfix matrix run`, or several shards joined."""
+    """One call of `unfix matrix run`, or several shards in one."""
 
     id: str
-    name: str  # of the matrix
+    name: str  # the matrix
     file: str  # the path on the command line, for the commands that repeat a cell
     plan: str  # the digest of the plan
     total: int  # cells of the whole plan
@@ -114,17 +114,17 @@ class MatrixRun(msgspec.Struct):
     seconds: float = 0.0
     command: list[str] = []
     commit: str = ""  # of unfix
-    machine: dict[str, str] = {}  # of the starting process: date, hardware, versions beside unfix
-    where: str = "local"  # or 'ray'; of joined shards, their number
-    number: int = 1  # of the shard
+    machine: dict[str, str] = {}  # the machine of the first process: date, hardware, versions
+    where: str = "local"  # or 'ray'; for several shards, their number
+    number: int = 1  # the shard's number
     of: int = 1
-    only: list[str] = []  # the cells that the command line names; such a run is no shard
+    only: list[str] = []  # cells from the command line; such a run is no shard
     notes: list[str] = []  # remarks for the reader, such as resources that no node has
     cells: list[MatrixCellResult] = []
 
     @property
     def counts(self) -> dict[str, int]:
-        """Cells by outcome; 'missing' for those without one."""
+        """Count the cells by outcome, with 'missing' for cells without one."""
         return dict(Counter(cell.outcome_word for cell in self.cells))
 
     @property
@@ -143,7 +143,7 @@ class MatrixRun(msgspec.Struct):
 
     @property
     def problems(self) -> list[str]:
-        """Everything that keeps it from being green."""
+        """Return every reason why the run is not green."""
         counts = self.counts
         problems = [
             f"{format_count(counts[outcome], 'cell')} {_OUTCOME_PHRASES[outcome]}"
@@ -164,7 +164,7 @@ class MatrixRun(msgspec.Struct):
 
     @property
     def exit_code(self) -> int:
-        """1 if the outcome of any cell is bad; 3 if the only problem is that some had no node."""
+        """Return 1 if the outcome of any cell is bad, or 3 if some cells only had no node."""
         if self.green:
             return 0
         bad = set(self.counts) - {AttemptOutcome.GREEN}
@@ -184,7 +184,7 @@ _OUTCOME_PHRASES = {
 
 
 def sort_failures(cells: Iterable[MatrixCellResult]) -> list[MatrixCellResult]:
-    """The cells that are not green, the worst outcome first; the order is stable."""
+    """Return the cells that are not green, the worst outcome first. The order is stable."""
     places = {word: place for place, word in enumerate(WORST_FIRST)}
     bad = [cell for cell in cells if cell.outcome_word != AttemptOutcome.GREEN]
     return sorted(bad, key=lambda cell: places[cell.outcome_word])

@@ -1,1 +1,1 @@
-"""Mutation runs, kept."""
+"""Stored runs of `unfix mutate`."""

@@ -13,17 +13,17 @@ class MutationFault(msgspec.Struct, frozen=True):
     id: str  # ten hexadecimal digits; the same in every release with this code
     operator: str
     module: str
-    qualname: str  # of the patched function: the outermost around the fault
-    path: str  # of the module, as the release's sources give it
+    qualname: str  # the patched function, the outermost around the fault
+    path: str  # the module's path in the release's sources
     kernel: bool  # inside a Triton kernel
-    start: int  # characters of the module's text
+    start: int  # an offset in the module's text, in characters
     end: int
     line: int  # of `start`, from 1
-    first: int  # lines of the innermost statement around it; of a compound one, the header
+    first: int  # first line of the innermost statement, or of its header
     last: int
     before: str
     after: str
-    words: str  # what the change means: "the factor self.topk is dropped"
+    words: str  # a description: "the factor self.topk is dropped"
 
     @property
     def target(self) -> str:
@@ -38,7 +38,7 @@ class MutationFault(msgspec.Struct, frozen=True):
 
 
 class DroppedFault(msgspec.Struct, frozen=True):
-    """A change that is no fault: it does not compile, or compiles to the same code."""
+    """A change that is no fault, as it does not compile, or compiles to the same code."""
 
     operator: str
     module: str
@@ -57,7 +57,7 @@ class GeneratedFaults(msgspec.Struct, frozen=True):
 
 
 def compute_fault_id(operator: str, module: str, qualname: str, statement: str, change: str) -> str:
-    """An id that does not depend on line numbers and white space.
+    """Return an id that does not depend on line numbers and white space.
 
     `statement` and `change` are in normal form (`ast.unparse`); `change` includes the position
     among equal changes of the statement, and among equal statements.

@@ -1,4 +1,4 @@
-"""The stored runs of `unfix mutate`: each fault's result is written as it is known."""
+"""The stored runs of `unfix mutate`. Each fault's result is written at once."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ class FaultOutcome(StrEnum):
     KILLED = "killed"
     SURVIVED = "survived"  # its code ran, and no guard failed
     UNREACHED = "unreached"  # no guard runs its code
-    EQUIVALENT = "equal"  # listed as equivalent, and no guard failed
+    EQUIVALENT = "equal"  # recorded as equivalent, and no guard failed
     NOT_LIVE = "not live"  # only an import can apply it
 
 
@@ -40,22 +40,22 @@ class FaultResult(msgspec.Struct):
 
     fault: MutationFault
     fate: FaultOutcome
-    family: str = ""  # of the toggles that its target belongs to
-    how: KillCause | None = None  # of a killed fault
+    family: str = ""  # the family of the target's toggles
+    how: KillCause | None = None  # for a killed fault
     by: str = ""  # the guard that killed it
     headline: str = ""  # that guard's failure in one line
     example: list[str] = []
     detail: str = ""
-    why: str = ""  # why it is not live, unreached, or equivalent
-    passed: list[str] = []  # guards that ran its code and passed
-    ran: int = 0  # how often its code ran; of a kernel, its launches
-    longer: bool = False  # it had a second attempt, with more examples
+    why: str = ""  # the reason why it is not live, unreached, or equivalent
+    passed: list[str] = []  # guards that passed and ran its code
+    ran: int = 0  # calls of its code, or launches of its kernel
+    longer: bool = False  # after a second attempt, with more examples
     seconds: float = 0.0
     diff: str = ""
 
     @property
     def is_disproved_equivalent(self) -> bool:
-        """It is listed as equivalent, and a guard detects it."""
+        """Return whether a guard detects this fault although it is recorded as equivalent."""
         return self.fate is FaultOutcome.KILLED and bool(self.why)
 
 
@@ -101,7 +101,7 @@ class MutationRun(msgspec.Struct):
     dropped: list[DroppedFault] = []
     codes: list[TargetCode] = []
     guards: list[GuardFacts] = []
-    left_out: list[str] = []  # guards that do not run, each with the reason
+    left_out: list[str] = []  # guards that do not run, with the reasons
     elsewhere: str = ""  # the part of a wide diff that no guard runs
     # Problems that keep the run from being green whatever its score.
     recorded_problems: list[str] = msgspec.field(default_factory=list, name="problems")
@@ -126,7 +126,7 @@ class MutationRun(msgspec.Struct):
 
     @property
     def problems(self) -> list[str]:
-        """Everything that keeps the run from being green."""
+        """Return every reason why the run is not green."""
         problems = list(self.recorded_problems)
         for result in self.fates:
             if result.is_disproved_equivalent:
@@ -152,7 +152,7 @@ class MutationRun(msgspec.Struct):
 
 
 def compute_score(results: Iterable[FaultResult]) -> float | None:
-    """The percentage of killed faults among the reached; None if none was reached."""
+    """Return the percentage of killed faults among the reached, or None if none was reached."""
     counts = Counter(result.fate for result in results)
     reached = counts[FaultOutcome.KILLED] + counts[FaultOutcome.SURVIVED]
     return 100.0 * counts[FaultOutcome.KILLED] / reached if reached else None

@@ -1,1 +1,1 @@
-"""Proofs and lifecycles, kept."""
+"""Stored runs of `unfix prove` and `unfix lifecycle`."""

@@ -1,4 +1,4 @@
-"""Several runs seen as one: shards, machines, and what was run again."""
+"""Several runs as one: shards, machines, and repeated cells."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from harness.store.prove.values import CellResult, ProveRun, ReleaseFacts
 
 
 def join_runs(runs: list[ProveRun]) -> ProveRun:
-    """One run with the cells of all; where two have the same cell, the later one's counts."""
+    """Join runs into one with all their cells. The later run's result of a cell counts."""
     ordered = sorted(runs, key=lambda run: run.started)
     if len(ordered) == 1:
         return ordered[0]
@@ -36,7 +36,7 @@ def join_runs(runs: list[ProveRun]) -> ProveRun:
 
 
 def _join_release_facts(earlier: ReleaseFacts, later: ReleaseFacts) -> ReleaseFacts:
-    """A release that two runs met."""
+    """Join the facts of a release that is part of two runs."""
     return ReleaseFacts(
         release=later.release,
         device=later.device,
@@ -53,7 +53,7 @@ def _join_release_facts(earlier: ReleaseFacts, later: ReleaseFacts) -> ReleaseFa
 
 
 def _join_unguarded(earlier: ReleaseFacts, later: ReleaseFacts) -> list[str] | None:
-    """A toggle is unguarded if whoever looked found no guard."""
+    """Join unguarded toggles: a toggle is unguarded if no run that checked it found a guard."""
     looked = [on.unguarded for on in (earlier, later) if on.unguarded is not None]
     if not looked:
         return None
@@ -61,7 +61,7 @@ def _join_unguarded(earlier: ReleaseFacts, later: ReleaseFacts) -> list[str] | N
 
 
 def add_missing_shard_problems(runs: list[ProveRun], joined: ProveRun) -> None:
-    """Shards that are not here are a problem of whoever reports the whole."""
+    """Add a problem for each release of which a shard is missing."""
     parts = _find_missing_shards(runs)
     for on in joined.releases:
         problem = parts.get((on.release, on.device))
@@ -70,7 +70,7 @@ def add_missing_shard_problems(runs: list[ProveRun], joined: ProveRun) -> None:
 
 
 def _find_missing_shards(runs: list[ProveRun]) -> dict[tuple[str, str], str]:
-    """Releases of which not all shards are here, and which those are."""
+    """Return the missing shards of each release that lacks some."""
     parts: dict[tuple[str, str], dict[int, set[int]]] = {}
     for run in runs:
         part, _, of = str(run.settings.get("shard", "1/1")).partition("/")

@@ -1,4 +1,4 @@
-"""Where each toggle was proven, by the recorded runs: device, releases and date."""
+"""The device, releases and date of each toggle's proofs, from the recorded runs."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _CODE_DIGEST = digest_code("store")
 
 @dataclass(frozen=True)
 class RecordedProof:
-    """A toggle on one kind of machine."""
+    """The proof of a toggle on one kind of machine."""
 
-    where: str  # CPU, or the GPU by its name
-    releases: tuple[str, ...]  # from the oldest
+    where: str  # 'CPU', or a GPU's name
+    releases: tuple[str, ...]  # the oldest first
     when: str  # the date of the newest of the runs
 
     def describe(self, known: Sequence[str]) -> str:
-        """Releases that follow one another, of all that are known, as one span."""
+        """Describe the proof. Consecutive ones of the known releases become one span."""
         spans: list[list[str]] = []
         for release in self.releases:
             place = known.index(release) if release in known else -1
@@ -65,12 +65,12 @@ class _RecordedRun(msgspec.Struct):
 
 
 def proofs_folder() -> Path:
-    """The records of proofs, which the wheel carries."""
+    """Return the folder of the recorded proofs, which the wheel contains."""
     return paths.project_folder() / "bench" / "recorded" / "proofs"
 
 
 def load_proofs(known: Sequence[str], folder: Path | None = None) -> dict[str, list[RecordedProof]]:
-    """By toggle; releases in the order of those that are known. Later records are believed.
+    """Load the proofs by toggle, with releases in the known order. A later record wins.
 
     Decompressing and decoding seven megabytes costs 70 ms, so the result is cached by the bytes.
     """
@@ -90,9 +90,9 @@ def load_proofs(known: Sequence[str], folder: Path | None = None) -> dict[str, l
 def _summarize(known: Sequence[str], texts: Iterable[bytes]) -> dict[str, list[RecordedProof]]:
     runs = []
     for text in texts:
-        with contextlib.suppress(msgspec.ValidationError):  # a record of something else
+        with contextlib.suppress(msgspec.ValidationError):  # a record of another kind of run
             runs.append(msgspec.json.decode(text, type=_RecordedRun))
-    dates: dict[tuple[str, str], dict[str, str]] = {}  # by toggle and machine, of each release
+    dates: dict[tuple[str, str], dict[str, str]] = {}  # by toggle and machine, then by release
     for run in sorted((run for run in runs if run.kind == "prove"), key=lambda run: run.started):
         names = {(on.release, on.device): _name_machine(on) for on in run.releases}
         verdicts: dict[tuple[str, str, str], set[CellVerdict | None]] = {}
@@ -116,7 +116,7 @@ def _summarize(known: Sequence[str], texts: Iterable[bytes]) -> dict[str, list[R
 
 
 def _name_machine(release: _RecordedRelease) -> str:
-    """A GPU's name without its maker and its driver."""
+    """Return a GPU's name without its maker and its driver."""
     if release.device == "cpu":
         return "CPU"
     name = msgspec.json.decode(release.machine["gpu"]) if "gpu" in release.machine else ""

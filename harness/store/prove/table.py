@@ -1,4 +1,4 @@
-"""The stored runs of `unfix prove` and `unfix lifecycle`: written cell by cell."""
+"""The stored runs of `unfix prove` and `unfix lifecycle`, written cell by cell."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class ProveTable(RunTable[ProveRun, ProveRun]):
             self._write_item(run_id, "releases", facts, owner=facts.release, key=facts.device)
 
     def save_planned_cells(self, run_id: str, cells: Iterable[CellResult]) -> None:
-        """All cells of a release before the first is run; those of a resumed run stay."""
+        """Store all cells of a release before the first one runs. A resumed run's cells stay."""
         with self.store.write_transaction():
             for cell in cells:
                 self._write_cell(run_id, cell, overwrite=False)
@@ -40,7 +40,7 @@ class ProveTable(RunTable[ProveRun, ProveRun]):
         self._write_item(run_id, "cells", bare, owner=owner, outcome=verdict, overwrite=overwrite)
 
     def save_side(self, run_id: str, cell: CellResult, result: SideResult) -> None:
-        """One side of a cell, as it ends."""
+        """Store one side of a cell when it ends."""
         with self.store.write_transaction():
             self._write_item(
                 *(run_id, "sides", result),
@@ -51,14 +51,14 @@ class ProveTable(RunTable[ProveRun, ProveRun]):
             )
 
     def measure_progress(self, run: ProveRun) -> tuple[Any, ...]:
-        """Cells with a verdict count, not sides: a cell may be run again from its first side."""
+        """Count cells with a verdict. Sides do not count, since a cell may start over."""
         ((verdicts,),) = self.store.query(
             "SELECT count(outcome) FROM items WHERE run = ? AND part = 'cells'", run.id
         )
         return run.status == "finished", verdicts
 
     def find_latest(self, kind: str | None = None) -> ProveRun:
-        """The newest run of a kind that has any cells, without them; else the newest."""
+        """Return the newest run of a kind that has cells, or else the newest, without its cells."""
         with_cells = {
             name
             for (name,) in self.store.query("SELECT DISTINCT run FROM items WHERE part = 'cells'")
@@ -79,12 +79,12 @@ class ProveTable(RunTable[ProveRun, ProveRun]):
         return whole
 
     def load_sides(self, run_id: str, key: tuple[str, str, str, str]) -> list[SideResult]:
-        """The sides of one cell, by release, device, toggle and guard."""
+        """Return the sides of one cell, by release, device, toggle and guard."""
         owner = format_cell_key(key)
         return [side for _, side in self.load_owned_items(run_id, "sides", SideResult, owner)]
 
     def load_average_seconds(self) -> dict[tuple[str, str, str], float]:
-        """Mean seconds by toggle, guard and side, over all runs, releases and devices."""
+        """Return mean seconds by toggle, guard and side, over all runs, releases and devices."""
         totals: dict[tuple[str, str, str], tuple[float, int]] = {}
         for owner, side, seconds, count in self.store.query(
             "SELECT owner, key, sum(seconds), count(*) FROM items WHERE part = 'sides' "
@@ -97,5 +97,5 @@ class ProveTable(RunTable[ProveRun, ProveRun]):
 
 
 def format_cell_key(key: tuple[str, str, str, str]) -> str:
-    """Release, device, toggle and guard as the owner of a cell's items."""
+    """Return release, device, toggle and guard as the owner of a cell's items."""
     return json.dumps(key)

@@ -25,7 +25,7 @@ class CellVerdict(StrEnum):
     HANG = "hang"
     OUT_OF_MEMORY = "out-of-memory"
     CUDA_ERROR = "cuda-error"
-    # Of `lifecycle`, where nothing is toggled:
+    # Verdicts of `lifecycle`, which toggles nothing:
     HAS_BUG = "has the bug"
     HAS_FIX = "has the fix"
     DIFFERS = "differs"
@@ -41,14 +41,14 @@ class CellVerdict(StrEnum):
 
 
 class SideOutcome(StrEnum):
-    """How one side of a cell ended; a verdict judges both sides."""
+    """The outcome of one side of a cell. A verdict judges both sides."""
 
     PASSED = "passed"
-    FAILED = "failed"  # in the guard's own way: an assertion, a report of a checked kernel
-    ERROR = "error"  # in any other way: a fixture, an import, an exception
-    FLAKY = "flaky"  # Hypothesis saw one example fail and pass
+    FAILED = "failed"  # an assertion, or a report of a checked kernel
+    ERROR = "error"  # any other failure: a fixture, an import, an exception
+    FLAKY = "flaky"  # one example both fails and passes
     SKIPPED = "skipped"
-    NA = "n/a"  # the guard says with a reason that it cannot apply here
+    NA = "n/a"  # the guard does not apply here, for a reason it gives
     SEGFAULT = "segfault"
     ABORT = "abort"
     KILLED = "killed"  # by another signal
@@ -65,17 +65,17 @@ BUG_OUTCOMES = {SideOutcome.FAILED, SideOutcome.SEGFAULT, SideOutcome.ABORT, Sid
 
 
 def is_expected_outcome(side: str, outcome: SideOutcome) -> bool:
-    """Whether an outcome on one side is the one that a proof needs: a bug, or a pass."""
+    """Return whether a side has the outcome that a proof needs: a bug, or a pass."""
     return outcome in BUG_OUTCOMES if side == "buggy" else outcome is SideOutcome.PASSED
 
 
 class RepeatMode(StrEnum):
     """The part of a guard that both sides repeat, to tell a bug from chance."""
 
-    WHOLE = "whole"  # all of it: the guard draws no examples
+    WHOLE = "whole"  # the whole guard, which draws no examples
     EXAMPLE = "example"  # the example that Hypothesis found
-    EXPLICIT = "explicit"  # the guard's written examples: one of them failed
-    SEARCH = "search"  # the whole search of the reverted run: an example ended its process
+    EXPLICIT = "explicit"  # the guard's explicit examples, one of which failed
+    SEARCH = "search"  # the whole search, since an example ended its process
 
 
 class SideRepetition(msgspec.Struct, omit_defaults=True):
@@ -84,8 +84,8 @@ class SideRepetition(msgspec.Struct, omit_defaults=True):
     outcome: SideOutcome
     headline: str = ""
     seconds: float = 0.0
-    run: str = ""  # the earlier run that its result is from; empty: this run
-    first: str = ""  # what ended a first attempt, if this is the second
+    run: str = ""  # the earlier run with this result; empty: this run
+    first: str = ""  # the end of the first attempt, if this is the second
 
 
 class SideResult(msgspec.Struct):
@@ -103,7 +103,7 @@ class SideResult(msgspec.Struct):
     output: str = ""  # the end of what it printed
     replay: str = ""  # the command that runs it again
     left: int = 0  # processes that it left behind; the supervisor ended them
-    first: str = ""  # what ended a first attempt, if this is the second
+    first: str = ""  # the end of the first attempt, if this is the second
     way: RepeatMode = RepeatMode.WHOLE  # the part that is repeated
     blob: str = ""  # the repeated example, as Hypothesis encodes it
     again: list[SideRepetition] = []
