@@ -1,9 +1,9 @@
-"""A command in processes of its own: its limit, the server beside it, and an end that leaves none.
+"""A command in processes of its own, with a time limit and a server, and without leftovers.
 
 Invariant: the supervisor is the subreaper of all that the command starts, in the background or not.
 When the command ends, reaches its limit, or is stopped, when the supervisor gets SIGTERM, or when
-the supervisor's own parent is gone, every process below it is killed. Then it writes how the
-command ended to `exit.json` beside `request.json`; there is no such file if nobody waits for it.
+the supervisor's own parent is gone, every process below it is killed. Then it writes the
+command's outcome to `exit.json` beside `request.json`, unless the requesting process is gone.
 
 Example: {"command": ["sleep", "9"], "seconds": 5, …} gives {"outcome": "hang", …} after 5 s.
 
@@ -44,35 +44,35 @@ MISSING_EXIT_CODE = 127  # as of a shell
 
 
 class CommandRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """A command, and what it needs to run."""
+    """A command with its environment, limit and server."""
 
     command: list[str]
     environment: dict[str, str]
     working_folder: str
-    output: str  # the file that gets its output
+    output: str  # the file for its output
     seconds: float | None = None  # its limit
-    server_command: str = ""  # of a server that is started first, for a shell
-    ready_url: str = ""  # that answers once the server is ready
+    server_command: str = ""  # a shell command that starts a server first
+    ready_url: str = ""  # the URL that answers once the server is ready
 
 
 class CommandOutcome(StrEnum):
     ENDED = "ended"
-    HANG = "hang"  # at the limit
-    MISSING = "missing"  # there is no such command
-    SERVER_ENDED = "server-ended"  # before the command did
+    HANG = "hang"  # it ran past its limit
+    MISSING = "missing"  # the command does not exist
+    SERVER_ENDED = "server-ended"  # the server ended before the command
     URL_TAKEN = "url-taken"  # another server answers at the URL
-    STOPPED = "stopped"  # as requested
+    STOPPED = "stopped"  # stopped on request
 
 
 class CommandExit(msgspec.Struct):
-    """How a command ended."""
+    """The end of a command."""
 
     outcome: CommandOutcome
-    code: int | None = None  # of the command, or of the server that ended; negative for a signal
+    code: int | None = None  # the exit code of the command or the ended server; negative: a signal
     detail: str = ""  # the moment of the end, or the error
     seconds: float = 0.0
-    leftover_count: int = 0  # processes that were killed at the end
-    killed_by_kernel: bool = False  # the kernel killed a process for lack of memory meanwhile
+    leftover_count: int = 0  # number of processes killed at the end
+    killed_by_kernel: bool = False  # the kernel killed a process for lack of memory
 
 
 def write_request(folder: Path, request: CommandRequest) -> None:
@@ -81,7 +81,7 @@ def write_request(folder: Path, request: CommandRequest) -> None:
 
 
 def read_exit(folder: Path) -> CommandExit | None:
-    """How the command ended; None if its supervisor is at work or has been killed."""
+    """Read the end of the command; None if its supervisor still runs or was killed."""
     try:
         return msgspec.json.decode((folder / EXIT_FILE).read_bytes(), type=CommandExit)
     except (OSError, msgspec.DecodeError):
@@ -89,14 +89,14 @@ def read_exit(folder: Path) -> CommandExit | None:
 
 
 def fork_supervisor(folder: Path) -> ProcessHandle:
-    """Run the request of a folder under a supervisor that is a fork of this process."""
+    """Fork a supervisor that runs the request of a folder."""
     parent = os.getpid()
 
     def supervise_in_fork() -> None:
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         supervise_command(folder, parent)
 
-    # Until the fork has its own handlers, it must not run this process's.
+    # The fork must not run this process's handlers before it has its own.
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     child = child_process.fork(supervise_in_fork, dies_with_parent=False, new_session=True)
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
@@ -131,7 +131,7 @@ def supervise(run: Callable[[], CommandExit], folder: Path) -> None:
 
 
 class _StopRequest(BaseException):
-    """SIGTERM or Ctrl-C."""
+    """An exception for SIGTERM or Ctrl-C."""
 
 
 def _raise_stop(*_: Any) -> NoReturn:
@@ -139,16 +139,16 @@ def _raise_stop(*_: Any) -> NoReturn:
 
 
 def bind_to_supervisor(supervisor_pid: int) -> None:
-    """In the first process of a command: it dies with its supervisor, and before it."""
+    """Make this process, the first one of a command, die with its supervisor and before it."""
     for number in STOP_SIGNALS:
         signal.signal(number, signal.SIG_DFL)
-    os.setsid()  # a signal that it sends to its own group does not reach the supervisor
+    os.setsid()  # signals to its own group do not reach the supervisor
     processes.die_with_parent(supervisor_pid)
     processes.volunteer_for_oom_kill()
 
 
 def wait_while_wanted(process: ProcessHandle, seconds: float, parent_pid: int) -> bool:
-    """Whether a process has ended, after so long; exits if the requesting process is gone."""
+    """Wait so long, and return whether a process has ended; exit if the requesting one is gone."""
     if os.getppid() != parent_pid:
         raise SystemExit(1)
     return process.wait_for_exit(seconds)
@@ -205,7 +205,7 @@ def _is_answering(url: str) -> bool:
     import urllib.request
 
     with contextlib.suppress(OSError, ValueError, http.client.HTTPException):
-        # A proxy of the environment must not answer for a local server.
+        # The environment's proxy must not answer for a local server.
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         with opener.open(url, timeout=5) as response:
             return bool(200 <= response.status < 300)
@@ -213,13 +213,13 @@ def _is_answering(url: str) -> bool:
 
 
 def _run_shielded(folder: Path, parent_pid: int) -> NoReturn:
-    """Wait for a supervisor, which is a fork, as long as the parent lives; end as it ends."""
+    """Wait for a forked supervisor as long as the parent lives; exit with its exit code."""
     run = partial(supervise_command, folder, os.getpid())
     supervisor = child_process.fork(run, dies_with_parent=False)
     signal.signal(signal.SIGTERM, lambda number, _: supervisor.send_signal(number))
     while not supervisor.wait_for_exit(POLL_SECONDS):
         if os.getppid() != parent_pid:
-            sys.exit(1)  # the supervisor sees that, and ends the command
+            sys.exit(1)  # the supervisor then ends the command
     code = supervisor.reap()
     if code < 0:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -1,8 +1,8 @@
 """Drop the references that failed tests leave in a process that runs many tests.
 
-Hypothesis keeps each error until its test ends; pytest and Python keep the last error for longer.
-An error holds the frames that it passed through, with their tensors: on a GPU that is gigabytes per
-example, which the next example or test then lacks.
+Hypothesis stores each error until its test ends; pytest and Python store the last error for longer.
+An error refers to the frames that it passed through, with their tensors: on a GPU that is gigabytes
+per example, which the next example or test then lacks.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LAST_ERROR_NAMES = ("last_exc", "last_type", "last_value", "last_traceback")
 
 @contextlib.contextmanager
 def drop_example_references(item: pytest.Item) -> Iterator[None]:
-    """In this scope, a failing example's error keeps its message and lines, and no locals."""
+    """Drop the locals of a failing example's error during the block, not its message and lines."""
 
     def clear_frames_of_failures(test: Callable[..., Any]) -> Callable[..., Any]:
         def run_test(*args: Any, **kwargs: Any) -> Any:
@@ -41,7 +41,7 @@ def drop_example_references(item: pytest.Item) -> Iterator[None]:
 
 
 def drop_test_references(recorder: run_item.PhaseRecorder) -> None:
-    """Drop what a test that has ended and been reported still holds."""
+    """Drop the references that remain of a test after its report."""
     for _, error in recorder.phases:
         if error is not None:
             _clear_error_frames(error)
@@ -52,7 +52,7 @@ def drop_test_references(recorder: run_item.PhaseRecorder) -> None:
 
 
 def _clear_error_frames(error: BaseException) -> None:
-    """Clear the locals in the frames of an error; frames that still run keep theirs."""
+    """Clear the locals in the frames of an error, except in frames that still run."""
     seen_ids: set[int] = set()
     errors: list[BaseException | None] = [error]
     while errors:
@@ -63,7 +63,7 @@ def _clear_error_frames(error: BaseException) -> None:
         for frame, _ in traceback.walk_tb(one.__traceback__):
             with contextlib.suppress(RuntimeError):  # the frame still runs
                 frame.clear()
-                len(frame.f_locals)  # refreshes the copy that an earlier reader of `f_locals` left
+                len(frame.f_locals)  # refreshes the copy from an earlier read of `f_locals`
         errors += [one.__cause__, one.__context__]
         if isinstance(one, BaseExceptionGroup):
             errors += one.exceptions

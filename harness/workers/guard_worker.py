@@ -44,7 +44,7 @@ from harness.workers.pytest_session import WorkerSession, make_choices, run_work
 
 
 class GuardWorker(WorkerSession[GuardWorkerSettings]):
-    """A worker that runs guards, each side of a cell by itself."""
+    """A worker that runs each side of a guard's cell by itself."""
 
     request_type = TestRequest
     only_forks_use_device = False
@@ -55,7 +55,7 @@ class GuardWorker(WorkerSession[GuardWorkerSettings]):
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> Generator[None, Any, Any]:
-        """Select all sides of a guard together: `-k fixed` is about its name, not its side."""
+        """Select all sides of a guard together: `-k fixed` means its name, not its side."""
         everything = list(items)
         result = yield
         chosen = {name for name in map(_find_cell_key, items) if name is not None}
@@ -79,7 +79,7 @@ class GuardWorker(WorkerSession[GuardWorkerSettings]):
         item_cells = (item.stash[CELL_KEY] for item in self.items if CELL_KEY in item.stash)
         present = (ToggleState.FIXED, ToggleState.BUGGY)
         applicable = (cell for cell in item_cells if cell.finding.state in present)
-        # Once here, and not in each supervisor.
+        # Once here, instead of in each supervisor.
         live_engine.engine.import_targets(map(cells.make_choice, applicable))
         self.freeze_for_forks(session, can_fork)
         seconds = time.time() - self.started
@@ -102,7 +102,7 @@ class GuardWorker(WorkerSession[GuardWorkerSettings]):
         return not toggle_ids or item.stash[CELL_KEY].toggle.id in toggle_ids
 
     def _is_unrunnable_requested(self, item: pytest.Item) -> bool:
-        """An unrunnable test with a marker counts as a cell; others are recorded as problems."""
+        """Return whether an unrunnable guard is requested; record a test that is no guard."""
         if not list(item.iter_markers(cells.GUARDS_MARKER)):
             self.filter_runnable([item])
             return False
@@ -178,7 +178,7 @@ class GuardWorker(WorkerSession[GuardWorkerSettings]):
         if attempt_scope is not None:
             stash[sides.ATTEMPT_SCOPE] = attempt_scope
         try:
-            # A repeated failure needs no details, except to recognize a full device in them.
+            # The details of a repeated failure only serve to recognize a full device.
             with_details = attempt_scope is None or device.get_device() != "cpu"
             side = run_item.run_protocol(item, self.recorder, with_details)
         finally:
@@ -216,7 +216,7 @@ class GuardWorker(WorkerSession[GuardWorkerSettings]):
                 with drop_references.drop_example_references(item):
                     side = self._run_test(item, request)
                 if os.getpid() != here:
-                    os._exit(70)  # a fork that the test made and that did not exit in the test
+                    os._exit(70)  # in a fork by the test that did not exit
                 after = self._read_reach(toggles)
                 side.ran = {toggle: after[toggle] - before[toggle] for toggle in toggles}
                 side.reach = sum(side.ran.values())
@@ -238,7 +238,7 @@ class GuardWorker(WorkerSession[GuardWorkerSettings]):
         }
 
     def _receive_test_requests(self) -> list[TestRequest]:
-        """The requested tests; queries are answered at once."""
+        """Receive the requested tests, and answer queries at once."""
         requests = []
         for request in self.receive_requests(TestRequest | LiveToggleQuery):
             if isinstance(request, LiveToggleQuery):
@@ -251,7 +251,7 @@ class GuardWorker(WorkerSession[GuardWorkerSettings]):
         reasons = {}
         for choice in make_choices(question.toggle_directions):
             try:
-                # The warnings of a module that is imported here do not matter.
+                # Warnings of the imported modules do not matter.
                 with warnings.catch_warnings(action="ignore"), ToggleContext((choice,)):
                     pass
             except UnfixError as error:
@@ -259,7 +259,7 @@ class GuardWorker(WorkerSession[GuardWorkerSettings]):
         return reasons
 
     def _read_toggle_directions(self, item: pytest.Item, request: TestRequest) -> dict[str, str]:
-        """The toggles that a test runs under; the plugin applies those of a request."""
+        """Return the toggles that a test runs under; the plugin applies those of a request."""
         cell = item.stash.get(CELL_KEY, None)
         if cell is not None:
             return {cell.toggle.id: cells.choose_direction(cell).value}
@@ -268,7 +268,7 @@ class GuardWorker(WorkerSession[GuardWorkerSettings]):
 
 
 def _find_cell_key(item: pytest.Item) -> tuple[str, str] | None:
-    """The guard and toggle of an item's cell, the same for all its sides."""
+    """Return the guard and toggle of an item's cell, the same for all its sides."""
     cell = pytest_adapter.get_parameter(item, plugin.CELL_PARAMETER)
     if cell is None:
         return None
@@ -304,13 +304,13 @@ def _validate_strategies(item: pytest.Item) -> None:
 
 
 def _find_initialized_cuda() -> Any:
-    """torch.cuda, where this process uses it."""
+    """Return torch.cuda if this process uses it."""
     torch: Any = sys.modules.get("torch")
     return torch.cuda if torch is not None and torch.cuda.is_initialized() else None
 
 
 def _count_device_ooms() -> int:
-    """How many allocations of this process failed because the device's memory was full."""
+    """Count the allocations of this process that failed because the device's memory was full."""
     return (
         int(cuda.memory_stats().get("num_ooms", 0))
         if (cuda := _find_initialized_cuda()) is not None
@@ -319,7 +319,7 @@ def _count_device_ooms() -> int:
 
 
 def _read_pending_device_error() -> str:
-    """The error that a launch of the test left pending on the device."""
+    """Return the error of one of the test's launches that is pending on the device."""
     if (cuda := _find_initialized_cuda()) is None:
         return ""
     try:
@@ -330,7 +330,7 @@ def _read_pending_device_error() -> str:
 
 
 def _release_device_memory() -> None:
-    """Return the device memory that a test used, for the next test of any process."""
+    """Free the device memory that a test used, for the next test of any process."""
     if (cuda := _find_initialized_cuda()) is not None:
         cuda.empty_cache()
     if (gpu_admission := sys.modules.get("harness.kernels.check.gpu_admission")) is not None:
@@ -338,5 +338,5 @@ def _release_device_memory() -> None:
 
 
 if __name__ == "__main__":
-    # A class that pytest skips in the collection may hold guards.
+    # A class that pytest skips at collection may contain guards.
     run_worker(GuardWorker, GuardWorkerSettings, ["-W", "error::pytest.PytestCollectionWarning"])

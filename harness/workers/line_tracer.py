@@ -1,4 +1,4 @@
-"""The lines of a release that run: Python's own tracing, for fuzzing and for mutation testing.
+"""Records the lines of a release that run, by Python's tracing, for `fuzz` and `mutate`.
 
 Lines are counted as those of the release's own files. Patched code has a file name of its own
 (`<unfix revert 27338 sglang.srt.layers.a>`); its lines count as the lines that they replace. For
@@ -22,18 +22,18 @@ from typing import Any
 
 _PATCHED_FILENAME = re.compile(r"<unfix .* ([\w.]+)>")
 TraceFunction = Callable[[FrameType, str, Any], Any]
-# The release's own file that a file's lines count for; None if they do not count.
+# The release's file for which a file's lines count; None if they do not count.
 FileSelector = Callable[[str], Path | None]
 
 
 class LineTracer:
-    """The lines inside functions that ran so far, by file; each line is traced until it has run."""
+    """The lines inside functions that ran so far, by file. A line is traced until it has run."""
 
     def __init__(self, select_file: FileSelector) -> None:
         self.lines: dict[Path, set[int]] = {}
         self._select_file = select_file
-        # By identity, as equal code of two files is not the same; the code is held, so that no
-        # other code gets its id.
+        # By identity, since two files can have equal code. The reference to the code prevents
+        # another code object from getting its id.
         self._unseen_lines: dict[int, tuple[CodeType, set[int]]] = {}
         self._line_records: dict[str, tuple[set[int], dict[int, int]] | None] = {}
 
@@ -74,7 +74,7 @@ class LineTracer:
         return {line for _, _, line in code.co_lines() if line}
 
     def _find_records(self, filename: str) -> tuple[set[int], dict[int, int]] | None:
-        """The set that a file's lines are added to, and the numbers they are counted as."""
+        """Return the set for a file's lines, and the line numbers that they count as."""
         if filename not in self._line_records:
             file = self._select_file(filename)
             numbers = {}
@@ -86,7 +86,7 @@ class LineTracer:
 
 
 def select_package_files(root: Path) -> FileSelector:
-    """All files of the SGLang in a folder."""
+    """Return a selector of all files of the SGLang package in a folder."""
     prefix = f"{root / 'sglang'}/"
 
     def select(filename: str) -> Path | None:
@@ -103,7 +103,7 @@ def select_package_files(root: Path) -> FileSelector:
 
 
 def select_listed_files(files: list[str]) -> FileSelector:
-    """These files alone."""
+    """Return a selector of only these files."""
     by_module = {path.removesuffix(".py").removesuffix("/__init__"): path for path in files}
 
     def select(filename: str) -> Path | None:
@@ -120,13 +120,13 @@ def select_listed_files(files: list[str]) -> FileSelector:
 
 
 def parse_patched_module(filename: str) -> str | None:
-    """The module that patched code belongs to; None for any other file."""
+    """Return the module of patched code from its file name; None for any other file."""
     match = _PATCHED_FILENAME.fullmatch(filename)
     return match[1] if match else None
 
 
 def map_original_lines(original_text: str, patched_filename: str) -> dict[int, int]:
-    """The line of the release's own text for each line of the patched text."""
+    """Map each line of the patched text to a line of the release's own text."""
     before = original_text.splitlines()
     after = [line.rstrip("\n") for line in linecache.getlines(patched_filename)]
     numbers: dict[int, int] = {}

@@ -14,14 +14,14 @@ TaskKey = tuple[str, str, str]  # toggle, guard, side
 class GuardTask(msgspec.Struct, omit_defaults=True):
     """One side of one cell, as collected."""
 
-    number: int  # in this worker
+    number: int  # its number in this worker
     guard: str
     toggle: str
     side: str
     state: str
-    problem: str = ""  # of a stale toggle
-    broken_reason: str = ""  # why the guard is never run
-    not_applicable_reason: str = ""  # why it cannot apply, known before it runs
+    problem: str = ""  # the error of a stale toggle
+    broken_reason: str = ""  # the reason why the guard never runs
+    not_applicable_reason: str = ""  # the reason why it cannot apply, known before it runs
 
     @property
     def key(self) -> TaskKey:
@@ -40,20 +40,20 @@ class GuardsCollected(msgspec.Struct, tag=True, omit_defaults=True):
 
 
 class TaskEnded(msgspec.Struct, tag=True):
-    serial: int  # of the request
+    serial: int  # the request's number
     side: SideResult
     is_device_lost: bool = False  # the worker cannot go on: its device is lost
 
 
 class StartFailure(msgspec.Struct, tag=True):
-    """The worker could not start; `is_usage_error` blames the command line."""
+    """A failure to start the worker; `is_usage_error` blames the command line."""
 
     problem: str
     is_usage_error: bool = False
 
 
 class LiveToggleProblems(msgspec.Struct, tag=True):
-    """The reply to `LiveToggleQuery`: the toggles that cannot be applied live, with reasons."""
+    """The reply to `LiveToggleQuery`: the toggles that cannot be applied live, and the reasons."""
 
     reasons: dict[str, str]
 
@@ -62,37 +62,37 @@ GuardWorkerMessage = GuardsCollected | TaskEnded | StartFailure | LiveToggleProb
 
 
 class LiveToggleQuery(msgspec.Struct, tag=True):
-    """Ask which of these toggles can be applied live in the worker's process."""
+    """A question: which of these toggles can be applied live in the worker's process?"""
 
     toggle_directions: list[tuple[str, str]]
 
 
 class TestRequest(msgspec.Struct, tag=True):
-    """Run one task."""
+    """A request to run one task."""
 
     number: int
-    serial: int  # of this request: a second attempt has another
+    serial: int  # this request's number; a second attempt has another
     seconds: float  # its time limit
     memory: int  # its memory limit in bytes
-    toggle_directions: list[tuple[str, str]] = []  # where the task has no side
-    random_seed: int | None = None  # seeds the random sources; none: they stay as they are
-    repeat_mode: RepeatMode | None = None  # what to run of a test that is repeated
+    toggle_directions: list[tuple[str, str]] = []  # for a task without a side
+    random_seed: int | None = None  # the seed of the random sources; None: no seeding
+    repeat_mode: RepeatMode | None = None  # the part of a repeated test to run
     blob: str = ""  # the example, in that mode
-    then_whole: bool = False  # afterwards, run the whole test, for the first time
-    fork_limit: int = 500  # in all; a guard that starts servers needs a few dozen
+    then_whole: bool = False  # whether the whole test then runs, for the first time
+    fork_limit: int = 500  # total number of forks; guards with servers need a few dozen
 
 
 class WorkerSettings(msgspec.Struct, kw_only=True):
-    """The settings that every worker gets when it starts."""
+    """The settings of every worker."""
 
-    release: str  # as the command line names it
+    release: str  # its name on the command line
     pytest_arguments: list[str]
-    folder: str  # for the files that its processes write
+    folder: str  # the folder for its processes' files
     device: str = "cpu"
 
 
 class GuardWorkerSettings(WorkerSettings, kw_only=True):
     """The settings of a worker that runs guards."""
 
-    sides: list[str]  # none: each guard once, under the toggles of its request
+    sides: list[str]  # empty: each guard once, under its request's toggles
     toggle_ids: list[str]  # empty: all

@@ -1,7 +1,7 @@
 """A worker: a pytest session in a release's own Python that stops before pytest runs the tests.
 
-It reports the collected tests, and runs those that the run requests, each in a process below one of
-its supervisors, which are forks of this process. `WorkerProcess` starts it with the descriptors of
+It reports the collected tests, and runs the requested ones. Each test has a process below one of
+the supervisors, which are forks of this process. `WorkerProcess` starts it with the descriptors of
 its two pipes. Subclasses choose the tests and the messages.
 """
 
@@ -40,11 +40,9 @@ SettingsT = TypeVar("SettingsT", bound=WorkerSettings)
 class WorkerSession(Generic[SettingsT]):
     """A pytest plugin that replaces pytest's run loop."""
 
-    request_type: ClassVar[Any]  # of the requests to a supervisor
-    items: list[pytest.Item]  # once they are collected
-    only_forks_use_device = (
-        True  # what runs on a GPU does so in forks: this process leaves it to them
-    )
+    request_type: ClassVar[Any]  # the type of requests to a supervisor
+    items: list[pytest.Item]  # the collected tests
+    only_forks_use_device = True  # this process leaves the GPU to its forks
 
     def __init__(self, settings: SettingsT, pipe: PipeEnd) -> None:
         self.settings = settings
@@ -63,7 +61,7 @@ class WorkerSession(Generic[SettingsT]):
     def pytest_sessionstart(self) -> None:
         """Draw the first example while few modules are imported (see `_draw_first_example`)."""
         with contextlib.suppress(ImportError):
-            importlib.import_module("numpy")  # its random numbers belong to the search
+            importlib.import_module("numpy")  # Hypothesis seeds its random numbers
         _draw_first_example()
 
     def freeze_for_forks(self, session: pytest.Session, can_fork: bool = True) -> None:
@@ -75,7 +73,7 @@ class WorkerSession(Generic[SettingsT]):
             manager.unregister(plugin_)
         session.config.option.tbstyle = "value"  # `body.traceback_of` makes the traceback
         if not can_fork:
-            gc.freeze()  # imported objects stay
+            gc.freeze()  # imported objects stay alive anyway
             gc.enable()
             return
         for ready in _collect_before_forks(self.items):
@@ -83,14 +81,14 @@ class WorkerSession(Generic[SettingsT]):
         if (checking := sys.modules.get("harness.checking")) is not None:
             checking.preload_checker()  # imported by suites that check kernels
         for _ in jit_kernels.iterate_loaded_kernels():
-            pass  # a search that the forks then need not repeat
+            pass  # a search that saves the forks theirs
         preloading.freeze_for_forks()
 
     # Collecting
 
     @pytest.hookimpl(wrapper=True)
     def pytest_load_initial_conftests(self) -> Generator[None, Any, None]:
-        """A conftest that fails is reported when its folder is collected; the others go on."""
+        """Report a failing conftest when its folder is collected, and go on with the others."""
         with contextlib.suppress(pytest_adapter.ConftestImportFailure, SystemExit):
             yield
 
@@ -98,7 +96,7 @@ class WorkerSession(Generic[SettingsT]):
     def pytest_make_collect_report(
         self, collector: pytest.Collector
     ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
-        """A file that ends the process as it is imported ends its own collection."""
+        """Turn an exit during a file's import into a failure to collect that file."""
         try:
             return (yield)
         except SystemExit as error:
@@ -111,14 +109,14 @@ class WorkerSession(Generic[SettingsT]):
             self.problems.append(f"{report.nodeid} {how}: {report.longreprtext}")
 
     def filter_runnable(self, items: list[pytest.Item]) -> list[pytest.Item]:
-        """The items that can be run; the others are recorded as problems."""
+        """Return the items that can run, and record the others as problems."""
         for item in items:
             if why := item.stash.get(unrunnable_guards.UNRUNNABLE_REASON, ""):
                 self.problems.append(f"{item.nodeid} cannot be run: {why}")
         return [item for item in items if unrunnable_guards.UNRUNNABLE_REASON not in item.stash]
 
     def refuse_without_forks(self) -> bool:
-        """Report it, and give True, if no fork can use the device."""
+        """If no fork can use the device, report that and return True."""
         if device.can_forks_use_device():
             return False
         words = "no fork of a process that has imported this release can use the GPU"
@@ -133,7 +131,7 @@ class WorkerSession(Generic[SettingsT]):
         self.pipe.send(msgspec.json.encode(message))
 
     def receive_requests(self, request_type: Any) -> list[Any]:
-        """The requests that have arrived; blocks until there is input."""
+        """Return the requests that have arrived; block until there is input."""
         return [msgspec.json.decode(line, type=request_type) for line in self.pipe.receive_lines()]
 
     # Forks
@@ -154,11 +152,11 @@ class WorkerSession(Generic[SettingsT]):
             self.dispatch_request(request)
 
     def run_request(self, request: Any) -> SideResult:
-        """In a supervisor: run it in a process of its own."""
+        """In a supervisor, run a request in a process of its own."""
         raise NotImplementedError
 
     def make_reply(self, request: Any, side: SideResult) -> msgspec.Struct:
-        """The message about it to the run."""
+        """Make the message to the run about a request's result."""
         raise NotImplementedError
 
     def dispatch_request(self, request: Any) -> None:
@@ -166,7 +164,7 @@ class WorkerSession(Generic[SettingsT]):
         for supervisor in [each for each in self._supervisors if each.pending_request is None]:
             try:
                 supervisor.pipe.send(encoded)
-            except BrokenPipeError:  # it ended while it was idle
+            except BrokenPipeError:  # the supervisor ended while it was idle
                 self._retire_supervisor(supervisor)
             else:
                 supervisor.pending_request = request
@@ -174,13 +172,13 @@ class WorkerSession(Generic[SettingsT]):
         supervisor = supervision.fork_supervisor(self._serve_as_supervisor)
         self._supervisors.append(supervisor)
         supervisor.pending_request = request
-        with contextlib.suppress(BrokenPipeError):  # it has just ended, as its pipe reports
+        with contextlib.suppress(BrokenPipeError):  # it has just ended; its pipe reports that
             supervisor.pipe.send(encoded)
 
     def run_in_own_process(
         self, request: TestRequest, test: Callable[[], SideResult], toggles: dict[str, str]
     ) -> SideResult:
-        """Run a test in a process of its own, which holds none of the supervisor's pipes."""
+        """Run a test in a process of its own, without the supervisor's pipes."""
 
         def run_without_pipe() -> SideResult:
             self.pipe.close()
@@ -198,19 +196,19 @@ class WorkerSession(Generic[SettingsT]):
                 self._retire_supervisor(supervisor)
 
     def _serve_as_supervisor(self, pipe: PipeEnd) -> None:
-        """Serve requests, as a supervisor."""
+        """Serve requests as a supervisor."""
         for other in self._supervisors:
             other.pipe.close()
         self.pipe.close()
         self.pipe = pipe
-        # Each item is forked at least once.
+        # Each item runs in at least one fork.
         if len(self.items) >= preloading.FORKS_TO_REPAY_COLLAPSE:
             preloading.collapse_into_huge_pages()
         while not pipe.is_peer_closed:
             for request in self.receive_requests(self.request_type):
                 try:
                     side = self.run_request(request)
-                except Exception as error:  # the result of the test; the supervisor then ends
+                except Exception as error:  # becomes the test's result; the supervisor then ends
                     os.close(pipe.read_end)  # it receives nothing more
                     side = supervision.make_lost_result(f"{type(error).__name__}: {error}")
                     side.detail = traceback.format_exc()
@@ -243,7 +241,7 @@ def make_choices(toggle_directions: list[tuple[str, str]]) -> tuple[ToggleChoice
 
 
 def _collect_before_forks(items: list[pytest.Item]) -> list[Callable[[], object]]:
-    """The functions that the collected tests want called once, before the forks."""
+    """Return the functions that the collected tests need to run once, before the forks."""
     marks = (mark for item in items for mark in item.iter_markers(plugin.BEFORE_FORKS_MARKER))
     return list(dict.fromkeys(ready for mark in marks for ready in mark.kwargs.values()))
 
@@ -251,7 +249,7 @@ def _collect_before_forks(items: list[pytest.Item]) -> list[Callable[[], object]
 @settings(max_examples=1, database=None)
 @given(strategies.none())
 def _draw_first_example(_: None) -> None:
-    """Hypothesis scans all imported modules at the first example of a process."""
+    """Draw an example now: a process's first one makes Hypothesis scan all imported modules."""
 
 
 def run_worker(
@@ -259,10 +257,10 @@ def run_worker(
     settings_type: type[SettingsT],
     pytest_arguments: Sequence[str] = (),
 ) -> NoReturn:
-    """Run a worker; `pytest_arguments` are added to those that every worker needs."""
+    """Run a worker, with `pytest_arguments` added to the arguments of every worker."""
     pipe = PipeEnd(*map(int, sys.argv[1:]))
     preloading.pause_gc_for_imports()
-    processes.adopt_orphans()  # of a supervisor that was killed
+    processes.adopt_orphans()  # the children of killed supervisors
     code: int = 0
     try:
         worker_settings = msgspec.json.decode(os.environ[SETTINGS_VARIABLE], type=settings_type)
@@ -273,7 +271,7 @@ def run_worker(
         live_engine.engine.recorder.set_folder(worker.folder / "attestations")
         # No capture and no faulthandler here: each test's own process has both.
         ours = ["-s", "-p", "no:faulthandler", "-p", "no:cacheprovider", "-p", "no:xdist"]
-        # This module has imported Hypothesis before pytest could, which is no matter.
+        # pytest warns that this module imported Hypothesis before it; that is harmless.
         ours += ["-W", "ignore::pytest.PytestAssertRewriteWarning", *pytest_arguments]
         ours += ["-p", plugin.__name__, "--continue-on-collection-errors", "--tb=native"]
         ours += ["--device", worker_settings.device, *worker_settings.pytest_arguments]

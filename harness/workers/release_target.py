@@ -10,10 +10,10 @@ from harness.releases.source_trees import SourceTree
 
 @dataclass(frozen=True)
 class ReleaseTarget:
-    """A release that a run goes over."""
+    """A release of a run."""
 
     name: str
     python: Path
     sources: SourceTree
-    requested_as: str = ""  # the name on the command line, as "current"
+    requested_as: str = ""  # its name on the command line, such as "current"
     device: str = "cpu"

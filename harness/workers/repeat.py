@@ -1,4 +1,4 @@
-"""Repeat a guard: which part of it, and with which random seeds."""
+"""The repetition of a guard: the part that runs again, and its random seeds."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from harness.store.prove.values import RepeatMode, SideOutcome, SideResult
 
 
 def choose_repeat_mode(item: pytest.Item, side: SideResult) -> RepeatMode:
-    """The part of a guard that is repeated after such a result."""
+    """Choose the part of a guard to repeat after a result."""
     test: Any = getattr(item, "obj", None)
     if side.outcome is SideOutcome.PASSED or not hasattr(test, "hypothesis"):
         return RepeatMode.WHOLE
@@ -30,7 +30,7 @@ def choose_repeat_mode(item: pytest.Item, side: SideResult) -> RepeatMode:
 
 
 def make_attempt_scope(mode: RepeatMode, blob: str) -> sides.AttemptScope:
-    """A scope in which both sides search alike, however far each has searched before."""
+    """Make a scope in which both sides search alike, whatever their earlier searches."""
 
     def make_scope(item: pytest.Function) -> contextlib.AbstractContextManager[None]:
         if mode is RepeatMode.EXAMPLE:
@@ -45,7 +45,7 @@ def make_attempt_scope(mode: RepeatMode, blob: str) -> sides.AttemptScope:
 
 @contextlib.contextmanager
 def _reproduce_example(item: pytest.Function, blob: str) -> Iterator[None]:
-    """Run one example; it passes if it cannot be drawn on this side."""
+    """Run one example; pass if it cannot be drawn on this side."""
     with (
         contextlib.suppress(hypothesis.errors.DidNotReproduce),
         hypothesis_adapter.pin_example(item.obj, blob),
@@ -54,7 +54,7 @@ def _reproduce_example(item: pytest.Function, blob: str) -> Iterator[None]:
 
 
 def seed_random_sources(seed: int) -> None:
-    """Seed every source of random numbers: forks of one process would all draw the same.
+    """Seed every source of random numbers, since forks would all draw the same.
 
     Clocks and the kernel's random numbers differ by themselves. Addresses and the order of sets
     are the same in all forks, on either side.

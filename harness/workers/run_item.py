@@ -1,4 +1,4 @@
-"""Run one collected test through pytest's own hooks; its phases become a `SideResult`."""
+"""Runs one collected test through pytest's own hooks, and makes a `SideResult` of its phases."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from harness.core import device
 from harness.guards import hypothesis_adapter, not_applicable, replay, sides, suite_record
 from harness.store.prove.values import SideOutcome, SideResult
 
-MAX_DETAIL_CHARACTERS = 16000  # of a traceback that are kept
+MAX_DETAIL_CHARACTERS = 16000  # the limit of a stored traceback
 _HIDDEN_FRAMES = re.compile(
     r"[/\\](_pytest|pluggy|hypothesis|harness[/\\](guards|workers|runs|kernels[/\\](check|watch)))[/\\]"
     r"|[/\\]triton[/\\](runtime|language)[/\\]"
@@ -23,7 +23,7 @@ _HIDDEN_FRAMES = re.compile(
 
 
 class PhaseRecorder:
-    """Records the reports of the running test's phases."""
+    """A plugin that records the reports of the running test's phases."""
 
     def __init__(self) -> None:
         self.phases: list[tuple[pytest.TestReport, BaseException | None]] = []
@@ -47,7 +47,7 @@ def run_protocol(
     listener.phases.clear()
     try:
         item.config.hook.pytest_runtest_protocol(item=item, nextitem=None)
-    except BaseException as error:  # pytest lets `exit` and a keyboard interrupt through
+    except BaseException as error:  # pytest does not catch `exit` and a keyboard interrupt
         return SideResult(
             "",
             SideOutcome.EXITED,
@@ -69,7 +69,7 @@ def run_protocol(
 def _make_result_from_phases(
     phases: list[tuple[pytest.TestReport, BaseException | None]], with_details: bool
 ) -> SideResult:
-    """The first phase that failed decides the outcome, or else the first that was skipped."""
+    """Make the result from the first failed phase, or else from the first skipped one."""
     for report, error in phases:
         if not report.failed:
             continue
@@ -100,7 +100,7 @@ def _make_result_from_phases(
 
 
 def format_own_traceback(error: BaseException) -> str:
-    """The traceback without the frames of pytest, Hypothesis and the harness.
+    """Format the traceback without the frames of pytest, Hypothesis and the harness.
 
     pytest's own traceback parses every source file in it, which takes longer than most tests.
     """

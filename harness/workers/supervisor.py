@@ -1,10 +1,10 @@
 """Tests in processes of their own, and the supervisor between a test and its worker.
 
 Invariant: nothing that a test does to itself, its parent or its children reaches the worker. The
-supervisor, a fork of the worker, forks the test; it knows the limits, sees how the test's process
-ended, kills whatever the test left running, and replies to the worker. One that a test has killed
-is replaced by another. A supervisor serves many tests, one at a time, so that each test costs one
-fork of a process that holds SGLang, and not two.
+supervisor, a fork of the worker, forks the test. It enforces the limits, sees how the test's
+process ends, kills the processes that the test leaves behind, and replies to the worker. If a test
+kills its supervisor, another one replaces it. A supervisor serves many tests, one at a time, so
+that each test costs only one fork of a process with SGLang.
 
 Example: a test with a limit of 5 s that sleeps gets SIGABRT after 5 s, so that faulthandler writes
 its stacks, and SIGKILL 3 s later; its result is a HANG, "it did not end within 5 s".
@@ -39,8 +39,8 @@ from harness.workers.messages import TestRequest
 
 POLL_INTERVAL = 0.1  # seconds between two readings of the memory
 HANG_DUMP_TIMEOUT = 3.0  # seconds for a hanging process to write its stacks
-MAX_OUTPUT_BYTES = 8000  # of a test's output that are kept
-INTERNAL_FAILURE_EXIT_CODE = 70  # the test's process failed outside of the test
+MAX_OUTPUT_BYTES = 8000  # the limit of a test's stored output
+INTERNAL_FAILURE_EXIT_CODE = 70  # the code of a process that failed outside of its test
 NO_RESULT_HEADLINE = "its process could not write its result"
 
 
@@ -50,7 +50,7 @@ class TestFiles:
 
     folder: Path
     request: TestRequest
-    toggles: dict[str, str]  # the toggles that the test is about, each with its direction
+    toggles: dict[str, str]  # the test's toggles, each with its direction
 
     def build_path(self, kind: str) -> Path:
         return self.folder / f"{self.request.serial}.{kind}"
@@ -62,11 +62,11 @@ class Supervisor:
     def __init__(self, process: ProcessHandle, pipe: PipeEnd) -> None:
         self.process = process
         self.pipe = pipe
-        self.pending_request: Any = None  # sent, and without a reply so far
+        self.pending_request: Any = None  # the request without a reply so far
         self.is_retiring = False  # it gets no further request
 
     def describe_exit(self) -> str:
-        """How it ended, once its pipe is closed."""
+        """Describe the supervisor's end, once its pipe is closed."""
         self.pipe.close()
         return process_exit.describe_code(self.process.reap())
 
@@ -83,13 +83,13 @@ def fork_supervisor(serve: Callable[[PipeEnd], None]) -> Supervisor:
 
 
 def make_lost_result(exit_description: str) -> SideResult:
-    """The result of a test whose supervisor ended."""
+    """Make the result of a test whose supervisor ended."""
     headline = f"the test's supervisor ended: {exit_description}"
     return SideResult("", SideOutcome.LOST, headline=headline)
 
 
 def make_exit_result(ended: ProcessExit) -> SideResult:
-    """The result of a test whose process ended before it could write one."""
+    """Make the result of a test whose process ended without one."""
     if ended.kind in (process_exit.ExitKind.SUCCESS, process_exit.ExitKind.EXITED):
         headline = f"it ended its process with {ended.words}"
         return SideResult("", SideOutcome.EXITED, headline=headline)
@@ -143,7 +143,7 @@ def run_supervised_test(test: Callable[[], SideResult], files: TestFiles) -> Sid
 
 
 def _run_in_test_process(test: Callable[[], SideResult], files: TestFiles) -> None:
-    """In the test's own process: run the test and write its result."""
+    """Run the test in its own process, and write its result."""
     gc.enable()
     processes.volunteer_for_oom_kill()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -155,7 +155,7 @@ def _run_in_test_process(test: Callable[[], SideResult], files: TestFiles) -> No
     processes.limit_forks(files.request.fork_limit)
     test_pid = os.getpid()
     result = test()
-    if os.getpid() != test_pid:  # a fork that the test made and that did not exit in the test
+    if os.getpid() != test_pid:  # in a fork by the test that did not exit
         os._exit(INTERNAL_FAILURE_EXIT_CODE)
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
@@ -166,7 +166,7 @@ def _run_in_test_process(test: Callable[[], SideResult], files: TestFiles) -> No
 def _wait_within_limits(
     child: ProcessHandle, request: TestRequest, inherited_bytes: int
 ) -> dict[str, Any]:
-    """Wait for the test's process, or kill it at a limit; gives the exceeded one, if any."""
+    """Wait for the test's process, or kill it at a limit; return the exceeded limit, if any."""
     deadline = time.monotonic() + request.seconds
     while not child.wait_for_exit(POLL_INTERVAL):
         # Daemons of the test count: they are children of this subreaper.

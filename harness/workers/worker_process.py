@@ -1,4 +1,4 @@
-"""A worker as the run sees it: the process, its messages, its end."""
+"""A worker from the side of the run: its process, its messages, its end."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ from harness.workers.messages import (
 
 MessageT = TypeVar("MessageT")
 
-_MAX_LOG_CHARACTERS = 8000  # of a log that a message shows
-ENGINE_TEST_FILE = "test_engine.py"  # its guards start servers: no fork of a worker patches those
+_MAX_LOG_CHARACTERS = 8000  # the limit of a log in a message
+ENGINE_TEST_FILE = "test_engine.py"  # its guards start servers, which no fork patches
 START_TIMEOUT = 900.0  # seconds for the imports of a worker, before it counts as hanging
 _EXIT_TIMEOUT = 1.0  # seconds for a worker to end by itself
 _SUPERVISOR_SLACK = 30.0  # seconds that a supervisor's reply may be late
-# All workers of a run iterate over sets in one order, so no two sides differ in it.
+# All workers of a run iterate over sets in one order, so the sides do not differ in it.
 _HASH_SEED = str(secrets.randbelow(2**32))
 
 
 class WorkerProcess(PipedProcess, Generic[MessageT]):
     """A process that imports a release and runs its tests (see `pytest_session`)."""
 
-    module: ClassVar[str]  # that runs in it
-    message_type: ClassVar[Any]  # of the messages it sends
+    module: ClassVar[str]  # the module that runs in it
+    message_type: ClassVar[Any]  # the type of its messages
 
     def __init__(
         self,
@@ -68,19 +68,19 @@ class WorkerProcess(PipedProcess, Generic[MessageT]):
             self.pipe.send(msgspec.json.encode(request))
 
     def queue_request(self, request: msgspec.Struct) -> None:
-        """Send to a worker that may itself be blocked by a message to this process."""
+        """Queue a request, since the worker may be blocked by a message to this process."""
         with contextlib.suppress(BrokenPipeError):
             self.pipe.send_without_blocking(msgspec.json.encode(request))
 
     def receive_messages(self) -> list[MessageT] | None:
-        """The messages that have arrived; None once the worker has closed its pipe."""
+        """Return the messages that have arrived; None once the worker has closed its pipe."""
         lines = self.pipe.receive_lines()
         if self.pipe.is_peer_closed:
             return None
         return [msgspec.json.decode(line, type=self.message_type) for line in lines]
 
     def wait_for_first_message(self, seconds: float) -> MessageT | None:
-        """Its first message, or None so many seconds after its start."""
+        """Return the worker's first message, or None so many seconds after its start."""
         while (left := self.started + seconds - time.monotonic()) > 0:
             is_ready = select.select([self.read_end], [], [], left)[0]
             messages = self.receive_messages() if is_ready else None
@@ -89,7 +89,7 @@ class WorkerProcess(PipedProcess, Generic[MessageT]):
         return None
 
     def end(self, kill: bool = False) -> int:
-        """End it with its descendants; gives its exit code, negative for a signal."""
+        """End the worker and its descendants; return its exit code, negative for a signal."""
         self.pipe.close_write_end()
         if kill:
             self.process.send_signal(signal.SIGABRT)  # faulthandler writes its stacks
@@ -120,13 +120,13 @@ class GuardWorkerProcess(WorkerProcess[GuardWorkerMessage]):
     ) -> None:
         super().__init__(python, settings, toggle_folders, working_folder, log)
         self.is_ready = False
-        self.task_numbers: dict[TaskKey, int] = {}  # as this worker numbers them
-        self.running_tasks: dict[int, TaskKey] = {}  # by the request's serial
+        self.task_numbers: dict[TaskKey, int] = {}  # this worker's numbers
+        self.running_tasks: dict[int, TaskKey] = {}  # by serial number of the request
         self._deadlines: dict[int, float] = {}
         self._request_count = 0
         self.reported_reach: Counter[str] = (
             Counter()
-        )  # reach by toggle, of the tests that came back
+        )  # reach by toggle, from the tests with a result
 
     def accept_collected_tasks(self, tasks: list[GuardTask]) -> None:
         self.is_ready = True
@@ -143,7 +143,7 @@ class GuardWorkerProcess(WorkerProcess[GuardWorkerMessage]):
         repeated: SideResult | None = None,
         then_whole: bool = False,
     ) -> int:
-        """Request a task, or its repetition; gives the request's serial.
+        """Request a task, or its repetition; return the request's serial.
 
         `then_whole` runs the whole test after the repeated part.
         """
@@ -168,30 +168,30 @@ class GuardWorkerProcess(WorkerProcess[GuardWorkerMessage]):
         return request.serial
 
     def pop_task(self, serial: int) -> TaskKey:
-        """The task of a request that has ended; it counts as running no more."""
+        """Return the task of a request that has ended, and remove it from the running ones."""
         del self._deadlines[serial]
         return self.running_tasks.pop(serial)
 
     def is_overdue(self, now: float, start_timeout: float, can_fork: bool) -> bool:
-        """Whether a message is overdue; supervisors enforce the limits of forks themselves."""
+        """Return whether a message is overdue; supervisors enforce the limits of forks."""
         if not self.is_ready:
             return now - self.started > start_timeout
         slack = _SUPERVISOR_SLACK if can_fork else 0.0
         return any(now > ends + slack for ends in self._deadlines.values())
 
     def read_unreported_reach(self, toggle: str) -> int:
-        """How often a toggle's code ran in the test that killed this worker."""
+        """Return how often a toggle's code ran in the test that killed this worker."""
         attested = attestation.read_attestations(self.folder / "attestations")
         ours = (a.reach(toggle) for a in attested if a.pid == self.process.pid)
         return max(0, sum(ours) - self.reported_reach[toggle])
 
 
 def _build_environment(settings: WorkerSettings, toggle_folders: list[Path]) -> ChildEnvironment:
-    # Variables that change what pytest does are not part of a run that records its settings.
+    # Variables that change pytest's behaviour would bypass the recorded settings.
     environment = ChildEnvironment(without=("PYTEST_ADDOPTS", "PYTEST_PLUGINS"))
     environment.clear_toggles()
     environment.add_python_path(*HARNESS_PATH)
-    # Larger pages halve the time of a fork of a process that holds SGLang.
+    # Larger pages halve the time of a fork of a process with SGLang.
     environment.setdefault("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1")
     environment.setdefault("PYTHONHASHSEED", _HASH_SEED)
     environment |= {

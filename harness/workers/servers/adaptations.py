@@ -1,4 +1,4 @@
-"""Adapt SGLang's engine to a machine without a GPU, and check its kernels.
+"""Adaptations of SGLang's engine to a machine without a GPU, and the checks of its kernels.
 
 Runs inside SGLang's own processes. Nothing here computes an answer. Example: on a CPU the
 speculative modules use the Triton tree kernels that SGLang ships for XPU, since the CUDA kernels
@@ -25,10 +25,10 @@ DESCRIPTIONS = {
     RANDOM_WEIGHTS: "its weights are random, from a seed: its logits can be compared, its answers "
     "mean nothing",
 }
-LM_HEAD_SCALE = 8.0  # of the last layer, so that logits differ enough to choose a token
-EXPERT_SCALE = 0.125  # of experts, so that a tie between two experts does not decide the answer
+LM_HEAD_SCALE = 8.0  # for the last layer, so that logits differ enough to choose a token
+EXPERT_SCALE = 0.125  # for experts, so that no tie between two decides the answer
 
-# The modules of releases that choose between the tree kernels.
+# The modules that choose between the tree kernels, in any release.
 _TREE_KERNEL_MODULES = (
     "sglang.srt.speculative.eagle_utils",
     "sglang.srt.speculative.spec_utils",
@@ -43,12 +43,12 @@ _XPU_FUNCTIONS = ("sgl_build_tree_kernel_triton", "assign_extend_cache_locs_unif
 
 
 def has_triton() -> bool:
-    """Whether this Python has Triton; without it there are no kernels to compile."""
+    """Return whether this Python has Triton; without it there are no kernels to compile."""
     return importlib.util.find_spec("triton") is not None
 
 
 def preload_kernels() -> None:
-    """Load what a server's kernels need, so that its forks share it."""
+    """Load the modules that a server's kernels need, so that its forks share them."""
     if has_triton():
         from harness import checking
 
@@ -132,14 +132,14 @@ def _run_kernels_on_cpu(checked: bool) -> None:
 
 
 def _is_cuda_available() -> bool:
-    """To be called in the scheduler's process: a fork of a process that called it has no CUDA."""
+    """Query CUDA, in the scheduler's process only: a fork after this call cannot use CUDA."""
     import torch
 
     return bool(torch.cuda.is_available())
 
 
 def _randomize_dummy_weights() -> None:
-    """Draw the weights of `--load-format dummy` as those of an untrained model.
+    """Draw the weights of `--load-format dummy` like those of an untrained model.
 
     SGLang's own dummy weights are nearly zero, norms included: every token would be equally likely,
     and no error below would show in the answer.

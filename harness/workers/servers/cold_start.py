@@ -1,8 +1,8 @@
-"""Start SGLang's server as a user does, with the requested adaptations.
+"""Starts SGLang's server as a user does, with the requested adaptations.
 
     UNFIX_ENGINE=tree-kernels python -m harness.workers.servers.cold_start --model-path …
 
-SGLang spawns its workers; each imports this module again and so applies the adaptations.
+SGLang spawns its workers. Each of them imports this module again and so applies the adaptations.
 """
 
 from __future__ import annotations

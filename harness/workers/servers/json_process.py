@@ -1,4 +1,4 @@
-"""A started process that answers JSON messages, each within a time limit."""
+"""A child process that answers JSON messages, each within a time limit."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from harness.core.child_process import PipedProcess, end_process_group
 
 
 class ReplyTimeout(Exception):
-    """No message arrived within the time limit."""
+    """An error: no message arrived within the time limit."""
 
 
 class ProcessEnded(Exception):
-    """The process ended; the text is the last line of its log."""
+    """An error: the process ended; the text is the last line of its log."""
 
 
 class JsonProcess(PipedProcess):
-    """A process that sends and receives JSON, a line each."""
+    """A process that exchanges lines of JSON."""
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str], log: Path) -> None:
         super().__init__(command, environment, log)
@@ -37,7 +37,7 @@ class JsonProcess(PipedProcess):
     def receive_json(
         self, seconds: float, watched_fd: int | None = None, grace_seconds: float = 0.0
     ) -> Any:
-        """The next message. Once `watched_fd` is readable, only `grace_seconds` are left for it."""
+        """Receive the next message; once `watched_fd` is readable, wait only `grace_seconds`."""
         ends = time.monotonic() + seconds
         while not self._received_lines:
             read_end = self.pipe.read_end
@@ -58,7 +58,7 @@ class JsonProcess(PipedProcess):
         return lines[-1][:400] if lines else "its log is empty"
 
     def end(self, grace_seconds: float = 0.0) -> None:
-        """End its process group; a thread that waits for a message gets ProcessEnded."""
+        """End the process group; a thread that waits for a message gets ProcessEnded."""
         end_process_group(self.process, grace_seconds, terminate=grace_seconds > 0)
 
     def close(self) -> None:

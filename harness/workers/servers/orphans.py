@@ -1,7 +1,7 @@
-"""Kill the processes of a server whose supervisor was killed.
+"""Kills the processes of a server whose supervisor was killed.
 
-They have no common parent any more. They are recognized by a mark in the environment that they
-were started with, or by the server's log that they write to; their descendants belong to them.
+These processes have no common parent any more. A mark in their environment identifies them, or the
+server's log that they write to; their descendants belong to them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ KILL_TIMEOUT = 10.0  # seconds for killed processes to end
 
 
 def kill_orphans(mark: str, log: Path) -> int:
-    """Kill a server's orphans until none is left; gives their number."""
+    """Kill a server's orphans until none is left; return their number."""
     killed: set[int] = set()
     ends = time.monotonic() + KILL_TIMEOUT
     while (orphans := set(find_orphans(mark, log))) and time.monotonic() < ends:
@@ -50,7 +50,7 @@ def _is_marked(folder: Path, entry: bytes) -> bool:
 
 
 def _writes_to_log(folder: Path, log: str) -> bool:
-    """A process that only reads the log, as `tail -f` does, is not the server's."""
+    """Return whether a process writes to the log; `tail -f` only reads it and is not ours."""
     with contextlib.suppress(OSError):
         for handle in os.listdir(folder / "fd"):
             with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""Reserve ports, so that no two servers on this machine get the same one."""
+"""The reservation of ports, so that no two servers on this machine get the same one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from harness.core.errors import NotReadyError
 
-FIRST_PORT, LAST_PORT = 21000, 31000  # below the range that the kernel gives to clients
+FIRST_PORT, LAST_PORT = 21000, 31000  # below the kernel's range for clients
 
 
 class PortReservation:
@@ -54,7 +54,7 @@ def _reserve_all(ports: Sequence[int]) -> list[PortReservation]:
 
 
 def _lock_port(port: int) -> socket.socket | None:
-    """Bind an abstract socket as the port's lock: one holder among all users, until it exits."""
+    """Bind an abstract socket as the port's lock, exclusive among all users until exit."""
     held = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         held.bind(f"\0unfix-port-{port}")
@@ -65,7 +65,7 @@ def _lock_port(port: int) -> socket.socket | None:
 
 
 def is_port_free(port: int) -> bool:
-    """Whether the port is free on every address of this machine."""
+    """Return whether the port is free on every address of this machine."""
     with socket.socket() as probe:
         try:
             probe.bind(("", port))

@@ -1,7 +1,7 @@
 """The stacks of the ranks of a server that hangs.
 
-Python's fault handler writes a process's stacks when it is aborted, whatever it waits for. All
-processes are stopped first, since a rank whose peer ends leaves the place where it hung.
+Python's fault handler writes the stacks of an aborted process, wherever it waits. All processes are
+stopped first, since a rank leaves the place where it hung when its peer ends.
 
 Example: "rank TP1 waits in all_reduce, called at sglang/srt/layers/linear.py:212, forward".
 """
@@ -24,26 +24,26 @@ SCHEDULER_TITLE = re.compile(r"^sglang::scheduler_?(\S*)")
 FRAME_LINE = re.compile(r'^  File "([^"]+)", line (\d+) in (\S+)')
 THREAD_LINE = re.compile(r"^(Current thread|Thread) 0x")
 DUMP_TIMEOUT = 3.0  # seconds for a process to write its stacks
-# The code of a rank that waits for the other ranks, and its wrappers.
+# Code in which a rank waits for the other ranks, and its wrappers.
 COLLECTIVE_PATH = "torch/distributed/"
 COLLECTIVE_LOGGER_PATH = "c10d_logger.py"  # wraps each of torch's collectives
 SGLANG_PATH = "/sglang/"
-# The code of a process that waits for its GPU. A collective over NCCL returns at once; the process
+# Code in which a process waits for its GPU. A collective over NCCL returns at once; the process
 # blocks later, when it needs the result.
 CUDA_PATH = "torch/cuda/"
 COLLECTIVE_CALLER_PATHS = ("/parallel_state.py", "/communication_op.py", "/device_communicators/")
-SCHEDULER_PATH = "/managers/scheduler.py"  # which thread of a process is the rank's own
+SCHEDULER_PATH = "/managers/scheduler.py"  # identifies the rank's own thread in a process
 StackFrame = tuple[str, str, str]  # file, line, function
 
 
 @dataclass(frozen=True)
 class RankStack:
-    """A scheduler of the server, and the code that it runs."""
+    """A scheduler of the server, and the place in its code."""
 
     name: str
     location: str  # the innermost line of SGLang outside of its collectives
-    callee: str  # the function outside of SGLang that it has called there
-    waits_for_ranks: bool  # in a collective
+    callee: str  # the function outside of SGLang that this line calls
+    waits_for_ranks: bool  # the rank is in a collective
     waits_for_gpu: bool = False
 
     def __str__(self) -> str:
@@ -55,7 +55,7 @@ class RankStack:
 
 
 def dump_rank_stacks(supervisor_pid: int, log: Path) -> list[RankStack]:
-    """The stack of each rank; aborts the server's processes, so stop the server afterwards."""
+    """Return the stack of each rank. This aborts the server's processes: stop it afterwards."""
     all_of_it = list(processes.iterate_descendants(supervisor_pid))
     found = sorted((name, pid) for pid in all_of_it if (name := _read_rank_name(pid)))
     for pid in all_of_it:
@@ -64,7 +64,7 @@ def dump_rank_stacks(supervisor_pid: int, log: Path) -> list[RankStack]:
 
 
 def _read_rank_name(pid: int) -> str:
-    """The rank in a process's title; empty for a process that is no scheduler."""
+    """Read the rank in a process's title; empty for a process that is no scheduler."""
     with contextlib.suppress(OSError):
         title = (
             Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
@@ -75,7 +75,7 @@ def _read_rank_name(pid: int) -> str:
 
 
 def _abort_and_read_stacks(pid: int, log: Path) -> list[str]:
-    """The lines that this stopped process writes when it is aborted."""
+    """Abort a stopped process, and return the lines that it writes."""
     before = log.stat().st_size
     _send_signal(pid, signal.SIGABRT)
     _send_signal(pid, signal.SIGCONT)
@@ -88,7 +88,7 @@ def _abort_and_read_stacks(pid: int, log: Path) -> list[str]:
 
 
 def _has_exited(pid: int) -> bool:
-    """Whether a process has ended; its stopped parent may not have reaped it yet."""
+    """Return whether a process has ended; its stopped parent may not have reaped it yet."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
     except OSError:
@@ -125,7 +125,7 @@ def _is_below_caller(file: str, in_collective: bool) -> bool:
 
 
 def _split_threads(lines: list[str]) -> Iterator[list[StackFrame]]:
-    """The stack of each thread, the innermost frame first."""
+    """Split the lines into the stack of each thread, the innermost frame first."""
     stack: list[StackFrame] = []
     for line in lines:
         if THREAD_LINE.match(line):

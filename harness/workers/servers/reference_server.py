@@ -2,7 +2,7 @@
 
     python -m harness.workers.servers.reference_server MODEL --port N    (in a release's own Python)
 
-No cache between requests, no batches, no fast kernels: slow, and correct.
+It has no cache between requests, no batches and no fast kernels: it is slow, and correct.
 """
 
 from __future__ import annotations
@@ -63,9 +63,9 @@ class ReferenceModel:
 
 
 class JsonRequestHandler(BaseHTTPRequestHandler):
-    """JSON in, JSON out."""
+    """A handler that reads and answers JSON."""
 
-    disable_nagle_algorithm = True  # else each answer waits for an acknowledgement
+    disable_nagle_algorithm = True  # otherwise each answer waits for an acknowledgement
 
     def read_json(self) -> dict[str, Any]:
         said: dict[str, Any] = json.loads(self.rfile.read(int(self.headers["content-length"])))
@@ -84,9 +84,7 @@ class JsonRequestHandler(BaseHTTPRequestHandler):
 
 
 class BacklogHTTPServer(ThreadingHTTPServer):
-    request_queue_size = (
-        128  # with the default of 5, the sixth of simultaneous clients waits a second
-    )
+    request_queue_size = 128  # with the default of 5, a sixth simultaneous client waits a second
 
 
 def serve_reference(model: ReferenceModel, port: int) -> None:

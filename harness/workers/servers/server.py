@@ -41,7 +41,7 @@ POLL_INTERVAL = 0.05
 DEFAULT_ENVIRONMENT = {
     # Readiness is polled: without this, SGLang answers a prompt for each poll, after a second.
     "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION": "0",
-    # Otherwise it waits for dumps, which are not used, before it ends with a rank that died.
+    # Otherwise, after the death of a rank, it waits for unused dumps before it ends.
     "SGLANG_PYSPY_DUMP_BEFORE_CRASH": "0",
     "SGLANG_CUDA_COREDUMP_BEFORE_CRASH": "0",
 }
@@ -57,22 +57,22 @@ _ERROR_LINE = re.compile(
     r"KernelAssertion)\b.*",
     re.MULTILINE,
 )
-# Lines of the fault handler, which say nothing of the cause.
+# Lines of the fault handler, which do not name the cause.
 _STACK_LINE = re.compile(r'Fatal Python error: |(Current t|T)hread 0x|  File "|Extension modules: ')
 _OUT_OF_MEMORY = re.compile(
     r"out of memory|not enough memory|(?:cannot|can't) allocate memory|\bbad_alloc\b|^MemoryError",
     re.IGNORECASE,
 )
-_RECENT_LINES = 5  # an earlier error may have caused the later ones
+_RECENT_LINES = 5  # an earlier error may be the cause of later ones
 
 
 class ServerFailed(NotReadyError):
-    """A server did not become ready, or died; the message says why."""
+    """An error: a server did not become ready, or died. The message has the reason."""
 
 
 @dataclass(frozen=True)
 class ServerSetup:
-    """A server to be started: its release, arguments, toggles and adaptations."""
+    """The settings of a server: its release, arguments, toggles and adaptations."""
 
     python: Path
     sglang_arguments: tuple[str, ...]
@@ -82,12 +82,12 @@ class ServerSetup:
     toggle_folders: tuple[Path, ...] = ()
     adaptations: tuple[str, ...] = ()
     environment: dict[str, str] = field(default_factory=dict, hash=False)
-    module: str = COLD_START_MODULE  # that serves
-    kernel_checks: str = ""  # on a GPU: the checks of its compiled kernels
+    module: str = COLD_START_MODULE  # the module that serves
+    kernel_checks: str = ""  # on a GPU, the checks of its compiled kernels
 
 
 class ServerStarter(Protocol):
-    """Starts a server some other way; gives its supervisor's pid, or None if it cannot."""
+    """Another way to start a server. Returns its supervisor's pid, or None if it cannot."""
 
     def start_server(self, server: SglangServer, arguments: Sequence[str]) -> int | None: ...
 
@@ -111,7 +111,7 @@ class SglangServer:
         self.url = f"http://127.0.0.1:{self.port}"
         self.is_warm = False
         self.started_at = time.monotonic()
-        self.seconds_to_ready = 0.0  # until it was ready
+        self.seconds_to_ready = 0.0  # seconds from the start until it was ready
         self._process: subprocess.Popen[bytes] | None = None
         self._mark = secrets.token_hex(8)
         self._stop_lock, self._is_stopped = threading.Lock(), False
@@ -164,7 +164,7 @@ class SglangServer:
         return self._process.pid
 
     def make_zygote_request(self, arguments: Sequence[str]) -> ServerRequest:
-        """This server, for a process that forks it."""
+        """Make the request for a process that forks this server."""
         setup = self.setup
         return ServerRequest(
             folder=str(self.folder.resolve()),
@@ -180,7 +180,7 @@ class SglangServer:
     # While it lives
 
     def wait_until_ready(self, seconds: float) -> None:
-        """Wait until it answers; raises ServerFailed with the reason if it does not."""
+        """Wait until the server answers; raise ServerFailed with the reason if it does not."""
         ends = time.monotonic() + seconds
         while True:
             if self.handle.wait_for_exit(POLL_INTERVAL):
@@ -208,14 +208,14 @@ class SglangServer:
             data=None if payload is None else json.dumps(payload).encode(),
             headers={"content-type": "application/json"},
         )
-        # A proxy of the environment must not answer for a local server.
+        # The environment's proxy must not answer for a local server.
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         with opener.open(request, timeout=seconds) as answer:
             data: bytes = answer.read()
             return data
 
     def is_answering(self, seconds: float) -> bool:
-        """Whether it still responds, even with an error."""
+        """Return whether the server still responds, even with an error."""
         began = time.monotonic()
         try:
             question = {"model": "default", "prompt": "a", "max_tokens": 1}
@@ -229,7 +229,7 @@ class SglangServer:
         return self.handle.wait_for_exit(0)
 
     def describe_exit(self) -> str:
-        """How it ended, with the last error in its log."""
+        """Describe the server's end, with the last error in its log."""
         ended = command_supervisor.read_exit(self.folder)
         if ended is None:
             return f"{self._describe_last_error()} (its supervisor was killed)"
@@ -240,13 +240,13 @@ class SglangServer:
         return f"{self._describe_last_error()} ({process_exit.describe_code(code)})"
 
     def describe_hang(self) -> str:
-        """The stacks of the ranks of a server that hangs; aborts its processes."""
+        """Return the stacks of the ranks of a server that hangs; this aborts its processes."""
         found = rank_stacks.dump_rank_stacks(self._pid, self.log)
         places = "; ".join(map(str, found)) or "no rank has a stack"
         return f"{HANG_PREFIX}: {places}"
 
     def read_check_reports(self) -> report_files.CheckSummary | None:
-        """The reports of the checks of its compiled kernels."""
+        """Return the reports of the checks of its compiled kernels."""
         return report_files.read_reports(self.check_folder) if self.setup.kernel_checks else None
 
     def _describe_last_error(self) -> str:
@@ -266,7 +266,7 @@ class SglangServer:
 
     @property
     def refusal(self) -> str:
-        """Why a warm start was refused: the toggles need an import of their own."""
+        """Return the reason for a refused warm start: toggles that need an import of their own."""
         ended = command_supervisor.read_exit(self.folder)
         if ended is None or ended.code != REFUSED_EXIT_CODE:
             return ""
@@ -275,7 +275,7 @@ class SglangServer:
         return ""
 
     def read_reach(self) -> dict[str, int]:
-        """How often each toggle's code ran, in all of the server's processes."""
+        """Return the calls of each toggle's code, in all of the server's processes."""
         attested = attestation.read_attestations(self.attestations)
         names = [(name, "revert") for name in self.setup.revert]
         names += [(name, "enable") for name in self.setup.enable]
@@ -288,7 +288,7 @@ class SglangServer:
         self.handle.send_signal(signal.SIGTERM)
 
     def stop(self) -> None:
-        """End all of its processes; a second caller waits until the first is done."""
+        """End all of the server's processes; a second caller waits until the first is done."""
         with self._stop_lock:
             if self._is_stopped:
                 return
@@ -321,7 +321,7 @@ class SglangServer:
 
 
 def _build_server_arguments(setup: ServerSetup, port: int, nccl_port: int) -> list[str]:
-    """SGLang's arguments, with the reserved ports."""
+    """Build SGLang's arguments, with the reserved ports."""
     ours = ("--port", "--host", "--nccl-port")
     for word in setup.sglang_arguments:
         if word.partition("=")[0] in ours:

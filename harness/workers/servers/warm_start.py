@@ -1,4 +1,4 @@
-"""Servers that are forked from a process which has already imported SGLang."""
+"""The start of servers as forks of a process that has already imported SGLang."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ class ServerZygote:
         self._start_lock = threading.Lock()
 
     def start_server(self, server: SglangServer, arguments: Sequence[str]) -> int | None:
-        """Fork a server; None if this process was ready before and has ended."""
+        """Fork a server; return None if this process was ready before and has ended."""
         request = server.make_zygote_request(arguments)
         with self._start_lock:
             self._wait_until_ready()
             try:
                 self.process.send_json(msgspec.to_builtins(request))
                 while (reply := self._receive_message("started"))["folder"] != request.folder:
-                    pass  # of an earlier request, whose caller timed out
+                    pass  # the reply to an earlier request whose caller timed out
                 return int(reply["started"])
             except (ProcessEnded, ServerFailed):
                 return None
@@ -61,7 +61,7 @@ class ServerZygote:
         return message
 
     def end(self) -> None:
-        """End its processes; a thread that waits for a message of it gets ProcessEnded."""
+        """End all processes; a thread that waits for a message gets ProcessEnded."""
         self.process.end(grace_seconds=5.0)
 
     def close(self) -> None:

@@ -34,7 +34,7 @@ from harness.workers import command_supervisor
 from harness.workers.command_supervisor import POLL_SECONDS, CommandExit, CommandOutcome
 from harness.workers.servers import adaptations
 
-# Modules that servers import late, each server anew: half of a scheduler's start.
+# Modules that each server otherwise imports late: half of a scheduler's start.
 LATE_IMPORTS = (
     "sglang.srt.arg_groups",
     "sglang.srt.constrained.xgrammar_backend",
@@ -49,14 +49,14 @@ LATE_IMPORTS = (
     "uvicorn.protocols.http.h11_impl",
 )
 REFUSED_EXIT_CODE = 97  # the exit code of a server whose toggles cannot be applied live
-REFUSAL_FILE = "refused"  # says why
+REFUSAL_FILE = "refused"  # the file with the reason
 
 
 class ServerRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """A server to be forked."""
+    """A request to fork a server."""
 
     folder: str
-    arguments: list[str]  # SGLang's
+    arguments: list[str]  # SGLang's arguments
     environment: dict[str, str]
     attestations: str
     revert: list[str] = []
@@ -66,9 +66,9 @@ class ServerRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 def preload_server() -> None:
-    """Import what a server and its workers import, and what runs their kernels."""
+    """Import the modules of a server and its workers, and those that run their kernels."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # warnings of a release's imports concern no guard
+        warnings.simplefilter("ignore")  # warnings of a release's imports do not matter here
         import sglang.srt.entrypoints.http_server
         import sglang.srt.managers.detokenizer_manager
         import sglang.srt.managers.scheduler
@@ -76,7 +76,7 @@ def preload_server() -> None:
 
         for name in LATE_IMPORTS:
             for module in _list_with_submodules(name):
-                with contextlib.suppress(Exception, SystemExit):  # of another release or machine
+                with contextlib.suppress(Exception, SystemExit):  # of another release
                     importlib.import_module(module)
     adaptations.preload_kernels()
 
@@ -130,7 +130,7 @@ def _send_message(pipe: PipeEnd, message: dict[str, Any]) -> None:
 
 
 def fork_server(request: ServerRequest) -> int:
-    """Fork a supervisor with a server below it; gives the supervisor's pid."""
+    """Fork a supervisor with a server below it; return the supervisor's pid."""
     parent = os.getpid()
 
     def supervise_in_fork() -> None:
@@ -175,7 +175,7 @@ def _run_in_server_process(request: ServerRequest, supervisor_pid: int) -> NoRet
 
 
 def _apply_toggles(request: ServerRequest) -> None:
-    """Apply the toggles live; those that need an import of their own refuse the server."""
+    """Apply the toggles live; refuse the server if one needs an import of its own."""
     from harness import toggles
     from harness.core.errors import UnfixError
 
@@ -190,7 +190,7 @@ def _apply_toggles(request: ServerRequest) -> None:
 
 
 def _use_fork_start_method() -> None:
-    """Have the server fork its workers as well, so that they share its imports."""
+    """Make the server fork its workers as well, so that they share its imports."""
     import multiprocessing
 
     start = multiprocessing.set_start_method
