@@ -42,7 +42,7 @@ class ToggleContext:
         engine.leave(self.choices)
 
     def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The function, with the toggles active while its body runs."""
+        """Wrap a function so that the toggles are active while its body runs."""
         if inspect.isasyncgenfunction(function):
             raise PatchError(
                 f"{function.__qualname__} is an async generator: put `with` into its body"
@@ -73,7 +73,7 @@ class ToggleContext:
         if not self._entry_counts:
             return self._last_reach
         process, before = self._entry_counts[-1]
-        # A forked child counts for itself, from nothing.
+        # The counts of a forked child start from zero.
         return engine.reach(self.choices) - (before if process == os.getpid() else 0)
 
 

@@ -67,10 +67,10 @@ class DiskCache(Generic[T]):
 def get_or_compute(category: str, key: str, compute: Callable[[], T]) -> T:
     """Read a value from disk, or compute and save it; a file that cannot be read is a miss.
 
-    The key says all that the value depends on, the code that computes it included.
+    The key contains all that the value depends on, including the code that computes it.
     """
     unreadable = (OSError, EOFError, pickle.UnpicklingError, AttributeError, ImportError)
-    with contextlib.suppress(*unreadable):  # a class that has moved since is an ImportError
+    with contextlib.suppress(*unreadable):  # ImportError: the class has moved
         return pickle.loads(_cache_path(category, key).read_bytes())  # type: ignore[no-any-return]
     value = compute()
     save_cached(category, key, value)

@@ -43,7 +43,7 @@ class ProcessHandle:
         return self._pidfd
 
     def wait_for_exit(self, seconds: float) -> bool:
-        """Whether the process has ended, after waiting so long at most."""
+        """Wait for the end, at most `seconds`; return whether the process has ended."""
         return bool(select.select([self], [], [], max(0.0, seconds))[0])
 
     def send_signal(self, signal_number: int) -> None:
@@ -51,7 +51,7 @@ class ProcessHandle:
             signal.pidfd_send_signal(self._pidfd, signal_number)
 
     def reap(self) -> int:
-        """Wait for this child's end; gives its exit code."""
+        """Wait for this child's end; return its exit code."""
         return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
 
     def __del__(self) -> None:
@@ -96,7 +96,7 @@ def fork_with_pipe(
     dies_with_parent: bool = True,
     new_session: bool = False,
 ) -> tuple[ProcessHandle, PipeEnd]:
-    """Fork a child that serves its end of two pipes; gives the parent's end."""
+    """Fork a child that serves its end of two pipes; return the parent's end."""
     ours, theirs = make_pipe_pair()
 
     def serve_in_child() -> None:
@@ -109,7 +109,7 @@ def fork_with_pipe(
 
 
 def call_in_fork(work: Callable[[], Any], *, cpu_seconds: float = 0.0, silent: bool = False) -> Any:
-    """What `work` returns, by way of JSON, from a fork; None if the fork dies or raises.
+    """Run `work` in a fork and return its result, as JSON; None if the fork dies or raises.
 
     `cpu_seconds` limits its processor time; `silent` discards what it writes to stderr.
     """
@@ -148,7 +148,7 @@ def end_process_group(
 ) -> int:
     """End a process that leads its own group, by SIGKILL to all of it after a grace period.
 
-    With `terminate` it gets SIGTERM first. Gives its exit code.
+    With `terminate` it gets SIGTERM first. Return its exit code.
     """
     if terminate and process.poll() is None:
         process.terminate()
@@ -187,5 +187,5 @@ class PipedProcess:
         theirs.close()
 
     def wait_or_kill(self, seconds: float) -> int:
-        """Its exit code; after so many seconds its whole process group is killed."""
+        """Wait for its exit code; after `seconds`, kill its whole process group."""
         return end_process_group(self.process, seconds)

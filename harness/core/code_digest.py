@@ -1,7 +1,7 @@
 """One digest of the project's own code, for every cache on disk.
 
 A cached value is valid as long as the code that computed it is the same. Code of one wing uses code
-of that wing and of the wings below it and no other (`tests/test_layers.py` holds it to that), so a
+of that wing and of the wings below it and no other (`tests/test_layers.py` checks it), so a
 cache names the highest wing that its values depend on. Example: a program compiled for the CPU
 depends on `kernels`; changing a byte in `harness/core/cache.py` or `harness/kernels/cpu/folds.py`
 makes it a miss, changing one in `harness/cli` does not.
@@ -43,10 +43,10 @@ def compute_digest(*parts: str | bytes) -> str:
 
 @functools.cache
 def digest_code(wing: str) -> str:
-    """Hash the code of a wing and of all wings below it, as it is when first asked for.
+    """Hash the code of a wing and of all wings below it, as it is at the first call.
 
-    Ask when a module that uses the digest is imported: the code of a running process is the code
-    that it imported, whatever is edited on disk meanwhile.
+    Call this while the module that uses the digest is imported: a running process executes the code
+    that it imported, whatever is edited on disk afterwards.
     """
     parts: list[str | bytes] = []
     for name in WINGS[: WINGS.index(wing) + 1]:
@@ -58,8 +58,8 @@ def digest_code(wing: str) -> str:
 
 
 def describe_versions(packages: Iterable[str]) -> str:
-    """The installed versions of third-party packages that a value depends on."""
-    from importlib import metadata  # costs 12 ms that `unfix list` does not have
+    """Return the installed versions of third-party packages that a value depends on."""
+    from importlib import metadata  # imported late: takes 12 ms
 
     versions = []
     for package in packages:

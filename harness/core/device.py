@@ -1,8 +1,8 @@
 """The device that suites run on: "cpu", with checked kernels compiled for it, or "cuda".
 
-Invariant: a process whose forks run tests on a GPU never initializes CUDA, since no fork of a
-process that has can use it. SGLang asks for the GPU's properties when it is imported; a fork reads
-them beforehand, and this process answers with the values that the fork read.
+Invariant: a process whose forks run tests on a GPU never initializes CUDA, since CUDA cannot
+be used in forks of a process that has initialized it. SGLang reads the GPU's properties at import:
+a fork reads them beforehand, and this process returns the values that the fork read.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from harness.core.child_process import call_in_fork
 from harness.core.errors import UnfixError
 
 _DEVICE_VARIABLE = "UNFIX_DEVICE"  # inherited by the processes of a parallel run
-FORK_TIMEOUT_SECONDS = 60  # for a fork to use the GPU once
+FORK_TIMEOUT_SECONDS = 60  # limit of a fork's first use of the GPU
 
 
 def get_device() -> str:
@@ -45,9 +45,9 @@ def _has_cuda() -> bool:
 
 
 def defer_cuda_to_forks() -> None:
-    """Answer questions about the GPUs in this process without initializing CUDA.
+    """Make torch describe the GPUs in this process without initializing CUDA.
 
-    A fork asks torch for them first; the forks that run tests later ask for themselves.
+    A fork reads their properties first; the forks that run tests later read them from torch.
     """
     if importlib.util.find_spec("torch") is None:
         return
@@ -83,7 +83,7 @@ def defer_cuda_to_forks() -> None:
 
 
 def _describe_gpus(torch: Any) -> list[dict[str, Any]]:
-    """The properties of each GPU that are plain values."""
+    """Return the properties of each GPU that are plain values."""
     gpus = []
     for index in range(torch.cuda.device_count()):
         properties = torch.cuda.get_device_properties(index)
@@ -93,7 +93,7 @@ def _describe_gpus(torch: Any) -> list[dict[str, Any]]:
 
 
 def can_forks_use_device() -> bool:
-    """Whether a fork of this process can use the device: a fork tries it."""
+    """Try in a fork whether forks of this process can use the device."""
     return get_device() == "cpu" or call_in_fork(_use_gpu) is True
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class UnfixError(Exception):
-    """The call is wrong: an id, a file or an argument that cannot be used."""
+    """An invalid call: an id, a file or an argument that cannot be used."""
 
     exit_code = 2
 
@@ -18,13 +18,13 @@ class CommandLineError(UnfixError):
 
 
 class NotReadyError(UnfixError):
-    """The machine or a release is not ready; the message says which command makes it ready."""
+    """A machine or a release that is not ready; the message names the command that prepares it."""
 
     exit_code = 3
 
 
 class UnknownToggleError(UnfixError):
-    """No toggle has this id."""
+    """An id that no toggle has."""
 
 
 class ToggleNotApplicableError(UnfixError):
@@ -32,7 +32,7 @@ class ToggleNotApplicableError(UnfixError):
 
 
 class PatchConflictError(UnfixError):
-    """Two toggles change the same code, or one toggle is requested in both directions."""
+    """Two toggles that change the same code, or one toggle requested in both directions."""
 
 
 class PatchError(UnfixError):

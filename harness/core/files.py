@@ -9,10 +9,10 @@ from pathlib import Path
 
 
 def write_atomically(path: Path, content: bytes | str) -> None:
-    """Write the whole file, or leave what was there before.
+    """Write the whole file, or leave the old one.
 
     The content goes to a temporary file in the same folder first; a reader sees the old file or the
-    new one. Raises OSError, with nothing left behind, when the disk does not take it.
+    new one. Raises OSError, with nothing left behind, when the disk is full or fails.
     """
     data = content.encode() if isinstance(content, str) else content
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -45,7 +45,7 @@ class GitRepository:
         return completed.stdout.strip()
 
     def find_parent(self, commit: str) -> str:
-        """The first parent of a commit."""
+        """Return the first parent of a commit."""
         completed = self.try_git("rev-parse", "--verify", "--quiet", f"{commit}^")
         if completed.returncode:
             raise UnfixError(
@@ -70,7 +70,7 @@ class GitRepository:
 
 
 def strip_git_variables() -> dict[str, str]:
-    """The environment without the GIT_* variables that a surrounding git hook may have set."""
+    """Return the environment without GIT_* variables, which a surrounding git hook may have set."""
     return {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
 
 

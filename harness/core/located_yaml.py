@@ -1,4 +1,4 @@
-"""YAML files whose every value knows its line, so that an error names the file and the line.
+"""YAML files with the line of each value, so that errors name the file and the line.
 
 axes: [1]
 axes: [2]        # matrix.yaml:2: the key 'axes' stands twice
@@ -124,7 +124,7 @@ class SafeYamlFile(LocatedYaml):
         return bool(key.tag == "tag:yaml.org,2002:str")
 
     def check_scalar(self, node: Any) -> None:
-        """Raise for a date that no calendar has."""
+        """Raise for an impossible date."""
         try:
             self._loader.construct_object(node)
         except ValueError as error:

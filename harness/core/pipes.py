@@ -1,4 +1,4 @@
-"""Lines over two pipes: how a process talks with those that it starts.
+"""Lines over two pipes: messages between a process and its children.
 
 The standard streams of a started process go into a log, so nothing that a library prints can be
 mistaken for a message. Example: after `a, b = make_pipe_pair()`, `a.send(b"1")` makes
@@ -20,7 +20,7 @@ class PipeEnd:
         self.read_end, self._write_end = read, write
         self._partial_line = b""
         self._unsent = b""
-        self.is_peer_closed = False  # no process holds the other end any more
+        self.is_peer_closed = False  # the other end is closed in every process
 
     @property
     def descriptors(self) -> tuple[int, int]:
@@ -47,18 +47,18 @@ class PipeEnd:
 
     @property
     def pending_write_ends(self) -> list[int]:
-        """The descriptors that a `select` has to watch for writing; empty if all is sent."""
+        """Return the descriptors that a `select` must watch for writing; empty if all is sent."""
         return [self._write_end] if self._unsent else []
 
     def receive_lines(self) -> list[bytes]:
-        """The lines that have arrived; blocks until there are bytes or the peer closes."""
+        """Return the lines that have arrived; blocks until there are bytes or the peer closes."""
         data = os.read(self.read_end, 1 << 16)
         self.is_peer_closed = not data
         *lines, self._partial_line = (self._partial_line + data).split(b"\n")
         return lines
 
     def iterate_lines(self) -> Iterator[bytes]:
-        """Every line until the peer closes its end."""
+        """Yield every line until the peer closes its end."""
         while not self.is_peer_closed:
             yield from self.receive_lines()
 
@@ -76,7 +76,7 @@ class PipeEnd:
 
 
 def make_pipe_pair() -> tuple[PipeEnd, PipeEnd]:
-    """Two connected ends."""
+    """Create two connected ends."""
     first_read, second_write = os.pipe()
     second_read, first_write = os.pipe()
     return PipeEnd(first_read, first_write), PipeEnd(second_read, second_write)

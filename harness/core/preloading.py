@@ -1,7 +1,7 @@
 """Make a process that imports much fast to import and to fork: a zygote.
 
 Example: a worker imports SGLang once, in 10 s or so; `freeze_for_forks` and
-`collapse_into_huge_pages` make each of its forks, which share the imports, half as long.
+`collapse_into_huge_pages` halve the time of each of its forks, which share the imports.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ Result = TypeVar("Result")
 
 FORKS_TO_REPAY_COLLAPSE = 30  # forks
 _RAISED_GC_THRESHOLDS = 20_000, 20, 20  # in place of 700 (2,000 from 3.13 on), 10, 10
-_HUGE_PAGE_BYTES = 1 << 21  # bytes of a large page
-_MADV_COLLAPSE = 25  # MADV_COLLAPSE: what lies in small pages goes into large ones, now
+_HUGE_PAGE_BYTES = 1 << 21  # bytes
+_MADV_COLLAPSE = 25  # MADV_COLLAPSE: move small pages into huge pages, now
 
 
 def with_large_stack(call: Callable[[], Result]) -> Result:
@@ -34,12 +34,12 @@ with_large_stack.__code__ = with_large_stack.__code__.replace(co_stacksize=1 << 
 
 
 def raise_gc_thresholds() -> None:
-    """Collect seldom: most objects here stay (syntax trees, graphs), so collections free little."""
+    """Collect garbage seldom: most objects stay (syntax trees, graphs), so it frees little."""
     gc.set_threshold(*_RAISED_GC_THRESHOLDS)
 
 
 def pause_gc_for_imports() -> None:
-    """Disable collection until `freeze_for_forks`: imported objects stay, none would be freed."""
+    """Disable collection until `freeze_for_forks`: imported objects are never freed."""
     gc.disable()
 
 

@@ -1,4 +1,4 @@
-"""How a process ended, in one table: the kind that verdicts are made of, and its description.
+"""The end of a process, in one table: its kind, for verdicts, and its description.
 
 Example: `describe_exit(-11)` is a SEGFAULT, "segmentation fault (SIGSEGV)"; the same code with
 `exceeded_seconds=5` is a HANG, "it did not end within 5 s", since the limit came first.
@@ -13,7 +13,7 @@ from enum import StrEnum
 
 class ExitKind(StrEnum):
     SUCCESS = "success"
-    EXITED = "exited"  # with another exit code than 0
+    EXITED = "exited"  # exit code other than 0
     SEGFAULT = "segfault"
     ABORT = "abort"
     KILLED = "killed"  # by any other signal
@@ -27,15 +27,15 @@ _SIGNALS = {
     signal.SIGABRT: (ExitKind.ABORT, "aborted"),
     signal.SIGALRM: (ExitKind.HANG, "it did not end in time"),
 }
-# The signals that a program dies of by its own fault, or for lack of memory.
+# The signals of crashes and of the OOM killer.
 _CRASHES = {"SIGSEGV", "SIGABRT", "SIGKILL", "SIGBUS", "SIGILL", "SIGFPE"}
-_SHELL_OFFSET = 128  # a shell ends with this plus the number of the signal that ended its command
+_SHELL_OFFSET = 128  # a shell adds it to the number of the signal that ended its command
 
 
 @dataclass(frozen=True)
 class ProcessExit:
     kind: ExitKind
-    code: int  # negative: the number of a signal
+    code: int  # if negative, the number of a signal
     words: str
 
 
@@ -46,9 +46,9 @@ def describe_exit(
     exceeded_bytes: int | None = None,
     killed_by_kernel: bool = False,
 ) -> ProcessExit:
-    """Say how a process ended: its exit code, negative for a signal, and the limit it exceeded.
+    """Describe an exit code (negative for a signal), with the limit that the process exceeded.
 
-    `killed_by_kernel` says that the kernel killed a process for lack of memory meanwhile.
+    `killed_by_kernel`: the kernel killed a process for lack of memory meanwhile.
     """
     if exceeded_seconds is not None:
         return ProcessExit(ExitKind.HANG, code, f"it did not end within {exceeded_seconds:g} s")
@@ -65,12 +65,12 @@ def describe_exit(
 
 
 def describe_code(code: int) -> str:
-    """An exit code or the name of a signal, as in 'exit code 1' and 'SIGSEGV'."""
+    """Return an exit code or the name of a signal, as in 'exit code 1' and 'SIGSEGV'."""
     return get_signal_name(-code) if code < 0 else f"exit code {code}"
 
 
 def find_crash_below_shell(code: int) -> str:
-    """The signal that ended a command below a shell; empty if none did, or if it was a stop."""
+    """Name the signal that ended a command below a shell; '' if none did or it was a stop."""
     name = get_signal_name(code - _SHELL_OFFSET) if code > _SHELL_OFFSET else ""
     return name if name in _CRASHES else ""
 

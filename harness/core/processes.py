@@ -13,7 +13,7 @@ from pathlib import Path
 _PR_SET_PDEATHSIG = 1  # PR_SET_PDEATHSIG
 _PR_SET_CHILD_SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER
 _libc = ctypes.CDLL(None, use_errno=True)
-TOO_MANY_FORKS_EXIT_CODE = 71  # the exit code of a child beyond the forks that are allowed
+TOO_MANY_FORKS_EXIT_CODE = 71  # exit code of a child beyond the limit of forks
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -44,7 +44,7 @@ def iterate_descendants(pid: int) -> Iterator[int]:
 
 
 def read_resident_bytes(pid: int) -> int:
-    """The resident set in bytes; 0 for a process that has ended."""
+    """Read the resident set in bytes; 0 for a process that has ended."""
     try:
         return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE_BYTES
     except (OSError, IndexError):
@@ -52,7 +52,7 @@ def read_resident_bytes(pid: int) -> int:
 
 
 def read_private_bytes(pid: int) -> int:
-    """Bytes of memory that no other process shares: exact, and slow to read."""
+    """Read the bytes of memory that no other process shares; exact, but slow."""
     total = 0
     with contextlib.suppress(OSError):
         for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
@@ -62,7 +62,7 @@ def read_private_bytes(pid: int) -> int:
 
 
 def read_log_tail(log: Path, max_bytes: int) -> str:
-    """The end of a log; empty if there is no log."""
+    """Read the end of a log; empty if there is no log."""
     try:
         with log.open("rb") as file:
             file.seek(max(0, log.stat().st_size - max_bytes))
@@ -72,7 +72,7 @@ def read_log_tail(log: Path, max_bytes: int) -> str:
 
 
 def kill_descendants(pid: int) -> int:
-    """Kill and reap every descendant of this subreaper; gives their number."""
+    """Kill and reap every descendant of this subreaper; return their number."""
     killed = 0
     while descendants := list(iterate_descendants(pid)):
         for descendant in descendants:
@@ -103,7 +103,7 @@ def limit_forks(max_forks: int) -> None:
 
 
 def count_oom_kills() -> int:
-    """How many processes the kernel of this machine has killed for lack of memory since boot."""
+    """Count the processes that the kernel has killed for lack of memory since boot."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/vmstat").read_text().splitlines():
             if line.startswith("oom_kill "):
@@ -112,6 +112,6 @@ def count_oom_kills() -> int:
 
 
 def volunteer_for_oom_kill() -> None:
-    """Be the first process that the kernel kills when memory runs out, before the supervisor."""
+    """Make the kernel kill this process first when memory runs out, before the supervisor."""
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")

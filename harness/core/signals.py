@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM recorded instead of raised, for code that must not be interrupted half-way."""
+"""Records Ctrl-C and SIGTERM instead of raising, for code that must not be interrupted half-way."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 @contextlib.contextmanager
 def record_stop_signals() -> Iterator[list[int]]:
-    """The stop signals received so far, in a list that grows; ignored signals stay ignored."""
+    """Append stop signals to a list as they arrive; ignored signals stay ignored."""
     received: list[int] = []
     handlers = {number: signal.getsignal(number) for number in STOP_SIGNALS}
     handlers = {

@@ -26,7 +26,7 @@ class ModuleSource:
         return SgRoot(self.text, "python").root()
 
     def find_scopes(self, qualname: str) -> list[SgNode]:
-        """Every definition of that name: both arms of an `if` may define it."""
+        """Find every definition of that name: both arms of an `if` may define it."""
         if not qualname:
             return [self.root]
         found = [self.root]
@@ -39,12 +39,12 @@ class ModuleSource:
         return found
 
     def iterate_definition_names(self) -> Iterator[str]:
-        """Every qualified name that the module defines."""
+        """Yield every qualified name that the module defines."""
         yield from _iterate_qualified_names(self.root, "")
 
 
 def iterate_definitions(scope: SgNode, name: str | None = None) -> Iterator[SgNode]:
-    """The definitions directly in a scope, including those under `if` and `try`."""
+    """Yield the definitions directly in a scope, including those under `if` and `try`."""
     for child in scope.children():
         kind = child.kind()
         if kind == "decorated_definition":

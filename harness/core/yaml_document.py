@@ -30,7 +30,7 @@ class YamlDocument(LocatedYaml):
     """A YAML file read without YAML's guesses, for a strict schema."""
 
     def convert_to(self, schema: type[Schema]) -> Schema:
-        """The values in a strict schema; raises with the first value that does not fit."""
+        """Convert the values to a strict schema; raise for the first value that does not fit."""
         if not isinstance(self.values, dict):
             raise self.make_error(1, "it is empty, or no mapping of keys to values")
         try:
@@ -46,7 +46,7 @@ class YamlDocument(LocatedYaml):
             raise self.make_error_at(text, *steps, *([unknown[1]] if unknown else [])) from error
 
     def _locate_error(self, message: str, schema: type[Schema]) -> tuple[str, list[str | int]]:
-        """The problem of a msgspec message, and the steps to its value.
+        """Split a msgspec message into the problem and the steps to its value.
 
         msgspec writes `$.axes[...].x` for a key of a mapping; the key is searched for.
         """
@@ -65,7 +65,7 @@ class YamlDocument(LocatedYaml):
     def _find_key_with_error(
         self, message: str, steps: list[str | int], schema: type[Schema]
     ) -> str | None:
-        """The key that gives the same message when it is the only one of its mapping."""
+        """Find the key that alone in its mapping causes the same message."""
         content: Any = copy.deepcopy(self.values)
         mapping = content
         for step in steps:
@@ -82,7 +82,7 @@ class YamlDocument(LocatedYaml):
 
 
 def find_named_file(name: str, folder: str, noun: str) -> Path:
-    """A path, or one of the project's own files in a folder, by its name without `.yaml`."""
+    """Find a file by its path, or one of the project's own by folder and name without `.yaml`."""
     own_folder = paths.project_folder() / folder
     own = own_folder / f"{name}.yaml"
     path = Path(name)
@@ -95,7 +95,7 @@ def find_named_file(name: str, folder: str, noun: str) -> Path:
 
 
 def suggest_nearest(word: str, known: Iterable[str]) -> str:
-    """The end of an error message about an unknown word: the nearest known one, or all of them."""
+    """Name the known word nearest to an unknown one, or all of them: an error message's end."""
     names = list(known)
     close = difflib.get_close_matches(word, names, 1, 0.5)
     return f"; did you mean {close[0]}?" if close else f"; there are {', '.join(names)}"

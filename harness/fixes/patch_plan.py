@@ -1,6 +1,6 @@
 """Patch plans: the patched text of every module that a set of toggles changes on one release.
 
-A plan contains all of its edits or is not made. It is plain data: a patched process reads it
+A plan contains all of its edits, or is refused. It is plain data: a patched process reads it
 without a parser, and two processes with the same toggles run the same text.
 
 Invariant: after an edit the form that the edit writes matches exactly once, at the place of the
@@ -80,7 +80,7 @@ class PlacedFault:
     id: str
     title: str
     target: CodeTarget
-    start: int  # characters of the module's own text
+    start: int  # first character in the module's own text
     end: int
     before: str
     after: str
@@ -292,13 +292,13 @@ def get_line(text: str, offset: int) -> int:
 
 
 def get_position(text: str, offset: int) -> tuple[int, int]:
-    """Line and column as Python's own parser counts them: the column in UTF-8 bytes."""
+    """Return line and column as Python's own parser counts them: the column in UTF-8 bytes."""
     start = text.rfind("\n", 0, offset) + 1
     return get_line(text, offset), len(text[start:offset].encode())
 
 
 def format_toggle_diff(status: ToggleStatus, sources: ReleaseSources) -> str:
-    """What flipping a toggle changes, as a unified diff; '' if it can be neither way."""
+    """Format the change of flipping a toggle as a unified diff; '' if it cannot be flipped."""
     direction = FLIP_DIRECTIONS.get(status.state)
     if direction is None:
         return ""

@@ -50,7 +50,7 @@ class PatternMatch:
 
 
 def to_parsable_code(pattern: str) -> str:
-    """The pattern as Python that parses, with metavariables as plain names."""
+    """Convert the pattern to Python that parses, with metavariables as plain names."""
     return pattern.replace("$", METAVARIABLE_CHARACTER)
 
 
@@ -80,7 +80,7 @@ class CodePattern:
         return parts
 
     def find(self, scope: SgNode, text: str) -> list[PatternMatch]:
-        """Every match in `scope`; `text` is the source of the module."""
+        """Find every match in `scope`; `text` is the source of the module."""
         matches: dict[tuple[int, int], PatternMatch] = {}
         for nodes, bindings in self._find_statement_runs(scope, text):
             start, end = get_span(nodes[0])[0], get_span(nodes[-1])[1]
@@ -111,7 +111,7 @@ class CodePattern:
                     yield run, bindings
 
     def render(self, match: PatternMatch, text: str) -> str:
-        """The pattern's code with the bindings of a match, indented like the match."""
+        """Render the pattern's code with the bindings of a match, indented like the match."""
         indent = get_indent(text, match.start)
         written: list[str] = []
         form = BODY_AFTER_COLON.sub(r"\1\2\n\1    \3", textwrap.dedent(self.text).strip("\n"))
@@ -125,7 +125,7 @@ class CodePattern:
 def iterate_matches(
     scope: SgNode, pattern: str, text: str
 ) -> Iterator[tuple[SgNode, dict[str, str]]]:
-    """The matches of one statement or expression, each with its bindings.
+    """Yield the matches of one statement or expression, each with its bindings.
 
     Corrects ast-grep twice: a trailing `$$$LIST` may be empty, and a pattern may not omit the end
     of the code (an `else`, an assertion's message, the `async` of a function).
@@ -151,7 +151,7 @@ def read_bindings(pattern: str, node: SgNode, text: str) -> dict[str, str]:
 
 
 def find_bound_nodes(pattern: str, node: SgNode) -> dict[str, list[SgNode]]:
-    """The nodes that each metavariable binds, without a comment or comma that ends a list."""
+    """Find the nodes that each metavariable binds, without a comment or comma at a list's end."""
     found = {}
     for many, one in METAVARIABLE.findall(pattern):
         nodes = node.get_multiple_matches(many) if many else [node[one]]
@@ -164,13 +164,13 @@ def find_bound_nodes(pattern: str, node: SgNode) -> dict[str, list[SgNode]]:
 
 
 def is_significant_ending(node: SgNode) -> bool:
-    """Whether a comment or comma at the end is kept: in a body, and in the tuple of `x[a,]`."""
+    """Return whether an ending comment or comma counts: in a body, and in the tuple of `x[a,]`."""
     parent = node.parent()
     return parent is not None and parent.kind() in ("block", "module", "subscript")
 
 
 def expand_pattern_tokens(pattern: str, node: SgNode) -> str:
-    """The pattern's tokens, with each metavariable replaced by the code that it binds."""
+    """Return the pattern's tokens, with each metavariable replaced by the code it binds."""
     code = {
         name: join_tokens(t for n in nodes for t in iterate_tokens(n))
         for name, nodes in find_bound_nodes(pattern, node).items()
@@ -189,7 +189,7 @@ def parse_pattern_tokens(pattern: str) -> tuple[str, ...]:
 
 
 def iterate_tokens(node: SgNode) -> Iterator[str]:
-    """The tokens of a node without its comments."""
+    """Yield the tokens of a node without its comments."""
     kind = node.kind()
     if kind in ("comment", "line_continuation"):
         return
@@ -205,7 +205,7 @@ def join_tokens(tokens: Iterable[str]) -> str:
 
 
 def substitute_metavariables(line: str, bindings: dict[str, str], indent: str) -> str:
-    """One line of a pattern with its metavariables replaced by the code that they bind."""
+    """Replace the metavariables in one line of a pattern by the code that they bind."""
     for name in find_metavariables(line):
         if not bindings.get(name, "") and f"$$${name}" in line:
             line = re.sub(rf",\s*\$\$\${name}\b|\$\$\${name}\b\s*,?\s*", "", line)
@@ -218,7 +218,7 @@ def substitute_metavariables(line: str, bindings: dict[str, str], indent: str) -
 
 
 def get_indent(text: str, position: int) -> str:
-    """The white space that begins the line of a position."""
+    """Return the white space that begins the line of a position."""
     line = text[text.rfind("\n", 0, position) + 1 :].split("\n", 1)[0]
     return line[: len(line) - len(line.lstrip())]
 
@@ -244,7 +244,7 @@ def get_span(node: SgNode) -> tuple[int, int]:
 
 
 def find_whole_statement(node: SgNode) -> SgNode | None:
-    """The statement that `node` is, if it is one; None for a part of a statement."""
+    """Return the statement that `node` is; None for a part of a statement."""
     here: SgNode | None = node
     while here is not None:
         parent = here.parent()
@@ -264,7 +264,7 @@ def find_next_statement(node: SgNode) -> SgNode | None:
 
 
 def match_whole_node(node: SgNode, pattern: str, text: str) -> dict[str, str] | None:
-    """The bindings of a match that covers the whole of `node`, if there is one."""
+    """Return the bindings of a match that covers the whole of `node`, if there is one."""
     for found, names in iterate_matches(node, pattern, text):
         if get_span(found) == get_span(node):
             return names

@@ -33,7 +33,7 @@ def set_checkout_variables(environment: MutableMapping[str, str]) -> None:
 
 
 def get_checkout_folder() -> Path:
-    """The folder that registers this checkout."""
+    """Return the folder that registers this checkout."""
     name = hashlib.sha256(str(paths.HARNESS_FOLDER).encode()).hexdigest()[:16]
     return paths.releases_folder() / "engines" / name
 
@@ -62,7 +62,7 @@ def _is_registered(checkout_folder: Path) -> bool:
 def make_start_files(
     base_site_packages: Path | None, torch_folders: Sequence[str] = ()
 ) -> dict[str, str]:
-    """The start files of an environment, by their names in its site-packages.
+    """Return the start files of an environment, by their names in its site-packages.
 
     They put the base's site-packages and the folders of a shared torch on the path, and find a
     checkout. The base itself has no base, and its processes run without toggles.
@@ -73,7 +73,7 @@ def make_start_files(
     ]
     if base_site_packages is None:
         return {"unfix.pth": "\n".join(lines)}
-    # From site-packages, so that a home may be moved or copied.
+    # A path relative to site-packages stays valid when the home is moved or copied.
     back = os.path.join("..", "..", "..", "..", *base_site_packages.parts[-4:])
     return {
         "unfix.pth": "\n".join([back, *lines]),
@@ -82,6 +82,6 @@ def make_start_files(
 
 
 def compute_start_digest() -> str:
-    """The digest of the start files' templates."""
+    """Hash the start files' templates."""
     texts = ((_STARTUP_FOLDER / name).read_bytes() for name in ("unfix_path.py", START_MODULE))
     return hashlib.sha256(b"".join(texts)).hexdigest()

@@ -69,7 +69,7 @@ def install_release(release: Release, report: ReportMessage, torch: Path | None 
 
 
 def _shares_torch(release: Release, torch: Path | None) -> bool:
-    """Whether it shares the torch of this Python; true if no Python is named."""
+    """Return whether a release shares this Python's torch; True if no Python is named."""
     shared = release.shared_torch
     return torch is None or (shared is not None and shared.python == str(torch))
 
@@ -204,7 +204,7 @@ def describe_supported_pythons() -> str:
 
 
 def describe_missing_wheels(python: tuple[int, int]) -> str:
-    """The features that are missing under a Python version, in a sentence; '' if none."""
+    """Describe in a sentence the features that a Python version lacks; '' if none."""
     missing = [
         f"no {what}: {name} has no wheel" for name, what in MISSING_WHEELS.get(python, {}).items()
     ]
@@ -222,7 +222,7 @@ def _register_operators(site_packages: Path) -> None:
 
 
 def _fetch_wheel(release: Release, report: ReportMessage, python: Path | None = None) -> Path:
-    """An undamaged wheel of a release: for one Python, or for any to read its sources."""
+    """Fetch an undamaged wheel of a release: for one Python, or for any to read its sources."""
     folder = paths.releases_folder() / "wheels"
     folder.mkdir(parents=True, exist_ok=True)
     for wheel in _list_fitting_wheels(release, python):
@@ -252,7 +252,7 @@ def _list_fitting_wheels(release: Release, python: Path | None) -> list[Path]:
 
 
 def _get_python_version(python: Path) -> tuple[int, int]:
-    """The version of an environment's Python, from its folder names."""
+    """Read the version of an environment's Python from its folder names."""
     major, minor = (
         _find_site_packages(python.parent.parent).parent.name.removeprefix("python").split(".")
     )
@@ -345,7 +345,7 @@ def _hold_install_lock() -> Iterator[None]:
     with open(paths.releases_folder() / ".lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         for left in paths.releases_folder().glob(".leaving-*"):
-            shutil.rmtree(left, ignore_errors=True)  # an interrupted removal
+            shutil.rmtree(left, ignore_errors=True)  # left by an interrupted removal
         _held_locks.append(lock.fileno())
         try:
             yield
@@ -361,7 +361,7 @@ def _refuse_if_in_use(folder: Path, environment_name: str, hint: str) -> None:
 
 
 def find_processes_using(folder: Path) -> list[tuple[int, str]]:
-    """The processes on this machine that run from an environment: ids and command lines."""
+    """Find the processes that run from an environment; return ids and command lines."""
     inside = f"{folder}{os.sep}"
     users = []
     for entry in Path("/proc").glob("[0-9]*"):
@@ -375,14 +375,14 @@ def find_processes_using(folder: Path) -> list[tuple[int, str]]:
             ]
             files.append(_find_program(entry, words[0]))
         except OSError:
-            continue  # it has ended, or belongs to another user
+            continue  # ended, or another user's
         if any(word.startswith(inside) for word in files):
             users.append((int(entry.name), " ".join(words)[:60].strip()))
     return sorted(users)
 
 
 def _find_program(process_folder: Path, program_name: str) -> str:
-    """The path of a process's program, without following links.
+    """Find the path of a process's program, without following links.
 
     An environment's python is a link, and /proc/PID/exe names only its target.
     """

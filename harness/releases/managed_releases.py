@@ -1,4 +1,4 @@
-"""The managed releases: the known versions, their state on this machine, their sources."""
+"""The managed releases: known versions, their state on this machine and their sources."""
 
 from __future__ import annotations
 

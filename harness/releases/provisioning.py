@@ -1,4 +1,4 @@
-"""Installs or fetches what a command needs of the releases; reports the size beforehand."""
+"""Installs or fetches the releases that a command needs; reports the size beforehand."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def ensure_installed(releases: Sequence[Release], report: ReportMessage) -> None
 
 
 def ensure_sources(releases: Sequence[Release], report: ReportMessage) -> list[SourceTree]:
-    """The sources of these releases; fetches those that are missing."""
+    """Return the sources of these releases; fetch those that are missing."""
     missing = [one for one in releases if not one.has_sources]
     if missing:
         size = format_size(WHEEL_BYTES * len(missing))
@@ -41,7 +41,7 @@ def ensure_sources(releases: Sequence[Release], report: ReportMessage) -> list[S
 
 
 def ensure_tree(name_or_path: str | None, report: ReportMessage) -> SourceTree:
-    """The sources that a `--release` word names; by default those of the newest release."""
+    """Return the sources that a `--release` word names, by default the newest release's."""
     if name_or_path is None and source_trees.find_installed_tree() is None:
         return ensure_sources(
             [managed_releases.find_default_release() or managed_releases.get_newest_release()],

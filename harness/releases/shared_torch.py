@@ -40,10 +40,10 @@ class SharedTorch:
     """An installed torch: its Python, its folders and the packages next to it."""
 
     python: str
-    version: str  # of that Python
-    folders: list[str]  # with torch in the first
-    torch: str  # its version
-    cuda: str  # that it is built for
+    version: str  # that Python's version
+    folders: list[str]  # the first one holds torch
+    torch: str  # torch's version
+    cuda: str  # the CUDA version of its build
     packages: dict[str, str]  # versions by name
 
     def is_unchanged(self) -> bool:
@@ -67,7 +67,7 @@ class SharedTorch:
 
 
 def find_shared_torch(chosen_python: Path | None = None) -> SharedTorch:
-    """The torch of a Python, or the first CUDA torch of this Python and those on PATH."""
+    """Find the torch of a Python, or the first CUDA torch of this Python and those on PATH."""
     names = [shutil.which(name) for name in ("python3", "python")]
     pythons = (
         [str(chosen_python)]
@@ -84,7 +84,7 @@ def find_shared_torch(chosen_python: Path | None = None) -> SharedTorch:
 
 
 def _probe_python(python: str) -> SharedTorch | str:
-    """The CUDA torch of a Python, or why it has none."""
+    """Return the CUDA torch of a Python, or the reason why it has none."""
     try:
         done = subprocess.run([python, "-c", PROBE_SCRIPT], capture_output=True, text=True)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Source trees: reading SGLang's sources from a folder, a checkout or a wheel, without imports."""
+"""Source trees: SGLang's sources in a folder, a checkout or a wheel, read without imports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SGLang's own registry of reverts, read from a release's source; checks if each still applies.
+"""Reads SGLang's own registry of reverts from a release's source; checks that each applies.
 
 The registry maps a PR number to a YAML text. A revert applies if the lines of its `match`, without
 indentation, occur exactly once in the target.
@@ -106,7 +106,7 @@ def _count_occurrences(lines: list[str], block: list[str]) -> int:
 
 
 def _apply_edit(code: str, edit: dict[str, str]) -> str:
-    """The code after an edit, for later edits of the same target."""
+    """Return the code after an edit, for later edits of the same target."""
     lines, wanted = _strip_lines(code), _strip_lines(edit["match"])
     for start in range(len(lines) - len(wanted) + 1):
         if lines[start : start + len(wanted)] == wanted:

@@ -1,1 +1,1 @@
-"""From a fix to a toggle: a diff read, told as two forms, followed through all releases."""
+"""Builds toggles from fixes: reads a diff, finds its two forms, ports them to all releases."""

@@ -10,7 +10,7 @@ from harness.fixes.adopt.fix_diff import DiffHunk, FileDiff, FixDiff
 from harness.fixes.matching.toggle_status import ToggleState
 from harness.releases.source_trees import SourceTree
 
-CONTEXT_LINES = (99, 2, 1)  # lines around a change that must be the same: all, then fewer
+CONTEXT_LINES = (99, 2, 1)  # lines around a change that must match: all, then fewer
 
 
 @dataclass(frozen=True)

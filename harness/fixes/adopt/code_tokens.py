@@ -19,7 +19,7 @@ class PortError(Exception):
 @dataclass(frozen=True, slots=True)
 class CodeToken:
     text: str
-    leading_space: str = ""  # the white space before it
+    leading_space: str = ""  # white space before the token
     is_name: bool = False
 
 

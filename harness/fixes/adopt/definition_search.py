@@ -17,8 +17,8 @@ from harness.fixes.registry.schema import CodeTarget
 from harness.releases.source_trees import SourceTree
 
 SEARCHED_PACKAGES = ("sglang.srt", "sglang.kernels", "sglang.jit_kernel")
-MIN_WORDS = 3  # words that identify code
-MIN_WORD_SHARE = 0.75  # the share of them that must occur
+MIN_WORDS = 3  # the fewest words that identify code
+MIN_WORD_SHARE = 0.75  # share of these words that must occur
 
 
 def is_defined(target: CodeTarget, tree: SourceTree) -> bool:
@@ -31,7 +31,7 @@ def find_in_place(target: CodeTarget, tree: SourceTree) -> list[CodeTarget]:
 
 
 def find_by_name(target: CodeTarget, tree: SourceTree) -> Iterator[CodeTarget]:
-    """Definitions of that name in the same module, or else in all other modules."""
+    """Yield definitions of that name in the same module, or else in all other modules."""
     name = target.qualname.rpartition(".")[2]
     if not name or name.startswith("__"):
         return
@@ -60,7 +60,7 @@ def _find_named(name: str, module: str, tree: SourceTree) -> Iterator[CodeTarget
 def find_by_words(
     target: CodeTarget, words: list[str], tree: SourceTree, module_name: str
 ) -> Iterator[CodeTarget]:
-    """Functions that contain the words around an edit, for a definition that is missing."""
+    """Yield functions that contain the words around an edit, for a missing definition."""
     if len(words) < MIN_WORDS:
         return
     for module in [module_name] if module_name else _list_searched_modules(tree):

@@ -43,11 +43,9 @@ from harness.fixes.registry.schema import (
 )
 from harness.releases.source_trees import SourceTree
 
-MIN_SIMILARITY_MOVED = 0.6  # of a definition's tokens, where it is the same one in another module
-MIN_SIMILARITY_RENAMED = 0.25  # of them, where it has another name or another class
-MIN_SIMILARITY_SAME_NAME = (
-    0.4  # of a definition's tokens, where it goes by its name in another module
-)
+MIN_SIMILARITY_MOVED = 0.6  # share of equal tokens: the same definition in another module
+MIN_SIMILARITY_RENAMED = 0.25  # another name or another class
+MIN_SIMILARITY_SAME_NAME = 0.4  # another definition of that name in another module
 
 
 ScopeTokens = tuple[list[CodeToken], str, int, int]
@@ -102,7 +100,7 @@ def resolve_edits(
 
 
 def find_state(toggle: Toggle, tree: SourceTree) -> ToggleState:
-    """The state of a toggle, without the slow search for the nearest source of a stale one."""
+    """Find the state of a toggle, without the slow search for the nearest source."""
     states = set()
     for edit in toggle.variants[0].edits:
         site = locate_edit(edit, toggle.variants[0].get_target(edit), tree)
@@ -113,7 +111,7 @@ def find_state(toggle: Toggle, tree: SourceTree) -> ToggleState:
 
 
 def port_edits(origin: ResolvedEdits, tree: SourceTree) -> ResolvedEdits | str:
-    """The same edits on another release, or why there are none."""
+    """Port the edits to another release, or return the reason why that is impossible."""
     plain = resolve_edits(origin.edits, tree)
     lacking = find_missing_name(plain) if plain is not None else ""
     if plain is not None and not lacking:
@@ -149,7 +147,7 @@ def port_edits(origin: ResolvedEdits, tree: SourceTree) -> ResolvedEdits | str:
 
 
 def find_missing_name(resolved: ResolvedEdits) -> str:
-    """A name that the fix uses and its module does not define; '' if there is none."""
+    """Find a name that the fix uses and its module does not define; '' if there is none."""
     if resolved.state is ToggleState.FIXED:
         return ""
     for target in resolved.list_targets():
@@ -183,7 +181,7 @@ def add_missing_imports(
 
 
 def explain_fix_present(origin: ResolvedEdits, tree: SourceTree) -> str:
-    """Why a buggy form is not a bug: a separate line of the release already has the fix."""
+    """Explain why a buggy form is no bug: a separate line of the release already has the fix."""
     for target in origin.list_targets():
         source = tree.read(target.module)
         assert source is not None
@@ -215,7 +213,7 @@ def _replace_scope(text: str, ported: PortedTarget) -> str:
 
 
 def _port_target(target: CodeTarget, origin: ResolvedEdits, tree: SourceTree) -> PortedTarget:
-    """The only definition of the release that accepts the edit of this target."""
+    """Find the only definition of the release that accepts the edit of this target."""
     sides = [_tokenize_scope(ModuleSource("", "", text), target.qualname)
              for text in origin.texts[target.module]]  # fmt: skip
     sides[0] = (local_imports.drop_own_imports(sides[0][0], sides[1][0]), *sides[0][1:])
@@ -233,7 +231,7 @@ def _port_target(target: CodeTarget, origin: ResolvedEdits, tree: SourceTree) ->
         found: list[PortedTarget] = []
         for place in places:
             if place != target and is_defined(place, origin.tree):
-                continue  # it stood there already, so nothing moved to it
+                continue  # defined there before, so not a moved target
             try:
                 found.append(_port_to_candidate(texts, target, place, tree, origin))
             except DuplicateTargetError:
@@ -264,7 +262,7 @@ def _drop_namesakes(
 def _inline_target(
     target: CodeTarget, origin: ResolvedEdits, sides: list[ScopeTokens]
 ) -> tuple[ScopeTokens, ScopeTokens] | None:
-    """Both texts with the helpers of the edit inlined; None if it has none."""
+    """Inline the helpers of the edit in both texts; None if it has none."""
     names = token_merge.find_names_in_edit(sides[0][0], sides[1][0])
     both: list[ScopeTokens] = []
     for text, (found, indent, start, end) in zip(origin.texts[target.module], sides, strict=True):
@@ -323,7 +321,7 @@ def _port_to_candidate(
             losses.append(str(lost))
     if not results:
         raise PortError(losses[0 if origin.state is ToggleState.FIXED else 1])
-    if len(results) > 1:  # the plainer one, if it is plain
+    if len(results) > 1:  # the only exact one
         exact = [one for one in results if not one[1].is_inexact]
         if len(exact) != 1:
             raise PortError("the edit fits both ways")
@@ -360,7 +358,7 @@ def _port_to_candidate(
 def _find_unknown_names(
     new_tokens: list[CodeToken], old_tokens: list[CodeToken], source: ModuleSource
 ) -> list[str]:
-    """The names that an edit adds and that the release does not define."""
+    """Find the names that an edit adds and that the release does not define."""
     new = Counter(t.text for t in new_tokens if t.is_name)
     new.subtract(t.text for t in old_tokens if t.is_name)
     return [

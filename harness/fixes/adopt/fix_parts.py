@@ -55,7 +55,7 @@ class FixPart:
 
 
 def split_fix(anchor: FixAnchor, as_one: bool = False) -> tuple[list[FixPart], list[LeftOutChange]]:
-    """The independent parts of a fix, and the changes that belong to none."""
+    """Split a fix into independent parts, and changes that belong to none."""
     spans: list[EditSpan] = []
     left_out: list[LeftOutChange] = []
     for module, (fixed, changed) in anchor.texts.items():
@@ -174,7 +174,7 @@ def _group_edits(
 
 
 def _find_changed_names(edit: ToggleEdit, texts: tuple[str, str]) -> set[str]:
-    """The names in an edit that only one of the module's two texts contains."""
+    """Find the names in an edit that only one of the module's two texts contains."""
     mine, its = (set(re.findall(r"[A-Za-z_]\w{3,}", side)) for side in (edit.fixed, edit.buggy))
     fixed, buggy = (set(re.findall(r"[A-Za-z_]\w{3,}", text)) for text in texts)
     return (mine - its - buggy) | (its - mine - fixed)
@@ -236,7 +236,7 @@ class ReleaseChange:
 def find_release_changes(
     older: SourceTree, newer: SourceTree, words: Sequence[str]
 ) -> list[ReleaseChange]:
-    """The differences between two releases in modules or definitions whose names have all words."""
+    """Find the differences of two releases in modules or definitions named by all words."""
     found = []
     for module in newer.modules():
         after = (
@@ -255,14 +255,14 @@ def find_release_changes(
 
 
 def _find_moved_module(module: str, older: SourceTree, newer: SourceTree) -> ModuleSource | None:
-    """The former module of a moved one: the only removed module with the same last name."""
+    """Find the former module of a moved one: the only removed one with the same last name."""
     name = module.rpartition(".")[2]
     gone = [m for m in older.modules() if m.rpartition(".")[2] == name and newer.read(m) is None]
     return older.read(gone[0]) if len(gone) == 1 else None
 
 
 def make_anchor_from_changes(changes: Sequence[ReleaseChange], newer: SourceTree) -> FixAnchor:
-    """An anchor whose fix is these differences: the newer release, and its text without them."""
+    """Make an anchor whose fix is these differences: the newer release's text with and without."""
     texts: dict[str, tuple[str, str]] = {}
     for change in sorted(changes, key=lambda one: -one.difference.locate_in_fixed()[0]):
         text = texts.get(change.module, (change.newer_text, change.newer_text))[1]
@@ -274,7 +274,7 @@ def make_anchor_from_changes(changes: Sequence[ReleaseChange], newer: SourceTree
 
 
 def render_difference(difference: NodeDifference) -> str:
-    """A difference as removed and added lines."""
+    """Render a difference as removed and added lines."""
     sides = [
         "\n".join(n.text() for n in nodes).split("\n")
         for nodes in (difference.buggy, difference.fixed)

@@ -25,7 +25,7 @@ from harness.fixes.registry.toggle_reader import find_edit_problem
 def generalize_edits(
     ours: Sequence[ToggleEdit], theirs: Sequence[ToggleEdit]
 ) -> tuple[ToggleEdit, ...] | None:
-    """Edits that match both, if the forms differ only in values that both sides share."""
+    """Return edits that match both, if the forms differ only in values that both sides share."""
     if [one.target for one in ours] != [one.target for one in theirs]:
         return None
     found = [_generalize_edit(a, b) for a, b in zip(ours, theirs, strict=True)]
@@ -58,7 +58,7 @@ def _generalize_edit(ours: ToggleEdit, theirs: ToggleEdit) -> ToggleEdit | None:
 
 
 def _find_holes(mine: str, other: str) -> list[tuple[SgNode, SgNode]] | None:
-    """The pairs of nodes in which two patterns differ; None unless all of them are values."""
+    """Find the pairs of nodes in which two patterns differ; None unless all are values."""
     roots = [SgRoot(to_parsable_code(text), "python").root() for text in (mine, other)]
     holes = []
     for place in find_differences(*roots):

@@ -72,7 +72,7 @@ def test_{toggle.id.replace("-", "_")}(value: int) -> None:
 
 
 def _find_fixture_import(folder: Path) -> str:
-    """The import of the fixture that the family's other guards use."""
+    """Find the import of the fixture that the family's other guards use."""
     for other in sorted(folder.glob("test_*.py")):
         found = ADAPTER_IMPORT.search(other.read_text("utf-8"))
         if found:
@@ -83,7 +83,7 @@ def _find_fixture_import(folder: Path) -> str:
 def _find_changed_function(
     toggle: Toggle, trees: Sequence[SourceTree]
 ) -> tuple[CodeTarget, ast.FunctionDef | ast.AsyncFunctionDef, bool]:
-    """The function that a toggle changes in the newest release, and whether it is a kernel."""
+    """Find the function that a toggle changes in the newest release; True if it is a kernel."""
     for tree in reversed(trees):
         found = find_toggle_status(toggle, tree)
         if found.state not in FLIP_DIRECTIONS or found.variant is None:

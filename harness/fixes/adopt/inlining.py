@@ -28,7 +28,7 @@ from harness.releases.source_trees import SourceTree
 def inline_helpers(
     source_tokens: Sequence[CodeToken], names: set[str], module: str, text: str, tree: SourceTree
 ) -> list[CodeToken]:
-    """The tokens with these names replaced by their definitions, where those are simple."""
+    """Replace these names by their definitions, where those are simple."""
     result = list(source_tokens)
     for name in names:
         meant = _find_definition(name, module, text, tree)
@@ -81,7 +81,7 @@ def _find_definition(
 def _parse_returned_expression(
     node: ast.FunctionDef, text: str
 ) -> tuple[list[str], list[CodeToken]] | None:
-    """The parameters of a function that only returns an expression, and that expression."""
+    """Return the parameters of a function that only returns an expression, and the expression."""
     last = node.body[-1]
     if not isinstance(last, ast.Return) or last.value is None:
         return None
@@ -103,7 +103,7 @@ def _tokenize_expression(segment: str) -> list[CodeToken]:
 def _split_arguments(
     source_tokens: Sequence[CodeToken], start: int
 ) -> tuple[list[list[CodeToken]], int]:
-    """The arguments of a call, and where it ends."""
+    """Split a call into its arguments, and return its end."""
     arguments: list[list[CodeToken]] = [[]]
     depth = 0
     for at in range(start, len(source_tokens)):
@@ -130,7 +130,7 @@ def _drop_unit_factors(source_tokens: list[CodeToken]) -> list[CodeToken]:
 
 
 def inline_local(source_tokens: Sequence[CodeToken], name: str) -> list[CodeToken]:
-    """The tokens with a local variable that is assigned once replaced by its value."""
+    """Replace a local variable that is assigned once by its value."""
     every = [(_find_line_start(source_tokens, a, b), b) for a, b in split_lines(source_tokens)]
     own = [(a, b) for a, b in every if to_texts(source_tokens[a : a + 2]) == (name, "=")]
     if len(own) != 1:
@@ -151,7 +151,7 @@ INT32_BUILTINS = ("program_id", "num_programs", "arange")  # int32 in every laun
 
 
 def drop_int32_casts(fixed: Sequence[CodeToken], buggy: Sequence[CodeToken]) -> list[CodeToken]:
-    """The buggy tokens without casts to 32 bits where the fixed ones cast to 64.
+    """Drop casts to 32 bits from the buggy tokens where the fixed ones cast to 64.
 
     Older code has no cast at all, which is equivalent if the value is int32 by itself. A loaded
     value has the type of its tensor, which may be int64, so its cast stays.
@@ -184,14 +184,14 @@ def _is_int32_value(texts: tuple[str, ...]) -> bool:
 
 
 def _find_line_start(source_tokens: Sequence[CodeToken], first: int, last: int) -> int:
-    """The start of a line after its indentation tokens."""
+    """Find the start of a line after its indentation tokens."""
     return next(
         (at for at in range(first, last) if source_tokens[at].text not in (INDENT, DEDENT)), first
     )
 
 
 def _strip_brackets(value: list[CodeToken]) -> list[CodeToken]:
-    """An expression without brackets around the whole of it."""
+    """Remove brackets around the whole of an expression."""
     depth = 0
     for at, token in enumerate(value):
         depth += (token.text in OPEN) - (token.text in CLOSE)

@@ -33,7 +33,7 @@ def insert_imports(
     importer: ModuleSource,
     tree: SourceTree,
 ) -> list[CodeToken]:
-    """A function's tokens with imports of these names at its start, copied from `text`."""
+    """Insert imports of these names, copied from `text`, at the start of a function."""
     found = [_find_import(name, text, importer, tree) for name in names]
     head = to_texts(function_tokens[: _find_body_start(function_tokens)])
     if "jit" in head[: head.index("def")]:
@@ -44,7 +44,7 @@ def insert_imports(
 
 
 def drop_own_imports(fixed: Sequence[CodeToken], buggy: Sequence[CodeToken]) -> list[CodeToken]:
-    """The fixed tokens without imports of the fix; each release gets the imports that it needs.
+    """Drop the fix's imports from the fixed tokens; each release gets the imports it needs.
 
     An import that rebinds a name which the buggy tokens import from elsewhere is the fix itself.
     """
@@ -64,7 +64,7 @@ def drop_own_imports(fixed: Sequence[CodeToken], buggy: Sequence[CodeToken]) -> 
 
 
 def _find_imported_names(line: Sequence[str]) -> set[str]:
-    """The names that a line imports."""
+    """Find the names that a line imports."""
     code = [text for text in line if text not in (NEWLINE, INDENT, DEDENT)]
     if not code or code[0] not in ("import", "from"):
         return set()
@@ -77,7 +77,7 @@ def _find_imported_names(line: Sequence[str]) -> set[str]:
 
 
 def _find_body_start(function_tokens: Sequence[CodeToken]) -> int:
-    """The index of a function's first statement after its docstring."""
+    """Find a function's first statement after its docstring."""
     texts = to_texts(function_tokens)
     if "def" not in texts or INDENT not in texts or "class" in texts[: texts.index("def")]:
         raise PortError("it is no function that could import what it needs")
@@ -87,7 +87,7 @@ def _find_body_start(function_tokens: Sequence[CodeToken]) -> int:
 
 
 def _find_import(name: str, text: str, importer: ModuleSource, tree: SourceTree) -> str:
-    """The import of a name, if the release has its source."""
+    """Find the import of a name, if the release has its source."""
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Import):
             for alias in node.names:
@@ -120,7 +120,7 @@ def _has_name(tree: SourceTree, importer: ModuleSource, module: str, name: str) 
 
 @lru_cache(maxsize=256)
 def _find_defined_names(text: str) -> set[str]:
-    """The names that a module defines at its top level."""
+    """Find the names that a module defines at its top level."""
     found: set[str] = set()
     waiting: list[ast.stmt] = list(ast.parse(text).body)
     while waiting:

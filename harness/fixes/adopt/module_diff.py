@@ -31,10 +31,8 @@ from harness.fixes.registry.schema import ToggleEdit
 from harness.fixes.registry.toggle_reader import find_edit_problem
 
 MAX_NEIGHBOURS = 3
-SHORT_EXPRESSION = 100  # characters of an expression that is shown whole, where it differs twice
-MAX_FORM_LINES = (
-    40  # lines of one form: nobody reads more, and any edit in them makes the toggle stale
-)
+SHORT_EXPRESSION = 100  # characters: a shorter one with two differences is one difference
+MAX_FORM_LINES = 40  # lines: any change in a longer form would make the toggle stale
 BLOCK_KINDS = ("block", "module")
 NON_PATTERN_KINDS = ("argument_list", "parameters", "elif_clause", "else_clause", "except_clause",
               "decorator", "keyword_argument", "dictionary", "pair", "import_list")  # fmt: skip
@@ -47,10 +45,10 @@ class NodeDifference:
     fixed: tuple[SgNode, ...]
     buggy: tuple[SgNode, ...]
     parents: tuple[SgNode, SgNode]
-    child_indices: tuple[int, int] = (0, 0)  # where each begins among its parent's children
+    child_indices: tuple[int, int] = (0, 0)  # the first index among each parent's children
 
     def locate_in_fixed(self) -> tuple[int, int]:
-        """The span in the fixed text; empty if the fixed side is empty."""
+        """Return the span in the fixed text; empty if the fixed side is empty."""
         if self.fixed:
             return get_span(self.fixed[0])[0], get_span(self.fixed[-1])[1]
         behind = list_children(self.parents[0])[self.child_indices[0] :]
@@ -58,7 +56,7 @@ class NodeDifference:
         return at, at
 
     def revert(self, fixed: str, buggy: str) -> str:
-        """The fixed text with this difference reverted."""
+        """Return the fixed text with this difference reverted."""
         start, end = self.locate_in_fixed()
         if not self.buggy:
             return f"{fixed[:start]}pass{fixed[end:]}"
@@ -85,12 +83,12 @@ class EditSpan:
 
 
 def dump_syntax(text: str) -> str:
-    """The syntax tree of a text as a string: equal for texts with other comments and layout."""
+    """Return a text's syntax tree as a string; comments and layout do not change it."""
     return ast.dump(ast.parse(text))
 
 
 def list_children(node: SgNode) -> list[SgNode]:
-    """The children of a node, without comments and the comma that ends a list."""
+    """List the children of a node, without comments and the comma that ends a list."""
     found = [n for n in node.children() if n.kind() not in ("comment", "line_continuation")]
     if len(found) > 2 and found[-2].kind() == "," and node.kind() != "tuple":
         del found[-2]
@@ -98,7 +96,7 @@ def list_children(node: SgNode) -> list[SgNode]:
 
 
 def find_differences(fixed: SgNode, buggy: SgNode) -> Iterator[NodeDifference]:
-    """The differences of two trees, as deep as possible."""
+    """Yield the differences of two trees, as deep as possible."""
     if fixed.text() == buggy.text() or to_normalized_code(fixed) == to_normalized_code(buggy):
         return
     ours, theirs = list_children(fixed), list_children(buggy)
@@ -153,7 +151,7 @@ def _pair_statements(
     parents: tuple[SgNode, SgNode],
     offsets: tuple[int, int],
 ) -> Iterator[NodeDifference]:
-    """The differences of two runs of statements; those with one name or most alike are pairs."""
+    """Pair statements by name or similarity, and yield the differences of each pair."""
     pairs: list[tuple[int, int]] = []
     free = 0
     for index, one in enumerate(ours):
@@ -199,7 +197,7 @@ class ModuleDiff:
         self.differences = list(find_differences(self.fixed.root, self.buggy.root))
 
     def build_edits(self) -> tuple[list[EditSpan], list[NodeDifference]]:
-        """The edits in the order of the text, and the differences that no edit describes."""
+        """Return the edits in the order of the text, and the differences that no edit describes."""
         spans: list[EditSpan] = []
         unresolved: list[NodeDifference] = []
         for place in self.differences:
@@ -267,7 +265,7 @@ class ModuleDiff:
 
 
 def iterate_candidates(difference: NodeDifference) -> Iterator[tuple[NodeRun, NodeRun]]:
-    """Candidate forms, from the difference outwards, on both sides at once."""
+    """Yield candidate forms, from the difference outwards, on both sides at once."""
     fixed, buggy, parents = difference.fixed, difference.buggy, difference.parents
     at: tuple[int, int] | None = difference.child_indices if not (fixed and buggy) else None
     while True:
@@ -289,7 +287,7 @@ def iterate_candidates(difference: NodeDifference) -> Iterator[tuple[NodeRun, No
 def _iterate_with_neighbours(
     fixed: NodeRun, buggy: NodeRun, parents: tuple[SgNode, SgNode], offsets: tuple[int, int] | None
 ) -> Iterator[tuple[NodeRun, NodeRun]]:
-    """Candidates with up to MAX_NEIGHBOURS statements before, after, and on both sides."""
+    """Yield candidates with up to MAX_NEIGHBOURS statements before, after, and on both sides."""
     ours, theirs = list_children(parents[0]), list_children(parents[1])
     a, c = offsets or (_find_index(ours, fixed[0]), _find_index(theirs, buggy[0]))
     b, d = a + len(fixed), c + len(buggy)
@@ -307,7 +305,7 @@ def _find_index(block: list[SgNode], node: SgNode) -> int:
 
 
 def find_qualname(node: SgNode) -> str:
-    """The qualified name of the innermost definition that contains a node."""
+    """Return the qualified name of the innermost definition that contains a node."""
     names = []
     here = node.parent()
     while here is not None:

@@ -29,7 +29,7 @@ def render_pattern(text: str, run: Sequence[SgNode], as_is: bool = False) -> str
 def render_with_replacements(
     text: str, run: Sequence[SgNode], replacements: Sequence[tuple[SgNode, str]]
 ) -> str:
-    """A run of code with some of its nodes replaced."""
+    """Render a run of code with some of its nodes replaced."""
     start, end = get_span(run[0])[0], get_span(run[-1])[1]
     holes = [(*get_span(node), put) for node, put in replacements]
     holes += [(*get_span(node), "") for outer in run for node in outer.find_all(kind="comment")]

@@ -97,7 +97,7 @@ def build_variants(
 def _merge_edits(
     run: _VariantRange, cell: ResolvedEdits, separate: Collection[tuple[ToggleEdit, ...]]
 ) -> tuple[ToggleEdit, ...] | None:
-    """Edits with the same effect as the releases' own, on a range and on the next release."""
+    """Find edits with the same effect as the releases' own, on a range and the next release."""
     if run.edits == cell.edits:
         return run.edits
     if run.edits in separate and cell.edits in separate:

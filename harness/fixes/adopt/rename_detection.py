@@ -20,7 +20,7 @@ from harness.fixes.patterns import get_indent, get_span
 
 
 def undo_renames(fixed: str, buggy: str) -> tuple[str, list[str]]:
-    """The buggy text with the names of the fixed text, and a description of each rename."""
+    """Return the buggy text with the fixed text's names, and a description of each rename."""
     descriptions: list[str] = []
     for name in ModuleSource("", "", buggy).iterate_definition_names():
         ours, theirs = (ModuleSource("", "", text) for text in (fixed, buggy))
@@ -49,7 +49,7 @@ def undo_renames(fixed: str, buggy: str) -> tuple[str, list[str]]:
 def _find_renames(
     before: Sequence[CodeToken], after: Sequence[CodeToken]
 ) -> Iterator[tuple[str, str]]:
-    """Names of one text that are another name everywhere in the other text, and bound there."""
+    """Yield names that are another name everywhere in the other text, and bound there."""
     onto = token_merge.align_tokens(before, after).counterparts
     mine, its = ({text[at].text for at in _find_plain_names(text)} for text in (before, after))
     for old in sorted(mine - its):
@@ -61,7 +61,7 @@ def _find_renames(
 
 
 def _find_plain_names(code: Sequence[CodeToken]) -> set[int]:
-    """The indices of names that are not attributes."""
+    """Find the indices of names that are not attributes."""
     return {
         at for at, one in enumerate(code) if one.is_name and (not at or code[at - 1].text != ".")
     }

@@ -32,7 +32,7 @@ class ToggleRepair:
     """A toggle, a proposal for each stale release, and the repaired toggle."""
 
     toggle: Toggle
-    proposals: dict[str, ResolvedEdits | str]  # by release: the edits, or why there are none
+    proposals: dict[str, ResolvedEdits | str]  # by release: edits, or a reason for having none
     repaired_toggle: Toggle | None
 
 
@@ -71,7 +71,7 @@ def repair_toggle(
 def _find_own_variant(
     toggle: Toggle, tree: SourceTree, nearest: ResolvedEdits | None
 ) -> ResolvedEdits | None:
-    """The only variant of the toggle that matches outside of its range, if there is one."""
+    """Find the only variant of the toggle that matches outside of its range, if there is one."""
     held = [
         resolve_edits(to_targeted_edits(v), tree, (OWN_VARIANT_REMARK,)) for v in toggle.variants
     ]
@@ -104,7 +104,7 @@ def _measure_distance(
 def _find_nearest(
     tree: SourceTree, ordered: list[SourceTree], cells: dict[str, ResolvedEdits | str]
 ) -> ResolvedEdits | None:
-    """The edits of the nearest healthy release; of two equally near, the older one."""
+    """Find the edits of the nearest healthy release; of two equally near, the older one."""
     here = ordered.index(tree)
     well = [(abs(n - here), n, cells[t.name]) for n, t in enumerate(ordered) if t.name in cells]
     found = sorted((d, n) for d, n, cell in well if isinstance(cell, ResolvedEdits))
@@ -115,7 +115,7 @@ def _find_nearest(
 def _build_repaired(
     toggle: Toggle, ordered: list[SourceTree], cells: dict[str, ResolvedEdits | str]
 ) -> Toggle:
-    """The toggle with the proposed variants; existing variants change only their ranges."""
+    """Build the toggle with the proposed variants; existing variants change only their ranges."""
     own = {to_targeted_edits(variant): variant for variant in toggle.variants}
     run = EditTimeline(tuple((tree, cells.get(tree.name, "absent")) for tree in ordered))
     variants = [
@@ -128,7 +128,7 @@ def _build_repaired(
 def render_repaired_file(
     text: str, toggle: Toggle, repaired_toggle: Toggle, start_lines: Sequence[int]
 ) -> str:
-    """The file's text with the repaired variants; every other line is unchanged.
+    """Render the file with the repaired variants; every other line is unchanged.
 
     `start_lines` are the lines, from 1, on which its variants begin.
     """

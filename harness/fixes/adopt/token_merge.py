@@ -20,15 +20,15 @@ from itertools import pairwise
 
 from harness.fixes.adopt.code_tokens import NEWLINE, CodeToken, PortError, split_lines, to_texts
 
-CONTEXT_TOKENS = 6  # tokens on each side of an edit that are compared
-MIN_CONTEXT = 6  # of the twelve must be there,
-MIN_CONTEXT_ONE_SIDED = 8  # and more where one side's next token is not
-MAX_DISTANCE = 12  # tokens that may have come between
+CONTEXT_TOKENS = 6  # compared tokens on each side of an edit
+MIN_CONTEXT = 6  # tokens of the twelve that the target must have
+MIN_CONTEXT_ONE_SIDED = 8  # as many, where one side's next token is missing
+MAX_DISTANCE = 12  # tokens that the target may have inserted in between
 MAX_SLIDE = 12
-MIN_RATIO_BETWEEN_ENDS = 0.7  # of what an edit takes out, what must be there between its two ends
-MIN_RATIO_REMOVED = 0.5  # of what an edit takes out, what must be there
-MIN_RATIO_PAIRED_LINES = 0.5  # of two lines that are one, what must be the same
-MAX_LINE_PAIRS = 40_000  # lines times lines: what is compared in a moment
+MIN_RATIO_BETWEEN_ENDS = 0.7  # share of removed tokens required between both ends
+MIN_RATIO_REMOVED = 0.5  # share of removed tokens required
+MIN_RATIO_PAIRED_LINES = 0.5  # share of equal tokens in two paired lines
+MAX_LINE_PAIRS = 40_000  # pairs compared at most: a fraction of a second
 OTHER_CODE_MESSAGE = "other code stands where the edit would put its own"
 
 
@@ -41,7 +41,7 @@ class TokenAlignment:
     """For each token of one text, its counterpart in the other text, if any."""
 
     counterparts: list[int | None]
-    renames: dict[str, str] = field(default_factory=dict)  # as the other calls what this one names
+    renames: dict[str, str] = field(default_factory=dict)  # this name: the other text's
 
 
 def align_tokens(ours: Sequence[CodeToken], theirs: Sequence[CodeToken]) -> TokenAlignment:
@@ -68,7 +68,7 @@ def align_tokens(ours: Sequence[CodeToken], theirs: Sequence[CodeToken]) -> Toke
 def _pair_lines(
     ours: list[Counter[str]], theirs: list[Counter[str]], a: int, b: int, c: int, d: int
 ) -> Iterator[tuple[int, int]]:
-    """Pairs of changed lines: the most similar pair, then pairs before and after it."""
+    """Pair changed lines: the most similar pair, with pairs before and after it."""
     if (b - a) * (d - c) > MAX_LINE_PAIRS:
         return
     best, pair = MIN_RATIO_PAIRED_LINES, None
@@ -113,10 +113,10 @@ class MergedEdit:
     """A definition with the edit applied, and how exact the merge is."""
 
     tokens: list[CodeToken]
-    similarity: float  # the share of the definition's tokens in the target
+    similarity: float  # share of the definition's tokens in the target
     renames: dict[str, str]
-    is_inexact: bool  # whether the removed code differs from the original
-    missing_count: int = 0  # of several equal hunks, how many are missing
+    is_inexact: bool  # the removed code differs from the original
+    missing_count: int = 0  # missing ones among equal hunks
     imported_names: tuple[str, ...] = ()  # names that the edit imports
 
 
@@ -184,7 +184,7 @@ def merge_edit(
 
 
 def _count_in_line(run: Sequence[str], text: Sequence[CodeToken], index: int) -> int:
-    """How often a run of tokens occurs in the line that contains an index."""
+    """Count a run of tokens in the line that contains an index."""
     line = next((to_texts(text[a:b]) for a, b in split_lines(text) if a <= index < b), ())
     return sum(line[n : n + len(run)] == tuple(run) for n in range(len(line)))
 
@@ -249,7 +249,7 @@ def iterate_slides(
         return
     text, first, last = (before, i1, i2) if i2 > i1 else (after, j1, j2)
     if text is after and NEWLINE in to_texts(after[j1:j2]):
-        return  # a statement is put between two that are both there
+        return  # a new statement between two existing ones has one place
     for step in range(1, MAX_SLIDE):
         if first - step < 0 or text[first - step].text != text[last - step].text:
             break
@@ -263,7 +263,7 @@ def iterate_slides(
 def find_hunks(
     alignment: TokenAlignment, before: Sequence[CodeToken], after: Sequence[CodeToken]
 ) -> list[tuple[int, int, int, int]]:
-    """The runs of tokens that differ."""
+    """Find the runs of tokens that differ."""
     result = []
     i = j = 0
     anchors = [
@@ -286,7 +286,7 @@ def _locate_run(
     i2: int,
     within_line: bool,
 ) -> tuple[int, int]:
-    """The place of tokens i1 to i2 in the target, by themselves or by the tokens around them."""
+    """Locate tokens i1 to i2 in the target, by themselves or by the tokens around them."""
     prior = alignment.counterparts[i1 - 1] if i1 else -1
     following = alignment.counterparts[i2] if i2 < len(before) else len(target)
     own = _locate_removed(alignment, before, target, i1, i2)
@@ -323,7 +323,7 @@ def _locate_run(
 def _locate_by_landmark(
     before: Sequence[CodeToken], target: Sequence[CodeToken], i1: int, i2: int
 ) -> tuple[int, int] | None:
-    """The place of an edit after a run of tokens that occurs once in both texts."""
+    """Locate an edit after a run of tokens that occurs once in both texts."""
     start = i1 - MIN_CONTEXT
     mark = to_texts(before[start:i1])
     if start < 0 or NEWLINE in mark or _find_run(mark, before) != [start]:
@@ -346,7 +346,7 @@ def _locate_removed(
     i1: int,
     i2: int,
 ) -> tuple[int, int] | None:
-    """The place of removed tokens: all of them, or both ends and most tokens between."""
+    """Locate removed tokens: all of them, or both ends and most tokens between."""
     places = [alignment.counterparts[n] for n in range(i1, i2)]
     if not places or places[0] is None or places[-1] is None or places[0] > places[-1]:
         return None
@@ -366,7 +366,7 @@ def _measure_ratio(one: Sequence[str], other: Sequence[str]) -> float:
 
 
 def find_words_around(before: Sequence[CodeToken], after: Sequence[CodeToken]) -> list[str]:
-    """The longer names in the lines of an edit, and in those next to them."""
+    """Find the longer names in the lines of an edit, and in those next to them."""
     every = split_lines(before)
     near: set[int] = set()
     for i1, i2, _, _ in find_hunks(align_tokens(before, after), before, after):
@@ -380,7 +380,7 @@ def find_words_around(before: Sequence[CodeToken], after: Sequence[CodeToken]) -
 
 
 def find_names_in_edit(before: Sequence[CodeToken], after: Sequence[CodeToken]) -> set[str]:
-    """The names in the lines that an edit changes."""
+    """Find the names in the lines that an edit changes."""
     found: set[str] = set()
     edit = find_hunks(align_tokens(before, after), before, after)
     for text, first, last in ((before, 0, 1), (after, 2, 3)):

@@ -28,7 +28,7 @@ def find_nearest_source(edit: ToggleEdit, target: CodeTarget, sources: ReleaseSo
 
 
 def find_nearest_code(edit: ToggleEdit, scopes: list[SgNode], source: ModuleSource) -> str:
-    """The lines of the target most similar to either form, as a diff from that form."""
+    """Find the target's lines most similar to either form, as a diff from that form."""
     best_ratio, best_form, best_code, best_line = 0.0, edit.fixed, "", 0
     for side in (edit.fixed, edit.buggy):
         height = max(1, len(side.strip().splitlines()))
@@ -51,7 +51,7 @@ def find_nearest_code(edit: ToggleEdit, scopes: list[SgNode], source: ModuleSour
 def select_likely_windows(
     windows: Iterator[tuple[int, str]], pattern: str
 ) -> list[tuple[int, str]]:
-    """The windows that share most words with a pattern; counting is fast, comparing is slow."""
+    """Select windows that share most words with a pattern: counting is faster than comparing."""
     wanted = Counter(WORD.findall(pattern))
 
     def unlike(window: tuple[int, str]) -> int:
@@ -62,7 +62,7 @@ def select_likely_windows(
 
 
 def iterate_windows(scopes: list[SgNode], text: str, height: int) -> Iterator[tuple[int, str]]:
-    """Every run of source lines in the scopes with about the height of a pattern."""
+    """Yield every run of source lines in the scopes with about the height of a pattern."""
     lines = text.split("\n")
     for scope in scopes:
         where = scope.range()
@@ -74,7 +74,7 @@ def iterate_windows(scopes: list[SgNode], text: str, height: int) -> Iterator[tu
 
 
 def find_nearest_definition(target: CodeTarget, sources: ReleaseSources) -> str:
-    """Possible new places of a target: its name in other modules, similar names in its own."""
+    """Find possible new places of a target: its name elsewhere, similar names in its module."""
     name = target.qualname.rpartition(".")[2]
     own_source = sources.read(target.module)
     names = list(own_source.iterate_definition_names()) if own_source is not None else []

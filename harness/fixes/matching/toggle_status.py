@@ -87,7 +87,7 @@ def find_toggle_status(toggle: Toggle, sources: ReleaseSources) -> ToggleStatus:
 
 
 def _find_status_without_version(toggle: Toggle, sources: ReleaseSources) -> ToggleStatus:
-    """For a checkout without a version: the newest variant that matches."""
+    """Find the newest variant that matches, for a checkout without a version."""
     statuses = [_match_variant(toggle, variant, sources) for variant in reversed(toggle.variants)]
     for status in statuses:
         if status.state in (ToggleState.FIXED, ToggleState.BUGGY):
@@ -118,7 +118,7 @@ def _match_variant(
 
 
 def locate_edit(edit: ToggleEdit, target: CodeTarget, sources: ReleaseSources) -> EditSite | str:
-    """The only match of an edit, or why there is none."""
+    """Locate the only match of an edit, or return the reason why there is none."""
     source = sources.read(target.module)
     if source is None:
         return f"there is no module {target.module}"

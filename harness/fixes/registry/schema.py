@@ -88,6 +88,4 @@ class Toggle(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     variants: Annotated[tuple[ToggleVariant, ...], Meta(min_length=1)]
     upstream: tuple[int, ...] = ()
     why: str = ""
-    unguarded: str = (
-        ""  # why no guard covers the toggle; a toggle with a reason does not fail a run
-    )
+    unguarded: str = ""  # the reason for having no guard; a run does not fail for it

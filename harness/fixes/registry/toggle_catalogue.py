@@ -43,7 +43,7 @@ class ToggleCatalogue:
         return bool(self._match_name(name))
 
     def select(self, name: str) -> list[Toggle]:
-        """The toggles that a word selects: an id, a PR with several toggles, a family, a glob."""
+        """Select toggles by a word: an id, a PR with several toggles, a family, a glob."""
         chosen = self._match_name(name)
         if not chosen:
             raise UnknownToggleError(self._describe_unknown(name))
@@ -62,7 +62,7 @@ class ToggleCatalogue:
         return self.select_all(names) if names else list(self)
 
     def guess_family(self, targets: Sequence[CodeTarget]) -> str:
-        """The family of other toggles of the same function or module; else the module's name."""
+        """Guess the family: that of a toggle of the function or module, or the module's name."""
         known = [(t, toggle.family) for toggle in self for v in toggle.variants for t in v.targets]
         for target in targets:
             for other, family in known:
@@ -100,7 +100,7 @@ def load_catalogue(folders: Iterable[Path] = ()) -> ToggleCatalogue:
 
 
 def find_toggle_files(folders: Iterable[Path] = ()) -> dict[str, Path]:
-    """The file of each toggle, by its id."""
+    """Find the file of each toggle, by its id."""
     found: dict[str, Path] = {}
     for folder in (paths.toggles_folder(), *folders):
         if not folder.is_dir():

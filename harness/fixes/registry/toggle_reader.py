@@ -56,7 +56,7 @@ def read_toggle(path: Path) -> Toggle:
 
 
 def find_variant_lines(path: Path) -> list[int]:
-    """The lines, from 1, on which the variants of a toggle file begin."""
+    """Find the lines, from 1, on which the variants of a toggle file begin."""
     document = SafeYamlFile(path)
     return [document.find_line("variants", n) for n, _ in enumerate(document.values["variants"])]
 
@@ -116,7 +116,7 @@ def _check_variant(document: SafeYamlFile, number: int, variant: ToggleVariant) 
 
 
 def find_edit_problem(edit: ToggleEdit) -> str:
-    """Why the two forms of an edit cannot be told apart or rendered; '' if they can."""
+    """Explain why the two forms of an edit cannot be distinguished or rendered; '' if they can."""
     fixed, buggy = CodePattern(edit.fixed), CodePattern(edit.buggy)
     for text in (edit.fixed, edit.buggy):
         if ANONYMOUS_METAVARIABLE.search(text):
@@ -138,7 +138,7 @@ def find_edit_problem(edit: ToggleEdit) -> str:
 
 
 def normalize_pattern(pattern: str) -> str:
-    """A pattern without insignificant white space: it counts only in strings and as indentation."""
+    """Remove white space that does not count: all but in strings and as indentation."""
     try:
         return ast.dump(ast.parse(textwrap.dedent(to_parsable_code(pattern)).strip()))
     except SyntaxError:
@@ -166,7 +166,7 @@ def _includes_version(variant: ToggleVariant, version: Version) -> bool:
 
 
 def list_boundary_versions(toggle: Toggle) -> list[Version]:
-    """Versions that distinguish any two of the toggle's ranges: each boundary and its successor."""
+    """List versions that distinguish any two ranges: each boundary and its successor."""
     named = {
         re.sub(r"\.\*$", "", spec.version) for v in toggle.variants for spec in v.specifier
     } | {"0", "9999"}

@@ -53,7 +53,7 @@ def write_toggle_file(toggle: Toggle, folder: Path, existing_toggles: ToggleCata
 
 
 def format_toggle(toggle: Toggle) -> str:
-    """The text of a toggle's file."""
+    """Format the text of a toggle's file."""
     lines = [
         f"id: {_format_scalar(toggle.id)}",
         f"title: {_format_scalar(toggle.title)}",

@@ -1,6 +1,6 @@
 """Defines the operators that torchvision requires, if its binary could not be loaded.
 
-`import torchvision` ends in an error beside a torch without CUDA, since its wheel holds CUDA
+`import torchvision` fails with a torch without CUDA, since its wheel holds CUDA
 binaries. The base environment names `define` as a `torch.backends` entry point, so torch calls it
 once it is imported, and a process that never imports torch pays nothing.
 """
@@ -16,9 +16,10 @@ _libraries: list[Any] = []  # a library that is garbage-collected removes its op
 
 
 class _AfterTheBinary:
-    """Acts when torchvision, past loading its binary, looks up what needs the operators.
+    """Defines the operators after torchvision has tried to load its binary.
 
-    Any sooner, a binary that does load would define them again, and torch then aborts the process.
+    If they were defined earlier, a binary that loads would define them again, and torch would abort
+    the process.
     """
 
     @staticmethod

@@ -9,7 +9,7 @@ stand_in(__name__)
 
 
 def _leave_out_what_is_absent(torch: Any) -> None:
-    """An operator that is not there is never called, and torch need not know its shapes."""
+    """Skip the shapes of missing operators: nothing calls these operators."""
     register = torch.library.register_fake
 
     def register_fake(operator: Any, *function: Any, **options: Any) -> Any:

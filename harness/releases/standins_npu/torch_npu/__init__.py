@@ -1,4 +1,4 @@
-"""Stands in for torch_npu; kept off the path by default, since libraries probe for an NPU by it."""
+"""Stands in for torch_npu; not on the path by default, since libraries detect an NPU by it."""
 
 from harness.releases.standins._refusing import stand_in
 
