@@ -1,1 +1,1 @@
-"""Fuzzing: suites run for a budget of time, and their failures are shrunk and stored."""
+"""Fuzzing: runs suites for a budget of time, and shrinks and stores their failures."""

@@ -1,4 +1,4 @@
-"""The example database: one for a release and its toggles, shared by workers, kept between runs."""
+"""The example database of a release and its toggles, which workers and later runs share."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def make_unwritable_error(folder: Path, error: OSError) -> NotReadyError:
 
 
 class ExampleCorpus(ExampleFolder):
-    """Hypothesis's own layout in a folder, but a write that fails is an error.
+    """A database in Hypothesis's own layout, whose failed writes are errors.
 
     Hypothesis deletes an example that no longer fails. One whose failure is known counts as passed,
     and must not be deleted for it.

@@ -1,8 +1,8 @@
-"""Failures as files: written at once, replayed, and made regressions of their suite.
+"""Failures as files, for replays and for the regressions of a suite.
 
-Hypothesis replaces choices that no longer fit a strategy by others that do, without a word. So a
-file holds the arguments of its example in words beside its choices (`number=4711`), and a replay
-whose arguments differ from these is refused: the strategy has changed.
+Hypothesis silently replaces choices that no longer fit a strategy. So a file contains the arguments
+of its example in words (`number=4711`) beside the choices. A replay with other arguments is
+refused: the strategy has changed.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def make_failure_record(
 
 
 def name_failure(failure: FailureRecord, key: str) -> str:
-    """The name of a failure: the same every night and on every machine."""
+    """Return the name of a failure, the same every night and on every machine."""
     bare = failure.test.partition("::")[2] or failure.test
     digest = hashlib.sha256(f"{failure.test} | {key} | {failure.under}".encode()).hexdigest()[:6]
     words = f"{failure.release}-{bare.removeprefix('test_')[:60]}-{failure.error}-{digest}"
@@ -81,7 +81,7 @@ def format_replay_command(file: Path, toggle_folders: list[Path]) -> str:
 
 
 def shorten_path(file: Path) -> str:
-    """A file's path from the working folder, if the file lies below it."""
+    """Return a file's path from the working folder, if the file lies below it."""
     here = Path.cwd()
     return str(file.relative_to(here) if file.is_relative_to(here) else file)
 
@@ -91,7 +91,7 @@ def format_failure(failure: FailureRecord) -> str:
 
 
 def read_failure(file: Path) -> FailureRecord:
-    """Read a failure's file, or say why it cannot be read."""
+    """Read a failure's file; raise an error with the reason if that is impossible."""
     if not file.is_file():
         folder = locate_failures_folder()
         names = ", ".join(sorted(each.name for each in folder.glob("*.json"))[:8])
@@ -110,15 +110,15 @@ def read_failure(file: Path) -> FailureRecord:
 
 
 def make_node_id(file: Path, test: str) -> str:
-    """A test's name: its file from the project on, or its whole path outside of the project."""
+    """Make a test's name, with its path in the project, or the whole path of a file elsewhere."""
     root = paths.project_folder()
     return f"{file.relative_to(root) if file.is_relative_to(root) else file}::{test}"
 
 
 def locate_test_file(failure: FailureRecord, folder: Path | None = None) -> Path:
-    """The file of a failure's test; an error if the file or the test in it is gone."""
+    """Return the file of a failure's test; raise an error if the file or the test is gone."""
     name, _, node = failure.test.partition("::")
-    file = paths.project_folder() / name  # or its own file, if the name is a whole path
+    file = paths.project_folder() / name  # a whole path replaces the folder
     if folder is not None and Path(name).is_absolute():
         file = folder / Path(name).name
     if not file.is_file():
@@ -133,7 +133,7 @@ def locate_test_file(failure: FailureRecord, folder: Path | None = None) -> Path
 
 
 def keep_regression(file: Path) -> Path:
-    """Make a failure a regression that its suite runs from now on; gives the new file."""
+    """Make a failure a regression of its suite; return the new file."""
     failure = read_failure(file)
     folder = locate_test_file(failure).parent / "regressions"
     if not failure.blob:
@@ -148,12 +148,12 @@ def keep_regression(file: Path) -> Path:
 
 
 def describe_arguments(arguments: dict[str, object]) -> list[str]:
-    """An example's arguments as people read them."""
+    """Describe an example's arguments for readers."""
     return [f"{name}={value!r}" for name, value in arguments.items()]
 
 
 def are_same_arguments(some: list[str], others: list[str]) -> bool:
-    """Whether arguments in words are the same, but for the addresses in a `repr`."""
+    """Return whether described arguments are the same, except for addresses in a `repr`."""
     return [_ADDRESS.sub("", each) for each in some] == [_ADDRESS.sub("", each) for each in others]
 
 

@@ -1,6 +1,6 @@
-"""Two failures of a test are one if exception type, innermost line and kernel are the same.
+"""The identity of a failure: exception type, innermost line and kernel.
 
-Messages do not count: they hold indices and addresses, which differ from example to example.
+Messages do not count: their indices and addresses differ from example to example.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from harness.workers.line_tracer import parse_patched_module
 
 
 def failure_from_error(error: BaseException, test_file: Path) -> FoundFailure:
-    """A failure without its example."""
-    place = getattr(error, "place", None)  # of a checked kernel's report
+    """Make a failure without an example from an error."""
+    place = getattr(error, "place", None)  # the place in a checked kernel's report
     kernel = str(getattr(place, "kernel", "") or "")
     where = f"{_shorten_path(place.file)}: {place.text.strip()}" if place is not None else ""
     first = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
@@ -34,7 +34,7 @@ def failure_from_error(error: BaseException, test_file: Path) -> FoundFailure:
 
 
 def describe_innermost_frame(trace: TracebackType | None, test_file: Path) -> str:
-    """File, function and code of the innermost frame that is in SGLang or in a suite."""
+    """Return file, function and code of the innermost frame in SGLang or in a suite."""
     folders = _list_own_folders(test_file)
     innermost = ""
     for frame, line in traceback.walk_tb(trace):
@@ -59,7 +59,7 @@ def _list_package_files(package: object) -> list[str]:
 
 
 def _shorten_path(file: str) -> str:
-    """A file's name from the package or the project on."""
+    """Return a file's path inside the package or the project."""
     module = parse_patched_module(file)
     if module:
         return module.replace(".", "/") + ".py"

@@ -1,4 +1,4 @@
-"""Replays of a stored failure: whether its one example fails on a release."""
+"""The replay of a stored failure's one example on a release."""
 
 from __future__ import annotations
 

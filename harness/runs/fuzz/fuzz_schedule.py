@@ -1,7 +1,8 @@
-"""Which test is next, and for how long: in turn, and more to those that still grow.
+"""The schedule of slices: the order of the tests, and the seconds of each.
 
-Each test has a clock of its own that runs while it does, faster the longer nothing new has come of
-it: no line, no better target, no failure. The test whose clock is furthest behind is next.
+Each test has a clock that runs during its slices. The clock runs faster the longer the test has had
+no news: no new line, no better target, no new failure. The test whose clock is furthest behind is
+next, so tests with news get more time.
 """
 
 from __future__ import annotations
@@ -10,14 +11,14 @@ from dataclasses import dataclass, field
 
 from harness.runs.fuzz.messages import FuzzTask, FuzzTestResult, TimeSliceResult
 
-MIN_SLICE_SECONDS, MAX_SLICE_SECONDS = 0.5, 15.0  # seconds of a slice
-MIN_ROUNDS = 3  # that each test should have, if the budget allows
+MIN_SLICE_SECONDS, MAX_SLICE_SECONDS = 0.5, 15.0  # limits of a slice
+MIN_ROUNDS = 3  # slices of each test, if the budget allows
 MAX_IDLE_SLICES = 4  # slices without news, after which a clock runs no faster
 
 
 @dataclass
 class FuzzTestState:
-    """A test of one release, as far as it has come."""
+    """The progress of a test of one release."""
 
     task: FuzzTask
     test_result: FuzzTestResult
@@ -31,7 +32,7 @@ class FuzzTestState:
         return not self.test_result.left_out and not self.test_result.exhausted
 
     def add_result(self, slice_result: TimeSliceResult) -> None:
-        """Count the time and the news of a slice."""
+        """Add the time and the news of a slice."""
         news = bool(slice_result.failures)
         for file, lines in slice_result.covered_lines.items():
             known = self.covered_lines.setdefault(file, set())
@@ -54,7 +55,7 @@ class FuzzTestState:
 
 
 class FuzzSchedule:
-    """The tests of one release."""
+    """The schedule of one release's tests."""
 
     def __init__(self, states: list[FuzzTestState], jobs: int, seconds: float) -> None:
         self.states = states
@@ -62,7 +63,7 @@ class FuzzSchedule:
         self.slice_seconds = min(MAX_SLICE_SECONDS, max(MIN_SLICE_SECONDS, seconds * jobs / wanted))
 
     def pick_next(self) -> FuzzTestState | None:
-        """The test that is next; two workers share one only if there is no other."""
+        """Return the next test. Two workers share a test only if there is no other."""
         waiting = [state for state in self.states if state.is_open]
         if not waiting:
             return None

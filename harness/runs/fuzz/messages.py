@@ -6,11 +6,11 @@ import msgspec
 
 from harness.workers.messages import StartFailure, WorkerSettings
 
-ToggleDirections = list[tuple[str, str]]  # a toggle, and the direction in which it is applied
+ToggleDirections = list[tuple[str, str]]  # each toggle with its direction
 
 
 class FuzzWorkerSettings(WorkerSettings, kw_only=True):
-    """The settings that a worker starts with."""
+    """The settings of a worker."""
 
     under: ToggleDirections
     corpus: str  # the example database
@@ -19,17 +19,17 @@ class FuzzWorkerSettings(WorkerSettings, kw_only=True):
 class FuzzTask(msgspec.Struct, omit_defaults=True):
     """One test, as collected."""
 
-    number: int  # in this worker
+    number: int  # its number in this worker
     name: str  # its node
-    left_out: str = ""  # why it cannot be fuzzed
-    covered_files: list[str] = []  # whose lines are traced while it runs
+    left_out: str = ""  # the reason why it cannot be fuzzed
+    covered_files: list[str] = []  # files with traced lines
 
 
 class CodeFile(msgspec.Struct):
-    """A file of the release that toggles change: its lines, and those of the toggled functions."""
+    """A file that toggles change, with its lines and those of the toggled functions."""
 
     path: str
-    name: str  # from the package on: sglang/srt/…
+    name: str  # its path in the package: sglang/srt/…
     lines: list[int]
     toggled_lines: list[int]
 
@@ -46,7 +46,7 @@ class FuzzTestsCollected(msgspec.Struct, tag=True):
 
 
 class TimeSliceEnded(msgspec.Struct, tag=True):
-    """A slice's process has ended; its result is a file in the worker's folder."""
+    """The end of a slice's process; the result is a file in the worker's folder."""
 
     serial: int
     outcome: str
@@ -60,20 +60,20 @@ FuzzWorkerMessage = FuzzTestsCollected | StartFailure | TimeSliceEnded
 
 
 class TimeSlice(msgspec.Struct, omit_defaults=True):
-    """Run one test for a while, in a process of its own."""
+    """A request to run one test for a while, in a process of its own."""
 
     test_number: int
     serial: int
     seed: int
     memory: int
-    generate_until: float  # on the machine's monotonic clock, as are all times here
+    generate_until: float  # on the machine's monotonic clock, like all times here
     shrink_until: float
-    end_after: float  # seconds until its process is ended
-    known_failures: list[str] = []  # keys of failures that count as passed
-    first_blobs: list[str] = []  # examples that come first
-    replay_blob: str = ""  # run this example and nothing else
-    max_examples: int = 1_000_000  # examples
-    examples_before: int = 0  # examples that earlier slices of the test have run
+    end_after: float  # seconds until the run ends its process
+    known_failures: list[str] = []  # keys of failures that count as passes
+    first_blobs: list[str] = []  # examples to run first
+    replay_blob: str = ""  # the only example, for a replay
+    max_examples: int = 1_000_000  # limit of the number of examples
+    examples_before: int = 0  # number of examples in the test's earlier slices
 
 
 class FoundFailure(msgspec.Struct):
@@ -81,11 +81,11 @@ class FoundFailure(msgspec.Struct):
 
     error: str  # the exception's type
     where: str  # the innermost frame in SGLang or in a suite
-    kind: str  # the kernel, where the failure is a report of a checked kernel
+    kind: str  # the kernel, for a checked kernel's report
     headline: str
     arguments: list[str]
     blob: str
-    examples: int = 0  # examples run until it was found
+    examples: int = 0  # number of examples until its discovery
     shrunk: bool = False
 
     @property
@@ -94,7 +94,7 @@ class FoundFailure(msgspec.Struct):
 
 
 class TimeSliceResult(msgspec.Struct):
-    """The result of a slice, written by the slice's own process."""
+    """The result of a slice, from the slice's own process."""
 
     examples: int
     seconds: float
@@ -102,12 +102,12 @@ class TimeSliceResult(msgspec.Struct):
     targets: dict[str, float]
     covered_lines: dict[str, list[int]]
     failures: list[FoundFailure]
-    exhausted: bool = False  # every possible example has been run
-    problem: str = ""  # why the run cannot go on: a full disk
+    exhausted: bool = False  # no further example is possible
+    problem: str = ""  # the reason why the run cannot go on, such as a full disk
 
 
 class ExampleNote(msgspec.Struct):
-    """The example that a slice runs now; others read it, also after the slice has died."""
+    """The present example of a slice, which other processes read, even after the slice's death."""
 
     pid: int
     started: float
@@ -118,7 +118,7 @@ class ExampleNote(msgspec.Struct):
 
 
 class FailureRecord(FoundFailure, kw_only=True, forbid_unknown_fields=True):
-    """A failure as a file: all that is needed to run its example again, and to read it."""
+    """A failure as a file, with everything that a replay and a reader need."""
 
     format: int
     test: str
@@ -137,7 +137,7 @@ class RunFailure(msgspec.Struct):
     file: str
     replay: str
     repro: FailureRecord
-    again: int = 0  # how often it was found again in this run
+    again: int = 0  # number of later finds in this run
 
 
 class FuzzTestResult(msgspec.Struct):
@@ -154,7 +154,7 @@ class FuzzTestResult(msgspec.Struct):
 
 
 class FileCoverage(msgspec.Struct):
-    """How much of a file that toggles change has run."""
+    """The coverage of a file that toggles change."""
 
     release: str
     file: str
@@ -165,7 +165,7 @@ class FileCoverage(msgspec.Struct):
 
 
 class FuzzResult(msgspec.Struct):
-    """A run, as it stands."""
+    """The present result of a run."""
 
     seed: int
     budget: float

@@ -1,7 +1,7 @@
 """Regressions: stored failures whose examples run first in every run of their suite.
 
-A pytest plugin that `suites/conftest.py` registers, as a user's own conftest may. A file that is no
-failure, a test that is gone and an example that no longer decodes are errors.
+`suites/conftest.py` registers this pytest plugin; a user's conftest can do the same. It is an error
+if a file is no failure, a test is gone, or an example no longer decodes.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from harness.runs.fuzz.failure_files import (
 from harness.runs.fuzz.messages import FailureRecord
 
 REGRESSIONS_FOLDER = "regressions"
-# Set by a fuzzing run, which has these examples in its database.
+# Set by a fuzzing run, whose database has these examples.
 WITHOUT_REGRESSIONS = pytest.StashKey[bool]()
 ITEM_REGRESSIONS = pytest.StashKey[list[tuple[Path, FailureRecord]]]()
 
 
 def get_node_id(item: Any) -> str:
-    """A test's name in failure files: without its side of a toggle."""
+    """Return a test's name in failure files, without its side of a toggle."""
     cell = item.stash.get(CELL_KEY, None)
     node: str = item.nodeid if cell is None else replay.find_guard_node(item, cell)
     return failure_files.make_node_id(item.path, node.partition("::")[2])
 
 
 class RegressionPlugin:
-    """Reads the regressions of each folder of tests, and runs them."""
+    """A plugin that reads the regressions of each folder of tests, and runs them."""
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         for folder in dict.fromkeys(item.path.parent for item in items):
@@ -63,14 +63,14 @@ class RegressionPlugin:
 
 
 def read_regressions(folder: Path) -> list[tuple[Path, FailureRecord]]:
-    """The regressions in a folder of tests, each with a test that still exists."""
+    """Read the regressions in a folder of tests; each must have an existing test."""
     regressions = []
     for file in sorted((folder / REGRESSIONS_FOLDER).glob("*.json")):
         failure = failure_files.read_failure(file)
         where = failure_files.locate_test_file(failure, folder)
         if where.parent != folder:
             raise UnfixError(f"{file} is about {failure.test}, a test of another folder")
-        # A folder outside of the project may have been moved since.
+        # A folder outside of the project may have another place now.
         name = failure_files.make_node_id(where, failure.test.partition("::")[2])
         regressions.append((file, msgspec.structs.replace(failure, test=name)))
     return regressions
@@ -100,7 +100,7 @@ def run_regression(item: Any, file: Path, failure: FailureRecord) -> None:
             raise UnfixError(f"{file}: {describe_changed_strategy(failure, [])}") from error
     except KeyboardInterrupt:
         raise
-    except BaseException as error:  # pytest's own failures are no Exception
+    except BaseException as error:  # pytest's own failures are not of type Exception
         error.add_note(f"the regression kept in {file.name}, of {failure.date}")
         _check_arguments(file, failure, drawn)
         raise

@@ -30,14 +30,14 @@ from harness.runs.fuzz.messages import (
 from harness.workers.release_target import ReleaseTarget
 from harness.workers.worker_process import WorkerProcess
 
-SHRINK_SECONDS = 30.0  # for shrinking a failure in one slice
-MAX_SHRINK_ATTEMPTS = 2  # slices in which one failure is shrunk
-GRACE_SECONDS = 4.0  # beyond the budget, for the examples that run then
+SHRINK_SECONDS = 30.0  # seconds to shrink a failure in one slice
+MAX_SHRINK_ATTEMPTS = 2  # number of slices that shrink one failure
+GRACE_SECONDS = 4.0  # seconds beyond the budget for running examples
 
 
 @dataclass(frozen=True)
 class FuzzRequest:
-    """A run that the user asked for, with all options resolved."""
+    """A requested run, with all options resolved."""
 
     targets: list[ReleaseTarget]
     pytest_arguments: list[str]  # the suites
@@ -47,13 +47,13 @@ class FuzzRequest:
     jobs: int
     seed: int
     memory: int
-    example_seconds: float  # an example that takes longer hangs
+    example_seconds: float  # the limit, beyond which an example hangs
     toggle_folders: list[Path] = field(default_factory=list)  # further toggles
 
 
 @dataclass
 class RunningTimeSlice:
-    """A slice under way."""
+    """A running slice."""
 
     test_state: FuzzTestState
     time_slice: TimeSlice
@@ -87,7 +87,7 @@ class FuzzWorkerProcess(WorkerProcess[FuzzWorkerMessage]):
         return file.read_bytes() if file.exists() else b""
 
     def delete_files(self, serial: int) -> None:
-        """Delete a slice's files: a night has thousands of slices."""
+        """Delete a slice's files, since a night has thousands of slices."""
         for file in self.folder.glob(f"{serial}.*"):
             if file.is_file():
                 file.unlink(missing_ok=True)
@@ -146,7 +146,7 @@ class ReleaseSearch:
         self.stop()
 
     def accept_collected(self, message: FuzzTestsCollected) -> None:
-        """Take over the tests that a worker collected; a new worker numbers them anew."""
+        """Record the tests that a worker collected, under the numbers of that worker."""
         self.code_files, self.versions = message.code_files, message.versions
         by_name = {state.task.name: state for state in self.test_states}
         for test in message.tests:
@@ -163,7 +163,7 @@ class ReleaseSearch:
         self.schedule = FuzzSchedule(self.test_states, self.request.jobs, deadline - now)
 
     def pick_next_test(self) -> tuple[FuzzTestState, list[str]] | None:
-        """The test that runs next, and the examples with which it begins."""
+        """Return the next test, and its first examples."""
         assert self.schedule is not None
         if self.shrink_queue:
             state, blob = self.shrink_queue.pop(0)
@@ -174,7 +174,7 @@ class ReleaseSearch:
     def start_time_slice(
         self, state: FuzzTestState, first_blobs: list[str], seed: int
     ) -> TimeSlice:
-        """Have the worker run a test for one slice."""
+        """Request one slice of a test from the worker."""
         assert self.schedule is not None
         assert self.worker is not None
         now = time.monotonic()
@@ -188,7 +188,7 @@ class ReleaseSearch:
             memory=self.request.memory,
             generate_until=generate,
             shrink_until=shrink,
-            # The run ends a hanging example by its note; this limit is for a slice without one.
+            # The run ends a hanging example by its note. This limit ends a slice without a note.
             end_after=shrink - now + self.request.example_seconds + 30.0,
             known_failures=self._list_known_failures(state.task.name, set(first_blobs)),
             first_blobs=first_blobs,
@@ -200,7 +200,7 @@ class ReleaseSearch:
         return time_slice
 
     def _list_known_failures(self, test: str, blobs_to_shrink: set[str]) -> list[str]:
-        """The failures that count as passed in a slice: all but those that it has to shrink."""
+        """Return the failures that count as passes in a slice: all except those to shrink."""
         return [
             key
             for (name, key), failure in self.failures.items()
@@ -214,7 +214,7 @@ class ReleaseSearch:
 
 
 def measure_coverage(release: ReleaseSearch) -> list[FileCoverage]:
-    """The share of each file that has run, over all tests of a release."""
+    """Return the coverage of each file, over all tests of a release."""
     rows = []
     for file in release.code_files:
         ran: set[int] = set()

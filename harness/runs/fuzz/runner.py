@@ -1,7 +1,7 @@
 """A fuzzing run: slices over tests over releases, until the budget is spent.
 
-One thread and one `select`. Each release has its share of the budget, and the worker of the next
-one imports meanwhile. A failure is written to a file at once, so whatever ends the run loses none.
+The run has one thread and one `select`. Each release has its share of the budget, and the next
+one's worker imports meanwhile. Each failure becomes a file at once, so no end of the run loses it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from harness.runs.fuzz.release_search import (
 from harness.store.prove.values import SideOutcome
 from harness.workers.messages import StartFailure
 
-MAX_WORKERS = 2  # releases whose workers live at once
+MAX_WORKERS = 2  # releases with workers at the same time
 MAX_LOST_WORKERS = 3  # in a row, before the run gives up
 DEATH_OUTCOMES = {
     SideOutcome.SEGFAULT,
@@ -49,7 +49,7 @@ DEATH_OUTCOMES = {
 
 
 class FuzzListener:
-    """Receives the events of a run; this one ignores them."""
+    """A listener that ignores the events of a run; a subclass shows them."""
 
     def report_release_started(self, release: str) -> None: ...
 
@@ -80,7 +80,7 @@ class FuzzDriver:
     def run_to_end(self) -> None:
         self.result.status = "stopped"
         with signals.record_stop_signals() as stop_signals, contextlib.ExitStack() as ending:
-            # Each of these is called even if another one fails, on a full disk for example.
+            # Each of these runs even if another one fails, for example on a full disk.
             ending.callback(shutil.rmtree, self.folder, ignore_errors=True)
             ending.callback(self._update_listener)
             for release in self.releases:
@@ -112,7 +112,7 @@ class FuzzDriver:
                 break
             release.start_time_slice(*next_test, seed=self.random.randrange(2**63))
         if not release.running:
-            release.end()  # its time is over, or every test is exhausted
+            release.end()  # no time is left, or every test is exhausted
 
     # Listening
 
@@ -200,7 +200,7 @@ class FuzzDriver:
         outcome: SideOutcome,
         message: TimeSliceEnded,
     ) -> None:
-        """Record the example that ended a slice's process, and the failures found before it."""
+        """Record the example that ended a slice's process, and the slice's earlier failures."""
         assert release.worker is not None
         state, note = running.test_state, release.worker.read_note(running.time_slice.serial)
         for earlier in release.worker.read_failures(running.time_slice.serial):
@@ -224,7 +224,7 @@ class FuzzDriver:
             examples=note.examples,
         )
         if (state.task.name, failure.key) in release.failures:
-            # A known death cannot count as passed: the test gets less and less time instead.
+            # A known death cannot count as a pass: the test gets less and less time instead.
             release.failures[state.task.name, failure.key].again += 1
             state.idle_slices += 1
         self._record_failure(release, running, failure, message.detail)
@@ -255,7 +255,7 @@ class FuzzDriver:
         release.failures[test, failure.key] = written
 
     def _handle_lost_worker(self, release: ReleaseSearch) -> None:
-        """Replace a worker that ended by itself, which no example should be able to cause."""
+        """Replace a worker that ended by itself, which no example should cause."""
         assert release.worker is not None
         log = release.worker.read_log_tail()
         for serial, running in list(release.running.items()):
@@ -287,7 +287,7 @@ class FuzzDriver:
                 _signal_process(note.pid, signal.SIGKILL)
             elif not running.is_hung:
                 running.is_hung = True
-                _signal_process(note.pid, signal.SIGABRT)  # its faulthandler writes where it is
+                _signal_process(note.pid, signal.SIGABRT)  # its faulthandler writes its stacks
         if release.deadline and now > release.deadline + GRACE_SECONDS:
             for running in release.running.values():
                 name = running.test_state.task.name
@@ -303,7 +303,7 @@ class FuzzDriver:
             )
 
     def _rescue_failures(self, release: ReleaseSearch) -> None:
-        """Record what running slices have found, before they are ended."""
+        """Record the failures of running slices before their end."""
         if release.worker is None:
             return
         for serial, running in release.running.items():

@@ -1,9 +1,9 @@
-"""Hypothesis's engine for as long as a slice lasts: fresh examples and climbs to targets in turn.
+"""Hypothesis's engine for one slice: it alternates fresh examples and climbs to targets.
 
 Hypothesis runs a number of examples and climbs towards targets once, after half of them. A slice
-has seconds instead: whenever it has run as many fresh examples as the last climb took, it climbs
-again, from the best example so far. For example 15 fresh ones, a climb of 40, 40 fresh ones, a
-climb of 40, until the time is over.
+has a time instead: after as many fresh examples as the last climb had, it climbs again from the
+best example so far. Example: 15 fresh ones, a climb of 40, 40 fresh ones, a climb of 40, until the
+time is over.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ CLIMB_EXAMPLES = 40  # examples of a climb
 
 
 class BestTargetExamples:
-    """The best example for each target: what the database keeps of examples that pass.
+    """The best example for each target, the only passing examples in the database.
 
-    It stands in for Hypothesis's Pareto front, which keeps whatever is best for any mixture of
-    targets and size: hundreds of examples, with each of which every new one is compared. Over 1,600
-    examples of a test with two targets the database held 707 of them, and 2 here; they took 2.5
-    times as long.
+    It replaces Hypothesis's Pareto front, which stores the best examples for any mixture of targets
+    and size: hundreds of examples, and a comparison with each of them for every new one. A test
+    with two targets ran 1,600 examples: the front stored 707 of them and took 2.5 times as long;
+    this class stored 2.
     """
 
     def __init__(self, on_evict: Callable[[ConjectureResult], None]) -> None:
@@ -42,7 +42,7 @@ class BestTargetExamples:
         self._on_evict = on_evict
 
     def add(self, data: ConjectureResult) -> bool:
-        """Keep an example if it is better than all before it for any target."""
+        """Store an example if it is the best so far for any target."""
         if data.status < Status.VALID:
             return False
         better = {
@@ -92,13 +92,13 @@ class FuzzEngine(ConjectureRunner):
             if self.interesting_test_cases:
                 return
         super().reuse_existing_test_cases()
-        # Shrink a failure again although an earlier run has shrunk it: that run may have been cut.
+        # Shrink a failure again after an earlier run did, since that run may have stopped early.
         self.reused_previously_shrunk_test_case = False
 
     def generate_new_test_cases(self) -> None:
         if self.interesting_test_cases:
             return
-        while True:  # at least one example, also where a busy machine has let the time pass
+        while True:  # at least one example, even if a busy machine used up the time
             data = self.new_conjecture_data(self.generate_novel_prefix())
             self.test_function(data)
             self.generate_mutations_from(data)
@@ -114,7 +114,7 @@ class FuzzEngine(ConjectureRunner):
         self._next_climb = self.valid_test_cases + max(EXAMPLES_BEFORE_CLIMB, climbed)
 
     def pareto_optimise(self) -> None:
-        """Skip the search for examples that are as good and simpler."""
+        """Skip the search for simpler examples that are as good."""
 
     def shrink_interesting_test_cases(self) -> None:
         seconds = max(0.0, self.time_slice.shrink_until - time.monotonic())
@@ -124,7 +124,7 @@ class FuzzEngine(ConjectureRunner):
 
 @contextlib.contextmanager
 def use_fuzz_engine(time_slice: TimeSlice) -> Iterator[type[FuzzEngine]]:
-    """Have Hypothesis search by this engine, for as long as the block lasts."""
+    """Replace Hypothesis's search by this engine during the block."""
     engine = type("SliceEngine", (FuzzEngine,), {"time_slice": time_slice})
     with hypothesis_adapter.replace_runner(engine):
         yield engine

@@ -1,7 +1,7 @@
-"""Where a fuzzing run searches: towards full buffers, largest indices and boundary pages.
+"""The targets of a fuzzing run: full buffers, largest indices and boundary pages.
 
-Fixtures and suites report how far an example went. Outside of `unfix fuzz` a report has no effect:
-a guard draws the same examples from a seed with and without it.
+Fixtures and suites report how near an example came to a target. Outside of `unfix fuzz` a report
+has no effect: a guard draws the same examples from a seed with and without it.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ _target_values: dict[str, float] | None = None
 
 
 def maximize_target(label: str, value: float) -> None:
-    """Report a value that grows towards an edge; of two values of a label the larger counts."""
+    """Report a value that grows towards an edge. The largest value of a label counts."""
     if _target_values is not None:
         _target_values[label] = max(value, _target_values.get(label, value))
 
 
 def approach_boundary(label: str, index: int, edge: int) -> None:
-    """Report how near an index is to an edge, from either side: 1 is on it."""
+    """Report how near an index is to an edge, from either side; 1 is on the edge."""
     maximize_target(label, 1.0 / (1.0 + abs(index - edge)))
 
 

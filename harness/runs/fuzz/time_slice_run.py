@@ -1,8 +1,8 @@
 """A slice inside its own process: one test, for some seconds.
 
-Each example is written to the slice's note before it runs, so that one that ends the process is
-known. What lies in the worker's folder for slice 7: `7.note` (the example that runs), `7.found`
-(the failures so far) and `7.sliced` (the result).
+Each example is written to the slice's note before it runs, so the note identifies an example that
+ends the process. Slice 7 has these files in the worker's folder: `7.note` (the present example),
+`7.found` (the failures so far) and `7.sliced` (the result).
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from harness.store.prove.values import SideOutcome, SideResult
 from harness.workers import run_item
 from harness.workers.line_tracer import LineTracer, select_listed_files
 
-FULLY_TRACED_EXAMPLES = 30  # the first examples of a test, all of which are traced
-TRACED_FRACTION = 4  # of later examples one in so many is traced
-# Exceptions with which Hypothesis and pytest steer a test: no failures.
+FULLY_TRACED_EXAMPLES = 30  # number of first examples of a test that are all traced
+TRACED_FRACTION = 4  # one in so many later examples is traced
+# Exceptions by which Hypothesis and pytest control a test, not failures.
 CONTROL_FLOW_EXCEPTIONS = (
     StopTest,
     UnsatisfiedAssumption,
@@ -92,7 +92,7 @@ class TimeSliceRun:
         return settings(
             usual,
             max_examples=self.time_slice.max_examples,
-            deadline=None,  # the run ends examples that take too long
+            deadline=None,  # the run ends slow examples itself
             database=ExampleCorpus(corpus, lambda: self.failure_is_known),
             print_blob=True,
             report_multiple_bugs=False,
@@ -122,7 +122,7 @@ class TimeSliceRun:
         return run_example
 
     def _trace_example(self) -> contextlib.AbstractContextManager[None]:
-        """Trace the first examples of a test, whichever slice they are in, and some later ones."""
+        """Trace the first examples of a test, in whichever slice, and some later ones."""
         number = self.time_slice.examples_before + self.examples
         is_traced = number <= FULLY_TRACED_EXAMPLES or number % TRACED_FRACTION == 0
         return self.tracer.trace() if is_traced and self.files else contextlib.nullcontext()
@@ -134,7 +134,7 @@ class TimeSliceRun:
                 hypothesis.target(value, label=label)
 
     def _handle_failure(self, error: BaseException, arguments: dict[str, Any]) -> None:
-        """Let a known failure count as passed, so that the search goes on to others."""
+        """Count a known failure as a pass, so that the search goes on to others."""
         failure = failure_identity.failure_from_error(error, self.item.path)
         key = failure.key
         if key in self.time_slice.known_failures:
@@ -151,13 +151,13 @@ class TimeSliceRun:
             self._write_file("found", list(self.failures.values()))
         self.first_failure_key = self.first_failure_key or key
         if key != self.first_failure_key:
-            # Shrinking one failure found another, which gets its own slice.
+            # The shrinking of one failure found another, which gets its own slice.
             self.failure_is_known = True
             return
         raise error
 
     def _wrap_draws(self, arguments: dict[str, Any]) -> None:
-        """Note the example again after each draw of a test that draws as it runs."""
+        """Write the note again after each draw of a test that draws while it runs."""
         for data in arguments.values():
             if isinstance(data, DataObject):
                 data.draw = self._wrap_draw(data.draw, arguments)  # type: ignore[method-assign]
@@ -208,7 +208,7 @@ class TimeSliceRun:
         )
 
     def _write_note(self) -> None:
-        """Overwrite the note in place: replacing a file takes longer than many an example."""
+        """Overwrite the note in place, since replacing a file takes longer than many examples."""
         text = msgspec.json.encode(self.note)
         with open(self._note_file, "r+b", buffering=0) as notes:
             notes.write(b"%08x%s\n" % (zlib.crc32(text), text))

@@ -1,4 +1,4 @@
-"""A worker that forks slices of the tests that draw examples, whatever they guard."""
+"""A worker that forks slices of all tests that draw examples."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class FuzzWorker(WorkerSession[FuzzWorkerSettings]):
     def _collect_code_files(
         self, items: list[pytest.Item], toggles: list[Toggle]
     ) -> tuple[list[CodeFile], dict[Path, list[str]]]:
-        """The files of the toggles that are applied, and of those that each folder guards."""
+        """Collect the files of the applied toggles, and of the toggles that each folder guards."""
         by_folder: dict[Path, dict[str, Toggle]] = {}
         for item in items:
             known = by_folder.setdefault(item.path.parent, {each.id: each for each in toggles})
@@ -115,14 +115,14 @@ class FuzzWorker(WorkerSession[FuzzWorkerSettings]):
         )
         run = functools.partial(self._run_time_slice, time_slice)
         side = self.run_in_own_process(request, run, {})
-        with contextlib.suppress(FileNotFoundError):  # of a slice that died
+        with contextlib.suppress(FileNotFoundError):  # the file of a slice that died
             cpu.preload_programs(
                 msgspec.json.decode(self._locate_programs(time_slice).read_bytes())
             )
         return side
 
     def _run_time_slice(self, time_slice: TimeSlice) -> SideResult:
-        """Run a slice in its own process, where garbage collection would be wasted."""
+        """Run a slice in its own process, without garbage collection, which would waste time."""
         preloading.raise_gc_thresholds()
         item = self.items[time_slice.test_number]
         files = self.tests[time_slice.test_number].covered_files
@@ -134,7 +134,7 @@ class FuzzWorker(WorkerSession[FuzzWorkerSettings]):
         return side
 
     def _locate_programs(self, time_slice: TimeSlice) -> Path:
-        """The compiled kernels that a slice loaded: later slices start with them."""
+        """Return the compiled kernels that a slice loaded, with which later slices start."""
         return self.folder / f"{time_slice.serial}.programs"
 
     def make_reply(self, time_slice: TimeSlice, side: SideResult) -> TimeSliceEnded:
@@ -149,7 +149,7 @@ class FuzzWorker(WorkerSession[FuzzWorkerSettings]):
 
 
 def explain_left_out(item: Any) -> str:
-    """Why a test cannot be fuzzed; empty if it can."""
+    """Return the reason why a test cannot be fuzzed; empty if it can."""
     if not hypothesis_adapter.draws_examples(getattr(item, "obj", None)):
         return "it draws no examples"
     for mark in item.iter_markers("xfail"):
@@ -161,7 +161,7 @@ def explain_left_out(item: Any) -> str:
 
 
 def compile_patched_code(item: pytest.Item) -> None:
-    """Compile the patched code here once, for all forks that run it."""
+    """Compile the patched code once, for all forks that run it."""
     marks = cells.read_guard_marks(item)
     with (
         warnings.catch_warnings(action="ignore"),
@@ -172,7 +172,7 @@ def compile_patched_code(item: pytest.Item) -> None:
 
 
 def collect_code_files(statuses: Iterable[ToggleStatus]) -> list[CodeFile]:
-    """The files that these toggles change in a release, with the lines that can be covered."""
+    """Collect the files that these toggles change in a release, with the coverable lines."""
     files: dict[str, CodeFile] = {}
     for status in statuses:
         if status.state not in (ToggleState.FIXED, ToggleState.BUGGY):
@@ -192,7 +192,7 @@ def collect_code_files(statuses: Iterable[ToggleStatus]) -> list[CodeFile]:
 
 
 def find_function_lines(code: CodeType) -> set[int]:
-    """The lines that run when functions are called, and not when their module is imported."""
+    """Find the lines that run in calls of functions, not at the import of their module."""
     lines = set()
     if code.co_flags & inspect.CO_OPTIMIZED:
         lines = {line for _, _, line in code.co_lines() if line} - {code.co_firstlineno}

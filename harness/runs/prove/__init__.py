@@ -1,1 +1,1 @@
-"""The proof: every guard with its fix applied and reverted, in its own process, and judged."""
+"""The proof: runs every guard with its fix applied and reverted, and judges the outcomes."""

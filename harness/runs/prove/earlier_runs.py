@@ -1,4 +1,4 @@
-"""Repetitions of a cell in earlier runs, so that long guards need not be repeated every night."""
+"""The repetitions of a cell in earlier runs, which save those of long guards every night."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from harness.store.prove.values import (
     SideResult,
 )
 
-SETTINGS_TO_MATCH = ("code", "profile")  # settings that decide what a guard does
+SETTINGS_TO_MATCH = ("code", "profile")  # the settings that change a guard's behaviour
 
 
 class EarlierRuns:
@@ -25,7 +25,7 @@ class EarlierRuns:
         self._run = run
 
     def __call__(self, cell: CellResult) -> Iterator[tuple[str, SideRepetition]]:
-        """Every run of a side of this cell, the newest first."""
+        """Return every run of a side of this cell, the newest first."""
         for run in reversed(self._store.list_runs()):
             if run.id == self._run.id or run.kind != self._run.kind or run.status != "finished":
                 continue

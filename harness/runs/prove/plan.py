@@ -27,37 +27,37 @@ from harness.workers.messages import GuardsCollected, GuardTask, TaskKey
 from harness.workers.release_target import ReleaseTarget
 
 CellKey = tuple[str, str, str, str]  # release, device, toggle, guard
-# In this order: the fixed side begins with the example that the buggy side found.
+# The buggy side runs first: the fixed side begins with its example.
 SIDES_BY_KIND = {"prove": ["buggy", "fixed"], "lifecycle": ["as is"]}
 RepetitionSource = Callable[[CellResult], Iterable[tuple[str, SideRepetition]]]
 
 
 @dataclass(frozen=True)
 class ProveRequest:
-    """A run that the user asked for, of `prove` or of `lifecycle`."""
+    """A requested run of `prove` or of `lifecycle`."""
 
     kind: str
     targets: list[ReleaseTarget]
-    toggles: list[Toggle]  # of the whole registry, or those that were named
-    has_named_toggles: bool  # whether some were named
+    toggles: list[Toggle]  # the whole registry, or the named toggles
+    has_named_toggles: bool  # whether the call names some
     device: str = "cpu"
     jobs: int = 1
-    side_timeout: float = 300.0  # for one side of one cell
+    side_timeout: float = 300.0  # the limit for one side of one cell
     memory_limit: int = 8 << 30
     profile: str = "default"
     pytest_arguments: list[str] = field(default_factory=list)  # further arguments of pytest
     toggle_folders: list[Path] = field(default_factory=list)  # further toggles
     shard: tuple[int, int] = (1, 1)
-    skipped_cells: frozenset[CellKey] = frozenset()  # what an earlier run has proven
-    finished_cells: dict[CellKey, CellResult] = field(default_factory=dict)  # of a run that goes on
-    known_seconds: dict[TaskKey, float] = field(default_factory=dict)  # in earlier runs, and so far
+    skipped_cells: frozenset[CellKey] = frozenset()  # the proven cells of an earlier run
+    finished_cells: dict[CellKey, CellResult] = field(default_factory=dict)  # before a resumption
+    known_seconds: dict[TaskKey, float] = field(default_factory=dict)  # in earlier runs and this
 
     @property
     def sides(self) -> list[str]:
         return SIDES_BY_KIND[self.kind]
 
     def build_pytest_arguments(self) -> list[str]:
-        """The arguments of pytest, with suites/ unless they name a path."""
+        """Build the arguments of pytest, with suites/ unless they name a path."""
         named = any(
             is_guard_path(self.pytest_arguments, index)
             for index in range(len(self.pytest_arguments))
@@ -65,7 +65,7 @@ class ProveRequest:
         return ["--profile", self.profile, *([] if named else ["suites"]), *self.pytest_arguments]
 
     def find_working_folder(self) -> Path:
-        """The working folder of the workers, on which alone the names of guards depend."""
+        """Find the working folder of the workers, the only thing that guards' names depend on."""
         named = [
             Path(word.partition("::")[0])
             for index, word in enumerate(self.pytest_arguments)
@@ -81,14 +81,14 @@ OPTIONS_WITH_VALUE = ("-k", "-m", "-p", "-c", "-o", "-W", "-r", "--rootdir", "--
 
 
 def is_guard_path(arguments: list[str], index: int) -> bool:
-    """Whether an argument is a path of guards, and not the value of the option before it."""
+    """Return whether an argument is a path of guards, and not the previous option's value."""
     if index and arguments[index - 1] in OPTIONS_WITH_VALUE:
         return False
     return Path(arguments[index].partition("::")[0]).exists()
 
 
 class ReleasePlan:
-    """The cells of one release and the sides still to be run."""
+    """The cells of one release, and the sides that have not run yet."""
 
     def __init__(
         self,
@@ -98,11 +98,11 @@ class ReleasePlan:
     ) -> None:
         self.request = request
         self.target = target
-        self.earlier_repetitions = earlier_repetitions  # of a cell, in other runs
+        self.earlier_repetitions = earlier_repetitions  # a cell's repetitions in other runs
         self.facts = ReleaseFacts(target.name, request.device)
         self.cells: dict[tuple[str, str], CellResult] = {}  # by toggle and guard
         self.waiting_tasks: deque[TaskKey] = deque()
-        self.exclusive_tasks: dict[TaskKey, str] = {}  # to run again, and what ended them before
+        self.exclusive_tasks: dict[TaskKey, str] = {}  # to repeat, with the reason
         self.task_keys: frozenset[TaskKey] = frozenset()
         self.is_collected = False
 
@@ -128,7 +128,7 @@ class ReleasePlan:
                 cell = self.cells[pair] = self._find_or_make_cell(task)
             if cell.verdict is None and task.side not in cell.sides:
                 self.waiting_tasks.append(task.key)
-        for cell in self.cells.values():  # of a run that was stopped just before a verdict
+        for cell in self.cells.values():  # after a stop just before a verdict
             if cell.verdict is None and set(cell.sides) >= set(self.request.sides):
                 self._judge_or_repeat(cell)
         self.waiting_tasks = deque(sorted(self.waiting_tasks, key=self._make_sort_key))
@@ -161,7 +161,7 @@ class ReleasePlan:
         return cell
 
     def _make_sort_key(self, task: TaskKey) -> tuple[int, float]:
-        """The longest cells first, so that none is left over for one core at the end.
+        """Sort the longest cells first, so that no core has a long one alone at the end.
 
         Second sides come after all first ones; `_move_other_side_first` moves one to the front.
         """
@@ -170,7 +170,7 @@ class ReleasePlan:
         return sides.index(task[2]) if task[2] in sides else 0, -sum(of_cell)
 
     def _move_other_side_first(self, cell: CellResult) -> None:
-        """Run the cell's other side next: the free worker has its code compiled."""
+        """Run the cell's other side next, since the free worker has its code compiled."""
         for task in [each for each in self.waiting_tasks if each[:2] == (cell.toggle, cell.guard)]:
             if task not in self.exclusive_tasks:
                 self.waiting_tasks.remove(task)
@@ -186,7 +186,7 @@ class ReleasePlan:
         ]
 
     def schedule_exclusive_retry(self, task: TaskKey, why: str) -> bool:
-        """Run a task again, alone, whose worker was ended, maybe by another; False the 2nd time."""
+        """Repeat a task alone, as another may have ended its worker; False the second time."""
         if task in self.exclusive_tasks:
             return False
         self.exclusive_tasks[task] = why
@@ -210,18 +210,18 @@ class ReleasePlan:
         return False
 
     def find_failure_to_repeat(self, task: TaskKey) -> SideResult | None:
-        """The failure whose example a task runs, as a repetition or ahead of its first run."""
+        """Find the failure whose example a task runs, as a repetition or before its first run."""
         sides = self.cells[task[:2]].sides
         return sides["buggy"] if task[2] in sides or self.has_example_to_run_first(task) else None
 
     def has_example_to_run_first(self, task: TaskKey) -> bool:
-        """Whether the other side has found an example, which a first run may never draw."""
+        """Return whether the other side found an example, which a first run may never draw."""
         buggy = self.cells[task[:2]].sides.get("buggy")
         fresh = task[2] not in self.cells[task[:2]].sides
         return fresh and buggy is not None and buggy.way is RepeatMode.EXAMPLE
 
     def _judge_or_repeat(self, cell: CellResult) -> bool:
-        """Judge a cell, or repeat one of its sides, chosen at random so that no guard can tell."""
+        """Judge a cell, or repeat one side at random, so that no guard can infer its side."""
         if self.request.kind == "prove" and (wanted := verdicts.find_missing_sides(cell)):
             if verdicts.is_long_to_repeat(cell):
                 wanted = self._use_earlier_repetitions(cell, wanted)
@@ -234,7 +234,7 @@ class ReleasePlan:
         return True
 
     def _use_earlier_repetitions(self, cell: CellResult, missing_sides: list[str]) -> list[str]:
-        """Count repetitions of earlier runs for missing ones; one that differs counts always."""
+        """Count earlier runs' repetitions for missing ones; one that differs always counts."""
         known = {again.run for side in cell.sides.values() for again in side.again}
         for name, again in self.earlier_repetitions(cell):
             if again.run in known:

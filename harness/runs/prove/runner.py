@@ -1,8 +1,8 @@
 """A run of `prove` or `lifecycle`: workers over releases, cells over workers, each side stored.
 
-One thread and one `select`. The earliest release with a waiting task goes first, and the worker of
-the next one imports meanwhile, so that no core waits for an import. Tasks that need the machine to
-themselves come last.
+The run has one thread and one `select`. The earliest release with a waiting task goes first, and
+the next one's worker imports meanwhile, so that no core waits for an import. Tasks that need the
+machine to themselves come last.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from harness.workers.release_target import ReleaseTarget
 from harness.workers.supervisor import make_exit_result
 from harness.workers.worker_process import START_TIMEOUT, GuardWorkerProcess
 
-MAX_ACTIVE_RELEASES = 2  # releases at once that have tasks to hand out, or will have
+MAX_ACTIVE_RELEASES = 2  # releases at once with present or future tasks
 
 
 class ProveListener:
-    """Receives the events of a run; this one ignores them."""
+    """A listener that ignores the events of a run; a subclass shows them."""
 
     def report_release_start(self, release: str) -> None: ...
 
@@ -72,7 +72,7 @@ class ProveRunner:
         self.started_at = time.monotonic() - run.seconds
 
     def execute(self) -> None:
-        """Run until no task is left, or until Ctrl-C; what has ended by then is stored."""
+        """Run until no task is left, or until Ctrl-C. Each ended side is stored either way."""
         status = "stopped"
         self.store.begin(self.run)
         try:
@@ -97,7 +97,7 @@ class ProveRunner:
     # Starting
 
     def select_active_pools(self) -> list[ReleaseWorkerPool]:
-        """The releases that have begun, and the next ones while few have tasks to hand out."""
+        """Return the releases that have begun, and the next ones while few have waiting tasks."""
         pools = [pool for pool in self.pools if not pool.is_done]
         active = [pool for pool in pools if pool.started_at is not None]
         free = MAX_ACTIVE_RELEASES - sum(not pool.has_only_exclusive_left for pool in active)
@@ -118,7 +118,7 @@ class ProveRunner:
         for pool in pools:
             while free > 0 and not any(each.is_running_exclusive for each in pools):
                 if pool.is_exclusive_next and not (only_exclusive and free == self.request.jobs):
-                    break  # until nothing else runs, or will
+                    break  # until nothing else runs or waits
                 if (pair := pool.take_next_task()) is None:
                     break
                 worker, task = pair
@@ -157,7 +157,7 @@ class ProveRunner:
     ) -> None:
         if isinstance(message, StartFailure):
             log = worker.read_log_tail()
-            # Of a wrong call to pytest its error line is enough.
+            # For a wrong call, pytest's error line is enough.
             why = log.rpartition("ERROR: ")[2] if message.is_usage_error else log
             self._record_problem(pool, f"{message.problem}\n{why}")
             pool.abandon()
@@ -217,7 +217,7 @@ class ProveRunner:
     def _handle_worker_exit(
         self, pool: ReleaseWorkerPool, worker: GuardWorkerProcess, overdue: bool = False
     ) -> None:
-        """Record the tasks of a worker that ended or hangs, or schedule them to run again."""
+        """Record or repeat the tasks of a worker that ended or hangs."""
         code = pool.retire_worker(worker, kill=overdue)
         how = process_exit.describe_code(code)
         if not worker.is_ready:

@@ -1,4 +1,4 @@
-"""The time that a run will take, estimated from earlier runs on this machine."""
+"""An estimate of a run's time, from earlier runs on this machine."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from statistics import fmean
 from harness.runs.prove.plan import ProveRequest
 from harness.store.prove.values import ProveRun, ReleaseFacts
 
-# Settings in which an earlier run must be like this one.
+# Settings that an earlier run must share with this one.
 SETTINGS_TO_MATCH = ("device", "profile", "words", "k", "shard")
 MAX_RUNS_READ = 30  # the newest ones
 
@@ -16,7 +16,7 @@ MAX_RUNS_READ = 30  # the newest ones
 def estimate_run_seconds(
     request: ProveRequest, new_run: ProveRun, earlier_runs: Iterable[ProveRun]
 ) -> float | None:
-    """The time of the whole run: imports one ahead of the tests, tests side by side."""
+    """Estimate the time of the whole run, with imports one release ahead of the tests."""
     alike = [
         run for run in earlier_runs if run.kind == new_run.kind and _has_same_settings(run, new_run)
     ]
@@ -35,7 +35,7 @@ def estimate_run_seconds(
         return None
     ended, ready, before = 0.0, 0.0, 0.0
     for target in request.targets:
-        # Its import began when the last but one ended, as the run keeps one ahead.
+        # Its import began at the end of the last but one: the run imports one release ahead.
         ready = max(ready, before) + imports.get(target.name, fmean(imports.values()))
         before = ended
         ended = max(ended, ready) + tests.get(target.name, fmean(tests.values()))
@@ -51,7 +51,7 @@ def _has_start_time(facts: ReleaseFacts, release: str) -> bool:
 
 
 def _estimate_test_seconds(request: ProveRequest, run: ProveRun, release: str) -> float:
-    """Seconds for the tests of one release, by the pace that they had then."""
+    """Estimate the seconds for the tests of one release, from their pace in earlier runs."""
     wanted = {toggle.id for toggle in request.toggles}
     own = [cell for cell in run.cells if cell.release == release]
     left = [
@@ -66,7 +66,7 @@ def _estimate_test_seconds(request: ProveRequest, run: ProveRun, release: str) -
 
 
 def _measure_overhead_factor(run: ProveRun) -> float:
-    """The time that a run spent on its tests, by the time that the tests measured."""
+    """Return the ratio of a run's time for its tests to the tests' own time."""
     jobs = int(run.settings.get("jobs", 1))
     measured = sum(cell.seconds for cell in run.cells) / jobs
     import_seconds = min((facts.seconds_to_start for facts in run.releases), default=0.0)

@@ -1,4 +1,4 @@
-"""The verdict over a cell, and the sides that have to be run again before there is one.
+"""The verdict over a cell, and the sides that have to run again before it.
 
 A guard that fails by chance fails with the fix applied as often as with it reverted. So one run of
 each side is no proof, and both are repeated: a proof needs `REQUIRED_FAILURES` failures with the
@@ -23,15 +23,15 @@ from harness.store.prove.values import (
     is_expected_outcome,
 )
 
-REQUIRED_FAILURES = 4  # with the fix reverted; the first run is one of them
+REQUIRED_FAILURES = 4  # with the fix reverted, first run included
 REQUIRED_PASSES = 3  # with the fix applied
-LONG_SIDE_SECONDS = 5.0  # earlier runs may stand for the repetitions of a side that takes so long
+LONG_SIDE_SECONDS = 5.0  # from this length on, earlier runs may replace repetitions
 AS_IS = "as is"
 SIDE_PHRASES = {"buggy": "with the fix out", "fixed": "with the fix in"}
 
 
 def judge_cell(cell: CellResult) -> None:
-    """Give a cell its verdict, once all its sides have run and `find_missing_sides` is empty."""
+    """Set a cell's verdict, once its sides have run and `find_missing_sides` is empty."""
     if AS_IS in cell.sides:
         cell.verdict, cell.why = _judge_as_is(cell, cell.sides[AS_IS])
     else:
@@ -44,7 +44,7 @@ def judge_cell(cell: CellResult) -> None:
 
 
 def find_missing_sides(cell: CellResult) -> list[str]:
-    """The sides that have to be run again before a verdict, each as often as it has to."""
+    """Return the sides that have to run again before a verdict, one entry for each run."""
     fixed, buggy = cell.sides["fixed"], cell.sides["buggy"]
     verdict, _ = judge_sides(fixed, buggy)
     if verdict is not CellVerdict.PROVEN or any(_find_differing_repetitions(cell)):
@@ -55,17 +55,17 @@ def find_missing_sides(cell: CellResult) -> list[str]:
 
 
 def is_long_to_repeat(cell: CellResult) -> bool:
-    """Whether repetitions take so long that earlier runs may stand for them."""
+    """Return whether repetitions take so long that earlier runs may replace them."""
     if cell.sides["buggy"].way not in (RepeatMode.WHOLE, RepeatMode.SEARCH):
         return False
     return max(side.seconds for side in cell.sides.values()) >= LONG_SIDE_SECONDS
 
 
 def _count_first_pass(buggy: SideResult) -> int:
-    """1 if the first pass is one of the passes that a proof needs.
+    """Return 1 if the first pass is one of the passes that a proof needs, else 0.
 
-    It is if it ran what failed; a search may have drawn other examples. The first failure always
-    counts: Hypothesis reports only what failed once more at the end of its search.
+    It counts if it ran the failing example; a search may have drawn others. The first failure
+    always counts: Hypothesis reports only examples that fail again at the end of its search.
     """
     return int(buggy.way in (RepeatMode.WHOLE, RepeatMode.EXPLICIT))
 
@@ -78,7 +78,7 @@ def _find_differing_repetitions(cell: CellResult) -> Iterator[tuple[str, SideRep
 
 
 def _judge_repetitions(cell: CellResult) -> tuple[CellVerdict, str]:
-    """A guard whose repetitions all agree is proven; one that differs makes it flaky."""
+    """Judge the repetitions: proven if all agree, flaky if one differs."""
     fixed, buggy = cell.sides["fixed"], cell.sides["buggy"]
     borrowed = _describe_borrowed_repetitions(cell)
     differing = next(_find_differing_repetitions(cell), None)
@@ -98,7 +98,7 @@ def _judge_repetitions(cell: CellResult) -> tuple[CellVerdict, str]:
 
 
 def _describe_borrowed_repetitions(cell: CellResult) -> str:
-    """The number of repetitions that earlier runs stand for, and those runs."""
+    """Describe the number of repetitions from earlier runs, and name those runs."""
     runs = [again.run for name in SIDE_PHRASES for again in cell.sides[name].again if again.run]
     if not runs:
         return ""
@@ -107,7 +107,7 @@ def _describe_borrowed_repetitions(cell: CellResult) -> str:
 
 
 def _judge_as_is(cell: CellResult, result: SideResult) -> tuple[CellVerdict, str]:
-    """The verdict of `lifecycle`: whether the release has the bug, by running it."""
+    """Return the verdict of `lifecycle`: whether the release has the bug when it runs."""
     outcome = result.outcome
     if outcome is SideOutcome.NA:
         return CellVerdict.NA, result.headline

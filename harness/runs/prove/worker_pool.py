@@ -22,8 +22,8 @@ class ReleaseWorkerPool:
         self.plan = plan
         self.folder = folder / plan.target.name
         self.workers: list[GuardWorkerProcess] = []
-        self._ending_workers: list[GuardWorkerProcess] = []  # their pipes are closed
-        self.can_fork = True  # until a worker says that it cannot
+        self._ending_workers: list[GuardWorkerProcess] = []  # workers with closed pipes
+        self.can_fork = True  # until a worker reports that it cannot
         self.started_at: float | None = None
         self.has_ended = False
         self._is_abandoned = False
@@ -35,13 +35,13 @@ class ReleaseWorkerPool:
 
     @property
     def is_done(self) -> bool:
-        """Whether no task is left, or the release is given up."""
+        """Return whether no task is left, or the run has given the release up."""
         done = self.plan.is_collected and not self.plan.waiting_tasks and not self.running_count
         return self._is_abandoned or done
 
     @property
     def has_only_exclusive_left(self) -> bool:
-        """Whether all waiting tasks need the machine to themselves."""
+        """Return whether all waiting tasks need the machine to themselves."""
         return self.plan.is_collected and (not self.plan.waiting_tasks or self.is_exclusive_next)
 
     def start_workers(self) -> None:
@@ -70,7 +70,7 @@ class ReleaseWorkerPool:
                 toggle_ids=[toggle.id for toggle in request.toggles]
                 if request.has_named_toggles
                 else [],
-                folder=tempfile.mkdtemp(dir=self.folder),  # empty: no earlier results
+                folder=tempfile.mkdtemp(dir=self.folder),  # empty, without earlier results
                 device=request.device,
             )
             python = self.plan.target.python
@@ -82,7 +82,7 @@ class ReleaseWorkerPool:
 
     @property
     def is_running_exclusive(self) -> bool:
-        """Whether a running task has the machine to itself."""
+        """Return whether a running task has the machine to itself."""
         busy = (task for worker in self.workers for task in worker.running_tasks.values())
         return any(task in self.plan.exclusive_tasks for task in busy)
 
@@ -92,7 +92,7 @@ class ReleaseWorkerPool:
         return bool(waiting) and waiting[0] in self.plan.exclusive_tasks
 
     def take_next_task(self) -> tuple[GuardWorkerProcess, TaskKey] | None:
-        """The next task and a worker that is free to run it."""
+        """Return the next task and a free worker for it."""
         waiting = self.plan.waiting_tasks
         for worker in self.workers:
             if waiting and worker.is_ready and (self.can_fork or not worker.running_tasks):
