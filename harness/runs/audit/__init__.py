@@ -1,1 +1,1 @@
-"""Every kernel of a release, read with symbolic arguments: where its integers wrap."""
+"""The audit of a release's kernels for integer overflows and accesses past tensors."""

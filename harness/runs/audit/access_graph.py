@@ -1,4 +1,4 @@
-"""A kernel's graph, indexed by its accesses: their conditions and what their addresses are made of.
+"""A kernel's graph, indexed by its accesses: their conditions and their address operations.
 
 Everything here is the same for every launch: no ranges, no sizes.
 """
@@ -115,7 +115,7 @@ class AccessGraph:
         return value
 
     def is_zero_extension(self, value: IRValue, get_range: RangeGetter) -> bool:
-        """Whether a value lost the sign of a root that may be negative."""
+        """Return whether a value lost the sign of a root that may be negative."""
         root = self.find_root(value)
         return root is not value and get_range(root).low < 0 <= get_range(value).low
 

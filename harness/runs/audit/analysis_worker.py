@@ -1,9 +1,9 @@
 """The analysis of a release's kernels, in a process that has Triton.
 
-The request is a JSON object, an answer a pickled `KernelAudit` in hexadecimal, one a line. One
+The request is a JSON object. Each answer is a line: a pickled `KernelAudit` in hexadecimal. One
 process reads the release; forked lanes take kernels from a shared queue. Invariant: every kernel
-that was asked for has one answer. A kernel that takes too long, or makes Triton end its process,
-ends a fork of its lane: that kernel is `cannot tell`, and the lane goes on with a new fork.
+of the request gets one answer. A kernel that takes too long, or makes Triton end its process,
+ends a fork of its lane: the kernel is `cannot tell`, and the lane continues with a new fork.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ from harness.runs.audit.release_kernels import ReleaseKernels, normalize_lines
 from harness.runs.audit.size_limits import SizeLimits
 from harness.runs.audit.threshold_search import find_overflow_findings
 
-_KERNEL_SECONDS = 12  # of processor time, for one kernel
+_KERNEL_SECONDS = 12  # CPU seconds for one kernel
 _CACHE_KIND = "audits"
-_NUMBER_BYTES = 4  # of a kernel's number in the queue
+_NUMBER_BYTES = 4  # the size of a kernel's number in the queue
 _answer_pipe = 1
 CODE_DIGEST = digest_code("runs")
 
@@ -82,11 +82,11 @@ def main() -> None:
     global _answer_pipe
     processes.die_with_parent(os.getppid())
     request = json.load(sys.stdin)
-    _answer_pipe = os.dup(1)  # Triton and its libraries print to 1, which is the log from here on
+    _answer_pipe = os.dup(1)  # Triton and its libraries print to 1, which becomes the log
     os.dup2(2, 1)
     limits = size_limits.read_limits(Path(request["limits"]))
     overflow_runs.load_process_state()
-    gc.disable()  # syntax trees are a million small objects, and all of them stay
+    gc.disable()  # syntax trees are a million small objects that all stay alive
     locations = zip(map(Path, request["locations"]), request["source_digests"], strict=True)
     kernels, earlier = _load_kernels(list(locations))
     modes = recorded_launches.read_launch_modes(Path(request["launches"]))
@@ -119,7 +119,7 @@ def main() -> None:
 def _load_kernels(
     locations: list[tuple[Path, str]],
 ) -> tuple[ReleaseKernels, ReleaseKernels | None]:
-    """Load the kernels of a release and of the earlier one, which a fork reads meanwhile."""
+    """Load the kernels of a release and of the earlier one, which a fork reads in parallel."""
     if len(locations) == 1:
         return ReleaseKernels(*locations[0]), None
     # This process loads the fork's digests from the cache.
@@ -131,7 +131,7 @@ def _load_kernels(
 
 
 def _is_targeted(kernel: SourceKernel, targets: Sequence[str]) -> bool:
-    """Whether a target names the kernel, its module, a folder on the way, or its file."""
+    """Return whether a target names the kernel, its module, a folder on the way, or its file."""
     path = kernel.module.replace(".", "/")
     return not targets or any(
         target in (kernel.name, kernel.module, f"{kernel.module}:{kernel.name}")
@@ -157,7 +157,7 @@ def _run_lane(
     limits: SizeLimits,
     earlier: ReleaseKernels | None,
 ) -> None:
-    """Audit kernels of the queue in a fork, and in a new one if a kernel has ended that."""
+    """Audit kernels of the queue in a fork; start a new fork when a kernel has ended one."""
 
     def audit_queue(pipe: PipeEnd) -> None:
         while number := os.read(queue, _NUMBER_BYTES):
@@ -174,7 +174,7 @@ def _run_lane(
         pipe.close()
         code = child.reap()
         if code and not started:
-            return  # no kernel has ended it: other lanes do the rest, or the count is short
+            return  # no kernel ended it: other lanes do the rest, or the count is short
         if code:
             kernel = kernels[int(started[-1])]
             is_slow = code == -signal.SIGPROF
@@ -182,7 +182,7 @@ def _run_lane(
             if is_slow:
                 reason = f"it takes more than {_KERNEL_SECONDS} s"
             audit = make_unknown_audit(release, kernel, reason)
-            if is_slow:  # and would be in the next audit
+            if is_slow:  # the next audit would time out again
                 save_cached(_CACHE_KIND, _make_cache_key(release, kernel, limits), audit)
             _write_answer(audit)
 
@@ -190,7 +190,7 @@ def _run_lane(
 def _audit_safely(release: LazyRelease, kernel: SourceKernel, limits: SizeLimits) -> KernelAudit:
     try:
         return audit_kernel(release, kernel, limits)
-    except Exception as error:  # a kernel of any code may fail in any way; it is a reason then
+    except Exception as error:  # arbitrary code may raise anything; the error is the reason
         return make_unknown_audit(release, kernel, shorten_error(error))
 
 
@@ -218,7 +218,7 @@ def _find_earlier_keys(
     limits: SizeLimits,
     confirmed_by_key: Mapping[FindingKey, bool],
 ) -> set[FindingKey]:
-    """Find out which of these findings the earlier kernel has, and nothing else about it."""
+    """Find which of these findings the earlier kernel has; search it for no others."""
     lines = normalize_lines(release.render_kernel_source(kernel.module, kernel.name))
     present = {key: confirmed_by_key[key] for key in sorted(confirmed_by_key) if key[2] in lines}
     if not present:
@@ -238,9 +238,9 @@ def _find_observed_keys(
     limits: SizeLimits,
     confirmed_by_key: Mapping[FindingKey, bool],
 ) -> set[FindingKey]:
-    """Read the earlier kernel in one mode after the other until each finding was observed.
+    """Read the earlier kernel mode by mode until each finding has been observed.
 
-    A finding that no run confirmed in the later release counts by arithmetic alone here, too.
+    A finding that no run confirmed in the later release counts here by arithmetic alone.
     """
     reading, missing = KernelReading(), set(confirmed_by_key)
     for case in iterate_cases(release, kernel, limits, reading):

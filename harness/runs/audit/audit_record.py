@@ -1,4 +1,4 @@
-"""An audit as JSON: what `--json` prints, `--record` keeps, and `--again` and `--known` read."""
+"""An audit as JSON, printed by `--json`, written by `--record`, read by `--again` and `--known`."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Findings that somebody has examined and accepts, from a YAML file, with a reason each.
+"""Exemptions: accepted findings from a YAML file, each with a reason.
 
-An exemption is of a kernel's line by its text. When the line changes, the exemption has expired.
+An exemption names a kernel and the text of a line. It expires when the line changes.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from harness.runs.audit.findings import FindingKey, FindingKind
 
 class FindingExemption(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     kernel: Text
-    line: Text  # of code, as it is written
-    because: Annotated[str, Meta(pattern=r"\S+\s+\S+\s+\S+")]  # a reason, not a word
+    line: Text  # the line of code, as written
+    because: Annotated[str, Meta(pattern=r"\S+\s+\S+\s+\S+")]  # three words at least
     kind: FindingKind = FindingKind.OVERFLOWS
     unless: Literal["confirmed"] | None = None
 

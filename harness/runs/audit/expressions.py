@@ -1,4 +1,4 @@
-"""Numbers of the host as expressions over the caller's words: sums, roundings, comparisons.
+"""Host numbers as expressions over the words of the caller's code: sums, roundings, comparisons.
 
 Example: `cdiv(x.shape[0], 64) * 2` is `("*", ("cdiv", "x.shape[0]", 64), 2)`; its symbol is
 `x.shape[0]`, and with 130 rows its value is 6.
@@ -12,7 +12,7 @@ from functools import cache
 from math import prod
 from typing import Any
 
-# A number, the words of a caller, or an operation on expressions.
+# A number, a word of the caller, or an operation on expressions.
 Expression = int | str | tuple[Any, ...]
 
 OPERATIONS: dict[str, Callable[..., int]] = {
@@ -34,7 +34,7 @@ COMPARISONS: dict[str, Callable[[int, int], bool]] = {
     ">": lambda a, b: a > b,
     ">=": lambda a, b: a >= b,
 }
-UNKNOWN_TEST = "unknown"  # a test of which only the words are known
+UNKNOWN_TEST = "unknown"  # the operation of a test that cannot be evaluated, with its words
 _ROW_COUNT = re.compile(r"(\w+)\.shape\[0\] \* \1\.shape\[1\]$")
 _ROW_LENGTH = re.compile(r"(\w+)\.shape\[-?[1-9]\]( \* \1\.shape\[-?[1-9]\])+$")
 
@@ -49,7 +49,7 @@ def evaluate_expression(expression: Expression, value_of: Callable[[str], int]) 
 
 
 def evaluate_test(test: Expression, value_of: Callable[[str], int]) -> bool | None:
-    """Whether a test holds; None if that is unknown."""
+    """Return whether a test holds; None if that is unknown."""
     if not isinstance(test, tuple):
         return bool(evaluate_expression(test, value_of))
     name, *parts = test
@@ -69,7 +69,7 @@ def evaluate_test(test: Expression, value_of: Callable[[str], int]) -> bool | No
 
 @cache
 def _is_row_product(expression: tuple[Any, ...]) -> bool:
-    """Whether it multiplies sides of one tensor: the number of its rows, or their length."""
+    """Return whether the product is of sides of one tensor: the number or length of its rows."""
     text = render_expression(expression)
     return _ROW_COUNT.match(text) is not None or _ROW_LENGTH.match(text) is not None
 
@@ -86,12 +86,12 @@ def iterate_symbols(expression: Expression) -> Iterator[str]:
 
 @cache
 def has_several_symbols(expression: Expression) -> bool:
-    """Whether it has more than one symbol, so that a name of the whole names none of them."""
+    """Return whether there are several symbols, so that a name of the whole names none of them."""
     return len(set(iterate_symbols(expression))) > 1
 
 
 def iterate_words(expression: Expression) -> Iterator[str]:
-    """Iterate the words, those of a product one by one."""
+    """Iterate the words; a product yields each of its words."""
     if isinstance(expression, str):
         yield expression
     elif isinstance(expression, tuple):

@@ -8,9 +8,9 @@ from enum import StrEnum
 from typing import Any
 
 CONFIRMED = "confirmed"
-CONFIRMED_IN_PART = f"{CONFIRMED}: some programs of the grid alone"  # on a GPU
+CONFIRMED_IN_PART = f"{CONFIRMED}: some programs of the grid alone"  # a result on a GPU
 NO_TIME = "there was no time left for it"
-PASSED_AT_THRESHOLD = "at it passes"  # by all programs of the grid
+PASSED_AT_THRESHOLD = "at it passes"  # a run of all programs of the grid
 FindingKey = tuple[str, str, str]  # kind, kernel, text of the line
 # Why an overflow by arithmetic was not observed:
 NEVER_EXECUTED = "not run: no launch that is tried reaches this line"
@@ -45,8 +45,8 @@ class LaunchArgument:
     name: str
     kind: str  # Triton's type, or "constexpr"
     value: Any = None  # a number, or a constant as JSON
-    elements: int = 0  # of a tensor, that the launch may reach
-    holds: tuple[int, int] | None = None  # two numbers in turn that fill a tensor
+    elements: int = 0  # the elements of a tensor that the launch may reach
+    holds: tuple[int, int] | None = None  # two alternating numbers that fill a tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class TrialLaunch:
     """One launch of a kernel, as data."""
 
     grid: tuple[int, ...]
-    program: tuple[int, ...]  # the one that runs, where not all can
+    program: tuple[int, ...]  # the only one that runs, if not all can
     arguments: tuple[LaunchArgument, ...]
 
 
@@ -70,23 +70,23 @@ class AuditFinding:
     element: str  # the type that is too narrow, or the tensor that is too small
     access: str  # load, store, …
     access_line: int
-    quantity: str  # of the limits file, that grows
+    quantity: str  # the growing quantity of the limits file
     threshold: int
-    largest: int  # of the quantity
+    largest: int  # the largest value of the quantity
     shape: str  # the rest of the condition, in the caller's words
     grows: str  # the growing number, in the caller's words
-    value: int  # of that number, at the threshold
-    model: str  # whose shape the condition has
+    value: int  # the value of that number at the threshold
+    model: str  # the model with that shape
     reaches: tuple[ModelThreshold, ...]
     arithmetic: str
     launched: str  # the host's file and line, if known
     confirmed: str = ""  # "confirmed", "confirmed on a …", or "not run: …"
     since: str = ""  # the first release that has it
-    setting: str = ""  # the server's setting that lets the quantity grow that far
+    setting: str = ""  # the server's setting that allows so large a quantity
     kind: FindingKind = FindingKind.OVERFLOWS
-    constants: tuple[str, ...] = ()  # of the compiled kernel, and where each comes from
-    trials: tuple[TrialLaunch, ...] = ()  # one below the threshold, and at it
-    on_gpu: str = ""  # the GPU that it was run on, and the result if that does not confirm it
+    constants: tuple[str, ...] = ()  # the compiled constants, each with its source
+    trials: tuple[TrialLaunch, ...] = ()  # the largest passing launch, and the one at the threshold
+    on_gpu: str = ""  # the GPU that ran it, and the result if that does not confirm it
 
     @property
     def is_confirmed(self) -> bool:
@@ -94,17 +94,17 @@ class AuditFinding:
 
     @property
     def nearness(self) -> float:
-        """The share of the limit that it takes: the smaller, the nearer to real loads."""
+        """The threshold's share of the limit: the smaller, the nearer to real loads."""
         return self.threshold / self.largest
 
     @property
     def is_observed(self) -> bool:
-        """Whether no run speaks against the overflow that arithmetic gives."""
+        """Whether no run contradicts the overflow that arithmetic gives."""
         return not self._unobserved_reason
 
     @property
     def _unobserved_reason(self) -> str:
-        """Why no run showed the overflow, if runs could have."""
+        """The reason why no run showed the overflow, if runs could have."""
         gpu, _, shown = self.on_gpu.partition(": ")
         if shown == PASSED_AT_THRESHOLD and not self.is_confirmed:
             return f"the launch passes on an {gpu}"
@@ -117,7 +117,7 @@ class AuditFinding:
 
     @property
     def key(self) -> FindingKey:
-        """The same in another release, wherever the kernel moved to."""
+        """The identity of the finding in other releases, independent of the kernel's file."""
         return self.kind, self.kernel, " ".join(self.text.split())
 
     @property
@@ -144,8 +144,8 @@ class KernelAudit:
     accesses: int
     findings: tuple[AuditFinding, ...] = ()
     reasons: tuple[str, ...] = ()
-    helper_of: str = ""  # the kernels that call it, if it is no kernel of its own
-    last: int = 0  # its last line, if it is such a helper
+    helper_of: str = ""  # the kernels that call it, if it is a helper
+    last: int = 0  # the last line of a helper
 
     def drop_findings(self, keys: Collection[FindingKey]) -> KernelAudit:
         findings = tuple(each for each in self.findings if each.key not in keys)
@@ -177,7 +177,7 @@ class KernelAudit:
 def split_findings(
     findings: Iterable[AuditFinding], reasons: Iterable[str]
 ) -> tuple[tuple[AuditFinding, ...], tuple[str, ...]]:
-    """Sort findings, the nearest first; those that runs speak against become reasons."""
+    """Sort findings, the nearest first; those that runs contradict become reasons."""
     ordered = sorted(findings, key=lambda finding: finding.nearness)
     unobserved = {
         finding.describe_as_reason(finding._unobserved_reason)

@@ -1,9 +1,9 @@
-"""The findings of an audit run on this machine's GPU, in real memory.
+"""Runs the findings of an audit on this machine's GPU, in real memory.
 
-Each finding has its two launches, one below the threshold and at it. A GPU that shows the overflow
-confirms the finding; one on which both launches pass makes a finding by arithmetic alone a reason
-why its kernel is unknown. Results of an earlier run on such a GPU (`--known`) stand if the launches
-are the same.
+Each finding has two launches: the largest passing size, and the threshold. A GPU that shows the
+overflow confirms the finding. If both launches pass, a finding by arithmetic alone becomes a reason
+why its kernel is unknown. Results of an earlier run on the same kind of GPU (`--known`) are reused
+if the launches are the same.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def confirm_on_gpu(
 def _find_known_results(
     earlier_audit: ReleaseAudit, audit: ReleaseAudit, gpu_name: str
 ) -> dict[FindingId, AuditFinding]:
-    """Find the earlier findings whose launches were the same and ran on such a GPU."""
+    """Find the earlier findings with the same launches on the same kind of GPU."""
     if earlier_audit.release != audit.release:
         raise UnfixError(f"--known is of {earlier_audit.release}, and --again of {audit.release}")
     trials = {_make_id(finding): finding.trials for finding in audit.findings}
@@ -101,7 +101,7 @@ def _make_id(finding: AuditFinding) -> FindingId:
 def _iterate_results(
     findings: list[AuditFinding], location: Path, jobs: int, seconds: float
 ) -> Iterator[tuple[int, str]]:
-    """Iterate what each finding's launches showed, by its index, as the GPU gets to it."""
+    """Iterate the results of the findings' launches, each with its finding's index."""
     order = sorted(enumerate(findings), key=lambda pair: pair[1].nearness)
     request = {"findings": order, "location": location, "jobs": jobs, "seconds": seconds}
     count = 0

@@ -1,11 +1,11 @@
-"""Findings run on a GPU: launches in real memory, with checks compiled in.
+"""Runs findings on a GPU: launches in real memory, with checks compiled in.
 
-The request holds findings with their launches, one below the threshold and at it; an answer is a
-line with a finding's number and what its launches showed. Invariant: each finding has one answer,
+The request has findings, each with two launches: the largest passing size, and the threshold. An
+answer is a line with a finding's number and the result. Invariant: each finding gets one answer,
 whatever its launches do. This process never uses CUDA. Its forks do: they compile side by side and
-take turns on the device. A fork that loses the device or does not end costs the finding that it
-ran, and another fork goes on with the rest. Example: a launch takes longer than 2 s. The fork is
-ended; the finding waits until no other is left, and then has 40 s for some programs of its grid.
+take turns on the device. If a fork loses the device or hangs, only its present finding is lost, and
+another fork continues with the rest. Example: a launch takes longer than 2 s. The fork is killed;
+the finding waits until no other is left, and then has 40 s for some programs of its grid.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ _LAUNCH_STEP, _COMPILE_STEP = "a launch", "its compilation"
 # Seconds at first, while other findings wait, and once no other is left.
 _STEP_SECONDS = {_COMPILE_STEP: (30, 240), _LAUNCH_STEP: (2, 40)}
 _PROCESS_ENDED = "it ends the process"
-_PROCESS_BYTES = 1 << 30  # of the device, that each process takes besides tensors
-_MAX_PROGRAMS = (1 << 31) - 1  # of a grid: Triton's launcher counts no further
+_PROCESS_BYTES = 1 << 30  # device memory of each process, besides its tensors
+_MAX_PROGRAMS = (1 << 31) - 1  # the largest grid that Triton's launcher counts
 _MAX_ERROR_LENGTH = 160
 StepListener = Callable[[str], None]
 
@@ -82,7 +82,7 @@ def main() -> None:
     warnings.simplefilter("ignore")
     processes.die_with_parent(os.getppid())
     request = pickle.load(sys.stdin.buffer)
-    output = os.dup(1)  # Triton prints to 1, which is the log from here on
+    output = os.dup(1)  # Triton prints to 1, which becomes the log
     os.dup2(2, 1)
     findings = dict(request["findings"])
     groups: dict[Any, list[int]] = {}
@@ -105,12 +105,12 @@ class _GpuFork:
     process: ProcessHandle
     pipe: PipeEnd
     remaining: list[int] = field(default_factory=list)
-    slow_step: str = ""  # of its order
-    step: str = ""  # that it has begun
+    slow_step: str = ""  # the slow step of its order
+    step: str = ""  # the step that it has begun
 
     def assign(self, order: FindingOrder) -> None:
         self.remaining, self.slow_step, self.step = list(order.numbers), order.slow_step, ""
-        with contextlib.suppress(BrokenPipeError):  # its pipe ends, which is read next
+        with contextlib.suppress(BrokenPipeError):  # the fork has ended; its pipe shows that next
             self.pipe.send(json.dumps([order.numbers, order.slow_step]).encode())
 
     @property
@@ -190,7 +190,7 @@ class _GpuForkPool:
             self._waiting_orders.appendleft(fork.remaining_order)
 
     def _blame(self, fork: _GpuFork, code: int) -> None:
-        """Answer for the finding that ended a fork; one that was too slow runs once more, late."""
+        """Answer for the finding that ended a fork; a slow one runs once more at the end."""
         slow = code == -signal.SIGALRM
         count = len(fork.remaining) if slow and fork.step == _COMPILE_STEP else 1
         ended, fork.remaining = fork.remaining[:count], fork.remaining[count:]
@@ -204,7 +204,7 @@ class _GpuForkPool:
         self._selector.unregister(fork.pipe.read_end)
         fork.pipe.close()
         code = fork.process.reap()
-        with contextlib.suppress(ProcessLookupError):  # an assembler that it started may go on
+        with contextlib.suppress(ProcessLookupError):  # its assembler may still run
             os.killpg(fork.process.pid, signal.SIGKILL)
         return code
 
@@ -219,7 +219,7 @@ def _describe_timeout(step: str, is_extended: bool) -> str:
 def _serve_orders(
     launcher: _GpuLauncher, findings: Mapping[int, AuditFinding], pipe: PipeEnd
 ) -> None:
-    """Run findings and send what each showed, until one loses the device."""
+    """Run findings and send each result, until one loses the device."""
     while not pipe.is_peer_closed:
         for numbers, slow_step in map(json.loads, pipe.receive_lines()):
             on_step = functools.partial(_begin_step, pipe, bool(slow_step))
@@ -242,7 +242,7 @@ def _run_finding(
 ) -> str:
     try:
         return launcher.confirm_finding(finding, on_step, whole_grid)
-    except Exception as error:  # whatever Triton or CUDA raise is the answer
+    except Exception as error:  # any error of Triton or CUDA is the answer
         lines = str(error).strip().splitlines()
         return f"{type(error).__name__}: {lines[-1] if lines else ''}"[:_MAX_ERROR_LENGTH]
 
@@ -253,7 +253,7 @@ class _GpuLauncher:
     def __init__(self, location: Path, jobs: int, turn_file: Path) -> None:
         self._location, self._jobs, self._turn_file = location, jobs, turn_file
         self._kernels: dict[tuple[str, str], Any] = {}
-        self.is_device_lost = False  # or an error left memory of it allocated
+        self.is_device_lost = False  # also True if an error left its memory allocated
 
     @functools.cached_property
     def _launcher(self) -> CheckedLauncher:
@@ -272,7 +272,7 @@ class _GpuLauncher:
     def confirm_finding(
         self, finding: AuditFinding, on_step: StepListener, whole_grid: bool
     ) -> str:
-        """Run both launches, by all programs of the grid or some; return what they showed."""
+        """Run both launches with all programs of the grid or some; return the result."""
         below, at = finding.trials
         needed = sum(map(_count_bytes, at.arguments))
         if needed > self._available_bytes:
@@ -281,7 +281,7 @@ class _GpuLauncher:
         on_step(_COMPILE_STEP)
         self._launcher.checked_line = finding.line
         kernel = self._load_kernel(finding.module, finding.kernel)
-        for launch in (below, at):  # with no programs it is only compiled
+        for launch in (below, at):  # a launch without programs is only compiled
             kernel[(0, 0, 0)](**make_call_arguments(launch, _make_placeholder))
         if refusal := self._launcher.find_refusal(kernel):
             return f"no checks can be compiled into it: {refusal}"
@@ -316,7 +316,7 @@ class _GpuLauncher:
         signal.setitimer(signal.ITIMER_REAL, 0)
         with self._turn_file.open() as turn:
             fcntl.flock(turn, fcntl.LOCK_EX)
-            # The memory of a fork that has ended is free a moment later.
+            # The driver frees the memory of an ended fork a moment later.
             while torch.cuda.mem_get_info()[0] < needed_bytes + _PROCESS_BYTES // 4:
                 time.sleep(0.02)
             try:
@@ -370,7 +370,7 @@ def _is_device_lost(words: str) -> bool:
 
 
 def _make_unspecialized(kernel: Any) -> Any:
-    """Compile once for all numbers: whether 16 divides one changes no address."""
+    """Compile once for all numbers: divisibility by 16 changes no address."""
     names = [parameter.name for parameter in kernel.params if not parameter.is_constexpr]
     return patching.make_similar_kernel(kernel, kernel.fn, names, names)
 

@@ -57,8 +57,8 @@ class HostLaunch:
     grid: tuple[Expression, ...] | None = None
     is_grid_certain: bool = True
     preconditions: tuple[Expression, ...] = ()  # tests that hold where the function launches
-    tensor_ranks: dict[str, int] = field(default_factory=dict)  # of tensors with unpacked shapes
-    side_names: dict[str, str] = field(default_factory=dict)  # `x.shape[0]`: `tokens`
+    tensor_ranks: dict[str, int] = field(default_factory=dict)  # of unpacked tensors
+    side_names: dict[str, str] = field(default_factory=dict)  # such as `tokens` for `x.shape[0]`
 
 
 class HostScope:
@@ -150,7 +150,7 @@ class HostScope:
         return result, _GUESSED_BRANCH not in names and not any(map(self._is_rebound, names))
 
     def _is_rebound(self, name: str) -> bool:
-        """Whether a name is bound twice; a parameter is bound by the call already."""
+        """Return whether a name is bound twice; a parameter is bound by the call already."""
         count = self._binding_counts[name]
         if name in self._annotations and not self._is_optional(name):
             count += bool(count)
@@ -326,7 +326,7 @@ class HostScope:
 
 
 def map_defaults(function: ast.FunctionDef) -> dict[str, ast.expr]:
-    """Map the parameters that have a default to it."""
+    """Map each parameter with a default to that default."""
     parameters, defaults = function.args.args, function.args.defaults
     with_default = parameters[len(parameters) - len(defaults) :]
     return {each.arg: value for each, value in zip(with_default, defaults, strict=True)}

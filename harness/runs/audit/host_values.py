@@ -1,4 +1,4 @@
-"""An argument as the host's code gives it, and tables of torch's functions by what they keep."""
+"""Arguments in the host's code, and tables of torch's functions by the properties they preserve."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from typing import Any, Protocol, TypeVar
 from harness.runs.audit.expressions import Expression
 
 ResultT = TypeVar("ResultT")
-# Functions and methods that make a tensor of the shape that they are given.
+# Functions and methods that take the shape of the tensor that they make.
 SHAPED_MAKERS = frozenset("empty zeros ones full new_empty new_zeros new_ones new_full".split())
 TENSOR_MAKERS = SHAPED_MAKERS | set("arange tensor as_tensor empty_strided".split())
 LIKE_MAKERS = frozenset("empty_like zeros_like ones_like full_like rand_like randn_like".split())
-# Methods whose result has the same elements, the first one first.
+# Methods whose result has the same elements and begins with the same one.
 _RESHAPES = frozenset(
     "contiguous view reshape clone flatten squeeze unsqueeze detach cuda unflatten view_as "
     "data".split()
 )
 SIZE_PRESERVING = _RESHAPES | set("zero_ fill_ to float half int long".split())
 CONVERSIONS = frozenset("contiguous to cuda clone detach float half bfloat16 int long".split())
-# Methods whose result has sizes in the words of the tensor that they are called on.
+# Methods whose result's sizes follow from those of the tensor that they are called on.
 SAME_TENSOR = _RESHAPES | set(
     "transpose t permute narrow expand empty_like zeros_like ones_like full_like T mT".split()
 )
@@ -33,11 +33,11 @@ class HostValue:
 
     kind: str = "unknown"  # tensor, number, constant, flag, real, unknown
     expression: Expression = ""
-    value: Any = None  # of a constant
-    dtype: str = ""  # of a tensor, torch's name
-    element_count: Expression | None = None  # of a tensor, if the function defines it
-    test: Expression | None = None  # of a flag
-    is_certain: bool = True  # each name on the way is bound once
+    value: Any = None  # the value of a constant
+    dtype: str = ""  # torch's name of a tensor's type
+    element_count: Expression | None = None  # a tensor's elements, if the function defines them
+    test: Expression | None = None  # the test that a flag is
+    is_certain: bool = True  # True if each name on the way is bound once
 
     @property
     def is_known(self) -> bool:

@@ -2,8 +2,8 @@
 
 Numbers of the host are expressions over the words of its code. The limits file ties a word to a
 quantity such as `tokens`; a load says how large each quantity is. Example: `x.shape[0]` is tied to
-`tokens`, so at the load `{"tokens": 524_289}` the grid `(x.shape[0],)` has 524,289 programs. A word
-that nothing is known of may be anything: its range carries that as a reason.
+`tokens`, so at the load `{"tokens": 524_289}` the grid `(x.shape[0],)` has 524,289 programs. An
+unknown word may have any value: its range carries the reason.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class KernelCase:
         self.runtime_parameters = [each for each in parameters if each.kind != "constexpr"]
         self.constants = {each.name: each for each in parameters if each.kind == "constexpr"}
         self.parameters_by_name = {each.name: each for each in parameters}
-        # The constants of words that nothing else is known of: a kernel is compiled for them.
+        # The compiled constants of words without any other bound.
         self._compiled_values = {
             each.host_value.expression: each.value
             for each in self.constants.values()
@@ -108,7 +108,7 @@ class KernelCase:
         return {quantity.name for quantity in quantities if quantity is not None}
 
     def _find_quantity(self, word: str, name: str, has_others: bool) -> SizeQuantity | None:
-        """Find the quantity of a word; the name of an expression with others says less."""
+        """Find a word's quantity, first by itself if its expression has others, then by name."""
         side_name = self.launch.side_names.get(word, "") if self.launch is not None else ""
         own = self.limits.find_quantity(word, side_name=side_name) if has_others else None
         return own or self.limits.find_quantity(
@@ -173,7 +173,7 @@ class KernelCase:
         return self.evaluate(parameter.expression, parameter.name, loads).high
 
     def needs_int64(self, loads: Loads) -> bool:
-        """Whether a number that was read as int32 is so large that Triton would make it int64."""
+        """Return whether a number read as int32 is so large that Triton would make it int64."""
         narrow = (each for each in self.runtime_parameters if each.kind == "i32")
         return any(self.evaluate_parameter(each, loads) >= 1 << 31 for each in narrow)
 
@@ -200,7 +200,7 @@ class KernelCase:
         return OverflowAnalysis(IntegerRangeAnalysis(self.access_graph, inputs))
 
     def analyze_ranges(self, loads: Loads) -> IntegerRangeAnalysis:
-        """Analyze one launch; kept, because each line of a kernel is searched at the same loads."""
+        """Analyze one launch; cached, since each line of a kernel is searched at the same loads."""
         key = frozenset(loads.items())
         if key not in self._analyses:
             if len(self._analyses) >= _MAX_CACHED_ANALYSES:
@@ -216,7 +216,7 @@ class KernelCase:
         return next((overflow for overflow in overflows if overflow.is_known), None)
 
     def can_access_beyond(self, loads: Loads, byte_count: int) -> bool:
-        """Whether an access may go so many bytes from the start of its tensor."""
+        """Return whether an access may go so many bytes from the start of its tensor."""
         ranges = self.analyze_ranges(loads)
         return any(
             self._find_farthest_byte(ranges, access) >= byte_count

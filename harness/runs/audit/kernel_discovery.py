@@ -27,7 +27,7 @@ class SourceKernel:
     node: ast.FunctionDef
     launches: list[HostLaunch] = field(default_factory=list)
     callers: set[str] = field(default_factory=set)
-    recorded_launches: Sequence[LaunchMode] = ()  # modes in which it was launched
+    recorded_launches: Sequence[LaunchMode] = ()  # the modes of recorded launches
 
     @property
     def name(self) -> str:
@@ -75,7 +75,7 @@ def _attach_launches(
 
 
 def _iterate_functions(node: ast.AST) -> Iterator[ast.FunctionDef]:
-    """Iterate functions at any depth of statements; expressions are most of a module."""
+    """Iterate functions at any depth of statements; skip expressions, most of a module."""
     for child in iterate_children(node):
         if isinstance(child, ast.FunctionDef):
             yield child

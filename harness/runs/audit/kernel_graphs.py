@@ -30,7 +30,7 @@ def make_bound_call(parameters: list[AssumedParameter]) -> BoundCall:
 
 
 def iterate_guesses(assumed_parameters: list[AssumedParameter]) -> Iterator[list[AssumedParameter]]:
-    """Iterate the parameters, then variants in which parameters that only a name gave differ."""
+    """Iterate the parameters, then variants that change those inferred from a name alone."""
     yield assumed_parameters
     tried = [assumed_parameters]
     small = [_shrink_constant(each) for each in assumed_parameters]
@@ -75,5 +75,5 @@ def _replace_named_type(
 
 
 def _make_integer(parameter: AssumedParameter) -> AssumedParameter:
-    """A parameter with `scale` in its name may be the number of bytes of the scales."""
+    """Make a parameter with `scale` in its name an integer: it may count the scales' bytes."""
     return replace(parameter, value=64) if isinstance(parameter.value, float) else parameter

@@ -1,9 +1,9 @@
-"""One kernel read in each way that its launches have it read, and audited in each.
+"""One kernel, read and audited in each mode of its launches.
 
-A kernel may be launched in several modes: with a bias or without, with flags on or off. A mode
-compiles to a graph of its own. First the modes of launches that were recorded on a machine, then
-the modes that follow from the host's code, where an open flag is tried as true and as false. A line
-keeps the finding of the mode that needs the smallest share of a limit.
+A kernel may be launched in several modes: with a bias or without, with flags on or off. Each mode
+compiles to a graph of its own. Modes of recorded launches come first. Modes from the host's code
+follow, where an open flag is tried as true and as false. Of the findings on one line, the one that
+needs the smallest share of a limit counts.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ _MAX_ERROR_LENGTH = 160
 
 @dataclass(slots=True)
 class KernelReading:
-    """One kernel in all modes, with what was found so far."""
+    """One kernel in all modes, with the findings so far."""
 
     findings: dict[FileLine, AuditFinding] = field(default_factory=dict)
     overruns: dict[FileLine, AuditFinding] = field(default_factory=dict)
     reasons: set[str] = field(default_factory=set)
-    cases: list[tuple[Any, KernelCase]] = field(default_factory=list)  # with the loaded kernel
-    error: str = ""  # Triton's first
+    cases: list[tuple[Any, KernelCase]] = field(default_factory=list)  # each with the loaded kernel
+    error: str = ""  # Triton's first error
     recorded_lines: set[FileLine] = field(default_factory=set)  # with findings of recorded launches
 
     @property
@@ -57,7 +57,7 @@ class KernelReading:
             self.recorded_lines.add(finding.line_key)
 
     def is_nearer(self, finding: AuditFinding, is_recorded: bool) -> bool:
-        """Whether a finding takes the place of the one that its line has."""
+        """Return whether a finding replaces the present one of its line."""
         earlier = self.findings.get(finding.line_key)
         if earlier is None:
             return True
@@ -85,7 +85,7 @@ def iterate_cases(
     ) -> KernelCase | None:
         try:
             case = KernelCase(read_graph(loaded, parameters), parameters, launch, limits)
-        except Exception as error:  # Triton raises anything for a mode that does not fit the kernel
+        except Exception as error:  # Triton may raise any error for a mode that does not fit
             reading.error = reading.error or shorten_error(error)
             return None
         reading.cases.append((loaded, case))

@@ -69,7 +69,7 @@ class _GraphSlicer:
         }
 
     def _depends_on_lines(self, access: IROperation) -> bool:
-        """Whether the address depends on these lines, other than through memory."""
+        """Return whether the address depends on these lines, other than through memory."""
         if self._lines is None:
             return True
         address_values = iterate_address_values(

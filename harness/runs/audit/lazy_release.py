@@ -30,7 +30,7 @@ _JIT_DECORATORS = ("triton.jit", "jit")
 
 
 class KernelNotLoadable(Exception):
-    """The kernel needs the release itself, imported."""
+    """Raised for a kernel that cannot load without an import of the release."""
 
 
 class MissingObject:
@@ -79,7 +79,7 @@ class LazyModule(ModuleType):
         lines = self.text.splitlines(keepends=True)
         linecache.cache[self.path] = (len(self.text), None, lines, self.path)
         self.names = LazyGlobals(self, release)
-        # Other modules import this one: Triton takes only an exact `ModuleType` for a module.
+        # For imports by other modules: Triton takes only an exact `ModuleType` for a module.
         self.public_module = ModuleType(name)
         self.public_module.__dict__["__getattr__"] = self.__getattr__
 
@@ -158,9 +158,9 @@ class LazyRelease:
 
     def __init__(self, location: Path, replaced_texts: Mapping[str, str] | None = None) -> None:
         self.location, self.root = location, open_location(location)
-        self.replaced_texts = dict(replaced_texts or {})  # by module: read in place of its file
+        self.replaced_texts = dict(replaced_texts or {})  # by module, in place of its file
         self._modules: dict[str, LazyModule | None] = {}
-        self.problems: dict[str, str] = {}  # by name: why it is a missing object
+        self.problems: dict[str, str] = {}  # by name: the reason why it is a missing object
 
     def find_module(self, name: str) -> LazyModule | None:
         if name not in self._modules:
@@ -249,7 +249,7 @@ _USED_NAMES_CACHE: dict[str, tuple[list[str], list[tuple[str, str]]]] = {}  # by
 
 
 def _find_used_names(kernel: JITFunction[Any]) -> tuple[list[str], list[tuple[str, str]]]:
-    """The names in a kernel's text, and the attributes of names."""
+    """Find the names in a kernel's text, and the attributes of names."""
     if kernel.src not in _USED_NAMES_CACHE:
         names: dict[str, None] = {}
         attributes: dict[tuple[str, str], None] = {}
@@ -264,7 +264,7 @@ def _find_used_names(kernel: JITFunction[Any]) -> tuple[list[str], list[tuple[st
 
 
 def _iterate_bound_names(statement: ast.stmt) -> Iterator[str]:
-    """The names that a top-level statement may bind."""
+    """Iterate the names that a top-level statement may bind."""
     if isinstance(statement, (ast.FunctionDef, ast.ClassDef)):
         yield statement.name
         return

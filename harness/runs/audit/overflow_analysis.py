@@ -1,4 +1,4 @@
-"""Which integers overflow on their way into an access that happens.
+"""Finds the integers that overflow on their way into an access that happens.
 
 Ranges bound the result of an operation. The mask of an access and the branches around it bound it
 further where the access happens. Invariant: a condition bounds the values that it compares and the
@@ -78,14 +78,14 @@ class OverflowAnalysis:
                 if bounds is None:
                     if not self.ranges.inputs.covers_all_launches:
                         continue  # the access does not happen in this launch
-                    bounds = {}  # it does not happen with these constants; others may reach it
+                    bounds = {}  # impossible with these constants, possible with others
                 get_range = RefinedRanges(self.ranges, bounds).get
                 excess = self._find_excess(operation, get_range)
                 if excess and not (first_only and self._is_consequence(operation, get_range)):
                     yield AddressOverflow(operation, excess, access)
 
     def _is_consequence(self, operation: IROperation, get_range: RangeGetter) -> bool:
-        """Whether an operand of the operation has overflowed already."""
+        """Return whether an operand of the operation has overflowed already."""
         makers = (
             self.access_graph.defining_operations.get(self.access_graph.find_root(operand))
             for operand in operation.operands
@@ -106,7 +106,7 @@ class OverflowAnalysis:
         signed = self.access_graph.address_integers.signed.get(result, True)
         whole = get_type_range(result.type, signed)
         if not signed and operation.name == "arith.subi":
-            whole = whole._replace(low=-UNBOUNDED)  # masked differences are negative now and then
+            whole = whole._replace(low=-UNBOUNDED)  # masked differences may be negative
         return None if whole.contains(true) else true
 
     def find_bounds(
@@ -174,7 +174,7 @@ class OverflowAnalysis:
         if predicate in ("ult", "ule"):
             if high.low < 0:
                 return True  # as an unsigned number the right side may be larger than all others
-            # A number that is not more than one without a sign is not negative either.
+            # A number below one that is not negative, compared unsigned, is not negative either.
             low = low.limit_low(0) if low.high >= 0 else low._replace(low=0)
             self._narrow(left, 0, UNBOUNDED, bounds, 0)
         if predicate in ("slt", "sle", "ult", "ule"):
@@ -195,7 +195,7 @@ class OverflowAnalysis:
         """
         root = self.access_graph.find_root(value)
         if self.access_graph.is_zero_extension(value, self.ranges.get):
-            # -1 extended without its sign is large, so a small number was not negative before.
+            # Zero extension makes -1 large, so a small number was not negative before.
             low = 0 if high <= get_type_range(root.type).high else -UNBOUNDED
         before = bounds.get(root, (-UNBOUNDED, UNBOUNDED))
         bounds[root] = (max(low, before[0]), min(high, before[1]))
@@ -230,7 +230,7 @@ class RefinedRanges:
     def get(self, value: IRValue) -> IntegerRange:
         if value not in self._cache:
             graph = self._ranges.access_graph
-            refined = self._cache[value] = self._ranges.get(value)  # a loop may ask for it again
+            refined = self._cache[value] = self._ranges.get(value)  # a loop may request it again
             maker = graph.defining_operations.get(value)
             plain = maker is not None and not maker.regions and maker.name not in ACCESS_OPERATIONS
             if maker is not None and plain and value.type.is_integer:

@@ -1,4 +1,4 @@
-"""Findings confirmed on this CPU: a launch passes one below the threshold and overflows at it.
+"""Confirms findings on this CPU: a launch overflows at the threshold and passes one below it.
 
 Invariant: a finding is `confirmed` with threshold N only if a checked launch overflowed in its line
 at load N and passed at N - 1, and no program elsewhere in the grid was seen to overflow at N - 1.
@@ -10,7 +10,7 @@ already, the search starts again from there with that program.
 
 Tensors are virtual: as large as the launch needs, with memory for the pages that are touched. The
 launches run in forks with a limit on processor time, since a launch may take too long or end its
-process; the parent keeps what each fork has reported and goes on with the next launch.
+process; the parent records the reports of each fork and continues with the next launch.
 """
 
 from __future__ import annotations
@@ -53,17 +53,17 @@ from harness.runs.audit.trial_launches import (
 
 __all__ = ["OverflowLauncher", "confirm_findings", "load_process_state", "select_observed_findings"]
 
-# Seconds of processor time.
+# CPU seconds.
 _LAUNCH_SECONDS = 1  # for one launch and its neighbours
-_COMPILE_SECONDS = 3  # for the first launch of a kernel: later processes find it compiled
-_PASSING_SECONDS = 3  # for launches of one line that all pass; less for later lines, but 1
-_NEIGHBOUR_SECONDS = 0.3  # for programs beside the one that is run
-# After so many launches of a line that take too long, no other is tried; after twice that of a
-# kernel, one launch of each further line.
+_COMPILE_SECONDS = 3  # for the first launch of a kernel; later processes load it compiled
+_PASSING_SECONDS = 3  # for launches of one line that all pass; less for later lines, 1 at least
+_NEIGHBOUR_SECONDS = 0.3  # for the neighbours of the program that runs
+# A line is given up after so many launches that take too long. After twice as many of one kernel,
+# each further line gets one launch.
 _MAX_SLOW_LAUNCHES = 3
-# Other programs may give a lower load so often. Some overflow at random, and it would never end.
+# How often another program may lower the load. Programs that overflow at random would never end.
 _MAX_LOWERINGS = 10
-# A load; or the load one below it with a corner whose program overflows there; or why neither.
+# A load; or the load below it and a corner whose program overflows there; or the reason for none.
 SearchOutcome = int | str | tuple[int, tuple[int, ...]]
 LoadSearch = Callable[["OverflowLauncher", AuditFinding, Mapping[str, int]], int | str]
 
@@ -80,7 +80,7 @@ def confirm_findings(
 def select_observed_findings(
     kernel: Any, case: KernelCase, findings: list[FindingWithLoads]
 ) -> set[FindingKey]:
-    """Select the findings of which any launch overflows, or of which none can be run.
+    """Select the findings with a launch that overflows, or with none that can run.
 
     The smallest load is of no interest here, so a single launch that takes too long is enough.
     """
@@ -102,12 +102,12 @@ class _ConfirmationRun:
     ) -> None:
         self._kernel, self._case, self._findings = kernel, case, findings
         self._search, self._max_slow_launches = search, max_slow_launches
-        self._searches_grid = searches_grid  # whether other programs run one below a load
+        self._searches_grid = searches_grid  # True if other programs run one below a load
         self._found_load = 0  # a load that the current fork found, while it searches the grid
-        self._draws = list(iterate_draws(case))  # a draw that showed one line is tried first next
+        self._draws = list(iterate_draws(case))  # the last one that showed a line is the first
         self.confirmed_findings: list[AuditFinding] = []
         self._slow_launches = 0
-        self._wasted_seconds = 0.0  # for lines that were given up
+        self._wasted_seconds = 0.0  # the time of lines that were given up
         self._compiled_finding = -1  # the last finding whose kernel had the time to compile
         self._start_finding()
 
@@ -150,7 +150,7 @@ class _ConfirmationRun:
 
     def _run_launches(self, pipe: PipeEnd) -> None:
         """Send, for each draw, the load at which it overflows or why there is none (in a fork)."""
-        gc.disable()  # a collection would copy pages, and this process lives for seconds
+        gc.disable()  # a collection would copy pages; this process lives for seconds
         child_process.discard_stderr()
         while not self._is_done:
             finding, loads = self._findings[self._current_index]
@@ -238,14 +238,14 @@ class _ConfirmationRun:
 
 
 def _restart_timer() -> None:
-    """Give a compiled launch its time to run, or the programs beside it theirs."""
+    """Restart the timer, for a compiled launch or for the programs beside it."""
     signal.setitimer(signal.ITIMER_PROF, _LAUNCH_SECONDS)
 
 
 def _find_least_load(
     launcher: OverflowLauncher, finding: AuditFinding, loads: Mapping[str, int]
 ) -> int | str:
-    """Find the smallest load that overflows; nothing, or a reason, where none is found.
+    """Find the smallest load that overflows; return '' or a reason if none is found.
 
     The steps away from the threshold double until a load passes and the next one overflows.
     """
@@ -281,7 +281,7 @@ def _find_least_load(
 def _find_any_load(
     launcher: OverflowLauncher, finding: AuditFinding, loads: Mapping[str, int]
 ) -> int | str:
-    """Find any load that overflows; nothing, or a reason, where none is found."""
+    """Find any load that overflows; return '' or a reason if none is found."""
     for load in (finding.threshold, finding.largest):
         outcome = launcher.run({**loads, finding.quantity: load})
         _restart_timer()
@@ -308,14 +308,14 @@ class OverflowLauncher:
         self._make_tensor = make_fresh_tensor if has_atomics else make_tensor
 
     def is_beyond_memory(self, loads: Mapping[str, int]) -> bool:
-        """Whether any access of the kernel leaves the addresses that tensors have room for."""
+        """Return whether any access of the kernel leaves the address space of its tensor."""
         return (
             self._case.can_access_beyond(loads, ADDRESS_SPAN)
             and self.run(loads, all_accesses=True) == BEYOND_MEMORY
         )
 
     def find_overflowing_corner(self, loads: Mapping[str, int]) -> tuple[int, ...]:
-        """Find a corner of the grid whose program overflows alone, as far as there is time.
+        """Find a corner of the grid whose program overflows alone, within the time limit.
 
         Each batch is as large as the speed of the last one allows.
         """
@@ -335,7 +335,7 @@ class OverflowLauncher:
     def _bisect_corners(
         self, loads: Mapping[str, int], corners: Sequence[tuple[int, ...]], deadline: float
     ) -> tuple[int, ...]:
-        """Find the corner to blame: a launch ends with its first report, of whichever program."""
+        """Find the overflowing corner by halves: a launch ends with its first report."""
         if time.process_time() > deadline:
             return ()
         outcome = self.run(loads, corners=corners)

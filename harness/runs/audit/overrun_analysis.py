@@ -1,10 +1,10 @@
-"""Accesses past the tensors that a launching function makes itself, by arithmetic.
+"""Finds accesses past the tensors that a launching function makes itself, by arithmetic.
 
-The host's code gives the size of such a tensor in the words that it gives the kernel its numbers
-in: `out = torch.empty(rows // 8 * 8)` and `fill[(cdiv(rows, 64),)](out, rows)`. Each word is a
-number here, and launches are tried in turn. At `rows = 1` the tensor has 0 elements and the mask
-lets index 0 through: a suspect, to be confirmed by a run. Tensors of numbers hold zeros, which are
-an index, a length and a flag that any caller may have.
+The host's code has the size of such a tensor in the same words as the kernel's numbers:
+`out = torch.empty(rows // 8 * 8)` and `fill[(cdiv(rows, 64),)](out, rows)`. Each word gets a
+number, and launches are tried in turn. At `rows = 1` the tensor has 0 elements and the mask lets
+index 0 through: a suspect, to be confirmed by a run. Integer tensors are filled with zeros, a valid
+index, length and flag of any caller.
 
 Invariant: no suspect where the host's code leaves a number open, or where its own asserts and
 branches forbid the launch.
@@ -37,12 +37,12 @@ from harness.runs.audit.range_analysis import IntegerRangeAnalysis, LaunchInputs
 from harness.runs.audit.size_limits import SizeQuantity
 
 TRIED_LOADS = (1, 2, 3, 7, 33, 129, 1000, 4097)  # each leaves a remainder in some block size
-_DEFAULT_VALUE = 16  # of a word that the limits file has no quantity for
+_DEFAULT_VALUE = 16  # the number of a word without a quantity in the limits file
 _META_CONSTANT = re.compile(r"""\w+\[['"](\w+)['"]\]$""")
 _TENSOR_PROPERTY = re.compile(
     r"(?P<name>\w+)\.(?P<property>shape|stride|numel)[\[(](?P<dimension>-?\d*)[\])]$"
 )
-_CALLER_NAME = re.compile(r"[A-Za-z_][\w.]*$")  # a name that the function is given
+_CALLER_NAME = re.compile(r"[A-Za-z_][\w.]*$")  # a name from the function's caller
 _CONNECTIVES = ("and", "or", "not")
 WordValues = Mapping[str, int]
 Overrun = tuple[IROperation, str]  # an access, and the parameter whose tensor it leaves
@@ -54,9 +54,9 @@ class SuspectAccess:
 
     access: IROperation
     parameter_name: str
-    quantity: str  # that has grown to the load, if any does
+    quantity: str  # the quantity that grows to the load, if any does
     load: int
-    word_values: dict[str, int]  # the launch
+    word_values: dict[str, int]  # the numbers of the launch
 
     def is_among(self, overruns: Iterable[Overrun]) -> bool:
         line = self.access.source.line_key
@@ -67,7 +67,7 @@ class SuspectAccess:
 
 
 class SizedCase:
-    """A case whose host code says enough to launch it with a tensor of its true size."""
+    """A case with enough host code to launch it with a tensor of its true size."""
 
     def __init__(self, case: KernelCase, fixed_values: WordValues | None = None) -> None:
         self.case = case
@@ -79,12 +79,12 @@ class SizedCase:
             for each in case.runtime_parameters
             if each.is_pointer and each.host_value.element_count is not None
         }
-        # The parameter that is given just this word.
+        # By word: the parameter whose argument is that word alone.
         self._parameter_names: dict[str, str] = {}
         for each in case.runtime_parameters:
             if isinstance(each.expression, str) and not each.is_pointer:
                 self._parameter_names.setdefault(each.expression, each.name)
-        self.fixed_values = dict(fixed_values or {})  # words that the kernel is compiled for
+        self.fixed_values = dict(fixed_values or {})  # compiled into the kernel
         self._equalities = [
             pair for test in self._preconditions for pair in self._iterate_equalities(test)
         ]
@@ -95,7 +95,7 @@ class SizedCase:
             self._find_unsettled_reason() if sizes else "its tensors are made elsewhere"
         )
         kernel_words = set(self._iterate_kernel_words())
-        # A size may have a side that the kernel is not given: the function alone knows of it.
+        # A size may have a side that only the function knows, not the kernel.
         self.sizes = {
             name: size
             for name, size in sizes.items()
@@ -106,7 +106,7 @@ class SizedCase:
         self.words = sorted(kernel_words | size_words | set(self._iterate_tested_words()))
 
     def _find_unsettled_reason(self) -> str:
-        """Explain why nothing can be said of this case, if so."""
+        """Explain why the case cannot be analyzed; '' if it can."""
         if self.launch is None or self.launch.grid is None or not self.launch.is_grid_certain:
             return "its grid is not known"
         for parameter in self.case.runtime_parameters:
@@ -119,7 +119,7 @@ class SizedCase:
         return ""
 
     def _is_settled_constant(self, parameter: AssumedParameter) -> bool:
-        """Whether every caller gives this constant, as far as the host's code says."""
+        """Return whether every caller passes this constant, by the host's code."""
         given, value = parameter.host_value, parameter.value
         if given.kind == "constant":
             return bool(value == given.value and given.is_certain)
@@ -139,7 +139,7 @@ class SizedCase:
         return parameter.source in ("its tuner", "absent", "default")
 
     def _iterate_kernel_words(self) -> Iterator[str]:
-        """Iterate the words of the numbers that the kernel is given."""
+        """Iterate the words of the kernel's number arguments."""
         for parameter in self.case.runtime_parameters:
             if not parameter.is_pointer:
                 yield from self._iterate_words(parameter.expression)
@@ -257,7 +257,7 @@ class SizedCase:
         return max(0, self.evaluate(size, word_values))
 
     def can_happen(self, word_values: WordValues, name: str) -> bool:
-        """Whether the function's own tests allow the launch.
+        """Return whether the function's own tests allow the launch.
 
         A test that cannot be evaluated forbids it if it mentions the size of the tensor.
         """
@@ -289,7 +289,7 @@ class SizedCase:
     def shrink_other_words(
         self, word_values: WordValues, name: str, smallest: int = 1
     ) -> dict[str, int]:
-        """Make every word as small as it can be but those of the tensor's size."""
+        """Make every word minimal, except those of the tensor's size."""
         size_words = self.find_size_words(name)
         return {
             word: value
@@ -369,7 +369,7 @@ class SizedCase:
         return LaunchInputs(parameters, programs, contents)
 
     def _find_index_range(self, pointer: IRValue, get_range: RangeGetter) -> IntegerRange | None:
-        """Find which elements of its tensor an address may be; None where that is not known."""
+        """Find the range of elements that an address may point to; None if it is unknown."""
         graph = self.case.access_graph
         base, offsets = graph.list_pointer_offsets(pointer)
         if base not in graph.parameter_indices:

@@ -1,4 +1,4 @@
-"""Overruns confirmed on this CPU: launches with tensors at the size that their function gives them.
+"""Confirms overruns on this CPU, by launches with tensors of the size that their function makes.
 
 Invariant: in each launch only the suspect's tensor has its true size, all others have room, so an
 access that is stopped is the suspect. Example: `out = torch.empty(rows - 1, 64)` is written by
@@ -33,9 +33,9 @@ from harness.runs.audit.probe_memory import reserve_memory
 from harness.runs.audit.sliced_launch import SlicedCpuLauncher
 from harness.runs.audit.trial_launches import PASSES, TORCH_TYPES
 
-# Seconds of processor time for one suspect: its kernel is compiled and launched a few dozen times.
+# CPU seconds for one suspect: its kernel is compiled and launched a few dozen times.
 _SUSPECT_SECONDS = 4
-_MAX_SUSPECTS = 8  # of one way to read a kernel
+_MAX_SUSPECTS = 8  # suspects of one mode of a kernel
 _MAX_WHOLE_GRID = 64  # programs of a grid that runs as a whole
 _INDEX_PATTERN = re.compile(r"its index (-?\d+)")
 
@@ -130,7 +130,7 @@ def run_sized_launch(
 ) -> Exception | None:
     """Launch with these tensors at their size; return the error that stops it.
 
-    The slice has what leads to these lines, or every access without lines.
+    The slice computes the addresses of these lines; without lines, those of every access.
     """
     grid = sized.evaluate_grid(word_values)
     if 0 in grid:
@@ -195,9 +195,9 @@ def find_least_load(kernel: Any, sized: SizedCase, suspect: SuspectAccess) -> tu
 
 
 def _is_independent_of_rest(kernel: Any, sized: SizedCase, suspect: SuspectAccess) -> bool:
-    """Whether the access leaves the tensor with all unrelated numbers as small as they can be.
+    """Return whether the access leaves the tensor with all unrelated numbers minimal.
 
-    Nothing says how such a number goes together with the tensor's size; a caller may know.
+    A caller may relate such a number to the tensor's size in a way that the code does not show.
     """
     constants = sized.fixed_values.keys() - sized.find_size_words(suspect.parameter_name)
     for smallest in (1, 16) if constants else (1,):

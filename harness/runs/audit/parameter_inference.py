@@ -53,13 +53,13 @@ _FLOAT_WORDS = frozenset(
     "scale scales eps alpha beta theta cap softcap temperature inv factor threshold freq penalty "
     "prob rcp limit max_value min_value".split()
 )
-_INTEGER_NAME = re.compile(r"stride|bytes|offset|_cap$")  # these are integers in any name
+_INTEGER_NAME = re.compile(r"stride|bytes|offset|_cap$")  # an integer, wherever the name has it
 _REAL_CONTENT_WORDS = ("scale", "weight", "value", "score", "logit", "prob")  # of tensors
 _FP32_WORDS = ("scale", "lse", "max", "sum", "logit", "temperature", "prob", "bias")  # of tensors
-_SHORT_TYPES = ("i8", "u8", "i16", "fp8e4nv")  # no kernel counts in these
+_SHORT_TYPES = ("i8", "u8", "i16", "fp8e4nv")  # too short for a count
 SOURCE_UNUSED = "its host alone"  # the host gives a tensor that the kernel does not access
 SOURCE_RECORDED_LAUNCH = "a launch that was made"
-SOURCE_DESCRIPTIONS = {  # of a constant, for reports
+SOURCE_DESCRIPTIONS = {  # sources of a constant, in reports
     "host": "the code that launches it", "name": "by its name", "both": "tried both ways",
     "absent": "an argument that is not there", "default": "its default",
 }  # fmt: skip
@@ -75,8 +75,8 @@ class AssumedParameter:
     name: str
     kind: str  # as Triton writes it; "constexpr" for a constant
     value: Any = None
-    expression: Expression = ""  # of a number: in the caller's words
-    source: str = ""  # of the kind or value: the host, the kernel, a name
+    expression: Expression = ""  # a number, in the caller's words
+    source: str = ""  # the source of the kind or value: the host, the kernel, a name
     host_value: HostValue = field(default=HostValue(), compare=False, repr=False)
 
     @property
@@ -125,7 +125,7 @@ class _ParameterInference:
             argument.arg: default
             for argument, default in zip(with_default, node.args.defaults, strict=True)
         }
-        # The parameter that gets a host expression: elsewhere the expression is that number.
+        # By expression: the parameter that receives it, so that the expression is its number.
         self._parameter_by_expression = {
             value.expression: argument.arg
             for position, argument in enumerate(self._arguments)
@@ -166,7 +166,7 @@ class _ParameterInference:
         return _infer_number(name, host_value, self._limits, annotation)
 
     def _is_absent(self, name: str, host_value: HostValue, is_constexpr: bool) -> bool:
-        """Whether the parameter is taken for None, because the kernel compares it with None."""
+        """Return whether the parameter is assumed None, since the kernel compares it with None."""
         if name not in self._uses.compared_with_none:
             return False
         if self._flags is False and host_value.kind == "constant":
@@ -174,7 +174,7 @@ class _ParameterInference:
         return not host_value.is_known and (is_constexpr or self._flags is False)
 
     def _infer_used_constant(self, name: str, host_value: HostValue) -> tuple[Any, str]:
-        """The value of a constant, as the kernel's text requires it."""
+        """Infer the value of a constant from the kernel's text."""
         value, source = self._infer_constant(name, host_value)
         uses = self._uses
         if host_value.kind == "constant" or source not in ("name", "both", "host"):
@@ -200,7 +200,7 @@ class _ParameterInference:
         if lower.endswith(("dtype", "_type")) or "_dtype" in lower:
             return (tl.float8e4nv if "8" in lower else tl.bfloat16), "name"
         if host_value.kind == "number":
-            # A size is at least 1: a kernel does nothing with none of something.
+            # A size is at least 1: with 0 a kernel does nothing.
             return max(1, self._evaluate_constant(name, host_value.expression)), "host"
         default = self._defaults.get(name)
         if isinstance(default, ast.Constant) and default.value is not None:
@@ -226,15 +226,15 @@ class _ParameterInference:
         return evaluate_expression(expression, find_value)
 
     def _infer_iterations(self, name: str, value: int, source: str) -> tuple[int, str]:
-        """How often a loop is unrolled: the maximum, which includes all that fewer turns do."""
+        """Infer the length of an unrolled loop: the maximum, which covers all shorter loops."""
         most = self._limits.quantities["turns"].largest
-        if not self._uses.is_only_loop_count(name):  # another use would get another number, too
+        if not self._uses.is_only_loop_count(name):  # its other uses would change, too
             return (value, source) if value <= most else (most, SOURCE_FEW_ITERATIONS)
         quantity = self._limits.find_quantity(name)
         return (most if quantity is None else min(quantity.largest, most)), "its loop"
 
     def _infer_used_pointee(self, name: str, host_value: HostValue) -> tuple[str, str]:
-        """The type that a pointer points to, as the kernel's text requires it."""
+        """Infer the type that a pointer points to from the kernel's text."""
         uses = self._uses
         kind, source = self._infer_pointee(name, host_value)
         if name not in uses.pointers:

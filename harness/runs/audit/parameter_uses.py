@@ -28,7 +28,7 @@ class ParameterUses(ast.NodeVisitor):
         self.index_pointers: set[str] = set()  # their contents become part of an address
         self.compared_with_none: set[str] = set()
         self.atomic_pointers: set[str] = set()  # an atomic operation changes their contents
-        self.unrolled_loops: Counter[str] = Counter()  # loops that a constant is the length of
+        self.unrolled_loops: Counter[str] = Counter()  # by constant: the loops with its length
         self.required_values: dict[str, Any] = {}  # values that constants must have
         self.pointee_types: dict[str, str] = {}  # types that follow from the use of a load
         self.compared_words: dict[str, str] = {}  # the first word that a constant is compared with
@@ -48,7 +48,7 @@ class ParameterUses(ast.NodeVisitor):
                     self.index_pointers.add(base)
 
     def is_only_loop_count(self, name: str) -> bool:
-        """Whether a constant is the length of unrolled loops and has no other use."""
+        """Return whether a constant is only used as the length of unrolled loops."""
         return self.unrolled_loops[name] == self._read_counts[name]
 
     def visit_Assign(self, node: ast.Assign) -> None:

@@ -71,7 +71,7 @@ def _is_exit(statement: ast.stmt) -> bool:
 
 
 def to_test_expression(host: HostNames, node: ast.expr) -> Expression:
-    """Translate a test of numbers; of any other, keep the words in it."""
+    """Translate a test of numbers; any other becomes unknown, with its words."""
     match node:
         case ast.Constant(value=bool() as value):
             return int(value)
@@ -103,7 +103,7 @@ def to_test_expression(host: HostNames, node: ast.expr) -> Expression:
 
 
 def _is_non_number(node: ast.expr) -> bool:
-    """Whether an operand of a comparison is a shape, a type, a string or None."""
+    """Return whether an operand of a comparison is a shape, a type, a string or None."""
     if isinstance(node, ast.Constant):
         return not isinstance(node.value, int)
     return isinstance(node, ast.Attribute) and node.attr in ("dtype", "device", "shape")

@@ -1,8 +1,8 @@
-"""The memory of a launch of which one program runs: addresses for all of it, and hardly a page.
+"""Virtual memory for a launch that runs one program: all addresses, and few pages.
 
 A tensor lies in the middle of a terabyte of addresses, so that an overflowed offset stays inside
-and is reported as an overflow. A tensor of numbers is a small file that is mapped again and again:
-2**31 int32 of 0 and 7 in turn take one tile of 4 MiB, mapped 2,048 times.
+and is reported as an overflow. An integer tensor is a small file, mapped repeatedly: 2**31 int32
+of 0 and 7 in turn take one tile of 4 MiB, mapped 2,048 times.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _MAP_FIXED = 0x10
 
 
 def make_tensor(argument: LaunchArgument) -> torch.Tensor:
-    """Make an argument's memory: all addresses, with the numbers that it holds."""
+    """Make an argument's tensor: all addresses, filled with its numbers."""
     if argument.holds:
         return make_patterned_tensor(argument)
     return reserve_memory(argument.name, TORCH_TYPES[argument.kind[1:]])
 
 
 def make_fresh_tensor(argument: LaunchArgument) -> torch.Tensor:
-    """Make an argument's memory without anything that earlier launches wrote there."""
+    """Make an argument's tensor without the writes of earlier launches."""
     tensor = make_tensor(argument)
     start = tensor.data_ptr() - ADDRESS_SPAN
     if _load_libc().madvise(start, 2 * ADDRESS_SPAN, mmap.MADV_DONTNEED):
@@ -55,15 +55,15 @@ class _MemoryTile:
     file: int
     size: int
     content: bytes = b""
-    filled: int = 0  # bytes of the file
-    mapped: int = 0  # bytes of the tensor
+    filled: int = 0  # written bytes of the file
+    mapped: int = 0  # mapped bytes of the tensor
 
 
 _TILES_BY_ADDRESS: dict[int, _MemoryTile] = {}  # by the start of the tensor
 
 
 def make_patterned_tensor(argument: LaunchArgument) -> torch.Tensor:
-    """Make a tensor of two numbers in turn, as far as the launch may reach."""
+    """Make a tensor of two alternating numbers, as far as the launch may reach."""
     assert argument.holds is not None
     dtype = TORCH_TYPES[argument.kind[1:]]
     pair = torch.tensor([clamp_to_dtype(number, dtype) for number in argument.holds], dtype=dtype)

@@ -44,8 +44,8 @@ class LaunchInputs:
 class IntegerRangeAnalysis:
     """The ranges of one graph for one set of inputs, computed on demand.
 
-    A loop asks for the range of a value while that range is being computed. The inner request gets
-    the whole type, with the reason that a loop carries the number.
+    A loop requests the range of a value while that range is being computed. The inner request gets
+    the whole range of the type, with the reason that a loop carries the number.
     """
 
     def __init__(self, access_graph: AccessGraph, inputs: LaunchInputs) -> None:
@@ -242,7 +242,7 @@ def _iterate_branch_ends(operation: IROperation, number: int) -> Iterable[IRValu
 
 
 def find_division_by_zero(access_graph: AccessGraph) -> IROperation | None:
-    """Find a division by a constant zero: constants of which no launch has all."""
+    """Find a division by a constant zero: no launch has such a set of constants."""
     for operation in access_graph.defining_operations.values():
         if operation.name in ("arith.divsi", "arith.divui", "arith.remsi", "arith.remui"):
             divisor = access_graph.find_root(operation.operands[1])

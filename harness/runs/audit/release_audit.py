@@ -1,7 +1,7 @@
 """The audit of a release: a folder or a wheel in, the verdict of every kernel out.
 
-The result is kept on disk until the sources, the limits, the recorded launches, the targets or the
-code of the audit change.
+The result is cached on disk until the sources, the limits, the recorded launches, the targets or
+the code of the audit change.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ CODE_DIGEST = digest_code("runs")
 
 @dataclass(frozen=True, slots=True)
 class AuditRequest:
-    """What to audit: a folder that holds the package or a wheel, or what is new in it."""
+    """A request for an audit of all kernels of a release, or of those that an earlier one lacks."""
 
     location: Path
     release: str
-    targets: tuple[str, ...] = ()  # kernels, modules, files or folders; all without any
+    targets: tuple[str, ...] = ()  # kernels, modules, files or folders; empty: all
     jobs: int = 1
     limits: Path = DEFAULT_LIMITS
     launches: Path = DEFAULT_LAUNCHES
@@ -56,7 +56,7 @@ class ReleaseAudit:
     limits: str
     targeted_count: int  # kernels of the targets, new or not
     seconds: float = 0.0
-    gpu: dict[str, str] = field(default_factory=dict)  # with versions, if findings were run there
+    gpu: dict[str, str] = field(default_factory=dict)  # with versions, if it ran findings
 
     @property
     def findings(self) -> list[AuditFinding]:
@@ -82,7 +82,7 @@ class ReleaseAudit:
         return replace(self, kernels=tuple(kernels))
 
     def find_expired(self, exemptions: Sequence[FindingExemption]) -> list[FindingExemption]:
-        """Find the exemptions of kernels that are here, but without such a finding."""
+        """Find the exemptions whose kernel exists, but without such a finding."""
         keys = {finding.key for finding in self.findings}
         names = {kernel.kernel for kernel in self.kernels}
         return [each for each in exemptions if each.kernel in names and each.key not in keys]

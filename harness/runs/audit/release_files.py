@@ -15,7 +15,7 @@ def open_location(location: Path) -> FileTree:
 
 
 def iterate_sources(location: Path) -> Iterator[tuple[str, bytes]]:
-    """The package's files, by their paths in it."""
+    """Iterate the package's files, by their paths in it."""
     if location.suffix == ".whl":
         with zipfile.ZipFile(location) as wheel:
             for name in sorted(wheel.namelist()):

@@ -1,4 +1,4 @@
-"""The kernels of a release, and which of them are as they were in an earlier one.
+"""The kernels of a release, and those that changed since an earlier one.
 
 Invariant: a kernel whose text, helpers, constants and launches are the same has the same findings,
 in whatever file it stands. So `--diff` audits only the others, and compares the findings of each
@@ -18,7 +18,7 @@ from harness.runs.audit.kernel_discovery import SourceKernel, collect_kernels
 from harness.runs.audit.lazy_release import LazyRelease
 
 CODE_DIGEST = digest_code("runs")
-# Of a kernel that Triton cannot load here: it is never the same as an earlier one.
+# The digest of a kernel that Triton cannot load: it always counts as changed.
 _UNKNOWN_DIGEST = ""
 
 
@@ -46,9 +46,9 @@ class ReleaseKernels:
         return [kernel for kernel in kernels if not kernel.is_helper]
 
     def list_changed_since(self, earlier: ReleaseKernels) -> list[SourceKernel]:
-        """List the kernels that the earlier release has not.
+        """List the kernels that the earlier release lacks.
 
-        Of helpers only the text counts: if anything else changes, so do the kernels that call them.
+        Only a helper's text counts: if anything else changes, so do the kernels that call it.
         """
         digests, earlier_digests = self.compute_digests(), earlier.compute_digests()
 
@@ -81,5 +81,5 @@ def _describe_launch(launch: HostLaunch) -> str:
 
 
 def normalize_lines(text: str) -> set[str]:
-    """Collect the lines of a text as findings have them: with single spaces."""
+    """Collect the lines of a text with single spaces, as in findings."""
     return {" ".join(line.split()) for line in text.splitlines()}

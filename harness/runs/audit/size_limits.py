@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-_SHAPE_SIDE = re.compile(r"[\w.]+\.shape\[-?[1-9]\]$")  # and nothing else
+_SHAPE_SIDE = re.compile(r"[\w.]+\.shape\[-?[1-9]\]$")  # any side but the first
 _ALIAS = " as "  # between an argument and its name in the kernel
 DEFAULT_LIMITS = Path(__file__).with_name("limits.yaml")
 
@@ -20,7 +20,7 @@ class SizeQuantity:
     usual: int
     largest: int
     source: str
-    size: bool = False  # whether it grows with the load, and not with the model
+    size: bool = False  # True if it grows with the load, not with the model
     setting: str = ""  # the server setting that limits it
 
 
@@ -36,7 +36,7 @@ class SizeLimits:
     quantities: dict[str, SizeQuantity]
     models: tuple[ModelShape, ...]
     name_patterns: tuple[tuple[re.Pattern[str], str], ...]
-    # Of the contents of integer tensors: name, quantity, type.
+    # The limits of integer tensors' contents: name, quantity, type.
     content_patterns: tuple[tuple[re.Pattern[str], str, str], ...]
     text: str
     _cache: dict[tuple[str, ...], Any] = field(default_factory=dict, compare=False, repr=False)

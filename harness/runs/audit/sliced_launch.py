@@ -1,4 +1,4 @@
-"""Launches on this CPU of nothing but what some lines need on their way into addresses."""
+"""Launches a slice of a kernel on this CPU: the addresses that depend on some lines."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from harness.runs.audit.trial_launches import OVERFLOWS, PASSES, make_call_argum
 
 
 class SlicedCpuLauncher(CpuLauncher):
-    """A launcher that runs a slice of the kernel and reports overflows in some lines alone.
+    """A launcher that runs a slice of the kernel and reports overflows in some lines only.
 
-    `case` is how the audit read the kernel. A launch of those types runs that graph, though Triton
-    would compile a number that is 1 into it. `on_compiled` is called when the kernel can run.
+    `case` is the audit's reading of the kernel. A launch of those types runs its graph, though
+    Triton would compile a 1 into it. `on_compiled` is called when the kernel can run.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ def run_program(
     on_compiled: Callable[[], None] | None = None,
     programs: Iterable[tuple[int, ...]] = (),
 ) -> str:
-    """Run one program of a launch, or these ones, and describe how it ends.
+    """Run one program of a launch, or several, and describe the end.
 
     The slice has the accesses that the lines lead to; with `all_accesses` it has every access.
     """

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 
 def iterate_children(node: ast.AST) -> Iterator[ast.AST]:
-    """In the order of the text."""
+    """Iterate the children in the order of the text."""
     for value in vars(node).values():
         if isinstance(value, ast.AST):
             yield value
@@ -16,7 +16,7 @@ def iterate_children(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def walk_tree(node: ast.AST) -> Iterator[ast.AST]:
-    """The node and all below it, in no particular order."""
+    """Iterate the node and its descendants, in no particular order."""
     waiting = [node]
     while waiting:
         one = waiting.pop()

@@ -15,7 +15,7 @@ from harness.runs.audit.host_values import (
 
 
 def find_sides(host: HostNames, node: ast.expr) -> list[ast.expr]:
-    """Find the sides that a tensor is made with; none if it is made elsewhere."""
+    """Find the sides of a tensor that the function makes; none if another function makes it."""
     if not isinstance(node, ast.Name) or node.id not in host.assignments:
         return []
     value, position = host.assignments[node.id]

@@ -25,7 +25,7 @@ from harness.runs.audit.overflow_analysis import AddressOverflow, OverflowAnalys
 from harness.runs.audit.size_limits import ModelShape
 
 FindingWithLoads = tuple[AuditFinding, dict[str, int]]
-Threshold = tuple[str, int, dict[str, int]]  # the quantity that grows, how far, and all loads there
+Threshold = tuple[str, int, dict[str, int]]  # the growing quantity, its threshold, all loads at it
 
 
 def find_overflow_findings(
@@ -117,7 +117,7 @@ def _find_threshold(
 ) -> Threshold | None:
     """Find the quantity that has to grow the least, relative to its limit.
 
-    All other quantities are as usual, or, if the line overflows then without any growth, one.
+    All other quantities have usual values, or 1 if the line overflows at those without growth.
     """
     best: tuple[float, Threshold] | None = None
     for quantity in case.size_quantities or case.used_quantities:
@@ -197,7 +197,7 @@ def _make_finding(
 def _iterate_growing_sources(
     case: KernelCase, cone: list[IRValue], loads: Loads, quantity_name: str
 ) -> Iterator[tuple[str, int | None]]:
-    """Iterate grid sides and tensors of the quantity that grows; of a tensor with no number."""
+    """Iterate the grid sides and the tensors of the growing quantity; a tensor has no number."""
     for value in cone:
         maker = case.access_graph.defining_operations.get(value)
         if maker is not None and maker.name == "tt.get_program_id":

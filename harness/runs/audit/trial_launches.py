@@ -1,9 +1,9 @@
 """Launches as data: the arguments, the memory that they take, and the program that runs.
 
-A trial is made from a load: tensors of numbers hold the numbers that the limits file allows there,
-in one of a few patterns. So a finding can be run again wherever the kernel's source is, without the
-arithmetic of the audit. Example: at 4,096 pages a page table holds 4,095 everywhere, or 0, or 0 and
-4,095 in turn; the program at the far corner of the grid runs, then others.
+A trial follows from a load: integer tensors are filled with numbers that the limits file allows, in
+one of a few patterns. So a finding can run again wherever the kernel's source is, without the
+arithmetic of the audit. Example: at 4,096 pages a page table is filled with 4,095, with 0, or with
+0 and 4,095 in turn; the program at the far corner of the grid runs, then others.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from harness.runs.audit.parameter_inference import AssumedParameter
 from harness.runs.audit.range_analysis import IntegerRangeAnalysis
 
 OVERFLOWS, PASSES = "wraps", "passes"
-# Launches in which the tensors of numbers follow different patterns, after those with one for all.
+# Launches with a pattern for each integer tensor, after those with one pattern for all.
 _MIXED_DRAWS = 40
-INT32_ELEMENTS = 1 << 31  # as many as an int32 index reaches, for an index without a bound
+INT32_ELEMENTS = 1 << 31  # the reach of an int32 index, for an index without a bound
 TORCH_TYPES = {
     "i1": torch.bool, "u1": torch.bool, "i8": torch.int8, "u8": torch.uint8, "i16": torch.int16,
     "i32": torch.int32, "i64": torch.int64, "u32": torch.uint32, "u64": torch.uint64,
     "fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32, "fp64": torch.float64,
     "fp8e4nv": torch.float8_e4m3fn, "fp8e5": torch.float8_e5m2,
 }  # fmt: skip
-# The number at a position of a tensor of numbers, by the largest that it may hold.
+# The number at a position of an integer tensor, by the largest number that the tensor may have.
 _CONTENT_PATTERNS: dict[str, Callable[[int, int], int]] = {
     "the largest": lambda position, most: most,
     "zeros": lambda position, most: 0,
@@ -58,7 +58,7 @@ _STEPS_BEFORE = (64, 16, 4, 3, 2, 1)  # programs before the one that overflows t
 
 @dataclass(frozen=True, slots=True)
 class LaunchDraw:
-    """One way to launch: a pattern for each tensor of numbers, and the program that runs."""
+    """One way to launch: a pattern for each integer tensor, and the program that runs."""
 
     contents: dict[str, str]
     corner: tuple[int, ...]  # a position along each axis
@@ -98,7 +98,7 @@ def make_trial_launch(case: KernelCase, draw: LaunchDraw, loads: Mapping[str, in
     launch = TrialLaunch(grid, find_program(grid, draw.corner), arguments)
     addresses = (access.operands[0] for access, _ in case.access_graph.accesses)
     if not all(_find_tensor_name(case, address) for address in addresses):
-        return launch  # an access may be to any tensor
+        return launch  # an access may go to any tensor
     patterned = tuple(argument.name for argument in arguments if argument.holds)
     return _set_element_counts(launch, _count_elements(case, loads, patterned))
 

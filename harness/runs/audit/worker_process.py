@@ -21,7 +21,7 @@ def iterate_answers(
 ) -> Iterator[bytes]:
     """Start a worker, send it the request and iterate its answers until it ends.
 
-    What Triton prints, of kernels that it refuses for example, goes to the log.
+    Output of Triton, such as errors about kernels that it refuses, goes to the log.
     """
     log = get_log()
     log.parent.mkdir(parents=True, exist_ok=True)
