@@ -42,7 +42,7 @@ class DetectionReport:
 
     release: str
     runs: tuple[str, ...]  # guards that run its code
-    notices: tuple[str, ...]  # those of them that fail without the fix, and pass with it
+    notices: tuple[str, ...]  # guards that fail without the fix, and pass with it
     asked: int
 
 
@@ -78,7 +78,7 @@ def find_detecting_guards(
     jobs: int,
     report: Callable[[str], None],
 ) -> dict[str, DetectionReport]:
-    """Run all guards but those with servers, for every toggle whose code the release has."""
+    """Run all guards except those with servers, for every toggle whose code the release has."""
     states = {one.id: find_toggle_status(one, target.sources).state for one in toggles}
     flips = {
         name: FLIP_DIRECTIONS[state].value

@@ -32,7 +32,7 @@ for asked in sys.argv[1:]:
 def check_toggles_live(
     timelines: Mapping[str, EditTimeline], releases: Sequence[Release]
 ) -> dict[str, str]:
-    """The result for each toggle on the newest installed release that has its code."""
+    """Check each toggle on the newest installed release that has its code."""
     results = dict.fromkeys(timelines, "not tried: no release that has its code is installed")
     waiting = dict(timelines)
     for release in reversed([one for one in releases if one.is_installed]):

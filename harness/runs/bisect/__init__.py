@@ -1,1 +1,1 @@
-"""Which fix a symptom is about: searches over toggles, releases and commits."""
+"""Searches over toggles, releases and commits for the cause of a symptom."""

@@ -29,12 +29,12 @@ from harness.runs.bisect.search_questions import (
 )
 
 MAX_CULPRITS = 3  # toggles that act together
-MAX_HYPOTHESES = 20_000  # at most; more toggles are searched for smaller sets
+MAX_HYPOTHESES = 20_000  # more toggles are searched for smaller sets
 PRIOR_NONE = 0.1
 PRIOR_TOGETHER = {1: 0.74, 2: 0.06, 3: 0.02}  # by how many act together
 PRIOR_ALONE = {2: 0.06, 3: 0.02}  # by how many act alone
 PRIOR_NEVER_WITHOUT_CAUSE = 0.9  # the prior odds that without its cause the event never happens
-NOISE_BETA_PRIOR = (1.0, 9.0)  # else how often, as a Beta
+NOISE_BETA_PRIOR = (1.0, 9.0)  # otherwise its rate's prior, a Beta
 SUSPECT_FRACTIONS = (0.125, 0.25, 0.375, 0.5, 0.75, 1.0)  # of the suspects, in one run
 MAX_DECIDING_HYPOTHESES = 100  # hypotheses that choose the next run
 MIN_DECIDING_WEIGHT = 1e-4  # a hypothesis less likely than this does not choose the next run
@@ -52,13 +52,13 @@ class EventCount:
 
 @dataclass(frozen=True)
 class CulpritHypothesis:
-    toggles: ToggleIds  # none: nothing here has to do with it
+    toggles: ToggleIds  # empty: no toggle is the cause
     mask: int
     log_prior: float
-    each_acts_alone: bool = False  # each by itself, and not only together
+    each_acts_alone: bool = False  # True: each by itself, not only together
 
     def is_active_in(self, mask: int) -> bool:
-        """Whether the hypothesis predicts an effect in a run with these toggles."""
+        """Return whether the hypothesis predicts an effect in a run with these toggles."""
         if self.each_acts_alone:
             return bool(mask & self.mask)
         return bool(self.mask) and mask & self.mask == self.mask
@@ -92,10 +92,10 @@ class BayesianSearch:
         self.alpha = (1 - confidence) / 2  # half for the search, half for the proof
         # A symptom that shows less often than this may not show in so many runs.
         self.least_detectable_rate = 1 - self.alpha ** (1 / repeat)
-        self.run_log: list[tuple[int, bool]] = []  # each run's toggles, and whether it happened
-        self.counts: dict[int, EventCount] = {}  # the same by what was in
+        self.run_log: list[tuple[int, bool]] = []  # each run's toggles and event
+        self.counts: dict[int, EventCount] = {}  # counts by toggles
         self.bit_of_toggle = {name: 1 << i for i, name in enumerate(universe.toggles)}
-        self.inconclusive_runs: Counter[ToggleIds] = Counter()  # runs that said nothing
+        self.inconclusive_runs: Counter[ToggleIds] = Counter()  # by toggles
 
     def search(self) -> QuestionGenerator[SearchResult]:
         found = SearchResult(confidence=1.0, least_detectable_rate=self.least_detectable_rate)
@@ -163,13 +163,13 @@ class BayesianSearch:
     def _find_likeliest(
         self, suspects: ToggleIds
     ) -> QuestionGenerator[tuple[CulpritHypothesis, float]]:
-        """The most probable hypothesis after enough runs, and its probability."""
+        """Return the most probable hypothesis after enough runs, and its probability."""
         hypotheses = self._list_hypotheses(suspects)
         steps = math.ceil(math.log2(len(suspects) + 1)) + 1
         ends = len(self.run_log) + self.inconclusive_runs.total() + self.repeat * steps
         inside = [(0, 0)] * len(hypotheses)  # runs in which each acts, and events of these
         total, met = EventCount(), 0
-        acting: dict[int, list[int]] = {}  # by what was in a run: those that act in it
+        acting: dict[int, list[int]] = {}  # by a run's toggles: the active ones
         while True:
             for mask, event in self.run_log[met:]:
                 total.add_run(event)
@@ -212,7 +212,7 @@ class BayesianSearch:
         active_counts: list[tuple[int, int]],
         total: EventCount,
     ) -> list[float]:
-        """The probability of each hypothesis, by Bayes' rule."""
+        """Return the probability of each hypothesis, by Bayes' rule."""
         likely = {counts: self._compute_likelihood(*counts, total) for counts in set(active_counts)}
         logs = [
             hypothesis.log_prior + likely[counts]
@@ -224,7 +224,7 @@ class BayesianSearch:
         return [value / every for value in odds]
 
     def _compute_likelihood(self, runs: int, events: int, total: EventCount) -> float:
-        """The log likelihood of the counts under a hypothesis that acts in `runs` of the runs."""
+        """Return the log likelihood of the counts if a hypothesis acts in `runs` of the runs."""
         acts = runs, events
         not_acts = total.runs - runs, total.events - events
         often, seldom = (acts, not_acts) if self.toggles_cause_event else (not_acts, acts)
@@ -236,7 +236,7 @@ class BayesianSearch:
     def _choose_next_runs(
         self, hypotheses: list[CulpritHypothesis], weights: list[float], suspects: ToggleIds
     ) -> list[ToggleIds]:
-        """The sets whose runs have the largest expected information."""
+        """Return the sets whose runs have the largest expected information."""
         likely = sorted(
             (i for i, weight in enumerate(weights) if weight > MIN_DECIDING_WEIGHT),
             key=lambda i: -weights[i],
@@ -289,7 +289,7 @@ class BayesianSearch:
         toggles: ToggleIds,
         hypotheses: list[tuple[CulpritHypothesis, float, tuple[float, float]]],
     ) -> float:
-        """The expected information of a run with these toggles, in nats."""
+        """Return the expected information of a run with these toggles, in nats."""
         mask = self._to_mask(toggles)
         expected = spread = total = 0.0
         for hypothesis, weight, (inside, outside) in hypotheses:
@@ -329,12 +329,12 @@ class BayesianSearch:
 def compute_log_likelihood(
     often_runs: int, often_events: int, runs: int, events: int, least_detectable_rate: float
 ) -> float:
-    """The log likelihood of counts where the event happens often, and where seldom.
+    """Return the log likelihood of counts where the event happens often, and where seldom.
 
     'Often' is any rate above the least one that the number of runs can detect.
     """
     if often_runs and events * often_runs >= often_events * runs and events:
-        # No more often here than elsewhere: as likely as if it made no difference.
+        # No more frequent here than elsewhere: as likely as under the null hypothesis.
         return compute_null_log_likelihood(often_runs + runs, often_events + events)
     noisy = math.log(1 - PRIOR_NEVER_WITHOUT_CAUSE) + _compute_log_beta(
         NOISE_BETA_PRIOR[0] + events, NOISE_BETA_PRIOR[1] + runs - events
@@ -350,7 +350,7 @@ def compute_log_likelihood(
 
 @lru_cache(maxsize=100_000)
 def compute_null_log_likelihood(runs: int, events: int) -> float:
-    """The log likelihood of the counts if no toggle makes a difference."""
+    """Return the log likelihood of the counts if no toggle makes a difference."""
     return _compute_log_beta(1 + events, 1 + runs - events)
 
 

@@ -79,7 +79,7 @@ class CommandRunner:
     def find_unfit_toggles(
         self, version: VersionUnderTest, choices: ToggleChoices
     ) -> dict[str, str]:
-        return {}  # each process patches what it imports, and nothing else
+        return {}  # each process patches only the modules that it imports
 
     def run(self, batch: list[TrialJob]) -> Iterator[tuple[int, BisectTrial]]:
         waiting = list(enumerate(batch))
@@ -96,7 +96,7 @@ class CommandRunner:
                     yield index, self._read_trial(job, folder)
         finally:
             for supervisor in running:
-                supervisor.send_signal(signal.SIGTERM)  # it ends the command
+                supervisor.send_signal(signal.SIGTERM)  # the supervisor ends the command
                 _reap(supervisor)
 
     def close(self) -> None:
@@ -186,13 +186,13 @@ class CommandRunner:
 
 
 def _reap(supervisor: ProcessHandle) -> None:
-    """Wait for a child's end, unless another thread has done so."""
+    """Wait for a child's end, unless another thread has reaped it."""
     with contextlib.suppress(ChildProcessError):
         supervisor.reap()
 
 
 def split_by_direction(job: TrialJob) -> tuple[list[str], list[str]]:
-    """The ids to revert, and those to enable."""
+    """Split a job's toggles into the ids to revert and the ids to enable."""
     revert = [name for name, direction in job.choices if direction is Direction.REVERT]
     enable = [name for name, direction in job.choices if direction is Direction.ENABLE]
     return revert, enable
@@ -206,7 +206,7 @@ def _find_executable(name: str, path: str) -> str:
 
 
 def _explain_missing_toggles(output: str, missing: list[str], has_attestations: bool) -> str:
-    """Why toggles of a run were not applied."""
+    """Explain why toggles of a run were not applied."""
     messages = [line for line in output.splitlines() if line.startswith("unfix: ")]
     if messages:
         return f"its toggles were not applied: {messages[-1].removeprefix('unfix: ')}"

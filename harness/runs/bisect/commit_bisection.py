@@ -1,4 +1,4 @@
-"""A search over the commits of a checkout: `git bisect run`, with toggles held at each commit.
+"""A search over the commits of a checkout: `git bisect run`, with toggles pinned at each commit.
 
 The search has a worktree of its own, so the caller's checkout stays as it is. For each commit git
 starts `python -m harness.runs.bisect.commit_bisection REQUEST`, which applies or reverts the pinned
@@ -37,7 +37,7 @@ from harness.runs.bisect.toggle_candidates import resolve_pinned_choices
 from harness.runs.bisect.trial_runner import TrialJob, VersionUnderTest
 from harness.store.bisect.values import BisectAnswer, BisectStep, BisectTrial
 
-EXIT_ONLY_SKIPPED_LEFT = 2  # how `git bisect run` ends when it can get no further for them
+EXIT_ONLY_SKIPPED_LEFT = 2  # the exit code of `git bisect run` in that case
 EXIT_ABORT = 128  # the exit code at which `git bisect run` gives up
 POLL_SECONDS = 0.3
 OLD_TERM, NEW_TERM = (
@@ -47,7 +47,7 @@ OLD_TERM, NEW_TERM = (
 
 
 class CommitBisectRequest(msgspec.Struct):
-    """The search of which one commit is run, and where."""
+    """The request to run one commit of a search, and its folders."""
 
     search: BisectRequest
     python: str
@@ -63,7 +63,7 @@ class CommitBisectRequest(msgspec.Struct):
 
 
 def make_version_under_test(request: CommitBisectRequest, name: str) -> VersionUnderTest:
-    """A commit as something a command runs on: the release's packages, the commit's SGLang."""
+    """Make the version under test: the release's packages with the commit's SGLang."""
     tree = open_tree(Path(request.worktree))
     return VersionUnderTest(name, tree, Path(request.python), Path(request.environment_folder))
 
@@ -92,7 +92,7 @@ def run_in_worktree(
         ((_, trial),) = runner.run(
             [TrialJob(version, tuple(n for n, _ in choices), choices, "search")]
         )
-        trial.search_name, trial.replay = "commits", ""  # no release is like it
+        trial.search_name, trial.replay = "commits", ""  # no release has this code
         return trial
     finally:
         runner.close()
@@ -105,7 +105,7 @@ def locate_trial_file(request: CommitBisectRequest, commit: str) -> Path:
 def load_or_run_trial(
     request: CommitBisectRequest, repository: GitRepository, catalogue: ToggleCatalogue, commit: str
 ) -> BisectTrial:
-    """What the command says at a commit, from before or run now."""
+    """Return the trial of a commit, from an earlier run or run now."""
     file = locate_trial_file(request, commit)
     if file.exists():
         return msgspec.json.decode(file.read_bytes(), type=BisectTrial)
@@ -226,7 +226,7 @@ def _confirm_step(
     driver: SearchDriver,
     proofs: dict[str, BisectTrial],
 ) -> None:
-    """Both sides of the step once more: each commit was run but once."""
+    """Run both sides of the step once more: git has run each commit once."""
     searched = {trial.where: trial for trial in driver.search.trials}
     for commit in (step.before, step.after):
         if commit not in searched:
@@ -270,7 +270,7 @@ def _follow_git_bisect(
             stdout=output,
             stderr=subprocess.STDOUT,
             env=strip_git_variables(),
-            start_new_session=True,  # a Ctrl-C is ours to handle
+            start_new_session=True,  # this process handles Ctrl-C
         )
     try:
         over = False
@@ -296,7 +296,7 @@ def _describe_step(
     request: CommitBisectRequest,
     catalogue: ToggleCatalogue,
 ) -> None:
-    """Whose commit it is, and which toggles and modules differ across it."""
+    """Add the commit's author, and the toggles and modules that differ across it."""
     step.about = repository.run_git("show", "--no-patch", "--format=%h %an, %as: %s", step.after)
     step.modules = [
         line.rpartition("python/")[2].removesuffix(".py").replace("/", ".")
@@ -315,7 +315,7 @@ def _describe_step(
 
 
 def summarize_step(step: BisectStep) -> tuple[str, str]:
-    """The verdict of a search over commits, in a sentence or two."""
+    """Return the verdict of a search over commits, in a sentence or two."""
     if step.cannot_tell:
         return "cannot tell", f"It cannot be told: {step.cannot_tell}."
     text = f"The outcome changes with {step.about}"
@@ -326,7 +326,7 @@ def summarize_step(step: BisectStep) -> tuple[str, str]:
 
 
 def to_exit_code(trial: BisectTrial, failure_is_new: bool) -> int:
-    """As `git bisect run` reads it: 0 is the old kind, 1 the new one."""
+    """Return an exit code for `git bisect run`: 0 for the old outcome, 1 for the new one."""
     if trial.answer is BisectAnswer.CANNOT_TELL:
         return EXIT_CANNOT_TELL
     return int((trial.answer is BisectAnswer.FAILS) == failure_is_new)
@@ -348,7 +348,7 @@ def _answer_git(request_file: str) -> int:
     commit = repository.run_git("rev-parse", "HEAD")
     try:
         trial = load_or_run_trial(request, repository, catalogue, commit)
-    except UnfixError as error:  # a toggle that is stale in this commit, sources that are not there
+    except UnfixError as error:  # such as a toggle that is stale in this commit
         trial = BisectTrial(
             commit[:SHORT_HASH_LENGTH], [], "search", BisectAnswer.CANNOT_TELL, str(error)
         )

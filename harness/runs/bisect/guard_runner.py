@@ -37,7 +37,7 @@ MAX_LIVE_WORKERS = 3  # releases whose process stays alive
 
 
 def find_guard_node(command: list[str]) -> str | None:
-    """The node of the guard that a command of one word names, if it names one."""
+    """Return the node of the guard that a one-word command names, or None."""
     if len(command) != 1:
         return None
     file, colons, node = command[0].partition("::")
@@ -82,7 +82,7 @@ class _PendingJob:
     batch_index: int
     job: TrialJob
     pending_tests: list[TaskKey] = field(default_factory=list)
-    running_serials: set[int] = field(default_factory=set)  # serials of what is running
+    running_serials: set[int] = field(default_factory=set)  # serials of running tests
     sides: list[SideResult] = field(default_factory=list)
 
 
@@ -95,7 +95,7 @@ class _LiveWorker:
 
 
 class GuardRunner:
-    """Runs a guard on a release at a time, each run in a fork of one process."""
+    """Runs a guard on one release at a time, each run in a fork of one process."""
 
     def __init__(
         self,
@@ -120,16 +120,14 @@ class GuardRunner:
         self.device = device
         self.profile = profile
         self.toggle_folders = toggle_folders
-        self.selected_test = ""  # of what the node names; empty: all of it
-        self._live_workers: dict[
-            VersionUnderTest, _LiveWorker
-        ] = {}  # the one that was used last comes last
+        self.selected_test = ""  # one test of the node; empty: all of them
+        self._live_workers: dict[VersionUnderTest, _LiveWorker] = {}  # the last used one comes last
         self._workers_started = 0
 
     def find_unfit_toggles(
         self, version: VersionUnderTest, choices: ToggleChoices
     ) -> dict[str, str]:
-        """Toggles that cannot be applied in a running process: a module does not import, …"""
+        """Find the toggles that cannot be applied in a running process, with the reasons."""
         worker = self._get_live_worker(version).worker
         worker.send_request(LiveToggleQuery([(name, way.value) for name, way in choices]))
         while (messages := worker.receive_messages()) is not None:
@@ -147,7 +145,7 @@ class GuardRunner:
                 while waiting and len({id(one) for one in going.values()}) < self.jobs:
                     place = waiting[0][1].version
                     if going and place != now:
-                        break  # what runs elsewhere ends first
+                        break  # the runs of another release end first
                     now, living = place, self._get_live_worker(place)
                     one = _PendingJob(*waiting.pop(0))
                     one.pending_tests = list(filter(self._is_selected, living.test_keys))
@@ -167,7 +165,7 @@ class GuardRunner:
     def _dispatch_tests(
         self, pending_job: _PendingJob, jobs_by_serial: dict[int, _PendingJob]
     ) -> None:
-        """Start its tests: all at once where each is a fork, else one after the other."""
+        """Start a job's tests: all at once if each is a fork, else one after the other."""
         while pending_job.pending_tests and (
             self.is_deterministic or not pending_job.running_serials
         ):
@@ -187,7 +185,7 @@ class GuardRunner:
     # Workers
 
     def _get_live_worker(self, version: VersionUnderTest) -> _LiveWorker:
-        """The worker of a release; the last few stay alive, since imports take longest."""
+        """Return the worker of a release; the last few stay alive, since imports take longest."""
         living = self._live_workers.pop(version, None) or self._start_worker(version)
         self._live_workers[version] = living
         while len(self._live_workers) > MAX_LIVE_WORKERS:
@@ -240,7 +238,7 @@ class GuardRunner:
     def _collect_ended_sides(
         self, version: VersionUnderTest, jobs_by_serial: dict[int, _PendingJob]
     ) -> list[tuple[int, SideResult]]:
-        """Tests that ended; a worker that died ends all of its tests."""
+        """Collect the tests that ended; a dead worker ends all of its tests."""
         worker = self._live_workers[version].worker
         ready = select.select([worker.read_end], [], [], 0.2)[0]
         messages = worker.receive_messages() if ready else []
@@ -268,7 +266,7 @@ class GuardRunner:
         )
 
     def _make_trial(self, pending_job: _PendingJob) -> BisectTrial:
-        """One answer for all parameters; those that do not apply on the release are ignored."""
+        """Join the results of all parameters; ignore those that do not apply on the release."""
         applied = [side for side in pending_job.sides if side.outcome is not SideOutcome.NA]
         by_answer: dict[BisectAnswer, tuple[str, SideResult]] = {}
         for each in applied or pending_job.sides:
@@ -299,7 +297,7 @@ class GuardRunner:
             return BisectAnswer.PASSES, "passed"
         words = f"{side.outcome.value}: {side.headline}".strip(": ")
         if side.outcome not in BUG_OUTCOMES:
-            # Another exception, a hang or a lack of memory is no verdict of a guard.
+            # Another exception, a hang or a lack of memory is inconclusive.
             return BisectAnswer.CANNOT_TELL, words
         return self.rules.apply_symptom(
             BisectAnswer.FAILS, words, f"{side.headline}\n{side.detail}"
@@ -320,7 +318,7 @@ class GuardRunner:
 
 
 def _side_from_worker_exit(code: int, overdue: bool, time_limit: float) -> SideResult:
-    """The result of a test that ended its worker."""
+    """Return the result of a test that ended its worker."""
     if overdue:
         return make_exit_result(process_exit.describe_exit(code, exceeded_seconds=time_limit))
     how = process_exit.describe_code(code)

@@ -28,8 +28,8 @@ from harness.runs.bisect.search_questions import (
     ToggleUniverse,
 )
 
-MAX_SHUFFLES = 200  # orders of the suspects in which no question holds two that clash
-MAX_UNHELPFUL_ROUNDS = 3  # rounds that may tell nothing
+MAX_SHUFFLES = 200  # tries for an order in which no question has two that conflict
+MAX_UNHELPFUL_ROUNDS = 3  # rounds without progress
 
 
 class HalvingSearch:
@@ -45,14 +45,12 @@ class HalvingSearch:
         self.universe = universe
         self.jobs = jobs
         self.find_all = find_all  # find all sets, not one of the smallest
-        self.confirm_twice = confirm_twice  # what is found must have shown it more than once
-        self.times_shown: Counter[ToggleIds] = Counter()  # how often each did
-        self.undecided_subsets: list[
-            ToggleIds
-        ] = []  # smaller than what was found, and cannot be told
+        self.confirm_twice = confirm_twice  # a found set must show the symptom twice
+        self.times_shown: Counter[ToggleIds] = Counter()  # symptoms by set
+        self.undecided_subsets: list[ToggleIds] = []  # inconclusive and smaller than the result
         self.answers: dict[ToggleIds, SearchAnswer] = {}
         self.proof_answers: dict[ToggleIds, SearchAnswer] = {}
-        self.inconsistent_sets: list[ToggleIds] = []  # came out in two ways
+        self.inconsistent_sets: list[ToggleIds] = []  # sets with two outcomes
 
     def search(self) -> QuestionGenerator[SearchResult]:
         """Search, and confirm the result by fresh runs."""
@@ -83,12 +81,12 @@ class HalvingSearch:
             )
         return SearchResult()
 
-    # Asking
+    # Questions
 
     def _ask_about(
         self, sets: list[ToggleIds], why: str = "search"
     ) -> QuestionGenerator[list[SearchAnswer]]:
-        """The answers for these sets; only a proof repeats an earlier question."""
+        """Return the answers for these sets; only a proof repeats an earlier question."""
         known = self.proof_answers if why == "proof" else self.answers
         unknown = list(dict.fromkeys(s for s in sets if s not in known))
         if unknown:
@@ -112,7 +110,7 @@ class HalvingSearch:
     def _find_single_culprit(
         self, candidates: ToggleIds, everything: ToggleIds = NO_TOGGLES
     ) -> QuestionGenerator[ToggleIds | None]:
-        """The only culprit after its proof, or None if there is no single one."""
+        """Return the only culprit after its proof, or None if there is no single one."""
         suspect = yield from self._halve_suspects(candidates)
         if suspect is None:
             return None
@@ -139,7 +137,7 @@ class HalvingSearch:
         return suspects[0] if suspects else None
 
     def _choose_questions(self, suspects: list[str], unhelpful_rounds: int) -> list[ToggleIds]:
-        """Independent questions that split the suspects evenly: one a bit of their number."""
+        """Choose independent questions that halve the suspects: one for each bit of their index."""
         bits = max(1, min(self.jobs, math.ceil(math.log2(len(suspects)))))
         order = list(suspects)
         chance = random.Random(unhelpful_rounds)
@@ -173,7 +171,7 @@ class HalvingSearch:
         for question, _ in shown:
             left &= question
         if shown and not left:
-            # Two that act alone, one in each: go on with one.
+            # Each part has a toggle that acts alone: continue with one part.
             left = without_shown & min((question for question, _ in shown), key=len)
         for _, answer in shown:
             # Toggles whose code never ran are suspected last; the proof would reveal a mistake.
@@ -184,7 +182,7 @@ class HalvingSearch:
     # Several that act together
 
     def _find_minimal_set(self, candidates: ToggleIds) -> QuestionGenerator[ToggleIds | None]:
-        """A set without a superfluous toggle, or None if no candidates show the symptom."""
+        """Return a set without a superfluous toggle, or None if no candidates show the symptom."""
         shown = self._find_smallest_showing(candidates)
         if shown is None:
             yield from self._ask_about(self.universe.list_largest_sets(candidates))
@@ -215,7 +213,7 @@ class HalvingSearch:
             )
         )
         if not (yield from self._shows_symptom(needed)):
-            needed = showing_set  # others mask it: take away one by one instead
+            needed = showing_set  # others mask it: remove one by one instead
         while True:
             smaller = [needed - {name} for name in self.universe.sort_toggles(needed)]
             answers = yield from self._ask_about([s for s in smaller if s])
@@ -248,8 +246,8 @@ class HalvingSearch:
         return [*sooner, *later]
 
     def _search_parts(self, candidates: ToggleIds) -> QuestionGenerator[ToggleIds | None]:
-        """Single toggles, where some of all toggles may mask the symptom; where some runs are
-        inconclusive, ever smaller parts, to exclude the toggles that cause it.
+        """Search single toggles if some may mask the symptom; if some runs are inconclusive, search
+        ever smaller parts, to exclude the toggles that cause it.
         """
         names = self.universe.sort_toggles(candidates)
         silent = any(answer.shows_symptom is None for answer in self.answers.values())
@@ -269,14 +267,14 @@ class HalvingSearch:
             parts *= 2
         return None
 
-    # Whether there are others
+    # Other sets
 
     def _find_other_sets(
         self, first_set: ToggleIds, everything: ToggleIds
     ) -> QuestionGenerator[list[ToggleIds]]:
-        """Every minimal set, or enough of them to know that none is smaller.
+        """Find every minimal set, or enough sets to exclude a smaller one.
 
-        Another set lacks a toggle of each known set, and two of them if it is smaller: leave those
+        Another set lacks a toggle of each known set, and two of them if it is smaller. Leave those
         out, and search again.
         """
         lacking = 1 if self.find_all else 2

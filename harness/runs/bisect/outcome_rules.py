@@ -19,11 +19,11 @@ SHELL_NOT_FOUND_CODES = (126, 127)  # how a shell says that there is no such com
 
 @dataclass(frozen=True)
 class OutcomeRules:
-    """How the caller judges a run."""
+    """The caller's rules for the outcome of a run."""
 
     metric: str = ""  # a pattern whose first group is a number
-    below: float | None = None  # it fails if the number is lower
-    above: float | None = None  # or higher
+    below: float | None = None  # a run with a lower number fails
+    above: float | None = None  # a run with a higher number fails
     symptom: str = ""  # a failure counts only if the output matches this
 
     def check(self) -> None:
@@ -38,14 +38,14 @@ class OutcomeRules:
             raise UnfixError("--metric goes with --below or --above, and they with it")
 
     def judge(self, ended: CommandExit | None, time_limit: float, output: str) -> Judgement:
-        """The answer of a run, its reason in a few words, and the value of the metric if any."""
+        """Return a run's answer, its reason in a few words, and the metric's value if any."""
         answer, how, value = self._judge_exit(ended, time_limit, output)
         return *self.apply_symptom(answer, how, output), value
 
     def apply_symptom(
         self, answer: BisectAnswer, how: str, output: str
     ) -> tuple[BisectAnswer, str]:
-        """A failure without the symptom in its output is inconclusive."""
+        """Make a failure without the symptom in its output inconclusive."""
         if answer is FAILS and self.symptom and not re.search(self.symptom, output, re.M):
             return CANNOT_TELL, f"{how}, but not with the symptom"
         return answer, how
@@ -92,14 +92,14 @@ class OutcomeRules:
 
 
 def _format_last_line(output: str) -> str:
-    """The last line of a failing command's output, which is usually the error."""
+    """Return the last line of a failing command's output, which is usually the error."""
     lines = [line.strip() for line in output.splitlines() if not line.startswith("unfix: ")]
     last = next((line for line in reversed(lines) if line), "")
     return f": {last[:MAX_LAST_LINE]}" if last else ""
 
 
 def _describe_exit_code(code: int) -> str:
-    """An exit code in words; a shell adds 128 to the number of a signal."""
+    """Describe an exit code; a shell adds 128 to the number of a signal."""
     number = -code if code < 0 else code - 128
     if code < 0 or 128 < code < 160:
         return f"killed by {process_exit.get_signal_name(number)}"

@@ -179,7 +179,7 @@ class ReleaseBisection:
 
 
 def find_differing_modules(tree: SourceTree, other_tree: SourceTree) -> list[str]:
-    """The modules whose text differs, or that only one of them has."""
+    """Find the modules whose text differs, or that only one tree has."""
     first, second = set(tree.modules()), set(other_tree.modules())
     found = first ^ second
     for module in first & second:
@@ -190,13 +190,13 @@ def find_differing_modules(tree: SourceTree, other_tree: SourceTree) -> list[str
 
 
 def find_suspect_modules(failing_trial: BisectTrial, modules: list[str]) -> list[str]:
-    """The differing modules in the failing run's traceback."""
+    """Find the differing modules in the failing run's traceback."""
     named = {frame.replace("/", ".") for frame in _TRACEBACK_FRAME.findall(failing_trial.output)}
     return sorted(named & set(modules))
 
 
 def summarize_release_search(step: BisectStep, parts: list[ToggleSearch]) -> tuple[str, str]:
-    """The verdict of a search over releases, and its summary."""
+    """Return the verdict of a search over releases, and its summary."""
     if step.cannot_tell:
         return "cannot tell", f"It cannot be told: {step.cannot_tell}."
     text = f"The outcome changes between {step.before} and {step.after}"
@@ -226,7 +226,7 @@ def summarize_release_search(step: BisectStep, parts: list[ToggleSearch]) -> tup
 
 
 def _describe_unexplained(mends: ToggleSearch | None, breaks: ToggleSearch | None) -> str:
-    """The sides of the step that no toggle explains."""
+    """Describe the sides of the step that no toggle explains."""
     reasons = []
     if mends is None:
         reasons.append("no fix that the failing side lacks can be put into it")

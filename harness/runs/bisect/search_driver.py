@@ -72,7 +72,7 @@ class SearchDriver:
         search_name: str,
         batch: list[SearchQuestion],
     ) -> list[BisectTrial]:
-        """One trial for each question, from the log or run now."""
+        """Return one trial for each question, from the log or run now."""
         trials: dict[int, BisectTrial] = {}
         jobs: list[tuple[int, TrialJob]] = []
         for index, question in enumerate(batch):
@@ -99,7 +99,7 @@ class SearchDriver:
         self.listener.report_trial(trial, len(self.search.trials))
 
     def take_earlier_trials(self) -> list[BisectTrial]:
-        """All earlier trials, for a search that looks them up by itself."""
+        """Take all earlier trials, for a search with its own lookup."""
         known = [trial for trials in self._earlier_trials.values() for trial in trials]
         self._earlier_trials.clear()
         return known
@@ -112,7 +112,7 @@ class SearchDriver:
         candidates: ToggleCandidates,
         *,
         name: str = "toggles",
-        base_is_known: bool = False,  # the outcome with nothing toggled was measured before
+        base_is_known: bool = False,  # the outcome without toggles is known
         find_all: bool = False,
         repeat: int = 1,
         confidence: float = 0.99,
@@ -167,7 +167,7 @@ class SearchDriver:
         times = BASE_RUNS_WHEN_FLAKY if repeat > 1 else 1 if self.runner.is_deterministic else 2
         trials: list[BisectTrial] = []
         while len(trials) < times:
-            # The first run alone: it already refuses most wrong calls.
+            # The first run goes alone, since it reveals most wrong calls.
             count = 1 if not trials else times - len(trials)
             trials += self.run_batch(
                 version, candidates, search_name, [SearchQuestion(NO_TOGGLES, "base")] * count
@@ -242,7 +242,7 @@ def make_trial_key(trial: BisectTrial) -> tuple[str, str, ToggleIds, str]:
 
 
 def format_output_tail(trial: BisectTrial) -> str:
-    """The end of what a command printed."""
+    """Return the end of a command's output."""
     if not trial.output:
         return ""
     lines = trial.output.splitlines()
@@ -285,7 +285,7 @@ def _fill_toggle_search(
 def estimate_runs(
     candidates: ToggleCandidates, jobs: int, find_all: bool, base_runs: int
 ) -> tuple[int, int]:
-    """The most and the mean number of runs, over each candidate as the only culprit."""
+    """Return the most and the mean number of runs, over each candidate as the only culprit."""
     runs = []
     for culprit in candidates.universe.toggles:
         asked: list[SearchQuestion] = []
@@ -313,7 +313,7 @@ def format_sets(sets: list[list[str]]) -> str:
 
 
 def summarize_toggle_search(result: ToggleSearch) -> str:
-    """The result of a search over toggles in one sentence."""
+    """Summarize a search over toggles in one sentence."""
     makes, changed = ("fail", "taken out") if result.direction == "revert" else ("pass", "put in")
     if result.cannot_tell:
         return f"It cannot be told: {result.cannot_tell}."

@@ -12,7 +12,7 @@ NO_TOGGLES: ToggleIds = frozenset()
 
 @dataclass(frozen=True)
 class SearchQuestion:
-    """Does the symptom show with these toggles? A proof is always run afresh."""
+    """A set of toggles to run with; a proof always runs afresh."""
 
     toggles: ToggleIds
     why: str = "search"  # base, search, proof, again
@@ -20,10 +20,10 @@ class SearchQuestion:
 
 @dataclass(frozen=True)
 class SearchAnswer:
-    """Whether the symptom shows; None if the run is inconclusive."""
+    """The answer: True if the symptom shows, None if the run is inconclusive."""
 
     shows_symptom: bool | None
-    reached: ToggleIds | None = None  # those whose code ran; None: not known
+    reached: ToggleIds | None = None  # toggles whose code ran; None: unknown
 
 
 T = TypeVar("T")
@@ -36,17 +36,17 @@ class ToggleUniverse:
     """The candidate toggles in the order in which they are tried, and the pairs that conflict."""
 
     toggles: tuple[str, ...]
-    conflicts: frozenset[ToggleIds] = frozenset()  # pairs
+    conflicts: frozenset[ToggleIds] = frozenset()  # pairs that conflict
 
     def can_combine(self, toggles: ToggleIds) -> bool:
-        """Whether no two of them conflict."""
+        """Return whether no two toggles conflict."""
         return not any(pair <= toggles for pair in self.conflicts)
 
     def sort_toggles(self, toggles: ToggleIds) -> list[str]:
         return [name for name in self.toggles if name in toggles]
 
     def list_largest_sets(self, toggles: ToggleIds) -> list[ToggleIds]:
-        """Sets without conflicts that cover every combinable pair; one set where none conflict."""
+        """List sets without conflicts that cover every combinable pair; one if none conflict."""
         clashing = {name for pair in self.conflicts if pair <= toggles for name in pair}
         found: list[ToggleIds] = []
         free = toggles - clashing
@@ -67,10 +67,8 @@ class ToggleUniverse:
 class SearchResult:
     """The result of a search."""
 
-    minimal_sets: list[ToggleIds] = field(default_factory=list)  # each shows it, and can spare none
-    cannot_tell: str = ""  # why not, where it cannot be told
-    confidence: float | None = None  # of a symptom that does not always show
-    least_detectable_rate: float | None = (
-        None  # and how often it must show at least to have been seen
-    )
-    others_show_symptom: bool | None = False  # with all but the culprits
+    minimal_sets: list[ToggleIds] = field(default_factory=list)  # each shows the symptom
+    cannot_tell: str = ""  # the reason of an inconclusive result
+    confidence: float | None = None  # for a flaky symptom
+    least_detectable_rate: float | None = None  # the lowest rate that the search detects
+    others_show_symptom: bool | None = False  # in runs with all toggles but the culprits

@@ -19,7 +19,7 @@ NEEDED_STATE = {Direction.REVERT: ToggleState.FIXED, Direction.ENABLE: ToggleSta
 DIRECTION_BY_SIDE = {
     "fixed": Direction.ENABLE,
     "buggy": Direction.REVERT,
-}  # how a toggle gets to the side on which it is pinned
+}  # the direction that brings a toggle to its pinned side
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class ToggleCandidates:
     tree: SourceTree
 
     def drop_refused(self, refused: dict[str, str]) -> ToggleCandidates:
-        """These candidates without the refused ones."""
+        """Return the candidates without the refused ones."""
         universe = ToggleUniverse(
             tuple(name for name in self.universe.toggles if name not in refused),
             frozenset(pair for pair in self.universe.conflicts if not pair & set(refused)),
@@ -62,7 +62,7 @@ class ToggleCandidates:
 def resolve_pinned_choices(
     pinned_toggles: dict[str, str], catalogue: ToggleCatalogue, tree: SourceTree
 ) -> tuple[tuple[str, Direction], ...]:
-    """The changes to a release that bring the pinned toggles to their sides."""
+    """Resolve the changes to a release that bring the pinned toggles to their sides."""
     toggles = {toggle.id: toggle for toggle in catalogue}
     choices = []
     for name, side in pinned_toggles.items():
@@ -82,7 +82,7 @@ def select_candidates(
     catalogue: ToggleCatalogue,
     pinned_toggles: dict[str, str],
 ) -> ToggleCandidates:
-    """The toggles that apply, their conflicts, and the reasons to leave out the others."""
+    """Select the toggles that apply, with their conflicts and the reasons against the others."""
     pinned_choices = resolve_pinned_choices(pinned_toggles, catalogue, tree)
     by_id = {toggle.id: toggle for toggle in catalogue}
     pinned = [ToggleChoice(by_id[name], way) for name, way in pinned_choices]
@@ -111,7 +111,7 @@ def select_candidates(
 def _find_conflicts(
     findings: dict[str, ToggleStatus], direction: Direction, tree: SourceTree
 ) -> frozenset[frozenset[str]]:
-    """Pairs that cannot be combined: both change the same code of one module."""
+    """Find the pairs that cannot be combined: both change the same code of one module."""
     by_module: dict[str, set[str]] = defaultdict(set)
     for name, finding in findings.items():
         for site in finding.sites:

@@ -11,7 +11,7 @@ from harness.fixes.patch_plan import Direction
 from harness.releases.source_trees import SourceTree
 from harness.store.bisect.values import BisectAnswer, BisectTrial
 
-ToggleChoices = tuple[tuple[str, Direction], ...]  # toggles by id, and what is done to each
+ToggleChoices = tuple[tuple[str, Direction], ...]  # ids of toggles with directions
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class TrialJob:
     """One run to execute: on which version, under which toggles."""
 
     version: VersionUnderTest
-    toggles: tuple[str, ...]  # of the question
+    toggles: tuple[str, ...]  # the toggles of the question
     choices: ToggleChoices  # the same and the pinned ones, with their directions
     why: str
 
@@ -44,16 +44,16 @@ class TrialRunner(Protocol):
     """Runs jobs, some at a time."""
 
     jobs: int
-    is_deterministic: bool  # whether the same run twice is known to come out alike
+    is_deterministic: bool  # True if equal runs have equal outcomes
 
     def find_unfit_toggles(
         self, version: VersionUnderTest, choices: ToggleChoices
     ) -> dict[str, str]:
-        """The toggles that cannot be applied in this runner's process, with the reasons."""
+        """Return the toggles that cannot be applied in this runner's process, with the reasons."""
         ...
 
     def run(self, batch: list[TrialJob]) -> Iterator[tuple[int, BisectTrial]]:
-        """Pairs of a job's index in the batch and its trial, as they end."""
+        """Iterate pairs of a job's index in the batch and its trial, as jobs end."""
         ...
 
     def close(self) -> None: ...

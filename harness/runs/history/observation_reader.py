@@ -1,4 +1,4 @@
-"""From a store to observations: each run of a time window, whatever command made it.
+"""Reads the runs of a time window from a store as observations, for all commands.
 
 Every stored result becomes an `Observation` of a `TrackedItem`, whose key is the same each night.
 Example: the cell of toggle 27460 on 0.5.18 that was `broken` on Monday is a FAILED observation of
@@ -217,7 +217,7 @@ class ObservationReader:
         )
 
     def _share_versions(self, release: str, commit: str) -> RunVersions:
-        """Share one value between cells: a month has a hundred thousand of them."""
+        """Share one value between cells: a month has a hundred thousand cells."""
         return self._versions_by_commit.setdefault((release, commit), RunVersions(release, commit))
 
     def _make_cell_item(self, run: MatrixRun, identity: str) -> TrackedItem:
@@ -337,7 +337,7 @@ class ObservationReader:
                 self._observe(item, window_run, outcome, versions, message)
 
     def _add_fuzz_problems(self, run: FuzzRun, window_run: WindowRun) -> None:
-        """Suites that could not be fuzzed are an item of their own, on each release."""
+        """Observe an item for each release, which fails if suites could not be fuzzed."""
         for release in dict.fromkeys(test.release for test in run.tests):
             problems = [text for text in run.problems if text.startswith(f"SGLang {release}:")]
             item = TrackedItem(
@@ -350,7 +350,7 @@ class ObservationReader:
     # Mutation runs
 
     def _read_mutation(self, run: MutationRun, window_run: WindowRun) -> None:
-        """A fault that was killed once and survives now: a suite has become weaker."""
+        """Observe each fault; one that was killed once and survives now shows a weaker suite."""
         unfix = str(run.settings.get("commit", ""))
         versions = RunVersions(run.release, unfix, select_packages(run.versions))
         for result in run.fates:

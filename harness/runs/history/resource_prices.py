@@ -17,12 +17,12 @@ class ResourcePrices(msgspec.Struct, frozen=True):
     per_hour: dict[str, float] = {}
 
     def compute_cost(self, resource: str, seconds: float) -> float | None:
-        """The cost of these seconds; None without a price."""
+        """Return the cost of these seconds; None without a price."""
         price = self.find_price(resource)
         return None if price is None else price * seconds / SECONDS_PER_HOUR
 
     def find_price(self, resource: str) -> float | None:
-        """The price by full name or part of it: 'h200' is the price of an NVIDIA H200."""
+        """Return the price by full name or part of it: 'h200' is the price of an NVIDIA H200."""
         name = resource.lower()
         if name in self.per_hour:
             return self.per_hour[name]

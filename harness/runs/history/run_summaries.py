@@ -22,7 +22,7 @@ class SideSummary(msgspec.Struct, gc=False):
     seconds: float = 0.0
     overhead: float = 0.0
     headline: str = ""
-    first: str = ""  # how a first attempt ended, if this is the second
+    first: str = ""  # the first attempt's outcome, if this is the second
 
 
 class CellSummary(msgspec.Struct, gc=False):
@@ -33,7 +33,7 @@ class CellSummary(msgspec.Struct, gc=False):
     verdict: CellVerdict | None = None
     why: str = ""
     seconds: float = 0.0  # of both sides, with their overhead
-    headline: str = ""  # of the first side that has one
+    headline: str = ""  # the headline of the first side with one
     first_attempt: str = ""
 
 
@@ -123,7 +123,7 @@ def select_packages(versions: dict[str, str]) -> tuple[tuple[str, str], ...]:
 
 
 def name_resource(device: str, gpu: str) -> str:
-    """The resource whose time is paid for: 'cpu', or the GPU by its name."""
+    """Return the resource whose time is paid for: 'cpu', or the GPU by its name."""
     if device == "cpu":
         return device
     return gpu.partition(";")[0].partition(",")[0].strip() or device

@@ -30,7 +30,7 @@ class SuggestedSearch(msgspec.Struct):
         return shlex.join(["./unfix", *self.command])
 
     def is_answered_by(self, search: BisectSearch) -> bool:
-        """Whether a stored search is about this failure."""
+        """Return whether a stored search is about this failure."""
         where = {search.settings.get(name) for name in ("release", "good", "bad")}
         return search.symptom_command == self.symptom_command and self.release in where
 
@@ -82,7 +82,7 @@ def suggest_search(
 def _suggest_release_search(
     timeline: Timeline, history: NightHistory, symptom_command: list[str], options: list[str]
 ) -> SuggestedSearch:
-    """Search between two releases if another one passes; else over the fixes of this one."""
+    """Suggest a search between two releases if another passes, else over this one's fixes."""
     bad = timeline.item.release
     good = _find_passing_release(timeline, history)
     if good:
@@ -102,7 +102,7 @@ def _suggest_toggle_search(
 
 
 def _find_passing_release(timeline: Timeline, history: NightHistory) -> str:
-    """The nearest release, older ones first, on which the item's last outcome was ok."""
+    """Return the nearest release, older ones first, on which the item's last outcome was ok."""
     passing = [
         other.item.release
         for other in history.timelines

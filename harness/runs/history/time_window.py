@@ -1,4 +1,4 @@
-"""Since when: a length of time or a date; and to which night a moment belongs."""
+"""The start of a time window, from a duration or a date, and the night of a moment."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MAX_CLOCK_SKEW = datetime.timedelta(hours=1)  # between the clocks of two machin
 
 
 def parse_since(text: str, now: datetime.datetime) -> datetime.datetime:
-    """The noon at which the first night of the window begins; a window holds whole nights."""
+    """Return the noon at which the window's first night begins; a window has whole nights."""
     return find_night_start(night_from_moment(_parse_moment(text, now)))
 
 
@@ -34,7 +34,7 @@ def _parse_moment(text: str, now: datetime.datetime) -> datetime.datetime:
 
 
 def night_from_moment(moment: datetime.datetime) -> datetime.date:
-    """The night of a moment: jobs at 23:50 and at 00:10 belong to the same one."""
+    """Return the night of a moment: jobs at 23:50 and at 00:10 belong to the same one."""
     return (moment.astimezone(datetime.UTC) - NOON_OFFSET).date()
 
 

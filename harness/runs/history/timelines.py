@@ -81,7 +81,7 @@ def _make_timeline(
 
 
 def join_observations(night: int, observations: Sequence[Observation]) -> NightResult:
-    """The observations of one night, the oldest first, as one."""
+    """Join the observations of one night, the oldest first."""
     if len(observations) == 1:
         one = observations[0]
         return NightResult(night, one.outcome, one, one.seconds, one.device_seconds)
@@ -103,7 +103,7 @@ def join_observations(night: int, observations: Sequence[Observation]) -> NightR
 
 
 def determine_state(points: Sequence[NightResult], newest_night: int) -> TimelineState:
-    """The state of an item as of the newest night."""
+    """Return the state of an item as of the newest night."""
     known = list_night_states(points)
     if not known:
         return TimelineState.IDLE
@@ -119,7 +119,7 @@ def determine_state(points: Sequence[NightResult], newest_night: int) -> Timelin
 
 
 def list_night_states(points: Sequence[NightResult]) -> list[tuple[NightResult, TimelineState]]:
-    """The state of an item in each night with a conclusive outcome."""
+    """Return the state of an item in each night with a conclusive outcome."""
     states: list[tuple[NightResult, TimelineState]] = []
     before, ever = ObservationOutcome.SILENT, False
     for one in points:
@@ -157,7 +157,7 @@ def compute_flake_score(observations: Sequence[Observation]) -> FlakeScore:
     telling = [one for one in observations if one.outcome is not ObservationOutcome.SILENT]
     differ = of = 0
     for place, one in enumerate(telling):
-        if one.outcome is ObservationOutcome.FLAKY:  # its own retry differed
+        if one.outcome is ObservationOutcome.FLAKY:  # a retry differed
             differ, of = differ + 1, of + 1
         if place and telling[place - 1].versions == one.versions:
             alike = (telling[place - 1].outcome is ObservationOutcome.FAILED) == (

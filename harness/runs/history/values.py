@@ -20,7 +20,7 @@ class ObservationOutcome(StrEnum):
 class TimelineState(StrEnum):
     """The state of an item as of the newest night."""
 
-    NEW = "new"  # failed, and never before in the window
+    NEW = "new"  # failed, for the first time in the window
     BACK = "back"  # failed, was mended before, and had failed before that
     KNOWN = "known"  # failed, as in the night before
     FLAKY = "flaky"  # failed and passed in the newest night
