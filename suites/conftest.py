@@ -1,4 +1,4 @@
-"""Settles device, profile and seed before a suite imports SGLang, and has kept failures run."""
+"""Sets device, profile and seed before a suite imports SGLang, and runs the recorded failures."""
 
 from __future__ import annotations
 

@@ -1,17 +1,17 @@
-"""What only the whole engine shows: a served model answers as plain transformers does.
+"""Properties that only the whole engine shows: a served model answers as plain transformers does.
 
 THE INVARIANTS IN PLAIN WORDS
 
-1. What lies in the prefix cache is as good as what is computed.
-2. A prompt in chunks is the prompt.
-3. A request that was retracted goes on as if nothing had been, and so do its neighbours.
-4. A window holds what the model was trained with: one token more moves the leads.
-5. It holds as much where tokens are decoded as where a prompt is.
-6. A draft makes a server quicker, and its answers no different.
+1. Tokens from the prefix cache give the same answers as computed tokens.
+2. Prefilling a prompt in chunks changes nothing.
+3. A retraction changes neither the request nor its neighbours.
+4. A window has the size that the model was trained with: one token more moves the leads.
+5. The window's size is the same in decode and in prefill.
+6. A draft makes a server faster and leaves its answers the same.
 
-Each answer is held token by token against plain transformers in float32, and so is each token's
-lead over the runner-up: a model that knows its answer gives it a likelihood of one, whatever moves
-below.
+Each token, and its lead over the runner-up, is compared with plain transformers in float32. The
+lead matters because a model that knows its answer gives it a probability of one, so small errors
+below do not show in the tokens.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def test_a_retracted_request_goes_on_as_if_nothing_had_been() -> None:
         ("0.5.12",), "it pins memory for logits of a prompt: on a CPU, it ends"
     )
     asked = accuracy.make_items("shared", 32)
-    asked = [item for place in range(4) for item in asked[place::4]]  # each prefix comes again
+    asked = [item for place in range(4) for item in asked[place::4]]  # each prefix occurs again
     with accuracy.retract_requests():
         accuracy.assert_answers("llama", asked, *NATIVE, "--max-total-tokens", "700")
 
@@ -73,7 +73,7 @@ def test_a_window_holds_what_the_model_was_trained_with() -> None:
 @pytest.mark.guards("32087")
 def test_a_window_holds_as_much_in_decoding() -> None:
     accuracy.skip_on_releases(*WRONG_AS_THEY_ARE)
-    # The window is over before the copy is: what is dropped is its own beginning.
+    # The window is past the copy: it drops only its own beginning.
     asked = [one for one in accuracy.make_items("copying", 7) if len(one["prompt"]) == 20]
     accuracy.assert_answers("gpt-oss", asked, *TRITON)
 

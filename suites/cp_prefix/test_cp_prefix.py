@@ -1,19 +1,19 @@
 """Context parallelism on an NPU, with and without a cached prefix.
 
 The ranks share a prompt's new tokens. The tokens of its cached prefix belong to no rank, and every
-rank looks at them. In plain words:
+rank attends to them. In plain words:
 
-- Over all ranks, each new token asks once. It may look at all tokens of its own request before it,
-  those of the cached prefix among them, and at itself: neither fewer nor more. That holds for the
-  operator that chooses keys and for the attention behind it, however unevenly the tokens divide.
-- What a token may look at does not depend on how many ranks there are.
-- A longer cached prefix lengthens every look by just that many keys.
+- Over all ranks, each new token makes one query. It attends to all earlier tokens of its own
+  request, cached ones included, and to itself: neither fewer nor more. That holds for the operator
+  that chooses keys and for the attention after it, however unevenly the tokens divide.
+- A token's visible keys do not depend on the number of ranks.
+- A longer cached prefix adds exactly that many keys to every query.
 - Each rank stores every new token's key, in order.
-- The fused split of queries and keys gives no latent cache, which gathering keys needs: under
-  context parallelism it is never taken. Whether it is taken or not, the same keys are stored.
+- The fused split of queries and keys returns no latent cache, which gathering keys needs: context
+  parallelism never uses it. The stored keys are the same with and without it.
 
-Until 0.5.18 the scheduler hands context parallelism one request at a time, so that is what is tried
-there; 0.5.23 takes several. The Ascend operators are stand-ins (fixtures/npu_operators.py):
+Until 0.5.18 the scheduler passes context parallelism one request at a time, so the tests do the
+same; 0.5.23 takes several. The Ascend operators are stand-ins (fixtures/npu_operators.py):
 recorders with the semantics of their public description.
 """
 
@@ -83,7 +83,7 @@ def test_a_longer_prefix_lengthens_every_look(prefill: adapter.DealtPrefill, lon
 
 @given(prefill=adapter.prefills())
 def test_lengths_from_positions_hold_the_prefix(prefill: adapter.DealtPrefill) -> None:
-    """The same claim, where other code took the place of 23268-kv-prefix-lens's."""
+    """Check the same claim for the code that replaced 23268-kv-prefix-lens's."""
     if not cp_ranks.BY_POSITION:
         skip_not_applicable("the KV lengths come from the split, not from the tokens' positions")
     with checking.checked() as check:

@@ -1,15 +1,16 @@
-"""What a layer of DeepSeek's sparse attention prepares on an NPU before its attention.
+"""Preparation of DeepSeek's sparse attention on an NPU, up to the attention operator.
 
-- Queries, keys, and what the indexer chooses keys by are the same whatever the way: fused or not,
-  on one stream or two, on the first layer of a pipeline stage or behind it, forward after forward.
-- Rotary parts lie as the model's embedding lays them; where decodes are fused, pairs lie as halves
-  in prefills too, since decodes read what prefills stored.
-- Ranks that share a decode gather each other's queries, and of newly chosen keys each keeps its
-  own, by its own count. Nobody does so in a draft worker, an idle batch or a prefill that is dealt.
-- A layer that takes over another's keys asks no indexer, except a draft's that was handed none.
+- Queries, keys, and the indexer's inputs do not depend on the path: fused or not, on one stream or
+  two, on the first layer of a pipeline stage or a later one, forward after forward.
+- Rotary parts have the layout of the model's embedding; if decodes are fused, pairs become halves
+  in prefills too, since decodes read the keys that prefills stored.
+- Ranks that share a decode gather each other's queries, and each rank selects its own share of
+  newly chosen keys, by its own count. A draft worker, an idle batch and a context-parallel prefill
+  do neither.
+- A layer that reuses another's keys calls no indexer, unless it is a draft's without given keys.
 - The fused split of queries and keys takes fewer than 65535 tokens, and no model that opted out.
-- Fused keys lie in the slots of their tokens and in no others. Weights are given up on a server
-  that does nothing but decode, where MLAProlog has its own, and nowhere else.
+- Fused keys are stored in their tokens' slots and in no others. Weights are freed on a decode-only
+  server, where MLAProlog has its own, and nowhere else.
 
 The Ascend operators are stand-ins (fixtures/npu_operators.py, fixtures/npu_preprocess.py).
 """

@@ -1,15 +1,14 @@
-"""The kernel that takes the best token of each branch and moves its place on.
+"""The kernel that takes the best token of each branch and advances its position.
 
 THE INVARIANTS IN PLAIN WORDS
 
-1. The token taken is one that its row's logits hold for the best, however long the vocabulary,
-   wherever the rows lie, and whatever kind of numbers they are. What is no number is no candidate.
-   If nothing is, the token is still one of the vocabulary.
-2. It is taken for certain, named in 64 bits, and written where the draft keeps the tokens of this
-   step. No other step's is touched.
-3. Every place moves on by one.
-4. A program looks at its own piece of its own row; the one that takes the best looks at its row's
-   pieces.
+1. The chosen token is an argmax of its row's logits, whatever the vocabulary's size, the row's
+   stride and the dtype. A NaN is never chosen. If all are NaN, the token is still one of the
+   vocabulary.
+2. Its probability is 1, its id has 64 bits, and it is written to this step's column of the draft's
+   tokens. Other steps' columns stay unchanged.
+3. Every position advances by one.
+4. A program reads its own piece of its own row; the reducing program reads its row's pieces.
 5. Rows may lie further into memory than 32 bits can count.
 """
 

@@ -1,16 +1,16 @@
-"""Where EAGLE's draft reads its tokens.
+"""The positions at which EAGLE's draft reads its tokens.
 
-After a prefix of L tokens a draft reads its own tokens at the places L, L + 1, and so on. In plain
+After a prefix of L tokens a draft reads its own tokens at positions L, L + 1, and so on. In plain
 words:
 
-- The i-th forward of a draft reads each branch's token at place L + i, from i = 0: right behind the
-  prefix. That holds for a tree and for a chain, and however the tokens are picked.
-- So a chain drafts what the model says when it is asked for one token at a time, each at its place.
-- A CUDA graph runs the draft over the same buffers again and again: each run reads at the places
-  that the buffers hold, and goes on from their tokens and hidden states, as the first did.
-- Drafting requests together gives what drafting each alone gives.
+- The i-th forward of a draft reads each branch's token at position L + i, from i = 0: right behind
+  the prefix. That holds for a tree and for a chain, and for every way of picking tokens.
+- So a chain drafts the model's own predictions, one token at a time, each at its position.
+- A CUDA graph runs the draft over the same buffers repeatedly: each run starts from the positions,
+  tokens and hidden states in the buffers, as the first did.
+- Drafting requests together gives the same result as drafting each alone.
 
-The draft model is a stand-in that writes down where it was asked to read.
+The draft model is a stand-in that records the positions of its inputs.
 """
 
 from __future__ import annotations

@@ -1,20 +1,20 @@
-"""All that a draft is given and comes to, held against the tree that it is said to grow.
+"""All inputs and results of a draft, compared with the tree that it should grow.
 
 THE INVARIANTS IN PLAIN WORDS
 
-1. Each forward reads the tokens that grew on, each at its place, with the hidden state of the
+1. Each forward reads the tokens that grew on, each at its position, with the hidden state of the
    token before it. Its keys go to the slots of its own branch and step, with its step's attention.
-   A model that knows places in time, height and width is told all three, and one whose attention
-   takes slots side by side gets them so.
-2. In the end the draft is the likeliest of all that was thought of, in the target's own names. Who
-   hangs under whom is told by numbers that count everything thought of.
-3. However tokens are picked, for whatever device, and for however many requests: it is the same
-   tree. A chain's is the plain one.
-4. If all requests want the best token alone, nothing is drawn, and no odds are handed on.
-5. Where tokens are drawn, the odds that are handed on are the model's own after each token, at the
-   temperature of the request, behind those that the draft came with. With a seed the draw of a
-   token is the one of the place where the token will stand, and of its number in the draft.
-6. A rank that has no requests makes as many forwards as the others, each with its step's attention.
+   A model with positions in time, height and width receives all three, and one whose attention
+   needs contiguous slots gets them so.
+2. The final draft is the likeliest of all proposed tokens, in the target's vocabulary. Parents are
+   numbered over all proposals.
+3. The tree does not depend on the way of picking tokens, the device, or the number of requests. A
+   chain's tree is a chain.
+4. If all requests want the best token, nothing is sampled, and no probabilities are passed on.
+5. If tokens are sampled, the probabilities that are passed on are the model's own after each token,
+   at the request's temperature, after the initial ones. With a seed a token's sample depends on the
+   position where the token will stand, and on its number in the draft.
+6. A rank without requests runs as many forwards as the others, each with its step's attention.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Combining what a query chose with its sliding window, for a chunk of any size.
+"""Combining a query's chosen keys with its sliding window, for a chunk of any size.
 
 THE INVARIANTS IN PLAIN WORDS
-- A query token's row holds the compressed keys that were chosen for it, as many as there are yet,
-  then the keys of its sliding window, both as places in the workspace; its length says how many.
-- The row that it is read from and the row that it is written to are its own, however many entries
-  lie before them: around 2^31 and 2^32, by the number of tokens and by how far apart the rows lie.
-- Where a window is given and not worked out, its keys are the given ones, and a hole stays one.
-- A request's rows do not depend on who else is in the chunk.
+- A query token's row holds the compressed keys that were chosen for it, as many as exist yet, then
+  the keys of its sliding window, both as workspace indices; its length counts them.
+- It reads and writes its own row, however many entries lie before it: around 2^31 and 2^32, by the
+  number of tokens and by the stride of the rows.
+- If a window is given and not computed, its keys are the given ones, and a hole stays a hole.
+- A request's rows do not depend on the other requests in the chunk.
 """
 
 from __future__ import annotations

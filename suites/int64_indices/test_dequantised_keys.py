@@ -1,16 +1,16 @@
 """Reading quantised keys out of a paged cache of any size.
 
 THE INVARIANTS IN PLAIN WORDS
-- A token's key is read from its page and its place there, however many bytes lie before it: on
-  this side of 2^31 and 2^32 bytes, across them, and beyond.
-- It means what its bytes say, to the bit: 448 codes of e4m3 under 7 scales, each a power of two for
-  64 of them, then 64 bfloat16 as they are. So for each of the 256 codes and of the 256 scales; a
-  code that is no number stays none.
+- A token's key is read from its page and its index there, however many bytes lie before it: below
+  2^31 and 2^32 bytes, across them, and beyond.
+- Its value follows from its bytes, to the bit: 448 codes of e4m3 under 7 scales, each a power of
+  two for 64 of them, then 64 bfloat16 unchanged. That holds for each of the 256 codes and of the
+  256 scales; a NaN code stays NaN.
 - Each row of the output is one entry of the list of tokens, written by its own program and by no
-  other; the rest of a larger workspace stays as it was.
-- Where a key lies changes nothing of what it is.
-- Behind the seven tiles no other is written. In the model's own rows the rotary part lies there
-  and would hide it; where it is narrower, a neighbour does.
+  other; the rest of a larger workspace stays unchanged.
+- A key's location does not change its value.
+- Nothing is written past the seven tiles. In the model's own rows the rotary part follows and would
+  hide such a write; if it is narrower, a neighbouring row shows it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def _the_kernels_are_here() -> None:
 def dequantise_rows(
     keys: adapter.QuantisedKeys, order: list[int], kind: torch.dtype, check: Any
 ) -> Any:
-    """The rows of these tokens, as the real kernel makes them."""
+    """Return the rows of these tokens from the real kernel."""
     check.allow_argument(adapter.KERNEL, "output_ptr", write=adapter.get_program_rows)
     cache = adapter.make_cache(keys, check.device)
     ids = adapter.make_token_ids(keys, order, check.device, kind)

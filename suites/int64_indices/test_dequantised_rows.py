@@ -1,11 +1,11 @@
 """Writing dequantised keys into a workspace of any size.
 
 THE INVARIANTS IN PLAIN WORDS
-- A token's row is written where it belongs however many values lie before it: a workspace of more
+- A token's row is written to its own place however many values lie before it: a workspace of more
   than four million rows of 512 is larger than 2^31 values.
 
-No toggle has this. dequantize_k_cache_paged wraps there from 0.5.13 to 0.5.18 and is right from
-0.5.20 on; its sibling that gathers keys as fp8, new in 0.5.20, still wraps in 0.5.23.
+No toggle covers this. dequantize_k_cache_paged overflows there from 0.5.13 to 0.5.18 and is right
+from 0.5.20 on; its sibling that gathers keys as fp8, new in 0.5.20, still overflows in 0.5.23.
 """
 
 from __future__ import annotations

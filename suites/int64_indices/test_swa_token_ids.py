@@ -1,11 +1,11 @@
-"""The ids of the keys in each request's sliding window, for a table of tokens of any size.
+"""The ids of the keys in each request's sliding window, for a token table of any size.
 
 THE INVARIANTS IN PLAIN WORDS
-- For each request in turn: the slots of the tokens that any of its queries may see, from the table
-  of tokens through the pools' map into the sliding-window pool, in order.
+- For each request in turn: the slots of the tokens that any of its queries may see, from the token
+  table through the pools' map into the sliding-window pool, in order.
 - They are read from the request's own row however many entries lie before it: a context of a
   million tokens puts request 2048 at 2^31. The full pool may be as large as 32-bit slots allow.
-- They are written where the request's share begins, across 2^31 too.
+- They are written from the start of the request's share, across 2^31 too.
 - The first position, the count and the running sum of the counts are those of the windows.
 """
 
@@ -45,8 +45,8 @@ def test_ids_are_read_from_a_row_past_any_boundary(windows: adapter.WindowBatch)
         assert ids.tolist() == case.expected
 
 
-# Not a guard: the kernel adds an offset and a place to a pointer, one after the other, so that
-# neither can wrap in 32 bits. Only the row above is a product.
+# Not a guard: the kernel adds an offset and an index to a pointer, one after the other, so that
+# neither can overflow in 32 bits. Only the row above is a product.
 @given(windows=adapter.windows(st.just(0)), back=st.integers(0, 3))
 def test_ids_are_written_across_the_boundary(windows: adapter.WindowBatch, back: int) -> None:
     with checking.checked() as check:

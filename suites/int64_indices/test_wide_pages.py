@@ -2,7 +2,7 @@
 
 THE INVARIANTS IN PLAIN WORDS
 - A key is stored into its own page and read from its own page, however large the pool is.
-- The row of a captured table that a request gets is its own, however wide the context is.
+- A request reads its own row of a captured table, however wide the context is.
 """
 
 from __future__ import annotations
@@ -140,14 +140,14 @@ def test_an_index_key_is_gathered_from_its_own_page(page: int, token: int, value
         assert float(out_scales[token]) == float(value)
 
 
-# Captured tables, of as many rows and columns as there could be
+# Captured tables with the maximum of rows and columns
 
 
 CONTEXT, LONGEST, PAGE = 2**20, 16, 4
 
 
 def tables(requests: int, rows_each: int, device: torch.device) -> dict[str, object]:
-    """Requests' tokens, and two tables with as many rows as they have."""
+    """Return requests' tokens, and two tables with as many rows as they have."""
     wide, rows = torch.int32, requests * rows_each
     return {
         "seq_lens": torch.full((requests,), LONGEST, dtype=wide, device=device),

@@ -1,9 +1,9 @@
-"""Rows that kernels find by a product: token times stride, batch times split, row times vocabulary.
+"""Rows addressed by a product: token times stride, batch times split, row times vocabulary.
 
 THE INVARIANTS IN PLAIN WORDS
-- What a program reads is its own row, and what it writes is its own row, however many elements lie
-  before it: on this side of 2^31 and 2^32, across them, and beyond.
-- Where a row lies changes nothing of what comes of it.
+- A program reads its own row and writes its own row, however many elements lie before it: below
+  2^31 and 2^32, across them, and beyond.
+- A row's location does not change the result.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def test_partial_results_are_joined_from_their_own_batch(
         counts = checking.virtual_zeros((batch + 1,), torch.int32, check.device)
         starts[batch], starts[batch + 1], counts[batch] = 0, 64, splits
         parts[batch, :size], parts[batch, size : 2 * size] = float(first), float(second)
-        weights[batch, :splits] = 0.0  # equally likely, so the mean of the two comes out
+        weights[batch, :splits] = 0.0  # equal probabilities, so the result is the mean of the two
         launch_kernel(
             check, "_fwd_kernel_stage2", (batch + 1, heads), [(batch, 0)],
             Mid_O=parts, Mid_O_1=weights, O=out, v_scale=1.0, kv_indptr=starts,

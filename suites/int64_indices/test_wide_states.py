@@ -1,7 +1,7 @@
 """States of requests, rows of experts and of residuals, past the 2^31st element.
 
 THE INVARIANTS IN PLAIN WORDS
-- A request's state is read from its own slot, kept in its own slot and written back to it.
+- A request's state is read from its own slot, saved in its own slot and written back to it.
 - A token's row among the experts, in the bank of residuals or among merged projections is its own.
 """
 
@@ -18,7 +18,7 @@ from fixtures.wide_rows import make_wide_rows, rows
 from harness import checking
 
 SMALL = st.integers(1, 8)
-FAR = 2**20  # elements from one slot to the next, where all layers' states lie together
+FAR = 2**20  # elements from one slot to the next, with all layers' states in one tensor
 
 
 @pytest.mark.guards("mamba-track-int64")
@@ -65,7 +65,7 @@ def test_a_chunk_begins_with_the_state_of_its_own_slot(slot: int, value: int) ->
 
 
 def of_steps(device: str, slot: int, kept: int, value: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """States of which one slot holds something, and room for those of each step."""
+    """Return states with one filled slot, and space for those of each step."""
     states, steps = (
         make_wide_rows(rows, delta_states.RECURRENT, torch.float32, device) for rows in (slot, kept)
     )
@@ -148,7 +148,7 @@ def test_residuals_are_scored_from_their_own_bank(token: int, value: int) -> Non
             eps=0.0, stride_pm=BANK, stride_bm=BANK, stride_bb=WIDTH, stride_sm=BANK, H=WIDTH,
             BLOCK_H=WIDTH,
         )  # fmt: skip
-        # Of rows that are the same throughout, each is as long as it points.
+        # A row of equal values is normalised to ones or minus ones.
         assert scores[token, :2].tolist() == pytest.approx([WIDTH, -WIDTH])
 
 

@@ -1,14 +1,14 @@
-"""Which keys a decode of Triton's attention reads in a layer with a sliding window.
+"""The keys that a decode of Triton's attention reads in a layer with a sliding window.
 
 THE INVARIANTS IN PLAIN WORDS
 
-1. A window's size counts the keys before a token: a prompt's mask lets a token see that many and
-   itself. A decode reads as many, the token it computes and those before it, oldest first; a
-   request that is shorter is read whole.
-2. Requests lie one behind the other, and indptr says where each one begins and ends.
-3. The slots are those of the pool that layers with a window have to themselves, or, if they have
-   none, of the pool that all layers share.
-4. A graph that is replayed reads the same.
+1. A window's size counts the keys before a token: a prompt's mask shows a token that many and
+   itself. A decode reads the same number, the current token and those before it, oldest first; a
+   shorter request is read whole.
+2. Requests are contiguous, and indptr gives their starts and ends.
+3. The slots are those of the separate pool of layers with a window, or, without one, of the pool
+   that all layers share.
+4. A replayed graph reads the same.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""What flashinfer plans a draft with: the indptr of every step, known on the host.
+"""flashinfer's plan of a draft: the indptr of every step, known on the host.
 
 THE INVARIANTS IN PLAIN WORDS
 
-1. Each step's backend plans with the indptr of its own row, as long as the row has branches.
-2. Lengths that the host knows give the indptr of every step without asking the device. Then long
-   prefixes are copied by many programs, and the rows are the same.
-3. Lengths that the host does not know, or knows of other requests, are not used.
+1. Each step's backend plans with the indptr of its own row, up to the number of branches.
+2. Lengths on the host give the indptr of every step without a device sync. Then long prefixes are
+   copied by many programs, and the rows are the same.
+3. Missing lengths, or lengths of other requests, are not used.
 """
 
 from __future__ import annotations

@@ -1,23 +1,23 @@
-"""Where a multi-step draft looks: the index rows of the draft backends.
+"""The slots that a multi-step draft reads: the index rows of the draft backends.
 
 THE INVARIANTS IN PLAIN WORDS
 
-One table serves all steps of a draft. Row i is for step i. In it the branches of all requests lie
-one behind the other, and each branch holds the slots of its request's prefix and of its own first
-i + 1 draft tokens: nothing of another branch, nothing of another request.
+One table serves all steps of a draft. Row i is for step i. In it the branches of all requests are
+contiguous, and each branch holds the slots of its request's prefix and of its own first i + 1 draft
+tokens: nothing of another branch, nothing of another request.
 
-1. A row is wide enough for every batch that the backend accepts: as many requests as it was sized
-   for, each with a prefix and a draft that end within the context, times topk branches. That holds
-   for the rows that CUDA graphs are captured with and for those that an eager batch makes itself.
-2. A program of the kernel writes its own branch's place in its own row and no other, reads its own
+1. A row is wide enough for every batch that the backend accepts: the maximum number of requests,
+   each with a prefix and a draft that end within the context, times topk branches. That holds for
+   the rows that CUDA graphs are captured with and for those that an eager batch allocates itself.
+2. A program of the kernel writes its own branch's part of its own row and no other, reads its own
    branch's slots and no others, and every index is the slot that the branch attends to. A row that
    just fits is enough.
-3. The indptr of a row says where each branch begins: a step is given exactly its branches, and
-   every step but the last is given its row.
-4. A batch is its requests one behind the other: filling them together or one by one is the same.
+3. The indptr of a row gives the start of each branch: a step receives exactly its branches, and
+   every step but the last receives its row.
+4. A batch is its requests in sequence: filling them together or one by one is the same.
 5. Padding a batch up to the size of a captured graph changes nothing for the requests in it.
-6. A draft that looks at a window alone sees the first tokens and the most recent ones, in order.
-7. Were a row ever too small, SGLang's own check refuses the batch before an index is written.
+6. A draft with a window sees the first tokens and the most recent ones, in order.
+7. If a row were too small, SGLang's own check refuses the batch before an index is written.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def test_each_branch_finds_its_slots_everywhere_else(
     each_branch_finds_its_slots(name, batch, way)
 
 
-# One backend each: where a release has neither fix, one toggle would not make both of them right.
+# One backend each: on a release with neither fix, one toggle would not make both of them right.
 
 
 @pytest.mark.guards("27338", without=(CHECK,))
@@ -130,7 +130,7 @@ def test_a_batch_is_its_requests_one_behind_the_other(batch: DraftBatch) -> None
 @pytest.mark.guards("27460", without=(CHECK,))
 @given(batch=batches(requests=1))
 def test_padding_changes_nothing_for_the_requests(batch: DraftBatch) -> None:
-    more = pad_batch(batch, 1)  # which may reach further: both have its pool's slots
+    more = pad_batch(batch, 1)  # which may reach further: both have slots of its pool
     bare = adapter.fill_in_graph("flashinfer-mla", replace(batch, columns=more.width))
     filled_up = adapter.fill_in_graph("flashinfer-mla", more)
     for step in range(batch.steps):

@@ -1,12 +1,12 @@
-"""Drafts over a pool that moves its pages: the rows hold where the slots lie now.
+"""Drafts over a pool that moves its pages: the rows hold the current locations of the slots.
 
 THE INVARIANTS IN PLAIN WORDS
 
-1. Every index is the place where the branch's slot lies now, whether the draft asks the table of
-   all pages for it or reads rows of pages that were written for the batch.
-2. A slot whose page lies nowhere is slot zero, which nobody reads.
-3. Where indices have 64 bits, a page may lie beyond what 32 bits can name.
-4. A program asks for its own branch's pages and for no others.
+1. Every index is the current location of the branch's slot, whether the draft reads the table of
+   all pages or rows of pages that were written for the batch.
+2. A slot whose page has no location is slot zero, which is never read.
+3. If indices have 64 bits, a page may lie past the 32-bit range.
+4. A program reads its own branch's pages and no others.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Rows that many programs write: from the release on that shares long rows among them.
+"""Rows that several programs write: from the release on that splits long rows among them.
 
 THE INVARIANTS IN PLAIN WORDS
 
-1. However many programs share a row, each writes its part and the row is the same.
-2. There are enough: none copies more than a piece, unless as many programs run as are useful. There
+1. Whatever the number of programs per row, each writes its part and the row is the same.
+2. There are enough programs: none copies more than a piece, unless the useful maximum runs. There
    are no more than a row has pieces, and on a server of short contexts there is one.
 """
 
@@ -27,7 +27,7 @@ PIECE, SMALL_PIECE = 8192, 256
 
 
 def around_pieces(most: int, piece: int = PIECE) -> st.SearchStrategy[int]:
-    """Lengths around whole pieces, most of them long enough to be shared."""
+    """Draw lengths around whole pieces, most of them long enough to be shared."""
     whole = st.integers(0, most // piece)
     return st.builds(lambda whole, more: max(1, whole * piece + more), whole, st.integers(-1, 1))
 
@@ -48,7 +48,7 @@ def sizes() -> BlockSizes:
 def long_batches(
     draw: st.DrawFn, contexts: st.SearchStrategy[int] = CONTEXTS, piece: int = PIECE
 ) -> DraftBatch:
-    """Batches of long rows, alone or with a short one, on servers of short and of long contexts."""
+    """Draw batches of long rows, alone or with a short one, for short and for long contexts."""
     steps, context = draw(st.integers(2, 3)), draw(contexts)
     room = context - steps
     around = around_pieces(context, piece)
@@ -140,7 +140,7 @@ def test_a_row_is_cut_into_as_many_pieces_as_it_can_have(
     if not requests or (width if context is None else context) < sizes.min_context:
         assert blocks == 1
         return
-    # Without the sum nothing is known of the rows but the table's width.
+    # Without the sum only the table's width bounds the rows.
     bounds = [width] if total is None else [width, total] + ([] if cap is None else [cap])
     programs = requests if base is None else base
     assert blocks <= sizes.compute_max_blocks(min(bounds), programs)

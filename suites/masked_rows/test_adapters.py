@@ -1,8 +1,8 @@
 """LoRA's kernels over segments that are empty.
 
 THE INVARIANTS IN PLAIN WORDS
-- A segment that holds no tokens is not asked for its adapter: what stands there is of a batch
-  before.
+- A program of a segment without tokens does not read its adapter: the entry is left from an earlier
+  batch.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from harness import checking
 
 RANK = 16
 SMALL = st.integers(1, 8)
-STALE = st.integers(2, 10**6)  # an adapter that is not there
+STALE = st.integers(2, 10**6)  # a nonexistent adapter
 
 
 def ones(device: torch.device, *shape: int) -> torch.Tensor:
@@ -25,7 +25,7 @@ def ones(device: torch.device, *shape: int) -> torch.Tensor:
 
 
 def segments(device: torch.device, tokens: int, stale: int) -> dict[str, torch.Tensor | int]:
-    """One segment with all tokens, and one that is empty."""
+    """Return one segment with all tokens, and an empty one."""
     return {
         "seg_indptr": make_ints(device, 0, tokens, tokens),
         "weight_indices": make_ints(device, 0, stale),

@@ -1,9 +1,9 @@
-"""Rows whose width is no whole number of blocks, and rows that do not lie close together.
+"""Rows whose width is no multiple of the block, and rows with a stride larger than their width.
 
 THE INVARIANTS IN PLAIN WORDS
-- A program writes the columns that its row has, and none of the next row's.
-- A row is found by how far apart rows are, not by how wide they are.
-- Every expert that a token has been sent to is in its sum, the first one too.
+- A program writes the columns of its row, and none of the next row's.
+- A row is addressed by the stride, not by the width.
+- A token's sum includes every expert that it was routed to, the first one too.
 """
 
 from __future__ import annotations

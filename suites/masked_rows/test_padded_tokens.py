@@ -1,9 +1,8 @@
-"""Batches padded to the size that a graph was captured for, shares padded to whole blocks.
+"""Batches padded to the size of a captured graph, shares padded to whole blocks.
 
 THE INVARIANTS IN PLAIN WORDS
-- What pads a batch reads nothing before or behind what it is given, and has a length of nought, and
-  what it is made of is stored nowhere.
-- What is computed for the tokens that are there is as if there were no others.
+- Padding reads nothing before or behind its inputs, has a length of zero, and is stored nowhere.
+- The results for the real tokens do not depend on the padding.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ LENGTHS = st.lists(st.integers(1, 9), min_size=2, max_size=2)  # shorter than a 
 
 
 def count_visible_keys(lengths: list[int], asking: int) -> list[int]:
-    """How many keys each token of each request sees: its own and those before it, or none."""
+    """Return how many keys each token of each request sees: itself and those before it, or none."""
     return [max(0, length - asking + 1 + n) for length in lengths for n in range(asking)]
 
 
@@ -180,7 +179,7 @@ def test_only_rows_that_hold_tokens_name_their_expert(held: list[int]) -> None:
     shares = [-(-many // block) * block for many in held]
     with checking.checked() as check:
         rows = torch.full((sum(shares),), -9, dtype=torch.int32, device=check.device)
-        for expert in range(4):  # each writes where all begin, and the same as the others
+        for expert in range(4):  # each program writes the start of all, with the same value
             launch_kernel(
                 check, "_fwd_kernel_ep_scatter_1", (4,), [(expert,)], m_indices=rows,
                 num_recv_tokens_per_expert=make_ints(check.device, *shares),

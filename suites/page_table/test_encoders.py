@@ -1,11 +1,12 @@
-"""Which slots a captured graph reads of models with an encoder: its tokens lie before the text's.
+"""The slots that a captured graph reads for models with an encoder, whose tokens precede the
+text's.
 
 THE INVARIANTS IN PLAIN WORDS
 
-1. A request's own text is read from where its encoder's tokens end, and these are read by a table
+1. A request's own text is read from the end of its encoder's tokens, and these are read by a table
    of their own. A request without an encoder's tokens reads its text alone.
-2. Where queries and keys end is the sum of what the rows before have.
-3. Nothing is written behind the rows of the batch: a larger graph has these.
+2. The ends of queries and keys are the running sums of the rows.
+3. Nothing is written past the rows of the batch: those belong to a larger graph.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def encoders(request: pytest.FixtureRequest) -> None:
 def encoder_batches(
     draw: st.DrawFn, images: st.SearchStrategy[int]
 ) -> tuple[DraftBatch, tuple[int, ...]]:
-    """A batch, and how many tokens the encoder made of each request's image."""
+    """Draw a batch, and the number of encoder tokens of each request's image."""
     context = draw(st.sampled_from([16, 40]))
     count = draw(st.integers(1, 3))
     before = [min(context - 1, draw(images)) for _ in range(count)]

@@ -1,18 +1,18 @@
-"""Which slots a captured graph of FlashAttention reads: decoding, verifying, extending a draft.
+"""The slots that a captured graph of FlashAttention reads: decode, verification, draft extension.
 
 THE INVARIANTS IN PLAIN WORDS
 
 1. Whatever an earlier batch left in a graph's tables, a replay reads for each request exactly its
-   own tokens, in their order: a decode its prefix, a step of a draft with one branch also what is
-   drafted by then, a verification also all that it verifies, a draft's extension its prefix.
-2. Layers that look at a window read the same tokens where the window's own pool has them.
-3. If the pool moved its pages, the tables name where these lie now.
-4. Queries and keys end where the rows before have ended, the padding's rows included. No request
-   has more queries than the graph is told.
-5. How far a mode says that it reads behind the lengths is how far its table counts: nothing where
-   lengths count all tokens already, or where branches read what they drafted by another table.
-6. A forward of a mode that no graph is captured for is refused.
-7. Nothing is written behind the rows of the batch: a larger graph has these.
+   own tokens, in their order: a decode its prefix, a step of a one-branch draft also the tokens
+   drafted so far, a verification also all verified tokens, a draft's extension its prefix.
+2. Layers with a window read the same tokens at their slots in the window's own pool.
+3. If the pool moved its pages, the tables hold their current locations.
+4. The ends of queries and keys are the running sums of the rows, padding included. No request has
+   more queries than the graph's maximum.
+5. A mode's table counts exactly the tokens that it reads past the lengths: none if the lengths
+   already count all tokens, or if branches read their drafts by another table.
+6. A forward of a mode without captured graphs is refused.
+7. Nothing is written past the rows of the batch: those belong to a larger graph.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def each_request_reads_its_own(batch: DraftBatch, way: GraphForward, pool: PoolK
             )
 
 
-# The last: the graph of a draft's extension, on a rank that has no draft to extend.
+# The last: the graph of a draft's extension, on a rank without a draft to extend.
 DECODES = {
     "a decode": graphs.make_decode(idle=False),
     "idle": graphs.make_decode(idle=True),
@@ -172,7 +172,7 @@ def test_an_extension_of_a_draft_reads_the_tokens_of_each_request(
             queries = [batch.steps] * len(queries)
         graph = CapturedGraph(batch, way, pool, check.device)
         canaries = flash.fill_stale(graph.metadata, "cu_seqlens_q")
-        graph.metadata.cu_seqlens_q[0] = 0  # where the first row starts nobody says again
+        graph.metadata.cu_seqlens_q[0] = 0  # the offset of the first row is never rewritten
         graph.replay()
         graph.assert_reads(flash.list_request_slots(batch))
         flash.assert_counts_add_up(graph.metadata, queries)

@@ -1,10 +1,10 @@
-"""The kernel that names a request's pages from its length on the device, in rows of many blocks.
+"""The kernel that lists a request's pages from its length on the device, in rows of many blocks.
 
 THE INVARIANTS IN PLAIN WORDS
 
-1. A row names the pages of its request, as many as its length needs, wherever the pool's row has
-   them. A table that is just wide enough is enough.
-2. A window's own table names the same tokens' pages in the window's own pool.
+1. A row lists the pages of its request, as many as its length needs, as the pool's row has them. A
+   table that is just wide enough is enough.
+2. A window's own table lists the same tokens' pages in the window's own pool.
 3. A program writes and reads its own block of its own request's row and nothing else.
 """
 
@@ -23,12 +23,12 @@ from harness import checking
 from harness.guards import skip_not_applicable
 
 KERNEL = "create_trtllm_mha_kv_indices_triton"
-BLOCK = 4096  # tokens whose pages a program names
+BLOCK = 4096  # tokens per program
 
 
 @st.composite
 def long_batches(draw: st.DrawFn) -> DraftBatch:
-    """Requests around whole blocks: no power of two is the room of the longest."""
+    """Draw requests around whole blocks; the longest one's capacity is no power of two."""
     page = draw(st.sampled_from([64, 16, 64, 16, 1]))
     length = st.one_of(
         st.sampled_from([BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK, 2 * BLOCK + 1]),

@@ -1,19 +1,19 @@
-"""Which pages a draft step of FlashAttention looks at when branches have pages of their own.
+"""The pages that a draft step of FlashAttention reads when branches have their own pages.
 
 THE INVARIANTS IN PLAIN WORDS
 
 With topk above 1 a draft attends in two halves. All branches of a request share the whole pages of
 its prefix. Each branch then has its own pages: its copy of the prefix's last, unfinished page, on
-which its draft tokens follow. Step i has drafted i + 1 tokens, so a branch lies on i + 2 pages at
-the most, and that is how many columns step i's table of own pages has.
+which its draft tokens follow. Step i has drafted i + 1 tokens, so a branch spans at most i + 2
+pages, which is the number of columns of step i's table of own pages.
 
-1. Filling a step's table writes no column behind a row's own: the next column is the next branch's.
-2. A row names exactly the pages its branch has grown onto by that step, in that order, and counts
+1. Filling a step's table writes no column past a row's own: the next column is the next branch's.
+2. A row lists exactly the pages that its branch has reached by that step, in that order, and counts
    the tokens on them: the unfinished page's and the drafted ones.
-3. The prefix's table names the whole pages of each request, and counts the tokens on them.
-4. A step does not know how long the draft will be: one more step changes no table of those before.
+3. The prefix's table lists the whole pages of each request, and counts the tokens on them.
+4. A step does not depend on the draft's length: one more step changes no table of those before.
 5. The order of the requests is the order of the rows, and padding changes none of their rows.
-6. Were a table ever too narrow, SGLang's own check refuses the batch before the table is written.
+6. If a table were too narrow, SGLang's own check refuses the batch before the table is written.
 """
 
 from __future__ import annotations
@@ -101,8 +101,8 @@ def test_a_batch_is_its_requests_whatever_fills_it_up(batch: DraftBatch, padding
 def test_a_table_that_is_too_narrow_is_refused_before_it_is_written(
     batch: DraftBatch, chosen: int
 ) -> None:
-    assume(batch.steps > 2)  # the first step's one column cannot be taken
-    # All on one page: SGLang counts tokens, and would write what it did not refuse.
+    assume(batch.steps > 2)  # the first step's only column cannot be removed
+    # All on one page: SGLang counts tokens, and would write without refusing.
     assume(all(length % 64 + batch.steps <= 64 for length in batch.lengths))
     step = 1 + chosen % (batch.steps - 2)
     with checking.checked() as check:

@@ -1,11 +1,11 @@
-"""What FlashAttention's own planner is told of a decode, and where a graph keeps the plan.
+"""The arguments of FlashAttention's own planner in a decode, and the buffer of a graph's plan.
 
 THE INVARIANTS IN PLAIN WORDS
 
-1. A decode is planned with its own batch: how many requests, where queries end, how many tokens
-   each request has and a bound on them. A graph's plan is made anew for each replay.
-2. A graph holds the plan where it was captured, and nothing of a plan that was longer behind it.
-3. Where no plan is of use none is made: with latent attention, or where ranks plan together.
+1. A decode is planned with its own batch: the number of requests, the ends of queries, the tokens
+   of each request and a bound on them. Each replay of a graph makes a new plan.
+2. A graph's plan stays in the buffer of its capture, without the rest of a longer plan behind it.
+3. No plan is made if it is useless: with latent attention, or if ranks plan together.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ OWN_ROWS = PoolKind(has_window_pool=False, has_moved_pages=False)
 
 
 def plan(*, batch_size: int, max_seqlen_k: int, cache_seqlens: Any, **told: Any) -> torch.Tensor:
-    """Stands for the planner of FlashAttention 3: its plan is all that it was told of the batch.
+    """Stand in for FlashAttention 3's planner: the plan is the list of its arguments.
 
-    As there, a plan for short keys is longer than one for long keys.
+    As with the real one, a plan for short keys is longer than one for long keys.
     """
     numbers = [batch_size, *cache_seqlens.tolist(), *told["cu_seqlens_q"].tolist()]
     numbers += [max_seqlen_k] * (2 if max_seqlen_k == 1 else 1)

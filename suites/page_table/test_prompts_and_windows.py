@@ -1,11 +1,11 @@
-"""Models whose decode looks at the whole prompt and at a window of what it has said since.
+"""Models whose decode reads the whole prompt and a window of the generated tokens.
 
 THE INVARIANTS IN PLAIN WORDS
 
-1. A request reads its prompt, and of what follows the most recent tokens, as many as the window
-   has. What it has read is one row, in order; nothing of it twice and nothing of another request.
-2. How long a prompt was is kept in the pool's row of the request, until another has the row.
-3. A graph that is replayed says the same as a table made on the spot.
+1. A request reads its prompt, and of the tokens after it the most recent ones, up to the window's
+   size. They form one row, in order, without repetitions and without tokens of other requests.
+2. A prompt's length is stored for the request's pool row, until another request has the row.
+3. A replayed graph gives the same table as an eager forward.
 4. A program reads those slots of its own request's row alone, and fills its own row to its length.
 """
 
@@ -36,7 +36,7 @@ def windows_that_spare_prompts() -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Talk:
-    """A batch, how long each prompt was (none: it was read elsewhere), and the window."""
+    """A batch, the length of each prompt (0: prefilled elsewhere), and the window."""
 
     batch: DraftBatch
     prompts: tuple[int, ...]
@@ -59,7 +59,7 @@ class Talk:
 
 @st.composite
 def talks(draw: st.DrawFn, padding: bool) -> Talk:
-    """Rows below, at and beyond the 256 slots that a program copies in a turn."""
+    """Draw rows below, at and beyond the 256 slots that a program copies per iteration."""
     context = draw(st.sampled_from([24, 300, 700]))
     window = draw(st.sampled_from([1, 4, 64, 255]))
     prompt = st.one_of(st.integers(1, context - 1), st.integers(1, min(9, context - 1)))
@@ -97,7 +97,7 @@ def backend(talk: Talk, device: str) -> Any:
 
 
 def read_prompts(one: Any, talk: Talk) -> None:
-    """As the prompts' own forward leaves it; some of the rows had longer prompts before."""
+    """Leave the state of the prompts' own forward; some of the rows had longer prompts before."""
     count = len(talk.prompts)
     batch = dataclasses.replace(talk.batch, lengths=talk.prompts, padding=0)
     rows = talk.batch.row_of[:count]

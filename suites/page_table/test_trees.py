@@ -1,14 +1,14 @@
-"""Which slots FlashAttention reads where a target model verifies trees of drafts.
+"""The slots that FlashAttention reads when a target model verifies trees of drafts.
 
 THE INVARIANTS IN PLAIN WORDS
 
 1. One half of the attention reads the prefix of each request. The other reads, for each draft, the
-   drafts on the way from the root of its tree to it, in their order: no sibling's, no other
+   drafts on the path from the root of its tree to it, in their order: no sibling's, no other
    request's. That holds with a graph, whatever an earlier batch left in it, and without one.
-2. Layers that look at a window read both halves in one row, where the window's own pool has them.
-3. Queries and keys end where the rows before have ended.
-4. Padding a batch up to a graph's size changes nothing for its requests, and asks the mask nothing.
-5. Nothing is written behind the rows of the batch: a larger graph has these.
+2. Layers with a window read both halves in one row, at their slots in the window's own pool.
+3. The ends of queries and keys are the running sums of the rows.
+4. Padding a batch up to a graph's size changes nothing for its requests, and reads no mask.
+5. Nothing is written past the rows of the batch: those belong to a larger graph.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ KERNEL = "create_trtllm_mha_kv_indices_triton"
 
 
 def fence(check: Any, batch: DraftBatch) -> None:
-    """A program names its own request's pages in its own row, and reads that request's alone."""
+    """Allow a program to write its own request's row, and to read that request's pages."""
 
     def own_row(launch: Any, request: int, block: int, _: int) -> Any:
         return request, slice(0, -(-batch.lengths[request] // batch.page))
@@ -43,7 +43,7 @@ def fence(check: Any, batch: DraftBatch) -> None:
 
 
 def each_draft_reads_its_path(one: Any, batch: DraftBatch, forest: tuple[ParentTree, ...]) -> None:
-    """What the two halves say of the requests, the padding aside."""
+    """Check both halves of the requests' reads, without the padding."""
     first, second = one.forward_metadata, one.forward_metadata_spec_decode_expand
     count = len(forest)
     assert (
@@ -124,7 +124,7 @@ def test_the_same_without_a_graph(
         window = WindowPool(batch, check.device) if own_pool and windows else None
         one = trees.make_backend(batch, check.device, windows, window)
         forward = trees.make_forward_batch(one, batch, forest)
-        if not known and flash.HAS_SINGLE_ENTRY:  # before, the host always knew
+        if not known and flash.HAS_SINGLE_ENTRY:  # before, the lengths were always on the host
             forward.seq_lens_cpu = None
         one.init_forward_metadata(forward)
         each_draft_reads_its_path(one, batch, forest)

@@ -1,20 +1,20 @@
-"""Whether a request's row in req_to_token is long enough for what a draft reserves in it.
+"""The length of a request's row in req_to_token, against the slots that a draft reserves in it.
 
 THE INVARIANTS IN PLAIN WORDS
 
-Each request has one row, which names the slot of every token it holds. Before each decode SGLang
-reserves slots for two drafts beyond what is committed. With topk and page size above 1 every branch
-of a draft takes whole pages of its own, beginning with its copy of the prefix's last page.
+Each request has one row with the slot of every token. Before each decode SGLang reserves slots for
+two drafts beyond the committed tokens. With topk and page size above 1 every branch of a draft
+takes whole pages of its own, beginning with its copy of the prefix's last page.
 
-1. A row is as long as the context and two of the largest drafts that can follow it, whole pages of
-   all ranks that share a decode; and, as every row ever was, four slots and a draft longer than the
-   context. UNO keeps one slot more for each of its two drafts, whatever the page size.
-2. Reserving never writes outside of the request's own row, wherever in the context the request is.
-3. After it a row names distinct slots for all that is committed and a whole draft more, what it
-   named before is as it was, and one decode more is counted for every request.
-4. How much a request reserves does not depend on who else is in the batch.
-5. Were a row ever too short, SGLang's own check refuses the batch before a row is written.
-6. Lengths that the host reads lie on the host, and those for the device on the device.
+1. A row is as long as the context and the two largest drafts that can follow it, whole pages of all
+   ranks that share a decode; and, as in every release, four slots and a draft longer than the
+   context. UNO reserves one slot more for each of its two drafts, whatever the page size.
+2. Reserving never writes outside of the request's own row, at any position in the context.
+3. Afterwards a row holds distinct slots for all committed tokens and a whole draft more, its
+   earlier entries are unchanged, and every request counts one decode more.
+4. A request's reservation does not depend on the other requests of the batch.
+5. If a row were too short, SGLang's own check refuses the batch before a row is written.
+6. Lengths for the host are on the host, and those for the device on the device.
 """
 
 from __future__ import annotations

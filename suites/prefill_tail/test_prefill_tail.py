@@ -1,14 +1,14 @@
-"""What EAGLE's draft reads at the end of a chunk of a prompt.
+"""The draft's inputs at the end of a chunk of a prompt, in EAGLE.
 
 The draft reads a prompt one token ahead of the target. In plain words:
 
-- At each place of a prompt the draft reads the token of the next place; at the last one it reads
-  the token that the target has just sampled. A chunk's end is no prompt's end: there the next token
-  of the prompt is known, and it is that which is read.
-- So chunks change nothing: over all of them the draft reads what it reads of the whole prompt.
-- Nor do the other prompts of a batch.
+- At each position of a prompt the draft reads the token of the next position; at the last one it
+  reads the token that the target has just sampled. The end of an earlier chunk is not the end of
+  the prompt: there the draft reads the prompt's next token.
+- So chunks change nothing: over all of them the draft reads the same as for the whole prompt.
+- Neither do the other prompts of a batch.
 
-The draft model is a stand-in that writes down what it was given to read.
+The draft model is a stand-in that records its inputs.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def test_other_prompts_change_nothing_that_is_read(prefill: adapter.ChunkedPrefi
         assert [batch[len(chunk.before)]] == own
 
 
-# What every release so far gets wrong. Strict: a release that gets it right is red here.
+# A known bug of every release so far. Strict: a release that fixes it fails here.
 
 
 @pytest.mark.xfail(strict=True, raises=AssertionError, reason="the multi-layer worker has 26329")

@@ -1,18 +1,16 @@
-"""DeepSeek V4's indexer: who plans its work for a chunk, and in which pieces.
+"""DeepSeek V4's indexer: the planner of its work for a chunk, and the pieces.
 
 THE INVARIANTS
-- More than 11673 queries are planned by SGLang's own kernel, whatever was asked for: DeepGEMM's
-  runs out of shared memory on them. Up to there the one that was asked for plans. Where the rows of
-  a request are planned as one, or only DeepGEMM knows the layout, it is DeepGEMM. Where PyTorch
-  scores, nobody plans.
-- The plan is for every query of the chunk, with its own length.
-- The scores of a piece fit into the memory that there is, except that a request's rows are never
-  parted; on SM120 a piece has 4096 rows at most. There are as few pieces as that allows, they come
-  in order, and each row is in one of them. One piece is no list of pieces: a graph copies its plan
-  in place.
-- Below eight million scores, and in a forward whose shapes a graph fixes, memory cuts nothing, and
-  is not asked for.
-- The choice among the scores is planned over all rows, and over each of several pieces.
+- SGLang's own kernel plans more than 11673 queries, whatever the setting: DeepGEMM's runs out of
+  shared memory on them. Up to there the configured one plans. If the rows of a request are planned
+  as one, or only DeepGEMM supports the layout, it is DeepGEMM. If PyTorch scores, there is no plan.
+- The plan covers every query of the chunk, with its own length.
+- The scores of a piece fit into the free memory, except that a request's rows are never split; on
+  SM120 a piece has 4096 rows at most. There are as few pieces as that allows, in order, and each
+  row is in exactly one. A single piece is not stored as a list: a graph copies its plan in place.
+- Below eight million scores, and in a forward with fixed shapes, nothing is split, and the free
+  memory is not queried.
+- The topk of the scores is planned over all rows, and over each of several pieces.
 """
 
 from __future__ import annotations

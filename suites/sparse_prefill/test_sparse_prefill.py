@@ -1,15 +1,15 @@
-"""DeepSeek V4's sparse prefill: whose keys a query reads, whatever was kept of the forward before.
+"""DeepSeek V4's sparse prefill: the keys that a query reads, whatever the last forward cached.
 
 THE INVARIANTS
 - A query at position p reads its window, the last 128 tokens up to p, of its own request. In a
-  layer with blocks of four it reads those that the layer's indexer chose, at most (p + 1) // 4; in
-  one with blocks of 128, all (p + 1) // 128; in one without blocks, nothing more.
+  layer with blocks of four it also reads the blocks that the layer's indexer chose, at most (p + 1)
+  // 4; in one with blocks of 128, all (p + 1) // 128; in one without blocks, nothing more.
 - A row of indices is blocks, then window, then -1 up to a multiple of 128; its length counts the
-  first two. A row behind the last query reads nothing. Queries may be counted from any start.
-- What was kept for one chunk is never read by another: not by the next forward, not after a copy,
-  not in a graph's replay (0.5.13 and 0.5.14 have the last wrong as they are).
-- Who else is in the chunk, in which order, and how much padding there is, changes nothing.
-- The kernel that a forward goes to:
+  first two. A row after the last query reads nothing. Queries may be counted from any start.
+- One chunk never reads another's cache: not in the next forward, not after a copy, not in a graph's
+  replay (a known bug of 0.5.13 and 0.5.14).
+- The other requests of the chunk, their order, and the amount of padding change nothing.
+- The kernel of a forward:
 
       forward mode                               query rows  switch  kernel
       EXTEND, MIXED, SPLIT_PREFILL, DLLM_EXTEND  > 11673     any     flash_mla_sparse_fwd
@@ -18,9 +18,9 @@ THE INVARIANTS
       all others (decode, idle, speculative)     any         any     flash_mla_with_kvcache
 
   The switch is SGLANG_OPT_FLASHMLA_SPARSE_PREFILL. (On a machine without SM120, which has a kernel
-  of its own, and without context parallelism.) A uniform FP8 cache is read by trtllm-gen alone.
-- A workspace is laid out before the layers of a forward that goes to flash_mla_sparse_fwd, and of
-  no other; all others find the pages that they read named.
+  of its own, and without context parallelism.) Only trtllm-gen reads a uniform FP8 cache.
+- A workspace is prepared before the layers of a forward that goes to flash_mla_sparse_fwd, and of
+  no other; all others have a page table instead.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def test_no_replay_reads_what_the_capture_left(scenario: PrefillScenario) -> Non
 def test_a_request_reads_the_same_in_any_company(
     chunk: SparseChunk, ratio: int, order: tuple[tuple[int, ...], int]
 ) -> None:
-    """Shuffling the requests, cutting the chunk in two and padding it changes nothing for any."""
+    """Check that shuffling, splitting and padding the chunk changes nothing for any request."""
     whole = keys_read(chunk, ratio)
     apart: dict[int, list[Any]] = {}
     for part in chunk.split_chunk(order):
@@ -93,7 +93,7 @@ def test_a_request_reads_the_same_in_any_company(
 
 
 def keys_read(chunk: SparseChunk, ratio: int) -> dict[int, list[Any]]:
-    """Under each request's name, the keys of its queries in a layer of this ratio."""
+    """Return the keys of each request's queries in a layer of this ratio."""
     step = adapter.PrefillStep("new", chunk, (ratio,))
     with checking.checked() as check, adapter.set_up_backend(check) as world:
         ((read,),) = world.run_scenario(PrefillScenario((step,)))

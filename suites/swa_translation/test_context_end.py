@@ -1,11 +1,11 @@
-"""The last drafts of a request that has all but filled its context.
+"""The last drafts of a request that has nearly filled its context.
 
 THE INVARIANTS IN PLAIN WORDS
-- A request may stand so close to the longest context that its tree of drafts reaches past it. Its
-  row of a captured graph's table holds all of its prefix and all of its drafts even so; no row runs
-  into the next one, and the last row not out of the table.
+- A request may be so close to the longest context that its tree of drafts reaches past it. Its row
+  of a captured graph's table still holds all of its prefix and all of its drafts; no row overruns
+  the next one, and the last row does not overrun the table.
 
-No toggle has this: 0.5.9 to 0.5.12 write past the row, 0.5.13 to 0.5.15 stop on an assertion.
+No toggle covers this: 0.5.9 to 0.5.12 write past the row, 0.5.13 to 0.5.15 stop on an assertion.
 """
 
 from __future__ import annotations

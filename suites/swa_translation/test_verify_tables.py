@@ -4,16 +4,16 @@ THE INVARIANTS IN PLAIN WORDS
 - When a tree of drafts is verified (topk > 1), every index that a sliding-window layer will use is
   a slot of the sliding-window pool, never one past its end.
 - It is the slot of the right token: row by row the request's whole prefix and then the drafts on
-  the way from the root to this token, each translated by the pools' own map. A token that the
-  window has left behind is slot 0, the padding.
-- The rows' lengths and their running sums say exactly that many.
-- It holds for metadata made on the spot and for a captured graph's buffers, replayed again and
-  again with other requests; a graph's empty places point at the padding slot.
-- The full layers' own tables keep the full pool's numbers. What a sliding-window layer finds under
-  its indices are the keys of exactly the tokens that a full layer finds under its own.
+  the path from the root to this token, each translated by the pools' own map. A token that has left
+  the window is slot 0, the padding.
+- The rows' lengths and their running sums count exactly that many.
+- It holds for eager metadata and for a captured graph's buffers, replayed again and again with
+  other requests; a graph's padding rows point at the padding slot.
+- The full layers' own tables use the full pool's numbers. The indices of a sliding-window layer
+  lead to the keys of exactly the tokens that a full layer reads.
 - A program fills its own block of its own row as far as the row is long. For that it reads the part
   of its request's prefix and of its row's drafts that belongs there, and nothing else.
-- A request's rows do not depend on who else is in the batch, or in which order.
+- A request's rows do not depend on the other requests of the batch or on their order.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""Who chooses the best tokens of a row, and how they are written, whatever the way.
+"""The kernels that choose the best tokens of a row, and the form in which these are written.
 
 THE INVARIANTS
-- Fused or not, by whichever kernel, of a batch whole or in parts, a transform writes the best
-  tokens of each row: as places in the request if nothing is fused, else as slots of the pool or as
-  places among the batch's keys, as the batch is told.
-- Where all that a query token may see is taken, nothing is scored, and all of it is written.
-- The kernels of the chosen backend choose, and no others: SGLang's second kernel only if that is
-  allowed, and only for what it says it takes: up to 2048 tokens, rows of float32 that start at 16
-  bytes. Other scores go to the kernel before it; on ROCm packed rows go to it in parts as well.
+- Fused or not, by any kernel, for a batch whole or in parts, a transform writes the best tokens of
+  each row: as indices into the request if nothing is fused, else as slots of the pool or as indices
+  into the batch's keys, as the batch's setting requires.
+- If all visible tokens of a query are taken, nothing is scored, and all of them are written.
+- The kernels of the configured backend choose, and no others: SGLang's second kernel only if that
+  is allowed, and only within its contract: up to 2048 tokens, rows of float32 that start at 16
+  bytes. Other scores go to the older kernel; on ROCm packed rows go to it in parts as well.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from harness.core import device
 from harness.guards import skip_not_applicable
 
 CHECK = "20606-offset-check"
-PARTS = 2  # query tokens at once
+PARTS = 2  # query tokens per part
 
 
 def every_choice(test: Callable[..., None]) -> Callable[..., None]:

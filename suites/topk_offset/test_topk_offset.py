@@ -1,15 +1,15 @@
-"""DeepSeek's sparse attention: whose tokens a query reads, however its best tokens are numbered.
+"""DeepSeek's sparse attention: the tokens that a query reads, in either numbering.
 
 THE INVARIANTS
-- A batch is told RAGGED only where its metadata has an offset for each query token: where the
-  token's own request begins among the batch's keys laid end to end.
-- A decode or idle batch is never told RAGGED: nobody lays out keys for it. Nor is a speculative one
-  (0.5.9 and 0.5.10 have that wrong as they are).
-- A prefill of FP8 keys for `flashmla_sparse` is told RAGGED: that kernel reads bf16 keys laid so.
-  bf16 keys are read where they are, and told PAGED; `flashmla_sparse_q8` lays any keys.
+- A batch is RAGGED only if its metadata has an offset for each query token: the start of the
+  token's own request in the batch's concatenated keys.
+- A decode or idle batch is never RAGGED: its keys are not concatenated. Neither is a speculative
+  one (a known bug of 0.5.9 and 0.5.10).
+- A prefill of FP8 keys for `flashmla_sparse` is RAGGED: that kernel reads concatenated bf16 keys.
+  bf16 keys are read in place, as PAGED; `flashmla_sparse_q8` concatenates any keys.
 - Whatever the numbering, fused or not, whole or in parts, each query token attends to the best
-  tokens that it may see of its own request, and to no others.
-- Which request stands where in the batch, or in which batch, changes nothing for the request.
+  visible tokens of its own request, and to no others.
+- The order of the requests, and their distribution over batches, changes nothing for a request.
 - A RAGGED transform without offsets stops with a RuntimeError that names them, before any kernel.
 """
 
@@ -83,7 +83,7 @@ def test_a_speculative_batch_is_told_paged(server: TopkServer, batch: TopkBatch)
 def run_attention(
     server: TopkServer, batch: TopkBatch, at_once: int
 ) -> tuple[adapter.DsaBackendSetup, adapter.AttentionCall]:
-    """The whole way, from a batch to what its attention kernel is handed."""
+    """Run the whole path from a batch to its attention kernel's inputs."""
     with checking.checked() as check, adapter.set_up_backend(server, check.device) as (world, _):
         forward_batch, metadata = world.prepare_batch(batch)
         scores = adapter.make_scores(batch, check.device)
@@ -116,7 +116,7 @@ def test_attention_reads_the_best_tokens_of_the_row(
 def test_a_request_reads_the_same_tokens_in_any_company(
     server: TopkServer, batch: TopkBatch, at_once: int, order: tuple[tuple[int, ...], int]
 ) -> None:
-    """Shuffling the batch and cutting it in two changes nothing for any request."""
+    """Check that shuffling and splitting the batch changes nothing for any request."""
     whole = tokens_read(server, batch, at_once)
     apart: dict[int, list[list[int]]] = {}
     for part in adapter.split_batch(batch, order):
@@ -125,12 +125,12 @@ def test_a_request_reads_the_same_tokens_in_any_company(
 
 
 def tokens_read(server: TopkServer, batch: TopkBatch, at_once: int) -> dict[int, list[list[int]]]:
-    """Under each request's name, by place in that request: what its query tokens attend to."""
+    """Return the reads of each request's query tokens, as positions in that request."""
     world, attention = run_attention(server, batch, at_once)
     places = [{slot: place for place, slot in enumerate(slots)} for slots in world.slots]
     owners = [request for request, _ in batch.rows]
     own = [
-        [places[owner].get(slot, -slot) for slot in row]  # a stranger's slot shows as below zero
+        [places[owner].get(slot, -slot) for slot in row]  # negative: not of the request
         for owner, row in zip(owners, attention.list_slots(), strict=True)
     ]
     return adapter.group_by_request(batch, own)
