@@ -1,1 +1,1 @@
-"""Mutation testing: faults of known kinds in SGLang, and which of them the suites detect."""
+"""Mutation testing: makes faults of known kinds in SGLang and runs the suites against them."""

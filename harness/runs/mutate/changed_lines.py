@@ -17,11 +17,11 @@ from harness.releases.source_trees import SGLANG_PACKAGE, SourceTree
 from harness.runs.mutate.function_code import ModuleCode
 
 RANGE_PATTERN = re.compile(r"^(?P<older>[^\s.]\S*?)\.\.\.?(?P<newer>[^\s.]\S*)$")
-PACKAGE_ROOTS = ("python/", "")  # where a checkout may hold the package
+PACKAGE_ROOTS = ("python/", "")  # the places of the package in a checkout
 
 
 def parse_range(text: str) -> tuple[str, str]:
-    """`A..B` as its two ends."""
+    """Return the two ends of `A..B`."""
     match = RANGE_PATTERN.match(text)
     if match is None:
         raise UnfixError(f"'{text}' is no range: two releases or two commits, as in 0.5.18..0.5.23")
@@ -31,10 +31,10 @@ def parse_range(text: str) -> tuple[str, str]:
 def read_changed_lines(
     older: str, newer: str, folder: Path | None = None, modules: Iterable[str] | None = None
 ) -> tuple[SourceTree, dict[str, set[int]], str]:
-    """The newer sources, the lines of each module that are new in them, and their label.
+    """Read the newer sources, the new lines of each module, and their label.
 
     The ends are two managed releases, or else two commits of the checkout in `folder` (the current
-    folder). All lines of a module that moved are new. `modules` limits the comparison, since nearly
+    folder). In a moved module all lines are new. `modules` limits the comparison, since nearly
     every module changes within five releases.
     """
     older, newer = resolve_range(older, newer, folder)
@@ -48,7 +48,7 @@ def read_changed_lines(
 
 
 def resolve_range(older: str, newer: str, folder: Path | None = None) -> tuple[str, str]:
-    """Two releases by name, or the hashes of two commits."""
+    """Return two releases by name, or the hashes of two commits."""
     releases = {release.name for release in managed_releases.list_releases()}
     if older in releases and newer in releases:
         return older, newer
@@ -64,7 +64,7 @@ def resolve_range(older: str, newer: str, folder: Path | None = None) -> tuple[s
 
 
 def _is_version(text: str) -> bool:
-    """Whether a word can only be a release: `0.5.20`, and not `v0.5.20`, which may be a tag."""
+    """Return whether a word is a release: `0.5.20`, but not `v0.5.20`, which may be a tag."""
     try:
         return text[0].isdigit() and len(Version(text).release) > 1
     except InvalidVersion:
@@ -83,9 +83,9 @@ def list_changed_functions(
     lines: Mapping[str, set[int]],
     covered_lines: Mapping[str, set[int]] | None = None,
 ) -> list[CodeTarget]:
-    """The functions that hold some of these lines: the targets of the faults of a diff.
+    """List the functions with some of these lines: the targets of a diff's faults.
 
-    With `covered_lines`, the lines that guards run, only functions whose body a guard runs.
+    With `covered_lines`, the lines that guards run, list only functions whose body a guard runs.
     """
     targets = []
     for module, new in lines.items():
@@ -109,7 +109,7 @@ def read_module_text(sources: SourceTree, module: str) -> str | None:
 def compare_trees(
     before: SourceTree, after: SourceTree, modules: Iterable[str] | None = None
 ) -> dict[str, set[int]]:
-    """The lines of the newer modules that the older ones do not have, module by module."""
+    """Return the lines that are new in each of the newer modules."""
     changed = {}
     names = None if modules is None else set(modules)
     for path in after.iterate_files():
@@ -127,14 +127,14 @@ def compare_trees(
 
 
 def _has_same_blob(before: SourceTree, after: SourceTree, path: str) -> bool:
-    """Whether git knows two texts as the same, so that they need not be read."""
+    """Return whether git has the same hash for two texts, which then need no comparison."""
     if not isinstance(before, CommitTree) or not isinstance(after, CommitTree):
         return False
     return before.find_blob(path) == after.find_blob(path)
 
 
 def find_new_lines(before: str, after: str) -> set[int]:
-    """The lines of `after`, from 1, that are new or changed; both neighbours of removed lines."""
+    """Return the new or changed lines of `after`, from 1, and both neighbours of removed lines."""
     old, new = before.split("\n"), after.split("\n")
     lines: set[int] = set()
     for kind, _, _, first, last in difflib.SequenceMatcher(None, old, new).get_opcodes():
@@ -146,7 +146,7 @@ def find_new_lines(before: str, after: str) -> set[int]:
 
 
 class CommitTree(SourceTree):
-    """The package at one commit, read from git; the checkout stays as it is."""
+    """The package at one commit, read from git without a change of the checkout."""
 
     def __init__(self, repository: GitRepository, commit: str) -> None:
         super().__init__(commit[:SHORT_HASH_LENGTH])
@@ -171,7 +171,7 @@ class CommitTree(SourceTree):
     def read_text(self, path: str) -> str | None:
         if self.find_blob(path) is None:
             return None
-        # Not `run_git`, which strips white space: lines are counted here.
+        # Not `run_git`, which strips white space and so shifts lines.
         return self.repository.try_git("show", f"{self.commit}:{self.root}{path}").stdout
 
     def describe_location(self, path: str) -> str:

@@ -1,8 +1,8 @@
-"""Whether a changed function still compiles, and whether it is the same code as before.
+"""Checks whether a changed function still compiles, and whether its code is the same as before.
 
-A large function has hundreds of candidates, so its tree is not built for each: where the text of
-the changed statement stands alone, that is parsed, and the whole function is only compiled. Both
-ways give the same answer. Example: for a change in one of 50 assignments, one line is parsed.
+A large function has hundreds of candidates, and a tree for each would take long. If the text of the
+changed statement can be parsed alone, only that is parsed, and the whole function is only compiled.
+Both ways give the same answer. Example: for a change in one of 50 assignments, one line is parsed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from harness.runs.mutate.function_code import (
 
 
 class OriginalFunction:
-    """A function as it is: its bytecode, and its statements in normal form."""
+    """The unchanged function: its bytecode, and its statements in normal form."""
 
     def __init__(self, function: FunctionCode) -> None:
         node = function.node
@@ -43,7 +43,7 @@ class OriginalFunction:
         return ast.dump(ast.parse(self.render_code(None)))
 
     def render_code(self, change: CodeChange | None) -> str:
-        """The function's own text, with a change in it."""
+        """Render the function's own text with a change."""
         text = self.function.module.text
         code = text[self.start : self.end]
         if change is not None:
@@ -62,7 +62,7 @@ class ChangedStatement:
 
 
 def compile_change(original: OriginalFunction, change: CodeChange, index: int) -> ChangedStatement:
-    """The changed statement, which has that index in its function."""
+    """Compile a function with a change in the statement of that index; return the statement."""
     head = _parse_changed_statement(original, change, index)
     code = original.render_code(change)
     try:
@@ -90,8 +90,9 @@ def compile_change(original: OriginalFunction, change: CodeChange, index: int) -
 def _parse_changed_statement(
     original: OriginalFunction, change: CodeChange, index: int
 ) -> ast.stmt | None:
-    """The changed statement, of a compound one its header, from its own text; None if that is not
-    enough: it holds more than the header, or does not stand alone.
+    """Parse the changed statement, or a compound one's header, from its own text.
+
+    Return None if the change is not in the header alone, or the text cannot be parsed alone.
     """
     function = original.function
     statement = function.statements[index]
@@ -123,7 +124,7 @@ def _parse_changed_statement(
 
 
 def _is_same_bytecode(first: CodeType, second: CodeType) -> bool:
-    """The same instructions on the same names and constants, on whichever lines."""
+    """Return whether instructions, names and constants are the same; lines may differ."""
     facts = ("co_code", "co_names", "co_varnames", "co_freevars", "co_cellvars", "co_flags")
     if any(getattr(first, fact) != getattr(second, fact) for fact in facts):
         return False
@@ -141,7 +142,7 @@ def _is_same_constant(first: object, second: object) -> bool:
 
 
 def _strip_bodies(statement: ast.stmt) -> ast.stmt:
-    """A statement in normal form, its bodies left out."""
+    """Return a statement in normal form, without its bodies."""
     fields = {
         name: value for name, value in ast.iter_fields(statement) if name not in BODY_FIELDS
     } | {name: [] for name in BODY_FIELDS if hasattr(statement, name)}

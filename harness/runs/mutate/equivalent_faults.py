@@ -1,6 +1,6 @@
-"""Equivalent faults: recorded with the reason why no test can tell them from the original.
+"""Equivalent faults, each recorded with the reason why no test can detect it.
 
-They are in `suites/equal_faults.yaml`, beside the suites that they would count against.
+They are in `suites/equal_faults.yaml`, beside the suites whose score they would lower.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class EquivalentFault(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     id: Annotated[str, Meta(pattern=r"^[0-9a-f]{10}\Z")]
     target: ModuleTarget
     operator: Text
-    change: Text  # `BEFORE => AFTER`, for whoever reads the file
-    because: Annotated[str, Meta(pattern=r"\S+\s+\S+\s+\S+")]  # a reason, not a word
+    change: Text  # `BEFORE => AFTER`, for readers of the file
+    because: Annotated[str, Meta(pattern=r"\S+\s+\S+\s+\S+")]  # a reason of at least three words
 
 
 def get_equivalents_file() -> Path:
@@ -37,7 +37,7 @@ def get_equivalents_file() -> Path:
 
 
 def read_equivalent_faults(path: Path | None = None) -> dict[str, EquivalentFault]:
-    """The faults of a file, by id; a file that is not there names none."""
+    """Read the faults of a file, by id; a missing file has none."""
     path = path or get_equivalents_file()
     if not path.exists():
         return {}
@@ -64,13 +64,13 @@ def read_equivalent_faults(path: Path | None = None) -> dict[str, EquivalentFaul
 def find_vanished_faults(
     equivalents: Iterable[EquivalentFault], faults: Iterable[MutationFault], modules: Iterable[str]
 ) -> list[EquivalentFault]:
-    """Recorded faults in these modules that are no longer generated: to be judged again."""
+    """Return recorded faults of these modules that are no longer generated, for a new judgement."""
     ids, names = {fault.id for fault in faults}, set(modules)
     return [e for e in equivalents if e.id not in ids and e.target.partition(":")[0] in names]
 
 
 def _make_file_error(document: SafeYamlFile, message: str) -> YamlFileError:
-    """The message of msgspec, with the line that it is about."""
+    """Make an error of msgspec's message and the line of the fault."""
     problem, _, where = message.partition(" - at `$")
     place = ERROR_POSITION.search(where)
     steps: list[str | int] = []

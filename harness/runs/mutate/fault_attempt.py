@@ -1,8 +1,8 @@
-"""One attempt on a fault, in a process of its own: guards run one after another until one fails.
+"""One attempt on a fault, in a process of its own: runs guards in order until one fails.
 
 The result of a guard is written to a file before the next guard starts. If the process ends, the
 first guard without a result is the one that ended it. Example: guards 4, 7 and 2 run, and the file
-holds the results of 4 and 7; the process was ended by 2.
+has the results of 4 and 7; guard 2 ended the process.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from harness.workers.line_tracer import LineTracer, select_package_files
 
 
 def make_live_change(fault: MutationFault) -> PlacedFault:
-    """A fault as a change that the live engine can apply."""
+    """Make a change for the live engine from a fault."""
     target = CodeTarget(fault.module, fault.qualname)
     return PlacedFault(
         fault.id, fault.words, target, fault.start, fault.end, fault.before, fault.after
@@ -50,13 +50,13 @@ def make_live_change(fault: MutationFault) -> PlacedFault:
 
 
 class PreparedGuard:
-    """A test with the toggles that it needs."""
+    """A test with its toggles."""
 
     def __init__(self, item: pytest.Item) -> None:
         self.item = item
         marks = cells.read_guard_marks(item)
         self.reverted_toggles = marks.always_reverted if marks else ()
-        # The fixes that it guards and this release never had: without them it fails.
+        # The guarded fixes that this release lacks; the test fails without them.
         self.enabled_fixes = tuple(
             ToggleChoice(toggle, Direction.ENABLE)
             for toggle in (marks.guarded if marks else ())
@@ -64,9 +64,9 @@ class PreparedGuard:
         )
 
     def build_changed_code(self) -> None:
-        """Apply its toggles and remove them, so that later forks find their code compiled."""
+        """Apply the toggles and remove them, so that later forks find the code compiled."""
         with (
-            # A module that warns as it is imported here is imported all the same.
+            # A warning must not stop an import.
             warnings.catch_warnings(action="ignore"),
             ToggleContext(self.enabled_fixes),
             cells.revert_where_present(self.reverted_toggles),
@@ -75,7 +75,7 @@ class PreparedGuard:
 
 
 class FaultAttemptRun:
-    """An attempt, as its fork runs it."""
+    """An attempt inside its fork."""
 
     def __init__(
         self,
@@ -102,7 +102,7 @@ class FaultAttemptRun:
         with open(file, "ab", buffering=0) as ended:
             for guard in self.request.guards:
                 result = self._run_guard(guard)
-                if os.getpid() != pid:  # a process that the guard forked came back from it
+                if os.getpid() != pid:  # in a fork by the guard that did not exit
                     os._exit(supervisor.INTERNAL_FAILURE_EXIT_CODE)
                 ended.write(msgspec.json.encode(result) + b"\n")
                 if result.side.outcome not in PASSING_OUTCOMES:
@@ -135,7 +135,7 @@ class FaultAttemptRun:
         )
 
     def _find_conflict(self, guard: PreparedGuard) -> str:
-        """Why the toggles of a guard and the fault cannot be applied together, if they cannot."""
+        """Return why a guard's toggles and the fault cannot be applied together, or ''."""
         try:
             if self.changes:
                 guard.build_changed_code()
@@ -145,7 +145,7 @@ class FaultAttemptRun:
 
     @contextlib.contextmanager
     def _trace_lines(self) -> Iterator[GuardTrace | None]:
-        """Record the lines that run, if requested; untraced code runs at full speed."""
+        """Record the lines that run, if the request has `trace`, as tracing is slow."""
         if not self.request.trace:
             yield None
             return
@@ -164,7 +164,7 @@ class FaultAttemptRun:
 
 
 def find_package_root() -> Path:
-    """The folder that holds the package of the release."""
+    """Return the folder of the release's package."""
     source = live_engine.engine.sources.read("sglang")
     assert source is not None
     return Path(source.path).parents[1]
@@ -172,7 +172,7 @@ def find_package_root() -> Path:
 
 @contextlib.contextmanager
 def _limit_time(seconds: float) -> Iterator[None]:
-    """End this process if the block takes too long, and print where it was."""
+    """End this process if the block takes too long, and print its stacks."""
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     faulthandler.register(signal.SIGALRM, chain=True)
     signal.setitimer(signal.ITIMER_REAL, seconds)
@@ -185,10 +185,10 @@ def _limit_time(seconds: float) -> Iterator[None]:
 def read_attempt_report(
     folder: Path, request: FaultAttemptRequest, fork_side: SideResult
 ) -> FaultAttemptReport:
-    """The report of an attempt, from the files that its fork wrote."""
+    """Read the report of an attempt from the files of its fork."""
     report = FaultAttemptReport(request.serial, [], fork_side, fork_side.reach)
     for line in _read_record(folder, request.serial, "ended").splitlines():
-        with contextlib.suppress(msgspec.DecodeError):  # it ended in the middle of a line
+        with contextlib.suppress(msgspec.DecodeError):  # the fork ended in the middle of a line
             report.results.append(msgspec.json.decode(line, type=GuardResult))
     report.not_live_reason = _read_record(folder, request.serial, "not_live").decode()
     if traced := _read_record(folder, request.serial, "traced"):

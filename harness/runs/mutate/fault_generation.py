@@ -1,4 +1,4 @@
-"""Faults from the functions of a release: what the operators would change, less what is useless.
+"""The faults in the functions of a release: the operators' changes, except useless ones.
 
 A change is dropped, with its reason, if the function does not compile with it or is the same code,
 if an earlier operator makes the same change, or if its statement has enough faults of its operator.
@@ -26,19 +26,19 @@ from harness.store.mutate.faults import (
     compute_fault_id,
 )
 
-MAX_FAULTS_PER_STATEMENT = 3  # faults of one operator
+MAX_FAULTS_PER_STATEMENT = 3  # limit for each operator
 TOO_MANY_REASON = "the statement has enough faults of this kind"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CandidateFault:
-    """A change that an operator would make, and its statement with that change."""
+    """An operator's change, and the changed statement."""
 
     operator: MutationOperator
     function: FunctionCode
     change: CodeChange
-    statement_index: int  # of the statement that holds it
-    changed_statement: ChangedStatement  # the statement with it, or why it is no fault
+    statement_index: int  # the index of the changed statement
+    changed_statement: ChangedStatement  # the new statement, or the reason why it is no fault
 
 
 def generate_faults(
@@ -47,7 +47,7 @@ def generate_faults(
     operators: Iterable[MutationOperator] | None = None,
     only_lines: Mapping[str, set[int]] | None = None,
 ) -> GeneratedFaults:
-    """Every fault of these operators in these targets, in the order of the source."""
+    """Generate every fault of these operators in these targets, in the order of the source."""
     chosen = list(load_operators().values() if operators is None else operators)
     faults: list[MutationFault] = []
     dropped: list[DroppedFault] = []
@@ -99,7 +99,7 @@ def _generate_in_function(
 
 
 def _sample_per_statement(candidates: list[CandidateFault]) -> list[CandidateFault]:
-    """A few distant faults of each operator in each statement: those between them are much alike.
+    """Sample a few distant faults per operator and statement, since neighbours are much alike.
 
     Statements count and not lines, so that line breaks do not matter.
     """
@@ -119,7 +119,7 @@ def _sample_per_statement(candidates: list[CandidateFault]) -> list[CandidateFau
 def _iterate_candidates(
     original: OriginalFunction, operators: list[MutationOperator], lines: set[int] | None
 ) -> Iterator[CandidateFault]:
-    """The changes of the operators, in statements that have one of these lines."""
+    """Yield the changes of the operators in statements with one of these lines."""
     function = original.function
     starts = [function.get_span(statement) for statement in function.statements]
     for operator in operators:
@@ -132,7 +132,7 @@ def _iterate_candidates(
 
 
 def _number_identical_statements(original: OriginalFunction, occurrence: int) -> list[str]:
-    """A number for each statement among those with the same text, and one for its function."""
+    """Number each statement among the statements with its text, and its function likewise."""
     seen: Counter[str] = Counter()
     numbers = []
     for header in original.headers:
@@ -142,7 +142,7 @@ def _number_identical_statements(original: OriginalFunction, occurrence: int) ->
 
 
 def _get_statement_lines(statement: ast.stmt) -> range:
-    """The lines of a statement, of a compound one its header's."""
+    """Return the lines of a statement, or of a compound one's header."""
     last = statement.end_lineno or statement.lineno
     body = getattr(statement, "body", None) or getattr(statement, "cases", None)
     if body:

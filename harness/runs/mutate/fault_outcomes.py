@@ -37,13 +37,13 @@ def classify_kill(side: SideResult) -> KillCause:
 def find_killing_guard(
     report: FaultAttemptReport, guards: list[str]
 ) -> tuple[str, SideResult] | None:
-    """The guard that failed, and its result; `guards` are those of the attempt, in order."""
+    """Return the guard that failed, and its result; `guards` is the attempt's list, in order."""
     for ended, guard in zip(report.results, guards, strict=False):
         if ended.side.outcome not in PASSING_OUTCOMES:
             return guard, ended.side
     if report.fork_side.outcome is SideOutcome.PASSED:
         return None
-    # The process ended in the next guard, or, after the last guard, by itself.
+    # The process ended in the next guard, or by itself after the last guard.
     return guards[min(len(report.results), len(guards) - 1)], report.fork_side
 
 
@@ -53,7 +53,7 @@ def record_kill(result: FaultResult, guard: str, side: SideResult) -> None:
 
 
 def list_passing_guards(results: list[GuardResult], guards: list[str]) -> list[str]:
-    """The guards that ran the code of the fault and passed."""
+    """Return the guards that ran the code of the fault and passed."""
     return [
         guard
         for ended, guard in zip(results, guards, strict=False)
@@ -62,7 +62,7 @@ def list_passing_guards(results: list[GuardResult], guards: list[str]) -> list[s
 
 
 def describe_unreached(conflicts: list[str], guards: int) -> str:
-    """Why a fault counts as unreached though guards run its lines without it."""
+    """Describe why a fault is unreached although guards run its lines without it."""
     if conflicts and len(conflicts) == guards:
         return f"each guard that runs its lines changes them itself: {conflicts[0]}"
     return "its code did not run, though guards run its lines without it"

@@ -1,4 +1,4 @@
-"""The faults that a request is about: generated in its targets, or in the lines of its diff."""
+"""The faults of a request, from its targets or from the lines of its diff."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ from harness.runs.mutate.request import MutateRequest
 from harness.store.mutate.faults import GeneratedFaults, MutationFault
 from harness.store.mutate.values import TargetCode
 
-WIDE_DIFF_MODULES = 300  # with more changed modules, faults are made only where a guard runs
+WIDE_DIFF_MODULES = 300  # above it, only lines that a guard runs get faults
 
 
 @dataclass(frozen=True)
 class MutationDiff:
-    """The changed lines that `--diff` names, of modules that the release under test has as well."""
+    """The changed lines of `--diff`, in modules that the release under test has as well."""
 
     lines: Mapping[str, set[int]]  # by module
-    ends: str  # both ends of the range, as release names or commit hashes
-    targets: frozenset[CodeTarget] | None  # the only functions that get faults, if any are named
+    ends: str  # both ends of the range: releases or commits
+    targets: frozenset[CodeTarget] | None  # the only functions for faults; None: any
     problems: list[str]
 
     @property
@@ -87,7 +87,7 @@ def make_faults(
     diff: MutationDiff | None = None,
     coverage: CoverageRecord | None = None,
 ) -> GeneratedFaults:
-    """The faults of the request, before a sample is taken."""
+    """Make the faults of the request, before any sampling."""
     chosen = _select_operators(request.operators)
     if diff is None:
         targets = target_selection.select_targets(request.targets, tree, catalogue)
@@ -102,7 +102,7 @@ def make_faults(
 def describe_unreached_changes(
     diff: MutationDiff, tree: SourceTree, coverage: CoverageRecord
 ) -> str:
-    """A sentence about the part of a wide diff that no guard runs."""
+    """Describe the part of a wide diff that no guard runs, in a sentence."""
     covered_lines = coverage.collect_lines()
     near = {module: lines for module, lines in diff.lines.items() if covered_lines.get(module)}
     every = changed_lines.list_changed_functions(tree, near)
@@ -125,7 +125,7 @@ def _select_operators(text: str) -> list[MutationOperator] | None:
 
 
 def choose_faults(request: MutateRequest, generated: GeneratedFaults) -> tuple[MutationFault, ...]:
-    """The named faults, or a sample, in the order of the source."""
+    """Choose the named faults, or a sample, in the order of the source."""
     faults = list(generated.faults)
     names = [name for word in request.fault for name in bootstrap.split_ids(word)]
     if names:
@@ -147,11 +147,11 @@ def find_fault(name: str, faults: Iterable[MutationFault]) -> MutationFault:
 def find_families(
     faults: Iterable[MutationFault], sources: ReleaseSources, catalogue: ToggleCatalogue
 ) -> dict[str, str]:
-    """The family of toggles that each target belongs to, the first of several."""
+    """Find each target's family of toggles, or the first of several."""
     families: dict[str, str] = {}
     targets = {fault.target for fault in faults}
     for family in dict.fromkeys(toggle.family for toggle in catalogue):
-        # A family without a function on this release is an error only where it is named.
+        # A family without a function on this release is an error only if the call names it.
         with contextlib.suppress(UnfixError):
             if targets - families.keys():
                 for target in target_selection.select_targets([family], sources, catalogue):
@@ -160,7 +160,7 @@ def find_families(
 
 
 def collect_codes(faults: Iterable[MutationFault], sources: ReleaseSources) -> list[TargetCode]:
-    """The text of each target, for the page."""
+    """Return the text of each target, for the page."""
     codes: dict[str, TargetCode] = {}
     for fault in faults:
         if fault.target in codes:
@@ -178,7 +178,7 @@ def collect_codes(faults: Iterable[MutationFault], sources: ReleaseSources) -> l
 
 
 def describe_stale_equivalents(request: MutateRequest, generated: GeneratedFaults) -> list[str]:
-    """Recorded equivalents that are no longer generated, if the request is about all families."""
+    """Describe recorded equivalents that no longer appear, if the request covers all families."""
     if request.diff or request.operators or request.targets:
         return []
     modules = {fault.module for fault in generated.faults}

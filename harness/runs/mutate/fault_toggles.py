@@ -1,9 +1,10 @@
 """A fault as a toggle of the registry, so that a guard can be written for it.
 
-The two forms of the toggle hold as little code as identifies the place: the changed expression, the
-expressions around it, its statement, then the neighbours of that. The first pair of forms is taken
-that reverts and enables exactly. Example: of two calls `cdiv(n, m)` in one function, the second is
-identified by `b = cdiv(n, m)`, since the expression alone has two places.
+The two forms of the toggle have the least code that identifies the place. Candidates are the
+changed expression, the expressions around it, its statement, then that statement's neighbours. The
+first pair of forms that reverts and enables exactly is the toggle's. Example: of two calls
+`cdiv(n, m)` in one function, `b = cdiv(n, m)` identifies the second, since the expression alone has
+two places.
 """
 
 from __future__ import annotations
@@ -31,16 +32,16 @@ from harness.runs.mutate.function_code import FUNCTIONS, FunctionCode, ModuleCod
 from harness.store.mutate.faults import MutationFault
 
 MAX_NEIGHBOURS = 3
-MAX_PATTERN_LINES = 60  # of one form: a longer one is hard to read and soon stale
+MAX_PATTERN_LINES = 60  # limit of one form; a longer one is hard to read and soon stale
 
 
 class KeepFaultError(UnfixError):
-    """No pair of forms identifies the place of a fault in its function."""
+    """An error: no pair of forms identifies the place of a fault in its function."""
 
 
 @dataclass(frozen=True)
 class OverlaySources:
-    """A release's sources with one module's text replaced."""
+    """A release's sources with another text for one module."""
 
     base: ReleaseSources
     replacement: ModuleSource
@@ -64,7 +65,7 @@ def build_toggle(
     range_sources: Sequence[ReleaseSources] | None = None,
     registry: ToggleCatalogue | None = None,
 ) -> Toggle:
-    """A toggle that applies this fault to every release that has its code.
+    """Build a toggle that applies this fault to every release with its code.
 
     Its range is computed from `range_sources`, by default the releases on this machine.
     """
@@ -104,7 +105,7 @@ def build_toggle(
 
 
 def list_local_sources() -> list[ReleaseSources]:
-    """The managed releases whose sources are on this machine, oldest first."""
+    """List the managed releases with sources on this machine, oldest first."""
     return [
         r.open_sources()
         for r in managed_releases.list_releases()
@@ -115,7 +116,7 @@ def list_local_sources() -> list[ReleaseSources]:
 def iterate_pattern_spans(
     function: FunctionCode, fault: MutationFault
 ) -> Iterator[tuple[int, int, list[str]]]:
-    """The spans that a form may cover, from the changed code outwards, with the scopes of each."""
+    """Yield the possible spans of a form, from the changed code outwards, and their scopes."""
     around = [
         node
         for node in ast.walk(function.node)
@@ -137,7 +138,7 @@ def iterate_pattern_spans(
 
 
 def iterate_neighbour_spans(function: FunctionCode, node: ast.stmt) -> Iterator[tuple[int, int]]:
-    """A statement with one to three of those before it, those after it, or both."""
+    """Yield a statement with one to three neighbours before it, after it, or on both sides."""
     outer = function.parents[node]
     for field in ("body", "orelse", "finalbody"):
         block = getattr(outer, field, [])
@@ -155,16 +156,16 @@ def is_fault_within(span: tuple[int, int], fault: MutationFault) -> bool:
 
 
 def extract_pattern(text: str, start: int, end: int) -> str:
-    """Code as a pattern: without the indentation of its first line."""
+    """Return code as a pattern, without the indentation of its first line."""
     return remove_indent(text[start:end], get_indent(text, start))
 
 
 def is_reversible_edit(
     edit: ToggleEdit, fault: MutationFault, sources: ReleaseSources, release: str
 ) -> bool:
-    """Whether the registry takes this edit, and it reverts and enables exactly."""
+    """Return whether the registry accepts this edit, and it reverts and enables exactly."""
     if "$" in edit.fixed + edit.buggy:
-        return False  # a pattern would read a metavariable
+        return False  # a pattern would treat `$` as a metavariable
     try:
         if find_edit_problem(edit):
             return False
@@ -179,7 +180,7 @@ def is_reversible_edit(
         overlay = OverlaySources(sources, ModuleSource(before.module, before.path, patched.text))
         (back,) = make_plan([ToggleChoice(trial, Direction.ENABLE)], overlay, release).modules
     except (UnfixError, RuntimeError, SyntaxError):
-        return False  # ast-grep's refusals are RuntimeErrors
+        return False  # ast-grep refuses patterns with RuntimeErrors
     return back.text == before.text
 
 
@@ -224,11 +225,11 @@ def _make_toggle(
 def _iterate_release_ranges(
     edit: ToggleEdit, sources: ReleaseSources, release: str, range_sources: Sequence[ReleaseSources]
 ) -> Iterator[str]:
-    """The ranges of releases that have the code, each up to the next one that does not."""
+    """Yield the ranges of releases that have the code, each up to the next one without it."""
     by_version = {s.version: s for s in range_sources if s.version is not None}
     own = sources.version or _parse_version(release)
     if own is None:
-        yield ">=0"  # a checkout that does not say its version
+        yield ">=0"  # a checkout without a version
         return
     by_version[own] = sources
     target = CodeTarget.parse(edit.target or "")

@@ -1,6 +1,6 @@
-"""A function as operators see it: its syntax tree, and which of its nodes a fault may change.
+"""A function for operators: its syntax tree, and the nodes that a fault may change.
 
-This is Python's own `ast` and not ast-grep, since operators ask for meaning (which name is a
+The tree is Python's own `ast` and not ast-grep's, since operators need meaning (which name is a
 length, which call allocates), and the changed text has to compile anyway.
 """
 
@@ -46,7 +46,7 @@ TIGHTLY_BINDING = (
 
 @dataclass(frozen=True, slots=True)
 class CodeChange:
-    """`text[start:end]` becomes `replacement`; `description` is what that means."""
+    """A change of `text[start:end]` to `replacement`, with a description in words."""
 
     start: int
     end: int
@@ -55,7 +55,7 @@ class CodeChange:
 
 
 class ModuleCode:
-    """One module's text, parsed once, with its outermost functions by qualified name."""
+    """One module's text, parsed once, and its outermost functions by qualified name."""
 
     def __init__(self, source: ModuleSource) -> None:
         self.source = source
@@ -73,13 +73,13 @@ class ModuleCode:
         ]
 
     def get_offset(self, line: int, column: int) -> int:
-        """Characters from a line and the UTF-8 bytes that `ast` counts columns in."""
+        """Convert a line and a column in UTF-8 bytes, as `ast` has them, to characters."""
         start = self._line_starts[line - 1]
         text = self.text[start : start + column]
         return start + (column if text.isascii() else len(text.encode()[:column].decode()))
 
     def get_line(self, offset: int) -> int:
-        """The line of an offset, from 1."""
+        """Return the line of an offset, from 1."""
         return bisect.bisect_right(self._line_starts, offset)
 
     def get_span(self, node: ast.expr | ast.stmt | ast.keyword | ast.arg) -> tuple[int, int]:
@@ -94,7 +94,7 @@ class ModuleCode:
 def iterate_outermost_functions(
     body: list[ast.stmt], prefix: str = ""
 ) -> Iterator[tuple[str, FunctionNode]]:
-    """The functions of a module and of its classes, through `if` and `try`, not inside others."""
+    """Yield the functions of a module and its classes, also in `if` and `try`, not nested ones."""
     for node in body:
         if isinstance(node, FUNCTIONS):
             yield prefix + node.name, node
@@ -109,7 +109,7 @@ def iterate_outermost_functions(
 
 
 class FunctionCode:
-    """One outermost function: its nodes in the order of the text, and their parents."""
+    """One outermost function, with its nodes in the order of the text, and their parents."""
 
     def __init__(self, module: ModuleCode, qualname: str, node: FunctionNode) -> None:
         self.module = module
@@ -119,12 +119,12 @@ class FunctionCode:
 
     @cached_property
     def statements(self) -> list[ast.stmt]:
-        """Every statement of the body, in the order of the text."""
+        """Return every statement of the body, in the order of the text."""
         return list(iterate_statements(self.node.body))
 
     @cached_property
     def mutable_nodes(self) -> list[ast.AST]:
-        """The nodes that a fault may change: no annotation, check, message, log or docstring."""
+        """Return the nodes that a fault may change: no annotation, check, message or docstring."""
         if self.node.name in DISPLAY_METHODS:
             return []
         return [node for statement in self.node.body for node in iterate_mutable_nodes(statement)]
@@ -139,7 +139,7 @@ class FunctionCode:
 
     @cached_property
     def assigned_values(self) -> dict[str, list[ast.expr]]:
-        """The values that each local name is given by a plain assignment."""
+        """Return the values of each local name's plain assignments."""
         values: dict[str, list[ast.expr]] = {}
         for node in ast.walk(self.node):
             if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
@@ -150,7 +150,7 @@ class FunctionCode:
         return (node for node in self.mutable_nodes if isinstance(node, kinds))
 
     def find_calls(self, name_pattern: str) -> Iterator[ast.Call]:
-        """The calls whose dotted name matches."""
+        """Yield the calls whose dotted name matches."""
         for node in self.mutable_nodes:
             if isinstance(node, ast.Call) and re.search(name_pattern, get_dotted_name(node.func)):
                 yield node
@@ -168,7 +168,7 @@ class FunctionCode:
     def replace_node(
         self, node: ast.expr | ast.stmt, replacement: str, description: str
     ) -> CodeChange:
-        """Replace a node by other code, in brackets where what surrounds it binds tighter."""
+        """Replace a node by other code, in brackets if the surrounding operation binds tighter."""
         start, end = self.get_span(node)
         new = parse_expression(replacement) if isinstance(node, ast.expr) else None
         if new is not None and "\n" in replacement:
@@ -222,14 +222,14 @@ class FunctionCode:
 
 
 def get_precedence(node: ast.BinOp) -> int:
-    """How tight an arithmetic operation binds."""
+    """Return how tight an arithmetic operation binds."""
     if isinstance(node.op, ast.Add | ast.Sub):
         return 1
     return 2 if isinstance(node.op, ast.Mult | ast.Div | ast.FloorDiv | ast.Mod) else 0
 
 
 def parse_expression(code: str) -> ast.expr | None:
-    """Code as an expression; None if it is not one, and then the fault is dropped later."""
+    """Parse code as an expression; None if it is not one (the fault is dropped later)."""
     try:
         return ast.parse(f"({code})", mode="eval").body
     except SyntaxError:
@@ -242,7 +242,7 @@ def is_jit_decorator(decorator: ast.expr) -> bool:
 
 
 def get_dotted_name(node: ast.AST) -> str:
-    """`a.b.c` of a chain of names; `.b.c` of a chain on any other expression."""
+    """Return `a.b.c` for a chain of names, and `.b.c` for a chain on any other expression."""
     parts = []
     while isinstance(node, ast.Attribute):
         parts.append(node.attr)
@@ -251,7 +251,7 @@ def get_dotted_name(node: ast.AST) -> str:
 
 
 def get_last_name(node: ast.AST) -> str:
-    """The name of a plain value: `topk` of `self.topk`; '' of any other expression."""
+    """Return the name of a plain value: `topk` for `self.topk`; '' for any other expression."""
     if isinstance(node, ast.Name):
         return node.id
     return node.attr if isinstance(node, ast.Attribute) else ""
@@ -268,7 +268,7 @@ def iterate_statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
 
 
 def iterate_mutable_nodes(node: ast.AST) -> Iterator[ast.AST]:
-    """A node and all nodes in it that a fault may change."""
+    """Yield a node, and all nodes inside it, that a fault may change."""
     if is_never_mutated(node):
         return
     yield node

@@ -1,9 +1,9 @@
 """The confirmation of kills: a guard detects a fault only if it passes without it.
 
-A guard may also fail by itself: with more examples than before, after another guard that left
-something behind, or because the machine killed the process. So it runs again, without the fault
-and, if others ran before it or the machine may be the reason, with the fault alone. Example: guards
-a and b run in one fork and b fails. With the fault alone b passes; then a and b run without the
+A guard may also fail by itself: with more examples than before, after another guard that left state
+behind, or because the machine killed the process. So it runs again without the fault. If others ran
+before it, or the machine may be the reason, it also runs alone with the fault. Example: guards
+a and b run in one fork and b fails. Alone with the fault b passes; then a and b run without the
 fault, and b fails again. The kill is rejected, and b is reported as a guard that fails after a.
 """
 
@@ -17,14 +17,14 @@ from harness.runs.mutate.scheduler import MutationScheduler, PendingAttempt
 from harness.store.mutate.faults import MutationFault
 from harness.store.prove.values import SideOutcome, SideResult
 
-# Ends of a process for which the machine may be the reason, and not the fault.
+# Ends of a process that the machine may have caused, and not the fault.
 MACHINE_OUTCOMES = {
     SideOutcome.HANG,
     SideOutcome.KILLED,
     SideOutcome.OUT_OF_MEMORY,
     SideOutcome.LOST,
 }
-# For a guard that may only have been slow: a least number of seconds, a factor of its limit.
+# For a guard that may only have been slow: the minimum in seconds, and the factor of its limit.
 SLOW_RETRY_LIMITS = (15.0, 2.0)
 GuardLimits = list[tuple[str, float]]  # guards with their time limits
 ConfirmationCallback = Callable[[SideResult | None], None]
@@ -42,12 +42,12 @@ class KillConfirmer:
         self.failing_guards: set[str] = set()  # guards that fail without a fault
         self._scheduler = scheduler
         self._report_problem = report_problem
-        self._on_pass = on_pass  # gets the reports of guards that passed without a fault
+        self._on_pass = on_pass  # called with reports of passes without a fault
         self._results: dict[tuple[tuple[str, ...], int], SideResult | None] = {}
         self._callbacks: dict[tuple[tuple[str, ...], int], list[ConfirmationCallback]] = {}
 
     def record_pass(self, guard: str) -> None:
-        """The guard passed in this run, alone and without a fault."""
+        """Record that the guard passed in this run, alone and without a fault."""
         self._results[(guard,), 1] = None
 
     def confirm_kill(
@@ -58,7 +58,7 @@ class KillConfirmer:
         side: SideResult,
         on_confirmation: ConfirmationCallback,
     ) -> None:
-        """Confirm that the last of these guards detects the fault; the others passed before it.
+        """Confirm that the last of these guards detects the fault, after the passes of the others.
 
         `on_confirmation` gets the result of the guard with the fault, or None if it fails anyway.
         """
@@ -96,7 +96,7 @@ class KillConfirmer:
     def _run_without_fault(
         self, guards: GuardLimits, example_factor: int, on_result: ConfirmationCallback
     ) -> None:
-        """The failure of guards in one process without a fault, or None. They run once in a run.
+        """Run guards once in one process without a fault; return the failure, or None.
 
         A guard whose lines were recorded in this run passed there, and does not run again.
         """

@@ -1,9 +1,10 @@
-"""Which guards run which lines of a release: recorded once, and valid until something changes.
+"""The lines of a release that each guard runs, recorded once and valid until a change.
 
-Each guard runs once on the unchanged release. A fault is then run by the guards that ran a line of
-its statement, and by no others. A record is valid for one digest of all that every guard depends
-on (`compute_coverage_key`), and each guard in it for a digest of its own suite. Example: a new file
-under suites/kv_indices makes the guards of that suite run again; a new version of Triton all.
+Each guard runs once on the unchanged release. A fault is then run only by the guards that ran a
+line of its statement. A record is valid for one digest of every guard's dependencies
+(`compute_coverage_key`), and each guard in it for a digest of its own suite. Example: a new file
+under suites/kv_indices makes the guards of that suite run again; a new version of Triton makes all
+guards run again.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from harness.store.mutate.faults import MutationFault
 from harness.store.prove.values import SideOutcome
 from harness.workers.release_target import ReleaseTarget
 
-LARGE_FILE_BYTES = 1 << 20  # of a larger file the time of its last change is read
+LARGE_FILE_BYTES = 1 << 20  # above this, the time of the last change replaces the content
 LIST_PACKAGES_SCRIPT = """
 import importlib.metadata, sys
 packages = {f"{p.metadata['Name']} {p.version}" for p in importlib.metadata.distributions()}
@@ -45,9 +46,9 @@ class GuardCoverage(msgspec.Struct):
     outcome: SideOutcome
     seconds: float
     headline: str = ""
-    suite: str = ""  # digest of the folder that its file is in
-    lines: dict[str, list[int]] = {}  # of SGLang's modules
-    imported: list[str] = []  # modules that it was the first to import
+    suite: str = ""  # digest of its file's folder
+    lines: dict[str, list[int]] = {}  # lines of SGLang's modules
+    imported: list[str] = []  # modules that this guard imports first
 
     def has_run(self, module: str, lines: range) -> bool:
         return any(line in lines for line in self.lines.get(module, ()))
@@ -64,7 +65,7 @@ class CoverageRecord(msgspec.Struct):
         return sorted({name for guard in self.guards.values() for name in guard.imported})
 
     def collect_lines(self) -> dict[str, set[int]]:
-        """The lines of each module that some guard runs."""
+        """Collect the lines of each module that some guard runs."""
         covered: dict[str, set[int]] = {}
         for guard in self.guards.values():
             for module, lines in guard.lines.items():
@@ -73,10 +74,10 @@ class CoverageRecord(msgspec.Struct):
 
 
 def find_deciding_lines(fault: MutationFault, text: str) -> range:
-    """The lines of which a guard has to run one to reach a fault: those of its statement.
+    """Return the lines of a fault's statement; a guard that runs one of them reaches the fault.
 
-    The header of a nested function runs when that is defined, but a default in it takes effect
-    where its body runs: there the lines of the body decide.
+    The header of a nested function runs at its definition, but a default value takes effect when
+    the body runs. So for a fault in a default the lines of the body decide.
     """
     line, column = get_position(text, fault.start)
     chain = list(iterate_enclosing_statements(_parse_cached(text), line, column))
@@ -88,7 +89,7 @@ def find_deciding_lines(fault: MutationFault, text: str) -> range:
 
 @functools.lru_cache(maxsize=4)
 def _parse_cached(text: str) -> ast.Module:
-    """Cached, since faults come module by module and a large module parses slowly."""
+    """Parse a module, cached, since many faults share one and a large module parses slowly."""
     return ast.parse(text)
 
 
@@ -102,7 +103,7 @@ def find_reaching_guards(
 def compute_coverage_key(
     target: ReleaseTarget, profile: str, toggle_folders: Iterable[Path] = ()
 ) -> str:
-    """A digest of all that every guard depends on: our code, the release, its packages."""
+    """Compute a digest of every guard's dependencies: our code, the release, its packages."""
     words = (
         digest_code("runs"),
         profile,
@@ -120,7 +121,7 @@ def compute_coverage_key(
 
 
 def digest_release_sources(tree: SourceTree) -> str:
-    """A digest of the sizes and times of a release's sources: reading them all would take long."""
+    """Compute a digest of the sizes and times of a release's sources, as contents take long."""
     digest = hashlib.sha256(f"{tree.version}\0".encode())
     for name in sorted(tree.iterate_files()):
         with contextlib.suppress(OSError):
@@ -130,14 +131,14 @@ def digest_release_sources(tree: SourceTree) -> str:
 
 
 def _list_installed_packages(python: Path) -> str:
-    """Every package of an environment with its version: Triton's, Hypothesis's, pytest's, ..."""
+    """List every package of an environment with its version: Triton, Hypothesis, pytest, ..."""
     return subprocess.run(
         [python, "-c", LIST_PACKAGES_SCRIPT], capture_output=True, text=True
     ).stdout
 
 
 def digest_suite(guard: str, root: Path) -> str:
-    """A digest of all files in the folder of a guard."""
+    """Compute a digest of all files in the folder of a guard."""
     return _digest_folder((root / guard.partition("::")[0]).parent)
 
 
@@ -149,7 +150,7 @@ def _digest_folder(folder: Path) -> str:
 
 
 def _add_to_digest(digest: hashlib._Hash, path: Path) -> None:
-    """Add a file, or all files of a folder but for caches and hidden ones."""
+    """Add a file, or all files of a folder except caches and hidden files."""
     for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
         parts = file.relative_to(path).parts
         if any(part == "__pycache__" or part.startswith(".") for part in parts):
@@ -163,13 +164,13 @@ def _add_to_digest(digest: hashlib._Hash, path: Path) -> None:
 
 
 def get_coverage_file(release: str, profile: str, pytest_arguments: list[str]) -> Path:
-    """One file for a release, a profile, and the arguments that pytest collects guards by."""
+    """Return the file for a release, a profile, and pytest's arguments."""
     place = hashlib.sha256("\0".join(pytest_arguments).encode()).hexdigest()[:8]
     return paths.state_folder() / "reach" / f"{release}-{profile}-{place}.json"
 
 
 def load_coverage(file: Path, expected_key: str, root: Path) -> CoverageRecord:
-    """The part of a stored record that is still valid."""
+    """Load the part of a stored record that is still valid."""
     try:
         coverage = msgspec.json.decode(file.read_bytes(), type=CoverageRecord)
     except (OSError, msgspec.MsgspecError):
@@ -179,7 +180,7 @@ def load_coverage(file: Path, expected_key: str, root: Path) -> CoverageRecord:
     coverage.guards = {
         name: guard
         for name, guard in coverage.guards.items()
-        # A guard that failed runs again: the machine may have been the reason.
+        # A guard that failed runs again, since the machine may have been the cause.
         if guard.outcome in PASSING_OUTCOMES and guard.suite == digest_suite(name, root)
     }
     return coverage

@@ -14,24 +14,24 @@ PASSING_OUTCOMES = (SideOutcome.PASSED, SideOutcome.NA, SideOutcome.SKIPPED)
 class GuardRequest(msgspec.Struct):
     """A guard to run, and its time limit."""
 
-    guard_number: int  # in the worker
+    guard_number: int  # its number in the worker
     seconds: float
 
 
 class FaultAttemptRequest(msgspec.Struct, tag=True):
-    """Run these guards in one fork, with a fault in, until one fails."""
+    """A request to run guards in one fork, with a fault, until one fails."""
 
     serial: int
     guards: list[GuardRequest]
     memory_bytes: int
-    fault: MutationFault | None = None  # none: the guards run on the unchanged release
-    trace: bool = False  # record the lines that they run
-    example_factor: int = 1  # of the number of examples
-    keep_shrinking: bool = False  # until no smaller counterexample is found
+    fault: MutationFault | None = None  # None: the unchanged release
+    trace: bool = False  # whether to record the lines that the guards run
+    example_factor: int = 1  # multiplies the number of examples
+    keep_shrinking: bool = False  # until the counterexample is minimal
 
 
 class ImportModulesRequest(msgspec.Struct, tag=True):
-    """Import these modules now, so that no fork has to."""
+    """A request to import modules now, so that no fork has to."""
 
     modules: list[str]
 
@@ -40,7 +40,7 @@ MutationWorkerRequest = FaultAttemptRequest | ImportModulesRequest
 
 
 class MutationWorkerReady(msgspec.Struct, tag=True):
-    """A worker is ready: SGLang is imported and the guards are known."""
+    """A report that a worker is ready: SGLang is imported and the guards are known."""
 
     guards: list[str]
     seconds: float
@@ -50,29 +50,29 @@ class MutationWorkerReady(msgspec.Struct, tag=True):
 
 
 class GuardResult(msgspec.Struct):
-    """One guard that ended."""
+    """The result of one guard."""
 
     guard_number: int
     side: SideResult
-    reach: int = 0  # how often the code of the fault ran meanwhile
-    conflict: str = ""  # why it did not run: its own toggles change the code of the fault
+    reach: int = 0  # calls of the fault's code meanwhile
+    conflict: str = ""  # the reason if its own toggles change the fault's code
 
 
 class GuardTrace(msgspec.Struct):
     """The lines that a guard ran without a fault."""
 
-    lines: dict[str, list[int]]  # of SGLang's modules
-    imported: list[str]  # modules of SGLang that it was the first to import
+    lines: dict[str, list[int]]  # lines of SGLang's modules
+    imported: list[str]  # SGLang's modules that this guard imports first
 
 
 class FaultAttemptReport(msgspec.Struct, tag=True):
-    """The results of an attempt: one for each guard that ended, and how the fork ended."""
+    """The results of an attempt: one for each guard that ended, and the end of the fork."""
 
     serial: int
     results: list[GuardResult]
     fork_side: SideResult
-    reach: int = 0  # how often the code of the fault ran
-    not_live_reason: str = ""  # why the fault cannot be applied to a living process
+    reach: int = 0  # calls of the fault's code
+    not_live_reason: str = ""  # the reason why a living process cannot get the fault
     trace: GuardTrace | None = None
 
 

@@ -1,4 +1,4 @@
-"""The type of an operator: a name, the pull requests behind it, and where it applies."""
+"""The type of an operator: a name, the pull requests behind it, and its changes."""
 
 from __future__ import annotations
 
@@ -15,6 +15,6 @@ class MutationOperator:
 
     name: str
     title: str
-    prs: tuple[int, ...]  # SGLang's, which mended bugs of this kind
-    symptom: Symptom  # what it mostly does to whoever runs it
+    prs: tuple[int, ...]  # SGLang's fixes of bugs of this kind
+    symptom: Symptom  # the usual effect on users
     find_changes: Callable[[FunctionCode], Iterator[CodeChange]]

@@ -1,4 +1,4 @@
-"""A call of `unfix mutate` as typed words, and the plan that they resolve to."""
+"""A call of `unfix mutate` as typed arguments, and the plan that they resolve to."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ MAX_MEMORY_GIB = 2**33  # a limit in bytes is a 64-bit number
 
 @dataclass(frozen=True)
 class MutateRequest:
-    """One call, checked. A stored run keeps these words, by these names, so that it can resume."""
+    """One valid call. A stored run has these arguments by these names, so that it can resume."""
 
     targets: list[str]
     release: str | None
     diff: str
     operators: str
-    fault: list[str]  # ids, or how they begin, joined by commas
+    fault: list[str]  # ids or their prefixes, with commas between
     limit: int | None
     seed: int
     at_least: float | None
@@ -46,7 +46,7 @@ class MutateRequest:
             raise UnfixError("--at-least is a percentage: more than 0, and 100 at most")
 
 
-# The words that a resumed run takes from its first half; of the others this call decides.
+# The arguments that a resumed run takes from its first half; this call decides the others.
 RESUMED_SETTINGS = (
     *("targets", "release", "diff", "operators", "fault", "limit", "seed", "at_least"),
     *("device", "profile", "memory", "suite", "examples", "equal"),
@@ -55,18 +55,18 @@ RESUMED_SETTINGS = (
 
 @dataclass(frozen=True)
 class MutationPlan:
-    """A call resolved: the release, the faults and the guards that a runner works with."""
+    """A resolved call: the release, the faults and the guards of a runner."""
 
     target: ReleaseTarget
     faults: tuple[MutationFault, ...]
     families: dict[str, str]  # by target
-    equivalents: dict[str, str]  # the reasons of faults recorded as equivalent, by id
-    run_equivalents: bool  # run those as well
-    pytest_arguments: list[str]  # which name the suites
-    working_folder: Path  # of pytest
+    equivalents: dict[str, str]  # the reasons for recorded equivalents, by id
+    run_equivalents: bool  # whether equivalents run as well
+    pytest_arguments: list[str]  # with the suites' names
+    working_folder: Path  # pytest's working folder
     jobs: int
     memory_bytes: int
     profile: str
-    example_factor: int = 10  # of the second attempt on a survivor; 1: there is no second attempt
+    example_factor: int = 10  # for a survivor's second attempt; 1: no second attempt
     keep_shrinking: bool = False
     toggle_folders: list[Path] = field(default_factory=list)

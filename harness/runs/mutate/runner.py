@@ -32,14 +32,14 @@ from harness.store.prove.values import SideOutcome, SideResult
 from harness.workers.supervisor import NO_RESULT_HEADLINE
 from harness.workers.worker_process import ENGINE_TEST_FILE
 
-TRACED_GUARD_SECONDS = 600.0  # the limit of a guard whose lines are recorded
+TRACED_GUARD_SECONDS = 600.0  # the limit of a traced guard
 ENGINE_GUARDS_EXCLUDED = (
     f"suites/accuracy/{ENGINE_TEST_FILE}: its servers are other processes, without the fault"
 )
 
 
 class MutationListener:
-    """Gets the progress of a run, and ignores it; a subclass shows it."""
+    """A listener that ignores the progress of a run; a subclass shows it."""
 
     def report_start(self, release: str) -> None: ...
 
@@ -61,7 +61,7 @@ class FaultCase:
     result: FaultResult
     remaining_guards: list[GuardCoverage]
     example_factor: int = 1
-    passing_guards: list[str] = field(default_factory=list)  # those that ran its code
+    passing_guards: list[str] = field(default_factory=list)  # guards that passed and ran its code
     conflicts: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -80,7 +80,7 @@ class MutationRunner:
         plan_from_coverage: Callable[[CoverageRecord], MutationPlan] | None = None,
     ) -> None:
         self.plan = plan
-        self.plan_from_coverage = plan_from_coverage  # for faults that depend on the coverage
+        self.plan_from_coverage = plan_from_coverage  # adds the faults that depend on coverage
         self.mutation = mutation
         self.store = store
         self.listener = listener
@@ -94,7 +94,7 @@ class MutationRunner:
         self._started = time.monotonic() - mutation.seconds
 
     def execute(self) -> None:
-        """Run until every fault has a result, or until Ctrl-C: the results are stored anyway."""
+        """Run until every fault has a result, or until Ctrl-C. Each result is stored either way."""
         self.mutation.status = "stopped"
         self.store.begin(self.mutation)
         try:
@@ -139,7 +139,7 @@ class MutationRunner:
     # Coverage
 
     def _measure_coverage(self, guards: list[str]) -> None:
-        """Run each guard once on the unchanged release, unless its lines are on record."""
+        """Run each guard once on the unchanged release, unless its lines are recorded."""
         started = time.monotonic()
         unknown = [guard for guard in guards if guard not in self.coverage.guards]
         record = partial(self._record_coverage, guard_count=len(guards))
@@ -186,15 +186,15 @@ class MutationRunner:
     # Faults
 
     def _iterate_attempts(self) -> Iterator[PendingAttempt]:
-        """The first attempt on each reached fault; lazily, so that the order learns from kills."""
-        for result in self.mutation.fates:  # from before the run was stopped
+        """Yield the first attempt on each reached fault; lazily, so that the order uses kills."""
+        for result in self.mutation.fates:  # results from before a stop
             if result.by:
                 self.guard_order.record_kill(result.fault, result.by)
             elif result.passed and not result.longer:
                 self._defer_longer_attempt(result)
         done = {result.fault.id for result in self.mutation.fates}
         equivalents = self.plan.equivalents
-        # Equivalents come last: they take longest, since none of their guards fails.
+        # Equivalents come last. They take longest, since none of their guards fails.
         for fault in sorted(self.plan.faults, key=lambda fault: fault.id in equivalents):
             if fault.id in done:
                 continue
@@ -261,7 +261,7 @@ class MutationRunner:
             )
 
     def _handle_confirmation(self, case: FaultCase, guard: str, side: SideResult | None) -> None:
-        """The guard detects the fault; or else, with None, the remaining guards run."""
+        """Store the kill; without one (None), run the remaining guards."""
         if side is not None:
             fault_outcomes.record_kill(case.result, guard, side)
             self.guard_order.record_kill(case.result.fault, guard)
@@ -283,7 +283,7 @@ class MutationRunner:
         self._finish_case(case)
 
     def _record_passes(self, report: FaultAttemptReport, guard_names: list[str]) -> None:
-        """The seconds of guards that passed, untraced, for the time limits of later attempts."""
+        """Record the seconds of untraced passes, for the time limits of later attempts."""
         for name, ended in zip(guard_names, report.results, strict=False):
             if ended.side.outcome is SideOutcome.PASSED and not ended.conflict:
                 self.guard_order.record_pass(name, ended.side.seconds)

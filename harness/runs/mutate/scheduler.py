@@ -1,4 +1,4 @@
-"""The attempts of a run: which are in progress, which wait, and the worker that forks them.
+"""The attempts of a run, in progress or waiting, and the worker that forks them.
 
 Every attempt that is handed in comes back as exactly one report. A worker may end in the middle of
 several attempts, and only one of them is to blame. Example: attempts 7, 8 and 9 are in progress
@@ -35,14 +35,14 @@ from harness.workers.worker_process import ENGINE_TEST_FILE, START_TIMEOUT, Work
 
 @dataclass
 class PendingAttempt:
-    """Guards to run in one fork, with a fault or without one, and who gets the report."""
+    """Guards to run in one fork, with or without a fault, and the receiver of the report."""
 
-    guards: list[tuple[str, float]]  # with the time limit of each
+    guards: list[tuple[str, float]]  # each with its time limit
     on_report: Callable[[FaultAttemptReport, list[str]], None]
     fault: MutationFault | None = None
     example_factor: int = 1
-    trace: bool = False  # record the lines that the guards run
-    lost_attempts: int = 0  # how often its worker or supervisor ended without a report
+    trace: bool = False  # whether to record the lines that the guards run
+    lost_attempts: int = 0  # number of lost workers and supervisors
 
     @property
     def guard_names(self) -> list[str]:
@@ -50,23 +50,23 @@ class PendingAttempt:
 
 
 class MutationWorkerProcess(WorkerProcess[MutationWorkerMessage]):
-    """The process that imports a release and forks the attempts."""
+    """A process that imports a release and forks the attempts."""
 
     module = "harness.runs.mutate.worker"
     message_type = MutationWorkerMessage
 
 
 class MutationScheduler:
-    """Runs attempts in forks of a worker, `plan.jobs` at a time; replaces a worker that ends."""
+    """A scheduler that runs `plan.jobs` attempts at a time, and replaces a worker that ends."""
 
     def __init__(
         self, plan: MutationPlan, folder: Path, report_problem: Callable[[str], None]
     ) -> None:
         self.plan = plan
         self.folder = folder
-        self.retries: deque[PendingAttempt] = deque()  # before any that has not begun
+        self.retries: deque[PendingAttempt] = deque()  # attempts that run before any new one
         self.isolated: deque[PendingAttempt] = deque()  # alone: one of them ended a worker
-        self.deferred: deque[PendingAttempt] = deque()  # after all others
+        self.deferred: deque[PendingAttempt] = deque()  # attempts that run after all others
         self._report_problem = report_problem
         self._worker: MutationWorkerProcess | None = None
         self._guard_numbers: dict[str, int] = {}
@@ -152,7 +152,7 @@ class MutationScheduler:
         worker = self._worker
         assert worker is not None
         ready, _, _ = select.select([worker.read_end], worker.pipe.pending_write_ends, [], 1.0)
-        with contextlib.suppress(BrokenPipeError):  # the worker has ended, as its other pipe tells
+        with contextlib.suppress(BrokenPipeError):  # the worker has ended
             worker.pipe.flush()
         if not ready:
             return
@@ -169,7 +169,7 @@ class MutationScheduler:
                 pending.on_report(report, pending.guard_names)
 
     def _replace_worker(self, worker: MutationWorkerProcess) -> None:
-        """Start another worker; an attempt that was alone for the second time is blamed."""
+        """Start another worker; blame an attempt that ran alone when its worker ended."""
         code, log = worker.end(), worker.read_log_tail()
         how = process_exit.describe_code(code)
         lost, self._running = list(self._running.values()), {}

@@ -1,4 +1,4 @@
-"""The meaning of names in SGLang: lengths, rows, tables, pointers, and calls that allocate."""
+"""The meaning of names in SGLang: lengths, rows, tables, pointers, and allocating calls."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PAGE_SIZE_NAME = re.compile(r"(^|_)(page_size|block_size)$", re.I)
 
 
 def has_name(node: ast.AST, pattern: re.Pattern[str]) -> bool:
-    """Whether a plain name, or what a row of it is called, fits."""
+    """Return whether the name of a value, or of the tensor it indexes, matches."""
     if isinstance(node, ast.Subscript):
         node = node.value
     return pattern.search(get_last_name(node)) is not None
@@ -47,7 +47,7 @@ def find_keyword(call: ast.Call, name: str) -> ast.keyword | None:
 
 
 def list_allocation_sizes(call: ast.Call) -> list[ast.expr]:
-    """The sizes that an allocation requests, one for each of its dimensions."""
+    """List the sizes that an allocation requests, one for each of its dimensions."""
     name = get_dotted_name(call.func).rpartition(".")[2]
     size = find_keyword(call, "size")
     sizes: list[ast.expr]
@@ -61,12 +61,12 @@ def list_allocation_sizes(call: ast.Call) -> list[ast.expr]:
 
 
 def iterate_size_expressions(function: FunctionCode) -> Iterator[ast.expr]:
-    """Every expression that becomes a dimension of a buffer: on the spot, or by a local name."""
+    """Yield every expression for a dimension of a buffer, in the call or through a local name."""
     seen: set[ast.AST] = set()
     live = set(function.mutable_nodes)
     for call in function.find_calls(ALLOCATION_CALL):
         if function.is_kernel:
-            continue  # tl.zeros takes powers of two alone
+            continue  # tl.zeros accepts only powers of two
         for size in list_allocation_sizes(call):
             named_sizes = function.assigned_values.get(get_last_name(size), [])
             for value in (size, *(v for v in named_sizes if isinstance(v, ast.BinOp))):
@@ -81,7 +81,7 @@ def iterate_size_expressions(function: FunctionCode) -> Iterator[ast.expr]:
 
 
 def iterate_factors(node: ast.expr) -> Iterator[ast.expr]:
-    """The factors of a product, left to right; of anything else nothing."""
+    """Yield the factors of a product, left to right; nothing for any other expression."""
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
         for side in (node.left, node.right):
             inner = list(iterate_factors(side))
@@ -89,7 +89,7 @@ def iterate_factors(node: ast.expr) -> Iterator[ast.expr]:
 
 
 def iterate_addends(node: ast.expr) -> Iterator[ast.expr]:
-    """The terms of a sum, left to right; of anything else nothing."""
+    """Yield the terms of a sum, left to right; nothing for any other expression."""
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
         for side in (node.left, node.right):
             inner = list(iterate_addends(side))

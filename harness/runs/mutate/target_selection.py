@@ -1,4 +1,4 @@
-"""The functions that get faults: words of the command line as targets on one release."""
+"""The functions that get faults: the targets, on one release, of the command line's words."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ KERNELS_PREFIX = "sglang.kernels."
 def select_targets(
     words: Iterable[str], sources: ReleaseSources, registry: ToggleCatalogue
 ) -> list[CodeTarget]:
-    """The functions that the words stand for, in the order of the words and of the source.
+    """Select the functions that the words name, in the order of the words and of the source.
 
-    A word is a module, `module:qualname`, a family of toggles or a toggle's id. No word is every
-    family with a property suite. A family or a toggle is the functions that its toggles change on
-    this release and what they work with: the functions of their module that they call, the
-    kernels that these launch, the sizes that they ask for, and for a kernel who launches it.
+    A word is a module, `module:qualname`, a family of toggles or a toggle's id. No word means
+    every family with a property suite. A family or a toggle means the functions that its toggles
+    change on this release, and related ones: the functions of their module that they call, the
+    kernels that these launch, the sizes that they compute, and the launchers of a kernel.
     """
     index = _CallIndex(sources)
     words = list(words)
@@ -43,7 +43,7 @@ def select_targets(
 def read_functions(
     targets: Iterable[CodeTarget], sources: ReleaseSources
 ) -> Iterator[FunctionCode]:
-    """The code of targets: each outermost function once, module by module as they come."""
+    """Read the code of targets, each outermost function once, in the order of the targets."""
     index = _CallIndex(sources)
     names_by_module: dict[str, list[str]] = {}
     for target in targets:
@@ -58,7 +58,7 @@ def read_functions(
 
 
 def _is_same_or_nested(name: str, function: str) -> bool:
-    """Whether a qualified name is that function, or a class or module around it, or inside it."""
+    """Return whether one qualified name is the other, or around it, or inside it."""
     return (
         not name
         or name == function
@@ -68,7 +68,7 @@ def _is_same_or_nested(name: str, function: str) -> bool:
 
 
 class _CallIndex:
-    """A release's modules as code, each parsed once."""
+    """An index of a release's modules, each parsed once."""
 
     def __init__(self, sources: ReleaseSources) -> None:
         self.sources = sources
@@ -83,7 +83,7 @@ class _CallIndex:
         return self._modules[name]
 
     def find_functions(self, target: CodeTarget) -> list[CodeTarget]:
-        """A target as outermost functions; empty where the release does not have it."""
+        """Find a target's outermost functions; empty if the release does not have it."""
         code = self.get_module(target.module)
         return [
             CodeTarget(target.module, function.qualname)
@@ -92,7 +92,7 @@ class _CallIndex:
         ]
 
     def find_toggled_functions(self, toggles: Iterable[Toggle]) -> list[CodeTarget]:
-        """The functions that toggles change here, each followed by what it calls."""
+        """Find the functions that toggles change here, each followed by the functions it calls."""
         targets: dict[CodeTarget, None] = {}
         for toggle in toggles:
             version = self.sources.version
@@ -101,13 +101,13 @@ class _CallIndex:
                     continue
                 for target in variant.targets:
                     if not target.qualname:
-                        continue  # a constant of the module: no function is meant
+                        continue  # a constant of the module, not a function
                     for function in self.find_functions(target):
                         targets.update(dict.fromkeys(self.iterate_related_functions(function)))
         return list(targets)
 
     def iterate_related_functions(self, target: CodeTarget) -> Iterator[CodeTarget]:
-        """A function, what it calls, the kernels under that, and who launches it."""
+        """Yield a function, its callees, their kernels, and the functions that launch it."""
         yield target
         for called in self.get_callees(target):
             yield called
@@ -123,7 +123,7 @@ class _CallIndex:
     def iterate_launched_kernels(
         self, target: CodeTarget, seen: frozenset[CodeTarget] = frozenset()
     ) -> Iterator[CodeTarget]:
-        """The kernels that a function launches, and what these call in turn."""
+        """Yield the kernels that a function launches, and their callees."""
         for called in self.get_callees(target):
             if called not in seen and self.get_function(called).is_kernel:
                 yield called
@@ -135,7 +135,7 @@ class _CallIndex:
         return next(f for f in code.functions if f.qualname == target.qualname)
 
     def get_callees(self, target: CodeTarget) -> list[CodeTarget]:
-        """The functions of SGLang that a function names, to call or to launch or to hand on."""
+        """Return the functions of SGLang that a function calls, launches or passes on."""
         if target not in self._callees:
             self._callees[target] = list(dict.fromkeys(self._iterate_callees(target)))
         return self._callees[target]
@@ -153,13 +153,13 @@ class _CallIndex:
             if method in names and method != target.qualname:
                 yield CodeTarget(target.module, method)
             elif own in imported:
-                # `self.NAME` as well: a class may hold a kernel under the kernel's own name.
+                # `self.NAME` as well: a class may have an attribute with a kernel's name.
                 yield from self._iterate_imported_functions(
                     *imported[own], kernels_only=own != name
                 )
 
     def get_imports(self, module: str, code: ModuleCode) -> dict[str, tuple[str, str]]:
-        """The names that a module imports, anywhere in it."""
+        """Return the names that a module imports, anywhere in it."""
         if module not in self._imports:
             self._imports[module] = _collect_imports(code.tree)
         return self._imports[module]
@@ -180,7 +180,7 @@ class _CallIndex:
 
 
 def _iterate_called_names(node: ast.AST) -> Iterator[str]:
-    """The names that are called (`f(...)`, `self.f(...)`) or launched (`f[grid](...)`)."""
+    """Yield the names of calls (`f(...)`, `self.f(...)`) and launches (`f[grid](...)`)."""
     for call in ast.walk(node):
         if isinstance(call, ast.Call):
             called = call.func.value if isinstance(call.func, ast.Subscript) else call.func
@@ -188,7 +188,7 @@ def _iterate_called_names(node: ast.AST) -> Iterator[str]:
 
 
 def _collect_imports(tree: ast.AST) -> dict[str, tuple[str, str]]:
-    """The names that `from MODULE import NAME` gives."""
+    """Collect the names of `from MODULE import NAME`."""
     return {
         alias.asname or alias.name: (node.module, alias.name)
         for node in ast.walk(tree)

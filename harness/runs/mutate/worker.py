@@ -28,11 +28,11 @@ from harness.store.prove.values import SideResult
 from harness.workers.messages import TestRequest, WorkerSettings
 from harness.workers.pytest_session import WorkerSession, run_worker
 
-FORK_SLACK_SECONDS = 60.0  # beyond the limits of its guards, for a fork that hangs between them
+FORK_SLACK_SECONDS = 60.0  # beyond its guards' limits, for a fork that hangs between them
 
 
 class MutationWorker(WorkerSession[WorkerSettings]):
-    """Runs guards, with a fault or without one, in forks."""
+    """A worker that runs guards in forks, with or without a fault."""
 
     request_type = FaultAttemptRequest
 
@@ -69,7 +69,7 @@ class MutationWorker(WorkerSession[WorkerSettings]):
 
     def run_request(self, request: FaultAttemptRequest) -> SideResult:
         for guard in request.guards:
-            with contextlib.suppress(UnfixError):  # its fork reports it
+            with contextlib.suppress(UnfixError):  # the fork reports the error
                 self.guards[guard.guard_number].build_changed_code()
         if request.fault is not None and (
             source := live_engine.engine.sources.read(request.fault.module)
@@ -89,7 +89,7 @@ class MutationWorker(WorkerSession[WorkerSettings]):
 
 
 def _import_modules(modules: list[str]) -> None:
-    """Import the modules that forks would; the fork that needs one reports that it cannot."""
+    """Import modules before the forks; a failed import is the fork's to report."""
     with warnings.catch_warnings(action="ignore"):
         for name in modules:
             with contextlib.suppress(Exception):

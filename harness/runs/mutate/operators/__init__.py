@@ -11,7 +11,7 @@ from harness.runs.mutate.mutation_operator import MutationOperator
 
 @lru_cache(maxsize=1)
 def load_operators() -> dict[str, MutationOperator]:
-    """Every operator by name; where two make the same change, the first one's counts."""
+    """Load every operator by name. If two make the same change, the first one's counts."""
     loaded: dict[str, MutationOperator] = {}
     for info in sorted(pkgutil.iter_modules(__path__), key=lambda info: info.name):
         module = importlib.import_module(f"{__name__}.{info.name}")

@@ -1,4 +1,4 @@
-"""A position, a length or a pointer loses an offset that was added to it."""
+"""A position, a length or a pointer loses an added offset."""
 
 from __future__ import annotations
 
@@ -38,21 +38,21 @@ def find_changes(function: FunctionCode) -> Iterator[CodeChange]:
 
 
 def iterate_removable_terms(node: ast.BinOp) -> Iterator[tuple[ast.expr, ast.expr]]:
-    """Each term of this one operation that can go, and what stays."""
+    """Yield each removable term of this one operation, and the remaining one."""
     yield node.right, node.left
     if isinstance(node.op, ast.Add) and not list(iterate_addends(node.left)):
         yield node.left, node.right
 
 
 def is_offset_term(function: FunctionCode, node: ast.BinOp, term: ast.expr) -> bool:
-    """Whether a term is an offset: a length, a start, a row's place; no pointer, no list."""
+    """Return whether a term is an offset: a length, a start, a row; no pointer, no list."""
     other = node.left if node.right is term else node.right
     if isinstance(other, ast.Constant) or "tl.arange" in ast.unparse(term):
         return False
     if POINTER_NAME.search(get_last_name(other)) and not isinstance(
         function.get_parent(node), ast.BinOp
     ):
-        return False  # all that is left of an address: a neighbour's row says it better
+        return False  # only the pointer would remain; `neighbours_row` is the better fault
     if POINTER_NAME.search(get_last_name(term)) or isinstance(term, ast.List | ast.JoinedStr):
         return False
     if isinstance(other, ast.List | ast.JoinedStr):

@@ -1,4 +1,4 @@
-"""A value is no longer held within its limit."""
+"""A value is no longer limited."""
 
 from __future__ import annotations
 

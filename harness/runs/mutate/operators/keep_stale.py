@@ -36,7 +36,7 @@ def find_changes(function: FunctionCode) -> Iterator[CodeChange]:
 
 
 def is_emptying(node: ast.Assign) -> bool:
-    """`self.cache = None`, `buffer[n:] = 0`: something held is emptied, or its tail is."""
+    """Return whether an assignment clears a value or its tail: `self.cache = None`, `b[n:] = 0`."""
     target, value = node.targets[0], node.value
     if isinstance(target, ast.Subscript):
         return isinstance(target.slice, ast.Slice) and (

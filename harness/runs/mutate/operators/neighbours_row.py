@@ -1,4 +1,4 @@
-"""The row of a neighbour is read: another request's, another token's."""
+"""An access uses a neighbour's row: another request's, another token's."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def is_program_id(function: FunctionCode, name: str) -> bool:
 
 
 def collect_loop_names(function: FunctionCode) -> set[str]:
-    """The names that count a loop's turns."""
+    """Collect the names of loop counters."""
     return {
         name.id
         for node in ast.walk(function.node)

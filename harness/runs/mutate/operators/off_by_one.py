@@ -44,7 +44,7 @@ def find_changes(function: FunctionCode) -> Iterator[CodeChange]:
 
 
 def is_bound_check(function: FunctionCode, node: ast.Compare) -> bool:
-    """Whether a comparison is of a position with a bound, and not of a switch or a kind."""
+    """Return whether a comparison is of a position with a bound, not of a switch or a kind."""
     if len(node.ops) != 1 or type(node.ops[0]) not in SHIFTED_OPERATORS:
         return False
     if function.is_kernel:
@@ -72,7 +72,7 @@ def shift_comparison(function: FunctionCode, node: ast.Compare) -> CodeChange:
 
 
 def iterate_shortened_slices(function: FunctionCode, node: ast.Slice) -> Iterator[CodeChange]:
-    """A slice one short at its end: it loses its last."""
+    """Yield a slice without its last element."""
     if node.upper is None or is_number(node.upper) or isinstance(node.upper, ast.UnaryOp):
         return
     code = function.get_text(node.upper)
@@ -84,7 +84,7 @@ def iterate_shortened_slices(function: FunctionCode, node: ast.Slice) -> Iterato
 
 
 def iterate_address_nodes(function: FunctionCode, pointer: ast.expr) -> Iterator[ast.AST]:
-    """The nodes that a pointer is computed from; local names are replaced once by their values."""
+    """Yield the nodes of a pointer's computation; a local name stands for its value, once."""
     for node in ast.walk(pointer):
         yield node
         if isinstance(node, ast.Name):

@@ -30,7 +30,7 @@ def find_changes(function: FunctionCode) -> Iterator[CodeChange]:
 
 
 def find_padded_pairs(function: FunctionCode) -> dict[str, str]:
-    """Each value whose name is another one's with `padded_` or `max_` before it, both ways."""
+    """Pair values like `n` and `padded_n` or `max_n`, in both directions."""
     spoken = {
         ast.unparse(n): n
         for n in ast.walk(function.node)
@@ -51,7 +51,7 @@ def find_padded_pairs(function: FunctionCode) -> dict[str, str]:
 
 
 def is_defined_before(function: FunctionCode, name: str, node: ast.expr) -> bool:
-    """A local name can be read where it has been given a value; others are taken to be there."""
+    """Return whether a local name has a value before a node; other names count as defined."""
     stores = [
         n.lineno
         for n in ast.walk(function.node)

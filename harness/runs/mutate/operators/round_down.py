@@ -1,4 +1,4 @@
-"""Pages or blocks are counted by rounding down: the last, partly filled one is not there."""
+"""The number of pages or blocks is rounded down: the last, partly filled one is missing."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def find_changes(function: FunctionCode) -> Iterator[CodeChange]:
 
 
 def iterate_rounded_down_quotients(function: FunctionCode, node: ast.BinOp) -> Iterator[CodeChange]:
-    """`(n + size - 1) // size` and `(n + 127) // 128`: without what makes them round up."""
+    """Yield `n // size` for `(n + size - 1) // size`, and `n // 128` for `(n + 127) // 128`."""
     size = ast.unparse(node.right)
     rest = list_signed_terms(node.left)
     codes = [sign + ast.unparse(term) for sign, term in rest]
@@ -50,7 +50,7 @@ def iterate_rounded_down_quotients(function: FunctionCode, node: ast.BinOp) -> I
 
 
 def list_signed_terms(node: ast.expr, sign: str = "+") -> list[tuple[str, ast.expr]]:
-    """The terms of a sum with their signs."""
+    """List the terms of a sum with their signs."""
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
         return [*list_signed_terms(node.left, sign), *list_signed_terms(node.right, sign)]
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub):

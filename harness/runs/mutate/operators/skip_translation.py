@@ -1,4 +1,4 @@
-"""An index is used where its translation belongs: a token's place in one pool for another's."""
+"""An index replaces its translation: a token's place in one pool for its place in another."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two arguments of the same kind that stand side by side change places."""
+"""Two adjacent arguments of the same kind change places."""
 
 from __future__ import annotations
 

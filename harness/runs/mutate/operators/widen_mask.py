@@ -1,4 +1,4 @@
-"""A mask lets more through than it should: a condition of it, or all of it, is gone."""
+"""A mask lets more lanes through: one of its conditions, or all of it, is missing."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def is_mask(node: ast.BinOp) -> bool:
 
 
 def drop_mask(function: FunctionCode, call: ast.Call, mask: ast.keyword) -> CodeChange:
-    """Without the mask, and without what stood for the lanes that it left out."""
+    """Drop the mask, and the value for the masked lanes."""
     items: list[ast.expr | ast.keyword] = [*call.args, *call.keywords]
     other = find_keyword(call, "other")
     gone = {items.index(k) for k in (mask, other) if k is not None}

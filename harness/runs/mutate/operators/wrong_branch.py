@@ -1,4 +1,4 @@
-"""A test of the mode, or of a switch, is answered the other way."""
+"""A test of the mode, or of a switch, has the opposite result."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SYMPTOM = Symptom.CRASH
 MODE_TEST = re.compile(
     r"^is_(decode|extend|idle|mixed|target_verify|draft_extend|decode_or_idle|prefill)$"
 )
-# What the machine is, and not what the batch is: one machine takes one side only.
+# Tests of the machine, not of the batch: one machine only ever runs one branch.
 MACHINE_TEST = re.compile(r"is_(cuda|hip|npu|xpu|cpu|musa|amd|blackwell|sm\d+|gfx\d+)|^_?use_aiter")
 SIBLING_MODES = {
     "is_decode": "is_decode_or_idle",
@@ -43,11 +43,11 @@ def find_changes(function: FunctionCode) -> Iterator[CodeChange]:
 
 
 def iterate_negations(function: FunctionCode, test: ast.expr) -> Iterator[CodeChange]:
-    """A test of one thing turned round; of several, their own faults say more."""
+    """Negate a test of one condition; the parts of an `and` or `or` have faults of their own."""
     if isinstance(test, ast.BoolOp | ast.NamedExpr) or is_machine_test(test) or is_none_test(test):
         return
     if find_mode_test(test) is not None:
-        return  # its sibling says more
+        return  # the swap with its sibling is the better fault
     code, words = function.get_text(test), "the test is answered the other way"
     turned = {"is": "is not", "is not": "is", "==": "!=", "!=": "=="}
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
@@ -68,12 +68,12 @@ def is_machine_test(test: ast.expr) -> bool:
 
 
 def is_none_test(test: ast.expr) -> bool:
-    """`x is None`: turned round it fails at once, which no suite can miss."""
+    """Return whether a test is `x is None`: negated it fails at once, which any suite detects."""
     return isinstance(test, ast.Compare) and ast.unparse(test.comparators[0]) == "None"
 
 
 def iterate_dropped_conditions(function: FunctionCode, node: ast.BoolOp) -> Iterator[CodeChange]:
-    """Each condition of an `and` or `or` forgotten."""
+    """Drop each condition of an `and` or `or`."""
     for index, condition in enumerate(node.values):
         if is_machine_test(condition) or is_none_test(condition):
             continue
@@ -87,7 +87,7 @@ def iterate_dropped_conditions(function: FunctionCode, node: ast.BoolOp) -> Iter
 def drop_operand(
     function: FunctionCode, node: ast.BoolOp, index: int, description: str
 ) -> CodeChange:
-    """Cut out where brackets allow it, else the whole is written anew."""
+    """Cut an operand out if its brackets are balanced; otherwise render the whole again."""
     spans = [function.get_span(value) for value in node.values]
     if index + 1 < len(spans):
         start, end = spans[index][0], spans[index + 1][0]
@@ -101,7 +101,7 @@ def drop_operand(
 
 
 def find_mode_test(node: ast.AST) -> ast.Attribute | None:
-    """The function in `mode.is_extend()`. A bare `is_extend(batch)` has no sibling to call."""
+    """Return the function in `mode.is_extend()`; a bare `is_extend(batch)` has no sibling."""
     called = node.func if isinstance(node, ast.Call) else None
     return called if isinstance(called, ast.Attribute) and MODE_TEST.match(called.attr) else None
 
