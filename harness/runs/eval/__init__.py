@@ -1,1 +1,1 @@
-"""Evaluations: a served configuration, its items, and what the difference of two of them means."""
+"""Evaluations: served configurations, the answers to their items, and comparisons of two."""

@@ -1,6 +1,6 @@
 """Compares the served configurations of an evaluation, and judges its planted faults.
 
-It serves nothing: the answers are in the evaluation, just given by servers or read from a record.
+It serves nothing: the evaluation has the answers, from servers or from a record.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ ExplainAbsence = Callable[[FaultPlacement, EvaluationConfiguration], str]
 
 
 def name_fault_configuration(fault: FaultPlacement, configuration: EvaluationConfiguration) -> str:
-    """The name under which a configuration is served with a fault."""
+    """Return the name under which a configuration is served with a fault."""
     return f"{configuration.name} {'without' if fault.revert else 'with'} {fault.toggle}"
 
 
@@ -101,7 +101,7 @@ class EvaluationComparer:
         task: str = "",
         same_but_toggles: bool = False,
     ) -> ComparisonResult:
-        """Compare tokens or accuracy of two; whatever keeps them from it is a verdict, too."""
+        """Compare two by tokens or accuracy; a failure of either is a verdict, too."""
         names = base.name, candidate.name, kind
         if absent := candidate.absent or base.absent:
             return ComparisonResult(*names, task, ComparisonVerdict.NA, absent)
@@ -129,7 +129,7 @@ class EvaluationComparer:
             return ComparisonResult(*names, task, verdict, f"{verdict}: {error}")
 
     def _find_float32_reference(self, base: ServedConfiguration) -> ServedConfiguration | None:
-        """The same model in plain transformers, if the base is compared with it."""
+        """Return the same model in plain transformers, if the base is compared with it."""
         one = next((one for one in self.matrix.configurations if one.name == base.name), None)
         for name in one.base_names if one else []:
             other = self.matrix.find_configuration(name)
@@ -138,7 +138,7 @@ class EvaluationComparer:
         return None
 
     def _is_reference(self, base: ServedConfiguration) -> bool:
-        """Whether it is plain transformers, in float32."""
+        """Return whether the configuration is plain transformers in float32."""
         return any(
             one.name == base.name and one.engine == TRANSFORMERS_ENGINE
             for one in self.matrix.configurations
@@ -157,7 +157,7 @@ class EvaluationComparer:
     def _judge_fault(
         self, fault: FaultPlacement, configuration: EvaluationConfiguration, absent: str
     ) -> PlantedFault:
-        """Whether a fault was caught: by a verdict, and only if its code ran."""
+        """Judge whether a fault was caught: by a verdict, and only if its code ran."""
         name, served_as = configuration.name, name_fault_configuration(fault, configuration)
         must_catch = fault.expect == "caught"
         if absent:
@@ -178,7 +178,7 @@ class EvaluationComparer:
                 caught_by.append(f"{what}: {comparison.verdict.value}")
         reach = served.reach.get(fault.toggle, 0)
         if not reach:
-            caught_by = []  # code that never ran caused no difference
+            caught_by = []  # code that never ran causes no difference
             symptom = "nothing of it: its code never ran"
         elif served.failure:
             symptom = "crash"
@@ -200,7 +200,7 @@ class EvaluationComparer:
 
 
 def read_recorded_evaluation(file: Path) -> Evaluation:
-    """The evaluation of a file that `--record` wrote."""
+    """Return the evaluation of a file that `--record` wrote."""
     try:
         values = json.loads(read_record_text(file))
         for computed in ("green", "problems"):

@@ -77,7 +77,7 @@ class EvaluationRequest:
 
 
 def make_matrix(request: EvaluationRequest) -> EvaluationMatrix:
-    """The matrix of the file, or of one configuration, changed by the other arguments."""
+    """Return the matrix of the file, or of one configuration, changed by the other arguments."""
     matrix = _read_matrix(request) if request.matrix else _make_single_matrix(request)
     if request.only:
         _select_configurations(matrix, request.only)
@@ -117,7 +117,7 @@ def _read_matrix(request: EvaluationRequest) -> EvaluationMatrix:
 
 
 def _select_configurations(matrix: EvaluationMatrix, names: tuple[str, ...]) -> None:
-    """Keep the named configurations, their faults, and all bases that they need."""
+    """Select the named configurations, their faults, and all bases that they need."""
     unknown = set(names) - {one.name for one in matrix.configurations}
     if unknown:
         raise UnfixError(f"no configuration is called {', '.join(sorted(unknown))}")
@@ -135,7 +135,7 @@ def _select_configurations(matrix: EvaluationMatrix, names: tuple[str, ...]) -> 
 
 
 def _make_single_matrix(request: EvaluationRequest) -> EvaluationMatrix:
-    """One configuration, and the base it is compared with."""
+    """Make a matrix of one configuration and its base."""
     device = choose_device(request.device)
     common = CPU_SERVER_ARGUMENTS if device == "cpu" else CUDA_SERVER_ARGUMENTS
     candidate = EvaluationConfiguration(
@@ -159,7 +159,7 @@ def _make_single_matrix(request: EvaluationRequest) -> EvaluationMatrix:
 def _make_base(
     request: EvaluationRequest, candidate: EvaluationConfiguration
 ) -> EvaluationConfiguration | None:
-    """By default the same without toggles, or plain transformers for a model of this project."""
+    """Make the default base: no toggles, or plain transformers for a model of this project."""
     against = request.against
     plain = msgspec.structs.replace(candidate, name="base", revert=[], enable=[])
     if against is None and (candidate.revert or candidate.enable):

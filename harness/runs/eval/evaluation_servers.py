@@ -1,4 +1,4 @@
-"""Serves one configuration and asks it items; every failure becomes part of the result."""
+"""Serves one configuration and sends it items; every failure becomes part of the result."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ HANG_PROBE_SECONDS = 60.0  # for one token; a server that takes longer hangs
 
 @dataclass
 class ServingJob:
-    """A configuration to serve, and the items to ask it."""
+    """A configuration to serve, and its items."""
 
     name: str
     configuration: EvaluationConfiguration
@@ -69,7 +69,7 @@ class ServingJob:
     dtype: str
     revert: list[str] = field(default_factory=list)
     enable: list[str] = field(default_factory=list)
-    repeated_items: int = 0  # items of a task to ask twice, to measure the noise
+    repeated_items: int = 0  # items of a task to send twice, to measure the noise
     server_arguments: list[str] = field(default_factory=list)
     environment: dict[str, str] = field(default_factory=dict)
 
@@ -90,7 +90,7 @@ class EvaluationServers:
     def serve_job(
         self, job: ServingJob, request_more: Callable[[ServedConfiguration], ItemsByTask]
     ) -> ServedConfiguration:
-        """Serve a job and ask its items, then those that `request_more` adds; a server that fails
+        """Serve a job and send its items, then those that `request_more` adds; a server that fails
         is a result and no exception."""
         one = job.configuration
         release = one.release or self.settings.release
@@ -157,7 +157,7 @@ class EvaluationServers:
         running = SglangServer(setup, folder, preloaded)
         with self._lock:
             self._live_servers.add(running)
-        if self._closed:  # meanwhile, by a thread that did not see this server
+        if self._closed:  # closed by a thread that did not see this server
             self._stop_server(running)
         self._refuse_if_closed()
         return running
@@ -172,7 +172,7 @@ class EvaluationServers:
             self._live_servers.discard(running)
 
     def _is_cold_start_required(self, job: ServingJob) -> bool:
-        """Whether the server cannot be forked from a preloaded process."""
+        """Return whether the server cannot be forked from a preloaded process."""
         one = job.configuration
         return (
             self.settings.always_cold
@@ -259,7 +259,7 @@ class EvaluationServers:
                     served.failure = running.describe_hang()
             if served.failure:
                 return
-            # A task that gave fewer answers than items were asked has no further items.
+            # A task with fewer answers than requested items has no further items.
             counts = Counter(answer.task for answer in answers)
             exhausted = {task for task, numbers in batch.items() if counts[task] < len(numbers)}
             more = request_more(served)
@@ -336,7 +336,7 @@ class EvaluationServers:
 
 
 def _read_accept_length(running: SglangServer) -> float | None:
-    """The mean number of tokens per step of speculative decoding, counted by the server."""
+    """Return the mean number of tokens per step of speculative decoding, counted by the server."""
     with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
         info = json.loads(running.send_request("/get_server_info", seconds=20))
         length = info["internal_states"][0]["avg_spec_accept_length"]

@@ -106,7 +106,7 @@ class LmEvalTasks:
         self._loaded: dict[str, Any] = {}
 
     def load(self, names: list[str]) -> dict[str, Any]:
-        """Load tasks once: a task draws all its items, and is asked for them batch by batch."""
+        """Load tasks once: a task draws all its items, and the batches use them in turn."""
         manager = self._find_manager(names)
         for name in names:
             if name not in self._loaded:
@@ -124,7 +124,7 @@ class LmEvalTasks:
         return {name: self._loaded[name] for name in names}
 
     def _find_manager(self, tasks: list[str]) -> Any:
-        """A task manager that has all of them; lm-eval's own tasks are read only if needed."""
+        """Find a task manager that has all tasks; read lm-eval's own tasks only if needed."""
         for every in (False, True):
             if every:
                 self._refuse_unknown(tasks)
@@ -151,7 +151,7 @@ class LmEvalTasks:
 
 
 def seed_examples_by_item(task: Any, seed: int) -> Any:
-    """Draw the few-shot examples of an item by its own seed, whatever was asked before it."""
+    """Draw the few-shot examples of an item by its own seed, independent of earlier items."""
     original = task.fewshot_context
 
     def fewshot_context(doc: Any, *arguments: Any, **options: Any) -> Any:
@@ -166,7 +166,7 @@ def seed_examples_by_item(task: Any, seed: int) -> Any:
 def select_existing_items(
     items_by_task: dict[str, list[int]], sizes: dict[str, int]
 ) -> dict[str, list[int]]:
-    """The numbers that exist, in the order of the task; lm-eval checks none of them."""
+    """Return the numbers that exist, in the order of the task; lm-eval checks none of them."""
     existing = {
         task: sorted({number for number in numbers if 0 <= number < sizes[task]})
         for task, numbers in items_by_task.items()
@@ -203,7 +203,7 @@ class CompletionClient:
         return NO_ANSWER_TEXT if completion["error"] else str(completion["text"])
 
     def _request_in_time(self, question: dict[str, Any]) -> dict[str, Any]:
-        """One completion. After as many timeouts in a row as threads, the rest fail at once."""
+        """Request one completion; after as many timeouts in a row as threads, the rest fail."""
         left = self._deadline - time.monotonic()
         with self._lock:
             unanswered = self._unanswered
@@ -225,7 +225,7 @@ class CompletionClient:
 def collect_answers(
     samples: dict[str, list[dict[str, Any]]], completions: dict[tuple[str, int], dict[str, Any]]
 ) -> list[dict[str, Any]]:
-    """One answer for an item; of several lm-eval filters the first scores it."""
+    """Collect one answer per item; of several lm-eval filters the first scores it."""
     answers: dict[tuple[str, int], dict[str, Any]] = {}
     for task, task_samples in samples.items():
         for sample in task_samples:
@@ -236,7 +236,7 @@ def collect_answers(
 def _score_answer(
     task: str, sample: dict[str, Any], completions: dict[Any, dict[str, Any]]
 ) -> dict[str, Any]:
-    """One item with its score; the score is None where there was no answer."""
+    """Score one item; the score is None without an answer."""
     never = make_failed_completion("it was never asked")
     completion = completions.get((task, sample["doc_id"]), never)
     metrics = [sample[name] for name in sample.get("metrics", ()) if name in sample]
@@ -268,7 +268,7 @@ def _score_answer(
 def request_completion(
     url: str, question: dict[str, Any], timeout: float = REQUEST_SECONDS
 ) -> dict[str, Any]:
-    """One completion: its text, tokens, logprobs and margins; any failure is the item's error."""
+    """Request one completion: text, tokens, logprobs, margins; a failure is the item's error."""
     request = urllib.request.Request(
         url, json.dumps(question).encode(), {"content-type": "application/json"}
     )
@@ -297,7 +297,7 @@ def make_failed_completion(error: str) -> dict[str, Any]:
 
 
 def parse_completion(response: Any) -> dict[str, Any]:
-    """The parts of a completion; raises if any part is missing or malformed."""
+    """Parse the parts of a completion; raise if any part is missing or malformed."""
     if isinstance(response, dict) and "choices" not in response:
         raise ValueError(f"no answer: {json.dumps(response)[:300]}")
     [choice] = response["choices"]
@@ -332,7 +332,7 @@ def parse_completion(response: Any) -> dict[str, Any]:
 
 
 def _compute_margin(token: str, logprob: Any, top_logprobs: dict[str, Any] | None) -> float | None:
-    """The logprob of a token minus that of the best other token."""
+    """Return the logprob of a token minus that of the best other token."""
     others = [value for other, value in (top_logprobs or {}).items() if other != token]
     known = others and all(_is_finite(value) for value in (logprob, *others))
     return float(logprob) - max(map(float, others)) if known else None

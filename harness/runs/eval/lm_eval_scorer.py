@@ -1,4 +1,4 @@
-"""A process of lm-eval: asks a server the items of tasks, and scores the answers."""
+"""A process of lm-eval: sends the items of tasks to a server, and scores the answers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _install_lock = threading.Lock()
 
 
 def find_lm_eval_python() -> Path:
-    """A Python with lm-eval: this one, or an environment under .releases, installed if need be."""
+    """Find a Python with lm-eval: this one, or an environment under .releases, else install it."""
     if importlib.util.find_spec("lm_eval") is not None:
         return Path(sys.executable)
     home = paths.releases_folder() / "lm-eval"
@@ -70,12 +70,12 @@ def _install_lm_eval(home: Path) -> None:
 
 
 def get_task_name(task: str) -> str:
-    """The name in lm-eval of a task: of this project by its short name, or of lm-eval."""
+    """Return the name in lm-eval of a task: of this project by its short name, or of lm-eval."""
     return OWN_TASK_PREFIX + task if task in (*DEFAULT_TASKS, *OPTIONAL_TASKS) else task
 
 
 class LmEvalScorer:
-    """One lm-eval process, which asks one server at a time."""
+    """One lm-eval process, which queries one server at a time."""
 
     def __init__(self, log: Path, seed: int) -> None:
         self.seed = seed
@@ -101,7 +101,7 @@ class LmEvalScorer:
         request_timeout: float = lm_eval_client.REQUEST_SECONDS,
         total_timeout: float = 3600.0,
     ) -> list[ItemAnswer]:
-        """The scored answers of a server to these items; raises if none can be scored."""
+        """Score a server's answers to these items; raise if none can be scored."""
         if not self._is_ready:
             self._await_reply(START_SECONDS)
             self._is_ready = True

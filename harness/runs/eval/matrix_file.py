@@ -30,7 +30,7 @@ from harness.workers.servers import adaptations
 
 TRANSFORMERS_ENGINE = "transformers"
 DEFAULT_TASKS = ("recall", "copying", "needle", "shared")
-OPTIONAL_TASKS = ("long",)  # of this project, too; run when named
+OPTIONAL_TASKS = ("long",)  # tasks of this project that only run when named
 MODEL_FOLDERS = ("fixtures/models/trained", "fixtures/models/drawn")
 MATRICES_FOLDER = "suites/accuracy/matrices"
 DEVICES = ("auto", "cpu", "cuda")
@@ -107,20 +107,20 @@ class EvaluationMatrix(msgspec.Struct, forbid_unknown_fields=True):
 
     @property
     def comparison_count(self) -> int:
-        """The comparisons of accuracy that share one rate of false alarms."""
+        """The number of accuracy comparisons, which share one rate of false alarms."""
         by_tasks = [len(one.tasks or self.tasks) for one in self.configurations if one.against]
         by_faults = [len(fault.where) for fault in self.faults]
         return max(1, sum(by_tasks) + sum(by_faults))
 
 
 def is_same_but_toggles(first: EvaluationConfiguration, second: EvaluationConfiguration) -> bool:
-    """Whether two differ in toggles alone: the same release, arguments, weights and load."""
+    """Return whether two differ in toggles alone: the same release, arguments, weights and load."""
     same = {"name": "", "revert": [], "enable": [], "like": "", "against": ""}
     return bool(msgspec.structs.replace(first, **same) == msgspec.structs.replace(second, **same))
 
 
 def read_matrix(file: Path) -> EvaluationMatrix:
-    """The matrix of a file; raises with the first problem and its line."""
+    """Read the matrix of a file; raise with the first problem and its line."""
     document = YamlDocument(file)
     if isinstance(document.values, dict) and "axes" in document.values:
         raise document.make_error_at("a covering matrix: run it by `unfix matrix run`", "axes")

@@ -17,7 +17,7 @@ DRAFT_MODEL_OPTION = "speculative-draft-model-path"
 
 
 def find_model_folder(name: str) -> Path:
-    """The folder of a model of this project by its name, or any folder with a config.json."""
+    """Find a folder by the name of a model of this project, or any folder with a config.json."""
     own = [paths.project_folder() / place for place in MODEL_FOLDERS]
     named = [place / name for place in own if "/" not in name and (place / name).is_dir()]
     folder = named[0] if named else Path(name).expanduser()
@@ -31,7 +31,7 @@ def find_model_folder(name: str) -> Path:
 
 
 def make_dtype_variant(model_folder: Path, dtype: str) -> Path:
-    """The same weights under a config.json with this data type, which some models read there."""
+    """Make a folder of the same weights and a config.json with this data type."""
     settings = json.loads((model_folder / "config.json").read_text())
     if not dtype or settings.get("dtype", settings.get("torch_dtype")) == dtype:
         return model_folder
@@ -49,6 +49,6 @@ def make_dtype_variant(model_folder: Path, dtype: str) -> Path:
         (new / "config.json").write_text(text)
         try:
             new.rename(place)
-        except OSError:  # another process was quicker
+        except OSError:  # another process has made it
             shutil.rmtree(new)
     return place

@@ -1,6 +1,6 @@
 """Verdicts of paired accuracy: a base and a candidate answered the same items.
 
-Only items that the two answered differently tell which is better; if neither is, each such item is
+Only items with different answers show which side is better; if neither is, each such item is
 a fair coin. A wealth that bets on the coins grows only if they are unfair: however often it is
 checked, it exceeds 1/a with probability a at most (Ville's inequality). The same bets against "the
 drop is 5 %" show that a drop is smaller. Verdicts and interval ends are such bets won, so a check
@@ -43,12 +43,12 @@ class AccuracyVerdict(StrEnum):
 
 
 class DifferentItemsError(UnfixError):
-    """Base and candidate were asked different items, so they cannot be compared."""
+    """Base and candidate have different items, so they cannot be compared."""
 
 
 @dataclass(frozen=True)
 class PairedCounts:
-    """Counts of items by the answers of both sides; an error counts by what it may have been."""
+    """Counts of items by the answers of both sides; an error counts by its possible answers."""
 
     both_right: int = 0
     both_wrong: int = 0
@@ -66,7 +66,7 @@ class PairedCounts:
     def from_answers(
         cls, base: Mapping[str, ItemScore], candidate: Mapping[str, ItemScore]
     ) -> PairedCounts:
-        """Counted from each side's answers by item (an item with a seed is one item)."""
+        """Count from each side's answers by item (an item with a seed is one item)."""
         if base.keys() != candidate.keys():
             alone = [
                 f"only the {side} has {_name_some_items(mine.keys() - others.keys())}"
@@ -101,12 +101,12 @@ class PairedCounts:
 
     @property
     def drop(self) -> float:
-        """Of all items; each error leaves it open by one item."""
+        """The drop as a share of all items; each error may change it by one item."""
         return (self.lost - self.gained) / self.items
 
     @property
     def at_best(self) -> tuple[int, int, int]:
-        """Lost, alike and gained, with each error as kind to the candidate as it can be."""
+        """Lost, alike and gained, with each error counted in the candidate's favour."""
         gained = self.gained + self.may_gain + self.may_either
         return self.lost, self.items - self.lost - gained, gained
 
@@ -135,7 +135,7 @@ def _name_some_items(items: set[str]) -> str:
 
 
 def compute_mcnemar_p(lost: int, gained: int) -> tuple[float, float]:
-    """Exact p-values that it lost more, and that it lost more or fewer; fair for one check."""
+    """Compute exact p-values, one-sided and two-sided; valid for a single check."""
     more, fewer = (
         _compute_binomial_tail(gained, lost + gained),
         _compute_binomial_tail(lost, lost + gained),
@@ -144,7 +144,7 @@ def compute_mcnemar_p(lost: int, gained: int) -> tuple[float, float]:
 
 
 def _compute_binomial_tail(max_heads: int, coins: int) -> float:
-    """The odds that of so many fair coins this many or fewer show heads."""
+    """Return the odds that of so many fair coins this many or fewer show heads."""
     total = term = 1
     for k in range(max_heads):
         term = term * (coins - k) // (k + 1)
@@ -153,7 +153,7 @@ def _compute_binomial_tail(max_heads: int, coins: int) -> float:
 
 
 def compute_log_wealth(lost: float, unchanged: float, gained: float, drop: float) -> float:
-    """The log of the wealth won by betting on a larger drop than this.
+    """Return the log of the wealth won by betting on a larger drop than this.
 
     A share that pays 2 for an item lost, 1 for one alike, 0 for one gained is worth at most
     1 + drop if the drop is no larger, so buying it at that price wins nothing in the long run.
@@ -177,7 +177,7 @@ def compute_log_wealth(lost: float, unchanged: float, gained: float, drop: float
 
 
 def compute_required_log_wealth(comparison_count: int, alpha: float = ALPHA) -> float:
-    """The log of the wealth that each side of each cell has to reach."""
+    """Return the log of the wealth that each side of each cell has to reach."""
     if comparison_count < 1:
         raise ValueError(f"a matrix has at least one cell, not {comparison_count}")
     if not 0 < alpha < 1:
@@ -191,7 +191,7 @@ OutcomeCounts = tuple[float, float, float]
 def decide_verdict(
     at_best: OutcomeCounts, at_worst: OutcomeCounts, required_log_wealth: float, tolerance: float
 ) -> AccuracyVerdict:
-    """The verdict at this log of wealth. A proven change counts even if it is small."""
+    """Return the verdict at this log of wealth. A proven change counts even if it is small."""
     if compute_log_wealth(*at_best, 0.0) >= required_log_wealth:
         return AccuracyVerdict.REGRESSED
     if compute_log_wealth(*at_worst[::-1], 0.0) >= required_log_wealth:
@@ -205,10 +205,10 @@ def decide_verdict(
 
 
 def compute_drop_interval(pair: PairedCounts, required_log_wealth: float) -> tuple[float, float]:
-    """All drops that the bets have not ruled out; whatever the errors would have answered.
+    """Compute the drops that the bets have not ruled out, for any answers in place of errors.
 
-    Newcombe's and Tango's intervals are narrower and right for one look at a number of items
-    fixed beforehand. This one holds at whatever look one stops.
+    Newcombe's and Tango's intervals are narrower, and valid for one check at a fixed number of
+    items. This interval is valid at every check.
     """
     return _find_least_drop(pair.at_best, required_log_wealth), -_find_least_drop(
         pair.at_worst[::-1], required_log_wealth
@@ -216,7 +216,7 @@ def compute_drop_interval(pair: PairedCounts, required_log_wealth: float) -> tup
 
 
 def _find_least_drop(counts: OutcomeCounts, required_log_wealth: float) -> float:
-    """The end of the drops that are ruled out as too small, by halving."""
+    """Find by bisection the largest drop that is ruled out as too small."""
     low, high = -1.0, 1.0
     while high - low > 1e-9:
         middle = (low + high) / 2
@@ -233,10 +233,10 @@ class AccuracyJudgement:
 
     verdict: AccuracyVerdict
     pair: PairedCounts
-    low: float  # the drop lies between these, at the level of the verdict
+    low: float  # ends of the drop's interval, at the level of the verdict
     high: float
-    mcnemar_p: float  # exact McNemar, two sides; not corrected for looks or cells
-    wealth: float  # of the bet on a drop; 'regressed' from 2 * cells / alpha
+    mcnemar_p: float  # exact McNemar, two sides; not corrected for checks or cells
+    wealth: float  # won by the bet on a drop; 'regressed' from 2 * cells / alpha
     tolerance: float
     further_items: int | None  # estimate of the items missing for a verdict; None: out of reach
 
@@ -267,7 +267,7 @@ def judge_pair(
     alpha: float = ALPHA,
     tolerance: float = TOLERANCE,
 ) -> AccuracyJudgement:
-    """The verdict of one of so many comparisons; fair after any number of earlier checks."""
+    """Judge one of so many comparisons; valid after any number of earlier checks."""
     if not 0 < tolerance < 1:
         raise ValueError(f"a tolerance lies between 0 and 1, not at {tolerance}")
     if not pair.items:
@@ -293,7 +293,7 @@ def judge_pair(
 def estimate_further_items(
     pair: PairedCounts, required_log_wealth: float, tolerance: float
 ) -> int | None:
-    """An estimate of the items missing for a verdict, if they come out as those so far."""
+    """Estimate the items missing for a verdict, at the rates of the items so far."""
 
     def tells(items: int) -> bool:
         part = items / pair.items

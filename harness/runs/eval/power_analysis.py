@@ -50,7 +50,7 @@ def compute_verdict_odds(
     tolerance: float = TOLERANCE,
     batch: int = BATCH_ITEMS,
 ) -> VerdictOdds:
-    """The odds of each verdict within so many items, with a check after each batch.
+    """Compute the odds of each verdict within so many items, with a check after each batch.
 
     `churn` is the share of items that flips at random, half each way; `drop` is added to it.
     """
@@ -89,7 +89,7 @@ def _advance_courses(
 
 @lru_cache(maxsize=64)
 def _compute_batch_odds(size: int, losing: float, gaining: float) -> list[tuple[int, int, float]]:
-    """The odds of the items lost and gained in a batch, the likeliest first."""
+    """Compute the odds of the items lost and gained in a batch, the likeliest first."""
     alike = max(0.0, 1 - losing - gaining)
     steps = [
         (
@@ -125,7 +125,7 @@ def find_smallest_drop(
     tolerance: float = TOLERANCE,
     batch: int = BATCH_ITEMS,
 ) -> float | None:
-    """The smallest drop, in steps of 0.1 %, that is found with this power; None if none is."""
+    """Find the smallest drop, in steps of 0.1 %, detected with this power; None if none is."""
 
     def is_found(step: int) -> bool:
         cell = compute_verdict_odds(
@@ -152,7 +152,7 @@ def find_smallest_drop(
 
 
 def compute_power_table(churn: float = 0.0) -> list[list[float | None]]:
-    """A row for each number of items, a column for each number of cells."""
+    """Compute a row for each number of items, with a column for each number of cells."""
     return [
         [find_smallest_drop(items, cells, churn) for cells in TABLE_COMPARISON_COUNTS]
         for items in TABLE_ITEMS
@@ -160,7 +160,7 @@ def compute_power_table(churn: float = 0.0) -> list[list[float | None]]:
 
 
 def format_power_table(churn: float = 0.0) -> str:
-    """The table in Markdown, as in docs/eval-statistics.md."""
+    """Format the table in Markdown, as in docs/eval-statistics.md."""
     lines = [
         "| items | "
         + " | ".join(f"{n} cell{'s' * (n > 1)}" for n in TABLE_COMPARISON_COUNTS)

@@ -1,8 +1,8 @@
-"""Runs an evaluation: serves every configuration, compares them, and asks more items in doubt.
+"""Runs an evaluation: serves every configuration, compares them, and sends more items in doubt.
 
-A configuration is served after the one that its accuracy is compared with, and is then asked batch
-by batch until the verdict is clear. With 200 items in batches of 50, a candidate that loses 13 of
-the first 50 is `regressed` and is asked no further.
+A configuration is served after the base of its accuracy, and gets its items batch by batch until
+the verdict is clear. With 200 items in batches of 50, a candidate that loses 13 of the first 50 is
+`regressed` and gets no further items.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ from harness.runs.eval.matrix_file import (
 from harness.store.eval.values import ComparisonVerdict, Evaluation, ServedConfiguration
 from harness.workers.servers.adaptations import CHECKED_KERNELS, RANDOM_WEIGHTS
 
-MAX_REPEATED_ITEMS = 16  # items of a task that a base is asked twice, at most
+MAX_REPEATED_ITEMS = 16  # most items of a task that a base gets twice
 
 
 def request_nothing(served: ServedConfiguration) -> ItemsByTask:
-    """Ends a configuration after its first batch."""
+    """Request no further items: the configuration ends after its first batch."""
     return {}
 
 
@@ -70,7 +70,7 @@ class EvaluationRunner:
         self.comparer = EvaluationComparer(matrix, evaluation, self._explain_absence, on_progress)
         self._toggles = toggle_catalogue.load_catalogue(settings.toggles)
         for fault in matrix.faults:
-            self._toggles.select(fault.toggle)  # refuses an unknown one before anything runs
+            self._toggles.select(fault.toggle)  # raises for an unknown toggle before anything runs
 
     def execute(self) -> Evaluation:
         started = time.monotonic()
@@ -99,7 +99,7 @@ class EvaluationRunner:
     # Serving
 
     def _serve_configurations(self) -> None:
-        """Faults first, since they wait for no base; then each configuration after its base."""
+        """Serve faults first, which wait for no base, then each configuration after its base."""
         waiting = [
             self._make_job(configuration, fault)
             for fault in self.matrix.faults
@@ -152,7 +152,7 @@ class EvaluationRunner:
         )
         repeated_items = 0
         if is_base and not plain and fault is None:
-            # Random weights are sure of no token: all items are repeated to measure their noise.
+            # No token of random weights is certain: all items are repeated to measure the noise.
             random_weights = RANDOM_WEIGHTS in configuration.stand_ins
             repeated_items = min(
                 MAX_REPEATED_ITEMS, items if random_weights else max(2, items // 3)
@@ -173,14 +173,14 @@ class EvaluationRunner:
         )
 
     def _get_base_name(self, job: ServingJob) -> str:
-        """The base of a candidate's accuracy, which is served first; '' for a fault."""
+        """Return the base of a candidate's accuracy, which is served first; '' for a fault."""
         one = job.configuration
         return one.against if (job.revert, job.enable) == (one.revert, one.enable) else ""
 
     def _serve_job(self, job: ServingJob) -> ServedConfiguration:
-        """Ask a candidate batch by batch, until its accuracy is clear; all others at once.
+        """Serve a candidate batch by batch until its accuracy is clear, all others at once.
 
-        A candidate under check is asked all of its items as well: its launches are checked.
+        A candidate under check gets all of its items at once: its launches are checked.
         """
         base_name = self._get_base_name(job)
         if not base_name or CHECKED_KERNELS in job.configuration.stand_ins:
@@ -207,7 +207,7 @@ class EvaluationRunner:
     def _explain_absence(
         self, fault: FaultPlacement, configuration: EvaluationConfiguration
     ) -> str:
-        """The reason why a toggle cannot be planted in this release; '' if it can."""
+        """Explain why a toggle cannot be planted in this release; '' if it can."""
         release = configuration.release or self.settings.release
         tree = managed_releases.open_release_tree(release)
         for toggle in self._toggles.select(fault.toggle):
@@ -221,7 +221,7 @@ class EvaluationRunner:
     # Doubts
 
     def _resolve_doubts(self) -> None:
-        """Ask more items where the accuracy is unclear, up to the limit or the task's end."""
+        """Send more items where the accuracy is unclear, up to the limit or the task's end."""
         evaluation = self.evaluation
         faulty = {fault.served for fault in evaluation.faults}
         exhausted: set[tuple[str, str]] = set()  # candidates and tasks without further items
@@ -277,7 +277,7 @@ def _summarize_served(served: ServedConfiguration) -> str:
 def begin_evaluation(
     matrix: EvaluationMatrix, settings: ServingSettings, identity: str, command: str
 ) -> Evaluation:
-    """An evaluation without results, with the smallest drop that its size can find."""
+    """Begin an evaluation without results, with the smallest drop that its size can detect."""
     count = matrix.comparison_count
     drop = power_analysis.find_smallest_drop(matrix.items, count, tolerance=matrix.tolerance)
     return Evaluation(

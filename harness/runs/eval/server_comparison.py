@@ -14,7 +14,7 @@ from harness.store.eval.values import (
     ServedConfiguration,
 )
 
-MAX_DIFFERENCES = 200  # stored for a comparison
+MAX_DIFFERENCES = 200  # stored differences of a comparison
 
 
 def _index_by_item(answers: list[ItemAnswer]) -> dict[str, ItemAnswer]:
@@ -37,7 +37,7 @@ def compare_accuracy(
     comparison_count: int,
     tolerance: float,
 ) -> ComparisonResult:
-    """Whether the candidate answers as many items rightly, of those that both were asked."""
+    """Compare the accuracy of two servers on the items that both received."""
     first, second = (
         _index_by_item(base.select_answers(task)),
         _index_by_item(candidate.select_answers(task)),
@@ -95,7 +95,7 @@ def compare_tokens(
     float32_reference: ServedConfiguration | None = None,
     base_is_reference: bool = False,
 ) -> ComparisonResult:
-    """Whether the candidate gives the base's tokens, over all tasks that both were asked."""
+    """Compare the candidate's tokens with the base's, over all tasks that both received."""
     first, second = _index_by_item(base.answers), _index_by_item(candidate.answers)
     _require_same_items(first, second)
     again = _index_by_item(base.again)
@@ -152,7 +152,7 @@ def compare_tokens(
 def make_failed_comparison(
     base: ServedConfiguration, candidate: ServedConfiguration, kind: str
 ) -> ComparisonResult:
-    """The verdict where one of the two failed or gave no answers."""
+    """Make the verdict where one of the two failed or gave no answers."""
     failed = candidate if candidate.failure or not candidate.answers else base
     hung = failed.failure.startswith(f"{ComparisonVerdict.HANG}:")
     return ComparisonResult(

@@ -35,9 +35,9 @@ MAX_NOISE = 0.5  # a base farther from itself than this measures nothing
 
 class TokenVerdict(StrEnum):
     EQUAL = "equal"
-    NEAR_TIE = "near-tie"  # a token differs, where the base was as near to the other one
+    NEAR_TIE = "near-tie"  # a token differs that the base nearly chose
     CANNOT_TELL = "cannot-tell"
-    DRIFTS = "drifts"  # the logprobs differ by more than noise, and no token did before
+    DRIFTS = "drifts"  # the logprobs differ by more than noise, at equal tokens
     DIFFERS = "differs"  # a token differs where the base was sure, or a logprob is no number
 
 
@@ -51,7 +51,7 @@ class TokenOutput:
     tokens: Sequence[object]
     logprobs: Sequence[float] | None = None
     margins: Sequence[float] | None = None
-    error: str = ""  # of the server, instead of an answer
+    error: str = ""  # of the server, in place of an answer
 
     def __post_init__(self) -> None:
         for name in ("logprobs", "margins"):
@@ -63,12 +63,12 @@ class TokenOutput:
         return _get_value(self.logprobs, position)
 
     def get_margin(self, position: int) -> float | None:
-        """The known margin, without its sign."""
+        """Return the known margin, without its sign."""
         known = _get_value(self.margins, position)
         return None if known is None else abs(known)
 
     def get_least_margin(self, position: int) -> float:
-        """A lower bound of the margin: the other tokens share the rest of the probability."""
+        """Return a lower bound of the margin: other tokens share the rest of the probability."""
         known = self.get_margin(position)
         if known is not None:
             return known
@@ -91,7 +91,7 @@ def _get_value(values: Sequence[float] | None, position: int) -> float | None:
 
 
 def find_first_difference(first: Sequence[object], second: Sequence[object]) -> int | None:
-    """The first position at which they differ; one that ends early differs where it ended."""
+    """Find the first position at which they differ; a shorter one differs at its end."""
     for at, (mine, others) in enumerate(zip(first, second, strict=False)):
         if mine != others:
             return at
@@ -101,7 +101,7 @@ def find_first_difference(first: Sequence[object], second: Sequence[object]) -> 
 def _compute_logprob_distances(
     first: TokenOutput, second: TokenOutput, end: int | None
 ) -> list[float]:
-    """The distances of the logprobs, where both chose the same tokens so far."""
+    """Return the distances of the logprobs, where both chose the same tokens so far."""
     if first.logprobs is None or second.logprobs is None:
         return []
     pairs = zip(first.logprobs[:end], second.logprobs[:end], strict=False)
@@ -111,7 +111,7 @@ def _compute_logprob_distances(
 def _compute_margin_distances(
     first: TokenOutput, second: TokenOutput, end: int | None
 ) -> list[float]:
-    """The distances of the finite margins, where both chose the same tokens so far."""
+    """Return the distances of the finite margins, where both chose the same tokens so far."""
     if first.margins is None or second.margins is None:
         return []
     pairs = zip(first.margins[:end], second.margins[:end], strict=False)
@@ -123,9 +123,9 @@ class BaseNoise:
     """The distance of the base from its own repeat."""
 
     largest: float
-    mean: float  # of the item in which it is the largest
-    positions: int  # at which it was measured; 0: assumed from the data type
-    flips: int  # items in which the base chose another token when run again
+    mean: float  # the largest mean of an item
+    positions: int  # measured positions; 0: assumed from the data type
+    flips: int  # items whose repeat has another token
     unusable_repeats: int  # items whose repeat is missing, failed, or has invalid logprobs
     margin: float = math.inf  # the largest difference of two margins
 
@@ -154,7 +154,7 @@ def measure_noise(
     float32_reference: Mapping[str, TokenOutput] | None = None,
     base_is_reference: bool = False,
 ) -> BaseNoise:
-    """The noise, measured where base and repeat have the same tokens so far.
+    """Measure the noise where base and repeat have the same tokens so far.
 
     Where the base flips by itself, both tokens moved, by half of the margin at least. A mixture of
     experts moves in steps: rounding picks another expert once in hundreds of tokens, too seldom for
@@ -205,7 +205,7 @@ def measure_noise(
 def _measure_reference_distance(
     base: Mapping[str, TokenOutput], float32_reference: Mapping[str, TokenOutput]
 ) -> float:
-    """The largest distance of two margins, to the same model in float32."""
+    """Return the largest distance of two margins, to the same model in float32."""
     apart: list[float] = []
     for item in base.keys() & float32_reference.keys():
         one, true = base[item], float32_reference[item]
@@ -231,7 +231,7 @@ class ItemDivergence:
 def compare_item(
     base: TokenOutput, repeat: TokenOutput | None, candidate: TokenOutput, base_noise: BaseNoise
 ) -> ItemDivergence:
-    """One item that both sides answered."""
+    """Compare one item that both sides answered."""
     for side, output in (("base", base), ("candidate", candidate)):
         if output.first_invalid is not None:
             why = f"at {output.first_invalid} the {side}'s logprob is no number"
@@ -278,7 +278,7 @@ def _judge_token(
     position: int,
     base_noise: BaseNoise,
 ) -> tuple[TokenVerdict, str]:
-    """The verdict of a token that differs: to flip, two tokens move by both margins together."""
+    """Judge a token that differs: to flip, two tokens move by both margins together."""
     sure, other = base.get_least_margin(position), candidate.get_least_margin(position)
     if sure > base_noise.limit:
         return TokenVerdict.DIFFERS, f"at {position}, where the base was sure by {sure:.3g}"
@@ -312,11 +312,11 @@ def _judge_token(
 
 @dataclass(frozen=True)
 class TokenComparison:
-    """All items. With a missing or unanswered item the whole is never equal."""
+    """The comparison of all items; with a missing or unanswered item it is never equal."""
 
     verdict: TokenVerdict
     noise: BaseNoise
-    items: dict[str, ItemDivergence]  # that both sides answered
+    items: dict[str, ItemDivergence]  # answered by both sides
     missing: dict[str, str]  # by item: the side without it
     errors: dict[str, str]  # by item: the side and its error
 

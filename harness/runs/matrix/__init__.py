@@ -1,1 +1,1 @@
-"""The configuration matrix: options that meet, planned as few cells, run anywhere."""
+"""The configuration matrix: combinations of options, planned as few cells, run anywhere."""

@@ -1,6 +1,6 @@
 """One attempt at a cell, on the machine that runs it: its release, its process, its log.
 
-The same on this machine and on a node of a cluster, so that both give the same outcome.
+This machine and the nodes of a cluster share this code, so that both give the same outcome.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from harness.workers import command_supervisor
 from harness.workers.command_supervisor import CommandRequest
 from harness.workers.servers import orphans
 
-POLL_SECONDS = 0.2  # seconds between two looks at whether it is still wanted
-SUPERVISOR_GRACE_SECONDS = 5.0  # seconds for a supervisor to end what it runs
+POLL_SECONDS = 0.2  # seconds between two checks of the stop event
+SUPERVISOR_GRACE_SECONDS = 5.0  # seconds for a supervisor to end its command
 
 
 class CellTask(msgspec.Struct, frozen=True):
-    """What is needed to run a cell once, anywhere."""
+    """The data to run a cell once, on any machine."""
 
     run_id: str
     cell_id: str
@@ -38,20 +38,20 @@ class CellTask(msgspec.Struct, frozen=True):
     command: list[str]
     environment: dict[str, str]
     time_limit: float
-    log_folder: str  # for its log, on the machine that started the run
-    started_in: str  # where that was started
+    log_folder: str  # of its log, on the machine that started the run
+    started_in: str  # the folder in which the run started
     release: str = ""  # the managed release that it needs
     cpus: float = 1.0
     gpus: float = 0.0
-    install_command: list[str] = []  # words that install a release, its name behind them
+    install_command: list[str] = []  # installs a release; its name follows
 
 
 class AttemptStopped(Exception):
-    """The run is over; what this attempt would have come to is not known."""
+    """Raised when the run ends during an attempt, so that its outcome is unknown."""
 
 
 def run_attempt(task: CellTask, folder: Path, stop: threading.Event | None = None) -> CellAttempt:
-    """Run it with its log in this folder."""
+    """Run the attempt with its log in this folder."""
     started = get_timestamp()
     folder.mkdir(parents=True, exist_ok=True)
     rotate_log(folder, task.attempt_number)
@@ -102,7 +102,7 @@ def rotate_log(folder: Path, attempt_number: int) -> None:
 def _run_supervised(
     task: CellTask, folder: Path, stop: threading.Event | None
 ) -> tuple[AttemptOutcome, str, float]:
-    """The outcome, its description, and the seconds that the command ran."""
+    """Return the outcome, its description, and the seconds that the command ran."""
     begun = time.monotonic()
     command_supervisor.write_request(folder, _make_request(task, folder))
     words = [str(folder), str(os.getpid()), command_supervisor.SHIELDED]
@@ -137,7 +137,7 @@ def _run_supervised(
 
 
 def _wait_for_supervisor(supervisor: subprocess.Popen[bytes], stop: threading.Event | None) -> str:
-    """Wait until it ends; returns the last line of its stderr, the reason of a failure."""
+    """Wait for the end; return the last line of its stderr, the reason of a failure."""
     assert supervisor.stderr is not None
     handle = os.pidfd_open(supervisor.pid)
     try:
@@ -166,14 +166,14 @@ def _make_request(task: CellTask, folder: Path) -> CommandRequest:
 
 
 def resolve_command(command: list[str]) -> list[str]:
-    """The command; `unfix` becomes this Python and this package."""
+    """Resolve the command: `unfix` becomes this Python and this package."""
     if command[0] == "unfix":
         return [sys.executable, "-m", "harness", *command[1:]]
     return command
 
 
 def build_environment(task: CellTask) -> dict[str, str]:
-    """The variables of the machine, without those of a Ray worker, and of the cell."""
+    """Build the variables of the cell and the machine, without those of a Ray worker."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     programs = str(Path(sys.executable).parent)
     environment["PATH"] = os.pathsep.join((programs, environment.get("PATH", os.defpath)))

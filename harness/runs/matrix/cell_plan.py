@@ -11,15 +11,15 @@ class MachineNeeds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cpus: float = 1.0
     gpus: float = 0.0
     gpu: str = ""  # the kind, as 'H200'; '' for any
-    custom: dict[str, float] = {}  # by a cluster's own names, as {'npu': 1}
+    custom: dict[str, float] = {}  # by a cluster's own names: {'npu': 1}
 
 
 class MatrixCell(msgspec.Struct, frozen=True):
     """One configuration with one command."""
 
-    identity: str  # from its values and its work alone, so the same in every plan that has it
+    identity: str  # from its values and work alone, so equal in every plan
     values: dict[str, str]  # by axis; an axis that does not apply is left out
-    work: str  # the name of what is run: 'prove', 'eval', or the file's own
+    work: str  # the name of the work: 'prove', 'eval', or the file's own
     command: list[str]  # words, placeholders filled in
     environment: dict[str, str]
     needs: MachineNeeds
@@ -33,7 +33,7 @@ class DroppedTuples(msgspec.Struct, frozen=True):
 
     constraint: str
     because: str
-    tuples: int  # of the covered groups; would be allowed without this constraint
+    tuples: int  # of the covered groups, allowed without this constraint
     fixed: list[str] = []  # descriptions of the seeds that it forbids
 
 
@@ -42,7 +42,7 @@ class GroupCoverage(msgspec.Struct, frozen=True):
 
     axes: list[str]
     strength: int  # len(axes) for all
-    tuples: int  # that the constraints allow
+    tuples: int  # the number of allowed tuples
     covered: int
     forbidden: int  # impossible in an allowed cell
 
@@ -66,7 +66,7 @@ class MatrixPlan(msgspec.Struct, frozen=True):
     cells: list[MatrixCell]
     dropped: list[DroppedTuples]
     coverage: list[GroupCoverage]
-    seconds: float  # of planning
+    seconds: float  # the time of planning
     estimated: float | None = None  # seconds of all cells, one after the other
     seeds: list[SeedConfiguration] = []
 

@@ -21,7 +21,7 @@ from harness.runs.matrix.cell_attempt import CellTask, get_timestamp
 from harness.runs.matrix.cell_plan import MachineNeeds, MatrixCell
 from harness.store.matrix.values import AttemptOutcome, CellAttempt
 
-WAIT_SECONDS = 0.5  # of one wait for a finished attempt
+WAIT_SECONDS = 0.5  # the longest wait for a finished attempt
 FLUSH_SECONDS = 0.25  # until a finished attempt is saved, at the latest
 MAX_LOSSES = 3  # machines that a cell may take down before it is given up
 
@@ -37,17 +37,17 @@ class CellExecutor(Protocol):
     """Runs cells, many at a time."""
 
     def describe_shortage(self, needs: MachineNeeds) -> str:
-        """The needs that no machine meets, in words; '' if one machine meets all."""
+        """Describe the needs that no machine meets; '' if one machine meets all."""
         ...
 
     def has_room(self, needs: MachineNeeds) -> bool:
-        """Whether one more cell with these needs may start now."""
+        """Return whether one more cell with these needs may start now."""
         ...
 
     def start(self, task: CellTask, needs: MachineNeeds) -> None: ...
 
     def wait(self, seconds: float) -> list[FinishedAttempt]:
-        """All finished attempts; waits at most so long for the first."""
+        """Return all finished attempts; wait at most so long for the first."""
         ...
 
     def stop(self) -> None:
@@ -60,7 +60,7 @@ class CellExecutor(Protocol):
 class RetryRules(msgspec.Struct, frozen=True):
     """How a run continues after a cell that is not green."""
 
-    retries: int = 0  # of a cell whose command failed
+    retries: int = 0  # retries of a cell whose command failed
     fail_fast: bool = False
 
 
@@ -91,7 +91,7 @@ class CellScheduler:
         save_attempts: SaveAttempts,
         earlier_attempts: dict[str, list[CellAttempt]] | None = None,
     ) -> None:
-        """`earlier_attempts`: of a resumed run, the attempts at cells that are not done."""
+        """Schedule cells; `earlier_attempts` has a resumed run's attempts at unfinished cells."""
         self.cells = {cell.identity: cell for cell in cells}
         self.executor = executor
         self.location = location
@@ -190,7 +190,7 @@ class CellScheduler:
         return attempt.outcome.is_failure and failed <= self.rules.retries
 
     def _save_finished(self, finished: list[tuple[str, CellAttempt]]) -> bool:
-        """Save them, now or with the next batch; False if one ends a cell that is not green."""
+        """Save attempts, now or with the next batch; False if one ends a cell that is not green."""
         self.unsaved += finished
         for cell, attempt in finished:
             self.attempts[cell].append(attempt)
@@ -207,7 +207,7 @@ class CellScheduler:
 
 
 def sort_longest_first(cells: Iterable[MatrixCell]) -> list[MatrixCell]:
-    """Cells without a known time first, since they may be long, then the longest."""
+    """Sort cells without a known time first, since they may be long, then the longest."""
     return sorted(cells, key=lambda cell: -(float("inf") if cell.seconds is None else cell.seconds))
 
 

@@ -26,7 +26,7 @@ EXCLUDED_PATHS = ".git .venv .venv.lock .releases .unfix .gpu reports/out **/__p
 
 
 def build_runtime_environment() -> dict[str, Any]:
-    """Ray's `runtime_env`: this code, and the packages that it needs."""
+    """Build Ray's `runtime_env`: this code, and the packages that it needs."""
     code: dict[str, Any] = {"working_dir": str(paths.project_folder()), "excludes": EXCLUDED_PATHS}
     if paths.project_folder() == paths.HARNESS_FOLDER / "carried":  # installed from a wheel
         code = {"py_modules": [str(paths.HARNESS_FOLDER)]}
@@ -36,19 +36,19 @@ def build_runtime_environment() -> dict[str, Any]:
 
 
 def list_requirements() -> list[str]:
-    """The requirements of this project, without its extras."""
+    """List the requirements of this project, without its extras."""
     requirements = metadata.requires("unfix") or []
     return sorted(line for line in requirements if "extra ==" not in line)
 
 
 def is_shipped() -> bool:
-    """Whether Ray copied the running code to this machine."""
+    """Return whether Ray copied the running code to this machine."""
     return SHIPPED_VARIABLE in os.environ
 
 
 @contextlib.contextmanager
 def install_shipped_code() -> Iterator[None]:
-    """Have the code in the node's own folder, and keep it there while the context lasts."""
+    """Copy the code to the node's own folder, and lock it while the context lasts."""
     home = Path(os.environ.get(HOME_VARIABLE) or Path.home() / ".cache" / "unfix").resolve()
     home.mkdir(parents=True, exist_ok=True)
     shipped_code, checkout = paths.HARNESS_FOLDER.parent, home / "checkout"
@@ -60,13 +60,13 @@ def install_shipped_code() -> Iterator[None]:
         others = [folder for folder in folders if folder and Path(folder).resolve() not in own]
         os.environ["PYTHONPATH"] = os.pathsep.join([str(checkout), *others])
         os.environ["UNFIX_PLANNER"] = sys.executable
-        os.environ.pop(checkouts.HARNESS_VARIABLE, None)  # of the driver's own checkout
+        os.environ.pop(checkouts.HARNESS_VARIABLE, None)  # names the driver's own checkout
         yield
 
 
 @contextlib.contextmanager
 def _lock_checkout(lock: Path, checkout: Path, shipped_code: Path) -> Iterator[None]:
-    """Attempts with the same code share the lock; other code waits until they are done."""
+    """Lock the checkout: attempts with the same code share it; other code waits for them."""
     with lock.open("a") as file:
         while True:
             fcntl.flock(file, fcntl.LOCK_SH)

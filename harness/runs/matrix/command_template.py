@@ -29,7 +29,7 @@ WORDS_PLACEHOLDER = f"{{{RESERVED_AXIS}}}"
 
 
 def split_template(work: CellWork) -> list[str]:
-    """The arguments of a work's template."""
+    """Return the arguments of a work's template."""
     return [*PREFIX_BY_KIND[work.kind], *shlex.split(work.command)]
 
 
@@ -38,7 +38,7 @@ def find_placeholders(text: str) -> list[str]:
 
 
 def find_template_problem(work: CellWork, matrix: MatrixSpec) -> str:
-    """The first problem of a work's template; '' if it is valid."""
+    """Find the first problem of a work's template; '' if it is valid."""
     try:
         words = split_template(work)
     except ValueError as error:
@@ -66,7 +66,7 @@ def _list_value_texts(matrix: MatrixSpec) -> list[str]:
 
 
 def find_unused_axis(matrix: MatrixSpec) -> str:
-    """The first axis whose values change no command; '' if every axis changes one."""
+    """Find the first axis whose values change no command; '' if every axis changes one."""
     named: set[str] = set()
     takes_words = False
     for work in matrix.run.values():
@@ -87,7 +87,7 @@ def find_unused_axis(matrix: MatrixSpec) -> str:
 
 
 def is_work_run(work: CellWork, values: Mapping[str, str]) -> bool:
-    """Whether a work runs in a cell; an axis that does not apply there meets no condition."""
+    """Return whether a work runs in a cell; an axis that does not apply meets no condition."""
     return all(values.get(axis) in to_list(words) for axis, words in work.when.items())
 
 
@@ -106,7 +106,7 @@ def fill_command(work: CellWork, values: Mapping[str, str], matrix: MatrixSpec) 
 def fill_environment(
     work: CellWork, values: Mapping[str, str], matrix: MatrixSpec
 ) -> dict[str, str]:
-    """The variables of the values, then of the work; two values may not set one differently."""
+    """Join the variables of values and work; refuse two values that set one differently."""
     fill = _make_filler(values)
     environment: dict[str, str] = {}
     for axis, name in values.items():
@@ -121,7 +121,7 @@ def fill_environment(
 
 
 def combine_needs(work: CellWork, values: Mapping[str, str], matrix: MatrixSpec) -> MachineNeeds:
-    """The largest requirement of the work and of the values, for each resource."""
+    """Combine the needs of work and values: the largest for each resource."""
     requirements = [matrix.get_value(axis, name).needs for axis, name in values.items()]
     kinds = {work.needs.gpu, *(one.gpu for one in requirements)} - {""}
     if len(kinds) > 1:

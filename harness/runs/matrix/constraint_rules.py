@@ -17,7 +17,7 @@ ABSENT_VALUE = ""
 
 
 def compile_constraints(matrix: MatrixSpec) -> RowSpace:
-    """The space of rows that the axes and constraints of a file allow."""
+    """Compile a file's axes and constraints to the space of allowed rows."""
     conditional = {axis for constraint in matrix.constraints for axis in constraint.applies}
     sizes = [len(values) + (axis in conditional) for axis, values in matrix.axes.items()]
     space = RowSpace(sizes)
@@ -50,7 +50,7 @@ class BitEncoding:
         return sum(1 << self.bit_of_value[axis, value] for value in values)
 
     def mask_present_values(self, axis: str) -> int:
-        """The mask of every value except absent."""
+        """Return the mask of every value except absent."""
         return sum(1 << value for value in self.space.list_present_values(self.axis_index[axis]))
 
     def mask_all_values(self, axis: str) -> int:
@@ -60,7 +60,7 @@ class BitEncoding:
         return [self.bit_of_value[axis, value] for axis, value in values.items()]
 
     def to_values(self, row: Iterable[int]) -> dict[str, str]:
-        """The values of a row by axis; an axis that does not apply is left out."""
+        """Return the values of a row by axis; an axis that does not apply is left out."""
         named = ((self.axis_names[self.space.axis_of[bit]], self.value_of_bit[bit]) for bit in row)
         return {axis: word for axis, word in named if word != ABSENT_VALUE}
 
@@ -93,7 +93,7 @@ def _list_forbidden_masks(
 
 
 def _forbid_absence(matrix: MatrixSpec, encoding: BitEncoding) -> Iterable[RowRule]:
-    """Rules that an axis is not absent where all of its `applies` conditions hold."""
+    """Make rules: an axis is not absent where all of its `applies` conditions are met."""
     conditions: dict[str, dict[str, int]] = {}
     last: dict[str, int] = {}
     for index, constraint in enumerate(matrix.constraints):
@@ -117,7 +117,7 @@ def _make_rule(masks: Mapping[str, int], encoding: BitEncoding, constraint: int)
 
 
 def find_conflict(space: RowSpace, values: Sequence[int]) -> list[int]:
-    """A minimal set of constraints that together forbid these values."""
+    """Find a minimal set of constraints that together forbid these values."""
     rules = list(space.rules)
     for constraint in sorted({rule.constraint for rule in rules}):
         fewer = [rule for rule in rules if rule.constraint != constraint]

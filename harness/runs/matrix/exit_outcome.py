@@ -18,12 +18,12 @@ OUTCOME_BY_EXIT_CODE = {
     2: AttemptOutcome.ERROR,
     3: AttemptOutcome.NOT_READY,
 }
-LOG_TAIL_BYTES = 4000  # of a log, stored with an attempt
-MAX_LOG_BYTES = 64 << 20  # of a log that is searched for JSON
+LOG_TAIL_BYTES = 4000  # a log's end, stored with an attempt
+MAX_LOG_BYTES = 64 << 20  # the largest log that is searched for JSON
 
 
 def judge_exit(ended: CommandExit, time_limit: float) -> tuple[AttemptOutcome, str]:
-    """The outcome of a cell whose command ended so, with its description."""
+    """Judge the outcome of a cell by its command's exit, with a description."""
     if ended.outcome is CommandOutcome.MISSING:
         return AttemptOutcome.NOT_READY, f"its command is not here: {ended.detail}"
     if ended.outcome is CommandOutcome.HANG:
@@ -38,7 +38,7 @@ def judge_exit(ended: CommandExit, time_limit: float) -> tuple[AttemptOutcome, s
 
 
 def read_printed_json(log: Path) -> dict[str, Any] | None:
-    """The last object that a command's --json printed; None if it is missing or not whole."""
+    """Read the last object that a command's --json printed; None if it is missing or cut."""
     if log.stat().st_size > MAX_LOG_BYTES:
         return None
     lines = log.read_text(errors="replace").splitlines()
@@ -54,7 +54,7 @@ def read_printed_json(log: Path) -> dict[str, Any] | None:
 
 
 def count_verdicts(printed_json: dict[str, Any]) -> dict[str, int]:
-    """The number of cells by verdict, as a proof counts them or an evaluation lists them."""
+    """Count cells by verdict, as a proof counts them or an evaluation lists them."""
     counts = printed_json.get("counts")
     if isinstance(counts, dict):
         return {str(word): number for word, number in counts.items() if isinstance(number, int)}
@@ -66,5 +66,5 @@ def count_verdicts(printed_json: dict[str, Any]) -> dict[str, int]:
 
 
 def is_contradicted(outcome: AttemptOutcome, printed_json: dict[str, Any]) -> bool:
-    """Whether a command ended well and yet printed that it is not green."""
+    """Return whether a command that exited with success printed that it is not green."""
     return outcome is AttemptOutcome.GREEN and printed_json.get("green") is False

@@ -90,7 +90,7 @@ class LocalExecutor:
         self.running[run] = task, needs, chosen
 
     def _choose_gpus(self, gpus: float) -> list[tuple[str, float]] | None:
-        """Whole GPUs, or a share of the fullest GPU that has it left; None: not now."""
+        """Choose whole GPUs, or a share of the fullest GPU with room; None: not now."""
         if gpus < 1:
             fitting = [name for name, free in self.free_gpus.items() if free >= gpus > 0]
             fullest = min(fitting, key=lambda name: self.free_gpus[name], default=None)

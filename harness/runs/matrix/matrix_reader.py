@@ -11,7 +11,7 @@ Step = str | int  # a key, or an index into a list
 
 
 def read_matrix(document: YamlDocument) -> MatrixSpec:
-    """The matrix of a file; raises with the first problem and its line."""
+    """Read the matrix of a file; raise with the first problem and its line."""
     if isinstance(document.values, dict) and "configurations" in document.values:
         raise document.make_error_at(
             "an evaluation matrix: run it by `unfix eval`", "configurations"
@@ -27,7 +27,7 @@ def read_matrix(document: YamlDocument) -> MatrixSpec:
 
 
 class MatrixChecks:
-    """The checks of one file: names that it refers to, doubles, and axes without effect."""
+    """The checks of one file: unknown names, duplicates, and axes without effect."""
 
     def __init__(self, document: YamlDocument, matrix: MatrixSpec) -> None:
         self.document = document

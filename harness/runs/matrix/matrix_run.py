@@ -64,7 +64,7 @@ class MatrixRunRequest:
 
 
 def choose_cells(plan: MatrixPlan, request: MatrixRunRequest) -> list[MatrixCell]:
-    """The cells of the plan that the request runs."""
+    """Choose the cells of the plan that the request runs."""
     if request.cells:
         return [_find_cell(plan, name) for name in dict.fromkeys(request.cells)]
     if not request.shard:
@@ -95,7 +95,7 @@ def begin_or_resume(
     cells: list[MatrixCell],
     command: list[str],
 ) -> MatrixRun:
-    """A new run of these cells, or the stored run that continues."""
+    """Begin a new run of these cells, or continue the stored run."""
     number, count = request.shard_number_and_count
     where = "ray" if request.on_ray else "local"
     if request.resume:

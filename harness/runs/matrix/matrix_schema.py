@@ -67,7 +67,7 @@ class StrengthGroup(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class CoverageStrength(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Of how many axes at a time every combination of values must occur."""
+    """The number of axes at a time of which every combination of values must occur."""
 
     default: str = "pairs"
     groups: list[StrengthGroup] = []
@@ -127,7 +127,7 @@ class MatrixSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def parse_strength(word: str, axes: int) -> int:
-    """The number of axes at a time; 0 if the word is no strength."""
+    """Parse the number of axes at a time; 0 if the word is no strength."""
     if word == "all":
         return axes
     return STRENGTH_BY_WORD.get(word) or (int(word) if word.isdecimal() else 0)

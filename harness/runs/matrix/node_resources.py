@@ -20,7 +20,7 @@ class RayResources(msgspec.Struct, frozen=True):
 
 
 def to_ray_resources(needs: MachineNeeds, nodes: Sequence[dict[str, float]]) -> RayResources:
-    """A kind of GPU is an accelerator type if a node declares it, else a custom resource."""
+    """Convert needs: a kind of GPU is a node's accelerator type, else a custom resource."""
     resources = {_resolve_name(name, nodes): count for name, count in needs.custom.items()}
     if not needs.gpu:
         return RayResources(resources, None)
@@ -32,7 +32,7 @@ def to_ray_resources(needs: MachineNeeds, nodes: Sequence[dict[str, float]]) -> 
 
 
 def describe_shortage(needs: MachineNeeds, nodes: Sequence[dict[str, float]]) -> str:
-    """The resources that no single node has, by name; '' if one node has all."""
+    """Describe the resources that no single node has; '' if one node has all."""
     if count_fitting_cells(needs, nodes):
         return ""
     amounts = _list_amounts(needs, nodes)
@@ -48,7 +48,7 @@ def describe_shortage(needs: MachineNeeds, nodes: Sequence[dict[str, float]]) ->
 
 
 def count_fitting_cells(needs: MachineNeeds, nodes: Sequence[dict[str, float]]) -> int:
-    """The number of such cells that the nodes can run at the same time."""
+    """Count the cells with these needs that the nodes can run at the same time."""
     amounts = _list_amounts(needs, nodes)
     total = 0
     for node in nodes:
@@ -71,7 +71,7 @@ def _list_amounts(needs: MachineNeeds, nodes: Sequence[dict[str, float]]) -> dic
 
 
 def _resolve_name(requested: str, nodes: Sequence[dict[str, float]]) -> str:
-    """The name as the cluster spells it."""
+    """Resolve a name to the cluster's spelling."""
     for node in nodes:
         if requested in node:
             return requested

@@ -31,7 +31,7 @@ RequiredValues = tuple[dict[str, str], str]  # values that one cell must have, a
 
 
 def plan_matrix(file: Path, seconds_by_identity: Mapping[str, float] | None = None) -> MatrixPlan:
-    """The plan of a file; the expected seconds of its cells change no cell."""
+    """Plan a file; the expected seconds of its cells change no cell."""
     document = YamlDocument(find_named_file(str(file), MATRIX_FOLDER, "matrix"))
     return PlanBuilder(document).build(seconds_by_identity or {})
 
@@ -85,12 +85,12 @@ class PlanBuilder:
         return [self._name_constraint(i) for i in constraint_rules.find_conflict(self.space, bits)]
 
     def _explain_conflict(self, values: Mapping[str, str]) -> list[str]:
-        """The constraints that together forbid some values; empty if the values are allowed."""
+        """Explain which constraints together forbid some values; empty if they are allowed."""
         bits = self.encoding.to_bits(values)
         return [] if self.space.can_extend(bits) else self._describe_conflict(bits)
 
     def list_required_values(self, seeds: Sequence[SeedConfiguration]) -> list[RequiredValues]:
-        """The file's fixed cells and the seeds, a cell each unless another cell includes it."""
+        """List the file's fixed cells and the seeds, each unless another cell includes it."""
         required: list[RequiredValues] = []
         for index, cell in enumerate(self.matrix.cells):
             if conflict := self._explain_conflict(cell.values):
@@ -150,7 +150,7 @@ class PlanBuilder:
     def _count_coverage(
         self, rows: Sequence[ValueRow]
     ) -> tuple[list[GroupCoverage], dict[ValueTuple, None]]:
-        """The coverage of each group, counted from the rows alone, and the impossible tuples."""
+        """Count each group's coverage from the rows alone; return the impossible tuples, too."""
         coverage: list[GroupCoverage] = []
         forbidden: dict[ValueTuple, None] = {}
         for (names, strength), (axes, _) in zip(self.matrix.groups, self.groups, strict=True):
@@ -167,7 +167,7 @@ class PlanBuilder:
     def _list_dropped(
         self, forbidden: Mapping[ValueTuple, None], seeds: Sequence[SeedConfiguration]
     ) -> list[DroppedTuples]:
-        """For each constraint the tuples that would be allowed without it."""
+        """List for each constraint the tuples that would be allowed without it."""
         dropped = []
         for index, constraint in enumerate(self.matrix.constraints):
             space = self.space.without_constraint(index)
@@ -184,7 +184,7 @@ class PlanBuilder:
 
 
 def _merge_required_values(required: Sequence[RequiredValues]) -> list[RequiredValues]:
-    """Values that are part of another entry's share its cell; reasons are joined by `; `."""
+    """Merge entries whose values another entry includes; reasons are joined by `; `."""
     reasons: dict[tuple[tuple[str, str], ...], list[str]] = {}
     for values, _ in required:
         if not any(values.items() < other.items() for other, _ in required):
@@ -196,7 +196,7 @@ def _merge_required_values(required: Sequence[RequiredValues]) -> list[RequiredV
 
 
 def describe_constraint(constraint: AxisConstraint) -> str:
-    """A constraint in words."""
+    """Describe a constraint in words."""
     when = _describe_choice(constraint.when)
     if constraint.applies:
         return f"{', '.join(constraint.applies)} only when {when}"
@@ -210,13 +210,13 @@ def _describe_choice(choice: ChosenValues) -> str:
 
 
 def compute_identity(values: Mapping[str, str], work: str) -> str:
-    """The identity of a cell: of its values and work alone, so equal in every plan."""
+    """Compute a cell's identity from its values and work alone, so equal in every plan."""
     data = msgspec.json.encode([sorted(values.items()), work])
     return hashlib.sha256(data).hexdigest()[:12]
 
 
 def compute_digest(matrix: MatrixSpec, cells: Sequence[MatrixCell]) -> str:
-    """The digest of the commands and how they run; reasons and expected times are left out."""
+    """Compute the digest of the commands and their settings, without reasons and times."""
     work = [
         [cell.identity, cell.command, cell.environment, cell.needs, cell.limit] for cell in cells
     ]
@@ -226,6 +226,6 @@ def compute_digest(matrix: MatrixSpec, cells: Sequence[MatrixCell]) -> str:
 
 
 def estimate_seconds(cells: Sequence[MatrixCell]) -> float | None:
-    """The time of all cells one after the other; a cell that never ran counts as the mean."""
+    """Estimate the time of all cells in turn; a cell that never ran counts as the mean."""
     known = [cell.seconds for cell in cells if cell.seconds is not None]
     return sum(known) / len(known) * len(cells) if known else None

@@ -27,11 +27,11 @@ from harness.runs.matrix.cell_plan import MachineNeeds
 from harness.runs.matrix.cell_scheduler import FinishedAttempt
 from harness.store.matrix.values import AttemptOutcome, CellAttempt
 
-MAX_LOG_BYTES = 64_000  # of a log that come back; few enough to travel with the result
-CONNECT_SECONDS = 10.0  # for a cluster to answer at all
-NODE_LOSS_SECONDS = 30.0  # that a node may be away before the cells that need it fail
+MAX_LOG_BYTES = 64_000  # of a log's end that returns with the result
+CONNECT_SECONDS = 10.0  # until a cluster must answer
+NODE_LOSS_SECONDS = 30.0  # without a node until the cells that need it fail
 NODE_POLL_SECONDS = 2.0  # between two checks of the nodes
-OBJECT_STORE_BYTES = 80 << 20  # of a cluster started here; results are small
+OBJECT_STORE_BYTES = 80 << 20  # for a cluster started here; results are small
 MISSING_MODULE = ModuleNotFoundError.__name__
 LOSS_ERRORS = (
     ray.exceptions.WorkerCrashedError,
@@ -44,7 +44,7 @@ LOSS_ERRORS = (
 
 
 def run_packed_attempt(packed_task: bytes) -> tuple[bytes, bytes]:
-    """On a node: run one attempt; returns it with the end of its log."""
+    """Run one attempt on a node; return it with the end of its log."""
     task = msgspec.msgpack.decode(packed_task, type=CellTask)
     home = (
         code_shipping.install_shipped_code()
@@ -90,7 +90,7 @@ class RayExecutor:
         self.nodes_checked_at = time.monotonic()
         self.remote_attempt = ray.remote(run_packed_attempt)
         self.running: dict[Any, RunningTask] = {}
-        self.queued_by_shape: dict[bytes, int] = {}  # tasks that Ray has now, by needs
+        self.queued_by_shape: dict[bytes, int] = {}  # unfinished tasks, by needs
         self.unplaceable_since: dict[bytes, float] = {}  # by needs that no node meets
 
     def _connect(self, address: str | None, jobs: int | None, runtime_environment: Any) -> None:
@@ -114,7 +114,7 @@ class RayExecutor:
         return node_resources.describe_shortage(needs, self.nodes)
 
     def has_room(self, needs: MachineNeeds) -> bool:
-        """Up to twice as many tasks as can run, so that no node waits for this process."""
+        """Return True up to twice as many tasks as can run, so no node waits for this process."""
         shape = msgspec.json.encode(needs, order="sorted")
         return (
             self.queued_by_shape.get(shape, 0)
@@ -195,7 +195,7 @@ class RayExecutor:
 def _make_unrun_attempt(
     running: RunningTask, outcome: AttemptOutcome, reason: str
 ) -> FinishedAttempt:
-    """An attempt that Ray ended, or never started."""
+    """Make the record of an attempt that Ray ended, or never started."""
     seconds = time.monotonic() - running.started if outcome is AttemptOutcome.LOST else 0.0
     task, now = running.task, cell_attempt.get_timestamp()
     attempt = CellAttempt(task.attempt_number, outcome, reason, now, seconds)

@@ -21,7 +21,7 @@ INSTALL_COMMAND = [sys.executable, "-m", "harness", "releases", "add"]
 
 
 def find_needed_release(values: dict[str, str], command: list[str]) -> str:
-    """The managed release among the cell's values that its command names; '' if there is none."""
+    """Find the managed release in the cell's values that its command names; '' if none is."""
     known = {release.name for release in managed_releases.list_releases()}
     for word in command:
         for value in values.values():
@@ -72,5 +72,5 @@ def _install_release(name: str, install_command: list[str], log: Path) -> str:
 
 
 def _locate_failure_file(run_id: str, name: str) -> Path:
-    """In the temporary folder of this machine: several machines may share a workspace."""
+    """Locate it in this machine's temporary folder: machines may share a workspace."""
     return Path(tempfile.gettempdir()) / f"unfix-{run_id}" / f"{name}.failed"

@@ -1,4 +1,4 @@
-"""The configurations of five historical bugs, and how much of each a matrix can have."""
+"""The configurations of five historical bugs, and the part of each that a matrix can have."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SEEDS_FILE = Path(__file__).with_name("seeds.yaml")
 
 
 class SeedBug(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The values that had to meet for a bug to show."""
+    """The combination of values that shows a bug."""
 
     pr: int
     title: str
@@ -36,7 +36,7 @@ def read_seed_bugs() -> SeedBugFile:
 def place_seeds(
     matrix: MatrixSpec, explain_conflict: Callable[[dict[str, str]], Sequence[str]]
 ) -> list[SeedConfiguration]:
-    """Each bug's configuration in a matrix; `explain_conflict` names constraints against it."""
+    """Place each bug's configuration; `explain_conflict` names the constraints against it."""
     seed_file = read_seed_bugs()
     return [_place_seed(bug, seed_file, matrix, explain_conflict) for bug in seed_file.seeds]
 

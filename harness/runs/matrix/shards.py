@@ -23,7 +23,7 @@ _SPLIT_HINT = "the machines split the plan differently; give all of them the sam
 
 
 def estimate_costs(plan: MatrixPlan, known_costs: Mapping[str, float]) -> dict[str, float]:
-    """The expected seconds of each cell; a cell that never ran takes the mean, or 1 if none ran."""
+    """Estimate the seconds of each cell; a cell that never ran takes the mean, or 1 if none ran."""
     known = [known_costs[cell.identity] for cell in plan.cells if cell.identity in known_costs]
     mean = sum(known) / len(known) if known else 1.0
     return {cell.identity: known_costs.get(cell.identity, mean) for cell in plan.cells}
@@ -32,7 +32,7 @@ def estimate_costs(plan: MatrixPlan, known_costs: Mapping[str, float]) -> dict[s
 def split_plan(
     plan: MatrixPlan, known_costs: Mapping[str, float], shard_count: int
 ) -> list[PlanShard]:
-    """All shards of a plan, each with its cells in the plan's order."""
+    """Split a plan into its shards, each with its cells in the plan's order."""
     if not 1 <= shard_count <= len(plan.cells):
         raise UnfixError(
             f"{len(plan.cells)} cells make from 1 to {len(plan.cells)} shards, not {shard_count}"
@@ -55,14 +55,14 @@ def split_plan(
 def select_shard(
     plan: MatrixPlan, costs: Mapping[str, float], number: int, shard_count: int
 ) -> PlanShard:
-    """One shard, as every machine computes it."""
+    """Select one shard; every machine computes the same one."""
     if not 1 <= number <= shard_count:
         raise UnfixError(f"shard {number}/{shard_count}: it is a number from 1 to {shard_count}")
     return split_plan(plan, costs, shard_count)[number - 1]
 
 
 def compute_imbalance(shards: Sequence[PlanShard]) -> float:
-    """The time of the slowest shard over the mean time."""
+    """Compute the time of the slowest shard over the mean time."""
     mean = sum(shard.seconds for shard in shards) / len(shards)
     return max(shard.seconds for shard in shards) / mean if mean else 1.0
 
@@ -71,7 +71,7 @@ def compute_imbalance(shards: Sequence[PlanShard]) -> float:
 
 
 def make_unrun_cells(cells: Iterable[MatrixCell]) -> list[MatrixCellResult]:
-    """The cells as a store keeps them, without an attempt."""
+    """Make the stored form of cells, without an attempt."""
     return [
         MatrixCellResult(
             cell.identity, cell.values, cell.work, cell.command, cell.why, cell.seconds
@@ -83,7 +83,7 @@ def make_unrun_cells(cells: Iterable[MatrixCell]) -> list[MatrixCellResult]:
 def find_resumable_run(
     runs: Sequence[MatrixRun], plan: MatrixPlan, shard_number: int, shard_count: int
 ) -> MatrixRun:
-    """The newest run of this plan and shard; a run of another plan cannot be resumed."""
+    """Find the newest run of this plan and shard; refuse a run of another plan."""
     name = f"shard {shard_number}/{shard_count} of " if shard_count > 1 else ""
     name += plan.name
     shard = (shard_number, shard_count)
@@ -126,7 +126,7 @@ class ShardPart(msgspec.Struct, frozen=True):
 
 
 def select_newest_shards(runs: Sequence[MatrixRun], source: str) -> list[MatrixRun]:
-    """Of a store's newest plan, the newest run of each shard."""
+    """Select the newest run of each shard of a store's newest plan."""
     shard_runs = sorted((run for run in runs if not run.only), key=lambda run: run.started)
     if not shard_runs:
         raise UnfixError(
@@ -139,7 +139,7 @@ def select_newest_shards(runs: Sequence[MatrixRun], source: str) -> list[MatrixR
 
 
 def merge_shards(parts: Sequence[ShardPart]) -> MatrixRun:
-    """All shards as one run; a shard that is missing, doubled or of another plan is an error."""
+    """Merge all shards into one run; refuse a missing, double or foreign shard."""
     parts = _deduplicate_parts(parts)
     first = parts[0].run
     if len(parts) == 1 and first.of == 1:
@@ -164,7 +164,7 @@ def merge_shards(parts: Sequence[ShardPart]) -> MatrixRun:
 
 
 def _deduplicate_parts(parts: Sequence[ShardPart]) -> list[ShardPart]:
-    """Of one run in two stores (one store has merged the other) the copy with more results."""
+    """Drop copies: of one run in two stores (one merged the other) keep the more complete one."""
     by_run: dict[str, ShardPart] = {}
     for part in parts:
         known = by_run.get(part.run.id)

@@ -28,7 +28,7 @@ CoverageGroups = Sequence[tuple[Sequence[int], int]]  # axes and strength; all a
 class CoveringRows:
     """Rows that cover every group."""
 
-    required_rows: list[ValueRow]  # one for each entry of the required values, in their order
+    required_rows: list[ValueRow]  # one per entry of the required values, in order
     other_rows: list[ValueRow]
     forbidden_tuples: list[ValueTuple] = field(default_factory=list)  # of the widest sets of axes
 
@@ -51,7 +51,7 @@ class GroupTupleCount:
 def build_covering_rows(
     space: RowSpace, groups: CoverageGroups, required_values: Sequence[Sequence[int]], seed: int
 ) -> CoveringRows:
-    """Rows that cover the groups, and a row for each entry of the required values.
+    """Build rows that cover the groups, and a row for each entry of the required values.
 
     Every entry must be possible in an allowed row. Equal seeds give equal rows on every machine.
     """
@@ -76,7 +76,7 @@ def build_covering_rows(
 
 
 def count_fewest_rows(allowed: Sequence[ValueTuple], space: RowSpace) -> int:
-    """A lower bound of the number of rows: a row has one tuple of each set of axes."""
+    """Compute a lower bound of the rows: a row has one tuple of each set of axes."""
     counts = Counter(tuple(space.axis_of[value] for value in values) for values in allowed)
     return max(counts.values(), default=1)
 
@@ -84,7 +84,7 @@ def count_fewest_rows(allowed: Sequence[ValueTuple], space: RowSpace) -> int:
 def count_group_tuples(
     space: RowSpace, axes: Sequence[int], strength: int, rows: Sequence[ValueRow]
 ) -> GroupTupleCount:
-    """The coverage of one group, counted tuple by tuple from the rows alone."""
+    """Count the coverage of one group, tuple by tuple, from the rows alone."""
     sets = value_tuples.list_axis_sets(axes, strength)
     allowed, forbidden = value_tuples.split_possible_tuples(space, sets, rows, random.Random(0))
     covered = value_tuples.collect_covered_tuples(rows, sets)

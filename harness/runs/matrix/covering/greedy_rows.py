@@ -21,7 +21,7 @@ class GreedyRows:
         self.generator = generator
 
     def add_row_with(self, values: Sequence[int]) -> None:
-        """Add a row that has these values, and keeps them when rows are changed later."""
+        """Add a row with these values, which later changes of rows leave in place."""
         axes = frozenset(self.space.axis_of[value] for value in values)
         self.tally.add_row(self._build_best_row(tuple(values)), axes)
 
@@ -45,7 +45,7 @@ class GreedyRows:
         return best_row
 
     def _order_by_gain(self, filled: int, values: list[int]) -> list[int]:
-        """The values of an axis, those first that complete most uncovered tuples."""
+        """Order the values of an axis: those that complete most uncovered tuples come first."""
         axis = self.space.axis_of[values[0]]
         self.generator.shuffle(values)
         gains = dict.fromkeys(values, 0)

@@ -139,7 +139,7 @@ class RowShrinker:
                     self._change_value(index, axis, value)
 
     def _complete_row_with(self, index: int, missing_tuple: ValueTuple) -> ValueRow | None:
-        """The row changed to have a tuple, and as little else as the rules require."""
+        """Change a row to have a tuple, and as little else as the rules require."""
         own, kept = self.tally.rows[index], self.tally.kept_axes[index]
         if any(self.space.axis_of[v] in kept and v not in own for v in missing_tuple):
             return None

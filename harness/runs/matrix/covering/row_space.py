@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-ValueRow = list[int]  # the bit's number of each axis' value, axis by axis
+ValueRow = list[int]  # for each axis, the bit of its value
 # From the mask of the chosen values and the values of an axis: the order in which to try them.
 ValueOrder = Callable[[int, list[int]], list[int]]
 
@@ -57,7 +57,7 @@ class RowSpace:
         return range(len(self.sizes))
 
     def list_values(self, axis: int) -> range:
-        """All values of an axis, including absent."""
+        """List all values of an axis, including absent."""
         return range(self.first_bit[axis], self.first_bit[axis] + self.sizes[axis])
 
     def list_present_values(self, axis: int) -> list[int]:
@@ -65,11 +65,11 @@ class RowSpace:
 
     @cached_property
     def axis_is_free(self) -> list[bool]:
-        """For each axis whether no rule mentions it."""
+        """For each axis, True if no rule mentions it."""
         return [not self.rules_of[axis] for axis in self.axes]
 
     def without_constraint(self, constraint: int) -> RowSpace:
-        """The same space without one constraint."""
+        """Return the same space without one constraint."""
         return self.with_rules([rule for rule in self.rules if rule.constraint != constraint])
 
     def with_rules(self, rules: Sequence[RowRule]) -> RowSpace:
@@ -78,14 +78,14 @@ class RowSpace:
         return space
 
     def make_domain(self, values: Iterable[int]) -> int:
-        """The domain in which the axes of these values have only these values."""
+        """Return the domain in which the axes of these values have only these values."""
         domain = self.full_domain
         for value in values:
             domain &= ~self.axis_masks[self.axis_of[value]] | 1 << value
         return domain
 
     def has_broken_rule(self, mask: int, axis: int) -> bool:
-        """Whether a whole row breaks a rule that mentions an axis."""
+        """Return whether a whole row breaks a rule that mentions an axis."""
         for masks in self.rules_of[axis]:  # a loop, since the search spends its time here
             for part in masks:
                 if not mask & part:
@@ -95,11 +95,11 @@ class RowSpace:
         return False
 
     def is_allowed(self, mask: int) -> bool:
-        """Whether a whole row breaks no rule."""
+        """Return whether a whole row breaks no rule."""
         return not any(all(mask & part for part in rule.masks) for rule in self.rules)
 
     def narrow_domain(self, domain: int) -> int:
-        """Unit propagation: a rule that can be met in one way only forces it; 0 if none is left."""
+        """Narrow by unit propagation: the only way to meet a rule is forced; 0 if none is left."""
         changed = True
         while changed:
             changed = False
@@ -125,9 +125,9 @@ class RowSpace:
         order: Sequence[int],
         value_order: ValueOrder | None = None,
     ) -> ValueRow | None:
-        """An allowed row inside a domain, or None if there is none (the search is complete).
+        """Find an allowed row inside a domain, or None if there is none (the search is complete).
 
-        Axes are filled in `order`; an axis that is not in it keeps every value left to it.
+        Axes are filled in `order`; an axis outside of it keeps every value left to it.
         """
         domain = self.narrow_domain(domain)
         return (
@@ -164,7 +164,7 @@ class RowSpace:
         return None
 
     def _mask_decided_values(self, domain: int) -> int:
-        """The values of the axes that have one value left."""
+        """Return the values of the axes that have one value left."""
         decided = 0
         for mask in self.axis_masks:
             values = domain & mask
@@ -179,7 +179,7 @@ class RowSpace:
         return sorted(ruled, key=lambda axis: -len(self.rules_of[axis]))
 
     def can_extend(self, values: Iterable[int]) -> bool:
-        """Whether some allowed row has these values."""
+        """Return whether some allowed row has these values."""
         return self.complete_row(self.make_domain(values), self.ruled_axes) is not None
 
 

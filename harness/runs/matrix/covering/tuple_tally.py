@@ -74,7 +74,7 @@ class TupleTally:
             self.set_value(index, axis, value)
 
     def count_loss(self, index: int, axis: int, value: int) -> int:
-        """The number of tuples that a change of one value would uncover, less those it covers."""
+        """Count the tuples that a change of one value would uncover, less those it covers."""
         row, mask = self.rows[index], self.row_masks[index]
         gone = self.count_tuples_in(self.single_masks, row, mask, axis, row[axis])
         return gone - self.count_tuples_in(self.missing_masks, row, mask, axis, value)
@@ -82,7 +82,7 @@ class TupleTally:
     def count_tuples_in(
         self, table: TupleMasks, row: Sequence[int], mask: int, axis: int, value: int
     ) -> int:
-        """The number of tuples of a table that a row with this value would have."""
+        """Return the number of tuples of a table that a row with this value would have."""
         total = 0
         for partners in self.partner_axes[axis]:
             key = (value, *[row[other] for other in partners]) if partners else (value,)
@@ -90,7 +90,7 @@ class TupleTally:
         return total
 
     def count_unique_tuples(self, index: int) -> int:
-        """The number of tuples in this row alone, each counted once for each of its values."""
+        """Count the tuples in this row alone, each once for each of its values."""
         row, mask = self.rows[index], self.row_masks[index]
         return sum(
             self.count_tuples_in(self.single_masks, row, mask, axis, value)
@@ -138,7 +138,7 @@ class TupleTally:
 
 
 def _make_tuple_getter(axes: ValueTuple) -> Callable[[ValueRow], ValueTuple]:
-    """A function from a row to its tuple over some axes."""
+    """Return a function from a row to its tuple over some axes."""
     if len(axes) == 1:
         return lambda row: (row[axes[0]],)
     return itemgetter(*axes)

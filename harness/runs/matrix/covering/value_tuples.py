@@ -18,7 +18,7 @@ MAX_TUPLES = 400_000
 
 
 def list_axis_sets(axes: Iterable[int], strength: int) -> list[ValueTuple]:
-    """Each combination of `strength` axes."""
+    """List each combination of `strength` axes."""
     return list(combinations(sorted(axes), strength))
 
 
@@ -39,7 +39,7 @@ def count_tuples(space: RowSpace, sets: Iterable[ValueTuple]) -> int:
 
 
 def list_tuples(space: RowSpace, sets: Iterable[ValueTuple]) -> list[ValueTuple]:
-    """Every tuple over these sets of axes, possible or not."""
+    """List every tuple over these sets of axes, possible or not."""
     sets = list(sets)
     count = count_tuples(space, sets)
     if count > MAX_TUPLES:
@@ -65,9 +65,9 @@ def collect_covered_tuples(rows: Iterable[ValueRow], sets: Sequence[ValueTuple])
 def split_possible_tuples(
     space: RowSpace, sets: Sequence[ValueTuple], rows: Iterable[ValueRow], generator: random.Random
 ) -> tuple[list[ValueTuple], list[ValueTuple]]:
-    """Tuples that an allowed row can have, and tuples that no allowed row can have.
+    """Split into tuples that an allowed row can have, and tuples that no allowed row can have.
 
-    A tuple of a given row needs no search; a row that the search finds answers for all its tuples.
+    A tuple of a given row needs no search; a row that the search finds settles all its tuples.
     """
     every_tuple = list_tuples(space, sets)
     if not space.rules:
@@ -79,7 +79,7 @@ def split_possible_tuples(
     forbidden: list[ValueTuple] = []
 
     def shuffle(filled: int, choices: list[int]) -> list[int]:
-        """A random order of values, so that the rows found differ."""
+        """Return a random order of values, so that the rows found differ."""
         generator.shuffle(choices)
         return choices
 
