@@ -1,1 +1,1 @@
-"""What turns stored runs into terminal tables, JUnit files, Markdown, pages and pictures."""
+"""Reports: stored runs as terminal tables, JUnit files, Markdown, pages and pictures."""

@@ -12,7 +12,7 @@ from reports.shared import html_file
 from reports.shared.formatting import to_single_line
 
 STYLES = ("shared/page.css", "shared/runs.css", "shared/bars.css")
-TITLE_SEARCH_LENGTH = 4000  # letters in which a page has its title
+TITLE_SEARCH_LENGTH = 4000  # letters that are searched for a page's title
 
 
 @dataclass(frozen=True)

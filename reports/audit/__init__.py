@@ -1,1 +1,1 @@
-"""An audit, shown: terminal, Markdown, SARIF, one HTML page, the text of a report upstream."""
+"""Reports of an audit: terminal, Markdown, SARIF, one HTML page, a text for upstream."""

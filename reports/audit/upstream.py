@@ -1,4 +1,4 @@
-"""A finding as the text of a report to whoever owns the kernel."""
+"""A finding as the text of a report to the kernel's maintainers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all reports of an audit say alike."""
+"""Phrases and counts that all reports of an audit share."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def read_source_lines(file: str) -> tuple[str, ...]:
 def get_surrounding_lines(
     finding: AuditFinding, before: int = 8, after: int = 4
 ) -> list[tuple[int, str, bool]]:
-    """The lines around a finding: number, text, whether the finding is on it."""
+    """Return the lines around a finding: number, text, and True for the finding's lines."""
     text = read_source_lines(finding.file)
     first = max(0, finding.line - 1 - before)
     return [

@@ -16,7 +16,7 @@ from reports.shared.terminal import TONE_STYLES, print_diff, to_plain_text
 if TYPE_CHECKING:
     from rich.console import Console
 
-MAX_STOPS = 24  # of a longer history only the stops that were run
+MAX_STOPS = 24  # a longer history shows only the stops that ran
 
 
 def print_run(search: BisectSearch, console: Console) -> None:
@@ -65,7 +65,7 @@ def print_history(search_view: SearchView, console: Console) -> None:
 
 
 def print_runs(part_view: SearchPartView, console: Console, with_title: bool) -> None:
-    """A row for each run: a dot for each toggle, filled if the run toggled it."""
+    """Print a row for each run: a dot for each toggle, filled if the run toggled it."""
     if with_title:
         console.print(to_plain_text(f"{part_view.part.name}: {part_view.title}", "bold"))
     table = Table(box=None, pad_edge=False, padding=(0, 1), header_style="dim")

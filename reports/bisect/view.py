@@ -124,7 +124,7 @@ def make_view(search: BisectSearch) -> SearchView:
 
 
 def group_trials(trials: list[BisectTrial]) -> list[SearchRow]:
-    """Runs in their order; the runs of one set for one purpose share a row."""
+    """Group runs in their order; the runs of one set for one purpose share a row."""
     rows: dict[tuple[frozenset[str], str], SearchRow] = {}
     for number, trial in enumerate(trials, 1):
         key = frozenset(trial.toggles), trial.why

@@ -69,7 +69,7 @@ class DifferingItem:
 def choose_items(
     evaluation: Evaluation, compared: Sequence[ComparisonResult]
 ) -> list[list[DifferingItem]]:
-    """The first differences of each comparison: as many of each, if the page cannot hold all."""
+    """Choose the first differences of each comparison, as many of each if space is short."""
     answers = {
         served.name: {(answer.task, answer.number): answer for answer in served.answers}
         for served in evaluation.served
@@ -121,7 +121,7 @@ def _make_item(
 
 
 def _find_difference(base: ItemAnswer, candidate: ItemAnswer, difference: AnswerDifference) -> int:
-    """The index of the first token that differs, else of the two most distant logprobs."""
+    """Find the index of the first token that differs, else of the most distant logprobs."""
     if difference.at is not None and difference.at >= 0:
         return difference.at
     at = _find_first_mismatch(base.tokens, candidate.tokens)
@@ -142,7 +142,7 @@ def _find_first_mismatch(left: Sequence[str], right: Sequence[str]) -> int:
 
 
 def _has_text_tokens(answer: ItemAnswer) -> bool:
-    """Whether its tokens are pieces of its text; some servers give numbers."""
+    """Return whether the tokens are pieces of the text; some servers give numbers."""
     return bool(answer.tokens) and answer.text in "".join(answer.tokens)
 
 
@@ -165,7 +165,7 @@ def _make_excerpt(pieces: Sequence[str], index: int, marked: bool) -> AnswerExce
 
 
 def _make_token_visible(token: str) -> str:
-    """A token with a sign for each blank, and '∎' for the end of the answer."""
+    """Return a token with a sign for each blank, and '∎' for the end of the answer."""
     shown = formatting.shorten_text(token, 40).replace("\n", "⏎").replace("\t", "⇥")
     return shown if shown.strip() else "␣" * len(shown) or "∎"
 

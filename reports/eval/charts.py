@@ -49,7 +49,7 @@ class FaultMatrix:
 
 
 def make_accuracy_bars(eval_view: EvalView) -> dict[str, list[EvalBar]]:
-    """By task, a bar for each configuration."""
+    """Make, for each task, a bar for each configuration."""
     bars: dict[str, list[EvalBar]] = {}
     for row in eval_view.configurations:
         for task, score in row.scores.items():
@@ -64,7 +64,7 @@ def make_accuracy_bars(eval_view: EvalView) -> dict[str, list[EvalBar]]:
 
 
 def make_divergence_chart(eval_view: EvalView) -> DivergenceChart:
-    """A bar for each pair of configurations, of the task with the most prominent divergence."""
+    """Make a bar for each pair of configurations, of the task with the largest divergence."""
     most: dict[tuple[str, str], ComparisonRow] = {}
     for row in eval_view.comparisons:
         one = row.comparison

@@ -17,7 +17,7 @@ MAX_PROBLEMS = 20
 
 
 def print_run(evaluation: Evaluation, console: Console) -> None:
-    """The last line: '40 same, 5 of 5 faults caught, cpu, in 73 s: green', or the problems."""
+    """Print the last line: '40 same, 5 of 5 faults caught, cpu, in 73 s: green', or problems."""
     eval_view = view.make_view(evaluation)
     print_tables(tables.make_tables(eval_view), console)
     facts = [eval_view.counts_text, evaluation.device, f"in {format_duration(evaluation.seconds)}"]

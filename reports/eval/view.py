@@ -70,7 +70,7 @@ class TaskScore:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Wilson's, from the case that every missing answer is wrong to that all are right."""
+        """Wilson's interval, from all missing answers wrong to all of them right."""
         low, _ = _compute_wilson_interval(self.right, self.items)
         _, high = _compute_wilson_interval(self.right + self.unscored, self.items)
         return low, high
@@ -87,7 +87,7 @@ class ConfigurationRow:
     served: ServedConfiguration
     mark: ReportMark
     has_planted_fault: bool
-    scores: dict[str, TaskScore]  # by task, of the tasks it was given
+    scores: dict[str, TaskScore]  # by task
     errors: int
     missing_reason: str  # why answers are missing
 
@@ -106,7 +106,7 @@ class ConfigurationRow:
 
     @property
     def remarks(self) -> str:
-        """Why numbers are missing, its toggles, and its stand-ins."""
+        """The reason for missing numbers, the toggles, and the stand-ins."""
         parts = [self.missing_reason, self.toggle_summary, *self.served.stand_ins]
         return to_single_line("; ".join(part for part in parts if part), MAX_REASON_LENGTH)
 
@@ -298,7 +298,7 @@ def _choose_fault_mark(fault: PlantedFault) -> ReportMark:
 
 
 def _choose_tone(mark: ReportMark, has_planted_fault: bool) -> str:
-    """A planted fault that shows is no alarm."""
+    """Choose the tone of a mark; a planted fault that shows is no alarm."""
     return mark.tone if not has_planted_fault else "quiet" if mark.good else "bug"
 
 

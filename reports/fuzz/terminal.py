@@ -14,7 +14,7 @@ MAX_ROWS = 12  # tests in the table of a terminal
 
 
 def format_summary(run: FuzzResult) -> str:
-    """A run in one line."""
+    """Format a run in one line."""
     toggled = format_share(
         sum(row.toggled for row in run.coverage), sum(r.toggled_of for r in run.coverage)
     )
@@ -36,7 +36,7 @@ def format_share(part: int, total: int) -> str:
 
 
 def make_test_table(run: FuzzResult, max_rows: int = MAX_ROWS) -> Table:
-    """The failing tests, then those with the most examples, and how near they came to an edge."""
+    """Make a table: failing tests, then those with most examples, each with its nearest edge."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("test", "SGLang", "examples", "per s", "nearest to an edge"):
         table.add_column(name, justify="right" if name in ("examples", "per s") else "left")
@@ -68,7 +68,7 @@ def make_coverage_table(rows: list[FileCoverage]) -> Table:
 
 
 def print_run(run: FuzzResult, console: Console) -> None:
-    """The whole run, when it has ended."""
+    """Print a whole run at its end."""
     parts: list[RenderableType] = [make_test_table(run, max_rows=len(run.tests)), ""]
     if run.coverage:
         parts += [make_coverage_table(run.coverage), ""]

@@ -1,4 +1,4 @@
-"""Where the columns of a history's pictures stand, in a picture of WIDTH by HEIGHT."""
+"""The positions of columns in the charts of a history, of WIDTH by HEIGHT."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class NightlyChart:
 
 
 def make_trend_charts(history_view: HistoryView) -> list[NightlyChart]:
-    """By kind: what was not ok in each night, and how much was."""
+    """Make a chart for each kind: its results that were not ok by night, and the ok count."""
     return [_make_trend_chart(history_view, kind) for kind in history_view.history.kinds]
 
 
@@ -69,7 +69,7 @@ def _make_trend_chart(history_view: HistoryView, kind: str) -> NightlyChart:
 
 
 def make_cost_chart(history_view: HistoryView) -> NightlyChart | None:
-    """All kinds upon each other, a column a night."""
+    """Make a chart of all kinds, stacked, with a column for each night."""
     kinds = [
         kind
         for kind in history_view.history.kinds
@@ -92,7 +92,7 @@ def make_cost_chart(history_view: HistoryView) -> NightlyChart | None:
 
 
 def compute_column_width(chart: NightlyChart) -> float:
-    """The width of a night."""
+    """Compute the width of a night."""
     return (WIDTH - LEFT) / len(chart.columns)
 
 
@@ -136,7 +136,7 @@ def _make_chart(
 
 
 def round_axis_maximum(largest: float, *, whole_numbers: bool) -> float:
-    """A round number that is no less; of things that are counted, an even one."""
+    """Round up to a round number; for counts, to an even one."""
     if largest <= 0:
         return 2.0 if whole_numbers else 1.0
     power = 10 ** math.floor(math.log10(largest))

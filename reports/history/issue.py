@@ -16,14 +16,14 @@ from reports.shared.markdown import escape_text, render_code, render_code_block
 
 
 def make_file_name(line: Timeline) -> str:
-    """The same for the same failure; a digest of the key separates two of one title."""
+    """Make a name that is the same for the same failure; a digest separates equal titles."""
     words = re.sub(r"[^a-z0-9.]+", "-", line.item.title.lower()).strip("-.")[:60].strip("-.")
     digest = hashlib.sha256(f"{line.item.kind} {line.item.key}".encode()).hexdigest()[:6]
     return f"{line.item.kind}-{words or 'failure'}-{digest}.md"
 
 
 def render_issue(line: Timeline, evidence: FailureEvidence, search: str, view: HistoryView) -> str:
-    """`search` is Markdown already: the outcome of a search, or why there is none."""
+    """Render an issue; `search` is Markdown: the outcome of a search, or why there is none."""
     again = "fails again" if line.state is TimelineState.BACK else "fails"
     message = evidence.message or history_view.describe_last_failure(line)
     parts = [
@@ -41,7 +41,7 @@ def render_issue(line: Timeline, evidence: FailureEvidence, search: str, view: H
 
 
 def _escape_title(title: str) -> str:
-    """A heading that is also the title of an issue, where no markup is read."""
+    """Escape a heading that is also the title of an issue, where no markup is read."""
     return to_single_line(title, 200).replace("<", "&lt;").replace("@", "@\u2060").replace("`", "'")
 
 

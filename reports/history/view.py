@@ -31,7 +31,7 @@ STATE_MARKS = {
     """).items()
 }
 SILENT_MARK = ReportMark("silent", "sil", "-", "quiet", "It ran, and its outcome says nothing.")
-MAX_ROWS = 40  # of the grid, and of a table
+MAX_ROWS = 40  # rows of the grid and of a table
 MAX_COSTLY_ROWS = 12
 FAILING_STATES = (TimelineState.NEW, TimelineState.BACK, TimelineState.KNOWN, TimelineState.NOT_RUN)
 
@@ -63,7 +63,7 @@ class HistoryView:
 
     @property
     def failed_lines(self) -> list[Timeline]:
-        """What failed at all, what matters most first."""
+        """The items that failed, the most important first."""
         return [line for line in self.history.timelines if line.first_failed is not None]
 
     @property
@@ -85,7 +85,7 @@ class HistoryView:
 
     @property
     def slower_or_costliest(self) -> list[Timeline]:
-        """What became slower, then what costs most."""
+        """The items that became slower, then the costliest."""
         slower = self.slower[:MAX_COSTLY_ROWS]
         return slower + [line for line in self.costliest if line not in slower]
 
@@ -133,7 +133,7 @@ class HistoryView:
         return sorted(name for name in used if self.prices.find_price(name) is None)
 
     def compute_cost(self, line: Timeline) -> float:
-        """A key to sort by: money if there are prices, else seconds."""
+        """Compute a sort key: money if there are prices, else seconds."""
         resource, seconds = sum_usage(line) or ("cpu", 0.0)
         if not self.prices.per_hour:
             return seconds
@@ -149,14 +149,14 @@ class HistoryView:
         return took if money is None else f"{money:,.2f} ({took})"
 
     def compute_night_cost(self, usage: dict[str, float]) -> float:
-        """The cost of one kind in one night: money if there are prices, else hours."""
+        """Compute the cost of one kind in one night: money if there are prices, else hours."""
         if not self.prices.per_hour:
             return sum(usage.values()) / SECONDS_PER_HOUR
         return sum(self.prices.compute_cost(name, s) or 0.0 for name, s in usage.items())
 
     @property
     def cost_rows(self) -> list[tuple[str, ...]]:
-        """By kind and resource: the cost of all nights, and of the newest night."""
+        """The cost by kind and resource, of all nights and of the newest night."""
         nights = self.history.nights
         usages = {
             (kind, resource)
@@ -173,7 +173,7 @@ class HistoryView:
 
 
 def sum_usage(line: Timeline) -> tuple[str, float] | None:
-    """The resource that an item used in the window, and the seconds; None if not measured."""
+    """Return an item's resource in the window, and its seconds; None if not measured."""
     device = sum(point.device_seconds for point in line.points)
     if device:
         return line.item.device or "gpu", device
@@ -182,7 +182,7 @@ def sum_usage(line: Timeline) -> tuple[str, float] | None:
 
 
 def make_night_marks(line: Timeline, nights: int) -> list[ReportMark | None]:
-    """A mark for each night; None if the night did not run the item."""
+    """Make a mark for each night; None if the night did not run the item."""
     marks: list[ReportMark | None] = [None] * nights
     for point in line.points:
         marks[point.night_index] = SILENT_MARK
@@ -198,7 +198,7 @@ def describe_last_failure(line: Timeline) -> str:
 
 
 def describe_since(line: Timeline, history_view: HistoryView) -> str:
-    """'since 2026-11-20, 3 times; passed on 2026-11-19', or the night from which it passes."""
+    """Return 'since 2026-11-20, 3 times; passed on 2026-11-19', or the night of the repair."""
     if line.since_night is None:
         return ""
     days = history_view.days
@@ -213,7 +213,7 @@ def describe_since(line: Timeline, history_view: HistoryView) -> str:
 
 
 def describe_version_changes(before: RunVersions, after: RunVersions) -> list[str]:
-    """Each version that differs between two runs: 'torch 2.12.0 → 2.13.0'."""
+    """Describe each version that differs between two runs: 'torch 2.12.0 → 2.13.0'."""
     changes = []
     for name, old, new in (
         ("SGLang", before.release, after.release),
@@ -238,7 +238,7 @@ def describe_versions(run_versions: RunVersions) -> str:
 
 
 def describe_flakiness(line: Timeline) -> str:
-    """'2 of 5 repeats with the same versions had another outcome (score 13%)'."""
+    """Return '2 of 5 repeats with the same versions had another outcome (score 13%)'."""
     score = line.score
     if not score.compared:
         return "never run twice with the same versions"

@@ -14,8 +14,8 @@ from reports.shared.html_file import embed_json
 STYLES = ("shared/page.css", "shared/runs.css", "shared/bars.css", "matrix/page.css")
 SCRIPTS = ("shared/dom.js", "matrix/page.js")
 MAX_LOG_LETTERS = 2_000_000  # letters of logs on a page; cells beyond have only their replay line
-MAX_AXES = 12  # with a chart of their own
-MAX_VALUES = 12  # of one axis in its chart
+MAX_AXES = 12  # axes with a chart
+MAX_VALUES = 12  # values of one axis in its chart
 
 
 def render_page(run: MatrixRun) -> str:
@@ -34,7 +34,7 @@ def render_page(run: MatrixRun) -> str:
 
 
 def make_index(matrix_view: MatrixView) -> dict[str, Any]:
-    """All cells in few letters: values and outcomes are indices into lists that stand once."""
+    """Make a short form of all cells: values and outcomes are indices into shared lists."""
     run = matrix_view.run
     axes: dict[str, dict[str, int]] = {}
     marks = {word: place for place, word in enumerate(OUTCOME_MARKS)}
@@ -60,7 +60,7 @@ def make_index(matrix_view: MatrixView) -> dict[str, Any]:
 def _make_row(
     cell: MatrixCellResult, axes: dict[str, dict[str, int]], marks: dict[str, int]
 ) -> list[Any]:
-    """Identity, outcome, seconds, losses, and pairs of axis and value."""
+    """Make a row of identity, outcome, seconds, losses, and pairs of axis and value."""
     pairs = []
     for axis, value in (*cell.values.items(), (view.WORK_AXIS, cell.work)):
         known = axes.setdefault(axis, {})
@@ -70,7 +70,7 @@ def _make_row(
 
 
 def _describe_failures(matrix_view: MatrixView) -> list[dict[str, str]]:
-    """The details of the failures, in the order of their rows."""
+    """Describe the details of the failures, in the order of their rows."""
     letters = 0
     details = []
     for cell in matrix_view.failures:

@@ -8,12 +8,12 @@ from reports.matrix.view import MatrixView
 from reports.shared.formatting import to_single_line
 from reports.shared.tables import ReportTable, TableCell, TableRows, code, quiet
 
-MAX_VALUES = 8  # of an axis
+MAX_VALUES = 8  # values of an axis
 MAX_SLOWEST = 5
 
 
 def make_share_table(matrix_view: MatrixView) -> ReportTable:
-    """The values that the failures share: the axis whose values differ most first."""
+    """Make a table of the values that failures share; axes that differ most come first."""
     rows: TableRows = []
     for axis in matrix_view.axes if matrix_view.failures else ():
         for place, share in enumerate(axis.shares[:MAX_VALUES]):

@@ -50,7 +50,7 @@ def print_failure(run: MatrixRun, cell: MatrixCellResult, console: Console) -> N
 
 
 def format_summary(matrix_view: MatrixView) -> Text:
-    """'40 green, 2 red, in 73 s: red', and why."""
+    """Return '40 green, 2 red, in 73 s: red', and the reasons."""
     run = matrix_view.run
     counts = format_counts(matrix_view.counts, "no cells")
     rerun = f", {matrix_view.rerun_count} lost, then rerun" if matrix_view.rerun_count else ""

@@ -130,7 +130,7 @@ def make_view(run: MatrixRun) -> MatrixView:
 
 
 def _make_axes(run: MatrixRun) -> list[MatrixAxis]:
-    """Every axis that has more than one value."""
+    """Make every axis that has more than one value."""
     outcomes: dict[str, dict[str, Counter[str]]] = {}
     for cell in run.cells:
         for axis, value in (*cell.values.items(), (WORK_AXIS, cell.work)):
@@ -158,7 +158,7 @@ def format_values(cell: MatrixCellResult) -> str:
 
 
 def describe_attempts(cell: MatrixCellResult) -> str:
-    """Each attempt in a few words: 'exit code 1, then exit code 0'."""
+    """Describe each attempt in a few words: 'exit code 1, then exit code 0'."""
     if not cell.attempts:
         return "not run"
     attempts = ", then ".join(to_single_line(one.how, 200) for one in cell.attempts)
@@ -166,7 +166,7 @@ def describe_attempts(cell: MatrixCellResult) -> str:
 
 
 def choose_output(cell: MatrixCellResult) -> str:
-    """The end of the log of the last attempt that failed."""
+    """Choose the end of the log of the last attempt that failed."""
     failed = (one for one in reversed(cell.attempts) if one.outcome is not AttemptOutcome.GREEN)
     return next((attempt.output for attempt in failed if attempt.output), "")
 
@@ -184,7 +184,7 @@ def format_inside_counts(cell: MatrixCellResult) -> str:
 
 
 def make_replay_command(run: MatrixRun, cell: MatrixCellResult) -> str:
-    """The line that runs this cell again."""
+    """Make the command that runs this cell again."""
     words = ["unfix", "matrix", "run", run.file, "--cell", cell.identity]
     return to_single_line(shlex.join(words), 400)
 

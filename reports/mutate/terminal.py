@@ -70,7 +70,7 @@ def print_survivors(mutation_view: MutationView, console: Console) -> None:
 def print_fault(
     fault: MutationFault, diff: str, console: Console, outcome: FaultResult | None = None
 ) -> None:
-    """One fault with its diff and, if it was run, its outcome."""
+    """Print one fault with its diff and, if it ran, its outcome."""
     head = f"{fault.id}  {fault.operator}  {fault.target}:{fault.line}  {fault.words}"
     if outcome is not None:
         mark = view.get_mark(outcome)

@@ -140,7 +140,7 @@ def group_faults(
 
 
 def make_score_table(title: str, groups: Sequence[FaultGroup]) -> ReportTable:
-    """A row a group: its score, and the count of each outcome."""
+    """Make a row for each group: its score, and the count of each outcome."""
     heads = [f"{mark.glyph} {word}" for word, mark in FATE_MARKS.items()]
     rows: TableRows = []
     for group in groups:
@@ -172,7 +172,7 @@ def shorten_guard_name(guard: str) -> str:
 
 
 def describe_outcome(outcome: FaultResult) -> str:
-    """Why a fault is alive, or how it was killed, in a sentence."""
+    """Describe in a sentence why a fault is alive, or how it was killed."""
     if outcome.fate is FaultOutcome.KILLED:
         how = outcome.how.value if outcome.how else ""
         return f"{how}: {shorten_guard_name(outcome.by)}: {outcome.headline}"
@@ -184,12 +184,12 @@ def describe_outcome(outcome: FaultResult) -> str:
 
 
 def make_replay_command(run: MutationRun, outcome: FaultResult) -> str:
-    """The command that runs a fault alone, with the settings of the run."""
+    """Make the command that runs a fault alone, with the settings of the run."""
     return _make_command(run, outcome, ("operators", "suite", "profile", "examples"), "--fault")
 
 
 def make_keep_command(run: MutationRun, outcome: FaultResult) -> str:
-    """The command that turns a fault into a toggle."""
+    """Make the command that turns a fault into a toggle."""
     return _make_command(run, outcome, ("operators",), "--keep")
 
 
@@ -207,7 +207,7 @@ def _make_command(
 
 
 def describe_run(run: MutationRun) -> str:
-    """A run in one sentence."""
+    """Describe a run in one sentence."""
     counts = run.counts
     reached = counts.get("killed", 0) + counts.get("survived", 0)
     by_outcome = ", ".join(f"{count} {word}" for word, count in counts.items()) or "no faults"

@@ -15,7 +15,7 @@ class BugOnRelease:
 
     release: str
     source_state: str  # fixed, buggy, absent, stale; '' if it was not determined
-    observed_state: str  # fixed or buggy, by running; '' if running did not tell
+    observed_state: str  # fixed or buggy, by running; '' if inconclusive
     contradicting_guards: tuple[str, ...] = ()  # the guards that contradict the sources
 
 
@@ -53,7 +53,7 @@ class BugLifetime:
 
 
 def derive_observed_state(cell: CellResult) -> str:
-    """The state of the unpatched release by running it: 'fixed', 'buggy', or '' if it did not tell.
+    """Derive the unpatched release's state from a run: 'fixed', 'buggy', or '' if inconclusive.
 
     In a toggled cell, the side that equals the state is the unpatched release.
     """
@@ -73,7 +73,7 @@ def derive_observed_state(cell: CellResult) -> str:
 def make_lifetime(
     toggle: str, releases: Iterable[str], states: dict[str, str], cells: Iterable[CellResult]
 ) -> BugLifetime:
-    """From the cells of one toggle; `states` holds the state of each release by its sources.
+    """Make the lifetime from one toggle's cells; `states` has each release's state by its sources.
 
     On a release with lifecycle cells, its toggled cells do not count.
     """
@@ -98,7 +98,7 @@ def make_bug_on_release(release: str, source: str, cells: list[CellResult]) -> B
 
 
 def describe_contradiction(bug_on_release: BugOnRelease) -> str:
-    """A contradiction as a sentence's end."""
+    """Describe a contradiction as a sentence's end."""
     observed = STATE_WORDS.get(bug_on_release.observed_state, "nothing clear")
     source = bug_on_release.source_state or "nothing"
     return f'running shows "{observed}", the sources show "{source}"'

@@ -12,7 +12,7 @@ from reports.prove import marks, view
 from reports.prove.view import ProofView, ReleaseColumn
 from reports.shared import formatting
 
-# XML 1.0 has no way to hold these, not even as an escape.
+# XML 1.0 cannot represent these, not even as an escape.
 FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
@@ -100,7 +100,7 @@ def make_case_element(cell: CellResult) -> ElementTree.Element:
 
 
 def make_problem_element(kind: str, problem: str) -> ElementTree.Element:
-    """A problem that is no cell is a test of its own, so that no viewer shows green."""
+    """Make a test of a problem that is no cell, so that no viewer shows green."""
     headline = problem.split("\n")[0]
     case = make_element("testcase", classname=f"unfix.{kind}", name=headline, time="0.000")
     failure = add_element(case, "failure", type=kind, message=headline)
@@ -116,7 +116,7 @@ def describe_failure(cell: CellResult) -> str:
 
 
 def describe_sides(cell: CellResult) -> str:
-    """All that is known of each side, as lines of a log."""
+    """Describe everything known about each side, as lines of a log."""
     parts = [marks.MARKS[marks.get_verdict_word(cell.verdict)].meaning, cell.why]
     for side in view.sort_sides(cell):
         parts.append(f"\n{marks.describe_side(side.side, side.outcome, side.reach)}")

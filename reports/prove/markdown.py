@@ -51,7 +51,7 @@ def render_facts(proof_view: ProofView) -> str:
 
 
 def render_matrix(proof_view: ProofView) -> list[str]:
-    """The table, and the signs in it that stand without their word."""
+    """Render the table, and a legend of the signs that stand without their word."""
     lifecycle = proof_view.kind == "lifecycle"
     heads = ["toggle", *(column.label for column in proof_view.columns)]
     heads += ["had the bug"] if lifecycle else []

@@ -39,7 +39,7 @@ known gap.
 """)
 SEVERITY = {word: place for place, word in enumerate(MARKS)}
 
-# The mark of what running showed, by the state that the sources give.
+# The mark of the observed state, by the state from the sources.
 STATE_WORDS = {"buggy": "has the bug", "fixed": "has the fix"}
 
 # In the order in which reports show the sides.
@@ -61,20 +61,20 @@ def choose_worst(words: Iterable[str]) -> str:
 def describe_counts(
     counts: Mapping[str, int], leading_words: tuple[str, ...] = ("proven",)
 ) -> list[str]:
-    """Counts in words: the leading words first, then from the worst to the mildest."""
+    """Describe counts: the leading words first, then from the worst to the mildest."""
     order = sorted(counts, key=lambda word: (word not in leading_words, SEVERITY.get(word, -1)))
     return [f"{counts[word]} {word.replace('has', 'with')}" for word in order if counts[word]]
 
 
 def describe_side(side: str, outcome: SideOutcome, reach: int) -> str:
-    """One side in a phrase: 'passed with the fix reverted, its code ran 16 times'."""
+    """Describe one side: 'passed with the fix reverted, its code ran 16 times'."""
     times = "once" if reach == 1 else f"{reach} times"
     ran = f"its code ran {times}" if reach else "its code never ran"
     return f"{outcome.value} {SIDE_PHRASES.get(side, side)}, {ran}"
 
 
 def get_test_name(guard: str) -> str:
-    """A test's name without its file."""
+    """Return a test's name without its file."""
     return guard.partition("::")[2] or guard
 
 

@@ -22,7 +22,7 @@ MAX_SLOWEST = 15
 
 
 def render_page(runs: ProveRun | Sequence[ProveRun]) -> str:
-    """The page. The details of each box are JSON of their own, read when the box is opened."""
+    """Render the page; each box's details are separate JSON, parsed when the box is opened."""
     proof_view = view.make_view(runs)
     details: list[dict[str, Any]] = []
     index = make_index(proof_view, details)
@@ -38,7 +38,7 @@ def render_page(runs: ProveRun | Sequence[ProveRun]) -> str:
 
 
 def describe_run(proof_view: ProofView) -> str:
-    """The outcome of the run in one sentence."""
+    """Describe the outcome of the run in one sentence."""
     if proof_view.kind == "lifecycle":
         differing = sum(len(row.lifetime.contradictions) for row in proof_view.rows)
         if proof_view.green:
@@ -56,7 +56,7 @@ def describe_run(proof_view: ProofView) -> str:
 
 
 def make_index(proof_view: ProofView, details: list[dict[str, Any]]) -> dict[str, Any]:
-    """The page before a box is opened; the details of the boxes go to `details`."""
+    """Make the page's data before a box is opened; the boxes' details go to `details`."""
     known = [release.name for release in managed_releases.list_releases()]
     proofs = recorded_proofs.load_proofs(known)
     return {
@@ -124,7 +124,7 @@ def toggle_to_json(row: ToggleRow, details: list[dict[str, Any]]) -> dict[str, A
 
 
 def box_to_json(box: MatrixBox, details: list[dict[str, Any]]) -> dict[str, Any]:
-    """A box as the matrix needs it, with the number of its details."""
+    """Convert a box to JSON for the matrix, with the index of its details."""
     patch = box.column.facts.patches.get(box.toggle, "")
     details.append(
         {

@@ -75,7 +75,7 @@ def print_single_release(proof_view: ProofView, console: Console) -> None:
 
 
 def format_verdicts(box: MatrixBox) -> Text:
-    """'proven', or each verdict with its count where the guards disagree."""
+    """Return 'proven', or each verdict with its count where the guards disagree."""
     counts = box.counts or {box.mark: 1}
     words = sorted(counts, key=lambda word: SEVERITY.get(word, -1))
     if len(words) == 1:
@@ -92,7 +92,7 @@ def format_reach(box: MatrixBox) -> str:
 
 
 def print_matrix(proof_view: ProofView, console: Console) -> None:
-    """Toggles across releases, in as many tables below each other as the width requires."""
+    """Print toggles across releases, in as many tables as the width requires."""
     lifecycle = proof_view.kind == "lifecycle"
     name_width = min(
         max(len(row.toggle.id) for row in proof_view.rows) + 1, 40 if console.width > 117 else 28
@@ -131,7 +131,7 @@ def format_label(column: ReleaseColumn, short: bool) -> str:
 
 
 def shorten_release(release: str) -> str:
-    """'.23', as `drift` writes it on a narrow terminal."""
+    """Return '.23', as `drift` writes it on a narrow terminal."""
     return release.removeprefix("0.5")
 
 
@@ -167,7 +167,7 @@ def format_mark(box: MatrixBox, short: bool) -> Text:
 
 
 def format_lifetime(row: ToggleRow, *, short: bool = False) -> Text:
-    """The first and the last release on which running showed the bug."""
+    """Format the first and the last release on which running showed the bug."""
     lifetime = row.lifetime
     if lifetime.first_buggy and short:
         ends = map(shorten_release, (lifetime.first_buggy, lifetime.last_buggy))
@@ -181,7 +181,7 @@ def format_lifetime(row: ToggleRow, *, short: bool = False) -> Text:
 
 
 def print_legend(words: Iterable[str], console: Console) -> None:
-    """The words of the short marks in the table."""
+    """Print the words of the short marks in the table."""
     lines = [Text()]
     for mark in (MARKS[word] for word in sorted(words, key=lambda word: SEVERITY[word])):
         if not mark.short or mark.short == mark.word:
@@ -219,7 +219,7 @@ def print_not_proven(proof_view: ProofView, console: Console) -> None:
 
 
 def print_failed_cell(cell: CellResult, console: Console) -> None:
-    """One unproven cell: what happened, the smallest example, and the command to run it again."""
+    """Print one unproven cell: its sides, the smallest example, and the command to run it again."""
     word = marks.get_verdict_word(cell.verdict)
     head = Text.assemble((word, get_word_style(word)), "  ", to_plain_text(cell.toggle, "bold"))
     head.append_text(to_plain_text(f" on {cell.release}, {cell.device}", "dim"))
@@ -252,7 +252,7 @@ def indent_text(text: Text, width: int = 4) -> Text:
 
 
 def print_not_applicable(proof_view: ProofView, console: Console) -> None:
-    """Each reason once, with the number of its cells."""
+    """Print each reason once, with the number of its cells."""
     reasons = proof_view.not_applicable
     for why, cells in sorted(reasons.items(), key=lambda pair: -len(pair[1])):
         console.print(to_plain_text(f"n/a: {format_count(len(cells), 'cell')}: {why}", "dim"))
@@ -264,7 +264,7 @@ def print_not_applicable(proof_view: ProofView, console: Console) -> None:
 
 
 def format_summary(proof_view: ProofView) -> Text:
-    """'61 cells proven, 23 n/a, on 0.5.23, cpu, in 73 s: green'."""
+    """Return '61 cells proven, 23 n/a, on 0.5.23, cpu, in 73 s: green'."""
     run = proof_view.run
     leading_words = ("proven", "has the fix", "has the bug")
     counts = marks.describe_counts(run.counts, leading_words) or ["no cells"]

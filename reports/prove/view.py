@@ -74,7 +74,7 @@ class MatrixBox:
         return sum(cell.seconds for cell in self.cells)
 
     def least_reach(self, side: str) -> int | None:
-        """The smallest reach of this side: the guard that ran the toggled code least."""
+        """Return the smallest reach of this side: the guard that ran the toggled code least."""
         ran = [cell for cell in self.cells if cell.verdict is not CellVerdict.NA]
         return min((cell.sides[side].reach for cell in ran if side in cell.sides), default=None)
 
@@ -123,7 +123,7 @@ class ProofView:
 
     @property
     def has_single_column(self) -> bool:
-        """With one column the guards are rows of their own."""
+        """Whether there is one column; the guards are rows then."""
         return len(self.columns) == 1
 
     @property
@@ -207,7 +207,7 @@ class ProofView:
 
 
 def make_release_sort_key(release: str) -> tuple[bool, Version, str]:
-    """A key that sorts releases from the oldest; a name that is no version comes last."""
+    """Make a key that sorts releases from the oldest; a name that is no version comes last."""
     try:
         return False, Version(release), release
     except InvalidVersion:
@@ -220,7 +220,7 @@ def sort_sides(cell: CellResult) -> list[SideResult]:
 
 
 def choose_decisive_side(cell: CellResult) -> SideResult | None:
-    """The side that explains the verdict."""
+    """Choose the side that explains the verdict."""
     word = marks.get_verdict_word(cell.verdict)
     by_verdict = {"toothless": "buggy", "broken": "fixed", "proven": "buggy", "flaky": "buggy"}
     if by_verdict.get(word, "") in cell.sides:
@@ -233,14 +233,14 @@ def choose_decisive_side(cell: CellResult) -> SideResult | None:
 
 
 def describe_reason(cell: CellResult) -> str:
-    """The verdict's reason; '' if it only repeats the headline of the decisive side."""
+    """Describe the verdict's reason; '' if it only repeats the decisive side's headline."""
     side = choose_decisive_side(cell)
     is_repeated = side and side.headline and side.headline in cell.why
     return "" if is_repeated and cell.verdict is not CellVerdict.FLAKY else cell.why
 
 
 def is_side_expected(cell: CellResult, side: SideResult) -> bool:
-    """Whether this side ended as it should."""
+    """Return whether this side ended as it should."""
     which = cell.state if side.side == "as is" else side.side
     if which == "buggy":
         return side.outcome in BUG_OUTCOMES
@@ -248,7 +248,7 @@ def is_side_expected(cell: CellResult, side: SideResult) -> bool:
 
 
 def describe_repeats(side: SideResult) -> str:
-    """'Run again, it failed 3 of 3 times.'; '' if it ran once."""
+    """Return 'Run again, it failed 3 of 3 times.'; '' if it ran once."""
     if not side.again:
         return ""
     same = sum(is_expected_outcome(side.side, again.outcome) for again in side.again)
@@ -257,7 +257,7 @@ def describe_repeats(side: SideResult) -> str:
 
 
 def make_view(runs: ProveRun | Sequence[ProveRun]) -> ProofView:
-    """Prove runs give the verdicts, lifecycle runs beside them the lifetimes of the bugs."""
+    """Make the view: prove runs give the verdicts, lifecycle runs the lifetimes of the bugs."""
     runs = sorted([runs] if isinstance(runs, ProveRun) else runs, key=lambda run: run.started)
     kind = "prove" if any(run.kind == "prove" for run in runs) or not runs else runs[-1].kind
     main = join_runs_of_kind([run for run in runs if run.kind == kind], kind)

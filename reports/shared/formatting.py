@@ -1,4 +1,4 @@
-"""Text as every report shows it: a date, what cannot be printed, a long text made short."""
+"""Text as every report shows it: dates, visible control characters, shortened texts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 
 
 def format_time(started: str) -> str:
-    """'2026-11-21 19:00:00 UTC'; a text that is no date stays as it is."""
+    """Return '2026-11-21 19:00:00 UTC'; a text that is no date stays as it is."""
     try:
         moment = datetime.datetime.fromisoformat(started)
     except ValueError:
@@ -23,7 +23,7 @@ INVISIBLE_CHARACTERS = re.compile(
 
 
 def make_visible(text: str) -> str:
-    """The text without terminal colours, and with a sign for each invisible character."""
+    """Replace each invisible character by a sign, and drop terminal colours."""
     text = TERMINAL_COLOURS.sub("", text).replace("\r\n", "\n")
     return INVISIBLE_CHARACTERS.sub(lambda match: escape_character(match[0]), text)
 
@@ -38,14 +38,14 @@ MIN_OMITTED_LETTERS = 40  # the sign for an omission would take as many
 
 
 def to_single_line(text: str, max_length: int = MAX_NAME_LENGTH) -> str:
-    """A name or a reason, in one line."""
+    """Put a name or a reason in one line."""
     line = " ".join(text.split())
     slack = 0 if len(line) > max_length + MIN_OMITTED_LETTERS else MIN_OMITTED_LETTERS
     return shorten_text(line, max_length + slack)
 
 
 def shorten_text(text: str, max_length: int) -> str:
-    """A text made visible, without its middle if it is long."""
+    """Make a text visible, and drop its middle if it is long."""
     shown = make_visible(text)
     if len(shown) <= max_length:
         return shown
@@ -57,7 +57,7 @@ MAX_OUTPUT_LENGTH = 60_000  # letters of a traceback or an output: a page must o
 
 
 def truncate_start(text: str) -> str:
-    """The end of a text, where a traceback has its message."""
+    """Return the end of a text, where a traceback has its message."""
     shown = make_visible(text)
     if len(shown) <= MAX_OUTPUT_LENGTH:
         return shown

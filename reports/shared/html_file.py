@@ -1,4 +1,4 @@
-"""A page in one HTML file: its style and its script lie inside, and it fetches nothing.
+"""A page in one HTML file, with its style and its script inside; it fetches nothing.
 
 Pages extend `shared/base.html.j2` and use the macros of `shared/macros.html.j2`.
 """
@@ -37,7 +37,7 @@ def render_template(
     scripts: Iterable[str] = (),
     filters: Mapping[str, Callable[..., Any]] | None = None,
 ) -> str:
-    """A template with these values; half a surrogate pair is shown as its escape."""
+    """Render a template with these values; half a surrogate pair is shown as its escape."""
     style, body = _join_files(styles), _join_files(scripts)
     script = f'(() => {{\n"use strict";\n{body}}})();\n' if body else ""
     jinja = Environment(
@@ -59,7 +59,7 @@ def _join_files(names: Iterable[str]) -> str:
 
 
 def build_content_policy(style: str, script: str) -> str:
-    """Only this page's own style and script may do anything; nothing may be fetched."""
+    """Build a policy that allows only the page's own style and script, and no requests."""
     scripts = f"script-src {hash_source(script)}; " if script else ""
     return (
         f"default-src 'none'; style-src {hash_source(style)}; {scripts}"
@@ -72,13 +72,13 @@ def hash_source(text: str) -> str:
 
 
 def embed_json(value: Any) -> Markup:
-    """JSON that cannot end the script element around it."""
+    """Embed JSON that cannot end the script element around it."""
     text = json.dumps(value, separators=(",", ":"), default=str)
     return Markup(text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e"))
 
 
 def marks_to_json(marks: Iterable[ReportMark]) -> dict[str, dict[str, Any]]:
-    """Marks by their words, as `shared/dom.js` reads them."""
+    """Convert marks to JSON by their words, as `shared/dom.js` reads them."""
     return {
         mark.word: {
             "glyph": mark.glyph,

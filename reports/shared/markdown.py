@@ -20,12 +20,12 @@ def render_heading(title: str, green: bool) -> str:
 
 
 def join_parts(parts: Iterable[str]) -> str:
-    """Paragraphs one below the other, without the empty ones."""
+    """Join paragraphs, without the empty ones."""
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
 def render_list(lines: Iterable[str], max_items: int | None = None) -> str:
-    """A list of bold sentences; those beyond the limit are counted."""
+    """Render a list of bold sentences; those beyond the limit are counted."""
     items = [f"- **{escape_text(line)}**" for line in lines]
     shown = items[:max_items]
     more = [f"\n… and {len(items) - len(shown)} more."] if len(items) > len(shown) else []
@@ -33,7 +33,7 @@ def render_list(lines: Iterable[str], max_items: int | None = None) -> str:
 
 
 def render_report_table(table: ReportTable, max_rows: int = MAX_TABLE_ROWS) -> str:
-    """A section with a table; nothing where the table has no rows."""
+    """Render a section with a table; '' if the table has no rows."""
     if not table.rows:
         return ""
     rows = [[render_cell(cell) for cell in row] for row in table.rows[:max_rows]]
@@ -62,7 +62,7 @@ def render_table(heads: list[str], rows: list[list[str]], align: str) -> str:
 
 
 def escape_text(text: str) -> str:
-    """Text in a line of Markdown or in a table: nothing in it is read as markup."""
+    """Escape text for a line of Markdown or a table: nothing in it is read as markup."""
     line = " ".join(formatting.make_visible(text).split())
     line = html.escape(line, quote=False)
     return re.sub(r"([\\`*_\[\]|~#])", lambda match: f"&#{ord(match[0])};", line).replace(
@@ -71,12 +71,12 @@ def escape_text(text: str) -> str:
 
 
 def render_code(text: str) -> str:
-    """A name in the letters of code, safe in a table."""
+    """Render a name as code, safe in a table."""
     return f"<code>{escape_text(text)}</code>"
 
 
 def render_code_block(text: str, language: str = "") -> str:
-    """A fenced block, with a fence longer than any inside."""
+    """Render a fenced block, with a fence longer than any inside."""
     shown = formatting.make_visible(text)
     if len(shown) > MAX_BLOCK_LENGTH:
         shown = shown[:MAX_BLOCK_LENGTH] + f"\n… {len(shown) - MAX_BLOCK_LENGTH} more characters"
@@ -86,6 +86,6 @@ def render_code_block(text: str, language: str = "") -> str:
 
 
 def render_folded(title: str, parts: Iterable[str]) -> str:
-    """Paragraphs that open with a click on their title, which is HTML already."""
+    """Render paragraphs that open with a click on their title, which is HTML."""
     shown = [f"<details><summary>{title}</summary>", *(part for part in parts if part)]
     return "\n\n".join([*shown, "</details>"])

@@ -24,7 +24,7 @@ class ReportMark:
 
 
 def make_marks(table: str) -> dict[str, ReportMark]:
-    """Marks by their words, from a table of a line each: `word | short | glyph | tone | meaning`.
+    """Make marks by word, from a table with lines of `word | short | glyph | tone | meaning`.
 
     The columns' order is that of the fields; a column of spaces alone is a blank. Example:
     `hang | HNG | ∞ | death | A side ran past its time limit.`
@@ -35,5 +35,5 @@ def make_marks(table: str) -> dict[str, ReportMark]:
 
 
 def format_counts(counts: Iterable[tuple[ReportMark, int]], nothing: str) -> str:
-    """'40 green, 2 red', or what stands for no count at all."""
+    """Return '40 green, 2 red', or `nothing` if there are no counts."""
     return ", ".join(f"{number} {mark.word}" for mark, number in counts) or nothing

@@ -1,4 +1,4 @@
-"""A table as values: a kind's view makes it once, a terminal and Markdown each show it.
+"""A table as values: a kind's view makes it once, and a terminal and Markdown show it.
 
 Example: `ReportTable("Faults", ("fault", ""), [[code("paged"), from_mark(CAUGHT_MARK)]])` is a row
 `paged  caught` in green on a terminal, and `| <code>paged</code> | ✓ caught |` in Markdown.
@@ -13,11 +13,11 @@ from reports.shared.marks import ReportMark
 
 @dataclass(frozen=True)
 class TableCell:
-    """A value in a table: how it reads, and how it stands out."""
+    """A value in a table: its text and its emphasis."""
 
     text: str
-    tone: str = ""  # of a `ReportMark`: the colour on a terminal
-    is_name: bool = False  # in the letters of code, in Markdown
+    tone: str = ""  # the tone of a `ReportMark`: the colour on a terminal
+    is_name: bool = False  # shown as code in Markdown
     mark: ReportMark | None = None  # its sign comes before the text
     nights: tuple[ReportMark | None, ...] = ()  # a row of signs, in place of a text
 
@@ -42,5 +42,5 @@ def quiet(text: str) -> TableCell:
 
 
 def from_mark(mark: ReportMark, tone: str | None = None) -> TableCell:
-    """A mark by its sign and word; `tone` overrules its own, as for a fault planted on purpose."""
+    """Make a cell of a mark's sign and word; `tone` overrules its own, as for a planted fault."""
     return TableCell(mark.word, mark.tone if tone is None else tone, mark=mark)

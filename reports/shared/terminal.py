@@ -31,12 +31,12 @@ DIFF_STYLES = {"+": "green", "-": "red", "@": "cyan"}
 
 
 def to_plain_text(text: str, style: str = "") -> Text:
-    """Text as it is: no markup is read, nothing is hidden."""
+    """Make text whose markup is not read and of which nothing is hidden."""
     return Text(formatting.make_visible(text), style=style)
 
 
 def make_table(*heads: str) -> Table:
-    """Columns without lines, whose words are folded and never cut."""
+    """Make a table without lines, whose words are folded and never cut."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for head in heads:
         table.add_column(head, overflow="fold", min_width=min(len(head), 9))
@@ -46,7 +46,7 @@ def make_table(*heads: str) -> Table:
 def print_tables(
     tables: Iterable[ReportTable], console: Console, max_rows: int | None = None
 ) -> None:
-    """Each table that has rows, with a blank line behind it."""
+    """Print each table that has rows, followed by a blank line."""
     for table in tables:
         if table.rows:
             console.print(to_rich_table(table, max_rows))
@@ -54,7 +54,7 @@ def print_tables(
 
 
 def to_rich_table(table: ReportTable, max_rows: int | None = None) -> Table:
-    """A column of numbers that would be empty takes no room."""
+    """Convert a table to rich's; an empty column of numbers is left out."""
     places = [
         place
         for place, head in enumerate(table.heads)
@@ -97,7 +97,7 @@ def print_diff(console: Console, diff: str, indent: str = "") -> None:
 def append_verdict(
     line: Text, green: bool, problems: Sequence[str], max_problems: int = 100
 ) -> Text:
-    """The last word of a report, 'green' or 'red', and below it each problem."""
+    """Append the report's last word, 'green' or 'red', and below it each problem."""
     if green:
         return line.append("green", style="bold green")
     line.append("red", style="bold red")

@@ -27,14 +27,14 @@ DEFAULT_COLUMNS = 124
 
 
 def make_recording_console(width: int = DEFAULT_COLUMNS) -> Console:
-    """A console that prints nowhere and records everything, in colours."""
+    """Make a console that prints nowhere and records everything, in colours."""
     return Console(
         record=True, width=width, file=io.StringIO(), force_terminal=True, color_system="truecolor"
     )
 
 
 def save_svg(console: Console, file: Path, name: str = "") -> None:
-    """The output of a recording console as a picture; the name separates its styles from others."""
+    """Save a recording console's output as a picture; the name separates its styles."""
     file.parent.mkdir(parents=True, exist_ok=True)
     console.save_svg(
         str(file),
