@@ -96,7 +96,7 @@ class LocatedYaml:
                 self._check_nodes(value, visited)
 
     def find_line(self, *path: str | int) -> int:
-        """The line of a value, or of the innermost existing value around it."""
+        """Find the line of a value, or of the innermost existing value around it."""
         node = self._root
         line: int = node.start_mark.line + 1 if node else 1
         for step in path:

@@ -38,7 +38,7 @@ print(json.dumps(found))
 
 
 def collect_versions(*further_packages: str) -> dict[str, str]:
-    """The versions of Python and of the installed packages that a record names."""
+    """Collect the versions of Python and of the installed packages that a record names."""
     versions = {"python": platform.python_version()}
     for name in (*RECORDED_PACKAGES, *further_packages):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
@@ -47,7 +47,7 @@ def collect_versions(*further_packages: str) -> dict[str, str]:
 
 
 def describe_gpus() -> str:
-    """The GPUs by name and driver; '' where there is none."""
+    """Describe the GPUs by name and driver; '' where there is none."""
     if shutil.which("nvidia-smi") is None:
         return ""
     words = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
@@ -62,7 +62,7 @@ def require_device(device: str) -> None:
 
 
 def describe_commit() -> str:
-    """The commit of unfix, with ', changed' if files differ from it; else its version."""
+    """Name the commit of unfix, with ', changed' if files differ from it; else its version."""
     root = paths.project_folder()
     if not (root / ".git").exists() or shutil.which("git") is None:
         return __version__
@@ -78,7 +78,7 @@ def describe_commit() -> str:
 
 
 def describe_machine(python: str = sys.executable) -> dict[str, str]:
-    """The facts as flat text values, for a record."""
+    """Return the facts as flat text values, for a record."""
     facts = collect_machine_facts(python)
     versions = dict(facts.pop("versions"))
     return {name: str(value) for name, value in (facts | versions).items()} | {

@@ -9,13 +9,13 @@ HARNESS_FOLDER = Path(__file__).resolve().parent.parent
 
 
 def project_folder() -> Path:
-    """The folder that holds toggles/, suites/ and fixtures/: the checkout, or inside the wheel."""
+    """Return the folder of toggles/, suites/ and fixtures/: the checkout, or inside the wheel."""
     carried = HARNESS_FOLDER / "carried"
     return carried if carried.is_dir() else HARNESS_FOLDER.parent
 
 
 def workspace_folder() -> Path:
-    """The parent of .releases/ and .unfix/: the checkout, or the current folder for a wheel."""
+    """Return the parent of .releases/ and .unfix/: the checkout, or a wheel's current folder."""
     chosen = os.environ.get("UNFIX_HOME")
     if chosen:
         return Path(chosen).resolve()
@@ -31,5 +31,5 @@ def releases_folder() -> Path:
 
 
 def state_folder() -> Path:
-    """The files of runs: plans, attestations, caches, the store."""
+    """Return the folder of the files of runs: plans, attestations, caches, the store."""
     return workspace_folder() / ".unfix"

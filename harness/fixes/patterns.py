@@ -229,7 +229,7 @@ def remove_indent(code: str, indent: str) -> str:
 
 
 def is_same_code(one: str, other: str) -> bool:
-    """Whether two pieces of code differ only in white space and comments."""
+    """Return whether two pieces of code differ only in white space and comments."""
     one, other = (code.replace(LITERAL_BREAK, "\n") for code in (one, other))
     return one == other or parse_pattern_tokens(one) == parse_pattern_tokens(other)
 

@@ -101,7 +101,7 @@ class AttestationRecorder:
                 self._write()
 
     def assign_slot(self, toggle: str, direction: str, target: str) -> int:
-        """The counter of a target; one target keeps its counter for the life of the process."""
+        """Return the counter of a target, which keeps it for the life of the process."""
         with self._lock:
             slot = CounterSlot(toggle, direction, target)
             if slot in self._slots:
@@ -154,7 +154,7 @@ class Attestation:
     kinds: dict[CounterSlot, str]
 
     def reach(self, toggle: str, direction: str = "") -> int:
-        """How often a toggle's code ran, in one direction or in any."""
+        """Return how often a toggle's code ran, in one direction or in any."""
         return sum(
             count
             for slot, count in self.counts.items()
@@ -167,7 +167,7 @@ def list_attestation_files(folder: Path) -> set[Path]:
 
 
 def read_attestations(folder: Path, ignored_files: Iterable[Path] = ()) -> list[Attestation]:
-    """The attestations in a folder, in the order in which their processes started."""
+    """Read the attestations in a folder, in the order in which their processes started."""
     attestations = []
     files = list_attestation_files(folder) - set(ignored_files)
     for path in sorted(files, key=lambda p: p.stem.partition("-")[2]):

@@ -47,7 +47,7 @@ def split_ids(text: str) -> list[str]:
 
 
 def read_requested_ids() -> tuple[list[str], list[str]]:
-    """The ids that the environment reverts, and those that it enables."""
+    """Read the ids that the environment reverts, and those that it enables."""
     own = os.environ.get(REVERT_VARIABLE, "")
     left, _, carried = os.environ.get(CARRIED_REVERT_VARIABLE, "").partition("|")
     revert = split_ids(own) + (
@@ -57,7 +57,7 @@ def read_requested_ids() -> tuple[list[str], list[str]]:
 
 
 def read_toggle_folders(environment: Mapping[str, str] = os.environ) -> list[str]:
-    """The toggle folders in addition to the project's own."""
+    """Read the toggle folders in addition to the project's own."""
     return [folder for folder in environment.get(FOLDERS_VARIABLE, "").split(os.pathsep) if folder]
 
 
@@ -144,7 +144,7 @@ def _pass_rest_to_upstream(answer: dict[str, Any]) -> None:
 def fetch_plan(
     request: dict[str, Any], ask_planner: Callable[[dict[str, Any]], dict[str, Any]]
 ) -> dict[str, Any]:
-    """The planner's answer for a release and its toggles, from the cache or from the planner."""
+    """Return the planner's answer for a release and its toggles, from the cache if it is there."""
     cached = paths.state_folder() / "plans" / f"{_compute_plan_key(request)}.json"
     try:
         answer: dict[str, Any] = json.loads(cached.read_text())
@@ -184,7 +184,7 @@ def _run_planner(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def _compute_plan_key(request: dict[str, Any]) -> str:
-    """The cache key of a plan: the request, the toggle files and the code of the planner."""
+    """Hash the request, the toggle files and the code of the planner to the key of a plan."""
     parts: list[str | bytes] = [json.dumps(request, sort_keys=True), digest_code("patching")]
     for folder in [paths.toggles_folder(), *map(Path, request["folders"])]:
         for path in sorted(folder.glob("*.yaml")):

@@ -21,14 +21,14 @@ from harness.releases import checkouts
 STARTUP_FOLDER = paths.HARNESS_FOLDER / "startup"
 PYTHON_PATH_VARIABLE = "PYTHONPATH"
 RELEASE_VARIABLE = "UNFIX_RELEASE"
-# What a process of a release needs to find the harness, and the suites and fixtures.
+# The folders in which a release's process finds the harness, the suites and the fixtures.
 HARNESS_PATH = tuple(dict.fromkeys((paths.HARNESS_FOLDER.parent, paths.project_folder())))
 # One thread, and no device backend that torch would load by itself: for kernels without a GPU.
 SINGLE_THREAD = {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0", "OMP_NUM_THREADS": "1"}
 
 
 class ChildEnvironment(dict[str, str]):
-    """Variables by name, at first those of this process and further ones."""
+    """Variables by name: those of this process, with further ones."""
 
     def __init__(
         self, variables: Mapping[str, str] | None = None, without: Iterable[str] = ()
@@ -62,7 +62,7 @@ class ChildEnvironment(dict[str, str]):
             self.pop(name, None)
 
     def set_toggle_folders(self, folders: Sequence[Path]) -> None:
-        """Have toggles read from these folders as well."""
+        """Read toggles from these folders as well."""
         if folders:
             self[bootstrap.FOLDERS_VARIABLE] = os.pathsep.join(
                 str(folder.resolve()) for folder in folders

@@ -17,7 +17,7 @@ DATACLASS_GENERATED = ("__init__", "__repr__", "__eq__", "__dataclass_fields__",
 
 
 def find_obstacle(cls: type, before: ast.ClassDef, after: ast.ClassDef, statement: ast.stmt) -> str:
-    """Why a live change cannot have the statement's effect; '' if it can."""
+    """Return why a live change cannot have the statement's effect; '' if it can."""
     if type(cls) not in (type, ABCMeta) or hasattr(cls, "_fields"):
         return f"the body of a class that {type(cls).__name__} or a base has read"
     if statement not in after.body or not isinstance(statement, (ast.Assign, ast.AnnAssign)):
@@ -51,7 +51,7 @@ def find_obstacle(cls: type, before: ast.ClassDef, after: ast.ClassDef, statemen
 
 
 def _iterate_class_scope_nodes(statement: ast.AST) -> Iterator[ast.AST]:
-    """The nodes that run when the class is created: function bodies do not."""
+    """Yield the nodes that run when the class is created: function bodies do not."""
     if isinstance(statement, FUNCTION_NODES):
         parts = [*statement.decorator_list, *statement.args.defaults, *statement.args.kw_defaults]
         for part in parts:
@@ -70,7 +70,7 @@ def _iterate_subclasses(cls: type) -> Iterator[type]:
 def compute_attributes(
     cls: type, changed_values: dict[str, Any], original_fields: dict[str, Any] | None
 ) -> dict[str, Any]:
-    """The class's attributes after the change, with the methods `dataclass` generates from them.
+    """Compute the class's attributes after the change, and the methods that `dataclass` generates.
 
     `original_fields` are the fields before any toggle; None for a class that is not a dataclass.
     """
@@ -104,7 +104,7 @@ def compute_attributes(
 
 
 def _make_field_value(original_field: Any, changed_value: Any) -> Any:
-    """The class-body value that defines a field, with its changed default."""
+    """Make the class-body value that defines a field, with its changed default."""
     if isinstance(changed_value, dataclasses.Field):
         return changed_value
     default = original_field.default if changed_value is MISSING else changed_value
@@ -133,7 +133,7 @@ def _make_field_value(original_field: Any, changed_value: Any) -> Any:
 
 
 def _find_handwritten_names(cls: type) -> set[str]:
-    """The generated names that the class body defines itself: `dataclass` does not replace them."""
+    """Find the generated names that the class body defines: `dataclass` does not replace these."""
     file = getattr(sys.modules[cls.__module__], "__file__", "")
     return {
         name

@@ -15,7 +15,7 @@ from harness.patching.instrumentation import FUNCTION_NODES
 
 
 def find_importers(module: ModuleType, name: str, value: Any) -> list[tuple[ModuleType, str]]:
-    """The loaded modules that import a constant, each with its name there; follows re-exports."""
+    """Find the loaded modules that import a constant, and its name there; follow re-exports."""
     importers: dict[tuple[str, str], tuple[ModuleType, str]] = {}
     waiting = [(module, name)]
     while waiting:
@@ -58,7 +58,7 @@ def _find_imported_names(importer: ModuleType, source: str, name: str) -> set[st
 
 
 def _may_import(text: str, module_name: str, name: str) -> bool:
-    """A cheap test by text: hundreds of modules hold a 1 or a None, and parsing all is slow."""
+    """Test the text only: hundreds of modules have a 1 or a None, and parsing all is slow."""
     all_of_it = re.search(r"import\s*\*", text)
     if not all_of_it and (name not in text or not re.search(rf"\b{name}\b", text)):
         return False
@@ -67,7 +67,7 @@ def _may_import(text: str, module_name: str, name: str) -> bool:
 
 
 def read_source_text(module: ModuleType) -> str:
-    """A module's source, or '' where there is none to read (built in, zipped, gone)."""
+    """Read a module's source, or '' where there is none to read (built in, zipped, gone)."""
     path = getattr(module, "__file__", None) or ""
     return _read_text(path) if path.endswith(".py") and Path(path).is_file() else ""
 
@@ -78,7 +78,7 @@ def _read_text(path: str) -> str:
 
 
 def find_derived_line(tree: ast.AST, name: str) -> int | None:
-    """The line of a default, decorator or constant that reads a name once at import, if any."""
+    """Find the line of a default, decorator or constant that reads a name at import, if any."""
     inside = {
         id(node)
         for function in ast.walk(tree)

@@ -131,7 +131,7 @@ def _insert_count_call(location: StatementLocation, slot: int, where: str) -> No
 def _iterate_count_locations(
     tree: ast.Module, line: int, column: int
 ) -> Iterator[tuple[StatementLocation, str, str]]:
-    """Where a site counts: (location, before | after | inside, kernel's qualified name or '')."""
+    """Yield where a site counts: (location, before | after | inside, kernel's name or '')."""
     chain = list(iterate_enclosing_statements(tree, line, column))
     if not chain:
         return
@@ -152,7 +152,7 @@ def _iterate_count_locations(
 def iterate_enclosing_statements(
     owner: ast.AST, line: int, column: int
 ) -> Iterator[StatementLocation]:
-    """The statements around a position, outermost first."""
+    """Yield the statements around a position, outermost first."""
     for siblings in _iterate_statement_lists(owner):
         for statement in siblings:
             if _contains_position(statement, line, column):
@@ -197,7 +197,7 @@ def _find_kernel_name(chain: list[StatementLocation]) -> str:
 
 
 def iterate_assigned_names(statement: ast.stmt) -> Iterator[str]:
-    """The names that an assignment binds in its own scope."""
+    """Yield the names that an assignment binds in its own scope."""
     targets = getattr(statement, "targets", None) or [getattr(statement, "target", None)]
     for target in targets:
         for node in ast.walk(target) if target is not None else ():
@@ -206,7 +206,7 @@ def iterate_assigned_names(statement: ast.stmt) -> Iterator[str]:
 
 
 def has_local_name(function: ast.AST, name: str) -> bool:
-    """Whether a name is local to a function: a parameter, or assigned without `global`."""
+    """Return whether a name is local to a function: a parameter, or assigned without `global`."""
     if isinstance(function, FUNCTION_NODES):
         arguments = function.args
         every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
@@ -225,7 +225,7 @@ def has_local_name(function: ast.AST, name: str) -> bool:
 def iterate_constant_readers(
     tree: ast.Module, names: set[str]
 ) -> Iterator[tuple[StatementLocation, str, str]]:
-    """The statements inside functions that read one of a module's constants."""
+    """Yield the statements inside functions that read one of a module's constants."""
     seen: set[int] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Name) and node.id in names and isinstance(node.ctx, ast.Load):

@@ -31,7 +31,7 @@ _MODULE_KERNELS: dict[str, tuple[tuple[int, int], dict[str, Any]]] = {}
 
 
 def get_kernel_classes() -> tuple[Any, ...]:
-    """Triton's kernel classes that are loaded; empty without Triton."""
+    """Return Triton's kernel classes that are loaded; empty without Triton."""
     found = []
     for module, name in (
         ("triton.runtime.jit", "JITFunction"),
@@ -44,7 +44,7 @@ def get_kernel_classes() -> tuple[Any, ...]:
 
 
 def unwrap_kernel(wrapped: Any) -> Any:
-    """The jitted object under autotuning, heuristics or any other wrapper, if there is one."""
+    """Return the jitted object under autotuning, heuristics or other wrappers, if there is one."""
     classes = get_kernel_classes()
     for _ in range(16):
         if isinstance(wrapped, classes):
@@ -56,7 +56,7 @@ def unwrap_kernel(wrapped: Any) -> Any:
 
 
 def list_wrappers(wrapped: Any) -> list[Any]:
-    """The wrappers of a jitted object that have their own caches, outermost first."""
+    """List the wrappers of a jitted object that have their own caches, outermost first."""
     around = []
     while wrapped is not None and not isinstance(wrapped, get_kernel_classes()):
         if not isinstance(wrapped, FunctionType):
@@ -66,7 +66,7 @@ def list_wrappers(wrapped: Any) -> list[Any]:
 
 
 def find_kernel(module: ModuleType, qualname: str) -> Any:
-    """The object that a kernel's name is bound to; None where no module or class holds it."""
+    """Find the object that a kernel's name is bound to; None where no module or class holds it."""
     found: Any = module
     for name in qualname.split("."):
         found = inspect.getattr_static(found, name, None)
@@ -76,7 +76,7 @@ def find_kernel(module: ModuleType, qualname: str) -> Any:
 
 
 def iterate_callees(kernel: Any) -> Iterator[Any]:
-    """The jitted functions that a kernel's code refers to."""
+    """Yield the jitted functions that a kernel's code refers to."""
     function = kernel.fn
     names, free = function.__code__.co_names, function.__code__.co_freevars
     cells = dict(zip(free, function.__closure__ or ()))  # noqa: B905
@@ -92,7 +92,7 @@ def iterate_callees(kernel: Any) -> Iterator[Any]:
 
 
 def collect_called_kernels(kernel: Any) -> list[Any]:
-    """A kernel and every jitted function that it calls, directly or indirectly."""
+    """Collect a kernel and every jitted function that it calls, directly or indirectly."""
     found: dict[int, Any] = {}
     waiting = [kernel]
     while waiting:
@@ -176,7 +176,7 @@ def _find_reached_slots(kernel: Any) -> list[tuple[int, CountLaunch]]:
 
 
 def rebuild_attributes(kernel: Any, function: FunctionType) -> dict[str, Any]:
-    """The attributes of a kernel of the same class and options, built from another function."""
+    """Build the attributes of a kernel of the same class and options from another function."""
     cls = type(kernel)
     wanted = inspect.signature(cls.__init__).parameters
     if any(p.kind is p.VAR_KEYWORD for p in wanted.values()):
@@ -202,7 +202,7 @@ def copy_with_signature(
     unspecialized: list[str],
     unaligned: list[str],
 ) -> Any:
-    """A kernel of the same code with another signature and the source that belongs to it."""
+    """Copy a kernel, with another signature and the source that belongs to it."""
     old = kernel.fn
     function = FunctionType(old.__code__, old.__globals__, old.__name__, None, old.__closure__)
     for name in ("__qualname__", "__module__", "__doc__"):
@@ -220,7 +220,7 @@ def make_similar_kernel(
     do_not_specialize: list[str],
     do_not_specialize_on_alignment: list[str],
 ) -> Any:
-    """A new kernel from another function, with the same options but for these."""
+    """Make a new kernel from another function, with the same options but for these."""
     return _make_unregistered(
         type(kernel),
         function,
@@ -235,7 +235,7 @@ def make_similar_kernel(
 
 
 def _make_unregistered(cls: Any, function: FunctionType, **options: Any) -> Any:
-    """A kernel object that Triton's registry of kernels does not list."""
+    """Make a kernel object that Triton's registry of kernels does not list."""
     registry = getattr(sys.modules[cls.__module__], "_triton_jit_function_registry", {})
     before = dict(registry)
     kernel = cls(function, **options)
@@ -245,7 +245,7 @@ def _make_unregistered(cls: Any, function: FunctionType, **options: Any) -> Any:
 
 
 def make_uncompiled_attributes(kernel: Any) -> dict[str, Any]:
-    """The attributes that make a kernel compile again at its next launch."""
+    """Make the attributes that make a kernel compile again at its next launch."""
     return {
         "hash": None,
         "used_global_vals": {},
@@ -254,12 +254,12 @@ def make_uncompiled_attributes(kernel: Any) -> dict[str, Any]:
 
 
 def make_untuned_attributes(wrapper: Any) -> dict[str, Any]:
-    """The attributes of an autotuner that has not chosen a configuration."""
+    """Make the attributes of an autotuner that has not chosen a configuration."""
     return {**vars(wrapper), **({"cache": {}} if "cache" in vars(wrapper) else {})}
 
 
 def iterate_loaded_kernels() -> Iterator[Any]:
-    """Every jitted object that is bound to a name of a loaded module.
+    """Yield every jitted object that is bound to a name of a loaded module.
 
     Reading every name of every module in a fork copies most of its memory. A module is therefore
     searched again only if its number of names has changed, or a name that held a kernel or None.
@@ -289,7 +289,7 @@ def iterate_loaded_kernels() -> Iterator[Any]:
 
 
 def _iterate_subclasses(base_class: Any) -> Iterator[Any]:
-    """A class and its subclasses."""
+    """Yield a class and its subclasses."""
     if base_class is not None:
         yield base_class
         for other in base_class.__subclasses__():
@@ -297,7 +297,7 @@ def _iterate_subclasses(base_class: Any) -> Iterator[Any]:
 
 
 def find_compiled_callers(kernel: Any) -> list[Any]:
-    """Compiled kernels that contain this one; the interpreter looks callees up at each call."""
+    """Find compiled kernels that contain this one; the interpreter looks callees up itself."""
     if not hasattr(kernel, "device_caches"):
         return []
     return [
@@ -306,14 +306,14 @@ def find_compiled_callers(kernel: Any) -> list[Any]:
 
 
 def find_compiled_readers(scope: dict[str, Any], name: str) -> list[Any]:
-    """Compiled kernels that contain a module's constant, directly or through a callee."""
+    """Find compiled kernels that contain a module's constant, directly or through a callee."""
     return _find_kernels_leading_to(
         lambda kernel: kernel.fn.__globals__ is scope and name in kernel.fn.__code__.co_names
     )
 
 
 def _find_kernels_leading_to(is_target: Callable[[Any], bool]) -> list[Any]:
-    """Compiled kernels that are targets, or that call one, directly or indirectly."""
+    """Find compiled kernels that are targets, or that call one, directly or indirectly."""
     loaded = {id(kernel): kernel for kernel in iterate_loaded_kernels()}
     called_by: dict[int, list[int]] = defaultdict(list)
     known, waiting = dict(loaded), list(loaded.values())

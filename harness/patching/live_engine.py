@@ -268,7 +268,7 @@ class ToggleEngine:
             self.recorder.record_module(module)
 
     def reach(self, choices: Iterable[SourceChange]) -> int:
-        """How often the code of these toggles ran in this process while they were active."""
+        """Return how often the code of these toggles ran in this process while they were active."""
         wanted = {(c.id, c.verb) for c in choices}
         return sum(n for s, n in self.recorder.list_counts() if (s.toggle, s.direction) in wanted)
 

@@ -22,7 +22,7 @@ WRAPPED_ATTRIBUTES = ("__func__", "__wrapped__", "fget", "fset", "fdel", "func",
 def iterate_definitions(
     tree: ast.AST, prefix: DefinitionPath = ()
 ) -> Iterator[tuple[DefinitionPath, ast.AST]]:
-    """Every definition of a tree with its path, which is also the path of its code object."""
+    """Yield every definition of a tree with its path, which is also the path of its code object."""
     counted: dict[str, int] = {}
     yield from _iterate_child_definitions(tree, prefix, counted)
 
@@ -41,7 +41,7 @@ def _iterate_child_definitions(
 
 
 def find_code(code: CodeType, path: DefinitionPath) -> CodeType:
-    """The code object of a definition inside a compiled module."""
+    """Find the code object of a definition inside a compiled module."""
     for name, number in path:
         inner = [c for c in code.co_consts if isinstance(c, CodeType) and c.co_name == name]
         code = inner[number]
@@ -60,7 +60,7 @@ def find_live_functions(
     filename: str,
     get_code: Callable[[FunctionType], CodeType],
 ) -> list[FunctionType]:
-    """The functions created by the definition that begins on `line`: usually one.
+    """Find the functions created by the definition that begins on `line`: usually one.
 
     `get_code` returns a function's original code, also while a toggle has replaced it.
     """
@@ -80,7 +80,7 @@ def find_live_functions(
 
 
 def find_bound_object(module: ModuleType, path: DefinitionPath) -> Any:
-    """The object that a definition's name is bound to in its module or class, or None."""
+    """Find the object that a definition's name is bound to in its module or class, or None."""
     bound: Any = module
     for name, _ in path:
         bound = vars(bound).get(name) if hasattr(bound, "__dict__") else None
@@ -88,7 +88,7 @@ def find_bound_object(module: ModuleType, path: DefinitionPath) -> Any:
 
 
 def find_lru_caches(wrapped: Any) -> list[Any]:
-    """The `lru_cache` wrappers around a function; their cached results depend on its code."""
+    """Find the `lru_cache` wrappers around a function; their cached results depend on its code."""
     caches = []
     for _ in range(16):
         if isinstance(wrapped, functools._lru_cache_wrapper):
@@ -100,7 +100,7 @@ def find_lru_caches(wrapped: Any) -> list[Any]:
 
 
 def iterate_wrapped_functions(wrapped: Any, depth: int = 6) -> Iterator[FunctionType]:
-    """The plain functions inside descriptors, wrappers, partials and decorators' closures."""
+    """Yield the plain functions inside descriptors, wrappers, partials and decorators' closures."""
     if wrapped is None or depth == 0:
         return
     if isinstance(wrapped, FunctionType):
@@ -137,7 +137,7 @@ def _include_frozen_objects() -> Iterator[None]:
 
 
 def find_closures(code: CodeType) -> list[FunctionType]:
-    """Every live function that runs this code object."""
+    """Find every live function that runs this code object."""
     with _include_frozen_objects():
         holders = gc.get_referrers(code)
     return [f for f in holders if type(f) is FunctionType and f.__code__ is code]
@@ -146,7 +146,7 @@ def find_closures(code: CodeType) -> list[FunctionType]:
 def iterate_changed_nested_code(
     before: CodeType, after: CodeType
 ) -> Iterator[tuple[CodeType, CodeType]]:
-    """The nested functions that differ between two versions, matched by name and order."""
+    """Yield the nested functions that differ between two versions, matched by name and order."""
     olds, news = _index_nested_code(before), _index_nested_code(after)
     for key in olds.keys() & news.keys():
         if key[0] not in COMPREHENSION_NAMES and make_behaviour_key(
@@ -167,7 +167,7 @@ def _index_nested_code(code: CodeType) -> dict[tuple[str, int], CodeType]:
 
 
 def make_behaviour_key(code: CodeType) -> tuple[Any, ...]:
-    """A key of what a code object does, without its file and line numbers."""
+    """Make a key of what a code object does, without its file and line numbers."""
     constants = [
         make_behaviour_key(c) if isinstance(c, CodeType) else (type(c), c) for c in code.co_consts
     ]

@@ -201,7 +201,7 @@ class ModuleVariantBuilder:
         self.variant.bindings.append((path, holder))
 
     def _compute_defaults(self, function: FunctionType, before: Any, after: Any) -> tuple[Any, Any]:
-        """The defaults after the edit; unchanged defaults stay the same objects."""
+        """Compute the defaults after the edit; unchanged defaults stay the same objects."""
         old, new = before.args, after.args
         positional, keyword = function.__defaults__, function.__kwdefaults__
         scope = function.__globals__
@@ -331,7 +331,7 @@ class ModuleVariantBuilder:
 
 
 def _compile_running_code(module: ModuleType, original_text: str, filename: str) -> CodeType:
-    """The code that the module runs; an import under toggles has compiled it with counters."""
+    """Return the code that the module runs; an import under toggles has compiled counters in."""
     loader = getattr(module.__spec__, "loader", None)
     if isinstance(loader, PatchedLoader):
         return loader.compiled.code
@@ -346,7 +346,7 @@ def preload_module_text(text: str, filename: str) -> None:
 
 @lru_cache(maxsize=8)
 def compile_unpatched(text: str, filename: str) -> CodeType:
-    """A module's code without toggles; cached, as one module often has many toggles."""
+    """Return a module's code without toggles; cached, as one module often has many toggles."""
     return compile(text, filename, "exec", dont_inherit=True)
 
 

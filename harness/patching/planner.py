@@ -25,7 +25,7 @@ digest_code("patching")  # of the code that this process imported, whatever is e
 def resolve_choices(
     toggles: ToggleCatalogue, revert: list[str], enable: list[str], tree: SourceTree
 ) -> tuple[list[ToggleChoice], list[str]]:
-    """The requested toggles, and the numbers that only SGLang's own registry knows."""
+    """Return the requested toggles, and the numbers that only SGLang's own registry knows."""
     known_upstream = {str(number) for number in upstream_reverts.read_upstream_numbers(tree)}
     theirs: list[str] = []
     ours: list[str] = []

@@ -9,12 +9,12 @@ from harness.releases.managed_releases import Release
 
 
 def list_standin_packages(folder: Path) -> list[str]:
-    """The packages in a folder of stand-ins."""
+    """List the packages in a folder of stand-ins."""
     return sorted(path.parent.name for path in folder.glob("*/__init__.py"))
 
 
 def list_active_standins(release: Release) -> list[str]:
-    """The packages that are missing in a release's environment and have a stand-in."""
+    """List the packages that are missing in a release's environment and have a stand-in."""
     folders = [installer.STANDINS, *([installer.STANDINS_CUDA] if release.device == "cuda" else [])]
     installed = [r.site_packages for r in (release, release.base) if r.site_packages is not None]
     installed += map(Path, release.shared_torch.folders if release.shared_torch else ())
@@ -23,7 +23,7 @@ def list_active_standins(release: Release) -> list[str]:
 
 
 def describe_shared_packages(release: Release) -> list[str]:
-    """The packages that a release shares with the torch of the machine, with their versions."""
+    """List the packages, with versions, that a release shares with the machine's torch."""
     shared = release.shared_torch
     if shared is None:
         return []

@@ -59,7 +59,7 @@ class Release:
         return self.base.is_current() and self.is_current() and self.has_current_start_files()
 
     def is_current(self) -> bool:
-        """Whether its environment is complete, matches its lock file and has a usable Python."""
+        """Return whether its environment is complete, matches its lock and has a usable Python."""
         if (
             self._read_marker().get("lock") != _compute_lock_digest(self.lock_file)
             or not self.python.exists()
@@ -72,14 +72,14 @@ class Release:
         )
 
     def has_current_start_files(self) -> bool:
-        """Whether the start files are current; rewriting them takes milliseconds."""
+        """Return whether the start files are current; rewriting them takes milliseconds."""
         mark, base = self._read_marker(), self.base._read_marker()
         return mark.get("start") == checkouts.compute_start_digest() and mark.get(
             "beside"
         ) == base.get("beside")
 
     def describe_installation(self, shared_torch: SharedTorch | None) -> dict[str, Any]:
-        """The contents of the completion marker of an environment that is installed now."""
+        """Return the contents of the completion marker of an environment that is installed now."""
         facts: dict[str, Any] = {
             "lock": _compute_lock_digest(self.lock_file),
             "start": checkouts.compute_start_digest(),
@@ -87,7 +87,7 @@ class Release:
         return facts | ({"beside": asdict(shared_torch)} if shared_torch else {})
 
     def has_same_python(self, other: Release) -> bool:
-        """Whether both use the same Python version."""
+        """Return whether both use the same Python version."""
         if self.site_packages is None or other.site_packages is None:
             return False
         return self.site_packages.parent.name == other.site_packages.parent.name
@@ -108,7 +108,7 @@ class Release:
         return next(self.folder.glob("lib/python*/site-packages"), None)
 
     def list_wheels(self) -> list[Path]:
-        """Its wheels on this machine, one for each Python version or one for all."""
+        """List its wheels on this machine, one for each Python version or one for all."""
         return sorted((paths.releases_folder() / "wheels").glob(f"sglang-{self.name}-*.whl"))
 
     @property
@@ -140,7 +140,7 @@ def _compute_lock_digest(lock: Path) -> str:
 
 
 def list_releases(device: str = "cpu") -> list[Release]:
-    """Every release with a lock file, oldest first."""
+    """List every release with a lock file, oldest first."""
     names = [path.stem for path in LOCKS_FOLDER.glob("*.txt") if path.stem[0].isdigit()]
     return [Release(name, device) for name in sorted(names, key=Version)]
 
@@ -158,7 +158,7 @@ def get_release(name: str, device: str = "cpu") -> Release:
 
 
 def find_named_release(name_or_path: str | None) -> Release | None:
-    """The managed release that a `--release` word names; None for a path and for 'current'."""
+    """Find the managed release that a `--release` word names; None for a path and for 'current'."""
     if (
         name_or_path is None
         or name_or_path == "current"
@@ -170,14 +170,14 @@ def find_named_release(name_or_path: str | None) -> Release | None:
 
 
 def find_default_release(device: str = "cpu") -> Release | None:
-    """The newest installed release, or else the newest with sources on this machine."""
+    """Find the newest installed release, or else the newest with sources on this machine."""
     known = list_releases(device)
     available = [r for r in known if r.is_ready] or [r for r in known if r.any_wheel]
     return available[-1] if available else None
 
 
 def open_release_tree(name: str | None) -> SourceTree:
-    """The sources that a `--release` word names: 'current', a managed version, or a path."""
+    """Open the sources that a `--release` word names: 'current', a managed version, or a path."""
     if name is None:
         return open_default_tree()
     release = find_named_release(name)
@@ -192,7 +192,7 @@ def open_release_tree(name: str | None) -> SourceTree:
 
 
 def open_default_tree() -> SourceTree:
-    """The SGLang of this interpreter, or else the newest managed release on this machine."""
+    """Open the SGLang of this interpreter, or else the newest managed release on this machine."""
     tree = source_trees.find_installed_tree()
     if tree is not None:
         return tree

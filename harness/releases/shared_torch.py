@@ -47,12 +47,12 @@ class SharedTorch:
     packages: dict[str, str]  # versions by name
 
     def is_unchanged(self) -> bool:
-        """Whether the same version of torch is still in its folder."""
+        """Return whether the same version of torch is still in its folder."""
         file = Path(self.folders[0]) / "torch" / "version.py"
         return file.is_file() and f"'{self.torch}'" in file.read_text()
 
     def provides(self, requirement: Requirement) -> bool:
-        """Whether it satisfies a requirement; torch and Triton count in any version."""
+        """Return whether it satisfies a requirement; torch and Triton count in any version."""
         from packaging.utils import canonicalize_name
 
         version = self.packages.get(canonicalize_name(requirement.name))

@@ -61,7 +61,7 @@ class SourceTree:
         self._modules.pop(module, None)
 
     def list_read_paths(self) -> list[str]:
-        """The files that the results read from this tree depend on."""
+        """List the files that the results read from this tree depend on."""
         found = [source.path for source in self._modules.values() if source is not None]
         own = [
             self.describe_location(path)
@@ -151,7 +151,7 @@ class WheelSourceTree(SourceTree):
 
 
 def open_tree(path: Path) -> SourceTree:
-    """The sources at a path: a wheel, a checkout's root, or a folder that holds the package."""
+    """Open the sources at a path: a wheel, a checkout's root, or a folder with the package."""
     if path.suffix == ".whl":
         return WheelSourceTree(path, path.stem.removeprefix(f"{SGLANG_PACKAGE}-").partition("-")[0])
     for folder in (path, path / "python", path.parent if path.name == SGLANG_PACKAGE else path):
@@ -163,7 +163,7 @@ def open_tree(path: Path) -> SourceTree:
 
 
 def find_installed_tree() -> FolderSourceTree | None:
-    """The SGLang that this interpreter would import."""
+    """Find the SGLang that this interpreter would import."""
     spec = importlib.util.find_spec(SGLANG_PACKAGE)
     if spec is None or not spec.submodule_search_locations:
         return None

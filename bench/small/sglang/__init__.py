@@ -1,1 +1,1 @@
-"""A small package of our own under the one name that `unfix` patches, to be mutated."""
+"""A small package to be mutated, under the only name that `unfix` patches."""

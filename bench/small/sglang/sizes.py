@@ -1,4 +1,4 @@
-"""What a small server works out about pages, slots and buffers.
+"""Computes a small server's pages, slots and buffers.
 
 One statement a line and no `else`: a changed line is then a toggle by itself. No mutant that the
 benchmark takes makes this code raise, which mutation tools call killed and `unfix prove` broken.
@@ -6,7 +6,7 @@ benchmark takes makes this code raise, which mutation tools call killed and `unf
 
 
 def pages(tokens, page):
-    """How many pages hold so many tokens."""
+    """Return the number of pages for so many tokens."""
     return (tokens + page - 1) // page
 
 
@@ -46,7 +46,7 @@ def bucket(size):
 
 
 def share(total, parts, index):
-    """How many of all go to one of the parts; the first ones take what is left over."""
+    """Return the size of one part; the first parts take the remainder."""
     base = total // parts
     if index < total % parts:
         return base + 1

@@ -32,7 +32,7 @@ class FixAnchor:
 
 
 def find_anchor(patch: FixDiff, trees: Sequence[SourceTree], name: str) -> FixAnchor:
-    """The release to which most hunks apply; of several, the nearest to the fix."""
+    """Find the release to which most hunks apply; of several, the nearest to the fix."""
     code = [file for file in patch.files if not file.exclusion_reason]
     left = tuple(
         LeftOutChange(file.path, file.exclusion_reason)
@@ -100,7 +100,7 @@ def _apply_files(
 
 
 def _trim_context(hunk: DiffHunk, context: int) -> tuple[int, int]:
-    """How many lines of context to drop before and after the change."""
+    """Return how many lines of context to drop before and after the change."""
     same = next(
         (n for n, (a, b) in enumerate(zip(hunk.old, hunk.new, strict=False)) if a != b),
         min(len(hunk.old), len(hunk.new)),
@@ -118,7 +118,7 @@ def _trim_context(hunk: DiffHunk, context: int) -> tuple[int, int]:
 
 
 def _find_lines(lines: Sequence[str], hunk_lines: Sequence[str], near_line: int) -> int | None:
-    """The index of these lines, nearest to a line; None if they are blank or missing."""
+    """Find the index of these lines, nearest to a line; None if they are blank or missing."""
     if not any(line.strip() for line in hunk_lines):
         return None
     new_lines = [line.rstrip() for line in hunk_lines]

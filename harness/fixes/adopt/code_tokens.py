@@ -109,7 +109,7 @@ def render_tokens(source_tokens: Sequence[CodeToken], indent: str) -> str:
 
 
 def split_lines(source_tokens: Sequence[CodeToken]) -> list[tuple[int, int]]:
-    """The spans of the logical lines, with their indentation tokens."""
+    """Return the spans of the logical lines, with their indentation tokens."""
     result, begun = [], 0
     for index, token in enumerate(source_tokens):
         if token.text == NEWLINE:

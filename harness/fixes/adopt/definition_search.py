@@ -71,7 +71,7 @@ def find_by_words(
 
 
 def _find_innermost(source: ModuleSource, words: list[str]) -> list[CodeTarget]:
-    """The innermost functions that contain these words."""
+    """Find the innermost functions that contain these words."""
     found: list[str] = []
 
     def search(scope: SgNode, prefix: str) -> bool:

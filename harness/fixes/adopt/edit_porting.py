@@ -66,7 +66,7 @@ class ResolvedEdits:
 
 
 def make_trial_toggle(edits: Iterable[ToggleEdit], releases: str = "!=0") -> Toggle:
-    """A temporary toggle with these edits."""
+    """Make a temporary toggle with these edits."""
     variant = ToggleVariant(releases=releases, edits=tuple(edits))
     return Toggle(
         id="trial",
@@ -373,7 +373,7 @@ def _find_unknown_names(
 
 
 def _is_bound(name: str, new_tokens: list[CodeToken]) -> bool:
-    """Whether the edit assigns the name, or uses it as an attribute."""
+    """Return whether the edit assigns the name, or uses it as an attribute."""
     texts = [t.text for t in new_tokens]
     return any(
         text == name and (texts[n + 1 : n + 2] == ["="] or texts[n - 1 : n] == ["."])
@@ -382,7 +382,7 @@ def _is_bound(name: str, new_tokens: list[CodeToken]) -> bool:
 
 
 def has_same_effect(one: ResolvedEdits, other: ResolvedEdits) -> bool:
-    """Whether two sets of edits produce the same code."""
+    """Return whether two sets of edits produce the same code."""
     return one.texts.keys() == other.texts.keys() and all(
         [dump_syntax(a) for a in pair] == [dump_syntax(b) for b in other.texts[module]]
         for module, pair in one.texts.items()

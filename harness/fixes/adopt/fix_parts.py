@@ -126,7 +126,7 @@ def _is_in_import(node: SgNode) -> bool:
 
 
 def _is_message_text(node: SgNode) -> bool:
-    """A docstring, or a string in a log call or an error."""
+    """Return whether a node is a docstring, or a string in a log call or an error."""
     if node.kind() == "expression_statement":
         return node.text().lstrip("rbf").startswith(('"', "'"))
     if node.kind() not in ("string", "concatenated_string", "string_content"):

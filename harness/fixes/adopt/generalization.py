@@ -72,7 +72,7 @@ def _find_holes(mine: str, other: str) -> list[tuple[SgNode, SgNode]] | None:
 
 
 def _is_value(node: SgNode) -> bool:
-    """Whether a metavariable can replace the node: an operand or an argument."""
+    """Return whether a metavariable can replace the node: an operand or an argument."""
     return node.is_named() and node.kind() in (
         "identifier", "attribute", "call", "subscript", "integer", "string", "binary_operator",
         "comparison_operator", "parenthesized_expression", "true", "false", "none",

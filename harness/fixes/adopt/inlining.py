@@ -170,7 +170,7 @@ def drop_int32_casts(fixed: Sequence[CodeToken], buggy: Sequence[CodeToken]) -> 
 
 
 def _is_int32_value(texts: tuple[str, ...]) -> bool:
-    """Whether the value at the end of these tokens is a program id or a range of lanes."""
+    """Return whether the value at the end of these tokens is a program id or a range of lanes."""
     if texts[-1:] == (")",):
         start, depth = len(texts) - 1, 1
         while depth and start:

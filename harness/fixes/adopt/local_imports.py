@@ -103,7 +103,7 @@ def _find_import(name: str, text: str, importer: ModuleSource, tree: SourceTree)
 
 
 def _has_name(tree: SourceTree, importer: ModuleSource, module: str, name: str) -> bool:
-    """Whether a name can be imported; a foreign package must be imported by the module already."""
+    """Return whether a name can be imported; the module must already import a foreign package."""
     package = module.partition(".")[0]
     if package != "sglang":
         used = re.search(rf"^\s*(import|from) {re.escape(package)}\b", importer.text, re.MULTILINE)

@@ -134,7 +134,7 @@ def find_differences(fixed: SgNode, buggy: SgNode) -> Iterator[NodeDifference]:
 
 
 def _is_nested(one: SgNode, other: SgNode) -> bool:
-    """Whether one value contains the other, as `f(x).to(y)` contains `f(x)`."""
+    """Return whether one value contains the other, as `f(x).to(y)` contains `f(x)`."""
     if one.kind() not in ("call", "attribute", "subscript", "binary_operator"):
         return False
     return any(
@@ -241,7 +241,7 @@ class ModuleDiff:
         return None
 
     def _is_distinguishing(self, edit: ToggleEdit, name: str, fixed: int, buggy: int) -> bool:
-        """Whether the edit is valid, and each form matches once in its own text only."""
+        """Return whether the edit is valid, and each form matches once in its own text only."""
         try:
             if find_edit_problem(edit):
                 return False

@@ -53,7 +53,7 @@ def render_with_replacements(
 
 
 def is_valid_python(piece: str) -> bool:
-    """Whether code parses by itself: an expression over several lines needs its brackets."""
+    """Return whether code parses by itself: an expression over several lines needs its brackets."""
     try:
         ast.parse(piece)
     except SyntaxError:

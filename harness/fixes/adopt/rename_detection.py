@@ -68,7 +68,7 @@ def _find_plain_names(code: Sequence[CodeToken]) -> set[int]:
 
 
 def _is_binding(code: Sequence[CodeToken], index: int) -> bool:
-    """Whether the token binds a name: an assignment or a parameter."""
+    """Return whether the token binds a name: an assignment or a parameter."""
     deep = 0
     for here in range(index, -1, -1):
         deep += (code[here].text in CLOSE) - (code[here].text in OPEN)

@@ -192,7 +192,7 @@ def _count_in_line(run: Sequence[str], text: Sequence[CodeToken], index: int) ->
 def has_edit_already(
     before: Sequence[CodeToken], after: Sequence[CodeToken], target: Sequence[CodeToken]
 ) -> bool:
-    """Whether new lines of `target` already contain all that the edit adds."""
+    """Return whether new lines of `target` already contain all that the edit adds."""
     onto = align_tokens(before, target)
     return any(
         _is_present(after[j1:j2], before, target, onto, i1, len(target))
@@ -209,7 +209,7 @@ def _is_present(
     index: int,
     target_index: int,
 ) -> bool:
-    """Whether the line of the edit, or a new line of the target, contains the added names."""
+    """Return whether the edit's line, or a new line of the target, contains the added names."""
     names = {token.text for token in new if token.is_name} - set(keyword.kwlist)
     if not names:
         return False

@@ -50,9 +50,9 @@ class _ProcessState:
         self.overflows = np.zeros((MAX_OVERFLOWS, len(OverflowField)), dtype=np.int64)
         self.context = (ctypes.c_uint64 * len(LaunchField))()
         self.report = (ctypes.c_int64 * len(ReportField))()
-        self.next_program = 1  # its number: none is used twice
+        self.next_program = 1  # a number that no earlier program has
         self._scratch = np.empty(_SMALLEST_SCRATCH, dtype=np.uint8)
-        self.ran_flags = np.zeros(256, dtype=np.uint8)  # of a kernel's blocks
+        self.ran_flags = np.zeros(256, dtype=np.uint8)  # a flag for each block of a kernel
 
     def reserve_ran_flags(self, count: int) -> int:
         if len(self.ran_flags) < count:
@@ -80,7 +80,7 @@ def load_process_state() -> _ProcessState:
 class CpuLauncher:
     """Launches kernels under check while it is open."""
 
-    graph_variant = "whole"  # names what `build_graph` makes of a kernel, for cache keys
+    graph_variant = "whole"  # the kind of graph that `build_graph` returns, for cache keys
 
     def __init__(
         self,
@@ -90,11 +90,11 @@ class CpuLauncher:
         trust_loaded_pointers: bool = False,
     ) -> None:
         self._memory = memory
-        self._exact = exact  # products of float32, where a GPU would take tf32
-        self._trust_loaded_pointers = trust_loaded_pointers  # any address that kernels load
+        self._exact = exact  # exact products of float32, where a GPU uses tf32
+        self._trust_loaded_pointers = trust_loaded_pointers  # allows any address that kernels load
         self._launches = launches
         self._current_launch: KernelLaunch | None = None
-        self.watched_lines: frozenset[FileLine] | None = None  # report overflow there alone
+        self.watched_lines: frozenset[FileLine] | None = None  # lines to report overflow in
 
     def __enter__(self) -> CpuLauncher:
         if adapter.is_interpreting():
@@ -143,7 +143,7 @@ class CpuLauncher:
     def _get_program(
         self, name: str, kernel: Any, binder: CallBinder, bound: BoundCall
     ) -> tuple[cpu.CompiledProgram, tuple[RuntimeArgument, ...]]:
-        """The program for a call, and the constants that it takes as arguments."""
+        """Return the program for a call, and the constants that it takes as arguments."""
         key = (bound.key, self._exact, self.graph_variant)
         program: tuple[cpu.CompiledProgram, tuple[RuntimeArgument, ...]] | None
         program = binder.programs.get(key)
@@ -288,7 +288,7 @@ class CpuLauncher:
     def _encode_arguments(
         self, launch: KernelLaunch, arguments: Iterable[RuntimeArgument], lowered: LoweredKernel
     ) -> tuple[list[int], list[TensorSpan | None]]:
-        """Each argument as 64 bits, and for a pointer the memory that it may reach."""
+        """Return each argument as 64 bits, and for a pointer the memory that it may reach."""
         values: list[int] = []
         spans: list[TensorSpan | None] = []
         kinds = iter(lowered.parameter_types)
@@ -327,7 +327,7 @@ class CpuLauncher:
         values: list[int],
         spans: list[TensorSpan | None],
     ) -> None:
-        """A descriptor made by the host, as the arguments that Triton passes in its place."""
+        """Encode a host's descriptor as the arguments that Triton passes in its place."""
         base, *rest = adapter.expand_descriptor(argument.value)
         span = self._get_span(argument.name, base, next(parameter_types))
         values += [span.start, *(_encode_value(one, next(parameter_types).element) for one in rest)]
@@ -335,7 +335,7 @@ class CpuLauncher:
 
 
 def _address_of_bytes(packed: bytes) -> int:
-    """The address of bytes, which must live as long as it is used."""
+    """Return the address of bytes, which must live as long as it is used."""
     return ctypes.cast(ctypes.c_char_p(packed), ctypes.c_void_p).value or 0
 
 

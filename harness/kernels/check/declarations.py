@@ -41,9 +41,9 @@ class Check:
     def allow(
         self, tensor: torch.Tensor, *, write: IndexRule | None = None, read: IndexRule | None = None
     ) -> None:
-        """Give each program the elements of a tensor that it may write and read.
+        """Allow each program to write and read certain elements of a tensor.
 
-        No rule (None) allows all elements. Elements outside the tensor are not concerned.
+        No rule (None) allows all elements. Elements outside the tensor are not affected.
         """
         self._memory.track_storage(tensor, "a tensor with an access rule").access_rules.append(
             AccessRule(tensor, _unpack_program(write), _unpack_program(read))
@@ -57,15 +57,15 @@ class Check:
         write: ArgumentRule | None = None,
         read: ArgumentRule | None = None,
     ) -> None:
-        """`allow` for an argument of a kernel, where SGLang itself makes the tensor.
+        """Do the same as `allow` for a kernel's argument, if SGLang itself makes the tensor.
 
         The rule gets the launch in front of the program's ids (`launch.arguments["count"]`), and
-        holds in every launch of the kernel from now on.
+        applies to every later launch of the kernel.
         """
         self.launches.add_argument_rule(ArgumentAccessRule(kernel, argument, write, read))
 
     def mark_uninitialized(self, tensor: torch.Tensor) -> None:
-        """Declare the tensor's contents uninitialized: it may be written, but not read first."""
+        """Declare the tensor uninitialized: no element may be read before it is written."""
         torch_modes.fill_with_poison(tensor)
         self._memory.track_storage(tensor, "an uninitialized tensor").mark_tensor_uninitialized(
             tensor
@@ -108,14 +108,14 @@ class Check:
         self._memory.track_storage(tensor, name)
 
     def discard_errors(self) -> None:
-        """Forget the errors so far: they were expected. Otherwise the session raises the first."""
+        """Discard the errors so far, which were expected; the session would raise the first."""
         self.launches.errors.clear()
 
     def close(self) -> None:
         """Drop all references to tensors.
 
         An error keeps the session alive: its traceback holds frames, and a frame holds its
-        function, which may have closed over the session.
+        function, whose closure may hold the session.
         """
         self.launches.release_tensors()
         self._memory.clear()

@@ -66,7 +66,7 @@ class DeviceRuleLists:
     def _list_intervals(
         self, storage: TrackedStorage, access: str
     ) -> list[access_rules.AddressIntervals] | None:
-        """The intervals of each program; None where no access rule is about the storage."""
+        """List the intervals of each program; None where no access rule is about the storage."""
         rules = [rule.get_rule(access) for rule in storage.access_rules]
         if not any(rules):
             return None

@@ -15,10 +15,10 @@ from typing import Any
 
 _GIB = 1 << 30
 _SMALLEST_ADMITTED = _GIB  # smaller requests are not limited
-_FREE_BYTES_NEEDED = 48 * _GIB  # before one more is admitted: most tests need less
+_FREE_BYTES_NEEDED = 48 * _GIB  # required to admit one more test; most need less
 _MAX_ADMITTED = 3
-_ADMISSION_SECONDS = 100.0  # a test has minutes
-_MEMORY_SECONDS = 10.0  # and until the memory is free
+_ADMISSION_SECONDS = 100.0  # limit of the wait for admission
+_MEMORY_SECONDS = 10.0  # limit of the wait for free memory
 _admission_lock: int | None = None  # a file descriptor; -1 after waiting too long
 
 
@@ -52,7 +52,7 @@ def release_admission() -> None:
 
 
 def _lock_folder() -> Path:
-    """One folder for all processes of this user on these cards, from any checkout."""
+    """Return one folder for all processes of this user on these cards, from any checkout."""
     cards = os.environ.get("CUDA_VISIBLE_DEVICES", "all").replace("/", "-")
     folder = Path(tempfile.gettempdir()) / f"unfix-admission-{os.getuid()}-{cards}"
     folder.mkdir(mode=0o700, exist_ok=True)
@@ -70,7 +70,7 @@ def _acquire_admission(folder: Path, deadline: float) -> int:
             else:
                 return lock
         if time.monotonic() > deadline:
-            return -1  # run without a lock: late is better than never
+            return -1  # run without a lock
         _sleep_briefly()
 
 

@@ -42,7 +42,7 @@ class GpuCheck(Check):
         super().__init__()
         self._checks = checks
         self.arguments_without_zones: set[str] = set()  # too large for a copy
-        self.unchecked_kernels: set[str] = set()  # Triton's, that ran unchecked
+        self.unchecked_kernels: set[str] = set()  # Triton kernels that ran unchecked
 
     def open(self, stack: contextlib.ExitStack) -> None:
         stack.enter_context(torch_modes.WriteTrackingMode(self._memory))
@@ -54,7 +54,7 @@ class GpuCheck(Check):
         EMPTY_STORAGES.register(tensor)
 
     def assert_written(self, tensor: torch.Tensor, index: Index = ...) -> None:
-        """By value: no result has the poison's bits. One-byte types cannot be judged."""
+        """Search for the poison's bits, which no result has. One-byte types cannot be judged."""
         size = tensor.element_size()
         if not tensor.numel():
             return
@@ -72,7 +72,7 @@ class GpuCheck(Check):
     @contextlib.contextmanager
     def _intercept_triton_launches(self) -> Any:
         torch.cuda.synchronize()
-        if list(PROCESS_REPORTS.read_new_reports()):  # of a session that another error ended
+        if list(PROCESS_REPORTS.read_new_reports()):  # left by a session that another error ended
             PROCESS_REPORTS.reset()
         launcher = CheckedLauncher(self._checks, symbolic_constants=True)
         launcher.start()
@@ -98,7 +98,7 @@ class GpuCheck(Check):
         run_before = patching.replace_run(JITFunction, launch_kernel)
         try:
             yield
-            self.raise_reported()  # by CUDA graphs that were replayed
+            self.raise_reported()  # reports of replayed CUDA graphs
         finally:
             patching.replace_run(JITFunction, run_before)
             launcher.stop()
@@ -133,7 +133,7 @@ class GpuCheck(Check):
         return result
 
     def _has_access_rules(self, launch: KernelLaunch) -> bool:
-        """Whether an access rule is about one of the launch's tensors."""
+        """Return whether an access rule is about one of the launch's tensors."""
         if self.launches.make_access_rules(launch):
             return True
         storages = (
@@ -215,7 +215,7 @@ class GpuCheck(Check):
 
 
 def describe_arguments(launch: KernelLaunch) -> str:
-    """A launch's arguments in one line: no example can be shrunk once the device is lost."""
+    """Return a launch's arguments in one line: no example can be shrunk once the device is lost."""
     words = []
     for name, value in launch.arguments.items():
         if isinstance(value, torch.Tensor):

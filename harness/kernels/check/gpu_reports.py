@@ -38,7 +38,7 @@ _VIOLATION_KINDS = {
 def violation_from_record(
     record: report_buffer.DeviceReport, launched: LaunchRecord, memory: MemoryTracker | None = None
 ) -> Violation | None:
-    """A launch's report as a violation; an overflow counts before the access that it led to.
+    """Return a launch's report as a violation; an overflow counts before the access that it led to.
 
     `memory` has the access rules. None if the report is about memory that has been freed since.
     """
@@ -92,7 +92,7 @@ def violation_from_record(
 def _was_uninitialized(
     record: report_buffer.DeviceReport, launched: LaunchRecord, argument: int | None
 ) -> bool:
-    """Whether the memory was made by `torch.empty`, so that the poison's pattern counts."""
+    """Return whether the memory was made by `torch.empty`, so that the poison's pattern counts."""
     if argument is not None:
         return launched.pointers[argument].made_empty
     storage = STORAGE_REGISTRY.find_containing(record.address)
@@ -108,7 +108,7 @@ def _find_span(address: int, spans: list[TensorSpan]) -> TensorSpan | None:
 
 
 def _unravel_program(number: int, grid: ProgramId) -> ProgramId | None:
-    """The program of a number, if no other program's number ends in the same bits."""
+    """Return the program of a number, if no other program's number ends in the same bits."""
     if prod(grid) > 1 << PROGRAM_BITS:
         return None
     x, y, z = map(int, np.unravel_index(number, grid))
@@ -118,7 +118,7 @@ def _unravel_program(number: int, grid: ProgramId) -> ProgramId | None:
 def _find_pointed_span(
     record: report_buffer.DeviceReport, spans: list[TensorSpan]
 ) -> TensorSpan | None:
-    """The memory of a pointer that came from no single argument, if it is known."""
+    """Find the memory of a pointer that came from no single argument, if it is known."""
     start, size = record.operands
     for span in spans:
         if (span.start, span.end - span.start + 1) == (start, size):
@@ -141,7 +141,7 @@ def _span_from_storage(known_storage: storage_registry.DeviceStorage) -> TensorS
 
 
 def _recompute_overflow(site: OperationSite, left: int, right: int) -> tuple[int, int, int]:
-    """The operands and the result of an overflow, each cut to its type's bits."""
+    """Return the operands and the result of an overflow, each cut to its type's bits."""
     signed, element = site.element[0] != "u", site.element.removeprefix("u")
     bits = bits_of(element)
     if site.label in ("narrowed", "sum"):
@@ -176,7 +176,7 @@ class _GpuViolationReport(ViolationReport):
     launched: LaunchRecord
 
     def build_rule_violation_inside(self, access: str) -> Violation | None:
-        """None for an address outside of the storage: the bounds check reports that."""
+        """Build the violation; None outside of the storage, where the bounds check reports it."""
         storage = self._get_storage()
         return (
             self.build_rule_violation(access)

@@ -30,7 +30,7 @@ class GuardZoneCopies:
         self.names_without_zones: list[str] = []
 
     def copy_tensor(self, tensor: torch.Tensor, name: str, keep_original: bool) -> torch.Tensor:
-        """The tensor in a copy with zones; an empty or too large tensor as it is."""
+        """Return the tensor in a copy with zones; an empty or too large tensor as it is."""
         size = tensor.untyped_storage().nbytes()
         if size > MAX_COPY_BYTES:
             if keep_original:
@@ -75,7 +75,7 @@ class GuardZoneCopies:
     def check_access_rule(
         self, kernel: str, rule: AccessRule, storage: TrackedStorage, programs: Iterable[ProgramId]
     ) -> None:
-        """Only elements that some program of the launch may write have changed."""
+        """Check that only elements that some program of the launch may write have changed."""
         key = storage.start
         if rule.write is None or key not in self._before:
             return
@@ -105,7 +105,7 @@ def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def replace_tensors(value: Any, replace: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    """A value with its tensors replaced, in tuples, lists, dicts and descriptors too."""
+    """Return a value with its tensors replaced, in tuples, lists, dicts and descriptors too."""
     if isinstance(value, torch.Tensor):
         return replace(value)
     if isinstance(value, (list, tuple)):

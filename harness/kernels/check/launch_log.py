@@ -41,7 +41,7 @@ class ArgumentAccessRule:
 class LaunchLog(list[KernelLaunch]):
     def __init__(self) -> None:
         super().__init__()
-        self.errors: list[Exception] = []  # all that were raised, caught or not
+        self.errors: list[Exception] = []  # all raised errors, caught or not
         self._chosen_programs: dict[str, tuple[ProgramId, ...]] = {}
         self._argument_rules: list[ArgumentAccessRule] = []
         self._active_rules: list[tuple[list[AccessRule], AccessRule]] = []
@@ -54,7 +54,7 @@ class LaunchLog(list[KernelLaunch]):
         self._argument_rules.append(rule)
 
     def get_chosen_programs(self, launch: KernelLaunch) -> tuple[ProgramId, ...] | None:
-        """The programs that a suite named, or None for the whole grid."""
+        """Return the programs that a suite named, or None for the whole grid."""
         chosen = self._chosen_programs.get(launch.kernel)
         for program in chosen or ():
             if any(place >= side for place, side in zip(program, launch.grid, strict=True)):

@@ -49,7 +49,7 @@ def trace_kernel(kernel: Any) -> None:
 def _find_executed_lines(
     file: str, lines: frozenset[int]
 ) -> tuple[tuple[str, tuple[int, ...]], ...]:
-    """The lines that ran, by function, with those that the compiler folded away.
+    """Find the lines that ran, by function, with those that the compiler folded away.
 
     If one statement of a block ran, all of its statements did.
     """
@@ -63,7 +63,7 @@ def _find_executed_lines(
 
 
 def find_functions(file: str, lines: frozenset[int]) -> Iterator[ast.FunctionDef]:
-    """The functions of the top-level definitions that hold these lines, each parsed by itself."""
+    """Yield the functions of the top-level definitions at these lines, each parsed by itself."""
     text = linecache.getlines(file)
     starts = [number for number, line in enumerate(text) if _STATEMENT_START.match(line)] or [0]
     for start in sorted({starts[max(0, bisect.bisect(starts, line - 1) - 1)] for line in lines}):

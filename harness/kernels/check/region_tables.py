@@ -21,7 +21,7 @@ from harness.kernels.check.virtual_memory import map_zero_bytes
 from harness.kernels.cpu.abi import RegionField
 from harness.kernels.cpu.lowering import LoweredKernel
 
-_SHARED_BYTES = 1 << 30  # bytes of address space; memory is what is touched
+_SHARED_BYTES = 1 << 30  # bytes of address space; only touched pages take memory
 _EMPTY_REGION = (0,) * len(RegionField)
 _UNBOUNDED_REGION = (0, (1 << 63) - 1, 0, (1 << 63) - 1, *_EMPTY_REGION[4:])  # no shadows beside it
 
@@ -40,7 +40,7 @@ class ShadowMemory:
         self._large_mappings.clear()
 
     def allocate_shadow(self, storage: TrackedStorage, granule: int) -> int:
-        """Allocate a number for each granule of the storage, and give its address."""
+        """Allocate a number for each granule of the storage, and return the address."""
         size = ((storage.size >> granule) + 2) * 8
         if size > _SHARED_BYTES - self._used:
             mapping = map_zero_bytes(size)
@@ -100,7 +100,7 @@ class RegionTables:
             self.storage_regions += [storage.start, storage.end, *self._get_shared_fields(storage)]
 
     def _collect_uses(self) -> dict[int, StorageUse]:
-        """How each storage is used, by all parameters that point into it."""
+        """Collect the use of each storage by all parameters that point into it."""
         uses: dict[int, StorageUse] = {}
         for place, span in enumerate(self._spans):
             if span is None:
@@ -119,7 +119,7 @@ class RegionTables:
         return (span.start, span.end, *self._get_shared_fields(span.storage))
 
     def _get_shared_fields(self, storage: TrackedStorage) -> tuple[int, ...]:
-        """The fields that all regions of one storage share."""
+        """Return the fields that all regions of one storage share."""
         if storage.start not in self._fields_by_storage:
             self._fields_by_storage[storage.start] = self._make_shared_fields(storage)
         return self._fields_by_storage[storage.start]
@@ -151,7 +151,7 @@ class RegionTables:
         )
 
     def _make_rule_table(self, storage: TrackedStorage, access: str) -> int:
-        """The address of a table with a mask's address for each program; 0 allows everything."""
+        """Return the address of a table with a mask's address per program; 0 allows everything."""
         rules = [rule for rule in storage.access_rules if rule.get_rule(access) is not None]
         if not rules:
             return 0

@@ -38,7 +38,7 @@ def checked(
         with contextlib.ExitStack() as stack:
             check.open(stack)
             yield check
-        if check.launches.errors:  # the code under test has caught them
+        if check.launches.errors:  # caught by the code under test
             raise check.launches.errors[0]
     finally:
         check.close()

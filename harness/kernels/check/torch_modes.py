@@ -1,7 +1,7 @@
 """torch under check: tensors of missing devices, uninitialized tensors, writes by operators.
 
-Kernels are not alone in writing memory. Between launches torch's operators fill buffers, and the
-shadow of uninitialized bytes must follow.
+torch's operators write memory between launches, and the shadow of uninitialized bytes has to
+follow.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def fill_with_poison(tensor: torch.Tensor) -> None:
 
 
 class CpuDeviceMode(TorchFunctionMode):  # type: ignore[misc]
-    """`device="cuda"` means this machine's memory; what only a GPU can do still fails."""
+    """Makes `device="cuda"` mean this machine's memory; operations that need a GPU still fail."""
 
     def __init__(self, memory: MemoryTracker) -> None:
         super().__init__()
@@ -76,7 +76,7 @@ class CpuDeviceMode(TorchFunctionMode):  # type: ignore[misc]
         return func(*args, **kwargs)
 
     def _mark_initialized(self, tensor: torch.Tensor) -> None:
-        """numpy's writes cannot be seen: from here on all of the tensor counts as written."""
+        """Mark the whole tensor as written from here on, since numpy's writes are not tracked."""
         storage = self._memory.find_storage(tensor)
         if storage is not None:
             storage.mark_initialized()
@@ -102,7 +102,7 @@ _MEMORY_METHODS = frozenset({"numpy", "__array__", "data_ptr", "to", "cuda", "pi
 
 
 class WriteTrackingMode(TorchDispatchMode):  # type: ignore[misc]
-    """Mark what torch's operators write, and fill new empty tensors with poison."""
+    """Marks elements that torch's operators write, and fills new empty tensors with poison."""
 
     def __init__(self, memory: MemoryTracker) -> None:
         super().__init__()
@@ -110,7 +110,7 @@ class WriteTrackingMode(TorchDispatchMode):  # type: ignore[misc]
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """No tracer runs here, and keeping it away would take longer than the mode itself."""
+        """Return False: no tracer runs here, and excluding it would take longer than the mode."""
         return False
 
     def __torch_dispatch__(
@@ -148,7 +148,7 @@ class WriteTrackingMode(TorchDispatchMode):  # type: ignore[misc]
 
 
 def warm_operator_cache() -> None:
-    """Run the commonest operators, so that forks find what torch and this module cache of each."""
+    """Run the commonest operators, to fill the caches of torch and of this module for forks."""
     with WriteTrackingMode(MemoryTracker()):
         place, some = torch.tensor([0, 1]), torch.arange(4, dtype=torch.float32)
         torch.arange(1, 4), torch.arange(0, 4, 2), torch.empty(4), torch.full((4,), 1)
@@ -165,10 +165,10 @@ def warm_operator_cache() -> None:
 class _OperatorEffects(NamedTuple):
     """How an operator changes memory."""
 
-    returns_empty: bool  # its result is uninitialized
+    returns_empty: bool  # uninitialized result
     resizes: bool
-    writes: tuple[tuple[int | None, str], ...]  # the arguments that it writes into
-    operator: Any  # a reference, so that its id is not used again
+    writes: tuple[tuple[int | None, str], ...]  # written arguments
+    operator: Any  # a reference, so that its id stays its own
 
 
 _OPERATOR_EFFECTS: dict[int, _OperatorEffects] = {}

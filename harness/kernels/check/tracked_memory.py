@@ -55,7 +55,7 @@ class AccessRule:
     def get_allowed_bytes(
         self, access: str, program: ProgramId, storage: TrackedStorage
     ) -> Array | None:
-        """A mask of the storage's bytes that a program may access, or None for all of them."""
+        """Return a mask of the storage's bytes that a program may access, or None for all."""
         rule = self.get_rule(access)
         if rule is None:
             return None
@@ -75,7 +75,7 @@ class AccessRule:
         self.masks.update(zip(((access, program) for program in new), rows.numpy(), strict=True))
 
     def compute_union_mask(self, storage: TrackedStorage, indices: Iterable[Index]) -> torch.Tensor:
-        """A byte for each byte of the storage: 0 for the tensor's elements that no index names."""
+        """Compute a mask of the storage's bytes: 0 for the tensor's elements without an index."""
         return self._compute_mask_rows(storage, [indices])[0]
 
     def _compute_mask_rows(
@@ -92,7 +92,7 @@ class AccessRule:
 
 
 def view_shadow_bytes(shadow: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
-    """A storage's byte shadow in the shape of one of its tensors, with an element's bytes last.
+    """View a storage's byte shadow in the shape of one of its tensors, element bytes last.
 
     A matrix of shadows, one a row, gives one such view for each row, in front.
     """
@@ -174,7 +174,7 @@ class MemoryTracker:
         return new
 
     def find_storage(self, tensor: torch.Tensor) -> TrackedStorage | None:
-        """The tensor's storage, if the session tracks it."""
+        """Find the tensor's storage, if the session tracks it."""
         storage = self._storages.get(tensor.untyped_storage().data_ptr())
         return None if storage is None or storage.is_freed else storage
 

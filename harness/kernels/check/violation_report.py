@@ -47,8 +47,8 @@ class ViolationReport:
     kernel: str
     numbers: tuple[int, ...]  # by ReportField
     sites: tuple[OperationSite, ...]
-    spans: tuple[TensorSpan | None, ...]  # of the parameters
-    storage: TrackedStorage | None  # of a pointer that came from no parameter
+    spans: tuple[TensorSpan | None, ...]  # memory of the parameters
+    storage: TrackedStorage | None  # for a pointer from no parameter
     memory: MemoryTracker
     program_of: Callable[[int], ProgramId | None]  # by its number; None if that is ambiguous
     overflow_of: Callable[[int], tuple[int, ...]]
@@ -217,7 +217,7 @@ class ViolationReport:
         return IntegerOverflow(headline, location, (*details, *self._list_details()))
 
     def _list_details(self) -> tuple[str, ...]:
-        """More lines about the launch, from a back end that has some."""
+        """Return more lines about the launch; a back end may override this."""
         return ()
 
     def build_assertion(self) -> Exception:
@@ -266,7 +266,7 @@ _VIOLATION_BUILDERS: dict[ViolationKind, Callable[[ViolationReport], Exception]]
 
 
 def locate_source(kernel: str, source: SourceLocation, program: ProgramId) -> KernelLocation:
-    """The source line with its text; a function that the kernel called is named with the kernel."""
+    """Return the source line with its text; a called function is named with the kernel."""
     text = linecache.getline(source.file, source.line).strip()
     short = "/".join(Path(source.file).parts[-3:])
     inner = find_function(source.file, source.line) if source.caller is not None else None
@@ -275,7 +275,7 @@ def locate_source(kernel: str, source: SourceLocation, program: ProgramId) -> Ke
 
 
 def find_function(file: str, line: int) -> str | None:
-    """The innermost function that a line is in."""
+    """Find the innermost function that a line is in."""
     around = [
         (function.end_lineno - function.lineno, function.name)
         for function in line_tracing.find_functions(file, frozenset({line}))
@@ -293,7 +293,7 @@ def _describe_distance(storage: TrackedStorage, address: int) -> str:
 def _unravel_index(
     offset: int, shape: tuple[int, ...], strides: tuple[int, ...]
 ) -> tuple[Any, ...]:
-    """An element's index from its distance to the first one, largest stride first."""
+    """Return an element's index from its distance to the first one, largest stride first."""
     index = [0] * len(shape)
     for axis in sorted(range(len(shape)), key=lambda axis: -strides[axis]):
         if strides[axis]:

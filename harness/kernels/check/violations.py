@@ -1,4 +1,4 @@
-"""What a check reports of a kernel: one exception class for each kind of violation."""
+"""The violations that a check reports: one exception class for each kind."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class KernelLocation:
 
 
 class Violation(AssertionError):
-    """A kernel did something it must not do. An AssertionError, so that a test fails by it."""
+    """A violation by a kernel. It is an AssertionError, so that the test fails."""
 
     def __init__(
         self, headline: str, location: KernelLocation | None = None, details: tuple[str, ...] = ()
@@ -43,32 +43,32 @@ class AccessRuleViolation(Violation):
 
 
 class IntegerOverflow(Violation):
-    """An integer result that its type does not hold took part in an address."""
+    """An address computed from an integer that its type does not hold."""
 
 
 class UninitializedMemory(Violation):
-    """An element was read before it was written, or should have been written and was not."""
+    """An element that was read before it was written, or that had to be written and was not."""
 
 
 class DataRace(Violation):
-    """Two programs or lanes of a launch access one element, and their order decides the result."""
+    """Accesses of one element by two programs or lanes, whose order decides the result."""
 
 
 class KernelAssertion(Violation):
-    """An assertion of the kernel itself (`tl.device_assert`) fails."""
+    """A failed assertion of the kernel itself (`tl.device_assert`)."""
 
 
 class CudaError(Violation):
-    """The device stopped a kernel, mostly for an address that no allocation holds."""
+    """A kernel that the device stopped, mostly for an address outside of all allocations."""
 
 
 class DeviceLost(BaseException):
-    """After a CUDA error the device runs nothing more in this process.
+    """A device that runs nothing more in this process, after a CUDA error.
 
-    Not an Exception, so that no handler goes on from it: shrinking an example on a dead device
-    would shrink it to nothing.
+    It is not an Exception, so that no handler goes on from it: on a dead device every example
+    fails, and would be shrunk to nothing.
     """
 
 
 class UncheckableKernel(Exception):
-    """The checker cannot compute this kernel exactly: the guard has no result, and is not green."""
+    """A kernel that the checker cannot compute exactly: the guard has no result."""

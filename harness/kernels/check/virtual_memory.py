@@ -17,7 +17,7 @@ _NORESERVE = 0x4000
 def virtual_zeros(
     shape: Sequence[int], dtype: torch.dtype, device: str | torch.device = "cpu"
 ) -> torch.Tensor:
-    """Zeros of this shape. On a GPU they take all their memory."""
+    """Return zeros of this shape; on a GPU they take all their memory."""
     size = math.prod(shape) * dtype.itemsize
     if torch.device(device).type != "cpu":
         gpu_admission.wait_for_memory(size, torch.cuda)

@@ -6,7 +6,7 @@ from enum import IntEnum
 
 
 class LaunchField(IntEnum):
-    """One launch. A kernel gets the address of this table and nothing else."""
+    """The table of one launch; its address is the only argument of a kernel."""
 
     GRID_X = 0
     GRID_Y = 1
@@ -20,7 +20,7 @@ class LaunchField(IntEnum):
     STORAGES = 9  # regions of all tracked memory, for pointers of unknown origin
     STORAGE_COUNT = 10
     FIRST_PROGRAM = 11  # the number of this launch's first program: no number is used twice
-    PROGRAM_ORDINAL = 12  # of the program that runs, within this launch
+    PROGRAM_ORDINAL = 12  # position of the running program in the launch
     OVERFLOWS = 13
     OVERFLOW_COUNT = 14
     RAN_FLAGS = 16  # a byte for each block of operations

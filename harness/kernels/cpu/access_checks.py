@@ -23,7 +23,7 @@ _PARAMETER_TYPES = "ptr, i64, ptr, i64, ptr, ptr, ptr, ptr, ptr"
 
 
 def declare_access_functions(text: str) -> str:
-    """Declare those of the functions that a kernel's module calls."""
+    """Declare the access functions that a kernel's module calls."""
     types = {"unfix_record_overflow": "ptr, i64, i64, i64, i64"}
     lines = [
         f"declare i32 @{name}({types.get(name, _PARAMETER_TYPES)})"
@@ -49,7 +49,7 @@ def list_access_functions() -> list[str]:
 
 
 def _build_find_region() -> LlvmFunction:
-    """The region of tracked memory that an address is in, or null."""
+    """Build the function that finds the tracked region of an address, or null."""
     code = LlvmFunction("define internal ptr @find(ptr %context, i64 %address)")
     table = code.to_pointer(code.load_context(LaunchField.STORAGES))
     with code.loop(code.load_context(LaunchField.STORAGE_COUNT)) as index:
@@ -63,7 +63,7 @@ def _build_find_region() -> LlvmFunction:
 
 
 def _build_record_overflow() -> LlvmFunction:
-    """Save an operation that overflowed, and return its number."""
+    """Build the function that saves an overflowed operation and returns its number."""
     parameters = "ptr %context, i64 %site, i64 %left, i64 %right, i64 %result"
     code = LlvmFunction(f"define i32 @unfix_record_overflow({parameters})")
     only = code.load_context(LaunchField.WATCHED_SITES)
@@ -128,7 +128,7 @@ class _CheckedAccess(RaceCheckedAccess):
                 )
 
     def _check_unknown_origin(self) -> None:
-        """Pointers loaded from memory, or of several tensors: find the region of each lane."""
+        """Find each lane's region, for pointers loaded from memory or of several tensors."""
         code = self._code
         with code.when(code.let("icmp eq ptr %region, null"), exits=True):
             with self._each_active_lane() as (index, address):
@@ -234,7 +234,7 @@ class _CheckedAccess(RaceCheckedAccess):
         self._check_lane_races()
 
     def _check_lane_races(self) -> None:
-        """Two lanes of one store with one address: the order of their writes is undefined."""
+        """Report two lanes of one store with one address, whose writes have no defined order."""
         code = self._code
         only = code.load_context(LaunchField.WATCHED_SITES)
         several = code.let("icmp ugt i64 %lanes, 1")

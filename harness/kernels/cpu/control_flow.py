@@ -23,11 +23,11 @@ from harness.kernels.ir.graph import (
     SourceLocation,
 )
 
-_MAX_ITERATIONS = 1 << 24  # of a loop without a bound: more is a wait for another program
+_MAX_ITERATIONS = 1 << 24  # of a loop without a bound; a longer one waits for another program
 
 
 class ControlFlowLowering(LaneValues):
-    """Lanes, with the control flow around them."""
+    """Lane values, with the control flow around them."""
 
     def __init__(self, graph: KernelGraph, exact: bool = False) -> None:
         super().__init__(graph, exact)
@@ -89,7 +89,7 @@ class ControlFlowLowering(LaneValues):
 
     @contextlib.contextmanager
     def _conditional_scope(self) -> Iterator[None]:
-        """Code that may not run: a view that is materialized in it is so in it alone."""
+        """Emit code that may not run: a view materialized in it counts as such in it alone."""
         before = self.buffers.keys() & self.views.keys()
         yield
         for value in (self.buffers.keys() & self.views.keys()) - before:
@@ -161,7 +161,7 @@ class ControlFlowLowering(LaneValues):
             self.code.store("i32", state or "0", self.overflows.slots[target])
 
     def _alias_results(self, results: tuple[IRValue, ...], carried: tuple[IRValue, ...]) -> None:
-        """After a loop its carried values are its results."""
+        """Make a loop's carried values its results."""
         for result, value in zip(results, carried, strict=True):
             if result.type.shape:
                 self.buffers[result] = self.buffers[value]
@@ -263,7 +263,7 @@ class ControlFlowLowering(LaneValues):
 
 
 def _list_source_lines(block: IRBlock) -> Iterator[tuple[str, int]]:
-    """The source lines of a block's own operations, and of the calls that led to them."""
+    """Yield the source lines of a block's own operations, and of the calls that led to them."""
     for operation in block.operations:
         source: SourceLocation | None = operation.source
         while source is not None and source.line:

@@ -19,7 +19,7 @@ from harness.kernels.cpu.number_formats import (
 )
 from harness.kernels.ir.graph import IROperation
 
-# Emits the code for one lane from the registers of its operands, and gives the result's register.
+# Emits the code for one lane from the registers of its operands, and returns the result's.
 ElementEmitter = Callable[[LlvmFunction, IROperation, list[str]], str]
 
 
@@ -74,9 +74,9 @@ def make_int_to_float_emitter(name: str) -> ElementEmitter:
 
 
 def make_float_to_int_emitter(name: str) -> ElementEmitter:
-    """Toward zero; a number that does not fit becomes the nearest one that does, as on a GPU.
+    """Round toward zero; a number that does not fit becomes the nearest one that does.
 
-    NaN becomes zero, and in 64 bits the smallest number.
+    NaN becomes zero, and in 64 bits the smallest number, as on a GPU.
     """
 
     def emit(code: LlvmFunction, operation: IROperation, operands: list[str]) -> str:

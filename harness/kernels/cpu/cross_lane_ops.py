@@ -49,7 +49,7 @@ class _AxisFold:
         self.copies = [self._copy_operand(operand) for operand in operation.operands]
 
     def _copy_operand(self, operand: IRValue) -> tuple[str, str]:
-        """A copy's address, and its element type."""
+        """Copy an operand; return the copy's address and element type."""
         element = "i64" if self.is_wide else operand.type.element
         base = self._allocate(operand.type.lanes * number_formats.size_of(element))
         with self.code.loop(operand.type.lanes) as index:
@@ -63,7 +63,7 @@ class _AxisFold:
         return self.emitter.emit_buffer_address(self.emitter.allocate_scratch(size))
 
     def emit_start(self, row: str, column: str, count: int) -> str:
-        """The first lane of a row and a column, in a buffer of `count` elements along the axis."""
+        """Emit the first lane of a row and column, in a buffer of `count` elements on the axis."""
         first = self.code.let(f"mul i64 {row}, {count * self.inner}")
         return self.code.let(f"add i64 {first}, {column}")
 
@@ -123,7 +123,7 @@ class _AxisFold:
             self._combine(before, at, at)
 
     def merge_states(self) -> str | None:
-        """The overflow state of each row: that of any of its lanes, at the row's first lane."""
+        """Merge the overflow states of each row's lanes into that of the row's first lane."""
         emitter, code, states = self.emitter, self.code, self.emitter.overflows.buffers
         sources = [states[operand] for operand in self.operation.operands if operand in states]
         if not sources or emitter.address_integers.may_overflow.isdisjoint(self.operation.results):
@@ -142,7 +142,7 @@ class _AxisFold:
         return merged
 
     def emit_narrowed(self, result: IRValue, value: str, state: str | None) -> tuple[str, str]:
-        """A sum of 64 bits in the result's type, with its overflow state."""
+        """Narrow a sum of 64 bits to the result's type, with its overflow state."""
         code, element = self.code, result.type.element
         kind, signed = llvm_type(element), self.emitter.address_integers.signed[result]
         narrow = code.let(f"trunc i64 {value} to {kind}")
@@ -228,11 +228,11 @@ def lower_histogram(emitter: ControlFlowLowering, operation: IROperation) -> Non
 
 # Products
 
-_IEEE_PRECISION = 2  # of Triton's input precisions
+_IEEE_PRECISION = 2  # one of Triton's input precisions
 
 
 def lower_dot(emitter: ControlFlowLowering, operation: IROperation) -> None:
-    """In float32, or float64, products exact, summed in the order of the inner axis."""
+    """Compute exact products in float32 or float64, summed in the order of the inner axis."""
     code = emitter.code
     a, b, c = operation.operands
     kinds = {a.type.element, b.type.element}
@@ -310,7 +310,7 @@ _ATOMIC_OPERATIONS = {
 
 
 def lower_atomic(emitter: ControlFlowLowering, operation: IROperation) -> None:
-    """Lane after lane; programs run one after the other, so nothing can come between."""
+    """Update lane after lane; programs run one by one, so nothing can come between."""
     code = emitter.code
     compares = operation.name == "tt.atomic_cas"
     operands = operation.operands

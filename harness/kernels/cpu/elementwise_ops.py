@@ -40,7 +40,7 @@ def _refuse_float8(operation: IROperation, description: str = "") -> None:
 
 
 def _make_integer_emitter(template: str) -> ElementEmitter:
-    """`{t}` is the type, `{b}` its bits, `{0}`, `{1}` … are the operands."""
+    """Make an emitter: `{t}` is the type, `{b}` its bits, `{0}`, `{1}` … are the operands."""
 
     def emit(code: LlvmFunction, operation: IROperation, operands: list[str]) -> str:
         kind = llvm_type(_get_element(operation))
@@ -78,7 +78,7 @@ def _make_division_emitter(name: str) -> ElementEmitter:
 
 
 def _make_float_emitter(template: str) -> ElementEmitter:
-    """On floats, widened to a type that LLVM has. `{t}` is that type, `{s}` its suffix."""
+    """Make an emitter for floats, widened to a type `{t}` of LLVM with the suffix `{s}`."""
 
     def emit(code: LlvmFunction, operation: IROperation, operands: list[str]) -> str:
         _refuse_float8(operation)
@@ -93,7 +93,7 @@ def _make_float_emitter(template: str) -> ElementEmitter:
 
 
 def _make_libm_emitter(function: str) -> ElementEmitter:
-    """A function of C's library; narrower floats are computed in float32."""
+    """Make an emitter of a function of C's library; narrower floats are computed in float32."""
 
     def emit(code: LlvmFunction, operation: IROperation, operands: list[str]) -> str:
         _refuse_float8(operation)

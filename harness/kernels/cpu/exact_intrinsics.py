@@ -116,7 +116,7 @@ _NARROWING_PATTERN = re.compile(r"cvt\.rn\.(bf16|f16)\.f32 \$0, \$1;?")
 
 
 def parse_rounded_instruction(text: str) -> tuple[str, str, list[int]] | None:
-    """The rule, the width and the operands of an instruction that rounds to the nearest."""
+    """Parse an instruction that rounds to the nearest: its rule, width and operands."""
     if not (match := _ROUNDED_PATTERN.fullmatch(text.strip())):
         return None
     name, width, words = match.groups()
@@ -128,6 +128,6 @@ def parse_rounded_instruction(text: str) -> tuple[str, str, list[int]] | None:
 
 
 def parse_narrowing_instruction(text: str) -> str | None:
-    """The format that a conversion from float32 rounds to."""
+    """Return the format that a conversion from float32 rounds to."""
     match = _NARROWING_PATTERN.fullmatch(text.strip())
     return match[1] if match else None

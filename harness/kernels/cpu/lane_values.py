@@ -23,7 +23,7 @@ class LaneValues(ScratchValues):
 
     def __init__(self, graph: KernelGraph, exact: bool = False) -> None:
         super().__init__(graph)
-        self.exact = exact  # products of float32, where a GPU would take tf32
+        self.exact = exact  # exact products of float32, where a GPU uses tf32
         self.pointer_origins = flow.find_pointer_origins(graph)
         self.overflows = LaneOverflowTracker(self)
         self.views: dict[IRValue, IROperation] = {}
@@ -116,7 +116,7 @@ class LaneValues(ScratchValues):
             self.pending.pop(value, None)
 
     def _collect_fused_values(self, value: IRValue, fused: dict[IRValue, None]) -> None:
-        """The values that a loop computes; those it reads at other lanes are materialized first."""
+        """Collect the values that a loop computes; materialize those it reads at other lanes."""
         if not value.type.shape or value in self.buffers or value in fused:
             return
         if value in self.views:

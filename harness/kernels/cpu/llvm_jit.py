@@ -63,7 +63,7 @@ class LlvmJit:
                 passes.run(function, builder)
 
     def load_functions(self, code: bytes, *names: str) -> list[int]:
-        """The addresses of an object's functions; it stays for as long as the process."""
+        """Load an object for the life of the process; return the addresses of its functions."""
         llvm = self._llvm
         engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), self._make_engine_target())
         engine.add_object_file(llvm.ObjectFileRef.from_data(code))
@@ -72,7 +72,7 @@ class LlvmJit:
         return [engine.get_function_address(name) for name in names]
 
     def _make_engine_target(self) -> Any:
-        """A target for one engine, which owns it."""
+        """Make a target for one engine, which owns it."""
         return self._llvm.Target.from_default_triple().create_target_machine(jit=True)
 
     def add_symbol(self, name: str, address: int) -> None:
@@ -80,12 +80,12 @@ class LlvmJit:
 
 
 def describe_host() -> list[str]:
-    """The parts of this machine that compiled code depends on."""
+    """Describe the parts of this machine that compiled code depends on."""
     return [platform.machine(), platform.processor(), _read_cpu_model()]
 
 
 def _read_cpu_model() -> str:
-    """The processor's name and features: a disk may be shared by different machines."""
+    """Read the processor's name and features: different machines may share a disk."""
     with contextlib.suppress(OSError), open("/proc/cpuinfo") as file:
         lines = [line for line in file if line.startswith(("model name", "flags", "Features"))]
         return "".join(dict.fromkeys(lines))

@@ -51,7 +51,7 @@ class LlvmFunction:
 
     @contextlib.contextmanager
     def loop(self, count: int | str) -> Iterator[str]:
-        """The body once for each index from 0; a count in words may be 0."""
+        """Emit the body for each index from 0; a count given as text may be 0."""
         if count == 1:
             yield "0"
             return

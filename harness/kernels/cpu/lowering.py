@@ -38,7 +38,7 @@ class LoweredKernel:
     sites: tuple[OperationSite, ...]
     scratch_size: int  # bytes
     parameter_types: tuple[ValueType, ...]  # of the parameters
-    read_sizes: dict[int, tuple[int, ...]]  # of a parameter: how large its elements are read
+    read_sizes: dict[int, tuple[int, ...]]  # by parameter: sizes of the elements read
     write_sizes: dict[int, tuple[int, ...]]
     has_unknown_pointers: bool  # some pointers have no known origin
     programs_synchronize: bool  # by atomics
@@ -168,7 +168,7 @@ class KernelLowering(ControlFlowLowering):
     # Memory
 
     def _emit_addresses(self, value: IRValue | None) -> tuple[str, str]:
-        """The addresses of a value and of its overflow state, as arguments of an access."""
+        """Emit the addresses of a value and of its overflow state, as arguments of an access."""
         if value is None:
             return "null", "null"
         if not value.type.shape:
@@ -193,7 +193,7 @@ class KernelLowering(ControlFlowLowering):
         values: str,
         other: IRValue | None = None,
     ) -> str:
-        """Check an access, do it unless it is an update, and give its block of addresses."""
+        """Check an access, do it unless it is an update, and return its block of addresses."""
         pointer = operation.operands[0]
         code, element = self.code, pointer.type.pointee
         size = 8 if element.startswith("ptr<") else size_of(element)

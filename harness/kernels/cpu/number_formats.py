@@ -37,7 +37,7 @@ def llvm_type(element: str) -> str:
 
 
 def llvm_storage_type(element: str) -> str:
-    """The type in memory, where an i1 takes a byte."""
+    """Return the type in memory, where an i1 takes a byte."""
     return "i8" if element == "i1" else llvm_type(element)
 
 
@@ -48,12 +48,12 @@ def size_of(element: str) -> int:
 
 
 def llvm_type_bits(llvm: str) -> int:
-    """The width of an LLVM type."""
+    """Return the width of an LLVM type."""
     return {"half": 16, "float": 32, "double": 64}.get(llvm) or int(llvm[1:])
 
 
 def triton_type_name(element: str) -> str:
-    """The type's name in Triton's language."""
+    """Return the type's name in Triton's language."""
     known = {"f8E4M3FN": "fp8e4nv", "f8E5M2": "fp8e5", "bf16": "bf16", "i1": "int1"}
     if element in known:
         return known[element]
@@ -64,7 +64,7 @@ def triton_type_name(element: str) -> str:
 
 
 def format_literal(text: str, element: str) -> str:
-    """A number of MLIR's text in LLVM's syntax."""
+    """Format a number of MLIR's text in LLVM's syntax."""
     text = text.strip()
     if text in ("true", "false"):
         return "1" if text == "true" else "0"
@@ -91,7 +91,7 @@ def _encode_number(value: float, element: str) -> int:
 
 
 def _decode_float8(code: int, element: str) -> float:
-    """The value of a finite number's code in one of the 8-bit formats."""
+    """Decode the code of a finite number in one of the 8-bit formats."""
     if element not in FLOAT8_FORMATS:
         raise UnsupportedOnCpu(f"a constant of {element}")
     _, mantissa_bits, bias, largest = FLOAT8_FORMATS[element]
@@ -218,7 +218,7 @@ def _index_helper_functions() -> dict[str, str]:
 
 
 def select_called_helpers(text: str) -> str:
-    """The helper functions that a kernel's module calls."""
+    """Select the helper functions that a kernel's module calls."""
     return "\n".join(
         part for name, part in _index_helper_functions().items() if f"@{name}(" in text
     )
@@ -259,7 +259,7 @@ define internal {kind} @{name}{bits}({kind} %a, {kind} %b) alwaysinline {{
 
 
 def emit_widening(code: LlvmFunction, value: str, element: str) -> tuple[str, str]:
-    """Widen a value to a type that LLVM computes with; give that type."""
+    """Widen a value to a type that LLVM computes with; return that type."""
     if element in BIT_ENCODED_FORMATS:
         return code.let(
             f"call float @widen_{element}({LLVM_FLOAT_TYPES[element]} {value})"

@@ -31,7 +31,7 @@ class LaneOverflowTracker:
     def emit_result_state(
         self, operation: IROperation, value: str, operands: list[LaneRegister]
     ) -> str | None:
-        """The state of an element-wise operation's result."""
+        """Emit the state of an element-wise operation's result."""
         result = operation.result
         if result not in self._emitter.address_integers:
             return None
@@ -46,7 +46,7 @@ class LaneOverflowTracker:
         return merged
 
     def emit_merge(self, states: list[str]) -> str | None:
-        """The first state that is not 0."""
+        """Emit the first state that is not 0."""
         code, merged = self._emitter.code, None
         for state in states:
             if merged is None:
@@ -67,7 +67,7 @@ class LaneOverflowTracker:
     def _emit_masked_state(
         self, operation: IROperation, operands: list[LaneRegister], operand_state: str
     ) -> str:
-        """The low bits of an overflowed number are right; a non-negative mask keeps just them."""
+        """Emit the state of a bitwise and: a non-negative mask keeps low bits, which are right."""
         code = self._emitter.code
         kind = llvm_type(operation.result.type.element)
         for (_, number), (mask, other) in (operands, operands[::-1]):
@@ -109,7 +109,7 @@ class LaneOverflowTracker:
         result: tuple[str, str],
         operand_state: str | None,
     ) -> str:
-        """A new number if the operation overflowed, else the state of its operands."""
+        """Emit a new number if the operation overflowed, else the state of its operands."""
         code = self._emitter.code
         slot = code.alloca("i32")
         code.store("i32", operand_state or "0", slot)

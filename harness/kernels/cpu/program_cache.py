@@ -82,7 +82,7 @@ def _hash_host() -> str:
 
 @functools.cache
 def get_jit() -> LlvmJit:
-    """The JIT of this process and its forks, with the functions that all kernels call."""
+    """Return the JIT of this process and its forks, with the functions that all kernels call."""
     machine = LlvmJit()
     code = get_or_compute(
         "accesses",
@@ -100,7 +100,7 @@ _loaded_programs: dict[str, CompiledProgram] = {}
 
 
 def load_program(key: str, build_graph: Callable[[], KernelGraph], exact: bool) -> CompiledProgram:
-    """The program of a key; the graph is built only if the program is not on disk."""
+    """Load the program of a key; the graph is built only if the program is not on disk."""
     key = hashlib.sha256(f"{key} {_hash_host()} {exact}".encode()).hexdigest()
 
     def compute_program() -> _StoredProgram:
@@ -116,7 +116,7 @@ def load_program(key: str, build_graph: Callable[[], KernelGraph], exact: bool) 
 
 
 def list_loaded_programs() -> dict[str, bool]:
-    """The keys of the programs in this process, and whether each is compiled thoroughly."""
+    """List the keys of the programs in this process, and whether each is compiled thoroughly."""
     return {key: program.thorough for key, program in _loaded_programs.items()}
 
 

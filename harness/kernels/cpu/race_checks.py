@@ -1,9 +1,9 @@
 """Races between programs of a launch, in LLVM: each granule has its last writer and its readers.
 
-Programs run one after the other, so a race is found by who touched an element before. Example:
-program 2 reads an element that program 0 has written with a new value in the same launch; on a GPU
-the read could come first, so it is a read-write race. Writes of the value that is there already are
-none: they cannot change a result.
+Programs run one after the other, so a race is found from the earlier accesses of an element.
+Example: program 2 reads an element that program 0 has written with a new value in the same launch;
+on a GPU the read could come first, so it is a read-write race. Writes of the value that is there
+already are none: they cannot change a result.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class RaceCheckedAccess(AccessFunction):
                 )
 
     def _emit_is_current_launch(self, number: str) -> str:
-        """Whether a program's number in a shadow is from this launch."""
+        """Emit whether a program's number in a shadow is from this launch."""
         first = self._code.load_context(LaunchField.FIRST_PROGRAM)
         return self._code.let(f"icmp uge i64 {number}, {first}")
 
@@ -156,7 +156,7 @@ class RaceCheckedAccess(AccessFunction):
                 earlier_flag = code.let(f"and i64 {earlier_flag}, {CHANGED_FLAG}")
                 mark = code.let(f"or i64 {mark}, {earlier_flag}")
                 number = code.let(f"or i64 {code.let(f'shl i64 {me}, {PROGRAM_SHIFT}')}, {mark}")
-                # The writer that changed an element stays: this store writes the same value.
+                # The writer that changed the element stays: this store writes the same value.
                 theirs = self._emit_and(
                     self._emit_is_current_launch(before),
                     code.let(f"xor i1 {again}, true"),
@@ -165,7 +165,7 @@ class RaceCheckedAccess(AccessFunction):
                 code.store("i64", code.let(f"select i1 {theirs}, i64 {seen}, i64 {number}"), place)
 
     def _check_atomic_races(self) -> None:
-        """Atomics agree among themselves; beside another program's store they do not."""
+        """Report an atomic and another program's store; two atomics are no race."""
         code, me = self._code, self._emit_program_number()
         writers = code.load_field("%region", RegionField.WRITERS)
         with code.when(code.let(f"icmp ne i64 {writers}, 0")):

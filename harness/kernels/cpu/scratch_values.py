@@ -1,4 +1,4 @@
-"""Where the values of a kernel are: scalars in registers, tensors in scratch memory.
+"""The places of a kernel's values: scalars in registers, tensors in scratch memory.
 
 A scratch buffer is named by its offset ("@128") until it is used. `emit_buffer_address` computes
 the address in the block that uses it: a register of one block may not exist in another.
@@ -62,7 +62,7 @@ class ScratchValues:
         return self._scratch_used + _ALIGNMENT
 
     def allocate_scratch(self, size: int) -> str:
-        """Reserve bytes of scratch, and give the buffer's name."""
+        """Reserve bytes of scratch, and return the buffer's name."""
         offset = self._scratch_used
         self._scratch_used += -(-size // _ALIGNMENT) * _ALIGNMENT
         return f"@{offset}"
@@ -95,7 +95,7 @@ class ScratchValues:
         )
 
     def find_buffer(self, address: str) -> str:
-        """The buffer of an address that `emit_buffer_address` has given."""
+        """Find the buffer of an address that `emit_buffer_address` has returned."""
         return self._buffers_by_address[address]
 
     def set_result_buffer(self, result: IRValue, buffer: str) -> None:

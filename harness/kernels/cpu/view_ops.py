@@ -1,4 +1,4 @@
-"""Operations that compute nothing: where a lane of the result lies in the operands.
+"""Operations that compute nothing: each lane of the result is a lane of an operand.
 
 Lanes are counted in row-major order, so a reshape or a new axis leaves each where it was. Example:
 lane 5 of a 2x3 tensor is its element [1, 2]; if the tensor is the transpose of a 3x2 one, that is
@@ -40,7 +40,7 @@ class ViewedLane:
         return self.emitter.emit_lane(self.operation.operands[position], index, self.cache)
 
     def emit_element(self, coordinates: list[tuple[str, int]]) -> LaneRegister:
-        """The first operand's lane at a sum of coordinates, each times its stride."""
+        """Emit the first operand's lane at a sum of coordinates, each times its stride."""
         lane = "0"
         for coordinate, stride in coordinates:
             term = coordinate
@@ -103,7 +103,7 @@ def _emit_transpose(lane: ViewedLane) -> LaneRegister:
 
 
 def _emit_choice(lane: ViewedLane, second: str, index: str) -> LaneRegister:
-    """The lane of the second operand where `second` holds, else of the first."""
+    """Emit the lane of the second operand where `second` holds, else of the first."""
     (a, a_state), (b, b_state) = (lane.emit_operand(position, index) for position in (0, 1))
     kind = llvm_type(lane.operation.result.type.element)
     value = lane.code.let(f"select i1 {second}, {kind} {b}, {kind} {a}")

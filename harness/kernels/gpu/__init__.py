@@ -2,13 +2,13 @@
 
 Writing them in: `instrumentation` turns a graph into one with checks. `access_checks` puts bounds,
 overflow and access rules in front of each access (`access_rows`, `access_rules`), `race_checks`
-and `uninitialized_reads` what their names say; `overflow_tracking` and `pointer_bounds` follow
+and `uninitialized_reads` add theirs; `overflow_tracking` and `pointer_bounds` follow
 integers and pointers, `control_flow` carries both through loops and branches; `report_emission`
 and `report_assembly` write the reports.
 
 Launching: `checked_launches` launches what `compiler_hooks` has Triton compile, `inductor` turns
-TorchInductor's launches into Triton's. `report_buffer` holds reports, `shadow_memory` who accessed
-an element, `storage_registry` and `empty_memory` which storages there are.
+TorchInductor's launches into Triton's. `report_buffer` holds the reports, `shadow_memory`
+the programs that accessed an element, `storage_registry` and `empty_memory` the known storages.
 
 This module loads next to nothing: a checked process imports it before its program runs.
 """
@@ -62,7 +62,7 @@ class InstrumentationRequest:
 
 @dataclass(slots=True)
 class KernelSummary:
-    """How often a kernel was launched, and why it ran unchecked, if it did."""
+    """A kernel's launches, and the reason if it ran unchecked."""
 
     launches: int = 0
     refused: str = ""

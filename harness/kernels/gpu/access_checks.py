@@ -1,7 +1,7 @@
 """An access with its checks in front: bounds, integer overflow, access rules.
 
 Invariant: a lane that a check finds wrong is reported and masked off, so that the kernel touches
-no foreign memory; all other lanes do what they did. The report is emitted outside the masked
+no foreign memory; all other lanes do the same as before. The report is emitted outside the masked
 block; otherwise the pipeliner would hoist it into iterations that never run, and Triton could not
 pipeline the access as before. Example: `tl.store(out + at, 1, mask=at < n)` with 8 lanes, n = 8
 and 6 elements becomes: compute where at + 1 > 6; report that; store with `(at < n) & ~outside`.
@@ -29,7 +29,7 @@ from harness.kernels.gpu.report_assembly import ReportBit
 from harness.kernels.gpu.report_emission import ReportEmitter
 from harness.kernels.ir.graph import IROperation, IRValue, ValueType
 
-_VECTOR_BYTES = 16  # that one instruction moves
+_VECTOR_BYTES = 16  # bytes that one instruction moves
 
 
 class AccessChecks:
@@ -53,7 +53,7 @@ class AccessChecks:
         self.unchecked_accesses: Counter[str] = Counter()  # by the reason
 
     def add_checks(self, operation: IROperation) -> IROperation:
-        """Emit an access's checks; returns the access as it is to be made behind them."""
+        """Emit an access's checks; return the access to emit behind them."""
         code, pointer, mask = self._code, operation.operands[0], get_mask(operation)
         row = self._rows.by_access.get(operation)
         checked, enabled = (pointer, mask) if row is None else (row.first_pointer, row.enabled)
@@ -119,7 +119,7 @@ class AccessChecks:
         bounds: PointerBounds,
         shape: tuple[int, ...],
     ) -> list[IRValue]:
-        """A report's two numbers: an overflow's operands, else the storage that was left."""
+        """Select a report's two numbers: an overflow's operands, else the bounds of the storage."""
         storage = self._bounds_tracker.to_report_operands(bounds, shape)
         if word is None:
             return list(storage)
@@ -134,7 +134,7 @@ class AccessChecks:
         last_state: OverflowState,
         last_pointer: IRValue,
     ) -> tuple[OverflowState, IRValue]:
-        """The overflow of a row's first lane or else of its last one, and that lane's address."""
+        """Return the overflow of a row's first lane, or else of the last one, and its address."""
         code = self._code
         last_address = code.emit("tt.ptr_to_int", (last_pointer,), address.type)
         last_overflows = self._overflows.emit_is_set(last_state)
@@ -145,7 +145,7 @@ class AccessChecks:
         return self._overflows.merge_two(first_state, last_state), reported
 
     def _mask_off(self, operation: IROperation, wrong: IRValue) -> IROperation:
-        """The access without the lanes that are wrong: whole rows, or single lanes."""
+        """Mask off the wrong lanes of an access: whole rows, or single lanes."""
         if ACCESS_OPERATIONS[operation.name][1] is None:
             return operation
         code, pointer, mask = self._code, operation.operands[0], get_mask(operation)

@@ -166,7 +166,7 @@ class AccessRows:
         )
 
     def _split_mask(self, mask: IRValue, axis: int) -> tuple[IRValue | None, IRValue | None]:
-        """The condition for whole rows, and the number of enabled lanes; None stands for all."""
+        """Split a mask: the condition for rows, and the number of enabled lanes; None for all."""
         if self._contiguity.is_constant_along(mask, axis):
             return self._get_first_lane(mask, axis), None
         maker, code = self._makers[mask], self._code
@@ -256,7 +256,7 @@ class AccessRows:
     def _compute_last_lane(
         self, value: IRValue, axis: int, lane: IRValue, spread: _SpreadPath = ()
     ) -> IRValue:
-        """The value at a lane; a sum along the axis may overflow before it.
+        """Compute the value at a lane; a sum along the axis may overflow before it.
 
         `spread`: the operations from the value's shape to the access's, each with its own axis.
         """
@@ -306,7 +306,7 @@ class AccessRows:
 def _iter_growing_keys(
     row_values: dict[tuple[IRValue, int], IRValue],
 ) -> Iterator[tuple[IRValue, int]]:
-    """The keys, including those that are added during the iteration."""
+    """Yield the keys, including those that are added during the iteration."""
     done = 0
     while done < len(row_values):
         yield list(row_values)[done]
@@ -314,7 +314,7 @@ def _iter_growing_keys(
 
 
 def _to_row_kind(kind: ValueType, axis: int) -> ValueType:
-    """The type of a value for each row; the only row of a vector is a scalar."""
+    """Return the type of a value for each row; the only row of a vector is a scalar."""
     if len(kind.shape) == 1:
         return ValueType(kind.element)
     return ValueType(kind.element, (*kind.shape[:axis], 1, *kind.shape[axis + 1 :]))
@@ -325,7 +325,7 @@ def _is_row(value: IRValue, axis: int) -> bool:
 
 
 def _map_axis_to_operand(maker: IROperation, axis: int) -> int | None:
-    """The operand's axis that becomes this axis, if there is one."""
+    """Return the operand's axis that becomes this axis, if there is one."""
     [given] = maker.operands
     if maker.name == "tt.expand_dims":
         new = maker.get_int("axis")
@@ -340,7 +340,7 @@ def _is_elementwise(maker: IROperation) -> bool:
 
 
 def _parse_comparison(maker: IROperation) -> tuple[IRValue, IRValue, int] | None:
-    """The position, its end, and 1 if the end is included."""
+    """Parse a comparison: the position, its end, and 1 if the end is included."""
     predicate, (left, right) = maker.get_int("predicate"), maker.operands
     if predicate in (SLT, SLE):
         return left, right, int(predicate == SLE)

@@ -47,7 +47,7 @@ class AccessRuleChecks:
     def emit_violation_word(
         self, verb: str, pointer_number: int, address: IRValue, size: int
     ) -> IRValue:
-        """A report's word: the kinds of access rules of this pointer that an access breaks."""
+        """Emit a report's word: the kinds of access rules of this pointer that an access breaks."""
         code, word = self._code, None
         for kind, bit in _ACCESS_KINDS.items():
             if verb in (kind, "update"):
@@ -70,9 +70,9 @@ class AccessRuleChecks:
         return code.binary("ori", code.compare(SLT, address, start), code.compare(SLT, end, ends))
 
     def _emit_interval_search(self, first: IRValue, last: IRValue, address: IRValue) -> IRValue:
-        """The last interval that begins at the address or before it, or else the first.
+        """Emit a search for the last interval that begins at or before the address, or the first.
 
-        A loop in the kernel: unrolled, Triton would take seconds to compile it.
+        It is a loop in the kernel: unrolled, it would take Triton seconds to compile.
         """
         code, side = self._code, ValueType("i32")
         turns = [code.constant(number, side) for number in (0, MAX_INTERVALS.bit_length() - 1, 1)]
@@ -91,7 +91,7 @@ class AccessRuleChecks:
         return found[0]
 
     def _load_interval_list(self, pointer_number: int, kind: str) -> tuple[IRValue, IRValue]:
-        """The addresses of this program's first and last interval."""
+        """Load the addresses of this program's first and last interval."""
         code = self._code
         if (pointer_number, kind) not in self._interval_lists:
             with code.insert_into(self._bounds_tracker.entry_operations):
@@ -119,7 +119,7 @@ def build_rule_table(
     intervals_by_pointer: Sequence[tuple[Sequence[AddressIntervals] | None, ...]],
     table_address: int,
 ) -> Any:
-    """The table, to lie at an address, of each pointer's readable and writable intervals.
+    """Build the table, for an address, of each pointer's readable and writable intervals.
 
     None in place of a list of programs allows every access.
     """

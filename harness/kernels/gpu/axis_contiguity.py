@@ -18,7 +18,7 @@ LaneSteps = tuple[int | None, ...]
 
 
 class AxisContiguity:
-    """A loop's carried value has the steps of its initial value, until an iteration differs."""
+    """The steps of all values; a carried one has those of its initial value until they differ."""
 
     def __init__(self, graph: KernelGraph) -> None:
         self._carried = flow.map_control_flow_sources(graph)
@@ -43,16 +43,16 @@ class AxisContiguity:
                 waiting |= dict.fromkeys(users[value])
 
     def find_contiguous_axis(self, pointer: IRValue) -> int | None:
-        """The axis along which each lane follows the one before."""
+        """Find the axis along which each lane follows the one before."""
         run = self._steps.get(pointer, ())
         return run.index(_UNIT_STEP) if _UNIT_STEP in run else None
 
     def is_constant_along(self, value: IRValue, axis: int) -> bool:
-        """Whether all lanes along the axis are equal."""
+        """Return whether all lanes along the axis are equal."""
         return self._steps.get(value, ())[axis : axis + 1] == (_CONSTANT,)
 
     def _update_steps(self, value: IRValue) -> bool:
-        """Whether the steps of a value have changed."""
+        """Return whether the steps of a value have changed."""
         unknown: LaneSteps = (None,) * len(value.type.shape)
         if value in self._carried:
             given = [self._steps.get(one) for one in self._carried[value]]
@@ -71,7 +71,7 @@ class AxisContiguity:
         return now != before
 
     def _infer_steps(self, operation: IROperation, unknown: LaneSteps) -> LaneSteps | None:
-        """None while the steps of an operand are not known yet."""
+        """Infer the steps of a result; None while those of an operand are not known yet."""
         name, still = operation.name, (_CONSTANT,) * len(unknown)
         if name == "tt.make_range":
             return (_UNIT_STEP,)

@@ -86,11 +86,11 @@ class ProcessReports:
         return self._buffers[device].allocate_table()
 
     def upload_storage_table(self, device: int) -> None:
-        if not torch.cuda.is_current_stream_capturing():  # a replay reads the table of its time
+        if not torch.cuda.is_current_stream_capturing():  # a replay reads the table as it is then
             self._buffers[device].upload_storage_table()
 
     def begin_launch(self, device: int, run: Any) -> tuple[int, int] | None:
-        """The next launch's shadow memory; None in a capture before the device has one."""
+        """Return the next launch's shadow memory; None in a capture before the device has one."""
         captured = torch.cuda.is_current_stream_capturing()
         if device not in self._shadow_memories:
             if captured:
@@ -108,7 +108,7 @@ class ProcessReports:
         return number
 
     def read_new_reports(self) -> Iterator[tuple[DeviceReport, LaunchRecord]]:
-        """The reports since the last call, each with its launch."""
+        """Yield the reports since the last call, each with its launch."""
         for buffer in self._buffers.values():
             if buffer.has_reports():
                 for report in buffer.read_new_reports():
@@ -183,7 +183,7 @@ class CheckedLauncher:
             torch.Tensor.data_ptr = self._original_data_ptr
 
     def find_refusal(self, kernel: Any, with_access_rules: bool = False) -> str:
-        """Why a kernel runs unchecked, as far as is known; "" if it is checked."""
+        """Return why a kernel runs unchecked, as far as is known; "" if it is checked."""
         if type(kernel) is not JITFunction:
             return f"it is a {type(kernel).__name__}"
         cache = kernel.device_caches.get(_CACHE_KEY, {})
@@ -319,7 +319,7 @@ class CheckedLauncher:
         return call
 
     def _begin_race_check(self, device: int, options: dict[str, Any]) -> tuple[int, int] | None:
-        """None without race checks, or if the launch may begin before the previous one ends."""
+        """Begin a launch; None without race checks, or if launches may overlap."""
         if "races" not in self.checks or options.get("launch_pdl"):
             return None
         return PROCESS_REPORTS.begin_launch(device, self._original_run)
@@ -336,7 +336,7 @@ class CheckedLauncher:
     def _get_checked_kernel(
         self, kernel: Any, request: InstrumentationRequest, device: int, summary: KernelSummary
     ) -> tuple[Any, int] | None:
-        """The kernel with checks, and the address of its table."""
+        """Return the kernel with checks, and the address of its table."""
         cache = kernel.device_caches.setdefault(_CACHE_KEY, {})
         key = (
             request.pointer_count,
@@ -374,7 +374,7 @@ class KernelCall:
 
 
 def specialize_call(kernel: Any, call: KernelCall) -> KernelCall:
-    """The call with the constants of the first one that shares its IR, and its own as values."""
+    """Return the call with the constants of the first call of its IR, and its own as values."""
     binder = frontend.get_binder(kernel)
     bound = binder.bind(call.args, call.options)
     if bound.key not in binder.programs:

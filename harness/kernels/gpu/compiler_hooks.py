@@ -45,7 +45,7 @@ def hash_request(request: InstrumentationRequest) -> str:
 
 
 def build_checked_kernel(kernel: Any, request: InstrumentationRequest) -> Any:
-    """The kernel with the checks' parameters in front: leading ones, extents, and constants."""
+    """Build the kernel with the checks' parameters in front: leading ones, extents, constants."""
     mark = hash_request(request)
     names = [f"unfix_{name}_{mark}" for name in request.leading_parameters]
     names += [f"unfix_extent{number}_{mark}" for number in range(request.pointer_count)]
@@ -127,7 +127,7 @@ def install_compiler_hooks() -> None:
 def instrument_module(
     module: Any, metadata: dict[str, Any], request: InstrumentationRequest
 ) -> Any:
-    """The module with checks, or as it was; the metadata tell which."""
+    """Return the module with checks, or unchanged; the metadata record which."""
     context = module.context
     module.set_attr("generic", ir.builder(context).get_int32_attr(1))
     text = str(module.str())

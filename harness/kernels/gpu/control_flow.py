@@ -127,7 +127,7 @@ class ControlFlowRewriter:
         self._emitter.emit_carried(pending, loop.results[len(operation.results) :])
 
     def _drop_moving_bounds(self, arguments: Sequence[IRValue], block: IRBlock) -> bool:
-        """Whether an iteration yields a pointer into other memory than it got; drops its bounds."""
+        """Drop the bounds of pointers that an iteration moves to other memory; True if it did."""
         bounds = self._bounds_tracker
         moved = [
             argument
@@ -147,7 +147,7 @@ class ControlFlowRewriter:
         before: OverflowStates,
         carried: OverflowState | None,
     ) -> tuple[int, ...] | None:
-        """The shape of the state that an iteration adds; None if the carried one suffices."""
+        """Find the shape of the state that an iteration adds; None if the carried one suffices."""
         if argument not in self._overflows:
             return None
         keeps_initial = set(before) <= set(yielded)
@@ -173,7 +173,7 @@ class ControlFlowRewriter:
         return (SpreadOverflowState(state, (splat,)),)
 
     def _rewrite_while(self, operation: IROperation) -> None:
-        """Both regions carry a state of each tracked integer."""
+        """Rewrite a while loop: both regions carry a state of each tracked integer."""
         before, after = (region.block for region in operation.regions)
         entering = self._make_carried_states(before.arguments)
         # The first region passes its values to the second one, and they are the loop's results.
@@ -259,7 +259,7 @@ class ControlFlowRewriter:
     def _make_carried_states(
         self, values: Sequence[IRValue], positions: Sequence[int] = ()
     ) -> CarriedStates:
-        """A new state for each value at these positions, or else for each tracked integer."""
+        """Make a new state for each value at these positions, or else for each tracked integer."""
         chosen = positions or [
             position for position, value in enumerate(values) if value in self._overflows
         ]

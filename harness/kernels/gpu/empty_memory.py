@@ -35,7 +35,7 @@ class EmptyStorages:
         return len(self._alive)
 
     def contains(self, start: int) -> bool:
-        """Whether a storage from `torch.empty` starts there."""
+        """Return whether a storage from `torch.empty` starts there."""
         storage = self._alive.get(start)
         return storage is not None and not storage.expired()
 
@@ -44,7 +44,7 @@ EMPTY_STORAGES = EmptyStorages()
 
 
 def fill_with_poison(tensor: Any) -> None:
-    """Fill a tensor that was made just now and has a storage of its own."""
+    """Fill a new tensor that has a storage of its own."""
     if type(tensor) is not torch.Tensor or not tensor.is_cuda or not tensor.numel():
         return
     if tensor.dtype == torch.bool or torch.cuda.is_current_stream_capturing():

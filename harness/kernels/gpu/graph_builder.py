@@ -18,7 +18,7 @@ class GraphBuilder:
 
     @contextmanager
     def insert_into(self, operations: list[IROperation]) -> Iterator[list[IROperation]]:
-        """Emit into this list meanwhile."""
+        """Emit into this list inside the block."""
         outer, self.operations = self.operations, operations
         try:
             yield operations
@@ -28,9 +28,9 @@ class GraphBuilder:
     def clone_operation(
         self, original: IROperation, operands: Iterable[IRValue], kind: ValueType
     ) -> IRValue:
-        """The same operation on other operands, at the same source location.
+        """Emit the same operation on other operands, at the same source location.
 
-        Without its hints (`tt.…`), which are promises about the original result.
+        Its hints (`tt.…`) are dropped: they are promises about the original result.
         """
         attributes = {
             name: text for name, text in original.attributes.items() if not name.startswith("tt.")
@@ -83,7 +83,7 @@ class GraphBuilder:
     def select(
         self, condition: IRValue, true: IRValue, false: IRValue, **attributes: str
     ) -> IRValue:
-        """By lane, or by one condition for all lanes."""
+        """Select by lane, or by one condition for all lanes."""
         return self.emit("arith.select", (condition, true, false), true.type, **attributes)
 
     def extend(self, value: IRValue, element: str, signed: bool) -> IRValue:
@@ -95,7 +95,7 @@ class GraphBuilder:
         return self.emit("arith.trunci", (value,), value.type.with_element(element), **flags)
 
     def to_bits(self, value: IRValue) -> IRValue:
-        """The value's bits as an integer."""
+        """Return the value's bits as an integer."""
         kind = value.type
         if kind.is_pointer:
             return self.emit("tt.ptr_to_int", (value,), kind.with_element("i64"))

@@ -26,7 +26,7 @@ _LAUNCH_FLAGS = ("launch_cooperative_grid", "launch_pdl")
 
 
 class UnsupportedInductorLaunch(Exception):
-    """Why a launch of Inductor's cannot go through Triton."""
+    """A launch of Inductor's that cannot go through Triton; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class _TunedKernel:
 
     config: Any
     kernel: Any
-    argument_names: tuple[str, ...]  # in their order
+    argument_names: tuple[str, ...]  # in order
     kernel_argument_count: int  # the other arguments are its grid's
     compute_grid: Callable[..., tuple[int, int, int]]
     fixed_options: dict[str, Any]
@@ -54,7 +54,7 @@ _tuned_kernels: WeakKeyDictionary[Any, _TunedKernel] = WeakKeyDictionary()
 
 
 def replace_inductor_run(run: Callable[..., Any]) -> Callable[..., Any] | None:
-    """Replace the launch of Inductor's kernels; returns what it was, or None without Inductor."""
+    """Replace the launch of Inductor's kernels; return the old one, or None without Inductor."""
     module = sys.modules.get(INDUCTOR_MODULE)
     if module is None:
         return None
@@ -68,7 +68,7 @@ def get_kernel_name(tuner: Any) -> str:
 
 
 def find_compiled_function() -> str:
-    """The user's function: the kernels' own lines are in files that Inductor generated."""
+    """Find the user's function: the kernels' own lines are in files that Inductor generated."""
     frame, behind = sys._getframe(1), False
     while frame.f_back is not None:
         file, module = frame.f_code.co_filename, str(frame.f_globals.get("__name__"))
@@ -134,7 +134,7 @@ def _resolve_tuned_kernel(tuner: Any, config: Any) -> _TunedKernel:
 def _compile_grid(
     tuner: Any, config: Any, argument_names: Sequence[str]
 ) -> Callable[..., tuple[int, int, int]]:
-    """Inductor has a grid as text, in the names of the arguments."""
+    """Compile Inductor's grid, which is text with the names of the arguments."""
     grid = sys.modules[INDUCTOR_MODULE].GridExpr.from_meta(tuner.inductor_meta, config)
     sides = f"return {grid.x_grid}, {grid.y_grid}, {grid.z_grid}"
     lines = "".join(f"    {line}\n" for line in (*grid.prefix, sides))
@@ -144,7 +144,7 @@ def _compile_grid(
 
 
 def _annotate_kernel(kernel: Any, signature: dict[str, str]) -> Any:
-    """The kernel with the types that Inductor compiled it for; a launch would guess them."""
+    """Give the kernel the types that Inductor compiled it for; a launch would guess them."""
     parameters = [
         one.replace(annotation=kind) if (kind := _get_annotation(one, signature)) else one
         for one in kernel.signature.parameters.values()

@@ -5,7 +5,7 @@ table of access rules and the addresses that race checks need where these are on
 pointer how many bytes it may reach. `flow` decides, as for the CPU, what an access is, which
 argument its pointer came from and which integers lead to it.
 
-Invariant: apart from lanes that a check masks off, the new graph computes what the old one did.
+Invariant: apart from lanes that a check masks off, the new graph computes the same as the old one.
 Example: `copy(source, target, count, BLOCK)` with the checks "bounds" and "overflow" becomes
 `copy(report, launch, extent0, extent1, source, target, count)` with two sites, a read and a write.
 """
@@ -50,7 +50,7 @@ _UNSUPPORTED_PREFIXES = (
 
 
 class InstrumentationRefused(Exception):
-    """Why a kernel cannot be checked, and runs as it is."""
+    """A kernel that cannot be checked and runs unchanged; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +217,7 @@ def _refuse_unsupported(graph: KernelGraph) -> None:
 def _find_tracked_integers(
     graph: KernelGraph, rows: AccessRows, checks: tuple[str, ...]
 ) -> flow.AddressIntegers:
-    """The integers that lead to an address and may overflow."""
+    """Find the integers that lead to an address and may overflow."""
     if "wraps" not in checks:
         return flow.AddressIntegers({}, frozenset())
     pointers: list[IRValue] = []
@@ -228,7 +228,7 @@ def _find_tracked_integers(
 
 
 def _map_extents(graph: KernelGraph, request: InstrumentationRequest) -> dict[int, IRValue]:
-    """The extent of each of the kernel's pointers, by the pointer's parameter."""
+    """Return the extent of each of the kernel's pointers, by the pointer's parameter."""
     first = len(request.leading_parameters)
     extents = graph.parameters[first : first + request.pointer_count]
     pointers = [

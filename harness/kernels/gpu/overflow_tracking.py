@@ -90,7 +90,7 @@ class OverflowTracker:
         self._states[value] = states
 
     def new_state(self, shape: tuple[int, ...]) -> OverflowState:
-        """A new state for control flow to carry."""
+        """Return a new state for control flow to carry."""
         return OverflowState(
             *(self._code.new_value(ValueType(kind, shape)) for kind in ("i32", "i64", "i64"))
         )
@@ -103,7 +103,7 @@ class OverflowTracker:
     def merge_states(
         self, value: IRValue, excluding: IRValue | None = None
     ) -> OverflowState | None:
-        """The first overflow of each lane; None if nothing can overflow.
+        """Return the first overflow of each lane; None if nothing can overflow.
 
         `excluding`: a value whose states do not count.
         """
@@ -122,7 +122,7 @@ class OverflowTracker:
     def merge_carried(
         self, states: Iterable[SpreadOverflowState], shape: tuple[int, ...]
     ) -> OverflowState:
-        """The first overflow of these states: one for all lanes, or one for each."""
+        """Return the first overflow of these states: one for all lanes, or one for each."""
         found = self._merge_first(
             [self._apply_shape_operations(part) if shape else part.state for part in states]
         )
@@ -144,7 +144,7 @@ class OverflowTracker:
         return self._code.compare(NE, state.word, self._code.constant(0, state.word.type))
 
     def _widen(self, state: OverflowState) -> OverflowState:
-        """With operands of 64 bits, sign-extended: the reader takes as many bits as there were."""
+        """Sign-extend the operands to 64 bits; the reader of a report cuts them to their width."""
         more = (
             value if value.type.bits == 64 else self._code.extend(value, "i64", signed=True)
             for value in (state.left, state.right)
@@ -152,7 +152,7 @@ class OverflowTracker:
         return OverflowState(state.word, *more)
 
     def to_report_state(self, state: OverflowState, enabled: IRValue | None) -> OverflowState:
-        """For a report: of the enabled lanes alone."""
+        """Return the state for a report, with that of the enabled lanes alone."""
         code, word = self._code, state.word
         if enabled is not None:
             word = code.select(enabled, word, code.constant(0, word.type))
@@ -214,7 +214,7 @@ class OverflowTracker:
         return tuple(given)
 
     def _track_sum(self, operation: IROperation) -> OverflowStates:
-        """Overflow if the same sum in 64 bits differs, or what an addend contains."""
+        """Track a sum: its own overflow, if it differs in 64 bits, or that of an addend."""
         code, [given], result = self._code, operation.operands, operation.result
         found: OverflowStates = ()
         if flow.is_integer_sum(operation):
@@ -239,7 +239,7 @@ class OverflowTracker:
     def _emit_reduction(
         self, operation: IROperation, operands: tuple[IRValue, ...], combine: Any
     ) -> list[IRValue]:
-        """The operation's reduction of other operands, with another combination of two."""
+        """Emit the operation's reduction of other operands, with another combination of two."""
         code = self._code
         one, other = (
             [code.new_value(ValueType(value.type.element)) for value in operands] for _ in range(2)
@@ -260,7 +260,7 @@ class OverflowTracker:
     def _track_masked_number(
         self, operation: IROperation, states: OverflowStates
     ) -> OverflowStates:
-        """Low bits of an overflowed number are right; a mask that is not negative keeps those."""
+        """Track a bitwise and: a non-negative mask keeps low bits, which are right."""
         code = self._code
         for number, mask in (operation.operands, operation.operands[::-1]):
             if self._ranges.get_range(mask)[0] >= 0 and not self.get_states(mask):
@@ -277,7 +277,7 @@ class OverflowTracker:
         return states
 
     def _track_own_overflow(self, operation: IROperation) -> OverflowStates:
-        """Not of unsigned sums in 64 bits: addresses themselves are added up so."""
+        """Track overflow, except of unsigned sums in 64 bits: addresses are summed up so."""
         signed, result = self.is_signed(operation.result), operation.result
         if result.type.bits == 64 and not signed and operation.name in ("arith.addi", "arith.subi"):
             return ()
@@ -300,7 +300,7 @@ class OverflowTracker:
         )
 
     def _get_overflow_number(self, operation: IROperation) -> int:
-        """One number for a source location, however many operations were made from it."""
+        """Return one number for all operations of a source location."""
         kind = operation.result.type.element
         for number, other in enumerate(self.overflowing_operations):
             if (other.name, other.source, other.result.type.element) == (
@@ -313,7 +313,7 @@ class OverflowTracker:
         return len(self.overflowing_operations) - 1
 
     def _emit_overflows(self, operation: IROperation, signed: bool) -> IRValue:
-        """Whether the exact result does not fit."""
+        """Emit whether the exact result does not fit."""
         code, result, first = self._code, operation.result, operation.operands[0]
         name = operation.name.removeprefix("arith.")
         if name == "trunci":

@@ -31,7 +31,7 @@ class PointerArgument:
 
 
 def find_overlapping_pointers(pointers: Sequence[PointerArgument]) -> tuple[tuple[int, int], ...]:
-    """Pairs of pointers, by position, that share memory."""
+    """Find pairs of pointers, by position, that share memory."""
     ends = [(each.start, each.start + each.reachable_bytes) for each in pointers]
     return tuple(
         (first, second)
@@ -43,7 +43,7 @@ def find_overlapping_pointers(pointers: Sequence[PointerArgument]) -> tuple[tupl
 def flatten_arguments(
     kernel: Any, args: tuple[Any, ...], options: dict[str, Any], whole_storages: bool = False
 ) -> tuple[tuple[PointerArgument, ...], dict[str, Any]]:
-    """A launch's pointers in the order of the kernel's parameters, and its numbers."""
+    """Return a launch's pointers, in the order of the kernel's parameters, and its numbers."""
     pointers: list[PointerArgument] = []
     scalars: dict[str, Any] = {}
     for place, parameter in enumerate(kernel.params):

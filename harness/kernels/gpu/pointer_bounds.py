@@ -1,4 +1,4 @@
-"""Where each pointer may point: the start of its memory and how many bytes that has.
+"""The memory that each pointer may point into: its start and its number of bytes.
 
 - A pointer from one argument: the argument, with the extent that the launch passes.
 - One of several arguments (`tl.where(c, p, q)`): the bounds are selected along with the pointer.
@@ -37,7 +37,7 @@ class PointerBounds:
     start: IRValue
     size_plus_one: IRValue
     from_argument: bool
-    known_at_entry: bool  # of the kernel
+    known_at_entry: bool  # computed at the kernel's entry
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -64,12 +64,12 @@ class PointerBoundsTracker:
         self._storage_table: IRValue | None = None
 
     def get_pointer_number(self, pointer: IRValue) -> int | None:
-        """Which of the kernel's pointers it comes from, if it is from one argument."""
+        """Return the number of the kernel's pointer that it comes from, if it is from one."""
         origin = self.origins.get(pointer)
         return None if origin is None else self._pointer_numbers[origin]
 
     def make_site(self, operation: IROperation, pointer: IRValue | None = None) -> OperationSite:
-        """The site of an access for a report, through a pointer of its own or of its row."""
+        """Make the site of an access for a report, through a pointer of its own or of its row."""
         accessed = operation.operands[0]
         number = self.get_pointer_number(accessed if pointer is None else pointer)
         return OperationSite(get_verb(operation), accessed.type.pointee, operation.source, number)
@@ -87,7 +87,7 @@ class PointerBoundsTracker:
     def emit_outside(
         self, bounds: PointerBounds, address: IRValue, size: int, count: int | IRValue
     ) -> IRValue:
-        """Whether any of `count` elements from the address on is out of bounds."""
+        """Emit whether any of `count` elements from the address on is out of bounds."""
         code, shape = self._code, address.type.shape
         distance = code.binary("subi", address, self._splat_to(bounds.start, shape))
         if isinstance(count, int) and bounds.known_at_entry and not bounds.shape:
@@ -170,7 +170,7 @@ class PointerBoundsTracker:
         return self._argument_bounds[parameter_index]
 
     def _get_limit(self, size: IRValue, access_bytes: int) -> IRValue:
-        """The first distance from the start at which so many bytes no longer fit."""
+        """Return the first distance from the start at which so many bytes no longer fit."""
         if (size, access_bytes) not in self._limits:
             code = self._code
             with code.insert_into(self.entry_operations):
@@ -187,7 +187,7 @@ class PointerBoundsTracker:
     # Known storages
 
     def _look_up_storage(self, operation: IROperation) -> PointerBounds:
-        """A binary search for the last storage that begins at the pointer or before it."""
+        """Emit a binary search for the last storage that begins at or before the pointer."""
         code, pointer = self._code, operation.result
         if self._storage_table is None:
             with code.insert_into(self.entry_operations):
@@ -227,7 +227,7 @@ class PointerBoundsTracker:
     def load(
         self, pointer: IRValue, kind: ValueType, mask: IRValue | None = None, volatile: bool = False
     ) -> IRValue:
-        """`volatile`: the compiler must not move or merge the load."""
+        """Load from a pointer; the compiler must not move or merge a `volatile` load."""
         overrides = {} if mask is None else {"operandSegmentSizes": "array<i32: 1, 1, 0>"}
         overrides |= {"isVolatile": "true"} if volatile else {}
         operands = (pointer,) if mask is None else (pointer, mask)
@@ -235,7 +235,7 @@ class PointerBoundsTracker:
 
 
 def _find_load_attributes(graph: KernelGraph) -> dict[str, str]:
-    """The attributes that this Triton gives a load without a mask."""
+    """Find the attributes that this Triton gives a load without a mask."""
     loads = (operation for operation in graph.walk() if operation.name == "tt.load")
     load = next(loads, None)
     attributes = {} if load is None else load.attributes

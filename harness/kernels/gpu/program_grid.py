@@ -14,7 +14,7 @@ from harness.kernels.gpu.graph_builder import GraphBuilder
 from harness.kernels.ir.graph import IROperation, IRRegion, IRValue, KernelGraph, ValueType
 
 _INT64 = ValueType("i64")
-_AXIS_BITS = 16  # of a grid's second and third side
+_AXIS_BITS = 16  # bits of a grid's second and third side
 _PROGRAM_QUERIES = ("tt.get_program_id", "tt.get_num_programs")
 
 
@@ -79,7 +79,7 @@ class Subgrid:
 def rewrite_program_ids(
     graph: KernelGraph, code: GraphBuilder, subgrid_values: Sequence[IRValue]
 ) -> KernelGraph:
-    """The graph with its position in the grid taken from parameters (`Subgrid.launch_values`)."""
+    """Take the position in the grid from parameters (`Subgrid.launch_values`)."""
     first, sides = subgrid_values[:3], subgrid_values[3:]
 
     def rewrite(operation: IROperation) -> list[IROperation]:

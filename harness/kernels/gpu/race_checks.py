@@ -105,7 +105,7 @@ class RaceChecks:
         pieces: range,
         may_be_read: bool,
     ) -> Iterator[tuple[IRValue, IRValue]]:
-        """Of each piece of an element: a report's word, and the other program's entry.
+        """Check each piece of an element; yield a report's word and the other program's entry.
 
         `may_be_read`: whether some access of this kernel may read what this one writes.
         """
@@ -215,7 +215,7 @@ class RaceChecks:
     # Entries
 
     def _get_launch_stamp(self) -> IRValue:
-        """The launch's number, in its bits of an entry."""
+        """Return the launch's number, in its bits of an entry."""
         code = self._code
         if "launch" not in self._entry_values:
             with code.insert_into(self._bounds_tracker.entry_operations):
@@ -226,7 +226,7 @@ class RaceChecks:
         return self._entry_values["launch"]
 
     def _get_program_stamp(self) -> IRValue:
-        """The launch's number and the program's, in their bits of an entry."""
+        """Return the launch's number and the program's, in their bits of an entry."""
         code = self._code
         if "stamp" not in self._entry_values:
             launch, number = self._get_launch_stamp(), self._grid.program_number
@@ -237,11 +237,11 @@ class RaceChecks:
         return self._entry_values["stamp"]
 
     def _is_other_program(self, entry: IRValue, own_entry: IRValue) -> IRValue:
-        """Whether an entry is of the same address and launch, and of another program."""
+        """Return whether an entry is of the same address and launch, and of another program."""
         return self._is_in_program_bits(self._code.binary("xori", entry, own_entry), 1 << FLAG_BITS)
 
     def _is_in_program_bits(self, number: IRValue, first: int) -> IRValue:
-        """Whether a number is at least `first` and has no bits above the program's."""
+        """Return whether a number is at least `first` and has no bits above the program's."""
         code, kind = self._code, number.type
         far = code.binary("subi", number, code.constant(first, kind))
         return code.compare(ULT, far, code.constant((1 << LAUNCH_SHIFT) - first, kind))
@@ -280,7 +280,7 @@ class RaceChecks:
     # Numbers
 
     def _load_old_value(self, operation: IROperation, mask: IRValue | None) -> IRValue:
-        """The value that a store overwrites."""
+        """Emit a load of the value that a store overwrites."""
         pointer, value = operation.operands[:2]
         return self._to_int64(self._bounds_tracker.load(pointer, value.type, mask, volatile=True))
 

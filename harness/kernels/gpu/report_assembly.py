@@ -68,7 +68,7 @@ def build_constraints(lane_count: int, int64_count: int) -> str:
 
 
 def build_assembly(site: int, lane_count: int, int64_count: int) -> str:
-    """For several lanes of a thread: words, int64 numbers, and for each lane table and launch.
+    """Build assembly for a thread's lanes: words, int64 numbers, each lane's table and launch.
 
     The numbers are an address, and two operands for a report that has some.
     """

@@ -59,7 +59,7 @@ class ReportBuffer:
         blocks[:, 1] = self._bell.data_ptr()
         self._storage_table = torch.from_numpy(STORAGE_REGISTRY.to_table()).to(f"cuda:{device}")
         blocks[:, 2] = self._storage_table.data_ptr()
-        self._uploaded_changes = 0  # of the storage registry
+        self._uploaded_changes = 0  # changes of the storage registry
         self._initial_tables = torch.from_numpy(blocks)
         self._tables = self._initial_tables.to(f"cuda:{device}")
         self._bell_view = self._bell.numpy()
@@ -71,7 +71,7 @@ class ReportBuffer:
         self._tables_used = 0
 
     def allocate_table(self) -> int | None:
-        """The address of a table for one more kernel; None if none is left."""
+        """Return the address of a table for one more kernel; None if none is left."""
         if self._tables_used == MAX_KERNELS:
             return None
         self._tables_used += 1
@@ -89,7 +89,7 @@ class ReportBuffer:
         return bool(self._bell_view[0])
 
     def read_new_reports(self) -> list[DeviceReport]:
-        """The reports since the last call."""
+        """Read the reports since the last call."""
         self._bell_view[0] = 0
         read = self._record_view[: self._tables_used]
         reports = []

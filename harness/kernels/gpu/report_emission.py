@@ -95,7 +95,7 @@ class ReportEmitter:
     def carry_through_loop(
         self, operation: IROperation, block: IRBlock, pending: Sequence[SiteReport]
     ) -> tuple[IROperation, IRBlock]:
-        """The loop and its body, which carry the first nonzero word of each pending report."""
+        """Return a loop and body that carry the first nonzero word of each pending report."""
         code = self._code
         current = [value for report in pending for value in report.values]
         initial = tuple(code.constant(0, value.type) for value in current)
@@ -131,7 +131,7 @@ class ReportEmitter:
 
 
 def reduce_to_nonzero_lane(code: GraphBuilder, values: Sequence[IRValue]) -> list[IRValue]:
-    """The values of one lane whose first value is not 0, if there is such a lane.
+    """Return the values of one lane whose first value is not 0, if there is such a lane.
 
     One report of a whole block compiles faster than a report of each lane.
     """

@@ -55,7 +55,7 @@ class RaceShadowMemory:
         self._last_transient, self._last_captured = 0, _TRANSIENT_LAUNCHES
 
     def begin_launch(self, launch: object, captured: bool) -> tuple[int, int] | None:
-        """The addresses of the next launch's number and of the tables; None if there is no room.
+        """Return the addresses of the next launch's number and of the tables; None without room.
 
         A captured launch keeps its slot, other launches take turns.
         """

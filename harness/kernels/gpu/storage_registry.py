@@ -76,19 +76,19 @@ class StorageRegistry:
             self.change_count += 1
 
     def find_starting_at(self, start: int) -> DeviceStorage | None:
-        """The storage, unless it was freed."""
+        """Find the storage, unless it was freed."""
         storage = self._storages.get(start)
         return None if storage is None or storage.weak_reference.expired() else storage
 
     def find_containing(self, address: int) -> DeviceStorage | None:
-        """The storage that an address lies in, unless it was freed."""
+        """Find the storage that an address lies in, unless it was freed."""
         with self._lock:
             position = bisect.bisect_right(self._starts, address) - 1
             storage = self.find_starting_at(self._starts[position]) if position >= 0 else None
         return storage if storage is not None and address < storage.end else None
 
     def to_table(self) -> Any:
-        """Rows of starts and ends, sorted, behind an empty row; the rest is past every address."""
+        """Return an empty row, then sorted starts and ends; the rest is past every address."""
         rows = np.full((MAX_STORAGES, 2), np.iinfo(np.int64).max, dtype=np.int64)
         rows[0] = 0
         with self._lock:
@@ -104,7 +104,7 @@ class StorageRegistry:
 
     @contextmanager
     def ignore_address_requests(self) -> Iterator[None]:
-        """This thread requests addresses only to pass them to a launch, meanwhile."""
+        """Ignore this thread's requests, which only pass addresses to a launch."""
         self._ignoring.now = True
         try:
             yield
@@ -130,7 +130,7 @@ STORAGE_REGISTRY = StorageRegistry()
 
 
 def track_data_ptr() -> Any:
-    """Observe `data_ptr()` from here on; returns the original, or None if it was observed."""
+    """Observe `data_ptr()` from here on; return the original, or None if it was observed."""
     original = torch.Tensor.data_ptr
     if getattr(original, "by_unfix", False):
         return None

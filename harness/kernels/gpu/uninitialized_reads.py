@@ -54,7 +54,7 @@ class UninitializedReadChecks:
     def _emit_surrounding_poison(
         self, address: IRValue, is_poison: IRValue, *ends: IRValue
     ) -> IRValue:
-        """Whether the eight bytes that an element lies in are all poison.
+        """Emit whether the eight bytes that an element lies in are all poison.
 
         `ends`: the start of its tensor and one more than its bytes, if these are known.
         """

@@ -29,7 +29,7 @@ def get_terminator(region: IRRegion) -> IROperation:
 
 
 def is_integer_sum(operation: IROperation) -> bool:
-    """Whether a reduction or a scan adds integers of fewer than 64 bits up, and nothing else."""
+    """Return whether a reduction or a scan only adds up integers of fewer than 64 bits."""
     [body] = operation.regions
     first, *rest = body.block.operations
     return (
@@ -46,7 +46,7 @@ def map_defining_operations(graph: KernelGraph) -> dict[IRValue, IROperation]:
 
 
 def map_control_flow_sources(graph: KernelGraph) -> dict[IRValue, list[IRValue]]:
-    """The values that each block argument and each result of control flow may come from."""
+    """Return the values that each block argument and each result of control flow may come from."""
     sources: dict[IRValue, list[IRValue]] = defaultdict(list)
 
     def add_sources(targets: tuple[IRValue, ...], *sources_of_targets: tuple[IRValue, ...]) -> None:
@@ -87,7 +87,7 @@ def map_control_flow_sources(graph: KernelGraph) -> dict[IRValue, list[IRValue]]
 
 
 def list_branch_targets(operation: IROperation) -> list[tuple[str, tuple[IRValue, ...]]]:
-    """The blocks that a branch may go to, each with the values of its arguments."""
+    """List the blocks that a branch may go to, each with the values of its arguments."""
     if operation.name == "cf.br":
         return [(operation.successors[0], operation.operands)]
     if operation.name == "cf.cond_br":
@@ -97,7 +97,7 @@ def list_branch_targets(operation: IROperation) -> list[tuple[str, tuple[IRValue
 
 
 def has_program_synchronization(graph: KernelGraph) -> bool:
-    """Whether programs may synchronize, so that accesses of two programs may have an order.
+    """Return whether programs may synchronize, so that accesses of two programs may have an order.
 
     They may if one uses the result of an atomic or rereads memory (volatile, or past the caches):
     a lock, a ticket or a flag. Impure assembly may do anything. A loop over any other load waits
@@ -117,7 +117,7 @@ def _rereads_memory(load: IROperation) -> bool:
 
 
 def find_pointer_origins(graph: KernelGraph) -> dict[IRValue, int | None]:
-    """The parameter that each pointer comes from; None if that is unknown or several."""
+    """Find the parameter that each pointer comes from; None if that is unknown or several."""
     sources: dict[IRValue, list[IRValue]] = {**map_control_flow_sources(graph)}
     origins: dict[IRValue, int | None] = {}
     for operation in graph.walk():
@@ -161,7 +161,7 @@ class AddressIntegers:
 def analyze_addresses(
     graph: KernelGraph, extra_pointers: Iterable[IRValue] = ()
 ) -> AddressIntegers:
-    """Find them from the pointers of all accesses, and from `extra_pointers`."""
+    """Find address integers from the pointers of all accesses, and from `extra_pointers`."""
     sources, definitions = map_control_flow_sources(graph), map_defining_operations(graph)
     signs = _collect_signedness(graph, sources, definitions, extra_pointers)
     signed = {value: True in value_signs for value, value_signs in signs.items()}
@@ -174,7 +174,7 @@ def _collect_signedness(
     definitions: dict[IRValue, IROperation],
     extra_pointers: Iterable[IRValue],
 ) -> dict[IRValue, set[bool]]:
-    """Backwards from every pointer: whether each integer is read as signed, unsigned or both."""
+    """Collect, backwards from every pointer, how each integer is read: signed, unsigned or both."""
     signs: dict[IRValue, set[bool]] = defaultdict(set)
     waiting = [(value, True) for value in extra_pointers]
     for operation in graph.walk():
@@ -222,7 +222,7 @@ def _find_overflow_candidates(
     sources: dict[IRValue, list[IRValue]],
     definitions: dict[IRValue, IROperation],
 ) -> frozenset[IRValue]:
-    """Forwards: the integers that may have overflowed, or depend on one that may have."""
+    """Find, forwards, the integers that may have overflowed or depend on one that may have."""
     candidates: set[IRValue] = set()
     changed = True
     while changed:

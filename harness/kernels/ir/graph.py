@@ -54,7 +54,7 @@ class ValueType:
 
 @cache
 def wrap_integer(number: int, bits: int, signed: bool) -> int:
-    """The number that a register of so many bits holds for an integer."""
+    """Wrap an integer to the number that a register of so many bits holds."""
     number &= (1 << bits) - 1
     return number - (1 << bits) if signed and number >> (bits - 1) else number
 
@@ -126,7 +126,7 @@ class IROperation:
         return default if text is None else int(text.split(":")[0])
 
     def get_ints(self, attribute: str) -> tuple[int, ...]:
-        """The integers of an attribute such as `array<i32: 1, 0>`."""
+        """Return the integers of an attribute such as `array<i32: 1, 0>`."""
         text = self.attributes.get(attribute, "")
         _, _, listed = text.rstrip("> ").partition(":")
         return tuple(int(part) for part in listed.split(",") if part.strip())
@@ -135,7 +135,7 @@ class IROperation:
         return self.attributes.get(attribute, "false") in ("true", "unit")
 
     def split_operands(self) -> list[tuple[IRValue, ...]]:
-        """The operands in the groups of `operandSegmentSizes`."""
+        """Return the operands in the groups of `operandSegmentSizes`."""
         segments, start = [], 0
         for size in self.get_ints("operandSegmentSizes"):
             segments.append(self.operands[start : start + size])
@@ -173,7 +173,7 @@ class KernelGraph:
         return self.body.block.arguments
 
     def walk(self) -> Iterator[IROperation]:
-        """Every operation, outer before inner."""
+        """Yield every operation, outer before inner."""
         for region in (self.body, *self.functions.values()):
             yield from walk_operations(region)
 

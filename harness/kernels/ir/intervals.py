@@ -32,7 +32,7 @@ _AXES = {"x": 0, "y": 1, "z": 2}
 class IntegerRange(NamedTuple):
     low: int
     high: int
-    reasons: frozenset[str] = frozenset()  # why it is no narrower, for the reader of a report
+    reasons: frozenset[str] = frozenset()  # causes of its width, for a report
 
     def join(self, other: IntegerRange) -> IntegerRange:
         return IntegerRange(
@@ -100,8 +100,8 @@ def compute_exact_range(
 ) -> IntegerRange | None:
     """Compute the exact range of an operation's result; None where no rule gives one.
 
-    `positive_divisors` takes for granted that the kernel divides by sizes: a divisor of -3..8 is
-    read as 1..8. Without it such a quotient has no range.
+    `positive_divisors` assumes that the kernel divides by sizes: a divisor of -3..8 is read as
+    1..8. Without it such a quotient has no range.
     """
     name, operands = operation.name, operation.operands
     if name == "arith.constant":
@@ -198,7 +198,7 @@ def _take_minimum(a: IntegerRange, b: IntegerRange) -> RangeBounds:
 
 
 def _take_unsigned_minimum(a: IntegerRange, b: IntegerRange) -> RangeBounds:
-    """A negative number is larger than all others without its sign."""
+    """Compute an unsigned minimum, in which a negative number is larger than all others."""
     if a.low >= 0 and b.low >= 0:
         return _take_minimum(a, b)
     return _bitwise_and(a, b)  # no more than the operand that cannot be negative
@@ -212,7 +212,7 @@ Transfer = Callable[[IntegerRange, IntegerRange], RangeBounds]
 
 
 def _for_non_negative(transfer: Transfer) -> Transfer:
-    """The unsigned form of an operation, where it agrees with the signed one."""
+    """Return the unsigned form of an operation, where it agrees with the signed one."""
     return lambda a, b: transfer(a, b) if a.low >= 0 and b.low >= 0 else None
 
 
@@ -260,7 +260,7 @@ class ValueRanges:
         return self._ranges.get(value) or get_type_range(value.type)
 
     def is_overflow_free(self, operation: IROperation, signed: bool) -> bool:
-        """Whether the result is exact in every launch, read with or without a sign."""
+        """Return whether the result is exact in every launch, read with or without a sign."""
         if not signed and any(self.get_range(operand).low < 0 for operand in operation.operands):
             return False
         exact = self._compute_exact(operation)

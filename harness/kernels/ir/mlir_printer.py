@@ -16,7 +16,7 @@ from harness.kernels.ir.graph import (
 
 
 def format_mlir(graph: KernelGraph) -> str:
-    """A module with this one kernel."""
+    """Return a module with this one kernel."""
     kinds = ", ".join(format_type(parameter.type) for parameter in graph.parameters)
     attributes = {**graph.attributes, "function_type": f"({kinds}) -> ()"}
     kernel = IROperation("tt.func", (), (), attributes, SourceLocation(), (graph.body,))

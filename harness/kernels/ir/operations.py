@@ -1,6 +1,6 @@
-"""Names of IR operations by what they do: one table for every back end and analysis.
+"""Sets of IR operations by their effect, for every back end and analysis.
 
-A set says one thing of each operation in it, and is named after that. Example: `tt.reshape` is in
+A set is named after the property that its operations share. Example: `tt.reshape` is in
 `SHAPE_OPERATIONS`: its result holds its operand's elements in another shape. `tt.addptr` is not: it
 computes.
 """

@@ -35,7 +35,7 @@ from harness.patching import jit_kernels
 COMPUTE_CAPABILITY = 89
 TARGET = GPUTarget("cuda", COMPUTE_CAPABILITY, 32)
 TRITON_VERSION: str = triton.__version__
-SYMBOLIC_PREFIX = "number "  # of the name of an operation that stands for a symbolic int
+SYMBOLIC_PREFIX = "number "  # begins the name of a symbolic int's operation
 # One thread at a time: a second one would take the first one's patch for the original.
 _PATCH_LOCK = threading.RLock()
 
@@ -46,7 +46,7 @@ RunKernel = Callable[..., Any]
 
 
 def make_argument_binder(kernel: Any) -> Callable[..., Any]:
-    """Triton's own function from a call's arguments to values, types and constants."""
+    """Make Triton's own function from a call's arguments to values, types and constants."""
     return create_function_from_signature(  # type: ignore[no-any-return]
         kernel.signature, kernel.params, make_backend(TARGET)
     )
@@ -58,7 +58,7 @@ def expand_descriptor(descriptor: Any) -> list[Any]:
 
 
 def has_stale_globals(kernel: Any) -> bool:
-    """Whether a module's constant that the kernel has read has another value now."""
+    """Return whether a module's constant that the kernel has read has another value now."""
     return any(
         scope.get(name, kernel) is not value and scope.get(name, kernel) != value
         for (name, _), (value, scope) in kernel.used_global_vals.items()
@@ -68,7 +68,7 @@ def has_stale_globals(kernel: Any) -> bool:
 def compile_to_mlir(
     kernel: Any, signature: dict[str, Any], constants: dict[tuple[int, ...], Any]
 ) -> str:
-    """The kernel's IR in MLIR's generic form, in which all operations have the same syntax."""
+    """Return the kernel's IR in MLIR's generic form, with one syntax for all operations."""
     backend = make_backend(TARGET)
     # The back ends look for overflow themselves; the kernel's own assertions are kept.
     options = backend.parse_options({"debug": True, "sanitize_overflow": False})
@@ -89,7 +89,7 @@ _syntax_trees: dict[str, Any] = {}  # by source text
 
 
 def get_syntax_tree(kernel: Any) -> Any:
-    """A kernel's syntax tree, shared by all that read it: not to be changed."""
+    """Return a kernel's syntax tree, shared by all that read it: not to be changed."""
     if kernel.src not in _syntax_trees:
         _syntax_trees[kernel.src] = _original_parse(kernel)
     return _syntax_trees[kernel.src]
@@ -141,12 +141,12 @@ def accept_symbolic_ints() -> Iterator[None]:
 
 
 def is_interpreting() -> bool:
-    """Whether this process runs kernels in Triton's interpreter (TRITON_INTERPRET=1)."""
+    """Return whether this process runs kernels in Triton's interpreter (TRITON_INTERPRET=1)."""
     return not isinstance(tl.sum, JITFunction)
 
 
 class _CpuDriver:
-    """A driver of no device: the methods of Triton's that code under test calls."""
+    """A driver without a device: the methods of Triton's driver that code under test calls."""
 
     def get_current_target(self) -> Any:
         return TARGET
@@ -170,7 +170,7 @@ class _CpuDriver:
 
 @contextlib.contextmanager
 def run_launches_with(run: RunKernel) -> Iterator[None]:
-    """Have `run` launch every kernel, without a GPU: no autotuning, and a driver of no device."""
+    """Have `run` launch every kernel, without a GPU, an autotuner or a real driver."""
     import torch
 
     run_before = jit_kernels.replace_run(JITFunction, run)

@@ -37,7 +37,7 @@ class RuntimeArgument:
 
 @dataclass(slots=True)
 class BoundCall:
-    """One call's arguments, by name, and what the kernel is compiled for."""
+    """One call's arguments, by name, with the types and constants to compile for."""
 
     values: dict[str, Any]
     types: tuple[Any, ...]  # as Triton's signature has them
@@ -55,7 +55,7 @@ class BoundCall:
                     )
 
     def iterate_constants(self) -> Iterator[tuple[tuple[int, ...], Any]]:
-        """The constants by their path: (2,) is the third parameter, (2, 0) the first part of it."""
+        """Yield constants by path: (2,) is the third parameter, (2, 0) the first part of it."""
         for position, (value, type_) in enumerate(
             zip(self.values.values(), self.types, strict=True)
         ):
@@ -67,7 +67,7 @@ class BoundCall:
 def _iterate_parts(
     path: tuple[int, ...], value: Any, argument_type: Any
 ) -> Iterator[tuple[tuple[int, ...], Any, str]]:
-    """An argument, or the parts of a tuple, with the type of each."""
+    """Yield an argument, or the parts of a tuple, with the type of each."""
     if not isinstance(argument_type, tuple):
         yield path, value, argument_type
         return
@@ -76,7 +76,7 @@ def _iterate_parts(
 
 
 class CallBinder:
-    """Binds calls of one kernel, and holds what has been made of it in this process."""
+    """Binds calls of one kernel, and caches this process's programs of it."""
 
     def __init__(self, kernel: Any) -> None:
         self._kernel = kernel
@@ -128,13 +128,13 @@ def _to_key(value: Any) -> Any:
 
 
 def compile_to_mlir(kernel: Any, bound: BoundCall) -> str:
-    """The IR of a call in MLIR's generic form, which `mlir_parser` reads."""
+    """Return the IR of a call in MLIR's generic form, which `mlir_parser` reads."""
     signature = dict(zip(bound.values, bound.types, strict=True))
     return adapter.compile_to_mlir(kernel, signature, dict(bound.iterate_constants()))
 
 
 def get_symbolic_expression(operation: IROperation) -> str:
-    """The expression of constants that an operation stands for; empty for any other operation."""
+    """Return the expression of constants that an operation stands for, or '' if it is none."""
     symbol = operation.attributes.get("symbol", "").strip('"')
     return (
         symbol.partition(adapter.SYMBOLIC_PREFIX)[2]

@@ -1,4 +1,4 @@
-"""A kernel's graph: what a launch with these arguments runs, as data.
+"""Loads a kernel's graph: the operations of a launch with these arguments, as data.
 
 graph = graph_loader.read_graph(kernel, (source, target, count), {"BLOCK": 64})
 print(graph)
@@ -21,6 +21,6 @@ def read_graph(
 
 
 def load_graph(kernel: Any, bound: Any) -> KernelGraph:
-    """Give the graph of a bound call; Triton reads it once, and afterwards it comes from disk."""
+    """Load the graph of a bound call; Triton reads it once, and afterwards it comes from disk."""
     key = frontend.compute_cache_key(kernel, bound)
     return get_or_compute("graphs", key, lambda: specialization.build_graph(kernel, bound))

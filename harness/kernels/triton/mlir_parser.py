@@ -39,7 +39,7 @@ class MlirSyntaxError(Exception):
 
 
 def parse_mlir(text: str) -> KernelGraph:
-    """The graph of a module with one public kernel."""
+    """Parse a module with one public kernel."""
     return _MlirParser(text).parse_module()
 
 
@@ -106,7 +106,7 @@ def _split_outside_brackets(text: str, separator: str) -> list[str]:
 
 @functools.cache
 def _make_bracket_pattern(separator: str = "") -> re.Pattern[str]:
-    """Matches a bracket or a separator; strings and arrows match as a whole."""
+    """Make a pattern that matches a bracket or separator; strings and arrows match as a whole."""
     other = f"|{re.escape(separator)}" if separator else ""
     return re.compile(r'"(?:[^"\\]|\\.)*"|->|[<({\[>)}\]]' + other)
 
@@ -168,7 +168,7 @@ class _MlirParser:
         return match
 
     def _take_bracketed(self) -> str:
-        """The text between the bracket here and the one that closes it."""
+        """Take the text between the bracket here and the one that closes it."""
         self._skip_space()
         start, depth = self._position, 0
         for match in _make_bracket_pattern().finditer(self._text, start):
@@ -208,7 +208,7 @@ class _MlirParser:
         return tuple(arguments)
 
     def _define_value(self, name: str, type_text: str, variable: str) -> IRValue:
-        """The value of this name; if an earlier block has used it, the one made then."""
+        """Define the value of a name; if an earlier block has used it, return the one made then."""
         known = self._values.get(name)
         if known is not None and known.type.element == "?":
             object.__setattr__(known, "type", parse_type(type_text))

@@ -61,7 +61,7 @@ def record_launch(kernel: Any, bound: Any) -> None:
         kernel.params, bound.values.values(), bound.types, strict=True
     ):
         if kind == CONSTEXPR and type(value) is int and not parameter.is_constexpr:
-            kind = "i32"  # a 1, which Triton compiles for
+            kind = "i32"  # a 1, which Triton compiles in
         kinds[parameter.name] = kind
         if kind == CONSTEXPR:
             constants[parameter.name] = constant_to_json(value)
@@ -85,7 +85,7 @@ def record_launch(kernel: Any, bound: Any) -> None:
 
 
 def read_launch_modes(file: Path) -> dict[str, list[LaunchMode]]:
-    """The modes of a file by kernel, each once."""
+    """Read the modes of a file by kernel, each once."""
     modes_by_kernel: dict[str, dict[str, LaunchMode]] = defaultdict(dict)
     try:
         with file.open() as lines:
@@ -108,14 +108,14 @@ def _parse_launch_modes(lines: Iterable[str], file: Path) -> list[LaunchMode]:
 
 
 def constant_to_json(value: Any) -> Any:
-    """A constant as JSON; one that JSON cannot express stays as it is."""
+    """Convert a constant to JSON; one that JSON cannot express stays as it is."""
     import triton.language as tl
 
     return {_DTYPE_KEY: str(value)} if isinstance(value, tl.dtype) else value
 
 
 def constant_from_json(value: Any) -> Any:
-    """The inverse of `constant_to_json`."""
+    """Invert `constant_to_json`."""
     import triton.language as tl
 
     if isinstance(value, dict):

@@ -72,12 +72,12 @@ class Specialization:
         )
 
     def covers_conditions(self, conditions: dict[str, bool]) -> bool:
-        """Whether conditions recorded elsewhere are among these."""
+        """Return whether conditions recorded elsewhere are among these."""
         return _drop_implied_conditions(conditions).items() <= self.conditions.items()
 
 
 def specialize_call(kernel: Any, binder: CallBinder, bound: BoundCall) -> BoundCall:
-    """The call in the form that shares its IR with other constants, with its own as arguments."""
+    """Return the call in a form whose IR other constants share, with its own as arguments."""
     values = _find_symbolic_candidates(bound)
     if not values:
         return bound
@@ -106,7 +106,7 @@ def specialize_call(kernel: Any, binder: CallBinder, bound: BoundCall) -> BoundC
 
 
 def build_graph(kernel: Any, bound: BoundCall) -> KernelGraph:
-    """The graph of a call; if it is specialized, with parameters for symbolic constants."""
+    """Build the graph of a call; if it is specialized, with parameters for symbolic constants."""
     if bound.specialization is not None:
         return _trace_specialization(kernel, bound)[1]
     return mlir_parser.parse_mlir(frontend.compile_to_mlir(kernel, bound))
@@ -122,7 +122,7 @@ def _to_shared_call(
 
 
 def _find_symbolic_candidates(bound: BoundCall) -> dict[int, int]:
-    """The constants that may become symbolic ints, by position."""
+    """Find the constants that may become symbolic ints, by position."""
     return {
         place: value
         for place, (value, kind) in enumerate(zip(bound.values.values(), bound.types, strict=True))
@@ -171,12 +171,12 @@ def _trace_specialization(
 def make_symbolic_ints(
     values: dict[int, int], conditions: dict[str, bool]
 ) -> dict[int, SymbolicInt]:
-    """The symbolic ints that the front end gets in place of these constants."""
+    """Make the symbolic ints that the front end gets in place of these constants."""
     return {place: SymbolicInt(f"v[{place}]", value, conditions) for place, value in values.items()}
 
 
 def _drop_implied_conditions(conditions: dict[str, bool]) -> dict[str, bool]:
-    """Without conditions on constants that are fixed to one value: those follow from it."""
+    """Drop conditions on constants that are fixed to one value: they follow from it."""
     concrete = {text.partition(" ")[0] for text in conditions if _CONCRETE_PATTERN.fullmatch(text)}
     return {
         text: answer
@@ -187,7 +187,7 @@ def _drop_implied_conditions(conditions: dict[str, bool]) -> dict[str, bool]:
 
 
 def _expose_parameters(graph: KernelGraph) -> tuple[KernelGraph, tuple[SymbolicParameter, ...]]:
-    """The graph with a parameter for each operation that stands for a symbolic int."""
+    """Add a parameter to the graph for each operation that stands for a symbolic int."""
     if any(
         frontend.get_symbolic_expression(operation)
         for body in graph.functions.values()
@@ -215,7 +215,7 @@ def _expose_parameters(graph: KernelGraph) -> tuple[KernelGraph, tuple[SymbolicP
 def _find_folded_constants(
     graph: KernelGraph, parameters: dict[IRValue, SymbolicParameter]
 ) -> frozenset[int]:
-    """The symbolic constants that Triton's optimizer would fold with another constant.
+    """Find the symbolic constants that Triton's optimizer would fold with another constant.
 
     Example: in `row + 5 - 3` it folds the constants into `row + 2`. With symbolic ints both sums
     stay, and the first one could overflow where the compiled kernel does not. Sums of 64 bits are
@@ -256,7 +256,7 @@ def _find_folded_constants(
 def substitute_parameters(
     graph: KernelGraph, parameter_values: dict[SymbolicParameter, IRValue]
 ) -> KernelGraph:
-    """The graph with values in place of the operations that stand for symbolic ints."""
+    """Substitute values for the graph's operations that stand for symbolic ints."""
 
     def value_of(operation: IROperation) -> IROperation:
         text = frontend.get_symbolic_expression(operation)

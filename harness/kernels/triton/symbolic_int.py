@@ -32,7 +32,7 @@ _CONCRETIZING_METHODS = (
 
 
 class SymbolicInt:
-    """`expression` computes it from a call's constants; `conditions` are those recorded so far."""
+    """An integer: `expression` computes it from a call's constants; `conditions` are recorded."""
 
     __slots__ = ("conditions", "expression", "value")
     __class__ = property(lambda self: int)
@@ -41,7 +41,7 @@ class SymbolicInt:
         self.expression, self.value, self.conditions = expression, value, conditions
 
     def concretize(self) -> int:
-        """The value, which the trace then depends on."""
+        """Return the value, and record that the trace depends on it."""
         self.conditions[f"{self.expression} == {self.value}"] = True
         return self.value
 

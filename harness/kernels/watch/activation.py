@@ -56,12 +56,15 @@ class _LauncherFinder:
         return spec
 
 
-_replaced_launchers: list[tuple[Any, Any]] = []  # a class and its own run, until it is put back
+_replaced_launchers: list[tuple[Any, Any]] = []  # a class and its own run, until that is restored
 
 
 def _start_checks() -> Any:
-    """Start checks at the first launch. Triton's own run is put back first: the launcher saves the
-    run that it finds, and would call this function again."""
+    """Start checks at the first launch.
+
+    Triton's own run is restored first: the launcher saves the run that it finds, and would call
+    this function again.
+    """
     from harness.kernels.watch import checked_process
     from harness.patching import jit_kernels
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 import struct
 from pathlib import Path
 
-_GPU_SECTIONS = (b".nv_fatbin", b".hip_fatbin")  # that the driver gets
+_GPU_SECTIONS = (b".nv_fatbin", b".hip_fatbin")  # sections for the driver
 
 
 class LoadedGpuLibraries:
-    """Of this process; each file is read once."""
+    """The GPU libraries that this process has loaded; each file is read once."""
 
     def __init__(self) -> None:
         self._has_gpu_code: dict[str, bool] = {}
@@ -34,7 +34,7 @@ def _list_mapped_libraries() -> set[str]:
 
 
 def has_gpu_code(file: Path) -> bool:
-    """Whether an ELF file has a section of GPU code; False for any other file."""
+    """Return whether an ELF file has a section of GPU code; False for any other file."""
     try:
         with file.open("rb") as opened:
             head = opened.read(64)

@@ -43,12 +43,12 @@ class KernelReport:
 
 @dataclass(frozen=True, slots=True)
 class CheckSummary:
-    """All processes together."""
+    """The reports and launches of all processes."""
 
     reports: list[KernelReport]
     kernels: dict[str, KernelSummary]
     processes: int
-    unchecked_libraries: list[str] = field(default_factory=list)  # with GPU code
+    unchecked_libraries: list[str] = field(default_factory=list)  # libraries with GPU code
 
     @property
     def launches(self) -> int:
@@ -56,7 +56,7 @@ class CheckSummary:
 
     @property
     def checked_share(self) -> float:
-        """The checked launches among all."""
+        """The checked launches' share of all."""
         checked = sum(each.launches for each in self.kernels.values() if not each.refused)
         return checked / self.launches if self.launches else 0.0
 
