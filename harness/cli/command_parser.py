@@ -1,4 +1,4 @@
-"""Parsing a call: an error is reported with the usage of the command that was called."""
+"""The parser of a call, which reports errors with the usage of the called command."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 from harness.core.errors import CommandLineError
 
-# Options of pytest that users type, by whether they take a value.
+# pytest's common options, by whether they take a value.
 PYTEST_OPTIONS = {
     **dict.fromkeys("-x -s -v -vv -q --lf --ff --sw --pdb --co --collect-only".split(), False),
     **dict.fromkeys("-m -p -c -o -W -r -n --maxfail --tb --durations --rootdir".split(), True),
@@ -19,7 +19,7 @@ PYTEST_OPTIONS = {
 
 
 class CommandParser(argparse.ArgumentParser):
-    """A command; `passthrough_owner` is the program that gets the words behind `--`."""
+    """A command's parser; `passthrough_owner` is the program that gets the words behind `--`."""
 
     passthrough_owner = ""
 
@@ -83,7 +83,7 @@ class CommandParser(argparse.ArgumentParser):
         if first.startswith("-") and near:
             self.error(f"there is no option {first}; near it: {near}")
         if self.passthrough_owner:
-            # The rest of the line goes with it, since the word may take values.
+            # The rest of the line belongs to it, since the word may take values.
             start = words.index(first)
             self._refuse_misplaced_words(first, words[:start], words[start:])
         if first.startswith("-"):

@@ -1,4 +1,4 @@
-"""`unfix doctor`: what this machine has, what it lacks, and the stand-ins."""
+"""`unfix doctor`: lists this machine's equipment, its missing parts, and the stand-ins."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def _check_environments(managed_releases: Sequence[Release], device: str) -> lis
 
 
 def check_standins() -> list[DoctorFinding]:
-    """The packages that import in a release's environment without being installed."""
+    """Check the stand-ins for packages that a release's environment lacks."""
     lines = []
     for folder, when in STANDIN_FOLDERS:
         for name in environment_contents.list_standin_packages(folder):

@@ -1,4 +1,4 @@
-"""`unfix drift`: the state of every toggle on every release, from its sources."""
+"""`unfix drift`: shows the state of every toggle on every release, from its sources."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 @dataclass(frozen=True)
 class DriftRequest:
-    """The arguments of `unfix drift`; `paths` are the values of --from, perhaps with toggles."""
+    """The arguments of `unfix drift`; `paths` has the values of --from, perhaps with toggles."""
 
     names: list[str]
     release: list[str]
@@ -62,7 +62,7 @@ def run_command(arguments: argparse.Namespace) -> int:
     if request.write and not request.mend:
         raise CommandLineError("--write goes with --mend", request.usage)
     catalogue = options.load_catalogue(arguments)
-    # `--from` takes all words that follow: one that is no path was meant as a toggle.
+    # `--from` takes all following words; a word that is no path is a toggle.
     sources = [path for path in request.paths if path.exists() or path.suffix == ".whl"]
     more_names = [str(path) for path in request.paths if path not in sources]
     options.split_names_and_paths(more_names, request.usage)
@@ -92,7 +92,7 @@ def run_command(arguments: argparse.Namespace) -> int:
 
 
 def _mend_stale_cells(request: DriftRequest, toggles: list[Toggle], trees: list[SourceTree]) -> int:
-    """Propose a variant for each stale cell, with the reasons for it."""
+    """Propose a variant for each stale cell, with the reasons."""
     from harness.fixes.adopt import stale_repair
     from harness.fixes.registry import toggle_catalogue, toggle_reader
 
@@ -212,7 +212,7 @@ def print_drift(
 def _group_by_proof(
     toggles: Iterable[Toggle], proofs: Mapping[str, list[str]]
 ) -> dict[str, list[str]]:
-    """The toggles by the releases on which they were proven."""
+    """Group the toggles by the releases of their proofs."""
     groups: dict[str, list[str]] = {}
     for toggle in toggles:
         for proof in proofs.get(toggle.id, ()):

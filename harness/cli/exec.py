@@ -1,4 +1,4 @@
-"""`unfix exec -- COMMAND`: any command, and every process below it, under toggles and checks."""
+"""`unfix exec -- COMMAND`: runs a command and its child processes under toggles and checks."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def _make_run_name() -> str:
 def _find_release(
     name: str | None, device: str
 ) -> tuple[managed_releases.Release | None, SourceTree | None]:
-    """The managed release to run under, if the call names one; there is no default."""
+    """Return the managed release that the call names, if any; there is no default."""
     if name is None:
         return None, None
     if name == "current":
@@ -180,7 +180,7 @@ def _run_forwarding_signals(
 ) -> tuple[int, list[str]]:
     """Run the command in the foreground and forward our signals to it.
 
-    To keep the end of its output, it is read and passed on line by line, stderr with stdout.
+    To store the end of its output, pass it on line by line, stderr with stdout.
     """
     pipes: dict[str, Any] = (
         {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT} if keep_output else {}
@@ -191,7 +191,7 @@ def _run_forwarding_signals(
     def forward_signal(number: int, _: FrameType | None) -> None:
         process.send_signal(number)
 
-    # A Ctrl-C reaches the whole foreground group; this process only has to outlive it.
+    # A Ctrl-C reaches the whole foreground group; this process only has to outlive the command.
     before: dict[int, Any] = {signal.SIGINT: signal.signal(signal.SIGINT, signal.SIG_IGN)}
     number: int
     for number in (signal.SIGTERM, signal.SIGHUP):

@@ -33,7 +33,7 @@ def add_arguments(parser: CommandParser) -> None:
 def configure_environment(
     environment: dict[str, str], option_value: str | None, folder: Path
 ) -> bool:
-    """Request the checks in an environment; returns whether the option was given."""
+    """Request the checks in an environment; return whether the call has the option."""
     environment.pop(report_files.CHECKS_VARIABLE, None)
     if option_value is None:
         return False
@@ -78,7 +78,7 @@ def to_json(checked: CheckSummary) -> dict[str, Any]:
 
 
 def print_summary(checked: CheckSummary, code: int, as_json: bool) -> int:
-    """The summary, and the exit code that follows from it."""
+    """Print the summary, and return the exit code."""
     if as_json:
         options.print_json(to_json(checked))
     else:

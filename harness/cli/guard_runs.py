@@ -1,4 +1,4 @@
-"""What the commands that run guards share.
+"""The common part of the commands that run guards.
 
 It resolves their options (releases, suites, tests at a time, memory of each), and makes the facts
 that a run records at its start.
@@ -27,16 +27,16 @@ if TYPE_CHECKING:
     from harness.workers.release_target import ReleaseTarget
 
 Number = TypeVar("Number", int, float)
-RESERVED_MEMORY = 4 << 30  # of the machine's memory, for all but the tests
-MAX_TESTS_PER_GPU = 6  # tests on one GPU, of which some take 16 GiB
+RESERVED_MEMORY = 4 << 30  # bytes for everything except the tests
+MAX_TESTS_PER_GPU = 6  # some tests take 16 GiB
 
 
 def prepare_targets(
     words: list[str], device: str = "cpu", *, only_ready: bool = False
 ) -> list[ReleaseTarget]:
-    """The releases that the words name, installed if need be; with no word the newest one.
+    """Prepare the named releases, or else the newest one, and install them if need be.
 
-    With `only_ready`, "all" and the newest one are chosen from those that are installed here.
+    With `only_ready`, "all" and the newest one mean installed releases.
     """
     from harness.releases import managed_releases, provisioning, source_trees
     from harness.workers.release_target import ReleaseTarget
@@ -73,7 +73,7 @@ def prepare_targets(
 
 
 def resolve_suites(names: list[str]) -> tuple[list[str], Path]:
-    """The arguments of pytest for these suites, and the folder that it runs in."""
+    """Return pytest's arguments for these suites, and its working folder."""
     root = paths.project_folder()
     places = [_resolve_suite(name) for name in names] or [root / "suites"]
     files = [Path(str(place).partition("::")[0]) for place in places]
@@ -106,7 +106,7 @@ def check_positive(number: Number, option: str) -> Number:
 
 
 def choose_job_count(device: str, requested: int | None = None) -> int:
-    """Tests at a time: one a core, and on a GPU no more than its memory surely holds."""
+    """Choose the number of parallel tests: one per core, and on a GPU as many as surely fit."""
     if requested is not None:
         return check_positive(requested, "-j")
     cores = len(os.sched_getaffinity(0))
@@ -114,7 +114,7 @@ def choose_job_count(device: str, requested: int | None = None) -> int:
 
 
 def choose_memory_limit(jobs: int, requested_gib: float | None = None) -> int:
-    """The bytes that one test may take so that all together leave the machine alive."""
+    """Choose the memory limit of one test, so that all tests fit into the machine's memory."""
     if requested_gib is not None:
         return int(check_positive(requested_gib, "--memory") * 2**30)
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -122,7 +122,7 @@ def choose_memory_limit(jobs: int, requested_gib: float | None = None) -> int:
 
 
 def digest_guards_and_toggles(toggle_folders: list[Path], guard_files: list[Path]) -> str:
-    """Hash all code that the guards of a run depend on."""
+    """Compute a digest of all code that the guards of a run depend on."""
     folders = [paths.project_folder() / name for name in ("suites", "fixtures", "toggles")]
     parts: list[str | bytes] = [digest_code("cli")]
     for path in [*folders, *toggle_folders, *guard_files]:
@@ -133,7 +133,7 @@ def digest_guards_and_toggles(toggle_folders: list[Path], guard_files: list[Path
 
 
 def make_id_and_start(prefix: str = "") -> tuple[str, str]:
-    """The id of a run that starts now, such as 20260131-235959-a1b2, and its start."""
+    """Make the id of a run that starts now, such as 20260131-235959-a1b2, and its start."""
     now = datetime.datetime.now(datetime.UTC)
     started = now.isoformat(timespec="seconds")
     return f"{prefix}{now:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}", started

@@ -1,4 +1,4 @@
-"""`unfix list`: the registry, with each toggle's state on one release."""
+"""`unfix list`: shows the registry, with each toggle's state on one release."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run_command(arguments: argparse.Namespace) -> int:
     toggles = options.load_catalogue(arguments).select_or_all(arguments.names)
-    # Fast and without a network: only a release that the call names is fetched.
+    # This is fast and needs no network, unless the call names a release to download.
     tree = options.find_tree(arguments.release, fetch=arguments.release is not None)
     statuses: list[ToggleStatus] | list[None] = [None] * len(toggles)
     if tree:

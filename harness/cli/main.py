@@ -1,4 +1,4 @@
-"""`unfix`: the commands by name; a call imports only the module of its command."""
+"""`unfix`: runs a command by name. A call imports only the module of its command."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options.report_notes(error)
         return error.exit_code
     except BrokenPipeError:
-        # The reader of our output is gone, as with `| head`: a report would reach no one.
+        # The reader of our output is gone, as with `| head`: a report would be in vain.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:

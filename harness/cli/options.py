@@ -32,7 +32,7 @@ RequestType = TypeVar("RequestType")
 
 
 def make_request(kind: type[RequestType], arguments: argparse.Namespace) -> RequestType:
-    """The frozen request of a command: an argument for each field, by its name."""
+    """Make the frozen request of a command; each field is the argument of that name."""
     names = [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]
     return kind(**{name: getattr(arguments, name) for name in names})
 
@@ -86,7 +86,7 @@ def load_catalogue(arguments: argparse.Namespace) -> ToggleCatalogue:
 def select_toggles_or_all(
     catalogue: ToggleCatalogue, names: Sequence[str], usage: str
 ) -> list[Toggle]:
-    """The toggles that words name; an error says that an unknown word is no path either."""
+    """Select the toggles that words name, or all; an unknown word is an error."""
     try:
         return catalogue.select_or_all(names)
     except UnknownToggleError as error:
@@ -96,7 +96,7 @@ def select_toggles_or_all(
 def split_names_and_paths(
     words: Sequence[str], usage: str, catalogue: ToggleCatalogue | None = None
 ) -> tuple[list[str], list[str]]:
-    """Names, and paths of existing files or folders, perhaps with a test's node id.
+    """Split words into names and existing paths, perhaps with a test's node id.
 
     A bare word is a path only if a catalogue is given and has no toggle of that name.
     """
@@ -118,7 +118,7 @@ def split_names_and_paths(
 
 
 def find_tree(name: str | None, fetch: bool) -> SourceTree | None:
-    """The sources of a release; None if the call names none and none is installed."""
+    """Find the sources of a release; None if the call names none and none is installed."""
     from harness.releases import managed_releases, provisioning
 
     try:
@@ -153,7 +153,7 @@ def print_diff(out: Console, diff: str) -> None:
 
 
 def toggle_to_json(toggle: Toggle, status: ToggleStatus | None) -> dict[str, Any]:
-    """The fields of a toggle that `list` and `show` share."""
+    """Return the fields of a toggle for the JSON of `list` and `show`."""
     return {
         "id": toggle.id,
         "state": status.state.value if status else None,
@@ -173,7 +173,7 @@ def print_json(value: Any) -> None:
 
 
 def parse_budget(text: str, name: str) -> float:
-    """Seconds from '45s', '30m', '1h30m'."""
+    """Return seconds from '45s', '30m', '1h30m'."""
     match = re.fullmatch(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s?)?", text.strip())
     parts = match.groups("0") if match else ("0", "0", "0")
     hours, minutes, seconds = map(float, parts)
@@ -190,5 +190,5 @@ def report_notes(error: BaseException) -> None:
 
 
 def report_status(message: str) -> None:
-    """Print the progress of a command, for the person who waits for it."""
-    sys.stderr.write(f"unfix: {message}\n")  # one write, since child processes write here too
+    """Print the progress of a command."""
+    sys.stderr.write(f"unfix: {message}\n")  # one write: child processes write here too

@@ -1,4 +1,4 @@
-"""A command that starts processes ends them, however it is stopped."""
+"""The cleanup of a command's processes, whatever stops the command."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from harness.core import processes
 
 @contextlib.contextmanager
 def end_processes_on_exit(include_orphans: bool = True) -> Iterator[None]:
-    """A SIGTERM stops the block as a Ctrl-C does; at its end all child processes are killed.
+    """Stop the block on SIGTERM as on Ctrl-C, and kill all child processes at its end.
 
     `include_orphans` adds the children of dead workers, which may be zombies until then.
     """

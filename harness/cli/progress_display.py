@@ -15,7 +15,7 @@ LOG_INTERVAL = 30.0  # seconds between two lines in a log
 
 
 class ProgressDisplay:
-    """A live display during a block, on a terminal, and lines above it."""
+    """A live display during a block on a terminal, with lines above it."""
 
     live_display: Progress | Live | None = None
 
@@ -36,14 +36,14 @@ class ProgressDisplay:
         self.console.print(f"unfix: {escape(text)}")
 
     def log_occasionally(self, text: str) -> None:
-        """A line every half minute, in a log without a live display."""
+        """Write a line every half minute, in a log without a live display."""
         if time.monotonic() - self.last_logged > LOG_INTERVAL:
             self.last_logged = time.monotonic()
             self.print_line(text)
 
 
 class ProgressBars(ProgressDisplay):
-    """Bars that vanish at the end; only on a terminal."""
+    """Bars on a terminal, which vanish at the end."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""`unfix releases`: list, install and remove SGLang installations."""
+"""`unfix releases`: lists, installs and removes SGLang installations."""
 
 from __future__ import annotations
 

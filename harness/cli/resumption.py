@@ -1,4 +1,4 @@
-"""The stored run that `--resume` continues: one that was stopped."""
+"""The stopped run that `--resume` continues."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ResumableRunT = TypeVar("ResumableRunT", bound=ResumableRun)
 
 
 def find_stopped_run(runs: Sequence[ResumableRunT], name: str, noun: str) -> ResumableRunT:
-    """The run of this name, else the newest stopped one; an error if there is nothing to resume."""
+    """Find the stopped run of this name, or else the newest one; raise an error without one."""
     matches = [run for run in runs if run.id.startswith(name)]
     if name and len(matches) > 1:
         raise UnfixError(f"there is more than one {noun} {name}")
@@ -36,7 +36,7 @@ def find_stopped_run(runs: Sequence[ResumableRunT], name: str, noun: str) -> Res
 
 
 def refuse_if_changed(before: Any, now: Any, run_id: str, subject: str) -> None:
-    """Both halves of a run must be of the same code."""
+    """Refuse to resume a run if its code has changed."""
     if before != now:
         raise UnfixError(
             f"{subject} have changed since {run_id} was stopped, and its first half is about the "

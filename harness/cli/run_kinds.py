@@ -2,7 +2,7 @@
 
 A kind joins three things: its table in the store, its reports (imported when they are needed, since
 a page imports Jinja), and the few ways in which its runs differ from others in a list or as JSON.
-What is the same for all kinds (files, output, lists) is in `run_output` and here. To add a kind,
+The common part of all kinds (files, output, lists) is in `run_output` and here. To add a kind,
 write its table under harness/store, its reports under reports/, and one `RunKind` here.
 """
 
@@ -26,7 +26,7 @@ class RunReports:
     render_page: Callable[[Any], str]
     render_markdown: Callable[[Any], str]
     print_run: Callable[[Any, Any], None]  # on a rich console
-    write_junit: Callable[[Any, Any], None] | None = None  # into a file
+    write_junit: Callable[[Any, Any], None] | None = None  # writes a file
 
 
 def _load_prove_reports() -> RunReports:
@@ -62,7 +62,7 @@ def _load_mutate_reports() -> RunReports:
 
 
 def _make_page_name(run: Any) -> str:
-    """A name for each run, so that a new page does not replace one that is open."""
+    """Make a name for each run, so that a new page does not replace an open one."""
     name = str(run.id)
     return name if len(name) < 100 else f"{name.partition('+')[0]}-joined"
 
@@ -73,16 +73,16 @@ class RunKind:
     get_table: Callable[[Store], RunTable[Any, Any]]
     load_reports: Callable[[], RunReports]
     make_list_label: Callable[[Any], str]
-    json_properties: tuple[str, ...] = ("green", "problems")  # beside the run's own fields
-    list_properties: tuple[str, ...] = ("green",)  # beside those of every kind
-    is_row_enough: bool = False  # a list needs the run's own row only
+    json_properties: tuple[str, ...] = ("green", "problems")  # added to the run's own fields
+    list_properties: tuple[str, ...] = ("green",)  # added to the common properties
+    is_row_enough: bool = False  # a list only needs the run's own row
     describe_verdict: Callable[[Any], str] = lambda run: "green" if run.green else "red"
     get_exit_code: Callable[[Any], int] = lambda run: 0 if run.green else 1
     make_page_name: Callable[[Any], str] = _make_page_name
     has_junit: bool = False
 
     def to_json(self, run: Any) -> dict[str, Any]:
-        """A whole run, with its verdict, as JSON that any reader accepts."""
+        """Return a whole run, with its verdict, as JSON that any reader accepts."""
         import msgspec
 
         properties = {
@@ -92,7 +92,7 @@ class RunKind:
         return data
 
     def to_list_row(self, run: Any) -> dict[str, Any]:
-        """A run as one line of `report --list`."""
+        """Return a run as one line of `report --list`."""
         started = run.started
         if not isinstance(started, str):
             moment = datetime.datetime.fromtimestamp(started, datetime.UTC)
@@ -169,7 +169,7 @@ KINDS = (PROVE, BISECT, EVAL, MATRIX, MUTATE)
 
 
 def find_run(store: Store, name: str) -> tuple[RunKind, Any] | None:
-    """The run of this name and its kind; None for a proof: several proofs share a report."""
+    """Find the run of this name and its kind; None for a proof: several proofs share a report."""
     for kind in KINDS:
         if kind is not PROVE and (run := kind.get_table(store).find(name)) is not None:
             return kind, run
@@ -177,7 +177,7 @@ def find_run(store: Store, name: str) -> tuple[RunKind, Any] | None:
 
 
 def list_runs(store: Store) -> list[tuple[RunKind, Any]]:
-    """Each run of a store, with as much of it as a list shows."""
+    """Return each run of a store, with the part of it that a list shows."""
     runs = []
     for kind in KINDS:
         table = kind.get_table(store)
@@ -189,7 +189,7 @@ def list_runs(store: Store) -> list[tuple[RunKind, Any]]:
 
 
 def to_strict_json(value: Any) -> Any:
-    """A value without what JSON lacks (infinities, NaN) and without lone surrogates."""
+    """Replace the values that strict JSON lacks: infinities, NaN and lone surrogates."""
     if isinstance(value, dict):
         return {to_strict_json(name): to_strict_json(item) for name, item in value.items()}
     if isinstance(value, list):

@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser, junit: bool = True) -> None:
 
 
 def check_outputs(kind: RunKind, arguments: argparse.Namespace) -> None:
-    """Refuse, before anything runs, an output that the kind does not have."""
+    """Refuse an output that the kind does not have, before the run."""
     if getattr(arguments, "junit", None) is not None and not kind.has_junit:
         raise UnfixError(
             f"{kind.noun} has no JUnit: there are --html, --markdown, --record and --json"
@@ -71,7 +71,7 @@ def write_outputs(
     markdown: Callable[[], str],
     data: Any,
 ) -> None:
-    """The requested files, and the page in any case."""
+    """Write the requested files, and the page in any case."""
     html = arguments.html or default
     save_text(html, page())
     options.report_status(f"the page: {html}")
@@ -93,7 +93,7 @@ def save_text(file: Path, text: str) -> None:
 
 
 def _round_numbers(value: Any) -> Any:
-    """Six digits of each number keep a record small; no verdict depends on the seventh."""
+    """Round numbers to six digits for a small record; no verdict depends on the seventh."""
     if isinstance(value, dict):
         return {name: _round_numbers(one) for name, one in value.items()}
     if isinstance(value, list):
@@ -107,7 +107,7 @@ _OUTPUT_OPTIONS = ("--html", "--junit", "--markdown", "--record")
 
 
 def strip_output_options(words: Sequence[str]) -> list[str]:
-    """A command line without its output files; words behind `--` belong to another program."""
+    """Remove the output files from a command line, except behind `--`: another program's words."""
     stripped: list[str] = []
     rest = iter(words)
     for word in rest:
@@ -121,12 +121,12 @@ def strip_output_options(words: Sequence[str]) -> list[str]:
 
 
 def get_recorded_command() -> list[str]:
-    """This command line, as records store it."""
+    """Return this command line in the form of records."""
     return ["unfix", *strip_output_options(sys.argv[1:])]
 
 
 def hide_local_paths(text: str) -> str:
-    """A record does not name the folders of the machine."""
+    """Remove the machine's folders from a record."""
     folders = (
         (paths.workspace_folder(), "."),
         (paths.project_folder(), "."),

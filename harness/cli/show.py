@@ -1,4 +1,4 @@
-"""`unfix show TOGGLE`: its story, its state on a release, its patch as a diff."""
+"""`unfix show TOGGLE`: prints its story, its state on a release, and its patch as a diff."""
 
 from __future__ import annotations
 

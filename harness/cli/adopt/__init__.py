@@ -1,1 +1,1 @@
-"""`unfix adopt`: a toggle from a fix."""
+"""`unfix adopt`: writes a toggle from a fix."""

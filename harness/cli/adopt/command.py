@@ -1,4 +1,4 @@
-"""`unfix adopt`: a toggle from a fix."""
+"""`unfix adopt`: writes a toggle from a fix."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def run_command(arguments: argparse.Namespace) -> int:
         return _start_guard(registry.select(arguments.guard))
     if arguments.ask:
         return _run_suites(request, registry.select_all(request.fix))
-    # A wrong call is refused before anything is fetched.
+    # Refuse a wrong call before any download.
     patch = None if request.between else _read_patch(request)
     trees = provisioning.ensure_sources(managed_releases.list_releases(), options.report_status)
     if patch is None:
@@ -227,7 +227,7 @@ def _report_adopted(
     omitted: Sequence[LeftOutChange],
     trees: Sequence[SourceTree],
 ) -> int:
-    """Try the written toggles live, run the suites under them, print all of it."""
+    """Try the new toggles live, run the suites under them, and print the results."""
     toggles = [one.toggle for one in adopted]
     trials: dict[str, str] = {}
     if files and request.try_live:
@@ -267,7 +267,7 @@ def _report_adopted(
 def _find_detecting_guards(
     request: AdoptRequest, toggles: Sequence[Toggle]
 ) -> dict[str, DetectionReport]:
-    """For each toggle, the guards that detect it on the newest installed release with its code."""
+    """Find each toggle's detecting guards, on the newest installed release with its code."""
     from harness.runs.adopt import detection
     from harness.workers.release_target import ReleaseTarget
 

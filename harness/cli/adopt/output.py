@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from harness.runs.adopt.detection import DetectionReport
 
-MAX_NAMED_GUARDS = 8  # the others are counted
+MAX_NAMED_GUARDS = 8  # only the number of the others is shown
 
 
 def print_changes(changes: Sequence[ReleaseChange], search: str, as_json: bool) -> None:
@@ -46,7 +46,7 @@ def print_changes(changes: Sequence[ReleaseChange], search: str, as_json: bool) 
 def print_adopted(
     adopted: AdoptedToggle, survey: DriftSurvey, trial_result: str | None, out: Console
 ) -> None:
-    """One toggle: its diff on the newest release, and how its edits were found on each."""
+    """Print a toggle's diff on the newest release, and the origin of its edits on each release."""
     from rich.text import Text
 
     toggle, newest = adopted.toggle, adopted.timeline.resolved_edits[-1].tree

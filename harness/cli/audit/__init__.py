@@ -1,1 +1,1 @@
-"""`unfix audit`: every kernel of a release, where its integers wrap."""
+"""`unfix audit`: finds the integer overflows in the kernels of a release."""

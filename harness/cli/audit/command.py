@@ -1,4 +1,4 @@
-"""`unfix audit`: every kernel of a release, and where an integer wraps before an address."""
+"""`unfix audit`: finds integer overflows in the addresses of a release's kernels."""
 
 from __future__ import annotations
 

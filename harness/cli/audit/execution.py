@@ -1,4 +1,4 @@
-"""`unfix audit`: which releases are audited, what is shown of the findings, and the exit code."""
+"""The execution of `unfix audit`: its releases, the output of findings, and the exit code."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from harness.runs.audit.size_limits import DEFAULT_LIMITS
 
 @dataclass(frozen=True, slots=True)
 class AuditOptions:
-    """What the command line asks for, checked."""
+    """The valid options of the command line."""
 
     targets: tuple[str, ...]
     release: str
@@ -36,7 +36,7 @@ class AuditOptions:
     launches: Path
     exemptions: Path
     on_gpu: bool
-    record: Path | None  # whose findings are run again
+    record: Path | None  # a record with findings to run again
     known_record: Path | None
     gpu_seconds: float
     jobs: int
@@ -126,7 +126,7 @@ def _audit_requested_trees(chosen: AuditOptions) -> ReleaseAudit:
     if chosen.record:
         audit = audit_record.read_record(chosen.record)
     else:
-        if not CPU_BASE.is_current():  # the torch and the Triton that the releases share
+        if not CPU_BASE.is_current():  # the releases' common torch and Triton
             newest = managed_releases.get_newest_release()
             provisioning.ensure_installed([newest], options.report_status)
         audit = _audit_sources(chosen)
@@ -190,7 +190,7 @@ def _get_tree_path(tree: SourceTree) -> Path:
 
 
 def _date_findings(audits: list[ReleaseAudit]) -> ReleaseAudit:
-    """Give each finding of the newest release the first release since which all have it."""
+    """Date each finding of the newest release: the first release from which on all have it."""
     keys = [{finding.key for finding in audit.findings} for audit in audits]
 
     def find_first_release(key: FindingKey) -> str:

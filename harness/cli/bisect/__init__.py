@@ -1,1 +1,1 @@
-"""`unfix bisect`."""
+"""`unfix bisect`: the search for the fix behind a symptom."""

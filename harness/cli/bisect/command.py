@@ -1,4 +1,4 @@
-"""`unfix bisect`: which fix a symptom is about, over toggles, releases or commits."""
+"""`unfix bisect`: finds the fix behind a symptom, over toggles, releases or commits."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def run_command(arguments: argparse.Namespace) -> int:
     from harness.store.database import Store
 
     if arguments.over == "toggles" and not arguments.words:
-        # A node id names a guard, wherever it stands among the toggles.
+        # A node id names a guard, at any place among the toggles.
         arguments.words = [name for name in arguments.names if "::" in name]
         arguments.names = [name for name in arguments.names if "::" not in name]
     _check_arguments(arguments)

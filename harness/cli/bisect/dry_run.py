@@ -1,4 +1,4 @@
-"""`unfix bisect --dry-run`: the plan of a search, and nothing of it run."""
+"""`unfix bisect --dry-run`: prints the plan of a search without a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A search of `unfix bisect` from its request: it prepares, runs, resumes or replays one."""
+"""The execution of `unfix bisect`: prepares, runs, resumes or replays a search."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ class PreparedSearch:
     request: BisectRequest
     search: BisectSearch
     catalogue: ToggleCatalogue
-    replayed: BisectSearch | None = None  # the log that gives every answer
+    replayed: BisectSearch | None = None  # the log with every answer
 
 
 class ReplayRunner:
-    """A runner that runs nothing: every answer is in the log."""
+    """A runner that takes every answer from the log."""
 
     def __init__(self, earlier: BisectSearch) -> None:
         self.is_deterministic, self.jobs = earlier.is_deterministic, earlier.jobs
@@ -124,7 +124,7 @@ def _prepare_replay(earlier: EarlierSearch, store: Store) -> PreparedSearch:
 
 
 def _restart_search(fresh: PreparedSearch, earlier: BisectSearch) -> BisectSearch:
-    """An earlier search before its first run, with what it ran as known trials."""
+    """Return an earlier search at its start, with its trials as known ones."""
     return msgspec.structs.replace(
         fresh.search,
         id=earlier.id,
@@ -136,7 +136,7 @@ def _restart_search(fresh: PreparedSearch, earlier: BisectSearch) -> BisectSearc
 
 
 def _read_log(name: str, store: Store) -> BisectSearch:
-    """A search to replay: a stored one, or one in a record's file."""
+    """Read a search to replay, from the store or from a record's file."""
     file = Path(name)
     if not file.is_file():
         log = store.bisect.get(name)
@@ -151,7 +151,7 @@ def _read_log(name: str, store: Store) -> BisectSearch:
 
 
 def _read_request(earlier: EarlierSearch, search: BisectSearch) -> BisectRequest:
-    """The request of an earlier search; a log of another machine may name other folders."""
+    """Read the request of an earlier search, with this machine's folders if the call has some."""
     if search.kind != earlier.kind:
         raise UnfixError(f"{search.id} is a search over {search.kind}")
     request = msgspec.convert(search.settings, BisectRequest)
@@ -164,10 +164,10 @@ def _read_request(earlier: EarlierSearch, search: BisectSearch) -> BisectRequest
 
 
 def _digest_code(request: BisectRequest) -> str:
-    """A digest of what a search depends on: toggles, suites, and the files its command names."""
+    """Compute a digest of a search's dependencies: toggles, suites, and its command's files."""
     files = []
     for word in request.command:
-        with contextlib.suppress(OSError):  # a word may be longer than a file's name can be
+        with contextlib.suppress(OSError):  # a word may be too long for a file's name
             file = Path(word.partition("::")[0])
             if file.is_file():
                 files.append(file)
@@ -177,7 +177,7 @@ def _digest_code(request: BisectRequest) -> str:
 
 
 def _find_pinned_toggles(request: BisectRequest, catalogue: ToggleCatalogue) -> dict[str, str]:
-    """Toggles that are fixed or buggy in every run; those of the environment among them."""
+    """Find the toggles that are fixed or buggy in every run, the environment's included."""
     reverted, enabled = bootstrap.read_requested_ids()
     sides: dict[str, str] = {}
     for side, words in (
@@ -196,7 +196,7 @@ def _find_pinned_toggles(request: BisectRequest, catalogue: ToggleCatalogue) -> 
 
 
 def run_search(prepared: PreparedSearch, store: Store) -> bool:
-    """Search until the end; return whether somebody stopped it before."""
+    """Run the search; return whether the user stopped it before the end."""
     search, replayed = prepared.search, prepared.replayed
     runner: TrialRunner = ReplayRunner(replayed) if replayed else _make_runner(prepared)
     search.jobs, search.is_deterministic = runner.jobs, runner.is_deterministic
@@ -322,7 +322,7 @@ def _search_releases(prepared: PreparedSearch, driver: SearchDriver) -> None:
 
 
 def list_releases_between(request: BisectRequest) -> list[str]:
-    """The releases from one end to the other, the oldest first."""
+    """List the releases from one end to the other, the oldest first."""
     names = [release.name for release in managed_releases.list_releases()]
     ends = [managed_releases.get_release(name).name for name in (request.good, request.bad)]
     first, last = sorted(map(names.index, ends))
@@ -355,14 +355,14 @@ def _search_commits(prepared: PreparedSearch, driver: SearchDriver) -> None:
 
 
 def _prepare_release(name: str | None, device: str = "cpu") -> VersionUnderTest:
-    """A release that is ready to be run on, installed if need be."""
+    """Return a release that is ready for runs, and install it if need be."""
     (target,) = guard_runs.prepare_targets([name] if name else [], device)
     folder = Path(sys.prefix) if target.requested_as == "current" else target.python.parents[1]
     return VersionUnderTest(target.requested_as, target.sources, target.python, folder)
 
 
 def _check_same_result(search: BisectSearch, log: BisectSearch) -> None:
-    """Refuse a log whose runs lead to another result: it is of another search, or other toggles."""
+    """Refuse a log whose runs lead to another result, as its search or toggles differ."""
     results = [
         (
             each.verdict,

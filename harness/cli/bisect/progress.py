@@ -1,4 +1,4 @@
-"""How a search goes, on stderr: a line a run."""
+"""The progress of a search on stderr, one line per run."""
 
 from __future__ import annotations
 

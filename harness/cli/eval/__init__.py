@@ -1,1 +1,1 @@
-"""`unfix eval`."""
+"""`unfix eval`: the comparison of a served model's answers."""

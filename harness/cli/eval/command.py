@@ -1,4 +1,4 @@
-"""`unfix eval`: what users feel. A served model's answers, paired against a baseline's."""
+"""`unfix eval`: compares a served model's answers with a baseline's, item by item."""
 
 from __future__ import annotations
 

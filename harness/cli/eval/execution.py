@@ -1,4 +1,4 @@
-"""`unfix eval`: the arguments become a request; the evaluation is run, stored and printed."""
+"""The execution of `unfix eval`: makes a request, and runs, stores and prints the evaluation."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def run_evaluation(arguments: argparse.Namespace) -> int:
     request = make_request(arguments)
     matrix = evaluation_request.make_matrix(request)
     if arguments.judge_again is not None:
-        # The statistics of today judge recorded answers; the store keeps the verdicts of the time.
+        # Today's statistics judge recorded answers again; the store's verdicts do not change.
         recorded = evaluation_comparer.read_recorded_evaluation(arguments.judge_again)
         command = run_output.strip_output_options(shlex.split(recorded.command))
         recorded.command = shlex.join(command)
@@ -68,12 +68,12 @@ def run_evaluation(arguments: argparse.Namespace) -> int:
 
 
 def _serve_matrix(request: EvaluationRequest, matrix: EvaluationMatrix) -> tuple[Evaluation, bool]:
-    """The stored evaluation, and whether it was interrupted."""
+    """Serve the matrix; return the stored evaluation, and whether it was interrupted."""
     from harness.store.database import Store
 
     limit = request.choose_item_limit(matrix)
     settings = evaluation_request.prepare_serving(request, matrix, options.report_status)
-    lm_eval_scorer.find_lm_eval_python()  # installs lm-eval before anything is served
+    lm_eval_scorer.find_lm_eval_python()  # installs lm-eval before the first server starts
     store = Store()
     command = shlex.join(run_output.get_recorded_command())
     evaluation = begin_evaluation(matrix, settings, settings.folder.name, command)
@@ -90,7 +90,7 @@ def _serve_matrix(request: EvaluationRequest, matrix: EvaluationMatrix) -> tuple
         options.report_status(text)
         store.eval.save(evaluation)
 
-    signal.signal(signal.SIGTERM, _raise_interrupt)  # as a scheduler ends it: servers end first
+    signal.signal(signal.SIGTERM, _raise_interrupt)  # schedulers send it; servers end first
     runner = EvaluationRunner(
         matrix,
         settings,

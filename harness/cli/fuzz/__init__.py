@@ -1,1 +1,1 @@
-"""`unfix fuzz`."""
+"""`unfix fuzz`: the search for failures within a budget of time."""

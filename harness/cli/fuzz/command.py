@@ -1,4 +1,4 @@
-"""`unfix fuzz`: suites run for a budget of time, and their failures are stored."""
+"""`unfix fuzz`: runs suites for a budget of time, and stores their failures."""
 
 from __future__ import annotations
 

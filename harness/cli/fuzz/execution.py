@@ -1,4 +1,4 @@
-"""A run of `unfix fuzz`, a replay of a failure, or a new regression of a suite."""
+"""The execution of `unfix fuzz`: a run, a replay of a failure, or a new regression."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from harness.store.fuzz.values import FuzzedTest, FuzzFailure, FuzzRun
 from harness.workers.release_target import ReleaseTarget
 from reports.fuzz import terminal
 
-REPLAY_SECONDS = 300.0  # seconds for an example that is replayed
+REPLAY_SECONDS = 300.0  # the limit of a replayed example
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class FuzzCall:
     """The words and options of a call."""
 
     suites: list[str]
-    words: list[str]  # behind `--`, where none may stand
+    words: list[str]  # words behind `--`, which are an error
     release: list[str]
     device: str
     revert: list[str]
@@ -87,7 +87,7 @@ def _resolve_toggle_folders(call: FuzzCall) -> list[Path]:
 
 
 def choose_toggles(call: FuzzCall, targets: list[ReleaseTarget]) -> ToggleDirections:
-    """The toggles that are reverted or enabled, on every release."""
+    """Choose the toggles to revert or enable, on every release."""
     catalogue = toggle_catalogue.load_catalogue(call.toggles)
     directions: dict[str, str] = {}
     for direction, words, required in (
@@ -109,7 +109,7 @@ def choose_toggles(call: FuzzCall, targets: list[ReleaseTarget]) -> ToggleDirect
 
 
 def _run_until_stopped(request: FuzzRequest, as_json: bool) -> int:
-    """Fuzz for the budget; Ctrl-C ends the run, and everything up to then is stored."""
+    """Fuzz for the budget or until Ctrl-C. Each result is stored either way."""
     is_stopped = False
     stored, store = _make_stored_run(request), Store()
 
@@ -149,7 +149,7 @@ def _make_stored_run(request: FuzzRequest) -> FuzzRun:
 
 
 def _make_snapshot(stored: FuzzRun, result: FuzzResult) -> FuzzRun:
-    """The run as the store has it: each failure with all that runs it again."""
+    """Make the stored form of the run, in which each failure has the text for its replay."""
     return msgspec.structs.replace(
         stored,
         status=result.status,

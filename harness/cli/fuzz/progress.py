@@ -16,7 +16,7 @@ from reports.fuzz import terminal
 
 
 class FuzzProgress(ProgressDisplay, FuzzListener):
-    """A table on a terminal, lines in a log."""
+    """A listener that shows a table on a terminal, and lines in a log."""
 
     def __init__(self, request: FuzzRequest, save_run: Callable[[], None] = lambda: None) -> None:
         self.request = request

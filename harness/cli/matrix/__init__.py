@@ -1,1 +1,1 @@
-"""`unfix matrix`."""
+"""`unfix matrix`: plans and runs of a matrix of options."""

@@ -1,4 +1,4 @@
-"""`unfix matrix`: plan few cells that cover the options of a matrix file, split and run them."""
+"""`unfix matrix`: plans few cells that cover a matrix file's options, splits and runs them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`unfix matrix run`: the arguments, the progress, and the report of a run."""
+"""The execution of `unfix matrix run`: the arguments, the progress, and the report of a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`unfix matrix plan` and `unfix matrix shards`: a plan and its shards on the terminal."""
+"""`unfix matrix plan` and `unfix matrix shards`: print a plan and its shards."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def run_shards(arguments: argparse.Namespace) -> int:
 def make_github_matrix(
     plan_shards: list[PlanShard], measured_seconds: Mapping[str, float]
 ) -> dict[str, Any]:
-    """The value of `strategy: matrix: ${{ fromJSON(…) }}`; without measured cells no seconds."""
+    """Make the value of `strategy: matrix: ${{ fromJSON(…) }}`; seconds need measured cells."""
     return {
         "include": [
             {
@@ -66,7 +66,7 @@ def make_github_matrix(
 
 
 def _read_cell_seconds(file: Path | None) -> dict[str, float]:
-    """The seconds of cells in stored runs, of the named store or else the default one."""
+    """Read the seconds of cells in stored runs, from the named store or else the default one."""
     from harness.store.database import Store
     from harness.store.sqlite_file import find_default_store
 
@@ -179,7 +179,7 @@ def _format_values(assignment: MatrixCell | SeedConfiguration) -> str:
 
 
 def _make_cell_table(plan: MatrixPlan, wide: bool) -> Table:
-    """A column for each axis with more than one value, or for every axis with --wide."""
+    """Make a table with a column per axis with several values, or per axis with --wide."""
     axes = [axis for axis, values in plan.axes.items() if wide or len(values) > 1]
     several = wide or len({cell.work for cell in plan.cells}) > 1
     table = _make_table("cell", *(["runs"] if several else []), *axes, "why")

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def find_requested_run(store: Store, arguments: argparse.Namespace) -> MatrixRun | None:
-    """The matrix run of the arguments, its shards merged; None if they name no matrix run."""
+    """Find the matrix run of the arguments and merge its shards; None if they name no such run."""
     from harness.runs.matrix.shards import ShardPart, merge_shards
 
     if arguments.proofs:
@@ -36,7 +36,7 @@ def find_requested_run(store: Store, arguments: argparse.Namespace) -> MatrixRun
 
 
 def _find_newest_run(store: Store) -> MatrixRun | None:
-    """The newest matrix run, unless a later proof is no part of it."""
+    """Find the newest matrix run, unless a later proof is not part of it."""
     runs = store.matrix.list_runs()
     if not runs:
         return None
@@ -52,7 +52,7 @@ def _is_proof(run: MatrixRun) -> bool:
 
 
 def _collect_shards(store: Store, other_stores: list[Path]) -> list[Any]:
-    """The shards in the other stores; none if no store holds a matrix run."""
+    """Collect the shards in the other stores; none if no store has a matrix run."""
     from harness.runs.matrix.shards import ShardPart, select_newest_shards
     from harness.store.database import Store
 

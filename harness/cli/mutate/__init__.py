@@ -1,1 +1,1 @@
-"""`unfix mutate`."""
+"""`unfix mutate`: the test of the suites by faults."""

@@ -1,4 +1,4 @@
-"""`unfix mutate`: makes faults of known kinds, and says which of them the suites detect."""
+"""`unfix mutate`: makes faults of known kinds, and reports those that the suites detect."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def run_command(arguments: argparse.Namespace) -> int:
     from harness.cli.mutate import execution
     from harness.runs.mutate.request import MutateRequest
 
-    # Names of targets and paths of guards may stand in any order.
+    # Names of targets and paths of guards may be in any order.
     arguments.targets, guards = options.split_names_and_paths(arguments.targets, arguments.usage)
     arguments.suite += guards
     arguments.toggles = [folder.resolve() for folder in arguments.toggles]

@@ -1,4 +1,4 @@
-"""`unfix mutate`: a list of faults, a run over them, or a toggle made of one."""
+"""The execution of `unfix mutate`: lists faults, runs them, or writes one as a toggle."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from harness.workers.release_target import ReleaseTarget
 
 @dataclasses.dataclass(frozen=True)
 class FaultSource:
-    """A request with the release and the diff that its faults come from."""
+    """A request, with the release and the diff of its faults."""
 
     request: MutateRequest
     target: ReleaseTarget
@@ -57,7 +57,7 @@ def _prepare_source(request: MutateRequest) -> FaultSource:
 
 
 def _make_faults_now(request: MutateRequest) -> tuple[FaultSource, GeneratedFaults]:
-    """The faults of a request before anything runs, as a list or a toggle needs them."""
+    """Make the faults of a request without any run, for a list or a toggle."""
     source = _prepare_source(request)
     if source.diff is not None and source.diff.is_wide:
         raise UnfixError(
@@ -68,7 +68,7 @@ def _make_faults_now(request: MutateRequest) -> tuple[FaultSource, GeneratedFaul
 
 
 def list_faults(request: MutateRequest, as_json: bool) -> int:
-    """Print the faults with their diffs; nothing is run."""
+    """Print the faults with their diffs, without any run."""
     source, generated = _make_faults_now(request)
     faults = fault_selection.choose_faults(request, generated)
     if as_json:
@@ -114,7 +114,7 @@ def keep_fault(request: MutateRequest, fault_id: str, slug: str, as_json: bool) 
 
 
 def run_mutate(request: MutateRequest, resumed_run: str | None, outputs: argparse.Namespace) -> int:
-    """Run the faults of a request, or those that a stopped run has left."""
+    """Run the faults of a request, or the rest of a stopped run."""
     store = Store()
     earlier = None
     if resumed_run is not None:
@@ -136,7 +136,7 @@ def run_mutate(request: MutateRequest, resumed_run: str | None, outputs: argpars
     plan = _make_plan(request, source.target)
 
     def plan_faults(generated: GeneratedFaults) -> MutationPlan:
-        """The plan with its faults; the stored run gets their numbers."""
+        """Add the faults to the plan, and their numbers to the stored run."""
         chosen = fault_selection.choose_faults(request, generated)
         mutation.made, mutation.planned = len(generated.faults), len(chosen)
         mutation.ids = [fault.id for fault in chosen]
@@ -163,9 +163,9 @@ def run_mutate(request: MutateRequest, resumed_run: str | None, outputs: argpars
 
 
 def _restore_request(request: MutateRequest, earlier: MutationRun) -> MutateRequest:
-    """The request of a stopped run, with the number of jobs of this call."""
+    """Return the request of a stopped run, with the number of jobs of this call."""
     words = {name: earlier.settings[name] for name in RESUMED_SETTINGS}
-    # A branch may have moved: the run is about the commits that the range stood for.
+    # A branch may have moved, so the run uses the original commits of the range.
     words["diff"] = earlier.settings.get("between") or words["diff"]
     folders = [Path(folder) for folder in earlier.settings["toggles"]]
     return dataclasses.replace(request, **words, toggles=folders)
@@ -184,7 +184,7 @@ def _check_unchanged(earlier: MutationRun, request: MutateRequest, target: Relea
 
 
 def _choose_target(request: MutateRequest) -> ReleaseTarget:
-    """One release with an environment: of a diff the later one, if it is a release."""
+    """Choose one release with an environment; for a diff the later end, if it is a release."""
     names = ["current", *(release.name for release in managed_releases.list_releases())]
     word = request.release
     if word is None and ".." in request.diff:
@@ -200,7 +200,7 @@ def _choose_target(request: MutateRequest) -> ReleaseTarget:
 
 
 def _make_plan(request: MutateRequest, target: ReleaseTarget) -> MutationPlan:
-    """The plan without its faults."""
+    """Make the plan without its faults."""
     jobs = guard_runs.choose_job_count(target.device, request.jobs)
     pytest_arguments, folder = guard_runs.resolve_suites(request.suite)
     equivalents = equivalent_faults.read_equivalent_faults()
@@ -222,7 +222,7 @@ def _make_plan(request: MutateRequest, target: ReleaseTarget) -> MutationPlan:
 
 
 def _digest_code(request: MutateRequest) -> str:
-    """One digest of guards and toggles; the project's own guards are always part of it."""
+    """Compute a digest of guards and toggles, the project's own guards included."""
     arguments, _ = guard_runs.resolve_suites(request.suite)
     files = [Path(argument.partition("::")[0]) for argument in arguments]
     other_files = [file for file in files if file.is_absolute()]
@@ -253,7 +253,7 @@ def _run_until_stopped(
     store: Store,
     plan_from_coverage: Callable[[CoverageRecord], MutationPlan] | None = None,
 ) -> bool:
-    """Run the plan; True if the user stopped it."""
+    """Run the plan; return True if the user stopped it."""
     try:
         with end_processes_on_exit(), MutateProgress(mutation) as progress:
             MutationRunner(plan, mutation, store.mutate, progress, plan_from_coverage).execute()

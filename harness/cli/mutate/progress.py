@@ -1,4 +1,4 @@
-"""How a mutation run goes, on stderr."""
+"""The progress of a mutation run on stderr."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from harness.store.mutate.values import FaultOutcome, FaultResult, MutationRun
 
 
 class MutateProgress(ProgressBars, MutationListener):
-    """A bar where somebody looks on, lines in a log."""
+    """A listener that shows a bar on a terminal, and lines in a log."""
 
     def __init__(self, mutation: MutationRun) -> None:
         self.mutation = mutation

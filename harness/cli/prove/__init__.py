@@ -1,1 +1,1 @@
-"""`unfix prove` and `unfix lifecycle`."""
+"""`unfix prove` and `unfix lifecycle`: runs of guards over releases."""

@@ -1,11 +1,11 @@
-"""A call of `unfix prove` or `unfix lifecycle`, as it was typed."""
+"""The unresolved call of `unfix prove` or `unfix lifecycle`."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
 
-# What `--resume` and `--failed` take from an earlier run, unless the call says otherwise.
+# The options that `--resume` and `--failed` take from an earlier run, unless the call sets them.
 RESUMED_SETTINGS = "names release device profile k shard words limit memory".split()
 
 
@@ -16,7 +16,7 @@ class ProveCall:
     command: str  # prove or lifecycle
     usage: str
     names: list[str] = field(default_factory=list)
-    words: list[str] = field(default_factory=list)  # behind `--`, for pytest
+    words: list[str] = field(default_factory=list)  # the words behind `--`, for pytest
     release: list[str] = field(default_factory=list)
     device: str = "cpu"
     profile: str = "default"

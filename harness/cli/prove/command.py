@@ -1,4 +1,4 @@
-"""`unfix prove` and `unfix lifecycle`: every guard on both sides of its fix, or as a release is."""
+"""`unfix prove` and `unfix lifecycle`: run guards on both sides of a fix, or on plain releases."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run of `prove` or `lifecycle`, from its call to its end."""
+"""The execution of `prove` or `lifecycle`, from the call to the end."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from harness.store.prove.values import ProveRun
 
 
 def run_proof(call: ProveCall) -> tuple[ProveRun, bool]:
-    """The run as the store has it at its end, and whether somebody stopped it."""
+    """Run a proof; return the stored run, and whether the user stopped it."""
     store = Store()
     call, earlier = requests.resolve_call(call, store)
     request = requests.make_request(call, earlier, store)
@@ -38,7 +38,7 @@ def run_proof(call: ProveCall) -> tuple[ProveRun, bool]:
 
 
 def find_start_error(run: ProveRun) -> int:
-    """The exit code of a run that proved nothing since pytest or no release started; else 0."""
+    """Return the exit code of a run without results, as pytest or no release started; else 0."""
     problems = [problem for facts in run.releases for problem in facts.problems]
     if run.cells or not problems:
         return 0

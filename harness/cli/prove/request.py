@@ -1,4 +1,4 @@
-"""The request that a call of `prove` or `lifecycle` becomes.
+"""The request from a call of `prove` or `lifecycle`.
 
 `--resume` and `--failed` name an earlier run: each setting that the call leaves at its default is
 taken from that run.
@@ -21,7 +21,7 @@ from harness.store.prove.values import ProveRun
 
 
 def resolve_call(call: ProveCall, store: Store) -> tuple[ProveCall, ProveRun | None]:
-    """The call with whole paths and with the settings of its earlier run, and that run."""
+    """Resolve the call's paths and the settings of its earlier run; return call and run."""
     catalogue = toggle_catalogue.load_catalogue(call.toggles)
     names, guards = options.split_names_and_paths(call.names, call.usage, catalogue)
     device = call.device
@@ -34,7 +34,7 @@ def resolve_call(call: ProveCall, store: Store) -> tuple[ProveCall, ProveRun | N
 
 
 def resolve_guard_paths(words: list[str]) -> list[str]:
-    """The paths of guards from the root: the workers have a working folder of their own."""
+    """Make guards' paths absolute, since the workers have a working folder of their own."""
     resolved = []
     for index, word in enumerate(words):
         file, colons, node = word.partition("::")
@@ -44,7 +44,7 @@ def resolve_guard_paths(words: list[str]) -> list[str]:
 
 
 def _find_earlier_run(call: ProveCall, store: Store) -> ProveRun | None:
-    """The run that this one resumes or repeats in part."""
+    """Find the run that this one resumes or repeats in part."""
     if call.resume is not None and call.failed is not None:
         raise UnfixError("--resume continues a run, --failed starts a new one: give one of them")
     if call.resume is not None:

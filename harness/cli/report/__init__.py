@@ -1,1 +1,1 @@
-"""`unfix report`: stored runs again, one by one and over the nights."""
+"""`unfix report`: shows stored runs, one by one and over the nights."""

@@ -1,4 +1,4 @@
-"""`unfix report`: a stored run, or several joined, as a table, a page or data."""
+"""`unfix report`: shows a stored run, or several joined, as a table, a page or data."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def run_command(arguments: argparse.Namespace) -> int:
 
 
 def _write_index(folder: Path) -> int:
-    """One page that leads to all pages and issues of a folder."""
+    """Write one page with links to all pages and issues of a folder."""
     from reports import index
 
     if not folder.is_dir():
@@ -77,7 +77,7 @@ def _write_index(folder: Path) -> int:
 
 
 def _report_proofs(store: Store, names: list[str], arguments: argparse.Namespace) -> int:
-    """Report proofs and lifecycles, those of one kind joined: two tables, and one page."""
+    """Report proofs and lifecycles, the runs of a kind joined: two tables, and one page."""
     from harness.store.prove.joined_runs import add_missing_shard_problems, join_runs
 
     runs = [store.prove.get(name) for name in dict.fromkeys(names)]

@@ -1,4 +1,4 @@
-"""The search of each new failure: a stored one, or one that runs now."""
+"""The `bisect` search of each new failure: a stored one, or a new one."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from harness.store.database import Store
 UNFIX_COMMAND = (sys.executable, "-m", "harness")
 STDERR_FD = 2
 POLL_SECONDS = 0.2  # seconds between two polls
-MIN_SEARCH_SECONDS = 5.0  # no search begins with less time
+MIN_SEARCH_SECONDS = 5.0  # the least time for a search to begin
 END_TIMEOUT = 30.0  # seconds for a search to store its result and end its processes
 
 
 class FailureSearches:
-    """Finds stored searches, and runs others within the budget."""
+    """The searches of failures: finds stored ones, and runs others within the budget."""
 
     def __init__(self, store: Store, budget: float) -> None:
         self.store = store
@@ -44,7 +44,7 @@ class FailureSearches:
         return _format_search(found, fit)
 
     def _find_stored_search(self, fit: SuggestedSearch) -> BisectSearch | None:
-        """The newest search about the failure; finished ones come first."""
+        """Find the newest search of the failure; finished ones come first."""
         found = [search for search in self.store.bisect.list_runs() if fit.is_answered_by(search)]
         done = [search for search in found if search.status == "finished"]
         ordered = [*(search for search in found if search not in done), *done]
@@ -53,7 +53,7 @@ class FailureSearches:
     def _run_search(self, fit: SuggestedSearch) -> None:
         """Run `unfix bisect` as a command; its result is in the store."""
         options.report_status(f"searching: {fit.command_line}")
-        # A signal must not raise while the child starts: the child would be left behind.
+        # A signal must not raise while the child starts, or the child would survive us.
         with signals.record_stop_signals() as stop_signals:
             child = subprocess.Popen(
                 [*UNFIX_COMMAND, *fit.command],

@@ -1,4 +1,4 @@
-"""`unfix report --since`: the nights of a store, as a table, a page, Markdown, issues and data."""
+"""`unfix report --since`: shows a store's nights, as a table, a page, Markdown, issues and data."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def _write_outputs(
 
 
 def _write_issues(history: NightHistory, store: Store, folder: Path, budget: float) -> list[Path]:
-    """Write a file for each new failure; a known failure has one already."""
+    """Write a file for each new failure, as a known one has its file already."""
     from harness.cli.report.failure_search import FailureSearches
     from harness.runs.history.failure_evidence import EvidenceReader
     from harness.runs.history.resource_prices import ResourcePrices
@@ -127,7 +127,7 @@ def _write_issues(history: NightHistory, store: Store, folder: Path, budget: flo
 
 
 def history_to_json(history: NightHistory, prices: ResourcePrices) -> dict[str, Any]:
-    """The nights, and all timelines that were not ok throughout."""
+    """Return the nights, and all timelines that are not ok throughout."""
     import msgspec
 
     from harness.runs.history.values import TimelineState

@@ -1,1 +1,1 @@
-"""`unfix test`: the project's own tests, in parts that run concurrently."""
+"""`unfix test`: runs the project's own tests, in concurrent parts."""

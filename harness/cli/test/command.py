@@ -1,4 +1,4 @@
-"""`unfix test`: this project's own tests, after installing the releases they need."""
+"""`unfix test`: installs the releases that this project's own tests need, and runs the tests."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from harness.core import paths
 from harness.core.errors import CommandLineError, UnfixError
 from harness.releases import managed_releases, provisioning
 
-# The oldest release, the one that serves in the tests, and the newest.
+# The oldest release, the tests' server release, and the newest.
 INSTALLED_RELEASES = ("0.5.9", "0.5.18", "0.5.23")
 EVERY_RELEASE_OPTION = "--every-release"
 PLURAL_OUTCOMES = {"error": "errors"}
@@ -92,7 +92,7 @@ def run_all_parts(releases: list[managed_releases.Release], words: list[str], ro
 
 
 def print_skipped(results: Iterable[PytestPartResult]) -> None:
-    """Each reason for skipping, with the tests that gave it."""
+    """Print each reason for skipping, with its tests."""
     nodes_by_reason = defaultdict(list)
     for result in results:
         for node, reason in result.skipped:
@@ -104,7 +104,7 @@ def print_skipped(results: Iterable[PytestPartResult]) -> None:
 
 
 def format_counts(counts: Counter[str], seconds: float) -> str:
-    """The counts in the words of pytest's own last line."""
+    """Format the counts in the words of pytest's own last line."""
     words = ", ".join(
         f"{count} {(SINGULAR_OUTCOMES if count == 1 else PLURAL_OUTCOMES).get(outcome, outcome)}"
         for outcome in OUTCOMES

@@ -1,4 +1,4 @@
-"""The parts run concurrently, up to a limit, and the result of each."""
+"""The execution of `unfix test`: runs parts concurrently, up to a limit."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ class PytestPartResult:
 
     @property
     def usage_error(self) -> str:
-        """Why pytest refused its arguments, which are the same for every part."""
+        """Return why pytest refused its arguments, which are the same for every part."""
         if self.exit_code != USAGE_ERROR_CODE:
             return ""
         return self.output.partition(": error: ")[2].partition("\n")[0]
 
     def is_green(self, tests_were_chosen: bool) -> bool:
-        """If the caller chose tests, a part may have none of them."""
+        """Return whether the part is green; with tests chosen by the caller, it may be empty."""
         if self.test_count == 0:
             return tests_were_chosen and self.exit_code == NO_TESTS_CODE
         return self.exit_code == 0
@@ -63,14 +63,14 @@ def run_parts(
     width: int,
     on_start: Callable[[PytestPart], None],
 ) -> Iterator[PytestPartResult]:
-    """The result of each part, as soon as it ends."""
+    """Yield the result of each part, as soon as it ends."""
     pool = ThreadPoolExecutor(width)
     try:
         futures = [pool.submit(_run_part, part, words, root, on_start) for part in parts]
         for future in as_completed(futures):
             yield future.result()
     finally:
-        # After a Ctrl-C the caller kills the running processes, and no further one starts.
+        # After a Ctrl-C the caller kills the running processes, and no other one starts.
         pool.shutdown(wait=False, cancel_futures=True)
 
 

@@ -14,14 +14,14 @@ LONGEST_FIRST = ("*.py", "bisect", "prove", "mutate", "audit", "fuzz", "eval", "
 # These need the Python of a release.
 RELEASE_PYTHON_FOLDERS = ("kernels", "releases")
 CONCURRENT_ONLY = ("-m", "not alone")
-# The properties of every release; guards need a toggled fix, so `unfix prove` runs them. A long
+# Properties hold on every release; guards need a toggled fix, so `unfix prove` runs them. A long
 # traceback prints each argument, and a tensor of gigabytes takes as long as ten tests.
 PROPERTY_ARGUMENTS = ("suites", "-m", "not guards", "--profile", "smoke", "--tb=short")
 
 
 @dataclass(frozen=True)
 class PytestPart:
-    """One pytest process: which tests, under which Python."""
+    """One pytest process: its tests and its Python."""
 
     name: str
     python: str
@@ -31,7 +31,7 @@ class PytestPart:
 def list_concurrent_parts(
     tests: Path, releases: Sequence[managed_releases.Release]
 ) -> list[PytestPart]:
-    """All tests except those that measure their own time."""
+    """List the parts of all tests except those that measure their own time."""
     folders = {file.relative_to(tests).parts[0] for file in tests.glob("*/**/test_*.py")}
     others = sorted({"*.py", *folders} - {*RELEASE_PYTHON_FOLDERS, *LONGEST_FIRST})
     base = str(managed_releases.CPU_BASE.python)
