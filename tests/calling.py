@@ -1,4 +1,4 @@
-"""`unfix` called as a user calls it, over the toy release, in a folder of its own."""
+"""`unfix` called as by a user, over the toy release, in a folder of its own."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TOY = Path(__file__).parent / "toy"
 
 
 class Caller:
-    """A workspace, and what is run in it."""
+    """A workspace, and calls in it."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -30,19 +30,19 @@ class Caller:
         return {**os.environ, "UNFIX_HOME": str(self.root), "PYTHONPATH": found_by}
 
     def again(self, *words: str) -> subprocess.CompletedProcess[str]:
-        """`unfix` with these words and no others."""
+        """Call `unfix` with exactly these words."""
         return self.call([*forked.UNFIX, *words])
 
     def call(self, command: list[str]) -> subprocess.CompletedProcess[str]:
         return forked.run(command, self.root, self.environment)
 
     def begin(self, command: list[str]) -> subprocess.Popen[str]:
-        """In the background."""
+        """Start `unfix` in the background."""
         return start_program(command, cwd=self.root, env=self.environment)
 
 
 def wait_until(claim: Callable[[], Any], seconds: float = 30.0) -> bool:
-    """Wait for what another process does; the test fails if that takes too long."""
+    """Wait for another process's effect; fail the test on a timeout."""
     ends = time.monotonic() + seconds
     while not claim():
         assert time.monotonic() < ends, "it did not happen in time"
@@ -51,7 +51,7 @@ def wait_until(claim: Callable[[], Any], seconds: float = 30.0) -> bool:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process runs; a zombie does not."""
+    """Return whether a process runs; a zombie does not."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
@@ -60,7 +60,7 @@ def is_alive(pid: int) -> bool:
 
 
 def living(home: Path) -> list[str]:
-    """Processes that still work for a run in this place."""
+    """Return processes that still work for a run in this folder."""
     found = forked.left()
     for entry in Path("/proc").iterdir():
         try:
@@ -74,19 +74,19 @@ def living(home: Path) -> list[str]:
 
 
 def run_program(command: Sequence[object], **how: Any) -> subprocess.CompletedProcess[str]:
-    """Run a program to its end, and keep what it prints."""
+    """Run a program to its end, and capture its output."""
     words = [str(word) for word in command]
     return subprocess.run(words, capture_output=True, text=True, **how)
 
 
 def start_program(command: Sequence[object], **how: Any) -> subprocess.Popen[str]:
-    """Start a program whose output can be read."""
+    """Start a program with captured output."""
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     return subprocess.Popen([str(word) for word in command], **(pipes | how))
 
 
 def bare(release: Release, program: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    """A program under a release's Python, with no variable of ours but these."""
+    """Run a program under a release's Python, with only these of our variables."""
     ours = ("UNFIX_", "PYTHON", "SGLANG_")
     others = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
     return run_program([release.python, "-c", program], env={**others, **variables}, cwd="/")

@@ -1,4 +1,4 @@
-"""A fresh copy of this checkout, and calling its `./unfix`, with real or with fake tools."""
+"""A fresh copy of this checkout, and calls of its `./unfix`, with real or with fake tools."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from calling import start_program
 
 ROOT = Path(__file__).resolve().parent.parent
-# The Python that .venv was made from: it is what a fresh machine would have.
+# The Python that created .venv: a fresh machine has the same.
 BASE_PYTHON = str(getattr(sys, "_base_executable", sys.executable))
 PIP = """
 import os, site, sys, time
@@ -54,7 +54,7 @@ if "FAKE_FREE" in os.environ:
 
 
 def copy_of_the_tree(to: Path) -> Path:
-    """Copy what git keeps: hidden entries but .gitignore, caches and built reports stay behind."""
+    """Copy git's files: hidden entries but .gitignore, caches and reports stay behind."""
     made_here = shutil.ignore_patterns("__pycache__", "*.pyc", "*.egg-info", "dist", "build", "out")
     to.mkdir(parents=True)
     for entry in ROOT.iterdir():
@@ -66,7 +66,7 @@ def copy_of_the_tree(to: Path) -> Path:
 
 
 def without_tools(tree: Path) -> Path:
-    """With no extra to install: the developers' tools are most of what a real set-up takes."""
+    """Remove the developers' extra, whose tools are most of a real set-up."""
     file = tree / "pyproject.toml"
     dev = re.compile(r"^dev = \[.*?\]$", re.MULTILINE | re.DOTALL)
     text, count = dev.subn("dev = []", file.read_text())
@@ -77,7 +77,7 @@ def without_tools(tree: Path) -> Path:
 
 @dataclass(frozen=True)
 class Checkout:
-    """A copy of the tree, and the variables under which its script is called."""
+    """A copy of the tree, and the environment in which its script is called."""
 
     tree: Path
     fakes: Path | None = None
@@ -89,11 +89,11 @@ class Checkout:
         if self.fakes is not None:
             kept["PYTHONPATH"] = str(self.fakes)
             kept["FAKE_PIP_PACKAGES"] = str(Path(pytest.__file__).parent.parent)
-        # Bytecode is half of what pip does, and Python makes what it needs of it.
+        # Bytecode is half of pip's work, and Python compiles what it needs.
         return {**kept, "PIP_NO_COMPILE": "1", **more}
 
     def start(self, *words: str, **more: str) -> subprocess.Popen[str]:
-        """Call `./unfix`, in a process group of its own."""
+        """Start `./unfix` in a process group of its own."""
         command = [self.tree / "unfix", *(words or ("--version",))]
         return start_program(command, env=self.variables(**more), cwd="/", start_new_session=True)
 
@@ -108,14 +108,14 @@ class Checkout:
 
     @property
     def pips(self) -> list[str]:
-        """What the fake pips did so far, in order."""
+        """Return the fake pips' calls so far, in order."""
         assert self.fakes is not None
         calls = self.fakes / "calls"
         return calls.read_text().split() if calls.exists() else []
 
 
 def fake_tools(folder: Path) -> Path:
-    """A pip and a venv that are quick, or fail as they are told to by the variables above."""
+    """Install a pip and a venv that are quick, or fail as the variables above request."""
     folder.mkdir()
     for name, text in (("pip", PIP), ("venv", VENV), ("sitecustomize", CUSTOMIZE)):
         (folder / f"{name}.py").write_text(text)

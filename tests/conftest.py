@@ -1,4 +1,4 @@
-"""What the harness's own tests share: the toy release and its toggles."""
+"""Fixtures shared by the harness's own tests: the toy release and its toggles."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ import pytest
 from fixture_types import Patch
 
 TOY = Path(__file__).parent / "toy"
-# The tests under releases/ run in the environment of a release, over the real one.
+# The tests under releases/ run in a release's environment, over the real release.
 if importlib.util.find_spec("sglang") is None:
     sys.path.insert(0, str(TOY))
 
 
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
-    """Bytes may hold the time they were made at, and xdist wants the same names of each worker."""
+    """Name bytes by their argument: they may contain a time, and xdist needs equal names."""
     return argname if isinstance(val, bytes) else None
 
 
 @pytest.fixture(scope="session", autouse=True)
 def interruptible() -> Iterator[None]:
-    """A shell's background job ignores Ctrl-C, and so would each process that a test starts."""
+    """Restore Ctrl-C: a shell's background job ignores it, and so would its children."""
     ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     if ignored:
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -49,7 +49,7 @@ def pip(tmp_path: Path, monkeypatch: Patch) -> Any:
 
 @pytest.fixture
 def release(pip: Any) -> Any:
-    """A release of a few bytes that is there."""
+    """An installed release of a few bytes."""
     from fake_releases import added
 
     return added()

@@ -1,4 +1,4 @@
-"""Managed releases of a few bytes, made by the real `install` with a pip that lays down nothing."""
+"""Managed releases of a few bytes, installed by the real `install` with a fake pip."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ADD = f"unfix releases add {VERSION}"
 
 
 class FakePip:
-    """What `install` asks of pip, done with files of a few bytes."""
+    """The parts of pip that `install` uses, over files of a few bytes."""
 
     def __init__(self) -> None:
         self.calls: list[list[str]] = []
@@ -54,11 +54,11 @@ class FakePip:
 
 
 def workspace(folder: Path, monkeypatch: Patch) -> FakePip:
-    """Have releases kept in a folder, and made by a fake pip."""
+    """Set up a folder of releases that a fake pip installs."""
     fake = FakePip()
     monkeypatch.setenv("UNFIX_HOME", str(folder))
     monkeypatch.setattr(installer, "run_pip", fake)
-    # The engine is this checkout's, as for a person who calls it bare.
+    # The engine is this checkout's, as in a call without a release.
     for name in (*ASKING, checkouts.HARNESS_VARIABLE, "UNFIX_PLANNER"):
         monkeypatch.delenv(name, raising=False)
     return fake
@@ -78,7 +78,7 @@ def state_of(release: Release, capsys: Output) -> str:
 
 
 def refusal(words: list[str], capsys: Output) -> tuple[int, str]:
-    """The exit code of a call, and the one line that it says."""
+    """Return the exit code of a call, and its only line."""
     capsys.readouterr()
     code = main(words)
     told = capsys.readouterr()
@@ -94,6 +94,6 @@ def rewrite_mark(folder: Path, **facts: str) -> None:
 
 
 def refusal_of_add(capsys: Output) -> tuple[int, str]:
-    """The exit code, and the last line: the ones before it say what is being done."""
+    """Return the exit code, and the last line: the lines before it report progress."""
     code = main(["releases", "add", VERSION])
     return code, capsys.readouterr().err.splitlines()[-1]

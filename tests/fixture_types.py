@@ -1,4 +1,4 @@
-"""Short names for the types of pytest's fixtures, which half of all signatures name."""
+"""Short names for the types of pytest's fixtures, which half of all signatures use."""
 
 from __future__ import annotations
 

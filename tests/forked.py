@@ -1,9 +1,9 @@
-"""`unfix` in a fork of a process that has imported it: most of a short command is its imports.
+"""`unfix` in a fork of a process that has imported it, since imports dominate a short command.
 
-    python tests/forked.py SOCKET
+python tests/forked.py SOCKET
 
-A command has its own environment, folder, streams and end, as if it had been started. What it
-starts of ours, a worker most of all, is a fork of it for the same reason.
+A command has its own environment, folder, streams and exit, as a new process would. Its own
+children of this project, above all workers, are forks of it for the same reason.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ IMPORTED = (
     "harness.store",
     "reports",
 )
-DEAR = ("harness.runs.matrix.ray_executor",)  # and few commands want it
+DEAR = ("harness.runs.matrix.ray_executor",)  # few commands need it
 ASKING = ("SGLANG_DEBUG_REVERT_PR", "SGLANG_DEBUG_ENABLE_PR", "UNFIX_CHECK")
 AS_FORKS = (
     "harness.runs.bisect.commit_bisection",
@@ -55,16 +55,16 @@ AS_FORKS = (
     "harness.runs.mutate.worker",
     "harness.patching.planner",
     "harness.workers.guard_worker",
-)  # not a night's worker: it finds less in its time
-_pids: list[int] = []  # of the server
-PLAIN: list[str] = []  # what a Python of ours finds by itself
+)  # not a fuzzing worker, which finds less in its time as a fork
+_pids: list[int] = []  # of servers
+PLAIN: list[str] = []  # the default search path of a Python of this project
 _MOST = 1 << 18  # bytes of a command and its environment
 
 
 def run(
     command: list[str], cwd: Path, env: dict[str, str], timeout: float = 120.0
 ) -> subprocess.CompletedProcess[str]:
-    """As `subprocess.run` with its output captured, for `unfix` and for scripts that call it."""
+    """Run `unfix` or a script that calls it, like `subprocess.run` with captured output."""
     told = {"words": command[1:], "cwd": str(cwd), "env": env}
     pipes = [os.pipe() for _ in ("out", "err", "end")]
     said: list[bytes] = [b""] * len(pipes)
@@ -90,12 +90,12 @@ def run(
 
 
 def unfix(*words: str, **more: str) -> subprocess.CompletedProcess[str]:
-    """As called in the project's folder, with more variables."""
+    """Call `unfix` in the project's folder, with additional variables."""
     return run([*UNFIX, *words], paths.project_folder(), {**os.environ, **more})
 
 
 def left() -> list[str]:
-    """What commands that have ended left running; what is ending has no words any more."""
+    """Return processes that ended commands left; an ending one has no command line any more."""
     found = []
     for pid in itertools.chain.from_iterable(map(processes.iterate_descendants, _pids)):
         with contextlib.suppress(OSError):
@@ -105,7 +105,7 @@ def left() -> list[str]:
 
 @functools.cache
 def _server() -> socket.socket:
-    """One for this process; it ends when nobody holds our end of the socket."""
+    """Start one server for this process; it ends when our end of the socket is closed."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     command = [sys.executable, __file__, str(theirs.fileno())]
     served = {**os.environ, "PYTHONPATH": PROJECT}
@@ -125,7 +125,7 @@ def _server() -> socket.socket:
 
 
 def serve(line: socket.socket) -> dict[str, Any]:
-    """Fork for each command; comes back in the fork, with what it was told."""
+    """Fork for each command; return in the fork, with the request."""
     while True:
         told, ends, _, _ = socket.recv_fds(line, _MOST, 3)
         if not told:
@@ -153,14 +153,14 @@ def serve(line: socket.socket) -> dict[str, Any]:
 
 
 def _reap(*_: Any) -> None:
-    """Nobody asks how those ended that are left of a command."""
+    """Reap a command's orphans, whose exit codes do not matter."""
     with contextlib.suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
 
 
 class Started(subprocess.Popen[Any]):
-    """A process that a command starts: a fork of it where that is as good as a new one."""
+    """A process that a command starts: a fork of it if that is as good as a new one."""
 
     def __init__(self, args: Any, **more: Any) -> None:
         environment = more.get("env") or os.environ
@@ -183,10 +183,10 @@ def _begins_with_toggles(environment: Mapping[str, str]) -> bool:
 
 
 def _begin_anew(words: list[str], environment: dict[str, str], kept: set[int]) -> NoReturn:
-    """Leave behind what a new process would not have of the one that started it."""
+    """Drop the inherited state that a new process would not have."""
     code: Any = 1
     try:
-        # The starter waits for the last of these to be closed.
+        # The starter waits until the last of these is closed.
         for number in {int(name) for name in os.listdir("/proc/self/fd")} - kept:
             with contextlib.suppress(OSError):
                 os.close(number)
@@ -209,7 +209,7 @@ def _begin_anew(words: list[str], environment: dict[str, str], kept: set[int]) -
 
 
 def become(words: list[str], environment: dict[str, str]) -> None:
-    """What `python WORDS` is, in this process and its folder."""
+    """Run `python WORDS` in this process and its folder."""
     os.environ.clear()
     os.environ.update(environment)
     here = [] if words[0] == "-P" else [os.getcwd()]
@@ -238,7 +238,7 @@ def main() -> None:
         for _, module, _ in pkgutil.walk_packages(package.__path__, f"{name}."):
             if module in DEAR:
                 continue
-            with contextlib.suppress(ImportError):  # of a release's own Python
+            with contextlib.suppress(ImportError):  # modules for a release's own Python
                 importlib.import_module(module)
     importlib.import_module(
         "harness.fixes.registry.toggle_catalogue"

@@ -1,4 +1,4 @@
-"""What the suites say of a toggle: who runs its code, and who notices."""
+"""The guards of a toggle by the suites: those that run its code, and those that fail."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An edit carried by tokens, and where it is refused."""
+"""An edit transferred by tokens, and the cases in which that is refused."""
 
 from __future__ import annotations
 

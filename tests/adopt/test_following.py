@@ -1,4 +1,4 @@
-"""Where an edit goes in another release, and where it must not."""
+"""The place of an edit in another release, and places that must be refused."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_fix_is_not_enabled_where_a_name_that_it_is_made_of_is_unknown() -> No
     ],
 )
 def test_of_two_of_a_name_it_is_the_one_that_moved(name: str, place: str) -> None:
-    """Not the one that lies where only a namesake lay, nor one that only looks like it."""
+    """The wrong candidates are a namesake at the old place, and a lookalike."""
     variant = TOGGLES[name].variants[-1]
     there = edit_porting.resolve_edits(stale_repair.to_targeted_edits(variant), tree("0.5.23"))
     assert there is not None

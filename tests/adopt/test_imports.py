@@ -1,4 +1,4 @@
-"""A fix that needs an import, where the module has none: the function imports it by itself."""
+"""A fix that needs an import that the module lacks: the function imports it itself."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ KERNELS = "sglang.kernels.ops.attention.decode_attention"
 
 
 def adopted(module: str, line: str, becomes: str, brings: str) -> fix_parts.AdoptedToggle:
-    """A fix of the newest release, which no release has yet."""
+    """Adopt a fix of the newest release, which no release has yet."""
     newest = trees()[-1]
     source = newest.read(module)
     assert source is not None

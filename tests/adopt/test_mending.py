@@ -1,4 +1,4 @@
-"""Mending, with a toggle's newest variant held back: what is proposed is what a person wrote."""
+"""Mending without a toggle's newest variant: the proposal equals the one that a person wrote."""
 
 from __future__ import annotations
 

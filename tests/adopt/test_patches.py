@@ -1,4 +1,4 @@
-"""Reading diffs, and what is said of those that no toggle can be made of."""
+"""Reading diffs, and the messages for diffs that give no toggle."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A name that changed along with a fix is no part of it."""
+"""A name that changed along with a fix is not part of the fix."""
 
 from __future__ import annotations
 

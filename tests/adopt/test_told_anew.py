@@ -1,6 +1,6 @@
 """From the difference between a toggle's two forms on one release to its states on all of them.
 
-`bench/adopting.py` asks it of the whole registry; here a few that each need another thing.
+`bench/adopting.py` does this for the whole registry; each toggle here needs a different step.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def test_a_toggle_told_anew_has_the_same_states(name: str) -> None:
 
 
 def test_a_line_of_its_own_that_says_what_the_fix_says_is_no_bug() -> None:
-    """The older buggy form is in 0.5.23, and the cast that is the fix stands a few lines on."""
+    """0.5.23 has the older buggy form, and the fix, a cast, a few lines below."""
     older = next(tree for tree in trees() if tree.name == "0.5.20")
     variant = next(v for v in TOGGLES["28788-stage1"].variants if v.specifier.contains("0.5.20"))
     there = edit_porting.resolve_edits(stale_repair.to_targeted_edits(variant), older)

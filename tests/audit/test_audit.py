@@ -1,4 +1,4 @@
-"""What an audit says of kernels whose every launch can be worked out by hand."""
+"""Audit results for kernels whose launches can all be computed by hand."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from harness.runs.audit.release_audit import AuditRequest, ReleaseAudit, audit_r
 from harness.runs.audit.size_limits import DEFAULT_LIMITS as LIMITS
 from tests.audit.conftest import SIZES
 
-ROW = 32 * 128  # of `out`, as the launching function makes it
+ROW = 32 * 128  # columns of `out`, as the launching function allocates it
 
 
 def kernel(audit: ReleaseAudit, name: str) -> KernelAudit:
@@ -44,7 +44,7 @@ def test_what_a_condition_keeps_small_is_safe(small: ReleaseAudit, name: str) ->
 
 
 def test_a_mask_of_what_has_wrapped_keeps_nothing_away(small: ReleaseAudit) -> None:
-    """Below zero is below the mask's end as well."""
+    """A negative offset is below the mask's end as well."""
     found = only_finding(small, "masked_by_what_wraps")
     assert abs(found.threshold - 2**31 // ROW) <= 2
     assert found.confirmed == "confirmed"
@@ -72,7 +72,7 @@ def test_what_wraps_first_is_told_though_something_before_it_wraps_later(
 
 
 def test_the_least_is_that_of_any_program(small: ReleaseAudit) -> None:
-    """At the grid's end, which is run first, it wraps at twice that."""
+    """The grid's last program, which runs first, overflows at twice that load."""
     [found] = kernel(small, "the_second_comes_far").findings
     assert found.confirmed == "confirmed"
     width = found.trials[0].arguments[2].value
@@ -83,18 +83,18 @@ def test_the_least_is_that_of_any_program(small: ReleaseAudit) -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("insists", 2**31 // ROW + 1),  # on a string, a number and unrolled loops
+        ("insists", 2**31 // ROW + 1),  # static asserts on a string, a number and unrolled loops
         ("behind_its_scales", 2**31 // ROW + 1),  # Triton refuses the first guess: a float
-        ("by_its_bits", 2**31 // ROW + 1),  # and bfloat16 for numbers of 8 bits
+        ("by_its_bits", 2**31 // ROW + 1),  # and bfloat16 for 8-bit numbers
         ("in_steps", 2**31 // ROW + 1),  # a loop that is unrolled in steps
-        ("under_match", 2**31 // ROW + 1),  # a kernel in a `match` statement
-        ("by_another_module", 2**31 // 4096 + 1),  # a constant of another module
-        ("beside_a_long_loop", 2**31 // ROW + 1),  # a loop that would never end is sliced away
-        ("of_its_own_kinds", 2**31 // ROW + 1),  # flags and pointers in memory have their types
+        ("under_match", 2**31 // ROW + 1),  # a kernel inside a `match` statement
+        ("by_another_module", 2**31 // 4096 + 1),  # a constant from another module
+        ("beside_a_long_loop", 2**31 // ROW + 1),  # an endless loop is sliced away
+        ("of_its_own_kinds", 2**31 // ROW + 1),  # flags and pointers in memory keep their types
         ("where_flagged", 2**31 // ROW + 1),  # a branch on memory
         ("ends_at_a_count", 2**31 // ROW + 2),  # the program before the last one is run
         ("with_assembly", None),  # inline assembly of a GPU is sliced away
-        ("turns_that_are_a_stride", None),  # a number of iterations that is a stride as well
+        ("turns_that_are_a_stride", None),  # a number of iterations that is also a stride
     ],
 )
 def test_an_overflow_is_confirmed_at_the_smallest_value(
@@ -127,7 +127,7 @@ def test_a_word_that_is_another_one_is_not_called_safe(small: ReleaseAudit) -> N
 def test_an_unrolled_loop_is_read_as_often_as_the_limits_have_it(
     small: ReleaseAudit, release: Path, tmp_path: Path
 ) -> None:
-    """A turn that comes later is one within the limits."""
+    """The overflow is in a late iteration, which is within the limits."""
     assert only_finding(small, "in_a_later_turn").confirmed == "confirmed"
     fewer = tmp_path / "limits.yaml"
     text = LIMITS.read_text()
@@ -136,14 +136,14 @@ def test_an_unrolled_loop_is_read_as_often_as_the_limits_have_it(
     asked = ("in_a_later_turn", "turns_that_are_a_stride")
     again = audit_release(AuditRequest(release, "0.0", asked, limits=fewer), print)
     assert kernel(again, "in_a_later_turn").verdict is KernelVerdict.SAFE
-    # What is a stride as well is another stride with fewer turns: that says nothing of this one.
+    # With fewer iterations the stride is another one too, so nothing follows for this one.
     cut = kernel(again, "turns_that_are_a_stride")
     assert cut.verdict is not KernelVerdict.SAFE
     assert cut.findings or "it is read with " in cut.reasons[0]
 
 
 def test_sides_that_are_multiplied_are_one_row(small: ReleaseAudit) -> None:
-    """And no row is as long as two hidden sizes, multiplied."""
+    """Two hidden sizes multiplied are no row length."""
     found = only_finding(small, "of_one_row")
     assert found.shape == "x.shape[1] * x.shape[2] = 73,728"
     assert found.value == 2**31 // 73728 + 2
@@ -189,7 +189,7 @@ def test_a_difference_is_what_is_new_alone(
     [found] = data["findings"]
     assert code == 1
     assert found["kernel"] == "row_in_32_bits"
-    assert len(data["kernels"]) == 1  # the others are as they were, in another file
+    assert len(data["kernels"]) == 1  # the other kernels are unchanged, in another file
     code, out = call(["--diff", f"{release}..{release}", "no_such_kernel", "-j", "1"], capsys)
     assert code == 2
     code, out = call(["--diff", f"{release}..{release}", "--json", "-j", "1"], capsys)
@@ -232,9 +232,9 @@ def test_a_kernel_has_changed_with_its_helper_its_constant_and_its_launch(
 def test_a_line_that_was_there_is_not_new_if_it_wrapped_there(
     small: ReleaseAudit, release: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Its kernel has changed in both: in the first it wrapped as well, in the second it could not.
+    """The kernel changed in both files: the first overflowed before as well, the second could not.
 
-    So the same text alone does not make a finding an old one.
+    So equal text alone does not make a finding an old one.
     """
     before = tmp_path / "sglang" / "srt" / "kernels.py"
     before.parent.mkdir(parents=True)
@@ -288,7 +288,7 @@ def test_an_exception_expires_with_its_line(
     assert "carried" not in kernels
     assert "row_in_32_bits" in kernels
     assert "has expired: carried has no such finding any more: at += 3" in said.err
-    assert "gone_by_now" not in said.err  # a release may not have it yet, or no more
+    assert "gone_by_now" not in said.err  # a release may lack it
 
 
 def test_what_was_not_run_and_is_excepted_is_not_proven_safe(small: ReleaseAudit) -> None:

@@ -1,4 +1,4 @@
-"""What a caller's arithmetic is written as means what it is."""
+"""A caller's arithmetic keeps its meaning when it is written out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""No operation leaves the range that is computed for it, with a sign or without."""
+"""No result of an operation leaves the computed range, signed or unsigned."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ WIDE = ValueType("i32")
 
 
 def divide(a: int, b: int) -> int:
-    """Divide towards zero."""
+    """Divide, rounding towards zero."""
     quotient = abs(a) // abs(b)
     return quotient if (a < 0) == (b < 0) else -quotient
 
 
 def unsigned(operator: Callable[[int, int], int]) -> Callable[[int, int], int]:
-    """Apply an operator to the bits of both numbers, and read the result with a sign again."""
+    """Apply an operator to both numbers as unsigned, and convert the result back to signed."""
 
     def apply(a: int, b: int) -> int:
         bits = operator(a % (1 << BITS), b % (1 << BITS)) % (1 << BITS)

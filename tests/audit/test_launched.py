@@ -1,4 +1,4 @@
-"""Launches that were made, written down by the one and taken by the other."""
+"""Recorded launches: written by a checked session, read by an audit."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def release(tmp_path: Path) -> Path:
 
 
 def launched(release: Path, twice: bool = False, of: str = "torch.float32") -> Path:
-    """The file that a script leaves which launches the kernel under check."""
+    """Run a script that launches the kernel under check; return the file of its launches."""
     file = release.parent / "launches"
     subprocess.run(
         [CPU_BASE.python, "-c", SCRIPT.format(twice=twice, of=of)],
@@ -110,7 +110,7 @@ def test_a_kernel_is_read_as_it_was_launched(
 def test_the_suites_launches_are_taken_by_themselves(
     release: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With the same file in the place of theirs."""
+    """The same file replaces the suites' own."""
     assert {one.split(":")[0].split(".")[0] for one in read_launch_modes(DEFAULT_LAUNCHES)} == {
         "sglang"
     }

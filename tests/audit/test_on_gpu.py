@@ -1,4 +1,4 @@
-"""An audit is read from its record, and its findings say what a GPU showed of them."""
+"""An audit is restored from its record, and its findings include a GPU's results."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_what_a_gpu_showed_is_said(
 def test_a_launch_that_passes_there_leaves_arithmetic_alone(
     small: ReleaseAudit, release: Path, on_an_h200: pytest.MonkeyPatch
 ) -> None:
-    """A finding that a CPU has not confirmed either is why its kernel cannot be told."""
+    """A finding that no CPU run confirmed either leaves its kernel's verdict unknown."""
     confirmed, alone = (
         next(one for one in small.kernels if one.kernel == name)
         for name in ("row_in_32_bits", "carried")

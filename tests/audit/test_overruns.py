@@ -1,4 +1,4 @@
-"""What goes past a tensor that the launching function makes, or whose shape it takes apart."""
+"""Accesses past a tensor that the launching function allocates or whose shape it unpacks."""
 
 from __future__ import annotations
 

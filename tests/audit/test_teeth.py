@@ -1,4 +1,4 @@
-"""Each toggle whose bug is an offset in 32 bits: found with the fix out, not with it in."""
+"""Each toggle whose bug is a 32-bit offset: the audit finds it reverted, and not applied."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from harness.runs.audit.release_audit import AuditRequest, audit_release
 
 
 def of_32_bits() -> Iterator[Toggle]:
-    """Those whose fix is a cast to 64 bits on the way into an address."""
+    """Yield the toggles whose fix is a cast to 64 bits on the way into an address."""
     for one in toggle_catalogue.load_catalogue():
         fixed = [edit.fixed for variant in one.variants for edit in variant.edits]
         if one.symptom is Symptom.OVERFLOW and any("int64" in text for text in fixed):
@@ -38,7 +38,7 @@ def reverted(toggle: Toggle, release: Release) -> patch_plan.PatchPlan | None:
 
 
 def imported(text: str, tree: SourceTree) -> Iterator[str]:
-    """The release's modules that a module asks for helpers and constants."""
+    """Yield the release's modules that a module imports helpers and constants from."""
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("sglang."):
             names = (f"{node.module}.{one.name}" for one in node.names)
@@ -48,7 +48,7 @@ def imported(text: str, tree: SourceTree) -> Iterator[str]:
 def found(
     modules: dict[str, str], tree: SourceTree, folder: Path, targets: set[str]
 ) -> dict[str, set[FindingKey]]:
-    """What an audit of these kernels finds, where these modules stand for the release's own."""
+    """Return an audit's findings in these kernels, with these modules replacing the release's."""
     texts = {}
     for text in modules.values():
         for one in imported(text, tree):
@@ -67,7 +67,7 @@ def found(
 
 
 def apart(plans: dict[str, patch_plan.PatchPlan]) -> list[list[str]]:
-    """Toggles taken out together: no two of them of one kernel."""
+    """Group toggles that are reverted together: no two of one kernel."""
     groups: list[tuple[list[str], set[str]]] = []
     for toggle, one in plans.items():
         own = {site.target for module in one.modules for site in module.sites}
@@ -81,7 +81,7 @@ def apart(plans: dict[str, patch_plan.PatchPlan]) -> list[list[str]]:
 
 @pytest.fixture(scope="module")
 def new(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
-    """By toggle the lines of its kernel that wrap with its fix out, and did not with it in."""
+    """Return each toggle's lines that overflow when it is reverted, and not when it is applied."""
     releases = [one for one in reversed(managed_releases.list_releases()) if one.has_sources]
     if not CPU_BASE.is_current() or not releases:
         pytest.skip("no release and its base are here")

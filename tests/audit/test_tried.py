@@ -1,4 +1,4 @@
-"""Lines that some launches alone come to: which ones are tried, and what the host's words are."""
+"""Lines that only some launches reach: the launches that are tried, and the host's names."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from harness.releases.managed_releases import CPU_BASE
 from harness.runs.audit.findings import AuditFinding
 from harness.runs.audit.release_audit import AuditRequest, audit_release
 
-ROW = 32 * 1024  # of `out`, as the launching function makes it
+ROW = 32 * 1024  # columns of `out`, as the launching function allocates it
 KERNELS = """
 import torch
 import triton
@@ -120,12 +120,12 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, AuditFinding]:
 
 
 def test_something_begins_before_it_ends(found: dict[str, AuditFinding]) -> None:
-    """Half of what there is at most."""
+    """The start is half of the total at most."""
     assert found["tl.store(x_ptr + start * stride, 1)"].threshold == 2 * 2**31 // ROW + 1
 
 
 def test_so_many_parts_are_each_as_long(found: dict[str, AuditFinding]) -> None:
-    """As many tokens as the last of 256 requests begins at, each with the root of a context."""
+    """The last of 256 requests begins at that many tokens, each with the root of a context."""
     one = found["tl.store(x_ptr + at * stride, 1, mask=at < total_len)"]
     assert 2**31 // ROW < one.threshold <= 255 * 362 + 1
 
@@ -133,7 +133,7 @@ def test_so_many_parts_are_each_as_long(found: dict[str, AuditFinding]) -> None:
 def test_a_number_that_is_passed_alone_is_that_number_elsewhere(
     found: dict[str, AuditFinding],
 ) -> None:
-    """Blocks as the host says them, since Triton takes what it is read with."""
+    """The block sizes come from the host, since Triton infers the types."""
     one = found["tl.store(x_ptr + row * stride + tl.arange(0, BLOCK_ALL), 1)"]
     assert one.shape == ""
     assert "BLOCK_N = 128 (the code that launches it)" in one.constants
@@ -147,7 +147,7 @@ def test_a_pitch_of_tokens_is_a_row(found: dict[str, AuditFinding]) -> None:
 def test_constants_that_do_not_go_together_are_guessed_otherwise(
     found: dict[str, AuditFinding],
 ) -> None:
-    """What its name is worth is more than 64, and a kernel would divide by none of it."""
+    """The value by its name exceeds 64, and the kernel would divide by zero."""
     one = found["tl.store(x_ptr + head * stride, 1)"]
     assert "hidden = 32 (by its name)" in one.constants
     assert one.threshold == 2**31 // ROW + 1
@@ -159,7 +159,7 @@ def test_programs_before_the_one_that_wraps_are_run_as_well(found: dict[str, Aud
 
 
 def test_a_side_is_what_the_launching_function_calls_it(found: dict[str, AuditFinding]) -> None:
-    """Of a product each word by itself: not two rows for heads of a row."""
+    """Each factor of a product is named by itself: not two rows for heads of a row."""
     one = found["tl.store(o_ptr + tl.program_id(0) * stride_o_n, 1)"]
     assert one.shape == "q.shape[1] * v_cache.shape[-1] = 73,728"
     assert one.threshold == -(-(2**31) // 73728) + 1
@@ -173,5 +173,5 @@ def test_a_letter_for_a_side_is_what_the_limits_file_says(found: dict[str, Audit
 def test_what_an_atomic_wrote_is_gone_before_the_next_launch(
     found: dict[str, AuditFinding],
 ) -> None:
-    """Each finds what the launch says, and not the sum of those that were tried before."""
+    """Each launch finds the initial value, not the sum of earlier launches."""
     assert found["tl.store(x_ptr + at * stride, 2)"].threshold == 2**31 // ROW + 1

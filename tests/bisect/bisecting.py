@@ -24,7 +24,7 @@ SOME = tuple(f"toy-{name}" for name in NAMES)
 
 
 class Bisect:
-    """A place to search in, with a store of its own."""
+    """A workspace to search in, with a store of its own."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -33,7 +33,7 @@ class Bisect:
         self.names: tuple[str, ...] = SOME
 
     def buggy(self, *replaced: tuple[str, str]) -> None:
-        """A copy of the toy release that lacks some fixes."""
+        """Return a copy of the toy release without some fixes."""
         self.package = self.root / "toy"
         shutil.copytree(TOY / "sglang", self.package / "sglang")
         forms = self.package / "sglang" / "forms.py"
@@ -44,7 +44,7 @@ class Bisect:
         forms.write_text(text)
 
     def script(self, text: str, name: str = "check.py") -> list[str]:
-        """A command; each run of it leaves a line behind."""
+        """Return a command; each of its runs appends a line to a file."""
         file = self.root / name
         file.write_text(
             "import os, signal, subprocess, sys, time\nfrom sglang import forms\n"
@@ -75,7 +75,7 @@ class Bisect:
         return forked.run(words, self.root, self.environment, timeout=180)
 
     def stop_after(self, runs: int, command: list[str]) -> None:
-        """Begin a search, and stop it after so many runs."""
+        """Begin a search, and stop it after this many runs."""
         going = subprocess.Popen(self.words(command=command), cwd=self.root, env=self.environment)
         ends = time.monotonic() + 60
         while self.runs < runs and time.monotonic() < ends:
@@ -93,7 +93,7 @@ class Bisect:
         return found
 
     def sets(self, *options: str, command: list[str]) -> list[list[str]]:
-        """What a search over toggles finds, and that it is sure of it."""
+        """Return the culprits of a search over toggles; assert that they are proven."""
         found = self.search(*options, command=command)
         assert found["verdict"] == "found", found["summary"]
         sets: list[list[str]] = found["toggle_searches"][0]["minimal_sets"]

@@ -1,4 +1,4 @@
-"""A place to search in."""
+"""A workspace to search in."""
 
 from __future__ import annotations
 

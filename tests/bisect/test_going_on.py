@@ -1,4 +1,4 @@
-"""A search that was stopped goes on, a log replays: and neither as another search than it was."""
+"""A stopped search resumes and a log replays, both only as the same search."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_a_search_that_was_stopped_goes_on_where_it_was(bisect: Bisect) -> None:
     script.write_text(text)
     found = bisect.search("--resume")
     assert found["toggle_searches"][0]["minimal_sets"] == [["toy-class-body"]]
-    # The run in the middle of which it was stopped is the only one that was run twice.
+    # Only the run that was interrupted is run twice.
     assert bisect.runs <= len(found["trials"]) + 1
     assert before >= 4
     again = bisect.run("--resume")
@@ -33,7 +33,7 @@ def test_a_search_that_was_stopped_goes_on_where_it_was(bisect: Bisect) -> None:
 def test_a_search_goes_on_only_as_it_began(bisect: Bisect) -> None:
     command = bisect.script(f"time.sleep(0.2); {fails_if(WIDTH)}")
     bisect.stop_after(3, command)
-    # A wrong call since then is not what goes on.
+    # A wrong call in between is not resumed.
     assert bisect.run(command=bisect.script("sys.exit(1)", "other.py")).returncode == 2
     held = {**bisect.environment, "SGLANG_DEBUG_REVERT_PR": "toy-static"}
     for folder, environment, says in (

@@ -1,4 +1,4 @@
-"""A guard as the command: named, run in forks of one process, judged as `prove` judges."""
+"""A guard as the command: given by name, run in forks of one process, judged as by `prove`."""
 
 from __future__ import annotations
 
@@ -77,12 +77,12 @@ def test_what_counts_as_a_failure(bisect: Bisect, body: str, how: str) -> None:
         ("pytest.skip('not today')", "skipped"),
         ("os._exit(0)", "exited"),
         ("os.kill(os.getppid(), signal.SIGKILL)", "lost"),
-        # The worker itself, which every run is a fork of.
+        # The worker itself, from which every run is forked.
         ("os.kill(int(open('/proc/' + str(os.getppid()) + '/stat').read().split()[3]), 9)", "lost"),
     ],
 )
 def test_what_cannot_be_told(bisect: Bisect, body: str, how: str) -> None:
-    """No such run is an answer: the search goes around it, and the other culprit is found."""
+    """No such run is an answer: the search skips it, and finds the other culprit."""
     command = guard(bisect, f"if {STATIC}: {body}\nassert not {WIDE}")
     found = bisect.search("--limit", "2", command=command)
     assert found["toggle_searches"][0]["minimal_sets"] == [["toy-class-body"]], found["summary"]

@@ -1,4 +1,4 @@
-"""The search itself, over symptoms that are made up: nothing is run."""
+"""The search itself, over simulated symptoms: nothing is run."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_one_culprit_takes_log2_questions_and_its_proof(count: int, jobs: int) -
         assert {culprit} in proof
         assert count == 1 or set(names(count)) - {culprit} in proof
         most = max(most, len(asked))
-    assert most <= math.ceil(math.log2(count)) + 2  # and one more, before it, with nothing in
+    assert most <= math.ceil(math.log2(count)) + 2  # and one more, before it, with nothing applied
 
 
 @given(st.data())
@@ -88,7 +88,7 @@ def test_what_clashes_is_never_put_together(data: st.DataObject) -> None:
     pair = data.draw(st.one_of(st.none(), pairs))
     if pair is not None and universe.can_combine(pair):
         causes = [pair]
-    # `drive` sees to it that each question fits
+    # `drive` ensures that each question fits
     found, _ = drive(HalvingSearch(universe, data.draw(st.integers(1, 4))), caused_by(*causes))
     assert found.minimal_sets == causes
     assert not found.cannot_tell

@@ -1,4 +1,4 @@
-"""Where in a history the outcome changes: over made-up outcomes, and over commits, by real git."""
+"""The change of an outcome in a history: simulated outcomes, and commits of real git."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NAMES = [f"1.{i}" for i in range(12)]
 
 
 class MadeUp:
-    """Answers as it was told to, by release."""
+    """Returns fixed answers by release."""
 
     jobs = 1
 
@@ -157,7 +157,7 @@ def repository(tmp_path: Path) -> Repository:
 
 @pytest.fixture
 def history(repository: Repository) -> Repository:
-    """A bug that comes with the seventh commit, and another that is there from the third on."""
+    """One bug comes with the seventh commit, another with the third."""
     for i in range(10):
         edits: list[tuple[str, str]] = []
         if i == 2:
@@ -193,7 +193,7 @@ def test_a_known_fix_is_held_while_another_is_searched(bisect: Bisect, history: 
     assert history.commits[6].startswith(found["step"]["after"]), found["summary"]
     assert "toy-class-body: fixed → buggy" in found["step"]["changed"]
     held = {tuple(trial["toggles"]) for trial in found["trials"]}
-    assert held == {(), ("toy-static",)}  # only where it is not in already
+    assert held == {(), ("toy-static",)}  # only if it is not applied already
 
 
 def test_the_commit_that_mends_it(bisect: Bisect, history: Repository) -> None:
@@ -252,7 +252,7 @@ def test_a_commit_that_failed_once_is_no_finding(bisect: Bisect, repository: Rep
 
 
 def test_what_a_run_leaves_is_gone_before_the_next(bisect: Bisect, history: Repository) -> None:
-    """Cached bytecode above all: it is told from another commit's by size and second alone."""
+    """Above all cached bytecode, which is matched to its source by size and second only."""
     words = commits(bisect, history, history.commits[0], "HEAD")
     script = bisect.root / "check.py"
     script.write_text(
@@ -268,7 +268,7 @@ def test_what_a_run_leaves_is_gone_before_the_next(bisect: Bisect, history: Repo
 
 
 def test_an_accident_of_our_own_is_no_answer(bisect: Bisect, history: Repository) -> None:
-    """Neither the failure nor the commit before it, which cannot be told, hides it."""
+    """Neither the failure nor the untestable commit before it hides the culprit."""
     words = commits(bisect, history, history.commits[0], "HEAD")
     count = bisect.root / "count"
     script = bisect.root / "check.py"

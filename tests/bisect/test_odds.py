@@ -1,4 +1,4 @@
-"""Searches for symptoms that show now and then, over made-up runs with a seed each."""
+"""Searches for intermittent symptoms, over simulated runs with a seed each."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def search(
     repeat: int = 100,
     **options: bool | int,
 ) -> tuple[SearchResult, int]:
-    """One search in which the event happens in these parts of the runs; and how many there were."""
+    """Run one search with these event rates; return its result and the number of runs."""
     chance = random.Random(seed)
     odds = BayesianSearch(
         Universe(names(count)),
@@ -72,7 +72,7 @@ def test_a_symptom_in_3_of_10_runs_is_found_surely(among: int, trials: int, most
     ("shows", "noise", "causes", "size"),
     [
         (0.3, 0.02, True, 1),
-        (0.3, 0.0, False, 1),  # a fix that keeps it away
+        (0.3, 0.0, False, 1),  # a fix that prevents the event
         (0.9, 0.1, True, 1),
         (1.0, 0.0, True, 1),
         (0.5, 0.0, True, 2),  # two that act together
@@ -99,7 +99,7 @@ def test_too_few_runs_are_no_answer() -> None:
         found, runs = search(one_of(20, seed), 0.2, 0.0, seed, repeat=5)
         assert runs < 60
         if not found.cannot_tell:
-            # That nothing shows it in most of the runs is true, and all that can be known.
+            # "Nothing shows it in most of the runs" is true, and all that can be known.
             assert found.minimal_sets == []
             assert found.least_detectable_rate is not None
             assert found.least_detectable_rate > 0.5
@@ -125,7 +125,7 @@ def test_runs_that_say_nothing_end_in_cannot_tell() -> None:
 
 @pytest.mark.parametrize("rate", [0.02, 0.1, 0.5, 0.95])
 def test_the_proof_errs_no_more_often_than_it_says(rate: float) -> None:
-    """Two events of the same rate, 2000 times: at most 5 % are called different."""
+    """Two equal rates, 2000 times: at most 5 % are called different."""
     alarms = 0
     for seed in range(2000):
         chance = random.Random(seed)

@@ -1,4 +1,4 @@
-"""A search over the real history, by a real guard: the step, and the fix that explains it."""
+"""A search over real releases with a real guard: the step, and the fix that explains it."""
 
 from __future__ import annotations
 

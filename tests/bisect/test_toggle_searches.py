@@ -110,7 +110,7 @@ CTRL_C = (
     ("options", "text"),
     [
         (("--metric", r"accuracy: ([\d.]+)", "--above", "2"), PRINTS),
-        (("--symptom", "^the symptom"), OTHER_FAILURE),  # the search goes around it
+        (("--symptom", "^the symptom"), OTHER_FAILURE),  # the search skips it
         ((), CTRL_C),
     ],
     ids=["metric", "symptom", "Ctrl-C"],
@@ -174,7 +174,7 @@ def test_a_server_and_a_client(bisect: Bisect, dies: str, late: str, how: str) -
     found = bisect.search("--limit", "4", *serve, command=client)
     assert found["toggle_searches"][0]["minimal_sets"] == [["toy-class-body"]]
     hows = {trial["how"] for trial in found["trials"] if trial["answer"] == "fails"}
-    # A client may tell first that its server is gone.
+    # A client may report first that its server is gone.
     gone = dies == WIDTH and all(each.startswith(("exit code 1", how)) for each in hows)
     assert hows
     assert how in hows or gone
@@ -215,7 +215,7 @@ def test_an_outcome_that_changes_by_itself_is_told(bisect: Bisect) -> None:
 
 
 def test_an_outcome_that_changes_later_is_not_taken_for_a_finding(bisect: Bisect) -> None:
-    """Everything fails from the sixth run on: whatever is found, the last proof sees it."""
+    """Everything fails from the sixth run on: the last proof notices it."""
     command = bisect.script(f"sys.exit(len(open({str(bisect.ran)!r}).readlines()) > 5)")
     found = bisect.search(command=command)
     assert found["verdict"] == "cannot tell"
@@ -299,7 +299,7 @@ def test_a_search_is_shown_and_written(bisect: Bisect) -> None:
 
 
 def test_one_failing_run_is_no_finding(bisect: Bisect) -> None:
-    """A command that fails in one run, whatever is toggled, blames nobody: whichever run it is."""
+    """A command that fails in a single run, under any toggles and at any point, has no culprit."""
     bisect.names = ("toy-cached", "toy-default", "toy-super", "toy-static")
     for number in range(1, 9):
         bisect.ran.unlink(missing_ok=True)

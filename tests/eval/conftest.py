@@ -1,4 +1,4 @@
-"""Servers that are not SGLang, and one lm-eval for all tests that need it."""
+"""Fake servers, and one lm-eval for all tests that need it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def serve(tmp_path: Path) -> Iterator[Serve]:
 
 @pytest.fixture(scope="session")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shared]:
-    """lm-eval takes its seconds to start: nobody starts a second one."""
+    """One lm-eval process for all tests, since it takes seconds to start."""
     kept = Shared(tmp_path_factory.mktemp("lm-eval") / "log")
     yield kept
     kept.close()

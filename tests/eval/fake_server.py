@@ -1,6 +1,6 @@
-"""What answers as SGLang does, and goes wrong as it is told: `--be '{"wrong": [10, 3]}'`.
+"""A server that answers as SGLang does, with faults on request: `--be '{"wrong": [10, 3]}'`.
 
-A share is [of, below]: it holds for prompts whose checksum, modulo `of`, is below `below`.
+A share is [of, below]: it applies to prompts whose checksum, modulo `of`, is below `below`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ time.sleep(600)
 
 
 def answer_of(prompt: str) -> str:
-    """The right answer, as the tasks in fixtures/tasks ask: what stands behind the key."""
+    """Return the right answer to a task of fixtures/tasks: the value of the key."""
     context, _, key = prompt.rpartition("?")
     return context.rpartition(key)[2].partition(";")[0]
 
@@ -117,7 +117,7 @@ def serve(fake: Fake, port: int) -> None:
 
 
 def leave_reports(folder: Path, be: dict[str, Any]) -> None:
-    """What a server under check leaves: it launched so many kernels, and one of them did that."""
+    """Write the report of a server under check: its number of launches, and one violation."""
     left = report_files.ReportWriter(folder)
     if launches := be.get("launches"):
         left.write_kernels({"scatter": KernelSummary(launches)})

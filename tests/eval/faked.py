@@ -1,4 +1,4 @@
-"""Starts fake servers as the engine starts real ones."""
+"""Starts fake servers in the way in which the engine starts real ones."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ PYTHON = Path(sys.executable)
 
 
 def make_server_arguments(**be: Any) -> str:
-    """SGLang's arguments, for a fake that is to be like that."""
+    """Return SGLang's arguments for a fake with these faults."""
     return shlex.join(["--be", json.dumps(be)])
 
 
 def questions(count: int, task: str = "recall") -> list[dict[str, str]]:
-    """The items of a task as they are drawn, without lm-eval."""
+    """Return the items of a task as drawn, without lm-eval."""
     place = str(paths.project_folder() / "fixtures" / "tasks")
     if place not in sys.path:
         sys.path.append(place)
@@ -43,7 +43,7 @@ def questions(count: int, task: str = "recall") -> list[dict[str, str]]:
 
 
 def write_fake_lm_eval(folder: Path, code: str) -> Path:
-    """A Python that runs this code in place of lm-eval once it has a request, and then waits."""
+    """Write a Python that runs this code instead of lm-eval after its first request, then waits."""
     script, python = folder / "fake_lm_eval.py", folder / "python"
     script.write_text(
         "import os, sys, time\n"
@@ -56,13 +56,13 @@ def write_fake_lm_eval(folder: Path, code: str) -> Path:
 
 
 def with_share(share: list[int], count: int) -> list[int]:
-    """The items for which a share holds; see `fake_server`."""
+    """Return the items to which a share applies; see `fake_server`."""
     found = [zlib.crc32(one["prompt"].encode()) % share[0] < share[1] for one in questions(count)]
     return [number for number, holds in enumerate(found) if holds]
 
 
 class Serve:
-    """Fake servers, all of which are ended with the test."""
+    """Fake servers, all of which end with the test."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -83,7 +83,7 @@ class Serve:
 
 
 class Shared:
-    """An lm-eval process that outlives a test; a new one where a test ended it."""
+    """An lm-eval process that outlives a test; a new one if a test ended it."""
 
     def __init__(self, log: Path) -> None:
         self._log = log
@@ -146,13 +146,13 @@ def wait_until(claim: Callable[[], Any], seconds: float = 5.0) -> bool:
 
 
 def read_pids(file: Path) -> list[int]:
-    """Those that a brood has written down so far."""
+    """Return the process ids that a brood has written so far."""
     return [int(pid) for pid in file.read_text().split()] if file.exists() else []
 
 
 @contextlib.contextmanager
 def ended_at_exit(process: subprocess.Popen[str]) -> Iterator[subprocess.Popen[str]]:
-    """A process that does not outlive a test that fails."""
+    """Kill a process at the end of the test, even if that fails."""
     with process:
         try:
             yield process

@@ -1,4 +1,4 @@
-"""What an engine said, made by hand, and two of them compared."""
+"""Handmade outputs of an engine, and comparisons of two."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def output(
 
 
 def tied(at: int, margin: float = 0.0, token: int | None = None) -> TokenOutput:
-    """One with two tokens nearly alike at a position; with a token, it chose that one."""
+    """Return an output with two nearly equal tokens at a position; `token` is the chosen one."""
     tokens, logprobs, margins = list(TOKENS), [-0.05] * 4, list(SURE)
     logprobs[at], margins[at] = -0.7, margin
     if token is not None:

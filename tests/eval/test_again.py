@@ -1,4 +1,4 @@
-"""What was served once, judged anew: the record says what the run said, and nothing else does."""
+"""Stored outputs judged again: the result is the run's, and depends on the record alone."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_record_is_judged_as_the_run_was(fakes: Fakes, tmp_path: Path, name: s
     first, second = ([(c.verdict, c.lost, c.items) for c in r.compared] for r in (said, ran))
     assert first == second
     assert said.compared[0].verdict is Verdict.REGRESSED
-    for answer in recorded.find_configuration("worse").answers:  # as they are now
+    for answer in recorded.find_configuration("worse").answers:  # as the current code has them
         answer.right = True
     [found] = rejudge_recorded(matrix, recorded).compared
     assert (found.verdict is Verdict.REGRESSED, found.lost) == (False, 0)

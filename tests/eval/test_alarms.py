@@ -1,4 +1,4 @@
-"""How often verdicts of paired accuracy alarm falsely, and how often an interval holds."""
+"""The rate of false alarms in paired accuracy, and the coverage of its intervals."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def word(lost: int, gained: int, items: int, cells: int, alpha: float) -> Verdic
 
 
 def test_the_odds_of_a_false_alarm_by_enumeration() -> None:
-    """All items flip, a look after each: the worst that a null can be. Every course is counted."""
+    """The worst null: every item flips, with a test after each. All sequences are counted."""
     cells, looks = 12, 400
     courses, alarms = {0: 1.0}, 0.0
     for items in range(1, looks + 1):
@@ -50,11 +50,11 @@ def test_the_odds_of_a_false_alarm_by_enumeration() -> None:
                 alarms += after.pop(lost)
         courses = after
     assert alarms <= paired_statistics.ALPHA / cells
-    assert alarms >= paired_statistics.ALPHA / cells / 10  # no weaker than it has to be, either
+    assert alarms >= paired_statistics.ALPHA / cells / 10  # not weaker than necessary, either
 
 
 def nights(count: int, alpha: float) -> float:
-    """The part of nights with an alarm, over 12 cells without a change and 16 looks at each."""
+    """Return the share of nights with an alarm, over 12 unchanged cells with 16 tests each."""
     cells, alarms = 12, 0
     chance = random.Random(20)
     for _ in range(count):
@@ -63,7 +63,7 @@ def nights(count: int, alpha: float) -> float:
             churn = (0.02, 0.1, 0.3, 1.0)[cell % 4]
             lost = gained = 0
             for look in range(1, 17):
-                # Only how many flip and which way matters; whole batches are drawn by their bits.
+                # Only the number and direction of flips matter; whole batches are drawn as bits.
                 flips = sum(chance.random() < churn for _ in range(50)) if churn < 1 else 50
                 up = chance.getrandbits(flips).bit_count() if flips else 0
                 lost, gained = lost + up, gained + flips - up

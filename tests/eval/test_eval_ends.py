@@ -1,4 +1,4 @@
-"""Runs from their words to their page, and ended before that: nothing is left of any of them."""
+"""Runs from the call to the page, and runs ended before that: none leaves anything behind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whole runs over servers that are not SGLang: what they come to."""
+"""Results of whole runs over fake servers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from harness.store.eval.values import ComparisonVerdict as Verdict
 
 
 def count(share: list[int], items: int) -> int:
-    """For how many of the first items a share holds."""
+    """Return the number of the first items to which a share applies."""
     return len(with_share(share, items))
 
 
@@ -52,7 +52,7 @@ def test_an_equal_candidate_is_the_same_and_a_better_one_improved(fakes: Fakes) 
     assert evaluation.green, evaluation.problems
     one = evaluation.find_configuration("one")
     assert (one.accepted, one.how) == (2.5, "afresh")
-    assert len(evaluation.find_configuration("base").again) >= 16  # its noise, measured
+    assert len(evaluation.find_configuration("base").again) >= 16  # its measured noise
     evaluation = fakes.run(fake("base", wrong=[2, 1]), fake("one", "base"), items=200)
     assert (only(evaluation).verdict, evaluation.green) == (Verdict.IMPROVED, True)
 
@@ -79,7 +79,7 @@ def test_doubts_end_where_there_are_no_more_items(fakes: Fakes, monkeypatch: Pat
 
 
 def test_two_doubts_of_one_base_at_different_places(fakes: Fakes, monkeypatch: Patch) -> None:
-    """What each of them lacks is asked of the base, whichever comes last."""
+    """The base is sent the missing items of each, whichever comes last."""
     short = fake("short", "base")
     short.items = 10
     monkeypatch.setattr(paired_statistics, "DEFAULT_ITEMS", 15)
@@ -153,7 +153,7 @@ def test_gpu_reports_fail_the_configuration(
     assert not evaluation.find_configuration("base").stand_ins
 
     def test_a_candidate_under_check_gets_all_of_its_items(fakes: Fakes) -> None:
-        """Whatever its answers already say: its launches are checked."""
+        """The items go on even if its answers suffice: its launches are checked."""
         fakes.device = "cuda"
         checked = fake("worse", "base", wrong=[4, 1], launches=9)
         checked.stand_ins = ["checked"]
@@ -230,7 +230,7 @@ def test_different_items_are_refused(
     found = going.comparer.compare_pair(first, second, "accuracy", "", task)
     assert found.verdict is Verdict.CANNOT_TELL
     assert words in found.words
-    assert not found.verdict.shows_fault  # no fault is caught by a mistake of ours
+    assert not found.verdict.shows_fault  # an error of the harness catches no fault
 
 
 def faulty(fakes: Fakes, **be: Any) -> Evaluation:

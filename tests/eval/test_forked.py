@@ -1,4 +1,4 @@
-"""Servers forked from a process that has imported SGLang; here one that is a fake with its name."""
+"""Servers forked from a process that has imported SGLang; here a fake of the same name."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_a_keeper_that_was_killed(house: ServerZygote, place: Path) -> None:
         assert wait_until(lambda: len(read_pids(pids)) == 2)
         os.kill(server._pid, signal.SIGKILL)
         assert wait_until(lambda: server.has_exited)
-    house.close()  # the last parent of those that nothing can tell
+    house.close()  # the last parent of untraceable processes
     assert not any(map(is_alive, read_pids(pids)))
 
 
@@ -135,7 +135,7 @@ def test_a_house_that_is_gone_is_done_without(house: ServerZygote, place: Path) 
         one.wait_until_ready(20)
         house.process.process.kill()
         house.process.process.wait()
-        assert wait_until(lambda: one.has_exited)  # its keeper noticed
+        assert wait_until(lambda: one.has_exited)  # its supervisor noticed
     with SglangServer(setup(), place / "two", house) as two:
         two.wait_until_ready(20)
         assert not two.is_warm

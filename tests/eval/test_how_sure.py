@@ -1,4 +1,4 @@
-"""What noise and float32 say of a difference: none is called a bug for it, and no bug noise."""
+"""Noise and float32 against a difference: noise is never called a bug, nor a bug noise."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ EPS = MIN_LOGPROB_NOISE["float32"]
 
 
 def engine(seed: int, shift: float, noisy: random.Random | None, size: float) -> TokenOutput:
-    """Eight steps of a greedy decoder over 20 tokens; the prefix decides the logits."""
+    """Simulate eight steps of a greedy decoder over 20 tokens; the prefix decides the logits."""
     tokens: list[int] = []
     logprobs, margins = [], []
     for at in range(8):
@@ -56,14 +56,14 @@ def test_noise_is_never_called_a_bug_and_a_bug_never_noise() -> None:
 
 
 def test_a_lead_that_shrinks_is_a_drift_though_no_likelihood_moves() -> None:
-    """A model that knows its answer gives it a likelihood of one, whatever moves below."""
+    """A model that knows its answer gives it a probability of one, despite any drift below."""
     less = (3.0, 2.9, 3.0, 3.0)
     told = one(output(), output(margins=less))
     assert told.verdict is Verdict.DRIFTS
     assert "its lead over the runner-up by 0.1" in str(told)
     near = output(margins=(3.0, 3.0 - MIN_MARGIN_NOISE["float32"], 3.0, 3.0))
     assert one(output(), near).verdict is Verdict.EQUAL
-    # A base that is as far from itself says that this is noise; an unknown lead says nothing.
+    # An equal distance of the base from itself means noise; an unknown lead means nothing.
     assert one(output(), output(margins=less), again=output(margins=less)).verdict is Verdict.EQUAL
     assert one(output(), output(margins=None)).verdict is Verdict.EQUAL
 
@@ -73,7 +73,7 @@ def off(by: float) -> TokenOutput:
 
 
 def test_how_far_the_base_is_from_float32_is_what_rounding_is_worth() -> None:
-    """A model of experts: the repeat shows nothing, and one item in hundreds has moved."""
+    """In a mixture of experts, the repeat shows nothing, and one item in hundreds has moved."""
     least = MIN_MARGIN_NOISE["bfloat16"]
     base = {"a": off(2.9 * least), "b": output()}
     candidate = {"a": output(), "b": off(2.9 * least)}

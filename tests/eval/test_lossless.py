@@ -1,4 +1,4 @@
-"""Lossless comparisons: ties are no bugs, bugs no ties, and nothing that is missing is equal."""
+"""Lossless comparisons: ties are not bugs, bugs are not ties, and missing data is never equal."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_the_noise_is_what_the_base_is_from_itself_over_equal_prefixes() -> None
     again = TokenOutput((5, 6, 9, 8), (-0.05, -0.08, -5.0, -9.0), (3.0, 3.0, 0.04, 3.0))
     base = TokenOutput(TOKENS, (-0.05, -0.05, -0.7, -0.05), (3.0, 3.0, 0.02, 3.0))
     floor = measure_noise({"a": base, "b": output()}, {"a": again}, "float32")
-    # The flip, over margins of 0.02 and 0.04, moved each token by 0.03; the rest does not count.
+    # The flip moved each token by 0.03, over margins of 0.02 and 0.04; the rest does not count.
     assert floor.largest == pytest.approx(0.03)
     assert floor.mean == pytest.approx(0.015)
     assert (floor.positions, floor.flips, floor.unusable_repeats) == (2, 1, 1)
@@ -63,7 +63,7 @@ def test_logprobs_within_the_noise_are_equal_and_beyond_it_drift() -> None:
     assert told.verdict is Verdict.DRIFTS
     assert told.items["a"].largest == pytest.approx(0.021)
     assert "at 3 by 0.021, noise 0.01" in str(told)
-    # Without that repeat, it is not noise.
+    # Without that repeat it is not noise.
     assert one(output(), near).verdict is Verdict.DRIFTS
 
 
@@ -80,7 +80,7 @@ def test_another_token_at_a_tie_is_a_near_tie_whatever_follows() -> None:
     assert (told.verdict, told.items["a"].position) == (Verdict.NEAR_TIE, 2)
     candidate = TokenOutput((9, 1, 1, 1), (-0.7, -9.0, -9.0, -9.0), (0.0, 9.0, 9.0, 9.0))
     assert one(tied(0), candidate).verdict is Verdict.NEAR_TIE
-    # A token that was sampled, and not the best, is no tie.
+    # A sampled token that was not the best is no tie.
     assert one(tied(2, -3.0), tied(2, -3.0, token=9)).verdict is Verdict.DIFFERS
 
 
@@ -96,7 +96,7 @@ def test_a_sure_candidate_is_no_tie_although_the_base_was_near_one() -> None:
     base = tied(2)
     sure = TokenOutput((5, 6, 9, 8), (-0.05, -0.05, -0.7, -0.05), (3.0, 3.0, 2.0, 3.0))
     assert "candidate was sure by 2" in str(one(base, sure))
-    # Its logprob alone says so, too; and where it does not, that it was not near the base's.
+    # Its logprob alone shows that, too; if not, then that it was not near the base's.
     likely = TokenOutput(sure.tokens, (-0.05, -0.05, -0.01, -0.05))
     assert one(base, likely).verdict is Verdict.DIFFERS
     third = TokenOutput(sure.tokens, (-0.05, -0.05, -4.0, -0.05))
@@ -152,7 +152,7 @@ def test_one_that_stops_early_differs_where_it_stopped() -> None:
     told = one(output(), short)
     assert (told.verdict, told.items["a"].position) == (Verdict.DIFFERS, 2)
     assert one(tied(2), short).verdict is Verdict.NEAR_TIE
-    # It is the candidate that goes on: the base's margin at its end is not known.
+    # The candidate continues: the base's margin at its end is unknown.
     assert one(short, output()).verdict is Verdict.DIFFERS
     assert one(short, tied(2)).verdict is Verdict.CANNOT_TELL
     assert one(output(), output((), (), ())).verdict is Verdict.DIFFERS
@@ -177,7 +177,7 @@ def test_a_logprob_that_is_no_number_is_a_difference(bad: float) -> None:
         assert told.verdict is Verdict.DIFFERS
         assert "at 2 the" in str(told)
         assert "no number" in str(told)
-    # In the repeat it is not taken for noise.
+    # In the repeat it is not noise.
     told = one(output(), output((5, 6, 9, 8)), again=broken)
     assert told.verdict is Verdict.DIFFERS
     assert told.noise == BaseNoise(EPS, EPS, 0, 0, 1, MIN_MARGIN_NOISE["float32"])

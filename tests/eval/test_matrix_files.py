@@ -1,4 +1,4 @@
-"""Matrix files: whatever is wrong with one is said, with its name, before anything is served."""
+"""Matrix files: each error is reported with its name, before any server starts."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def test_a_matrix_is_put_under_check_and_left_without_faults_by_words(tmp_path: 
     def found(*words: str) -> matrix_file.EvaluationMatrix:
         parser = CommandParser()
         command.add_arguments(parser)
-        given = argparse.Namespace(words=[])  # what stands behind `--`
+        given = argparse.Namespace(words=[])  # the arguments after `--`
         arguments = parser.parse_args([str(file), *words], given)
         return evaluation_request.make_matrix(execution.make_request(arguments))
 
@@ -186,7 +186,7 @@ def test_a_bad_call_is_refused_at_once(tmp_path: Path, words: list[str], message
 
 
 def test_only_toggles_between_two_means_the_same_release_and_load_too() -> None:
-    """Else sums in another order would be held against the noise of one order."""
+    """Else the noise of one order would be the yardstick for sums in another order."""
     make = functools.partial(matrix_file.EvaluationConfiguration, "b", "llama", "--a")
     one = make()
     assert matrix_file.is_same_but_toggles(one, make(revert=["27338"]))

@@ -57,7 +57,7 @@ def test_each_kind_of_item_is_counted_as_what_it_is() -> None:
     pair = PairedCounts.from_answers(base, candidate)
     assert pair == PairedCounts(1, 1, 1, 1, 2, 2, 1)
     assert (pair.items, pair.errors, pair.discordant) == (9, 5, 2)
-    # Each error may be what its other side allows, and no more than that.
+    # Each error may use the other side's allowance, and no more than that.
     assert pair.at_best == (1, 4, 4)
     assert pair.at_worst == (4, 4, 1)
 
@@ -116,7 +116,7 @@ def test_so_many_lost_and_none_gained_are_a_regression(cells: int, lost: int) ->
             counted = (flips, 0)[::side]
             judgement = judge_pair(PairedCounts(200 - flips, 0, *counted), comparison_count=cells)
             assert judgement.verdict is verdict
-    # The level is the one that was asked for, and not far below.
+    # The level is the requested one, and not far below.
     assert cells / paired_statistics.ALPHA < 2.0**lost < 16 * cells / paired_statistics.ALPHA
 
 

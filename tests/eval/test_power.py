@@ -1,4 +1,4 @@
-"""The power that is told: against runs simulated, and against the page that tells it."""
+"""The stated power: compared with simulated runs, and with the page that states it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PAGE = (paths.project_folder() / "docs/eval-statistics.md").read_text()
 
 
 def simulated(drop: float, items: int, cells: int, churn: float, trials: int) -> tuple[float, int]:
-    """The part that comes to 'regressed', looked at batch by batch, and the items asked for."""
+    """Return the share of 'regressed' results, tested batch by batch, and the items used."""
     chance = random.Random(5)
     losing, gaining = churn / 2 + drop, churn / 2
     found = asked = 0
@@ -40,7 +40,7 @@ def simulated(drop: float, items: int, cells: int, churn: float, trials: int) ->
 
 
 def find_power(drop: float, items: int, cells: int, churn: float) -> float:
-    """How often a drop is called a regression."""
+    """Return how often a drop is called a regression."""
     return compute_verdict_odds(drop, items, cells, churn)[Verdict.REGRESSED]
 
 
@@ -54,7 +54,7 @@ def test_the_stated_drop_is_found(items: int, cells: int, churn: float) -> None:
     trials = 200
     found, asked = simulated(drop, items, cells, churn, trials)
     told = compute_verdict_odds(drop, items, cells, churn)
-    # 95 % to 97.5 % as stated; three standard deviations of what 200 trials show.
+    # 95 % to 97.5 % as stated; three standard deviations of 200 trials.
     assert power_analysis.TARGET_POWER <= told[Verdict.REGRESSED] < 0.975
     assert found == pytest.approx(told[Verdict.REGRESSED], abs=0.047)
     assert asked / trials == pytest.approx(told.average_items, rel=0.1)
@@ -86,7 +86,7 @@ def test_too_few_items_find_nothing() -> None:
 
 
 def rows(title: str) -> list[list[str]]:
-    """A table of the page, by the words before it."""
+    """Return the rows of a table of the page, by the words before it."""
     part = PAGE.split(title, 1)[1]
     lines = re.findall(r"(?:^\|.*\n)+", part, re.MULTILINE)[0].splitlines()
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
@@ -102,7 +102,7 @@ def test_the_page_has_the_table_of_an_engine_that_flips_items_by_itself() -> Non
     for items, row in zip(power_analysis.TABLE_ITEMS, table, strict=True):
         for cells, cell in zip(power_analysis.TABLE_COMPARISON_COUNTS, row[1:], strict=True):
             if (items, cells) in ((800, 1), (800, 48), (400, 48)):
-                continue  # seconds each; the others hold the code to the page
+                continue  # seconds each; the others compare the code with the page
             drop = float(cell.removesuffix("%")) / 100
             target, smaller = power_analysis.TARGET_POWER, drop - power_analysis.DROP_STEP
             found, less = (find_power(one, items, cells, 0.05) for one in (drop, smaller))

@@ -1,4 +1,4 @@
-"""lm-eval's side: what it asks of a server, and what it makes of whatever comes back."""
+"""lm-eval's side: its requests to a server, and its handling of every response."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def write_task(folder: Path, definition: str) -> None:
 
 
 def test_few_shot_examples_are_the_items(serve: Serve, shared: Shared, monkeypatch: Patch) -> None:
-    """lm-eval draws them one after the other: asked in batches, an item would have others."""
+    """lm-eval draws them in sequence: in batches, an item would get others."""
     write_task(serve.root, SHOTS)
     monkeypatch.setattr("harness.runs.eval.lm_eval_scorer.TASKS_FOLDER", serve.root)
     server = serve()
@@ -177,7 +177,7 @@ def test_few_shot_examples_are_the_items(serve: Serve, shared: Shared, monkeypat
     [
         ("unfix_recal", "lm-eval knows no task unfix_recal"),
         ("unfix", "unfix is several tasks of lm-eval"),
-        ("unfix_reca", "lm-eval knows no task unfix_reca"),  # from what it read before
+        ("unfix_reca", "lm-eval knows no task unfix_reca"),  # from its own input before
     ],
 )
 def test_a_task_that_there_is_not(serve: Serve, shared: Shared, task: str, words: str) -> None:
@@ -209,7 +209,7 @@ def test_items_that_a_task_does_not_have_are_not_made_up(serve: Serve, shared: S
 
 
 def stand_in(patch: Patch, folder: Path, code: str) -> LmEvalScorer:
-    """A scorer whose lm-eval runs this code when it is asked."""
+    """A scorer whose lm-eval runs this code on a request."""
     python = write_fake_lm_eval(folder, code)
     patch.setattr("harness.runs.eval.lm_eval_scorer.find_lm_eval_python", lambda: python)
     return LmEvalScorer(folder / "log", 0)

@@ -1,4 +1,4 @@
-"""A server from its start to its end: whatever goes wrong is said, and nothing of it is left."""
+"""A server from start to end: every failure is reported, and nothing is left behind."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_a_server_that_dies_early_says_why(serve: Serve, be: dict[str, Any], why
 
 
 def test_a_kill_by_the_kernel_for_memory_is_called_that(serve: Serve) -> None:
-    """Nothing here can run a machine out of memory; what the keeper then writes is known."""
+    """No test can exhaust a machine's memory; the supervisor's message for that case is known."""
     server = serve()
     server.stop()
     record = command_supervisor.read_exit(server.folder)
@@ -108,7 +108,7 @@ def test_a_port_that_is_in_use_is_not_given() -> None:
     port = first.port
     first.close()
     [again] = ports.reserve_ports()
-    assert again.port == port  # so this is the one that would be given
+    assert again.port == port  # so this one would be returned
     again.close()
     for reuse in (0, 1):
         with socket.socket() as taken:
@@ -120,7 +120,7 @@ def test_a_port_that_is_in_use_is_not_given() -> None:
 
 
 def test_what_a_server_takes_behind_its_port_is_nobody_elses(monkeypatch: Patch) -> None:
-    monkeypatch.setattr(ports, "FIRST_PORT", 31500)  # where no other test has servers
+    monkeypatch.setattr(ports, "FIRST_PORT", 31500)  # a range in which no other test has servers
     monkeypatch.setattr(ports, "LAST_PORT", 31600)
     first, *others = ports.reserve_ports(1, (3, 4))
     assert [one.port - first.port for one in others] == [3, 4]
@@ -135,7 +135,7 @@ def test_what_a_server_takes_behind_its_port_is_nobody_elses(monkeypatch: Patch)
         for one in again:
             one.close()
     [whole] = ports.reserve_ports()
-    assert whole.port == first.port  # nothing of what was tried is held
+    assert whole.port == first.port  # no failed attempt is locked
     whole.close()
 
 
@@ -147,7 +147,7 @@ def test_a_port_of_ones_own_is_refused(tmp_path: Path, word: str) -> None:
         SglangServer(ServerSetup(PYTHON, (word, "1"), module=MODULE), tmp_path / "server")
     [after] = ports.reserve_ports()
     after.close()
-    assert after.port == before.port  # nothing is held for what never began
+    assert after.port == before.port  # nothing is locked for a start that never happened
 
 
 def test_servers_of_one_machine_have_ports_of_their_own(serve: Serve) -> None:
@@ -175,7 +175,7 @@ def test_servers_of_one_machine_have_ports_of_their_own(serve: Serve) -> None:
 
 
 def brood(serve: Serve, **be: Any) -> tuple[SglangServer, list[int]]:
-    """A server with two daemons below it; one has closed all that it could be known by."""
+    """A server with two daemons below it; one has closed every handle that identifies it."""
     pids = serve.root / "pids"
     server = serve(brood=["plain", "mute"], pids=str(pids), **be)
     assert wait_until(lambda: len(read_pids(pids)) == 2)
@@ -193,7 +193,7 @@ def test_nothing_is_left_of_a_server_that_is_stopped(serve: Serve) -> None:
     assert record.leftover_count >= 2
     with pytest.raises(OSError, match="refused"):
         server.send_request("/health", seconds=2)
-    server.stop()  # again is nothing
+    server.stop()  # a second end does nothing
 
 
 def test_nothing_is_left_when_the_keeper_was_killed(serve: Serve) -> None:
@@ -207,7 +207,7 @@ def test_nothing_is_left_when_the_keeper_was_killed(serve: Serve) -> None:
 
 
 def find_child(server: SglangServer) -> int:
-    """The process below the supervisor."""
+    """Return the process below the supervisor."""
     children = Path(f"/proc/{server._pid}/task/{server._pid}/children").read_text()
     [pid] = map(int, children.split())
     return pid
@@ -219,7 +219,7 @@ def test_a_server_ends_with_its_supervisor_and_not_the_other_way_round(serve: Se
     os.kill(server._pid, signal.SIGKILL)
     assert wait_until(lambda: not is_alive(pid))
     server = serve()
-    os.killpg(os.getpgid(find_child(server)), signal.SIGKILL)  # its own group
+    os.killpg(os.getpgid(find_child(server)), signal.SIGKILL)  # a process group of its own
     assert wait_until(lambda: server.has_exited)
     assert server.describe_exit().endswith("(SIGKILL)")
 

@@ -1,4 +1,4 @@
-"""`unfix fuzz` over the toy release, with suites written in the test and a state of its own."""
+"""`unfix fuzz` over the toy release, with suites written in the test and its own state folder."""
 
 from __future__ import annotations
 
@@ -58,14 +58,14 @@ class Nights(Caller):
         return self.begin(self.words(*words))
 
     def night(self, *words: str, seconds: float = 6, code: int = 1) -> dict[str, Any]:
-        """The result of a run as JSON."""
+        """Return the result of a run as JSON."""
         done = self.run("--json", "--for", f"{seconds}s", "-j", "2", *words)
         assert done.returncode == code, done.stderr + done.stdout
         found: dict[str, Any] = json.loads(done.stdout)
         return found
 
     def pytest(self, *words: str) -> subprocess.CompletedProcess[str]:
-        """The suite as anybody runs it."""
+        """Run the suite by plain pytest."""
         toggles = {"UNFIX_TOGGLES": str(TOY / "toggles")}
         plugin = ["-p", "harness.guards.plugin", "-p", "no:cacheprovider", f"--rootdir={self.root}"]
         command = [sys.executable, "-m", "pytest", *plugin, str(self.suite), *words]
@@ -79,7 +79,7 @@ def make_record(found: FoundFailure, test: str) -> FailureRecord:
 
 
 def failures(night: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
-    """The failures by the name of their test."""
+    """Return the failures by the name of their test."""
     found: dict[str, list[dict[str, Any]]] = {}
     for kept in night["failures"]:
         found.setdefault(kept["repro"]["test"].partition("::test_")[2], []).append(kept["repro"])

@@ -190,7 +190,7 @@ def test_coverage_of_the_toggled_code_and_of_its_file_is_told(night: dict[str, A
 
 
 def test_a_slice_goes_on_where_the_ones_before_it_ended(nights: Nights) -> None:
-    """A test's first examples are all traced, of later ones a few, whichever slice they are in."""
+    """Every slice traces a test's first examples, and only a few later ones."""
     told = nights.root / "traced"
     nights.write(f"""
 @guards("toy-plain")

@@ -1,4 +1,4 @@
-"""A night over a real release: a guard with its fix out."""
+"""A fuzzing run over a real release: a guard with its fix reverted."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_a_fix_that_is_out_is_found_shrunk_and_written(tmp_path: Path) -> None:
         stderr=subprocess.PIPE,
         text=True,
     )
-    # The import takes as long as it takes: the night is over once it has found what it should.
+    # The import's time varies: the run ends once it has found the failure.
     ends = time.monotonic() + 150
     while not shrunk(tmp_path) and time.monotonic() < ends:
         time.sleep(0.2)

@@ -24,7 +24,7 @@ ARGUMENTS = {"small": ["number=4711", "kind='b'"], "draws": ["number=11", "data=
 
 
 def failure(nights: Nights, name: str, **changed: Any) -> Path:
-    """A failure as a run writes it."""
+    """Return a failure in the form in which a run writes it."""
     from hypothesis.core import encode_failure
 
     file = nights.root / ".unfix" / "fuzz" / "failures" / f"{name}.json"

@@ -1,4 +1,4 @@
-"""Ends of a run: its budget is over, it is stopped, or its worker is killed."""
+"""Ends of a run: its budget is used up, it is stopped, or its worker is killed."""
 
 from __future__ import annotations
 

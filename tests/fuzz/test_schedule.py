@@ -1,4 +1,4 @@
-"""The test that runs next, and for how long."""
+"""The choice of the next test, and of its time."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def sliced(
 
 
 def turns(schedule: FuzzSchedule, slices: int, grows: str) -> dict[str, int]:
-    """How often each test is next, where one of them grows in its own way and the others do not."""
+    """Return how often each test is next, if one of them grows in its own way."""
     counted = {state.task.name: 0 for state in schedule.states}
     for number in range(1, slices + 1):
         state = schedule.pick_next()

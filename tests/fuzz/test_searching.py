@@ -30,7 +30,7 @@ def drawn(
     most: int = 60,
     database: ExampleDatabase | None = None,
 ) -> list[Any]:
-    """The values that a slice of a test draws."""
+    """Return the values that a slice of a test draws."""
     seen: list[Any] = []
 
     @settings(

@@ -1,4 +1,4 @@
-"""Wrong calls: each ends with exit code 2 or 3 and says which call would work."""
+"""Wrong calls: each ends with exit code 2 or 3 and suggests a call that works."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_passes(number):
 
 
 def refusal(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
-    """The exit code of a call, and the one line that it says."""
+    """Return the exit code of a call, and its only line."""
     code = main(["fuzz", *words])
     output = capsys.readouterr()
     assert output.out == ""

@@ -1,4 +1,4 @@
-"""Nights that never were, written through the real store."""
+"""Simulated nights, written through the real store."""
 
 from __future__ import annotations
 
@@ -52,10 +52,10 @@ ENDS = {
 
 
 class Nights:
-    """A store, to be filled night by night; a night is written as a letter a thing.
+    """A store that is filled night by night; a night is a letter for each thing.
 
-    o passes, x fails, t is toothless, f fails and passes when it is run again, ? says nothing,
-    - is not run, r fails and the run is stopped before it is run again.
+    o passes, x fails, t is toothless, f fails and passes when it is run again, ? has no result, -
+    is not run, r fails and the run is stopped before it is run again.
     """
 
     def __init__(self, file: Path) -> None:
@@ -203,13 +203,13 @@ class Nights:
         return timelines.read_history(self.store, time_window.parse_since(since, now), now)
 
     def line(self, words: str) -> Timeline:
-        """The one whose key holds that."""
+        """Return the entry whose key contains this text."""
         (found,) = [line for line in self.history().timelines if words in line.item.key]
         return found
 
 
 def over(nights: Nights, letters: str, name: str = "a") -> Timeline:
-    """A cell of a matrix with a letter a night, beside one that passes each night."""
+    """Store a cell of a matrix with a letter a night, beside one that passes each night."""
     for night, letter in enumerate(letters):
         nights.matrix(night, {name: letter, "beside": "o"})
     return nights.line(f" {name}")

@@ -1,4 +1,4 @@
-"""Runs that another store holds are taken in as far as they have come there."""
+"""Another store's runs are merged as far as they have progressed there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a thing is as of the newest night, written through the real store and read back."""
+"""The state of a thing as of the newest night, written through the real store and read back."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_what_was_not_run_is_never_mended(nights: Nights) -> None:
     assert over(nights, "ox-").state is State.NOT_RUN
     nights.matrix(3, {"a": "?", "beside": "o"})
     assert nights.line(" a").state is State.NOT_RUN
-    assert nights.history().green  # nothing failed in the newest night, and the page says so
+    assert nights.history().green  # nothing failed in the newest night, and the page states it
     nights.matrix(4, {"a": "o", "beside": "o"})
     assert nights.line(" a").state is State.MENDED
 
@@ -162,7 +162,7 @@ def test_a_fault_that_was_killed_and_survives_is_new(nights: Nights) -> None:
 
 
 def test_two_outcomes_are_no_half(nights: Nights) -> None:
-    """The score is drawn towards nought as long as little is known."""
+    """The score is drawn towards zero as long as there are few outcomes."""
     line = over(nights, "ox")
     assert (line.score.differing, line.score.compared) == (1, 1)
     assert line.score.share < 0.1

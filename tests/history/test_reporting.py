@@ -1,4 +1,4 @@
-"""`unfix report --since`: the window, what is shown, what it ends with, and the issues."""
+"""`unfix report --since`: the window, the content, the exit code, and the issues."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ HOSTILE = "<script>document.title='owned'</script> | `x` @all"
 
 @pytest.fixture
 def nights(tmp_path: Path, monkeypatch: Patch) -> Nights:
-    """Four nights, the newest of which is last night."""
+    """Store four nights, of which the newest is last night."""
     now = datetime.datetime.now(datetime.UTC)
     night = time_window.find_night_start(time_window.night_from_moment(now))
     first = night + datetime.timedelta(days=-4, minutes=1)
@@ -132,9 +132,9 @@ def test_stores_of_machines_are_merged(nights: Nights, tmp_path: Path, capsys: O
     other.matrix(3, {"a": "x"})
     other.fuzz(3, ("0.5.18-padding-AssertionError-1",))
     other.evaluation(3, ComparisonVerdict.SAME)
-    into = tmp_path / "history" / "runs.sqlite"  # not there in the first of all nights
+    into = tmp_path / "history" / "runs.sqlite"  # absent from the first of all nights
     words = ["report", "--since", "9d", "--json", "--store", str(into), "--merge"]
-    for _ in range(2):  # what was taken in before is taken in once
+    for _ in range(2):  # a run that is merged twice counts once
         assert main([*words, str(nights.file), str(other.file)]) == 1
         found = data(capsys)
         assert found["counts"]["new"] == 2
@@ -277,7 +277,7 @@ def test_a_search_about_something_else_is_not_quoted(nights: Nights) -> None:
 
 
 def test_a_failed_search_is_reported(nights: Nights, monkeypatch: Patch, capfd: Output) -> None:
-    """By the real `unfix bisect`, on a release that nobody has."""
+    """The real `unfix bisect` runs on a release that is not installed."""
     command = ["bisect", "toggles", "--release", "0.0", "--", "no"]
     monkeypatch.setattr(SuggestedSearch, "command", command)
     nights.matrix(2, {"a": "x"}, command="false")
@@ -288,7 +288,7 @@ def test_a_failed_search_is_reported(nights: Nights, monkeypatch: Patch, capfd: 
 
 
 def test_a_search_beyond_the_budget_is_ended(nights: Nights, monkeypatch: Patch) -> None:
-    child = ("sh", "-c", "trap '' TERM; sleep 60; :")  # and one that will not hear of it
+    child = ("sh", "-c", "trap '' TERM; sleep 60; :")  # and one that refuses
     monkeypatch.setattr(failure_search, "UNFIX_COMMAND", child)
     monkeypatch.setattr(failure_search, "END_TIMEOUT", 0.2)
     monkeypatch.setattr(failure_search, "MIN_SEARCH_SECONDS", 0.1)
@@ -314,7 +314,7 @@ def test_a_stopped_report_ends_a_search(nights: Nights, tmp_path: Path, monkeypa
     finally:
         signal.signal(signal.SIGTERM, before)
     assert not Path("/proc", file.read_text().strip()).exists()
-    assert page.is_file()  # what was known before the search is there
+    assert page.is_file()  # findings from before the search are shown
 
 
 def test_an_index_leads_to_all_pages(nights: Nights, tmp_path: Path) -> None:
