@@ -1,4 +1,4 @@
-"""A release whose modules are written in the test, and toggles made without a file."""
+"""A release whose modules are defined in the test, and toggles built without a file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Pairs = tuple[tuple[str, str], ...]
 
 
 class Memory:
-    """Sources in memory; `version` is None for a checkout that does not say it."""
+    """Sources in memory; `version` is None for a checkout without a version."""
 
     def __init__(self, modules: dict[str, str], version: str | None = "0.5.9") -> None:
         self.texts = modules
@@ -33,7 +33,7 @@ class Memory:
 def write_toggle(
     folder: Path, name: str, target: str, fixed: str, buggy: str, releases: str = ">=1"
 ) -> Path:
-    """A file of one toggle, as JSON, which is YAML, too."""
+    """Write a file of one toggle as JSON, which is YAML, too."""
     edit = {"fixed": fixed, "buggy": buggy}
     story = {"title": "t", "family": "toy", "symptom": "crash", "devices": ["cpu"]}
     variant = {"releases": releases, "target": target, "edits": [edit]}
@@ -58,7 +58,7 @@ def edit(fixed: str, buggy: str, target: str = "m:f", name: str = "some-fix") ->
 
 
 def patched(asked: Toggle, direction: Direction, text: str) -> str:
-    """The text of module `m` after one toggle."""
+    """Return the text of module `m` after one toggle."""
     plan = make_plan([ToggleChoice(asked, direction)], Memory({"m": text}), "0.5.9")
     return plan.modules[0].text
 

@@ -1,4 +1,4 @@
-"""Kernel tests run where torch and Triton are: in the shared base of the managed releases."""
+"""Runs kernel tests where torch and Triton are: in the shared base of the managed releases."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`unfix matrix run` over a plan that is written by hand: its file holds the plan itself as JSON.
+"""`unfix matrix run` over a handwritten plan: its file is the plan itself as JSON.
 
 Also a program, so that a test can kill it: `python driving.py FILE [OPTIONS]`.
 """
@@ -23,7 +23,7 @@ from harness.runs.matrix.cell_plan import MachineNeeds, MatrixCell, MatrixPlan, 
 from harness.store.database import Store
 from harness.store.matrix.values import MatrixRun
 
-# Ray's own processes and sockets are closed by it, and not always before Python looks.
+# It closes Ray's own processes and sockets, not always before Python checks for them.
 RAY_WARNINGS = [
     pytest.mark.filterwarnings(f"ignore::{name}")
     for name in ("ResourceWarning", "pytest.PytestUnraisableExceptionWarning", "FutureWarning")
@@ -33,7 +33,7 @@ RAY_WARNINGS = [
 def cell(
     name: str, script: str, *, limit: float = 30.0, command: Any = None, **needs: Any
 ) -> MatrixCell:
-    """A cell of shell words, or of a command; its identity is its name."""
+    """Return a cell of a shell script, or of a command; its identity is its name."""
     values = {"name": name, "kv": "fp8" if len(name) % 2 else "auto"}
     command, needed = command or ["sh", "-c", script], MachineNeeds(**needs)
     return MatrixCell(name, values, "work", command, {}, needed, limit, "covering")
@@ -54,7 +54,7 @@ def _deal_shard(planned: MatrixPlan, costs: Mapping[str, float], number: int, of
 
 
 def replace_planning(patch: Callable[[object, str, object], None] = setattr) -> None:
-    """Have plans read from JSON, and cells dealt out to shards one by one."""
+    """Read plans from JSON, and deal cells out to shards one by one."""
     patch(plan_builder, "plan_matrix", _read_plan)
     patch(shards, "select_shard", _deal_shard)
 
@@ -76,11 +76,11 @@ class Drive:
         self.file.write_bytes(msgspec.json.encode(plan(*cells, digest=digest)))
 
     def run(self, *words: str) -> int:
-        """In this process; gives the exit code."""
+        """Run in this process; return the exit code."""
         return call([str(self.file), "-j", "2", *words])
 
     def start(self, *words: str) -> subprocess.Popen[bytes]:
-        """As a process of its own."""
+        """Start a process of its own."""
         environment = {**os.environ, "UNFIX_HOME": str(self.root)}
         command = [sys.executable, __file__, str(self.file), "-j", "2", *words]
         return subprocess.Popen(command, env=environment, cwd=self.root, stderr=subprocess.PIPE)
@@ -100,7 +100,7 @@ class Drive:
         return {one.identity: one.outcome_word for one in self.newest().cells}
 
     def times(self, name: str) -> int:
-        """How often a cell ran that says so by `ran NAME`."""
+        """Return how often a cell ran that logs it by `ran NAME`."""
         file = self.root / f"{name}.ran"
         return len(file.read_text()) if file.exists() else 0
 

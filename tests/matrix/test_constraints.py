@@ -1,4 +1,4 @@
-"""Constraints as rules: what they allow is held against every row that there is."""
+"""Constraints as rules: their effect is compared with an enumeration of all rows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from harness.runs.matrix.covering.row_space import RowRule, RowSpace
 
 
 def draw_space(seed: int) -> RowSpace:
-    """A space of five axes with some rules over two or three of them."""
+    """Draw a space of five axes with some rules over two or three of them."""
     generator = random.Random(seed)
     plain = RowSpace([generator.randint(2, 4) for _ in range(5)])
     rules = []
@@ -28,7 +28,7 @@ def draw_space(seed: int) -> RowSpace:
 
 
 def breaks_rule(space: RowSpace, row: tuple[int, ...]) -> bool:
-    """By the definition of a rule, value by value."""
+    """Check the definition of a rule, value by value."""
 
     def forbids(rule: RowRule) -> bool:
         pairs = zip(rule.masks, rule.axes, strict=True)
@@ -137,7 +137,7 @@ def test_a_fixed_cell_that_a_constraint_forbids_is_refused_by_its_name(tmp_path:
 
 
 def test_what_a_constraint_forbids_is_counted_as_allowed_but_for_it(tmp_path: Path) -> None:
-    # kv fp8 with page 1 is all that the first keeps apart; topk without EAGLE, the second.
+    # The first rule excludes only kv fp8 with page 1; the second, topk without EAGLE.
     dropped = make_plan(tmp_path, make_text(constraints=(WHOLE_PAGES, TREE))).dropped
     assert [one.tuples for one in dropped] == [1, 2]
     reasons = ["this kernel reads whole pages", "only a tree has branches"]

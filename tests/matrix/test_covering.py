@@ -1,4 +1,4 @@
-"""Everything that can meet does, in few rows: counted here from the rows, by brute force."""
+"""All allowed combinations occur, in few rows: counted from the rows by brute force."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PATIENCE = row_shrinker.PATIENCE
 
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: Patch) -> None:
-    """Where no size is asked for, it need not be the best one."""
+    """Shorten the search: these tests do not need the smallest size."""
     monkeypatch.setattr(row_shrinker, "PATIENCE", 30_000)
 
 
@@ -29,7 +29,7 @@ Rows = list[ValueRow] | list[tuple[int, ...]]
 
 
 def collect_tuples(found: Rows, groups: CoverageGroups) -> set[Values]:
-    """The tuples of each group that stand in some row."""
+    """Return the tuples of each group that occur in some row."""
     return {
         frozenset(chosen)
         for row in found

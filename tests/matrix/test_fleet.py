@@ -1,4 +1,4 @@
-"""A simulated fleet: with deaths, stragglers and failures nothing is lost and nothing doubled."""
+"""A simulated fleet: with deaths, stragglers and failures no cell is lost or run twice."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_two_thousand_cells_on_two_hundred_workers_in_four_shards(tmp_path: Path
     assert found["lost_or_doubled"] == []
     assert found["cells"] == 2000
     assert sum(found["outcomes"].values()) == 2000
-    # All that may happen did.
+    # Each kind of event occurred.
     assert {"green", "flaky"} <= set(found["outcomes"])
     assert found["lost_then_rerun"] > 5
     assert found["attempts"] > 2000

@@ -1,4 +1,4 @@
-"""Shards joined: the whole plan once, or an error that says what is not so."""
+"""Merging shards: the whole plan once, or an error that names the mismatch."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def test_a_store_without_a_matrix_among_those_with_one_is_an_error(drive: Drive)
     store.close()
     with pytest.raises(UnfixError, match=r"other\.sqlite holds no run of `unfix matrix run`"):
         report("--merge", one, str(other))
-    # Asked for by name, what was proven is merged all the same; this proved nothing.
+    # Proven cells of a run given by name are merged all the same; this one proved nothing.
     assert report("--proofs", "--merge", one, str(other)) == 1
 
 

@@ -1,4 +1,4 @@
-"""A matrix run in the store, and what it comes to there."""
+"""A matrix run in the store, and its result there."""
 
 from __future__ import annotations
 

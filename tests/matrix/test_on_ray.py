@@ -1,4 +1,4 @@
-"""Cells on a real Ray cluster of several nodes: the same outcomes as here, no loss unnoticed."""
+"""Cells on a real Ray cluster of several nodes: the same outcomes as here, no unnoticed loss."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 pytestmark = RAY_WARNINGS
 NODE: dict[str, Any] = {"num_cpus": 1, "object_store_memory": 80 << 20}
-# A dead node, which refuses to answer, is noticed after two seconds, and not after a quarter of a
-# minute; one that a busy machine keeps from answering has as long as ever.
+# A dead node, which refuses to answer, is noticed after two seconds, not after a quarter of a
+# minute; a node that a busy machine slows down has the usual time.
 QUICK = {
     "health_check_initial_delay_ms": 0,
     "health_check_period_ms": 500,
@@ -40,7 +40,7 @@ def cluster() -> Iterator[Cluster]:
     pytest.importorskip("ray", reason="n/a: Ray is not installed")
     from ray.cluster_utils import Cluster
 
-    # The head has no CPU: cells go to nodes that may die.
+    # The head has no CPU: cells run on nodes that may die.
     head = {**NODE, "num_cpus": 0, "_system_config": QUICK, "include_dashboard": False}
     made = Cluster(initialize_head=True, head_node_args=head)
     made.add_node(**NODE, resources={"npu": 1, "accelerator_type:H200": 1})
@@ -64,7 +64,7 @@ Results = dict[str, MatrixCellResult]
 def ran(
     cells: list[MatrixCell], executor: CellExecutor, folder: Path, rules: RetryRules | None = None
 ) -> Results:
-    """What a run of these comes to."""
+    """Run these cells; return the result."""
     kept: Results = {
         one.identity: MatrixCellResult(one.identity, one.values, one.work, one.command, one.why)
         for one in cells
@@ -106,8 +106,8 @@ def test_a_killed_node_loses_only_its_cells(cluster: Cluster, on_ray: Any, tmp_p
     doomed = cluster.add_node(**NODE, resources={"doomed": 1})
     wait_until(lambda: len(nodes()) == 4)
     on_ray.nodes = [node["Resources"] for node in nodes()]
-    on_ray.gone = 60.0  # the node that comes for it may take its time on a busy machine
-    # Each says where it ran and how often; the first round waits until the node is gone.
+    on_ray.gone = 60.0  # the new node may be slow to start on a busy machine
+    # Each writes its node and its count; the first round waits until the node is gone.
     script = "printf x >> {0}/{1}.ran; echo $$ >> {0}/{1}.pid; test -e {0}/gone || sleep 3"
     cells = [cell(f"c{n}", script.format(tmp_path, f"c{n}")) for n in range(6)]
     victim = cell("victim", script.format(tmp_path, "victim"), custom={"doomed": 0.001})
@@ -116,7 +116,7 @@ def test_a_killed_node_loses_only_its_cells(cluster: Cluster, on_ray: Any, tmp_p
         wait_until((tmp_path / "victim.pid").exists)
         cluster.remove_node(doomed, allow_graceful=False)
         (tmp_path / "gone").touch()
-        # The victim may run again elsewhere: another node like it comes when the first has gone.
+        # The victim may run again elsewhere: another node like it starts once the first has gone.
         cluster.add_node(**NODE, resources={"doomed": 1})
         found = running.result(60)
     assert {made.outcome_word for made in found.values()} == {"green"}
@@ -144,7 +144,7 @@ def test_what_no_node_has_is_said_at_once_and_the_others_run(on_ray: Any, tmp_pa
         cell("fine", "true"),
     ]
     begun = time.monotonic()
-    found = ran(cells, on_ray, tmp_path)  # what waited for such a node would wait for ever
+    found = ran(cells, on_ray, tmp_path)  # a cell that waits for such a node would wait for ever
     assert {name: made.outcome_word for name, made in found.items()} == {
         **dict.fromkeys(("gpu", "many", "tpu"), "not-ready"), "npu": "green", "fine": "green"
     }  # fmt: skip
@@ -210,6 +210,6 @@ def test_a_kind_of_gpu_is_an_accelerator_type_or_a_resource_by_its_name() -> Non
     assert counts == [8, 4]
     shortage = node_resources.describe_shortage(MachineNeeds(gpus=1.0, gpu="B200"), typed)
     assert shortage == "no node has B200 (1 needed, 0 at most)"
-    # Each is somewhere, and never on one node.
+    # Each cell is on some node, and all are never on one.
     apart = node_resources.describe_shortage(MachineNeeds(cpus=32.0, gpus=1.0), named)
     assert apart == "no node has all of 32 CPU, 1 GPU"

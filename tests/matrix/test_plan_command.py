@@ -1,4 +1,4 @@
-"""`unfix matrix plan` and `unfix matrix shards`, as they are called."""
+"""`unfix matrix plan` and `unfix matrix shards`, as users call them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CONTENT = make_text(constraints=(TREE, WHOLE_PAGES), more="seeds: true\n")
 
 @pytest.fixture(autouse=True)
 def _elsewhere(monkeypatch: Patch, tmp_path: Path) -> None:
-    """No stored run of this checkout is looked at."""
+    """Hide this checkout's stored runs."""
     monkeypatch.setenv("UNFIX_HOME", str(tmp_path / "home"))
 
 
@@ -158,7 +158,7 @@ def test_a_seed_is_in_whole_where_its_axes_are(tmp_path: Path) -> None:
     axes: dict[str, Any] = {}
     for bug in known.seeds:
         for axis, names in bug.values.items():
-            # An axis under its last name, its value under the last, too.
+            # Both an axis and its value go by their last names.
             axes.setdefault(known.axes[axis][-1], {"other": ""})[names[-1]] = ""
     content = json.dumps(
         {

@@ -1,4 +1,4 @@
-"""Cells that are run again, stopped, lost, and gone on with: nothing is run twice or forgotten."""
+"""Cells that are repeated, stopped, lost, and resumed: none is run twice or forgotten."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from harness.store.matrix.values import CellAttempt, MatrixCellResult
 from harness.workers import command_supervisor
 from harness.workers.command_supervisor import CommandRequest
 
-# Again
+# Repetition
 
 
 def fails_first(drive: Drive, name: str, times: int) -> MatrixCell:
@@ -47,7 +47,7 @@ def test_a_cell_that_failed_and_then_passed_is_flaky_and_not_green(drive: Drive)
 
 
 def test_a_resume_remembers_a_failure_whose_retry_was_cut_off(drive: Drive) -> None:
-    """Else a flaky cell would come out green, for its failure is forgotten."""
+    """Else a flaky cell would end green, since its failure is forgotten."""
     first = f"{drive.ran('a')}; test $(wc -c < {drive.root}/a.ran) = 1 && exit 1; "
     wait = f"touch {drive.flag('again')}; test -e {drive.flag('go')} || sleep 63"
     drive.write(cell("a", first + wait))
@@ -88,10 +88,8 @@ def test_a_killed_run_goes_on_and_finished_cells_are_not_run_again(drive: Drive)
     running.kill()
     running.communicate()
     pid = int(drive.flag("pid").read_text())
-    wait_until(lambda: not is_alive(pid), 5.0)  # nobody looks after it any more
-    wait_until(
-        lambda: not living(drive.root)
-    )  # nor after the cell beside it, which `go` would let on
+    wait_until(lambda: not is_alive(pid), 5.0)  # its supervisor ends it
+    wait_until(lambda: not living(drive.root))  # and the cell beside it, which `go` would release
     assert drive.newest().status == "stopped"
     drive.flag("go").touch()
     assert drive.run("--resume") == 1
@@ -171,7 +169,7 @@ def test_a_share_that_is_none_is_refused(drive: Drive, words: str) -> None:
 
 
 class Unlucky:
-    """An executor whose workers die so often, and then say what they are told to."""
+    """An executor whose workers die this often, and then report the given outcomes."""
 
     def __init__(self, losses: int, then: list[Outcome]) -> None:
         self.left = [Outcome.LOST] * losses + then
@@ -221,7 +219,7 @@ def test_a_lost_cell_is_run_again_so_often_and_is_flaky_only_by_its_own_failure(
 
 
 def test_a_cell_whose_supervisor_is_killed_is_lost_and_leaves_nothing(tmp_path: Path) -> None:
-    # The command's parent is the supervisor; what it left is known by the log it writes to.
+    # The command's parent is the supervisor; the log identifies the processes left behind.
     script = f"setsid sleep 66 & echo $! > {tmp_path}/pid; kill -9 $PPID; sleep 66"
     task = CellTask("run", "a", 1, ["sh", "-c", script], {}, 20.0, str(tmp_path), str(tmp_path))
     made = cell_attempt.run_attempt(task, tmp_path)

@@ -1,4 +1,4 @@
-"""Cells run on this machine: each end has its name, and none hides another."""
+"""Cells run on this machine: each kind of end has its name, and none hides another."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_each_end_has_its_name_and_none_hides_another(drive: Drive) -> None:
 
 @pytest.mark.parametrize(("ends", "word"), [("; sleep 61", "hang"), ("", "green")])
 def test_no_process_of_a_cell_outlives_it(drive: Drive, ends: str, word: str) -> None:
-    """Neither in its process group nor out of it."""
+    """Its process group and processes outside of it are gone."""
     script = f"setsid sleep 61 & echo $! > {drive.flag('pid')}{ends}"
     drive.write(cell("cell", script, limit=0.5))
     assert drive.run() == (1 if ends else 0)
@@ -118,7 +118,7 @@ def test_what_this_machine_lacks_is_said_by_name_and_the_rest_runs(drive: Drive)
 
 
 def test_gpus_are_given_out_one_by_one_and_counted(tmp_path: Path, monkeypatch: Patch) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,7")  # what asks for none sees none of them
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,7")  # a cell that needs no GPU sees none
     has = MachineDevices(8.0, ["4", "7"], "NVIDIA H200")
     show = f"echo $CUDA_VISIBLE_DEVICES >> {tmp_path}/seen; sleep 0.4"
     cells = [

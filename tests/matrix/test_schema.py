@@ -1,4 +1,4 @@
-"""What a matrix file may say, and what is said of one that says something else."""
+"""The schema of a matrix file, and the errors for files that break it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cells over machines: each once, evenly by what they take, the same split everywhere."""
+"""Cells over machines: each once, evenly by duration, the same split everywhere."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def plan_of(count: int) -> MatrixPlan:
 
 
 def skewed(plan: MatrixPlan, seed: int = 0) -> dict[str, float]:
-    """A few cells that take minutes, and many that take seconds."""
+    """Return a few cells that take minutes, and many that take seconds."""
     generator = random.Random(seed)
     return {cell.identity: min(300.0, generator.lognormvariate(2, 1.5)) for cell in plan.cells}
 
@@ -28,7 +28,7 @@ def skewed(plan: MatrixPlan, seed: int = 0) -> dict[str, float]:
 def test_the_slowest_of_eight_is_within_a_fifth_of_the_mean(seed: int) -> None:
     plan = plan_of(300)
     costs = skewed(plan, seed)
-    assert max(costs.values()) > 20 * sorted(costs.values())[150]  # skewed, indeed
+    assert max(costs.values()) > 20 * sorted(costs.values())[150]  # it is skewed, indeed
     shares = shards.split_plan(plan, costs, 8)
     loads = [sum(costs[identity] for identity in share.cells) for share in shares]
     assert max(loads) <= 1.2 * sum(loads) / 8

@@ -1,4 +1,4 @@
-"""Nodes that have Ray alone: what is said of them, and what `--ship` brings."""
+"""Nodes with Ray alone: the error, and the packages that `--ship` brings."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def cluster(home: Path) -> Iterator[Cluster]:
     bare = str(home / "bare" / "bin" / "python")
     show = "import sysconfig; print(sysconfig.get_path('purelib'))"
     site = subprocess.check_output([bare, "-c", show], text=True)
-    # A path file's own path files are not read: the packages are there, and unfix is not.
+    # A path file's own path files are not read: the packages are found, and unfix is not.
     Path(site.strip(), "ours.pth").write_text(sysconfig.get_path("purelib"))
     env = {**os.environ, "HOME": str(home), "RAY_USAGE_STATS_ENABLED": "0"}
     for ours in ("PYTHONPATH", "UNFIX_HOME"):
@@ -65,7 +65,7 @@ def cluster(home: Path) -> Iterator[Cluster]:
 
 
 def ended(cluster: Cluster, drive: Drive, *words: str) -> CellAttempt:
-    """From a process that stands elsewhere: Ray has its workers look where the driver looks."""
+    """Run by a process in another folder, since Ray's workers import from the driver's folder."""
     running = drive.start("--on", "ray", "--address", cluster.address, *words)
     running.communicate(timeout=120)
     return drive.newest().cells[0].attempts[-1]
@@ -120,7 +120,7 @@ def test_other_code_waits_for_running_cells(node: Path, monkeypatch: Patch) -> N
     with (
         code_shipping.install_shipped_code(),
         code_shipping.install_shipped_code(),
-    ):  # the same code: side by side
+    ):  # the same code, side by side
         assert os.environ["PYTHONPATH"] == f"{node / 'home' / 'checkout'}:/elsewhere"
         assert code.read_text() == "first"
         waiting = threading.Thread(target=other)

@@ -1,4 +1,4 @@
-"""Matrix files for tests: a small one, and any with something else in it."""
+"""Matrix files for tests: a small one, and variants of it."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def make_plan(folder: Path, content: str) -> MatrixPlan:
 
 
 def get_refusal(folder: Path, content: str) -> str:
-    """What is said of a file that cannot be planned, without its folder."""
+    """Return the error of a file that cannot be planned, without its folder."""
     with pytest.raises(UnfixError) as refusal:
         plan_builder.plan_matrix(write_file(folder, content))
     assert refusal.value.exit_code == 2

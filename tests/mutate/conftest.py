@@ -1,4 +1,4 @@
-"""A place to mutate in."""
+"""A workspace for `unfix mutate`."""
 
 from __future__ import annotations
 

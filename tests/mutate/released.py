@@ -1,4 +1,4 @@
-"""What is made of a release's sources, once for all tests that look at it."""
+"""Data derived from a release's sources, once for all tests that use it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def sources(release: str) -> SourceTree:
 
 @cache
 def targets(release: str) -> list[CodeTarget]:
-    """All functions that faults are made of."""
+    """Return all functions that faults are generated in."""
     return select_targets([], sources(release), registry())
 
 

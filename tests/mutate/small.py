@@ -1,4 +1,4 @@
-"""Faults of small functions that are written in the test."""
+"""Faults of small functions that are defined in the test."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from harness.store.mutate.faults import GeneratedFaults, MutationFault
 
 
 def made(code: str, *names: str, lines: set[int] | None = None) -> GeneratedFaults:
-    """What the operators of these names, or all of them, make of module `m`."""
+    """Generate faults of module `m` with the operators of these names, or with all."""
     chosen = [operators.load_operators()[name] for name in names] if names else None
     only = None if lines is None else {"m": lines}
     return generate_faults([CodeTarget("m", "")], Memory({"m": text(code)}), chosen, only)
@@ -25,7 +25,7 @@ def text(code: str) -> str:
 
 
 def changed(code: str, *names: str) -> list[str]:
-    """The lines that each fault puts in the place of others, fault by fault."""
+    """Return the new lines of each fault."""
     return [put(text(code), fault) for fault in made(code, *names).faults]
 
 

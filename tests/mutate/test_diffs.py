@@ -1,4 +1,4 @@
-"""Diffs: which lines a change brought, between two commits of a checkout and two releases."""
+"""Diffs: the lines that a change added, between two commits of a checkout or two releases."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from harness.releases import managed_releases
 from harness.runs.mutate import changed_lines
 from harness.runs.mutate.fault_generation import generate_faults
 
-# A file that begins with empty lines: they count, too.
+# A file that begins with empty lines, which count, too.
 OLD = "\n\n" + text(
     """
     LIMIT = 4
@@ -86,7 +86,7 @@ def test_between_two_commits_only_the_changed_lines_count(
     checkout: Checkout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     after = checkout.commit({"srt/sizes.py": NEW})
-    monkeypatch.chdir(checkout.folder / "python")  # the checkout is that of the current folder
+    monkeypatch.chdir(checkout.folder / "python")  # the checkout is the one in the current folder
     sources, lines, label = changed_lines.read_changed_lines("before", "HEAD")
     assert lines == {"sglang.srt.sizes": {12}}
     assert NEW.split("\n")[11].strip() == "b = cdiv(m, n) * 2"
@@ -161,7 +161,7 @@ FUNCTIONS = "LIMIT = 1\n\ndef f():\n    pass\n\nclass K:\n    def g(self):\n    
     [
         ({"m": {1, 4}, "gone": {1}}, None, ["f"]),
         ({"m": {8}}, None, ["K.g"]),
-        ({"m": {4, 8}}, {"m": {3, 7, 8}}, ["K.g"]),  # of f guards run the header alone
+        ({"m": {4, 8}}, {"m": {3, 7, 8}}, ["K.g"]),  # guards of f run the header only
         ({"m": {4, 8}}, {}, []),
     ],
 )

@@ -1,4 +1,4 @@
-"""Equal faults: what their file may say, each error with its line, and the project's own."""
+"""Equivalent faults: the schema of their file, each error with its line, and the project's own."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_a_recorded_fault_of_these_modules_that_is_not_generated_has_vanished() 
 
 
 def test_every_fault_of_the_projects_own_file_is_still_made() -> None:
-    """One that is not made any more says nothing; it has to be looked at again, or go."""
+    """An entry whose fault no longer exists is useless; it must be reviewed or removed."""
     own = equivalent_faults.read_equivalent_faults()
     by_id = {fault.id: fault for fault in released.made_of(released.NEWEST).faults}
     assert set(own) <= set(by_id)

@@ -1,4 +1,4 @@
-"""Faults of a real release: a kernel's, a function's, and none that stays."""
+"""Faults of a real release: a kernel's, a function's, and none that stays behind."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FATES = {
 
 
 def files() -> dict[str, tuple[int, int]]:
-    """Every file of the package, as far as a write would show."""
+    """Return the state of every file of the package, so that a write shows."""
     package = Path(RELEASE.open_sources().describe_location("sglang/__init__.py")).parent
     found = (file for file in package.rglob("*") if file.is_file() and file.suffix != ".pyc")
     facts = {str(file): file.stat() for file in found}

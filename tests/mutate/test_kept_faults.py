@@ -1,4 +1,4 @@
-"""Keeping: a fault as a toggle that the registry takes, of the least code that tells its place."""
+"""Saving a fault as a toggle that the registry takes, with the least code that locates it."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def f(n, m):
     a = cdiv(n, m)
     return second(a)
 """
-# What YAML and patterns read otherwise: a colon, a sharp sign, a dollar sign.
+# Characters that YAML and patterns treat specially: a colon, a hash, a dollar sign.
 ODD = """
 def f(n, m):
     a = {"#: é": cdiv(n["x: #"], m), "$A": 1}
@@ -150,7 +150,7 @@ def test_the_range_is_the_releases_that_have_the_code() -> None:
         return [variant.releases for variant in asked.variants]
 
     assert ranges() == [">=0.5.12"]
-    assert ranges(version=None) == [">=0"]  # a checkout that does not say its version
+    assert ranges(version=None) == [">=0"]  # a checkout without a version
     assert ranges(("0.5.9", mine), ("0.5.10", mine), ("0.5.23", mine)) == [">=0.5.9"]
     assert ranges(("0.5.9", other), ("0.5.13", mine), ("0.5.14", other)) == [">=0.5.12,<0.5.14"]
     assert ranges(("0.5.9", mine), ("0.5.10", {}), ("0.5.14", other), ("0.5.23", mine)) == [
@@ -174,11 +174,11 @@ def test_what_no_short_form_tells_apart_is_refused_with_a_sentence() -> None:
     ("edit", "taken"),
     [
         (ToggleEdit("cdiv(n,  m)", "n // m", "m:f"), True),
-        (ToggleEdit("cdiv(n, m)", "n // m", "m:f"), False),  # taken back, a space would be gone
+        (ToggleEdit("cdiv(n, m)", "n // m", "m:f"), False),  # reverting it would lose a space
         (ToggleEdit("cdiv(n,  m)", "n / m", "m:f"), False),  # another fault
         (ToggleEdit("cdiv(n,  m)", "n // m", "m:g"), False),  # another place
         (ToggleEdit("g(n, m)", "n // m", "m:f"), False),
-        (ToggleEdit("cdiv($A,  m)", "$A // m", "m:f"), False),  # a name of its own
+        (ToggleEdit("cdiv($A,  m)", "$A // m", "m:f"), False),  # its own toggle name
     ],
 )
 def test_two_forms_hold_if_they_give_just_the_two_texts(edit: ToggleEdit, taken: bool) -> None:
@@ -216,7 +216,7 @@ def written(asked: Toggle, folder: Path) -> Toggle:
 
 
 def both_ways(asked: Toggle, fault: MutationFault, sources: Memory | SourceTree) -> bool:
-    """Whether the registry's own plan takes the fault in and out, byte for byte."""
+    """Return whether the registry's own plan applies and reverts the fault, byte for byte."""
     source = sources.read(fault.module)
     assert source is not None
     assert find_toggle_status(asked, sources).state is ToggleState.FIXED

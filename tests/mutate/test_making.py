@@ -1,4 +1,4 @@
-"""Making: what is dropped and why, and faults whose ids outlive whatever stands around them."""
+"""Generating faults: dropped ones with their reasons, and ids that survive edits around them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from harness.store.mutate.faults import GeneratedFaults
 
 
 def replacing(before: str, after: str, name: str = "by-hand") -> MutationOperator:
-    """An operator that puts some code in the place of other code, wherever that stands."""
+    """Return an operator that replaces some code by other code, wherever it occurs."""
 
     def find(function: FunctionCode) -> Iterator[CodeChange]:
         start, end = function.get_span(function.node)
@@ -220,7 +220,7 @@ def test_every_fault_of_a_release_is_one_change_that_compiles(release: str) -> N
 
 
 def parse_lines(text: str, first: int, last: int) -> str:
-    """The syntax tree of the lines of one function; they have to compile."""
+    """Return the syntax tree of some lines of one function; they must compile."""
     code = "\n".join(text.split("\n")[first - 1 : last])
     tree = ast.parse(f"if True:\n{code}" if code.startswith(" ") else code)
     compile(tree, "m", "exec")

@@ -1,4 +1,4 @@
-"""The commands that a report gives for a survivor: asked as the run was."""
+"""The commands that a report suggests for a survivor: they have the run's settings."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HEAD = "unfix mutate m:f --release"
 
 
 def given(**settings: Any) -> tuple[str, str]:
-    """The two commands of a run with these settings."""
+    """Return the two commands of a run with these settings."""
     from reports.mutate import view
 
     run = MutationRun("r", "t", "0.5.99", settings=settings)

@@ -1,4 +1,4 @@
-"""Calls of `unfix mutate` that are wrong: a sentence each, and nothing written."""
+"""Wrong calls of `unfix mutate`: one sentence each, and nothing is written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What faults come to, and that nothing of them is left anywhere."""
+"""The results of faults, and that nothing of a fault is left anywhere."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from calling import living
 from toy_release import CODE, HANGS, Mutate, by_id, sources
 
-# One child, which waits and ends: one that went on with the test would fork at every example too.
+# A single child that waits and ends: one that ran the test on would fork at every example too.
 LEAVES_A_CHILD = (
     "import os, time\n"
     "    if not hasattr(os, 'left'):\n"
@@ -73,11 +73,11 @@ def test_a_hang_is_ended_and_named(mutate: Mutate) -> None:
     mutate.patience = (1.0, (3.0, 2.0))
     (fated,) = mutate.fates().values()
     assert (fated["fate"], fated["how"]) == ("killed", "hang")
-    assert "sizes" in fated["detail"]  # where it hung
+    assert "sizes" in fated["detail"]  # the line that hangs
 
 
 def test_a_line_that_is_recorded_and_code_that_does_not_run_is_unreached(mutate: Mutate) -> None:
-    """The record is of another moment: a guard that never comes back to the code saw nothing."""
+    """The record may be older: a guard that no longer reaches the code saw nothing."""
     mutate.guards.write_text(
         "import os\nfrom pathlib import Path\nfrom sglang.srt import sizes\n"
         "def test_once():\n"
@@ -159,7 +159,7 @@ def test_sources_are_what_they_were_and_nothing_lives_on(mutate: Mutate) -> None
 
 
 def test_the_worker_runs_the_release_as_it_was_after_every_fault(mutate: Mutate) -> None:
-    """A guard tells what the code objects of the worker are: the parent of the fork's keeper."""
+    """A guard reports the code objects of the worker, the parent of its fork's supervisor."""
     mutate.guards.write_text(
         mutate.guards.read_text() + "\nimport hashlib, os\nfrom pathlib import Path\n"
         "BORN = hashlib.sha256(sizes.width.__code__.co_code).hexdigest()\n"
@@ -171,7 +171,7 @@ def test_the_worker_runs_the_release_as_it_was_after_every_fault(mutate: Mutate)
     )
     for after in ("rows", "topk", "rows + topk"):
         mutate.fault("width", "rows * topk", after)
-    # Its own function is not the one that is changed: each fork begins from the worker's code.
+    # Its own function is not the changed one: each fork begins from the worker's code.
     mutate.fault("chosen", "return 2", "return 4")
     mutate.run()
     codes = (mutate.guards.parent / "codes").read_text().split()
@@ -206,7 +206,7 @@ def test_a_killed_worker_is_replaced(mutate: Mutate) -> None:
 
 
 def worker_of(pid: int) -> int:
-    """The child that is a worker; below it are keepers and tests."""
+    """Return the child that is a worker; below it are supervisors and tests."""
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     for child in map(int, children):
         if b"harness.runs.mutate.worker" in Path(f"/proc/{child}/cmdline").read_bytes():

@@ -1,4 +1,4 @@
-"""Operators: what each makes of code of its kind, what all leave alone, and their pages."""
+"""Operators: the faults of each in code of its kind, the code that all skip, and their pages."""
 
 from __future__ import annotations
 
@@ -376,7 +376,7 @@ def test_what_takes_a_place_has_the_brackets_that_it_needs(code: str, wanted: st
 
 @pytest.mark.parametrize("operator", OPERATORS, ids=lambda operator: operator.name)
 def test_the_page_of_an_operator_is_true(operator: MutationOperator) -> None:
-    """It names the pull requests and existing toggles, and the operator writes its example."""
+    """It names the pull requests and existing toggles, and the operator generates its example."""
     page = (PAGES / f"{operator.name}.md").read_text(encoding="utf-8")
     assert page.startswith(f"# {operator.title}\n\n`{operator.name}`, ")
     assert f"symptom: {operator.symptom.value}\n" in page

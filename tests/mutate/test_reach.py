@@ -1,4 +1,4 @@
-"""A record of the lines that guards run is valid until something changes that it depends on."""
+"""A record of the lines that guards run is valid until one of its inputs changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run that goes on is about what it began with: the same sources, the same two commits."""
+"""A resumed run has the sources and the two commits of its beginning."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_diff_goes_on_between_the_commits_that_it_was(mutate: Mutate) -> None:
 
 @pytest.mark.parametrize(("done", "told"), [("ab", []), ("ax", ["1 fault is not tried yet"])])
 def test_what_is_not_looked_at_is_counted_by_its_id(done: str, told: list[str]) -> None:
-    """Another fault in its place is not it."""
+    """Another fault in its place is a different one."""
     (fault,) = made("def f(n, m):\n    a = cdiv(n, m)\n", "round-down").faults
     run = MutationRun("r", "t", "0.5.23", "finished", made=2, planned=2, ids=["a", "b"])
     for name in done:

@@ -1,4 +1,4 @@
-"""A change as its statement alone tells it, and as the whole function does: the same."""
+"""Comparing only the changed statement gives the same answer as comparing the whole function."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_why_a_change_is_none_is_said_by_both(
 
 
 def told_of_parsing(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Every text that is parsed from now on."""
+    """Return a list that collects every text that is parsed from now on."""
     parsed: list[str] = []
     parse = ast.parse
 

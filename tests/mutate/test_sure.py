@@ -1,4 +1,4 @@
-"""A kill is one only if the guard fails with the fault alone, and passes without it."""
+"""A kill counts only if the guard fails with the fault alone, and passes without it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from calling import living
 from toy_release import Mutate
 
-# Above the test is its keeper, above that the worker; then it waits for its end.
+# Above the test is its supervisor, above that the worker; then it waits for its end.
 ENDS_ITS_WORKER = (
     "import os, signal\n"
     "    keeper = os.getppid()\n"
@@ -31,7 +31,7 @@ def guards(mutate: Mutate, text: str) -> None:
 
 
 def noting(told: Path, where: str) -> str:
-    """Lines of a guard that write down that it came there."""
+    """Return lines of a guard that record that it ran."""
     return (
         f"    if {where}:\n"
         f"        with Path({str(told)!r}).open('a') as told:\n"
@@ -84,7 +84,7 @@ def test_what_one_guard_leaves_behind_kills_nothing_for_another(mutate: Mutate) 
     ("dies", "fate"), [("once", "survived"), ("always", "killed")], ids=["once", "always"]
 )
 def test_what_ends_a_process_has_to_do_so_again(mutate: Mutate, dies: str, fate: str) -> None:
-    """The first time may have been the machine."""
+    """The first end may have been the machine's fault."""
     told = mutate.root / "died"
     mark = f"Path({str(told)!r})"
     guards(
@@ -113,13 +113,13 @@ def test_what_took_too_long_may_take_longer_and_then_was_only_slow(mutate: Mutat
     mutate.patience = (1.5, (4.5, 2.0))
     mutate.fault("width", "rows * topk", "rows * topk + 1")
     run = mutate.run("--examples", "1")
-    assert told.read_text().split() == ["once"] * 2  # in 1.5 s it did not end, in 4.5 s it did
+    assert told.read_text().split() == ["once"] * 2  # 1.5 s were too short, 4.5 s enough
     assert only(run)["fate"] == "survived"
     assert run["problems"] == []
 
 
 def test_a_guard_passes_without_a_fault_once_in_a_run(mutate: Mutate) -> None:
-    """As its lines are recorded, or, where they are known already, once for all its kills."""
+    """Either when its lines are recorded or, if they are known already, once for all its kills."""
     told = mutate.root / "passed"
     guards(
         mutate,

@@ -1,4 +1,4 @@
-"""Targets: what each kind of word stands for, on small releases and on the real ones."""
+"""Targets: the meaning of each kind of word, on small releases and on real ones."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_a_toggle_stands_for_what_its_function_calls_and_launches_too() -> None:
     assert sorted(words("plans")) == sorted([*OF_PLAN, "backend:Backend.alone"])  # the family
     kernel = of_family(edit("part(rows)", "rows", f"{KERNEL}:row_kernel"), "parts", "row-fix")
     found = select_targets(["row-fix"], SOURCES, ToggleCatalogue([kernel]))
-    # A kernel stands for the function that launches it, too.
+    # A kernel also selects the function that launches it.
     assert [target.qualname for target in found] == ["row_kernel", "part", "copy_rows"]
 
 

@@ -1,4 +1,4 @@
-"""`--diff` as it is called: what is run has to be what changed; a wide one asks guards first."""
+"""`--diff` in calls: changed code must be run; a wide diff asks guards first."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ OTHER = "def size(n, m):\n    return n * m\n"
 
 @pytest.fixture
 def changed(mutate: Mutate) -> Checkout:
-    """Two commits: one function that guards run has changed, and a module that none reads."""
+    """Commit twice: one function that guards run changed, and a module that none reads."""
     made = Checkout(mutate.package.parent, root="")
     made.commit({"srt/sizes.py": CODE})
     made.git("tag", "before")

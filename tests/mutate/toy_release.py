@@ -1,4 +1,4 @@
-"""A release of three functions, guards over it, and faults written by hand: the whole command."""
+"""A release of three functions, guards over it, and handwritten faults for the whole command."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ class Mutate:
         self.patience = (guard_order.MIN_LIMIT_SECONDS, kill_confirmation.SLOW_RETRY_LIMITS)
 
     def fault(self, qualname: str, before: str, after: str) -> MutationFault:
-        """One more fault of the next run: the first such place behind the function's name."""
+        """Add a fault to the next run, at the first such place after the function's name."""
         start = CODE.index(before, CODE.index(f"def {qualname}("))
         line = CODE.count("\n", 0, start) + 1
         made = MutationFault(
@@ -150,12 +150,12 @@ class Mutate:
         return [sys.executable, str(self.root / "driver.py"), *asked, *words]
 
     def call(self, *words: str, **more: str) -> subprocess.CompletedProcess[str]:
-        """The command, where a checkout of the release would be."""
+        """Call the command in the folder of a release's checkout."""
         environment = {**self.environment, **more}
         return forked.run(self.command(*words), self.package.parent, environment, timeout=300)
 
     def start(self, *words: str) -> subprocess.Popen[str]:
-        """The command in the background."""
+        """Start the command in the background."""
         return subprocess.Popen(
             self.command(*words),
             cwd=self.package.parent,
@@ -166,7 +166,7 @@ class Mutate:
         )
 
     def add_interrupted_faults(self) -> list[str]:
-        """Three faults, of which the second hangs, so that a run can be killed at it."""
+        """Add three faults, of which the second hangs, so that a run can be killed at it."""
         faults = [
             self.fault("width", "rows * topk", "rows"),
             self.fault("width", "return rows", HANGS + "return rows"),
@@ -176,7 +176,7 @@ class Mutate:
         return [fault.id for fault in faults]
 
     def kill_run(self, *words: str) -> MutationRun:
-        """A run that was killed when its first fault had a result."""
+        """Kill a run as soon as its first fault has a result."""
         running = self.start(*words)
         self.wait_for_fates(1)
         running.kill()
@@ -205,20 +205,20 @@ class Mutate:
         raise TimeoutError(f"no run with {count} results")
 
     def has_ended(self) -> bool:
-        """Whether every process of a run ends within 30 s."""
+        """Return whether every process of a run ends within 30 s."""
         end = time.monotonic() + 30
         while living(self.root) and time.monotonic() < end:
             time.sleep(0.1)
         return not living(self.root)
 
     def run(self, *words: str, **more: str) -> dict[str, Any]:
-        """A whole run as data; `code` is how the command ended."""
+        """Run to the end; return the run as data, with the exit code as `code`."""
         done = self.call("--json", *words, **more)
         assert done.stdout, done.stderr
         return {**json.loads(done.stdout), "code": done.returncode, "stderr": done.stderr}
 
     def fates(self, *words: str) -> dict[str, dict[str, Any]]:
-        """What each fault came to, by its id."""
+        """Return the result of each fault, by its id."""
         return by_id(self.run(*words))
 
 

@@ -1,4 +1,4 @@
-"""Small kernels, most of them with one violation if launched with the right arguments."""
+"""Small kernels, most of them with one violation if launched with certain arguments."""
 
 from __future__ import annotations
 

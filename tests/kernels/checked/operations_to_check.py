@@ -1,4 +1,4 @@
-"""Kernels of one operation or one kind of control flow each, held against numpy."""
+"""Kernels of one operation or one kind of control flow each, compared with numpy."""
 
 from __future__ import annotations
 

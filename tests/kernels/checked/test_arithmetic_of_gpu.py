@@ -1,4 +1,4 @@
-"""Results on the CPU are those that compiled Triton gave on a GPU, bit for bit, or refused."""
+"""The CPU's results equal those of compiled Triton on a GPU bit for bit, or are refused."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def release(folder: Path, text: str) -> Path:
 
 
 def test_a_kernels_cache_key_does_not_depend_on_load_order(tmp_path: Path) -> None:
-    """Otherwise its cached results would never be read."""
+    """Otherwise cached results would never be read."""
     place = release(tmp_path, HELPED)
     keys = set()
     for first in ("helped", "at_least"):
@@ -80,7 +80,7 @@ def test_a_finding_is_run_on_the_parent_if_it_was_run_on_the_release(
 
 
 class Played:
-    """A kernel that overflows from a load on."""
+    """A simulated kernel that overflows from a load on."""
 
     def __init__(self, least: int) -> None:
         self._least = least

@@ -74,7 +74,7 @@ def test_a_patterned_tensor_alternates_its_values_to_the_end() -> None:
         return [int(tensor[one]) for one in places]
 
     assert held(1_000, 3, 5) == [3, 5, 3, 5]
-    assert held(10_000_000, 3, 5) == [3, 5, 3, 5]  # further than one piece of it
+    assert held(10_000_000, 3, 5) == [3, 5, 3, 5]  # more than one piece of it away
     assert held(1_000, 7, 9) == [7, 9, 7, 9]
     assert held(10_000_000, 7, 9) == [7, 9, 7, 9]
 
@@ -133,7 +133,7 @@ def test_an_int64_argument_is_no_finding_in_a_kernel_that_is_not_run(
 def test_programs_that_overflow_irregularly_end_the_search(
     release: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One below each load that is found another one overflows, and so on."""
+    """Each load found has a smaller one at which another program overflows, and so on."""
     looked = multiprocessing.Value("i", 0)
 
     def least(launching: Any, finding: AuditFinding, at: Any) -> int:

@@ -1,7 +1,7 @@
 """Kernels with the GPU's checks written in, run on this machine by the CPU's executor.
 
-In place of the GPU's assembly, a report is stored into a tensor, and becomes a violation by
-`gpu_reports`. The executor's own checks find nothing: lanes that are out of bounds were masked off.
+In place of the GPU's assembly, a report is stored into a tensor, and `gpu_reports` turns it into a
+violation. The executor's own checks find nothing: out-of-bounds lanes were masked off.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def float16_zeros(count: int) -> torch.Tensor:
 
 
 def store_report(emitter: Any, report: Any) -> None:
-    """Stands in for `ReportEmitter.emit_report`: a row for overflow, and one for all else."""
+    """Replaces `ReportEmitter.emit_report`: one row for overflow, and one for all else."""
     code = emitter._code
     shape = report.word.type.shape
     word = code.extend(report.word, "i64", signed=False)
@@ -113,7 +113,7 @@ def run_checked(
     line: int | None = None,
     subgrid: Subgrid | None = None,
 ) -> tuple[instrumentation.InstrumentedGraph, list[list[int]]]:
-    """A launch's stored reports: of each site its last overflow, and its last other violation."""
+    """Run a launch; return each site's last overflow report and last other report."""
     pointers, _ = flatten_arguments(kernel, args, options)
     checks = checks if rules is None else (*checks, RULES_CHECK)
     request = InstrumentationRequest(len(pointers), checks, find_overlapping_pointers(pointers))

@@ -1,7 +1,7 @@
-"""TorchInductor's own kernels for a GPU on a machine without one: as it writes them, run here.
+"""TorchInductor's GPU kernels on a machine without a GPU: as it writes them, run here.
 
-It writes Triton's kernels for a CPU as well, the same but for the device that they name. They are
-handed to whoever looks on, in place of being compiled and launched.
+Inductor writes Triton kernels for a CPU as well, which differ only in the device. A callback
+receives them instead of the compiler and launcher.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _numbers = itertools.count()
 
 @contextmanager
 def launches(folder: Path, launched: Callable[[Any, tuple[Any, ...]], None]) -> Iterator[None]:
-    """What is compiled meanwhile calls this with its kernels and what they are given."""
+    """Pass each kernel that is compiled in this block, and its arguments, to this callback."""
 
     def kernel(self: Any, name: str, source: str, device_str: str = "cpu") -> Any:
         tuner = loaded(folder, name, source)
@@ -51,7 +51,7 @@ def launches(folder: Path, launched: Callable[[Any, tuple[Any, ...]], None]) -> 
 
 
 def loaded(folder: Path, name: str, source: str) -> Any:
-    """As Inductor has it once it was compiled, with a launcher for the first that it would try."""
+    """Load a kernel as Inductor does after compiling, with a launcher for its first config."""
     text = re.sub(r"DeviceProperties\(type='cpu'[^)]*\)", DEVICE, source)
     file = folder / f"inductor_on_cpu{next(_numbers)}.py"
     file.write_text(text.replace("triton_helpers.set_driver_to_cpu()\n", ""))

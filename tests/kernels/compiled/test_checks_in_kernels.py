@@ -1,4 +1,4 @@
-"""Kernels with the GPU's checks, run on this machine: they report what is wrong, and only that."""
+"""Kernels with the GPU's checks, run on this machine: they report violations, and only those."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def kept_by_a_mask(target, flags, row, stride):
 
 
 def find_kinds(kernel: Any, *args: Any, **named: Any) -> tuple[bool, bool]:
-    """Whether an access was outside, and whether an integer had wrapped."""
+    """Return whether an access was out of bounds, and whether an integer overflowed."""
     found = find_violations(kernel, *args, **named)
     return tuple(
         any(isinstance(one, kind) for one in found) for kind in (OutOfBounds, IntegerOverflow)
@@ -395,7 +395,7 @@ def test_what_an_access_rule_forbids_a_program_is_reported_and_masked_off(
     expected, crossed = [0] * 40, False
     for program in range(4):
         row = [at + shift for at in range(8 * program, min(8 * program + 8, 30))]
-        if all(0 <= at < 40 for at in row):  # else the tensor's ends take it out whole
+        if all(0 <= at < 40 for at in row):  # else the tensor's bounds remove the check entirely
             crossed |= not set(row) <= set(spans[program])
             for at in set(row) & set(spans[program]):
                 expected[at] = at + 1

@@ -1,7 +1,7 @@
-"""Live toggles on compiled kernels: what was compiled is set aside, and is there again afterwards.
+"""Live toggles on compiled kernels: compiled forms are set aside, and restored afterwards.
 
-A machine without a GPU compiles nothing, so a stand-in for a compiled kernel lies in the caches;
-that the swapped kernels run on a GPU is in the recorded results.
+Without a GPU nothing is compiled, so a stand-in for a compiled kernel is put into the caches; the
+recorded results show that the swapped kernels run on a GPU.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def test_a_compiled_kernel_is_set_aside_and_comes_back(name: str) -> None:
         assert unwrap_kernel(kernel) is inner
         assert dict(inner.device_caches) == {}
         assert inner.cache_key != key
-        # What is compiled meanwhile stays with the toggle.
+        # Kernels compiled meanwhile stay with the toggle.
         cache_with(kernel, "compiled while toggled")
     assert snapshot(kernel) == before
     assert inner.cache_key == key

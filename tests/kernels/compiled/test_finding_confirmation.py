@@ -1,4 +1,4 @@
-"""What is said of a finding by its two launches on a GPU, with a GPU that is played here."""
+"""The result of a finding's two launches on a GPU, with a simulated GPU."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def finding(*trials: TrialLaunch) -> AuditFinding:
 
 
 class Played:
-    """A kernel that wraps at these loads, at that line of that file, in any program or in one."""
+    """A simulated kernel that overflows at these loads, at this line, in any program or in one."""
 
     def __init__(
         self, wraps: set[int], place: tuple[str, int], refused: str = "", alone: int | None = None
@@ -63,7 +63,7 @@ class Played:
             if grid[0] and here and given["rows"] in self.wraps:
                 if self.error:
                     raise RuntimeError(self.error)
-                given["pages"].fill_(99)  # what it did is nothing to the next launch
+                given["pages"].fill_(99)  # must not affect the next launch
                 self.told.append((SimpleNamespace(word=1), SimpleNamespace(compiled_kernel=self)))
 
         return run
@@ -149,7 +149,7 @@ def test_of_a_launch_that_is_too_large_or_too_slow_some_programs_run(
     alone: float,
     runs: bool,
 ) -> None:
-    """The one that was run elsewhere, the first two, the last two, and the middle one."""
+    """The program that ran elsewhere, the first two, the last two, and the middle one."""
     one = int(alone * programs) if alone == 0.5 else int(alone) % programs
     kernel = Played({6}, HERE, alone=one)
     both = (launch(rows, programs=programs, at=7) for rows in (5, 6))

@@ -1,4 +1,4 @@
-"""A finding's launches, stored as data, are repeated: in tensors of their size, by forks."""
+"""A finding's stored launches are repeated by forks, in tensors of their size."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_a_tensor_is_as_large_as_one_below_comes_to(small: ReleaseAudit) -> None
 def test_overflow_counts_at_one_line_alone(
     monkeypatch: pytest.MonkeyPatch, row: int, wrong: list[int]
 ) -> None:
-    """Each line is reported though the other one overflows too; with neither checked, none is."""
+    """Each line is reported though the other overflows too; with neither checked, none is."""
     first = two_lines.starting_line_number + 2
     for number, line in enumerate((first, first + 1, first + 7)):
         found = find_violations(
@@ -185,7 +185,7 @@ def test_a_finding_that_ends_its_fork_costs_no_other_anything() -> None:
 
 
 def test_what_others_would_wait_for_is_run_once_nothing_else_is_left() -> None:
-    """With the time that it needs; a finding that needs still more is answered so."""
+    """It gets the time that it needs; a finding that needs still more gets that as its answer."""
     tries = [multiprocessing.Value("i", 0) for _ in range(6)]
     order = multiprocessing.Value("i", 0)
 
@@ -218,7 +218,7 @@ def test_what_is_compiled_alike_is_as_slow_to_compile() -> None:
 
 
 def test_a_launch_that_is_too_slow_is_made_in_part() -> None:
-    """Though its compilation was too slow as well; the others of its kernel stay whole."""
+    """Its compilation was too slow as well; other launches of its kernel stay whole."""
     tries = multiprocessing.Value("i", 0)
 
     def confirm(number: int, on_step: gpu_worker.StepListener, whole: bool) -> str:

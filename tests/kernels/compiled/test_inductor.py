@@ -1,4 +1,4 @@
-"""Checked kernels of TorchInductor: how they are launched, and what they report."""
+"""Checked kernels of TorchInductor: their launches and their reports."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.filterwarnings(
 ROWS, WIDTH = 5, 4
 
 
-# As Inductor writes them; a row has as many columns as `ks0` says.
+# As Inductor writes them; a row has `ks0` columns.
 @triton.jit
 def triton_poi_fused_index_put_0(in_ptr0, out_ptr0, ks0, xnumel, XBLOCK: tl.constexpr):
     xoffset = tl.program_id(0) * XBLOCK
@@ -49,7 +49,7 @@ SIGNATURE = {
 
 
 def tuned(**inductor_meta: Any) -> Any:
-    """As Inductor has it once it was compiled: one launcher, which stands in here."""
+    """Return a tuner as Inductor has it after compiling, with one stand-in launcher."""
     props = DeviceProperties("cuda", 0, 132, 90, warp_size=32, max_threads_per_block=1024)
     meta = {"signature": SIGNATURE, "device": props, "constants": {}, "configs": [{}]}
     config = triton.Config({"XBLOCK": 8}, num_warps=2, num_stages=1)
@@ -93,7 +93,7 @@ def test_a_launch_of_inductors_is_one_of_tritons() -> None:
 
 
 def find_launch_violations(tuner: Any, args: tuple[Any, ...]) -> list[Any]:
-    """What a launch of it tells, run on this machine."""
+    """Run a launch on this machine; return its violations."""
     launch = inductor.to_triton_launch(tuner, args, {})
     own = {name: one for name, one in launch.options.items() if name in launch.kernel.arg_names}
     return find_violations(launch.kernel, grid=launch.grid, debug=launch.options["debug"], **own)
@@ -184,7 +184,7 @@ def test_a_missing_row_is_reported_twice(row: int, tmp_path: Path) -> None:
 
 @pytest.fixture
 def launcher(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """A launcher whose own half is not there: it takes down what reaches it."""
+    """A launcher without its native half: it records its arguments."""
     reached: list[Any] = []
     monkeypatch.setattr(
         CheckedLauncher,
@@ -205,7 +205,7 @@ def test_while_a_launcher_is_there_inductors_launches_are_its_own(launcher: Any)
     tuner.run(*given([0] * 9), stream=0)
     assert launcher.reached == [((2, 1, 1), True)]
     assert tuner.launched == []
-    tuner.run(*given([0]), stream=0, benchmark_run=True)  # of a copy, to be timed
+    tuner.run(*given([0]), stream=0, benchmark_run=True)  # of a copy, for timing
     assert len(tuner.launched) == 1
     assert not launcher.summaries
 
@@ -222,7 +222,7 @@ def test_no_configuration_is_tuned_without_checks(launcher: Any) -> None:
 def test_an_unsupported_launch_runs_unchecked_and_is_listed(launcher: Any) -> None:
     tuner = tuned()
     tuner.fn = SimpleNamespace(fn=None, __name__="gone")
-    with pytest.raises(TypeError):  # the stand-in takes no such name: Inductor's own run was called
+    with pytest.raises(TypeError):  # the stand-in rejects that name: Inductor's own run was called
         tuner.run(*given([0]), stream=0, more=1)
     tuner.run(*given([0]), stream=0)
     assert launcher.reached == []

@@ -1,6 +1,6 @@
-"""Checks written into a kernel's IR: what is checked, what Triton still makes of it, what is left.
+"""Checks written into a kernel's IR: the checked accesses, Triton's output, and the overhead.
 
-Triton's compiler for CUDA needs no GPU, so all but the running is tried here.
+Triton's compiler for CUDA needs no GPU, so everything but the running is tested here.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def compiled(
     symbolic: bool = False,
     **named: Any,
 ) -> Any:
-    """A kernel as a launch with these arguments would have it compiled for a Hopper GPU."""
+    """Compile a kernel for a Hopper GPU as a launch with these arguments would."""
     compiler_hooks.install_compiler_hooks()
     pointers, _ = flatten_arguments(kernel, args, named)
     call = checked_launches.KernelCall(args, (1,), named)
@@ -350,7 +350,7 @@ def test_a_kernel_of_descriptors_is_refused_with_the_reason() -> None:
 
 
 def test_symbolic_constants_are_parameters() -> None:
-    """One kernel for all of them: what was its constants' is read as it runs, checks and all."""
+    """One kernel serves all constants: it reads their values as it runs, checks included."""
     fixed, *loose = (
         compiled(
             known.by_rows, int32_zeros(64), int32_zeros(64), stride, 5, BLOCK=8, symbolic=symbolic

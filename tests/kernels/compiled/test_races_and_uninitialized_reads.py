@@ -174,8 +174,9 @@ ORDERS = st.lists(
 @settings(deadline=None)
 @given(orders=st.lists(ORDERS, min_size=PROGRAMS, max_size=PROGRAMS))
 def test_a_race_is_reported_only_for_shared_elements(orders: Any) -> None:
-    """A report is of an element that two programs accessed, one of which wrote; and there is one if
-    two wrote different values, each of them once, and nobody read."""
+    """A reported element was accessed by two programs, one of which wrote it. A report is certain
+    if two programs wrote different values, each once, and none read.
+    """
     shared, target = torch.zeros(PLACES, dtype=torch.int32), torch.zeros(PROGRAMS).int()
     codes, values = (torch.tensor(orders, dtype=torch.int32)[:, :, i].contiguous() for i in (0, 1))
     found = find_headlines(follow_orders, shared, codes, values, target, grid=(PROGRAMS,), COUNT=3)

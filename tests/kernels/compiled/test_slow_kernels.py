@@ -1,4 +1,4 @@
-"""A kernel that takes too long to read is given up once, and not again until something changes."""
+"""A kernel that takes too long to read is tried once, and not again until something changes."""
 
 from __future__ import annotations
 
@@ -57,9 +57,7 @@ def test_what_took_too_long_is_remembered(tmp_path: Path, monkeypatch: pytest.Mo
         first = answered(world, kernel, monkeypatch)
     assert first.reasons == ("it takes more than 0.25 s",)
     assert answered(world, kernel, monkeypatch) == first
-    monkeypatch.setattr(
-        analysis_worker, "_KERNEL_SECONDS", 20
-    )  # with another limit it is another question
+    monkeypatch.setattr(analysis_worker, "_KERNEL_SECONDS", 20)  # another limit is another question
     assert answered(world, kernel, monkeypatch).verdict is KernelVerdict.SAFE
 
 
@@ -81,5 +79,5 @@ def test_a_fork_that_ends_before_it_begins_is_no_kernels_fault(
     )
     assert len(os.read(queue, 99)) == analysis_worker._NUMBER_BYTES * len(
         kernels
-    )  # it is there for another lane
+    )  # it is stored for another lane
     os.close(queue)

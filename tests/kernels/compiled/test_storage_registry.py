@@ -1,4 +1,4 @@
-"""What a process knows of memory, for pointers that come from tables."""
+"""The registry of storages, for pointers that come from tables."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_of_more_storages_than_a_table_holds_the_living_ones_stay() -> None:
     for one in gone:
         memory.register(one)
     del gone, one
-    kept = [int32_zeros(1 << 16) for _ in range(200)]  # elsewhere, as it is large
+    kept = [int32_zeros(1 << 16) for _ in range(200)]  # elsewhere, since it is large
     for one in kept:
         memory.register(one)
     starts = memory.to_table()[:, 0].tolist()

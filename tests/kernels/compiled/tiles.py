@@ -1,4 +1,4 @@
-"""Kernels that write tiles anywhere, and what is wrong with a launch, worked out lane by lane."""
+"""Kernels that write tiles anywhere, and the violations of a launch, computed lane by lane."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Tile:
         return [(row, lane) for row in range(self.rows) for lane in range(self.width)]
 
     def _sums(self, kernel: Any, row: int, lane: int) -> list[int]:
-        """What is added up in 32 bits on the way to an address."""
+        """Return the 32-bit sums on the way to an address."""
         product = row * self.stride
         return {
             tile: [product, product + lane, product + lane + self.shift],

@@ -123,7 +123,7 @@ def test_a_tile_is_refused_where_a_lane_of_it_is(kernel: Any, tile: tiles.Tile) 
     target = memory[around:-around]
     outside = any(not 0 <= at < size for at in tile.reached)
     is_so = {IntegerOverflow: tile.wraps(kernel), OutOfBounds: outside}
-    wrong = tuple(kind for kind in is_so if is_so[kind])  # of several, any program's first
+    wrong = tuple(kind for kind in is_so if is_so[kind])  # of several programs, any one's first
     with pytest.raises(wrong) if wrong else contextlib.nullcontext(), check():
         kernel[(1,)](target, *tile.arguments, ROWS=tiles.ROWS, WIDTH=tiles.WIDTH)
     assert not memory[:around].any()
@@ -266,7 +266,7 @@ def test_a_neighbours_row_must_not_change() -> None:
     words = str(caught.value)
     assert re.search(r"copy wrote target\[(\d), 0\], outside of what program \((\d), 0, 0\)", words)
     assert "tl.store(target + at + shift" in words
-    assert rows[:, :2].tolist() == [[0, 1], [8, 9], [16, 17], [0, 0]]  # and was taken out
+    assert rows[:, :2].tolist() == [[0, 1], [8, 9], [16, 17], [0, 0]]  # and was removed
 
 
 def test_an_access_rule_of_an_argument_holds_for_its_launch_and_for_reads() -> None:
@@ -290,7 +290,7 @@ def test_unsupported_access_rules_leave_other_launches_checked() -> None:
         pool, fenced, plain = numbers(2), numbers(4), numbers(4)
         table = torch.tensor([pool.data_ptr()], device="cuda")
         session.allow(fenced, write=lambda x, y, z: 0)
-        known.through_table[(1,)](table, fenced)  # finds it out
+        known.through_table[(1,)](table, fenced)  # finds that out
         known.through_table[(1,)](table, fenced)
         assert session.unchecked_kernels == {"through_table"}
         assert (fenced[0].item(), fenced[1:].tolist()) == (1, [1, 2, 3])

@@ -1,4 +1,4 @@
-"""Live toggles on kernels that a GPU really compiled and runs; n/a, and counted so, without one."""
+"""Live toggles on kernels that a GPU compiled and runs; n/a, and counted so, without one."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ CASES = {
 
 
 def compiled(kernel: Any) -> list[int]:
-    """The identities of the kernels that were compiled and are at hand."""
+    """Return the identities of the compiled kernels at hand."""
     caches = unwrap_kernel(kernel).device_caches
     return sorted(id(found) for per_device in caches.values() for found in per_device[0].values())
 
@@ -56,5 +56,5 @@ def test_a_compiled_kernel_changes_and_comes_back_as_it_was(name: str) -> None:
         assert compiled(kernel) == before  # nothing was compiled again
     assert before not in toggled_kernels
     if name not in ("toy-helper", "toy-scale"):
-        # A toggle's own kernel is compiled once and kept; its callers compile each time.
+        # A toggle's own kernel is compiled once and cached; its callers compile each time.
         assert toggled_kernels[0] == toggled_kernels[1] == toggled_kernels[2]

@@ -113,7 +113,7 @@ def test_each_replay_of_a_graph_is_a_launch_of_its_own() -> None:
         with torch.cuda.graph(graph):
             scattered[(count // 64,)](source, places, target, BLOCK=64)
             scattered[(count // 64,)](source, places, target, BLOCK=64)
-        for _ in range(20):  # who writes where is another one each time
+        for _ in range(20):  # the mapping of programs to elements differs each time
             places.copy_(torch.randperm(count, device="cuda"))
             source.copy_(torch.randperm(count, device="cuda"))
             graph.replay()
@@ -128,7 +128,7 @@ def test_each_replay_of_a_graph_is_a_launch_of_its_own() -> None:
 
 
 def test_a_race_among_a_million_programs_is_found() -> None:
-    """More elements than a table has places."""
+    """There are more elements than a table has entries."""
     count = 1 << 24
     places, target = numbers(count), torch.zeros(count, dtype=torch.int32, device="cuda")
     with check() as session:
@@ -238,7 +238,7 @@ print(pool[4].sum().item())
 
 @pytest.mark.parametrize("wrong", [False, True])
 def test_what_inductor_compiled_is_checked_as_well(wrong: bool, tmp_path: Path) -> None:
-    """Its own assertion is reported, and so is the access: the process goes on."""
+    """Its own assertion is reported, and so is the access: the process continues."""
     done = process(f"WRONG = {wrong}\n{INDUCTORS}", "bounds,wraps", tmp_path)
     assert done.stdout == "0.0\n"
     found = reports(tmp_path)
@@ -259,7 +259,7 @@ def reports(folder: Path) -> list[Any]:
 
 
 def process(code: str, checks: str, folder: Path) -> Any:
-    """One under check, which went to its end."""
+    """Run a process under check to its end."""
     folders = [Path(__file__).parent, *FOLDERS, paths.project_folder()]
     more = {
         "PYTHONPATH": os.pathsep.join([*map(str, folders), os.environ.get("PYTHONPATH", "")]),

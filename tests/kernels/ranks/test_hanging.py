@@ -1,4 +1,4 @@
-"""Real ranks over gloo, of which one never comes: which one, where, and nothing left of them."""
+"""Real ranks over gloo, of which one hangs: its number, its stack, and no process left behind."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ for rank in ranks:
 
 @pytest.fixture
 def hung(tmp_path: Path) -> Iterator[tuple[int, Path]]:
-    """A keeper's process, below it a server and two ranks that wait for ever."""
+    """A supervisor's process; below it a server and two ranks that wait for ever."""
     for name, text in FILES.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
@@ -70,7 +70,7 @@ def hung(tmp_path: Path) -> Iterator[tuple[int, Path]]:
         while log.read_text().count("ready") < 2:
             assert time.monotonic() < ends, log.read_text()
             time.sleep(0.1)
-        time.sleep(0.5)  # into what never ends
+        time.sleep(0.5)  # into an endless wait
         yield process.pid, log
     finally:
         for pid in [*processes.iterate_descendants(process.pid), process.pid]:
