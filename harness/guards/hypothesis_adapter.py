@@ -142,7 +142,7 @@ def limit_shrinking(seconds: float) -> Iterator[None]:
 
 
 class ExampleFolder(DirectoryBasedExampleDatabase):
-    """Hypothesis's own database in a folder, which also gives the path of a value."""
+    """Hypothesis's own database in a folder, with a method for the path of a value."""
 
     def locate(self, key: bytes, value: bytes) -> Any:
         return self._value_path(key, value)

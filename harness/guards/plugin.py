@@ -72,7 +72,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def prepare_session(config: pytest.Config) -> None:
     """Choose the device, the profile and the seed, before any suite is imported."""
-    # Warnings of SGLang and of its imports say nothing about a suite.
+    # Warnings of SGLang and of its imports do not concern a suite.
     config.addinivalue_line("filterwarnings", "ignore")
     if not hasattr(config, "workerinput"):
         try:

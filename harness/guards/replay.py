@@ -67,7 +67,7 @@ def allow_passing_replay(item: pytest.Item) -> Iterator[None]:
     except hypothesis.errors.DidNotReproduce as error:
         passed = hypothesis_adapter.PASSED_PHRASE in str(error)
         if not item.config.getoption("replay") or not passed:
-            raise  # the test has other draws now, so the example says nothing
+            raise  # the test has other draws now, so the example proves nothing
 
 
 def set_replayed_example(item: Any, blob: str | None) -> None:

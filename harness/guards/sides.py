@@ -15,7 +15,7 @@ from harness.guards import cells, hypothesis_adapter, profiles, pytest_adapter, 
 from harness.guards.cells import GuardCell, Side
 from harness.store.prove.values import CellVerdict, SideOutcome, SideResult
 
-# How a guard reports a bug: an assertion (a report of a checked kernel is one), or `pytest.fail`.
+# A guard's reports of a bug: an assertion (also from a checked kernel), or `pytest.fail`.
 FAILURES = (AssertionError, pytest.fail.Exception)
 AttemptScope = Callable[[pytest.Function], contextlib.AbstractContextManager[None]]
 # The part of a guard to repeat, from a runner.

@@ -1,7 +1,7 @@
 """The stored runs of one kind: begin, save, list, find, load and merge.
 
 A kind adds its value types and names the lists whose elements are rows of their own. Example: a
-search has `item_types = {"trials": BisectTrial}`; its row in `runs` holds it with `trials` empty,
+search has `item_types = {"trials": BisectTrial}`; its row in `runs` has `trials` empty,
 and `load_whole` fills the list from `items` again.
 """
 
@@ -53,7 +53,7 @@ class RunTable(Generic[ListedRunT, WholeRunT]):
             self._write_run(run, "running")
 
     def save(self, run: WholeRunT) -> None:
-        """Write a run's own row as it is now, its status included."""
+        """Write a run's own row with its present status."""
         with self.store.write_transaction():
             self._write_run(run, run.status)
 

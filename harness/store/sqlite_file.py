@@ -1,14 +1,14 @@
-"""The SQLite file that holds every stored run.
+"""The SQLite file of all stored runs.
 
 Two tables serve all kinds of runs. `runs` has one row a run: its kind, start, status, the process
 that executes it, and the run itself as JSON without its long lists. `items` has one row for each
 element of those lists (a trial of a search, a side of a cell, an attempt at a matrix cell), written
-as it ends. `part` names the list, `owner` what the item belongs to inside of the run (empty for
-most), `key` the item itself. Example: the buggy side of a cell is part `sides`, owner
+as it ends. `part` names the list, `owner` the item's owner in the run (empty for most), `key`
+the item itself. Example: the buggy side of a cell is part `sides`, owner
 `["0.5.18", "cpu", "27460", "t.py::test_a"]`, key `buggy`, outcome `failed`, seconds 1.5.
 
-The invariant: each write is one transaction, and a rollback journal keeps the file whole at every
-moment. So a killed run keeps all that it wrote, and several processes may write side by side.
+The invariant: each write is one transaction, and a rollback journal preserves a valid file at every
+moment. So a killed run loses no finished write, and several processes can write at the same time.
 """
 
 from __future__ import annotations

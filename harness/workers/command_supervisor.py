@@ -9,8 +9,8 @@ Example: {"command": ["sleep", "9"], "seconds": 5, …} gives {"outcome": "hang"
 
     python -m harness.workers.command_supervisor FOLDER PARENT_PID [shielded]
 
-`shielded` keeps one more process in between. A worker of Ray that ends kills its children first, so
-its child cannot be the one that cleans up. That child waits; the supervisor is the process below.
+`shielded` adds one process in between. A worker of Ray kills its children before it ends, so its
+child cannot clean up. That child waits; the supervisor is the process below.
 """
 
 from __future__ import annotations

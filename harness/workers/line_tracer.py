@@ -133,6 +133,6 @@ def map_original_lines(original_text: str, patched_filename: str) -> dict[int, i
     matcher = difflib.SequenceMatcher(None, before, after, autojunk=False)
     for _, first, last, after_first, after_last in matcher.get_opcodes():
         for offset in range(after_last - after_first):
-            # Lines inserted beyond those that they replace count as the last of these.
+            # Inserted lines beyond the replaced ones count as the last replaced line.
             numbers[after_first + offset + 1] = min(first + offset, max(first, last - 1)) + 1
     return numbers

@@ -67,7 +67,7 @@ class FuzzWorkerProcess(WorkerProcess[FuzzWorkerMessage]):
     message_type = FuzzWorkerMessage
 
     def read_note(self, serial: int) -> ExampleNote | None:
-        """The note behind its checksum; None while the slice is writing it."""
+        """Read the note, checked by its checksum; None while the slice is writing it."""
         line, _, _ = self._read_file(serial, "note").partition(b"\n")
         checksum, text = line[:8], line[8:]
         if b"%08x" % zlib.crc32(text) != checksum:

@@ -3,7 +3,7 @@
 Every attempt that is handed in comes back as exactly one report. A worker may end in the middle of
 several attempts, and only one of them is to blame. Example: attempts 7, 8 and 9 are in progress
 when the worker ends. A new worker starts, and each of the three runs again with nothing beside it.
-If the new worker ends as well while 8 runs, 8 is blamed: its report says that its worker ended.
+If the new worker ends as well while 8 runs, 8 is blamed: its report is that its worker ended.
 """
 
 from __future__ import annotations

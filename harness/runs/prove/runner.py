@@ -122,7 +122,7 @@ class ProveRunner:
                 if (pair := pool.take_next_task()) is None:
                     break
                 worker, task = pair
-                # A proof has to hold under any seed; `lifecycle` uses that of the worker.
+                # A proof has to succeed under any seed; `lifecycle` uses the worker's.
                 is_proof = self.request.kind == "prove"
                 worker.request_test(
                     task,

@@ -1,4 +1,4 @@
-"""The stored searches of `unfix bisect`: each trial is written as it ends."""
+"""The stored searches of `unfix bisect`. Each trial is written at its end."""
 
 from __future__ import annotations
 

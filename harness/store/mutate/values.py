@@ -103,7 +103,7 @@ class MutationRun(msgspec.Struct):
     guards: list[GuardFacts] = []
     left_out: list[str] = []  # guards that do not run, with the reasons
     elsewhere: str = ""  # the part of a wide diff that no guard runs
-    # Problems that keep the run from being green whatever its score.
+    # Problems that make the run not green at any score.
     recorded_problems: list[str] = msgspec.field(default_factory=list, name="problems")
     seconds_to_start: float = 0.0
     seconds_to_reach: float = 0.0

@@ -70,7 +70,7 @@ def is_expected_outcome(side: str, outcome: SideOutcome) -> bool:
 
 
 class RepeatMode(StrEnum):
-    """The part of a guard that both sides repeat, to tell a bug from chance."""
+    """The part of a guard that both sides repeat, to distinguish a bug from chance."""
 
     WHOLE = "whole"  # the whole guard, which draws no examples
     EXAMPLE = "example"  # the example that Hypothesis found
@@ -110,7 +110,7 @@ class SideResult(msgspec.Struct):
 
     @property
     def total_seconds(self) -> float:
-        """Seconds of all its runs."""
+        """Return the seconds of all the side's runs."""
         return self.seconds + sum(again.seconds for again in self.again)
 
 
@@ -159,7 +159,7 @@ class ReleaseFacts(msgspec.Struct):
     patches: dict[str, str] = {}  # each applicable toggle as a diff
     # Toggles of this release that no guard names; None: the run covers only some guards.
     unguarded: list[str] | None = None
-    # Of these, the toggles whose file says that no suite reaches them; the run stays green.
+    # Unguarded toggles whose file declares that no suite reaches them; the run stays green.
     known_unguarded: list[str] = []
     problems: list[str] = []  # files that could not be collected, an environment that died
 
@@ -180,7 +180,7 @@ class ProveRun(msgspec.Struct):
 
     @property
     def counts(self) -> dict[str, int]:
-        """Cells by verdict; 'missing' for those without one."""
+        """Count the cells by verdict, with 'missing' for cells without one."""
         return dict(
             Counter(cell.verdict.value if cell.verdict else "missing" for cell in self.cells)
         )
@@ -191,7 +191,7 @@ class ProveRun(msgspec.Struct):
 
     @property
     def problems(self) -> list[str]:
-        """Everything that keeps a run from being green."""
+        """Return every reason why the run is not green."""
         problems = [f"{on.release}: {problem}" for on in self.releases for problem in on.problems]
         problems += [
             f"{on.release}: no guard names {toggle}"

@@ -153,7 +153,7 @@ def _randomize_dummy_weights() -> None:
 
 
 def fill_random_weights(model: Any, *_: Any, **__: Any) -> None:
-    """Draw each weight, seeded by its name; a matrix keeps the scale of its input."""
+    """Draw each weight, seeded by its name; a matrix preserves the scale of its input."""
     import torch
 
     for name, weight in model.state_dict().items():

@@ -66,7 +66,7 @@ class ServerRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 def preload_server() -> None:
-    """Import the modules of a server and its workers, and those that run their kernels."""
+    """Import the modules of a server, of its workers, and of their kernels."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # warnings of a release's imports do not matter here
         import sglang.srt.entrypoints.http_server
