@@ -135,6 +135,8 @@ class _StopRequest(BaseException):
 
 
 def _raise_stop(*_: Any) -> NoReturn:
+    for number in STOP_SIGNALS:  # a second one must not interrupt the end
+        signal.signal(number, signal.SIG_IGN)
     raise _StopRequest
 
 

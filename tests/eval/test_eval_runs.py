@@ -277,3 +277,15 @@ def test_a_failure_that_is_not_the_faults_does_not_catch_it(fakes: Fakes) -> Non
 def test_a_fault_that_nobody_knows_is_refused_before_anything_is_served(fakes: Fakes) -> None:
     with pytest.raises(UnknownToggleError, match="toy-plane"):
         fakes.prepared(fake("base"), faults=[FaultPlacement(["base"], revert="toy-plane")])
+
+
+def test_a_candidate_that_dies_has_failed(fakes: Fakes) -> None:
+    dying = fake("one", "base", dies_at=30, code=-9, last="CUDA out of memory")
+    evaluation = fakes.run(fake("base"), dying)
+    served = evaluation.find_configuration("one")
+    assert served.failure == "the server died: out of memory: CUDA out of memory (SIGKILL)"
+    assert any(answer.right for answer in served.answers)
+    found = only(evaluation)
+    assert (found.verdict, found.errors > 0) == (Verdict.FAILED, True)
+    assert "out of memory" in found.words
+    assert not evaluation.green

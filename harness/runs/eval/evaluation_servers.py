@@ -251,9 +251,9 @@ class EvaluationServers:
                 answers = self._ask_batch(running, scorer, job, batch, job.concurrency)
                 served.answers += answers
             finally:
-                if running.has_exited:
+                if running.has_died():
                     served.failure = f"the server died: {running.describe_exit()}"
-            if any(answer.error for answer in answers) and not running.has_exited:
+            if not served.failure and any(answer.error for answer in answers):
                 timeout = min(self.settings.request_timeout, HANG_PROBE_SECONDS)
                 if not running.is_answering(timeout):
                     served.failure = running.describe_hang()
@@ -273,7 +273,7 @@ class EvaluationServers:
                 task: numbers[: job.repeated_items] for task, numbers in job.items_by_task.items()
             }
             served.again = self._ask_batch(running, scorer, job, repeated, half)
-            if running.has_exited:
+            if running.has_died():
                 served.failure = f"the server died: {running.describe_exit()}"
 
     def _ask_batch(

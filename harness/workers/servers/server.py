@@ -13,6 +13,7 @@ import os
 import re
 import secrets
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -48,6 +49,7 @@ DEFAULT_ENVIRONMENT = {
 # Data-parallel attention uses ports at these offsets from the server's own.
 DATA_PARALLEL_PORT_OFFSETS = range(233, 243)
 STOP_TIMEOUT = 15.0
+EXIT_RECORD_TIMEOUT = 10.0  # for a supervisor to record how its server ended
 HANG_PREFIX = "hang"
 _LOG_TAIL_BYTES = 60_000
 # The last line of a traceback.
@@ -227,6 +229,19 @@ class SglangServer:
     @property
     def has_exited(self) -> bool:
         return self.handle.wait_for_exit(0)
+
+    def has_died(self) -> bool:
+        """Return whether the server ended; its supervisor exits a moment after its port closes."""
+        return self.has_exited or (
+            not self._is_listening() and self.handle.wait_for_exit(EXIT_RECORD_TIMEOUT)
+        )
+
+    def _is_listening(self) -> bool:
+        try:
+            socket.create_connection(("127.0.0.1", self.port), EXIT_RECORD_TIMEOUT).close()
+        except OSError:
+            return False
+        return True
 
     def describe_exit(self) -> str:
         """Describe the server's end, with the last error in its log."""
