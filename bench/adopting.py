@@ -1,6 +1,6 @@
 """Measures how much of the registry `unfix adopt` and `drift --mend` write by themselves.
 
-    .venv/bin/python bench/adopting.py [--record FILE] [TOGGLE …]    # FILE keeps other toggles
+    .venv/bin/python bench/adopting.py [--record FILE] [TOGGLE …]    # FILE's other toggles stay
 
 Round trip: edits are built from a toggle's two texts on the newest release that has it, and ported
 to all releases; 'equal' if each release has the state that the registry gives. Held back: the

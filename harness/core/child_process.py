@@ -5,8 +5,8 @@ Invariants. A forked child never returns into its parent's code: it runs one fun
 its parent unless the caller says otherwise. Exit codes are those of `subprocess`: a negative one is
 the number of a signal.
 
-Example: `call_in_fork(lambda: 6 * 7, cpu_seconds=2)` gives 42. With `os.abort`, or with a loop that
-takes more than two seconds of processor time, it gives None.
+Example: `call_in_fork(lambda: 6 * 7, cpu_seconds=2)` is 42. With `os.abort`, or with a loop that
+takes more than two seconds of processor time, it is None.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ def discard_stderr() -> None:
 
 
 def redirect_output(log: Path) -> int:
-    """Append this process's output to a log, and give it no input; returns the log's descriptor."""
+    """Append this process's output to a log, and give it no input; return the log's descriptor."""
     null = os.open(os.devnull, os.O_RDONLY)
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(null, 0)

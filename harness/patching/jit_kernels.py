@@ -245,7 +245,7 @@ def _make_unregistered(cls: Any, function: FunctionType, **options: Any) -> Any:
 
 
 def make_uncompiled_attributes(kernel: Any) -> dict[str, Any]:
-    """Make the attributes that make a kernel compile again at its next launch."""
+    """Make the attributes with which a kernel compiles again at its next launch."""
     return {
         "hash": None,
         "used_global_vals": {},
@@ -262,7 +262,7 @@ def iterate_loaded_kernels() -> Iterator[Any]:
     """Yield every jitted object that is bound to a name of a loaded module.
 
     Reading every name of every module in a fork copies most of its memory. A module is therefore
-    searched again only if its number of names has changed, or a name that held a kernel or None.
+    searched again only if its number of names has changed, or a name bound to a kernel or None.
     """
     seen: set[int] = set()
     kinds = set(

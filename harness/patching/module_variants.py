@@ -62,7 +62,7 @@ class ModuleVariant:
 
     @property
     def is_reusable(self) -> bool:
-        """Whether it can be used again; with constants it cannot, as importers change meanwhile."""
+        """Whether it can be used again; not with constants, whose importers may have changed."""
         return not self.constants and all(
             live_functions.find_bound_object(self.module, path) is found
             for path, found in self.bindings

@@ -1,4 +1,4 @@
-"""The launches of a session: what ran, which programs of it, under which access rules."""
+"""The launches of a session: each kernel, its programs that ran, and the access rules."""
 
 from __future__ import annotations
 

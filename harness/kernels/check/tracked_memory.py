@@ -94,7 +94,7 @@ class AccessRule:
 def view_shadow_bytes(shadow: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
     """View a storage's byte shadow in the shape of one of its tensors, element bytes last.
 
-    A matrix of shadows, one a row, gives one such view for each row, in front.
+    A matrix with one shadow a row becomes one such view for each row, along the first axis.
     """
     size = tensor.element_size()
     return torch.as_strided(

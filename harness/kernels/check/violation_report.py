@@ -1,4 +1,4 @@
-"""A report of compiled code as an exception that says what the kernel did wrong, and where.
+"""Converts a report of compiled code to an exception with the violation and its source line.
 
 A compiled kernel writes ten numbers (`cpu.abi.ReportField`): the kind of violation, the operation,
 the address, the program. With the launch's tensors they become, for example, "copy read 4 bytes

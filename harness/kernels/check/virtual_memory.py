@@ -10,7 +10,7 @@ import torch
 
 from harness.kernels.check import gpu_admission
 
-# Linux gives pages when they are touched, and does not check that all would fit.
+# Linux allocates pages at the first access, without checking that all would fit.
 _NORESERVE = 0x4000
 
 

@@ -2,7 +2,7 @@
 
 Those are roundings to the nearest, and functions of integers and bits. Functions specified to a few
 last places are in `elementwise_ops`, computed by C's library. Approximations (`.approx`, `fast_`)
-are refused: their result is whatever the hardware gives.
+are refused: their result depends on the hardware.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 An element-wise operation is pending until something needs its result; then one loop computes the
 result with everything pending that it depends on. Views (splat, broadcast, reshape) are never
-computed: they say where a lane comes from. Example: `tl.store(p, a * b + c)` is one loop with a
+computed: they map lanes to lanes. Example: `tl.store(p, a * b + c)` is one loop with a
 product, a sum and a store to scratch, and then the checked access.
 """
 

@@ -1,4 +1,4 @@
-"""LLVM's assembly, written function by function: names, loops and branches kept in order."""
+"""LLVM's assembly, written function by function, with names, loops and branches."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Operations that compute nothing: each lane of the result is a lane of an operand.
 
-Lanes are counted in row-major order, so a reshape or a new axis leaves each where it was. Example:
+Lanes are counted in row-major order, so a reshape or a new axis moves no lane. Example:
 lane 5 of a 2x3 tensor is its element [1, 2]; if the tensor is the transpose of a 3x2 one, that is
 the operand's element [2, 1], its lane 5, and lane 4 is the operand's lane 3.
 """
@@ -160,5 +160,5 @@ VIEW_EMITTERS: dict[str, Callable[[ViewedLane], LaneRegister]] = {
     "tt.cat": _emit_concatenation,
     "tt.gather": _emit_gather,
 }
-# A loop over the result's lanes can compute the operand as well: each lane is where it was.
+# A loop over the result's lanes can compute the operand as well: no lane moves.
 LANE_PRESERVING = frozenset({"tt.splat", "tt.expand_dims", "tt.reshape"})

@@ -1,6 +1,6 @@
 """Rows of an access: lanes that lie side by side in memory, checked as one.
 
-The address of a row's first lane and the number of its enabled lanes say whether any lane is out
+The address of a row's first lane and the number of its enabled lanes decide whether any lane is out
 of bounds, so a tile takes one comparison a row, and a vector takes one. Both are computed by the
 kernel's own operations, cloned with a side of one along the row, for the first lane and, since a
 sum may overflow before it, for the last.

@@ -71,7 +71,7 @@ def build_checked_kernel(kernel: Any, request: InstrumentationRequest) -> Any:
 
 @contextmanager
 def compile_with_checks(request: InstrumentationRequest | None) -> Iterator[None]:
-    """Give checks to the kernels that this thread compiles meanwhile."""
+    """Add checks to the kernels that this thread compiles inside the block."""
     _current_request.now = request
     try:
         yield
@@ -80,7 +80,7 @@ def compile_with_checks(request: InstrumentationRequest | None) -> Iterator[None
 
 
 def install_compiler_hooks() -> None:
-    """Rewrite the IR behind the first stage of Triton's CUDA backend. Once a process."""
+    """Rewrite the IR after the first stage of Triton's CUDA backend; call it once per process."""
     before = CUDABackend.add_stages
     if getattr(before, "by_unfix", False):
         return

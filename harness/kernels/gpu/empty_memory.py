@@ -56,7 +56,7 @@ def fill_with_poison(tensor: Any) -> None:
 
 
 def patch_empty_factories() -> None:
-    """Fill tensors of `torch.empty` and its relatives from here on. Once a process."""
+    """Fill tensors of `torch.empty` and its relatives from here on; call it once per process."""
     if getattr(torch.empty, "by_unfix", False):
         return
     for name in ("empty", "empty_like", "empty_strided", "empty_permuted"):

@@ -2,8 +2,8 @@
 
 The checks' parameters stand in front of the kernel's own: the report table, the launch's number, a
 table of access rules and the addresses that race checks need where these are on, and for each
-pointer how many bytes it may reach. `flow` decides, as for the CPU, what an access is, which
-argument its pointer came from and which integers lead to it.
+pointer how many bytes it may reach. As for the CPU, `flow` finds the accesses, the
+argument that each pointer comes from and the integers that lead to it.
 
 Invariant: apart from lanes that a check masks off, the new graph computes the same as the old one.
 Example: `copy(source, target, count, BLOCK)` with the checks "bounds" and "overflow" becomes

@@ -4,8 +4,8 @@
 - One of several arguments (`tl.where(c, p, q)`): the bounds are selected along with the pointer.
 - A pointer that the kernel loaded, or made from an integer: the storage that it points into before
   anything is added to it, by a table on the device (`storage_registry`). A pointer into no known
-  storage may point anywhere. The table may be out of date, so the reader of a report looks again,
-  and such an access is reported but not masked off.
+  storage may point anywhere. The table may be out of date, so the reader of a report repeats the
+  search, and such an access is reported but not masked off.
 
 Sizes are kept plus one, so that one unsigned comparison finds an access out of bounds. Example: a
 float32 tensor of 6 elements at 4096 has the bounds (4096, 25); an access of 4 bytes is outside if

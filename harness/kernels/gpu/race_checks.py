@@ -1,7 +1,7 @@
 """Races: two programs of one launch that access one element, by the tables of `shadow_memory`.
 
 A store exchanges its program's entry and the value that it wrote, a load its entry as a reader;
-each looks at the entry that it takes out. Loads are watched only where the kernel may write what
+each compares the entry that it takes out. Loads are checked only where the kernel may write what
 they read. Invariant: a report is true whatever the order of the programs, since nothing orders
 them. Example: programs 1 and 2 store 7 and 8 to one element; the second to arrive finds the other
 one's entry and another value: a write-write race. As on a CPU, two stores of the same value are no

@@ -1,4 +1,4 @@
-"""The assembly that records a violation, and the layout of what it writes.
+"""The assembly that records a violation, and the layout of its records.
 
 Each thread ors the words of its lanes; 0 means that nothing is wrong, and the thread goes on after
 a few instructions. Otherwise it writes its first bad lane as a record into pinned memory of the

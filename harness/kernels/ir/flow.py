@@ -1,7 +1,7 @@
 """Data flow in a graph: which parameter a pointer comes from, which integers form addresses.
 
-Example: for `tl.store(target + row * stride, 1)`, `find_pointer_origins` gives parameter 0 for the
-store's pointer, and `analyze_addresses` gives the product, which may overflow, as a signed integer.
+Example: for `tl.store(target + row * stride, 1)`, `find_pointer_origins` finds parameter 0 for the
+store's pointer, and `analyze_addresses` the product, a signed integer that may overflow.
 """
 
 from __future__ import annotations

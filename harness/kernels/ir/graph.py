@@ -165,7 +165,7 @@ class KernelGraph:
 
     name: str
     body: IRRegion
-    functions: dict[str, IRRegion] = field(default_factory=dict)  # those that are not inlined
+    functions: dict[str, IRRegion] = field(default_factory=dict)  # functions that are not inlined
     attributes: dict[str, str] = field(default_factory=dict)  # of the kernel's function
 
     @property

@@ -6,7 +6,7 @@ had no end, whatever its operands are within their ranges. All numbers are read 
 Example: a program number of 0..65,535 times a stride of 32,768..32,768 has the exact range
 0..2,147,450,880, which int32 holds: the product cannot overflow. With a stride of 65,536 it is
 0..4,294,901,760: it can. The range of the value that the program then computes is a matter of
-policy: the audit clips the exact range to the type, because it looks for the first overflow on a
+policy: the audit clips the exact range to the type, because it reports the first overflow on a
 path; a check that is left out of a compiled kernel needs the whole range of the type, because the
 value wraps around.
 """
@@ -98,7 +98,7 @@ def read_constant(operation: IROperation) -> IntegerRange | None:
 def compute_exact_range(
     operation: IROperation, get_range: RangeGetter, positive_divisors: bool = False
 ) -> IntegerRange | None:
-    """Compute the exact range of an operation's result; None where no rule gives one.
+    """Compute the exact range of an operation's result; None without a rule for it.
 
     `positive_divisors` assumes that the kernel divides by sizes: a divisor of -3..8 is read as
     1..8. Without it such a quotient has no range.

@@ -31,10 +31,10 @@ POINTER_MERGING = _tt("join cat") | _arith("select")
 
 # The true result may not fit into the result's type.
 OVERFLOWING_OPERATIONS = _arith("addi subi muli shli trunci")
-# How an operation reads its integer operands; the others leave that to what uses the result.
+# How an operation reads its integer operands; else the result's uses decide.
 SIGNED_OPERATIONS = _arith("divsi remsi shrsi extsi minsi maxsi")
 UNSIGNED_OPERATIONS = _arith("divui extui minui maxui")
-# An integer operand goes on to be part of the result.
+# An integer operand becomes part of the result.
 INTEGER_ARITHMETIC = (
     OVERFLOWING_OPERATIONS
     | SIGNED_OPERATIONS

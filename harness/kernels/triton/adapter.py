@@ -1,8 +1,8 @@
 """Everything of Triton that is not its public API, for the modules that read and launch kernels.
 
-Triton has no interface for "give me this kernel's IR" or "launch it some other way". All that
-`harness` reaches for instead stands here, so that a new Triton that moves something breaks this
-module and the test that names the part (`tests/kernels/checked/test_triton_contract.py`). Two more
+Triton has no public interface to read a kernel's IR or to launch a kernel in another way. All that
+`harness` uses instead is here, so that a new Triton that moves something breaks this module and
+the test that names the part (`tests/kernels/checked/test_triton_contract.py`). Two more
 modules know private parts: `harness/patching/jit_kernels.py`, a wing below, swaps a kernel's source
 and its `run`; `harness/kernels/gpu/compiler_hooks.py` hooks into the compiler for GPUs.
 

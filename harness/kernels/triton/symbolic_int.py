@@ -1,7 +1,8 @@
 """An integer that records the conditions under which its value is used.
 
-It stands for a constant while Triton's front end traces a kernel. Arithmetic gives another symbolic
-int; a comparison is answered with the traced value and recorded; any other use fixes the value.
+It stands for a constant while Triton's front end traces a kernel. Arithmetic returns another
+symbolic int; a comparison returns that of the traced value and is recorded; any other use fixes the
+value.
 Example: BLOCK is traced with 8. `BLOCK * 2` is `(v[3] * (2))`; `if BLOCK > 4` records
 `v[3] > (4)`: True, so the IR serves all constants above 4; `int(BLOCK)` records `v[3] == 8`.
 """
