@@ -2,7 +2,7 @@
 
 Lines are counted as those of the release's own files. Patched code has a file name of its own
 (`<unfix revert 27338 sglang.srt.layers.a>`); its lines count as the lines that they replace. For
-example, where a patch puts three lines in the place of line 7, all three count as line 7. Kernels
+example, where a patch replaces line 7 by three lines, all three count as line 7. Kernels
 under check report their lines to the tracer as if they were Python code.
 """
 
@@ -27,7 +27,7 @@ FileSelector = Callable[[str], Path | None]
 
 
 class LineTracer:
-    """The lines inside functions that ran so far, by file. A line is traced until it has run."""
+    """A tracer that records the lines inside functions, by file, and traces each until it runs."""
 
     def __init__(self, select_file: FileSelector) -> None:
         self.lines: dict[Path, set[int]] = {}

@@ -71,7 +71,7 @@ class WorkerSession(Generic[SettingsT]):
             idle.append("logging-plugin")  # it visits all loggers six times per test
         for plugin_ in filter(None, map(manager.get_plugin, idle)):
             manager.unregister(plugin_)
-        session.config.option.tbstyle = "value"  # `body.traceback_of` makes the traceback
+        session.config.option.tbstyle = "value"  # `run_item` makes the traceback
         if not can_fork:
             gc.freeze()  # imported objects stay alive anyway
             gc.enable()

@@ -29,7 +29,7 @@ class BisectTrial(msgspec.Struct):
     seconds: float = 0.0
     value: float | None = None  # the number of --metric
     reach_by_toggle: dict[str, int] | None = None  # calls of each toggle's code; None: unknown
-    output: str = ""  # the end of what the command printed
+    output: str = ""  # the end of the command's output
     replay: str = ""  # the command line that repeats this run
     search_name: str = ""  # the name of its `ToggleSearch`
 
@@ -86,7 +86,7 @@ class BisectSearch(msgspec.Struct):
     settings: dict[str, Any] = {}
     machine: dict[str, Any] = {}
     jobs: int = 1  # runs at a time
-    is_deterministic: bool = False  # equal toggles give equal outcomes
+    is_deterministic: bool = False  # equal toggles lead to equal outcomes
     toggles: list[ToggleFacts] = []
     pinned_toggles: dict[str, str] = {}  # by id: 'fixed' or 'buggy', in every run
     trials: list[BisectTrial] = []

@@ -77,7 +77,7 @@ class ServedConfiguration(msgspec.Struct):
     answers: list[ItemAnswer] = []
     again: list[ItemAnswer] = []  # a second run over the items, for the server's own noise
     reach: dict[str, int] = {}  # calls of toggled code
-    accepted: float | None = None  # mean tokens per step of speculative decoding
+    accepted: float | None = None  # mean accepted tokens per speculative step
 
     @property
     def problems(self) -> list[str]:
@@ -129,7 +129,7 @@ class ComparisonResult(msgspec.Struct):
     high: float | None = None
     p: float | None = None
     # The larger difference: of logprobs, or of the leads over the runner-up.
-    noise: float | None = None  # the largest difference of the base from itself
+    noise: float | None = None  # the largest difference between two runs of the base
     divergence: float | None = None  # the largest difference from the base
     mean_divergence: float | None = None
     differences: list[AnswerDifference] = []

@@ -8,7 +8,7 @@ import msgspec
 
 
 class MutationFault(msgspec.Struct, frozen=True):
-    """`text[start:end]`, which is `before`, becomes `after`, in one module of one release."""
+    """A change of `text[start:end]` from `before` to `after`, in one module of one release."""
 
     id: str  # ten hexadecimal digits; the same in every release with this code
     operator: str

@@ -95,9 +95,9 @@ class MutationRun(msgspec.Struct):
     versions: dict[str, str] = {}
     machine: dict[str, Any] = {}
     at_least: float | None = None  # required percentage of killed faults among the reached
-    made: int = 0  # faults, before a sample was taken
+    made: int = 0  # faults before sampling
     planned: int = 0  # faults in the sample
-    ids: list[str] = []  # of the faults in the sample
+    ids: list[str] = []  # ids of the faults in the sample
     dropped: list[DroppedFault] = []
     codes: list[TargetCode] = []
     guards: list[GuardFacts] = []
