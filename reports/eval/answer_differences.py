@@ -11,7 +11,7 @@ from harness.store.eval.values import AnswerDifference, ComparisonResult, Evalua
 from reports.eval import view
 from reports.shared import formatting
 
-MAX_ITEMS = 20  # of one comparison; the others are counted
+MAX_ITEMS = 20  # items of one comparison; the others are counted
 MAX_PAGE_LETTERS = 1_000_000  # letters of all items on a page
 PROMPT_LENGTH = 320
 TARGET_LENGTH = 120
@@ -56,7 +56,7 @@ class DifferingItem:
 
     @property
     def size(self) -> int:
-        """Its letters on a page, with its frame."""
+        """The number of letters on a page, with the frame."""
         return (
             len(html.escape(self.prompt + self.target))
             + self.base.size

@@ -9,7 +9,7 @@ from reports.eval import view
 from reports.eval.view import ComparisonRow, EvalView, FaultRow
 from reports.shared import formatting
 
-MAX_TICKS = 5  # on a scale: more would touch each other on a telephone
+MAX_TICKS = 5  # ticks of a scale: more would touch each other on a telephone
 
 
 @dataclass(frozen=True)

@@ -52,7 +52,7 @@ CAUGHT_MARK, MISSED_MARK, UNREACHED_MARK, UNNOTICED_MARK = make_marks("""
 """).values()
 FAULT_MARKS = (CAUGHT_MARK, MISSED_MARK, UNREACHED_MARK, UNNOTICED_MARK, ABSENT_MARK)
 
-Z_SCORE_95 = 1.96  # for the intervals of one accuracy: 95 %
+Z_SCORE_95 = 1.96  # the z-score of 95 % intervals
 MAX_REASON_LENGTH = 300  # letters of a reason, which may hold a whole log
 
 
@@ -62,7 +62,7 @@ class TaskScore:
 
     right: int
     items: int
-    unscored: int  # of those, with the errors
+    unscored: int  # unscored answers, errors included
 
     @property
     def share(self) -> float:
@@ -162,7 +162,7 @@ class ComparisonRow:
 
     @property
     def differing_count(self) -> int:
-        """The number of items that differ; `differences` may hold only the first of them."""
+        """The number of items that differ; `differences` may have only the first of them."""
         one = self.comparison
         counted = 0 if one.kind == "tokens" else one.lost + one.gained + one.errors
         return max(counted, len(one.differences))
@@ -196,7 +196,7 @@ class EvalView:
     configurations: list[ConfigurationRow]
     comparisons: list[ComparisonRow]  # unresolved ones first, planted faults last
     faults: list[FaultRow]
-    counts: list[tuple[ReportMark, int]]  # of the comparisons without a planted fault
+    counts: list[tuple[ReportMark, int]]  # counts of comparisons without a planted fault
 
     @property
     def statement(self) -> str:

@@ -1,4 +1,4 @@
-"""A failure as an issue: its message, since when, how to run it again, the fix it is about."""
+"""A failure as an issue: its message, its first night, its replay command, its suspected fix."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long each bug lived: the state of every release by running it, beside that by its sources."""
+"""The lifetime of each bug: the state of every release by running it, and by its sources."""
 
 from __future__ import annotations
 

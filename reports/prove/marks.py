@@ -1,4 +1,4 @@
-"""How each verdict of a proof looks, and the phrases for its sides."""
+"""The mark of each verdict of a proof, and the phrases for its sides."""
 
 from __future__ import annotations
 

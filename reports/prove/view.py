@@ -177,7 +177,7 @@ class ProofView:
 
     @property
     def known_unguarded(self) -> list[str]:
-        """Toggles of these releases that no suite reaches yet, as their files say."""
+        """Toggles of these releases that no suite reaches yet, according to their files."""
         return sorted({name for column in self.columns for name in column.facts.known_unguarded})
 
     @property

@@ -1,4 +1,4 @@
-"""A page in one HTML file, with its style and its script inside; it fetches nothing.
+"""A page in one HTML file, with its style and its script inside and no requests.
 
 Pages extend `shared/base.html.j2` and use the macros of `shared/macros.html.j2`.
 """

@@ -1,4 +1,4 @@
-"""Marks: how a verdict, an outcome or a state looks in every report."""
+"""Marks: the look of a verdict, an outcome or a state in every report."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ GOOD_TONES = ("good", "quiet", "bug", "fix")
 
 @dataclass(frozen=True)
 class ReportMark:
-    """How one answer is shown: as a word, as three letters, as a sign, and in a tone."""
+    """The marks of one answer: a word, three letters, a sign, and a tone."""
 
     word: str
     short: str

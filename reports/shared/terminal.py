@@ -31,7 +31,7 @@ DIFF_STYLES = {"+": "green", "-": "red", "@": "cyan"}
 
 
 def to_plain_text(text: str, style: str = "") -> Text:
-    """Make text whose markup is not read and of which nothing is hidden."""
+    """Make a text without markup, in which every character is visible."""
     return Text(formatting.make_visible(text), style=style)
 
 

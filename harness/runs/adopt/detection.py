@@ -1,4 +1,4 @@
-"""Which guards of the suites run a new toggle's code, and which detect it.
+"""Finds the guards of the suites that run a new toggle's code, and the guards that detect it.
 
 Each guard runs once with all toggles flipped, which shows whose code it runs. A guard that runs a
 toggle's code then runs with that toggle alone, and with none. Example: 200 guards and 2 toggles
@@ -31,7 +31,7 @@ from harness.workers.messages import (
 from harness.workers.release_target import ReleaseTarget
 from harness.workers.worker_process import ENGINE_TEST_FILE, START_TIMEOUT, GuardWorkerProcess
 
-GUARD_SECONDS = 60.0  # for a guard on one side
+GUARD_SECONDS = 60.0  # time limit of a guard on one side
 GUARD_MEMORY = 4 << 30
 ToggleDirections = tuple[tuple[str, str], ...]
 

@@ -1,4 +1,4 @@
-"""Checks in a real release whether a new toggle can be applied live."""
+"""Checks in an installed release that a new toggle can be applied live."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def evaluate_expression(expression: Expression, value_of: Callable[[str], int]) 
 
 
 def evaluate_test(test: Expression, value_of: Callable[[str], int]) -> bool | None:
-    """Return whether a test holds; None if that is unknown."""
+    """Return whether a test is true; None if that is unknown."""
     if not isinstance(test, tuple):
         return bool(evaluate_expression(test, value_of))
     name, *parts = test

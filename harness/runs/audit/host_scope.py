@@ -43,7 +43,7 @@ _KINDS_BY_ANNOTATION = {
     "flag": ("bool",),
     "real": ("float", "Optional[float"),
 }
-_GUESSED_BRANCH = "?"  # stands for a branch that was chosen as the likelier one
+_GUESSED_BRANCH = "?"  # a branch that was chosen as the likelier one
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class HostLaunch:
     grid: tuple[Expression, ...] | None = None
     is_grid_certain: bool = True
     preconditions: tuple[Expression, ...] = ()  # tests that hold where the function launches
-    tensor_ranks: dict[str, int] = field(default_factory=dict)  # of unpacked tensors
+    tensor_ranks: dict[str, int] = field(default_factory=dict)  # ranks of unpacked tensors
     side_names: dict[str, str] = field(default_factory=dict)  # such as `tokens` for `x.shape[0]`
 
 

@@ -1,7 +1,7 @@
 """A kernel read with one set of parameters, for one launch, and its numbers at a given load.
 
 Numbers of the host are expressions over the words of its code. The limits file ties a word to a
-quantity such as `tokens`; a load says how large each quantity is. Example: `x.shape[0]` is tied to
+quantity such as `tokens`; a load has the size of each quantity. Example: `x.shape[0]` is tied to
 `tokens`, so at the load `{"tokens": 524_289}` the grid `(x.shape[0],)` has 524,289 programs. An
 unknown word may have any value: its range carries the reason.
 """

@@ -45,7 +45,7 @@ class KernelReading:
     reasons: set[str] = field(default_factory=set)
     cases: list[tuple[Any, KernelCase]] = field(default_factory=list)  # each with the loaded kernel
     error: str = ""  # Triton's first error
-    recorded_lines: set[FileLine] = field(default_factory=set)  # with findings of recorded launches
+    recorded_lines: set[FileLine] = field(default_factory=set)  # lines of recorded findings
 
     @property
     def accesses(self) -> int:
@@ -186,7 +186,7 @@ def make_helper_audit(release: LazyRelease, kernel: SourceKernel) -> KernelAudit
 
 
 def shorten_error(error: BaseException) -> str:
-    """Shorten an error to the last line of its first cause, where Triton says what is wrong."""
+    """Shorten an error to the last line of its first cause, which has Triton's message."""
     while error.__cause__ is not None:
         error = error.__cause__
     lines = [line.strip() for line in str(error).splitlines() if line.strip(" ^")]

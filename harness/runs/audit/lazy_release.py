@@ -1,8 +1,8 @@
 """A release's kernels as Triton sees them, without importing the release.
 
 Invariant: a module's top-level statement runs once, when a name that it binds is first read. A
-kernel reads few names: its constants, and the kernels that it calls. So nothing of the release is
-installed or imported, and a checkout is read like a wheel. Example: to read `BLOCK` of
+kernel reads few names: its constants, and the kernels that it calls. So the release is neither
+installed nor imported, and a checkout is read like a wheel. Example: to read `BLOCK` of
 `BLOCK = 64 if is_hip() else 128` runs that statement and the one that binds `is_hip`, and no other.
 """
 
@@ -245,7 +245,7 @@ def _iterate_module_constants(kernel: JITFunction[Any]) -> Iterator[str]:
             yield f"{home}.{name} = {value!r}"
 
 
-_USED_NAMES_CACHE: dict[str, tuple[list[str], list[tuple[str, str]]]] = {}  # by a kernel's text
+_USED_NAMES_CACHE: dict[str, tuple[list[str], list[tuple[str, str]]]] = {}  # keys: kernels' texts
 
 
 def _find_used_names(kernel: JITFunction[Any]) -> tuple[list[str], list[tuple[str, str]]]:

@@ -6,8 +6,8 @@ values that these are computed from, but never an operation whose own result it 
 overflow that result is small again, or negative.
 
 Example: `tl.store(x + row * stride, 1, mask=row < 1000)` with a stride of 4,096. `row` alone may be
-1,048,575 and the product overflow; where the mask holds, `row` is at most 999 and the product at
-most 4,091,904. With `mask=row * stride < 1000` nothing is bounded: a product of -4,096, from an
+1,048,575 and the product overflow; where the mask is true, `row` is at most 999 and the product at
+most 4,091,904. With `mask=row * stride < 1000` there is no bound: a product of -4,096, from an
 overflow, passes that mask.
 """
 
@@ -221,7 +221,7 @@ class OverflowAnalysis:
 
 
 class RefinedRanges:
-    """Ranges where the given bounds hold."""
+    """Ranges, refined by bounds."""
 
     def __init__(self, ranges: IntegerRangeAnalysis, bounds: ValueBounds) -> None:
         self._ranges, self._bounds = ranges, bounds

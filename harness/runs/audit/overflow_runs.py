@@ -54,10 +54,10 @@ from harness.runs.audit.trial_launches import (
 __all__ = ["OverflowLauncher", "confirm_findings", "load_process_state", "select_observed_findings"]
 
 # CPU seconds.
-_LAUNCH_SECONDS = 1  # for one launch and its neighbours
-_COMPILE_SECONDS = 3  # for the first launch of a kernel; later processes load it compiled
-_PASSING_SECONDS = 3  # for launches of one line that all pass; less for later lines, 1 at least
-_NEIGHBOUR_SECONDS = 0.3  # for the neighbours of the program that runs
+_LAUNCH_SECONDS = 1  # limit for one launch and its neighbours
+_COMPILE_SECONDS = 3  # limit for a kernel's first launch; later processes load it compiled
+_PASSING_SECONDS = 3  # limit for launches of a line that all pass; less for later lines, 1 at least
+_NEIGHBOUR_SECONDS = 0.3  # limit for the neighbours of the program that runs
 # A line is given up after so many launches that take too long. After twice as many of one kernel,
 # each further line gets one launch.
 _MAX_SLOW_LAUNCHES = 3

@@ -180,7 +180,7 @@ class SizedCase:
                 yield from (word,) if sides is None else sides
 
     def _find_sides(self, word: str) -> tuple[str, ...] | None:
-        """Find the sides of a contiguous tensor that a word stands for.
+        """Find the sides of a contiguous tensor that a word is the product of.
 
         Of three dimensions `x.stride(0)` is `x.shape[1]` times `x.shape[2]`.
         """

@@ -3,7 +3,7 @@
 The host's code decides first, then how the kernel uses the parameter, then its name. Example: of
 `kernel[grid](x, indices, n=x.shape[0])` the host gives the expression of `n`; the kernel loads from
 `indices` and adds the result to an address, so it is a pointer to `i32`; `x` is a pointer to
-`bf16`, as its name says nothing else.
+`bf16`, as its name suggests no other type.
 """
 
 from __future__ import annotations

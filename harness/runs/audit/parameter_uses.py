@@ -1,4 +1,4 @@
-"""How a kernel's text uses its parameters: as pointers, as indices, as constants of some value.
+"""The uses of parameters in a kernel's text: as pointers, indices, constants of some value.
 
 Example: `tl.load(x + tl.load(rows + i))` makes `x` and `rows` pointers and `rows` an index pointer,
 because its content becomes part of an address.

@@ -1,4 +1,4 @@
-"""Where a release's sources lie: a folder that holds the package, or a wheel."""
+"""The sources of a release, from the package's folder or from a wheel."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The kernels of a release, and those that changed since an earlier one.
 
 Invariant: a kernel whose text, helpers, constants and launches are the same has the same findings,
-in whatever file it stands. So `--diff` audits only the others, and compares the findings of each
+in any file. So `--diff` audits only the others, and compares the findings of each
 with those of the earlier kernels of its name.
 """
 
@@ -23,7 +23,7 @@ _UNKNOWN_DIGEST = ""
 
 
 class ReleaseKernels:
-    """The kernels of a release by name; kept on disk by the digest of its sources."""
+    """The kernels of a release by name; cached on disk by the digest of its sources."""
 
     def __init__(self, location: Path, source_digest: str) -> None:
         self.release = LazyRelease(location)

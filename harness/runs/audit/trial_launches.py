@@ -1,4 +1,4 @@
-"""Launches as data: the arguments, the memory that they take, and the program that runs.
+"""Launches as data: the arguments, their memory, and the program that runs.
 
 A trial follows from a load: integer tensors are filled with numbers that the limits file allows, in
 one of a few patterns. So a finding can run again wherever the kernel's source is, without the

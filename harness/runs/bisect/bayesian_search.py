@@ -31,8 +31,8 @@ from harness.runs.bisect.search_questions import (
 MAX_CULPRITS = 3  # toggles that act together
 MAX_HYPOTHESES = 20_000  # more toggles are searched for smaller sets
 PRIOR_NONE = 0.1
-PRIOR_TOGETHER = {1: 0.74, 2: 0.06, 3: 0.02}  # by how many act together
-PRIOR_ALONE = {2: 0.06, 3: 0.02}  # by how many act alone
+PRIOR_TOGETHER = {1: 0.74, 2: 0.06, 3: 0.02}  # keys: sizes of sets that act together
+PRIOR_ALONE = {2: 0.06, 3: 0.02}  # keys: numbers of toggles that act alone
 PRIOR_NEVER_WITHOUT_CAUSE = 0.9  # the prior odds that without its cause the event never happens
 NOISE_BETA_PRIOR = (1.0, 9.0)  # otherwise its rate's prior, a Beta
 SUSPECT_FRACTIONS = (0.125, 0.25, 0.375, 0.5, 0.75, 1.0)  # of the suspects, in one run
@@ -273,7 +273,7 @@ class BayesianSearch:
         return [toggles for *_, toggles in scored[: self.jobs]]
 
     def _estimate_rates(self, hypothesis: CulpritHypothesis) -> tuple[float, float]:
-        """Expected rates of the event with the toggles of a hypothesis, and without."""
+        """Estimate the rates of the event with the toggles of a hypothesis, and without."""
         runs = events = other_runs = other_events = 0
         for mask, count in self.counts.items():
             if hypothesis.is_active_in(mask) == self.toggles_cause_event:

@@ -59,7 +59,7 @@ class CommandRunner:
         self.toggle_folders = toggle_folders or []
         self.extra_environment = extra_environment or {}
         self.cwd = cwd or Path.cwd()
-        self.longest_seconds = 0.0  # of the runs so far
+        self.longest_seconds = 0.0  # the longest run so far
         self._runs_started = 0
         if bool(server_command) != bool(ready_url):
             raise UnfixError("--serve needs --ready URL, and the other way round")

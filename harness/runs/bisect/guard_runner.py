@@ -138,7 +138,7 @@ class GuardRunner:
 
     def run(self, batch: list[TrialJob]) -> Iterator[tuple[int, BisectTrial]]:
         waiting = list(enumerate(batch))
-        going: dict[int, _PendingJob] = {}  # by each order's serial
+        going: dict[int, _PendingJob] = {}  # keys: serials of orders
         now: VersionUnderTest | None = None
         try:
             while waiting or going:

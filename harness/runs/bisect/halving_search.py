@@ -233,7 +233,7 @@ class HalvingSearch:
     def _run_quickxplain(
         self, background: ToggleIds, background_grew: bool, candidates: list[str]
     ) -> QuestionGenerator[list[str]]:
-        """QuickXplain: the candidates that the symptom needs in addition to the background."""
+        """Find by QuickXplain the candidates that the symptom needs beside the background."""
         if background_grew and (yield from self._shows_symptom(background)):
             return []
         if len(candidates) == 1:

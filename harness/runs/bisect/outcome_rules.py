@@ -12,9 +12,9 @@ from harness.workers.command_supervisor import CommandExit, CommandOutcome
 
 PASSES, FAILS, CANNOT_TELL = BisectAnswer.PASSES, BisectAnswer.FAILS, BisectAnswer.CANNOT_TELL
 Judgement = tuple[BisectAnswer, str, float | None]
-EXIT_CANNOT_TELL = 125  # the exit code that says 'cannot tell', as for `git bisect run`
+EXIT_CANNOT_TELL = 125  # the exit code of 'cannot tell', as for `git bisect run`
 MAX_LAST_LINE = 120  # letters of an output's last line
-SHELL_NOT_FOUND_CODES = (126, 127)  # how a shell says that there is no such command
+SHELL_NOT_FOUND_CODES = (126, 127)  # a shell's exit codes for an unknown command
 
 
 @dataclass(frozen=True)

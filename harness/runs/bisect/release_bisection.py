@@ -34,7 +34,7 @@ class ReleaseSeries:
 
 
 def check_ends_differ(good: BisectTrial, bad: BisectTrial) -> None:
-    """Refuse ends of the search that do not differ as the caller says."""
+    """Refuse ends of the search whose outcomes are not those that the caller claims."""
     for trial, name in ((good, "good"), (bad, "bad")):
         if trial.answer is BisectAnswer.CANNOT_TELL:
             raise UnfixError(

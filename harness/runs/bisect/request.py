@@ -40,7 +40,7 @@ class BisectRequest(msgspec.Struct, frozen=True):
 
 
 class EarlierSearch(msgspec.Struct, frozen=True):
-    """How a call names the search that it resumes or replays."""
+    """The name of the search that a call resumes or replays."""
 
     kind: SearchKind
     name: str = ""  # an id or its beginning; a record's file; empty: the newest that was stopped

@@ -25,7 +25,7 @@ from harness.store.bisect.values import BisectAnswer, BisectSearch, BisectTrial,
 T = TypeVar("T")
 OUTPUT_LINES_SHOWN = 40  # lines of a failing command's output in an error
 TOGGLES_NOT_APPLIED = "no process that imports SGLang applied its toggles"
-BASE_RUNS_WHEN_FLAKY = 3  # runs with nothing toggled, before a flaky search begins
+BASE_RUNS_WHEN_FLAKY = 3  # runs without toggles, before a flaky search begins
 
 
 class SearchListener:
@@ -163,7 +163,7 @@ class SearchDriver:
     def _run_base(
         self, version: VersionUnderTest, candidates: ToggleCandidates, search_name: str, repeat: int
     ) -> None:
-        """Check that nothing toggled gives the outcome that the search changes."""
+        """Check that runs without toggles have the outcome that the search changes."""
         times = BASE_RUNS_WHEN_FLAKY if repeat > 1 else 1 if self.runner.is_deterministic else 2
         trials: list[BisectTrial] = []
         while len(trials) < times:
@@ -210,7 +210,7 @@ class SearchDriver:
         candidates: ToggleCandidates,
         search_name: str,
     ) -> None:
-        """Run once more with nothing toggled, unless runs are deterministic."""
+        """Run once more without toggles, unless runs are deterministic."""
         if self.runner.is_deterministic or not result.minimal_sets or result.cannot_tell:
             return
         (trial,) = self.run_batch(

@@ -26,7 +26,7 @@ class VersionUnderTest:
 
 @dataclass(frozen=True)
 class TrialJob:
-    """One run to execute: on which version, under which toggles."""
+    """One run to execute: its version and its toggles."""
 
     version: VersionUnderTest
     toggles: tuple[str, ...]  # the toggles of the question

@@ -1,6 +1,6 @@
 """Compares the served configurations of an evaluation, and judges its planted faults.
 
-It serves nothing: the evaluation has the answers, from servers or from a record.
+It starts no server: the evaluation has the answers, from servers or from a record.
 """
 
 from __future__ import annotations
@@ -211,7 +211,7 @@ def read_recorded_evaluation(file: Path) -> Evaluation:
 
 
 def rejudge_recorded(matrix: EvaluationMatrix, recorded: Evaluation) -> Evaluation:
-    """Compare recorded answers by today's statistics; nothing is served."""
+    """Compare recorded answers by today's statistics, without a server."""
     names = {one.name for one in recorded.served}
     missing = [one.name for one in matrix.configurations if one.name not in names]
     if missing:

@@ -37,7 +37,7 @@ class EvaluationRequest:
     """The arguments of `unfix eval`; None or empty where the default counts."""
 
     matrix: str = ""  # a file or a name; '' for one configuration
-    server_arguments: tuple[str, ...] = ()  # behind `--`, of one configuration
+    server_arguments: tuple[str, ...] = ()  # arguments of one configuration, after `--`
     model: str = ""
     draft: str = ""
     dtype: str = ""

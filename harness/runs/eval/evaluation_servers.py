@@ -38,7 +38,7 @@ class ServingSettings:
 
     device: str
     release: str
-    folder: Path  # of this run
+    folder: Path  # folder of this run
     toggles: tuple[Path, ...]
     always_cold: bool  # no server is forked from a preloaded process
     ready_timeout: float  # seconds until a server must be ready
@@ -54,7 +54,7 @@ class ServingSettings:
 # The checks of compiled kernels on a GPU; the server ends at the first report.
 GPU_CHECKS = ",".join((*DEFAULT_CHECKS, "stop"))
 NO_LAUNCH_MESSAGE = "it launched no Triton kernel, so the check checked nothing"
-HANG_PROBE_SECONDS = 60.0  # for one token; a server that takes longer hangs
+HANG_PROBE_SECONDS = 60.0  # limit for one token; a slower server hangs
 
 
 @dataclass

@@ -97,7 +97,7 @@ def main(read: int, write: int) -> NoReturn:
 class LmEvalTasks:
     """The tasks of lm-eval and of this project. Reading all of lm-eval's takes seconds."""
 
-    _all_names: set[str] | None = None  # of every task, once lm-eval's own have been read
+    _all_names: set[str] | None = None  # all tasks, once lm-eval's own are read
 
     def __init__(self, manager_class: Any, settings: dict[str, Any]) -> None:
         self.settings = settings

@@ -99,7 +99,7 @@ class EvaluationMatrix(msgspec.Struct, forbid_unknown_fields=True):
     dtype: str = ""
     device: str = "auto"
     tolerance: float = paired_statistics.TOLERANCE
-    within: int = round(lm_eval_client.REQUEST_SECONDS)  # for an answer, or the server hangs
+    within: int = round(lm_eval_client.REQUEST_SECONDS)  # limit of an answer
     environment: dict[str, str] = {}
 
     def find_configuration(self, name: str) -> EvaluationConfiguration:

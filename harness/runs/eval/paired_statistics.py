@@ -4,7 +4,7 @@ Only items with different answers show which side is better; if neither is, each
 a fair coin. A wealth that bets on the coins grows only if they are unfair: however often it is
 checked, it exceeds 1/a with probability a at most (Ville's inequality). The same bets against "the
 drop is 5 %" show that a drop is smaller. Verdicts and interval ends are such bets won, so a check
-after each batch costs nothing, and the statements agree. For one comparison at alpha 1 % the wealth
+after each batch is free, and the statements agree. For one comparison at alpha 1 % the wealth
 must reach 200: 9 items lost and none gained of 200 are `regressed`, 8 are not yet.
 
 Levels are Bonferroni's: alpha is divided by the comparisons and by two sides. Holm's steps would be
@@ -54,7 +54,7 @@ class PairedCounts:
     both_wrong: int = 0
     lost: int = 0  # base right, candidate wrong
     gained: int = 0  # base wrong, candidate right
-    may_lose: int = 0  # lost or alike, whatever the missing answer is
+    may_lose: int = 0  # lost or alike, depending on the missing answer
     may_gain: int = 0  # gained or alike
     may_either: int = 0  # neither side answered
 
@@ -156,7 +156,7 @@ def compute_log_wealth(lost: float, unchanged: float, gained: float, drop: float
     """Return the log of the wealth won by betting on a larger drop than this.
 
     A share that pays 2 for an item lost, 1 for one alike, 0 for one gained is worth at most
-    1 + drop if the drop is no larger, so buying it at that price wins nothing in the long run.
+    1 + drop if the drop is no larger, so buying it at that price has no expected gain.
     """
     if not -1 < drop < 1:
         raise ValueError(f"a drop lies between -1 and 1, not at {drop}")

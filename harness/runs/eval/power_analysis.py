@@ -34,7 +34,7 @@ class VerdictOdds:
     """The probabilities of the verdicts of a comparison with a given drop."""
 
     odds_by_verdict: dict[AccuracyVerdict, float]
-    average_items: float  # until the verdict
+    average_items: float  # items until the verdict
 
     def __getitem__(self, verdict: AccuracyVerdict) -> float:
         return self.odds_by_verdict[verdict]

@@ -30,7 +30,7 @@ SAME_CONFIGURATION_DIVISOR = 8
 TRUSTED_MARGIN_FACTOR = 4.0
 # Logprobs may differ, and a near-tie's margin may be, so many times the noise.
 NOISE_FACTOR = 2.0
-MAX_NOISE = 0.5  # a base farther from itself than this measures nothing
+MAX_NOISE = 0.5  # a base farther from itself than this is no reference
 
 
 class TokenVerdict(StrEnum):
@@ -51,7 +51,7 @@ class TokenOutput:
     tokens: Sequence[object]
     logprobs: Sequence[float] | None = None
     margins: Sequence[float] | None = None
-    error: str = ""  # of the server, in place of an answer
+    error: str = ""  # the server's error, in place of an answer
 
     def __post_init__(self) -> None:
         for name in ("logprobs", "margins"):

@@ -289,7 +289,7 @@ class ObservationReader:
     def _read_fuzzing(self, runs: Iterable[tuple[FuzzRun, WindowRun]]) -> None:
         """Observe failures by name; one that a later search does not find again is ok.
 
-        A search tries the stored example first, if the corpus was kept.
+        A search tries the stored example first, if the corpus still exists.
         """
         runs = list(runs)
         known: dict[tuple[str, str, str], dict[str, TrackedItem]] = {}

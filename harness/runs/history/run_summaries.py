@@ -32,7 +32,7 @@ class CellSummary(msgspec.Struct, gc=False):
     guard: str
     verdict: CellVerdict | None = None
     why: str = ""
-    seconds: float = 0.0  # of both sides, with their overhead
+    seconds: float = 0.0  # time of both sides, with their overhead
     headline: str = ""  # the headline of the first side with one
     first_attempt: str = ""
 

@@ -9,7 +9,7 @@ from harness.core.errors import UnfixError
 
 UNITS = {"h": "hours", "d": "days", "w": "weeks"}
 NOON_OFFSET = datetime.timedelta(hours=12)
-MAX_CLOCK_SKEW = datetime.timedelta(hours=1)  # between the clocks of two machines
+MAX_CLOCK_SKEW = datetime.timedelta(hours=1)  # difference of two machines' clocks
 
 
 def parse_since(text: str, now: datetime.datetime) -> datetime.datetime:

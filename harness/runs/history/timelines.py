@@ -21,7 +21,7 @@ from harness.runs.history.values import (
 from harness.store.database import Store
 
 SLOWER_FACTOR = 1.5  # an item is slower from this multiple of its median on
-MIN_NIGHTS_FOR_SLOWER = 4  # with fewer nights no item is slower
+MIN_NIGHTS_FOR_SLOWER = 4  # the fewest nights for a slower item
 MIN_SLOWDOWN_SECONDS = 1.0  # a smaller difference is no slowdown
 
 

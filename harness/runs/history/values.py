@@ -76,7 +76,7 @@ class NightResult(msgspec.Struct, gc=False):
     night_index: int  # its index among the nights
     outcome: ObservationOutcome
     main_observation: Observation  # the most informative one
-    seconds: float = 0.0  # of all observations
+    seconds: float = 0.0  # time of all observations
     device_seconds: float = 0.0
 
 

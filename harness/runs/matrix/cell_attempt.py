@@ -38,7 +38,7 @@ class CellTask(msgspec.Struct, frozen=True):
     command: list[str]
     environment: dict[str, str]
     time_limit: float
-    log_folder: str  # of its log, on the machine that started the run
+    log_folder: str  # the log's folder on the machine that started the run
     started_in: str  # the folder in which the run started
     release: str = ""  # the managed release that it needs
     cpus: float = 1.0

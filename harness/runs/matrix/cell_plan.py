@@ -6,7 +6,7 @@ import msgspec
 
 
 class MachineNeeds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The resources that a cell holds while it runs."""
+    """The resources that a cell occupies while it runs."""
 
     cpus: float = 1.0
     gpus: float = 0.0
@@ -33,7 +33,7 @@ class DroppedTuples(msgspec.Struct, frozen=True):
 
     constraint: str
     because: str
-    tuples: int  # of the covered groups, allowed without this constraint
+    tuples: int  # tuples of the covered groups, allowed without this constraint
     fixed: list[str] = []  # descriptions of the seeds that it forbids
 
 
@@ -48,7 +48,7 @@ class GroupCoverage(msgspec.Struct, frozen=True):
 
 
 class SeedConfiguration(msgspec.Struct, frozen=True):
-    """The configuration of one historical bug, as far as a matrix has its axes."""
+    """The configuration of one historical bug, limited to the axes of a matrix."""
 
     pr: int
     title: str

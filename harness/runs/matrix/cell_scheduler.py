@@ -22,7 +22,7 @@ from harness.runs.matrix.cell_plan import MachineNeeds, MatrixCell
 from harness.store.matrix.values import AttemptOutcome, CellAttempt
 
 WAIT_SECONDS = 0.5  # the longest wait for a finished attempt
-FLUSH_SECONDS = 0.25  # until a finished attempt is saved, at the latest
+FLUSH_SECONDS = 0.25  # the longest time until a finished attempt is saved
 MAX_LOSSES = 3  # machines that a cell may take down before it is given up
 
 
@@ -58,7 +58,7 @@ class CellExecutor(Protocol):
 
 
 class RetryRules(msgspec.Struct, frozen=True):
-    """How a run continues after a cell that is not green."""
+    """The rules for a run after a cell that is not green."""
 
     retries: int = 0  # retries of a cell whose command failed
     fail_fast: bool = False

@@ -20,7 +20,7 @@ from typing import Any
 from harness.core import paths
 from harness.releases import checkouts
 
-HOME_VARIABLE = "UNFIX_HOME"  # on the node: the folder of the code and the releases
+HOME_VARIABLE = "UNFIX_HOME"  # a node's folder of the code and the releases
 SHIPPED_VARIABLE = "UNFIX_SHIPPED"
 EXCLUDED_PATHS = ".git .venv .venv.lock .releases .unfix .gpu reports/out **/__pycache__".split()
 

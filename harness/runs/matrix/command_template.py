@@ -1,6 +1,6 @@
 """The command of a cell: a template filled with the cell's values, and the resources it needs.
 
-`{axis}` stands for the cell's value of that axis. `{words}`, an argument by itself, stands for the
+`{axis}` becomes the cell's value of that axis. `{words}`, an argument by itself, becomes the
 arguments that all values of the cell add. `{{` is a brace.
 
     serve --release {release} {words}      with release 0.5.18 and page 16 (--page-size 16):

@@ -34,7 +34,7 @@ class MatrixRunRequest:
     costs: Path | None = None  # the store whose times split the shards
     cells: tuple[str, ...] = ()  # identities, or their beginnings
     on_ray: bool = False
-    address: str | None = None  # of a Ray cluster
+    address: str | None = None  # the address of a Ray cluster
     ship: bool = False
     jobs: int | None = None
     resume: bool = False

@@ -1,6 +1,6 @@
 """Runs cells as tasks of a Ray cluster. The only module that imports Ray.
 
-Ray retries nothing by itself: a worker that dies is an attempt with the outcome `lost`, and the
+Ray makes no retries by itself: a worker that dies is an attempt with the outcome `lost`, and the
 scheduler decides whether the cell runs again. Results come back to this process, which alone writes
 the store. A node needs this package in its Python, or gets it by `--ship` (`code_shipping`).
 """
@@ -27,11 +27,11 @@ from harness.runs.matrix.cell_plan import MachineNeeds
 from harness.runs.matrix.cell_scheduler import FinishedAttempt
 from harness.store.matrix.values import AttemptOutcome, CellAttempt
 
-MAX_LOG_BYTES = 64_000  # of a log's end that returns with the result
-CONNECT_SECONDS = 10.0  # until a cluster must answer
+MAX_LOG_BYTES = 64_000  # size of a log's end that returns with the result
+CONNECT_SECONDS = 10.0  # the longest wait for a cluster's answer
 NODE_LOSS_SECONDS = 30.0  # without a node until the cells that need it fail
-NODE_POLL_SECONDS = 2.0  # between two checks of the nodes
-OBJECT_STORE_BYTES = 80 << 20  # for a cluster started here; results are small
+NODE_POLL_SECONDS = 2.0  # time between two checks of the nodes
+OBJECT_STORE_BYTES = 80 << 20  # store of a cluster started here; results are small
 MISSING_MODULE = ModuleNotFoundError.__name__
 LOSS_ERRORS = (
     ray.exceptions.WorkerCrashedError,
@@ -91,7 +91,7 @@ class RayExecutor:
         self.remote_attempt = ray.remote(run_packed_attempt)
         self.running: dict[Any, RunningTask] = {}
         self.queued_by_shape: dict[bytes, int] = {}  # unfinished tasks, by needs
-        self.unplaceable_since: dict[bytes, float] = {}  # by needs that no node meets
+        self.unplaceable_since: dict[bytes, float] = {}  # keys: needs that no node meets
 
     def _connect(self, address: str | None, jobs: int | None, runtime_environment: Any) -> None:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -208,7 +208,7 @@ def _list_alive_nodes() -> list[dict[str, float]]:
 
 
 def _check_address(address: str) -> None:
-    """Refuse an address that nothing listens at, before Ray waits for it for minutes."""
+    """Refuse an address without a listener, before Ray waits for it for minutes."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if not host or not port.isdigit():
         return  # 'auto', which Ray resolves itself

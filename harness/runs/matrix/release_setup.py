@@ -31,7 +31,7 @@ def find_needed_release(values: dict[str, str], command: list[str]) -> str:
 
 
 def prepare_release(name: str, run_id: str, install_command: list[str], log: Path) -> str:
-    """Install a release if it is not ready; returns the reason if that fails, else ''."""
+    """Install a release if it is not ready; return the reason if that fails, else ''."""
     release = managed_releases.get_release(name)
     if release.is_ready:
         return ""
@@ -72,5 +72,5 @@ def _install_release(name: str, install_command: list[str], log: Path) -> str:
 
 
 def _locate_failure_file(run_id: str, name: str) -> Path:
-    """Locate it in this machine's temporary folder: machines may share a workspace."""
+    """Return a file in this machine's temporary folder: machines may share a workspace."""
     return Path(tempfile.gettempdir()) / f"unfix-{run_id}" / f"{name}.failed"

@@ -30,7 +30,7 @@ class CoveringRows:
 
     required_rows: list[ValueRow]  # one per entry of the required values, in order
     other_rows: list[ValueRow]
-    forbidden_tuples: list[ValueTuple] = field(default_factory=list)  # of the widest sets of axes
+    forbidden_tuples: list[ValueTuple] = field(default_factory=list)  # over the widest axis sets
 
     @property
     def rows(self) -> list[ValueRow]:

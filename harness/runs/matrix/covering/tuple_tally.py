@@ -1,6 +1,6 @@
 """Counts how many rows have each tuple, while single values of rows change.
 
-For all but the last value of a tuple, a mask holds the last values with which the tuple is in no
+For all but the last value of a tuple, a mask has the last values with which the tuple is in no
 row (`missing_masks`) or in exactly one row (`single_masks`). If (kv fp8, page 16) is in no row and
 page 16 is bit 3, then `missing_masks[(kv fp8,)]` has bit 3. The gain or loss of a change is then a
 few operations on masks, independent of the number of axes.
@@ -29,7 +29,7 @@ class TupleTally:
             [_make_tuple_getter(axes) for axes in sets if axis in axes] for axis in space.axes
         ]
         self.partner_axes = [_list_partner_axes(axis, sets) for axis in space.axes]
-        self.every_row_bit = 1 << len(space.axis_of)  # of every row: ends tuples of one value
+        self.every_row_bit = 1 << len(space.axis_of)  # a bit of every row: ends tuples of one value
         self.missing_masks: TupleMasks = {}
         self.single_masks: TupleMasks = {}
         self.counts: dict[ValueTuple, int] = {}

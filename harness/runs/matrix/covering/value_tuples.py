@@ -1,6 +1,6 @@
 """Tuples of axis values: which must be covered, which are possible, which some rows cover.
 
-Nothing here depends on how rows are found, so the search is checked by these functions.
+These functions are independent of the search for rows, so they can check it.
 """
 
 from __future__ import annotations
