@@ -43,7 +43,7 @@ TRAINED = "fixtures/models/trained"
 CONTEXT, NEW, AT_ONCE = 512, 24, 16
 TOOLS = ("none", "check", "sanitizer")
 _SAID = re.compile(r"^========= (?=\S)(?!COMPUTE-SANITIZER)(.*)", re.MULTILINE)
-_KEPT = 6  # of the sanitizer's messages; the others are counted
+_KEPT = 6  # recorded messages of the sanitizer; the others are counted
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from harness.patching import bootstrap
 from harness.releases import upstream_reverts
 from harness.releases.source_trees import FolderSourceTree, SourceTree
 
-digest_code("patching")  # of the code that this process imported, whatever is edited later
+digest_code("patching")  # cached now, from the code that this process imported
 
 
 def resolve_choices(

@@ -12,7 +12,7 @@ class LaunchField(IntEnum):
     GRID_Y = 1
     GRID_Z = 2
     CHOSEN_PROGRAMS = 3  # the address of three numbers for each; 0 for the whole grid
-    PROGRAM_COUNT = 4  # how many programs run
+    PROGRAM_COUNT = 4  # number of programs that run
     SCRATCH = 5
     REPORT = 6
     ARGUMENTS = 7
@@ -33,12 +33,12 @@ class RegionField(IntEnum):
 
     START = 0
     END = 1
-    STORAGE = 2  # where the storage starts: shadows count from there
+    STORAGE = 2  # start of the storage, from which shadows count
     STORAGE_SIZE = 3
     UNINITIALIZED = 4  # a byte for each byte, or 0
     WRITERS = 5  # a number for each granule
     READERS = 6  # likewise; 0 if reads are not tracked
-    GRANULE_BITS = 7  # as a power of two
+    GRANULE_BITS = 7  # exponent of two
     READ_RULES = 8  # a table of masks by the program's ordinal, or 0
     WRITE_RULES = 9
 

@@ -23,7 +23,7 @@ from harness.kernels.ir.graph import (
     SourceLocation,
 )
 
-_MAX_ITERATIONS = 1 << 24  # of a loop without a bound; a longer one waits for another program
+_MAX_ITERATIONS = 1 << 24  # limit of a loop without a bound: a longer one waits for another program
 
 
 class ControlFlowLowering(LaneValues):
@@ -31,7 +31,7 @@ class ControlFlowLowering(LaneValues):
 
     def __init__(self, graph: KernelGraph, exact: bool = False) -> None:
         super().__init__(graph, exact)
-        self._carried_slots: dict[IRValue, str] = {}  # of scalars that control flow carries
+        self._carried_slots: dict[IRValue, str] = {}  # slots of scalars that control flow carries
         self.block_lines: list[tuple[tuple[str, int], ...]] = []
         self.ran_flags = self.code.to_pointer(self.code.load_context(LaunchField.RAN_FLAGS))
 

@@ -37,7 +37,7 @@ class LoweredKernel:
     text: str
     sites: tuple[OperationSite, ...]
     scratch_size: int  # bytes
-    parameter_types: tuple[ValueType, ...]  # of the parameters
+    parameter_types: tuple[ValueType, ...]  # types of the parameters
     read_sizes: dict[int, tuple[int, ...]]  # by parameter: sizes of the elements read
     write_sizes: dict[int, tuple[int, ...]]
     has_unknown_pointers: bool  # some pointers have no known origin

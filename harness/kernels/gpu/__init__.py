@@ -38,7 +38,7 @@ class InstrumentationRequest:
     pointer_count: int
     checks: tuple[str, ...]
     overlapping_pointers: tuple[tuple[int, int], ...] = ()  # pairs that share memory
-    specialization: Specialization | None = None  # how some constants become parameters
+    specialization: Specialization | None = None  # for constants that become parameters
 
     @property
     def leading_parameters(self) -> tuple[str, ...]:

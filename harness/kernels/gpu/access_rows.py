@@ -37,7 +37,7 @@ class AccessRow:
     """An access's rows: each value has a side of one along them."""
 
     first_pointer: IRValue
-    last_pointer: IRValue  # of the enabled lanes
+    last_pointer: IRValue  # pointer of the last enabled lane
     lane_count: int | IRValue
     enabled: IRValue | None
 

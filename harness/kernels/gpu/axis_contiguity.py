@@ -13,7 +13,7 @@ from collections import defaultdict
 from harness.kernels.ir import flow
 from harness.kernels.ir.graph import IROperation, IRValue, KernelGraph
 
-_CONSTANT, _UNIT_STEP = 0, 1  # from a lane to the next along an axis
+_CONSTANT, _UNIT_STEP = 0, 1  # steps from a lane to the next along an axis
 LaneSteps = tuple[int | None, ...]
 
 

@@ -47,8 +47,8 @@ class ControlFlowRewriter:
         self._code, self._emitter, self._overflows = code, emitter, overflows
         self._bounds_tracker, self._access_checks = bounds_tracker, access_checks
         self._rewrite_block = rewrite_block
-        self._moving_pointers: set[IRValue] = set()  # that iterations move to other memory
-        self._states_by_label: dict[str, CarriedStates] = {}  # that jumps to a block pass
+        self._moving_pointers: set[IRValue] = set()  # pointers that iterations move to other memory
+        self._states_by_label: dict[str, CarriedStates] = {}  # states that jumps to a block pass
 
     def add_branch_targets(self, blocks: Sequence[IRBlock]) -> None:
         self._states_by_label = {

@@ -104,7 +104,7 @@ def to_triton_launch(
 
 
 def _resolve_tuned_kernel(tuner: Any, config: Any) -> _TunedKernel:
-    if tuner.fn.fn is None:  # it came from another process, without its function
+    if tuner.fn.fn is None:  # loaded from another process, without its function
         if (reload := getattr(tuner, "_reload_kernel", None)) is None:
             raise UnsupportedInductorLaunch("Inductor no longer has its source")
         tuner.fn = reload().fn
@@ -117,7 +117,7 @@ def _resolve_tuned_kernel(tuner: Any, config: Any) -> _TunedKernel:
     fixed = {name: one for name, one in constants.items() if name in kernel.arg_names}
     fixed |= {name: meta[name] for name in _COMPILE_OPTIONS if name in meta}
     fixed |= {name: True for name in _LAUNCH_FLAGS if meta.get(name)}
-    fixed["sanitize_overflow"] = False  # as Inductor has it
+    fixed["sanitize_overflow"] = False  # Inductor's own setting
     if meta.get("disable_ftz"):
         fixed["enable_reflect_ftz"] = False
     names = (*own, *more)

@@ -24,7 +24,7 @@ class PointerArgument:
     itemsize: int
     shape: tuple[int, ...]
     dtype: str
-    made_empty: bool = False  # its storage is from `torch.empty`
+    made_empty: bool = False  # a storage from `torch.empty`
 
     def __str__(self) -> str:
         return f"{self.name} {self.dtype} {list(self.shape)}"

@@ -69,7 +69,7 @@ def unpack_grid_shape(packed_shape: int) -> tuple[int, int, int]:
 @dataclass(frozen=True, slots=True)
 class Subgrid:
     first_program: tuple[int, ...]
-    grid_shape: tuple[int, ...]  # of the whole grid
+    grid_shape: tuple[int, ...]  # shape of the whole grid
 
     @property
     def launch_values(self) -> tuple[int, ...]:

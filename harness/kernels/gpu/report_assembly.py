@@ -12,12 +12,12 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-MAX_SITES = 128  # of a kernel; site 128 shares the slots of site 0
+MAX_SITES = 128  # sites of a kernel; site 128 shares the slots of site 0
 RECORDS_PER_SITE = 4  # further reports are only counted
 RECORD_BYTES = 64
 
 
-OVERFLOW_MASK = 0xFFFF  # of a report's word: the number of the operation that overflowed, or 0
+OVERFLOW_MASK = 0xFFFF  # bits of a report's word: the number of the overflowed operation, or 0
 
 
 class ReportBit(IntEnum):

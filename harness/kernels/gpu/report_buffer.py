@@ -43,7 +43,7 @@ class DeviceReport:
     word: int
     site: int
     program: tuple[int, int, int]
-    operands: tuple[int, int]  # of an overflow, or the storage's start and size + 1
+    operands: tuple[int, int]  # an overflow's operands, or the storage's start and size + 1
 
 
 class ReportBuffer:

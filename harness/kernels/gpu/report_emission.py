@@ -55,7 +55,7 @@ class ReportEmitter:
         self.sites: list[OperationSite] = []  # a report holds an index into these
         self._code, self._threads_per_program = code, threads_per_program
         self._table, self._launch = table, launch
-        self._pending: list[SiteReport] | None = None  # of the loop whose body is rewritten
+        self._pending: list[SiteReport] | None = None  # reports of the rewritten loop
 
     @contextmanager
     def collect_reports(self, in_loop: bool) -> Iterator[list[SiteReport]]:

@@ -19,7 +19,7 @@ SLOTS_PER_TABLE = 1 << 23  # entries
 TAG_SHIFT, PROGRAM_BITS, FLAG_BITS = 39, 23, 2
 LAUNCH_SHIFT = PROGRAM_BITS + FLAG_BITS
 LAUNCH_NUMBER_COUNT = 1 << (TAG_SHIFT - LAUNCH_SHIFT)
-CHANGED_FLAG, ATOMIC_FLAG = 1, 2  # of a writer's entry
+CHANGED_FLAG, ATOMIC_FLAG = 1, 2  # flags of a writer's entry
 # Slots for launch numbers: those that take turns, and all, with those of captured launches.
 _TRANSIENT_LAUNCHES, _LAUNCH_CAPACITY = 1 << 16, 1 << 20
 

@@ -21,7 +21,7 @@ from harness.kernels.ir.operations import (
     UNSIGNED_OPERATIONS,
 )
 
-_CACHE_MODIFIER_CV = 7  # how Triton writes `cache_modifier=".cv"`
+_CACHE_MODIFIER_CV = 7  # Triton's number of `cache_modifier=".cv"`
 
 
 def get_terminator(region: IRRegion) -> IROperation:

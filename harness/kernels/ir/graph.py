@@ -109,10 +109,10 @@ class IRValue:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class IROperation:
-    name: str  # with its dialect: "tt.load"
+    name: str  # name with its dialect: "tt.load"
     operands: tuple[IRValue, ...]
     results: tuple[IRValue, ...]
-    attributes: dict[str, str]  # as they are printed
+    attributes: dict[str, str]  # texts as MLIR prints them
     source: SourceLocation
     regions: tuple[IRRegion, ...] = ()
     successors: tuple[str, ...] = ()
@@ -166,7 +166,7 @@ class KernelGraph:
     name: str
     body: IRRegion
     functions: dict[str, IRRegion] = field(default_factory=dict)  # functions that are not inlined
-    attributes: dict[str, str] = field(default_factory=dict)  # of the kernel's function
+    attributes: dict[str, str] = field(default_factory=dict)  # attributes of the kernel's function
 
     @property
     def parameters(self) -> tuple[IRValue, ...]:

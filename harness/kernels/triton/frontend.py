@@ -31,7 +31,7 @@ class RuntimeArgument:
     """An argument that the kernel receives at run time."""
 
     name: str
-    type: str  # as Triton writes it: "*i32", "i64", …
+    type: str  # Triton's notation: "*i32", "i64", …
     value: Any
 
 
@@ -40,10 +40,10 @@ class BoundCall:
     """One call's arguments, by name, with the types and constants to compile for."""
 
     values: dict[str, Any]
-    types: tuple[Any, ...]  # as Triton's signature has them
+    types: tuple[Any, ...]  # types in Triton's signature
     constants: tuple[Any, ...]
     key: Any
-    specialization: Any = None  # of a call that shares its IR with calls of other constants
+    specialization: Any = None  # for a call that shares its IR with calls of other constants
     symbolic_arguments: tuple[RuntimeArgument, ...] = ()  # passed in place of those constants
 
     def runtime_arguments(self) -> Iterator[RuntimeArgument]:

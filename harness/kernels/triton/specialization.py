@@ -54,7 +54,7 @@ class Specialization:
     """One IR for all constants that meet some conditions, with its parameters for them."""
 
     conditions: dict[str, bool]
-    symbolic_parameters: tuple[SymbolicParameter, ...]  # of the IR
+    symbolic_parameters: tuple[SymbolicParameter, ...]  # parameters of the IR
     traced_values: dict[int, int]  # the constants of the call that was traced
 
     def matches(self, values: dict[int, int]) -> bool:
