@@ -1,9 +1,9 @@
 """The range of each integer of a kernel, from its parameters to its addresses.
 
 Invariant: a range encloses the *true* value, the one that arithmetic without overflow gives. Where
-that exceeds the type, the operation overflows; its range is then clipped to the type.
-Example: of 524,289 programs the last has the number 524,288. With a stride of 4,096 the true range
-of `program * stride` is 0..2,147,483,648, one more than the largest int32: the smallest overflow.
+that exceeds the type, the operation overflows; its range is then clipped to the type. Example: of
+524,289 programs the last has the number 524,288. With a stride of 4,096 the true range of
+`program * stride` is 0..2,147,483,648, one more than the largest int32: the smallest overflow.
 
 Program numbers, lanes and the contents of memory are ranges. The host's numbers are ranges too in
 a proof for all launches, and single numbers in the search for one launch that overflows.

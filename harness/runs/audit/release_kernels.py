@@ -1,8 +1,8 @@
 """The kernels of a release, and those that changed since an earlier one.
 
 Invariant: a kernel whose text, helpers, constants and launches are the same has the same findings,
-in any file. So `--diff` audits only the others, and compares the findings of each
-with those of the earlier kernels of its name.
+in any file. So `--diff` audits only the others, and compares the findings of each with those of the
+earlier kernels of its name.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A search over the commits of a checkout: `git bisect run`, with toggles pinned at each commit.
 
-The search has a worktree of its own, so the caller's checkout stays as it is. For each commit git
+The search has a worktree of its own, so the caller's checkout is unchanged. For each commit git
 starts `python -m harness.runs.bisect.commit_bisection REQUEST`, which applies or reverts the pinned
 toggles as the commit's sources need it, runs the command, and answers by its exit code.
 

@@ -1,7 +1,7 @@
 """Drives a search: it turns questions into runs, stores each run, and sums up the result.
 
 A strategy (`halving_search`, `bayesian_search`) is a generator of batches of questions; a runner
-(`command_runner`, `guard_runner`) executes jobs. The driver stands between the two: it answers from
+(`command_runner`, `guard_runner`) executes jobs. The driver connects the two: it answers from
 the trials of a resumed or replayed search first, and runs only the rest. So the trials of a search
 in their order are a log from which the same search follows again without a single run.
 """

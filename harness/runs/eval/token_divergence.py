@@ -20,15 +20,15 @@ from harness.core.errors import UnfixError
 # The least noise. In 16 bits it is half a rounding step of a logit between 16 and 32; in 32 bits a
 # step is 2e-6, and sums in another order differ by more.
 MIN_LOGPROB_NOISE = {"float32": 1e-4, "float16": 2.0**-7, "bfloat16": 2.0**-4}
-# The likelihood of a sure token hardly moves, but its margin over the runner-up does: two logits,
-# each through all layers. Measured between plain transformers in float32 and
-# served models of a few layers: 0.023 and 0.086 in float16.
+# The likelihood of a near-certain token hardly changes, but its margin over the runner-up does, as
+# two logits go through all layers. Measured between plain transformers in float32 and served models
+# of a few layers: 0.023 and 0.086 in float16.
 MIN_MARGIN_NOISE = {"float32": 4e-3, "float16": 2.0**-4, "bfloat16": 0.5}
-# Two of one configuration, whose repeat was measured, need that much less assumed noise.
+# Two servers of one configuration with a measured repeat need so much less assumed noise.
 SAME_CONFIGURATION_DIVISOR = 8
-# A base farther from float32 than so many times the least margin may be wrong itself.
+# A base farther from float32 than this many times the least margin may be wrong itself.
 TRUSTED_MARGIN_FACTOR = 4.0
-# Logprobs may differ, and a near-tie's margin may be, so many times the noise.
+# The limit of logprob differences and of near-tie margins, in multiples of the noise.
 NOISE_FACTOR = 2.0
 MAX_NOISE = 0.5  # a base farther from itself than this is no reference
 
