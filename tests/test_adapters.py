@@ -47,7 +47,7 @@ Property = Callable[[], None]
 
 
 def make_test(limit: int | None = None) -> tuple[Property, list[int]]:
-    """A test that fails from a limit on, and the numbers that it has drawn."""
+    """Return a test that fails from a limit on, and the list of its numbers."""
     drawn: list[int] = []
 
     @settings(max_examples=20, database=None, print_blob=True, derandomize=False)

@@ -79,7 +79,7 @@ def test_nothing_is_left_where_nothing_was_run() -> None:
 
 @pytest.fixture
 def folder(home: Path, monkeypatch: Patch) -> Path:
-    """The toggles' folder, with one in it."""
+    """The toggles' folder, with one toggle in it."""
     folder = home / "toggles"
     write_toggle(folder, "one", "toy:f", "a + 1", "a - 1")
     monkeypatch.setattr(paths, "toggles_folder", lambda: folder)
@@ -91,7 +91,7 @@ def test_a_changed_toggle_file_is_read_again(folder: Path, monkeypatch: Patch) -
     assert [t.title for t in toggle_catalogue.load_catalogue()] == ["t"]
     file.write_text(file.read_text().replace('"t"', '"Two"'))
     assert [t.title for t in toggle_catalogue.load_catalogue()] == ["Two"]
-    monkeypatch.setattr(toggle_catalogue, "read_toggle", None)  # nobody asks it any more
+    monkeypatch.setattr(toggle_catalogue, "read_toggle", None)  # no file is read any more
     assert [t.title for t in toggle_catalogue.load_catalogue()] == ["Two"]
 
 

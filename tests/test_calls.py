@@ -18,7 +18,7 @@ HANDS_ALL_TO_PYTEST = "test"
 
 
 def leaves(parser: argparse.ArgumentParser, words: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    """The commands below a parser, as the words that call them."""
+    """Yield the commands below a parser, as the words that call them."""
     if parser._subparsers is None:
         yield words
         return
@@ -40,7 +40,7 @@ EVERY = [words for words in every_command() if words[0] != HANDS_ALL_TO_PYTEST]
 
 
 def refused(words: tuple[str, ...], capsys: Output) -> tuple[str, str]:
-    """The usage and the sentence that a wrong call prints."""
+    """Return the usage and the sentence that a wrong call prints."""
     assert main(words) == 2
     output = capsys.readouterr()
     assert output.out == ""
@@ -113,7 +113,7 @@ def test_paths_are_guards_and_other_words_are_toggles(tmp_path: Path, monkeypatc
     monkeypatch.chdir(tmp_path)
     (tmp_path / "my_suites").mkdir()
     (tmp_path / "test_it.py").touch()
-    (tmp_path / "27460").touch()  # a toggle's name all the same
+    (tmp_path / "27460").touch()  # still a toggle's name
     paths = ["my_suites", "test_it.py::test_a[1]", "./27460"]
     words = ["prove", "27460", "kv_*", "--profile", "smoke", *paths]
     parsed = build_parser("prove").parse_args(words)

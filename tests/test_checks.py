@@ -1,4 +1,4 @@
-"""`unfix exec --check` but for the GPU: what is asked, what a process does, what is shown."""
+"""`unfix exec --check` but for the GPU: the request, the process, and the output."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def unfix(*words: str, path: str = "") -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture
 def gpu(tmp_path: Path) -> str:
-    """A machine that says it has one."""
+    """A machine that claims to have a GPU."""
     program = tmp_path / "bin" / "nvidia-smi"
     program.parent.mkdir()
     program.write_text("#!/bin/sh\necho A GPU, 1\n")
@@ -101,7 +101,7 @@ def test_any_report_gives_exit_code_1(tmp_path: Path, capsys: Output, monkeypatc
 
 
 def test_libraries_with_gpu_code_are_named(tmp_path: Path, capsys: Output) -> None:
-    """Nobody looks at their kernels: a summary that says nothing of them says too much."""
+    """Their kernels are unchecked, and a summary without them would claim too much."""
     code = "__attribute__((section(%s))) int code = 7;"
     made = {}
     for name, section in (("gpu", '".nv_fatbin"'), ("cpu", '".cpu"')):
@@ -111,7 +111,7 @@ def test_libraries_with_gpu_code_are_named(tmp_path: Path, capsys: Output) -> No
     assert has_gpu_code(made["gpu"])
     assert not has_gpu_code(made["cpu"])
     assert not has_gpu_code(tmp_path / "gone.so")
-    made["cpu"].write_bytes(made["gpu"].read_bytes()[:100])  # cut short
+    made["cpu"].write_bytes(made["gpu"].read_bytes()[:100])  # truncated
     assert not has_gpu_code(made["cpu"])
     others = LoadedGpuLibraries()
     before = others.list_names()
@@ -167,7 +167,7 @@ def test_a_process_waits_for_who_launches_and_loads_nothing_before(tmp_path: Pat
 
 @pytest.mark.parametrize("inductor", [True, False])
 def test_checks_begin_with_tritons_own_launcher(inductor: bool, monkeypatch: Patch) -> None:
-    """Else what waited for a first launch would be taken for Triton's, and ask for itself."""
+    """Else the hook of the first launch would be taken for Triton's launcher, and call itself."""
 
     class JITFunction:
         def run(self, *_: object, **__: object) -> str:

@@ -34,7 +34,7 @@ def test_list_shows_every_toggle_with_its_state() -> None:
 
 @pytest.mark.alone
 def test_list_is_instant() -> None:
-    """Against what it cannot do without, in the same seconds: machines and minutes differ."""
+    """Compare with its unavoidable imports at the same time, since machines differ."""
     least = [sys.executable, "-c", "import argparse, json, msgspec, rich.console, rich.table"]
     listing = [sys.executable, "-m", "harness", "list"]
     best: dict[str, float] = {}

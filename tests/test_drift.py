@@ -1,7 +1,8 @@
-"""Drift over the real releases: every state as a person read it, every toggle flips both ways.
+"""Drift over the real releases: every state equals a person's reading, every toggle flips both
+ways.
 
-The sources of all managed releases must be here; where one is missing these tests fail with what to
-do about it.
+The sources of all managed releases must be here; where one is missing these tests fail and say
+which command installs it.
 """
 
 from __future__ import annotations
@@ -147,14 +148,14 @@ print(json.dumps([code, seconds, loaded]), file=sys.stderr)
 
 @pytest.mark.alone
 def test_the_whole_drift_is_quick_and_imports_nothing_of_a_release(toy: Path) -> None:
-    # The toy package stands ready, so that an import of sglang would succeed and show.
+    # The toy package is on the path, so that an import of sglang would succeed and show.
     here = os.pathsep.join([str(toy), str(Path(__file__).parents[1])])
     environment = {**os.environ, "PYTHONPATH": here}
     done = run_program([sys.executable, "-c", RUN_DRIFT], env=environment, check=True)
     code, seconds, loaded = json.loads(done.stderr)
     assert (code, loaded) == (0, [])
     assert len(json.loads(done.stdout)["releases"]) == len(RELEASES)
-    assert seconds < 20  # of one processor, its own start with them
+    assert seconds < 20  # seconds of one processor, including its own start
 
 
 @pytest.fixture
@@ -196,7 +197,7 @@ def test_a_wheel_with_a_damaged_member_is_not_ready(wheel: Path, at: int) -> Non
 
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
-    """The newest release, as far as the toggles look at it."""
+    """A copy of the newest release, as far as the toggles read it."""
     tree = trees()[NEWEST]
     (tmp_path / f"sglang-{NEWEST}.dist-info").mkdir()
     (tmp_path / f"sglang-{NEWEST}.dist-info" / "METADATA").write_text(f"Version: {NEWEST}\n")

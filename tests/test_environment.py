@@ -71,7 +71,7 @@ def test_the_patched_line_is_in_tracebacks_and_in_inspect(shell: Shell) -> None:
 
 
 def test_no_bytecode_of_a_patched_module_is_left_or_used(shell: Shell) -> None:
-    assert shell.python(PLAIN).stdout == "30\n"  # leaves the true bytecode
+    assert shell.python(PLAIN).stdout == "30\n"  # leaves the original bytecode
     assert shell.python(PLAIN, **{REVERT: "toy-plain"}).stdout == "6\n"
     assert shell.python(PLAIN).stdout == "30\n"
 

@@ -1,4 +1,4 @@
-"""A process that was asked for a toggle never runs on without it: each way it could is tried."""
+"""A process with a requested toggle never runs without it: each possible way is tried."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from harness.patching.child_environment import STARTUP_FOLDER
 
 @pytest.fixture
 def copied(shell: Shell) -> Path:
-    """A toy release of the test's own, first on the path."""
+    """A private copy of the toy release, first on the path."""
     folder = shell.tmp / "copied"
     shutil.copytree(TOY / "sglang", folder / "sglang")
     shell.environment["PYTHONPATH"] = f"{STARTUP_FOLDER}{os.pathsep}{folder}"

@@ -1,4 +1,4 @@
-"""Toggle files: a bad one is refused with its file, its line and what is wrong with it."""
+"""Toggle files: a bad one is refused with its file, its line and the error."""
 
 from __future__ import annotations
 

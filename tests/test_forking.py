@@ -1,4 +1,4 @@
-"""What is imported once and forked often."""
+"""Modules that are imported once and forked often."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from harness.core.child_process import call_in_fork, fork
 
 
 def _at(depth: int, calls: int) -> int:
-    """Pages that are new to this process while something is called again and again, so deep."""
+    """Return this process's page faults while it calls a function repeatedly at this depth."""
     if depth:
         return _at(depth - 1, calls)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
@@ -23,7 +23,7 @@ def _at(depth: int, calls: int) -> int:
 
 
 def test_no_depth_is_the_one_at_which_each_call_maps_memory_anew() -> None:
-    """Without room some are: each call there costs as much as a hundred others."""
+    """With a small stack some depths do: each call there costs as much as a hundred others."""
     calls = 500
     _at(0, calls)
     assert max(_at(depth, calls) for depth in range(200)) >= calls

@@ -120,7 +120,7 @@ def test_a_failure_prints_the_line_that_replays_it(suites: Suites) -> None:
     assert "1 failed" in again.stdout
     mended = suites.run(PLAIN, *words)
     assert mended.returncode == 0, mended.stdout
-    # An example of a test that draws more now shows nothing.
+    # The example of a test that now draws more is not replayed.
     drawn = PLAIN.replace("@given(", "@given(more=st.integers(), ")
     otherwise = suites.run(drawn.replace("(rows, topk):", "(rows, topk, more):"), *words)
     assert otherwise.returncode == 1, otherwise.stdout
@@ -192,7 +192,7 @@ def test_the_same_seed_draws_the_same_examples(suites: Suites, monkeypatch: Patc
     seven = ("--hypothesis-seed", "7")
     for words, ci in ((seven, ""), ((*seven, "-n", "1"), ""), (seven, "true"), ((), "true")):
         monkeypatch.delenv("CI", raising=False)
-        if ci:  # Hypothesis has settings of its own there
+        if ci:  # Hypothesis has other settings there
             monkeypatch.setenv("CI", ci)
         assert suites.run(text, *words).returncode == 0
         runs.append(seen.read_text())

@@ -1,4 +1,4 @@
-"""Who has taken a constant over, by any form of `from`; nobody who has an equal one of its own."""
+"""Modules that imported a constant by any form of `from`; those with an equal one are left out."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ OWN = {
 
 @pytest.fixture
 def holding(tmp_path: Path, monkeypatch: Patch) -> Iterator[None]:
-    # The package lies in another, so that two dots lead somewhere.
+    # The package is nested, so that two dots lead somewhere.
     folder = tmp_path / "outer" / "holding"
     folder.mkdir(parents=True)
     (folder.parent / "__init__.py").touch()

@@ -1,4 +1,4 @@
-"""Counting: the call stands where the edit is, and changes nothing else of the code."""
+"""Counting: the call is inserted at the edit, and changes nothing else of the code."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from harness.patching.instrumentation import InstrumentedModule, compile_instrum
 
 
 def compiled(text: str, mark: str) -> tuple[InstrumentedModule, dict[str, Any], list[int]]:
-    """The module with one site, at the first place where `mark` stands."""
+    """Compile the module with one site, at the first occurrence of `mark`."""
     text = textwrap.dedent(text)
     before = text[: text.index(mark)]
     line, column = before.count("\n") + 1, len(before) - (before.rfind("\n") + 1)

@@ -16,7 +16,7 @@ ROW = re.compile(r"^\| (`[^|]+`) \|", re.MULTILINE)
 
 
 def layers() -> dict[str, int]:
-    """The folders and modules of the table, each with the number of its row."""
+    """Return the folders and modules of the table, each with the number of its row."""
     rows = ROW.findall((ROOT / "docs" / "architecture.md").read_text())
     return {name: row for row, cell in enumerate(rows) for name in re.findall(r"`([^`]+)`", cell)}
 
@@ -31,7 +31,7 @@ def name_of(file: Path) -> str:
 
 
 def imports(file: Path, known: dict[str, Path]) -> Iterator[str]:
-    """The modules of ours that a file imports, wherever in it."""
+    """Return the project's modules that a file imports, at any level."""
     for node in ast.walk(ast.parse(file.read_text())):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name in known)
@@ -49,7 +49,7 @@ def graph() -> dict[str, set[str]]:
 
 
 def layer_of(module: str, table: dict[str, int]) -> str:
-    """The innermost folder of the table that a module lies in."""
+    """Return the innermost folder of the table that contains a module."""
     path = module.replace(".", "/")
     layers = [name for name in table if f"{path}/".startswith(f"{name.removesuffix('.py')}/")]
     return max(layers, key=len, default="")
@@ -80,7 +80,7 @@ def test_a_folder_imports_only_from_rows_above_its_own() -> None:
 
 
 def test_a_folder_of_a_layer_is_called_as_its_command() -> None:
-    """One word a capability: what is not a command's word is shared, or a history of nights."""
+    """A capability has one name: other folders are shared, or hold a history of nights."""
     from harness.cli.main import COMMANDS
 
     folders = [

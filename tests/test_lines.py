@@ -1,4 +1,4 @@
-"""Two ends that say more to each other than a pipe holds."""
+"""Two pipe ends that send each other more than a pipe's capacity."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import threading
 
 from harness.core.pipes import make_pipe_pair
 
-MUCH = b"x" * 300_000  # a pipe holds 65,536
+MUCH = b"x" * 300_000  # a pipe's capacity is 65,536
 
 
 def test_neither_end_waits_for_the_other_while_both_have_much_to_say() -> None:
     here, other = make_pipe_pair()
 
     def answer() -> None:
-        other.send(MUCH)  # before it listens
+        other.send(MUCH)  # before it reads
         while not (said := other.receive_lines()):
             pass
         other.send(b"%d" % len(said[0]))

@@ -1,4 +1,4 @@
-"""Live toggles: each form of code changes, everybody sees it, and all is as it was afterwards."""
+"""Live toggles: every form of code changes for every caller, and is restored afterwards."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ CASES: list[tuple[str, Callable[[], Any], Any, Any]] = [
 
 
 def snapshot() -> dict[str, Any]:
-    """Everything about the toy that a toggle may touch: same objects, same code."""
+    """Return every object of the toy that a toggle may change, with its code."""
     state: dict[str, Any] = {}
     for module in (forms, users):
         for name, value in vars(module).items():
@@ -95,7 +95,7 @@ def test_each_form_changes_and_is_restored(
     with reverted(name) as toggled:
         assert call() == buggy
     assert call() == fixed
-    # A class body runs at import alone, and a constant counts its own module's readers.
+    # A class body runs at import only, and a constant counts its own module's readers.
     counted = name not in ("toy-class-body", "toy-dataclass") and call is not users.limits
     assert toggled.reach == 0 or counted
     assert toggled.reach >= 1 or not counted

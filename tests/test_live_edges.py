@@ -28,7 +28,7 @@ TOY_TOGGLES = (Path(__file__).parent / "toy" / "toggles",)
 
 
 class Lab:
-    """Modules and toggles written for one test, beside the toy release."""
+    """Modules and toggles that are defined in one test, beside the toy release."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -1,4 +1,4 @@
-"""What lies in the tree of a model that is made, not trained, is what its own code writes."""
+"""Models in the tree that are generated, not trained, equal the output of their code."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DRAWN = MODELS / "drawn" / "deepseek-v4"
 
 
 def test_the_config_in_the_tree_is_what_is_written(tmp_path: Path, monkeypatch: Patch) -> None:
-    # Writing a tokenizer needs a release's libraries; the next test looks at its words.
+    # Writing a tokenizer needs a release's libraries; the next test checks its words.
     monkeypatch.setattr(characters, "save", lambda folder: None)
     deepseek.write_v4(tmp_path / "new")
     assert (DRAWN / "config.json").read_text() == (tmp_path / "new" / "config.json").read_text()

@@ -1,4 +1,4 @@
-"""Patterns: what they match, what they do not, and that what is written back is the same code."""
+"""Patterns: their matches and non-matches, and that rewritten code is the same code."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from harness.fixes.patterns import CodePattern, PatternError
 
 
 def found(pattern: str, code: str, qualname: str = "") -> list[str]:
-    """The pieces of code that a pattern matches."""
+    """Return the pieces of code that a pattern matches."""
     text = textwrap.dedent(code)
     scopes = ModuleSource("m", "m.py", text).find_scopes(qualname)
     matches = (match for scope in scopes for match in CodePattern(pattern).find(scope, text))
@@ -27,7 +27,7 @@ def stands_for(pattern: str, code: str) -> dict[str, str]:
 
 
 def there_and_back(fixed: str, buggy: str, code: str, target: str = "m:f") -> str:
-    """The reverted code, after a look that enabling it gives the same module again."""
+    """Return the reverted code; assert that enabling it restores the module."""
     asked, text = edit(fixed, buggy, target), textwrap.dedent(code)
     bug = reverted(asked, text)
     assert ast.dump(ast.parse(enabled(asked, bug))) == ast.dump(ast.parse(text))

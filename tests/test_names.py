@@ -1,4 +1,4 @@
-"""Names are the field's words: a function says what it does to what, a class name stands once."""
+"""Names are the field's words: a function is a verb with its object, a class name is unique."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = ("harness", "reports", "fixtures", "suites")
-# Irregular participles and past forms that say neither what is done nor to what.
+# Irregular participles and past forms, which name neither an action nor its object.
 IRREGULAR = """
     begun born bound brought built caught chosen come cut done drawn driven fallen fed felt fit fled
     forgotten found given gone grown had heard held hidden kept known laid led left lent let lost
@@ -29,7 +29,7 @@ PUBLIC = {"checked", "enabled", "observed", "reverted"}
 
 
 def functions_and_classes() -> Iterator[tuple[Path, str, ast.AST, bool]]:
-    """Each function and class with its file, and whether it stands inside a class."""
+    """Yield each function and class with its file, and whether it is inside a class."""
     for folder in FOLDERS:
         for file in sorted((ROOT / folder).rglob("*.py")):
             if "standins" in file.parts or any(part.startswith("standins") for part in file.parts):

@@ -1,4 +1,4 @@
-"""The wheel: one top-level package, which carries the project's data and works from anywhere."""
+"""The wheel: one top-level package, which contains the project's data and works from anywhere."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from harness import __version__
 
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of this checkout, in which somebody also works."""
+    """A copy of this checkout that is in use."""
     tree = copy_of_the_tree(tmp_path_factory.mktemp("checkout") / "tree")
     (tree / ".releases").mkdir()
     (tree / ".releases" / "large").touch()
@@ -51,7 +51,7 @@ def files(wheel: Path) -> set[str]:
 
 @pytest.fixture(scope="module")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder into which the wheel alone was installed."""
+    """A folder with only the wheel installed."""
     target = tmp_path_factory.mktemp("installed") / "site"
     pip("install", "-q", "--no-deps", "--no-index", "--target", str(target), str(wheel))
     return target
@@ -64,14 +64,14 @@ def pip(*words: str) -> None:
 
 
 def call(installed: Path, cwd: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """`python -m harness` from the installed wheel, where nothing else of the project is."""
+    """Call `python -m harness` from the installed wheel, without the rest of the project."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("UNFIX_", "SGLANG_"))}
     command = [sys.executable, "-m", "harness", *words]
     return run_program(command, cwd=cwd, env={**kept, "PYTHONPATH": str(installed)})
 
 
 def kept_below(folder: Path) -> set[str]:
-    """The files of a folder of the checkout, as paths below it."""
+    """Return git's files in a folder of the checkout, as paths below it."""
     return {
         path.relative_to(folder).as_posix()
         for path in folder.rglob("*")

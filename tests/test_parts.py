@@ -28,7 +28,7 @@ Runs = Callable[..., int]
 
 @pytest.fixture
 def runs(tmp_path: Path, monkeypatch: Patch) -> Runs:
-    """Run all parts of a project in which each of these texts is a part."""
+    """Run all parts of a project, with one part per text."""
 
     # Plugins load slowly, and these tests need none.
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")

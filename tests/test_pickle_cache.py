@@ -1,4 +1,4 @@
-"""What is kept of kernels on disk: made once, made again if it cannot be read, forgotten unread."""
+"""Cached data of kernels: written once, rewritten if unreadable, evicted if unread."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plans: whole or not at all, the same for the same toggles, and an error that names the one."""
+"""Plans: complete or refused, equal for equal toggles, and an error that names the toggle."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A plan that is made ahead is the one that the process asks for, if its engine is this one."""
+"""A plan that is made in advance is the one that the process requests, with the same engine."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TOY = Path(__file__).parent / "toy"
 
 @pytest.fixture
 def asked(tmp_path: Path, monkeypatch: Patch) -> dict[str, Any]:
-    """What a process asks for in the environment that a command is given."""
+    """The toggles that a process requests in a command's environment."""
     monkeypatch.setenv("UNFIX_HOME", str(tmp_path))
     given = ChildEnvironment()
     given.set_toggles(["toy-static", "toy-super"], [], [TOY / "toggles"], tmp_path / "left")

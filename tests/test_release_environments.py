@@ -1,4 +1,4 @@
-"""The real managed releases on this machine: what they share, and what stands in for the rest."""
+"""The real managed releases on this machine: their shared base, and the stand-ins."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ print(json.dumps({name: version(name) for name in NAMES}))
 """
     own = installer.parse_requirements(release.lock_file)
     shared = installer.parse_requirements(managed_releases.CPU_BASE.lock_file)
-    pinned = {r.name: r for r in [*shared, *own]}  # what a release pins stands before the base
+    pinned = {r.name: r for r in [*shared, *own]}  # a release's pins precede the base
     found = answer_in(release, f"NAMES = {list(pinned)}\n{versions}")
     wrong = [f"{r} is {found[r.name]}" for r in pinned.values() if found[r.name] not in r.specifier]
     assert wrong == []
@@ -154,7 +154,7 @@ def test_with_no_variable_set_nothing_of_ours_is_imported(release: Release) -> N
 
 
 def test_with_no_variable_set_a_process_pays_next_to_nothing(release: Release) -> None:
-    """The path file is all that a process sees of us: it is read again here, and timed."""
+    """The path file is its only trace of the project: it is read again here, and timed."""
     program = """
 import site, time
 folder = FOLDER

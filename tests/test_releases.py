@@ -1,7 +1,7 @@
-"""Managed releases as files and folders: made whole or not at all, and not used otherwise.
+"""Managed releases as files and folders: complete or refused, and never used otherwise.
 
-Here pip is a function that lays down next to nothing; `test_release_environments.py` looks at the
-real ones.
+Here pip is a function that installs a few bytes; `test_release_environments.py` tests the real
+ones.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ NEWEST = managed_releases.get_newest_release().name
 
 @pytest.fixture
 def nothing_here(pip: FakePip, monkeypatch: Patch) -> FakePip:
-    """As on a fresh clone: the toy release that these tests have on their path is none."""
+    """A fresh clone: the toy release on these tests' path does not count."""
     monkeypatch.setattr(source_trees, "find_installed_tree", lambda: None)
     return pip
 
@@ -144,7 +144,7 @@ def test_no_network_gives_one_sentence(
     words, _ = FETCHING[command]
     code = main(words)
     told = capsys.readouterr()
-    if command == "show of the newest":  # its story is told without a release, too
+    if command == "show of the newest":  # its history needs no release
         assert (code, "states are left out" in told.err) == (0, True)
         return
     assert (code, told.out) == (3, "")

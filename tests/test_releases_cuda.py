@@ -1,6 +1,6 @@
-"""Releases for CUDA stand beside the torch that a machine has, and say what they lack.
+"""Releases for CUDA use the torch that a machine has, and report the packages that they lack.
 
-Here that torch is a few files and pip a function that lays down next to nothing.
+Here that torch is a few files and pip a function that installs a few bytes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ADD = ["releases", "add", VERSION, "--device", "cuda"]
 
 
 class Machine:
-    """A Python that has a torch; its own, as on a machine whose image brought it."""
+    """A Python with a torch of its own, as on a machine whose image contains one."""
 
     def __init__(self, folder: Path) -> None:
         self.site = folder / "site"
@@ -47,7 +47,7 @@ class Machine:
         (self.site / "torch" / "version.py").write_text(text)
         text = "from . import version\n__version__ = version.__version__\n"
         (self.site / "torch" / "__init__.py").write_text(text)
-        # Python tells a text from the one it compiled by its second and its length: both may agree.
+        # Python matches bytecode to a source by second and length: both may agree.
         shutil.rmtree(self.site / "torch" / "__pycache__", ignore_errors=True)
 
 
@@ -64,7 +64,7 @@ def pip(tmp_path: Path, monkeypatch: Patch, here: Machine) -> FakePip:
 
 
 def installed(pip: FakePip, python: Path) -> set[str]:
-    """The packages that were installed for a Python."""
+    """Return the packages that were installed for a Python."""
     calls = [words for words in pip.calls if str(python) in words]
     return {word.partition("==")[0] for words in calls for word in words if "==" in word}
 

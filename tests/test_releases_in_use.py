@@ -1,6 +1,4 @@
-"""Managed releases and the processes that run from them: never pulled from under one, and a process
-that was asked for a fault does not run without it.
-"""
+"""Managed releases stay while a process runs from them, and a requested fault always applies."""
 
 from __future__ import annotations
 
@@ -26,7 +24,7 @@ ASKED = {"SGLANG_DEBUG_REVERT_PR": "27460"}
 
 @contextlib.contextmanager
 def running(*words: str, **how: Any) -> Iterator[int]:
-    """A process that sleeps, started by these words; its id."""
+    """Start a process that sleeps, with these words; yield its id."""
     program = "print(flush=True); import time; time.sleep(60)"
     with subprocess.Popen([*words, "-c", program], stdout=subprocess.PIPE, **how) as process:
         assert process.stdout is not None

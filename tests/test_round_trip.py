@@ -1,4 +1,4 @@
-"""A property: a toggle changes its own code alone, and changed back the module is the same."""
+"""A property: a toggle changes its own code only, and reverting it restores the module."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class Case:
 
 
 def rendered(form: str, values: dict[str, list[str]]) -> list[str]:
-    """A form with code for its metavariables, put together without the code under test."""
+    """Fill code into a form's metavariables, without the code under test."""
     lines: list[str] = []
     for line in form.replace(": $$$S1", ":\n    $$$S1").split("\n"):
         name = line.strip().removeprefix("$$$")

@@ -24,8 +24,8 @@ from harness.releases import managed_releases
 
 RELEASE = "0.5.18"
 MODEL = paths.project_folder() / "fixtures" / "models" / "trained" / "llama"
-# The two fixes lie in attention backends that a CPU server never loads, and are attested as
-# such; the third toggle lies in the scheduler's way, and changes nothing that one sees.
+# The two fixes are in attention backends that a CPU server never loads, and their attestation
+# shows that; the third toggle is in the scheduler, and has no visible effect.
 REVERTED = ("27460", "24617", "scheduler-probe")
 
 
@@ -137,7 +137,7 @@ def test_an_inapplicable_toggle_stops_the_server(
 
 
 def test_a_stale_toggle_stops_the_server_itself(tmp_path: Path) -> None:
-    """Not only `exec`'s own look: the process checks again what it was given."""
+    """`exec` checks beforehand; the process itself checks its toggles again."""
     folder = tmp_path / "toggles"
     forms = ("return int(value, 16)", "return int(value, 8)")
     write_toggle(folder, "stale-one", "sglang.srt.environ:EnvInt.parse", *forms, ">=0.5")

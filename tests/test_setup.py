@@ -1,7 +1,7 @@
-"""`./unfix` on a fresh checkout: it sets itself up once, and says in one sentence if it cannot.
+"""`./unfix` on a fresh checkout: it sets itself up once, or fails with one sentence.
 
-One set-up here uses the machine's own pip. The others put a pip and a venv of the test's on
-PYTHONPATH, which do at once what the real ones take seconds for, or fail the way they fail.
+One set-up here uses the machine's own pip. The others put a fake pip and venv on PYTHONPATH, which
+do at once the work that takes the real ones seconds, or fail as those do.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ NO_NETWORK = {
 
 
 def runs_pip(process: subprocess.Popen[str]) -> bool:
-    """Whether a set-up has come as far as pip."""
+    """Return whether a set-up has reached pip."""
     assert process.poll() is None
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
     words = [Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0") for child in children]
@@ -41,7 +41,7 @@ def runs_pip(process: subprocess.Popen[str]) -> bool:
 
 
 def assert_one_sentence(done: subprocess.CompletedProcess[str], *says: str) -> None:
-    """The set-up was refused: exit 3, and one line that says why."""
+    """Assert that the set-up was refused: exit 3, and one line with the reason."""
     told = [line for line in done.stderr.splitlines() if line != SETTING_UP]
     assert (done.returncode, done.stdout, len(told)) == (3, "", 1), done.stderr
     assert told[0].startswith("unfix: ")
@@ -53,7 +53,7 @@ def assert_one_sentence(done: subprocess.CompletedProcess[str], *says: str) -> N
 def made(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[tuple[Checkout, subprocess.CompletedProcess[str]]]:
-    """A checkout whose set-up by the machine's own pip was killed, and what its next call said."""
+    """A checkout whose set-up by the machine's own pip was killed, and its next call's output."""
     folder = tmp_path_factory.mktemp("set-up")
     checkout = Checkout(without_tools(copy_of_the_tree(folder / "made")))
     with checkout.start() as process:
@@ -67,7 +67,7 @@ def made(
 
 @pytest.fixture
 def faked(tmp_path: Path) -> Checkout:
-    """A fresh checkout beside a pip and a venv that are quick."""
+    """A fresh checkout beside a fake pip and venv."""
     return Checkout(copy_of_the_tree(tmp_path / "tree"), fake_tools(tmp_path / "fakes"))
 
 
@@ -87,7 +87,7 @@ def test_a_set_up_killed_during_pip_is_repaired_by_the_next_call(made: Made) -> 
 
 
 def test_the_second_call_starts_at_once_and_runs_no_pip(made: Made, faked: Checkout) -> None:
-    """Against the environment's own Python, in the same seconds: machines and minutes differ."""
+    """Compare with the environment's own Python at the same time, since machines differ."""
     spied = Checkout(made[0].tree, faked.fakes)
     mark = spied.ready.stat().st_ino, spied.ready.stat().st_mtime_ns
     python = [str(spied.tree / ".venv" / "bin" / "python"), "-P", "-m", "harness", "--version"]
@@ -181,7 +181,7 @@ OLDER = [f"python3.{minor}" for minor in range(6, 11)]
 
 
 def older_pythons() -> list[str]:
-    """Pythons below 3.11 that run here: on the PATH, or installed beside the one in use."""
+    """Return Pythons below 3.11 that run here: on the PATH, or installed beside the one in use."""
     beside = Path(BASE_PYTHON).resolve().parents[2]
     found = [str(path) for name in OLDER for path in beside.glob(f"*/bin/{name}")]
     found += [path for name in OLDER if (path := shutil.which(name))]
@@ -189,7 +189,7 @@ def older_pythons() -> list[str]:
 
 
 def test_a_python_that_is_too_old_is_said_in_one_sentence(faked: Checkout) -> None:
-    """With Pythons that really are older where there are any, and with one that claims to be."""
+    """Use Pythons that really are older, if there are any, and one that claims to be."""
     says = ("3.11 or newer is needed", "UNFIX_PYTHON")
     assert_one_sentence(faked.call(FAKE_VERSION="3.10.13"), "this is 3.10.13", *says)
     for python in older_pythons():
@@ -234,7 +234,7 @@ def test_trouble_is_said_in_one_sentence(
 
 
 def test_an_unwritable_checkout_runs_only_when_ready(faked: Checkout) -> None:
-    # Root writes anywhere, unless it gives the right up: prctl(PR_CAPBSET_DROP, CAP_DAC_OVERRIDE).
+    # Root writes anywhere, unless it drops the right: prctl(PR_CAPBSET_DROP, CAP_DAC_OVERRIDE).
     give_up, override = 24, 1
     program = (
         "import ctypes, os, sys; "

@@ -1,4 +1,4 @@
-"""Checkouts that share one home: none installs what another one has, none runs another's engine."""
+"""Checkouts that share one home: releases are installed once, and each runs its own engine."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ print(json.dumps([harness.__file__, sgl_kernel.__file__]))
 
 @dataclass(frozen=True)
 class Checkout:
-    """A copy of this one, with its name in its engine."""
+    """A copy of this checkout, with its name in its engine."""
 
     root: Path
     home: Path
@@ -45,7 +45,7 @@ class Checkout:
     def variables(self, **more: str) -> dict[str, str]:
         ours = ("UNFIX_", "PYTHON", "SGLANG_", "PIP_")
         kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
-        # A pip that is asked for anything fails.
+        # Any call of this pip fails.
         offline = {"PIP_INDEX_URL": "http://127.0.0.1:9/simple", "PIP_RETRIES": "0"}
         closed = {**offline, "PIP_CONFIG_FILE": os.devnull, "UNFIX_HOME": str(self.home)}
         return {**kept, **closed, "PYTHONPATH": str(self.root), **more}
@@ -69,7 +69,7 @@ def checkout(folder: Path, home: Path) -> Checkout:
 
 
 def ran(done: subprocess.CompletedProcess[str]) -> Path:
-    """The engine that a program had, its stand-ins being of the same one."""
+    """Return the engine that a program ran; assert that its stand-ins belong to it."""
     assert done.returncode == 0, done.stderr
     harness, kernel = (Path(place).resolve() for place in json.loads(done.stdout))
     assert kernel.is_relative_to(harness.parent / "releases" / "standins")
@@ -181,7 +181,7 @@ variants:
       - fixed: return node.last_access_time
         buggy: return -node.last_access_time
 """
-# What it starts in turn imports SGLang anew: once on each side is enough.
+# Its child process imports SGLang again: once on each side is enough.
 GUARD = """
 import os, pathlib, subprocess, sys
 import pytest, sgl_kernel
@@ -217,7 +217,7 @@ POLICY = "srt/mem_cache/evict_policy"
 
 
 def thin(release: Release, folder: Path) -> None:
-    """Lay a real environment down again, with one module of its SGLang: that imports at once."""
+    """Install a copy of a real environment, with one module as its SGLang: that imports at once."""
     site = release.site_packages
     assert release.is_current(), f"unfix releases add {release.name}"
     assert site is not None
@@ -237,7 +237,7 @@ def thin(release: Release, folder: Path) -> None:
 
 
 def test_two_checkouts_prove_at_the_same_time_and_neither_install_nor_mix(tmp_path: Path) -> None:
-    """Over a real release: worker, planner, toggles, stand-ins and what a test starts in turn."""
+    """Over a real release: worker, planner, toggles, stand-ins and a test's child processes."""
     home = tmp_path / "home"
     (home / ".releases").mkdir(parents=True)
     base = managed_releases.CPU_BASE

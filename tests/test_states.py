@@ -1,4 +1,4 @@
-"""States: what a toggle is on a release is read from its source, and a stale one says why."""
+"""States: a toggle's state on a release is read from its source, with a reason if it is stale."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tutorial is true: every command on the page runs here, and prints what the page shows."""
+"""The tutorial is true: every command on the page runs here, and prints the page's output."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def read_blocks() -> Iterator[tuple[str, str, str]]:
 
 
 def find_lines(shown: str, output: str) -> list[str]:
-    """The lines of the page that the output does not have, in the page's order."""
+    """Return the lines of the page that the output lacks, in the page's order."""
     printed = iter([" ".join(line.split()) for line in output.splitlines()])
     missing = []
     for line in shown.splitlines():

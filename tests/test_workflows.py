@@ -1,4 +1,4 @@
-"""The night's workflow: each of its commands is one that this checkout has, with those options."""
+"""The night's workflow: each of its commands exists in this checkout, with those options."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def scripts() -> list[tuple[str, str]]:
 
 
 def commands(script: str) -> list[list[str]]:
-    """The calls of unfix in a step, with what the workflow would have filled in."""
+    """Return the calls of unfix in a step, with the workflow's values filled in."""
     filled = re.sub(r"\$\{\{\s*(.*?)\s*\}\}", lambda found: GIVEN[found[1]], script)
     joined = filled.replace("\\\n", " ")
     inner = [found[1] for found in re.finditer(r"\$\((\./unfix [^)]*)\)", joined)]
@@ -71,7 +71,7 @@ def test_what_is_kept_is_kept_of_red_nights_too() -> None:
     keeping = [one for one in steps if re.search(r"/(upload-artifact|cache/save)@", one["uses"])]
     assert len(keeping) > 8
     assert all(step.get("if") == "always()" for step in keeping)
-    # Its own saving is left out when something before it fails.
+    # Its own saving is skipped when an earlier step fails.
     assert not [step for step in steps if step["uses"].startswith("actions/cache@")]
 
 

@@ -1,4 +1,4 @@
-"""A release of our own with planted bugs, and guards of every kind over it."""
+"""A small release with planted bugs, and guards of every kind over it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def here_it_hangs():
 
 
 class Prove(Caller):
-    """`unfix prove` over guards written in the test, with a store of its own."""
+    """`unfix prove` over guards that are defined in the test, with a store of its own."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
@@ -60,7 +60,7 @@ class Prove(Caller):
         return self.begin(self.command(*words))
 
     def wait_for(self, verdicts: int) -> ProveRun:
-        """The run as it stands once it has so many verdicts."""
+        """Wait until the run has this many verdicts; return it."""
         ends = time.monotonic() + 60
         while time.monotonic() < ends:
             file = self.root / ".unfix" / "runs.sqlite"
@@ -75,7 +75,7 @@ class Prove(Caller):
         raise TimeoutError(f"no run with {verdicts} verdicts")
 
     def cells(self, *words: str, **options: Any) -> dict[str, dict[str, Any]]:
-        """Every cell of a run by its guard's own name."""
+        """Return every cell of a run by its guard's own name."""
         done = self.run("--json", *words, **options)
         assert done.stdout, done.stderr
         return by_guard(json.loads(done.stdout))

@@ -1,4 +1,4 @@
-"""A guard that fails by chance, whatever its rate, is called proven at most once in a hundred."""
+"""A guard that fails by chance, at any rate, is called proven at most once in a hundred runs."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ from harness.workers import repeat
 
 ONCE_IN_A_HUNDRED = Fraction(1, 100)
 RATES = [Fraction(n, 200) for n in range(201)]
-Fails = Callable[[str], bool]  # whether what is run on this side fails, this time
+Fails = Callable[[str], bool]  # whether this run of a side fails
 
 
 def proved(way: RepeatMode, fails: Fails, ahead: bool = False) -> CellResult:
-    """What the real decisions make of a guard, from its first runs on.
+    """Judge a guard by the real decisions, from its first runs on.
 
-    `ahead` of its first look the side with the fix in may have run the other's example.
+    `ahead`: the applied side has already run the reverted side's example.
     """
     cell = CellResult("g", "t", "1.0", "cpu", "fixed")
     for name in random.sample(["fixed", "buggy"], 2):
@@ -56,7 +56,7 @@ def proved(way: RepeatMode, fails: Fails, ahead: bool = False) -> CellResult:
 
 @functools.cache
 def ways_to_be_proven(way: RepeatMode, ahead: bool = False) -> dict[tuple[int, int], int]:
-    """Over every sequence that the decisions allow: failures and passes, and how often proven."""
+    """Count the proven sequences that the decisions allow, by their failures and passes."""
     found: dict[tuple[int, int], int] = {}
 
     class More(Exception):
@@ -72,7 +72,7 @@ def ways_to_be_proven(way: RepeatMode, ahead: bool = False) -> dict[tuple[int, i
 
         try:
             state = random.getstate()
-            random.seed(0)  # the sides come in one order, along all of one branch
+            random.seed(0)  # the order of the sides is the same along all of one branch
             cell = proved(way, fails, ahead)
         except More:
             follow((*said, True))
@@ -105,7 +105,7 @@ def test_no_rate_of_chance_is_proven_more_than_once_in_a_hundred(way: RepeatMode
     told = [chance(way, rate) for rate in RATES]
     assert chance(way, worst) == Fraction(4**4 * 3**3, 7**7)
     assert max(told) <= chance(way, worst) <= ONCE_IN_A_HUNDRED
-    # It rises up to the worst rate and falls behind it: no rate between two of these is worse.
+    # It rises up to the worst rate and falls after it: no rate between two of these is worse.
     for (low, before), (_, after) in pairwise(zip(RATES, told, strict=True)):
         assert before <= after or low >= worst - Fraction(1, 200)
 
@@ -115,13 +115,13 @@ def test_no_rate_of_chance_is_proven_more_than_once_in_a_hundred(way: RepeatMode
     [(RepeatMode.EXAMPLE, False), (RepeatMode.EXAMPLE, True), (RepeatMode.SEARCH, False)],
 )
 def test_a_first_look_at_other_examples_counts_for_nothing(way: RepeatMode, ahead: bool) -> None:
-    """With the fix in it may never have met what was found: it then passes for certain."""
+    """The applied side may never have met the failing example: it then passes for certain."""
     proven = ways_to_be_proven(way, ahead)
     assert {fails for fails, _ in proven} == {verdicts.REQUIRED_FAILURES}
     assert {passes for _, passes in proven} == {verdicts.REQUIRED_PASSES + 1}
     for rate in RATES:
         by_chance = sum(
-            times * rate**fails * (1 - rate) ** (passes - 1)  # the first pass costs nothing
+            times * rate**fails * (1 - rate) ** (passes - 1)  # the first pass is certain
             for (fails, passes), times in proven.items()
         )
         assert by_chance <= ONCE_IN_A_HUNDRED
@@ -134,7 +134,7 @@ def test_a_guard_that_fails_by_its_bug_is_proven_always() -> None:
 
 
 def test_one_that_passes_at_first_and_then_fails_is_flaky() -> None:
-    """A counter in a file, a cache that is warm: not the toggle, whatever order the sides have."""
+    """A counter in a file, or a warm cache: not the toggle, in any order of the sides."""
     for _ in range(200):
         calls: list[str] = []
 
@@ -167,12 +167,12 @@ def test_a_flaky_cell_says_how_often_it_failed(fixed: str, buggy: str, says: str
     assert says in cell.why
 
 
-# Of Hypothesis
+# Hypothesis
 
 
 @pytest.mark.parametrize("rate", [0.02, 0.1, 0.5])
 def test_what_hypothesis_reports_has_failed_once_more_in_the_end(rate: float) -> None:
-    """So a report of a test that fails by chance is no likelier than its rate, however long."""
+    """So a test that fails by chance is reported no more often than its rate, in any length."""
     profiles.load_profile("smoke")
     drawn = random.Random(f"hypothesis {rate}")
     reports = 0

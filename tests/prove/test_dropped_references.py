@@ -15,7 +15,7 @@ from harness.workers import drop_references, run_item
 
 
 class Tensor:
-    """Something that takes memory, and is counted."""
+    """An object that stands for memory, and is counted."""
 
     living: ClassVar[weakref.WeakSet[Tensor]] = weakref.WeakSet()
 

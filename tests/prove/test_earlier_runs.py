@@ -1,4 +1,4 @@
-"""A slow guard may count repetitions of earlier runs; one of them that differs makes it flaky."""
+"""A slow guard may count repetitions of earlier runs; a differing one makes it flaky."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def nights(store: Store, count: int, *outcomes: SideOutcome, **settings: Any) ->
 def tonight(
     store: Store, seconds: float = 30.0, way: RepeatMode = RepeatMode.WHOLE
 ) -> tuple[CellResult, plan.ReleasePlan, bool]:
-    """A cell after its first two sides, and whether that was enough."""
+    """Return a cell after its first two sides, and whether that was enough."""
     asked = plan.ProveRequest("prove", [], [], False)
     target = ReleaseTarget("0.5.23", Path("python"), SourceTree.__new__(SourceTree))
     run = ProveRun("night9", "prove", "2026-01-09T00:00:00+00:00", settings=dict(SETTINGS))

@@ -1,4 +1,4 @@
-"""Ways in which a run might have been green without a proof, each tried."""
+"""Ways in which a run could be green without a proof, each tried."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ FILES = {
 def test_guards_that_cannot_run_are_problems_and_the_others_are_judged(
     prove: Prove, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever guards the caller's environment selects, and every marker of a guard counts."""
+    """The caller's PYTEST_ADDOPTS deselects none, and every marker of a guard counts."""
     monkeypatch.setenv("PYTEST_ADDOPTS", "-k good")
     for name, text in FILES.items():
         prove.write(text, name)
@@ -134,7 +134,7 @@ def test_files_of_a_killed_run_are_no_result(prove: Prove) -> None:
     running.send_signal(signal.SIGKILL)
     running.communicate()
     assert list(folder.glob("*/*/*/1.attestations/*.counts")), "it does lie there"
-    # The same guard as far as the digest of the code goes: what it does depends on this file.
+    # The code's digest is the same guard's; its behaviour depends on this file.
     done = prove.again("prove", "--resume", "--json", "--limit", "1")
     found = json.loads(done.stdout)
     assert verdicts(found) == {"test_it": "hang"}

@@ -1,4 +1,4 @@
-"""A test that forks and goes on in both processes does not fill the machine."""
+"""A test that forks and continues in both processes does not fill the machine."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from harness.core import processes
 
-# Seven forks that all go on are 128 processes, if nothing stops them.
+# Seven forks that all continue are 128 processes, if nothing stops them.
 FORKS = """
 import os, sys
 from harness.core import processes

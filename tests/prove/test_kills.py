@@ -36,7 +36,7 @@ def test_toothless():
 """
 EXPECTED = {"test_toy.py::test_proven": "proven", "test_toy.py::test_toothless": "toothless"}
 
-# Counts the steps in a file that all processes share, and kills whoever takes a chosen one.
+# Counts the steps in a file that all processes share, and kills the taker of a chosen one.
 STEPS = """
 import functools, os, pathlib, shutil, signal
 
@@ -109,7 +109,7 @@ def stepping(prove: Prove, *chosen: int) -> dict[str, str]:
 def run_stepping(
     prove: Prove, command: list[str], *chosen: int
 ) -> tuple[subprocess.CompletedProcess[str], int]:
-    """A run in which whoever takes these steps is killed, and how many steps it took."""
+    """Run and kill each process that takes one of these steps; return the number of steps."""
     done = forked.run(command, prove.root, stepping(prove, *chosen))
     return done, (prove.root / "steps").stat().st_size
 
@@ -131,7 +131,7 @@ def test_the_run_is_killed_at_each_step_and_resumed(prove: Prove) -> None:
             seen.add(content)
             check_and_resume(prove, chosen)
     assert len(seen) > 10
-    # And the copies are what a kill leaves.
+    # The copies are the state that a kill leaves.
     for chosen in (steps // 4, steps // 2, steps - 3):
         put_back(prove, kept / "nothing")
         shutil.rmtree(prove.root / "kept", ignore_errors=True)
@@ -152,7 +152,7 @@ def put_back(prove: Prove, kept: Path) -> Path:
 
 
 def read(file: Path) -> str:
-    """The whole content of a store."""
+    """Return the whole content of a store."""
     if not file.exists():
         return ""
     with contextlib.closing(sqlite3.connect(file)) as store:
@@ -160,12 +160,12 @@ def read(file: Path) -> str:
 
 
 def check_and_resume(prove: Prove, step: int) -> None:
-    """Check what the store holds, and resume its run."""
+    """Check the store's content, and resume its run."""
     store = Store(prove.root / ".unfix" / "runs.sqlite")
     runs = store.prove.list_runs()
     kept = store.prove.get(runs[0].id) if runs else None
     store.close()
-    if kept is None:  # killed before it had written that it began
+    if kept is None:  # killed before it had stored its beginning
         return
     for cell in kept.cells:
         name, verdict = cell.guard, cell.verdict and cell.verdict.value
@@ -190,7 +190,7 @@ def test_a_worker_or_a_supervisor_is_killed_at_each_step_and_another_takes_over(
     command = prove.command("--json", "-j", "1")
     _, steps = run_stepping(prove, command)
     assert steps >= least
-    # Two of them in a run, each in another test: one that ends its process twice is lost.
+    # Two kills in a run, each in another test: one that ends its process twice is lost.
     half = steps // 2
     for chosen in range(1, half + 1, 3):
         done, _ = run_stepping(prove, command, chosen, chosen + half)
@@ -198,7 +198,7 @@ def test_a_worker_or_a_supervisor_is_killed_at_each_step_and_another_takes_over(
         if run["cells"]:
             assert verdicts(run) == EXPECTED, f"step {chosen}: {done.stderr}"
             assert run["status"] == "finished"
-        else:  # a worker that dies before it could say what there is
+        else:  # a worker that dies before it could list its guards
             assert done.returncode == 3
             assert not run["green"]
     assert living(prove.root) == []

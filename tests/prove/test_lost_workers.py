@@ -1,6 +1,6 @@
-"""Where a fork cannot use the device: tests in the worker itself, and a fresh one for each lost.
+"""A device that forks cannot use: tests run in the worker itself, and a lost worker is replaced.
 
-The toy has no device; its worker is told that it has one, and that a test lost it.
+The toy has no device; its worker's environment claims one, and that a test lost it.
 """
 
 from __future__ import annotations
@@ -97,8 +97,8 @@ EXPECTED = {
 }
 
 
-# What tests have of a GPU's memory is held in a file; a test whose share is not there fails in any
-# of the ways in which Hypothesis and a guard may pass that on.
+# A file stands for the GPU memory of tests; a test without its share fails in any of the ways in
+# which Hypothesis and a guard may pass that on.
 CROWDED = """
 import contextlib, os, time
 import pathlib
@@ -174,7 +174,7 @@ def test_a_test_that_costs_its_worker_costs_no_other_test(prove: Prove) -> None:
     assert cells["first"]["sides"]["fixed"]["reach"] == 1
     assert "an illegal memory access" in cells["loses_the_device"]["why"]
     assert "here_it_hangs" in cells["hangs"]["sides"]["fixed"]["detail"]
-    # Each death costs one: CUDA errors, segfaults, hangs (both sides) and exits; what is proven by
+    # Each death costs one: CUDA errors, segfaults, hangs (both sides) and exits; a guard proven by
     # dying dies as often as it takes.
     deaths = 9 + 2 * (verdicts.REQUIRED_FAILURES - 1)
     workers = (prove.root / "workers").read_text().split()

@@ -1,4 +1,4 @@
-"""The registry says where each toggle was proven, and says it of no more than the records hold."""
+"""The registry states where each toggle was proven, and no more than the records contain."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ GPU = {"gpu": "NVIDIA H200, 580.1"}
 def keep(
     folder: Path, name: str, started: str, cells: Sequence[tuple[str, str, str, str | None]]
 ) -> None:
-    """A record: its cells as release, device, toggle and verdict."""
+    """Write a record: its cells as release, device, toggle and verdict."""
     places = sorted({(release, device) for release, device, _, _ in cells})
     run = {
         "kind": "prove",

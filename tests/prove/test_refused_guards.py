@@ -1,4 +1,4 @@
-"""Guards written to be called proven without noticing their bug: each is refused, and why."""
+"""Guards written to be called proven without noticing their bug: each is refused, with a reason."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ REFUSED = {
     "catches_its_own_failure": "toothless",
     "fails_in_its_fixture": "toothless",
     "hides_behind_another_toggle": "unreached",
-    # The side with the fix out is looked at first, and passes.
+    # The reverted side runs first, and passes.
     "fails_from_its_second_call_on": "broken",
     "fails_from_its_third_call_on": "flaky",
     "fails_until_its_third_call": "flaky",
@@ -189,7 +189,7 @@ REFUSED = {
     "an_example_that_fails_in_one_process": "flaky",
     "a_written_example_that_fails_once": "flaky",
 }
-# Chance decides what it is refused as: one that fails at once with the fix in is broken.
+# Chance decides the verdict: one that fails at once on the applied side is broken.
 BY_CHANCE = """
 import random, types
 from hypothesis import settings
@@ -227,7 +227,7 @@ def test_clock(number):
     buggy()
     assert time.time_ns() // 1000 % 2
 """
-# A guard that runs the code and asks elsewhere which side it is on is beyond any runner.
+# A guard that runs the code and finds its side by other means is beyond any runner.
 TOLD = """
 import inspect
 from harness.patching.live_engine import engine
@@ -248,7 +248,7 @@ def test_asks_the_engine():
 def sure(make_prove: Callable[[], Prove]) -> dict[str, dict[str, Any]]:
     prove = make_prove()
     prove.write(SURE)
-    return ended(prove, "-j", "1")  # whose calls come one after the other
+    return ended(prove, "-j", "1")  # whose calls are sequential
 
 
 def ended(prove: Prove, *words: str) -> dict[str, dict[str, Any]]:
@@ -280,7 +280,7 @@ def test_chance_is_proven_at_most_now_and_then(prove: Prove) -> None:
 
 
 def test_what_docs_say_cannot_be_refused_is_what_cannot(prove: Prove) -> None:
-    """Were it refused after all, docs/prove.md would be wrong."""
+    """If one were refused after all, docs/prove.md would be wrong."""
     prove.write(TOLD)
     assert {cell["verdict"] for cell in prove.cells().values()} == {"proven"}
 

@@ -1,4 +1,4 @@
-"""A run as a whole: what it collects and chooses, shards, what is run again, as the release is."""
+"""A run as a whole: collection, selection, shards, repetitions, and releases without toggles."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_failed_runs_again_what_was_not_proven_or_not_collected(prove: Prove) ->
 
 
 def test_an_example_is_run_ahead_of_the_other_side_s_first_look(prove: Prove) -> None:
-    """Seven processes in all, and in the first one with the fix in it comes before all else."""
+    """There are seven processes; in the first applied one it comes before all else."""
     seen = prove.root / "seen"
     prove.write(
         "@guards('toy-plain')\n@given(n=st.integers(0, 2**40))\ndef test_it(n):\n"

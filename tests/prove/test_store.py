@@ -1,4 +1,4 @@
-"""The store: whole at every moment, shared by several, and honest when it cannot be used."""
+"""The store: consistent at every moment, shared by several, and honest when it is unusable."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_what_is_written_is_read_again(file: Path) -> None:
 def test_a_write_is_whole_or_not_at_all(file: Path) -> None:
     store = Store(file)
     store.prove.begin(run())
-    # A cell that cannot be written, behind one that can.
+    # A cell that cannot be written, after one that can.
     with pytest.raises(TypeError):
         store.prove.save_planned_cells(run().id, [cell(), cell(object())])  # type: ignore[arg-type]
     assert store.prove.get(run().id).cells == []
@@ -104,7 +104,7 @@ def test_a_truncated_file_is_refused_or_empty(file: Path, length: int) -> None:
     fill(store, run(), *(cell(f"t.py::test_{number}") for number in range(500)))
     store.close()
     os.truncate(file, length)
-    if length == 0:  # as if it had never been
+    if length == 0:  # as if it had never existed
         assert Store(file).prove.list_runs() == []
         return
     with pytest.raises(NotReadyError, match=r"runs\.sqlite"):
@@ -123,7 +123,7 @@ def test_a_locked_store_is_waited_for_and_then_said(file: Path) -> None:
 
 
 def test_a_store_that_may_only_be_read_is_said() -> None:
-    # pytest's own folder may be entered by its owner alone.
+    # Only its owner may enter pytest's own folder.
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "runs.sqlite"
         Store(file).close()
@@ -185,7 +185,7 @@ def test_of_another_machine_nobody_knows(monkeypatch: pytest.MonkeyPatch) -> Non
     there = writer_process.identify_this_process().rpartition(" ")[0] + " elsewhere"
     monkeypatch.setattr(writer_process, "_read_boot_id", lambda: "another-boot")
     assert writer_process.is_process_alive(there)
-    # As stores had it before machines were named.
+    # The schema of stores before machines were recorded.
     assert writer_process.is_process_alive(there.rpartition(" ")[0])
 
 

@@ -1,4 +1,4 @@
-"""A supervisor answers one request after another; another one takes over when it ends."""
+"""A supervisor answers requests in sequence; another one takes over when it ends."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from harness.workers.pytest_session import WorkerSession
 
 class Request(msgspec.Struct):
     number: int
-    long: int = 0  # how much of an answer
+    long: int = 0  # the length of the answer
 
 
 class Answer(msgspec.Struct):
@@ -49,7 +49,7 @@ class Echo(WorkerSession[Any]):
         return Answer(request.number, supervisor, side.headline, "." * request.long)
 
     def hear(self) -> Answer:
-        """The reply of the busy supervisor, or the one about its end."""
+        """Return the reply of the busy supervisor, or the one about its end."""
         before = len(self.replies)
         [supervisor] = [each for each in self._supervisors if each.pending_request is not None]
         with mock.patch.object(self.pipe, "send", self._note):
@@ -58,7 +58,7 @@ class Echo(WorkerSession[Any]):
         return self.replies[-1]
 
     def hear_pid(self) -> int:
-        """The supervisor of the next reply, never 0: a signal to 0 would end this test too."""
+        """Return the next reply's supervisor, never 0: a signal to 0 would end this test too."""
         supervisor = self.hear().supervisor
         assert supervisor
         return supervisor
@@ -78,7 +78,7 @@ def session() -> Iterator[Echo]:
 def test_one_supervisor_answers_many(session: Echo) -> None:
     heard = []
     for number in range(3):
-        session.dispatch_request(Request(number, long=200_000))  # more than a pipe holds
+        session.dispatch_request(Request(number, long=200_000))  # more than a pipe's capacity
         heard.append(session.hear())
     assert [answer.number for answer in heard] == [0, 1, 2]
     [supervisor] = {answer.supervisor for answer in heard}

@@ -25,7 +25,7 @@ SETTINGS: dict[str, Any] = {
 
 
 def earlier(*releases: str, seconds: float, **settings: object) -> ProveRun:
-    """A run whose imports took 20 s each, and whose four tests on each release 10 s each."""
+    """Store a run whose imports took 20 s each, and whose four tests on each release 10 s each."""
     sides = {side: SideResult(side, SideOutcome.PASSED, seconds=10) for side in ("fixed", "buggy")}
     cells = [
         CellResult(guard, TOGGLE.id, name, "cpu", "fixed", sides=sides)

@@ -1,4 +1,4 @@
-"""Toggles that no guard names: a problem of the run, unless their file says that it is known."""
+"""Toggles that no guard names: a problem of the run, unless their file declares them unguarded."""
 
 from __future__ import annotations
 

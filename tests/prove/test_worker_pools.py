@@ -1,4 +1,4 @@
-"""The releases of a run that are active, and the number of their workers."""
+"""The active releases of a run, and the number of their workers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from harness.workers.release_target import ReleaseTarget
 from harness.workers.worker_process import WorkerProcess
 
 TASKS = [("toggle", f"guard-{number}", "fixed") for number in range(4)]
-# It ends 0.6 s after the request to end, as a worker does that gives back a GPU.
+# It ends 0.6 s after the request to end, like a worker that releases a GPU.
 SLOW = "import os, sys, time; os.read(int(sys.argv[1]), 1); time.sleep(0.6)"
 
 
@@ -96,12 +96,12 @@ def test_what_runs_alone_waits_for_every_release(runner: ProveRunner) -> None:
 def test_workers_without_a_task_are_let_go(runner: ProveRunner) -> None:
     first = runner.pools[0]
     begin(first, *TASKS)
-    assert len(first.workers) == 3  # two, and one for when a test costs its worker
+    assert len(first.workers) == 3  # two, plus one for a test that costs its worker
     first.plan.waiting_tasks.clear()
     first.workers[2].running_tasks[0] = TASKS[0]
     first.start_workers()
     assert len(first.workers) == 2
-    assert first.running_count == 1  # whatever runs goes on
+    assert first.running_count == 1  # running tasks continue
 
 
 def test_all_workers_end_at_once(runner: ProveRunner) -> None:

@@ -1,4 +1,4 @@
-"""Weights that are drawn instead of learned: the same each time, and such that a fault shows."""
+"""Random weights instead of trained ones: reproducible, and such that a fault shows."""
 
 from __future__ import annotations
 

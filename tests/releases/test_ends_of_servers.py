@@ -1,4 +1,4 @@
-"""What a release's server waits for before it ends, which nobody here reads."""
+"""Waits of a release's server before it ends, whose results are not read here."""
 
 from __future__ import annotations
 

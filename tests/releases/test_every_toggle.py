@@ -22,7 +22,7 @@ from harness.patching.live_engine import engine
 from harness.releases import installer, source_trees
 
 TOGGLES = list(toggle_catalogue.load_catalogue())
-# transformers probes for torch_npu, so its stand-in is on the path for NPU modules alone.
+# transformers probes for torch_npu, so its stand-in is on the path for NPU modules only.
 NPU = "23268-"
 
 
@@ -54,7 +54,7 @@ def npu_standins() -> Any:
 
 
 def body(target: Any, module: Any) -> Any:
-    """What the target is now: a kernel's source, or a function's code."""
+    """Return the target's present form: a kernel's source, or a function's code."""
     found: Any = module
     for name in target.qualname.split(".") if target.qualname else []:
         found = vars(found)[name]
@@ -105,7 +105,7 @@ print(json.dumps(outcome))
 
 
 def test_all_at_once_at_import(tmp_path: Any) -> None:
-    """Every toggle that applies, in one process, and each patched module imports."""
+    """Apply every applicable toggle in one process, and import each patched module."""
     by_state = {
         state: [t for t in present() if finding(t.id).state is state]
         for state in (ToggleState.FIXED, ToggleState.BUGGY)

@@ -18,7 +18,7 @@ QUIET = (
 ).split()
 
 
-# Until its file is done and no longer: it keeps an event loop running in this thread.
+# Only until its file is finished: it has an event loop running in this thread.
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     program = next(filter(None, map(shutil.which, NAMES)), None)

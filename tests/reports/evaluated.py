@@ -64,7 +64,7 @@ def tokens(
 
 
 def fine() -> Evaluation:
-    """Green: three configurations, and two faults of which one had to be noticed and was."""
+    """Return a green evaluation: three configurations, and two faults, the planted one detected."""
     return Evaluation(
         "eval-20261121-000000-abcd", "cpu", "unfix eval cpu", 1795219200.0, 75.0, "done", "cpu",
         0, 20, 0.01, 8, 0.096,
@@ -88,7 +88,7 @@ def fine() -> Evaluation:
 
 
 def awful() -> Evaluation:
-    """Every problem at once, with hostile text in every field."""
+    """Return every problem at once, with hostile text in every field."""
     made = fine()
     made.name = made.command = made.device = HOSTILE
     made.machine = {HOSTILE: HOSTILE}
@@ -127,7 +127,7 @@ def awful() -> Evaluation:
 
 
 def large(configurations: int = 30, items: int = 200) -> Evaluation:
-    """The maximum of configurations, each of which differs everywhere from the base."""
+    """Return the maximum of configurations, each of which differs everywhere from the base."""
     made = fine()
     made.served, made.compared, made.faults = [served("base", items=items)], [], []
     for one in made.served:

@@ -1,4 +1,4 @@
-"""A report as text, and a page in a real browser with all that it logs or requests."""
+"""A report as text, and a page in a real browser with its messages and requests."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FITS = "document.documentElement.scrollWidth <= window.innerWidth"
 
 
 def to_text(print_run: Callable[[Any, Console], None], run: Any, width: int = 160) -> str:
-    """The output on a terminal, without colours."""
+    """Return the output on a terminal, without colours."""
     output = io.StringIO()
     print_run(run, Console(file=output, width=width, color_system=None))
     assert "\x1b" not in output.getvalue()
@@ -25,7 +25,7 @@ def to_text(print_run: Callable[[Any, Console], None], run: Any, width: int = 16
 
 
 def open_page(browser: Browser, text: str, file: Path, **options: Any) -> Page:
-    """The page; it must log nothing and request nothing but its own file."""
+    """Open the page; assert that it logs nothing and requests only its own file."""
     file.write_text(text)
     page = browser.new_page(viewport={"width": 1280, "height": 900}, **options)
     events: list[str] = []
@@ -38,7 +38,7 @@ def open_page(browser: Browser, text: str, file: Path, **options: Any) -> Page:
 
 
 def assert_fits(page: Page, *widths: int) -> None:
-    """The page itself never scrolls sideways."""
+    """Assert that the page itself never scrolls sideways."""
     for width in widths:
         page.set_viewport_size({"width": width, "height": 800})
         assert page.evaluate(FITS)

@@ -29,7 +29,7 @@ LONG = "x" * 3000
 
 
 class Story(NamedTuple):
-    """A toggle, and where in RELEASES its bug ends and its code begins."""
+    """A toggle, the release in which its bug ends, and the first with its code."""
 
     id: str
     family: str
@@ -146,7 +146,7 @@ def on(place: int, device: str = "cpu", releases: list[str] = ALL_RELEASES) -> R
 
 
 def run(releases: int = 6, device: str = "cpu") -> ProveRun:
-    """A green prove run."""
+    """Return a green prove run."""
     made = ProveRun(
         id="20261121-190000",
         kind="prove",
@@ -183,7 +183,7 @@ def one_release() -> ProveRun:
 
 
 def every_verdict(base: ProveRun | None = None) -> ProveRun:
-    """As `run`, with every verdict, in these cells if the run has them, and hostile text."""
+    """Return `run` with every verdict, in these cells if the run has them, and hostile text."""
     made = base or run()
     made.command = ["./unfix", "prove", NASTY]
     made.toggles[3].title += " " + NASTY
@@ -251,7 +251,7 @@ def every_verdict(base: ProveRun | None = None) -> ProveRun:
 
 
 def lifecycle(releases: int = 6) -> ProveRun:
-    """Every guard on every release as it is; 27460 has the bug on 0.5.13, the sources say fixed."""
+    """Return a run without toggles; 27460 fails on 0.5.13, whose sources are fixed."""
     made = run(releases)
     made.id, made.kind, made.started = "life", "lifecycle", "2026-11-21T20:00:00+00:00"
     for cell in made.cells:
@@ -271,7 +271,7 @@ def empty() -> ProveRun:
 
 
 def large() -> ProveRun:
-    """11 releases, 25 toggles, 60 guards: 1,500 cells and more, with tracebacks."""
+    """Return 11 releases, 25 toggles, 60 guards: 1,500 cells and more, with tracebacks."""
     toggles = [
         ToggleFacts(f"{25000 + n}", f"Fault number {n}", f"family_{n // 4}", "crash", [25000 + n])
         for n in range(25)

@@ -28,7 +28,7 @@ def test_a_saved_evaluation_is_read_whole(tmp_path: Path) -> None:
     assert (listed.id, listed.status, listed.green) == (made.id, "done", False)
     assert (listed.counts["same"], listed.faults, listed.caught) == (4, 5, 1)
     for name in (made.id, "eval-2026"):
-        assert repr(store.eval.get(name)) == repr(made)  # a NaN is not itself
+        assert repr(store.eval.get(name)) == repr(made)  # a NaN is unequal to itself
     assert store.eval.find("nobody") is None
     with pytest.raises(UnfixError, match="holds no evaluation nobody"):
         store.eval.get("nobody")

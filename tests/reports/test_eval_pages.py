@@ -96,7 +96,7 @@ def test_the_page_shows_all_without_active_content(browser: Browser, tmp_path: P
     assert below.filter(has_text="no CUDA device is here").count() == 1
     assert VISIBLE in rows[0].nth(4).inner_text()
     assert "17/20" in rows[0].nth(4).inner_text()
-    assert "regressed" in rows[1].nth(0).inner_text()  # what is open comes first
+    assert "regressed" in rows[1].nth(0).inner_text()  # open problems come first
     assert "+15.0% [+11.0%, +19.0%]" in rows[1].nth(0).inner_text()
     assert "with a planted fault" in rows[1].last.inner_text()
     assert tab.locator("#matrix tbody tr").count() == 5
@@ -130,7 +130,7 @@ def test_bars_and_the_noise_floor_are_where_they_belong(
     whole, part = (bars.nth(place).evaluate(width) for place in (0, 1))
     assert part / whole == pytest.approx(0.75, abs=0.01)
     chart = tab.locator("section:has(#divergence)")
-    # From 1e-3 to 10: the noise of 0.01 lies at a quarter of it.
+    # From 1e-3 to 10: the noise of 0.01 is at a quarter of it.
     gauge = chart.locator("svg").first.bounding_box()
     floor = chart.locator(".floor").first.bounding_box()
     assert gauge

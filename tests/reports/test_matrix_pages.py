@@ -51,7 +51,7 @@ def fine() -> MatrixRun:
 
 
 def awful() -> MatrixRun:
-    """One cell of each outcome, with hostile text in every field."""
+    """Return one cell of each outcome, with hostile text in every field."""
     hostile = ran(HOSTILE, AttemptOutcome.CRASH, kv=HOSTILE)
     hostile.work, hostile.why, hostile.command = HOSTILE, HOSTILE, [HOSTILE]
     hostile.attempts = [
@@ -97,7 +97,7 @@ def test_the_page_shows_failures_first_without_active_content(
     assert shown.endswith("--cell red")
     assert "kv fp8" in red.inner_text()
     assert "3 proven" in red.inner_text()
-    # Of a flaky cell the log that tells why it failed.
+    # The log of a flaky cell shows why it failed.
     assert "log of flaky, attempt 1" in tab.locator(".failure").nth(4).inner_text()
     assert "1 cell failed and then passed: flaky, and not green" in tab.inner_text(".problems")
     assert tab.locator(".problems li").count() == len(made.problems) + 1
@@ -116,7 +116,7 @@ def test_cells_are_grouped_and_filtered_and_a_group_is_filled_when_it_opens(
     assert tab.locator(".group tbody tr").count() == 0
     auto = tab.locator(".group", has=tab.locator(".name", has_text=re.compile("^auto$")))
     auto.locator("summary").click()
-    auto.locator("tbody tr").first.wait_for()  # a group tells that it opened a moment later
+    auto.locator("tbody tr").first.wait_for()  # a group's event for opening comes a moment later
     assert auto.locator("tbody tr").count() == 11
     assert "6 green" in auto.locator(".told").inner_text()
     tab.locator("#axis").select_option(label="page")
@@ -192,7 +192,7 @@ def test_each_value_has_its_share_of_green_and_the_most_different_axis_is_first(
         ("fp8", "1/2"),
         ("auto", "6/6"),
     ]
-    assert view.make_view(fine()).axes == []  # one value everywhere tells nothing
+    assert view.make_view(fine()).axes == []  # a column with a single value is omitted
 
 
 def shown(made: MatrixRun, width: int = 160) -> str:

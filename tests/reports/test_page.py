@@ -59,7 +59,7 @@ def tab(browser: Browser) -> Iterator[tuple[Page, list[str]]]:
 
 @pytest.fixture
 def opened(tab: tuple[Page, list[str]], files: dict[str, Path]) -> Iterator[Open]:
-    """Opens a page in the tab; a message or a request fails the test."""
+    """Open a page in the tab; fail the test on a message or a request."""
     page, wrong = tab
     wrong.clear()
 
@@ -82,7 +82,7 @@ def box(tab: Page, toggle: str, column: int) -> Any:
 
 
 def escape(tab: Page) -> None:
-    """Closes the panel, and waits until the browser has done so."""
+    """Close the panel, and wait for the browser to do so."""
     tab.keyboard.press("Escape")
     # The content policy of the page forbids `wait_for_function`.
     for _ in range(250):

@@ -1,4 +1,4 @@
-"""The view of a proof: the verdict of a box, the lifetime of a bug, which of two cells counts."""
+"""The view of a proof: the verdict of a box, the lifetime of a bug, the cell that counts."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def test_a_release_that_contradicts_its_sources_is_reported() -> None:
 
 
 def as_it_is(state: str, outcome: SideOutcome, reach: int = 3) -> CellResult:
-    """A cell without a verdict, whose unpatched side has this outcome."""
+    """Return a cell without a verdict, whose unpatched side has this outcome."""
     return CellResult(
         "g", "t", "1", "cpu", state, sides={state: sample.side(state, outcome, reach=reach)}
     )
