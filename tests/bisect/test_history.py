@@ -157,7 +157,7 @@ def repository(tmp_path: Path) -> Repository:
 
 @pytest.fixture
 def history(repository: Repository) -> Repository:
-    """One bug comes with the seventh commit, another with the third."""
+    """A history whose seventh commit adds a bug, after another in the third."""
     for i in range(10):
         edits: list[tuple[str, str]] = []
         if i == 2:

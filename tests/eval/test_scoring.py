@@ -209,7 +209,7 @@ def test_items_that_a_task_does_not_have_are_not_made_up(serve: Serve, shared: S
 
 
 def stand_in(patch: Patch, folder: Path, code: str) -> LmEvalScorer:
-    """A scorer whose lm-eval runs this code on a request."""
+    """Return a scorer whose lm-eval runs this code on a request."""
     python = write_fake_lm_eval(folder, code)
     patch.setattr("harness.runs.eval.lm_eval_scorer.find_lm_eval_python", lambda: python)
     return LmEvalScorer(folder / "log", 0)

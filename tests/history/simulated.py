@@ -52,7 +52,7 @@ ENDS = {
 
 
 class Nights:
-    """A store that is filled night by night; a night is a letter for each thing.
+    """A store that is filled night by night; each cell has one letter per night.
 
     o passes, x fails, t is toothless, f fails and passes when it is run again, ? has no result, -
     is not run, r fails and the run is stopped before it is run again.

@@ -1,4 +1,4 @@
-"""The state of a thing as of the newest night, written through the real store and read back."""
+"""The state of a cell as of the newest night, written through the real store and read back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`--diff` in calls: changed code must be run; a wide diff asks guards first."""
+"""`--diff` in calls: changed code must be run; a wide diff records the guards' lines first."""
 
 from __future__ import annotations
 

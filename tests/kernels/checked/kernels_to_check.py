@@ -15,7 +15,7 @@ def copy(source, target, count, shift, BLOCK: tl.constexpr):
 
 @triton.jit
 def moved(source, target, count, shift, BLOCK: tl.constexpr):
-    """Elements of as many as there are programs, by rows."""
+    """Copy one block per program of a 2D grid, shifted by some elements."""
     program = tl.program_id(0) * tl.num_programs(1) + tl.program_id(1)
     at = program * BLOCK + tl.arange(0, BLOCK)
     value = tl.load(source + at + shift, mask=at < count, other=0)
@@ -214,7 +214,7 @@ def asserting(target, count):
 
 @triton.jit
 def read_beside(shared, target, step):
-    """By step: one program writes what the other reads, before or after it; or each its own."""
+    """By step: a program writes an element that another reads, before or after it, or its own."""
     me = tl.program_id(0)
     if step == 0:
         tl.store(shared + me, tl.load(shared + me) + 5)

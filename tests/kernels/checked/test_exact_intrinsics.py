@@ -30,7 +30,7 @@ def make_random(seed: int, dtype: torch.dtype) -> torch.Tensor:
 
 
 def equal_bits(found: torch.Tensor, wanted: np.ndarray[Any, Any]) -> bool:
-    """Equal bit for bit, except that any NaN equals any other."""
+    """Return whether values are equal bit for bit, except that any NaN equals any other."""
     return np.array_equal(found.numpy(), wanted, equal_nan=True) and np.array_equal(
         np.signbit(found.numpy()) | np.isnan(wanted), np.signbit(wanted) | np.isnan(wanted)
     )

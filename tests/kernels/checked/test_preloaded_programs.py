@@ -27,7 +27,7 @@ def launch() -> None:
 
 @pytest.fixture
 def loads(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
-    """The programs loaded from here on, with none loaded so far."""
+    """Record the programs loaded from here on, with none loaded so far."""
     loaded: list[bytes] = []
     function = program_cache._load_launch_function
 

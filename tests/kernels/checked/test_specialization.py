@@ -58,7 +58,7 @@ def there_and_back(target, row, more: tl.constexpr, less: tl.constexpr):
 
 
 def run_checked(kernel: Any, target: torch.Tensor, *args: int, **constants: int) -> Any:
-    """The target's values after a launch, or the message of its violation."""
+    """Return the target's values after a launch, or the message of its violation."""
     try:
         with checking.checked():
             kernel[(1,)](target, *args, **constants)
@@ -85,7 +85,7 @@ def without_specialization(call: Any, *args: Any) -> Any:
 
 @pytest.fixture
 def program_keys(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The keys of programs that are compiled or read from disk."""
+    """Record the keys of programs that are compiled or read from disk."""
     keys: list[str] = []
     load_program = cpu_launcher.cpu.load_program
 

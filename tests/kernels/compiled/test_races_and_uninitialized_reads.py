@@ -92,7 +92,7 @@ def read_by_all(shared, target):
 
 @triton.jit
 def in_turns(target, rows, step, WIDTH: tl.constexpr):
-    """Rows of this program's own, one after the other, or its neighbour's from some turn on."""
+    """Write this program's own rows in sequence, or its neighbour's from some step on."""
     lane = tl.arange(0, WIDTH)
     at = target + tl.program_id(0) * rows * WIDTH + lane
     for row in range(rows):
@@ -155,7 +155,7 @@ PROGRAMS, PLACES = 3, 4
 
 @triton.jit
 def follow_orders(shared, orders, values, target, COUNT: tl.constexpr):
-    """Of a list of orders of each program: load or store an element."""
+    """Follow a list of orders of each program: load or store an element."""
     me = tl.program_id(0)
     for turn in range(COUNT):
         order = tl.load(orders + me * COUNT + turn)

@@ -33,7 +33,7 @@ CASES = {
 
 
 def compiled(kernel: Any) -> list[int]:
-    """Return the identities of the compiled kernels at hand."""
+    """Return the identities of the available compiled kernels."""
     caches = unwrap_kernel(kernel).device_caches
     return sorted(id(found) for per_device in caches.values() for found in per_device[0].values())
 

@@ -39,7 +39,7 @@ def scattered(source, places, target, BLOCK: tl.constexpr):
 
 @triton.jit
 def neighbours(rows, width, BLOCK: tl.constexpr):
-    """Each row becomes its own and the next one's sum, in place: a race."""
+    """Replace each row by its own and the next one's sum, in place: a race."""
     row, at = tl.program_id(0), tl.arange(0, BLOCK)
     own = tl.load(rows + row * width + at, mask=at < width)
     beside = tl.load(rows + (row + 1) * width + at, mask=at < width)
