@@ -82,8 +82,9 @@ def fork(
             os.setsid()
         run()
         code = 0
-    except SystemExit:
-        pass
+    except SystemExit as stop:
+        if isinstance(stop.code, str):  # a refusal in words, as Python itself would print it
+            os.write(2, f"{stop.code}\n".encode())
     except BaseException:
         os.write(2, f"unfix: {traceback.format_exc()}\n".encode())
     finally:

@@ -20,12 +20,20 @@ from hypothesis.control import current_build_context
 from hypothesis.core import encode_failure
 from hypothesis.database import DirectoryBasedExampleDatabase
 from hypothesis.internal.conjecture import engine, providers
-from hypothesis.internal.conjecture.data import ConjectureResult, Status
+from hypothesis.internal.conjecture.data import ConjectureData, ConjectureResult, Status
 from hypothesis.internal.conjecture.engine import ConjectureRunner, ExitReason
+from hypothesis.internal.conjecture.providers import HypothesisProvider
 from hypothesis.internal.conjecture.shrinker import sort_key
 from hypothesis.internal.constants_ast import Constants
 
-__all__ = ["ConjectureResult", "ConjectureRunner", "ExitReason", "Status"]
+__all__ = [
+    "ConjectureData",
+    "ConjectureResult",
+    "ConjectureRunner",
+    "ExitReason",
+    "HypothesisProvider",
+    "Status",
+]
 
 PASSED_PHRASE = "completed successfully"  # in DidNotReproduce: the example was drawn, and passes
 SHAPE_MISMATCH_PHRASE = "shape of the test data"  # in DidNotReproduce: it could not be drawn

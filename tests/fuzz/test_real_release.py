@@ -53,7 +53,7 @@ def test_a_fix_that_is_out_is_found_shrunk_and_written(tmp_path: Path) -> None:
     assert found.arguments == [
         "batch=Batch(lengths=(1,), topk=2, steps=2, page=1, context=3, slots=1)"
     ]
-    assert found.examples <= 40  # as many as a default run of the guard draws
+    assert found.examples <= 3
     assert night["tests"][0]["targets"]["fullness of a row"] > 1
     flashinfer = {row["file"].rpartition("/")[2]: row for row in night["coverage"]}
     row = flashinfer["flashinfer_backend.py"]

@@ -56,6 +56,36 @@ def nothing(value: Any) -> None:
     """A test without a target."""
 
 
+def test_the_first_example_is_at_the_upper_end_of_everything() -> None:
+    strategy = st.tuples(
+        st.integers(3, 9), st.sampled_from("abc"), st.booleans(), st.lists(st.just(1), max_size=5)
+    )
+    assert drawn(nothing, strategy)[0] == (9, "c", True, [1] * 5)
+
+
+def test_a_list_without_an_end_ends() -> None:
+    (first, *_) = drawn(nothing, st.lists(st.integers(0, 5)), most=5)
+    assert 10 < len(first) < 1000
+
+
+def test_early_examples_are_large_and_of_any_kind() -> None:
+    values = drawn(nothing, st.tuples(st.integers(0, 10**6), st.sampled_from("abc")))[:6]
+    assert sum(size == 10**6 for size, _ in values) >= 3
+    assert len({kind for _, kind in values}) > 1
+
+
+def test_bounds_hold() -> None:
+    strategy = st.integers(7, 7) | st.integers(min_value=100) | st.integers(max_value=-5)
+    values = drawn(nothing, strategy)
+    assert [value for value in values if not (value == 7 or value >= 100 or value <= -5)] == []
+
+
+def test_later_examples_are_of_all_kinds() -> None:
+    values = drawn(nothing, st.integers(0, 10**6), most=200)
+    between = [value for value in values if 10 < value < 10**6 - 10]
+    assert len(between) > 50
+
+
 def test_it_climbs_towards_a_target_that_chance_does_not_reach() -> None:
     def aim(value: int) -> None:
         hypothesis.target(-abs(value - 777_777), label="nearness")

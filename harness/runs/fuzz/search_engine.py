@@ -1,9 +1,9 @@
-"""Hypothesis's engine for one slice: it alternates fresh examples and climbs to targets.
+"""Hypothesis's engine for one slice: boundary examples, fresh examples and climbs to targets.
 
 Hypothesis runs a number of examples and climbs towards targets once, after half of them. A slice
 has a time instead: after as many fresh examples as the last climb had, it climbs again from the
 best example so far. Example: 15 fresh ones, a climb of 40, 40 fresh ones, a climb of 40, until the
-time is over.
+time is over. The first examples, and later one fresh one in four, lie at the bounds of their draws.
 """
 
 from __future__ import annotations
@@ -17,13 +17,25 @@ from hypothesis.core import decode_failure
 
 from harness.guards import hypothesis_adapter
 from harness.guards.hypothesis_adapter import (
+    ConjectureData,
     ConjectureResult,
     ConjectureRunner,
     ExitReason,
     Status,
 )
+from harness.runs.fuzz.boundary_provider import BoundaryBias, BoundaryProvider
 from harness.runs.fuzz.messages import TimeSlice
 
+OPENING_BIASES = (
+    BoundaryBias.HIGH,
+    BoundaryBias.LARGE,
+    BoundaryBias.LARGE,
+    BoundaryBias.MIXED,
+    BoundaryBias.LARGE,
+    BoundaryBias.MIXED,
+)
+LATER_BIASES = (BoundaryBias.LARGE, BoundaryBias.MIXED)
+BOUNDARY_FRACTION = 0.25  # of the examples after the opening ones
 EXAMPLES_BEFORE_CLIMB = 15  # fresh examples before the first climb
 CLIMB_EXAMPLES = 40  # examples of a climb
 
@@ -98,14 +110,32 @@ class FuzzEngine(ConjectureRunner):
     def generate_new_test_cases(self) -> None:
         if self.interesting_test_cases:
             return
-        while True:  # at least one example, even if a busy machine used up the time
-            data = self.new_conjecture_data(self.generate_novel_prefix())
-            self.test_function(data)
+        # At least one example runs, even if a busy machine used up the time.
+        self._run_boundary_example(OPENING_BIASES[0])
+        for bias in OPENING_BIASES[1:]:
+            if self.should_generate_more():
+                self._run_boundary_example(bias)
+        while self.should_generate_more():
+            if self.random.random() < BOUNDARY_FRACTION:
+                data = self._run_boundary_example(self.random.choice(LATER_BIASES))
+            else:
+                data = self.new_conjecture_data(self.generate_novel_prefix())
+                self.test_function(data)
             self.generate_mutations_from(data)
             if self.should_optimise and self.valid_test_cases >= self._next_climb:
                 self._climb_targets()
-            if not self.should_generate_more():
-                return
+
+    def _run_boundary_example(self, bias: BoundaryBias) -> ConjectureData:
+        data = ConjectureData(
+            prefix=(),
+            observer=self.tree.new_observer(),  # type: ignore[no-untyped-call]
+            provider=BoundaryProvider,
+            random=self.random,
+        )
+        assert isinstance(data.provider, BoundaryProvider)
+        data.provider.bias = bias
+        self.test_function(data)
+        return data
 
     def _climb_targets(self) -> None:
         before = self.valid_test_cases
