@@ -33,7 +33,7 @@ def test_a_paged_key_is_read_from_its_slot_into_its_row(row: int, slot: int, cod
         table = checking.virtual_zeros((row + 1,), torch.int32, check.device)
         codes[slot], scales[slot], rope[slot], table[row] = float(code), 2.0, 3.0, slot
         launch_kernel(
-            check, "_dequantize_k_cache_paged_kernel of DSA", (row + 1, BLOCKS + 1),
+            check, "_dequantize_k_cache_paged_kernel of 30859-dsa-paged", (row + 1, BLOCKS + 1),
             [(row, block) for block in range(BLOCKS + 1)],
             output_ptr=out, input_nope_q_ptr=codes, input_nope_s_ptr=scales, input_rope_ptr=rope,
             page_table_1_ptr=table, output_stride_0=out.stride(0),
@@ -60,7 +60,7 @@ def test_a_paged_key_of_deepseek_v4_is_written_to_its_row(row: int, code: int) -
         table = checking.virtual_zeros((row + 1,), torch.int32, check.device)
         table[row] = 5
         launch_kernel(
-            check, "_dequantize_k_cache_paged_kernel of DSV4", (row + 1,), [(row,)],
+            check, "_dequantize_k_cache_paged_kernel of 30859-dsv4-paged", (row + 1,), [(row,)],
             output_ptr=out, buf_fp8_ptr=codes, buf_bf16_ptr=rope, buf_uint8_ptr=scales,
             page_table_ptr=table, output_stride_0=out.stride(0), num_tokens=row + 1,
             BYTES_PER_PAGE=V4_PAGE_BYTES, PAGE_SIZE=V4_PAGE, DIM_NOPE=V4_NOPE, DIM_ROPE=ROPE,

@@ -161,7 +161,7 @@ def test_residuals_are_mixed_from_their_own_bank(token: int, first: int, second:
         )
         bank[token, :WIDTH], prefix[token, :WIDTH], scores[token, :2] = first, second, 1.0
         launch_kernel(
-            check, "_combine_kernel of residuals", (token + 1, 1), [(token, 0)], prefix_ptr=prefix,
+            check, "_combine_kernel", (token + 1, 1), [(token, 0)], prefix_ptr=prefix,
             bank_ptr=bank, scores_ptr=scores, out_ptr=out, NVB=1, stride_pm=BANK, stride_bm=BANK,
             stride_bb=WIDTH, stride_sm=BANK, stride_om=BANK, BLOCK_H=WIDTH, MAX_ROWS=2,
         )  # fmt: skip
