@@ -25,7 +25,7 @@ import triton.testing
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from harness.kernels.gpu import checked_launches
+from harness.kernels.gpu import checked_launches, process_reports
 
 CHECKS = (("bounds",), ("bounds", "wraps"))
 
@@ -135,8 +135,8 @@ def main() -> None:
             launcher.start()
             now, begun = timed(launch)
             launcher.stop()
-            assert not list(checked_launches.PROCESS_REPORTS.read_new_reports()), name
-            refused = [each.refused for each in launcher.summaries.values() if each.refused]
+            assert not list(process_reports.PROCESS_REPORTS.read_new_reports()), name
+            refused = [each.describe_refusals() for each in launcher.summaries if each.refusals]
             assert not refused, (name, refused)
             took[checks].append(now / plain)
             compiled[checks].append(begun / first)

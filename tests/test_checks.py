@@ -16,7 +16,7 @@ from fixture_types import Output, Patch
 
 from harness.cli import gpu_checks
 from harness.kernels import watch
-from harness.kernels.gpu import KernelSummary
+from harness.kernels.gpu.kernel_summaries import KernelSummaries
 from harness.kernels.watch import activation
 from harness.kernels.watch.gpu_libraries import LoadedGpuLibraries, has_gpu_code
 from harness.kernels.watch.report_files import (
@@ -84,20 +84,94 @@ def test_what_an_earlier_run_left_in_the_folder_is_not_told_again(gpu: str, tmp_
     assert "no report" in done.stderr
 
 
+def launched(name: str, count: int = 1, place: str = "a.py:1") -> KernelSummaries:
+    summaries = KernelSummaries()
+    summaries.get_summary(name, place).count_launches(count)
+    return summaries
+
+
+def print_summary(folder: Path, code: int = 0) -> int:
+    return gpu_checks.print_summary(read_reports(folder), code, as_json=False)
+
+
 def test_any_report_gives_exit_code_1(tmp_path: Path, capsys: Output, monkeypatch: Patch) -> None:
-    for pid, kernel in ((1, KernelSummary(9)), (2, KernelSummary(1, "it uses tt.descriptor_load"))):
+    refused = launched("kernel2")
+    next(iter(refused)).count_refusal("it uses tt.descriptor_load", captured=False)
+    for pid, kernel in ((1, launched("kernel1", 9)), (2, refused)):
         monkeypatch.setattr(os, "getpid", lambda pid=pid: pid)
         writer = ReportWriter(tmp_path)
-        writer.write_kernels({f"kernel{pid}": kernel})
+        writer.write_kernels(kernel)
         writer.write_report(replace(REPORT, pid=pid, seconds=float(-pid)))
     checked = read_reports(tmp_path)
     assert [report.pid for report in checked.reports] == [2, 1]
     assert (checked.launches, checked.checked_share, checked.processes) == (10, 0.9, 2)
-    assert gpu_checks.print_summary(checked, 0, as_json=False) == 1
+    assert print_summary(tmp_path) == 1
     said = capsys.readouterr().err
     assert "checked 1 of 2 kernels of Triton's and 90.0% of their 10 launches" in said
     assert "not checked: kernel2, it uses tt.descriptor_load" in said
     assert "OutOfBounds: fill wrote 4 bytes past the end of out  (ops/fill.py:12)" in said
+
+
+def test_launches_of_which_none_was_checked_end_with_3_and_say_why(
+    tmp_path: Path, capsys: Output
+) -> None:
+    refused = launched("fill", 3)
+    for reason in ("it uses tt.descriptor_load", "it is a GluonJITFunction") * 2:
+        if next(iter(refused)).checked_launches:
+            next(iter(refused)).count_refusal(reason, captured=False)
+    ReportWriter(tmp_path).write_kernels(refused)
+    assert (print_summary(tmp_path), print_summary(tmp_path, 7)) == (3, 7)
+    said = capsys.readouterr().err
+    assert "none of 3 launches was checked, so the check says nothing: " in said
+    assert "it uses tt.descriptor_load (2 launches); it is a GluonJITFunction (1 launch)" in said
+
+
+def test_two_kernels_of_one_name_are_counted_apart(tmp_path: Path, capsys: Output) -> None:
+    """Else the launches of one would stand for those of the other, which ran unchecked."""
+    both = launched("fill", 5, "a.py:1")
+    both.count_launch("fill", "b.py:2").count_refusal("it is a GluonJITFunction", captured=False)
+    ReportWriter(tmp_path).write_kernels(both)
+    assert set(read_reports(tmp_path).kernels) == {"fill (a.py:1)", "fill (b.py:2)"}
+    assert print_summary(tmp_path) == 0
+    assert "not checked: fill (b.py:2), it is a GluonJITFunction" in capsys.readouterr().err
+
+
+def test_a_refused_launch_in_a_graph_is_listed_beside_checked_ones(
+    tmp_path: Path, capsys: Output
+) -> None:
+    summaries = launched("fill", 5)
+    next(iter(summaries)).count_refusal("no room", captured=True)
+    next(iter(summaries)).count_skipped_check("races: launch_pdl")
+    ReportWriter(tmp_path).write_kernels(summaries)
+    assert print_summary(tmp_path) == 0
+    said = capsys.readouterr().err
+    assert "checked 0 of 1 kernels of Triton's and 80.0% of their 5 launches" in said
+    assert (
+        "not checked: fill, 1 of 5 launches (1 captured in a graph, which replays it unchecked): "
+        "no room"
+    ) in said
+    assert "checked except for: fill, 1 of 5 launches, races: launch_pdl" in said
+
+
+def test_reports_without_a_launch_to_show_fail_the_run(tmp_path: Path, capsys: Output) -> None:
+    summaries = launched("fill", 5)
+    summaries.get_summary("fill", "a.py:1").dropped_reports = 2
+    ReportWriter(tmp_path).write_kernels(summaries)
+    assert print_summary(tmp_path) == 1
+    assert "fill: 2 reports dropped, of launches no longer known" in capsys.readouterr().err
+    assert read_reports(tmp_path).failure.startswith("fill has 2 reports")
+
+
+def test_a_reporter_that_failed_fails_the_run(tmp_path: Path, capsys: Output) -> None:
+    writer = ReportWriter(tmp_path)
+    writer.write_kernels(launched("fill", 5))
+    assert print_summary(tmp_path) == 0
+    assert writer.write_failure("reading reports: KeyError: 7")
+    assert not writer.write_failure("reading reports: KeyError: 7")
+    assert print_summary(tmp_path) == 3
+    failure = f"the reporter of checks failed: pid {os.getpid()}: reading reports: KeyError: 7"
+    assert failure in capsys.readouterr().err
+    assert read_reports(tmp_path).failure == failure
 
 
 def test_libraries_with_gpu_code_are_named(tmp_path: Path, capsys: Output) -> None:
@@ -118,18 +192,17 @@ def test_libraries_with_gpu_code_are_named(tmp_path: Path, capsys: Output) -> No
     ctypes.CDLL(str(made["gpu"]))
     assert set(others.list_names()) - set(before) == {f"{tmp_path.name}/gpu.so"}
     writer = ReportWriter(tmp_path / "check")
-    writer.write_kernels({"fill": KernelSummary(3)})
+    writer.write_kernels(launched("fill", 3))
     writer.write_libraries(["a/one.so", *(f"b/{number:02}.so" for number in range(20))])
-    assert gpu_checks.print_summary(read_reports(tmp_path / "check"), 0, as_json=False) == 0
+    assert print_summary(tmp_path / "check") == 0
     said = capsys.readouterr().err
     assert "not checked, since they are no Triton kernels: those of a/one.so, b/00.so" in said
     assert "b/10.so, and 9 more" in said
 
 
 def test_a_command_that_fails_without_a_report_fails_as_it_did(tmp_path: Path) -> None:
-    ReportWriter(tmp_path).write_kernels({"fill": KernelSummary(3)})
-    assert gpu_checks.print_summary(read_reports(tmp_path), 7, as_json=False) == 7
-    assert gpu_checks.print_summary(read_reports(tmp_path), 0, as_json=False) == 0
+    ReportWriter(tmp_path).write_kernels(launched("fill", 3))
+    assert (print_summary(tmp_path, 7), print_summary(tmp_path)) == (7, 0)
 
 
 TOYS = {

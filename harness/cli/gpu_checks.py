@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from harness.core import machine
 from harness.core.errors import NotReadyError, UnfixError
 from harness.core.wording import format_count
 from harness.kernels.gpu import ALL_CHECKS, DEFAULT_CHECKS
+from harness.kernels.gpu.kernel_summaries import KernelSummary
 from harness.kernels.watch import report_files
 from harness.kernels.watch.report_files import CheckSummary
 
@@ -66,12 +68,15 @@ def to_json(checked: CheckSummary) -> dict[str, Any]:
         "processes": checked.processes,
         "kernels": len(checked.kernels),
         "launches": checked.launches,
+        "checked_launches": checked.checked_launches,
         "share": round(checked.checked_share, 4),
         "not_checked": {
             name: asdict(one)
             for name, one in checked.kernels.items()
-            if one.refused or one.unchecked
+            if one.refusals or one.skipped_checks or one.unchecked
         },
+        "dropped_reports": checked.dropped_reports,
+        "reporter_failures": checked.failures,
         "not_looked_at": checked.unchecked_libraries,
         "reports": [asdict(report) for report in checked.reports],
     }
@@ -84,19 +89,20 @@ def print_summary(checked: CheckSummary, code: int, as_json: bool) -> int:
     else:
         for line in format_summary(checked):
             options.report_status(line)
-    if checked.reports:
+    if checked.reports or checked.dropped_reports:
         return 1
-    if not checked.launches and not code:
-        options.report_status("no process launched a Triton kernel, so the check says nothing")
-        return NotReadyError.exit_code
+    for reason in (checked.reporter_failure, checked.silence):
+        if reason:
+            options.report_status(reason)
+            return code or NotReadyError.exit_code
     return code
 
 
 def format_summary(checked: CheckSummary) -> list[str]:
     partly = {
-        name: ", ".join(f"{count} of its accesses: {why}" for why, count in one.unchecked.items())
+        name: ", ".join(words)
         for name, one in checked.kernels.items()
-        if one.unchecked
+        if (words := list(_iter_unchecked_parts(one)))
     }
     lines = [f"{checked}, in {format_count(checked.processes, 'process')}"]
     lines += _format_reasons("not checked", checked.refusals)
@@ -107,9 +113,23 @@ def format_summary(checked: CheckSummary) -> list[str]:
             names += f", and {len(libraries) - _MAX_LISTED} more"
         lines.append(f"not checked, since they are no Triton kernels: those of {names}")
     lines.append(format_count(len(checked.reports), "report") if checked.reports else "no reports")
+    lines += [
+        f"  {name}: {format_count(count, 'report')} dropped, of launches no longer known"
+        for name, count in checked.dropped_reports.items()
+    ]
     for report in checked.reports:
         lines.append(f"  {report.kind}: {report.headline}  ({report.file}:{report.line})")
+    further = sum(one.further_reports for one in checked.kernels.values())
+    if further:
+        lines.append(f"  and {further} more, of lines that are reported")
     return lines
+
+
+def _iter_unchecked_parts(kernel: KernelSummary) -> Iterator[str]:
+    for why, count in kernel.unchecked.items():
+        yield f"{count} of its accesses: {why}"
+    for why, count in kernel.skipped_checks.items():
+        yield f"{count} of {kernel.launches} launches, {why}"
 
 
 def _format_reasons(head: str, reasons: dict[str, str]) -> list[str]:

@@ -17,7 +17,7 @@ import zlib
 from pathlib import Path
 from typing import Any
 
-from harness.kernels.gpu import KernelSummary
+from harness.kernels.gpu.kernel_summaries import KernelSummaries
 from harness.kernels.watch import report_files
 from harness.workers.servers.reference_server import BacklogHTTPServer, JsonRequestHandler
 
@@ -120,7 +120,9 @@ def leave_reports(folder: Path, be: dict[str, Any]) -> None:
     """Write the report of a server under check: its number of launches, and one violation."""
     left = report_files.ReportWriter(folder)
     if launches := be.get("launches"):
-        left.write_kernels({"scatter": KernelSummary(launches)})
+        summaries = KernelSummaries()
+        summaries.get_summary("scatter", "a.py:1").count_launches(launches)
+        left.write_kernels(summaries)
     if headline := be.get("reports"):
         place = ("bounds", "scatter", "a.py", 7, "", (0, 1, 2))
         left.write_report(report_files.KernelReport(*place, headline, (), 1, 0.5))

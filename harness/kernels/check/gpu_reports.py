@@ -16,9 +16,9 @@ from harness.kernels.check.violations import OutOfBounds, Violation
 from harness.kernels.cpu.abi import ReportField, ViolationKind
 from harness.kernels.cpu.scratch_values import OperationSite
 from harness.kernels.gpu import compiler_hooks, report_buffer, storage_registry
-from harness.kernels.gpu.checked_launches import LaunchRecord
 from harness.kernels.gpu.empty_memory import EMPTY_STORAGES
 from harness.kernels.gpu.pointer_arguments import PointerArgument
+from harness.kernels.gpu.process_reports import LaunchRecord
 from harness.kernels.gpu.program_grid import unpack_grid_shape
 from harness.kernels.gpu.report_assembly import OVERFLOW_MASK, ReportBit
 from harness.kernels.gpu.shadow_memory import FLAG_BITS, PROGRAM_BITS

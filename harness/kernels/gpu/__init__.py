@@ -7,15 +7,16 @@ integers and pointers, `control_flow` carries both through loops and branches; `
 and `report_assembly` write the reports.
 
 Launching: `checked_launches` launches what `compiler_hooks` has Triton compile, `inductor` turns
-TorchInductor's launches into Triton's. `report_buffer` holds the reports, `shadow_memory`
-the programs that accessed an element, `storage_registry` and `empty_memory` the known storages.
+TorchInductor's launches into Triton's. `process_reports` finds the launch of each report that lies
+in a `report_buffer`, and `kernel_summaries` counts launches. `shadow_memory` holds the programs
+that accessed an element, `storage_registry` and `empty_memory` the known storages.
 
 This module loads next to nothing: a checked process imports it before its program runs.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -58,12 +59,3 @@ class InstrumentationRequest:
     def leading_parameter_count(self) -> int:
         """The number of parameters in front of those for constants."""
         return len(self.leading_parameters) + self.pointer_count
-
-
-@dataclass(slots=True)
-class KernelSummary:
-    """A kernel's launches, and the reason if it ran unchecked."""
-
-    launches: int = 0
-    refused: str = ""
-    unchecked: dict[str, int] = field(default_factory=dict)  # accesses, by the reason

@@ -10,9 +10,7 @@ as it is, and the summary gives the reason.
 
 from __future__ import annotations
 
-import itertools
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,18 +23,17 @@ from harness.kernels.gpu import (
     RULES_CHECK,
     SUBGRID_CHECK,
     InstrumentationRequest,
-    KernelSummary,
     compiler_hooks,
     inductor,
 )
+from harness.kernels.gpu.kernel_summaries import KernelSummaries, KernelSummary, find_place
 from harness.kernels.gpu.pointer_arguments import (
     PointerArgument,
     find_overlapping_pointers,
     flatten_arguments,
 )
+from harness.kernels.gpu.process_reports import PROCESS_REPORTS, LaunchRecord
 from harness.kernels.gpu.program_grid import Subgrid
-from harness.kernels.gpu.report_buffer import DeviceReport, ReportBuffer
-from harness.kernels.gpu.shadow_memory import RaceShadowMemory
 from harness.kernels.gpu.storage_registry import STORAGE_REGISTRY, track_data_ptr
 from harness.kernels.ir.graph import bits_of, wrap_integer
 from harness.kernels.triton import frontend, recorded_launches, specialization
@@ -48,79 +45,9 @@ _CACHE_KEY = "checked by unfix"
 _REFUSAL_KEY = "refusal"
 _RULE_REFUSAL_KEY = "refusal with access rules"
 _FIXED_CONSTANTS_KEY = "constants stay constants"
-_MAX_REMEMBERED_LAUNCHES = 1 << 14  # besides those that a graph captured, which all stay
-
-
-@dataclass(slots=True)
-class LaunchRecord:
-    """A launch as a report needs it; it holds no tensor, and nothing that holds one."""
-
-    kernel: str
-    pointers: tuple[PointerArgument, ...]
-    scalars: dict[str, Any]
-    captured: bool
-    server_phase: str  # in a server: the forward mode and batch
-    compiled_kernel: Any = None
-    inductor_source: str = ""  # the function that Inductor compiled, if this is Inductor's
-
-    def __str__(self) -> str:
-        words = [*map(str, self.pointers), *(f"{k} {v}" for k, v in self.scalars.items())]
-        return ", ".join(words)
-
-
-class ProcessReports:
-    """The process's reports and launches, shared by all launchers: kernels keep their tables."""
-
-    def __init__(self) -> None:
-        self._buffers: dict[int, ReportBuffer] = {}
-        self._shadow_memories: dict[int, RaceShadowMemory] = {}
-        self._launch_numbers = itertools.count(1)
-        self._launch_records: dict[int, LaunchRecord] = {}
-        self._eviction_order: deque[int] = deque()
-
-    def allocate_table(self, device: int) -> int | None:
-        if device not in self._buffers:
-            if torch.cuda.is_current_stream_capturing():
-                return None
-            self._buffers[device] = ReportBuffer(device)
-        return self._buffers[device].allocate_table()
-
-    def upload_storage_table(self, device: int) -> None:
-        if not torch.cuda.is_current_stream_capturing():  # a replay reads the table as it is then
-            self._buffers[device].upload_storage_table()
-
-    def begin_launch(self, device: int, run: Any) -> tuple[int, int] | None:
-        """Return the next launch's shadow memory; None in a capture before the device has one."""
-        captured = torch.cuda.is_current_stream_capturing()
-        if device not in self._shadow_memories:
-            if captured:
-                return None
-            self._shadow_memories[device] = RaceShadowMemory(f"cuda:{device}")
-        return self._shadow_memories[device].begin_launch(run, captured)
-
-    def remember_launch(self, record: LaunchRecord) -> int:
-        number = next(self._launch_numbers)
-        self._launch_records[number] = record
-        if not record.captured:
-            self._eviction_order.append(number)
-            if len(self._eviction_order) > _MAX_REMEMBERED_LAUNCHES:
-                self._launch_records.pop(self._eviction_order.popleft(), None)
-        return number
-
-    def read_new_reports(self) -> Iterator[tuple[DeviceReport, LaunchRecord]]:
-        """Yield the reports since the last call, each with its launch."""
-        for buffer in self._buffers.values():
-            if buffer.has_reports():
-                for report in buffer.read_new_reports():
-                    if report.launch in self._launch_records:
-                        yield report, self._launch_records[report.launch]
-
-    def reset(self) -> None:
-        for buffer in self._buffers.values():
-            buffer.reset()
-
-
-PROCESS_REPORTS = ProcessReports()
+_NO_ROOM = "there was no room for its reports"
+_MAY_OVERLAP = "races: it may begin before the launch in front of it has ended (launch_pdl)"
+_NO_SHADOW_MEMORY = "races: a graph captured it before there was memory to remember accesses"
 
 
 class CheckedLauncher:
@@ -144,7 +71,7 @@ class CheckedLauncher:
         self.checks, self._strict = tuple(checks), strict
         self._describe_server_phase = describe_server_phase
         self._whole_storages, self._symbolic_constants = whole_storages, symbolic_constants
-        self.summaries: dict[str, KernelSummary] = {}  # by the kernel's name
+        self.summaries = KernelSummaries()
         # Builds a launch's table of access rules, and returns its address, or None without rules.
         self.build_rule_table: Callable[[Sequence[PointerArgument]], int | None] | None = None
         self.checked_line = 0  # for LINE_CHECK
@@ -210,21 +137,20 @@ class CheckedLauncher:
         try:
             launch = inductor.to_triton_launch(tuner, args, named)
         except Exception as error:  # an unknown Inductor, or an error that its own run will raise
-            summary = self._count_launch(inductor.get_kernel_name(tuner))
             is_known = isinstance(error, inductor.UnsupportedInductorLaunch)
             first_line = (str(error).splitlines() or [""])[0]
-            summary.refused = first_line if is_known else f"{type(error).__name__}: {first_line}"
+            self.summaries.count_launch(
+                inductor.get_kernel_name(tuner), find_place(tuner.fn.fn)
+            ).count_refusal(
+                first_line if is_known else f"{type(error).__name__}: {first_line}",
+                torch.cuda.is_current_stream_capturing(),
+            )
             return run_unchecked()
         source = inductor.find_compiled_function()
         # Inductor cuts buffers into views whose strides only it knows: whole storages.
         return self._run_checked(
             launch.kernel, (), launch.grid, launch.options, run_unchecked, True, source
         )
-
-    def _count_launch(self, name: str) -> KernelSummary:
-        summary = self.summaries.setdefault(name, KernelSummary())
-        summary.launches += 1
-        return summary
 
     def _run_checked(
         self,
@@ -239,16 +165,16 @@ class CheckedLauncher:
         if recorded_launches.is_recording():
             frontend.get_binder(kernel).bind(args, options)
         name = str(kernel.fn.__name__)
-        summary = self._count_launch(name)
-        if refusal := self.find_refusal(kernel):
-            summary.refused = refusal
-            return run_unchecked()
+        summary = self.summaries.count_launch(name, find_place(kernel.fn))
         capturing = torch.cuda.is_current_stream_capturing()
+        if refusal := self.find_refusal(kernel):
+            summary.count_refusal(refusal, capturing)
+            return run_unchecked()
         pointers, scalars = flatten_arguments(kernel, args, options, capturing or whole_storages)
         rules = self.build_rule_table(pointers) if self.build_rule_table is not None else None
         has_rules = rules is not None
         device = torch.cuda.current_device()
-        races = self._begin_race_check(device, options)
+        races = self._begin_race_check(device, options, summary)
         checks = tuple(check for check in self.checks if check != "races" or races is not None)
         checks = (*checks, RULES_CHECK) if has_rules else checks
         call = self._prepare_call(kernel, args, grid, options)
@@ -258,8 +184,9 @@ class CheckedLauncher:
             () if races is None else find_overlapping_pointers(pointers),
             call.specialization,
         )
-        checked = self._get_checked_kernel(kernel, request, device, summary)
-        if checked is None:
+        checked = self._get_checked_kernel(kernel, request, device)
+        if isinstance(checked, str):
+            summary.count_refusal(checked, capturing)
             return run_unchecked()
         checked_kernel, table = checked
         PROCESS_REPORTS.upload_storage_table(device)
@@ -285,7 +212,7 @@ class CheckedLauncher:
                 )
         except compiler_hooks.UnforeseenSpecialization:
             kernel.device_caches[_CACHE_KEY][_FIXED_CONSTANTS_KEY] = True
-            summary.launches -= 1
+            summary.count_launches(-1)
             return self._run_checked(
                 kernel, args, grid, options, run_unchecked, whole_storages, inductor_source
             )
@@ -296,14 +223,16 @@ class CheckedLauncher:
             result = run_unchecked()
             first_line = str(error).splitlines()[0] if str(error) else ""
             reason = f"{type(error).__name__}: {first_line}"
-            self._record_refusal(kernel, summary, reason, has_rules)
+            summary.count_refusal(reason, capturing)
+            self._remember_refusal(kernel, reason, has_rules)
             return result
         metadata = getattr(record.compiled_kernel.metadata, compiler_hooks.METADATA_KEY, None)
         if metadata is None:
-            self._record_refusal(kernel, summary, "it was compiled past the checks")
-        else:
-            self._record_refusal(kernel, summary, metadata.get("refused", ""), has_rules)
-            summary.unchecked = metadata.get("unchecked", {})
+            metadata = {"refused": "it was compiled past the checks"}
+        if reason := metadata.get("refused", ""):
+            summary.count_refusal(reason, capturing)
+            self._remember_refusal(kernel, reason, has_rules)
+        summary.merge_unchecked_accesses(metadata.get("unchecked", {}))
         return record.compiled_kernel
 
     def _prepare_call(
@@ -318,25 +247,30 @@ class CheckedLauncher:
                 cache[_FIXED_CONSTANTS_KEY] = True
         return call
 
-    def _begin_race_check(self, device: int, options: dict[str, Any]) -> tuple[int, int] | None:
+    def _begin_race_check(
+        self, device: int, options: dict[str, Any], summary: KernelSummary
+    ) -> tuple[int, int] | None:
         """Begin a launch; None without race checks, or if launches may overlap."""
-        if "races" not in self.checks or options.get("launch_pdl"):
+        if "races" not in self.checks:
             return None
-        return PROCESS_REPORTS.begin_launch(device, self._original_run)
+        if options.get("launch_pdl"):
+            summary.count_skipped_check(_MAY_OVERLAP)
+            return None
+        races = PROCESS_REPORTS.begin_launch(device, self._original_run)
+        if races is None:
+            summary.count_skipped_check(_NO_SHADOW_MEMORY)
+        return races
 
     @staticmethod
-    def _record_refusal(
-        kernel: Any, summary: KernelSummary, reason: str, with_access_rules: bool = False
-    ) -> None:
-        summary.refused = reason
-        if reason:
-            key = _RULE_REFUSAL_KEY if with_access_rules else _REFUSAL_KEY
-            kernel.device_caches.setdefault(_CACHE_KEY, {})[key] = reason
+    def _remember_refusal(kernel: Any, reason: str, with_access_rules: bool = False) -> None:
+        """Run the kernel's later launches unchecked as well, without another compilation."""
+        key = _RULE_REFUSAL_KEY if with_access_rules else _REFUSAL_KEY
+        kernel.device_caches.setdefault(_CACHE_KEY, {})[key] = reason
 
     def _get_checked_kernel(
-        self, kernel: Any, request: InstrumentationRequest, device: int, summary: KernelSummary
-    ) -> tuple[Any, int] | None:
-        """Return the kernel with checks, and the address of its table."""
+        self, kernel: Any, request: InstrumentationRequest, device: int
+    ) -> tuple[Any, int] | str:
+        """Return the kernel with checks and the address of its table, or why there is none."""
         cache = kernel.device_caches.setdefault(_CACHE_KEY, {})
         key = (
             request.pointer_count,
@@ -346,19 +280,20 @@ class CheckedLauncher:
             device,
         )
         if key not in cache:
-            table = PROCESS_REPORTS.allocate_table(device)
+            name, place = str(kernel.fn.__name__), find_place(kernel.fn)
+            table = PROCESS_REPORTS.allocate_table(device, name, place)
             if table is None:
-                reason = "there was no room for its reports"
-                if torch.cuda.is_current_stream_capturing():
-                    summary.refused = reason  # a later launch may find room
-                else:
-                    self._record_refusal(kernel, summary, reason)
-                return None
+                if (
+                    not torch.cuda.is_current_stream_capturing()
+                ):  # else a later launch may find room
+                    self._remember_refusal(kernel, _NO_ROOM)
+                return _NO_ROOM
             try:
                 cache[key] = (compiler_hooks.build_checked_kernel(kernel, request), table)
             except (OSError, ValueError, TypeError) as error:
-                self._record_refusal(kernel, summary, f"its source cannot be read again ({error})")
-                return None
+                reason = f"its source cannot be read again ({error})"
+                self._remember_refusal(kernel, reason)
+                return reason
         return cache[key]  # type: ignore[no-any-return]
 
 

@@ -17,6 +17,7 @@ from harness.kernels.gpu.report_assembly import (
     MAX_SITES,
     RECORD_BYTES,
     RECORDS_PER_SITE,
+    KernelTable,
     RecordField,
 )
 from harness.kernels.gpu.storage_registry import STORAGE_REGISTRY
@@ -42,6 +43,7 @@ class DeviceReport:
     address: int
     word: int
     site: int
+    table: int  # the kernel's table: its number on this device
     program: tuple[int, int, int]
     operands: tuple[int, int]  # an overflow's operands, or the storage's start and size + 1
 
@@ -102,12 +104,19 @@ class ReportBuffer:
                     int(record["address"]),
                     int(record["word"]),
                     int(record["site"]),
+                    int(position[0]),
                     program,
                     (int(record["left"]), int(record["right"])),
                 )
             )
             read["written"][tuple(position)] = _ALREADY_READ
         return reports
+
+    def count_further_reports(self) -> list[int]:
+        """Return, for each table, the reports of sites whose records were full; waits."""
+        words = self._tables[: self._tables_used].cpu().numpy().view(np.uint8)
+        counts = words[:, KernelTable.COUNTS :].copy().view(np.uint32).astype(np.int64)
+        return [int(count) for count in np.maximum(counts - RECORDS_PER_SITE, 0).sum(axis=1)]
 
     def reset(self) -> None:
         """Forget all reports and counts; the caller has waited for the device."""

@@ -1,4 +1,4 @@
-"""One checked process: its launcher, and the thread that polls for reports."""
+"""One checked process: its launcher, and what becomes of a report."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ import torch
 from harness.kernels import gpu
 from harness.kernels.check import gpu_reports
 from harness.kernels.gpu import empty_memory
-from harness.kernels.gpu.checked_launches import PROCESS_REPORTS, CheckedLauncher, LaunchRecord
+from harness.kernels.gpu.checked_launches import CheckedLauncher
+from harness.kernels.gpu.process_reports import PROCESS_REPORTS, LaunchRecord
 from harness.kernels.gpu.report_buffer import DeviceReport
 from harness.kernels.watch.gpu_libraries import LoadedGpuLibraries
 from harness.kernels.watch.report_files import (
@@ -25,9 +26,9 @@ from harness.kernels.watch.report_files import (
     KernelReport,
     ReportWriter,
 )
+from harness.kernels.watch.report_poller import PeriodicTask, ReportPoller
 from harness.patching.bootstrap import report_to_stderr
 
-_POLL_SECONDS = 0.002
 _COUNT_SECONDS = 1.0  # between two writes of the launch counts
 _LIBRARY_SECONDS = 10.0  # between two lists of loaded libraries, which take milliseconds
 _MODEL_RUNNER_MODULE = "sglang.srt.model_executor.model_runner"
@@ -54,36 +55,24 @@ class _CheckedProcess:
         self._gpu_libraries = LoadedGpuLibraries()
         self._start_time = time.monotonic()
         self._reported: set[tuple[str, str, int, str]] = set()
-        self._poll_lock = threading.Lock()
         self._batch_description = ""
         self._forward_is_wrapped = False
         # Servers pass kernels views of buffers that the kernels fill further: no bound is there.
         self.launcher = CheckedLauncher(checks, self._describe_batch, whole_storages=True)
         self.launcher.start()
         atexit.register(self._finish)
-        threading.Thread(target=self._poll_forever, name="unfix check", daemon=True).start()
-
-    def _poll_forever(self) -> None:
-        counted, listed = 0.0, 0.0
-        while True:
-            self._poll_reports()
-            now = time.monotonic()
-            if now - counted > _COUNT_SECONDS:
-                counted = now
-                self._write_counts()
-            if now - listed > _LIBRARY_SECONDS:
-                listed = now
-                self._writer.write_libraries(self._gpu_libraries.list_names())
-            time.sleep(_POLL_SECONDS)
-
-    def _poll_reports(self) -> None:
-        with self._poll_lock:
-            for record, launched in PROCESS_REPORTS.read_new_reports():
-                self._write_report(record, launched)
+        self._poller = ReportPoller(
+            PROCESS_REPORTS,
+            self._write_report,
+            self._writer,
+            [
+                PeriodicTask("counting launches", _COUNT_SECONDS, self._write_counts),
+                PeriodicTask("listing libraries", _LIBRARY_SECONDS, self._write_libraries),
+            ],
+        )
+        self._poller.start()
 
     def _write_report(self, record: DeviceReport, launch: LaunchRecord) -> None:
-        while launch.compiled_kernel is None:  # the launch has not returned yet
-            time.sleep(_POLL_SECONDS)
         violation = gpu_reports.violation_from_record(record, launch)
         if violation is None:
             return
@@ -119,16 +108,21 @@ class _CheckedProcess:
             os._exit(1)
 
     def _write_counts(self) -> None:
-        self._writer.write_kernels(dict(self.launcher.summaries))
+        for kernel, count in PROCESS_REPORTS.count_dropped().items():
+            self.launcher.summaries.get_summary(*kernel).dropped_reports = count
+        self._writer.write_kernels(self.launcher.summaries)
+
+    def _write_libraries(self) -> None:
+        self._writer.write_libraries(self._gpu_libraries.list_names())
 
     def _finish(self) -> None:
         try:
             torch.cuda.synchronize()
+            for kernel, count in PROCESS_REPORTS.count_further_reports().items():
+                self.launcher.summaries.get_summary(*kernel).further_reports = count
         except RuntimeError as error:  # a lost device: earlier reports are in the host's memory
             report_to_stderr(f"pid {os.getpid()} lost its device: {str(error).splitlines()[0]}")
-        self._poll_reports()
-        self._write_counts()
-        self._writer.write_libraries(self._gpu_libraries.list_names())
+        self._poller.finish()
 
     # The batch that a server runs
 

@@ -1,17 +1,19 @@
-"""The files that checked processes write: reports as they come, launch counts, libraries."""
+"""The files of checked processes: reports as they come, launch counts, libraries, failures."""
 
 from __future__ import annotations
 
 import json
 import os
 import shutil
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from harness.core.files import write_atomically
-from harness.kernels.gpu import KernelSummary
+from harness.core.wording import format_count
+from harness.kernels.gpu.kernel_summaries import KernelSummaries, KernelSummary, label_kernels
 
 CHECKS_VARIABLE = "UNFIX_CHECK"  # the checks, and "stop" to end a process at its first report
 FOLDER_VARIABLE = "UNFIX_CHECK_REPORTS"
@@ -46,19 +48,23 @@ class CheckSummary:
     """The reports and launches of all processes."""
 
     reports: list[KernelReport]
-    kernels: dict[str, KernelSummary]
+    kernels: dict[str, KernelSummary]  # by the name, with the place where two have the same
     processes: int
     unchecked_libraries: list[str] = field(default_factory=list)  # libraries with GPU code
+    failures: list[str] = field(default_factory=list)  # of the processes' reporters
 
     @property
     def launches(self) -> int:
         return sum(kernel.launches for kernel in self.kernels.values())
 
     @property
+    def checked_launches(self) -> int:
+        return sum(kernel.checked_launches for kernel in self.kernels.values())
+
+    @property
     def checked_share(self) -> float:
         """The checked launches' share of all."""
-        checked = sum(each.launches for each in self.kernels.values() if not each.refused)
-        return checked / self.launches if self.launches else 0.0
+        return self.checked_launches / self.launches if self.launches else 0.0
 
     def __str__(self) -> str:
         checked = len(self.kernels) - len(self.refusals)
@@ -69,8 +75,51 @@ class CheckSummary:
 
     @property
     def refusals(self) -> dict[str, str]:
-        """The reasons of the kernels that ran unchecked."""
-        return {name: each.refused for name, each in self.kernels.items() if each.refused}
+        """The reasons of the kernels that ran unchecked, in one launch at least."""
+        return {
+            name: each.describe_refusals() for name, each in self.kernels.items() if each.refusals
+        }
+
+    @property
+    def dropped_reports(self) -> dict[str, int]:
+        """Reports of violations that have no launch to show, by kernel."""
+        return {
+            name: each.dropped_reports
+            for name, each in self.kernels.items()
+            if each.dropped_reports
+        }
+
+    @property
+    def failure(self) -> str:
+        """Why this is no proof of anything good; "" if launches were checked and none is wrong."""
+        if self.reports:
+            return self.reports[0].summary_line
+        if dropped := self.dropped_reports:
+            name, count = next(iter(dropped.items()))
+            return f"{name} has {format_count(count, 'report')} of launches no longer known"
+        return self.reporter_failure or self.silence
+
+    @property
+    def reporter_failure(self) -> str:
+        return f"the reporter of checks failed: {self.failures[0]}" if self.failures else ""
+
+    @property
+    def silence(self) -> str:
+        """Why nothing was checked; "" if a launch was."""
+        if self.checked_launches:
+            return ""
+        if not self.launches:
+            return "no process launched a Triton kernel, so the check says nothing"
+        reasons: Counter[str] = Counter()
+        for kernel in self.kernels.values():
+            reasons.update(kernel.refusals)
+        listed = "; ".join(
+            f"{reason} ({format_count(count, 'launch')})" for reason, count in reasons.most_common()
+        )
+        return (
+            f"none of {format_count(self.launches, 'launch')} was checked, so the check says "
+            f"nothing: {listed}"
+        )
 
 
 def request_checks(environment: dict[str, str], checks: str, folder: Path) -> None:
@@ -85,16 +134,25 @@ class ReportWriter:
         self._reports_file = folder / f"{os.getpid()}.reports"
         self._kernels_file = folder / f"{os.getpid()}.kernels"
         self._libraries_file = folder / f"{os.getpid()}.others"
+        self._failures_file = folder / f"{os.getpid()}.failures"
         self._written: dict[Path, str] = {}
+        self._failures: set[str] = set()
 
     def write_report(self, report: KernelReport) -> None:
         with self._reports_file.open("a") as file:
             file.write(json.dumps(asdict(report)) + "\n")
 
-    def write_kernels(self, kernels: dict[str, KernelSummary]) -> None:
-        self._write_if_changed(
-            self._kernels_file, {name: asdict(kernel) for name, kernel in kernels.items()}
-        )
+    def write_failure(self, failure: str) -> bool:
+        """Write a failure of the reporter, once; return whether it is a new one."""
+        if failure in self._failures:
+            return False
+        with self._failures_file.open("a") as file:
+            file.write(json.dumps(failure) + "\n")
+        self._failures.add(failure)
+        return True
+
+    def write_kernels(self, summaries: KernelSummaries) -> None:
+        self._write_if_changed(self._kernels_file, summaries.to_data())
 
     def write_libraries(self, names: list[str]) -> None:
         self._write_if_changed(self._libraries_file, names)
@@ -107,17 +165,21 @@ class ReportWriter:
 
 
 def read_reports(folder: Path) -> CheckSummary:
-    kernels: dict[str, KernelSummary] = {}
+    summaries = KernelSummaries()
     files = sorted(folder.glob("*.kernels"))
     for file in files:
-        for name, data in json.loads(file.read_text()).items():
-            total = kernels.setdefault(name, KernelSummary())
-            total.launches += data["launches"]
-            total.refused = total.refused or data["refused"]
-            total.unchecked |= data["unchecked"]
+        for data in json.loads(file.read_text()):
+            one = KernelSummary(**data)
+            summaries.get_summary(one.name, one.place).merge(one)
     libraries = {name for file in folder.glob("*.others") for name in json.loads(file.read_text())}
+    failures = [
+        f"pid {file.stem}: {json.loads(line)}"
+        for file in sorted(folder.glob("*.failures"))
+        for line in file.read_text().splitlines()
+    ]
     reports = sorted(_iter_reports(folder), key=lambda report: report.seconds)
-    return CheckSummary(reports, kernels, len(files), sorted(libraries))
+    kernels = label_kernels(summaries)
+    return CheckSummary(reports, kernels, len(files), sorted(libraries), failures)
 
 
 def _iter_reports(folder: Path) -> Iterator[KernelReport]:

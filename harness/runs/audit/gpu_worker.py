@@ -35,7 +35,8 @@ from harness.core import child_process, processes
 from harness.core.child_process import ProcessHandle
 from harness.core.pipes import PipeEnd
 from harness.kernels.gpu import DEFAULT_CHECKS, LINE_CHECK, SUBGRID_CHECK, compiler_hooks
-from harness.kernels.gpu.checked_launches import PROCESS_REPORTS, CheckedLauncher
+from harness.kernels.gpu.checked_launches import CheckedLauncher
+from harness.kernels.gpu.process_reports import PROCESS_REPORTS
 from harness.kernels.gpu.program_grid import Subgrid
 from harness.kernels.gpu.report_assembly import OVERFLOW_MASK
 from harness.patching import jit_kernels as patching

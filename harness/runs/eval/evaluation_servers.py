@@ -53,7 +53,6 @@ class ServingSettings:
 
 # The checks of compiled kernels on a GPU; the server ends at the first report.
 GPU_CHECKS = ",".join((*DEFAULT_CHECKS, "stop"))
-NO_LAUNCH_MESSAGE = "it launched no Triton kernel, so the check checked nothing"
 HANG_PROBE_SECONDS = 60.0  # limit for one token; a slower server hangs
 
 
@@ -145,10 +144,7 @@ class EvaluationServers:
             if (check := running.read_check_reports()) is not None:
                 served.stand_ins.append(str(check))
                 served.stand_ins += [f"{name}: {why}" for name, why in check.refusals.items()]
-                failure = "" if check.launches else NO_LAUNCH_MESSAGE
-                if check.reports:
-                    failure = check.reports[0].summary_line
-                served.failure = served.failure or failure
+                served.failure = served.failure or check.failure
 
     def _start_server(
         self, setup: ServerSetup, folder: Path, preloaded: ServerZygote | None

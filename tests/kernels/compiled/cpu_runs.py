@@ -22,9 +22,9 @@ from harness.kernels.gpu import (
     DEFAULT_CHECKS,
     RULES_CHECK,
     InstrumentationRequest,
-    checked_launches,
     compiler_hooks,
     instrumentation,
+    process_reports,
     report_buffer,
 )
 from harness.kernels.gpu.graph_builder import NE
@@ -160,13 +160,15 @@ def to_violations(
     options: Any,
 ) -> list[Violation]:
     pointers, scalars = flatten_arguments(kernel, args, options)
-    record = checked_launches.LaunchRecord(kernel.fn.__name__, pointers, scalars, False, "")
+    record = process_reports.LaunchRecord(kernel.fn.__name__, pointers, scalars, False, "")
     metadata = SimpleNamespace()
     setattr(metadata, compiler_hooks.METADATA_KEY, compiler_hooks.to_metadata(instrumented))
     record.compiled_kernel = SimpleNamespace(metadata=metadata)
     violations = [
         gpu_reports.violation_from_record(
-            report_buffer.DeviceReport(1, address, word, row // 2, (program, 0, 0), (left, right)),
+            report_buffer.DeviceReport(
+                1, address, word, row // 2, 0, (program, 0, 0), (left, right)
+            ),
             record,
             memory,
         )

@@ -23,7 +23,7 @@ from harness.kernels.gpu import (
     DEFAULT_CHECKS,
     RULES_CHECK,
     access_rules,
-    checked_launches,
+    process_reports,
     report_buffer,
 )
 from harness.kernels.gpu.pointer_arguments import flatten_arguments
@@ -279,12 +279,12 @@ def test_outside_a_storage_bounds_report_and_no_access_rule() -> None:
     args, named = (int32_zeros(32), rows, 32, 0), {"BLOCK": 8}
     made = compiled(known.moved, *args, checks=(*DEFAULT_CHECKS, RULES_CHECK), **named)
     pointers, scalars = flatten_arguments(known.moved, args, named)
-    launched = checked_launches.LaunchRecord("moved", pointers, scalars, False, "", made)
+    launched = process_reports.LaunchRecord("moved", pointers, scalars, False, "", made)
 
     def report_write(index: int) -> Violation | None:
         address = rows.data_ptr() + 4 * index
         record = report_buffer.DeviceReport(
-            1, address, ReportBit.FORBIDDEN_WRITE, 3, (0, 0, 0), (0, 0)
+            1, address, ReportBit.FORBIDDEN_WRITE, 3, 0, (0, 0, 0), (0, 0)
         )
         return gpu_reports.violation_from_record(record, launched, memory)
 

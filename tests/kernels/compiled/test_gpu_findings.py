@@ -293,6 +293,7 @@ def test_launches_on_a_gpu_are_noted(tmp_path: Path, monkeypatch: pytest.MonkeyP
     launcher = checked_launches.CheckedLauncher()
     monkeypatch.setattr(launcher, "find_refusal", lambda kernel: "nothing runs here")
     monkeypatch.setattr(launcher, "_original_run", lambda *given, **how: None)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     for row in (3, 5):
         launcher.run(two_lines, (torch.zeros(4), row, 1), (1,), False, {})
     [[one]] = recorded_launches.read_launch_modes(file).values()

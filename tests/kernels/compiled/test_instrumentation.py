@@ -20,7 +20,6 @@ from harness.kernels.gpu import (
     DEFAULT_CHECKS,
     RULES_CHECK,
     InstrumentationRequest,
-    KernelSummary,
     checked_launches,
     compiler_hooks,
 )
@@ -212,13 +211,9 @@ def test_a_pointer_of_no_single_argument_is_checked(
 def test_a_refusal_of_access_rules_leaves_launches_without_them_checked(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    launcher, kernel, tally = (
-        checked_launches.CheckedLauncher(),
-        known.through_table,
-        KernelSummary(),
-    )
+    launcher, kernel = checked_launches.CheckedLauncher(), known.through_table
     monkeypatch.setattr(kernel, "device_caches", {})
-    launcher._record_refusal(kernel, tally, "no rules here", with_access_rules=True)
+    launcher._remember_refusal(kernel, "no rules here", with_access_rules=True)
     assert (
         launcher.find_refusal(kernel),
         launcher.find_refusal(kernel, with_access_rules=True),
@@ -226,7 +221,7 @@ def test_a_refusal_of_access_rules_leaves_launches_without_them_checked(
         "",
         "no rules here",
     )
-    launcher._record_refusal(kernel, tally, "nothing here")
+    launcher._remember_refusal(kernel, "nothing here")
     assert (
         launcher.find_refusal(kernel)
         == launcher.find_refusal(kernel, with_access_rules=True)
