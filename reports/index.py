@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import html
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
+from harness.core.files import write_atomically
 from reports.shared import html_file
 from reports.shared.formatting import to_single_line
 
@@ -22,19 +25,27 @@ class PageLink:
     is_red: bool
 
 
-def write_index(folder: Path) -> Path:
+def write_index(folder: Path, pattern: str = "**/*") -> Path:
+    """Write the index of what the folder holds now; runs that end at once take turns."""
     file = folder / "index.html"
-    files = sorted(folder.rglob("*.html")) + sorted(folder.rglob("*.md"))
+    turn = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(turn, fcntl.LOCK_EX)
+        write_atomically(file, _render_index(folder, pattern, file))
+    finally:
+        os.close(turn)  # which ends the lock
+    return file
+
+
+def _render_index(folder: Path, pattern: str, file: Path) -> str:
+    files = sorted(folder.glob(f"{pattern}.html")) + sorted(folder.glob(f"{pattern}.md"))
     entries = [_make_link(each, folder) for each in files if each != file]
     values = {
         "pages": [one for one in entries if not one.path.endswith(".md")],
         "issues": [one for one in entries if one.path.endswith(".md")],
         "red": any(one.is_red for one in entries),
     }
-    file.write_text(
-        html_file.render_template("shared/index.html.j2", values, styles=STYLES), "utf-8"
-    )
-    return file
+    return html_file.render_template("shared/index.html.j2", values, styles=STYLES)
 
 
 def _make_link(file: Path, folder: Path) -> PageLink:

@@ -12,6 +12,7 @@ from harness.cli import options
 from harness.cli.command_parser import CommandParser
 from harness.core import paths, preloading
 from harness.core.errors import CommandLineError, NotReadyError, UnfixError
+from harness.core.files import describe_os_error
 from harness.releases import checkouts
 
 # The summary of each command; `COMMAND_MODULES` has those whose module has another name.
@@ -99,8 +100,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
-        # A full disk, a read-only folder: the error names it.
-        print(f"unfix: {error}", file=sys.stderr)
+        # A full disk, a read-only folder.
+        print(f"unfix: {describe_os_error(error)}", file=sys.stderr)
         return NotReadyError.exit_code
     except KeyboardInterrupt:
         print("unfix: stopped", file=sys.stderr)

@@ -124,7 +124,7 @@ PROVE = RunKind(
     make_list_label=lambda run: str(run.kind),
     json_properties=("counts", "green", "problems"),
     list_properties=("counts", "green"),
-    make_page_name=lambda run: "index",
+    make_page_name=lambda run: f"prove-{_make_page_name(run)}",
     has_junit=True,
 )
 BISECT = RunKind(
@@ -163,7 +163,7 @@ MUTATE = RunKind(
     make_list_label=lambda run: "mutate",
     json_properties=("counts", "score", "green", "problems"),
     list_properties=("green", "score"),
-    make_page_name=lambda run: "mutate",
+    make_page_name=lambda run: f"mutate-{_make_page_name(run)}",
 )
 KINDS = (PROVE, BISECT, EVAL, MATRIX, MUTATE)
 

@@ -14,6 +14,7 @@ from harness.cli import options
 from harness.cli.run_kinds import RunKind
 from harness.core import paths
 from harness.core.errors import UnfixError
+from harness.core.files import write_atomically
 from harness.store.record_files import write_record
 
 
@@ -74,6 +75,10 @@ def write_outputs(
     """Write the requested files, and the page in any case."""
     html = arguments.html or default
     save_text(html, page())
+    if not arguments.html:
+        from reports import index
+
+        index.write_index(html.parent, "*")
     options.report_status(f"the page: {html}")
     if arguments.markdown:
         text = markdown()
@@ -88,8 +93,7 @@ def write_outputs(
 
 
 def save_text(file: Path, text: str) -> None:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_bytes(text.encode(errors="backslashreplace"))
+    write_atomically(file, text.encode(errors="backslashreplace"))
 
 
 def _round_numbers(value: Any) -> Any:

@@ -7,6 +7,7 @@ import xml.etree.ElementTree as ElementTree
 from collections.abc import Sequence
 from pathlib import Path
 
+from harness.core.files import write_atomically
 from harness.store.prove.values import CellResult, CellVerdict, ProveRun
 from reports.prove import marks, view
 from reports.prove.view import ProofView, ReleaseColumn
@@ -39,8 +40,7 @@ def write_junit(runs: ProveRun | Sequence[ProveRun], file: Path) -> None:
         root.set(name, str(sum(int(suite.get(name, "0")) for suite in root)))
     root.set("time", f"{proof_view.run.seconds:.3f}")
     ElementTree.indent(root)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    ElementTree.ElementTree(root).write(file, encoding="utf-8", xml_declaration=True)
+    write_atomically(file, ElementTree.tostring(root, encoding="utf-8", xml_declaration=True))
 
 
 def make_suite_element(

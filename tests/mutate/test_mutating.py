@@ -228,6 +228,7 @@ def test_a_stored_run_is_shown_again(mutate: Mutate) -> None:
     assert "1 survivor in sglang.srt.sizes:width" in again.stdout
     assert "+    return rows * topk + 1" in again.stdout
     assert "survived" in (mutate.root / "run.md").read_text()
-    page = (mutate.root / "reports" / "out" / "mutate.html").read_text()
+    [file] = (mutate.root / "reports" / "out").glob("mutate-*.html")
+    page = file.read_text()
     assert "rows * topk + 1" in page
     assert 'aria-label="survived"' in page

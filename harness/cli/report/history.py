@@ -113,14 +113,12 @@ def _write_issues(history: NightHistory, store: Store, folder: Path, budget: flo
     for line in fresh:
         evidence = evidences.read_evidence(line)
         for name, text in evidence.files.items():
-            (folder / name).write_text(text, encoding="utf-8", errors="backslashreplace")
+            run_output.save_text(folder / name, text)
             evidence.replay_command = evidence.replay_command.replace(name, str(folder / name))
         search = searches.describe_search(suggest_search(line, evidence, history))
         file = folder / issue.make_file_name(line)
         text = issue.render_issue(line, evidence, search, view)
-        file.write_text(
-            run_output.hide_local_paths(text), encoding="utf-8", errors="backslashreplace"
-        )
+        run_output.save_text(file, run_output.hide_local_paths(text))
         written.append(file)
     options.report_status(f"issues: {len(written)} in {folder}")
     return written

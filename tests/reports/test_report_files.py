@@ -1,0 +1,132 @@
+"""The files of reports: a full disk is named, and runs that end at once share one index."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import sample
+
+from harness.cli.audit import execution
+from harness.cli.main import main
+from harness.core.files import write_atomically
+from harness.runs.audit.release_audit import ReleaseAudit
+from harness.store.database import Store
+from harness.store.prove.values import ProveRun
+from reports.index import write_index
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("UNFIX_HOME", str(tmp_path))
+    return tmp_path
+
+
+def store_proofs(count: int) -> list[str]:
+    store = Store()
+    runs: list[ProveRun] = [
+        msgspec.structs.replace(sample.empty(), id=f"run-{number}") for number in range(count)
+    ]
+    for run in runs:
+        store.prove.begin(run)
+    store.close()
+    return [run.id for run in runs]
+
+
+class FullDisk:
+    """A disk without room, for the one file of this name."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.replace = os.replace
+
+    def __call__(self, source: Any, target: Any) -> None:
+        if Path(target).name == self.name:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self.replace(source, target)
+
+
+@pytest.fixture
+def full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(os, "replace", FullDisk("full"))
+    return tmp_path / "full"
+
+
+def describe_refusal(file: Path) -> str:
+    return (
+        f"unfix: {file} cannot be written: No space left on device; free disk space there, "
+        "or name a file on another disk"
+    )
+
+
+@pytest.mark.parametrize("option", ["--html", "--markdown", "--record", "--junit"])
+def test_report_names_the_file_that_a_full_disk_refuses(
+    option: str, full: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store_proofs(1)
+    assert main(["report", option, str(full)]) == 3
+    assert describe_refusal(full) in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["--html", "--markdown", "--record", "--sarif"])
+def test_audit_names_the_file_that_a_full_disk_refuses(
+    option: str, full: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    audit = ReleaseAudit("0.5.23", (), "limits.yaml", 0)
+    monkeypatch.setattr(execution, "_audit_requested_trees", lambda chosen: audit)
+    assert main(["audit", option, str(full)]) == 3
+    assert describe_refusal(full) in capsys.readouterr().err
+
+
+def test_a_full_disk_leaves_the_old_page_and_is_named_with_the_new_ones_path(
+    full: Path,
+) -> None:
+    full.write_text("old")
+    with pytest.raises(OSError, match="No space left on device") as caught:
+        write_atomically(full, "new")
+    assert caught.value.filename == str(full)
+    assert full.read_text() == "old"
+    assert os.listdir(full.parent) == ["full"]
+
+
+def test_a_link_stays_a_link_to_the_written_file(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "file")
+    write_atomically(tmp_path / "link", "text")
+    assert (tmp_path / "file").read_text() == "text"
+    assert (tmp_path / "link").is_symlink()
+
+
+def test_a_pipe_is_written_into_and_stays_a_pipe(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    write_atomically(pipe, "text")
+    assert pipe.is_fifo()
+    assert os.read(reader, 100) == b"text"
+    os.close(reader)
+
+
+def test_each_proof_has_a_page_of_its_own_and_the_index_lists_them_all(home: Path) -> None:
+    for name in store_proofs(2):
+        main(["report", name])
+    folder = home / "reports" / "out"
+    linked = re.findall(r'href="([^"]+)"', (folder / "index.html").read_text())
+    assert sorted(linked) == ["prove-run-0.html", "prove-run-1.html"]
+    assert all((folder / name).is_file() for name in linked)
+
+
+def test_runs_that_end_at_once_all_stand_in_the_index(tmp_path: Path) -> None:
+    def finish_run(number: int) -> None:
+        (tmp_path / f"run-{number}.html").write_text(f"<title>green · {number}</title>")
+        write_index(tmp_path)
+        assert f"green · {number}" in (tmp_path / "index.html").read_text()
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(finish_run, range(64)))
+    assert len(re.findall("<a href", (tmp_path / "index.html").read_text())) == 64
