@@ -45,7 +45,7 @@ class Outcome:
     seconds: float  # processor time of both
 
 
-def told(toggle: Toggle, trees: list[SourceTree]) -> ResolvedEdits | None:
+def build_toggle_edits(toggle: Toggle, trees: list[SourceTree]) -> ResolvedEdits | None:
     """Build a toggle's edits from its two texts on the newest release that has it."""
     tree = next(
         t for t in reversed(trees) if find_toggle_status(toggle, t).state in FLIP_DIRECTIONS
@@ -64,7 +64,7 @@ def told(toggle: Toggle, trees: list[SourceTree]) -> ResolvedEdits | None:
 
 
 def round_trip(toggle: Toggle, trees: list[SourceTree]) -> str:
-    there = told(toggle, trees)
+    there = build_toggle_edits(toggle, trees)
     if there is None:
         return "no pair of forms tells it on the newest release that has it"
     found = release_timeline.trace_edits(there, trees)

@@ -31,13 +31,13 @@ CHECKS = (("bounds",), ("bounds", "wraps"))
 
 
 @triton.jit
-def copied(source, target, count, BLOCK: tl.constexpr):
+def copy_block(source, target, count, BLOCK: tl.constexpr):
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     tl.store(target + at, tl.load(source + at, mask=at < count), mask=at < count)
 
 
 @triton.jit
-def gathered(source, rows, target, count, stride, WIDTH: tl.constexpr):
+def gather_rows(source, rows, target, count, stride, WIDTH: tl.constexpr):
     at = tl.arange(0, WIDTH)
     total = tl.zeros((WIDTH,), tl.float32)
     for turn in range(count):
@@ -47,7 +47,7 @@ def gathered(source, rows, target, count, stride, WIDTH: tl.constexpr):
 
 
 @triton.jit
-def normed(source, target, stride, width, BLOCK: tl.constexpr):
+def normalize_row(source, target, stride, width, BLOCK: tl.constexpr):
     row, at = tl.program_id(0), tl.arange(0, BLOCK)
     value = tl.load(source + row * stride + at, mask=at < width, other=0.0).to(tl.float32)
     scale = tl.rsqrt(tl.sum(value * value, 0) / width + 1e-6)
@@ -55,14 +55,14 @@ def normed(source, target, stride, width, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def stored(values, slots, pool, stride, WIDTH: tl.constexpr):
+def store_rows(values, slots, pool, stride, WIDTH: tl.constexpr):
     row, at = tl.program_id(0), tl.arange(0, WIDTH)
     slot = tl.load(slots + row)
     tl.store(pool + slot.to(tl.int64) * stride + at, tl.load(values + row * WIDTH + at))
 
 
 @triton.jit
-def multiplied(
+def multiply_tiles(
     a, b, c, deep, ROWS: tl.constexpr, LANES: tl.constexpr, DEEP: tl.constexpr, WIDTH: tl.constexpr
 ):
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
@@ -89,21 +89,23 @@ def cases() -> dict[str, Callable[[], Any]]:
     slots = torch.randperm(1 << 18, device="cuda")[:16384]
     a, b, c = on(4096, 4096), on(4096, 4096), on(4096, 4096)
     return {
-        "copied, 256 MiB": lambda: copied[(1 << 16,)](large, other, 1 << 26, BLOCK=1024),
-        "gathered, 1024 rows of 128": lambda: gathered[(256,)](
+        "copied, 256 MiB": lambda: copy_block[(1 << 16,)](large, other, 1 << 26, BLOCK=1024),
+        "gathered, 1024 rows of 128": lambda: gather_rows[(256,)](
             table, rows, sums, 1024, 128, WIDTH=128
         ),
-        "normed, 8192 x 4096": lambda: normed[(8192,)](hidden, result, 4096, 4000, BLOCK=4096),
-        "stored, 16384 rows of 1024": lambda: stored[(16384,)](
+        "normed, 8192 x 4096": lambda: normalize_row[(8192,)](
+            hidden, result, 4096, 4000, BLOCK=4096
+        ),
+        "stored, 16384 rows of 1024": lambda: store_rows[(16384,)](
             values, slots, pool, 1024, WIDTH=1024
         ),
-        "multiplied, 4096 cubed": lambda: multiplied[(32, 32)](
+        "multiplied, 4096 cubed": lambda: multiply_tiles[(32, 32)](
             a, b, c, 4096, ROWS=128, LANES=128, DEEP=64, WIDTH=4096, num_warps=8
         ),
     }
 
 
-def timed(launch: Callable[[], Any]) -> tuple[float, float]:
+def time_launch(launch: Callable[[], Any]) -> tuple[float, float]:
     """Return the milliseconds of a launch, and the seconds of the first one."""
     began = time.perf_counter()
     launch()
@@ -128,12 +130,12 @@ def main() -> None:
     took: dict[tuple[str, ...], list[float]] = {checks: [] for checks in CHECKS}
     compiled: dict[tuple[str, ...], list[float]] = {checks: [] for checks in CHECKS}
     for name, launch in chosen.items():
-        plain, first = timed(launch)
+        plain, first = time_launch(launch)
         words = [f"{name}: {plain:.4f} ms, compiled in {first:.2f} s"]
         for checks in CHECKS:
             launcher = checked_launches.CheckedLauncher(checks, strict=True)
             launcher.start()
-            now, begun = timed(launch)
+            now, begun = time_launch(launch)
             launcher.stop()
             assert not list(process_reports.PROCESS_REPORTS.read_new_reports()), name
             refused = [each.describe_refusals() for each in launcher.summaries if each.refusals]

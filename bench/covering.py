@@ -143,7 +143,7 @@ def by_allpairspy(model: Model) -> list[ValueRow]:
     return [list(row) for row in AllPairs(values, filter_func=possible, n=model.strength)]
 
 
-def measured(model: Model, make: Callable[[Model], list[ValueRow]]) -> dict[str, Any]:
+def measure_rows(model: Model, make: Callable[[Model], list[ValueRow]]) -> dict[str, Any]:
     wall, processor = time.perf_counter(), time.process_time()
     rows = make(model)
     wall, processor = time.perf_counter() - wall, time.process_time() - processor
@@ -160,7 +160,7 @@ def measured(model: Model, make: Callable[[Model], list[ValueRow]]) -> dict[str,
     }
 
 
-def bound(model: Model) -> int:
+def count_lower_bound(model: Model) -> int:
     sets = list(combinations(model.space.axes, model.strength))
     allowed, _ = value_tuples.split_possible_tuples(model.space, sets, [], random.Random(0))
     return covering_array.count_fewest_rows(allowed, model.space)
@@ -173,14 +173,14 @@ def side_by_side(model: Model) -> dict[str, Any]:
     result: dict[str, Any] = {
         "model": model.name,
         "tuples": asked,
-        "no fewer can do": bound(model),
-        "unfix": measured(model, ours),
-        "covertable, simple": measured(model, by_covertable("simple")),
+        "no fewer can do": count_lower_bound(model),
+        "unfix": measure_rows(model, ours),
+        "covertable, simple": measure_rows(model, by_covertable("simple")),
     }
     if asked <= MOST_FOR_GREEDY:
-        result["covertable, greedy"] = measured(model, by_covertable("greedy"))
+        result["covertable, greedy"] = measure_rows(model, by_covertable("greedy"))
     if model.strength == 2:
-        result["allpairspy"] = measured(model, by_allpairspy)
+        result["allpairspy"] = measure_rows(model, by_allpairspy)
     libraries = {
         name: one["cells"]
         for name, one in result.items()

@@ -66,12 +66,12 @@ def examples(test: Any, given: dict[str, Any], seed: int) -> int:
     seen = 0
 
     @functools.wraps(inner)
-    def counted(*args: Any, **named: Any) -> Any:
+    def count_example(*args: Any, **named: Any) -> Any:
         nonlocal seen
         seen += 1
         return inner(*args, **named)
 
-    handle.inner_test = counted
+    handle.inner_test = count_example
     hypothesis.core.global_force_seed = seed
     test._hypothesis_internal_use_settings = settings(
         max_examples=MOST,

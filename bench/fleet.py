@@ -41,7 +41,7 @@ AXES = {
 }
 
 
-def planned(count: int) -> MatrixPlan:
+def make_plan(count: int) -> MatrixPlan:
     """Plan `count` cells, spread evenly over all combinations."""
     total = 1
     for values in AXES.values():
@@ -107,8 +107,8 @@ def problems(plan: MatrixPlan, whole: MatrixRun, fleets: list[SimulatedFleet]) -
     return found
 
 
-def measured(count: int, workers: int, shards: int, folder: Path) -> dict[str, Any]:
-    plan = planned(count)
+def measure_fleet(count: int, workers: int, shards: int, folder: Path) -> dict[str, Any]:
+    plan = make_plan(count)
     begun = time.perf_counter()
     fleets = []
     for number in range(1, shards + 1):
@@ -157,7 +157,7 @@ def main() -> int:
     parser.add_argument("--record", type=Path)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        found = measured(arguments.cells, arguments.workers, arguments.shards, Path(folder))
+        found = measure_fleet(arguments.cells, arguments.workers, arguments.shards, Path(folder))
         if arguments.show:
             arguments.show.write_bytes((Path(folder) / "page.html").read_bytes())
     record(found, arguments.record)

@@ -39,7 +39,7 @@ SUITES = ("suites/kv_indices", "suites/int64_indices")
 def a_batch(longest: int = 40, requests: int = 3, topk: int = 3) -> Callable[..., Any]:
     from fixtures.draft_batches import DraftBatch
 
-    def drawn(chance: random.Random) -> Any:
+    def draw_batch(chance: random.Random) -> Any:
         steps = chance.randint(2, 4)
         context = chance.randint(steps + 1, max(longest, 140))
         count = chance.randint(1, requests)
@@ -53,13 +53,13 @@ def a_batch(longest: int = 40, requests: int = 3, topk: int = 3) -> Callable[...
             first_row=chance.randint(0, 5),
         )
 
-    return drawn
+    return draw_batch
 
 
 def a_chunk(far: str) -> Callable[..., Any]:
     from fixtures.int64_indices import BOUNDARY, ChunkQuery, CombineChunk
 
-    def drawn(chance: random.Random) -> Any:
+    def draw_chunk(chance: random.Random) -> Any:
         apart = (2048, 2**16 + 8, 2**20)
         wide = chance.choice((256, *apart) if far == "rows" else apart)
         return CombineChunk(
@@ -77,14 +77,14 @@ def a_chunk(far: str) -> Callable[..., Any]:
             start=chance.randint(0, 5000),
         )
 
-    return drawn
+    return draw_chunk
 
 
 def some_keys(most: int = 3) -> Callable[..., Any]:
     from fixtures.dsv4_keys import KeyLocation, QuantisedKeys, compute_page_bytes
     from fixtures.int64_indices import BOUNDARY
 
-    def drawn(chance: random.Random) -> Any:
+    def draw_keys(chance: random.Random) -> Any:
         size = chance.choice((2, 64, 256))
         last = 2 * BOUNDARY // compute_page_bytes(size) + 2
         places = {
@@ -93,7 +93,7 @@ def some_keys(most: int = 3) -> Callable[..., Any]:
         }
         return QuantisedKeys(size, tuple(places), chance.randint(0, 9))
 
-    return drawn
+    return draw_keys
 
 
 def some_windows(chance: random.Random) -> Any:
@@ -179,7 +179,7 @@ def uniformly(test: Any, given: dict[str, Any], seed: int, domain: Callable[...,
     return MOST
 
 
-def fuzzed(test: Any, given: dict[str, Any], seed: int) -> int:
+def count_by_fuzzing(test: Any, given: dict[str, Any], seed: int) -> int:
     """Count the examples of the fuzz engine up to the first failure, with search targets."""
     import hypothesis
     import hypothesis.core
@@ -193,7 +193,7 @@ def fuzzed(test: Any, given: dict[str, Any], seed: int) -> int:
     inner = handle.inner_test
 
     @functools.wraps(inner)
-    def counted(*arguments: Any, **named: Any) -> None:
+    def count_example(*arguments: Any, **named: Any) -> None:
         nonlocal seen, first
         seen += 1
         search_targets.begin_example()
@@ -206,7 +206,7 @@ def fuzzed(test: Any, given: dict[str, Any], seed: int) -> int:
             for label, value in search_targets.end_example().items():
                 hypothesis.target(value, label=label)
 
-    handle.inner_test = counted
+    handle.inner_test = count_example
     hypothesis.core.global_force_seed = seed
     test._hypothesis_internal_use_settings = settings(
         max_examples=MOST,
@@ -234,11 +234,11 @@ class Comparing(FixesOut):
     def ask(self, guard: pytest.Function, given: dict[str, Any]) -> None:
         domain = domains()[guard.originalname]
         by_chance = [uniformly(guard.obj, given, seed, domain) for seed in SEEDS]
-        by_fuzzing = [fuzzed(guard.obj, given, seed) for seed in SEEDS]
-        self.found[guard.name] = compared(by_chance, by_fuzzing)
+        by_fuzzing = [count_by_fuzzing(guard.obj, given, seed) for seed in SEEDS]
+        self.found[guard.name] = compare_counts(by_chance, by_fuzzing)
 
 
-def compared(by_chance: list[int], by_fuzzing: list[int]) -> dict[str, Any]:
+def compare_counts(by_chance: list[int], by_fuzzing: list[int]) -> dict[str, Any]:
     medians = statistics.median(by_chance), statistics.median(by_fuzzing)
     return {
         "uniform": {"median": medians[0], "mean": statistics.fmean(by_chance), "counts": by_chance},

@@ -67,7 +67,7 @@ def write(store: Store, cells: int, nights: int, now: datetime.datetime) -> None
             store.matrix.save(run)
 
 
-def timed(cells: int, nights: int) -> dict[str, Any]:
+def time_history(cells: int, nights: int) -> dict[str, Any]:
     now = datetime.datetime.now(datetime.UTC)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "runs.sqlite"
@@ -104,7 +104,7 @@ def main() -> None:
     parser.add_argument("--nights", type=int, default=30)
     parser.add_argument("--record", type=Path)
     arguments = parser.parse_args()
-    record(timed(arguments.cells, arguments.nights), arguments.record)
+    record(time_history(arguments.cells, arguments.nights), arguments.record)
 
 
 if __name__ == "__main__":

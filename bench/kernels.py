@@ -80,14 +80,14 @@ class Launch:
     def programs(self) -> int:
         return math.prod(self.sides)
 
-    def prepared(self) -> Callable[[], None]:
+    def prepare_call(self) -> Callable[[], None]:
         """Import the kernel, create its tensors, and return the launch as a call."""
         kernel = self.named.kernel
-        args = [self.found(value) for value in self.args]
-        options = {name: self.found(value) for name, value in self.options.items()}
+        args = [self.find_value(value) for value in self.args]
+        options = {name: self.find_value(value) for name, value in self.options.items()}
         return lambda: kernel[self.sides](*args, **options)
 
-    def found(self, value: Any) -> Any:
+    def find_value(self, value: Any) -> Any:
         if isinstance(value, Named):
             return value.kernel
         if isinstance(value, View):
@@ -96,7 +96,7 @@ class Launch:
         return value
 
 
-def kept(value: Any, storages: dict[int, torch.Tensor]) -> Any:
+def to_storable(value: Any, storages: dict[int, torch.Tensor]) -> Any:
     """Return a tensor or kernel argument in a form that another process can load."""
     if isinstance(value, torch.Tensor):
         storage = value.untyped_storage()
@@ -143,10 +143,10 @@ class Launches:
                 torch.utils._python_dispatch._disable_current_modes(),
             ):
                 launch = Launch(
-                    kept(kernel, storages),
+                    to_storable(kernel, storages),
                     sides,
-                    tuple(kept(value, storages) for value in args),
-                    {each: kept(value, storages) for each, value in given.items()},
+                    tuple(to_storable(value, storages) for value in args),
+                    {each: to_storable(value, storages) for each, value in given.items()},
                     storages,
                 )
                 file = io.BytesIO()
@@ -154,7 +154,7 @@ class Launches:
             self.kept[name].append(file.getvalue())
 
 
-def read(content: bytes) -> Launch:
+def load_launch(content: bytes) -> Launch:
     return torch.load(io.BytesIO(content), weights_only=False)  # type: ignore[no-any-return]
 
 
@@ -175,14 +175,14 @@ def below(what: str, folder: Path, **variables: str) -> dict[str, Any]:
 
 def each(folder: Path) -> Iterator[tuple[str, Launch]]:
     for file in sorted(folder.iterdir()):
-        yield file.name, read(file.read_bytes())
+        yield file.name, load_launch(file.read_bytes())
 
 
 def plain(folder: Path) -> dict[str, Any]:
     """Time each launch in Triton's own interpreter, which checks nothing."""
     told: dict[str, Any] = {}
     for name, launch in each(folder):
-        run = launch.prepared()
+        run = launch.prepare_call()
         try:
             run()
             told[name] = min(seconds(run) for _ in range(ROUNDS))
@@ -195,7 +195,7 @@ def under_check(folder: Path) -> dict[str, Any]:
     told: dict[str, Any] = {}
     checking.preload_checker()
     for name, launch in each(folder):
-        run, times = launch.prepared(), []
+        run, times = launch.prepare_call(), []
         try:
             for _ in range(ROUNDS + 1):
                 with checking.checked("cpu"):
@@ -207,7 +207,7 @@ def under_check(folder: Path) -> dict[str, Any]:
     return told
 
 
-def measured(folder: Path) -> dict[str, Any]:
+def measure_launches(folder: Path) -> dict[str, Any]:
     """Time each launch in the interpreter, and under check with empty and full caches."""
     interpreter = below("plain", folder, TRITON_INTERPRET="1")
     with tempfile.TemporaryDirectory() as home:
@@ -244,7 +244,7 @@ def summary(told: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def sanitized(launch: Path, folder: str) -> dict[str, Any]:
+def run_sanitizer(launch: Path, folder: str) -> dict[str, Any]:
     """Run triton-viz's sanitizer on the same launch; it may crash."""
     words = [sys.executable, __file__, "--sanitize", str(launch), "--viz", folder]
     done = subprocess.run(words, capture_output=True, text=True, timeout=300)
@@ -254,13 +254,13 @@ def sanitized(launch: Path, folder: str) -> dict[str, Any]:
 
 def sanitize(file: Path, folder: str) -> None:
     sys.path.append(folder)
-    launch = read(file.read_bytes())
+    launch = load_launch(file.read_bytes())
     import triton_viz
 
     traced = triton_viz.trace(client="sanitizer")(launch.named.kernel)
     try:
         took = seconds(
-            lambda: traced[launch.sides](*map(launch.found, launch.args), **launch.options)
+            lambda: traced[launch.sides](*map(launch.find_value, launch.args), **launch.options)
         )
         print(f"runs in {took:.3f} s")
     except BaseException as error:
@@ -289,12 +289,12 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         for name, copies in launches.kept.items():
-            copies.sort(key=lambda content: read(content).programs)
+            copies.sort(key=lambda content: load_launch(content).programs)
             (folder / name).write_bytes(copies[len(copies) // 2])
-        told = measured(folder)
+        told = measure_launches(folder)
         if options.viz:
             for name in told:
-                told[name]["triton-viz"] = sanitized(folder / name, options.viz)
+                told[name]["triton-viz"] = run_sanitizer(folder / name, options.viz)
     for name, one in told.items():
         print(name, one)
     result = {

@@ -34,7 +34,7 @@ MODULES = (
 ROUNDS = 200
 
 
-def timed(work: Callable[[], Any]) -> float:
+def time_call(work: Callable[[], Any]) -> float:
     start = time.perf_counter()
     work()
     return (time.perf_counter() - start) * 1000
@@ -45,7 +45,7 @@ def in_and_out(make: Callable[[], AbstractContextManager[Any]]) -> float:
         with make():
             pass
 
-    return timed(once)
+    return time_call(once)
 
 
 def upstream_patcher() -> Callable[[], AbstractContextManager[Any]]:
@@ -55,7 +55,7 @@ def upstream_patcher() -> Callable[[], AbstractContextManager[Any]]:
     text = registry._PR_FIX_REVERT_YAML[int(FUNCTION)]
 
     @contextlib.contextmanager
-    def reverted() -> Any:
+    def revert_upstream() -> Any:
         with contextlib.redirect_stdout(io.StringIO()):
             states = patcher.apply_patches_from_config(text)
         try:
@@ -64,7 +64,7 @@ def upstream_patcher() -> Callable[[], AbstractContextManager[Any]]:
             for state in states:
                 state.restore()
 
-    return reverted
+    return revert_upstream
 
 
 def main() -> int:

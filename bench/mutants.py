@@ -101,7 +101,7 @@ class Found(NamedTuple):
     mutants: dict[Mutant, tuple[str, str]]
 
 
-def called(command: list[str], folder: Path, wanted: Iterable[int] = (0,), **more: str) -> str:
+def call(command: list[str], folder: Path, wanted: Iterable[int] = (0,), **more: str) -> str:
     done = subprocess.run(
         command, cwd=folder, env={**os.environ, **more}, capture_output=True, text=True, check=False
     )
@@ -139,10 +139,10 @@ class Bench:
 
     def tool(self, folder: Path, *words: str) -> str:
         path = os.pathsep.join((str(self.tools), os.environ["PATH"]))
-        return called([str(self.tools / words[0]), *words[1:]], folder, PATH=path)
+        return call([str(self.tools / words[0]), *words[1:]], folder, PATH=path)
 
     def versions(self, python: str, *packages: str) -> dict[str, str]:
-        found: dict[str, str] = json.loads(called([python, "-c", VERSIONS, *packages], self.root))
+        found: dict[str, str] = json.loads(call([python, "-c", VERSIONS, *packages], self.root))
         return found
 
     # cosmic-ray
@@ -254,7 +254,7 @@ class Bench:
         words = ["prove", *names, "--release", "current", "--toggles", str(folder / "toggles")]
         words += ["-j", str(self.jobs), "--json", "--", str(folder / "tests")]
         begun = time.perf_counter()
-        said = called(
+        said = call(
             [sys.executable, "-P", "-m", "harness", *words],
             package,
             wanted=(0, 1),

@@ -56,7 +56,7 @@ class Fault:
     operator: str = NARROW
 
 
-def drawn(place: Path, many: int, sizes: bool) -> list[Fault]:
+def draw_faults(place: Path, many: int, sizes: bool) -> list[Fault]:
     from harness.core.source_scopes import ModuleSource
     from harness.runs.audit.release_files import iterate_sources
     from harness.runs.mutate import operators
@@ -97,7 +97,7 @@ def _launches(node: ast.AST) -> bool:
 Thresholds = dict[tuple[str, int], int]
 
 
-def judged(
+def judge_faults(
     place: Path, faults: list[Fault], recorded: Thresholds, jobs: int
 ) -> list[dict[str, Any]]:
     from harness.runs.audit import kernel_discovery, lazy_release, overflow_runs, size_limits
@@ -151,7 +151,7 @@ def _alone(
         with open(os.devnull, "w") as nothing:
             os.dup2(nothing.fileno(), 1)
             os.dup2(nothing.fileno(), 2)
-        judge = _judged if fault.operator == NARROW else _sized
+        judge = _judge_narrowing if fault.operator == NARROW else _judge_size
         try:
             said = judge(place, world, kernels, fault, recorded, known)
         except Exception as error:
@@ -182,7 +182,7 @@ def _with(fault: Fault, place: Path, world: Any) -> Any:
     )
 
 
-def _judged(
+def _judge_narrowing(
     place: Path, world: Any, kernels: Any, fault: Fault, before: Thresholds, known: Any
 ) -> dict[str, Any]:
     from harness.runs.audit.kernel_reading import KernelReading, analyze_kernel, iterate_cases
@@ -190,7 +190,7 @@ def _judged(
     changed = _with(fault, place, world)
     reported = matters = unreported = told = False
     reasons: set[str] = set()
-    for kernel in _launched(kernels, fault):
+    for kernel in _find_launched(kernels, fault):
         after = analyze_kernel(changed, kernel, known, before)
         told |= bool(after.cases) and not after.reasons
         reasons |= after.reasons
@@ -205,10 +205,10 @@ def _judged(
         own = any(_wraps(one, set(before)) for one in as_it_is.cases)
         unreported |= own
         matters |= not own
-    return _said(reported, matters, told, reasons) | {"unreported": unreported}
+    return _make_judgement(reported, matters, told, reasons) | {"unreported": unreported}
 
 
-def _said(reported: bool, matters: bool, told: bool, reasons: set[str]) -> dict[str, Any]:
+def _make_judgement(reported: bool, matters: bool, told: bool, reasons: set[str]) -> dict[str, Any]:
     verdict = "reported" if reported else "missed" if matters else "cannot tell"
     if not reported and not matters and told:
         verdict = "harmless"
@@ -216,7 +216,7 @@ def _said(reported: bool, matters: bool, told: bool, reasons: set[str]) -> dict[
     return {"verdict": verdict, "matters": matters, "why": why}
 
 
-def _sized(
+def _judge_size(
     place: Path, world: Any, kernels: Any, fault: Fault, before: Thresholds, known: Any
 ) -> dict[str, Any]:
     from harness.runs.audit import overrun_runs
@@ -235,13 +235,13 @@ def _sized(
                 found = {(kernel.name, one.text, one.element) for one in overruns}
                 seen, why = _goes_past(loaded, case)
                 if sign > 0:
-                    reasons |= why or (_missed(case) if seen and not found else set())
+                    reasons |= why or (_explain_miss(case) if seen and not found else set())
                 reported = reported | found if sign > 0 else reported - found
                 matters = matters | seen if sign > 0 else matters - seen
             if read.error and not read.cases:
                 reasons.add(f"Triton does not take it: {read.error}")
     # Every reported overrun was observed in a run.
-    return _said(bool(reported), bool(reported or matters), not reasons, reasons)
+    return _make_judgement(bool(reported), bool(reported or matters), not reasons, reasons)
 
 
 def _launching(world: Any, kernels: Any, fault: Fault) -> list[Any]:
@@ -257,7 +257,7 @@ def _launching(world: Any, kernels: Any, fault: Fault) -> list[Any]:
     own = [replace(named[kernel], launches=[one]) for kernel, one in here if one.function == name]
     if own:
         return own[:2]
-    found = _launched(kernels, fault)
+    found = _find_launched(kernels, fault)
     changed = {one.name for one in found} & {kernel for kernel, _ in here}
     return [
         replace(one, launches=[each for kernel, each in here if kernel == one.name])
@@ -266,7 +266,7 @@ def _launching(world: Any, kernels: Any, fault: Fault) -> list[Any]:
     ]  # fmt: skip
 
 
-def _missed(case: Any) -> set[str]:
+def _explain_miss(case: Any) -> set[str]:
     """Explain why the audit has no finding for a case that leaves a tensor."""
     from harness.runs.audit.overrun_analysis import SizedCase, iterate_suspects
 
@@ -298,7 +298,7 @@ def _goes_past(kernel: Any, case: Any) -> tuple[set[Any], set[str]]:
     return found, set()
 
 
-def _launched(kernels: Any, fault: Fault) -> list[Any]:
+def _find_launched(kernels: Any, fault: Fault) -> list[Any]:
     """Return the kernel of a fault, or for a helper the first two kernels that call it."""
     named: dict[str, list[Any]] = collections.defaultdict(list)
     for one in kernels:
@@ -330,7 +330,7 @@ def _wraps(read: tuple[Any, Any], lines: set[tuple[str, int]]) -> bool:
     )
 
 
-def _recorded(arguments: argparse.Namespace) -> Thresholds:
+def _read_thresholds(arguments: argparse.Namespace) -> Thresholds:
     """Read each finding's threshold, by the line in the release on this machine."""
     from harness.store.record_files import read_record_text
 
@@ -355,7 +355,7 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.made and arguments.made.exists():  # under the release's Python
         faults = [Fault(**one) for one in json.loads(arguments.made.read_text())]
-        found = judged(arguments.place, faults, _recorded(arguments), arguments.jobs)
+        found = judge_faults(arguments.place, faults, _read_thresholds(arguments), arguments.jobs)
         sys.stdout.write("\n" + json.dumps(found))
         return
     from bench.recording import record
@@ -372,7 +372,7 @@ def main() -> None:
     assert isinstance(tree, FolderSourceTree)
     start = time.monotonic()
     made = arguments.made or Path(os.environ.get("TMPDIR", "/tmp")) / f"faults-{os.getpid()}.json"
-    faults = drawn(tree.folder, arguments.faults, arguments.sizes)
+    faults = draw_faults(tree.folder, arguments.faults, arguments.sizes)
     made.write_text(json.dumps([asdict(one) for one in faults]))
     if arguments.made:
         return
@@ -384,13 +384,16 @@ def main() -> None:
         list(map(str, command)), check=True, stdout=subprocess.PIPE, text=True, env=environment
     )
     found = json.loads(said.stdout.splitlines()[-1])
-    summary = summed(found) | {"release": release.name, "seconds": round(time.monotonic() - start)}
+    summary = count_up(found) | {
+        "release": release.name,
+        "seconds": round(time.monotonic() - start),
+    }
     print(json.dumps(summary, indent=1))
     limits = {"seconds": SECONDS, "launches": LAUNCHES}
     record({"limits": limits, **summary, "faults": found}, arguments.record, say=False)
 
 
-def summed(found: list[dict[str, Any]]) -> dict[str, Any]:
+def count_up(found: list[dict[str, Any]]) -> dict[str, Any]:
     verdicts = collections.Counter(one["verdict"] for one in found)
     matter = sum(one.get("matters", False) for one in found)
     caught = sum(one.get("matters", False) and one["verdict"] == "reported" for one in found)

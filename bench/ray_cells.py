@@ -36,7 +36,7 @@ def cells(count: int, seconds: float, name: str) -> list[MatrixCell]:
     ]
 
 
-def run(
+def run_cells(
     some: list[MatrixCell], executor: CellExecutor, folder: Path
 ) -> tuple[float, dict[str, CellAttempt]]:
     kept: dict[str, CellAttempt] = {}
@@ -47,10 +47,12 @@ def run(
     return time.perf_counter() - begun, kept
 
 
-def measured(executor: CellExecutor, nodes: int, count: int, seconds: float) -> dict[str, Any]:
+def measure_executor(
+    executor: CellExecutor, nodes: int, count: int, seconds: float
+) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as name:
-        first, _ = run(cells(nodes, 0, "first"), executor, Path(name))
-        wall, kept = run(cells(count, seconds, "cell"), executor, Path(name))
+        first, _ = run_cells(cells(nodes, 0, "first"), executor, Path(name))
+        wall, kept = run_cells(cells(count, seconds, "cell"), executor, Path(name))
     rounds = -(-count // nodes)
     return {
         "first_s": round(first, 2),
@@ -73,7 +75,7 @@ def main() -> int:
     asked = arguments.nodes, arguments.cells, arguments.seconds
 
     here = LocalExecutor(arguments.nodes, MachineDevices(float(arguments.nodes)))
-    local = measured(here, *asked)
+    local = measure_executor(here, *asked)
     here.close()
 
     store = 80 << 20
@@ -84,7 +86,7 @@ def main() -> int:
     begun = time.perf_counter()
     there = RayExecutor(cluster.address)
     connected = time.perf_counter() - begun
-    on_ray = measured(there, *asked)
+    on_ray = measure_executor(there, *asked)
     there.close()
     cluster.shutdown()
 

@@ -31,22 +31,22 @@ def slots(count: int, pool: int) -> torch.Tensor:
 
 def cases() -> dict[str, Callable[[], Any]]:
     return {
-        "decode attention, 64 of 2,048": decoded(64, 2048, 8),
-        "decode attention, a head each": decoded(16, 2048, 32),
-        "extend attention, 4 of 1,024 on 2,048": extended(),
+        "decode attention, 64 of 2,048": launch_decode(64, 2048, 8),
+        "decode attention, a head each": launch_decode(16, 2048, 32),
+        "extend attention, 4 of 1,024 on 2,048": launch_extend(),
         "fused experts, 4,096 tokens": experts(),
         "fp8 product in blocks": product_in_fp8(),
-        "quantized in groups": quantized(),
-        "norm of 8,192 x 4,096": normed(),
-        "gated, 8,192 x 14,336": gated(),
-        "merged states": merged(),
-        "experts summed": summed(),
+        "quantized in groups": launch_quantize(),
+        "norm of 8,192 x 4,096": launch_norm(),
+        "gated, 8,192 x 14,336": launch_gate(),
+        "merged states": launch_merge(),
+        "experts summed": launch_sum(),
         "indices of a batch": indices(),
         "indices of a draft": draft_indices(),
     }
 
 
-def decoded(batch: int, length: int, heads: int) -> Callable[[], Any]:
+def launch_decode(batch: int, length: int, heads: int) -> Callable[[], Any]:
     from sglang.kernels.ops.attention.decode_attention import decode_attention_fwd
 
     pool, splits = batch * length + 64, 8
@@ -63,7 +63,7 @@ def decoded(batch: int, length: int, heads: int) -> Callable[[], Any]:
     )
 
 
-def extended() -> Callable[[], Any]:
+def launch_extend() -> Callable[[], Any]:
     from sglang.kernels.ops.attention.extend_attention import extend_attention_fwd
 
     pool, new = 4 * 2048 + 64, 4 * 1024
@@ -106,28 +106,28 @@ def product_in_fp8() -> Callable[[], Any]:
     return lambda: w8a8_block_fp8_matmul_triton(*given, [128, 128], torch.bfloat16)
 
 
-def quantized() -> Callable[[], Any]:
+def launch_quantize() -> Callable[[], Any]:
     from sglang.kernels.ops.quantization.fp8_kernel import _per_token_group_quant_8bit_raw
 
     given = floats(8192, 4096)
     return lambda: _per_token_group_quant_8bit_raw(given, 128)
 
 
-def normed() -> Callable[[], Any]:
+def launch_norm() -> Callable[[], Any]:
     from sglang.kernels.ops.layernorm.elementwise import fused_rmsnorm
 
     given, weight = floats(8192, 4096), floats(4096)
     return lambda: fused_rmsnorm(given, weight, 1e-6)
 
 
-def gated() -> Callable[[], Any]:
+def launch_gate() -> Callable[[], Any]:
     from sglang.kernels.ops.layernorm.elementwise import silu_and_mul_triton
 
     given = floats(8192, 2 * 14336)
     return lambda: silu_and_mul_triton(given)
 
 
-def merged() -> Callable[[], Any]:
+def launch_merge() -> Callable[[], Any]:
     from sglang.kernels.ops.attention.merge_state import merge_state_triton
 
     given = [
@@ -138,7 +138,7 @@ def merged() -> Callable[[], Any]:
     return lambda: merge_state_triton(*given)
 
 
-def summed() -> Callable[[], Any]:
+def launch_sum() -> Callable[[], Any]:
     from sglang.kernels.ops.moe.fused_moe_triton_kernels import moe_sum_reduce_triton
 
     given, result = floats(4096, 8, 4096), floats(4096, 4096)

@@ -52,7 +52,7 @@ def repeat(
 OUT_OF_MEMORY = "the kernel killed it: out of memory"
 
 
-def told(done: Evaluation) -> dict[str, Any]:
+def summarize_evaluation(done: Evaluation) -> dict[str, Any]:
     flagged = [one for one in done.compared if one.verdict.shows_fault]
     return {
         "seed": done.seed,
@@ -93,7 +93,7 @@ def main() -> int:
                 matrix.seed = seed
                 place = Path(folder) / str(seed)
                 where = ServingSettings("cpu", given.release, place, (), False, 600.0)
-                found.append(told(repeat(matrix, where, houses, given.jobs)))
+                found.append(summarize_evaluation(repeat(matrix, where, houses, given.jobs)))
                 print(f"seed {seed}: {found[-1]}", flush=True)
         finally:
             for house in houses.values():

@@ -47,7 +47,7 @@ _KEPT = 6  # recorded messages of the sanitizer; the others are counted
 
 
 @dataclass(frozen=True)
-class Case:
+class SanitizerCase:
     revert: tuple[str, ...]
     words: tuple[str, ...]
     model: str = "llama"
@@ -56,22 +56,24 @@ class Case:
 
 
 CASES = {
-    "nothing": Case((), ("--attention-backend", "triton")),
-    "27338": Case(("27338", "kv-indices-size-check"), ("--attention-backend", "flashinfer")),
-    "26972": Case(
+    "nothing": SanitizerCase((), ("--attention-backend", "triton")),
+    "27338": SanitizerCase(
+        ("27338", "kv-indices-size-check"), ("--attention-backend", "flashinfer")
+    ),
+    "26972": SanitizerCase(
         ("26972", "req-to-token-row-check"), ("--attention-backend", "fa3", "--page-size", "16")
     ),
-    "27360": Case(
+    "27360": SanitizerCase(
         ("27360", "draft-page-table-size-check"),
         ("--attention-backend", "fa3", "--page-size", "16"),
     ),
-    "24617": Case(
+    "24617": SanitizerCase(
         ("24617",), ("--attention-backend", "fa3"), "gpt-oss", "gpt-oss-eagle3", "EAGLE3"
     ),
 }
 
 
-def words(case: Case) -> tuple[str, ...]:
+def words(case: SanitizerCase) -> tuple[str, ...]:
     return (
         *("--model-path", f"{TRAINED}/{case.model}"),
         *("--speculative-draft-model-path", f"{TRAINED}/{case.draft}"),
@@ -114,8 +116,8 @@ def said_by_sanitizer(folder: Path) -> tuple[list[str], int]:
     return lines[:_KEPT], len(lines)
 
 
-def served(
-    case: Case, tool: str, folder: Path, rounds: int, patience: float, limit: float
+def serve_case(
+    case: SanitizerCase, tool: str, folder: Path, rounds: int, patience: float, limit: float
 ) -> dict[str, Any]:
     setup = ServerSetup(
         under_sanitizer(folder) if tool == "sanitizer" else Path(sys.executable),
@@ -210,7 +212,7 @@ def main(given: Sequence[str] | None = None) -> int:
             for tool in arguments.tool or TOOLS[bool(case.revert) :]:
                 place = Path(folder) / f"{name}-{tool}"
                 limits = arguments.rounds, arguments.patience, arguments.limit
-                found = served(case, tool, place, *limits)
+                found = serve_case(case, tool, place, *limits)
                 runs["runs"].append(found)
                 print(in_short(name, found), flush=True)
                 if arguments.record:  # after each case, since the next one may hang

@@ -109,7 +109,7 @@ def everyone(release: str, jobs: int, folder: Path) -> dict[str, Any]:
     }
 
 
-def timed(words: list[str]) -> tuple[float, dict[str, Any]]:
+def time_search(words: list[str]) -> tuple[float, dict[str, Any]]:
     began = time.perf_counter()
     done = subprocess.run(
         [sys.executable, "-m", "harness", "bisect", "toggles", "--json", *words],
@@ -133,8 +133,8 @@ def beside(release: str, jobs: int, count: int) -> dict[str, Any]:
     for toggle in chosen:
         guard = alone[toggle]
         options = ["--release", release, "-j", str(jobs), "--"]
-        ours, found = timed([*options, guard])
-        plainly, same = timed([*options, "python", "-m", "pytest", "-q", guard])
+        ours, found = time_search([*options, guard])
+        plainly, same = time_search([*options, "python", "-m", "pytest", "-q", guard])
         sets = [search["toggle_searches"][0]["minimal_sets"] for search in (found, same)]
         pair = {
             "toggle": toggle,

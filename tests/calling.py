@@ -34,7 +34,7 @@ class Caller:
         return self.call([*forked.UNFIX, *words])
 
     def call(self, command: list[str]) -> subprocess.CompletedProcess[str]:
-        return forked.run(command, self.root, self.environment)
+        return forked.run_unfix(command, self.root, self.environment)
 
     def begin(self, command: list[str]) -> subprocess.Popen[str]:
         """Start `unfix` in the background."""
@@ -61,7 +61,7 @@ def is_alive(pid: int) -> bool:
 
 def living(home: Path) -> list[str]:
     """Return processes that still work for a run in this folder."""
-    found = forked.left()
+    found = forked.list_left_processes()
     for entry in Path("/proc").iterdir():
         try:
             environment = (entry / "environ").read_bytes()

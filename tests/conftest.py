@@ -50,9 +50,9 @@ def pip(tmp_path: Path, monkeypatch: Patch) -> Any:
 @pytest.fixture
 def release(pip: Any) -> Any:
     """An installed release of a few bytes."""
-    from fake_releases import added
+    from fake_releases import install_fake_release
 
-    return added()
+    return install_fake_release()
 
 
 @pytest.fixture

@@ -64,7 +64,7 @@ def workspace(folder: Path, monkeypatch: Patch) -> FakePip:
     return fake
 
 
-def added() -> Release:
+def install_fake_release() -> Release:
     made = managed_releases.get_release(VERSION)
     installer.install_release(made, lambda _: None)
     return made

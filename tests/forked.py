@@ -61,7 +61,7 @@ PLAIN: list[str] = []  # the default search path of a Python of this project
 _MOST = 1 << 18  # bytes of a command and its environment
 
 
-def run(
+def run_unfix(
     command: list[str], cwd: Path, env: dict[str, str], timeout: float = 120.0
 ) -> subprocess.CompletedProcess[str]:
     """Run `unfix` or a script that calls it, like `subprocess.run` with captured output."""
@@ -91,10 +91,10 @@ def run(
 
 def unfix(*words: str, **more: str) -> subprocess.CompletedProcess[str]:
     """Call `unfix` in the project's folder, with additional variables."""
-    return run([*UNFIX, *words], paths.project_folder(), {**os.environ, **more})
+    return run_unfix([*UNFIX, *words], paths.project_folder(), {**os.environ, **more})
 
 
-def left() -> list[str]:
+def list_left_processes() -> list[str]:
     """Return processes that ended commands left; an ending one has no command line any more."""
     found = []
     for pid in itertools.chain.from_iterable(map(processes.iterate_descendants, _pids)):

@@ -57,15 +57,15 @@ def edit(fixed: str, buggy: str, target: str = "m:f", name: str = "some-fix") ->
     return toggle(variant(((fixed, buggy),), target), name=name)
 
 
-def patched(asked: Toggle, direction: Direction, text: str) -> str:
+def patch_module(asked: Toggle, direction: Direction, text: str) -> str:
     """Return the text of module `m` after one toggle."""
     plan = make_plan([ToggleChoice(asked, direction)], Memory({"m": text}), "0.5.9")
     return plan.modules[0].text
 
 
-def reverted(asked: Toggle, text: str) -> str:
-    return patched(asked, Direction.REVERT, text)
+def revert_toggle(asked: Toggle, text: str) -> str:
+    return patch_module(asked, Direction.REVERT, text)
 
 
-def enabled(asked: Toggle, text: str) -> str:
-    return patched(asked, Direction.ENABLE, text)
+def enable_toggle(asked: Toggle, text: str) -> str:
+    return patch_module(asked, Direction.ENABLE, text)

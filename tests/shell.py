@@ -45,7 +45,7 @@ class Shell:
         folders = ["--toggles", str(TOY / "toggles"), "--attestations", str(self.attestations)]
         search_path = f"{TOY}{os.pathsep}{paths.HARNESS_FOLDER.parent}"
         environment = {**self.environment, "PYTHONPATH": search_path}
-        return forked.run([*forked.UNFIX, "exec", *folders, *words], Path.cwd(), environment)
+        return forked.run_unfix([*forked.UNFIX, "exec", *folders, *words], Path.cwd(), environment)
 
-    def left(self) -> list[attestation.Attestation]:
+    def read_attestations(self) -> list[attestation.Attestation]:
         return attestation.read_attestations(self.attestations)

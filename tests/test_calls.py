@@ -39,7 +39,7 @@ def every_command() -> list[tuple[str, ...]]:
 EVERY = [words for words in every_command() if words[0] != HANDS_ALL_TO_PYTEST]
 
 
-def refused(words: tuple[str, ...], capsys: Output) -> tuple[str, str]:
+def read_refusal(words: tuple[str, ...], capsys: Output) -> tuple[str, str]:
     """Return the usage and the sentence that a wrong call prints."""
     assert main(words) == 2
     output = capsys.readouterr()
@@ -60,7 +60,7 @@ def test_every_command_is_in_the_table() -> None:
 @pytest.mark.parametrize("words", EVERY, ids=" ".join)
 @pytest.mark.parametrize("wrong", ["--no-such-option", "--json=5", "--no-such-option=5"])
 def test_a_wrong_option_shows_the_usage(words: tuple[str, ...], wrong: str, capsys: Output) -> None:
-    usage, _ = refused((*words, wrong), capsys)
+    usage, _ = read_refusal((*words, wrong), capsys)
     assert usage.startswith(f"usage: unfix {' '.join(words)}")
     others = {f"unfix {' '.join(other)} " for other in EVERY} - {f"unfix {' '.join(words)} "}
     own = [line for line in usage.splitlines() if any(other in f"{line} " for other in others)]
@@ -105,7 +105,7 @@ def test_messages_name_valid_calls(
 ) -> None:
     monkeypatch.chdir(Path(__file__).parent.parent)
     own, _, behind = words.partition(" -- ")
-    _, sentence = refused((*own.split(), *(["--", *behind.split()] if behind else [])), capsys)
+    _, sentence = read_refusal((*own.split(), *(["--", *behind.split()] if behind else [])), capsys)
     assert text in sentence
 
 

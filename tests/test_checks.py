@@ -84,7 +84,7 @@ def test_what_an_earlier_run_left_in_the_folder_is_not_told_again(gpu: str, tmp_
     assert "no report" in done.stderr
 
 
-def launched(name: str, count: int = 1, place: str = "a.py:1") -> KernelSummaries:
+def summarize(name: str, count: int = 1, place: str = "a.py:1") -> KernelSummaries:
     summaries = KernelSummaries()
     summaries.get_summary(name, place).count_launches(count)
     return summaries
@@ -95,9 +95,9 @@ def print_summary(folder: Path, code: int = 0) -> int:
 
 
 def test_any_report_gives_exit_code_1(tmp_path: Path, capsys: Output, monkeypatch: Patch) -> None:
-    refused = launched("kernel2")
+    refused = summarize("kernel2")
     next(iter(refused)).count_refusal("it uses tt.descriptor_load", captured=False)
-    for pid, kernel in ((1, launched("kernel1", 9)), (2, refused)):
+    for pid, kernel in ((1, summarize("kernel1", 9)), (2, refused)):
         monkeypatch.setattr(os, "getpid", lambda pid=pid: pid)
         writer = ReportWriter(tmp_path)
         writer.write_kernels(kernel)
@@ -115,7 +115,7 @@ def test_any_report_gives_exit_code_1(tmp_path: Path, capsys: Output, monkeypatc
 def test_launches_of_which_none_was_checked_end_with_3_and_say_why(
     tmp_path: Path, capsys: Output
 ) -> None:
-    refused = launched("fill", 3)
+    refused = summarize("fill", 3)
     for reason in ("it uses tt.descriptor_load", "it is a GluonJITFunction") * 2:
         if next(iter(refused)).checked_launches:
             next(iter(refused)).count_refusal(reason, captured=False)
@@ -128,7 +128,7 @@ def test_launches_of_which_none_was_checked_end_with_3_and_say_why(
 
 def test_two_kernels_of_one_name_are_counted_apart(tmp_path: Path, capsys: Output) -> None:
     """Else the launches of one would stand for those of the other, which ran unchecked."""
-    both = launched("fill", 5, "a.py:1")
+    both = summarize("fill", 5, "a.py:1")
     both.count_launch("fill", "b.py:2").count_refusal("it is a GluonJITFunction", captured=False)
     ReportWriter(tmp_path).write_kernels(both)
     assert set(read_reports(tmp_path).kernels) == {"fill (a.py:1)", "fill (b.py:2)"}
@@ -139,7 +139,7 @@ def test_two_kernels_of_one_name_are_counted_apart(tmp_path: Path, capsys: Outpu
 def test_a_refused_launch_in_a_graph_is_listed_beside_checked_ones(
     tmp_path: Path, capsys: Output
 ) -> None:
-    summaries = launched("fill", 5)
+    summaries = summarize("fill", 5)
     next(iter(summaries)).count_refusal("no room", captured=True)
     next(iter(summaries)).count_skipped_check("races: launch_pdl")
     ReportWriter(tmp_path).write_kernels(summaries)
@@ -154,7 +154,7 @@ def test_a_refused_launch_in_a_graph_is_listed_beside_checked_ones(
 
 
 def test_reports_without_a_launch_to_show_fail_the_run(tmp_path: Path, capsys: Output) -> None:
-    summaries = launched("fill", 5)
+    summaries = summarize("fill", 5)
     summaries.get_summary("fill", "a.py:1").dropped_reports = 2
     ReportWriter(tmp_path).write_kernels(summaries)
     assert print_summary(tmp_path) == 1
@@ -164,7 +164,7 @@ def test_reports_without_a_launch_to_show_fail_the_run(tmp_path: Path, capsys: O
 
 def test_a_reporter_that_failed_fails_the_run(tmp_path: Path, capsys: Output) -> None:
     writer = ReportWriter(tmp_path)
-    writer.write_kernels(launched("fill", 5))
+    writer.write_kernels(summarize("fill", 5))
     assert print_summary(tmp_path) == 0
     assert writer.write_failure("reading reports: KeyError: 7")
     assert not writer.write_failure("reading reports: KeyError: 7")
@@ -192,7 +192,7 @@ def test_libraries_with_gpu_code_are_named(tmp_path: Path, capsys: Output) -> No
     ctypes.CDLL(str(made["gpu"]))
     assert set(others.list_names()) - set(before) == {f"{tmp_path.name}/gpu.so"}
     writer = ReportWriter(tmp_path / "check")
-    writer.write_kernels(launched("fill", 3))
+    writer.write_kernels(summarize("fill", 3))
     writer.write_libraries(["a/one.so", *(f"b/{number:02}.so" for number in range(20))])
     assert print_summary(tmp_path / "check") == 0
     said = capsys.readouterr().err
@@ -201,7 +201,7 @@ def test_libraries_with_gpu_code_are_named(tmp_path: Path, capsys: Output) -> No
 
 
 def test_a_command_that_fails_without_a_report_fails_as_it_did(tmp_path: Path) -> None:
-    ReportWriter(tmp_path).write_kernels(launched("fill", 3))
+    ReportWriter(tmp_path).write_kernels(summarize("fill", 3))
     assert (print_summary(tmp_path, 7), print_summary(tmp_path)) == (7, 0)
 
 
@@ -228,14 +228,14 @@ def test_a_process_waits_for_who_launches_and_loads_nothing_before(tmp_path: Pat
     environment = {**os.environ, "PYTHONPATH": f"{STARTUP_FOLDER}{os.pathsep}{tmp_path}"}
     asked = {CHECKS_VARIABLE: "bounds", FOLDER_VARIABLE: str(tmp_path / "reports")}
 
-    def run(more: dict[str, str]) -> list[str]:
+    def run_code(more: dict[str, str]) -> list[str]:
         words = [sys.executable, "-c", code]
         return subprocess.check_output(words, env={**environment, **more}, text=True).split("\n")
 
     ours = "harness.kernels.watch.activation"
     inductors = "torch._inductor.runtime.triton_heuristics"
-    assert run(asked)[:2] == [f"[] {ours}", ours]
-    assert run({})[:2] == ["[] triton.runtime.jit", inductors]
+    assert run_code(asked)[:2] == [f"[] {ours}", ours]
+    assert run_code({})[:2] == ["[] triton.runtime.jit", inductors]
 
 
 @pytest.mark.parametrize("inductor", [True, False])
@@ -252,11 +252,11 @@ def test_checks_begin_with_tritons_own_launcher(inductor: bool, monkeypatch: Pat
 
     own, found = JITFunction.run, []
 
-    def started() -> SimpleNamespace:
+    def start_checks() -> SimpleNamespace:
         found.append(JITFunction.run)
         return SimpleNamespace(run=lambda *_: "checked", start_inductor=lambda: None)
 
-    process = SimpleNamespace(ensure_launcher=started)
+    process = SimpleNamespace(ensure_launcher=start_checks)
     monkeypatch.setitem(sys.modules, "harness.kernels.watch.checked_process", process)
     monkeypatch.setattr(watch, "checked_process", process, raising=False)
     monkeypatch.setattr(activation, "_replaced_launchers", [])

@@ -102,7 +102,7 @@ CHILDREN = """
 def test_it_holds_in_spawned_forked_and_started_children(shell: Shell) -> None:
     done = shell.python(CHILDREN, **{REVERT: "toy-plain"})
     assert done.stdout.split() == ["6", "spawn", "6", "fork", "6", "subprocess", "6"], done.stderr
-    left = shell.left()
+    left = shell.read_attestations()
     assert len(left) == 4
     assert [a.toggles for a in left] == [{"toy-plain": "revert"}] * 4
     assert [a.reach("toy-plain") for a in left] == [1, 1, 1, 1]
@@ -113,7 +113,7 @@ def test_it_holds_in_spawned_forked_and_started_children(shell: Shell) -> None:
 def test_an_attestation_says_what_was_applied_and_how_often_it_ran(shell: Shell) -> None:
     program = "from sglang import users\nfor _ in range(1000): users.use(3, 5)\n"
     shell.python(program, **{REVERT: "toy-plain,toy-method"})
-    [found] = shell.left()
+    [found] = shell.read_attestations()
     assert found.release == "1.0.0"
     assert found.modules == ["sglang.forms"]
     assert found.command[-1].endswith("program.py")
@@ -131,7 +131,7 @@ def test_counts_outlast_a_kill(shell: Shell) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
     """
     assert shell.python(program, **{REVERT: "toy-plain"}).returncode == -signal.SIGKILL
-    assert [a.reach("toy-plain") for a in shell.left()] == [7]
+    assert [a.reach("toy-plain") for a in shell.read_attestations()] == [7]
 
 
 def test_enable_needs_the_bug_to_be_there(shell: Shell) -> None:

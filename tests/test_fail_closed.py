@@ -16,7 +16,7 @@ from harness.patching.child_environment import STARTUP_FOLDER
 
 
 @pytest.fixture
-def copied(shell: Shell) -> Path:
+def release(shell: Shell) -> Path:
     """A private copy of the toy release, first on the path."""
     folder = shell.tmp / "copied"
     shutil.copytree(TOY / "sglang", folder / "sglang")
@@ -101,17 +101,17 @@ def test_an_edited_toggle_is_not_served_from_a_stored_plan(shell: Shell) -> None
     assert answers == ["6\n", "12\n"]
 
 
-def test_a_number_that_upstream_drops_is_unknown_again(shell: Shell, copied: Path) -> None:
+def test_a_number_that_upstream_drops_is_unknown_again(shell: Shell, release: Path) -> None:
     assert shell.python(PLAIN, **{REVERT: "901"}).stdout == "30\n"
-    registry = copied / "srt" / "debug_utils" / "pr_fix_toggle.py"
+    registry = release / "srt" / "debug_utils" / "pr_fix_toggle.py"
     registry.write_text(registry.read_text().replace("901: _REVERT_901, ", ""))
     done = shell.python(PLAIN, **{REVERT: "901"})
     assert (done.returncode, done.stdout) == (2, "")
 
 
-def test_a_release_that_changes_its_version_is_looked_at_again(shell: Shell, copied: Path) -> None:
+def test_a_release_that_changes_its_version_is_looked_at_again(shell: Shell, release: Path) -> None:
     assert shell.python(PLAIN, **{REVERT: "toy-plain"}).stdout == "6\n"
-    (copied / "version.py").write_text('__version__ = "0.1.0"')
+    (release / "version.py").write_text('__version__ = "0.1.0"')
     done = shell.python(PLAIN, **{REVERT: "toy-plain"})
     assert (done.returncode, done.stdout) == (2, "")
     assert "leaves out 0.1.0, where its fixed form is found" in done.stderr
@@ -167,12 +167,12 @@ def test_a_folder_called_like_the_engine_is_not_taken_for_it(shell: Shell) -> No
         os.chdir(here)
 
 
-def test_a_patched_module_runs_as_main(shell: Shell, copied: Path) -> None:
-    forms = copied / "forms.py"
+def test_a_patched_module_runs_as_main(shell: Shell, release: Path) -> None:
+    forms = release / "forms.py"
     forms.write_text(forms.read_text() + "\n\nif __name__ == '__main__':\n    print(plain(3, 5))\n")
     program = "import runpy; runpy.run_module('sglang.forms', run_name='__main__')"
     assert shell.python(program, **{REVERT: "toy-plain"}).stdout == "6\n"
-    [left] = shell.left()
+    [left] = shell.read_attestations()
     assert left.reach("toy-plain") == 1
 
 

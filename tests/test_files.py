@@ -40,7 +40,7 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "some-fix.yaml"
 
 
-def refused(file: Path) -> YamlFileError:
+def read_refused(file: Path) -> YamlFileError:
     with pytest.raises(YamlFileError) as caught:
         read_toggle(file)
     error = caught.value
@@ -50,7 +50,7 @@ def refused(file: Path) -> YamlFileError:
     return error
 
 
-def changed(old: str, new: str) -> str:
+def replace_once(old: str, new: str) -> str:
     assert GOOD.count(old) == 1
     return GOOD.replace(old, new)
 
@@ -64,7 +64,7 @@ def test_the_good_file_is_good(file: Path) -> None:
     assert (edit.fixed, edit.buggy) == ("a + $B", "a - $B")
     assert toggle.variants[0].get_target(edit) == CodeTarget("some.module", "Class.method")
     number = file.with_name("27460.yaml")
-    number.write_text(changed("id: some-fix", "id: 27460"))
+    number.write_text(replace_once("id: some-fix", "id: 27460"))
     assert read_toggle(number).id == "27460"
 
 
@@ -124,10 +124,10 @@ def test_the_good_file_is_good(file: Path) -> None:
     ],
 )  # fmt: skip
 def test_a_bad_file_is_refused(file: Path, old: str, new: str, line: int, problem: str) -> None:
-    file.write_text(changed(old, new))
+    file.write_text(replace_once(old, new))
     with pytest.raises(YamlFileError, match=problem):
         read_toggle(file)
-    assert refused(file).line == line
+    assert read_refused(file).line == line
 
 
 @pytest.mark.parametrize(
@@ -140,8 +140,8 @@ def test_a_bad_file_is_refused(file: Path, old: str, new: str, line: int, proble
 )  # fmt: skip
 def test_a_non_mapping_is_refused(file: Path, data: bytes, problem: str, line: int) -> None:
     file.write_bytes(data)
-    assert problem in refused(file).problem
-    assert refused(file).line == line
+    assert problem in read_refused(file).problem
+    assert read_refused(file).line == line
 
 
 @pytest.mark.parametrize(
@@ -156,8 +156,8 @@ def test_a_non_mapping_is_refused(file: Path, data: bytes, problem: str, line: i
 )
 def test_a_tag_builds_no_object_and_runs_nothing(file: Path, tmp_path: Path, tag: str) -> None:
     witness = tmp_path / "witness"
-    file.write_text(changed("Something is off by one", tag.format(witness)))
-    error = refused(file)
+    file.write_text(replace_once("Something is off by one", tag.format(witness)))
+    error = read_refused(file)
     assert "could not determine a constructor for the tag" in error.problem
     assert error.line == 2
     assert not witness.exists()
@@ -173,9 +173,9 @@ def test_a_tag_builds_no_object_and_runs_nothing(file: Path, tmp_path: Path, tag
     ],
 )
 def test_ambiguous_forms_are_refused(file: Path, fixed: str, buggy: str, problem: str) -> None:
-    file.write_text(changed("'a + $B'", f'"{fixed}"').replace("'a - $B'", f'"{buggy}"'))
-    assert problem in refused(file).problem
-    assert refused(file).line == 10
+    file.write_text(replace_once("'a + $B'", f'"{fixed}"').replace("'a - $B'", f'"{buggy}"'))
+    assert problem in read_refused(file).problem
+    assert read_refused(file).line == 10
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ def test_ambiguous_forms_are_refused(file: Path, fixed: str, buggy: str, problem
 )
 def test_significant_white_space_distinguishes_forms(file: Path, fixed: str, buggy: str) -> None:
     quoted = {form: '"' + form.replace("\n", "\\n") + '"' for form in (fixed, buggy)}
-    text = changed("'a + $B'", quoted[fixed]).replace("'a - $B'", quoted[buggy])
+    text = replace_once("'a + $B'", quoted[fixed]).replace("'a - $B'", quoted[buggy])
     file.write_text(text)
     assert read_toggle(file).variants[0].edits[0].buggy == buggy
 
@@ -196,15 +196,23 @@ BETWEEN = SECOND_VARIANT.format(">=0.5.13,<0.6")
     ("text", "variants", "line"),
     [
         *((GOOD + SECOND_VARIANT.format(second), "1 and 2", 12) for second in OVERLAPPING),
-        (changed(">=0.5.9,<0.5.13", "<0.5.13") + SECOND_VARIANT.format("<0.5.9"), "1 and 2", 12),
-        (changed(">=0.5.9,<0.5.13", ">0.5.13") + SECOND_VARIANT.format(">0.5.9"), "1 and 2", 12),
+        (
+            replace_once(">=0.5.9,<0.5.13", "<0.5.13") + SECOND_VARIANT.format("<0.5.9"),
+            "1 and 2",
+            12,
+        ),
+        (
+            replace_once(">=0.5.9,<0.5.13", ">0.5.13") + SECOND_VARIANT.format(">0.5.9"),
+            "1 and 2",
+            12,
+        ),
         (GOOD + BETWEEN + SECOND_VARIANT.format("<0.5.10"), "1 and 3", 17),
     ],
 )
 def test_overlapping_variants_are_refused(file: Path, text: str, variants: str, line: int) -> None:
     file.write_text(text)
-    assert f"variants {variants} overlap" in refused(file).problem
-    assert refused(file).line == line
+    assert f"variants {variants} overlap" in read_refused(file).problem
+    assert read_refused(file).line == line
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,7 @@ class Suites:
         ours = {"UNFIX_TOGGLES": str(TOY / "toggles"), "UNFIX_HOME": str(self.root)}
         environment = {**os.environ, "PYTHONPATH": search_path, **ours, **variables}
         command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "suites", *words]
-        return forked.run(command, self.root, environment)
+        return forked.run_unfix(command, self.root, environment)
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from harness.patching import live_functions
 from harness.patching.instrumentation import InstrumentedModule, compile_instrumented
 
 
-def compiled(text: str, mark: str) -> tuple[InstrumentedModule, dict[str, Any], list[int]]:
+def compile_site(text: str, mark: str) -> tuple[InstrumentedModule, dict[str, Any], list[int]]:
     """Compile the module with one site, at the first occurrence of `mark`."""
     text = textwrap.dedent(text)
     before = text[: text.index(mark)]
@@ -26,7 +26,7 @@ def compiled(text: str, mark: str) -> tuple[InstrumentedModule, dict[str, Any], 
 
 
 def test_an_edit_in_a_functions_header_counts_calls_and_keeps_the_docstring() -> None:
-    made, scope, hits = compiled('def f(x=1):\n    "what it does"\n    return x\n', "1")
+    made, scope, hits = compile_site('def f(x=1):\n    "what it does"\n    return x\n', "1")
     assert scope["f"].__doc__ == "what it does"
     assert hits == []
     assert (scope["f"](), hits) == (1, [7])
@@ -69,7 +69,7 @@ def g(n):
     ],
 )
 def test_statements_count_by_run(mark: str, function: str, counted: int, not_counted: int) -> None:
-    _, scope, hits = compiled(BRANCHES, mark)
+    _, scope, hits = compile_site(BRANCHES, mark)
     scope[function](not_counted)
     assert hits == []
     scope[function](counted)
@@ -78,7 +78,7 @@ def test_statements_count_by_run(mark: str, function: str, counted: int, not_cou
 
 def test_a_kernel_is_left_as_it_is() -> None:
     text = "def jit(f): return f\n\n\n@jit\ndef kernel(x):\n    return x + 1\n"
-    made, scope, hits = compiled(text, "x + 1")
+    made, scope, hits = compile_site(text, "x + 1")
     assert made.kinds == {7: "launches"}
     assert made.kernels == {"kernel": [7]}
     assert (scope["kernel"](1), hits) == (2, [])
@@ -99,7 +99,7 @@ def test_a_constant_counts_the_statements_that_read_it() -> None:
             LIMIT = 1
             return LIMIT
     """
-    made, scope, hits = compiled(text, "LIMIT = 5")
+    made, scope, hits = compile_site(text, "LIMIT = 5")
     scope["own"](1)
     scope["assigns"]()
     assert hits == []
@@ -109,12 +109,12 @@ def test_a_constant_counts_the_statements_that_read_it() -> None:
 
 
 def test_what_nobody_reads_counts_its_definition() -> None:
-    made, _, hits = compiled("class C:\n    'doc'\n    width: int = 8\n", "width")
+    made, _, hits = compile_site("class C:\n    'doc'\n    width: int = 8\n", "width")
     assert (made.kinds, hits) == ({7: "definitions"}, [7])
 
 
 def test_lines_stay_where_they_are() -> None:
-    _, scope, _ = compiled(BRANCHES, 'return "two"')
+    _, scope, _ = compile_site(BRANCHES, 'return "two"')
     plain: dict[str, Any] = {"__name__": "site"}
     exec(compile(BRANCHES, "site.py", "exec"), plain)
     lines = {line for _, _, line in scope["f"].__code__.co_lines() if line}

@@ -23,11 +23,11 @@ from harness.core.errors import (
 FOLDER = (Path(__file__).parent / "toy" / "toggles",)
 
 
-def reverted(*names: str) -> toggles.ToggleContext:
+def revert(*names: str) -> toggles.ToggleContext:
     return toggles.reverted(*names, folders=FOLDER)
 
 
-def observed(*names: str) -> toggles.ToggleContext:
+def observe(*names: str) -> toggles.ToggleContext:
     return toggles.observed(*names, folders=FOLDER)
 
 
@@ -92,7 +92,7 @@ def test_each_form_changes_and_is_restored(
 ) -> None:
     before = snapshot()
     assert call() == fixed
-    with reverted(name) as toggled:
+    with revert(name) as toggled:
         assert call() == buggy
     assert call() == fixed
     # A class body runs at import only, and a constant counts its own module's readers.
@@ -104,14 +104,14 @@ def test_each_form_changes_and_is_restored(
 
 def test_all_is_as_it_was_also_when_the_body_raised() -> None:
     before = snapshot()
-    with pytest.raises(ZeroDivisionError), reverted("toy-plain", "toy-dataclass", "toy-constant"):
+    with pytest.raises(ZeroDivisionError), revert("toy-plain", "toy-dataclass", "toy-constant"):
         1 / 0  # noqa: B018
     assert_unchanged(before)
 
 
 def test_objects_keep_their_identity_while_toggled() -> None:
     identity = id(forms.plain), id(forms.Forms), id(forms.Settings)
-    with reverted("toy-plain", "toy-method", "toy-dataclass"):
+    with revert("toy-plain", "toy-method", "toy-dataclass"):
         assert (id(forms.plain), id(forms.Forms), id(forms.Settings)) == identity
         assert users.plain is forms.plain
 
@@ -119,7 +119,7 @@ def test_objects_keep_their_identity_while_toggled() -> None:
 def test_a_closure_that_the_collector_was_told_to_forget_changes_too() -> None:
     gc.freeze()
     try:
-        with reverted("toy-closure"):
+        with revert("toy-closure"):
             assert users.MADE_EARLY(100) == 95
         assert users.MADE_EARLY(100) == 105
         assert gc.get_freeze_count(), "and it stays forgotten"
@@ -128,14 +128,14 @@ def test_a_closure_that_the_collector_was_told_to_forget_changes_too() -> None:
 
 
 def test_a_closure_made_while_toggled_is_fixed_afterwards() -> None:
-    with reverted("toy-closure"):
+    with revert("toy-closure"):
         made_inside = forms.outer(5)
         assert made_inside(100) == 95
     assert made_inside(100) == 105
 
 
 def test_a_dataclass_keeps_its_other_fields_and_its_repr() -> None:
-    with reverted("toy-dataclass"):
+    with revert("toy-dataclass"):
         assert repr(forms.Settings("a", tags=["t"])) == "Settings(name='a', pages=32, tags=['t'])"
         assert forms.Settings("a") == forms.Settings("a", 32)
         assert forms.Settings("a").tags is not forms.Settings("a").tags
@@ -144,7 +144,7 @@ def test_a_dataclass_keeps_its_other_fields_and_its_repr() -> None:
 
 def test_nested_toggles_end_in_any_order() -> None:
     before = snapshot()
-    first, second = reverted("toy-plain"), reverted("toy-same-function")
+    first, second = revert("toy-plain"), revert("toy-same-function")
     first.__enter__()
     second.__enter__()
     assert forms.plain(3, 5) == 1006
@@ -156,22 +156,22 @@ def test_nested_toggles_end_in_any_order() -> None:
 
 
 def test_the_same_toggle_twice_ends_with_the_second_exit() -> None:
-    with reverted("toy-plain"):
-        with reverted("toy-plain"):
+    with revert("toy-plain"):
+        with revert("toy-plain"):
             assert forms.plain(3, 5) == 6
         assert forms.plain(3, 5) == 6
         with pytest.raises(PatchConflictError, match="in two directions"):
-            observed("toy-plain").__enter__()
+            observe("toy-plain").__enter__()
     assert forms.plain(3, 5) == 30
 
 
 def test_two_toggles_on_the_same_code_are_refused_and_change_nothing() -> None:
     before = snapshot()
     with pytest.raises(PatchConflictError, match=r"change the same code, sglang\.forms line"):
-        reverted("toy-plain", "toy-overlap").__enter__()
+        revert("toy-plain", "toy-overlap").__enter__()
     assert_unchanged(before)
-    with reverted("toy-plain"):
-        with pytest.raises(PatchConflictError), reverted("toy-overlap"):
+    with revert("toy-plain"):
+        with pytest.raises(PatchConflictError), revert("toy-overlap"):
             pass
         assert forms.plain(3, 5) == 6
     assert_unchanged(before)
@@ -180,7 +180,7 @@ def test_two_toggles_on_the_same_code_are_refused_and_change_nothing() -> None:
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda: reverted("toy-plian"), UnknownToggleError, "near it: toy-plain"),
+        (lambda: revert("toy-plian"), UnknownToggleError, "near it: toy-plain"),
         (lambda: toggles.reverted(), UnknownToggleError, "name at least one"),
         (lambda: toggles.enabled("toy-plain", folders=FOLDER).__enter__(),
          ToggleNotApplicableError, "it is fixed there: that release has the fix"),
@@ -200,7 +200,7 @@ def test_threads_toggle_independently() -> None:
         try:
             start.wait()
             for _ in range(50):
-                with reverted(name):
+                with revert(name):
                     assert call() == buggy
         except BaseException as error:
             errors.append(error)
@@ -217,7 +217,7 @@ def test_threads_toggle_independently() -> None:
 
 
 def test_observing_counts_exactly_and_changes_nothing() -> None:
-    with observed("toy-plain") as seen:
+    with observe("toy-plain") as seen:
         assert (users.use(3, 5), users.use(3, 5)) == (30, 30)
         assert seen.reach == 2
         count = lambda: [forms.plain(1, 1) for _ in range(2000)]  # noqa: E731
@@ -230,7 +230,7 @@ def test_observing_counts_exactly_and_changes_nothing() -> None:
 
 
 def test_a_traceback_and_inspect_show_the_patched_line() -> None:
-    with reverted("toy-plain"):
+    with revert("toy-plain"):
         assert "doubled = 2" in inspect.getsource(forms.plain)
         assert "doubled = topk * 2" not in inspect.getsource(forms.plain)
         try:

@@ -47,10 +47,10 @@ class Lab:
         write_toggle(self.toggles, name, place, fixed, buggy)
         toggles._load_catalogue.cache_clear()
 
-    def reverted(self, *names: str) -> toggles.ToggleContext:
+    def revert(self, *names: str) -> toggles.ToggleContext:
         return toggles.reverted(*names, folders=(self.toggles,))
 
-    def observed(self, *names: str) -> toggles.ToggleContext:
+    def observe(self, *names: str) -> toggles.ToggleContext:
         return toggles.observed(*names, folders=(self.toggles,))
 
     def clean(self) -> None:
@@ -76,10 +76,10 @@ def lab(tmp_path: Path) -> Iterator[Lab]:
 def test_a_reloaded_module_is_toggled_anew(lab: Lab) -> None:
     module = lab.module("reload", "def f():\n    return 1\n")
     lab.toggle("lab-reload", "reload", "f", "return 1", "return 2")
-    with lab.reverted("lab-reload"):
+    with lab.revert("lab-reload"):
         assert module.f() == 2
     importlib.reload(module)
-    with lab.reverted("lab-reload"):
+    with lab.revert("lab-reload"):
         assert module.f() == 2
     assert module.f() == 1
 
@@ -90,11 +90,11 @@ CONSTANT = "LIMIT = 100\n\n\ndef read():\n    return LIMIT\n"
 def test_a_constant_reaches_importers_that_came_later_and_through_others(lab: Lab) -> None:
     origin = lab.module("constant", CONSTANT)
     lab.toggle("lab-constant", "constant", "", "LIMIT = 100", "LIMIT = 10")
-    with lab.reverted("lab-constant"):
+    with lab.revert("lab-constant"):
         assert origin.read() == 10
     middle = lab.module("middle", "from sglang.lab_constant import LIMIT\n")
     last = lab.module("last", "from sglang.lab_middle import LIMIT as TOP\n")
-    with lab.reverted("lab-constant"):
+    with lab.revert("lab-constant"):
         assert (middle.LIMIT, last.TOP) == (10, 10)
     assert (origin.read(), middle.LIMIT, last.TOP) == (100, 100, 100)
 
@@ -102,7 +102,7 @@ def test_a_constant_reaches_importers_that_came_later_and_through_others(lab: La
 def test_a_module_imported_under_a_toggle_gets_the_true_constant_afterwards(lab: Lab) -> None:
     lab.module("constant", CONSTANT)
     lab.toggle("lab-constant", "constant", "", "LIMIT = 100", "LIMIT = 10")
-    with lab.reverted("lab-constant"):
+    with lab.revert("lab-constant"):
         late = lab.module("late", "from sglang.lab_constant import LIMIT\n")
         assert late.LIMIT == 10
     assert late.LIMIT == 100
@@ -114,7 +114,7 @@ def test_a_value_derived_by_an_importer_is_refused(lab: Lab, derived: str) -> No
     lab.module("derives", f"from sglang.lab_constant import LIMIT\n{derived}\n")
     lab.toggle("lab-constant", "constant", "", "LIMIT = 100", "LIMIT = 10")
     with pytest.raises(PatchError, match="line 2 derives from LIMIT"):
-        lab.reverted("lab-constant").__enter__()
+        lab.revert("lab-constant").__enter__()
 
 
 def test_a_constant_counts_its_readers_and_not_names_that_shadow_it(lab: Lab) -> None:
@@ -122,7 +122,7 @@ def test_a_constant_counts_its_readers_and_not_names_that_shadow_it(lab: Lab) ->
     shadow += "def third():\n    LIMIT = 3\n    return LIMIT\n"
     module = lab.module("constant", f"{CONSTANT}\n\n{shadow}")
     lab.toggle("lab-constant", "constant", "", "LIMIT = 100", "LIMIT = 10")
-    with lab.observed("lab-constant") as seen:
+    with lab.observe("lab-constant") as seen:
         module.other(1)
         module.third()
         assert seen.reach == 0
@@ -142,11 +142,11 @@ def test_another_threads_toggle_stays_in_while_one_is_built(lab: Lab) -> None:
         while not done.is_set():
             seen.add(module.f())
 
-    with lab.reverted("lab-f"):
+    with lab.revert("lab-f"):
         thread = threading.Thread(target=watch)
         thread.start()
         try:
-            with lab.reverted("lab-g"):
+            with lab.revert("lab-g"):
                 assert (module.f(), module.g()) == (2, 2)
         finally:
             done.set()
@@ -166,17 +166,17 @@ def test_an_async_function_and_a_generator_run_under_the_decorator() -> None:
     reverted = toggles.reverted("toy-plain", folders=TOY_TOGGLES)
 
     @reverted
-    async def awaited() -> int:
+    async def call_async() -> int:
         await asyncio.sleep(0)
         return int(forms.plain(3, 5))
 
     @reverted
-    def generated() -> Iterator[int]:
+    def generate_call() -> Iterator[int]:
         yield forms.plain(3, 5)
 
     assert reverted(lambda: forms.plain(3, 5))() == 6
-    assert asyncio.run(awaited()) == 6
-    assert list(generated()) == [6]
+    assert asyncio.run(call_async()) == 6
+    assert list(generate_call()) == [6]
     assert forms.plain(3, 5) == 30
 
     async def stream() -> Any:
@@ -229,7 +229,7 @@ def test_lambdas_made_before_and_during_change_with_their_maker(lab: Lab) -> Non
     module = lab.module("lambdas", "def make():\n    return lambda value: value + 1\n")
     lab.toggle("lab-lambda", "lambdas", "make", "value + 1", "value + 100")
     early = module.make()
-    with lab.reverted("lab-lambda"):
+    with lab.revert("lab-lambda"):
         during = module.make()
         assert (early(1), during(1)) == (101, 101)
     assert (early(1), during(1)) == (2, 2)
@@ -241,7 +241,7 @@ def test_a_closure_that_would_need_another_variable_is_refused(lab: Lab) -> None
     lab.toggle("lab-free", "free", "make", "return a", "return a + b")
     early, _ = module.make(1, 2)
     with pytest.raises(PatchError, match="outer variables of a closure"):
-        lab.reverted("lab-free").__enter__()
+        lab.revert("lab-free").__enter__()
     assert early() == 1
 
 
@@ -267,7 +267,7 @@ def test_what_would_only_half_change_is_refused(lab: Lab, case: str) -> None:
     lab.module("bodies", text)
     lab.toggle("lab-body", "bodies", target, fixed, buggy)
     with pytest.raises(PatchError, match="toggle it at import"):
-        lab.reverted("lab-body").__enter__()
+        lab.revert("lab-body").__enter__()
 
 
 def test_annotations_are_left_alone(lab: Lab) -> None:
@@ -275,7 +275,7 @@ def test_annotations_are_left_alone(lab: Lab) -> None:
     lab.toggle("lab-class", "annotated", "C", "a: 'int' = 8", "a: 'int' = 80")
     lab.toggle("lab-name", "annotated", "", "N: 'int' = 5", "N: 'int' = 50")
     before = dict(module.C.__annotations__), dict(module.__annotations__)
-    with lab.reverted("lab-class", "lab-name"):
+    with lab.revert("lab-class", "lab-name"):
         assert (module.C.a, module.N) == (80, 50)
     assert (module.C.__annotations__, module.__annotations__) == before
     assert (module.C.a, module.N) == (8, 5)
@@ -285,7 +285,7 @@ def test_a_keyword_only_field_stays_keyword_only(lab: Lab) -> None:
     text = "@dataclass(kw_only=True)\nclass C:\n    a: int\n    b: int = 8\n"
     module = lab.module("keywords", f"from dataclasses import dataclass\n{text}")
     lab.toggle("lab-keyword", "keywords", "C", "b: int = 8", "b: int = 80")
-    with lab.reverted("lab-keyword"):
+    with lab.revert("lab-keyword"):
         assert dataclasses.astuple(module.C(a=1)) == (1, 80)
         with pytest.raises(TypeError):
             module.C(1)
@@ -297,7 +297,7 @@ def test_two_fields_of_one_dataclass_come_and_go_apart(lab: Lab) -> None:
     module = lab.module("fields", f"from dataclasses import dataclass\n{text}")
     lab.toggle("lab-a", "fields", "C", "a: int = 1", "a: int = 10")
     lab.toggle("lab-b", "fields", "C", "b: int = 2", "b: int = 20")
-    first, second = lab.reverted("lab-a"), lab.reverted("lab-b")
+    first, second = lab.revert("lab-a"), lab.revert("lab-b")
     first.__enter__()
     second.__enter__()
     assert dataclasses.astuple(module.C()) == (10, 20)
@@ -313,7 +313,7 @@ def test_a_file_edited_after_its_import_is_not_put_into_the_process(lab: Lab) ->
     path.write_text("def f():\n    return 1 + 1000\n")
     lab.toggle("lab-edited", "edited", "f", "return 1 + $X", "return 2 + $X")
     with pytest.raises(PatchError, match="was edited after this process imported it"):
-        lab.reverted("lab-edited").__enter__()
+        lab.revert("lab-edited").__enter__()
     assert module.f() == 1
 
 
@@ -323,7 +323,7 @@ def test_a_target_that_does_not_import_says_why(lab: Lab) -> None:
     lab.toggle("lab-broken", "broken", "f", "return 1", "return 2")
     try:
         with pytest.raises(PatchError, match="lab_broken does not import here: ModuleNotFound"):
-            lab.reverted("lab-broken").__enter__()
+            lab.revert("lab-broken").__enter__()
     finally:
         path.unlink()
 
@@ -337,7 +337,7 @@ def test_odd_line_ends_and_encodings_keep_their_lines(lab: Lab) -> None:
     module = importlib.import_module("sglang.lab_odd")
     lab.toggle("lab-odd", "odd", "f", "return 1", "return 2")
 
-    with lab.reverted("lab-odd"):
+    with lab.revert("lab-odd"):
         assert module.f() == 2
         assert inspect.getsource(module.f).startswith("def f():\n    return 2")
     assert module.f() == 1

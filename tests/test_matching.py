@@ -6,14 +6,14 @@ import ast
 import textwrap
 
 import pytest
-from memory import edit, enabled, reverted
+from memory import edit, enable_toggle, revert_toggle
 
 from harness.core.errors import PatchError, ToggleNotApplicableError
 from harness.core.source_scopes import ModuleSource
 from harness.fixes.patterns import CodePattern, PatternError
 
 
-def found(pattern: str, code: str, qualname: str = "") -> list[str]:
+def find_pieces(pattern: str, code: str, qualname: str = "") -> list[str]:
     """Return the pieces of code that a pattern matches."""
     text = textwrap.dedent(code)
     scopes = ModuleSource("m", "m.py", text).find_scopes(qualname)
@@ -29,8 +29,8 @@ def stands_for(pattern: str, code: str) -> dict[str, str]:
 def there_and_back(fixed: str, buggy: str, code: str, target: str = "m:f") -> str:
     """Return the reverted code; assert that enabling it restores the module."""
     asked, text = edit(fixed, buggy, target), textwrap.dedent(code)
-    bug = reverted(asked, text)
-    assert ast.dump(ast.parse(enabled(asked, bug))) == ast.dump(ast.parse(text))
+    bug = revert_toggle(asked, text)
+    assert ast.dump(ast.parse(enable_toggle(asked, bug))) == ast.dump(ast.parse(text))
     assert ast.dump(ast.parse(bug)) != ast.dump(ast.parse(text))
     return bug
 
@@ -46,9 +46,9 @@ def there_and_back(fixed: str, buggy: str, code: str, target: str = "m:f") -> st
     ],
 )
 def test_white_space_line_breaks_and_a_trailing_comma_do_not_matter(code: str) -> None:
-    assert len(found("g(a, b + 1)", code)) == 1
-    assert len(found("g(\n  a,\n  b + 1\n)", code)) == 1
-    assert len(found("g($A, $B + 1)", code)) == 1
+    assert len(find_pieces("g(a, b + 1)", code)) == 1
+    assert len(find_pieces("g(\n  a,\n  b + 1\n)", code)) == 1
+    assert len(find_pieces("g($A, $B + 1)", code)) == 1
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_white_space_line_breaks_and_a_trailing_comma_do_not_matter(code: str) -
     ],
 )
 def test_a_pattern_that_leaves_something_out_does_not_match(pattern: str, code: str) -> None:
-    assert found(pattern, code) == []
+    assert find_pieces(pattern, code) == []
 
 
 @pytest.mark.parametrize(
@@ -104,15 +104,15 @@ def test_a_list_metavariable_leaves_no_extra_comma(code: str, buggy: str) -> Non
 
 
 def test_a_metavariable_stands_for_the_same_code_throughout_a_form() -> None:
-    assert found("x = $A\ny = $A", "x = g( 1 )\ny = g(1)") == ["x = g( 1 )\ny = g(1)"]
-    assert found("x = $A\ny = $A", "x = g(1)\ny = g(2)") == []
-    assert found("x = $A\ny = $A", "x = 'a b'\ny = 'ab'") == []
-    assert found("g($A, $A)", "g(a, b)") == []
+    assert find_pieces("x = $A\ny = $A", "x = g( 1 )\ny = g(1)") == ["x = g( 1 )\ny = g(1)"]
+    assert find_pieces("x = $A\ny = $A", "x = g(1)\ny = g(2)") == []
+    assert find_pieces("x = $A\ny = $A", "x = 'a b'\ny = 'ab'") == []
+    assert find_pieces("g($A, $A)", "g(a, b)") == []
 
 
 def test_a_run_is_found_in_any_block_and_changed_there_alone() -> None:
     code = "a()\nx = 1  # one\n\n# two\n\ny = 2\nb()\n"
-    assert found("x = $A\ny = $B", code) == ["x = 1  # one\n\n# two\n\ny = 2"]
+    assert find_pieces("x = $A\ny = $B", code) == ["x = 1  # one\n\n# two\n\ny = 2"]
     code = "def f():\n    y = 0\n    while a:\n        x = 1\n        y = 2\n    y = 3\n"
     bug = there_and_back("x = $A\ny = $B", "y = $B\nx = $A", code)
     assert bug == "def f():\n    y = 0\n    while a:\n        y = 2\n        x = 1\n    y = 3\n"
@@ -123,11 +123,11 @@ def test_a_run_is_found_in_any_block_and_changed_there_alone() -> None:
     ["x = 1\nz()\ny = 2", "y = 2\nx = 1", "if a:\n    x = 1\nelse:\n    y = 2", "g(x=1)\ny = 2"],
 )
 def test_a_run_is_made_of_whole_neighbouring_statements(code: str) -> None:
-    assert found("x = $A\ny = $B", code) == []
-    assert found("x()\ny()", "x()\ny()") == ["x()\ny()"]
-    assert found("x()\ny()", "z = x()\ny()") == found("x()\ny()", "x()\nz = y()") == []
+    assert find_pieces("x = $A\ny = $B", code) == []
+    assert find_pieces("x()\ny()", "x()\ny()") == ["x()\ny()"]
+    assert find_pieces("x()\ny()", "z = x()\ny()") == find_pieces("x()\ny()", "x()\nz = y()") == []
     with pytest.raises(PatternError, match="bare metavariable"):
-        found("x = 1\n$REST", "x = 1")
+        find_pieces("x = 1\n$REST", "x = 1")
 
 
 def test_the_other_form_gets_what_the_metavariables_stand_for() -> None:
@@ -193,7 +193,7 @@ except ImportError:
     ],
 )
 def test_a_target_is_found_by_its_qualified_name(qualname: str, numbers: str) -> None:
-    assert found("g($N)", SCOPES, qualname) == [f"g({number})" for number in numbers]
+    assert find_pieces("g($N)", SCOPES, qualname) == [f"g({number})" for number in numbers]
 
 
 @pytest.mark.parametrize("target", ["decorated", "Outer.method.nested", "Outer.Inner.method"])
@@ -264,7 +264,7 @@ def test_a_body_moves_deeper_and_back_without_its_strings_changing() -> None:
 def test_code_that_would_bind_otherwise_where_it_is_written_is_refused() -> None:
     asked = edit("g($A)", "-$A")
     with pytest.raises(PatchError, match="its metavariables bind other code"):
-        reverted(asked, "def f():\n    return g(x + y)\n")
-    assert reverted(asked, "def f():\n    return g(x)\n") == "def f():\n    return -x\n"
+        revert_toggle(asked, "def f():\n    return g(x + y)\n")
+    assert revert_toggle(asked, "def f():\n    return g(x)\n") == "def f():\n    return -x\n"
     with pytest.raises(ToggleNotApplicableError, match="neither form"):  # its `else` would be lost
-        reverted(edit("if a:\n    x()", "y()"), "def f():\n    if a: x()\n    else: z()\n")
+        revert_toggle(edit("if a:\n    x()", "y()"), "def f():\n    if a: x()\n    else: z()\n")

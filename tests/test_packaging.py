@@ -50,7 +50,7 @@ def files(wheel: Path) -> set[str]:
 
 
 @pytest.fixture(scope="module")
-def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def site(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with only the wheel installed."""
     target = tmp_path_factory.mktemp("installed") / "site"
     pip("install", "-q", "--no-deps", "--no-index", "--target", str(target), str(wheel))
@@ -118,34 +118,34 @@ def test_the_wheel_names_its_command_and_the_python_it_needs(wheel: Path) -> Non
     assert "unfix = harness.cli.main:main" in commands
 
 
-def listed(done: subprocess.CompletedProcess[str]) -> list[str]:
+def list_ids(done: subprocess.CompletedProcess[str]) -> list[str]:
     assert done.returncode == 0, done.stderr
     rows: list[dict[str, Any]] = json.loads(done.stdout)["toggles"]
     return [row["id"] for row in rows]
 
 
-def test_the_installed_wheel_lists_its_toggles(installed: Path, tree: Path, tmp_path: Path) -> None:
-    ids = listed(call(installed, tmp_path, "list", "--json"))
+def test_the_installed_wheel_lists_its_toggles(site: Path, tree: Path, tmp_path: Path) -> None:
+    ids = list_ids(call(site, tmp_path, "list", "--json"))
     assert sorted(ids) == sorted(path.stem for path in (tree / "toggles").glob("*.yaml"))
     assert not list(tmp_path.iterdir())
 
 
 def test_the_wheels_toggles_are_listed(
-    installed: Path, tmp_path_factory: pytest.TempPathFactory
+    site: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     fewer = tmp_path_factory.mktemp("fewer") / "site"
-    shutil.copytree(installed, fewer)
+    shutil.copytree(site, fewer)
     for path in (fewer / "harness" / "carried" / "toggles").iterdir():
         if path.name != "27460.yaml":
             path.unlink()
-    assert listed(call(fewer, fewer.parent, "list", "--json")) == ["27460"]
+    assert list_ids(call(fewer, fewer.parent, "list", "--json")) == ["27460"]
 
 
-def test_installed_it_keeps_releases_where_one_works(installed: Path, tmp_path: Path) -> None:
-    done = call(installed, tmp_path, "doctor", "--json")
+def test_installed_it_keeps_releases_where_one_works(site: Path, tmp_path: Path) -> None:
+    done = call(site, tmp_path, "doctor", "--json")
     found = {line["name"]: line["found"] for line in json.loads(done.stdout)}
     assert found["disk"].endswith(str(tmp_path))
-    assert str(installed) in found["toggles"]
-    done = call(installed, tmp_path, "test")  # its own tests need a checkout
+    assert str(site) in found["toggles"]
+    done = call(site, tmp_path, "test")  # its own tests need a checkout
     assert (done.returncode, done.stdout) == (2, "")
     assert "checkout" in done.stderr

@@ -33,7 +33,7 @@ def runs(tmp_path: Path, monkeypatch: Patch) -> Runs:
     # Plugins load slowly, and these tests need none.
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
 
-    def run(*texts: str, alone: str = GREEN, words: tuple[str, ...] = ()) -> int:
+    def run_texts(*texts: str, alone: str = GREEN, words: tuple[str, ...] = ()) -> int:
         made = []
         for number, text in enumerate((*texts, alone)):
             file = tmp_path / f"test_{number}.py"
@@ -43,7 +43,7 @@ def runs(tmp_path: Path, monkeypatch: Patch) -> Runs:
         monkeypatch.setattr(partition, "make_serial_part", lambda tests: made[-1])
         return command.run_all_parts([], list(words), paths.project_folder())
 
-    return run
+    return run_texts
 
 
 def test_every_test_file_is_of_one_part() -> None:

@@ -48,29 +48,29 @@ def observe(*toggles: Toggle) -> list[ToggleChoice]:
     return [ToggleChoice(each, Direction.OBSERVE) for each in toggles]
 
 
-def planned(choices: list[ToggleChoice], **modules: str) -> PatchPlan:
+def plan_modules(choices: list[ToggleChoice], **modules: str) -> PatchPlan:
     return make_plan(choices, Memory(modules or {"m": TEXT}), "0.5.9")
 
 
 def refusal(kind: type[UnfixError], choices: list[ToggleChoice], **modules: str) -> str:
     with pytest.raises(kind) as caught:
-        planned(choices, **modules)
+        plan_modules(choices, **modules)
     return str(caught.value)
 
 
 def test_a_plan_holds_the_module_with_the_other_form_and_nothing_else_changed() -> None:
-    plan = planned(revert(WIDTH))
+    plan = plan_modules(revert(WIDTH))
     assert plan.release == "0.5.9"
     assert plan.toggles == (("width", "revert", "Something is off by one"),)
     (module,) = plan.modules
     assert (module.module, module.path, module.text) == ("m", "m.py", BUGGY_TEXT)
     assert module.digest == compute_digest(TEXT)
-    assert planned(enable(WIDTH), m=BUGGY_TEXT).modules[0].text == TEXT
+    assert plan_modules(enable(WIDTH), m=BUGGY_TEXT).modules[0].text == TEXT
 
 
 def test_observing_keeps_the_text_and_says_where_the_code_is_in_either_state() -> None:
     for text in (TEXT, BUGGY_TEXT):
-        (module,) = planned(observe(WIDTH), m=text).modules
+        (module,) = plan_modules(observe(WIDTH), m=text).modules
         assert module.text == text
         assert [site.direction for site in module.sites] == ["observe"]
 
@@ -79,22 +79,22 @@ def test_toggles_on_different_code_of_one_module_compose_in_any_order() -> None:
     wanted = BUGGY_TEXT.replace("good(1)", "if_bad(\n            1,\n        )")
     wanted = wanted.replace("    start()\n", "    start()\n    again()\n")
     for order in itertools.permutations([WIDTH, CALL, RUN]):
-        (module,) = planned(revert(*order)).modules
+        (module,) = plan_modules(revert(*order)).modules
         assert module.text == wanted
-    (module,) = planned([*revert(RUN), *enable(WIDTH)], m=BUGGY_TEXT).modules
+    (module,) = plan_modules([*revert(RUN), *enable(WIDTH)], m=BUGGY_TEXT).modules
     assert module.text == TEXT.replace("    start()\n", "    start()\n    again()\n")
 
 
 def test_a_toggle_over_two_modules_patches_both() -> None:
     edits = (ToggleEdit("one(a)", "one()"), ToggleEdit("two(a)", "two()", "n"))
     asked = toggle(ToggleVariant(">=0", edits, "m"))
-    plan = planned(revert(asked), m="one(a)\n", n="two(a)\n", other="one(a)\n")
+    plan = plan_modules(revert(asked), m="one(a)\n", n="two(a)\n", other="one(a)\n")
     assert [module.text for module in plan.modules] == ["one()\n", "two()\n"]
     assert [module.module for module in plan.modules] == ["m", "n"]
 
 
 def test_sites_say_the_lines_and_the_columns_of_the_patched_text() -> None:
-    (module,) = planned(revert(WIDTH, CALL, RUN)).modules
+    (module,) = plan_modules(revert(WIDTH, CALL, RUN)).modules
     found = {site.toggle: site for site in module.sites}
     nodes = {
         (node.lineno, node.col_offset, node.end_lineno, node.end_col_offset): ast.unparse(node)
@@ -124,7 +124,7 @@ def test_two_toggles_on_the_same_code_are_refused(first: object) -> None:
 
 def test_neighbours_are_not_the_same_code() -> None:
     left, right = edit("'a'", "'x'", name="left"), edit("'b'", "'y'", name="right")
-    (module,) = planned(revert(left, right), m="def f():\n    return 'a''b'\n").modules
+    (module,) = plan_modules(revert(left, right), m="def f():\n    return 'a''b'\n").modules
     assert module.text == "def f():\n    return 'x''y'\n"
 
 
@@ -135,7 +135,7 @@ def test_one_toggle_both_ways_is_refused(one: str, other: str) -> None:
     choices = [ToggleChoice(WIDTH, Direction(one)), ToggleChoice(WIDTH, Direction(other))]
     message = f"toggle width is requested in two directions: {one} and {other}"
     assert refusal(PatchConflictError, choices) == message
-    assert planned(revert(WIDTH, WIDTH)) == planned(revert(WIDTH))
+    assert plan_modules(revert(WIDTH, WIDTH)) == plan_modules(revert(WIDTH))
 
 
 def test_a_toggle_in_its_target_state_is_refused() -> None:
@@ -173,16 +173,16 @@ def test_a_patched_source_that_does_not_compile_is_refused(asked: Toggle, text: 
     with pytest.raises(
         PatchError, match=r"m does not compile after revert some-fix: .* at line \d"
     ):
-        planned(revert(asked), m=text)
+        plan_modules(revert(asked), m=text)
 
 
 def test_a_form_beside_the_written_one_is_refused() -> None:
     with pytest.raises(PatchError, match="the other form 1 times"):
-        planned(revert(edit("x = a", "x = b\nx = a")), m="def f():\n    x = a\n")
+        plan_modules(revert(edit("x = a", "x = b\nx = a")), m="def f():\n    x = a\n")
     writes = edit("other = 2", "width = rows", name="writes")
-    assert planned(revert(writes))
+    assert plan_modules(revert(writes))
     with pytest.raises(PatchError, match=r"revert width: .* the written form 2 times"):
-        planned(revert(WIDTH, writes))
+        plan_modules(revert(WIDTH, writes))
 
 
 PRINT_PLAN = """

@@ -15,7 +15,7 @@ TOY = Path(__file__).parent / "toy"
 
 
 @pytest.fixture
-def asked(tmp_path: Path, monkeypatch: Patch) -> dict[str, Any]:
+def requested_toggles(tmp_path: Path, monkeypatch: Patch) -> dict[str, Any]:
     """The toggles that a process requests in a command's environment."""
     monkeypatch.setenv("UNFIX_HOME", str(tmp_path))
     given = ChildEnvironment()
@@ -39,17 +39,19 @@ def nobody(request: dict[str, Any]) -> dict[str, Any]:
     raise AssertionError("the planner is asked again")
 
 
-def test_the_process_finds_it(asked: dict[str, Any]) -> None:
-    toggles = bootstrap.fetch_plan(asked, nobody)["plan"]["toggles"]
+def test_the_process_finds_it(requested_toggles: dict[str, Any]) -> None:
+    toggles = bootstrap.fetch_plan(requested_toggles, nobody)["plan"]["toggles"]
     assert [toggle[0] for toggle in toggles] == ["toy-static", "toy-super"]
 
 
-def test_another_question_is_not_answered_by_it(asked: dict[str, Any]) -> None:
+def test_another_question_is_not_answered_by_it(requested_toggles: dict[str, Any]) -> None:
     with pytest.raises(AssertionError, match="asked again"):
-        bootstrap.fetch_plan({**asked, "revert": ["toy-static"]}, nobody)
+        bootstrap.fetch_plan({**requested_toggles, "revert": ["toy-static"]}, nobody)
 
 
-def test_a_changed_engine_makes_its_own_plan(asked: dict[str, Any], monkeypatch: Patch) -> None:
+def test_a_changed_engine_makes_its_own_plan(
+    requested_toggles: dict[str, Any], monkeypatch: Patch
+) -> None:
     monkeypatch.setattr(bootstrap, "digest_code", lambda wing: "tomorrow's")
     with pytest.raises(AssertionError, match="asked again"):
-        bootstrap.fetch_plan(asked, nobody)
+        bootstrap.fetch_plan(requested_toggles, nobody)

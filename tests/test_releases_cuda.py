@@ -63,7 +63,7 @@ def pip(tmp_path: Path, monkeypatch: Patch, here: Machine) -> FakePip:
     return workspace(tmp_path / "home", monkeypatch)
 
 
-def installed(pip: FakePip, python: Path) -> set[str]:
+def list_installed(pip: FakePip, python: Path) -> set[str]:
     """Return the packages that were installed for a Python."""
     calls = [words for words in pip.calls if str(python) in words]
     return {word.partition("==")[0] for words in calls for word in words if "==" in word}
@@ -83,7 +83,7 @@ def test_the_machines_torch_is_not_copied(pip: FakePip, here: Machine, capsys: O
     assert main(ADD) == 0
     said = capsys.readouterr().err
     release = managed_releases.get_release(VERSION, "cuda")
-    own = installed(pip, release.base.python)
+    own = list_installed(pip, release.base.python)
     assert {"pandas", "scipy", "torchvision"} <= own
     assert not own & {"torch", "triton", "numpy"}
     for name in ("torch", "triton", "numpy"):

@@ -89,7 +89,7 @@ def test_what_a_stopped_removal_left_goes_with_the_next_call(release: Release) -
     assert not left.exists()
 
 
-def run_in(release: Release, **variables: str) -> subprocess.CompletedProcess[str]:
+def run_in_release(release: Release, **variables: str) -> subprocess.CompletedProcess[str]:
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("UNFIX_", "PYTHON"))}
     words = [str(release.python), "-c", "print('the program ran')"]
     return run_program(words, env={**kept, **variables})
@@ -106,9 +106,9 @@ BROKEN_STARTS: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.parametrize("broken", BROKEN_STARTS)
 def test_a_process_never_runs_without_its_toggle(release: Release, broken: str) -> None:
-    assert run_in(release, **ASKED).stdout == "the program ran\n"
+    assert run_in_release(release, **ASKED).stdout == "the program ran\n"
     BROKEN_STARTS[broken](installer._find_site_packages(release.folder) / "unfix_start.py")
-    done = run_in(release, **ASKED)
+    done = run_in_release(release, **ASKED)
     assert (done.returncode, done.stdout) == (3, "")
     assert "toggles cannot be applied" in done.stderr
-    assert run_in(release).stdout == "the program ran\n"
+    assert run_in_release(release).stdout == "the program ran\n"

@@ -8,7 +8,7 @@ from itertools import chain
 
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
-from memory import edit, enabled, reverted
+from memory import edit, enable_toggle, revert_toggle
 
 # A line break inside a string, which this file's own indenting leaves alone.
 INSIDE = "\1"
@@ -70,12 +70,12 @@ arguments = st.lists(st.one_of(expressions, st.builds("*{}".format, st.just("res
 parameters = st.lists(st.sampled_from("pqr"), max_size=3, unique=True)
 
 
-def indented(lines: list[str]) -> list[str]:
+def indent_lines(lines: list[str]) -> list[str]:
     return [f"    {part}" if part else part for line in lines for part in line.split("\n")]
 
 
 def block(head: str) -> st.SearchStrategy[list[str]]:
-    return st.deferred(lambda: statements).map(lambda body: [head, *indented(body)])
+    return st.deferred(lambda: statements).map(lambda body: [head, *indent_lines(body)])
 
 
 simple = st.one_of(
@@ -94,14 +94,14 @@ statements = st.lists(statement, max_size=3).map(lambda parts: [*chain(*parts), 
 
 
 @dataclass(frozen=True)
-class Case:
+class RoundTrip:
     shape: Shape
     fixed: str
     buggy: str
     target: str
 
 
-def rendered(form: str, values: dict[str, list[str]]) -> list[str]:
+def render_form(form: str, values: dict[str, list[str]]) -> list[str]:
     """Fill code into a form's metavariables, without the code under test."""
     lines: list[str] = []
     for line in form.replace(": $$$S1", ":\n    $$$S1").split("\n"):
@@ -120,7 +120,7 @@ def rendered(form: str, values: dict[str, list[str]]) -> list[str]:
 
 
 @st.composite
-def cases(draw: st.DrawFn) -> Case:
+def cases(draw: st.DrawFn) -> RoundTrip:
     expression = draw(st.booleans())
     shape = draw(st.sampled_from(EXPRESSIONS if expression else STATEMENTS))
     values = {
@@ -147,17 +147,17 @@ def cases(draw: st.DrawFn) -> Case:
     )
     texts = []
     for form in (shape.fixed, shape.buggy):
-        lines = rendered(form, values)
+        lines = render_form(form, values)
         if expression:
             lines = around.format("\n".join(lines)).split("\n")
         for head in reversed(nest):
-            lines = [head, *indented(lines)]
+            lines = [head, *indent_lines(lines)]
         target, heads = place
         depth = heads[-1][: len(heads[-1]) - len(heads[-1].lstrip())] + "    "
         body = [*before, *lines, *after]
         inside = [depth + part if part else part for line in body for part in line.split("\n")]
         texts.append("\n".join([*heads, *inside, "", "tail = 1", ""]).replace(INSIDE, "\n"))
-    return Case(shape, texts[0], texts[1], target)
+    return RoundTrip(shape, texts[0], texts[1], target)
 
 
 def meaning(text: str) -> str:
@@ -166,11 +166,11 @@ def meaning(text: str) -> str:
 
 @settings(max_examples=300, deadline=None, database=None)
 @given(cases())
-def test_reverting_gives_the_buggy_module_and_enabling_the_fixed_one(case: Case) -> None:
+def test_reverting_gives_the_buggy_module_and_enabling_the_fixed_one(case: RoundTrip) -> None:
     note(case.fixed)
     asked = edit(case.shape.fixed, case.shape.buggy, case.target)
-    bug = reverted(asked, case.fixed)
+    bug = revert_toggle(asked, case.fixed)
     note(bug)
     assert meaning(bug) == meaning(case.buggy)
-    assert meaning(enabled(asked, bug)) == meaning(case.fixed)
-    assert meaning(reverted(asked, enabled(asked, case.buggy))) == meaning(case.buggy)
+    assert meaning(enable_toggle(asked, bug)) == meaning(case.fixed)
+    assert meaning(revert_toggle(asked, enable_toggle(asked, case.buggy))) == meaning(case.buggy)

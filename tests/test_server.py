@@ -82,7 +82,7 @@ class Server:
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def running_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("toggles")
     forms = ("return self.finished_reason is not None", "return not self.finished_reason is None")
     target = "sglang.srt.managers.schedule_batch:Req.finished"
@@ -96,14 +96,14 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         server.stop()
 
 
-def test_it_answers_a_completion(served: Server) -> None:
+def test_it_answers_a_completion(running_server: Server) -> None:
     question = {"model": "m", "prompt": "the capital of", "max_tokens": 8, "ignore_eos": True}
-    answer = json.loads(served.ask("/v1/completions", question))
+    answer = json.loads(running_server.ask("/v1/completions", question))
     assert answer["usage"]["completion_tokens"] == 8
 
 
-def test_every_process_that_patched_left_an_attestation(served: Server) -> None:
-    left = attestation.read_attestations(served.attestations)
+def test_every_process_that_patched_left_an_attestation(running_server: Server) -> None:
+    left = attestation.read_attestations(running_server.attestations)
     assert len(left) >= 3  # the launcher, the scheduler, the detokenizer
     for found in left:
         assert found.release == RELEASE
@@ -112,11 +112,11 @@ def test_every_process_that_patched_left_an_attestation(served: Server) -> None:
     assert sum(a.reach("27460") for a in left) == 0
 
 
-def test_the_scheduler_says_in_the_log_what_it_reverted(served: Server) -> None:
-    left = attestation.read_attestations(served.attestations)
+def test_the_scheduler_says_in_the_log_what_it_reverted(running_server: Server) -> None:
+    left = attestation.read_attestations(running_server.attestations)
     reached = [found for found in left if found.reach("scheduler-probe")]
     [scheduler] = reached
-    log = served.log.read_text()
+    log = running_server.log.read_text()
     for toggle in REVERTED:
         assert f"pid {scheduler.pid} runs SGLang {RELEASE} with REVERTED {toggle}" in log
 

@@ -50,7 +50,7 @@ def assert_one_sentence(done: subprocess.CompletedProcess[str], *says: str) -> N
 
 
 @pytest.fixture(scope="module")
-def made(
+def killed_setup(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[tuple[Checkout, subprocess.CompletedProcess[str]]]:
     """A checkout whose set-up by the machine's own pip was killed, and its next call's output."""
@@ -66,7 +66,7 @@ def made(
 
 
 @pytest.fixture
-def faked(tmp_path: Path) -> Checkout:
+def fake(tmp_path: Path) -> Checkout:
     """A fresh checkout beside a fake pip and venv."""
     return Checkout(copy_of_the_tree(tmp_path / "tree"), fake_tools(tmp_path / "fakes"))
 
@@ -74,21 +74,21 @@ def faked(tmp_path: Path) -> Checkout:
 Made = tuple[Checkout, subprocess.CompletedProcess[str]]
 
 
-def test_the_first_call_sets_up_and_answers(faked: Checkout) -> None:
-    done = faked.call()
+def test_the_first_call_sets_up_and_answers(fake: Checkout) -> None:
+    done = fake.call()
     assert (done.returncode, done.stdout, done.stderr) == (0, ANSWER, f"{SETTING_UP}\n")
-    assert faked.ready.is_file()
+    assert fake.ready.is_file()
 
 
-def test_a_set_up_killed_during_pip_is_repaired_by_the_next_call(made: Made) -> None:
-    checkout, done = made
+def test_a_set_up_killed_during_pip_is_repaired_by_the_next_call(killed_setup: Made) -> None:
+    checkout, done = killed_setup
     assert (done.returncode, done.stdout, done.stderr) == (0, ANSWER, f"{SETTING_UP}\n")
     assert checkout.ready.is_file()
 
 
-def test_the_second_call_starts_at_once_and_runs_no_pip(made: Made, faked: Checkout) -> None:
+def test_the_second_call_starts_at_once_and_runs_no_pip(killed_setup: Made, fake: Checkout) -> None:
     """Compare with the environment's own Python at the same time, since machines differ."""
-    spied = Checkout(made[0].tree, faked.fakes)
+    spied = Checkout(killed_setup[0].tree, fake.fakes)
     mark = spied.ready.stat().st_ino, spied.ready.stat().st_mtime_ns
     python = [str(spied.tree / ".venv" / "bin" / "python"), "-P", "-m", "harness", "--version"]
     least, most = [], []
@@ -104,77 +104,77 @@ def test_the_second_call_starts_at_once_and_runs_no_pip(made: Made, faked: Check
     assert (spied.ready.stat().st_ino, spied.ready.stat().st_mtime_ns) == mark
 
 
-def test_the_arguments_and_the_exit_code_are_handed_over(made: Made) -> None:
-    done = made[0].call("show", "no-such-toggle")
+def test_the_arguments_and_the_exit_code_are_handed_over(killed_setup: Made) -> None:
+    done = killed_setup[0].call("show", "no-such-toggle")
     assert done.returncode == 2
     assert "no-such-toggle" in done.stderr
 
 
-def test_it_is_itself_wherever_it_is_called_from(made: Made, tmp_path: Path) -> None:
+def test_it_is_itself_wherever_it_is_called_from(killed_setup: Made, tmp_path: Path) -> None:
     (tmp_path / "harness").mkdir()
     (tmp_path / "harness" / "__init__.py").touch()
     (tmp_path / "harness" / "__main__.py").write_text("raise SystemExit('somebody else')")
-    (tmp_path / "link").symlink_to(made[0].tree / "unfix")
-    variables = made[0].variables()
+    (tmp_path / "link").symlink_to(killed_setup[0].tree / "unfix")
+    variables = killed_setup[0].variables()
     words = [str(tmp_path / "link"), "--version"]
     done = run_program(words, cwd=tmp_path, env=variables)
     assert (done.returncode, done.stdout, done.stderr) == (0, ANSWER, "")
 
 
-def test_no_network_is_said_in_one_sentence(faked: Checkout) -> None:
-    real = Checkout(faked.tree)
+def test_no_network_is_said_in_one_sentence(fake: Checkout) -> None:
+    real = Checkout(fake.tree)
     refused = real.call(**NO_NETWORK)
     assert_one_sentence(refused, "package index cannot be reached", "PIP_INDEX_URL", "connect")
     assert not real.ready.exists()
-    assert faked.call().stdout == ANSWER
+    assert fake.call().stdout == ANSWER
 
 
-def test_a_pip_that_outlives_its_set_up_does_not_write_into_the_next_one(faked: Checkout) -> None:
-    with faked.start(FAKE_PIP_SECONDS="2") as process:
-        wait_until(lambda: faked.pips == ["begins"], 60.0)
+def test_a_pip_that_outlives_its_set_up_does_not_write_into_the_next_one(fake: Checkout) -> None:
+    with fake.start(FAKE_PIP_SECONDS="2") as process:
+        wait_until(lambda: fake.pips == ["begins"], 60.0)
         process.kill()
-    assert faked.pips == ["begins"]
-    assert faked.call().stdout == ANSWER
-    assert faked.pips == ["begins", "ends"] * 2
+    assert fake.pips == ["begins"]
+    assert fake.call().stdout == ANSWER
+    assert fake.pips == ["begins", "ends"] * 2
 
 
-def test_half_an_environment_or_one_without_its_python_is_made_anew(faked: Checkout) -> None:
-    binaries = faked.tree / ".venv" / "bin"
+def test_half_an_environment_or_one_without_its_python_is_made_anew(fake: Checkout) -> None:
+    binaries = fake.tree / ".venv" / "bin"
     binaries.mkdir(parents=True)
     (binaries / "python").symlink_to(BASE_PYTHON)
     (binaries / "left-over").touch()
-    assert faked.call().stdout == ANSWER
+    assert fake.call().stdout == ANSWER
     assert not (binaries / "left-over").exists()
     (binaries / "python").unlink()
-    (binaries / "python").symlink_to(faked.tree / "gone")
-    assert faked.call().stdout == ANSWER
+    (binaries / "python").symlink_to(fake.tree / "gone")
+    assert fake.call().stdout == ANSWER
 
 
-def test_two_calls_at_the_same_time_both_end_well_and_set_up_once(faked: Checkout) -> None:
-    with faked.start(FAKE_PIP_SECONDS="1") as one, faked.start(FAKE_PIP_SECONDS="1") as other:
+def test_two_calls_at_the_same_time_both_end_well_and_set_up_once(fake: Checkout) -> None:
+    with fake.start(FAKE_PIP_SECONDS="1") as one, fake.start(FAKE_PIP_SECONDS="1") as other:
         answers = [process.communicate(timeout=60)[0] for process in (one, other)]
     assert (answers, one.returncode, other.returncode) == ([ANSWER, ANSWER], 0, 0)
-    assert faked.pips == ["begins", "ends"]
+    assert fake.pips == ["begins", "ends"]
 
 
-def test_new_dependencies_are_installed_also_from_inside_the_environment(faked: Checkout) -> None:
-    assert faked.call().returncode == 0
-    with open(faked.tree / "pyproject.toml", "a") as file:
+def test_new_dependencies_are_installed_also_from_inside_the_environment(fake: Checkout) -> None:
+    assert fake.call().returncode == 0
+    with open(fake.tree / "pyproject.toml", "a") as file:
         file.write("\n")
-    inside = f"{faked.tree / '.venv' / 'bin'}{os.pathsep}{os.environ['PATH']}"
-    done = faked.call(PATH=inside)
+    inside = f"{fake.tree / '.venv' / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    done = fake.call(PATH=inside)
     assert (done.returncode, done.stdout, done.stderr) == (0, ANSWER, f"{SETTING_UP}\n")
-    assert faked.pips == ["begins", "ends"] * 2
+    assert fake.pips == ["begins", "ends"] * 2
 
 
-def test_ctrl_c_stops_it_and_the_next_call_repairs(faked: Checkout) -> None:
-    with faked.start(FAKE_PIP_SECONDS="60") as process:
-        wait_until(lambda: faked.pips == ["begins"], 60.0)
+def test_ctrl_c_stops_it_and_the_next_call_repairs(fake: Checkout) -> None:
+    with fake.start(FAKE_PIP_SECONDS="60") as process:
+        wait_until(lambda: fake.pips == ["begins"], 60.0)
         os.killpg(process.pid, signal.SIGINT)
         told = process.communicate(timeout=60)[1]
     assert process.returncode == 130
     assert "Traceback" not in told
-    assert faked.call().stdout == ANSWER
+    assert fake.call().stdout == ANSWER
 
 
 OLDER = [f"python3.{minor}" for minor in range(6, 11)]
@@ -188,25 +188,25 @@ def older_pythons() -> list[str]:
     return [p for p in found if subprocess.run([p, "-c", ""], capture_output=True).returncode == 0]
 
 
-def test_a_python_that_is_too_old_is_said_in_one_sentence(faked: Checkout) -> None:
+def test_a_python_that_is_too_old_is_said_in_one_sentence(fake: Checkout) -> None:
     """Use Pythons that really are older, if there are any, and one that claims to be."""
     says = ("3.11 or newer is needed", "UNFIX_PYTHON")
-    assert_one_sentence(faked.call(FAKE_VERSION="3.10.13"), "this is 3.10.13", *says)
+    assert_one_sentence(fake.call(FAKE_VERSION="3.10.13"), "this is 3.10.13", *says)
     for python in older_pythons():
-        assert_one_sentence(Checkout(faked.tree).call(UNFIX_PYTHON=python), *says)
-    assert not (faked.tree / ".venv").exists()
+        assert_one_sentence(Checkout(fake.tree).call(UNFIX_PYTHON=python), *says)
+    assert not (fake.tree / ".venv").exists()
 
 
 @pytest.mark.parametrize("python", ["python-that-is-not-there", "false"])
-def test_a_chosen_python_that_does_not_run_is_named(faked: Checkout, python: str) -> None:
-    assert_one_sentence(faked.call(UNFIX_PYTHON=python), "UNFIX_PYTHON", python)
+def test_a_chosen_python_that_does_not_run_is_named(fake: Checkout, python: str) -> None:
+    assert_one_sentence(fake.call(UNFIX_PYTHON=python), "UNFIX_PYTHON", python)
 
 
-def test_the_chosen_python_is_the_one_that_is_used(faked: Checkout, tmp_path: Path) -> None:
+def test_the_chosen_python_is_the_one_that_is_used(fake: Checkout, tmp_path: Path) -> None:
     chosen = tmp_path / "chosen"
     chosen.write_text(f'#!/bin/sh\necho ran >> {tmp_path / "ran"}\nexec {BASE_PYTHON} "$@"\n')
     chosen.chmod(0o755)
-    assert faked.call(UNFIX_PYTHON=str(chosen)).stdout == ANSWER
+    assert fake.call(UNFIX_PYTHON=str(chosen)).stdout == ANSWER
     assert (tmp_path / "ran").exists()
 
 
@@ -227,13 +227,13 @@ OTHER = "Collecting rich\nERROR: rich is for Python 4\nnote: this is not a probl
     ],
 )
 def test_trouble_is_said_in_one_sentence(
-    faked: Checkout, trouble: dict[str, str], says: tuple[str, ...]
+    fake: Checkout, trouble: dict[str, str], says: tuple[str, ...]
 ) -> None:
-    assert_one_sentence(faked.call(**trouble), *says)
-    assert not faked.ready.exists()
+    assert_one_sentence(fake.call(**trouble), *says)
+    assert not fake.ready.exists()
 
 
-def test_an_unwritable_checkout_runs_only_when_ready(faked: Checkout) -> None:
+def test_an_unwritable_checkout_runs_only_when_ready(fake: Checkout) -> None:
     # Root writes anywhere, unless it drops the right: prctl(PR_CAPBSET_DROP, CAP_DAC_OVERRIDE).
     give_up, override = 24, 1
     program = (
@@ -241,19 +241,19 @@ def test_an_unwritable_checkout_runs_only_when_ready(faked: Checkout) -> None:
         f"ctypes.CDLL(None).prctl({give_up}, {override}, 0, 0, 0); "
         "os.execv(sys.argv[1], sys.argv[1:])"
     )
-    words = [sys.executable, "-c", program, str(faked.tree / "unfix"), "list"]
+    words = [sys.executable, "-c", program, str(fake.tree / "unfix"), "list"]
 
     def call() -> subprocess.CompletedProcess[str]:
-        return run_program(words, env=faked.variables(), cwd="/")
+        return run_program(words, env=fake.variables(), cwd="/")
 
-    faked.tree.chmod(0o555)
+    fake.tree.chmod(0o555)
     try:
         assert_one_sentence(call(), "cannot be written", "Permission denied")
-        faked.tree.chmod(0o755)
-        assert faked.call().stdout == ANSWER
-        faked.tree.chmod(0o555)
+        fake.tree.chmod(0o755)
+        assert fake.call().stdout == ANSWER
+        fake.tree.chmod(0o555)
         done = call()
         assert done.returncode == 0, done.stderr
         assert "27460" in done.stdout
     finally:
-        faked.tree.chmod(0o755)
+        fake.tree.chmod(0o755)

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from calling import bare, run_program, start_program
-from fake_releases import ASKING, VERSION, added, workspace
+from fake_releases import ASKING, VERSION, install_fake_release, workspace
 from fixture_types import Patch
 
 from harness.core import paths
@@ -32,7 +32,7 @@ print(json.dumps([harness.__file__, sgl_kernel.__file__]))
 
 
 @dataclass(frozen=True)
-class Checkout:
+class EngineCheckout:
     """A copy of this checkout, with its name in its engine."""
 
     root: Path
@@ -59,16 +59,16 @@ class Checkout:
         return run_program(command, env=self.variables(), cwd="/", timeout=300)
 
 
-def checkout(folder: Path, home: Path) -> Checkout:
+def checkout(folder: Path, home: Path) -> EngineCheckout:
     ignored = shutil.ignore_patterns("__pycache__")
     for name in ("harness", "toggles", "fixtures", "reports"):
         shutil.copytree(paths.project_folder() / name, folder / name, ignore=ignored)
     shutil.copy(paths.project_folder() / "conftest.py", folder)
     (folder / "harness" / "whose.py").write_text(f"NAME = {folder.name!r}\n")
-    return Checkout(folder, home)
+    return EngineCheckout(folder, home)
 
 
-def ran(done: subprocess.CompletedProcess[str]) -> Path:
+def engine_of(done: subprocess.CompletedProcess[str]) -> Path:
     """Return the engine that a program ran; assert that its stand-ins belong to it."""
     assert done.returncode == 0, done.stderr
     harness, kernel = (Path(place).resolve() for place in json.loads(done.stdout))
@@ -80,11 +80,11 @@ def ran(done: subprocess.CompletedProcess[str]) -> Path:
 def release(tmp_path: Path, monkeypatch: Patch) -> Release:
     """A release of a few bytes that this checkout installed."""
     workspace(tmp_path / "home", monkeypatch)
-    return added()
+    return install_fake_release()
 
 
 @pytest.fixture
-def other(tmp_path: Path, release: Release) -> Checkout:
+def other(tmp_path: Path, release: Release) -> EngineCheckout:
     made = checkout(tmp_path / "other", tmp_path / "home")
     done = made.call("releases", "add", VERSION)
     assert (done.returncode, done.stderr) == (0, "")
@@ -104,18 +104,24 @@ def test_a_release_is_shared_between_checkouts(tmp_path: Path, release: Release)
     assert (marks(tmp_path / "home"), release.is_ready) == (before, True)
 
 
-def test_a_bare_process_uses_the_newest_engine(release: Release, other: Checkout) -> None:
+def test_a_bare_process_uses_the_newest_engine(release: Release, other: EngineCheckout) -> None:
     asked = {ASKING[0]: "27460"}
-    assert ran(bare(release, SHOWS)) == ran(bare(release, SHOWS, **asked)) == other.engine
+    assert (
+        engine_of(bare(release, SHOWS)) == engine_of(bare(release, SHOWS, **asked)) == other.engine
+    )
     checkouts.register_checkout()  # it is known: used again, not registered again
-    assert ran(bare(release, SHOWS)) == other.engine
+    assert engine_of(bare(release, SHOWS)) == other.engine
     checkouts.register_checkout(make_newest=True)
-    assert ran(bare(release, SHOWS)) == ran(bare(release, SHOWS, **asked)) == paths.HARNESS_FOLDER
+    assert (
+        engine_of(bare(release, SHOWS))
+        == engine_of(bare(release, SHOWS, **asked))
+        == paths.HARNESS_FOLDER
+    )
 
 
-def test_a_deleted_engine_is_not_used(release: Release, other: Checkout) -> None:
+def test_a_deleted_engine_is_not_used(release: Release, other: EngineCheckout) -> None:
     shutil.rmtree(other.root)
-    assert ran(bare(release, SHOWS, **{ASKING[0]: "27460"})) == paths.HARNESS_FOLDER
+    assert engine_of(bare(release, SHOWS, **{ASKING[0]: "27460"})) == paths.HARNESS_FOLDER
     shutil.rmtree(checkouts.get_checkout_folder())
     done = bare(release, SHOWS, **{ASKING[0]: "27460"})
     assert (done.returncode, done.stdout) == (3, "")
@@ -123,11 +129,11 @@ def test_a_deleted_engine_is_not_used(release: Release, other: Checkout) -> None
     assert "unfix releases add" in done.stderr
 
 
-def test_a_process_uses_only_the_named_engine(release: Release, other: Checkout) -> None:
+def test_a_process_uses_only_the_named_engine(release: Release, other: EngineCheckout) -> None:
     for engine in (paths.HARNESS_FOLDER, other.engine):
         for asked in ({}, {ASKING[0]: "27460"}):
             asked = {**asked, checkouts.HARNESS_VARIABLE: str(engine)}
-            assert ran(bare(release, SHOWS, **asked)) == engine
+            assert engine_of(bare(release, SHOWS, **asked)) == engine
     shutil.rmtree(other.root)
     asked = {ASKING[0]: "27460", checkouts.HARNESS_VARIABLE: str(other.engine)}
     done = bare(release, SHOWS, **asked)
@@ -136,7 +142,7 @@ def test_a_process_uses_only_the_named_engine(release: Release, other: Checkout)
 
 
 def test_a_live_check_uses_the_callers_engine(
-    release: Release, other: Checkout, tmp_path: Path, monkeypatch: Patch
+    release: Release, other: EngineCheckout, tmp_path: Path, monkeypatch: Patch
 ) -> None:
     shutil.rmtree(checkouts.get_checkout_folder())  # as of a checkout that has only read so far
     monkeypatch.setenv(checkouts.HARNESS_VARIABLE, str(paths.HARNESS_FOLDER))
@@ -148,15 +154,15 @@ def test_a_live_check_uses_the_callers_engine(
     assert live_check._run_check(release, {"27460": here}) == {"27460": engine}
 
 
-def test_nested_commands_use_their_own_engines(release: Release, other: Checkout) -> None:
+def test_nested_commands_use_their_own_engines(release: Release, other: EngineCheckout) -> None:
     words = [str(release.python), "-c", SHOWS]
     checkouts.register_checkout(make_newest=True)
-    assert ran(other.call("exec", "--release", VERSION, "--", *words)) == other.engine
+    assert engine_of(other.call("exec", "--release", VERSION, "--", *words)) == other.engine
     inside = [sys.executable, "-P", "-m", "harness", "exec", "--release", VERSION, "--", *words]
     program = f"import os, subprocess; os.environ['PYTHONPATH'] = {str(paths.project_folder())!r}; "
     program += f"raise SystemExit(subprocess.call({inside}))"
     done = other.call("exec", "--release", VERSION, "--", sys.executable, "-c", program)
-    assert ran(done) == paths.HARNESS_FOLDER
+    assert engine_of(done) == paths.HARNESS_FOLDER
 
 
 def test_a_home_may_be_moved(tmp_path: Path, release: Release) -> None:

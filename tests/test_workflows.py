@@ -39,18 +39,18 @@ def commands(script: str) -> list[list[str]]:
 EVERY = [words for _, script in scripts() for words in commands(script)]
 
 
-def parsed(words: list[str]) -> Any:
+def parse_words(words: list[str]) -> Any:
     return main.build_parser(words[0]).parse_args(words)
 
 
 @pytest.mark.parametrize("words", EVERY, ids=" ".join)
 def test_each_command_of_the_night_is_there(words: list[str]) -> None:
-    assert parsed(words).command == words[0]
+    assert parse_words(words).command == words[0]
 
 
 def test_what_is_not_there_would_be_noticed() -> None:
     with pytest.raises(CommandLineError):
-        parsed(["drift", "--no-such-option"])
+        parse_words(["drift", "--no-such-option"])
     assert commands("x=$(./unfix list --json)") == [["list", "--json"]]
     script = "./unfix prove \\\n  --shard ${{ matrix.shard }}/4"
     assert commands(script) == [["prove", "--shard", "1/4"]]

@@ -32,7 +32,7 @@ def test_does_not_run_it(): assert forms.CONSTANT
 """
 
 
-def asked(root: Path, monkeypatch: Patch, *names: str) -> dict[str, DetectionReport]:
+def report_detections(root: Path, monkeypatch: Patch, *names: str) -> dict[str, DetectionReport]:
     monkeypatch.setenv("PYTHONPATH", str(TOY))
     monkeypatch.setenv("UNFIX_HOME", str(root))
     suites = root / "suites"
@@ -45,7 +45,7 @@ def asked(root: Path, monkeypatch: Patch, *names: str) -> dict[str, DetectionRep
 
 
 def test_a_guard_detects_that_fails_only_when_reverted(tmp_path: Path, monkeypatch: Patch) -> None:
-    both = asked(tmp_path, monkeypatch, "toy-plain", "toy-method")
+    both = report_detections(tmp_path, monkeypatch, "toy-plain", "toy-method")
     plain, other = both["toy-plain"], both["toy-method"]
     names = [guard.partition("::test_")[2] for guard in plain.runs]
     assert names == ["fails_always", "notices", "runs_it"]

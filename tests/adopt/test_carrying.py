@@ -20,7 +20,7 @@ def f(rows, topk):
 AFTER = BEFORE.replace("rows * topk", "rows")
 
 
-def carried(there: str, before: str = BEFORE, after: str = AFTER) -> str:
+def carry_edit(there: str, before: str = BEFORE, after: str = AFTER) -> str:
     texts = [tokenize_code(text.strip(), "") for text in (before, after, there)]
     return render_tokens(merge_edit(*texts).tokens, "")
 
@@ -52,7 +52,7 @@ def test_tokens_are_code_again() -> None:
     ],
 )
 def test_an_edit_follows_what_moved_around_it(there: str) -> None:
-    result = carried(there)
+    result = carry_edit(there)
     assert same(result, there.replace(" * topk\n", "\n"))
 
 
@@ -66,13 +66,13 @@ def test_an_edit_follows_what_moved_around_it(there: str) -> None:
 )
 def test_an_edit_is_refused_where_it_has_no_place(there: str, why: str) -> None:
     with pytest.raises(PortError, match=why):
-        carried(there)
+        carry_edit(there)
 
 
 def test_what_stands_there_already_is_not_put_in_twice() -> None:
     there = AFTER.replace("width = rows\n", "width = rows\n    width = width * topk\n")
     with pytest.raises(PortError):
-        carried(there, AFTER, BEFORE)
+        carry_edit(there, AFTER, BEFORE)
 
 
 def test_the_comma_that_ends_a_list_is_no_difference_and_that_of_a_tuple_is() -> None:

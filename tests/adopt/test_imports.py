@@ -18,7 +18,7 @@ STORY = fix_parts.FixDescription("trial", "t", Symptom.CRASH, "trial")
 KERNELS = "sglang.kernels.ops.attention.decode_attention"
 
 
-def adopted(module: str, line: str, becomes: str, brings: str) -> fix_parts.AdoptedToggle:
+def adopt_fix(module: str, line: str, becomes: str, brings: str) -> fix_parts.AdoptedToggle:
     """Adopt a fix of the newest release, which no release has yet."""
     newest = trees()[-1]
     source = newest.read(module)
@@ -31,7 +31,7 @@ def adopted(module: str, line: str, becomes: str, brings: str) -> fix_parts.Adop
 
 
 def test_each_release_that_lacks_it_imports_it_inside() -> None:
-    found = adopted(
+    found = adopt_fix(
         MODULE,
         "num_draft_token - 1, dim=-1",
         "ceil_align(num_draft_token - 1, 1), dim=-1",
@@ -46,7 +46,7 @@ def test_each_release_that_lacks_it_imports_it_inside() -> None:
 
 def test_what_a_release_has_not_is_imported_by_nobody() -> None:
     with pytest.raises(UnfixError, match="it has no no_such_name"):
-        adopted(
+        adopt_fix(
             MODULE,
             "num_draft_token - 1, dim=-1",
             "no_such_name(num_draft_token - 1), dim=-1",
@@ -56,7 +56,7 @@ def test_what_a_release_has_not_is_imported_by_nobody() -> None:
 
 def test_a_kernel_imports_nothing() -> None:
     with pytest.raises(UnfixError, match="a kernel cannot import it"):
-        adopted(
+        adopt_fix(
             KERNELS,
             "cur_head = tl.program_id(1)",
             "cur_head = ceil_align(tl.program_id(1), 1)",

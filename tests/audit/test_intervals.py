@@ -22,7 +22,7 @@ def divide(a: int, b: int) -> int:
     return quotient if (a < 0) == (b < 0) else -quotient
 
 
-def unsigned(operator: Callable[[int, int], int]) -> Callable[[int, int], int]:
+def make_unsigned(operator: Callable[[int, int], int]) -> Callable[[int, int], int]:
     """Apply an operator to both numbers as unsigned, and convert the result back to signed."""
 
     def apply(a: int, b: int) -> int:
@@ -37,19 +37,19 @@ EXACT: dict[str, Callable[[int, int], int]] = {
     "subi": lambda a, b: a - b,
     "muli": lambda a, b: a * b,
     "divsi": divide,
-    "divui": unsigned(lambda a, b: a // b),
+    "divui": make_unsigned(lambda a, b: a // b),
     "ceildivsi": lambda a, b: -(-a // b),
     "remsi": lambda a, b: a - b * divide(a, b),
-    "remui": unsigned(lambda a, b: a % b),
+    "remui": make_unsigned(lambda a, b: a % b),
     "andi": lambda a, b: a & b,
     "ori": lambda a, b: a | b,
     "xori": lambda a, b: a ^ b,
     "minsi": min,
-    "minui": unsigned(min),
+    "minui": make_unsigned(min),
     "maxsi": max,
-    "maxui": unsigned(max),
+    "maxui": make_unsigned(max),
     "shrsi": lambda a, b: a >> b,
-    "shrui": unsigned(lambda a, b: a >> b),
+    "shrui": make_unsigned(lambda a, b: a >> b),
     "shli": lambda a, b: a << b,
 }
 NUMBERS = st.integers(-300, 300)

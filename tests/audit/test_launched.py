@@ -58,7 +58,7 @@ def release(tmp_path: Path) -> Path:
     return tmp_path / "release"
 
 
-def launched(release: Path, twice: bool = False, of: str = "torch.float32") -> Path:
+def record_launches(release: Path, twice: bool = False, of: str = "torch.float32") -> Path:
     """Run a script that launches the kernel under check; return the file of its launches."""
     file = release.parent / "launches"
     subprocess.run(
@@ -73,7 +73,7 @@ def launched(release: Path, twice: bool = False, of: str = "torch.float32") -> P
     return file
 
 
-def audited(release: Path, capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
+def audit_kernel(release: Path, capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
     main(["audit", "--from", str(release), "-j", "1", "--json", *words])
     [kernel] = json.loads(capsys.readouterr().out)["kernels"]
     assert isinstance(kernel, dict)
@@ -81,15 +81,15 @@ def audited(release: Path, capsys: pytest.CaptureFixture[str], *words: str) -> d
 
 
 def test_each_mode_is_written_once_and_a_one_is_a_number(release: Path) -> None:
-    launched(release)
-    [first] = map(json.loads, launched(release).read_text().splitlines())
+    record_launches(release)
+    [first] = map(json.loads, record_launches(release).read_text().splitlines())
     assert first["kernel"] == "sglang.srt.modes:by_kind"
     assert first["kinds"] == {
         "x_ptr": "*fp32", "out_ptr": "*fp32", "stride": "i32", "AS": "constexpr",
         "TWICE": "constexpr",
     }  # fmt: skip
     assert first["constants"] == {"AS": {"dtype": "bf16"}, "TWICE": False}
-    modes = list(map(json.loads, launched(release, twice=True).read_text().splitlines()))
+    modes = list(map(json.loads, record_launches(release, twice=True).read_text().splitlines()))
     assert [one["constants"]["TWICE"] for one in modes] == [False, True]
 
 
@@ -97,10 +97,10 @@ def test_each_mode_is_written_once_and_a_one_is_a_number(release: Path) -> None:
 def test_a_kernel_is_read_as_it_was_launched(
     release: Path, capsys: pytest.CaptureFixture[str], of: str
 ) -> None:
-    untold = audited(release, capsys)
+    untold = audit_kernel(release, capsys)
     assert untold["verdict"] == "cannot tell"
     assert untold["reasons"][0].startswith("Triton does not take the arguments that are guessed")
-    told = audited(release, capsys, "--launches", str(launched(release, of=of)))
+    told = audit_kernel(release, capsys, "--launches", str(record_launches(release, of=of)))
     [finding] = told["findings"]
     assert (told["verdict"], finding["threshold"]) == ("wraps", 2**31 // 4096 + 1)
     assert finding["confirmed"] == "confirmed"
@@ -114,17 +114,17 @@ def test_the_suites_launches_are_taken_by_themselves(
     assert {one.split(":")[0].split(".")[0] for one in read_launch_modes(DEFAULT_LAUNCHES)} == {
         "sglang"
     }
-    monkeypatch.setattr(execution, "DEFAULT_LAUNCHES", launched(release))
-    assert audited(release, capsys)["verdict"] == "wraps"
+    monkeypatch.setattr(execution, "DEFAULT_LAUNCHES", record_launches(release))
+    assert audit_kernel(release, capsys)["verdict"] == "wraps"
 
 
 def test_a_launch_of_another_kernel_of_that_name_says_nothing(
     release: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    file = launched(release)
+    file = record_launches(release)
     file.write_text(file.read_text().replace('"stride"', '"step"'))
-    told = audited(release, capsys, "--launches", str(file))
-    assert told["reasons"] == audited(release, capsys)["reasons"]
+    told = audit_kernel(release, capsys, "--launches", str(file))
+    assert told["reasons"] == audit_kernel(release, capsys)["reasons"]
 
 
 @pytest.mark.parametrize(

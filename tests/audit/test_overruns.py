@@ -51,10 +51,10 @@ def findings(
     lines = "\n".join(f"    {line}" for line in body.splitlines())
     text = KERNELS.replace("{name}", "launch").replace("{parameters}", parameters)
     (package / "kernels.py").write_text(text.replace("{body}", lines))
-    return made(folder).findings
+    return audit_folder(folder).findings
 
 
-def made(folder: Path) -> ReleaseAudit:
+def audit_folder(folder: Path) -> ReleaseAudit:
     return audit_release(AuditRequest(folder, "small"), print)
 
 
@@ -66,7 +66,7 @@ def test_one_row_too_few_is_seen_at_the_first_row(tmp_path: Path) -> None:
     assert found.condition == "at rows = 1"
     assert "index 0 of out_ptr, which has 0 elements: (rows - 1) * 64" in found.arithmetic
     assert found.confirmed == "confirmed"
-    assert made(tmp_path).count_verdicts()[KernelVerdict.OVERRUNS] == 1
+    assert audit_folder(tmp_path).count_verdicts()[KernelVerdict.OVERRUNS] == 1
 
 
 @pytest.mark.parametrize(

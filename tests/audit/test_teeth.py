@@ -29,7 +29,7 @@ def of_32_bits() -> Iterator[Toggle]:
             yield one
 
 
-def reverted(toggle: Toggle, release: Release) -> patch_plan.PatchPlan | None:
+def plan_revert(toggle: Toggle, release: Release) -> patch_plan.PatchPlan | None:
     choice = ToggleChoice(toggle, Direction.REVERT)
     try:
         return patch_plan.make_plan([choice], release.open_sources(), release.name)
@@ -37,7 +37,7 @@ def reverted(toggle: Toggle, release: Release) -> patch_plan.PatchPlan | None:
         return None
 
 
-def imported(text: str, tree: SourceTree) -> Iterator[str]:
+def iterate_imports(text: str, tree: SourceTree) -> Iterator[str]:
     """Yield the release's modules that a module imports helpers and constants from."""
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("sglang."):
@@ -45,13 +45,13 @@ def imported(text: str, tree: SourceTree) -> Iterator[str]:
             yield from (one for one in (node.module, *names) if one and tree.read(one) is not None)
 
 
-def found(
+def audit_modules(
     modules: dict[str, str], tree: SourceTree, folder: Path, targets: set[str]
 ) -> dict[str, set[FindingKey]]:
     """Return an audit's findings in these kernels, with these modules replacing the release's."""
     texts = {}
     for text in modules.values():
-        for one in imported(text, tree):
+        for one in iterate_imports(text, tree):
             source = tree.read(one)
             assert source is not None
             texts[one] = source.text
@@ -88,7 +88,7 @@ def new(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
     toggles = {one.id: one for one in of_32_bits()}
     chosen: dict[str, dict[str, patch_plan.PatchPlan]] = defaultdict(dict)
     for one in toggles.values():
-        plans = ((release, reverted(one, release)) for release in releases)
+        plans = ((release, plan_revert(one, release)) for release in releases)
         of, made = next((both for both in plans if both[1] is not None), (None, None))
         if of is not None and made is not None:
             chosen[of.name][one.id] = made
@@ -107,8 +107,8 @@ def new(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
                 source = tree.read(module)
                 assert source is not None
                 fixed[module] = source.text
-            wraps = found(out, tree, folder / "out", targets)
-            before = found(fixed, tree, folder / "in", targets)
+            wraps = audit_modules(out, tree, folder / "out", targets)
+            before = audit_modules(fixed, tree, folder / "in", targets)
             for site in sites:
                 lines = wraps[site.target] - before[site.target]
                 shown.setdefault(site.toggle, set()).update(text for _, _, text in lines)

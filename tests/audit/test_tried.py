@@ -108,7 +108,7 @@ def launch(
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, AuditFinding]:
+def findings(tmp_path_factory: pytest.TempPathFactory) -> dict[str, AuditFinding]:
     if not CPU_BASE.is_current():
         pytest.skip("the releases' base is not installed here")
     folder = tmp_path_factory.mktemp("tried")
@@ -119,59 +119,63 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, AuditFinding]:
     return {one.text: one for one in made.findings if one.is_confirmed}
 
 
-def test_something_begins_before_it_ends(found: dict[str, AuditFinding]) -> None:
+def test_something_begins_before_it_ends(findings: dict[str, AuditFinding]) -> None:
     """The start is half of the total at most."""
-    assert found["tl.store(x_ptr + start * stride, 1)"].threshold == 2 * 2**31 // ROW + 1
+    assert findings["tl.store(x_ptr + start * stride, 1)"].threshold == 2 * 2**31 // ROW + 1
 
 
-def test_so_many_parts_are_each_as_long(found: dict[str, AuditFinding]) -> None:
+def test_so_many_parts_are_each_as_long(findings: dict[str, AuditFinding]) -> None:
     """The last of 256 requests begins at that many tokens, each with the root of a context."""
-    one = found["tl.store(x_ptr + at * stride, 1, mask=at < total_len)"]
+    one = findings["tl.store(x_ptr + at * stride, 1, mask=at < total_len)"]
     assert 2**31 // ROW < one.threshold <= 255 * 362 + 1
 
 
 def test_a_number_that_is_passed_alone_is_that_number_elsewhere(
-    found: dict[str, AuditFinding],
+    findings: dict[str, AuditFinding],
 ) -> None:
     """The block sizes come from the host, since Triton infers the types."""
-    one = found["tl.store(x_ptr + row * stride + tl.arange(0, BLOCK_ALL), 1)"]
+    one = findings["tl.store(x_ptr + row * stride + tl.arange(0, BLOCK_ALL), 1)"]
     assert one.shape == ""
     assert "BLOCK_N = 128 (the code that launches it)" in one.constants
 
 
-def test_a_pitch_of_tokens_is_a_row(found: dict[str, AuditFinding]) -> None:
-    one = found["tl.store(x_ptr + tl.program_id(0) * stride_x_token, 1)"]
+def test_a_pitch_of_tokens_is_a_row(findings: dict[str, AuditFinding]) -> None:
+    one = findings["tl.store(x_ptr + tl.program_id(0) * stride_x_token, 1)"]
     assert one.threshold == 2**31 // 4096 + 1
 
 
 def test_constants_that_do_not_go_together_are_guessed_otherwise(
-    found: dict[str, AuditFinding],
+    findings: dict[str, AuditFinding],
 ) -> None:
     """The value by its name exceeds 64, and the kernel would divide by zero."""
-    one = found["tl.store(x_ptr + head * stride, 1)"]
+    one = findings["tl.store(x_ptr + head * stride, 1)"]
     assert "hidden = 32 (by its name)" in one.constants
     assert one.threshold == 2**31 // ROW + 1
 
 
-def test_programs_before_the_one_that_wraps_are_run_as_well(found: dict[str, AuditFinding]) -> None:
-    one = found["tl.store(x_ptr + far * stride + 1, 1)"]
+def test_programs_before_the_one_that_wraps_are_run_as_well(
+    findings: dict[str, AuditFinding],
+) -> None:
+    one = findings["tl.store(x_ptr + far * stride + 1, 1)"]
     assert one.threshold == 2**31 // ROW // 2
 
 
-def test_a_side_is_what_the_launching_function_calls_it(found: dict[str, AuditFinding]) -> None:
+def test_a_side_is_what_the_launching_function_calls_it(findings: dict[str, AuditFinding]) -> None:
     """Each factor of a product is named by itself: not two rows for heads of a row."""
-    one = found["tl.store(o_ptr + tl.program_id(0) * stride_o_n, 1)"]
+    one = findings["tl.store(o_ptr + tl.program_id(0) * stride_o_n, 1)"]
     assert one.shape == "q.shape[1] * v_cache.shape[-1] = 73,728"
     assert one.threshold == -(-(2**31) // 73728) + 1
 
 
-def test_a_letter_for_a_side_is_what_the_limits_file_says(found: dict[str, AuditFinding]) -> None:
-    one = found["tl.store(a_ptr + tl.program_id(0) * H * BC, 1)"]
+def test_a_letter_for_a_side_is_what_the_limits_file_says(
+    findings: dict[str, AuditFinding],
+) -> None:
+    one = findings["tl.store(a_ptr + tl.program_id(0) * H * BC, 1)"]
     assert "H = 32 (the code that launches it)" in one.constants
 
 
 def test_what_an_atomic_wrote_is_gone_before_the_next_launch(
-    found: dict[str, AuditFinding],
+    findings: dict[str, AuditFinding],
 ) -> None:
     """Each launch finds the initial value, not the sum of earlier launches."""
-    assert found["tl.store(x_ptr + at * stride, 2)"].threshold == 2**31 // ROW + 1
+    assert findings["tl.store(x_ptr + at * stride, 2)"].threshold == 2**31 // ROW + 1

@@ -72,7 +72,7 @@ class Bisect:
 
     def run(self, *options: str, kind: str = "toggles", command: list[str] | None = None) -> Ended:
         words = self.words(*options, kind=kind, command=command or [])
-        return forked.run(words, self.root, self.environment, timeout=180)
+        return forked.run_unfix(words, self.root, self.environment, timeout=180)
 
     def stop_after(self, runs: int, command: list[str]) -> None:
         """Begin a search, and stop it after this many runs."""
@@ -84,7 +84,7 @@ class Bisect:
         assert going.wait(timeout=60) == 130
 
     def report(self, *words: str) -> Ended:
-        return forked.run([*forked.UNFIX, "report", *words], self.root, self.environment)
+        return forked.run_unfix([*forked.UNFIX, "report", *words], self.root, self.environment)
 
     def search(self, *options: str, kind: str = "toggles", command: list[str] | None = None) -> Log:
         done = self.run("--json", *options, kind=kind, command=command)

@@ -31,7 +31,7 @@ def drive(search: HalvingSearch, symptom: Symptom) -> tuple[SearchResult, list[Q
         return stopped.value, asked
 
 
-def caused_by(*sets: Iterable[str]) -> Symptom:
+def fail_with_any(*sets: Iterable[str]) -> Symptom:
     causes = [frozenset(one) for one in sets]
     return lambda question: Answer(any(cause <= question.toggles for cause in causes))
 
@@ -49,7 +49,7 @@ def smallest(sets: list[ToggleIds]) -> list[ToggleIds]:
 def test_one_culprit_takes_log2_questions_and_its_proof(count: int, jobs: int) -> None:
     most = 0
     for culprit in names(count):
-        found, asked = drive(HalvingSearch(Universe(names(count)), jobs), caused_by({culprit}))
+        found, asked = drive(HalvingSearch(Universe(names(count)), jobs), fail_with_any({culprit}))
         assert found.minimal_sets == [{culprit}]
         assert not found.cannot_tell
         assert found.others_show_symptom is False
@@ -67,7 +67,7 @@ def test_whatever_acts_together_the_smallest_set_is_found(data: st.DataObject) -
     several = st.frozensets(st.sampled_from(names(count)), min_size=1, max_size=4)
     causes = smallest(data.draw(st.lists(several, min_size=1, max_size=4, unique=True)))
     jobs, every = data.draw(st.integers(1, 4)), data.draw(st.booleans())
-    found, _ = drive(HalvingSearch(Universe(names(count)), jobs, every), caused_by(*causes))
+    found, _ = drive(HalvingSearch(Universe(names(count)), jobs, every), fail_with_any(*causes))
     assert not found.cannot_tell
     if every:
         assert set(found.minimal_sets) == set(causes)
@@ -89,7 +89,7 @@ def test_what_clashes_is_never_put_together(data: st.DataObject) -> None:
     if pair is not None and universe.can_combine(pair):
         causes = [pair]
     # `drive` ensures that each question fits
-    found, _ = drive(HalvingSearch(universe, data.draw(st.integers(1, 4))), caused_by(*causes))
+    found, _ = drive(HalvingSearch(universe, data.draw(st.integers(1, 4))), fail_with_any(*causes))
     assert found.minimal_sets == causes
     assert not found.cannot_tell
 
@@ -105,10 +105,10 @@ def test_no_toggle_explains_it() -> None:
 
 
 def test_a_culprit_that_others_hide_is_found() -> None:
-    def hidden(question: Question) -> Answer:
+    def answer_unless_hidden(question: Question) -> Answer:
         return Answer("t3" in question.toggles and "t11" not in question.toggles)
 
-    found, _ = drive(HalvingSearch(Universe(names(16))), hidden)
+    found, _ = drive(HalvingSearch(Universe(names(16))), answer_unless_hidden)
     assert found.minimal_sets == [{"t3"}]
 
 
@@ -125,10 +125,10 @@ def test_sets_that_say_nothing_are_gone_around() -> None:
 
 
 def test_code_that_never_ran_is_suspected_last() -> None:
-    def ran(question: Question) -> Answer:
+    def answer_with_code_run(question: Question) -> Answer:
         return Answer("t9" in question.toggles, question.toggles & {"t9", "t1"})
 
-    found, asked = drive(HalvingSearch(Universe(names(64))), ran)
+    found, asked = drive(HalvingSearch(Universe(names(64))), answer_with_code_run)
     assert found.minimal_sets == [{"t9"}]
     assert len(asked) < 6
 

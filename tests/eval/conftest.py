@@ -17,7 +17,7 @@ def serve(tmp_path: Path) -> Iterator[Serve]:
 
 
 @pytest.fixture(scope="session")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shared]:
+def lm_eval(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shared]:
     """One lm-eval process for all tests, since it takes seconds to start."""
     kept = Shared(tmp_path_factory.mktemp("lm-eval") / "log")
     yield kept
@@ -25,5 +25,5 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shared]:
 
 
 @pytest.fixture
-def fakes(tmp_path: Path, shared: Shared) -> Fakes:
-    return Fakes(tmp_path, shared)
+def fakes(tmp_path: Path, lm_eval: Shared) -> Fakes:
+    return Fakes(tmp_path, lm_eval)

@@ -97,7 +97,7 @@ class Fake:
 
 
 def serve(fake: Fake, port: int) -> None:
-    class Handler(JsonRequestHandler):
+    class FakeServerHandler(JsonRequestHandler):
         protocol_version = "HTTP/1.1"
 
         def do_GET(self) -> None:
@@ -113,7 +113,7 @@ def serve(fake: Fake, port: int) -> None:
             else:
                 self.send_json(b"Cache flushed.")
 
-    BacklogHTTPServer(("127.0.0.1", port), Handler).serve_forever()
+    BacklogHTTPServer(("127.0.0.1", port), FakeServerHandler).serve_forever()
 
 
 def leave_reports(folder: Path, be: dict[str, Any]) -> None:

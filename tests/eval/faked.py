@@ -116,7 +116,7 @@ class Fakes:
         first = (self.device, "current", self.root, (TOY / "toggles",), True, 20.0, 5.0, MODULE)
         return ServingSettings(*first, **settings)
 
-    def prepared(
+    def prepare_run(
         self,
         *configurations: EvaluationConfiguration,
         faults: list[FaultPlacement] | None = None,
@@ -133,7 +133,7 @@ class Fakes:
         return run
 
     def run(self, *configurations: EvaluationConfiguration, **settings: Any) -> Evaluation:
-        return self.prepared(*configurations, **settings).execute()
+        return self.prepare_run(*configurations, **settings).execute()
 
 
 def fake(name: str, against: str = "", like: str = "", **be: Any) -> EvaluationConfiguration:

@@ -20,13 +20,13 @@ from harness.store.eval.values import ComparisonVerdict as Verdict
 from harness.store.record_files import write_record
 
 
-def answered(name: str, right: list[bool], text: str = "x") -> ServedConfiguration:
+def make_served(name: str, right: list[bool], text: str = "x") -> ServedConfiguration:
     texts = [(one, text if one else "y") for one in right]
     answers = [ItemAnswer("recall", n, "?", "x", said, one) for n, (one, said) in enumerate(texts)]
     return ServedConfiguration(name, "llama", "current", [], "cpu", answers=answers)
 
 
-def kept(evaluation: Evaluation, file: Path) -> Path:
+def write_json(evaluation: Evaluation, file: Path) -> Path:
     from harness.cli.run_kinds import EVAL
 
     text = json.dumps(EVAL.to_json(evaluation))
@@ -39,7 +39,7 @@ def test_a_record_is_judged_as_the_run_was(fakes: Fakes, tmp_path: Path, name: s
     one, other = fake("base"), fake("worse", "base", wrong=[4, 1])
     ran = fakes.run(one, other, items=200)
     matrix = EvaluationMatrix("fake", [one, other], tasks=["recall"], items=200, device="cpu")
-    recorded = read_recorded_evaluation(kept(ran, tmp_path / name))
+    recorded = read_recorded_evaluation(write_json(ran, tmp_path / name))
     recorded.compared = []
     said = rejudge_recorded(matrix, recorded)
     first, second = ([(c.verdict, c.lost, c.items) for c in r.compared] for r in (said, ran))
@@ -56,7 +56,9 @@ def test_an_absent_configuration_keeps_its_reason(
     fakes: Fakes, tmp_path: Path, answered_something: bool
 ) -> None:
     one, other = fake("base"), fake("worse", "base")
-    recorded = read_recorded_evaluation(kept(fakes.run(one, other, items=2), tmp_path / "r.json"))
+    recorded = read_recorded_evaluation(
+        write_json(fakes.run(one, other, items=2), tmp_path / "r.json")
+    )
     recorded.find_configuration("worse").failure = "the server ended before it was ready"
     if not answered_something:
         recorded.find_configuration("worse").answers = []
@@ -71,7 +73,9 @@ def test_an_absent_configuration_keeps_its_reason(
 
 
 def test_a_record_of_another_matrix_is_refused(fakes: Fakes, tmp_path: Path) -> None:
-    recorded = read_recorded_evaluation(kept(fakes.run(fake("base"), items=2), tmp_path / "r.json"))
+    recorded = read_recorded_evaluation(
+        write_json(fakes.run(fake("base"), items=2), tmp_path / "r.json")
+    )
     with pytest.raises(UnfixError, match=r"the record has no other: was it of this matrix\?"):
         rejudge_recorded(EvaluationMatrix("fake", [fake("other")]), recorded)
 
@@ -111,7 +115,7 @@ def test_a_pair_without_right_answers_can_lose_nothing() -> None:
             base, candidate, "recall", comparison_count=1, tolerance=0.05
         )
 
-    base, candidate = answered("base", [False] * 9), answered("candidate", [False] * 9)
+    base, candidate = make_served("base", [False] * 9), make_served("candidate", [False] * 9)
     told = compare(candidate)
     assert told.verdict is Verdict.NA
     assert told.words == "n/a: neither answers any of 9 items rightly, so none can be lost"

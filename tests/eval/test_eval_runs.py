@@ -176,7 +176,7 @@ def test_a_run_without_answers_or_comparisons_is_red(fakes: Fakes) -> None:
 
 
 def test_what_lm_eval_refuses_ends_the_run(fakes: Fakes) -> None:
-    going = fakes.prepared(fake("base"), tasks=["unfix"])
+    going = fakes.prepare_run(fake("base"), tasks=["unfix"])
     with pytest.raises(UnfixError, match="unfix is several tasks of lm-eval"):
         going.execute()
     assert going.evaluation.status == "stopped"
@@ -187,15 +187,15 @@ def test_what_lm_eval_refuses_ends_the_run(fakes: Fakes) -> None:
 def test_a_failure_after_a_stop_is_noted(
     fakes: Fakes, monkeypatch: Patch, stop: BaseException
 ) -> None:
-    going = fakes.prepared(fake("base"))
+    going = fakes.prepare_run(fake("base"))
 
-    def stopped() -> None:
+    def raise_stop() -> None:
         raise stop
 
     def full() -> None:
         raise OSError("no space left")
 
-    monkeypatch.setattr(going, "_serve_configurations", stopped)
+    monkeypatch.setattr(going, "_serve_configurations", raise_stop)
     monkeypatch.setattr(going.comparer, "compare_served", full)
     with pytest.raises(type(stop)) as raised:
         going.execute()
@@ -224,7 +224,7 @@ def test_different_items_are_refused(
     with pytest.raises(UnfixError, match=words) as refused:
         server_comparison.compare_accuracy(first, second, "t", comparison_count=1, tolerance=0.05)
     assert candidate == [] or isinstance(refused.value, paired_statistics.DifferentItemsError)
-    going = fakes.prepared(fake("base"), fake("one", "base"))
+    going = fakes.prepare_run(fake("base"), fake("one", "base"))
     second.answers = second.answers or answers(0)
     task = "t" if candidate else "u"
     found = going.comparer.compare_pair(first, second, "accuracy", "", task)
@@ -276,7 +276,7 @@ def test_a_failure_that_is_not_the_faults_does_not_catch_it(fakes: Fakes) -> Non
 
 def test_a_fault_that_nobody_knows_is_refused_before_anything_is_served(fakes: Fakes) -> None:
     with pytest.raises(UnknownToggleError, match="toy-plane"):
-        fakes.prepared(fake("base"), faults=[FaultPlacement(["base"], revert="toy-plane")])
+        fakes.prepare_run(fake("base"), faults=[FaultPlacement(["base"], revert="toy-plane")])
 
 
 def test_a_candidate_that_dies_has_failed(fakes: Fakes) -> None:

@@ -7,7 +7,7 @@ import math
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from outputs import TOKENS, one, output, tied
+from outputs import TOKENS, near_tie, one, output
 
 from harness.core.errors import UnfixError
 from harness.runs.eval.token_divergence import (
@@ -76,12 +76,12 @@ def test_a_small_shift_everywhere_drifts_though_the_noise_has_larger_peaks() -> 
 
 
 def test_another_token_at_a_tie_is_a_near_tie_whatever_follows() -> None:
-    told = one(tied(2, EPS), tied(2, EPS, token=9))
+    told = one(near_tie(2, EPS), near_tie(2, EPS, token=9))
     assert (told.verdict, told.items["a"].position) == (Verdict.NEAR_TIE, 2)
     candidate = TokenOutput((9, 1, 1, 1), (-0.7, -9.0, -9.0, -9.0), (0.0, 9.0, 9.0, 9.0))
-    assert one(tied(0), candidate).verdict is Verdict.NEAR_TIE
+    assert one(near_tie(0), candidate).verdict is Verdict.NEAR_TIE
     # A sampled token that was not the best is no tie.
-    assert one(tied(2, -3.0), tied(2, -3.0, token=9)).verdict is Verdict.DIFFERS
+    assert one(near_tie(2, -3.0), near_tie(2, -3.0, token=9)).verdict is Verdict.DIFFERS
 
 
 def test_another_token_where_the_base_was_sure_differs() -> None:
@@ -89,11 +89,11 @@ def test_another_token_where_the_base_was_sure_differs() -> None:
     assert told.verdict is Verdict.DIFFERS
     assert "at 2, where the base was sure by 3" in str(told)
     for margin, verdict in ((1.9, Verdict.NEAR_TIE), (2.1, Verdict.DIFFERS)):
-        assert one(tied(2, margin * EPS), tied(2, 0.0, token=9)).verdict is verdict
+        assert one(near_tie(2, margin * EPS), near_tie(2, 0.0, token=9)).verdict is verdict
 
 
 def test_a_sure_candidate_is_no_tie_although_the_base_was_near_one() -> None:
-    base = tied(2)
+    base = near_tie(2)
     sure = TokenOutput((5, 6, 9, 8), (-0.05, -0.05, -0.7, -0.05), (3.0, 3.0, 2.0, 3.0))
     assert "candidate was sure by 2" in str(one(base, sure))
     # Its logprob alone shows that, too; if not, then that it was not near the base's.
@@ -104,15 +104,15 @@ def test_a_sure_candidate_is_no_tie_although_the_base_was_near_one() -> None:
 
 
 def test_a_tie_after_a_drift_is_a_drift() -> None:
-    candidate = tied(2, 0.0, token=9)
+    candidate = near_tie(2, 0.0, token=9)
     moved = TokenOutput(candidate.tokens, (-0.05, -0.5, -0.7, -0.05), candidate.margins)
-    told = one(tied(2), moved)
+    told = one(near_tie(2), moved)
     assert told.verdict is Verdict.DRIFTS
     assert told.items["a"].position == 2
 
 
 def test_a_larger_noise_makes_a_wider_tie() -> None:
-    base, candidate = tied(2, 0.03), tied(2, 0.0, token=9)
+    base, candidate = near_tie(2, 0.03), near_tie(2, 0.0, token=9)
     assert one(base, candidate).verdict is Verdict.DIFFERS
     again = TokenOutput(TOKENS, (-0.05, -0.05, -0.72, -0.05), base.margins)
     assert one(base, candidate, again).verdict is Verdict.NEAR_TIE
@@ -151,10 +151,10 @@ def test_one_that_stops_early_differs_where_it_stopped() -> None:
     short = TokenOutput(TOKENS[:2], (-0.05, -0.05), (3.0, 3.0))
     told = one(output(), short)
     assert (told.verdict, told.items["a"].position) == (Verdict.DIFFERS, 2)
-    assert one(tied(2), short).verdict is Verdict.NEAR_TIE
+    assert one(near_tie(2), short).verdict is Verdict.NEAR_TIE
     # The candidate continues: the base's margin at its end is unknown.
     assert one(short, output()).verdict is Verdict.DIFFERS
-    assert one(short, tied(2)).verdict is Verdict.CANNOT_TELL
+    assert one(short, near_tie(2)).verdict is Verdict.CANNOT_TELL
     assert one(output(), output((), (), ())).verdict is Verdict.DIFFERS
 
 
@@ -188,9 +188,9 @@ def test_a_margin_may_be_infinite_but_is_a_number() -> None:
     assert one(alone, alone).verdict is Verdict.EQUAL
     assert one(alone, output((5, 9, 7, 8))).verdict is Verdict.DIFFERS
     assert one(output(), output(margins=(3.0, math.nan, 3.0, 3.0))).verdict is Verdict.DIFFERS
-    candidate = tied(1, 0.0, token=9)  # beyond the first difference, too
+    candidate = near_tie(1, 0.0, token=9)  # beyond the first difference, too
     broken = TokenOutput(candidate.tokens, (-0.05, -0.7, -0.05, math.nan), candidate.margins)
-    assert one(tied(1), broken).verdict is Verdict.DIFFERS
+    assert one(near_tie(1), broken).verdict is Verdict.DIFFERS
 
 
 def test_a_base_that_does_not_repeat_itself_measures_nothing() -> None:
@@ -242,9 +242,9 @@ def test_errors_alone_are_not_equal_and_hide_no_difference() -> None:
 
 
 def test_the_worst_item_is_the_verdict() -> None:
-    base = {"tie": tied(2), "same": output(), "drift": output(), "sure": output()}
+    base = {"tie": near_tie(2), "same": output(), "drift": output(), "sure": output()}
     drift = output(logprobs=(-0.9, -0.05, -0.05, -0.05))
-    candidate = {"tie": tied(2, token=9), "same": output(), "drift": drift}
+    candidate = {"tie": near_tie(2, token=9), "same": output(), "drift": drift}
     candidate["sure"] = output((5, 1, 7, 8))
     for without, verdict in (
         ([], Verdict.DIFFERS),

@@ -33,11 +33,11 @@ def of(*configurations: str, rest: str = "") -> str:
     return f"name: n\nconfigurations:\n{listed}{rest}\n"
 
 
-def named(name: str, more: str = "") -> str:
+def entry(name: str, more: str = "") -> str:
     return f"{{name: {name}, model: llama{', ' + more if more else ''}}}"
 
 
-ONE = named("a")
+ONE = entry("a")
 
 
 def test_a_good_one(tmp_path: Path) -> None:
@@ -58,32 +58,32 @@ BAD = {
     "no name": ("configurations: []", "missing key `name`"),
     "no configurations": ("name: n\nconfigurations: []", "a matrix without configurations"),
     "unknown key": (of(ONE, rest="itmes: 3"), ":4: unknown key `itmes`"),
-    "unknown key inside": (of(named("a", "lik: b")), r":3: configurations\[0\]: unknown key `lik`"),
+    "unknown key inside": (of(entry("a", "lik: b")), r":3: configurations\[0\]: unknown key `lik`"),
     "unknown key of a fault": (of(ONE, rest="faults: [{revert: f, into: [a]}]"),
         r"faults\[0\]: (unknown key `into`|missing key `in`)"),
     "a word for a number": (of(ONE, rest="items: many"), r":4: items: Expected `int`, got `str`"),
     "two alike": (of(ONE, ONE), "two configurations are called a"),
-    "no such base": (of(named("a", "like: b")), "a is compared with b, which is not there"),
-    "itself": (of(named("a", "against: a")), "a is compared with itself"),
-    "each other": (of(named("a", "like: b"), named("b", "against: a")),
+    "no such base": (of(entry("a", "like: b")), "a is compared with b, which is not there"),
+    "itself": (of(entry("a", "against: a")), "a is compared with itself"),
+    "each other": (of(entry("a", "like: b"), entry("b", "against: a")),
         "compared with each other in a circle: a, b"),
     "a circle of three": (
-        of(named("a", "like: b"), named("b", "against: c"), named("c", "like: a"), named("d")),
+        of(entry("a", "like: b"), entry("b", "against: c"), entry("c", "like: a"), entry("d")),
         "compared with each other in a circle: a, b, c"),
     "two bases in a circle": (
-        of(named("d"), named("a", "like: d, against: b"), named("b", "like: d, against: a")),
+        of(entry("d"), entry("a", "like: d, against: b"), entry("b", "like: d, against: a")),
         "compared with each other in a circle: a, b"),
-    "an unknown engine": (of(named("a", "engine: vllm")), "no engine is called vllm"),
-    "an unknown stand-in": (of(named("a", "stand-ins: [checkd]")),
+    "an unknown engine": (of(entry("a", "engine: vllm")), "no engine is called vllm"),
+    "an unknown stand-in": (of(entry("a", "stand-ins: [checkd]")),
         "a: no stand-in is called checkd; there are checked, drawn-weights, tree-kernels"),
-    "transformers with toggles": (of(named("a", "engine: transformers, revert: [x]")),
+    "transformers with toggles": (of(entry("a", "engine: transformers, revert: [x]")),
         "plain transformers takes a model"),
-    "tasks that the base lacks": (of(named("a", "tasks: [recall]"), named("b", "like: a")),
+    "tasks that the base lacks": (of(entry("a", "tasks: [recall]"), entry("b", "like: a")),
         "b has tasks that a does not have"),
-    "items that the base lacks": (of(named("a", "items: 10"), named("b", "like: a")),
+    "items that the base lacks": (of(entry("a", "items: 10"), entry("b", "like: a")),
         "b has more items than a"),
     "no items": (of(ONE, rest="items: 0"), "items is a number of items, and 1 at least"),
-    "fewer than none": (of(named("a", "items: -1")), "a: items is -1, less than none"),
+    "fewer than none": (of(entry("a", "items: -1")), "a: items is -1, less than none"),
     "no tasks": (of(ONE, rest="tasks: []"), "a has no tasks"),
     "no requests": (of(ONE, rest="concurrency: 0"), "concurrency is a number of requests"),
     "a covering matrix": ("name: n\naxes: {a: [b]}", ":2: a covering matrix: run it by `unfix m"),
@@ -92,15 +92,15 @@ BAD = {
     "no time to answer": (of(ONE, rest="within: 0"), "within is a number of seconds"),
     "tolerance that is none": (of(ONE, rest="tolerance: .nan"), "tolerance: Expected `float`"),
     "an unknown device": (of(ONE, rest="device: tpu"), "device is one of auto, cpu, cuda, not tpu"),
-    "an open quote": (of(named("a", 'serve: "--x \'y"')), "a: .*No closing quotation"),
+    "an open quote": (of(entry("a", 'serve: "--x \'y"')), "a: .*No closing quotation"),
     "an open quote for all": (of(ONE, rest='serve: "--x \'y"'), "serve: .*No closing quotation"),
-    "a name that is a path": (of(named("../a")), "'../a' is no name"),
-    "no name at all": (of(named('""')), "'' is no name"),
+    "a name that is a path": (of(entry("../a")), "'../a' is no name"),
+    "no name at all": (of(entry('""')), "'' is no name"),
     "a fault in nothing": (of(ONE, rest="faults: [{revert: f, in: []}]"), "f is planted in no"),
     "a fault in what is not there": (of(ONE, rest="faults: [{revert: f, in: [a, b]}]"),
         "f is planted in b, which is not there"),
     "a fault in transformers": (
-        of(named("a", "engine: transformers"), rest="faults: [{enable: f, in: [a]}]"),
+        of(entry("a", "engine: transformers"), rest="faults: [{enable: f, in: [a]}]"),
         "f is planted in a, which is not SGLang"),
     "a fault twice": (
         of(ONE, rest="faults: [{revert: f, in: [a]}, {revert: f, in: [a], items: 3}]"),
@@ -138,23 +138,23 @@ def test_one_that_is_no_text_or_not_there(tmp_path: Path) -> None:
 
 def test_a_matrix_is_put_under_check_and_left_without_faults_by_words(tmp_path: Path) -> None:
     file = tmp_path / "good.yaml"
-    plain, other = named("a", "engine: transformers"), named("b", "stand-ins: [checked]")
-    file.write_text(of(plain, other, named("c"), rest="faults: [{revert: f, in: [c]}]"))
+    plain, other = entry("a", "engine: transformers"), entry("b", "stand-ins: [checked]")
+    file.write_text(of(plain, other, entry("c"), rest="faults: [{revert: f, in: [c]}]"))
 
-    def found(*words: str) -> matrix_file.EvaluationMatrix:
+    def parse_matrix(*words: str) -> matrix_file.EvaluationMatrix:
         parser = CommandParser()
         command.add_arguments(parser)
         given = argparse.Namespace(words=[])  # the arguments after `--`
         arguments = parser.parse_args([str(file), *words], given)
         return evaluation_request.make_matrix(execution.make_request(arguments))
 
-    checked = found("--stand-in", "checked", "--no-faults")
+    checked = parse_matrix("--stand-in", "checked", "--no-faults")
     assert [one.stand_ins for one in checked.configurations] == [[], ["checked"], ["checked"]]
     assert not checked.faults
-    assert [one.stand_ins for one in found().configurations] == [[], ["checked"], []]
-    assert found().faults
+    assert [one.stand_ins for one in parse_matrix().configurations] == [[], ["checked"], []]
+    assert parse_matrix().faults
     with pytest.raises(UnfixError, match="no stand-in is called chekd"):
-        found("--stand-in", "chekd")
+        parse_matrix("--stand-in", "chekd")
 
 
 @pytest.mark.parametrize(

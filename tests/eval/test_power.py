@@ -20,7 +20,7 @@ from harness.runs.eval.power_analysis import (
 PAGE = (paths.project_folder() / "docs/eval-statistics.md").read_text()
 
 
-def simulated(drop: float, items: int, cells: int, churn: float, trials: int) -> tuple[float, int]:
+def simulate(drop: float, items: int, cells: int, churn: float, trials: int) -> tuple[float, int]:
     """Return the share of 'regressed' results, tested batch by batch, and the items used."""
     chance = random.Random(5)
     losing, gaining = churn / 2 + drop, churn / 2
@@ -52,7 +52,7 @@ def test_the_stated_drop_is_found(items: int, cells: int, churn: float) -> None:
     drop = find_smallest_drop(items, cells, churn)
     assert drop is not None
     trials = 200
-    found, asked = simulated(drop, items, cells, churn, trials)
+    found, asked = simulate(drop, items, cells, churn, trials)
     told = compute_verdict_odds(drop, items, cells, churn)
     # 95 % to 97.5 % as stated; three standard deviations of 200 trials.
     assert power_analysis.TARGET_POWER <= told[Verdict.REGRESSED] < 0.975

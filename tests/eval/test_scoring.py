@@ -30,11 +30,11 @@ def ask(shared: Shared, server: SglangServer, numbers: Any = None, **settings: A
     return shared.scorer.score_items(server, samples, **settings)
 
 
-def test_prompts_arrive_verbatim_and_answers_match(serve: Serve, shared: Shared) -> None:
+def test_prompts_arrive_verbatim_and_answers_match(serve: Serve, lm_eval: Shared) -> None:
     record = serve.root / "asked"
     server = serve(record=str(record))
     numbers = [3, 57, 20, 21]  # any, in any order: lm-eval itself counts them from 0
-    answers = ask(shared, server, numbers)
+    answers = ask(lm_eval, server, numbers)
     expected = questions(60)
     asked = [json.loads(line) for line in record.read_text().splitlines()]
     assert {one["prompt"] for one in asked} == {expected[number]["prompt"] for number in numbers}
@@ -52,10 +52,10 @@ def test_prompts_arrive_verbatim_and_answers_match(serve: Serve, shared: Shared)
         assert answer.margins == [4.0] * len(answer.text)
 
 
-def test_all_tasks_of_ours_at_once(serve: Serve, shared: Shared) -> None:
+def test_all_tasks_of_ours_at_once(serve: Serve, lm_eval: Shared) -> None:
     server = serve()
     samples = {get_task_name(task): [0, 5] for task in ("recall", "needle", "shared")}
-    answers = ask(shared, server, samples=samples)
+    answers = ask(lm_eval, server, samples=samples)
     pairs = [(task, number) for task in samples for number in (0, 5)]
     assert [(one.task, one.number) for one in answers] == pairs
     assert all(answer.right for answer in answers)
@@ -71,14 +71,14 @@ def test_all_tasks_of_ours_at_once(serve: Serve, shared: Shared) -> None:
         ("hang", "timed out"),
     ],
 )
-def test_no_answer_is_an_error(serve: Serve, shared: Shared, how: str, words: str) -> None:
+def test_no_answer_is_an_error(serve: Serve, lm_eval: Shared, how: str, words: str) -> None:
     share = [5, 1]
     numbers = list(range(20, 40))  # of a later batch
     bad = [number for number in with_share(share, 40) if number >= 20]
     assert 0 < len(bad) < 10
     bes: dict[str, Any] = {how: share}
     server = serve(**bes)
-    answers = ask(shared, server, numbers, request_timeout=0.7 if how == "hang" else 20.0)
+    answers = ask(lm_eval, server, numbers, request_timeout=0.7 if how == "hang" else 20.0)
     assert [answer.number for answer in answers] == numbers
     for answer in answers:
         if answer.number in bad:
@@ -90,10 +90,10 @@ def test_no_answer_is_an_error(serve: Serve, shared: Shared, how: str, words: st
     assert any(f"{len(bad)} of its answers are errors" in one for one in served.problems)
 
 
-def test_a_hanging_server_is_given_up_soon(serve: Serve, shared: Shared) -> None:
+def test_a_hanging_server_is_given_up_soon(serve: Serve, lm_eval: Shared) -> None:
     server = serve(hang=[1, 1])
     began = time.monotonic()
-    answers = ask(shared, server, list(range(40)), request_timeout=0.5)
+    answers = ask(lm_eval, server, list(range(40)), request_timeout=0.5)
     assert time.monotonic() - began < 5
     assert [answer.right for answer in answers] == [None] * 40
     errors = {answer.error for answer in answers}
@@ -101,8 +101,8 @@ def test_a_hanging_server_is_given_up_soon(serve: Serve, shared: Shared) -> None
     assert "not asked: 4 requests in a row had no answer in time" in errors
 
 
-def test_time_for_all_of_them_ends(serve: Serve, shared: Shared) -> None:
-    answers = ask(shared, serve(slow=0.3), list(range(40)), concurrency=2, total_timeout=1.0)
+def test_time_for_all_of_them_ends(serve: Serve, lm_eval: Shared) -> None:
+    answers = ask(lm_eval, serve(slow=0.3), list(range(40)), concurrency=2, total_timeout=1.0)
     assert [answer.number for answer in answers] == list(range(40))
     right = [answer for answer in answers if answer.right]
     assert 2 <= len(right) < 12
@@ -110,10 +110,10 @@ def test_time_for_all_of_them_ends(serve: Serve, shared: Shared) -> None:
     assert any(answer.error == "not asked: 1 s were over" for answer in answers)
 
 
-def test_a_dying_servers_answers_are_kept(serve: Serve, shared: Shared) -> None:
+def test_a_dying_servers_answers_are_kept(serve: Serve, lm_eval: Shared) -> None:
     server = serve(dies_at=10)
     began = time.monotonic()
-    answers = ask(shared, server, list(range(40)))
+    answers = ask(lm_eval, server, list(range(40)))
     assert time.monotonic() - began < 8
     assert [answer.number for answer in answers] == list(range(40))
     right = [answer for answer in answers if answer.right]
@@ -123,8 +123,8 @@ def test_a_dying_servers_answers_are_kept(serve: Serve, shared: Shared) -> None:
     assert server.describe_exit() == "RuntimeError: no more (exit code 1)"
 
 
-def test_likelihoods_that_are_no_numbers(serve: Serve, shared: Shared) -> None:
-    answers = ask(shared, serve(nan=[2, 1]))
+def test_likelihoods_that_are_no_numbers(serve: Serve, lm_eval: Shared) -> None:
+    answers = ask(lm_eval, serve(nan=[2, 1]))
     strange = with_share([2, 1], 20)
     for answer in answers:
         assert answer.right is True
@@ -159,16 +159,16 @@ def write_task(folder: Path, definition: str) -> None:
     )
 
 
-def test_few_shot_examples_are_the_items(serve: Serve, shared: Shared, monkeypatch: Patch) -> None:
+def test_few_shot_examples_are_the_items(serve: Serve, lm_eval: Shared, monkeypatch: Patch) -> None:
     """lm-eval draws them in sequence: in batches, an item would get others."""
     write_task(serve.root, SHOTS)
     monkeypatch.setattr("harness.runs.eval.lm_eval_scorer.TASKS_FOLDER", serve.root)
     server = serve()
-    every = ask(shared, server, samples={"shots": list(range(30))})
+    every = ask(lm_eval, server, samples={"shots": list(range(30))})
     assert len({answer.prompt.rpartition("what is")[0] for answer in every}) > 10
     assert all(answer.prompt.count("what is") == 4 for answer in every)
     for some in ([3], [20, 21, 29], [0, 29]):
-        again = ask(shared, server, samples={"shots": some})
+        again = ask(lm_eval, server, samples={"shots": some})
         assert [one.prompt for one in again] == [every[number].prompt for number in some]
 
 
@@ -180,32 +180,32 @@ def test_few_shot_examples_are_the_items(serve: Serve, shared: Shared, monkeypat
         ("unfix_reca", "lm-eval knows no task unfix_reca"),  # from its own input before
     ],
 )
-def test_a_task_that_there_is_not(serve: Serve, shared: Shared, task: str, words: str) -> None:
+def test_a_task_that_there_is_not(serve: Serve, lm_eval: Shared, task: str, words: str) -> None:
     with pytest.raises(UnfixError, match=words):
-        ask(shared, serve(), samples={task: [0]})
+        ask(lm_eval, serve(), samples={task: [0]})
 
 
 @pytest.mark.parametrize("kind", ["multiple_choice", "loglikelihood", "loglikelihood_rolling"])
 def test_a_task_that_is_scored_by_likelihood_is_refused(
-    serve: Serve, shared: Shared, monkeypatch: Patch, kind: str
+    serve: Serve, lm_eval: Shared, monkeypatch: Patch, kind: str
 ) -> None:
     write_task(serve.root, SHOTS.replace("generate_until", kind).replace(SHOTS_SCORE, CHOICES))
     monkeypatch.setattr("harness.runs.eval.lm_eval_scorer.TASKS_FOLDER", serve.root)
     record = serve.root / "asked"
     with pytest.raises(UnfixError, match="shots asks for likelihoods, not for an answer"):
-        ask(shared, serve(record=str(record)), samples={"shots": [0]})
+        ask(lm_eval, serve(record=str(record)), samples={"shots": [0]})
     assert not record.exists()
 
 
-def test_items_that_a_task_does_not_have_are_not_made_up(serve: Serve, shared: Shared) -> None:
+def test_items_that_a_task_does_not_have_are_not_made_up(serve: Serve, lm_eval: Shared) -> None:
     record = serve.root / "asked"
     server = serve(record=str(record))
-    answers = ask(shared, server, [58, 59, 60, 61])
+    answers = ask(lm_eval, server, [58, 59, 60, 61])
     assert [answer.number for answer in answers] == [58, 59]
-    assert ask(shared, server, [60, 61]) == []
+    assert ask(lm_eval, server, [60, 61]) == []
     assert len(record.read_text().splitlines()) == 2
     with pytest.raises(UnfixError, match="the task unfix_recall has no items"):
-        ask(shared, server, items=0)
+        ask(lm_eval, server, items=0)
 
 
 def stand_in(patch: Patch, folder: Path, code: str) -> LmEvalScorer:

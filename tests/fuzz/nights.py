@@ -69,7 +69,7 @@ class Nights(Caller):
         toggles = {"UNFIX_TOGGLES": str(TOY / "toggles")}
         plugin = ["-p", "harness.guards.plugin", "-p", "no:cacheprovider", f"--rootdir={self.root}"]
         command = [sys.executable, "-m", "pytest", *plugin, str(self.suite), *words]
-        return forked.run(command, self.root, {**self.environment, **toggles})
+        return forked.run_unfix(command, self.root, {**self.environment, **toggles})
 
 
 def make_record(found: FoundFailure, test: str) -> FailureRecord:

@@ -32,7 +32,7 @@ from reports.fuzz import terminal
 HERE = Path(__file__)
 
 
-def raised(number: int) -> BaseException:
+def make_error(number: int) -> BaseException:
     try:
         if number > 100:
             raise ValueError(f"{number} is too much")
@@ -47,7 +47,7 @@ def key(error: BaseException) -> str:
 
 
 def test_failures_are_told_apart_by_type_and_place_and_not_by_numbers() -> None:
-    assert key(raised(101)) == key(raised(5000)) != key(raised(1)) == key(raised(2))
+    assert key(make_error(101)) == key(make_error(5000)) != key(make_error(1)) == key(make_error(2))
 
 
 def test_the_place_is_the_innermost_that_is_a_suites_or_sglangs() -> None:
@@ -60,7 +60,7 @@ def test_the_place_is_the_innermost_that_is_a_suites_or_sglangs() -> None:
 
 
 def test_a_report_is_told_apart_by_its_kernel_and_line() -> None:
-    class OutOfBounds(AssertionError):
+    class FoundOverrun(AssertionError):
         place = SimpleNamespace(
             kernel="k",
             file="/x/sglang/srt/a.py",
@@ -69,8 +69,8 @@ def test_a_report_is_told_apart_by_its_kernel_and_line() -> None:
             program=(0, 0, 0),
         )
 
-    found = failure_identity.failure_from_error(OutOfBounds("k wrote x[17]\n  more"), HERE)
-    assert found.key == "OutOfBounds | sglang/srt/a.py: tl.store(p, v) | k"
+    found = failure_identity.failure_from_error(FoundOverrun("k wrote x[17]\n  more"), HERE)
+    assert found.key == "FoundOverrun | sglang/srt/a.py: tl.store(p, v) | k"
     assert found.headline == "k wrote x[17]"
 
 
@@ -91,7 +91,7 @@ def test_code_that_a_toggle_changed_is_sglangs() -> None:
 def test_lines_are_those_of_the_files_that_are_asked_for() -> None:
     tracer = LineTracer(select_listed_files([str(HERE)]))
     with tracer.trace():
-        raised(101)
+        make_error(101)
     text = HERE.read_text().splitlines()
     ran = {text[line - 1].strip() for line in tracer.lines[HERE]}
     assert 'raise ValueError(f"{number} is too much")' in ran

@@ -57,7 +57,7 @@ def place(nights: Nights) -> Nights:
     return nights
 
 
-def kept(place: Nights, name: str = "small") -> Path:
+def keep_failure(place: Nights, name: str = "small") -> Path:
     done = place.run("--keep", str(failure(place, name)), "--json")
     assert done.returncode == 0, done.stderr
     return Path(json.loads(done.stdout)["kept"])
@@ -67,7 +67,7 @@ def kept(place: Nights, name: str = "small") -> Path:
 def test_a_regression_runs_first_in_every_run_of_its_suite(
     place: Nights, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    file = kept(place, name)
+    file = keep_failure(place, name)
     assert file.parent == place.suite / "regressions"
     assert place.pytest().returncode == 0
     monkeypatch.setenv("BROKEN", "1")
@@ -94,7 +94,7 @@ def test_without_it_the_same_run_is_green(place: Nights, monkeypatch: pytest.Mon
 def test_an_example_that_no_longer_decodes_is_an_error_with_words(
     place: Nights, before: str, after: str
 ) -> None:
-    file = kept(place)
+    file = keep_failure(place)
     changed = SUITE.replace(before, after)
     assert changed != SUITE
     names = [name for name in ("other", "flag") if f"{name}=" in after]
@@ -124,7 +124,7 @@ def test_an_example_that_no_longer_decodes_is_an_error_with_words(
 def test_a_regression_that_cannot_be_run_is_an_error(
     place: Nights, suite: str, regression: str | None, code: int, message: str
 ) -> None:
-    file = kept(place)
+    file = keep_failure(place)
     if regression is not None:
         file.write_text(regression)
     place.write(suite)
@@ -134,7 +134,7 @@ def test_a_regression_that_cannot_be_run_is_an_error(
 
 
 def test_the_same_failure_is_not_kept_twice(place: Nights) -> None:
-    file = kept(place)
+    file = keep_failure(place)
     done = place.run("--keep", str(failure(place, "small")))
     assert done.returncode == 2
     assert f"{file} is there already" in done.stderr

@@ -19,7 +19,7 @@ def states(count: int) -> list[FuzzTestState]:
     ]
 
 
-def sliced(
+def make_slice(
     lines: int = 0, target: float = 0.0, found: int = 0, seconds: float = 1.0
 ) -> TimeSliceResult:
     failures = [FoundFailure("E", "here", "", "", [], "")] * found
@@ -34,8 +34,8 @@ def turns(schedule: FuzzSchedule, slices: int, grows: str) -> dict[str, int]:
         assert state is not None
         counted[state.task.name] += 1
         news = number if state.task.name == "t0" else 0
-        news_of = {"lines": sliced(lines=news), "target": sliced(target=news)}
-        state.add_result(news_of.get(grows, sliced()))
+        news_of = {"lines": make_slice(lines=news), "target": make_slice(target=news)}
+        state.add_result(news_of.get(grows, make_slice()))
     return counted
 
 
@@ -52,9 +52,9 @@ def test_a_test_that_still_grows_has_more_turns(grows: str) -> None:
 def test_a_failure_is_news() -> None:
     first, second = states(2)
     for state in (first, second):
-        state.add_result(sliced(lines=1))
-    first.add_result(sliced(found=1))
-    second.add_result(sliced())
+        state.add_result(make_slice(lines=1))
+    first.add_result(make_slice(found=1))
+    second.add_result(make_slice())
     assert (first.idle_slices, second.idle_slices) == (0, 1)
     assert first.clock < second.clock
 

@@ -23,7 +23,7 @@ def draw_no_imported_constants() -> None:
     profiles.load_profile("smoke")
 
 
-def drawn(
+def draw_values(
     body: Callable[[Any], None],
     strategy: st.SearchStrategy[Any],
     seconds: float = 60,
@@ -60,28 +60,28 @@ def test_the_first_example_is_at_the_upper_end_of_everything() -> None:
     strategy = st.tuples(
         st.integers(3, 9), st.sampled_from("abc"), st.booleans(), st.lists(st.just(1), max_size=5)
     )
-    assert drawn(nothing, strategy)[0] == (9, "c", True, [1] * 5)
+    assert draw_values(nothing, strategy)[0] == (9, "c", True, [1] * 5)
 
 
 def test_a_list_without_an_end_ends() -> None:
-    (first, *_) = drawn(nothing, st.lists(st.integers(0, 5)), most=5)
+    (first, *_) = draw_values(nothing, st.lists(st.integers(0, 5)), most=5)
     assert 10 < len(first) < 1000
 
 
 def test_early_examples_are_large_and_of_any_kind() -> None:
-    values = drawn(nothing, st.tuples(st.integers(0, 10**6), st.sampled_from("abc")))[:6]
+    values = draw_values(nothing, st.tuples(st.integers(0, 10**6), st.sampled_from("abc")))[:6]
     assert sum(size == 10**6 for size, _ in values) >= 3
     assert len({kind for _, kind in values}) > 1
 
 
 def test_bounds_hold() -> None:
     strategy = st.integers(7, 7) | st.integers(min_value=100) | st.integers(max_value=-5)
-    values = drawn(nothing, strategy)
+    values = draw_values(nothing, strategy)
     assert [value for value in values if not (value == 7 or value >= 100 or value <= -5)] == []
 
 
 def test_later_examples_are_of_all_kinds() -> None:
-    values = drawn(nothing, st.integers(0, 10**6), most=200)
+    values = draw_values(nothing, st.integers(0, 10**6), most=200)
     between = [value for value in values if 10 < value < 10**6 - 10]
     assert len(between) > 50
 
@@ -90,8 +90,8 @@ def test_it_climbs_towards_a_target_that_chance_does_not_reach() -> None:
     def aim(value: int) -> None:
         hypothesis.target(-abs(value - 777_777), label="nearness")
 
-    assert 777_777 in drawn(aim, st.integers(0, 10**7), most=600)
-    assert 777_777 not in drawn(nothing, st.integers(0, 10**7), most=600)
+    assert 777_777 in draw_values(aim, st.integers(0, 10**7), most=600)
+    assert 777_777 not in draw_values(nothing, st.integers(0, 10**7), most=600)
 
 
 def test_the_database_keeps_the_best_passing_example_of_each_target() -> None:
@@ -109,21 +109,21 @@ def test_the_database_keeps_the_best_passing_example_of_each_target() -> None:
 
     strategy = st.tuples(st.integers(0, 10**6), st.integers(0, 10**6))
     database = InMemoryExampleDatabase()
-    first = drawn(aim, strategy, most=60, database=database)
+    first = draw_values(aim, strategy, most=60, database=database)
     assert 1 <= sum(map(len, database.data.values())) <= 2
-    second = drawn(aim, strategy, most=60, database=database)
+    second = draw_values(aim, strategy, most=60, database=database)
     assert best(second[:2]) == best(first)
 
 
 def test_it_ends_when_the_time_is_over() -> None:
     begun = time.monotonic()
-    values = drawn(lambda value: time.sleep(0.02), st.integers(), seconds=0.3, most=300)
+    values = draw_values(lambda value: time.sleep(0.02), st.integers(), seconds=0.3, most=300)
     assert 0.2 < time.monotonic() - begun < 3
     assert len(values) > 3
 
 
 def test_it_runs_one_example_though_all_the_time_has_passed() -> None:
-    assert len(drawn(nothing, st.integers(0, 10**6), seconds=-5)) == 1
+    assert len(draw_values(nothing, st.integers(0, 10**6), seconds=-5)) == 1
 
 
 def test_of_two_values_of_a_target_the_larger_counts() -> None:

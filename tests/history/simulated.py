@@ -51,7 +51,7 @@ ENDS = {
 }
 
 
-class Nights:
+class SimulatedNights:
     """A store that is filled night by night; each cell has one letter per night.
 
     o passes, x fails, t is toothless, f fails and passes when it is run again, ? has no result, -
@@ -208,7 +208,7 @@ class Nights:
         return found
 
 
-def over(nights: Nights, letters: str, name: str = "a") -> Timeline:
+def over(nights: SimulatedNights, letters: str, name: str = "a") -> Timeline:
     """Store a cell of a matrix with a letter a night, beside one that passes each night."""
     for night, letter in enumerate(letters):
         nights.matrix(night, {name: letter, "beside": "o"})

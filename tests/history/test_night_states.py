@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from simulated import Nights, over
+from simulated import SimulatedNights, over
 
 from harness.runs.history.values import TimelineState as State
 from harness.store.eval.values import ComparisonVerdict
@@ -13,8 +13,8 @@ from harness.store.mutate.values import FaultOutcome as Fate
 
 
 @pytest.fixture
-def nights(tmp_path: Path) -> Nights:
-    return Nights(tmp_path / "runs.sqlite")
+def nights(tmp_path: Path) -> SimulatedNights:
+    return SimulatedNights(tmp_path / "runs.sqlite")
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def nights(tmp_path: Path) -> Nights:
     ],
 )
 def test_nights_give_the_state(
-    nights: Nights, letters: str, state: State, since: int | None, good: int | None
+    nights: SimulatedNights, letters: str, state: State, since: int | None, good: int | None
 ) -> None:
     line = over(nights, letters)
     assert line.state is state
@@ -51,7 +51,7 @@ def test_nights_give_the_state(
     assert (line.last_ok.night_index if line.last_ok else None) == good
 
 
-def test_what_was_not_run_is_never_mended(nights: Nights) -> None:
+def test_what_was_not_run_is_never_mended(nights: SimulatedNights) -> None:
     assert over(nights, "ox-").state is State.NOT_RUN
     nights.matrix(3, {"a": "?", "beside": "o"})
     assert nights.line(" a").state is State.NOT_RUN
@@ -60,13 +60,13 @@ def test_what_was_not_run_is_never_mended(nights: Nights) -> None:
     assert nights.line(" a").state is State.MENDED
 
 
-def test_first_and_last_seen_failing(nights: Nights) -> None:
+def test_first_and_last_seen_failing(nights: SimulatedNights) -> None:
     line = over(nights, "oxoxxo")
     assert (line.first_failed, line.last_failed) == (1, 4)
     assert line.points[1].main_observation.message == "red: ended red"
 
 
-def test_shards_and_jobs_of_one_night_are_one(nights: Nights) -> None:
+def test_shards_and_jobs_of_one_night_are_one(nights: SimulatedNights) -> None:
     """From 18:00 to 06:00, across midnight; the next night begins at noon."""
     nights.matrix(0, {"a": "o"}, hours=-5)
     nights.matrix(0, {"b": "o"}, hours=0)
@@ -78,7 +78,9 @@ def test_shards_and_jobs_of_one_night_are_one(nights: Nights) -> None:
     assert [night.day.isoformat() for night in history.nights] == ["2026-11-01", "2026-11-02"]
 
 
-def test_failing_and_passing_in_one_night_is_flaky_unless_something_changed(nights: Nights) -> None:
+def test_failing_and_passing_in_one_night_is_flaky_unless_something_changed(
+    nights: SimulatedNights,
+) -> None:
     nights.prove(0, {"27460": "x", "27338": "x"})
     nights.prove(0, {"27460": "o"}, hours=1)
     nights.prove(0, {"27338": "o"}, hours=1, commit="bbb")
@@ -86,7 +88,9 @@ def test_failing_and_passing_in_one_night_is_flaky_unless_something_changed(nigh
     assert nights.line("27338 ").state is State.OK
 
 
-def test_a_retried_proof_is_flaky_and_a_collection_problem_a_failure(nights: Nights) -> None:
+def test_a_retried_proof_is_flaky_and_a_collection_problem_a_failure(
+    nights: SimulatedNights,
+) -> None:
     nights.prove(0, {"27460": "f"})
     line = nights.line("27460 ")
     assert line.state is State.FLAKY
@@ -98,7 +102,7 @@ def test_a_retried_proof_is_flaky_and_a_collection_problem_a_failure(nights: Nig
     assert message == "test_a.py cannot be collected"
 
 
-def test_a_run_that_was_stopped_says_what_it_came_to_and_no_more(nights: Nights) -> None:
+def test_a_run_that_was_stopped_says_what_it_came_to_and_no_more(nights: SimulatedNights) -> None:
     nights.prove(0, {"27460": "x", "27338": "x"})
     stopped = nights.prove(1, {"27460": "x", "27338": "-"}, status="stopped")
     history = nights.history()
@@ -107,7 +111,9 @@ def test_a_run_that_was_stopped_says_what_it_came_to_and_no_more(nights: Nights)
     assert nights.line("27338 ").state is State.NOT_RUN
 
 
-def test_a_run_that_says_running_and_whose_process_is_gone_was_stopped(nights: Nights) -> None:
+def test_a_run_that_says_running_and_whose_process_is_gone_was_stopped(
+    nights: SimulatedNights,
+) -> None:
     name = nights.prove(0, {"27460": "o"})
     change = "UPDATE runs SET status = 'running', process = ? WHERE id = ?"
     nights.store.db.execute(change, (f"{_boot()} 999999999 1", name))
@@ -118,14 +124,14 @@ def _boot() -> str:
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
-def test_a_night_in_which_nothing_came_to_an_end_is_the_newest(nights: Nights) -> None:
+def test_a_night_in_which_nothing_came_to_an_end_is_the_newest(nights: SimulatedNights) -> None:
     nights.prove(0, {"27460": "x"})
     nights.prove(1, {"27460": "-"}, status="stopped")
     assert len(nights.history().nights) == 2
     assert nights.line("27460 ").state is State.NOT_RUN
 
 
-def test_evaluations(nights: Nights) -> None:
+def test_evaluations(nights: SimulatedNights) -> None:
     for night, verdict in enumerate(
         (ComparisonVerdict.SAME, ComparisonVerdict.REGRESSED, ComparisonVerdict.CANNOT_TELL)
     ):
@@ -139,7 +145,9 @@ def test_evaluations(nights: Nights) -> None:
     assert nights.line("served base").state is State.OK
 
 
-def test_a_failure_of_fuzzing_is_ok_where_it_was_looked_for_and_not_found(nights: Nights) -> None:
+def test_a_failure_of_fuzzing_is_ok_where_it_was_looked_for_and_not_found(
+    nights: SimulatedNights,
+) -> None:
     nights.fuzz(0)
     nights.fuzz(1, ("0.5.18-padding-AssertionError-1",))
     assert nights.line("AssertionError").state is State.NEW
@@ -151,7 +159,7 @@ def test_a_failure_of_fuzzing_is_ok_where_it_was_looked_for_and_not_found(nights
     assert line.informative_points[-1].main_observation.message == "not found again in 500 examples"
 
 
-def test_a_fault_that_was_killed_and_survives_is_new(nights: Nights) -> None:
+def test_a_fault_that_was_killed_and_survives_is_new(nights: SimulatedNights) -> None:
     nights.mutate(0, {"aaaa": Fate.KILLED, "bbbb": Fate.SURVIVED, "cccc": Fate.EQUIVALENT})
     nights.mutate(1, {"aaaa": Fate.SURVIVED, "bbbb": Fate.KILLED, "cccc": Fate.EQUIVALENT})
     states = {name: nights.line(name).state for name in ("aaaa", "bbbb", "cccc", "whole")}
@@ -161,18 +169,18 @@ def test_a_fault_that_was_killed_and_survives_is_new(nights: Nights) -> None:
     assert nights.line("whole").state is State.NEW
 
 
-def test_two_outcomes_are_no_half(nights: Nights) -> None:
+def test_two_outcomes_are_no_half(nights: SimulatedNights) -> None:
     """The score is drawn towards zero as long as there are few outcomes."""
     line = over(nights, "ox")
     assert (line.score.differing, line.score.compared) == (1, 1)
     assert line.score.share < 0.1
     assert not line.is_flaky
-    line = over(Nights(nights.file.with_name("other")), "oxoxoxoxoxoxoxoxoxox")
+    line = over(SimulatedNights(nights.file.with_name("other")), "oxoxoxoxoxoxoxoxoxox")
     assert line.score.share > 0.6
     assert line.is_flaky
 
 
-def test_outcomes_with_other_versions_do_not_count_as_repeats(nights: Nights) -> None:
+def test_outcomes_with_other_versions_do_not_count_as_repeats(nights: SimulatedNights) -> None:
     for night, letter in enumerate("oxox"):
         nights.matrix(night, {"a": letter}, commit=f"commit-{night}")
     assert nights.line(" a").score.compared == 0

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import simulated
 from fixture_types import Output, Patch
-from simulated import Nights
+from simulated import SimulatedNights
 
 from harness.cli.main import main
 from harness.cli.report import failure_search
@@ -29,7 +29,7 @@ HOSTILE = "<script>document.title='owned'</script> | `x` @all"
 
 
 @pytest.fixture
-def nights(tmp_path: Path, monkeypatch: Patch) -> Nights:
+def nights(tmp_path: Path, monkeypatch: Patch) -> SimulatedNights:
     """Store four nights, of which the newest is last night."""
     now = datetime.datetime.now(datetime.UTC)
     night = time_window.find_night_start(time_window.night_from_moment(now))
@@ -37,10 +37,10 @@ def nights(tmp_path: Path, monkeypatch: Patch) -> Nights:
     monkeypatch.setattr(simulated, "FIRST", first)
     monkeypatch.setenv("UNFIX_HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
-    return Nights(tmp_path / "runs.sqlite")
+    return SimulatedNights(tmp_path / "runs.sqlite")
 
 
-def report(nights: Nights, *words: str, since: str = "30d") -> int:
+def report(nights: SimulatedNights, *words: str, since: str = "30d") -> int:
     return main(["report", "--since", since, "--store", str(nights.file), *words])
 
 
@@ -49,7 +49,7 @@ def data(capsys: Output) -> dict[str, Any]:
     return found
 
 
-def test_exit_codes(nights: Nights, capsys: Output) -> None:
+def test_exit_codes(nights: SimulatedNights, capsys: Output) -> None:
     assert report(nights) == 3
     assert "holds no run since" in capsys.readouterr().err
     nights.prove(0, {"27460": "o"})
@@ -66,7 +66,7 @@ def test_exit_codes(nights: Nights, capsys: Output) -> None:
 @pytest.mark.parametrize(
     "words", ["", "soon", "30", "0d", "-3d", "3y", "9" * 12 + "w", "2026-13-1"]
 )
-def test_a_time_that_is_none(nights: Nights, words: str, capsys: Output) -> None:
+def test_a_time_that_is_none(nights: SimulatedNights, words: str, capsys: Output) -> None:
     assert main(["report", f"--since={words}", "--store", str(nights.file)]) == 2
     assert "say 30d, 12h, 2w or a date as 2026-11-01" in capsys.readouterr().err
 
@@ -80,7 +80,7 @@ def test_a_window_begins_with_a_whole_night() -> None:
         time_window.parse_since("2026-12-01", now)
 
 
-def test_what_lies_before_the_window_is_not_seen(nights: Nights, capsys: Output) -> None:
+def test_what_lies_before_the_window_is_not_seen(nights: SimulatedNights, capsys: Output) -> None:
     nights.prove(0, {"27460": "x"})
     nights.prove(4, {"27460": "x"})
     report(nights, "--json")
@@ -89,7 +89,9 @@ def test_what_lies_before_the_window_is_not_seen(nights: Nights, capsys: Output)
     assert data(capsys)["counts"]["new"] == 1
 
 
-def test_a_clock_that_is_wrong_is_told_and_left_out(nights: Nights, capsys: Output) -> None:
+def test_a_clock_that_is_wrong_is_told_and_left_out(
+    nights: SimulatedNights, capsys: Output
+) -> None:
     nights.prove(3, {"27460": "o"})
     ahead = nights.prove(3, {"27460": "x"}, started="2199-01-01T00:00:00+00:00")
     none = nights.prove(3, {"27460": "x"}, started="yesterday")
@@ -99,7 +101,7 @@ def test_a_clock_that_is_wrong_is_told_and_left_out(nights: Nights, capsys: Outp
     assert f"the start of {none} is 'yesterday', which is no time" in said
 
 
-def test_a_store_of_another_format(nights: Nights, capsys: Output) -> None:
+def test_a_store_of_another_format(nights: SimulatedNights, capsys: Output) -> None:
     nights.store.db.execute("PRAGMA user_version = 99")
     assert report(nights) == 3
     assert "another version of unfix" in capsys.readouterr().err
@@ -120,13 +122,17 @@ def test_a_store_of_another_format(nights: Nights, capsys: Output) -> None:
         (["--index", "nowhere"], "there is no folder nowhere"),
     ],
 )
-def test_calls_that_are_wrong(nights: Nights, words: list[str], said: str, capsys: Output) -> None:
+def test_calls_that_are_wrong(
+    nights: SimulatedNights, words: list[str], said: str, capsys: Output
+) -> None:
     assert main(["report", *words]) == 2
     assert said in capsys.readouterr().err
 
 
-def test_stores_of_machines_are_merged(nights: Nights, tmp_path: Path, capsys: Output) -> None:
-    other = Nights(tmp_path / "other.sqlite")
+def test_stores_of_machines_are_merged(
+    nights: SimulatedNights, tmp_path: Path, capsys: Output
+) -> None:
+    other = SimulatedNights(tmp_path / "other.sqlite")
     other.number = 100
     nights.prove(2, {"27460": "o"})
     other.matrix(3, {"a": "x"})
@@ -141,7 +147,7 @@ def test_stores_of_machines_are_merged(nights: Nights, tmp_path: Path, capsys: O
         assert [len(night["runs"]) for night in found["nights"]] == [1, 3]
 
 
-def test_money(nights: Nights, capsys: Output) -> None:
+def test_money(nights: SimulatedNights, capsys: Output) -> None:
     for night in range(4):
         nights.matrix(night, {"cpu-cell": "o"}, seconds=1800)
         nights.matrix(night, {"gpu-cell": "x"}, seconds=10, device_seconds=3600)
@@ -158,14 +164,16 @@ def test_money(nights: Nights, capsys: Output) -> None:
     assert ResourcePrices().compute_cost("cpu", 3600) is None
 
 
-def test_what_became_slower(nights: Nights, capsys: Output) -> None:
+def test_what_became_slower(nights: SimulatedNights, capsys: Output) -> None:
     for night in range(5):
         nights.matrix(night, {"a": "o", "b": "o"}, seconds=10.0 if night < 4 else 16.0)
     report(nights, "--json")
     assert [thing["times_slower"] for thing in data(capsys)["things"]] == [1.6, 1.6]
 
 
-def test_a_jobs_summary_is_appended_to(nights: Nights, tmp_path: Path, monkeypatch: Patch) -> None:
+def test_a_jobs_summary_is_appended_to(
+    nights: SimulatedNights, tmp_path: Path, monkeypatch: Patch
+) -> None:
     nights.matrix(3, {HOSTILE: "x"})
     file = tmp_path / "summary.md"
     file.write_text("before\n")
@@ -182,14 +190,14 @@ def test_a_jobs_summary_is_appended_to(nights: Nights, tmp_path: Path, monkeypat
     assert "default-src &#39;none&#39;" in page or "default-src 'none'" in page
 
 
-def issues(nights: Nights, *words: str) -> dict[str, str]:
+def issues(nights: SimulatedNights, *words: str) -> dict[str, str]:
     folder = nights.file.parent / "issues"
     shutil.rmtree(folder, ignore_errors=True)
     report(nights, "--issues", str(folder), *words)
     return {file.name: file.read_text() for file in sorted(folder.glob("*"))}
 
 
-def test_an_issue_says_what_since_when_and_how_to_run_it_again(nights: Nights) -> None:
+def test_an_issue_says_what_since_when_and_how_to_run_it_again(nights: SimulatedNights) -> None:
     nights.prove(1, {"27460": "o"}, commit="then", release="0.5.18")
     nights.prove(2, {"27460": "x"}, commit="now", release="0.5.18")
     nights.prove(2, {"27460": "o"}, commit="now", release="0.5.16")
@@ -210,7 +218,7 @@ def test_an_issue_says_what_since_when_and_how_to_run_it_again(nights: Nights) -
         assert words in text, words
 
 
-def test_each_failure_has_one_issue(nights: Nights, capsys: Output) -> None:
+def test_each_failure_has_one_issue(nights: SimulatedNights, capsys: Output) -> None:
     nights.prove(1, {"27460": "x"})
     assert len(issues(nights)) == 1
     nights.prove(2, {"27460": "x"})
@@ -220,7 +228,7 @@ def test_each_failure_has_one_issue(nights: Nights, capsys: Output) -> None:
     assert len(issues(nights)) == 2
 
 
-def test_a_failure_of_fuzzing_brings_its_file(nights: Nights) -> None:
+def test_a_failure_of_fuzzing_brings_its_file(nights: SimulatedNights) -> None:
     nights.fuzz(2, ("0.5.18-padding-AssertionError-1",))
     found = issues(nights)
     assert json.loads(found["0.5.18-padding-AssertionError-1.json"])["blob"] == "AAAA"
@@ -230,7 +238,7 @@ def test_a_failure_of_fuzzing_brings_its_file(nights: Nights) -> None:
     assert "bisect toggles --enable --release 0.5.18 -- python -m pytest suites/" in text
 
 
-def test_a_fault_that_survives_brings_its_diff_and_who_passed_it(nights: Nights) -> None:
+def test_a_fault_that_survives_brings_its_diff_and_who_passed_it(nights: SimulatedNights) -> None:
     nights.mutate(1, {"aaaa": Fate.KILLED})
     nights.mutate(2, {"aaaa": Fate.SURVIVED})
     (text,) = issues(nights).values()
@@ -241,7 +249,7 @@ def test_a_fault_that_survives_brings_its_diff_and_who_passed_it(nights: Nights)
     assert "No search fits: a fault that survives is about the suites" in text
 
 
-def test_a_failure_that_no_search_fits_says_why(nights: Nights) -> None:
+def test_a_failure_that_no_search_fits_says_why(nights: SimulatedNights) -> None:
     nights.prove(2, {"27460": "t"})
     (text,) = issues(nights).values()
     assert "No search fits: a guard that is toothless shows no failure" in text
@@ -251,13 +259,13 @@ def test_a_failure_that_no_search_fits_says_why(nights: Nights) -> None:
     assert "unfix eval cpu --only triton" in text
 
 
-def test_a_stored_search_is_quoted(nights: Nights, monkeypatch: Patch) -> None:
+def test_a_stored_search_is_quoted(nights: SimulatedNights, monkeypatch: Patch) -> None:
     from harness.cli.report.failure_search import FailureSearches
 
-    def made(*_: object) -> None:
+    def fail_if_made(*_: object) -> None:
         raise AssertionError("it was made again")
 
-    monkeypatch.setattr(FailureSearches, "_run_search", made)
+    monkeypatch.setattr(FailureSearches, "_run_search", fail_if_made)
     nights.prove(2, {"27460": "x"})
     guard = f"{simulated.GUARD}_27460"
     summary = "27338: put in, it makes it pass."
@@ -266,7 +274,7 @@ def test_a_stored_search_is_quoted(nights: Nights, monkeypatch: Patch) -> None:
     assert "27338: put in, it makes it pass. (search <code>found-it</code>)" in text
 
 
-def test_a_search_about_something_else_is_not_quoted(nights: Nights) -> None:
+def test_a_search_about_something_else_is_not_quoted(nights: SimulatedNights) -> None:
     nights.prove(2, {"27460": "x"})
     for toggle, release in (("27338", "0.5.18"), ("27460", "0.5.9")):
         guard = f"{simulated.GUARD}_{toggle}"
@@ -276,7 +284,9 @@ def test_a_search_about_something_else_is_not_quoted(nights: Nights) -> None:
     assert "Nobody has searched for it yet" in text
 
 
-def test_a_failed_search_is_reported(nights: Nights, monkeypatch: Patch, capfd: Output) -> None:
+def test_a_failed_search_is_reported(
+    nights: SimulatedNights, monkeypatch: Patch, capfd: Output
+) -> None:
     """The real `unfix bisect` runs on a release that is not installed."""
     command = ["bisect", "toggles", "--release", "0.0", "--", "no"]
     monkeypatch.setattr(SuggestedSearch, "command", command)
@@ -287,7 +297,7 @@ def test_a_failed_search_is_reported(nights: Nights, monkeypatch: Patch, capfd: 
     assert "Nobody has searched for it yet" in text
 
 
-def test_a_search_beyond_the_budget_is_ended(nights: Nights, monkeypatch: Patch) -> None:
+def test_a_search_beyond_the_budget_is_ended(nights: SimulatedNights, monkeypatch: Patch) -> None:
     child = ("sh", "-c", "trap '' TERM; sleep 60; :")  # and one that refuses
     monkeypatch.setattr(failure_search, "UNFIX_COMMAND", child)
     monkeypatch.setattr(failure_search, "END_TIMEOUT", 0.2)
@@ -300,7 +310,9 @@ def test_a_search_beyond_the_budget_is_ended(nights: Nights, monkeypatch: Patch)
     assert "The budget of this night was used up" in texts[1]
 
 
-def test_a_stopped_report_ends_a_search(nights: Nights, tmp_path: Path, monkeypatch: Patch) -> None:
+def test_a_stopped_report_ends_a_search(
+    nights: SimulatedNights, tmp_path: Path, monkeypatch: Patch
+) -> None:
     file = tmp_path / "pid"
     script = f"echo $$ > {file}; kill -TERM $PPID; exec sleep 60"
     monkeypatch.setattr(failure_search, "UNFIX_COMMAND", ("sh", "-c", script))
@@ -317,7 +329,7 @@ def test_a_stopped_report_ends_a_search(nights: Nights, tmp_path: Path, monkeypa
     assert page.is_file()  # findings from before the search are shown
 
 
-def test_an_index_leads_to_all_pages(nights: Nights, tmp_path: Path) -> None:
+def test_an_index_leads_to_all_pages(nights: SimulatedNights, tmp_path: Path) -> None:
     nights.matrix(2, {HOSTILE: "x"})
     folder = tmp_path / "pages"
     report(nights, "--html", str(folder / "history.html"), "--issues", str(folder / "issues"))

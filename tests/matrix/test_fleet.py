@@ -17,7 +17,7 @@ from harness.store.matrix.values import CellAttempt, MatrixRun
 
 def test_two_thousand_cells_on_two_hundred_workers_in_four_shards(tmp_path: Path) -> None:
     begun = time.monotonic()
-    found = bench.measured(2000, 200, 4, tmp_path)
+    found = bench.measure_fleet(2000, 200, 4, tmp_path)
     assert time.monotonic() - begun < 60
     assert found["lost_or_doubled"] == []
     assert found["cells"] == 2000
@@ -29,8 +29,8 @@ def test_two_thousand_cells_on_two_hundred_workers_in_four_shards(tmp_path: Path
     assert found["page_s"] < 10
 
 
-def kept_by(count: int, odds: FleetRates, rules: RetryRules, file: Path) -> MatrixRun:
-    plan = bench.planned(count)
+def run_simulated_fleet(count: int, odds: FleetRates, rules: RetryRules, file: Path) -> MatrixRun:
+    plan = bench.make_plan(count)
     store = Store(file)
     run = MatrixRun("m-1", "fleet", "", plan.digest, count, {}, "then")
     run.cells = shards.make_unrun_cells(plan.cells)
@@ -48,7 +48,7 @@ def kept_by(count: int, odds: FleetRates, rules: RetryRules, file: Path) -> Matr
 
 def test_a_fleet_that_dies_all_the_time_ends_and_says_so(tmp_path: Path) -> None:
     rates = FleetRates(failure_rate=0.0, loss_rate=0.6)
-    run = kept_by(300, rates, RetryRules(), tmp_path / "runs.sqlite")
+    run = run_simulated_fleet(300, rates, RetryRules(), tmp_path / "runs.sqlite")
     assert set(run.counts) == {"green", "lost"}
     lost = [one for one in run.cells if one.outcome is Outcome.LOST]
     assert {one.lost_attempt_count for one in lost} == {MAX_LOSSES}
@@ -57,7 +57,7 @@ def test_a_fleet_that_dies_all_the_time_ends_and_says_so(tmp_path: Path) -> None
 
 def test_retries_are_counted_and_bounded(tmp_path: Path) -> None:
     rates = FleetRates(failure_rate=0.5, loss_rate=0.0)
-    run = kept_by(300, rates, RetryRules(retries=2), tmp_path / "runs.sqlite")
+    run = run_simulated_fleet(300, rates, RetryRules(retries=2), tmp_path / "runs.sqlite")
     for one in run.cells:
         failed = sum(attempt.outcome.is_failure for attempt in one.attempts)
         assert failed <= 3

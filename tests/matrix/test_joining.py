@@ -106,7 +106,7 @@ def report(*words: str) -> int:
     return command.run_command(parser.parse_args(list(words)))
 
 
-def stored(file: Path, *runs: MatrixRun) -> str:
+def store_runs(file: Path, *runs: MatrixRun) -> str:
     store = Store(file)
     for run in runs:
         status, run.status = run.status, "running"
@@ -145,7 +145,7 @@ def test_commands_run_and_merge_shards(drive: Drive, capsys: Output, monkeypatch
 
 
 def test_a_store_without_a_matrix_among_those_with_one_is_an_error(drive: Drive) -> None:
-    one = stored(drive.root / "one.sqlite", shard(1, 1))
+    one = store_runs(drive.root / "one.sqlite", shard(1, 1))
     other = drive.root / "other.sqlite"
     store = Store(other)
     store.prove.begin(ProveRun("p-1", "prove", "2026-01-01T00:00:00+00:00"))
@@ -157,8 +157,8 @@ def test_a_store_without_a_matrix_among_those_with_one_is_an_error(drive: Drive)
 
 
 def test_a_store_of_another_format_or_none_at_all_is_an_error(drive: Drive) -> None:
-    one = stored(drive.root / "one.sqlite", shard(1, 2))
-    other = stored(drive.root / "other.sqlite", shard(2, 2))
+    one = store_runs(drive.root / "one.sqlite", shard(1, 2))
+    other = store_runs(drive.root / "other.sqlite", shard(2, 2))
     with contextlib.closing(sqlite3.connect(other)) as changed:
         changed.execute("PRAGMA user_version = 99")
     with pytest.raises(NotReadyError, match=r"other\.sqlite is of another version of unfix"):
@@ -171,13 +171,13 @@ def test_a_store_of_another_format_or_none_at_all_is_an_error(drive: Drive) -> N
 def test_a_merge_takes_what_is_further_along(tmp_path: Path) -> None:
     half = shard(1, 1, status="stopped")
     half.cells[0].attempts = []
-    here = Store(Path(stored(tmp_path / "here", half)))
-    there = stored(tmp_path / "there", shard(1, 1))
+    here = Store(Path(store_runs(tmp_path / "here", half)))
+    there = store_runs(tmp_path / "there", shard(1, 1))
     here.merge(Path(there))
     found = here.matrix.find("m-1")
     assert found is not None
     assert found.counts == {"green": 7}
-    here.merge(Path(stored(tmp_path / "behind", half)))
+    here.merge(Path(store_runs(tmp_path / "behind", half)))
     found = here.matrix.find("m-1")
     assert found is not None
     assert found.green

@@ -18,7 +18,7 @@ from harness.store.matrix.values import AttemptOutcome as Outcome
 from harness.store.matrix.values import CellAttempt, MatrixCellResult, MatrixRun
 
 
-def run_of(**changes: Any) -> MatrixRun:
+def make_run(**changes: Any) -> MatrixRun:
     made = MatrixRun("m-1", "tried", "file.yaml", "digest-1", 1, {}, "2026-01-01T00:00:00+00:00")
     made.cells = [MatrixCellResult("a", {"kv": "fp8"}, "work", ["true"], "covering")]
     for name, value in changes.items():
@@ -28,7 +28,7 @@ def run_of(**changes: Any) -> MatrixRun:
 
 def test_what_is_kept_is_read_again(tmp_path: Path) -> None:
     store = Store(tmp_path / "runs.sqlite")
-    run = run_of()
+    run = make_run()
     store.matrix.begin(run)
     tried = [
         CellAttempt(1, Outcome.RED, "exit code 1", "then", 2.0, output="</script> \x00"),
@@ -56,7 +56,7 @@ def test_a_run_says_on_what_machine_and_with_which_versions_it_was_made(drive: D
 
 def test_what_a_cell_takes_is_the_median_of_those_that_came_to_an_answer(tmp_path: Path) -> None:
     store = Store(tmp_path / "runs.sqlite")
-    store.matrix.begin(run_of())
+    store.matrix.begin(make_run())
     ends = [
         *((Outcome.GREEN, 1.0), (Outcome.RED, 3.0), (Outcome.GREEN, 10.0)),
         *((Outcome.HANG, 900.0), (Outcome.LOST, 700.0), (Outcome.NOT_READY, 0.0)),
@@ -69,7 +69,7 @@ def test_what_a_cell_takes_is_the_median_of_those_that_came_to_an_answer(tmp_pat
 
 def test_a_full_disk_stops_the_run_which_resumes_later(drive: Drive, monkeypatch: Patch) -> None:
     script = "sleep 0.4; {}; head -c 4000 /dev/zero"
-    drive.write(*(cell(f"c{n}", script.format(drive.ran(f"c{n}"))) for n in range(8)))
+    drive.write(*(cell(f"c{n}", script.format(drive.marks(f"c{n}"))) for n in range(8)))
     keep = MatrixTable.save_attempts
     written = []
 
@@ -98,7 +98,7 @@ def test_a_full_disk_stops_the_run_which_resumes_later(drive: Drive, monkeypatch
 
 def test_nothing_that_is_not_wholly_green_is_green() -> None:
     for word in Outcome:
-        run = run_of(status="finished")
+        run = make_run(status="finished")
         first = [CellAttempt(1, Outcome.RED, "", "then")] if word is Outcome.FLAKY else []
         last = Outcome.GREEN if word is Outcome.FLAKY else word
         run.cells[0].attempts = [*first, CellAttempt(2, last, "", "then", last=True)]
@@ -106,8 +106,8 @@ def test_nothing_that_is_not_wholly_green_is_green() -> None:
         assert run.green is (word is Outcome.GREEN)
         expected = {Outcome.GREEN: 0, Outcome.NOT_READY: 3}.get(word, 1)
         assert run.exit_code == expected
-    assert run_of(status="finished").problems == ["1 cell without an outcome"]
-    assert run_of(status="finished", cells=[]).exit_code == 1
-    green = run_of(status="stopped")
+    assert make_run(status="finished").problems == ["1 cell without an outcome"]
+    assert make_run(status="finished", cells=[]).exit_code == 1
+    green = make_run(status="stopped")
     green.cells[0].attempts = [CellAttempt(1, Outcome.GREEN, "", "then", last=True)]
     assert green.problems == ["the run was stopped"]

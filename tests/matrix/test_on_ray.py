@@ -61,7 +61,7 @@ def on_ray(cluster: Cluster) -> Iterator[Any]:
 Results = dict[str, MatrixCellResult]
 
 
-def ran(
+def run_cells(
     cells: list[MatrixCell], executor: CellExecutor, folder: Path, rules: RetryRules | None = None
 ) -> Results:
     """Run these cells; return the result."""
@@ -91,7 +91,7 @@ def test_the_same_cells_come_to_the_same_here_and_on_ray(on_ray: Any, tmp_path: 
         here = f"HERE={tmp_path}/{place}; "
         cells = [cell(name, here + script, limit=1.0) for name, script in ends.items()]
         (tmp_path / place).mkdir()
-        found = ran(cells, executor, tmp_path / place, RetryRules(retries=1))
+        found = run_cells(cells, executor, tmp_path / place, RetryRules(retries=1))
         attempts = {name: made.attempts for name, made in found.items()}
         told.append({name: [(a.outcome, a.how, a.number, a.last) for a in tried]
                      for name, tried in attempts.items()})  # fmt: skip
@@ -112,7 +112,7 @@ def test_a_killed_node_loses_only_its_cells(cluster: Cluster, on_ray: Any, tmp_p
     cells = [cell(f"c{n}", script.format(tmp_path, f"c{n}")) for n in range(6)]
     victim = cell("victim", script.format(tmp_path, "victim"), custom={"doomed": 0.001})
     with ThreadPoolExecutor(1) as pool:
-        running = pool.submit(ran, [victim, *cells], on_ray, tmp_path / "logs")
+        running = pool.submit(run_cells, [victim, *cells], on_ray, tmp_path / "logs")
         wait_until((tmp_path / "victim.pid").exists)
         cluster.remove_node(doomed, allow_graceful=False)
         (tmp_path / "gone").touch()
@@ -144,7 +144,9 @@ def test_what_no_node_has_is_said_at_once_and_the_others_run(on_ray: Any, tmp_pa
         cell("fine", "true"),
     ]
     begun = time.monotonic()
-    found = ran(cells, on_ray, tmp_path)  # a cell that waits for such a node would wait for ever
+    found = run_cells(
+        cells, on_ray, tmp_path
+    )  # a cell that waits for such a node would wait for ever
     assert {name: made.outcome_word for name, made in found.items()} == {
         **dict.fromkeys(("gpu", "many", "tpu"), "not-ready"), "npu": "green", "fine": "green"
     }  # fmt: skip
@@ -160,7 +162,7 @@ def test_a_node_gone_for_good_is_not_ready(cluster: Cluster, on_ray: Any, tmp_pa
     stays = f"touch {tmp_path}/there; sleep 60"
     cells = [cell("stays", stays, custom={"leaving": 1.0}), cell("fine", "true")]
     with ThreadPoolExecutor(1) as pool:
-        running = pool.submit(ran, cells, on_ray, tmp_path)
+        running = pool.submit(run_cells, cells, on_ray, tmp_path)
         wait_until((tmp_path / "there").exists)
         cluster.remove_node(leaving, allow_graceful=False)
         found = running.result(60)
@@ -172,8 +174,8 @@ def test_a_node_gone_for_good_is_not_ready(cluster: Cluster, on_ray: Any, tmp_pa
 
 def test_a_lost_driver_leaves_nothing_and_is_gone_on_with(cluster: Cluster, drive: Drive) -> None:
     wait = f"test -e {drive.flag('go')} || {{ touch {drive.flag('there')}; sleep 67; }}"
-    long = f"{drive.ran('long')}; echo $$ > {drive.flag('pid')}; {wait}"
-    drive.write(cell("done", drive.ran("done")), cell("long", long))
+    long = f"{drive.marks('long')}; echo $$ > {drive.flag('pid')}; {wait}"
+    drive.write(cell("done", drive.marks("done")), cell("long", long))
     words = ["--on", "ray", "--address", cluster.address]
     running = drive.start(*words)
     wait_until(lambda: drive.flag("there").exists() and drive.newest().counts.get("green") == 1)

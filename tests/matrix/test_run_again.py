@@ -33,7 +33,7 @@ from harness.workers.command_supervisor import CommandRequest
 
 
 def fails_first(drive: Drive, name: str, times: int) -> MatrixCell:
-    return cell(name, f"{drive.ran(name)}; test $(wc -c < {drive.root / name}.ran) -gt {times}")
+    return cell(name, f"{drive.marks(name)}; test $(wc -c < {drive.root / name}.ran) -gt {times}")
 
 
 def test_a_cell_that_failed_and_then_passed_is_flaky_and_not_green(drive: Drive) -> None:
@@ -48,7 +48,7 @@ def test_a_cell_that_failed_and_then_passed_is_flaky_and_not_green(drive: Drive)
 
 def test_a_resume_remembers_a_failure_whose_retry_was_cut_off(drive: Drive) -> None:
     """Else a flaky cell would end green, since its failure is forgotten."""
-    first = f"{drive.ran('a')}; test $(wc -c < {drive.root}/a.ran) = 1 && exit 1; "
+    first = f"{drive.marks('a')}; test $(wc -c < {drive.root}/a.ran) = 1 && exit 1; "
     wait = f"touch {drive.flag('again')}; test -e {drive.flag('go')} || sleep 63"
     drive.write(cell("a", first + wait))
     running = drive.start("--retries", "1")
@@ -76,10 +76,10 @@ def test_fail_fast_stops_at_the_first_and_without_it_all_run(drive: Drive) -> No
 def test_a_killed_run_goes_on_and_finished_cells_are_not_run_again(drive: Drive) -> None:
     wait = f"; touch {drive.flag('there')}; test -e {drive.flag('go')} || sleep 64"
     drive.write(
-        cell("done", drive.ran("done")),
-        cell("failed", drive.ran("failed") + "; exit 1"),
-        cell("running", f"{drive.ran('running')}; echo $$ > {drive.flag('pid')}{wait}"),
-        cell("later", f"test -e {drive.flag('go')} || sleep 64; {drive.ran('later')}"),
+        cell("done", drive.marks("done")),
+        cell("failed", drive.marks("failed") + "; exit 1"),
+        cell("running", f"{drive.marks('running')}; echo $$ > {drive.flag('pid')}{wait}"),
+        cell("later", f"test -e {drive.flag('go')} || sleep 64; {drive.marks('later')}"),
     )
     running = drive.start()
     wait_until(lambda: drive.flag("there").exists() and len(drive.newest().counts) == 3)
@@ -131,7 +131,9 @@ def test_a_plan_that_changed_is_not_gone_on_with(drive: Drive) -> None:
 
 
 def test_a_resume_runs_again_what_had_no_place_and_nothing_else(drive: Drive) -> None:
-    drive.write(cell("late", f"test -e {drive.flag('go')} || exit 3"), cell("ok", drive.ran("ok")))
+    drive.write(
+        cell("late", f"test -e {drive.flag('go')} || exit 3"), cell("ok", drive.marks("ok"))
+    )
     assert drive.run() == 3
     drive.flag("go").touch()
     assert drive.run("--resume") == 0
@@ -151,7 +153,7 @@ def test_a_stop_ends_what_runs_and_says_so(drive: Drive) -> None:
 
 
 def test_one_cell_is_run_by_its_identity_and_is_no_shard(drive: Drive) -> None:
-    drive.write(cell("one", drive.ran("one")), cell("two", drive.ran("two")))
+    drive.write(cell("one", drive.marks("one")), cell("two", drive.marks("two")))
     assert drive.run("--cell", "tw") == 0
     assert (drive.times("one"), drive.times("two")) == (0, 1)
     assert drive.newest().only == ["two"]

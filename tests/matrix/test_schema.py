@@ -88,7 +88,7 @@ def test_invalid_cells_and_strengths_are_refused(tmp_path: Path, more: str, said
     assert said in get_refusal(tmp_path, make_text(more=f"{more}\n"))
 
 
-def run(command: str, more: str = "") -> str:
+def run_entry(command: str, more: str = "") -> str:
     return f"run:\n  x: {{command: '{command}'{more}}}\n"
 
 
@@ -96,15 +96,18 @@ def run(command: str, more: str = "") -> str:
     ("works", "said"),
     [
         (
-            run("serve {relaese} {words}"),
+            run_entry("serve {relaese} {words}"),
             "{relaese} in '{relaese}' is no axis; did you mean release?",
         ),
-        (run("serve --{words}"), "{words} is an argument by itself"),
-        (run(""), "an empty command"),
-        (run("serve {words} {release}", ", environment: {A: '{b}'}"), "{b} in '{b}' is no axis"),
-        (run("serve {words}"), "the axis release changes no command"),
-        (run("serve {release}"), "the axis kv changes no command"),
-        (run("serve {release} {words}", ", limit: 0"), "limit"),
+        (run_entry("serve --{words}"), "{words} is an argument by itself"),
+        (run_entry(""), "an empty command"),
+        (
+            run_entry("serve {words} {release}", ", environment: {A: '{b}'}"),
+            "{b} in '{b}' is no axis",
+        ),
+        (run_entry("serve {words}"), "the axis release changes no command"),
+        (run_entry("serve {release}"), "the axis kv changes no command"),
+        (run_entry("serve {release} {words}", ", limit: 0"), "limit"),
     ],
 )
 def test_an_invalid_command_is_refused(tmp_path: Path, works: str, said: str) -> None:

@@ -18,7 +18,7 @@ def plan_of(count: int) -> MatrixPlan:
     return MatrixPlan("p", "digest", {"a": [str(n) for n in range(count)]}, cells, [], [], 0.0)
 
 
-def skewed(plan: MatrixPlan, seed: int = 0) -> dict[str, float]:
+def draw_skewed_seconds(plan: MatrixPlan, seed: int = 0) -> dict[str, float]:
     """Return a few cells that take minutes, and many that take seconds."""
     generator = random.Random(seed)
     return {cell.identity: min(300.0, generator.lognormvariate(2, 1.5)) for cell in plan.cells}
@@ -27,7 +27,7 @@ def skewed(plan: MatrixPlan, seed: int = 0) -> dict[str, float]:
 @pytest.mark.parametrize("seed", range(10))
 def test_the_slowest_of_eight_is_within_a_fifth_of_the_mean(seed: int) -> None:
     plan = plan_of(300)
-    costs = skewed(plan, seed)
+    costs = draw_skewed_seconds(plan, seed)
     assert max(costs.values()) > 20 * sorted(costs.values())[150]  # it is skewed, indeed
     shares = shards.split_plan(plan, costs, 8)
     loads = [sum(costs[identity] for identity in share.cells) for share in shares]
@@ -38,7 +38,7 @@ def test_the_slowest_of_eight_is_within_a_fifth_of_the_mean(seed: int) -> None:
 
 def test_a_cell_that_takes_more_than_a_share_has_a_shard_of_its_own() -> None:
     plan = plan_of(100)
-    costs = skewed(plan) | {"c0050": 10_000.0}
+    costs = draw_skewed_seconds(plan) | {"c0050": 10_000.0}
     shares = shards.split_plan(plan, costs, 8)
     (own,) = [share for share in shares if "c0050" in share.cells]
     assert own.cells == ["c0050"]
@@ -49,7 +49,7 @@ def test_a_cell_that_takes_more_than_a_share_has_a_shard_of_its_own() -> None:
 @pytest.mark.parametrize("of", [1, 2, 7, 40])
 def test_each_cell_is_in_one_shard_and_none_is_empty(of: int) -> None:
     plan = plan_of(40)
-    shares = shards.split_plan(plan, skewed(plan), of)
+    shares = shards.split_plan(plan, draw_skewed_seconds(plan), of)
     given = [identity for share in shares for identity in share.cells]
     assert sorted(given) == sorted(cell.identity for cell in plan.cells)
     assert all(share.cells for share in shares)
@@ -66,7 +66,7 @@ def test_a_cell_that_never_ran_counts_as_the_mean() -> None:
 
 def test_the_split_hangs_on_no_order_of_the_costs() -> None:
     plan = plan_of(60)
-    costs = skewed(plan)
+    costs = draw_skewed_seconds(plan)
     other = dict(reversed(costs.items()))
     for number in range(1, 6):
         share = shards.select_shard(plan, costs, number, 5)

@@ -64,7 +64,7 @@ def cluster(home: Path) -> Iterator[Cluster]:
     made.shutdown()  # type: ignore[no-untyped-call]
 
 
-def ended(cluster: Cluster, drive: Drive, *words: str) -> CellAttempt:
+def run_from_elsewhere(cluster: Cluster, drive: Drive, *words: str) -> CellAttempt:
     """Run by a process in another folder, since Ray's workers import from the driver's folder."""
     running = drive.start("--on", "ray", "--address", cluster.address, *words)
     running.communicate(timeout=120)
@@ -78,11 +78,11 @@ def test_a_node_without_unfix_gets_it_by_ship(cluster: Cluster, home: Path, driv
         wait_until(lambda: "bare" in ray.cluster_resources(), 60.0)  # type: ignore[no-untyped-call]
     show = "python -c 'import harness; print(harness.__file__)'; echo $UNFIX_HOME"
     drive.write(cell("one", show, custom={"bare": 1.0}))
-    bare = ended(cluster, drive)
+    bare = run_from_elsewhere(cluster, drive)
     assert bare.outcome is Outcome.NOT_READY
     assert "the node lacks unfix (No module named" in bare.how
     assert "--ship" in bare.how
-    brought = ended(cluster, drive, "--ship")
+    brought = run_from_elsewhere(cluster, drive, "--ship")
     kept = home / ".cache" / "unfix"
     assert brought.outcome is Outcome.GREEN, brought
     assert brought.output.split() == [str(kept / "checkout" / "harness" / "__init__.py"), str(kept)]
@@ -90,7 +90,7 @@ def test_a_node_without_unfix_gets_it_by_ship(cluster: Cluster, home: Path, driv
     assert not (kept / "checkout" / ".git").exists()
 
 
-def brought(folder: Path, what: str) -> Path:
+def write_engine(folder: Path, what: str) -> Path:
     (folder / "harness").mkdir(parents=True)
     (folder / "harness" / "code").write_text(what)
     return folder / "harness"
@@ -105,7 +105,7 @@ def node(tmp_path: Path, monkeypatch: Patch) -> Path:
 
 
 def test_other_code_waits_for_running_cells(node: Path, monkeypatch: Patch) -> None:
-    first, second = brought(node / "a", "first"), brought(node / "b", "second")
+    first, second = write_engine(node / "a", "first"), write_engine(node / "b", "second")
     code = node / "home" / "checkout" / "harness" / "code"
     monkeypatch.setattr(paths, "HARNESS_FOLDER", first)
     monkeypatch.setenv("PYTHONPATH", f"{node / 'a'}:/elsewhere")
@@ -132,7 +132,7 @@ def test_other_code_waits_for_running_cells(node: Path, monkeypatch: Patch) -> N
 
 
 def test_a_copy_that_was_cut_short_is_made_again(node: Path, monkeypatch: Patch) -> None:
-    monkeypatch.setattr(paths, "HARNESS_FOLDER", brought(node / "a", "whole"))
+    monkeypatch.setattr(paths, "HARNESS_FOLDER", write_engine(node / "a", "whole"))
     half = node / "home" / "checkout" / "harness"
     half.mkdir(parents=True)
     with code_shipping.install_shipped_code():

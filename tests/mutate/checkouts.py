@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 
-class Checkout:
+class SglangCheckout:
     """A git repository with SGLang's layout and a few commits."""
 
     def __init__(self, folder: Path, root: str = "python/") -> None:

@@ -33,5 +33,5 @@ def targets(release: str) -> list[CodeTarget]:
 
 
 @cache
-def made_of(release: str) -> GeneratedFaults:
+def generate_for_release(release: str) -> GeneratedFaults:
     return generate_faults(targets(release), sources(release))

@@ -13,7 +13,7 @@ from harness.runs.mutate.fault_generation import generate_faults
 from harness.store.mutate.faults import GeneratedFaults, MutationFault
 
 
-def made(code: str, *names: str, lines: set[int] | None = None) -> GeneratedFaults:
+def make_faults(code: str, *names: str, lines: set[int] | None = None) -> GeneratedFaults:
     """Generate faults of module `m` with the operators of these names, or with all."""
     chosen = [operators.load_operators()[name] for name in names] if names else None
     only = None if lines is None else {"m": lines}
@@ -24,12 +24,12 @@ def text(code: str) -> str:
     return textwrap.dedent(code).lstrip("\n")
 
 
-def changed(code: str, *names: str) -> list[str]:
+def list_changed_lines(code: str, *names: str) -> list[str]:
     """Return the new lines of each fault."""
-    return [put(text(code), fault) for fault in made(code, *names).faults]
+    return [list_new_lines(text(code), fault) for fault in make_faults(code, *names).faults]
 
 
-def put(before: str, fault: MutationFault) -> str:
+def list_new_lines(before: str, fault: MutationFault) -> str:
     after = fault.apply_to(before)
     told = difflib.ndiff(before.split("\n"), after.split("\n"))
     return "\n".join(line[2:].strip() for line in told if line.startswith("+ "))

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from checkouts import Checkout
+from checkouts import SglangCheckout
 from memory import Memory
 from small import text
 
@@ -37,8 +37,8 @@ VERSION = '__version__ = "0.5.99"\n'
 
 
 @pytest.fixture
-def checkout(tmp_path: Path) -> Checkout:
-    made = Checkout(tmp_path / "checkout")
+def checkout(tmp_path: Path) -> SglangCheckout:
+    made = SglangCheckout(tmp_path / "checkout")
     made.commit({"version.py": VERSION, "srt/sizes.py": OLD, "srt/same.py": OLD})
     made.git("tag", "before")
     return made
@@ -83,7 +83,7 @@ def test_new_lines_are_counted_from_one_and_a_gap_is_its_neighbours(
 
 
 def test_between_two_commits_only_the_changed_lines_count(
-    checkout: Checkout, monkeypatch: pytest.MonkeyPatch
+    checkout: SglangCheckout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     after = checkout.commit({"srt/sizes.py": NEW})
     monkeypatch.chdir(checkout.folder / "python")  # the checkout is the one in the current folder
@@ -106,7 +106,7 @@ def test_between_two_commits_only_the_changed_lines_count(
 
 
 def test_the_checkout_stays_as_it_is_and_what_is_not_committed_does_not_count(
-    checkout: Checkout,
+    checkout: SglangCheckout,
 ) -> None:
     checkout.commit({"srt/sizes.py": NEW})
     file = checkout.folder / "python/sglang/srt/same.py"
@@ -119,7 +119,7 @@ def test_the_checkout_stays_as_it_is_and_what_is_not_committed_does_not_count(
 
 
 def test_a_moved_module_is_new_in_all_its_lines_and_a_gone_one_counts_not(
-    checkout: Checkout,
+    checkout: SglangCheckout,
 ) -> None:
     checkout.commit({"srt/sizes.py": None, "srt/deep/__init__.py": OLD, "srt/read.txt": "n\n"})
     _, lines, _ = changed_lines.read_changed_lines("before", "HEAD", checkout.folder)
@@ -129,7 +129,7 @@ def test_a_moved_module_is_new_in_all_its_lines_and_a_gone_one_counts_not(
 
 
 def test_a_package_at_the_top_of_a_checkout_is_found_too(tmp_path: Path) -> None:
-    top = Checkout(tmp_path / "top", root="")
+    top = SglangCheckout(tmp_path / "top", root="")
     first = top.commit({"srt/sizes.py": OLD})
     second = top.commit({"srt/sizes.py": NEW})
     assert changed_lines.read_changed_lines(first, second, top.folder)[1] == {
@@ -137,7 +137,7 @@ def test_a_package_at_the_top_of_a_checkout_is_found_too(tmp_path: Path) -> None
     }
 
 
-def test_what_cannot_be_compared_says_why(checkout: Checkout, tmp_path: Path) -> None:
+def test_what_cannot_be_compared_says_why(checkout: SglangCheckout, tmp_path: Path) -> None:
     def refusal(*words: str, folder: Path = checkout.folder) -> str:
         with pytest.raises(UnfixError) as caught:
             changed_lines.read_changed_lines(words[0], words[1], folder)
@@ -146,7 +146,7 @@ def test_what_cannot_be_compared_says_why(checkout: Checkout, tmp_path: Path) ->
     assert "has no commit 'gone'" in refusal("before", "gone")
     assert "'0.5.99' is no managed release; there are 0.5.9, " in refusal("0.5.18", "0.5.99")
     assert "a release and a commit: name two of one kind" in refusal("0.5.18", "before")
-    empty = Checkout(tmp_path / "empty")
+    empty = SglangCheckout(tmp_path / "empty")
     (empty.folder / "file").touch()
     empty.git("add", "-A")
     empty.git("commit", "-q", "-m", "nothing")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import released
-from small import made
+from small import make_faults
 
 from harness.core.located_yaml import YamlFileError
 from harness.runs.mutate import equivalent_faults
@@ -68,7 +68,7 @@ def test_an_error_in_a_file_is_reported_with_its_line(
 
 
 def test_a_recorded_fault_of_these_modules_that_is_not_generated_has_vanished() -> None:
-    (fault,) = made("def f(n, m):\n    a = cdiv(n, m)\n", "round-down").faults
+    (fault,) = make_faults("def f(n, m):\n    a = cdiv(n, m)\n", "round-down").faults
     generated, vanished, elsewhere = (
         EquivalentFault(name, target, "round-down", "a => b", "a reason of words")
         for name, target in ((fault.id, "m:f"), ("0123456789", "m:g"), ("0123456788", "n:g"))
@@ -80,7 +80,7 @@ def test_a_recorded_fault_of_these_modules_that_is_not_generated_has_vanished() 
 def test_every_fault_of_the_projects_own_file_is_still_made() -> None:
     """An entry whose fault no longer exists is useless; it must be reviewed or removed."""
     own = equivalent_faults.read_equivalent_faults()
-    by_id = {fault.id: fault for fault in released.made_of(released.NEWEST).faults}
+    by_id = {fault.id: fault for fault in released.generate_for_release(released.NEWEST).faults}
     assert set(own) <= set(by_id)
     for name, recorded in own.items():
         assert (recorded.target, recorded.operator) == (by_id[name].target, by_id[name].operator)

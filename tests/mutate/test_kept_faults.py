@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import released
 from memory import Memory
-from small import made, text
+from small import make_faults, text
 
 from harness.core.source_scopes import ModuleSource
 from harness.fixes.matching.toggle_status import ToggleState, find_toggle_status
@@ -37,8 +37,10 @@ from harness.store.mutate.faults import MutationFault
 NONE = ToggleCatalogue([])
 
 
-def kept(code: str, operator: str = "round-down", number: int = 0) -> tuple[MutationFault, Toggle]:
-    fault = made(code, operator).faults[number]
+def keep_fault(
+    code: str, operator: str = "round-down", number: int = 0
+) -> tuple[MutationFault, Toggle]:
+    fault = make_faults(code, operator).faults[number]
     sources = Memory({"m": text(code)})
     return fault, build_toggle(fault, sources, "0.5.9", range_sources=[], registry=NONE)
 
@@ -101,12 +103,12 @@ def f(n, m):
 def test_the_forms_are_the_least_code_that_tells_the_place(
     code: str, number: int, fixed: str, buggy: str
 ) -> None:
-    _, asked = kept(code, number=number)
+    _, asked = keep_fault(code, number=number)
     assert forms(asked) == (fixed, buggy)
 
 
 def test_a_toggle_says_what_it_is() -> None:
-    fault, asked = kept(ONCE)
+    fault, asked = keep_fault(ONCE)
     assert asked.id == f"round-down-{fault.id}"
     assert asked.title == "Round down where up is right, in f"
     assert asked.symptom is Symptom.OUT_OF_BOUNDS
@@ -123,7 +125,7 @@ def test_the_family_is_that_of_the_functions_toggles_or_of_the_modules() -> None
             family, "t", family, Symptom.CRASH, (DeviceKind.CPU,), (ToggleVariant(">=0", edits),)
         )
 
-    (fault,) = made(ONCE, "round-down").faults
+    (fault,) = make_faults(ONCE, "round-down").faults
     sources = Memory({"m": text(ONCE)})
     elsewhere, same_module, same = of("n:f", "far"), of("m:g", "near"), of("m:f", "here")
     for toggles, family in (
@@ -140,7 +142,7 @@ def test_the_family_is_that_of_the_functions_toggles_or_of_the_modules() -> None
 def test_the_range_is_the_releases_that_have_the_code() -> None:
     other = {"m": text(ONCE.replace("cdiv", "up"))}
     mine = {"m": text(ONCE)}
-    (fault,) = made(ONCE, "round-down").faults
+    (fault,) = make_faults(ONCE, "round-down").faults
 
     def ranges(*there: tuple[str, dict[str, str]], version: str | None = "0.5.12") -> list[str]:
         others = [Memory(modules, version) for version, modules in there]
@@ -166,7 +168,7 @@ def test_what_no_short_form_tells_apart_is_refused_with_a_sentence() -> None:
     code = f"def f(n, m):\n    if n:\n{arm}\n        a = cdiv(n, m)\n"
     code = code + "\n".join([*lines, "    else:", arm, "        a = cdiv(n, m)", *lines]) + "\n"
     with pytest.raises(KeepFaultError) as caught:
-        kept(code)
+        keep_fault(code)
     assert f"no form of at most {MAX_PATTERN_LINES} lines tells its place in f" in str(caught.value)
 
 
@@ -183,12 +185,12 @@ def test_what_no_short_form_tells_apart_is_refused_with_a_sentence() -> None:
 )
 def test_two_forms_hold_if_they_give_just_the_two_texts(edit: ToggleEdit, taken: bool) -> None:
     code = "def f(n, m):\n    return cdiv(n,  m)\n"
-    (fault,) = made(code, "round-down").faults
+    (fault,) = make_faults(code, "round-down").faults
     assert is_reversible_edit(edit, fault, Memory({"m": code}), "0.5.9") is taken
 
 
 def test_a_fault_of_another_text_is_refused() -> None:
-    (fault,) = made(ONCE, "round-down").faults
+    (fault,) = make_faults(ONCE, "round-down").faults
     moved = Memory({"m": "import other\n" + text(ONCE)})
     with pytest.raises(KeepFaultError, match="was made for another text of m"):
         build_toggle(fault, moved, "0.5.9", range_sources=[], registry=NONE)
@@ -204,12 +206,12 @@ def test_a_fault_of_another_text_is_refused() -> None:
     ],
 )
 def test_a_file_reads_back_as_the_toggle(code: str, operator: str, tmp_path: Path) -> None:
-    fault, toggle = kept(code, operator)
-    assert written(toggle, tmp_path) == toggle
+    fault, toggle = keep_fault(code, operator)
+    assert write_and_read(toggle, tmp_path) == toggle
     assert both_ways(toggle, fault, Memory({"m": text(code)}))
 
 
-def written(asked: Toggle, folder: Path) -> Toggle:
+def write_and_read(asked: Toggle, folder: Path) -> Toggle:
     path = folder / f"{asked.id}.yaml"
     path.write_text(format_toggle(asked), encoding="utf-8")
     return read_toggle(path)
@@ -233,7 +235,7 @@ EVERY = 80
 @pytest.mark.parametrize("release", ["0.5.18", "0.5.23"])
 def test_faults_of_a_release_become_files_that_work_both_ways(release: str, tmp_path: Path) -> None:
     sources = released.sources(release)
-    faults = released.made_of(release).faults[::EVERY]
+    faults = released.generate_for_release(release).faults[::EVERY]
     assert len(faults) >= 8
     taken = 0
     for fault in faults:
@@ -245,7 +247,7 @@ def test_faults_of_a_release_become_files_that_work_both_ways(release: str, tmp_
             continue
         families = {toggle.family for toggle in released.registry()}
         assert asked.family in families | {module_of(fault)}
-        assert both_ways(written(asked, tmp_path), fault, sources), fault
+        assert both_ways(write_and_read(asked, tmp_path), fault, sources), fault
         taken += 1
     assert taken >= len(faults) - 1
 

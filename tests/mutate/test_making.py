@@ -12,8 +12,8 @@ from functools import cache
 
 import pytest
 from memory import Memory
-from released import NEWEST, OLDER, made_of, sources
-from small import made, text
+from released import NEWEST, OLDER, generate_for_release, sources
+from small import make_faults, text
 
 from harness.core import paths
 from harness.fixes.registry.schema import CodeTarget, Symptom
@@ -80,12 +80,12 @@ def test_of_two_operators_with_one_change_the_first_counts() -> None:
 def test_a_statement_gets_three_faults_of_a_kind_that_lie_apart() -> None:
     code = "def f(" + ", ".join(f"a{n}_len" for n in range(7)) + "):\n"
     code += "    return g(" + ", ".join(f"a{n}_len + n" for n in range(7)) + ")\n"
-    result = made(code, "drop-addend")
+    result = make_faults(code, "drop-addend")
     faults = [fault.before for fault in result.faults]
     assert faults == ["a0_len + n", "a3_len + n", "a6_len + n"]
     assert {gone.why for gone in result.dropped} == {TOO_MANY_REASON}
     assert len(result.dropped) == 4
-    apart = made(code.replace(", a", ",\n        a"), "drop-addend")
+    apart = make_faults(code.replace(", a", ",\n        a"), "drop-addend")
     assert [fault.before for fault in apart.faults] == faults
 
 
@@ -97,7 +97,7 @@ def test_faults_come_in_the_order_of_the_source() -> None:
     def f(n, m):
         return max(n, m), cdiv(n, m)
     """
-    result = made(code)
+    result = make_faults(code)
     assert [fault.start for fault in result.faults] == sorted(f.start for f in result.faults)
     assert {fault.qualname for fault in result.faults} == {"f", "g"}
 
@@ -115,19 +115,21 @@ def test_a_fault_says_where_it_stands() -> None:
                     return 1
             return inner
     """
-    (fault,) = made(code, "round-down").faults
+    (fault,) = make_faults(code, "round-down").faults
     assert (fault.module, fault.qualname, fault.target) == ("m", "K.f", "m:K.f")
     assert (fault.line, fault.first, fault.last) == (7, 5, 8)
     assert (fault.path, fault.kernel) == ("m.py", False)
-    kernel = made("import triton\n@triton.jit\ndef f(n, m): return tl.cdiv(n, m)\n", "round-down")
+    kernel = make_faults(
+        "import triton\n@triton.jit\ndef f(n, m): return tl.cdiv(n, m)\n", "round-down"
+    )
     assert [fault.kernel for fault in kernel.faults] == [True]
 
 
 def test_only_faults_of_statements_with_these_lines_are_made() -> None:
     code = "def f(n, m):\n    a = cdiv(n, m)\n    b = cdiv(m,\n        n)\n    return cdiv(1, n)\n"
-    assert [fault.line for fault in made(code, "round-down").faults] == [2, 3, 5]
-    assert [fault.line for fault in made(code, "round-down", lines={4}).faults] == [3]
-    assert made(code, "round-down", lines=set()).faults == ()
+    assert [fault.line for fault in make_faults(code, "round-down").faults] == [2, 3, 5]
+    assert [fault.line for fault in make_faults(code, "round-down", lines={4}).faults] == [3]
+    assert make_faults(code, "round-down", lines=set()).faults == ()
     other = generate_faults([CodeTarget("m", "")], Memory({"m": code}), None, {"n": {2}})
     assert other.faults == ()
 
@@ -152,7 +154,10 @@ def test_an_id_is_the_codes_and_not_its_places() -> None:
         )
         return a + 1
     """
-    (one,), (again,) = made(code, "round-down").faults, made(moved, "round-down").faults
+    (one,), (again,) = (
+        make_faults(code, "round-down").faults,
+        make_faults(moved, "round-down").faults,
+    )
     assert one.id == again.id
     assert one.start != again.start
 
@@ -164,8 +169,8 @@ def test_an_id_is_the_codes_and_not_its_places() -> None:
 def test_other_code_has_another_id(before: str, after: str) -> None:
     code = "def f(n, m):\n    a = g(cdiv(n, m))\n"
     assert before in code
-    (one,) = made(code, "round-down").faults
-    (other,) = made(code.replace(before, after), "round-down").faults
+    (one,) = make_faults(code, "round-down").faults
+    (other,) = make_faults(code.replace(before, after), "round-down").faults
     assert one.id != other.id
 
 
@@ -180,13 +185,13 @@ def test_alike_places_have_ids_of_their_own() -> None:
         def f(n, m):
             a = cdiv(n, m) + cdiv(n, m)
     """
-    faults = made(code, "round-down").faults
+    faults = make_faults(code, "round-down").faults
     assert len(faults) == 6
     assert len({fault.id for fault in faults}) == 6
 
 
 def test_the_families_of_the_newest_release_have_faults_enough_of_every_kind() -> None:
-    faults = made_of(NEWEST).faults
+    faults = generate_for_release(NEWEST).faults
     assert len(faults) >= 300
     assert {fault.operator for fault in faults} == set(operators.load_operators())
     assert sum(fault.kernel for fault in faults) >= 100
@@ -194,8 +199,8 @@ def test_the_families_of_the_newest_release_have_faults_enough_of_every_kind() -
 
 @pytest.mark.parametrize("release", [OLDER, NEWEST])
 def test_every_fault_of_a_release_is_one_change_that_compiles(release: str) -> None:
-    faults = made_of(release).faults
-    newest = {fault.id for fault in made_of(NEWEST).faults}
+    faults = generate_for_release(release).faults
+    newest = {fault.id for fault in generate_for_release(NEWEST).faults}
     originals: dict[tuple[str, int], str] = {}
     assert len({fault.id for fault in faults}) == len(faults)
     for fault in faults:
@@ -236,7 +241,7 @@ def functions(release: str, module: str) -> list[FunctionCode]:
 
 def test_the_same_function_has_the_same_faults_in_two_releases() -> None:
     older, newer = sources(OLDER), sources(NEWEST)
-    targets = [CodeTarget(f.module, f.qualname) for f in made_of(NEWEST).faults]
+    targets = [CodeTarget(f.module, f.qualname) for f in generate_for_release(NEWEST).faults]
     compared = 0
     for module in dict.fromkeys(target.module for target in targets):
         if older.read(module) is None:

@@ -7,17 +7,17 @@ import shlex
 from typing import Any
 
 import pytest
-from small import made
+from small import make_faults
 
 from harness.cli.mutate import command
 from harness.runs.mutate.request import RESUMED_SETTINGS
 from harness.store.mutate.values import FaultOutcome, FaultResult, MutationRun
 
-(FAULT,) = made("def f(n, m):\n    a = cdiv(n, m)\n", "round-down").faults
+(FAULT,) = make_faults("def f(n, m):\n    a = cdiv(n, m)\n", "round-down").faults
 HEAD = "unfix mutate m:f --release"
 
 
-def given(**settings: Any) -> tuple[str, str]:
+def make_commands(**settings: Any) -> tuple[str, str]:
     """Return the two commands of a run with these settings."""
     from reports.mutate import view
 
@@ -51,7 +51,7 @@ def given(**settings: Any) -> tuple[str, str]:
 def test_a_fault_is_asked_for_again_as_it_was(
     settings: dict[str, Any], again: str, keep: str
 ) -> None:
-    assert given(**settings) == (
+    assert make_commands(**settings) == (
         f"{HEAD} {again} --fault {FAULT.id}",
         f"{HEAD} {keep} --keep {FAULT.id}",
     )
@@ -62,7 +62,7 @@ def test_what_is_left_out_is_what_a_call_means_anyway() -> None:
 
     parser = argparse.ArgumentParser()
     command.add_arguments(parser)
-    asked = parser.parse_args(shlex.split(given(release="0.5.23")[0])[2:])
+    asked = parser.parse_args(shlex.split(make_commands(release="0.5.23")[0])[2:])
     usual = {name: getattr(asked, name) for name in view.DEFAULT_SETTINGS}
     assert usual == view.DEFAULT_SETTINGS
     assert (asked.release, asked.fault, asked.targets) == ("0.5.23", [FAULT.id], ["m:f"])

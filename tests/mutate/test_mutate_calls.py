@@ -7,9 +7,9 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from checkouts import Checkout
+from checkouts import SglangCheckout
 from test_diffs import MODULE, NEW, OLD
-from test_kept_faults import ONCE, kept
+from test_kept_faults import ONCE, keep_fault
 
 from harness.cli import main
 from harness.core.errors import UnfixError
@@ -25,14 +25,14 @@ Refusal = Callable[..., str]
 def refusal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Refusal:
-    def asked(*words: str) -> str:
+    def read_refusal(*words: str) -> str:
         monkeypatch.setenv("UNFIX_HOME", str(tmp_path))
         assert main.main(["mutate", *words]) == 2
         told = capsys.readouterr().err
         assert told.count("\n") == 1, told
         return told
 
-    return asked
+    return read_refusal
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_a_slug_that_is_no_toggles_id_is_refused_at_once(slug: str, refusal: Ref
 
 
 def test_a_toggle_is_written_once_the_registry_has_read_it(tmp_path: Path) -> None:
-    _, toggle = kept(ONCE)
+    _, toggle = keep_fault(ONCE)
     file = toggle_writer.write_toggle_file(toggle, tmp_path, ToggleCatalogue([]))
     assert [path.name for path in tmp_path.iterdir()] == [file.name] == [f"{toggle.id}.yaml"]
     assert read_toggle(file) == toggle
@@ -94,7 +94,7 @@ def test_a_toggle_is_written_once_the_registry_has_read_it(tmp_path: Path) -> No
 def test_a_toggle_that_the_registry_would_not_take_is_not_written(
     field: str, value: str, message: str, tmp_path: Path
 ) -> None:
-    toggle = msgspec.structs.replace(kept(ONCE)[1], **{field: value})
+    toggle = msgspec.structs.replace(keep_fault(ONCE)[1], **{field: value})
     (tmp_path / "toggles").mkdir()
     with pytest.raises(UnfixError, match=message):
         toggle_writer.write_toggle_file(
@@ -106,7 +106,7 @@ def test_a_toggle_that_the_registry_would_not_take_is_not_written(
 def test_tags_of_a_checkout_are_commits_and_a_version_that_none_is_a_release(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    checkout = Checkout(tmp_path)
+    checkout = SglangCheckout(tmp_path)
     first = checkout.commit({"srt/sizes.py": OLD})
     checkout.git("tag", "v0.5.20")
     second = checkout.commit({"srt/sizes.py": NEW})

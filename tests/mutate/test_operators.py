@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from small import changed, made
+from small import list_changed_lines, make_faults
 
 from harness.core import paths
 from harness.fixes.registry import toggle_catalogue
@@ -323,7 +323,7 @@ CASES = [
 
 @pytest.mark.parametrize(("name", "code", "wanted"), CASES)
 def test_an_operator_finds_the_places_of_its_kind(name: str, code: str, wanted: list[str]) -> None:
-    assert sorted(changed(code, name)) == sorted(wanted)
+    assert sorted(list_changed_lines(code, name)) == sorted(wanted)
 
 
 def test_every_operator_has_a_case_and_a_page_and_a_row_of_the_table() -> None:
@@ -353,7 +353,7 @@ def test_what_only_tells_checks_or_annotates_is_left_alone() -> None:
         def __repr__(self):
             return self.table[self.idx + self.offset]
     '''
-    result = made(code, *(set(operators.load_operators()) - {"padded-for-real"}))
+    result = make_faults(code, *(set(operators.load_operators()) - {"padded-for-real"}))
     assert (result.faults, result.dropped) == ((), ())
 
 
@@ -369,7 +369,7 @@ def test_what_only_tells_checks_or_annotates_is_left_alone() -> None:
     ],
 )
 def test_what_takes_a_place_has_the_brackets_that_it_needs(code: str, wanted: str) -> None:
-    (got,) = changed(f"def g(n, m, k): {code}\n", "round-down")
+    (got,) = list_changed_lines(f"def g(n, m, k): {code}\n", "round-down")
     tree = compile(f"def g(n, m, k): {wanted}\n", "m", "exec").co_consts[0]
     assert compile(got + "\n", "m", "exec").co_consts[0].co_code == tree.co_code
 
@@ -398,4 +398,4 @@ def test_the_page_of_an_operator_is_true(operator: MutationOperator) -> None:
     names = "num_tokens, padded_num_tokens, num_blocks"
     code = "\n".join([f"@triton.jit\ndef f({names}):", *(f"    {line}" for line in body)])
     plain = code.replace("@triton.jit\n", "")
-    assert new in changed(code, operator.name) + changed(plain, operator.name)
+    assert new in list_changed_lines(code, operator.name) + list_changed_lines(plain, operator.name)

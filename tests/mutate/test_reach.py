@@ -47,13 +47,13 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def key(project: Path) -> Callable[[], str]:
-    def asked() -> str:
+    def make_key() -> str:
         tree = FolderSourceTree(project / "release", "current")
         code_digest.digest_code.cache_clear()  # as in the next run's process
         target = ReleaseTarget("current", Path(sys.executable), tree)
         return line_coverage.compute_coverage_key(target, "default", [project / "further"])
 
-    return asked
+    return make_key
 
 
 @pytest.mark.parametrize("name", FILES)

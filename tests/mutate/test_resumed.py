@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from checkouts import Checkout
-from small import made
+from checkouts import SglangCheckout
+from small import make_faults
 from toy_release import CODE, Mutate
 
 from harness.store.mutate.values import FaultOutcome, FaultResult, MutationRun
@@ -21,7 +21,7 @@ def test_changed_sources_are_noticed(mutate: Mutate) -> None:
 
 
 def test_a_diff_goes_on_between_the_commits_that_it_was(mutate: Mutate) -> None:
-    checkout = Checkout(mutate.package.parent, root="")
+    checkout = SglangCheckout(mutate.package.parent, root="")
     first = checkout.commit({"srt/sizes.py": CODE.replace("topk", "k")})
     second = checkout.commit({"srt/sizes.py": CODE})
     ids = mutate.add_interrupted_faults()
@@ -41,7 +41,7 @@ def test_a_diff_goes_on_between_the_commits_that_it_was(mutate: Mutate) -> None:
 @pytest.mark.parametrize(("done", "told"), [("ab", []), ("ax", ["1 fault is not tried yet"])])
 def test_what_is_not_looked_at_is_counted_by_its_id(done: str, told: list[str]) -> None:
     """Another fault in its place is a different one."""
-    (fault,) = made("def f(n, m):\n    a = cdiv(n, m)\n", "round-down").faults
+    (fault,) = make_faults("def f(n, m):\n    a = cdiv(n, m)\n", "round-down").faults
     run = MutationRun("r", "t", "0.5.23", "finished", made=2, planned=2, ids=["a", "b"])
     for name in done:
         run.fates.append(FaultResult(msgspec.structs.replace(fault, id=name), FaultOutcome.KILLED))

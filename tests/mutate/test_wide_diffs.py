@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from checkouts import Checkout
+from checkouts import SglangCheckout
 from toy_release import CODE, Mutate
 
 WIDER = CODE.replace("rows * topk", "2 * rows * topk")
@@ -11,9 +11,9 @@ OTHER = "def size(n, m):\n    return n * m\n"
 
 
 @pytest.fixture
-def changed(mutate: Mutate) -> Checkout:
+def checkout(mutate: Mutate) -> SglangCheckout:
     """Commit twice: one function that guards run changed, and a module that none reads."""
-    made = Checkout(mutate.package.parent, root="")
+    made = SglangCheckout(mutate.package.parent, root="")
     made.commit({"srt/sizes.py": CODE})
     made.git("tag", "before")
     made.commit({"srt/sizes.py": WIDER, "srt/other.py": OTHER})
@@ -21,7 +21,7 @@ def changed(mutate: Mutate) -> Checkout:
 
 
 def test_a_narrow_diff_has_faults_in_every_changed_function(
-    mutate: Mutate, changed: Checkout
+    mutate: Mutate, checkout: SglangCheckout
 ) -> None:
     run = mutate.run("--diff", "before..HEAD")
     fates = {(fated["fault"]["qualname"], fated["fate"]) for fated in run["fates"]}
@@ -30,7 +30,7 @@ def test_a_narrow_diff_has_faults_in_every_changed_function(
 
 
 def test_a_wide_diff_has_faults_where_a_guard_runs_and_counts_the_rest(
-    mutate: Mutate, changed: Checkout
+    mutate: Mutate, checkout: SglangCheckout
 ) -> None:
     run = mutate.run("--diff", "before..HEAD", WIDE="1")
     assert {fated["fault"]["qualname"] for fated in run["fates"]} == {"width"}
@@ -42,7 +42,9 @@ def test_a_wide_diff_has_faults_where_a_guard_runs_and_counts_the_rest(
     assert [code["qualname"] for code in run["codes"]] == ["width"]
 
 
-def test_a_wide_diff_is_not_listed_without_a_target(mutate: Mutate, changed: Checkout) -> None:
+def test_a_wide_diff_is_not_listed_without_a_target(
+    mutate: Mutate, checkout: SglangCheckout
+) -> None:
     done = mutate.call("--diff", "before..HEAD", "--list", WIDE="1")
     assert done.returncode == 2
     assert "before..HEAD changed 2 modules: name a TARGET" in done.stderr
@@ -51,7 +53,7 @@ def test_a_wide_diff_is_not_listed_without_a_target(mutate: Mutate, changed: Che
     assert "width" in named.stdout
 
 
-def test_what_is_run_has_to_be_what_changed(mutate: Mutate, changed: Checkout) -> None:
+def test_what_is_run_has_to_be_what_changed(mutate: Mutate, checkout: SglangCheckout) -> None:
     mutate.file.write_text(CODE + "\n# not committed\n")
     run = mutate.run("--diff", "before..HEAD")
     assert {fated["fault"]["qualname"] for fated in run["fates"]} == {"size"}

@@ -34,7 +34,7 @@ RATES = [Fraction(n, 200) for n in range(201)]
 Fails = Callable[[str], bool]  # whether this run of a side fails
 
 
-def proved(way: RepeatMode, fails: Fails, ahead: bool = False) -> CellResult:
+def judge_guard(way: RepeatMode, fails: Fails, ahead: bool = False) -> CellResult:
     """Judge a guard by the real decisions, from its first runs on.
 
     `ahead`: the applied side has already run the reverted side's example.
@@ -73,7 +73,7 @@ def ways_to_be_proven(way: RepeatMode, ahead: bool = False) -> dict[tuple[int, i
         try:
             state = random.getstate()
             random.seed(0)  # the order of the sides is the same along all of one branch
-            cell = proved(way, fails, ahead)
+            cell = judge_guard(way, fails, ahead)
         except More:
             follow((*said, True))
             follow((*said, False))
@@ -130,7 +130,7 @@ def test_a_first_look_at_other_examples_counts_for_nothing(way: RepeatMode, ahea
 def test_a_guard_that_fails_by_its_bug_is_proven_always() -> None:
     for way in RepeatMode:
         for _ in range(200):
-            assert proved(way, lambda side: side == "buggy").verdict is CellVerdict.PROVEN
+            assert judge_guard(way, lambda side: side == "buggy").verdict is CellVerdict.PROVEN
 
 
 def test_one_that_passes_at_first_and_then_fails_is_flaky() -> None:
@@ -142,7 +142,10 @@ def test_one_that_passes_at_first_and_then_fails_is_flaky() -> None:
             calls.append(side)
             return len(calls) > 1
 
-        assert proved(RepeatMode.WHOLE, later).verdict in (CellVerdict.FLAKY, CellVerdict.BROKEN)
+        assert judge_guard(RepeatMode.WHOLE, later).verdict in (
+            CellVerdict.FLAKY,
+            CellVerdict.BROKEN,
+        )
 
 
 @pytest.mark.parametrize(

@@ -66,14 +66,14 @@ def test_a_failed_test_keeps_nothing_alive() -> None:
         tensor = Tensor()
         failing(tensor, 5)
 
-    def run() -> None:
+    def run_guard() -> None:
         try:
             guard()
         except ValueError as error:
             listener.phases.append((Any, ExceptionGroup("all", [error])))  # type: ignore[arg-type]
             sys.last_value = error
 
-    run()
+    run_guard()
     assert len(Tensor.living) == 2
     drop_references.drop_test_references(listener)
     assert not Tensor.living

@@ -20,7 +20,7 @@ from harness.core import paths
 GOOD = "@guards('toy-plain')\ndef test_good():\n    assert not buggy()\n"
 
 
-def run(prove: Prove, *words: str, **options: Any) -> tuple[int, dict[str, Any]]:
+def run_prove(prove: Prove, *words: str, **options: Any) -> tuple[int, dict[str, Any]]:
     done = prove.run("--json", *words, **options)
     assert done.stdout, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
@@ -51,7 +51,7 @@ def test_guards_that_cannot_run_are_problems_and_the_others_are_judged(
     monkeypatch.setenv("PYTEST_ADDOPTS", "-k good")
     for name, text in FILES.items():
         prove.write(text, name)
-    code, found = run(prove)
+    code, found = run_prove(prove)
     assert code == 1
     reasons = "\n".join([*found["problems"], *(cell["why"] for cell in found["cells"])])
     for reason in ("cannot be run on both sides", "__init__", "skips itself as a whole"):
@@ -70,7 +70,7 @@ def test_a_longer_search_that_finds_another_failure_proves_nothing(prove: Prove)
         "@guards('toy-plain')\n@given(n=st.integers(0, 380))\ndef test_it(n):\n"
         "    forms.plain(1, 2)\n    assert n != 307\n"
     )
-    code, found = run(prove)
+    code, found = run_prove(prove)
     assert code == 1
     (cell,) = found["cells"]
     assert cell["verdict"] == "flaky"
@@ -81,7 +81,7 @@ def test_a_longer_search_that_finds_another_failure_proves_nothing(prove: Prove)
 
 def test_the_word_buggy_in_a_selection_selects_both_sides(prove: Prove) -> None:
     prove.write(GOOD + GOOD.replace("test_good", "test_buggy_rows"))
-    code, found = run(prove, "-k", "buggy")
+    code, found = run_prove(prove, "-k", "buggy")
     assert code == 0
     assert set(verdicts(found).values()) == {"proven"}
 
@@ -97,7 +97,7 @@ def test_the_memory_of_a_daemon_counts_and_idle_forks_add_none(prove: Prove) -> 
         "        if not os.fork():\n            time.sleep(30)\n"
         "    time.sleep(1)\n    assert not buggy()\n"
     )
-    code, found = run(prove, "--memory", "0.15")
+    code, found = run_prove(prove, "--memory", "0.15")
     assert code == 1
     assert verdicts(found) == {
         "test_good": "proven",
@@ -115,7 +115,7 @@ def test_a_second_attempt_is_reported(prove: Prove) -> None:
         "        os.kill(os.getppid(), signal.SIGKILL)\n        time.sleep(30)\n"
         "    assert not buggy()\n"
     )
-    code, found = run(prove)
+    code, found = run_prove(prove)
     assert code == 0
     assert "at the second attempt" in found["cells"][0]["why"]
     reach = {side: cell["reach"] for side, cell in found["cells"][0]["sides"].items()}
@@ -193,7 +193,7 @@ def test_the_replay_command_of_a_guard_in_the_user_s_folder_works(prove: Prove) 
         "@guards('toy-plain')\n@given(rows=st.integers(0, 9))\n"
         "def test_it(rows):\n    assert forms.plain(rows, 3) == rows * 6\n"
     )
-    _, found = run(prove)
+    _, found = run_prove(prove)
     line = found["cells"][0]["sides"]["buggy"]["replay"]
     words = shlex.split(line.partition(" -- ")[2])
     done = subprocess.run(
@@ -211,7 +211,7 @@ def test_the_replay_command_of_a_guard_in_the_user_s_folder_works(prove: Prove) 
 def test_failed_ignores_runs_without_a_guard(prove: Prove) -> None:
     prove.write(GOOD + "@guards('toy-plain')\ndef test_bad():\n    buggy()\n")
     assert prove.run().returncode == 1
-    code, found = run(prove, "-k", "nowhere")
+    code, found = run_prove(prove, "-k", "nowhere")
     assert code == 1
     assert any("-k nowhere" in problem for problem in found["problems"])
     done = prove.run("--", "no/such/path")

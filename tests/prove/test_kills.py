@@ -110,7 +110,7 @@ def run_stepping(
     prove: Prove, command: list[str], *chosen: int
 ) -> tuple[subprocess.CompletedProcess[str], int]:
     """Run and kill each process that takes one of these steps; return the number of steps."""
-    done = forked.run(command, prove.root, stepping(prove, *chosen))
+    done = forked.run_unfix(command, prove.root, stepping(prove, *chosen))
     return done, (prove.root / "steps").stat().st_size
 
 
@@ -126,7 +126,7 @@ def test_the_run_is_killed_at_each_step_and_resumed(prove: Prove) -> None:
     kept.rename(kept := prove.root / "as it was")
     seen: set[str] = set()
     for chosen in range(1, steps + 1):
-        content = read(put_back(prove, kept / str(chosen)))
+        content = dump_store(put_back(prove, kept / str(chosen)))
         if content not in seen:
             seen.add(content)
             check_and_resume(prove, chosen)
@@ -151,7 +151,7 @@ def put_back(prove: Prove, kept: Path) -> Path:
     return prove.root / ".unfix" / "runs.sqlite"
 
 
-def read(file: Path) -> str:
+def dump_store(file: Path) -> str:
     """Return the whole content of a store."""
     if not file.exists():
         return ""

@@ -184,14 +184,14 @@ def test_a_test_that_costs_its_worker_costs_no_other_test(prove: Prove) -> None:
 
 
 def test_a_pending_device_error_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    def read(error: Exception | None) -> str:
+    def read_pending(error: Exception | None) -> str:
         synchronize = mock.Mock(side_effect=error)
         cuda = SimpleNamespace(is_initialized=lambda: True, synchronize=synchronize)
         monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
         return guard_worker._read_pending_device_error()
 
-    assert read(None) == ""
+    assert read_pending(None) == ""
     error = RuntimeError("CUDA error: an illegal memory access\nhints")
-    assert read(error).endswith("an illegal memory access")
+    assert read_pending(error).endswith("an illegal memory access")
     with pytest.raises(AttributeError):  # no error of the device
-        read(AttributeError("no such thing"))
+        read_pending(AttributeError("no such thing"))

@@ -248,10 +248,10 @@ def test_asks_the_engine():
 def sure(make_prove: Callable[[], Prove]) -> dict[str, dict[str, Any]]:
     prove = make_prove()
     prove.write(SURE)
-    return ended(prove, "-j", "1")  # whose calls are sequential
+    return run_to_red(prove, "-j", "1")  # whose calls are sequential
 
 
-def ended(prove: Prove, *words: str) -> dict[str, dict[str, Any]]:
+def run_to_red(prove: Prove, *words: str) -> dict[str, dict[str, Any]]:
     done = prove.run("--json", *words)
     assert done.returncode == 1, done.stderr
     return by_guard(json.loads(done.stdout))
@@ -270,7 +270,7 @@ def test_what_is_flaky_says_how_often_it_failed(sure: dict[str, dict[str, Any]])
 def test_chance_is_proven_at_most_now_and_then(prove: Prove) -> None:
     """At most once in a hundred of 120 guards; more than four would be one in thousands."""
     prove.write(BY_CHANCE)
-    cells = ended(prove)
+    cells = run_to_red(prove)
     assert len(cells) == 3 * 24 + 3 * 8 + 2 * 12
     proven = [name for name, cell in cells.items() if cell["verdict"] == "proven"]
     assert len(proven) <= 4, proven

@@ -36,7 +36,9 @@ def cell(guard: str = "t.py::test_a", verdict: CellVerdict | None = None) -> Cel
     return CellResult(guard, "27460", "0.5.18", "cpu", "fixed", verdict)
 
 
-def run(name: str = "20260101-000000-aaaa", started: str = "2026-01-01T00:00:00+00:00") -> ProveRun:
+def make_run(
+    name: str = "20260101-000000-aaaa", started: str = "2026-01-01T00:00:00+00:00"
+) -> ProveRun:
     facts = [ToggleFacts("27460", "a title", "kv_indices", "out-of-bounds", [27460])]
     return ProveRun(name, "prove", started, command=["unfix", "prove"], toggles=facts)
 
@@ -55,16 +57,16 @@ def fill(store: Store, some: ProveRun, *cells: CellResult) -> None:
 def test_what_is_written_is_read_again(file: Path) -> None:
     store = Store(file)
     done = cell()
-    fill(store, run(), done, cell("t.py::test_b"))
+    fill(store, make_run(), done, cell("t.py::test_b"))
     done.sides = {
         "fixed": SideResult("fixed", SideOutcome.PASSED, 1.5, reach=3),
         "buggy": SideResult("buggy", SideOutcome.FAILED, headline="x", example=["a", "</script>"]),
     }
     for side in done.sides.values():
-        store.prove.save_side(run().id, done, side)
+        store.prove.save_side(make_run().id, done, side)
     done.verdict, done.why = CellVerdict.PROVEN, "x"
-    store.prove.save_verdict(run().id, done)
-    store.prove.save(msgspec.structs.replace(run(), status="finished", seconds=7.0))
+    store.prove.save_verdict(make_run().id, done)
+    store.prove.save(msgspec.structs.replace(make_run(), status="finished", seconds=7.0))
     read = Store(file).prove.get("2026")
     assert read.cells == [done, cell("t.py::test_b")]
     assert (read.status, read.seconds, read.counts) == (
@@ -78,30 +80,30 @@ def test_what_is_written_is_read_again(file: Path) -> None:
 
 def test_a_write_is_whole_or_not_at_all(file: Path) -> None:
     store = Store(file)
-    store.prove.begin(run())
+    store.prove.begin(make_run())
     # A cell that cannot be written, after one that can.
     with pytest.raises(TypeError):
-        store.prove.save_planned_cells(run().id, [cell(), cell(object())])  # type: ignore[arg-type]
-    assert store.prove.get(run().id).cells == []
+        store.prove.save_planned_cells(make_run().id, [cell(), cell(object())])  # type: ignore[arg-type]
+    assert store.prove.get(make_run().id).cells == []
 
 
 def test_a_full_disk_is_said_and_loses_nothing(file: Path) -> None:
     store = Store(file)
-    fill(store, run(), cell())
+    fill(store, make_run(), cell())
     pages = store.db.execute("PRAGMA page_count").fetchone()[0]
     store.db.execute(f"PRAGMA max_page_count = {pages}")
     big = SideResult("fixed", SideOutcome.FAILED, detail="x" * 100_000)
     with pytest.raises(NotReadyError, match="full"):
-        store.prove.save_side(run().id, cell(), big)
+        store.prove.save_side(make_run().id, cell(), big)
     store.db.execute(f"PRAGMA max_page_count = {pages + 1000}")
-    assert store.prove.get(run().id).cells == [cell()]
-    store.prove.save_side(run().id, cell(), big)
+    assert store.prove.get(make_run().id).cells == [cell()]
+    store.prove.save_side(make_run().id, cell(), big)
 
 
 @pytest.mark.parametrize("length", [0, 1, 100, 4096, 6000])
 def test_a_truncated_file_is_refused_or_empty(file: Path, length: int) -> None:
     store = Store(file)
-    fill(store, run(), *(cell(f"t.py::test_{number}") for number in range(500)))
+    fill(store, make_run(), *(cell(f"t.py::test_{number}") for number in range(500)))
     store.close()
     os.truncate(file, length)
     if length == 0:  # as if it had never existed
@@ -117,9 +119,9 @@ def test_a_locked_store_is_waited_for_and_then_said(file: Path) -> None:
     with contextlib.closing(sqlite3.connect(file, isolation_level=None)) as other:
         other.execute("BEGIN EXCLUSIVE")
         with pytest.raises(NotReadyError, match="locked"):
-            store.prove.begin(run())
+            store.prove.begin(make_run())
         other.execute("COMMIT")
-    store.prove.begin(run())
+    store.prove.begin(make_run())
 
 
 def test_a_store_that_may_only_be_read_is_said() -> None:
@@ -137,7 +139,7 @@ def test_a_store_that_may_only_be_read_is_said() -> None:
             store = Store(file)
             assert store.prove.list_runs() == []
             with pytest.raises(NotReadyError) as error:
-                store.prove.begin(run())
+                store.prove.begin(make_run())
             return str(error.value)
 
         assert "readonly" in call_in_fork(write_as_another_user)
@@ -149,7 +151,7 @@ def test_several_write_at_once(file: Path) -> None:
 
     def write_cells(name: str) -> None:
         store = Store(file)
-        fill(store, run(name))
+        fill(store, make_run(name))
         for index in range(40):
             each = cell(f"t.py::test_{index}", CellVerdict.PROVEN)
             store.prove.save_planned_cells(name, [each])
@@ -162,10 +164,10 @@ def test_several_write_at_once(file: Path) -> None:
 
 
 def test_a_run_whose_process_is_gone_counts_as_stopped(file: Path) -> None:
-    call_in_fork(lambda: Store(file).prove.begin(run()))
+    call_in_fork(lambda: Store(file).prove.begin(make_run()))
     store = Store(file)
     assert store.prove.find_latest().status == "stopped"
-    store.prove.begin(run("20260101-000001-bbbb", "2026-01-01T00:00:01"))
+    store.prove.begin(make_run("20260101-000001-bbbb", "2026-01-01T00:00:01"))
     assert store.prove.find_latest().status == "running"
 
 
@@ -192,22 +194,22 @@ def test_of_another_machine_nobody_knows(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_stores_merge_and_what_is_further_along_stays(tmp_path: Path) -> None:
     here, there = Store(tmp_path / "a"), Store(tmp_path / "b")
     for store, mine in ((here, None), (there, CellVerdict.PROVEN)):
-        fill(store, run(), cell())
+        fill(store, make_run(), cell())
         if mine:
-            store.prove.save_verdict(run().id, cell(verdict=mine))
-            store.prove.save(msgspec.structs.replace(run(), status="finished"))
-    fill(there, run("other"), cell("t.py::test_b"))
-    assert set(here.merge(tmp_path / "b")) == {run().id, "other"}
-    assert [c.verdict for c in here.prove.get(run().id).cells] == [CellVerdict.PROVEN]
-    assert here.prove.get(run().id).status == "finished"
+            store.prove.save_verdict(make_run().id, cell(verdict=mine))
+            store.prove.save(msgspec.structs.replace(make_run(), status="finished"))
+    fill(there, make_run("other"), cell("t.py::test_b"))
+    assert set(here.merge(tmp_path / "b")) == {make_run().id, "other"}
+    assert [c.verdict for c in here.prove.get(make_run().id).cells] == [CellVerdict.PROVEN]
+    assert here.prove.get(make_run().id).status == "finished"
     there.merge(tmp_path / "a")
-    assert [c.verdict for c in there.prove.get(run().id).cells] == [CellVerdict.PROVEN]
+    assert [c.verdict for c in there.prove.get(make_run().id).cells] == [CellVerdict.PROVEN]
     with pytest.raises(UnfixError, match="no store"):
         here.merge(tmp_path / "c")
 
 
 def test_runs_together_keep_the_later_verdict() -> None:
-    early, late = run("a", "2026-01-01T00"), run("b", "2026-01-02T00")
+    early, late = make_run("a", "2026-01-01T00"), make_run("b", "2026-01-02T00")
     early.cells = [cell(verdict=CellVerdict.TOOTHLESS), cell("t.py::test_b", CellVerdict.PROVEN)]
     late.cells = [cell(verdict=CellVerdict.PROVEN), cell("t.py::test_b")]
     found = join_runs([late, early])

@@ -19,7 +19,7 @@ ONE = msgspec.structs.replace(FIRST, unguarded="")
 KNOWN = msgspec.structs.replace(OTHER, unguarded="no suite runs it")
 
 
-def planned(*guarded: str) -> ReleaseFacts:
+def plan_release(*guarded: str) -> ReleaseFacts:
     tree: Any = None
     target = ReleaseTarget("0.5.23", Path("python"), tree)
     left = ReleasePlan(
@@ -32,12 +32,12 @@ def planned(*guarded: str) -> ReleaseFacts:
 
 
 def test_a_toggle_without_a_guard_is_a_problem_unless_its_file_says_so() -> None:
-    on = planned("elsewhere")
+    on = plan_release("elsewhere")
     assert (on.unguarded, on.known_unguarded, on.problems) == ([ONE.id], [KNOWN.id], [])
 
 
 @pytest.mark.parametrize("guarded", [[KNOWN.id], [ONE.id, KNOWN.id]])
 def test_a_guard_for_a_toggle_whose_file_says_unguarded_is_a_problem(guarded: list[str]) -> None:
-    assert planned(*guarded).problems == [
+    assert plan_release(*guarded).problems == [
         f"{KNOWN.id} has a guard: take `unguarded` out of its file"
     ]

@@ -301,14 +301,14 @@ Cells = dict[str, dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
-def left(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def left_pids(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("left") / "pids"
 
 
 @pytest.fixture(scope="module")
-def done(make_prove: Callable[[], Prove], left: Path) -> tuple[int, dict[str, Any]]:
+def finished_prove(make_prove: Callable[[], Prove], left_pids: Path) -> tuple[int, dict[str, Any]]:
     prove = make_prove()
-    prove.write(f"LEFT = {str(left)!r}\n{GUARDS}")
+    prove.write(f"LEFT = {str(left_pids)!r}\n{GUARDS}")
     prove.write(OF_OTHER_TOGGLES, "test_other.py")
     (prove.toggles / "toy-stale.yaml").write_text(STALE)
     of_npu = TOGGLE.format(name="toy-npu", device="npu", fixed="doubled = topk * 2")
@@ -319,10 +319,10 @@ def done(make_prove: Callable[[], Prove], left: Path) -> tuple[int, dict[str, An
 
 
 @pytest.fixture(scope="module")
-def cells(done: tuple[int, dict[str, Any]]) -> Cells:
+def cells(finished_prove: tuple[int, dict[str, Any]]) -> Cells:
     return {
         cell["guard"].partition("::test_")[2]: cell
-        for cell in done[1]["cells"]
+        for cell in finished_prove[1]["cells"]
         if not cell["guard"].endswith("of_two")
     }
 
@@ -331,8 +331,8 @@ def test_each_guard_gets_the_verdict_it_earned(cells: Cells) -> None:
     assert {name: cell["verdict"] for name, cell in cells.items()} == EXPECTED
 
 
-def test_the_run_is_red_and_lists_each_problem(done: tuple[int, dict[str, Any]]) -> None:
-    code, run = done
+def test_the_run_is_red_and_lists_each_problem(finished_prove: tuple[int, dict[str, Any]]) -> None:
+    code, run = finished_prove
     assert code == 1
     assert not run["green"]
     assert run["status"] == "finished"
@@ -340,8 +340,8 @@ def test_the_run_is_red_and_lists_each_problem(done: tuple[int, dict[str, Any]])
     assert len(run["problems"]) == sum(verdict not in good for verdict in EXPECTED.values())
 
 
-def test_a_guard_of_two_toggles_is_two_cells(done: tuple[int, dict[str, Any]]) -> None:
-    found = [cell for cell in done[1]["cells"] if cell["guard"].endswith("of_two")]
+def test_a_guard_of_two_toggles_is_two_cells(finished_prove: tuple[int, dict[str, Any]]) -> None:
+    found = [cell for cell in finished_prove[1]["cells"] if cell["guard"].endswith("of_two")]
     assert {(cell["toggle"], cell["verdict"]) for cell in found} == {
         ("toy-plain", "proven"),
         ("toy-default", "proven"),
@@ -393,10 +393,10 @@ def test_a_test_that_died_keeps_its_reach(cells: Cells) -> None:
         assert cells[guard]["sides"]["fixed"]["reach"] == 1
 
 
-def test_no_process_survives_the_run(cells: Cells, left: Path) -> None:
+def test_no_process_survives_the_run(cells: Cells, left_pids: Path) -> None:
     assert cells["leaves_children"]["sides"]["fixed"]["left"] >= 2
-    orphans = left.with_name(f"{left.name}.orphans")
-    pids = [int(pid) for file in (left, orphans) for pid in file.read_text().split()]
+    orphans = left_pids.with_name(f"{left_pids.name}.orphans")
+    pids = [int(pid) for file in (left_pids, orphans) for pid in file.read_text().split()]
     assert len(pids) >= 3 + 2
     time.sleep(0.1)
     for pid in pids:

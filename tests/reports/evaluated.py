@@ -30,7 +30,7 @@ def answer(task: str, number: int, text: str = "abcd", right: bool = True) -> It
     )  # fmt: skip
 
 
-def served(
+def make_served(
     name: str, *, wrong: int = 0, items: int = 20, tasks: tuple[str, ...] = TASKS
 ) -> ServedConfiguration:
     answers = [
@@ -69,7 +69,7 @@ def fine() -> Evaluation:
         "eval-20261121-000000-abcd", "cpu", "unfix eval cpu", 1795219200.0, 75.0, "done", "cpu",
         0, 20, 0.01, 8, 0.096,
         served=[
-            served("base"), served("cache"), served("cache without paged"),
+            make_served("base"), make_served("cache"), make_served("cache without paged"),
             ServedConfiguration("fp8", "llama", "0.5.18", [], "cuda", absent=NO_CUDA),
         ],
         compared=[
@@ -92,13 +92,13 @@ def awful() -> Evaluation:
     made = fine()
     made.name = made.command = made.device = HOSTILE
     made.machine = {HOSTILE: HOSTILE}
-    bad = served(HOSTILE, wrong=3)
+    bad = make_served(HOSTILE, wrong=3)
     bad.stand_ins, bad.words, bad.revert = [HOSTILE, LONG], [HOSTILE], [HOSTILE]
     bad.accepted = 2.345
     bad.answers[0] = ItemAnswer("recall", 0, HOSTILE * 30, HOSTILE, LONG + HOSTILE, False)
     bad.answers[1].error, bad.answers[1].right = HOSTILE, None
     bad.answers[2].logprobs = [-0.25, -0.25, None, math.nan]
-    drifting = served("drifting")
+    drifting = make_served("drifting")
     drifting.answers[5].logprobs = [-0.25, -1.5, -0.25, -0.25]
     made.served += [
         bad,
@@ -129,13 +129,13 @@ def awful() -> Evaluation:
 def large(configurations: int = 30, items: int = 200) -> Evaluation:
     """Return the maximum of configurations, each of which differs everywhere from the base."""
     made = fine()
-    made.served, made.compared, made.faults = [served("base", items=items)], [], []
+    made.served, made.compared, made.faults = [make_served("base", items=items)], [], []
     for one in made.served:
         for item in one.answers:
             item.prompt = "<k&v> " * 60
     for place in range(1, configurations):
         name = f"configuration-{place}-of-many"
-        candidate = served(name, items=items, wrong=items)
+        candidate = make_served(name, items=items, wrong=items)
         made.served.append(candidate)
         made.compared += [accuracy("base", name, task, items, items) for task in TASKS]
         apart = tokens("base", name, ComparisonVerdict.DIFFERS, 10.0 ** (place % 9 - 6))

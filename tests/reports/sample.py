@@ -145,7 +145,7 @@ def on(place: int, device: str = "cpu", releases: list[str] = ALL_RELEASES) -> R
     )
 
 
-def run(releases: int = 6, device: str = "cpu") -> ProveRun:
+def make_run(releases: int = 6, device: str = "cpu") -> ProveRun:
     """Return a green prove run."""
     made = ProveRun(
         id="20261121-190000",
@@ -175,7 +175,7 @@ def run(releases: int = 6, device: str = "cpu") -> ProveRun:
 
 
 def one_release() -> ProveRun:
-    made = run(6)
+    made = make_run(6)
     newest = RELEASES[-1]
     made.releases = [here for here in made.releases if here.release == newest]
     made.cells = [cell for cell in made.cells if cell.release == newest]
@@ -184,12 +184,12 @@ def one_release() -> ProveRun:
 
 def every_verdict(base: ProveRun | None = None) -> ProveRun:
     """Return `run` with every verdict, in these cells if the run has them, and hostile text."""
-    made = base or run()
+    made = base or make_run()
     made.command = ["./unfix", "prove", NASTY]
     made.toggles[3].title += " " + NASTY
     passed = side("fixed", SideOutcome.PASSED)
 
-    def fixed(outcome: SideOutcome, **more: object) -> list[SideResult]:
+    def make_fixed_side(outcome: SideOutcome, **more: object) -> list[SideResult]:
         return [side("fixed", outcome, **more)]
 
     def both(outcome: SideOutcome) -> list[SideResult]:
@@ -201,30 +201,30 @@ def every_verdict(base: ProveRun | None = None) -> ProveRun:
         "27460 0.5.9": (CellVerdict.TOOTHLESS, both(SideOutcome.PASSED)),
         "kv-indices-size-check 0.5.9": (
             CellVerdict.UNREACHED,
-            fixed(SideOutcome.PASSED, reach=0),
+            make_fixed_side(SideOutcome.PASSED, reach=0),
         ),
         "20606 0.5.13": (CellVerdict.BROKEN, [broken]),
         "27338 0.5.10": (CellVerdict.STALE, []),
-        "25015 0.5.10": (CellVerdict.SEGFAULT, fixed(SideOutcome.SEGFAULT, left=2)),
-        "27338 0.5.11": (CellVerdict.ABORT, fixed(SideOutcome.ABORT)),
+        "25015 0.5.10": (CellVerdict.SEGFAULT, make_fixed_side(SideOutcome.SEGFAULT, left=2)),
+        "27338 0.5.11": (CellVerdict.ABORT, make_fixed_side(SideOutcome.ABORT)),
         "20606 0.5.11": (CellVerdict.KILLED, both(SideOutcome.KILLED)),
         "27460 0.5.12": (CellVerdict.HANG, both(SideOutcome.HANG)),
         "kv-indices-size-check 0.5.12": (
             CellVerdict.OUT_OF_MEMORY,
-            fixed(SideOutcome.OUT_OF_MEMORY),
+            make_fixed_side(SideOutcome.OUT_OF_MEMORY),
         ),
         "25418-sparse-prefill-switch 0.5.12": (
             CellVerdict.CUDA_ERROR,
-            fixed(SideOutcome.CUDA_ERROR),
+            make_fixed_side(SideOutcome.CUDA_ERROR),
         ),
-        "27338 0.5.13": (None, fixed(SideOutcome.EXITED)),
+        "27338 0.5.13": (None, make_fixed_side(SideOutcome.EXITED)),
         "25015 0.5.12": (
             CellVerdict.BROKEN,
-            fixed(SideOutcome.ERROR, detail=NASTY + LONG, output=NASTY),
+            make_fixed_side(SideOutcome.ERROR, detail=NASTY + LONG, output=NASTY),
         ),
         "25015 0.5.13": (
             CellVerdict.BROKEN,
-            [*fixed(SideOutcome.SKIPPED), side("buggy", SideOutcome.LOST)],
+            [*make_fixed_side(SideOutcome.SKIPPED), side("buggy", SideOutcome.LOST)],
         ),
         "25015 0.5.14": (CellVerdict.PROVEN, both(SideOutcome.SEGFAULT)),
         "27338 0.5.14": (CellVerdict.FLAKY, [passed, flaky]),
@@ -252,7 +252,7 @@ def every_verdict(base: ProveRun | None = None) -> ProveRun:
 
 def lifecycle(releases: int = 6) -> ProveRun:
     """Return a run without toggles; 27460 fails on 0.5.13, whose sources are fixed."""
-    made = run(releases)
+    made = make_run(releases)
     made.id, made.kind, made.started = "life", "lifecycle", "2026-11-21T20:00:00+00:00"
     for cell in made.cells:
         if cell.verdict is CellVerdict.NA:

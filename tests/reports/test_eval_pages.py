@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from evaluated import LONG, answer, awful, fine, large, served
+from evaluated import LONG, answer, awful, fine, large, make_served
 from rendering import assert_fits, open_page, to_text
 
 from harness.store.eval.values import (
@@ -42,7 +42,7 @@ def test_only_a_finished_evaluation_with_comparisons_is_green() -> None:
     assert problems_with(compared=[]) == ["nothing was compared"]
     assert problems_with(compared=made.compared[-1:]) == ["nothing was compared"]  # n/a
     assert "nothing was answered" in problems_with(served=[])
-    empty = [served("base", items=0), served("cache", items=0)]
+    empty = [make_served("base", items=0), make_served("cache", items=0)]
     assert problems_with(served=empty, faults=[])[0] == "nothing was answered"
 
 
@@ -121,7 +121,7 @@ def test_bars_and_the_noise_floor_are_where_they_belong(
     browser: Browser, tmp_path: Path, scheme: Any
 ) -> None:
     made = fine()
-    made.served[1] = served("cache", wrong=5)
+    made.served[1] = make_served("cache", wrong=5)
     file = tmp_path / "eval.html"
     tab = open_page(browser, page.render_page(made), file, color_scheme=scheme)
     assert tab.locator(".verdict .colour").inner_text() == "Green"

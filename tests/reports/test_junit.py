@@ -12,15 +12,15 @@ from harness.store.prove.values import ProveRun
 from reports.prove import junit
 
 
-def written(run: ProveRun, folder: Path) -> ElementTree.Element:
+def write_and_parse(run: ProveRun, folder: Path) -> ElementTree.Element:
     file = folder / "new" / "junit.xml"
     junit.write_junit(run, file)
     return ElementTree.parse(file).getroot()
 
 
 def test_a_green_run_has_a_suite_for_each_release_and_a_case_for_each_cell(tmp_path: Path) -> None:
-    run = sample.run()
-    root = written(run, tmp_path)
+    run = sample.make_run()
+    root = write_and_parse(run, tmp_path)
     assert [suite.get("name") for suite in root] == [f"SGLang {r} on cpu" for r in sample.RELEASES]
     assert root.get("tests") == str(len(run.cells))
     assert root.get("failures") == "0"
@@ -35,7 +35,7 @@ def test_a_green_run_has_a_suite_for_each_release_and_a_case_for_each_cell(tmp_p
 
 
 def test_versions_and_machine_are_properties(tmp_path: Path) -> None:
-    found = written(sample.run(), tmp_path).iter("property")
+    found = write_and_parse(sample.make_run(), tmp_path).iter("property")
     properties = {one.get("name"): one.get("value") for one in found}
     assert properties["version.torch"] == "2.13.0"
     assert properties["machine.cores"] == "2"
@@ -44,7 +44,7 @@ def test_versions_and_machine_are_properties(tmp_path: Path) -> None:
 
 def test_every_cell_that_is_not_good_is_a_failure_with_all_that_was_seen(tmp_path: Path) -> None:
     run = sample.every_verdict()
-    root = written(run, tmp_path)
+    root = write_and_parse(run, tmp_path)
     bad = [cell for cell in run.cells if not (cell.verdict and cell.verdict.is_good)]
     failures = [case.find("failure") for case in root.iter("testcase")]
     kinds = sorted(failure.get("type", "") for failure in failures if failure is not None)
@@ -57,7 +57,7 @@ def test_every_cell_that_is_not_good_is_a_failure_with_all_that_was_seen(tmp_pat
 
 
 def test_what_xml_forbids_is_gone_and_the_rest_is_there(tmp_path: Path) -> None:
-    root = written(sample.every_verdict(), tmp_path)
+    root = write_and_parse(sample.every_verdict(), tmp_path)
     broken = [f for f in root.iter("failure") if f.get("type") == "broken"]
     text = "".join(str(failure.text) for failure in broken)
     assert "</script><script>window.broken = 1</script><b>bold</b> [bold red]" in text
@@ -66,7 +66,7 @@ def test_what_xml_forbids_is_gone_and_the_rest_is_there(tmp_path: Path) -> None:
 
 
 def test_a_run_that_found_nothing_fails(tmp_path: Path) -> None:
-    root = written(sample.empty(), tmp_path)
+    root = write_and_parse(sample.empty(), tmp_path)
     assert root.get("failures") == "2"
-    run = msgspec.structs.replace(sample.run(), cells=[])
-    assert int(written(run, tmp_path).get("failures", "0")) > 0
+    run = msgspec.structs.replace(sample.make_run(), cells=[])
+    assert int(write_and_parse(run, tmp_path).get("failures", "0")) > 0

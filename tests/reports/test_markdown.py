@@ -17,7 +17,7 @@ def table(text: str) -> list[list[str]]:
 
 
 def test_a_green_run_is_a_heading_counts_and_a_table() -> None:
-    text = markdown.render_markdown(sample.run())
+    text = markdown.render_markdown(sample.make_run())
     assert text.startswith("## ✓ Guard proof: green\n")
     assert "**60 proven, 6 n/a** on SGLang 6 releases from 0.5.9 to 0.5.14, cpu, in 73 s." in text
     head, _, *rows = table(text)
@@ -28,7 +28,7 @@ def test_a_green_run_is_a_heading_counts_and_a_table() -> None:
 
 
 def test_what_is_not_proven_is_folded_with_its_example_and_its_replay() -> None:
-    run = sample.run()
+    run = sample.make_run()
     cell = next(cell for cell in run.cells if cell.verdict is CellVerdict.PROVEN)
     cell.verdict = CellVerdict.BROKEN
     cell.sides = {"fixed": sample.failing("fixed")}

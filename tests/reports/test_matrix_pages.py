@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 VISIBLE = "<script>document.title='owned'</script>"
 
 
-def ran(
+def make_cell(
     name: str, *outcomes: AttemptOutcome, kv: str = "auto", seconds: float = 2.0
 ) -> MatrixCellResult:
     tried = [
@@ -35,7 +35,7 @@ def ran(
     return MatrixCellResult(name, values, "prove", ["unfix", "prove"], "covering", None, tried)
 
 
-def run_of(*cells: MatrixCellResult, **changes: Any) -> MatrixRun:
+def make_run(*cells: MatrixCellResult, **changes: Any) -> MatrixRun:
     made = MatrixRun(
         *("matrix-1", "nightly", "my matrix.yaml", "digest-1", len(cells), {}),
         *("2026-11-21T00:00:00+00:00", "finished", 75.0, ["unfix", "matrix", "run"]),
@@ -47,12 +47,12 @@ def run_of(*cells: MatrixCellResult, **changes: Any) -> MatrixRun:
 
 
 def fine() -> MatrixRun:
-    return run_of(*(ran(f"c{n}", AttemptOutcome.GREEN) for n in range(4)))
+    return make_run(*(make_cell(f"c{n}", AttemptOutcome.GREEN) for n in range(4)))
 
 
 def awful() -> MatrixRun:
     """Return one cell of each outcome, with hostile text in every field."""
-    hostile = ran(HOSTILE, AttemptOutcome.CRASH, kv=HOSTILE)
+    hostile = make_cell(HOSTILE, AttemptOutcome.CRASH, kv=HOSTILE)
     hostile.work, hostile.why, hostile.command = HOSTILE, HOSTILE, [HOSTILE]
     hostile.attempts = [
         CellAttempt(
@@ -61,18 +61,18 @@ def awful() -> MatrixRun:
         )
     ]
     cells = [
-        *(ran(f"green-{n}", AttemptOutcome.GREEN) for n in range(5)),
-        ran("missing"),
-        ran("not-ready", AttemptOutcome.NOT_READY),
-        ran("lost", AttemptOutcome.LOST, AttemptOutcome.LOST),
-        ran("relocated", AttemptOutcome.LOST, AttemptOutcome.GREEN),
-        ran("flaky", AttemptOutcome.RED, AttemptOutcome.GREEN),
-        ran("error", AttemptOutcome.ERROR),
-        ran("red", AttemptOutcome.RED, kv="fp8", seconds=500.0),
-        ran("hang", AttemptOutcome.HANG, kv="fp8"),
+        *(make_cell(f"green-{n}", AttemptOutcome.GREEN) for n in range(5)),
+        make_cell("missing"),
+        make_cell("not-ready", AttemptOutcome.NOT_READY),
+        make_cell("lost", AttemptOutcome.LOST, AttemptOutcome.LOST),
+        make_cell("relocated", AttemptOutcome.LOST, AttemptOutcome.GREEN),
+        make_cell("flaky", AttemptOutcome.RED, AttemptOutcome.GREEN),
+        make_cell("error", AttemptOutcome.ERROR),
+        make_cell("red", AttemptOutcome.RED, kv="fp8", seconds=500.0),
+        make_cell("hang", AttemptOutcome.HANG, kv="fp8"),
         hostile,
     ]
-    return run_of(*cells, name=HOSTILE, command=[HOSTILE], notes=[HOSTILE], file=HOSTILE)
+    return make_run(*cells, name=HOSTILE, command=[HOSTILE], notes=[HOSTILE], file=HOSTILE)
 
 
 def heads(tab: Page) -> list[str]:
@@ -152,9 +152,9 @@ def test_a_green_run_is_a_green_page_without_failures(
 
 
 def test_ten_thousand_cells_open_and_answer_quickly(browser: Browser, tmp_path: Path) -> None:
-    made = run_of(
-        *(ran(f"bad-{n:05}", AttemptOutcome.RED, kv="fp8") for n in range(500)),
-        *(ran(f"cell-{n:05}", AttemptOutcome.GREEN) for n in range(9500)),
+    made = make_run(
+        *(make_cell(f"bad-{n:05}", AttemptOutcome.RED, kv="fp8") for n in range(500)),
+        *(make_cell(f"cell-{n:05}", AttemptOutcome.GREEN) for n in range(9500)),
     )
     tab = open_page(browser, page.render_page(made), tmp_path / "matrix.html")
     assert (tmp_path / "matrix.html").stat().st_size < 3_000_000
@@ -180,13 +180,13 @@ def test_ten_thousand_cells_open_and_answer_quickly(browser: Browser, tmp_path: 
 
 def test_each_value_has_its_share_of_green_and_the_most_different_axis_is_first() -> None:
     cells = [
-        *(ran(f"a{n}", AttemptOutcome.GREEN) for n in range(6)),
+        *(make_cell(f"a{n}", AttemptOutcome.GREEN) for n in range(6)),
         *(
-            ran(f"bb{n}", AttemptOutcome.GREEN if n else AttemptOutcome.RED, kv="fp8")
+            make_cell(f"bb{n}", AttemptOutcome.GREEN if n else AttemptOutcome.RED, kv="fp8")
             for n in range(2)
         ),
     ]
-    axes = view.make_view(run_of(*cells)).axes
+    axes = view.make_view(make_run(*cells)).axes
     assert [axis.name for axis in axes] == ["kv", "page"]
     assert [(one.value, one.fraction_text) for one in axes[0].shares] == [
         ("fp8", "1/2"),
@@ -195,13 +195,13 @@ def test_each_value_has_its_share_of_green_and_the_most_different_axis_is_first(
     assert view.make_view(fine()).axes == []  # a column with a single value is omitted
 
 
-def shown(made: MatrixRun, width: int = 160) -> str:
+def render(made: MatrixRun, width: int = 160) -> str:
     return to_text(terminal.print_run, made, width)
 
 
 @pytest.mark.parametrize("width", [80, 160])
 def test_a_terminal_shows_failures_with_their_log_and_replay(width: int) -> None:
-    text = shown(awful(), width)
+    text = render(awful(), width)
     order = [text.index(f"\n{word}  ") for word in ("hang", "red", "error", "flaky", "lost")]
     assert order == sorted(order)
     assert "log of red, attempt 1" in text
@@ -213,9 +213,9 @@ def test_a_terminal_shows_failures_with_their_log_and_replay(width: int) -> None
 
 
 def test_a_green_run_is_one_table_and_one_line() -> None:
-    last = shown(fine()).splitlines()[-1]
+    last = render(fine()).splitlines()[-1]
     assert last == "nightly: 4 green, in 75 s: green"
-    assert "axis" not in shown(fine())
+    assert "axis" not in render(fine())
 
 
 def test_a_gpu_and_the_sglang_beside_it_are_among_the_facts() -> None:
@@ -229,10 +229,11 @@ def test_a_gpu_and_the_sglang_beside_it_are_among_the_facts() -> None:
 
 
 def test_flaky_alone_is_red_everywhere() -> None:
-    made = run_of(
-        ran("a", AttemptOutcome.GREEN), ran("b", AttemptOutcome.CRASH, AttemptOutcome.GREEN)
+    made = make_run(
+        make_cell("a", AttemptOutcome.GREEN),
+        make_cell("b", AttemptOutcome.CRASH, AttemptOutcome.GREEN),
     )
-    assert "1 green, 1 flaky, in 75 s: red" in shown(made)
+    assert "1 green, 1 flaky, in 75 s: red" in render(made)
     assert markdown.render_markdown(made).startswith("## ✗ Matrix nightly: RED")
     assert "<title>RED" in page.render_page(made)
 
@@ -248,6 +249,6 @@ def test_markdown_escapes_all_text() -> None:
 
 
 def test_many_failures_are_counted() -> None:
-    made = run_of(*(ran(f"bad-{n}", AttemptOutcome.RED) for n in range(100)))
-    assert "and 90 more; the page has all of them" in shown(made)
+    made = make_run(*(make_cell(f"bad-{n}", AttemptOutcome.RED) for n in range(100)))
+    assert "and 90 more; the page has all of them" in render(made)
     assert "… and 70 more." in markdown.render_markdown(made)

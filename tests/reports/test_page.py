@@ -58,7 +58,7 @@ def tab(browser: Browser) -> Iterator[tuple[Page, list[str]]]:
 
 
 @pytest.fixture
-def opened(tab: tuple[Page, list[str]], files: dict[str, Path]) -> Iterator[Open]:
+def opener(tab: tuple[Page, list[str]], files: dict[str, Path]) -> Iterator[Open]:
     """Open a page in the tab; fail the test on a message or a request."""
     page, wrong = tab
     wrong.clear()
@@ -92,32 +92,32 @@ def escape(tab: Page) -> None:
     raise TimeoutError("the panel does not close")
 
 
-def focused(tab: Page) -> str:
+def read_label(tab: Page) -> str:
     return str(tab.evaluate("document.activeElement.getAttribute('aria-label')"))
 
 
-def test_the_summary_has_the_verdict_and_the_problems(opened: Open) -> None:
-    tab = opened()
+def test_the_summary_has_the_verdict_and_the_problems(opener: Open) -> None:
+    tab = opener()
     said = tab.locator(".summary").inner_text()
     assert "Red" in said
     assert "1 toothless" in said
     assert "no guard names 26972" in said
     assert "2026-11-21 19:00:00 UTC" in said
     assert tab.title().startswith("RED · unfix prove")
-    assert "1650 of 1650 cells are proven" in opened("large").locator("h1").inner_text()
-    assert "Red" in opened("empty").locator(".summary").inner_text()
+    assert "1650 of 1650 cells are proven" in opener("large").locator("h1").inner_text()
+    assert "Red" in opener("empty").locator(".summary").inner_text()
 
 
-def test_the_matrix_has_a_button_for_each_toggle_on_each_release_with_a_sign(opened: Open) -> None:
-    tab = opened()
+def test_the_matrix_has_a_button_for_each_toggle_on_each_release_with_a_sign(opener: Open) -> None:
+    tab = opener()
     assert tab.locator(".box").count() == len(sample.TOGGLES) * len(sample.RELEASES)
     assert box(tab, "27460", 0).inner_text().split()[:2] == ["○", "toothless"]
     assert box(tab, "27460", 1).locator(".glyph").inner_text() == "✓"
     assert box(tab, "25418-combine-int64", 0).get_attribute("data-mark") == "absent"
 
 
-def test_a_click_shows_the_details_of_a_box(opened: Open) -> None:
-    tab = opened()
+def test_a_click_shows_the_details_of_a_box(opener: Open) -> None:
+    tab = opener()
     box(tab, "27460", 0).click()
     panel = tab.locator("#panel")
     text = panel.inner_text()
@@ -142,8 +142,8 @@ def test_a_click_shows_the_details_of_a_box(opened: Open) -> None:
     assert "AssertionError: no" in traceback.locator("pre").inner_text()
 
 
-def test_text_of_a_run_is_never_markup(opened: Open) -> None:
-    tab = opened()
+def test_text_of_a_run_is_never_markup(opener: Open) -> None:
+    tab = opener()
     box(tab, "20606", 4).click()
     said = tab.locator("#panel-body").inner_text()
     assert "</script><script>window.broken = 1</script><b>bold</b> [bold red]markup[/]" in said
@@ -153,8 +153,8 @@ def test_text_of_a_run_is_never_markup(opened: Open) -> None:
     assert "onerror=alert(1)" in tab.locator(".summary").inner_text()
 
 
-def test_a_replay_line_is_copied(opened: Open) -> None:
-    tab = opened(hash=f"box={TOOTHLESS}")
+def test_a_replay_line_is_copied(opener: Open) -> None:
+    tab = opener(hash=f"box={TOOTHLESS}")
     tab.evaluate("navigator.clipboard.writeText = async (text) => { window.copied = text; }")
     replay = tab.locator(".replay:visible").first
     replay.locator("button").click()
@@ -162,29 +162,29 @@ def test_a_replay_line_is_copied(opened: Open) -> None:
     assert tab.locator("#said").inner_text() == "replay line copied"
 
 
-def test_the_filters_select_rows(opened: Open) -> None:
-    tab = opened()
+def test_the_filters_select_rows(opener: Open) -> None:
+    tab = opener()
 
-    def left() -> list[str]:
+    def list_visible_ids() -> list[str]:
         return tab.locator("tr.line:visible .id").all_inner_texts()
 
     tab.locator("#search").fill("kv_indices 27460")
-    assert left() == ["27460"]
+    assert list_visible_ids() == ["27460"]
     tab.locator("#search").fill("told_is_nowhere")
-    assert left() == []
+    assert list_visible_ids() == []
     assert tab.locator("#none").is_visible()
     tab.locator("#clear").click()
-    assert len(left()) == len(sample.TOGGLES)
+    assert len(list_visible_ids()) == len(sample.TOGGLES)
     tab.locator("#family").select_option("sparse_prefill")
-    assert left() == ["25418-combine-int64", "25418-sparse-prefill-switch"]
+    assert list_visible_ids() == ["25418-combine-int64", "25418-sparse-prefill-switch"]
     tab.locator("#clear").click()
     tab.locator(".chip[data-mark=toothless]").click()
-    assert left() == ["27460"]
+    assert list_visible_ids() == ["27460"]
     assert tab.locator(".box.dim:visible").count() == 5
     tab.locator("#clear").click()
     tab.locator("#only").check()
     assert "1 of" not in tab.locator("#shown").inner_text()
-    assert set(left()) == {
+    assert set(list_visible_ids()) == {
         row["id"] for row in rows(tab) if not all(mark in GOOD for mark in row["marks"])
     }
 
@@ -201,12 +201,12 @@ def rows(tab: Page) -> list[dict[str, Any]]:
     return found
 
 
-def test_a_link_opens_the_same_box_under_the_same_filters(opened: Open) -> None:
-    tab = opened()
+def test_a_link_opens_the_same_box_under_the_same_filters(opener: Open) -> None:
+    tab = opener()
     tab.locator("#search").fill("27460 mla")
     box(tab, "27460", 0).click()
     hash = tab.evaluate("location.hash.slice(1)")
-    again = opened(hash=hash)
+    again = opener(hash=hash)
     assert "27460 on 0.5.9" in again.locator("#panel-title").inner_text()
     assert again.locator("#search").input_value() == "27460 mla"
     assert again.locator("tr.line:visible").count() == 1
@@ -214,41 +214,41 @@ def test_a_link_opens_the_same_box_under_the_same_filters(opened: Open) -> None:
     assert again.evaluate("location.hash") == "#q=27460+mla"
 
 
-def test_a_stale_link_opens_the_page(opened: Open) -> None:
-    tab = opened(hash="box=1@2,3&verdicts=nonsense&family=none&q=")
+def test_a_stale_link_opens_the_page(opener: Open) -> None:
+    tab = opener(hash="box=1@2,3&verdicts=nonsense&family=none&q=")
     assert not tab.locator("#panel").is_visible()
 
 
-def test_the_matrix_is_walked_by_arrow_keys_and_is_one_stop_of_tab(opened: Open) -> None:
-    tab = opened()
+def test_the_matrix_is_walked_by_arrow_keys_and_is_one_stop_of_tab(opener: Open) -> None:
+    tab = opener()
     assert tab.locator(".box[tabindex='0']").count() == 1
     tab.locator("#only").focus()
     tab.keyboard.press("Tab")
-    assert focused(tab).startswith("25015 on 0.5.9")
+    assert read_label(tab).startswith("25015 on 0.5.9")
     tab.keyboard.press("ArrowRight")
-    assert focused(tab) == "25015 on 0.5.10: segfault, 1 guard" or "0.5.10" in focused(tab)
+    assert read_label(tab) == "25015 on 0.5.10: segfault, 1 guard" or "0.5.10" in read_label(tab)
     tab.keyboard.press("ArrowDown")
-    assert focused(tab).startswith("27338 on 0.5.10")
+    assert read_label(tab).startswith("27338 on 0.5.10")
     tab.keyboard.press("End")
-    assert focused(tab).startswith("27338 on 0.5.14")
+    assert read_label(tab).startswith("27338 on 0.5.14")
     tab.keyboard.press("ArrowRight")
-    assert focused(tab).startswith("27338 on 0.5.14")
+    assert read_label(tab).startswith("27338 on 0.5.14")
     tab.keyboard.press("Control+Home")
-    assert focused(tab).startswith("25015 on 0.5.9")
+    assert read_label(tab).startswith("25015 on 0.5.9")
     outline = tab.evaluate("getComputedStyle(document.activeElement).outlineStyle")
     assert outline == "solid"
     tab.keyboard.press("Tab")
-    assert not focused(tab).startswith("25015")
+    assert not read_label(tab).startswith("25015")
 
 
-def test_enter_opens_and_escape_gives_the_focus_back(opened: Open) -> None:
-    tab = opened()
+def test_enter_opens_and_escape_gives_the_focus_back(opener: Open) -> None:
+    tab = opener()
     tab.keyboard.press("/")
     assert tab.evaluate("document.activeElement.id") == "search"
     tab.keyboard.type("27460")
     tab.keyboard.press("Enter")
     tab.keyboard.press("ArrowRight")
-    before = focused(tab)
+    before = read_label(tab)
     assert before.startswith("27460 on 0.5.10")
     tab.keyboard.press("Enter")
     assert tab.evaluate("document.activeElement.id") == "panel-title"
@@ -257,15 +257,15 @@ def test_enter_opens_and_escape_gives_the_focus_back(opened: Open) -> None:
     assert "27460 on 0.5.11" in tab.locator("#panel-title").inner_text()
     tab.keyboard.press("k")
     escape(tab)
-    assert focused(tab) == before
+    assert read_label(tab) == before
     tab.keyboard.press("Enter")
     tab.keyboard.press("j")
     escape(tab)
-    assert focused(tab).startswith("27460 on 0.5.11"), "the box that was looked at last"
+    assert read_label(tab).startswith("27460 on 0.5.11"), "the box that was looked at last"
 
 
-def test_with_one_release_the_guards_are_rows(opened: Open) -> None:
-    tab = opened("one")
+def test_with_one_release_the_guards_are_rows(opener: Open) -> None:
+    tab = opener("one")
     rows = tab.locator("tr.line")
     assert rows.count() == len(sample.one_release().cells)
     row = tab.locator("tr.line", has=tab.locator("[data-mark=toothless]"))
@@ -273,12 +273,12 @@ def test_with_one_release_the_guards_are_rows(opened: Open) -> None:
     row.locator(".box").click()
     assert tab.locator(".guard-part").count() == 1
     assert "guard=" not in tab.evaluate("location.hash")
-    again = opened("one", hash=tab.evaluate("location.hash.slice(1)"))
+    again = opener("one", hash=tab.evaluate("location.hash.slice(1)"))
     assert "toothless" in again.locator(".answer").inner_text()
 
 
-def test_how_long_a_bug_lived_is_a_picture_that_marks_where_it_differs(opened: Open) -> None:
-    tab = opened("life")
+def test_how_long_a_bug_lived_is_a_picture_that_marks_where_it_differs(opener: Open) -> None:
+    tab = opener("life")
     row = tab.locator(".life-row", has_text="27460")
     label = row.locator("svg").get_attribute("aria-label") or ""
     assert "0.5.12: by its sources has the bug; running found the bug." in label
@@ -294,8 +294,8 @@ def test_how_long_a_bug_lived_is_a_picture_that_marks_where_it_differs(opened: O
     assert "27460 on 0.5.13" in tab.locator("#panel-title").inner_text()
 
 
-def test_times_are_bars_of_releases_and_of_the_slowest_guards(opened: Open) -> None:
-    tab = opened()
+def test_times_are_bars_of_releases_and_of_the_slowest_guards(opener: Open) -> None:
+    tab = opener()
     assert tab.locator("#release-times li").count() == len(sample.RELEASES)
     assert "73 s, 12 s to start" in tab.locator("#release-times").inner_text()
     first = tab.locator("#guard-times li").first
@@ -329,15 +329,15 @@ CONTRAST = """() => {
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("name", ["bad", "life"])
-def test_every_text_has_enough_contrast(opened: Open, scheme: str, name: str) -> None:
-    tab = opened(name, hash=f"box={TOOTHLESS}", scheme=scheme)
+def test_every_text_has_enough_contrast(opener: Open, scheme: str, name: str) -> None:
+    tab = opener(name, hash=f"box={TOOTHLESS}", scheme=scheme)
     found = tab.evaluate(CONTRAST)
     assert len(found) > 60
     assert [one for one in found if one["ratio"] < 4.5] == []
 
 
-def test_dark_follows_the_system_and_the_switch_overrules_it(opened: Open) -> None:
-    tab = opened("one", scheme="dark")
+def test_dark_follows_the_system_and_the_switch_overrules_it(opener: Open) -> None:
+    tab = opener("one", scheme="dark")
 
     def ground() -> str:
         return str(tab.evaluate("getComputedStyle(document.documentElement).backgroundColor"))
@@ -355,8 +355,8 @@ def test_dark_follows_the_system_and_the_switch_overrules_it(opened: Open) -> No
 
 
 @pytest.mark.parametrize("name", ["bad", "one", "life", "empty"])
-def test_on_400_pixels_the_page_itself_never_scrolls_sideways(opened: Open, name: str) -> None:
-    tab = opened(name, width=400)
+def test_on_400_pixels_the_page_itself_never_scrolls_sideways(opener: Open, name: str) -> None:
+    tab = opener(name, width=400)
     wider = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
     assert tab.evaluate(wider) == 0
     if name == "empty":
@@ -368,11 +368,11 @@ def test_on_400_pixels_the_page_itself_never_scrolls_sideways(opened: Open, name
 
 
 def test_a_large_run_opens_fast_and_reads_no_details_before_they_are_asked_for(
-    opened: Open,
+    opener: Open,
 ) -> None:
     ready = "performance.getEntriesByType('navigation')[0].domComplete"
-    usual = opened("bad", width=1600).evaluate(ready)
-    tab = opened("large", width=1600)
+    usual = opener("bad", width=1600).evaluate(ready)
+    tab = opener("large", width=1600)
     assert tab.evaluate(ready) < 20 * max(usual, 50), "thirty times the cells, in milliseconds"
     assert tab.locator("pre").count() == 0
     box(tab, "25007", 3).click()

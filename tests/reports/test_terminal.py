@@ -14,7 +14,7 @@ from reports.prove import terminal, view
 from reports.shared import terminal_svg
 
 
-def shown(run: ProveRun, width: int = 80) -> str:
+def render(run: ProveRun, width: int = 80) -> str:
     return to_text(terminal.print_run, run, width)
 
 
@@ -23,7 +23,7 @@ def line(text: str, begins: str) -> str:
 
 
 def test_a_green_run_ends_in_a_line_that_says_so() -> None:
-    text = shown(sample.one_release())
+    text = render(sample.one_release())
     assert text.splitlines()[-1] == "11 cells proven, on 0.5.14, cpu, in 73 s: green"
     assert line(text, "27460").split() == ["27460", "2", "proven", "16", "/", "12", "1.7", "s"]
     assert "--failed" not in text
@@ -35,7 +35,7 @@ def test_a_red_run_says_what_is_wrong_and_what_to_do() -> None:
     cell.verdict = CellVerdict.BROKEN
     cell.sides = {"fixed": sample.failing("fixed")}
     run.releases[0].unguarded = ["25015"]
-    text = shown(run)
+    text = render(run)
     assert "20606" in line(text, "broken")
     assert "failed with the fix applied, its code ran 16 times" in text
     assert "wrote kv_indices[1, 0], outside of what program (0, 0, 1)" in text
@@ -51,7 +51,7 @@ def test_a_red_run_says_what_is_wrong_and_what_to_do() -> None:
 def test_one_release_keeps_its_columns_whole_however_long_a_title_is(width: int) -> None:
     run = sample.one_release()
     run.toggles[0].title = "a story that is far too long for a table " * 6
-    text = shown(run, width)
+    text = render(run, width)
     for row in view.make_view(run).rows:
         assert line(text, f"{row.toggle.id} ").split()[1:3] == [
             str(len(row.boxes[0].cells)),
@@ -62,22 +62,22 @@ def test_one_release_keeps_its_columns_whole_however_long_a_title_is(width: int)
 
 @pytest.mark.parametrize("width", [80, 100, 120, 160, 200])
 def test_no_line_of_the_tables_is_wider_than_the_terminal(width: int) -> None:
-    for run in (sample.run(11), sample.lifecycle(11), sample.every_verdict(), sample.large()):
-        for one in shown(run, width).split("\n\n")[0].splitlines():
+    for run in (sample.make_run(11), sample.lifecycle(11), sample.every_verdict(), sample.large()):
+        for one in render(run, width).split("\n\n")[0].splitlines():
             assert len(one) <= width, one
 
 
 def test_every_verdict_can_be_told_without_colours() -> None:
-    text = shown(sample.every_verdict())
+    text = render(sample.every_verdict())
     row = line(text, "27460")
     assert "TTH" in row
     for mark in ("TTH toothless", "UNR unreached", "SEG segfault", "NOG unguarded"):
         assert mark in text
-    assert "toothless" in line(shown(sample.every_verdict(), 200), "27460")
+    assert "toothless" in line(render(sample.every_verdict(), 200), "27460")
 
 
 def test_more_releases_than_fit_go_below_each_other() -> None:
-    text = shown(sample.run(11), 50)
+    text = render(sample.make_run(11), 50)
     heads = [one for one in text.splitlines() if one.startswith("toggle")]
     assert len(heads) > 1
     assert [name for head in heads for name in head.split()[1:]] == [
@@ -89,28 +89,28 @@ def test_names_in_brackets_and_markup_are_shown_as_they_are() -> None:
     run = sample.every_verdict()
     cell = next(cell for cell in run.cells if "[flashinfer]" in cell.guard)
     cell.verdict = CellVerdict.TOOTHLESS
-    text = shown(run, 300)
+    text = render(run, 300)
     assert "test_an_eager_row[flashinfer]" in text
     assert "[bold red]markup[/] [27460]" in text
 
 
 def test_a_lifecycle_says_when_each_bug_lived_and_where_sources_and_running_differ() -> None:
-    text = shown(sample.lifecycle())
+    text = render(sample.lifecycle())
     assert line(text, "25015").split() == ["25015", *["BUG"] * 3, *["fix"] * 3, ".9-.11"]
-    wide = line(shown(sample.lifecycle(), 160), "27460")
+    wide = line(render(sample.lifecycle(), 160), "27460")
     assert wide.endswith("has the bug   differs   has the fix 0.5.9 to 0.5.13 1 ≠")
     assert '27460 on 0.5.13: running shows "has the bug", the sources show "fixed"' in text
     assert "25 with the bug, 33 with the fix, 2 differs, 6 n/a" in text
 
 
 def test_a_reason_is_told_once_for_all_its_cells() -> None:
-    text = shown(sample.run())
+    text = render(sample.make_run())
     assert text.count("the code is not in this release") == 1
     assert "n/a: 6 cells: the code is not in this release" in text
 
 
 def test_an_empty_run_is_red() -> None:
-    text = shown(sample.empty())
+    text = render(sample.empty())
     assert "no cells, on no release, in 0 s: red" in text
     assert "no guard applied: nothing is proven" in text
 

@@ -30,7 +30,7 @@ def test_good_and_bad_marks_share_no_sign() -> None:
 
 
 def test_a_box_shows_the_worst_of_its_guards() -> None:
-    run = sample.run()
+    run = sample.make_run()
     cells = [c for c in run.cells if (c.toggle, c.release) == ("27460", "0.5.12")]
     assert len(cells) == 2
     cells[1].verdict = CellVerdict.TOOTHLESS
@@ -44,7 +44,7 @@ def test_a_box_shows_the_worst_of_its_guards() -> None:
 
 
 def test_a_guard_that_is_not_applicable_does_not_hide_a_proof() -> None:
-    run = sample.run()
+    run = sample.make_run()
     cells = [c for c in run.cells if (c.toggle, c.release) == ("27460", "0.5.12")]
     cells[0].verdict = CellVerdict.NA
     cells[0].sides = {
@@ -56,7 +56,7 @@ def test_a_guard_that_is_not_applicable_does_not_hide_a_proof() -> None:
 
 
 def test_a_box_without_guards_says_why_it_is_empty() -> None:
-    run = sample.run()
+    run = sample.make_run()
     run.cells = [cell for cell in run.cells if cell.toggle not in ("26972", "25418-combine-int64")]
     run.releases[0].unguarded = ["26972"]
     seen = view.make_view(run)
@@ -66,7 +66,7 @@ def test_a_box_without_guards_says_why_it_is_empty() -> None:
 
 
 def test_a_toggle_without_a_suite_is_named_and_leaves_the_run_green() -> None:
-    run = sample.run()
+    run = sample.make_run()
     run.cells = [cell for cell in run.cells if cell.toggle != "26972"]
     before = run.problems
     run.releases[0].known_unguarded = ["26972"]
@@ -77,16 +77,16 @@ def test_a_toggle_without_a_suite_is_named_and_leaves_the_run_green() -> None:
 
 
 def test_releases_are_columns_from_the_oldest_and_devices_apart() -> None:
-    run = sample.run(11)
+    run = sample.make_run(11)
     run.releases.reverse()
     assert [column.label for column in view.make_view(run).columns] == sample.ALL_RELEASES
-    both = view.make_view([sample.run(2), sample.run(2, device="cuda")])
+    both = view.make_view([sample.make_run(2), sample.make_run(2, device="cuda")])
     labels = ["0.5.9 cpu", "0.5.9 cuda", "0.5.10 cpu", "0.5.10 cuda"]
     assert [column.label for column in both.columns] == labels
 
 
 def test_the_cell_of_the_later_run_counts_in_any_order() -> None:
-    first = sample.run()
+    first = sample.make_run()
     first.cells[0].verdict = CellVerdict.BROKEN
     again = msgspec.structs.replace(
         first,
@@ -103,7 +103,7 @@ def test_the_cell_of_the_later_run_counts_in_any_order() -> None:
 
 
 def test_a_lifecycle_beside_a_prove_run_leaves_its_verdicts_alone() -> None:
-    seen = view.make_view([sample.run(), sample.lifecycle()])
+    seen = view.make_view([sample.make_run(), sample.lifecycle()])
     assert seen.kind == "prove"
     assert seen.green
     assert {box.mark for row in seen.rows for box in row.boxes} == {"proven", "absent"}
@@ -113,7 +113,7 @@ def test_a_lifecycle_beside_a_prove_run_leaves_its_verdicts_alone() -> None:
 
 @pytest.mark.parametrize("kind", ["prove", "lifecycle"])
 def test_a_lifetime_spans_the_releases_on_which_running_shows_the_bug(kind: str) -> None:
-    run = sample.run() if kind == "prove" else sample.lifecycle()
+    run = sample.make_run() if kind == "prove" else sample.lifecycle()
     seen = view.make_view(run)
     lived = row(seen, "25418-sparse-prefill-switch").lifetime
     assert (lived.first_buggy, lived.last_buggy) == ("0.5.11", "0.5.12")
@@ -154,7 +154,7 @@ def test_the_observed_state_is_that_of_the_unpatched_side() -> None:
 
 
 def test_a_lifecycle_cell_outweighs_a_toggled_one() -> None:
-    run = sample.run()
+    run = sample.make_run()
     cell = next(c for c in run.cells if (c.toggle, c.release) == ("20606", "0.5.13"))
     cell.verdict = CellVerdict.BROKEN
     cell.sides = {"fixed": sample.failing("fixed")}
@@ -188,7 +188,7 @@ def test_a_side_is_expected_by_its_state_and_outcome(
 
 
 def test_a_toothless_guard_does_not_change_the_observed_state() -> None:
-    run = sample.run()
+    run = sample.make_run()
     cells = [c for c in run.cells if (c.toggle, c.release) == ("27460", "0.5.9")]
     cells[0].verdict = CellVerdict.TOOTHLESS
     cells[0].sides["buggy"] = sample.side("buggy", SideOutcome.PASSED)

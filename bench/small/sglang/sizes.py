@@ -10,7 +10,7 @@ def pages(tokens, page):
     return (tokens + page - 1) // page
 
 
-def padded(tokens, page):
+def pad_tokens(tokens, page):
     """The tokens of whole pages."""
     return pages(tokens, page) * page
 

@@ -10,7 +10,7 @@ def test_pages():
 
 
 def test_padded():
-    assert sizes.padded(17, 16) == 32
+    assert sizes.pad_tokens(17, 16) == 32
 
 
 def test_starts_page():
@@ -19,7 +19,7 @@ def test_starts_page():
 
 
 def test_a_page_starts_behind_the_padding():
-    assert sizes.starts_page(sizes.padded(17, 16), 16)
+    assert sizes.starts_page(sizes.pad_tokens(17, 16), 16)
 
 
 def test_free_slots():

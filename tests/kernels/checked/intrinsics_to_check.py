@@ -8,7 +8,7 @@ from triton.language.extra import libdevice
 
 
 @triton.jit
-def rounded(x, y, out, OP: tl.constexpr, N: tl.constexpr):
+def round_result(x, y, out, OP: tl.constexpr, N: tl.constexpr):
     at = tl.arange(0, N)
     a, b = tl.load(x + at), tl.load(y + at)
     if OP == "add":
@@ -27,7 +27,7 @@ def rounded(x, y, out, OP: tl.constexpr, N: tl.constexpr):
 
 
 @triton.jit
-def counted(x, out, OP: tl.constexpr, N: tl.constexpr):
+def count_bits(x, out, OP: tl.constexpr, N: tl.constexpr):
     at = tl.arange(0, N)
     a = tl.load(x + at)
     if OP == "popc":
@@ -59,7 +59,7 @@ def two(x, y, out, ASM: tl.constexpr, N: tl.constexpr):
 
 
 @triton.jit
-def halved(x, out, ASM: tl.constexpr, N: tl.constexpr):
+def halve_bits(x, out, ASM: tl.constexpr, N: tl.constexpr):
     at = tl.arange(0, N)
     bits = tl.load(x + at).to(tl.int32, bitcast=True)
     r = tl.inline_asm_elementwise(ASM, "=h,r", [bits], dtype=tl.int16, is_pure=True, pack=1)
@@ -67,7 +67,7 @@ def halved(x, out, ASM: tl.constexpr, N: tl.constexpr):
 
 
 @triton.jit
-def binned(x, on, out, MASKED: tl.constexpr, N: tl.constexpr, BINS: tl.constexpr):
+def bin_values(x, on, out, MASKED: tl.constexpr, N: tl.constexpr, BINS: tl.constexpr):
     at = tl.arange(0, N)
     value = tl.load(x + at)
     r = tl.histogram(value, BINS, mask=tl.load(on + at)) if MASKED else tl.histogram(value, BINS)
@@ -75,6 +75,6 @@ def binned(x, on, out, MASKED: tl.constexpr, N: tl.constexpr, BINS: tl.constexpr
 
 
 @triton.jit
-def summed(x, total, N: tl.constexpr):
+def add_atomically(x, total, N: tl.constexpr):
     value = tl.load(x + tl.program_id(0) * N + tl.arange(0, N))
     tl.atomic_add(total + tl.arange(0, N), value)

@@ -14,7 +14,7 @@ def copy(source, target, count, shift, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def moved(source, target, count, shift, BLOCK: tl.constexpr):
+def move_block(source, target, count, shift, BLOCK: tl.constexpr):
     """Copy one block per program of a 2D grid, shifted by some elements."""
     program = tl.program_id(0) * tl.num_programs(1) + tl.program_id(1)
     at = program * BLOCK + tl.arange(0, BLOCK)
@@ -40,12 +40,12 @@ def through_loop(target, rows, STRIDE: tl.constexpr):
 
 
 @triton.jit
-def narrowed(target, where):
+def narrow_index(target, where):
     tl.store(target + tl.load(where).to(tl.int32), 1)
 
 
 @triton.jit
-def summed(target, parts, N: tl.constexpr):
+def sum_index(target, parts, N: tl.constexpr):
     tl.store(target + tl.sum(tl.load(parts + tl.arange(0, N)), 0), 1)
 
 
@@ -91,7 +91,7 @@ def lanes(target, shared, N: tl.constexpr):
 
 
 @triton.jit
-def described(target, rows, BLOCK: tl.constexpr):
+def store_by_descriptor(target, rows, BLOCK: tl.constexpr):
     blocks = tl.make_tensor_descriptor(
         target, shape=[rows, BLOCK], strides=[BLOCK, 1], block_shape=[1, BLOCK]
     )
@@ -99,13 +99,13 @@ def described(target, rows, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def turned(target, N: tl.constexpr):
+def transpose_pointers(target, N: tl.constexpr):
     at = target + tl.arange(0, N)[:, None] * N + tl.arange(0, N)[None, :]
     tl.store(tl.trans(at), tl.full((N, N), 1, tl.int32))
 
 
 @triton.jit
-def chosen(a, b, target, which):
+def choose_pointer(a, b, target, which):
     source = tl.where(which == 2, target, tl.where(which == 1, b, a))
     tl.store(target, tl.load(source))
 
@@ -118,7 +118,7 @@ def overflows_twice(target, rows, stride, N: tl.constexpr):
 
 
 @triton.jit
-def packed(target, value):
+def pack_index(target, value):
     tl.store(target + (((value << 16) | 3) & 0xFFFF), 1)
 
 
@@ -129,7 +129,7 @@ def masked_by_number(source, target, N: tl.constexpr):
 
 
 @triton.jit
-def counted(target):
+def count_programs(target):
     tl.atomic_add(target, 1)
 
 
@@ -198,7 +198,7 @@ def by_block(source, target, rows, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def assembled(target):
+def run_assembly(target):
     value = tl.inline_asm_elementwise(
         "mov.u32 $0, 1;", "=r", [], dtype=tl.int32, is_pure=True, pack=1
     )

@@ -49,7 +49,7 @@ def tiles(x, y, out, rows, columns, M: tl.constexpr, N: tl.constexpr):
 
 
 @triton.jit
-def folded(x, out, OP: tl.constexpr, M: tl.constexpr, N: tl.constexpr, AXIS: tl.constexpr):
+def fold_axis(x, out, OP: tl.constexpr, M: tl.constexpr, N: tl.constexpr, AXIS: tl.constexpr):
     value = tl.load(x + tl.arange(0, M)[:, None] * N + tl.arange(0, N)[None, :])
     if OP == "sum":
         r = tl.sum(value, AXIS)
@@ -63,20 +63,20 @@ def folded(x, out, OP: tl.constexpr, M: tl.constexpr, N: tl.constexpr, AXIS: tl.
 
 
 @triton.jit
-def scanned(x, out, M: tl.constexpr, N: tl.constexpr, BACKWARDS: tl.constexpr):
+def scan_rows(x, out, M: tl.constexpr, N: tl.constexpr, BACKWARDS: tl.constexpr):
     at = tl.arange(0, M)[:, None] * N + tl.arange(0, N)[None, :]
     tl.store(out + at, tl.cumsum(tl.load(x + at), 1, reverse=BACKWARDS))
 
 
 @triton.jit
-def turned(x, out, M: tl.constexpr, N: tl.constexpr):
+def transpose_values(x, out, M: tl.constexpr, N: tl.constexpr):
     i, j = tl.arange(0, M), tl.arange(0, N)
     value = tl.load(x + i[:, None] * N + j[None, :])
     tl.store(out + j[:, None] * M + i[None, :], tl.trans(value))
 
 
 @triton.jit
-def joined(x, y, both, first, second, N: tl.constexpr):
+def join_and_split(x, y, both, first, second, N: tl.constexpr):
     at = tl.arange(0, N)
     pair = tl.join(tl.load(x + at), tl.load(y + at))
     tl.store(both + at[:, None] * 2 + tl.arange(0, 2)[None, :], pair)
@@ -86,7 +86,7 @@ def joined(x, y, both, first, second, N: tl.constexpr):
 
 
 @triton.jit
-def multiplied(x, y, out, K: tl.constexpr):
+def multiply_matrices(x, y, out, K: tl.constexpr):
     i, k = tl.arange(0, 16), tl.arange(0, K)
     a = tl.load(x + i[:, None] * K + k[None, :])
     b = tl.load(y + i[:, None] * K + k[None, :])
@@ -151,13 +151,13 @@ def swapping(x, y, turns, N: tl.constexpr):
 
 
 @triton.jit
-def shifted(x, N: tl.constexpr):
+def shift_in_place(x, N: tl.constexpr):
     at = tl.arange(0, N)
     tl.store(x + at + 1, tl.load(x + at))
 
 
 @triton.jit
-def compacted(x, count, out):
+def compact_nonzero(x, count, out):
     me = tl.program_id(0)
     if tl.load(x + me) != 0:
         tl.store(out + tl.atomic_add(count, 1), me)

@@ -67,11 +67,11 @@ def test_a_finding_is_run_on_the_parent_if_it_was_run_on_the_release(
     [kernel] = kernels.find_by_name("two_lines")
     run: list[FindingKey] = []
 
-    def seen(loaded: Any, case: Any, found: Iterable[FindingWithLoads]) -> set[FindingKey]:
+    def note_findings(loaded: Any, case: Any, found: Iterable[FindingWithLoads]) -> set[FindingKey]:
         run.extend(one.key for one, _ in found)
         return set()
 
-    monkeypatch.setattr(overflow_runs, "select_observed_findings", seen)
+    monkeypatch.setattr(overflow_runs, "select_observed_findings", note_findings)
     had = analysis_worker._find_observed_keys(
         kernels.release, kernel, size_limits.read_limits(), {FIRST: False, SECOND: True}
     )
@@ -79,7 +79,7 @@ def test_a_finding_is_run_on_the_parent_if_it_was_run_on_the_release(
     assert set(run) == {SECOND}
 
 
-class Played:
+class PlayedLaunching:
     """A simulated kernel that overflows from a load on."""
 
     def __init__(self, least: int) -> None:
@@ -99,7 +99,7 @@ def test_on_the_parent_any_overflowing_launch_is_enough(
 ) -> None:
     """The smallest load is not needed there, and takes ten launches more."""
     monkeypatch.setattr(signal, "setitimer", lambda *given: None)
-    played: Any = Played(least)
+    played: Any = PlayedLaunching(least)
     found: Any = SimpleNamespace(quantity="tokens", threshold=50, largest=100)
     assert overflow_runs._find_any_load(played, found, {"tokens": 50, "heads": 4}) == said
     assert played.loads == loads

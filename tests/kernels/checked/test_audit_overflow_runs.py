@@ -32,7 +32,7 @@ def release(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def read(folder: Path, name: str) -> tuple[Any, KernelCase]:
+def read_case(folder: Path, name: str) -> tuple[Any, KernelCase]:
     world = LazyRelease(folder)
     module = world.find_module(MODULE)
     assert module is not None
@@ -52,34 +52,34 @@ def test_an_argument_of_1_does_not_compile_the_kernel_again(
     release: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Triton would compile a 1 into the kernel, and so compile it again for such a launch."""
-    loaded, case = read(release, "row_in_32_bits")
+    loaded, case = read_case(release, "row_in_32_bits")
     line = next(one.source for one in case.graph.walk() if one.name == "tt.store")
     lines = {(line.file, line.line)}
     first = next(iter(iterate_draws(case)))
     launching = overflow_runs.OverflowLauncher(loaded, case, first, lines)
 
-    def refused(kernel: Any, bound: Any) -> str:
+    def fail_if_read(kernel: Any, bound: Any) -> str:
         raise AssertionError("it is read again")
 
-    monkeypatch.setattr(frontend, "compile_to_mlir", refused)
+    monkeypatch.setattr(frontend, "compile_to_mlir", fail_if_read)
     assert launching.run(dict.fromkeys(case.used_quantities, 1)) == PASSES
     assert launching.run(case.make_largest_loads()) == OVERFLOWS
 
 
 def test_a_patterned_tensor_alternates_its_values_to_the_end() -> None:
-    def held(elements: int, *numbers: int) -> list[int]:
+    def read_ends(elements: int, *numbers: int) -> list[int]:
         argument = LaunchArgument("far", "*i64", elements=elements, holds=(numbers[0], numbers[1]))
         tensor = probe_memory.make_patterned_tensor(argument)
         places = (0, 1, elements - 2, elements - 1)
         return [int(tensor[one]) for one in places]
 
-    assert held(1_000, 3, 5) == [3, 5, 3, 5]
-    assert held(10_000_000, 3, 5) == [3, 5, 3, 5]  # more than one piece of it away
-    assert held(1_000, 7, 9) == [7, 9, 7, 9]
-    assert held(10_000_000, 7, 9) == [7, 9, 7, 9]
+    assert read_ends(1_000, 3, 5) == [3, 5, 3, 5]
+    assert read_ends(10_000_000, 3, 5) == [3, 5, 3, 5]  # more than one piece of it away
+    assert read_ends(1_000, 7, 9) == [7, 9, 7, 9]
+    assert read_ends(10_000_000, 7, 9) == [7, 9, 7, 9]
 
 
-def confirmed_in(folder: Path, name: str) -> list[AuditFinding]:
+def confirm_findings(folder: Path, name: str) -> list[AuditFinding]:
     kernels = ReleaseKernels(folder, "sources")
     [kernel] = kernels.find_by_name(name)
     return list(
@@ -97,7 +97,7 @@ def test_a_confirmed_finding_stands_if_the_search_takes_too_long(
             pass
 
     monkeypatch.setattr(overflow_runs.OverflowLauncher, "find_overflowing_corner", for_ever)
-    [found] = confirmed_in(release, "row_in_32_bits")
+    [found] = confirm_findings(release, "row_in_32_bits")
     assert found.is_confirmed
     assert [trial.grid[0] for trial in found.trials] == [found.threshold - 1, found.threshold]
 
@@ -113,7 +113,7 @@ def test_a_program_that_overflows_irregularly_ends_the_search(
         return (1, 0, 0) if calls.value < 200 else ()
 
     monkeypatch.setattr(overflow_runs.OverflowLauncher, "find_overflowing_corner", always)
-    [found] = confirmed_in(release, "row_in_32_bits")
+    [found] = confirm_findings(release, "row_in_32_bits")
     assert (found.confirmed, calls.value < 200) == ("not run: one below: wraps", True)
 
 
@@ -124,9 +124,9 @@ def test_an_int64_argument_is_no_finding_in_a_kernel_that_is_not_run(
     monkeypatch.setattr(
         overflow_runs, "_find_least_load", lambda launching, finding, at: "cannot follow it"
     )
-    [narrow] = confirmed_in(release, "row_in_32_bits")
+    [narrow] = confirm_findings(release, "row_in_32_bits")
     assert (narrow.confirmed, narrow.is_observed) == ("not run: cannot follow it", True)
-    [wide] = confirmed_in(release, "behind_what_is_counted")
+    [wide] = confirm_findings(release, "behind_what_is_counted")
     assert (wide.confirmed, wide.is_observed) == (NEEDS_INT64, False)
 
 
@@ -145,5 +145,5 @@ def test_programs_that_overflow_irregularly_end_the_search(
 
     monkeypatch.setattr(overflow_runs, "_find_least_load", least)
     monkeypatch.setattr(overflow_runs.OverflowLauncher, "find_overflowing_corner", another)
-    [found] = confirmed_in(release, "row_in_32_bits")
+    [found] = confirm_findings(release, "row_in_32_bits")
     assert (found.confirmed, looked.value < 100) == ("not run: one below: wraps", True)

@@ -10,27 +10,27 @@ import pytest
 import torch
 from checks import check, numbers
 from kernels_to_check import (
-    assembled,
     asserting,
     at_product,
     broadcast_product,
     by_block,
     by_row,
-    chosen,
+    choose_pointer,
     copy,
     counted_outside,
-    described,
     masked_by_number,
     masked_product,
-    narrowed,
+    narrow_index,
     outer,
     overflows_twice,
-    packed,
-    summed,
+    pack_index,
+    run_assembly,
+    store_by_descriptor,
+    sum_index,
     through_a_descriptor,
     through_loop,
     through_table,
-    turned,
+    transpose_pointers,
     value_overflows,
     wide_product,
 )
@@ -129,8 +129,8 @@ def test_descriptors_are_followed() -> None:
 def test_pointers_of_descriptors_and_transposed_tiles_keep_their_tensor() -> None:
     both = numbers(64)
     for launch in (
-        lambda: described[(1,)](both[:16], 2, BLOCK=16),
-        lambda: turned[(1,)](both[:8], N=4),
+        lambda: store_by_descriptor[(1,)](both[:16], 2, BLOCK=16),
+        lambda: transpose_pointers[(1,)](both[:8], N=4),
     ):
         with pytest.raises(OutOfBounds, match="past the end of target"), check():
             launch()
@@ -139,7 +139,7 @@ def test_pointers_of_descriptors_and_transposed_tiles_keep_their_tensor() -> Non
 def test_pointers_of_several_tensors_may_mix() -> None:
     for which in range(3):
         with check():
-            chosen[(1,)](numbers(1) + 5, numbers(1) + 6, numbers(1) + 7, which)
+            choose_pointer[(1,)](numbers(1) + 5, numbers(1) + 6, numbers(1) + 7, which)
 
 
 def test_an_error_that_the_code_under_test_catches_is_raised_at_the_end() -> None:
@@ -207,9 +207,12 @@ def test_a_rule_for_an_unknown_argument_is_an_error() -> None:
     [
         (lambda t: at_product[(1,)](t, 3, 2**30), "3 * 1073741824 became -1073741824"),
         (lambda t: through_loop[(1,)](t, 3, STRIDE=2**30), "3 * 1073741824"),
-        (lambda t: narrowed[(1,)](t, torch.tensor([2**32 + 1])), "4294967297 narrowed to int32"),
         (
-            lambda t: summed[(1,)](t, torch.full((4,), 2**30, dtype=torch.int32), N=4),
+            lambda t: narrow_index[(1,)](t, torch.tensor([2**32 + 1])),
+            "4294967297 narrowed to int32",
+        ),
+        (
+            lambda t: sum_index[(1,)](t, torch.full((4,), 2**30, dtype=torch.int32), N=4),
             "a sum of 4294967296 became 0",
         ),
         (
@@ -234,7 +237,7 @@ def test_an_overflow_in_a_masked_lane_does_not_hide_a_later_one() -> None:
 def test_the_low_bits_of_a_packed_number_are_right() -> None:
     target = numbers(8)
     with check():
-        packed[(1,)](target, 70000)
+        pack_index[(1,)](target, 70000)
     assert target[3] == 1
 
 
@@ -281,10 +284,12 @@ def test_a_virtual_tensor_takes_the_memory_that_is_touched() -> None:
 
 def test_an_unsupported_operation_is_refused_by_name() -> None:
     with (
-        pytest.raises(UncheckableKernel, match=r"assembled: the checker cannot.*inline assembly"),
+        pytest.raises(
+            UncheckableKernel, match=r"run_assembly: the checker cannot.*inline assembly"
+        ),
         check(),
     ):
-        assembled[(1,)](numbers(1))
+        run_assembly[(1,)](numbers(1))
     assert not issubclass(UncheckableKernel, AssertionError)
 
 

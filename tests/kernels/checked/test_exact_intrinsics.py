@@ -10,7 +10,14 @@ import torch
 from checks import launch_checked
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from intrinsics_to_check import binned, counted, halved, rounded, summed, two
+from intrinsics_to_check import (
+    add_atomically,
+    bin_values,
+    count_bits,
+    halve_bits,
+    round_result,
+    two,
+)
 
 from harness import checking
 
@@ -59,7 +66,7 @@ def compute_expected(
 def test_functions_of_libdevice_that_round_to_the_nearest(name: str, kind: str, seed: int) -> None:
     x, y = make_random(seed, FLOATS[kind]), make_random(seed + 1, FLOATS[kind])
     out = torch.empty_like(x)
-    launch_checked(rounded, (1,), x, y, out, OP=name, N=N)
+    launch_checked(round_result, (1,), x, y, out, OP=name, N=N)
     assert equal_bits(out, compute_expected(name, x.numpy(), y.numpy()))
 
 
@@ -69,7 +76,7 @@ def test_a_fused_product_is_rounded_once(seed: int) -> None:
     random = np.random.default_rng(seed)
     x, y = (torch.from_numpy(random.normal(size=N)).to(torch.float32) for _ in range(2))
     out = torch.empty_like(x)
-    launch_checked(rounded, (1,), x, y, out, OP="fma", N=N)
+    launch_checked(round_result, (1,), x, y, out, OP="fma", N=N)
     assert equal_bits(out, compute_expected("fma", x.numpy(), y.numpy()))
 
 
@@ -94,7 +101,7 @@ def test_bits_are_counted(name: str, bits: int, seed: int) -> None:
     random[:3] = 0, -1, ends.min
     x = torch.from_numpy(random).to(dtype)
     out = torch.empty(N, dtype=dtype)
-    launch_checked(counted, (1,), x, out, OP=name, N=N)
+    launch_checked(count_bits, (1,), x, out, OP=name, N=N)
     assert [value % (1 << bits) for value in out.tolist()] == [
         BITS[name](value, bits) for value in x.tolist()
     ]
@@ -104,7 +111,7 @@ def test_bits_are_counted(name: str, bits: int, seed: int) -> None:
 @given(st.sampled_from(("isnan", "isinf", "signbit")), st.sampled_from(sorted(FLOATS)), seeds)
 def test_nan_infinity_and_sign_are_recognized(name: str, kind: str, seed: int) -> None:
     x, out = make_random(seed, FLOATS[kind]), torch.empty(N, dtype=torch.int32)
-    launch_checked(counted, (1,), x, out, OP=name, N=N)
+    launch_checked(count_bits, (1,), x, out, OP=name, N=N)
     assert (out != 0).tolist() == getattr(np, name)(x.numpy()).tolist()
 
 
@@ -124,7 +131,7 @@ def test_instructions_that_round_to_the_nearest(name: str, turned: bool, seed: i
 def test_instructions_that_narrow(how: tuple[str, torch.dtype], seed: int) -> None:
     name, dtype = how
     x, out = make_random(seed, torch.float32), torch.empty(N, dtype=torch.int16)
-    launch_checked(halved, (1,), x, out, ASM=f"cvt.rn.{name}.f32 $0, $1;", N=N)
+    launch_checked(halve_bits, (1,), x, out, ASM=f"cvt.rn.{name}.f32 $0, $1;", N=N)
     found, wanted = out.view(dtype).float().numpy(), x.to(dtype).float().numpy()
     assert np.array_equal(found, wanted, equal_nan=True)
 
@@ -150,7 +157,7 @@ def test_histograms_count(values: list[int], masked: bool, seed: int) -> None:
     x = torch.tensor(values, dtype=torch.int32)
     on = torch.from_numpy(np.random.default_rng(seed).integers(0, 2, size=N).astype(bool))
     out = torch.empty(16, dtype=torch.int32)
-    launch_checked(binned, (1,), x, on, out, MASKED=masked, N=N, BINS=16)
+    launch_checked(bin_values, (1,), x, on, out, MASKED=masked, N=N, BINS=16)
     assert torch.equal(out, torch.bincount(x[on] if masked else x, minlength=16).int())
 
 
@@ -160,9 +167,9 @@ def test_a_number_without_a_bin_is_refused(stray: int) -> None:
     out = torch.empty(16, dtype=torch.int32)
     x[3] = stray
     with pytest.raises(checking.UncheckableKernel, match="has no bin"):
-        launch_checked(binned, (1,), x, on, out, MASKED=False, N=N, BINS=16)
+        launch_checked(bin_values, (1,), x, on, out, MASKED=False, N=N, BINS=16)
     on[3] = False
-    launch_checked(binned, (1,), x, on, out, MASKED=True, N=N, BINS=16)
+    launch_checked(bin_values, (1,), x, on, out, MASKED=True, N=N, BINS=16)
     assert out.tolist() == [N - 1] + [0] * 15
 
 
@@ -175,5 +182,5 @@ def test_atomic_sums_are_rounded_each_time(dtype: torch.dtype, programs: int, se
     wanted = total.clone()
     for row in x:  # one program after the other, as they run here
         wanted += row
-    launch_checked(summed, (programs,), x, total, N=N)
+    launch_checked(add_atomically, (programs,), x, total, N=N)
     assert torch.equal(total, wanted)

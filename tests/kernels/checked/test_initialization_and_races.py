@@ -7,7 +7,7 @@ import torch
 from checks import check, numbers
 from kernels_to_check import (
     copy,
-    counted,
+    count_programs,
     lanes,
     read_beside,
     same_place,
@@ -105,5 +105,5 @@ def test_launches_and_atomics_do_not_race() -> None:
     with check():
         for value in range(3):
             same_place[(1,)](target, value, STEP=1)
-        counted[(5,)](target)
+        count_programs[(5,)](target)
     assert target.tolist() == [7]

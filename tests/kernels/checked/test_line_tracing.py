@@ -17,16 +17,16 @@ from harness.kernels.check.line_tracing import trace_kernel
 def test_a_tracer_sees_the_lines_that_ran() -> None:
     seen: set[int] = set()
 
-    def called(frame: Any, event: str, argument: Any) -> Any:
+    def trace_call(frame: Any, event: str, argument: Any) -> Any:
         if frame.f_code.co_filename == kernels_to_check.__file__ and event == "line":
             seen.add(frame.f_lineno - first)
-        return called
+        return trace_call
 
     first = stored_and_counted.starting_line_number
     for first_program, lines in ((0, {2, 3}), (5, {2, 5})):
         with check():
             seen.clear()
-            sys.settrace(called)
+            sys.settrace(trace_call)
             stored_and_counted[(1,)](numbers(1), first_program)
             sys.settrace(None)
         assert seen == lines
@@ -34,7 +34,7 @@ def test_a_tracer_sees_the_lines_that_ran() -> None:
     seen.clear()
     trace_kernel(stored_and_counted)
     assert not seen
-    sys.settrace(called)
+    sys.settrace(trace_call)
     trace_kernel(stored_and_counted)
     sys.settrace(None)
     assert seen == {2, 3, 5}

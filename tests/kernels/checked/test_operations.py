@@ -12,19 +12,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from operations_to_check import (
     branching,
-    compacted,
+    compact_nonzero,
     counted_down,
-    folded,
+    fold_axis,
     integers,
-    joined,
+    join_and_split,
     looping,
-    multiplied,
+    multiply_matrices,
     returning,
-    scanned,
-    shifted,
+    scan_rows,
+    shift_in_place,
     swapping,
     tiles,
-    turned,
+    transpose_values,
 )
 
 from harness import checking
@@ -76,10 +76,12 @@ def test_integers(name: str, kind: str, side: int, seed: int) -> None:
             "div": lambda: (
                 np.trunc(a.astype(object) / b.astype(object))
                 if dtype != torch.int64
-                else np.array([_divided(p, q) for p, q in zip(a.tolist(), b.tolist(), strict=True)])
+                else np.array(
+                    [_truncate(p, q) for p, q in zip(a.tolist(), b.tolist(), strict=True)]
+                )
             ),
             "rem": lambda: np.array(
-                [p - q * _divided(p, q) for p, q in zip(a.tolist(), b.tolist(), strict=True)]
+                [p - q * _truncate(p, q) for p, q in zip(a.tolist(), b.tolist(), strict=True)]
             ),
             "less": lambda: (a < b).astype(a.dtype),
             "shl": lambda: a << b,
@@ -88,7 +90,7 @@ def test_integers(name: str, kind: str, side: int, seed: int) -> None:
     assert out.numpy().tolist() == [int(value) for value in expected.tolist()]
 
 
-def _divided(p: int, q: int) -> int:
+def _truncate(p: int, q: int) -> int:
     return abs(p) // abs(q) * (1 if (p < 0) == (q < 0) else -1)
 
 
@@ -109,7 +111,7 @@ def test_tiles_of_a_matrix_with_masks(m: int, n: int, rows: int, columns: int, s
 def test_reductions_over_either_axis(name: str, m: int, n: int, axis: int, seed: int) -> None:
     x = make_random(seed, torch.int16, m, n).to(torch.int32)
     out = torch.zeros(n if axis == 0 else m, dtype=torch.int32)
-    launch_checked(folded, (1,), x, out, OP=name, M=m, N=n, AXIS=axis)
+    launch_checked(fold_axis, (1,), x, out, OP=name, M=m, N=n, AXIS=axis)
     assert out.tolist() == getattr(np, name)(x.numpy(), axis=axis).tolist()
 
 
@@ -118,7 +120,7 @@ def test_reductions_over_either_axis(name: str, m: int, n: int, axis: int, seed:
 def test_scans(m: int, n: int, backwards: bool, seed: int) -> None:
     x = make_random(seed, torch.int16, m, n).to(torch.int32)
     out = torch.zeros_like(x)
-    launch_checked(scanned, (1,), x, out, M=m, N=n, BACKWARDS=backwards)
+    launch_checked(scan_rows, (1,), x, out, M=m, N=n, BACKWARDS=backwards)
     a = x.numpy()
     expected = np.cumsum(a[:, ::-1], axis=1)[:, ::-1] if backwards else np.cumsum(a, axis=1)
     assert np.array_equal(out.numpy(), expected)
@@ -129,7 +131,7 @@ def test_scans(m: int, n: int, backwards: bool, seed: int) -> None:
 def test_a_transposed_tile(m: int, n: int, seed: int) -> None:
     x = make_random(seed, torch.int32, m, n)
     out = torch.zeros((n, m), dtype=torch.int32)
-    launch_checked(turned, (1,), x, out, M=m, N=n)
+    launch_checked(transpose_values, (1,), x, out, M=m, N=n)
     assert torch.equal(out, x.T)
 
 
@@ -138,7 +140,7 @@ def test_a_transposed_tile(m: int, n: int, seed: int) -> None:
 def test_two_tensors_joined_and_split_again(n: int, seed: int) -> None:
     x, y = make_random(seed, torch.int32, n), make_random(seed + 1, torch.int32, n)
     both, first, second = torch.zeros((n, 2), dtype=torch.int32), x * 0, x * 0
-    launch_checked(joined, (1,), x, y, both, first, second, N=n)
+    launch_checked(join_and_split, (1,), x, y, both, first, second, N=n)
     assert torch.equal(both, torch.stack((x, y), dim=1))
     assert torch.equal(first, y)
     assert torch.equal(second, x)
@@ -152,7 +154,7 @@ def test_products_of_matrices(dtype: torch.dtype, seed: int) -> None:
             for one in (seed, seed + 1))  # fmt: skip
     kinds = {torch.int8: torch.int32, torch.float64: torch.float64}
     out = torch.zeros((16, 16), dtype=kinds.get(dtype, torch.float32))
-    launch_checked(multiplied, (1,), x.to(dtype), y.to(dtype), out, K=32)
+    launch_checked(multiply_matrices, (1,), x.to(dtype), y.to(dtype), out, K=32)
     assert torch.equal(out.long(), x.long() @ y.long().T)
 
 
@@ -201,7 +203,7 @@ def test_a_loop_may_swap_what_it_carries(turns: int, seed: int) -> None:
 
 def test_a_store_comes_after_all_lanes_of_the_load_before_it() -> None:
     x = torch.arange(16, dtype=torch.int32)
-    launch_checked(shifted, (1,), x, N=8)
+    launch_checked(shift_in_place, (1,), x, N=8)
     assert x.tolist() == [0, 0, 1, 2, 3, 4, 5, 6, 7, *range(9, 16)]
 
 
@@ -210,7 +212,7 @@ def test_a_store_comes_after_all_lanes_of_the_load_before_it() -> None:
 def test_atomics_return_the_old_value(chosen: list[bool]) -> None:
     x = torch.tensor(chosen, dtype=torch.int32)
     count, out = torch.zeros(1, dtype=torch.int32), torch.full((16,), -1, dtype=torch.int32)
-    launch_checked(compacted, (16,), x, count, out)
+    launch_checked(compact_nonzero, (16,), x, count, out)
     assert count.tolist() == [sum(chosen)]
     expected = [place for place, one in enumerate(chosen) if one]
     assert out.tolist() == expected + [-1] * (16 - len(expected))
@@ -218,7 +220,7 @@ def test_atomics_return_the_old_value(chosen: list[bool]) -> None:
 
 def test_a_graph_can_be_held_and_printed() -> None:
     x = torch.zeros(8, dtype=torch.int32)
-    graph = graph_loader.read_graph(shifted, (x,), {"N": 8})
+    graph = graph_loader.read_graph(shift_in_place, (x,), {"N": 8})
     assert [value.name for value in graph.parameters] == ["x"]
     assert [one.name for one in graph.walk() if one.name in ("tt.load", "tt.store")] == [
         "tt.load",

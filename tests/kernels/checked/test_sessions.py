@@ -26,17 +26,17 @@ from harness.kernels.check.cpu_launcher import CpuLauncher
 def test_a_refused_launch_keeps_no_tensor_alive() -> None:
     """A tensor of many gigabytes must be freed at once, not by the garbage collector."""
 
-    def refused() -> weakref.ref[torch.Tensor]:
+    def launch_out_of_bounds() -> weakref.ref[torch.Tensor]:
         target = numbers(20)
         with contextlib.suppress(OutOfBounds), check():
             copy[(3,)](numbers(24), target, 24, 0, BLOCK=8)
             raise AssertionError("it was not refused")
         return weakref.ref(target)
 
-    refused()  # the first one loads parts of torch, with reference cycles
+    launch_out_of_bounds()  # the first one loads parts of torch, with reference cycles
     gc.disable()
     try:
-        assert refused()() is None
+        assert launch_out_of_bounds()() is None
     finally:
         gc.enable()
 
@@ -59,16 +59,16 @@ def test_sessions_do_not_nest() -> None:
 
 
 def test_a_session_leaves_triton_unpatched() -> None:
-    def held() -> list[Any]:
+    def list_patch_points() -> list[Any]:
         return [JITFunction.__dict__["run"], Autotuner.__dict__["_bench"], driver._active]
 
-    before = held()
+    before = list_patch_points()
     with check():
         copy[(1,)](numbers(8), numbers(8), 8, 0, BLOCK=8)
-        assert held() != before
+        assert list_patch_points() != before
     with pytest.raises(OutOfBounds), check():
         copy[(1,)](numbers(1), numbers(8), 8, 0, BLOCK=8)
-    assert held() == before
+    assert list_patch_points() == before
 
 
 def test_launches_are_listed_with_grid_and_arguments() -> None:

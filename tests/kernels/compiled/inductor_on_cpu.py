@@ -35,7 +35,7 @@ def launches(folder: Path, launched: Callable[[Any, tuple[Any, ...]], None]) -> 
     """Pass each kernel that is compiled in this block, and its arguments, to this callback."""
 
     def kernel(self: Any, name: str, source: str, device_str: str = "cpu") -> Any:
-        tuner = loaded(folder, name, source)
+        tuner = load_tuner(folder, name, source)
         return SimpleNamespace(run=lambda *args, **options: launched(tuner, args))
 
     target = SimpleNamespace(get_current_target=lambda: GPUTarget("cuda", 90, 32))
@@ -50,7 +50,7 @@ def launches(folder: Path, launched: Callable[[Any, tuple[Any, ...]], None]) -> 
         torch._dynamo.reset()
 
 
-def loaded(folder: Path, name: str, source: str) -> Any:
+def load_tuner(folder: Path, name: str, source: str) -> Any:
     """Load a kernel as Inductor does after compiling, with a launcher for its first config."""
     text = re.sub(r"DeviceProperties\(type='cpu'[^)]*\)", DEVICE, source)
     file = folder / f"inductor_on_cpu{next(_numbers)}.py"

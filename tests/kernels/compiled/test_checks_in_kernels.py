@@ -41,7 +41,14 @@ from cpu_runs import (
     run_on_cpu,  # noqa: F401
     to_violations,
 )
-from test_instrumentation import compiled, in_branches, product, reset, stepped, while_it_lasts
+from test_instrumentation import (
+    by_step,
+    compile_kernel,
+    in_branches,
+    product,
+    reset,
+    while_it_lasts,
+)
 
 
 @triton.jit
@@ -123,22 +130,22 @@ def test_an_enabled_lane_out_of_bounds_is_reported_and_masked_off(
         (known.masked_product, (int32_zeros(4), 3, 1 << 30), {}, (False, False)),
         (known.wide_product, (int32_zeros(4), 3, 0), {}, (False, False)),
         (known.counted_outside, (int32_zeros(3), 3), {}, (True, False)),
-        (stepped, (int32_zeros(512), int32_zeros(64), 3, 1), {"BLOCK": 64}, (False, False)),
-        (stepped, (int32_zeros(512), int32_zeros(64), 3, 1 << 20), {"BLOCK": 64}, (True, False)),
-        (stepped, (int32_zeros(512), int32_zeros(64), 3, 1 << 26), {"BLOCK": 64}, (False, True)),
+        (by_step, (int32_zeros(512), int32_zeros(64), 3, 1), {"BLOCK": 64}, (False, False)),
+        (by_step, (int32_zeros(512), int32_zeros(64), 3, 1 << 20), {"BLOCK": 64}, (True, False)),
+        (by_step, (int32_zeros(512), int32_zeros(64), 3, 1 << 26), {"BLOCK": 64}, (False, True)),
         (reset, (int32_zeros(64), int32_zeros(64), 5, 1 << 30), {"BLOCK": 64}, (False, False)),
         (while_it_lasts, (int32_zeros(8), int32_zeros(8), 8, 2), {}, (True, False)),
         (while_it_grows, (int32_zeros(8), 1 << 28, 5), {}, (True, False)),
         (while_it_grows, (int32_zeros(8), 1 << 28, 9), {}, (False, True)),
         (while_it_grows, (int32_zeros(8), 0, 9), {}, (False, False)),
         (
-            known.summed,
+            known.sum_index,
             (int32_zeros(8), torch.full((4,), 1 << 30, dtype=torch.int32)),
             {"N": 4},
             (False, True),
         ),
         (
-            known.summed,
+            known.sum_index,
             (int32_zeros(8), torch.full((4,), 1, dtype=torch.int32)),
             {"N": 4},
             (False, False),
@@ -222,13 +229,13 @@ def test_overflow_is_reported_with_its_operands(
     ("kernel", "args", "named", "words"),
     [
         (
-            known.narrowed,
+            known.narrow_index,
             (int32_zeros(4), torch.tensor([3 << 31])),
             {},
             "6442450944 narrowed to int32",
         ),
         (
-            known.summed,
+            known.sum_index,
             (int32_zeros(8), torch.full((8,), 1 << 30, dtype=torch.int32)),
             {"N": 8},
             "a sum of 8589934592 became 0 in int32",
@@ -258,10 +265,12 @@ def test_an_access_rule_is_reported_with_the_forbidden_index() -> None:
 
     def move(shift: int, side: int) -> list[Violation]:
         args, named = (int32_zeros(32), rows, 32, shift), {"BLOCK": 8}
-        build_table = DeviceRuleLists(KernelLaunch("moved", (side, side, 1), {}), memory, "cpu")
-        pointers, _ = flatten_arguments(known.moved, args, named)
-        result = run_checked(known.moved, args, named, (side, side), build_table(pointers))
-        return to_violations(*result, memory, known.moved, args, named)
+        build_table = DeviceRuleLists(
+            KernelLaunch("move_block", (side, side, 1), {}), memory, "cpu"
+        )
+        pointers, _ = flatten_arguments(known.move_block, args, named)
+        result = run_checked(known.move_block, args, named, (side, side), build_table(pointers))
+        return to_violations(*result, memory, known.move_block, args, named)
 
     assert move(shift=0, side=2) == []
     [violation] = move(shift=2, side=1)
@@ -277,9 +286,9 @@ def test_outside_a_storage_bounds_report_and_no_access_rule() -> None:
         AccessRule(rows, write=lambda _: None, read=None)
     )
     args, named = (int32_zeros(32), rows, 32, 0), {"BLOCK": 8}
-    made = compiled(known.moved, *args, checks=(*DEFAULT_CHECKS, RULES_CHECK), **named)
-    pointers, scalars = flatten_arguments(known.moved, args, named)
-    launched = process_reports.LaunchRecord("moved", pointers, scalars, False, "", made)
+    made = compile_kernel(known.move_block, *args, checks=(*DEFAULT_CHECKS, RULES_CHECK), **named)
+    pointers, scalars = flatten_arguments(known.move_block, args, named)
+    launched = process_reports.LaunchRecord("move_block", pointers, scalars, False, "", made)
 
     def report_write(index: int) -> Violation | None:
         address = rows.data_ptr() + 4 * index
@@ -390,7 +399,7 @@ def test_what_an_access_rule_forbids_a_program_is_reported_and_masked_off(
     table = torch.from_numpy(access_rules.build_rule_table(lists, 0))
     table.copy_(torch.from_numpy(access_rules.build_rule_table(lists, table.data_ptr())))
     _, records = run_checked(
-        known.moved, (source, target, 30, shift), {"BLOCK": 8}, (2, 2), table.data_ptr()
+        known.move_block, (source, target, 30, shift), {"BLOCK": 8}, (2, 2), table.data_ptr()
     )
     expected, crossed = [0] * 40, False
     for program in range(4):

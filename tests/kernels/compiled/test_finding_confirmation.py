@@ -52,7 +52,7 @@ class Played:
         self.error = ""
 
     def __getitem__(self, grid: tuple[int, ...]) -> Any:
-        def run(**given: Any) -> None:
+        def run_launch(**given: Any) -> None:
             copies = {
                 name: value.clone() if isinstance(value, torch.Tensor) else value
                 for name, value in given.items()
@@ -66,13 +66,13 @@ class Played:
                 given["pages"].fill_(99)  # must not affect the next launch
                 self.told.append((SimpleNamespace(word=1), SimpleNamespace(compiled_kernel=self)))
 
-        return run
+        return run_launch
 
     def find_refusal(self, kernel: Any) -> str:
         return self.refused
 
 
-def said(
+def run_confirmation(
     kernel: Played,
     asked: AuditFinding,
     monkeypatch: pytest.MonkeyPatch,
@@ -123,7 +123,7 @@ def test_it_is_confirmed_where_one_below_passes_and_it_wraps_at_it(
     words: str,
 ) -> None:
     asked = finding(launch(5), launch(6))
-    found, _ = said(Played(wraps, place, refused), asked, monkeypatch, tmp_path)
+    found, _ = run_confirmation(Played(wraps, place, refused), asked, monkeypatch, tmp_path)
     assert found.startswith(words)
     assert (found == CONFIRMED) == (words == CONFIRMED)
 
@@ -131,7 +131,7 @@ def test_it_is_confirmed_where_one_below_passes_and_it_wraps_at_it(
 def test_what_does_not_fit_is_not_launched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     kernel = Played({6}, HERE)
     asked = finding(launch(5), launch(6, elements=ROOM))
-    found, _ = said(kernel, asked, monkeypatch, tmp_path)
+    found, _ = run_confirmation(kernel, asked, monkeypatch, tmp_path)
     assert found.startswith("its tensors take")
     assert kernel.launches == []
 
@@ -153,7 +153,7 @@ def test_of_a_launch_that_is_too_large_or_too_slow_some_programs_run(
     one = int(alone * programs) if alone == 0.5 else int(alone) % programs
     kernel = Played({6}, HERE, alone=one)
     both = (launch(rows, programs=programs, at=7) for rows in (5, 6))
-    found, _ = said(kernel, finding(*both), monkeypatch, tmp_path, whole)
+    found, _ = run_confirmation(kernel, finding(*both), monkeypatch, tmp_path, whole)
     assert found == (CONFIRMED_IN_PART if runs else "at it passes, as far as programs ran")
     assert {grid for grid, _ in kernel.launches[2:]} == {(1, 1, 1)}
     assert kernel.subgrid.grid_shape == (programs, 1, 1)
@@ -163,7 +163,7 @@ def test_tensors_hold_what_the_launch_says_each_time(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     kernel = Played({5, 6}, ("/elsewhere/others.py", LINE))
-    said(kernel, finding(launch(5), launch(6)), monkeypatch, tmp_path)
+    run_confirmation(kernel, finding(launch(5), launch(6)), monkeypatch, tmp_path)
     compiled, real = kernel.launches[:2], kernel.launches[2:]
     assert [grid for grid, _ in compiled] == [(0, 0, 0)] * 2
     assert [given["rows"] for _, given in real] == [5, 6]
@@ -177,8 +177,8 @@ def test_a_launch_that_loses_the_device_shows_it_as_well(
 ) -> None:
     kernel = Played({6}, HERE)
     kernel.error = "Triton Error [CUDA]: an illegal memory access was encountered"
-    found, card = said(kernel, finding(launch(5), launch(6)), monkeypatch, tmp_path)
+    found, card = run_confirmation(kernel, finding(launch(5), launch(6)), monkeypatch, tmp_path)
     assert (found, card.is_device_lost) == (CONFIRMED, True)
     kernel.error = "out of memory"
     with pytest.raises(RuntimeError):
-        said(kernel, finding(launch(5), launch(6)), monkeypatch, tmp_path)
+        run_confirmation(kernel, finding(launch(5), launch(6)), monkeypatch, tmp_path)

@@ -59,7 +59,7 @@ def small(place: Path) -> ReleaseAudit:
     return audit_release(AuditRequest(place, "small"), print)
 
 
-def found_in(audit: ReleaseAudit, kernel: str) -> list[AuditFinding]:
+def list_findings(audit: ReleaseAudit, kernel: str) -> list[AuditFinding]:
     return [each for one in audit.kernels if one.kernel == kernel for each in one.findings]
 
 
@@ -80,7 +80,7 @@ def test_one_below_passes_and_at_it_wraps(
     small: ReleaseAudit, place: Path, kernel: str, findings: int
 ) -> None:
     loaded = lazy_release.LazyRelease(place).load_kernel("sglang.srt.kernels", kernel)
-    found = found_in(small, kernel)
+    found = list_findings(small, kernel)
     assert len(found) == findings
     for one in found:
         below, at = one.trials
@@ -89,7 +89,7 @@ def test_one_below_passes_and_at_it_wraps(
 
 
 def test_a_tensor_is_as_large_as_one_below_comes_to(small: ReleaseAudit) -> None:
-    [one] = found_in(small, "row_in_32_bits")
+    [one] = list_findings(small, "row_in_32_bits")
     rows, width = 2**31 // 4096, 4096
     sizes = {each.name: each.elements for each in one.trials[0].arguments}
     assert one.threshold == rows + 1

@@ -48,7 +48,7 @@ SIGNATURE = {
 }
 
 
-def tuned(**inductor_meta: Any) -> Any:
+def make_tuner(**inductor_meta: Any) -> Any:
     """Return a tuner as Inductor has it after compiling, with one stand-in launcher."""
     props = DeviceProperties("cuda", 0, 132, 90, warp_size=32, max_threads_per_block=1024)
     meta = {"signature": SIGNATURE, "device": props, "constants": {}, "configs": [{}]}
@@ -73,12 +73,12 @@ def tuned(**inductor_meta: Any) -> Any:
     return tuner
 
 
-def given(places: list[int], ks0: int = WIDTH) -> tuple[Any, ...]:
+def make_arguments(places: list[int], ks0: int = WIDTH) -> tuple[Any, ...]:
     return torch.tensor(places), torch.zeros(ROWS * WIDTH), ks0, len(places)
 
 
 def test_a_launch_of_inductors_is_one_of_tritons() -> None:
-    tuner, args = tuned(), given([0] * 9)
+    tuner, args = make_tuner(), make_arguments([0] * 9)
     launch = inductor.to_triton_launch(tuner, args, {})
     assert launch.grid == (2, 1, 1)
     own = {"in_ptr0": args[0], "out_ptr0": args[1], "ks0": WIDTH, "xnumel": 9}
@@ -99,13 +99,13 @@ def find_launch_violations(tuner: Any, args: tuple[Any, ...]) -> list[Any]:
     return find_violations(launch.kernel, grid=launch.grid, debug=launch.options["debug"], **own)
 
 
-def run(places: list[int], ks0: int = WIDTH) -> list[Any]:
-    return find_launch_violations(tuned(), given(places, ks0))
+def check_launch(places: list[int], ks0: int = WIDTH) -> list[Any]:
+    return find_launch_violations(make_tuner(), make_arguments(places, ks0))
 
 
 def test_an_access_out_of_bounds_is_reported_with_its_line() -> None:
-    assert run([0, 1, 2, 3, 3]) == []
-    [found] = run([0, 1, 2, 3, 4])
+    assert check_launch([0, 1, 2, 3, 3]) == []
+    [found] = check_launch([0, 1, 2, 3, 4])
     assert isinstance(found, OutOfBounds)
     assert "wrote 4 bytes past the end of out_ptr0" in found.headline
     assert found.location is not None
@@ -113,20 +113,20 @@ def test_an_access_out_of_bounds_is_reported_with_its_line() -> None:
 
 
 def test_its_own_assertion_is_reported_and_so_is_the_access_behind_it() -> None:
-    kinds = {type(one): one for one in run([0, 1, 2, 3, 20])}
+    kinds = {type(one): one for one in check_launch([0, 1, 2, 3, 20])}
     assert set(kinds) == {KernelAssertion, OutOfBounds}
     words = "its own assertion fails: index out of bounds: 0 <= tmp0 < 20"
     assert words in kinds[KernelAssertion].headline
 
 
-def put(pool: Any, rows: Any, values: Any) -> Any:
+def put_rows(pool: Any, rows: Any, values: Any) -> Any:
     pool[rows] = values * 2
     return pool
 
 
 NUMBERS = torch.Generator().manual_seed(0)
 FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
-    "rows put": (put, (torch.zeros(8, 40), torch.tensor([1, 7, -2]), torch.ones(3, 40))),
+    "rows put": (put_rows, (torch.zeros(8, 40), torch.tensor([1, 7, -2]), torch.ones(3, 40))),
     "rows taken": (
         lambda table, rows: table[rows] + 1,
         (torch.rand(9, 40, generator=NUMBERS), torch.tensor([8, 0])),
@@ -167,13 +167,13 @@ def test_a_missing_row_is_reported_twice(row: int, tmp_path: Path) -> None:
     found: list[Any] = []
     called: list[str] = []
 
-    def launched(tuner: Any, args: tuple[Any, ...]) -> None:
+    def check_and_note(tuner: Any, args: tuple[Any, ...]) -> None:
         called.append(inductor.find_compiled_function())
         found.extend(find_launch_violations(tuner, args))
 
     pool, values = torch.zeros(8, 40), torch.ones(2, 40)
-    with inductor_on_cpu.launches(tmp_path, launched):
-        torch.compile(put, dynamic=True)(pool, torch.tensor([3, row]), values)
+    with inductor_on_cpu.launches(tmp_path, check_and_note):
+        torch.compile(put_rows, dynamic=True)(pool, torch.tensor([3, row]), values)
     assert {type(one) for one in found} == {KernelAssertion, OutOfBounds}
     assert all("triton_poi_fused_index_put_mul" in one.headline for one in found)
     [place] = set(called)
@@ -202,30 +202,30 @@ def launcher(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 
 def test_while_a_launcher_is_there_inductors_launches_are_its_own(launcher: Any) -> None:
-    tuner = tuned()
-    tuner.run(*given([0] * 9), stream=0)
+    tuner = make_tuner()
+    tuner.run(*make_arguments([0] * 9), stream=0)
     assert launcher.reached == [((2, 1, 1), True)]
     assert tuner.launched == []
-    tuner.run(*given([0]), stream=0, benchmark_run=True)  # of a copy, for timing
+    tuner.run(*make_arguments([0]), stream=0, benchmark_run=True)  # of a copy, for timing
     assert len(tuner.launched) == 1
     assert list(launcher.summaries) == []
 
 
 def test_no_configuration_is_tuned_without_checks(launcher: Any) -> None:
-    tuner = tuned(coordinate_descent_tuning=True)
-    tuner.launchers = [*tuner.launchers, *tuned().launchers]
-    tuner.run(*given([0] * 9), stream=0)
+    tuner = make_tuner(coordinate_descent_tuning=True)
+    tuner.launchers = [*tuner.launchers, *make_tuner().launchers]
+    tuner.run(*make_arguments([0] * 9), stream=0)
     assert launcher.reached == [((2, 1, 1), True)]
     assert tuner.launched == []
     assert len(tuner.launchers) == 2
 
 
 def test_an_unsupported_launch_runs_unchecked_and_is_listed(launcher: Any) -> None:
-    tuner = tuned()
+    tuner = make_tuner()
     tuner.fn = SimpleNamespace(fn=None, __name__="gone")
     with pytest.raises(TypeError):  # the stand-in rejects that name: Inductor's own run was called
-        tuner.run(*given([0]), stream=0, more=1)
-    tuner.run(*given([0]), stream=0)
+        tuner.run(*make_arguments([0]), stream=0, more=1)
+    tuner.run(*make_arguments([0]), stream=0)
     assert launcher.reached == []
     assert len(tuner.launched) == 1
     [summary] = launcher.summaries
@@ -234,8 +234,8 @@ def test_an_unsupported_launch_runs_unchecked_and_is_listed(launcher: Any) -> No
         "Inductor passes arguments by name": 1,
         "Inductor no longer has its source": 1,
     }
-    other = tuned(kernel_name="of another Inductor", grid_type="GridOfTomorrow")
-    other.run(*given([0]), stream=0)
+    other = make_tuner(kernel_name="of another Inductor", grid_type="GridOfTomorrow")
+    other.run(*make_arguments([0]), stream=0)
     assert len(other.launched) == 1
     assert [*launcher.summaries][1].refusals == {"KeyError: 'GridOfTomorrow'": 1}
 

@@ -48,7 +48,7 @@ def product(a, b, c, deep, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def stepped(source, target, count, stride, BLOCK: tl.constexpr):
+def by_step(source, target, count, stride, BLOCK: tl.constexpr):
     at = tl.arange(0, BLOCK)
     near, far = source + at, source + at
     for _ in range(count):
@@ -93,7 +93,7 @@ def through_descriptor(target, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def promised(source, target, stride, ROWS: tl.constexpr, BYTES: tl.constexpr):
+def load_aligned(source, target, stride, ROWS: tl.constexpr, BYTES: tl.constexpr):
     row = tl.arange(0, ROWS)
     at = tl.multiple_of(tl.program_id(0) * BYTES + tl.arange(0, BYTES), 16)
     base = tl.load(source).to(tl.pointer_type(tl.int8))
@@ -119,7 +119,7 @@ def in_branches(target, row, stride, which):
     tl.store(target + at, 1)
 
 
-def compiled(
+def compile_kernel(
     kernel: Any,
     *args: Any,
     checks: tuple[str, ...] = DEFAULT_CHECKS,
@@ -165,8 +165,8 @@ def sites(kernel_binary: Any) -> list[tuple[str, int | None]]:
     ("kernel", "args", "named"),
     [
         (known.copy, (int32_zeros(8), int32_zeros(8), 8, 0), {"BLOCK": 8}),
-        (known.chosen, (int32_zeros(1), int32_zeros(1), int32_zeros(1), 3), {}),
-        (stepped, (float16_zeros(64), float16_zeros(64), 2, 3), {"BLOCK": 64}),
+        (known.choose_pointer, (int32_zeros(1), int32_zeros(1), int32_zeros(1), 3), {}),
+        (by_step, (float16_zeros(64), float16_zeros(64), 2, 3), {"BLOCK": 64}),
         (while_it_lasts, (int32_zeros(8), int32_zeros(8), 8, 2), {}),
         (product, (float16_zeros(1 << 12),) * 3 + (64,), {"BLOCK": 64}),
     ],
@@ -182,7 +182,7 @@ def test_a_graph_is_printed_so_that_it_reads_the_same(kernel: Any, args: Any, na
 
 
 def test_every_access_is_checked_against_the_argument_it_came_from() -> None:
-    kernel_binary = compiled(known.copy, int32_zeros(24), int32_zeros(24), 24, 0, BLOCK=8)
+    kernel_binary = compile_kernel(known.copy, int32_zeros(24), int32_zeros(24), 24, 0, BLOCK=8)
     assert sites(kernel_binary) == [("read", 0), ("write", 1)]
     assert kernel_binary.asm["ptx"].count("atom.global.add") == 2
     lines = [site.source.line for site in compiler_hooks.load_sites(kernel_binary, "sites")]
@@ -193,7 +193,7 @@ def test_every_access_is_checked_against_the_argument_it_came_from() -> None:
 @pytest.mark.parametrize(
     ("kernel", "args", "expected"),
     [
-        (known.chosen, (int32_zeros(1), int32_zeros(1), int32_zeros(1), 3), [None, 2]),
+        (known.choose_pointer, (int32_zeros(1), int32_zeros(1), int32_zeros(1), 3), [None, 2]),
         (known.through_table, (torch.zeros(1, dtype=torch.int64), int32_zeros(1)), [0, None, 1]),
         (known.copied_from_table, (int32_zeros(2).long(), int32_zeros(8), 8, 1), [0, None, 1]),
     ],
@@ -201,10 +201,10 @@ def test_every_access_is_checked_against_the_argument_it_came_from() -> None:
 def test_a_pointer_of_no_single_argument_is_checked(
     kernel: Any, args: Any, expected: list[int | None]
 ) -> None:
-    kernel_binary = compiled(kernel, *args)
+    kernel_binary = compile_kernel(kernel, *args)
     assert [argument for _, argument in sites(kernel_binary)] == expected
     assert kernel_binary.metadata.unfix["unchecked"] == {}
-    fenced = compiled(kernel, *args, checks=(*DEFAULT_CHECKS, RULES_CHECK))
+    fenced = compile_kernel(kernel, *args, checks=(*DEFAULT_CHECKS, RULES_CHECK))
     assert "no one argument" in fenced.metadata.unfix["refused"]
 
 
@@ -230,8 +230,8 @@ def test_a_refusal_of_access_rules_leaves_launches_without_them_checked(
 
 
 def test_access_rules_check_each_lane_beside_the_row() -> None:
-    kernel_binary = compiled(
-        known.moved,
+    kernel_binary = compile_kernel(
+        known.move_block,
         int32_zeros(64),
         int32_zeros(64),
         64,
@@ -244,33 +244,33 @@ def test_access_rules_check_each_lane_beside_the_row() -> None:
 
 
 def test_a_pointer_into_unknown_memory_is_counted_as_unchecked() -> None:
-    kernel_binary = compiled(known.along_a_list, int32_zeros(2).long(), int32_zeros(8), 8)
+    kernel_binary = compile_kernel(known.along_a_list, int32_zeros(2).long(), int32_zeros(8), 8)
     assert list(kernel_binary.metadata.unfix["unchecked"].values()) == [2]
 
 
 def test_only_integers_that_lead_to_an_address_are_tracked() -> None:
-    def watched(kernel: Any, *args: Any, **named: Any) -> list[str]:
-        kernel_binary = compiled(kernel, *args, **named, checks=("wraps",))
+    def list_watched_sites(kernel: Any, *args: Any, **named: Any) -> list[str]:
+        kernel_binary = compile_kernel(kernel, *args, **named, checks=("wraps",))
         return [site.label for site in compiler_hooks.load_sites(kernel_binary, "overflows")]
 
-    assert watched(known.at_product, int32_zeros(4), 3, 5) == ["*"]
-    assert watched(known.wide_product, int32_zeros(4), 3, 5) == []
-    assert watched(known.value_overflows, int32_zeros(4), 3, 5) == []
-    assert watched(known.narrowed, int32_zeros(4), torch.zeros(1, dtype=torch.int64)) == [
-        "narrowed"
-    ]
+    assert list_watched_sites(known.at_product, int32_zeros(4), 3, 5) == ["*"]
+    assert list_watched_sites(known.wide_product, int32_zeros(4), 3, 5) == []
+    assert list_watched_sites(known.value_overflows, int32_zeros(4), 3, 5) == []
+    assert list_watched_sites(
+        known.narrow_index, int32_zeros(4), torch.zeros(1, dtype=torch.int64)
+    ) == ["narrowed"]
 
 
 @pytest.mark.parametrize(
     ("kernel", "args", "wraps"),
     [
-        (stepped, (float16_zeros(64), float16_zeros(64), 5, 1 << 30), 1),
+        (by_step, (float16_zeros(64), float16_zeros(64), 5, 1 << 30), 1),
         (reset, (float16_zeros(64), float16_zeros(64), 5, 1 << 30), 1),
         (while_it_lasts, (int32_zeros(8), int32_zeros(8), 8, 1 << 30), 2),
     ],
 )
 def test_loops_carry_overflow(kernel: Any, args: Any, wraps: int) -> None:
-    kernel_binary = compiled(
+    kernel_binary = compile_kernel(
         kernel, *args, **({"BLOCK": 64} if kernel is not while_it_lasts else {})
     )
     assert len(compiler_hooks.load_sites(kernel_binary, "overflows")) == wraps
@@ -288,7 +288,7 @@ def test_loops_carry_overflow(kernel: Any, args: Any, wraps: int) -> None:
 def test_triton_compiles_overflow_tracking(
     kernel: Any, args: Any, named: Any, wraps: list[str]
 ) -> None:
-    kernel_binary = compiled(kernel, *args, **named)
+    kernel_binary = compile_kernel(kernel, *args, **named)
     assert "refused" not in kernel_binary.metadata.unfix
     assert [site.label for site in compiler_hooks.load_sites(kernel_binary, "overflows")] == wraps
     assert kernel_binary.asm["ptx"].count("+48], left") >= 1
@@ -296,7 +296,9 @@ def test_triton_compiles_overflow_tracking(
 
 def test_loads_are_as_wide_and_as_early_as_without() -> None:
     given = (float16_zeros(1 << 12), float16_zeros(1 << 12), float16_zeros(1 << 12), 64)
-    plain, checked = (compiled(product, *given, BLOCK=64, checks=c) for c in ((), ("bounds",)))
+    plain, checked = (
+        compile_kernel(product, *given, BLOCK=64, checks=c) for c in ((), ("bounds",))
+    )
 
     def copies(kernel_binary: Any) -> int:
         return len(
@@ -311,7 +313,7 @@ def test_loads_are_as_wide_and_as_early_as_without() -> None:
 
 
 def test_a_loop_may_carry_the_result_of_a_reduction() -> None:
-    kernel_binary = compiled(
+    kernel_binary = compile_kernel(
         summed_rows, float16_zeros(1 << 10), float16_zeros(32), 3, ROWS=32, WIDTH=32
     )
     assert sites(kernel_binary) == [("read", 0), ("read", 1), ("write", 1)]
@@ -319,8 +321,8 @@ def test_a_loop_may_carry_the_result_of_a_reduction() -> None:
 
 def test_hints_about_lanes_are_dropped_from_rows() -> None:
     table = torch.zeros(1, dtype=torch.int64)
-    kernel_binary = compiled(
-        promised, table, float16_zeros(1 << 10).view(torch.int8), 64, ROWS=16, BYTES=64
+    kernel_binary = compile_kernel(
+        load_aligned, table, float16_zeros(1 << 10).view(torch.int8), 64, ROWS=16, BYTES=64
     )
     assert sites(kernel_binary) == [("read", 0), ("read", None), ("write", 1)]
     assert kernel_binary.metadata.unfix["unchecked"] == {}
@@ -330,7 +332,7 @@ def test_a_tensor_reaches_to_its_end_or_its_storages() -> None:
     rows = torch.zeros((4, 8), dtype=torch.float16)
 
     def reach(tensor: torch.Tensor, whole: bool) -> int:
-        [given], _ = flatten_arguments(known.counted, (tensor,), {}, whole)
+        [given], _ = flatten_arguments(known.count_programs, (tensor,), {}, whole)
         return given.reachable_bytes
 
     assert [reach(rows[1], whole) for whole in (False, True)] == [16, 48]
@@ -339,7 +341,7 @@ def test_a_tensor_reaches_to_its_end_or_its_storages() -> None:
 
 
 def test_a_kernel_of_descriptors_is_refused_with_the_reason() -> None:
-    kernel_binary = compiled(through_descriptor, float16_zeros(1 << 12), BLOCK=64)
+    kernel_binary = compile_kernel(through_descriptor, float16_zeros(1 << 12), BLOCK=64)
     assert kernel_binary.metadata.unfix["refused"].startswith("it uses tt.")
     assert "atom.global.add" not in kernel_binary.asm["ptx"]
 
@@ -347,7 +349,7 @@ def test_a_kernel_of_descriptors_is_refused_with_the_reason() -> None:
 def test_symbolic_constants_are_parameters() -> None:
     """One kernel serves all constants: it reads their values as it runs, checks included."""
     fixed, *loose = (
-        compiled(
+        compile_kernel(
             known.by_rows, int32_zeros(64), int32_zeros(64), stride, 5, BLOCK=8, symbolic=symbolic
         )
         for stride, symbolic in [(9, False), (9, True), (11, True)]

@@ -47,7 +47,7 @@ def test_a_store_beside_an_atomic_is_a_race_and_atomics_agree() -> None:
     for first in (0, 1):
         [headline] = find_headlines(known.stored_and_counted, numbers(1), first)
         assert "store and update atomically target, index 0" in headline
-    assert find_headlines(known.counted, numbers(1), grid=(5,)) == []
+    assert find_headlines(known.count_programs, numbers(1), grid=(5,)) == []
     assert find_headlines(read_beside_an_atomic, numbers(1), numbers(5), grid=(5,)) == []
 
 
@@ -278,7 +278,7 @@ def test_the_other_value_of_a_masked_lane_is_no_read() -> None:
 
 
 def test_an_update_reads_what_it_updates() -> None:
-    [headline] = find_headlines(known.counted, empty(2), grid=(1,))
+    [headline] = find_headlines(known.count_programs, empty(2), grid=(1,))
     assert "counted updated uninitialized memory: target, index 0" in headline
 
 

@@ -24,7 +24,7 @@ def endless(x_ptr, stride):
 """
 
 
-def answered(world: Any, kernel: Any, monkeypatch: pytest.MonkeyPatch) -> KernelAudit:
+def run_lane(world: Any, kernel: Any, monkeypatch: pytest.MonkeyPatch) -> KernelAudit:
     read, write = os.pipe()
     monkeypatch.setattr(analysis_worker, "_answer_pipe", write)
     analysis_worker._run_lane(
@@ -54,17 +54,17 @@ def test_what_took_too_long_is_remembered(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(analysis_worker, "_KERNEL_SECONDS", 0.25)
     with monkeypatch.context() as patch:
         patch.setattr(analysis_worker, "_audit_kernel", endless)
-        first = answered(world, kernel, monkeypatch)
+        first = run_lane(world, kernel, monkeypatch)
     assert first.reasons == ("it takes more than 0.25 s",)
-    assert answered(world, kernel, monkeypatch) == first
+    assert run_lane(world, kernel, monkeypatch) == first
     monkeypatch.setattr(analysis_worker, "_KERNEL_SECONDS", 20)  # another limit is another question
-    assert answered(world, kernel, monkeypatch).verdict is KernelVerdict.SAFE
+    assert run_lane(world, kernel, monkeypatch).verdict is KernelVerdict.SAFE
 
 
 def test_a_fork_that_ends_before_it_begins_is_no_kernels_fault(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def blamed(*given: Any) -> KernelAudit:
+    def fail_if_blamed(*given: Any) -> KernelAudit:
         raise AssertionError("a kernel that nobody has begun")
 
     (tmp_path / "sglang").mkdir()
@@ -72,7 +72,7 @@ def test_a_fork_that_ends_before_it_begins_is_no_kernels_fault(
     world = lazy_release.LazyRelease(tmp_path)
     kernels = collect_kernels(world)
     monkeypatch.setattr(analysis_worker.processes, "die_with_parent", lambda parent: os._exit(1))
-    monkeypatch.setattr(analysis_worker, "make_unknown_audit", blamed)
+    monkeypatch.setattr(analysis_worker, "make_unknown_audit", fail_if_blamed)
     queue = analysis_worker._make_queue(len(kernels))
     analysis_worker._run_lane(
         world, kernels, queue, size_limits.read_limits(size_limits.DEFAULT_LIMITS), None

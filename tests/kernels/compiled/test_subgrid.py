@@ -29,7 +29,7 @@ def places(target, turns):
             tl.store(target + at, many + tl.program_id(2))
 
 
-def ran(sides: tuple[int, ...], first: tuple[int, ...], grid: tuple[int, ...]) -> Any:
+def run_subgrid(sides: tuple[int, ...], first: tuple[int, ...], grid: tuple[int, ...]) -> Any:
     target = torch.zeros(math.prod(sides), dtype=torch.int32)
     _, records = run_checked(
         places,
@@ -50,7 +50,7 @@ def test_a_part_does_what_it_does_in_the_whole_grid(data: Any, sides: tuple[int,
     grid = data.draw(
         st.tuples(*(st.integers(1, side - at) for side, at in zip(sides, first, strict=True)))
     )
-    found = ran(sides, first, grid)
+    found = run_subgrid(sides, first, grid)
     inside = [range(at, at + many) for at, many in zip(first, grid, strict=True)]
     for place in itertools.product(*map(range, sides)):
         on = all(one in span for one, span in zip(place, inside, strict=True))
@@ -62,7 +62,7 @@ def test_a_program_past_what_a_launcher_counts_is_told_its_number(first: tuple[i
     target = torch.zeros(1, dtype=torch.int64)
     sides = (1 << 30, 4, 1)
     run_checked(
-        numbered,
+        number_programs,
         (target,),
         {},
         (1, 1, 1),
@@ -73,6 +73,6 @@ def test_a_program_past_what_a_launcher_counts_is_told_its_number(first: tuple[i
 
 
 @triton.jit
-def numbered(target):
+def number_programs(target):
     row = tl.program_id(0).to(tl.int64) * tl.num_programs(1) + tl.program_id(1)
     tl.store(target, row + tl.num_programs(0).to(tl.int64) * tl.num_programs(1))

@@ -32,7 +32,7 @@ FOLDERS = [Path(__file__).parents[1] / name for name in ("checked", "compiled")]
 sys.path[:0] = map(str, FOLDERS)
 import kernels_to_check as known  # noqa: E402
 import tiles  # noqa: E402
-from test_instrumentation import product, reset, stepped  # noqa: E402
+from test_instrumentation import by_step, product, reset  # noqa: E402
 
 pytestmark = pytest.mark.needs_cuda
 
@@ -84,11 +84,11 @@ def test_one_compilation_serves_all_strides(monkeypatch: pytest.MonkeyPatch) -> 
     compiled = []
     before = compiler_hooks.instrument_module
 
-    def counted(*args: Any) -> Any:
+    def count_compilation(*args: Any) -> Any:
         compiled.append(args[-1])
         return before(*args)
 
-    monkeypatch.setattr(compiler_hooks, "instrument_module", counted)
+    monkeypatch.setattr(compiler_hooks, "instrument_module", count_compilation)
     monkeypatch.setenv("TRITON_CACHE_DIR", tempfile.mkdtemp())
     for stride, width in [(9, 5), (5, 5), (11, 2), (64, 8), (1000, 7)]:
         source, target = numbers(4 * stride), numbers(4 * width)
@@ -217,10 +217,10 @@ def test_overflow_in_a_loop_is_reported_in_the_iteration_that_uses_it(
     arguments = numbers(64 * 8), torch.zeros(64, dtype=torch.int32, device="cuda"), 3, stride
     if words is None:
         with check():
-            stepped[(1,)](*arguments, BLOCK=64)
+            by_step[(1,)](*arguments, BLOCK=64)
         return
     with pytest.raises(Violation, match=words), check():
-        stepped[(1,)](*arguments, BLOCK=64)
+        by_step[(1,)](*arguments, BLOCK=64)
 
 
 def test_overflow_of_one_iteration_is_none_of_the_next() -> None:

@@ -32,7 +32,7 @@ CASES = {
 }
 
 
-def compiled(kernel: Any) -> list[int]:
+def list_compiled(kernel: Any) -> list[int]:
     """Return the identities of the available compiled kernels."""
     caches = unwrap_kernel(kernel).device_caches
     return sorted(id(found) for per_device in caches.values() for found in per_device[0].values())
@@ -42,18 +42,18 @@ def compiled(kernel: Any) -> list[int]:
 def test_a_compiled_kernel_changes_and_comes_back_as_it_was(name: str) -> None:
     kernel, options, fixed, buggy = CASES[name]
     assert launch(kernel, **options) == fixed
-    before = compiled(kernel)
+    before = list_compiled(kernel)
     assert before
     toggled_kernels = []
     for _ in range(3):
         with toggles.reverted(name, folders=FOLDER) as toggled:
             assert launch(kernel, **options) == buggy
             assert launch(kernel, **options) == buggy
-            toggled_kernels.append(compiled(kernel))
+            toggled_kernels.append(list_compiled(kernel))
         assert toggled.reach >= 2
-        assert compiled(kernel) == before
+        assert list_compiled(kernel) == before
         assert launch(kernel, **options) == fixed
-        assert compiled(kernel) == before  # nothing was compiled again
+        assert list_compiled(kernel) == before  # nothing was compiled again
     assert before not in toggled_kernels
     if name not in ("toy-helper", "toy-scale"):
         # A toggle's own kernel is compiled once and cached; its callers compile each time.

@@ -33,7 +33,7 @@ pytestmark = pytest.mark.needs_cuda
 
 
 @triton.jit
-def scattered(source, places, target, BLOCK: tl.constexpr):
+def scatter_values(source, places, target, BLOCK: tl.constexpr):
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     tl.store(target + tl.load(places + at), tl.load(source + at))
 
@@ -96,7 +96,7 @@ def test_no_race_is_reported_where_there_is_none() -> None:
     with check():
         for _ in range(20):
             known.same_place[(300,)](numbers(1), 7, STEP=0)
-            known.counted[(300,)](numbers(1))
+            known.count_programs[(300,)](numbers(1))
             in_turns[(32,)](numbers(32 * 4 * 64), 4, 1, WIDTH=64)
             in_place[(500,)](numbers(500 * 1000), 1000, BLOCK=1024)
             under_a_lock[(20,)](torch.zeros(1, dtype=torch.int32, device="cuda"), numbers(1))
@@ -109,11 +109,11 @@ def test_each_replay_of_a_graph_is_a_launch_of_its_own() -> None:
     source, places = numbers(count) + 1, numbers(count)
     target = torch.zeros(count, dtype=torch.int32, device="cuda")
     with check() as session:
-        scattered[(count // 64,)](source, places, target, BLOCK=64)
+        scatter_values[(count // 64,)](source, places, target, BLOCK=64)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
-            scattered[(count // 64,)](source, places, target, BLOCK=64)
-            scattered[(count // 64,)](source, places, target, BLOCK=64)
+            scatter_values[(count // 64,)](source, places, target, BLOCK=64)
+            scatter_values[(count // 64,)](source, places, target, BLOCK=64)
         for _ in range(20):  # the mapping of programs to elements differs each time
             places.copy_(torch.randperm(count, device="cuda"))
             source.copy_(torch.randperm(count, device="cuda"))
@@ -133,10 +133,10 @@ def test_a_race_among_a_million_programs_is_found() -> None:
     count = 1 << 24
     places, target = numbers(count), torch.zeros(count, dtype=torch.int32, device="cuda")
     with check() as session:
-        scattered[(count // 16,)](numbers(count), places, target, BLOCK=16)
+        scatter_values[(count // 16,)](numbers(count), places, target, BLOCK=16)
         places[100] = places[80]
         with pytest.raises(DataRace, match="index 80"):
-            scattered[(count // 16,)](numbers(count), places, target, BLOCK=16)
+            scatter_values[(count // 16,)](numbers(count), places, target, BLOCK=16)
         session.discard_errors()
 
 
