@@ -18,11 +18,17 @@ from typing import Any
 import numpy as np
 import torch
 
+from harness.device import graphs
 from harness.kernels import cpu
 from harness.kernels.check import line_tracing
 from harness.kernels.check.launch_log import KernelLaunch, LaunchLog, to_full_grid
 from harness.kernels.check.region_tables import RaceShadows, RegionTables
-from harness.kernels.check.tracked_memory import MemoryTracker, ProgramId, TensorSpan
+from harness.kernels.check.tracked_memory import (
+    MemoryTracker,
+    ProgramId,
+    TensorSpan,
+    is_in_host_memory,
+)
 from harness.kernels.check.violation_report import ViolationReport
 from harness.kernels.check.violations import UncheckableKernel, Violation
 from harness.kernels.cpu.abi import (
@@ -104,7 +110,8 @@ class CpuLauncher:
 
         def launch_kernel(kernel: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> None:
             if not warmup:
-                launcher.launch(kernel, args, grid, options)
+                name = f"{kernel.fn.__module__}.{kernel.fn.__qualname__}"
+                graphs.run_captured(name, launcher.launch, kernel, args, grid, options)
 
         self._patches = contextlib.ExitStack()
         self._patches.enter_context(adapter.run_launches_with(launch_kernel))
@@ -315,7 +322,7 @@ class CpuLauncher:
         base = getattr(value, "base", value)  # the tensor under a reinterpreted one
         if not isinstance(base, torch.Tensor):
             raise UncheckableKernel(f"{name} is {type(value).__name__}, and not a tensor")
-        if base.device.type != "cpu":
+        if not is_in_host_memory(base):
             raise UncheckableKernel(f"{name} is on {base.device}: kernels run on the CPU here")
         size = 8 if value_type.pointee.startswith("ptr<") else cpu.size_of(value_type.pointee)
         return self._memory.make_span(base, name, size)

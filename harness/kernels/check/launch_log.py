@@ -9,7 +9,13 @@ from typing import Any
 
 import torch
 
-from harness.kernels.check.tracked_memory import AccessRule, Index, MemoryTracker, ProgramId
+from harness.kernels.check.tracked_memory import (
+    AccessRule,
+    Index,
+    MemoryTracker,
+    ProgramId,
+    is_in_host_memory,
+)
 
 _MAX_LAUNCHES = 2000
 
@@ -74,7 +80,7 @@ class LaunchLog(list[KernelLaunch]):
             del self[: _MAX_LAUNCHES // 2]
         self.append(launch)
         for name, value in launch.arguments.items():
-            if isinstance(value, torch.Tensor) and value.device.type == "cpu":
+            if isinstance(value, torch.Tensor) and is_in_host_memory(value):
                 memory.track_storage(value, name)
         for rule in self.make_access_rules(launch):
             rules = memory.track_storage(rule.tensor).access_rules

@@ -24,14 +24,15 @@ _SESSION_LOCK = threading.Lock()
 def checked(
     device: str | None = None, exact: bool = False, all_checks: bool = False
 ) -> Iterator[Check]:
-    """Open a session on a device, by default on the run's.
+    """Open a session on a device ("cpu", "cuda", "virtual"), by default on the run's.
+
+    "virtual" installs the virtual GPU in this process, for good.
 
     `exact`: on a CPU, compute products of float32 exactly where a GPU would use tf32; otherwise
     such a kernel is refused, for tf32's result is not specified. `all_checks`: on a GPU, look for
     races and uninitialized reads too, which take longer to compile; on a CPU they are always on.
     """
-    is_cpu = (device or chosen.get_device()) == "cpu"
-    check = Check(exact) if is_cpu else _make_gpu_check(all_checks)
+    check = _make_check(device or chosen.get_device(), exact, all_checks)
     if not _SESSION_LOCK.acquire(blocking=False):
         raise RuntimeError("a checked session is open already: they do not nest")
     try:
@@ -47,7 +48,7 @@ def checked(
 
 def preload_checker() -> None:
     """Load what a session on this device needs, for the forks of this process."""
-    if chosen.get_device() == "cpu":
+    if chosen.get_device() != "cuda":
         from harness.kernels.check import cpu_launcher, torch_modes
 
         cpu_launcher.load_process_state()
@@ -67,7 +68,13 @@ def run_kernels_on_cpu() -> Any:
         yield
 
 
-def _make_gpu_check(all_checks: bool) -> Check:
+def _make_check(device: str, exact: bool, all_checks: bool) -> Check:
+    if device == "virtual":
+        from harness.kernels.check.virtual_check import VirtualCheck
+
+        return VirtualCheck(exact)
+    if device == "cpu":
+        return Check(exact)
     from harness.kernels.check.gpu_check import GpuCheck
     from harness.kernels.gpu import ALL_CHECKS, DEFAULT_CHECKS
 

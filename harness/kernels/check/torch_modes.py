@@ -13,7 +13,11 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from harness.kernels.check.tracked_memory import MemoryTracker, view_shadow_bytes
+from harness.kernels.check.tracked_memory import (
+    MemoryTracker,
+    is_in_host_memory,
+    view_shadow_bytes,
+)
 from harness.kernels.gpu.empty_memory import EMPTY_STORAGES, POISON
 
 _EMPTY_FACTORIES = frozenset(
@@ -34,7 +38,7 @@ def fill_with_poison(tensor: torch.Tensor) -> None:
         return
     with torch._C._DisableTorchDispatch():
         # On a GPU these very bits mark an uninitialized element; a NaN may be a result there.
-        if tensor.device.type == "cpu" and tensor.dtype.is_floating_point and tensor.itemsize > 1:
+        if is_in_host_memory(tensor) and tensor.dtype.is_floating_point and tensor.itemsize > 1:
             tensor.fill_(float("nan"))
         elif tensor.dtype == torch.bool or tensor.dtype.is_complex:
             tensor.fill_(1)
@@ -70,7 +74,7 @@ class CpuDeviceMode(TorchFunctionMode):  # type: ignore[misc]
                 args = (args[0], *map(_to_cpu, args[1:]))
             elif name != "data_ptr":
                 self._mark_initialized(args[0])
-            elif args[0].device.type == "cpu":
+            elif is_in_host_memory(args[0]):
                 # A kernel may load this address from a table of addresses.
                 self._memory.track_storage(args[0], "a tensor whose data_ptr() was read")
         return func(*args, **kwargs)
@@ -133,13 +137,13 @@ class WriteTrackingMode(TorchDispatchMode):  # type: ignore[misc]
     def _mark_uninitialized(self, tensor: torch.Tensor) -> None:
         if type(tensor) is torch.Tensor and tensor.numel():
             fill_with_poison(tensor)
-            if tensor.device.type == "cpu":
+            if is_in_host_memory(tensor):
                 self._memory.track_storage(tensor, "an empty tensor").mark_uninitialized()
             elif tensor.is_cuda and not torch.cuda.is_current_stream_capturing():
                 EMPTY_STORAGES.register(tensor)
 
     def _mark_written(self, tensor: torch.Tensor) -> None:
-        if tensor.device.type != "cpu":
+        if not is_in_host_memory(tensor):
             return
         storage = self._memory.find_storage(tensor)
         if storage is not None and storage.uninitialized is not None and tensor.numel():

@@ -14,10 +14,18 @@ from typing import Any
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from harness.device.installation import is_installed
 from harness.kernels.check.virtual_memory import map_zero_bytes
 
 Array = Any
 Index = Any
+
+
+def is_in_host_memory(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor's bytes are this machine's: a virtual GPU's are."""
+    return tensor.device.type == "cpu" or (tensor.is_cuda and is_installed())
+
+
 ProgramId = tuple[int, int, int]
 
 

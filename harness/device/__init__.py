@@ -1,0 +1,1 @@
+"""A GPU that this machine does not have: `device="cuda"` on the memory and CPU that are here."""

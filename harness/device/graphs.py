@@ -1,0 +1,304 @@
+"""CUDA graphs of the virtual device: a capture records what ran, a replay runs it again.
+
+Invariant: a replay works on the addresses of the capture. Memory that was allocated while capturing
+belongs to the graph's pool and lives as long as the graph. All other memory must still be there: a
+replay whose graph uses freed memory raises `StaleGraphMemory`, where a GPU would read or write
+whatever lies there now.
+
+A capture runs what it records, once, where a GPU only records: a program sees no difference unless
+it relies on a captured update not to have happened.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from harness.device import dispatch, memory, streams
+from harness.device.refusals import find_caller
+
+_bindings: Any = torch._C
+_numbers = itertools.count(1)
+_thread = threading.local()
+
+
+class StaleGraphMemory(RuntimeError):
+    """A replay of a graph whose memory was freed since the capture."""
+
+
+class CaptureError(RuntimeError):
+    """An operation that a GPU refuses while a stream is capturing."""
+
+    def __init__(self, operation: str) -> None:
+        super().__init__(
+            f"CUDA error: operation not permitted when stream is capturing: {operation} at "
+            f"{find_caller()} makes the host wait for the device"
+        )
+
+
+class _CapturedTensor:
+    """A tensor of a captured step: the graph's own, or memory that others own."""
+
+    __slots__ = ("_alive", "_description", "_layout", "_own", "_storage")
+
+    def __init__(self, tensor: torch.Tensor, is_own: bool) -> None:
+        self._own = tensor if is_own else None
+        if is_own:
+            return
+        storage = tensor.untyped_storage()
+        self._alive = StorageWeakRef(storage)
+        self._storage = storage.data_ptr(), storage.nbytes(), tensor.get_device()
+        self._layout = tensor.dtype, tensor.storage_offset(), tensor.size(), tensor.stride()
+        self._description = f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
+
+    def revive(self, step: str) -> torch.Tensor:
+        if self._own is not None:
+            return self._own
+        if self._alive.expired():
+            raise StaleGraphMemory(
+                f"the graph's {step} uses a tensor ({self._description}, address "
+                f"{self._storage[0]:#x}) that was freed after the capture: keep a reference to it "
+                "for as long as the graph is replayed"
+            )
+        address, nbytes, index = self._storage
+        dtype, offset, size, stride = self._layout
+        storage = _bindings._construct_storage_from_data_pointer(
+            address, torch.device("cpu"), nbytes
+        )
+        host = torch.empty(0, dtype=dtype).set_(storage, offset, size, stride)
+        return memory.relabel_as_device(host, index)
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """One captured operation."""
+
+    name: str
+    line: str  # the caller's file and line
+    function: Callable[..., Any]
+    arguments: Any
+    options: Any
+    results: tuple[Any, ...]  # new tensors, into whose memory a replay writes
+
+    def replay(self) -> None:
+        described = f"{self.name} (captured at {self.line})"
+        arguments = _map_tensors(self.arguments, _CapturedTensor, lambda t: t.revive(described))
+        options = _map_tensors(self.options, _CapturedTensor, lambda t: t.revive(described))
+        result = self.function(*arguments, **options)
+        if self.results:
+            fresh = [one for one in _list_tensors(result) if one.is_cuda]
+            for target, value in zip(self.results, fresh, strict=True):
+                memory.to_host(target).copy_(memory.to_host(value))
+
+
+class Capture:
+    """The steps that a thread records, and the storages that it has allocated meanwhile."""
+
+    def __init__(self) -> None:
+        self.steps: list[_Step] = []
+        self._own: set[int] = set()
+        self._kept: list[torch.Tensor] = []
+        self._thread = threading.get_ident()
+
+    def start(self) -> None:
+        _thread.capture = self
+        dispatch.OBSERVERS.append(self._observe)
+        memory.ALLOCATION_OBSERVERS.append(self._add_own)
+
+    def stop(self) -> None:
+        _thread.capture = None
+        dispatch.OBSERVERS.remove(self._observe)
+        memory.ALLOCATION_OBSERVERS.remove(self._add_own)
+
+    def _add_own(self, tensor: torch.Tensor) -> None:
+        if threading.get_ident() == self._thread:
+            self._own.add(tensor.untyped_storage()._cdata)
+            self._kept.append(tensor)
+
+    def _observe(
+        self,
+        plan: dispatch.OperatorPlan,
+        args: tuple[Any, ...],
+        options: dict[str, Any],
+        result: Any,
+    ) -> None:
+        if threading.get_ident() != self._thread:
+            return
+        if plan.name in dispatch.HOST_READS or _is_blocking_copy(plan.name, args, result):
+            raise CaptureError(plan.name)
+        if not plan.is_view and not plan.name.startswith("aten::empty"):
+            self.record(plan.name, plan.operator, args, options, result)
+
+    def record(
+        self, name: str, function: Callable[..., Any], args: Any, options: Any, result: Any
+    ) -> None:
+        given = {id(one) for one in _list_tensors((args, options))}
+        results = [one for one in _list_tensors(result) if id(one) not in given and one.is_cuda]
+        self.steps.append(
+            _Step(
+                name,
+                find_caller(),
+                function,
+                _map_tensors(args, torch.Tensor, self._hold),
+                _map_tensors(options, torch.Tensor, self._hold),
+                tuple(results),
+            )
+        )
+
+    def _hold(self, tensor: torch.Tensor) -> Any:
+        if not tensor.is_cuda:
+            return tensor
+        return _CapturedTensor(tensor, tensor.untyped_storage()._cdata in self._own)
+
+
+def _is_blocking_copy(name: str, args: tuple[Any, ...], result: Any) -> bool:
+    if name == "aten::_to_copy":
+        return not result.is_cuda
+    if name != "aten::copy_":
+        return False
+    target, source, non_blocking = args
+    return target.is_cuda != source.is_cuda and not non_blocking and source.dim() > 0
+
+
+def get_capture() -> Capture | None:
+    """Return the capture of this thread, if its stream is capturing."""
+    return getattr(_thread, "capture", None)
+
+
+def run_captured(name: str, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    """Run what is one launch on a GPU, and record it as one step if a stream is capturing."""
+    capture = get_capture()
+    if capture is None:
+        return function(*args, **options)
+    capture.stop()
+    try:
+        result = function(*args, **options)
+    finally:
+        capture.start()
+    for tensor in _list_tensors(result):
+        if tensor.is_cuda:
+            capture._add_own(tensor)
+    capture.record(name, function, args, options, result)
+    return result
+
+
+class CUDAGraph:
+    """A graph, in place of `torch.cuda.CUDAGraph`."""
+
+    def __init__(self, keep_graph: bool = False) -> None:
+        self._capture: Capture | None = None
+        self._pool: Any = None
+        self.replays = 0
+
+    def capture_begin(
+        self, pool: Any = None, capture_error_mode: str = "global", **options: Any
+    ) -> None:
+        if get_capture() is not None:
+            raise RuntimeError("CUDA error: a capture is under way on this stream")
+        self._pool = pool or graph_pool_handle()
+        self._capture = Capture()
+        self._capture.start()
+
+    def capture_end(self) -> None:
+        assert self._capture is not None
+        self._capture.stop()
+
+    def instantiate(self) -> None:
+        """Do nothing: a captured graph can be replayed."""
+
+    def replay(self) -> None:
+        if self._capture is None:
+            raise RuntimeError("Called CUDAGraph::replay without a preceding successful capture.")
+        self.replays += 1
+        with torch.no_grad(), _bindings.DisableTorchFunction():
+            for step in self._capture.steps:
+                step.replay()
+
+    def reset(self) -> None:
+        self._capture = None
+
+    def pool(self) -> Any:
+        return self._pool
+
+    @property
+    def steps(self) -> tuple[str, ...]:
+        """The names of the captured operations and launches."""
+        return tuple(step.name for step in self._capture.steps) if self._capture else ()
+
+    def register_generator_state(self, generator: Any) -> None:
+        """Do nothing: random numbers come from the CPU's generator at each replay."""
+
+    def enable_debug_mode(self) -> None:
+        """Do nothing: `steps` is always there."""
+
+    def debug_dump(self, debug_path: str) -> None:
+        with open(debug_path, "w") as file:
+            file.write("\n".join(self.steps))
+
+
+class GraphContext:
+    """`torch.cuda.graph(graph)`: captures the body on a stream of its own."""
+
+    default_capture_stream: streams.Stream | None = None
+
+    def __init__(
+        self,
+        cuda_graph: CUDAGraph,
+        pool: Any = None,
+        stream: streams.Stream | None = None,
+        capture_error_mode: str = "global",
+        **options: Any,
+    ) -> None:
+        self.cuda_graph = cuda_graph
+        self.pool = pool
+        self.capture_error_mode = capture_error_mode
+        if stream is None:
+            cls = type(self)
+            if cls.default_capture_stream is None:
+                cls.default_capture_stream = streams.Stream()
+            stream = cls.default_capture_stream
+        self.capture_stream = stream
+
+    def __enter__(self) -> None:
+        streams.synchronize()
+        self._context = streams.StreamContext(self.capture_stream)
+        self._context.__enter__()
+        self.cuda_graph.capture_begin(self.pool, self.capture_error_mode)
+
+    def __exit__(self, *error: object) -> None:
+        self.cuda_graph.capture_end()
+        self._context.__exit__(*error)
+
+
+def graph_pool_handle() -> tuple[int, int]:
+    return 0, next(_numbers)
+
+
+def is_current_stream_capturing() -> bool:
+    return get_capture() is not None
+
+
+def _list_tensors(value: Any) -> list[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, dict):
+        value = value.values()
+    elif not isinstance(value, (list, tuple)):
+        return []
+    return [tensor for one in value for tensor in _list_tensors(one)]
+
+
+def _map_tensors(value: Any, kind: type, change: Callable[[Any], Any]) -> Any:
+    if isinstance(value, kind):
+        return change(value)
+    if isinstance(value, dict):
+        return {name: _map_tensors(one, kind, change) for name, one in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(_map_tensors(one, kind, change) for one in value)
+    return value

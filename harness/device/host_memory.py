@@ -1,0 +1,83 @@
+"""Pinned memory and generators: what torch asks CUDA for on behalf of tensors of the host."""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils._device import _device_constructors
+
+_FACTORIES = (
+    "arange empty empty_like empty_strided full full_like ones ones_like rand randint randn "
+    "tensor zeros zeros_like"
+).split()
+_pinned: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()  # storages
+
+
+def install() -> None:
+    _device_constructors()  # caches the factories before they are replaced
+    for name in _FACTORIES:
+        setattr(torch, name, _accept_pinning(getattr(torch, name)))
+    for name in ("new_empty", "new_zeros", "new_ones", "new_full", "new_tensor"):
+        setattr(torch.Tensor, name, _accept_pinning(getattr(torch.Tensor, name)))
+    tensor: Any = torch.Tensor
+    tensor.pin_memory = _pin
+    tensor.is_pinned = _is_pinned
+    tensor.record_stream = lambda self, stream: None
+    torch.Generator = _Generator
+    get_module = torch.get_device_module
+
+    def get_device_module(device: Any = None) -> Any:
+        if device is None or torch.device(device).type == "cuda":
+            return torch.cuda
+        return get_module(device)
+
+    torch.get_device_module = get_device_module
+
+
+def _accept_pinning(make: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(make)
+    def make_tensor(*args: Any, pin_memory: bool = False, **options: Any) -> Any:
+        tensor = make(*args, **options)
+        if pin_memory:
+            _mark_pinned(tensor)
+        return tensor
+
+    return make_tensor
+
+
+def _mark_pinned(tensor: torch.Tensor) -> None:
+    if tensor.is_cuda:
+        raise RuntimeError("cannot pin 'cuda' only dense CPU tensors can be pinned")
+    _pinned[tensor.untyped_storage()] = True
+
+
+def _pin(tensor: torch.Tensor, device: Any = None) -> torch.Tensor:
+    if _is_pinned(tensor):
+        return tensor
+    pinned = tensor.clone()
+    _mark_pinned(pinned)
+    return pinned
+
+
+def _is_pinned(tensor: torch.Tensor, device: Any = None) -> bool:
+    return not tensor.is_cuda and tensor.untyped_storage() in _pinned
+
+
+class _GeneratorType(type):
+    def __instancecheck__(cls, value: object) -> bool:
+        return isinstance(value, _torch_generator)
+
+
+_torch_generator = torch.Generator
+
+
+class _Generator(metaclass=_GeneratorType):
+    """`torch.Generator`: one for a CUDA device is the CPU's, which runs its kernels."""
+
+    def __new__(cls, device: Any = "cpu") -> Any:
+        kind = torch.device(device).type
+        return _torch_generator("cpu" if kind == "cuda" else device)

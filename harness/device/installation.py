@@ -1,0 +1,53 @@
+"""Puts the virtual device into this process: for good, in every thread and every fork."""
+
+from __future__ import annotations
+
+import os
+
+from harness.core.errors import UnfixError
+from harness.device.cards import CARD_VARIABLE, get_card
+
+_installed = False
+
+
+def is_installed() -> bool:
+    return _installed
+
+
+def install(card: str | None = None) -> None:
+    """Make torch find CUDA devices of this card; a second call changes nothing."""
+    global _installed
+    if card is not None:
+        os.environ[CARD_VARIABLE] = card
+    get_card()  # an unknown name fails here
+    if _installed:
+        return
+    # Nothing is compiled for a GPU here, and nothing would be gained by compiling for this CPU.
+    os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
+    os.environ.setdefault("SGLANG_JIT_DEEPGEMM_PRECOMPILE", "0")
+    import torch
+
+    if torch.version.cuda is not None:
+        raise UnfixError(
+            f"torch {torch.__version__} was built for CUDA: the virtual device needs the release's "
+            "environment for CPUs"
+        )
+    from harness.device import (
+        dispatch,
+        host_memory,
+        packages,
+        process_group,
+        sglang_hooks,
+        special_operators,
+        stand_ins,
+        torch_cuda,
+    )
+
+    torch_cuda.install()
+    dispatch.install(special_operators.KERNELS)
+    host_memory.install()
+    process_group.install()
+    stand_ins.load_stand_ins()
+    packages.install()
+    sglang_hooks.install()
+    _installed = True

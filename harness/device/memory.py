@@ -1,0 +1,141 @@
+"""The virtual device's memory: tensors that torch takes for CUDA's, over bytes of this machine.
+
+Invariant: a device tensor owns its bytes through a CPU tensor, so every CPU operator and kernel can
+work on them in place. The two are made from each other by DLPack, whose capsule names the device
+of its bytes: the capsule of a CPU tensor, with the device changed to CUDA, becomes a real CUDA
+tensor. Its `device`, `is_cuda`, views and dispatch are torch's own from there on, in every thread
+and every fork.
+
+    device = to_device(torch.arange(4), 0)  # device(type='cuda', index=0)
+    to_host(device).add_(1)                 # both see 1, 2, 3, 4
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import mmap
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from harness.device.cards import get_card
+
+_bindings: Any = torch._C
+_to_capsule, _from_capsule = _bindings._to_dlpack, _bindings._from_dlpack
+_CPU, _CUDA = 1, 2  # DLPack's device types
+_DEVICE_OFFSET = 8  # bytes, behind the data pointer: two int32, the type and the index
+_get_pointer = ctypes.pythonapi.PyCapsule_GetPointer
+_get_pointer.restype, _get_pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+_NORESERVE = 0x4000  # Linux allocates pages at the first access, without checking that all fit
+MAPPED_SIZE = 1 << 24  # bytes from which an allocation is mapped, and takes touched pages alone
+
+ALLOCATION_OBSERVERS: list[Callable[[torch.Tensor], None]] = []
+
+
+def to_device(tensor: torch.Tensor, index: int) -> torch.Tensor:
+    """Return a device tensor over the bytes of a CPU tensor that nothing else writes."""
+    device = relabel_as_device(tensor, index)
+    LEDGER.add(device, index)
+    for observe in tuple(ALLOCATION_OBSERVERS):
+        observe(device)
+    return device
+
+
+def relabel_as_device(tensor: torch.Tensor, index: int) -> torch.Tensor:
+    """Return a device tensor over bytes that another device tensor owns."""
+    return _relabel(tensor, _CUDA | index << 32)
+
+
+def to_host(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a CPU tensor over the bytes of a device tensor, which stay alive with it."""
+    return _relabel(tensor, _CPU)
+
+
+def _relabel(tensor: torch.Tensor, device: int) -> torch.Tensor:
+    capsule = _to_capsule(tensor)
+    pointer = _get_pointer(capsule, b"dltensor")
+    ctypes.c_int64.from_address(pointer + _DEVICE_OFFSET).value = device
+    return _from_capsule(capsule)
+
+
+def allocate(
+    size: Sequence[int], stride: Sequence[int] | None, dtype: torch.dtype, index: int
+) -> torch.Tensor:
+    """Allocate an uninitialized device tensor; large ones are zeros that take no memory yet."""
+    if stride is None:
+        count = math.prod(size)
+    elif 0 in size:
+        count = 0
+    else:
+        count = 1 + sum((length - 1) * step for length, step in zip(size, stride, strict=True))
+    nbytes = count * dtype.itemsize
+    LEDGER.admit(nbytes, index)
+    if nbytes >= MAPPED_SIZE:
+        flat = map_zero_bytes(nbytes).view(dtype)
+    else:
+        flat = torch.empty(count, dtype=dtype)
+    device = to_device(flat, index)
+    return device.as_strided(tuple(size), tuple(stride or _contiguous_strides(size)))
+
+
+def map_zero_bytes(size: int) -> torch.Tensor:
+    """Map bytes of zeros, none of them in memory yet."""
+    if size == 0:
+        return torch.zeros(0, dtype=torch.uint8)
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NORESERVE
+    return torch.frombuffer(mmap.mmap(-1, size, flags=flags), dtype=torch.uint8)
+
+
+def _contiguous_strides(size: Sequence[int]) -> list[int]:
+    strides, step = [], 1
+    for length in reversed(size):
+        strides.append(step)
+        step *= max(length, 1)
+    return strides[::-1]
+
+
+class AllocationLedger:
+    """The living allocations of each device, by which it can run out of memory."""
+
+    def __init__(self) -> None:
+        self._allocations: list[tuple[StorageWeakRef, int, int]] = []
+        self._next_pruning = 1024
+        self._lock = threading.Lock()
+        self.peaks: dict[int, int] = {}
+
+    def add(self, tensor: torch.Tensor, index: int) -> None:
+        storage = tensor.untyped_storage()
+        self._allocations.append((StorageWeakRef(storage), storage.nbytes(), index))
+        if len(self._allocations) >= self._next_pruning:
+            self._prune()
+
+    def admit(self, nbytes: int, index: int) -> None:
+        """Raise torch's own error if an allocation does not fit on the card."""
+        if nbytes < MAPPED_SIZE:
+            return
+        card, used = get_card(), self.measure(index)
+        if used + nbytes > card.memory:
+            raise torch.OutOfMemoryError(
+                f"CUDA out of memory. Tried to allocate {nbytes / 2**30:.2f} GiB. GPU {index} has "
+                f"a total capacity of {card.memory / 2**30:.2f} GiB of which "
+                f"{(card.memory - used) / 2**30:.2f} GiB is free (virtual {card.name})."
+            )
+
+    def measure(self, index: int) -> int:
+        """Return the bytes of a device's living allocations."""
+        self._prune()
+        used = sum(nbytes for _, nbytes, owner in self._allocations if owner == index)
+        self.peaks[index] = max(used, self.peaks.get(index, 0))
+        return used
+
+    def _prune(self) -> None:
+        with self._lock:
+            self._allocations = [one for one in self._allocations if not one[0].expired()]
+            self._next_pruning = 2 * len(self._allocations) + 1024
+
+
+LEDGER = AllocationLedger()

@@ -1,0 +1,31 @@
+"""Settings of GPU libraries that change how fast kernels run, not what they compute."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from harness.device.cards import get_card
+from harness.device.stand_ins import stand_in
+
+
+@stand_in(
+    "deep_gemm.set_pdl",
+    "deep_gemm.set_num_sms",
+    "deep_gemm.set_tc_util",
+    source="deep_gemm/__init__.py: process-wide tuning",
+)
+def set_tuning(*args: Any, **options: Any) -> None:
+    """Ignore the setting."""
+
+
+@stand_in("deep_gemm.get_num_sms", source="deep_gemm/__init__.py")
+def get_multiprocessor_count() -> int:
+    return get_card().multiprocessors
+
+
+@stand_in(
+    "sgl_kernel.is_arch_support_pdl",
+    source="sgl-kernel/python/sgl_kernel/utils.py: programmatic dependent launch from Hopper on",
+)
+def is_arch_support_pdl() -> bool:
+    return get_card().capability >= (9, 0)

@@ -1,0 +1,32 @@
+"""Writes of keys and values into a cache's slots."""
+
+from __future__ import annotations
+
+import torch
+
+from harness.device.stand_ins import stand_in
+
+
+def store_rows(rows: torch.Tensor, cache: torch.Tensor, slots: torch.Tensor) -> None:
+    """Write a row for each slot."""
+    cache.flatten(1)[slots.long()] = rows.flatten(1).to(cache.dtype)
+
+
+@stand_in("jit:kvcache.store_cache", source="sglang/kernels/jit/csrc/elementwise/kvcache.cuh")
+def store_cache(
+    k: torch.Tensor,
+    v: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    indices: torch.Tensor,
+    size_limit: int = 0,
+    reserved_skip_index: int = -1,
+) -> None:
+    """Store rows, but for those whose slot is the reserved one of padding."""
+    written = indices != reserved_skip_index
+    slots = indices[written]
+    outside = (slots < 0) | (slots >= (size_limit or k_cache.shape[0]))
+    if bool(outside.any()):
+        raise IndexError(f"store_cache: slot {int(slots[outside][0])} of {size_limit} slots")
+    store_rows(k[written], k_cache, slots)
+    store_rows(v[written], v_cache, slots)

@@ -1,0 +1,121 @@
+"""RMS norms, plain and of Gemma (whose weight is one less than the factor)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from harness.device.stand_ins import stand_in
+
+
+def normalize(
+    values: torch.Tensor, weight: torch.Tensor | None, eps: float, offset: float = 0.0
+) -> torch.Tensor:
+    """Divide rows by their root mean square, in float32."""
+    exact = values.float()
+    scaled = exact * torch.rsqrt(exact.pow(2).mean(-1, keepdim=True) + eps)
+    if weight is not None:
+        scaled = scaled * (weight.float() + offset)
+    return scaled.to(values.dtype)
+
+
+def _write(result: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
+    return result if out is None else out.copy_(result)
+
+
+@stand_in(
+    "sgl_kernel.rmsnorm",
+    "flashinfer.norm.rmsnorm",
+    source="sgl-kernel/python/sgl_kernel/elementwise.py: rmsnorm",
+    native="sglang.srt.layers.layernorm:RMSNorm.forward_native",
+)
+def rmsnorm(
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    eps: float = 1e-6,
+    out: torch.Tensor | None = None,
+    enable_pdl: Any = None,
+) -> torch.Tensor:
+    return _write(normalize(input, weight, eps), out)
+
+
+@stand_in(
+    "sgl_kernel.gemma_rmsnorm",
+    "flashinfer.norm.gemma_rmsnorm",
+    source="sgl-kernel/python/sgl_kernel/elementwise.py: gemma_rmsnorm",
+    native="sglang.srt.layers.layernorm:GemmaRMSNorm.forward_native",
+)
+def gemma_rmsnorm(
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    eps: float = 1e-6,
+    out: torch.Tensor | None = None,
+    enable_pdl: Any = None,
+) -> torch.Tensor:
+    return _write(normalize(input, weight, eps, offset=1.0), out)
+
+
+@stand_in(
+    "sgl_kernel.fused_add_rmsnorm",
+    "flashinfer.norm.fused_add_rmsnorm",
+    "jit:fused_add_rmsnorm.fused_add_rmsnorm",
+    source="sgl-kernel/python/sgl_kernel/elementwise.py: fused_add_rmsnorm",
+    native="sglang.srt.layers.layernorm:RMSNorm.forward_native",
+)
+def fused_add_rmsnorm(
+    input: torch.Tensor,
+    residual: torch.Tensor,
+    weight: torch.Tensor,
+    eps: float = 1e-6,
+    enable_pdl: Any = None,
+) -> None:
+    """Add the input to the residual, and write the norm of the sum to the input."""
+    # The norm is of the exact sum, which the residual holds rounded.
+    exact = residual.float() + input.float()
+    residual.copy_(exact)
+    input.copy_(normalize(exact, weight, eps))
+
+
+@stand_in(
+    "sgl_kernel.gemma_fused_add_rmsnorm",
+    "flashinfer.norm.gemma_fused_add_rmsnorm",
+    source="sgl-kernel/python/sgl_kernel/elementwise.py: gemma_fused_add_rmsnorm",
+    native="sglang.srt.layers.layernorm:GemmaRMSNorm.forward_native",
+)
+def gemma_fused_add_rmsnorm(
+    input: torch.Tensor,
+    residual: torch.Tensor,
+    weight: torch.Tensor,
+    eps: float = 1e-6,
+    enable_pdl: Any = None,
+) -> None:
+    exact = residual.float() + input.float()
+    residual.copy_(exact)
+    input.copy_(normalize(exact, weight, eps, offset=1.0))
+
+
+@stand_in(
+    "jit:rmsnorm.rmsnorm",
+    source="sglang/kernels/jit/csrc/elementwise/rmsnorm.cuh",
+    native="sglang.srt.layers.layernorm:RMSNorm.forward_native",
+)
+def jit_rmsnorm(input: torch.Tensor, weight: torch.Tensor, out: torch.Tensor, eps: float) -> None:
+    out.copy_(normalize(input, weight, eps))
+
+
+@stand_in(
+    "jit:qknorm.qknorm",
+    source="sglang/kernels/jit/csrc/elementwise/qknorm.cuh",
+    native="sglang.srt.layers.layernorm:RMSNorm.forward_native",
+)
+def qknorm(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    q_weight: torch.Tensor,
+    k_weight: torch.Tensor,
+    eps: float,
+) -> None:
+    """Normalize each head of q and k in place."""
+    q.copy_(normalize(q, q_weight, eps))
+    k.copy_(normalize(k, k_weight, eps))

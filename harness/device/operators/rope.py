@@ -1,0 +1,81 @@
+"""Rotary position embedding, in place: GPT-NeoX' halves or GPT-J's pairs of each head."""
+
+from __future__ import annotations
+
+import torch
+
+from harness.device.operators.kv_cache import store_rows
+from harness.device.stand_ins import JitBuild, stand_in
+
+_CSRC = "sglang/kernels/jit/csrc/elementwise/rope.cuh"
+
+
+def rotate(
+    heads: torch.Tensor, cos_sin: torch.Tensor, positions: torch.Tensor, is_neox: bool
+) -> None:
+    """Rotate the first `cos_sin.shape[-1]` elements of each head of [tokens, heads, size]."""
+    width = cos_sin.shape[-1]
+    cos, sin = cos_sin[positions.long()].float().unsqueeze(1).chunk(2, dim=-1)
+    rotated = heads[..., :width]
+    exact = rotated.float()
+    if is_neox:
+        first, second = exact.chunk(2, dim=-1)
+    else:
+        first, second = exact[..., 0::2], exact[..., 1::2]
+    parts = (first * cos - second * sin, second * cos + first * sin)
+    result = torch.cat(parts, -1) if is_neox else torch.stack(parts, -1).flatten(-2)
+    rotated.copy_(result)
+
+
+@stand_in(
+    "jit:fused_rope.run_rope",
+    source=_CSRC,
+    native="sglang.srt.layers.rotary_embedding:RotaryEmbedding.forward_native",
+)
+def run_rope(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    cos_sin: torch.Tensor,
+    positions: torch.Tensor,
+    build: JitBuild,
+) -> None:
+    is_neox = build.marker[1] == "true"
+    rotate(q, cos_sin, positions, is_neox)
+    rotate(k, cos_sin, positions, is_neox)
+
+
+@stand_in("jit:fused_rope.run_rope_store", source=_CSRC)
+def run_rope_store(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    cos_sin: torch.Tensor,
+    positions: torch.Tensor,
+    slots: torch.Tensor,
+    build: JitBuild,
+) -> None:
+    run_rope(q, k, cos_sin, positions, build)
+    store_rows(k, k_cache, slots)
+    store_rows(v, v_cache, slots)
+
+
+@stand_in(
+    "jit:rotary_embedding.rotary_embedding",
+    "sgl_kernel.rotary_embedding",
+    source="sglang/kernels/jit/csrc/elementwise/pos_enc.cuh",
+    native="sglang.srt.layers.rotary_embedding:RotaryEmbedding.forward_native",
+)
+def rotary_embedding(
+    positions: torch.Tensor,
+    query: torch.Tensor,
+    key: torch.Tensor | None,
+    head_size: int,
+    cos_sin: torch.Tensor,
+    is_neox: bool = True,
+) -> None:
+    for heads in (query, key):
+        if heads is not None:
+            view = heads if heads.dim() == 3 else heads.unflatten(-1, (-1, head_size))
+            rotate(view, cos_sin, positions.flatten(), is_neox)

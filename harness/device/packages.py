@@ -1,0 +1,171 @@
+"""The CUDA packages that a GPU machine has installed beside SGLang, importable here.
+
+A module of such a package has every name: a name with a stand-in computes, any other raises
+UnansweredName when it is called, with the line that called it. Importing a name raises nothing, as
+on a GPU; it is counted in the record. Versions are the ones that the installed SGLang requires.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+import sys
+from collections.abc import Iterable, Sequence
+from email.message import Message
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+from harness.device.record import RECORD
+from harness.device.refusals import UnansweredName, find_caller
+from harness.device.stand_ins import call_stand_in, has_stand_in
+
+# Import name: the distributions that hold it, by release.
+PACKAGES = {
+    "sgl_kernel": ("sglang-kernel", "sgl-kernel"),
+    "flashinfer": ("flashinfer-python", "flashinfer-cubin"),
+    "deep_gemm": ("sgl-deep-gemm",),
+    "flash_mla": ("sgl-flash-mla",),
+    "cutlass": ("nvidia-cutlass-dsl",),
+    "cuda": ("cuda-python",),
+}
+# Kernels in Python: their decorators and types run at import, and the kernels never do.
+_LANGUAGES = frozenset({"cutlass", "cuda"})
+
+
+class PackageName:
+    """A name inside a package: called, it runs its stand-in."""
+
+    def __init__(self, package: str, path: str) -> None:
+        self.__package = package
+        self.__path = path
+        self.__name__ = self.__qualname__ = path.rpartition(".")[2]
+        self.__module__ = package
+
+    def __getattr__(self, name: str) -> PackageName:
+        if name.startswith("__") and name.endswith("__"):
+            raise AttributeError(name)
+        inner = PackageName(self.__package, f"{self.__path}.{name}")
+        setattr(self, name, inner)  # the same object each time: SGLang compares scalar types
+        return inner
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        name = f"{self.__package}.{self.__path}"
+        if self.__package in _LANGUAGES and not has_stand_in(name) and _is_module_level():
+            is_decorator = len(args) == 1 and callable(args[0]) and not options
+            return args[0] if is_decorator else self
+        return call_stand_in(name, args, options)
+
+    def __getitem__(self, _: object) -> PackageName:
+        return self  # a generic type in an annotation
+
+    def __mro_entries__(self, bases: object) -> tuple[type, ...]:
+        return (type(self.__name__, (), {}),)  # a subclass can be defined, but not instantiated
+
+    def __instancecheck__(self, value: object) -> bool:
+        return False  # nothing here is of a type of the package
+
+    def __subclasscheck__(self, kind: type) -> bool:
+        return False
+
+    def __or__(self, other: object) -> Any:
+        return Any  # `Name | None` in an annotation that is evaluated
+
+    __ror__ = __or__
+
+    def __repr__(self) -> str:
+        return f"<virtual {self.__package}.{self.__path}>"
+
+
+def _is_module_level() -> bool:
+    """Return whether a module or class body is calling, rather than a function that runs."""
+    return sys._getframe(2).f_code.co_flags & 0x2 == 0  # CO_NEWLOCALS: a function's code
+
+
+class PackageModule(ModuleType):
+    """A module whose unknown names are PackageNames."""
+
+    def __getattr__(self, name: str) -> PackageName:
+        if name.startswith("__") and name.endswith("__"):
+            raise AttributeError(f"the virtual device's module {self.__name__!r} has no {name!r}")
+        package, _, path = f"{self.__name__}.{name}".partition(".")
+        if not has_stand_in(f"{package}.{path}"):
+            RECORD.imported_names[f"{package}.{path}"] += 1
+        value = PackageName(package, path)
+        setattr(self, name, value)
+        return value
+
+
+class PackageFinder:
+    """Finds the packages, their submodules and their distributions; first on sys.meta_path."""
+
+    @staticmethod
+    def find_spec(name: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        if name.partition(".")[0] not in PACKAGES:
+            return None
+        return ModuleSpec(name, PackageFinder, is_package=True)  # type: ignore[arg-type]
+
+    @staticmethod
+    def create_module(spec: ModuleSpec) -> ModuleType:
+        return PackageModule(spec.name)
+
+    @staticmethod
+    def exec_module(module: ModuleType) -> None:
+        module.__file__ = "/dev/null"
+        if "." not in module.__name__:
+            module.__version__ = _find_version(module.__name__)  # type: ignore[attr-defined]
+
+    @staticmethod
+    def find_distributions(
+        context: importlib.metadata.DistributionFinder.Context | None = None,
+    ) -> Iterable[importlib.metadata.Distribution]:
+        wanted = None if context is None else context.name
+        for distributions in PACKAGES.values():
+            for name in distributions:
+                if wanted is not None and _normalize(wanted) == _normalize(name):
+                    yield _VirtualDistribution(name)
+
+
+class _VirtualDistribution(importlib.metadata.Distribution):
+    """A distribution that is not installed, at the version that SGLang requires."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def read_text(self, filename: str) -> str | None:
+        if filename not in ("METADATA", "PKG-INFO"):
+            return None
+        message = Message()
+        message["Metadata-Version"] = "2.1"
+        message["Name"] = self._name
+        message["Version"] = _read_required_versions().get(_normalize(self._name), "99.0.0")
+        return message.as_string()
+
+    def locate_file(self, path: Any) -> Any:
+        raise UnansweredName(f"{self._name} has no files here, asked for at {find_caller()}")
+
+
+def _find_version(package: str) -> str:
+    versions = _read_required_versions()
+    return next((versions[n] for n in PACKAGES[package] if n in versions), "99.0.0")
+
+
+def _read_required_versions() -> dict[str, str]:
+    try:
+        requirements: Sequence[str] = importlib.metadata.requires("sglang") or ()
+    except importlib.metadata.PackageNotFoundError:
+        return {}
+    pinned = (re.match(r"([\w.-]+)(?:\[[^]]*\])?\s*[=>]=\s*([\w.]+)", one) for one in requirements)
+    return {_normalize(match[1]): match[2] for match in pinned if match}
+
+
+def _normalize(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def install() -> None:
+    """Make the packages importable; modules of theirs that were imported before are dropped."""
+    for name in [name for name in sys.modules if name.partition(".")[0] in PACKAGES]:
+        if not isinstance(sys.modules[name], PackageModule):
+            del sys.modules[name]
+    sys.meta_path.insert(0, PackageFinder)

@@ -1,0 +1,35 @@
+"""Names that the virtual device does not answer: the error that each access raises."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from pathlib import Path
+
+REFUSALS: Counter[str] = Counter()  # every refusal of this process, by its message
+_OWN_FOLDER = str(Path(__file__).parent)
+
+
+class UnansweredName(NotImplementedError):
+    """A name of torch.cuda or of a CUDA package that the virtual device has no answer for.
+
+    It is no AttributeError and no ImportError, which SGLang would take for another machine. Each
+    one is counted, for the program may catch it and go on another way.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        REFUSALS[message] += 1
+
+
+def find_caller() -> str:
+    """Return the file and line that called into the virtual device: outside of it and of torch."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if not file.startswith(_OWN_FOLDER) and "/torch/" not in file and "<frozen" not in file:
+            return f"{file}:{frame.f_lineno}"
+        if frame.f_back is None:
+            break
+        frame = frame.f_back
+    return "an unknown line"

@@ -1,0 +1,139 @@
+"""Operators whose CPU kernel would be wrong on device tensors: allocations, copies, fusions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from harness.device import dispatch, memory
+
+KERNELS: dict[str, Callable[..., Any]] = {}
+_bindings: Any = torch._C
+
+
+def _kernel(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+        def run_kernel(*args: Any, **options: Any) -> Any:
+            with _bindings.DisableTorchFunction():
+                return function(*args, **options)
+
+        for name in names:
+            KERNELS[name] = run_kernel
+        return function
+
+    return register
+
+
+# Allocations
+
+
+@_kernel("empty.memory_format")
+def _empty(
+    size: Any,
+    dtype: torch.dtype | None = None,
+    layout: Any = None,
+    device: Any = None,
+    pin_memory: bool | None = None,
+    memory_format: Any = None,
+) -> torch.Tensor:
+    dtype = dtype or torch.get_default_dtype()
+    stride = None
+    if memory_format not in (None, torch.contiguous_format, torch.preserve_format):
+        stride = torch.empty(size, device="meta", memory_format=memory_format).stride()
+    return memory.allocate(size, stride, dtype, dispatch.get_index(device))
+
+
+@_kernel("empty_strided")
+def _empty_strided(
+    size: Any,
+    stride: Any,
+    dtype: torch.dtype | None = None,
+    layout: Any = None,
+    device: Any = None,
+    pin_memory: bool | None = None,
+) -> torch.Tensor:
+    dtype = dtype or torch.get_default_dtype()
+    return memory.allocate(size, stride, dtype, dispatch.get_index(device))
+
+
+@_kernel("zeros")
+def _zeros(
+    size: Any,
+    dtype: torch.dtype | None = None,
+    layout: Any = None,
+    device: Any = None,
+    pin_memory: bool | None = None,
+) -> torch.Tensor:
+    """Zeros; large ones are mapped, and take no memory before they are written."""
+    tensor = _empty(size, dtype, layout, device)
+    if tensor.untyped_storage().nbytes() < memory.MAPPED_SIZE:
+        tensor.zero_()
+    return tensor
+
+
+@_kernel("resize_")
+def _resize(tensor: torch.Tensor, size: Any, memory_format: Any = None) -> torch.Tensor:
+    dispatch.resize(tensor, size)
+    return tensor
+
+
+# Copies
+
+
+@_kernel("copy_")
+def _copy(target: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
+    plan = dispatch.make_plan("aten::copy_")
+    _on_host(target).copy_(_on_host(source))
+    dispatch.report(plan, (target, source, non_blocking), {}, target)
+    return target
+
+
+@_kernel("_to_copy")
+def _to_copy(
+    source: torch.Tensor,
+    dtype: torch.dtype | None = None,
+    layout: Any = None,
+    device: Any = None,
+    pin_memory: bool | None = None,
+    non_blocking: bool = False,
+    memory_format: Any = None,
+) -> torch.Tensor:
+    target = source.device if device is None else torch.device(device)
+    options = {} if memory_format is None else {"memory_format": memory_format}
+    if target.type not in ("cpu", "cuda"):
+        return torch.empty_like(source, dtype=dtype, device=target, **options)
+    host = memory.to_host(source).to(dtype or source.dtype, copy=True, **options)
+    result = (
+        host if target.type == "cpu" else dispatch.wrap_result(host, dispatch.get_index(target))
+    )
+    plan = dispatch.make_plan("aten::_to_copy")
+    dispatch.report(plan, (source,), {"dtype": dtype, "device": target}, result)
+    return result
+
+
+@_kernel("clone")
+def _clone(source: torch.Tensor, memory_format: Any = None) -> torch.Tensor:
+    plan = dispatch.make_plan("aten::clone")
+    host = memory.to_host(source).clone(memory_format=memory_format or torch.preserve_format)
+    result = dispatch.wrap_result(host, source.get_device())
+    dispatch.report(plan, (source,), {"memory_format": memory_format}, result)
+    return result
+
+
+def _on_host(tensor: torch.Tensor) -> torch.Tensor:
+    return memory.to_host(tensor) if tensor.is_cuda else tensor
+
+
+# Composite operators that choose a kernel by the device
+
+
+def _run_whole(name: str) -> None:
+    """Run a composite operator on the host as a whole."""
+    plan = dispatch.make_plan(f"aten::{name}")
+    KERNELS[name] = lambda *args, **options: dispatch.run_on_host(plan, *args, **options)
+
+
+for _name in ("scaled_dot_product_attention",):
+    _run_whole(_name)

@@ -1,0 +1,104 @@
+"""The registry of stand-ins: which function computes what a CUDA binary's operator would.
+
+Names are of the form `sgl_kernel.rmsnorm` and `flashinfer.norm.rmsnorm` for packages, and
+`jit:rmsnorm.rmsnorm` for SGLang's own JIT modules: the marker given to `load_jit`, and the export.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from harness.device import graphs, operators
+from harness.device.record import RECORD
+from harness.device.refusals import UnansweredName, find_caller
+
+
+@dataclass(frozen=True, slots=True)
+class StandIn:
+    """A function in place of operators, with what it was written from."""
+
+    function: Callable[..., Any]
+    names: tuple[str, ...]
+    source: str  # the specification: a file of SGLang, FlashInfer, a paper
+    native: str | None  # SGLang's own fallback of the same meaning, `module:name`
+    tolerance: float  # relative, against `native` in float32
+    takes_build: bool  # it wants the JIT module's template arguments
+
+    def call(self, name: str, build: JitBuild | None, args: Any, options: Any) -> Any:
+        RECORD.stand_ins[name] += 1
+        if self.takes_build:
+            options = {**options, "build": build}
+        return graphs.run_captured(name, self.function, *args, **options)
+
+
+@dataclass(frozen=True, slots=True)
+class JitBuild:
+    """What SGLang asked `load_jit` to build."""
+
+    marker: tuple[str, ...]  # the module's name and template arguments
+    kernel: str  # the C++ expression of the export, with its template arguments
+
+
+STAND_INS: dict[str, StandIn] = {}
+
+
+def stand_in(
+    *names: str, source: str, native: str | None = None, tolerance: float = 1e-5
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Register a function under these names."""
+
+    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+        takes_build = "build" in inspect.signature(function).parameters
+        entry = StandIn(function, names, source, native, tolerance, takes_build)
+        for name in names:
+            if name in STAND_INS:
+                raise ValueError(f"two stand-ins for {name}")
+            STAND_INS[name] = entry
+        return function
+
+    return register
+
+
+def load_stand_ins() -> dict[str, StandIn]:
+    """Import every module of `operators`, which fills the registry."""
+    for module in pkgutil.iter_modules(operators.__path__):
+        importlib.import_module(f"{operators.__name__}.{module.name}")
+    return STAND_INS
+
+
+def call_stand_in(name: str, args: Any, options: Any, build: JitBuild | None = None) -> Any:
+    """Compute an operator, or raise UnansweredName with the line that called it."""
+    entry = STAND_INS.get(name) or STAND_INS.get(_without_submodules(name))
+    if entry is None:
+        raise UnansweredName(
+            f"no stand-in computes {name}({_describe_arguments(args, options)}), called at "
+            f"{find_caller()}: add one to harness/device/operators"
+        )
+    return entry.call(name, build, args, options)
+
+
+def has_stand_in(name: str) -> bool:
+    return name in STAND_INS or _without_submodules(name) in STAND_INS
+
+
+def _without_submodules(name: str) -> str:
+    """Name an operator by its package alone: `sgl_kernel.elementwise.rmsnorm` is re-exported."""
+    package, _, rest = name.partition(".")
+    return f"{package}.{rest.rpartition('.')[2]}"
+
+
+def _describe_arguments(args: Any, options: Any) -> str:
+    described = [_describe(value) for value in args]
+    described += [f"{name}={_describe(value)}" for name, value in options.items()]
+    return ", ".join(described)
+
+
+def _describe(value: Any) -> str:
+    if hasattr(value, "dtype") and hasattr(value, "shape"):
+        return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
+    return repr(value) if isinstance(value, (int, float, str, type(None))) else type(value).__name__

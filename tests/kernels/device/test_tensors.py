@@ -1,0 +1,138 @@
+"""A tensor of the virtual device is on CUDA for torch, and computes what the CPU computes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+# Each makes a tensor from another one: views, copies, arithmetic, factories like it.
+STEPS: dict[str, Any] = {
+    "row": lambda t: t[-1:] if t.dim() else t,
+    "slice": lambda t: t[..., ::2] if t.dim() else t,
+    "transpose": lambda t: t.transpose(0, -1) if t.dim() else t,
+    "flatten": lambda t: t.flatten(),
+    "unsqueeze": lambda t: t.unsqueeze(0),
+    "expand": lambda t: t.unsqueeze(0).expand(3, *t.shape),
+    "int view": lambda t: t.contiguous().view(torch.int32).view(torch.float32),
+    "add": lambda t: t + 1,
+    "add in place": lambda t: t.clone().add_(2),
+    "out": lambda t: torch.mul(t, 2, out=torch.empty_like(t)),
+    "double": lambda t: t.to(torch.float64).to(torch.float32),
+    "mask": lambda t: t.where(t > 2, torch.zeros_like(t)),
+    "index": lambda t: t.flatten()[torch.arange(t.numel(), device=t.device).flip(0)],
+    "sort": lambda t: t.flatten().sort().values,
+    "cat": lambda t: torch.cat([t.flatten(), t.flatten()]),
+    "detach": lambda t: t.detach(),
+    "data": lambda t: t.data,
+    "zeros": lambda t: t + t.new_zeros(()),
+    "ones": lambda t: t + torch.ones(t.shape, device=t.device),
+    "chunk": lambda t: t.flatten().chunk(2)[0],
+    "round trip": lambda t: t.cpu().to(t.device),
+    "softmax": lambda t: t.flatten().softmax(0),
+}
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(st.sampled_from(sorted(STEPS)), max_size=5))
+def test_a_chain_of_operations_stays_on_the_device_and_equals_the_cpus(names: list[str]) -> None:
+    host = torch.arange(12, dtype=torch.float32).view(3, 4)
+    device = host.to("cuda")
+    for name in names:
+        host, device = STEPS[name](host), STEPS[name](device)
+        assert device.is_cuda
+        assert device.device == torch.device("cuda", 0)
+        assert device.shape == host.shape
+        assert device.stride() == host.stride()
+        assert torch.equal(device.cpu(), host)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.sampled_from(["row", "slice", "transpose", "unsqueeze", "data"]), max_size=4))
+def test_a_write_through_a_view_reaches_the_base(names: list[str]) -> None:
+    host = torch.zeros(3, 4)
+    device = torch.zeros(3, 4, device="cuda")
+    host_view, device_view = host, device
+    for name in names:
+        host_view, device_view = STEPS[name](host_view), STEPS[name](device_view)
+    host_view.fill_(7)
+    device_view.fill_(7)
+    assert device_view.untyped_storage().data_ptr() == device.untyped_storage().data_ptr()
+    assert torch.equal(device.cpu(), host)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: torch.empty(2, device="cuda"),
+        lambda: torch.tensor([1, 2], device="cuda:0"),
+        lambda: torch.arange(3, device=torch.device("cuda")),
+        lambda: torch.ones(2).cuda(),
+        lambda: torch.ones(2).to("cuda", non_blocking=True),
+        lambda: torch.ones(2).to(device="cuda", dtype=torch.bfloat16),
+        lambda: torch.ones(2).to(torch.ones(1, device="cuda")),
+        lambda: torch.nn.Linear(2, 2).to("cuda").weight,
+        lambda: torch.empty_like(torch.ones(2), device="cuda"),
+        lambda: torch.ones(2, device="cuda").new_empty(3),
+        lambda: torch.randn(2, device="cuda", generator=torch.Generator(device="cuda")),
+        lambda: torch.empty(4, device="cuda").to(torch.float8_e4m3fn),
+    ],
+)
+def test_each_way_to_make_a_tensor_puts_it_on_the_device(make: Any) -> None:
+    assert make().device == torch.device("cuda", 0)
+
+
+def test_a_tensor_of_the_host_stays_there() -> None:
+    assert torch.ones(2).device.type == "cpu"
+    assert not torch.ones(2).is_cuda
+    assert torch.ones(2, device="cuda").cpu().device.type == "cpu"
+
+
+def test_factories_follow_the_default_device() -> None:
+    with torch.device("cuda"):
+        assert torch.ones(2).is_cuda
+        assert torch.tensor([1]).is_cuda
+        assert not torch.ones(2, device="cpu").is_cuda
+
+
+def test_operands_on_two_devices_are_refused() -> None:
+    with pytest.raises(RuntimeError, match="two devices, cuda:0 and cpu"):
+        torch.ones(2, device="cuda") + torch.ones(2)
+
+
+def test_numpy_refuses_a_device_tensor() -> None:
+    with pytest.raises(TypeError, match="cuda:0"):
+        torch.ones(2, device="cuda").numpy()
+
+
+def test_large_memory_takes_no_room_until_it_is_written() -> None:
+    large = torch.zeros(1 << 35, dtype=torch.uint8, device="cuda")
+    large[-1] = 3
+    assert large[-1].item() == 3
+    assert torch.cuda.memory_allocated() >= 1 << 35
+
+
+def test_an_allocation_beyond_the_card_is_out_of_memory() -> None:
+    before = torch.cuda.memory_allocated()
+    with pytest.raises(torch.OutOfMemoryError, match="CUDA out of memory"):
+        torch.empty(1 << 37, dtype=torch.uint8, device="cuda")
+    assert torch.cuda.memory_allocated() == before
+
+
+def test_freed_memory_is_free() -> None:
+    before = torch.cuda.mem_get_info()[0]
+    large = torch.empty(1 << 30, dtype=torch.uint8, device="cuda")
+    assert torch.cuda.mem_get_info()[0] == before - (1 << 30)
+    del large
+    assert torch.cuda.mem_get_info()[0] == before
+
+
+def test_pinned_memory_is_the_hosts() -> None:
+    pinned = torch.empty(2, pin_memory=True)
+    assert pinned.is_pinned()
+    assert not pinned.is_cuda
+    assert not torch.empty(2).is_pinned()
+    assert torch.ones(2).pin_memory().is_pinned()
