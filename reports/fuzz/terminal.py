@@ -24,10 +24,12 @@ def format_summary(run: FuzzResult) -> str:
     tried = sum(bool(test.examples and not test.left_out) for test in run.tests)
     applicable = sum(not test.left_out for test in run.tests)
     rate = run.examples / max(run.seconds, 0.001)
+    known_count = len(run.failures) - len(run.new_failures)
+    known = f", {known_count} known" if known_count else ""
     return (
         f"{run.seconds:.0f} of {run.budget:.0f} s: {run.examples} examples, {rate:.0f}/s; "
         f"{tried} of {applicable} tests; lines run: {toggled} of the toggled code, {files} of its "
-        f"files; {len(run.failures)} failures"
+        f"files; {len(run.new_failures)} failures{known}"
     )
 
 
@@ -41,7 +43,7 @@ def make_test_table(run: FuzzResult, max_rows: int = MAX_ROWS) -> Table:
     for name in ("test", "SGLang", "examples", "per s", "nearest to an edge"):
         table.add_column(name, justify="right" if name in ("examples", "per s") else "left")
     tried = [test for test in run.tests if test.examples]
-    failing = {(failure.repro.test, failure.repro.release) for failure in run.failures}
+    failing = {(failure.repro.test, failure.repro.release) for failure in run.new_failures}
     tried.sort(key=lambda test: ((test.test, test.release) not in failing, -test.examples))
     for test in tried[:max_rows]:
         style = "red" if (test.test, test.release) in failing else ""
@@ -88,7 +90,14 @@ def print_run(run: FuzzResult, console: Console) -> None:
 def _print_failure(console: Console, saved_failure: RunFailure) -> None:
     failure = saved_failure.repro
     as_found = "" if failure.shrunk else " (not shrunk)"
-    console.print(f"[red]failed[/]: {escape(saved_failure.name)}{as_found}", soft_wrap=True)
+    word = "[yellow]known[/]" if saved_failure.known else "[red]failed[/]"
+    console.print(f"{word}: {escape(saved_failure.name)}{as_found}", soft_wrap=True)
+    if saved_failure.known:
+        names = ", ".join(saved_failure.known)
+        console.print(
+            f"    this release has the bug of {names}: with the fix applied it passes",
+            soft_wrap=True,
+        )
     lines = [failure.test, f"{failure.error}: {failure.headline}", failure.where]
     for text in [*lines, *failure.arguments, saved_failure.replay]:
         if text:

@@ -21,6 +21,7 @@ def render_markdown(history: NightHistory, prices: ResourcePrices) -> str:
     counts = format_counts(history_view.counts, "nothing")
     all_tables = (
         tables.make_failure_table("Failing", history_view.failing, history_view, MAX_NIGHTS),
+        tables.make_failure_table("Known bugs", history_view.known_bugs, history_view, MAX_NIGHTS),
         tables.make_failure_table("Mended", mended, history_view, MAX_NIGHTS),
         tables.make_flaky_table(history_view, MAX_NIGHTS),
         tables.make_slower_table(history_view),

@@ -26,6 +26,7 @@ def print_run(history: NightHistory, prices: ResourcePrices, console: Console) -
     mended = history.select_by_state(TimelineState.MENDED)
     all_tables = (
         tables.make_failure_table("Failing", history_view.failing, history_view, MAX_NIGHTS),
+        tables.make_failure_table("Known bugs", history_view.known_bugs, history_view, MAX_NIGHTS),
         tables.make_failure_table("Mended", mended, history_view, MAX_NIGHTS),
         tables.make_flaky_table(history_view, MAX_NIGHTS),
         tables.make_slower_table(history_view),

@@ -24,6 +24,7 @@ STATE_MARKS = {
         back    | BCK | ↺ | death     | Failed again, after it had failed and passed.
         known   | KNW | ● | toothless | Failed, as it did the time before.
         flaky   | FLK | ≈ | unreached | Failed, and passed when it was run again.
+        known bug | BUG | ◐ | bug   | The release has this bug: with its fix applied, it passes.
         not run | NRN | ? | missing   | Failed when last run; the newest night did not run it.
         mended  | MND | ✓ | fix       | Failed in this window, and passed in the newest night.
         ok      | ok  | · | good      | Nothing was wrong.
@@ -51,6 +52,7 @@ class HistoryView:
         order = (
             *FAILING_STATES,
             TimelineState.FLAKY,
+            TimelineState.KNOWN_BUG,
             TimelineState.MENDED,
             TimelineState.OK,
             TimelineState.IDLE,
@@ -60,6 +62,10 @@ class HistoryView:
     @property
     def failing(self) -> list[Timeline]:
         return self.history.select_by_state(*FAILING_STATES)
+
+    @property
+    def known_bugs(self) -> list[Timeline]:
+        return self.history.select_by_state(TimelineState.KNOWN_BUG)
 
     @property
     def failed_lines(self) -> list[Timeline]:
@@ -103,6 +109,9 @@ class HistoryView:
         if counts[TimelineState.NOT_RUN]:
             open_ = format_count(counts[TimelineState.NOT_RUN], "earlier failure")
             return f"Nothing failed in the night of {night}, and {open_} was not run."
+        if bugs := counts[TimelineState.KNOWN_BUG]:
+            what = format_count(bugs, "known bug")
+            return f"Nothing failed in the night of {night} but for {what}."
         return f"Nothing failed in the night of {night}."
 
     @property
@@ -192,7 +201,11 @@ def make_night_marks(line: Timeline, nights: int) -> list[ReportMark | None]:
 
 
 def describe_last_failure(line: Timeline) -> str:
-    failures = (ObservationOutcome.FAILED, ObservationOutcome.FLAKY)
+    failures = (
+        ObservationOutcome.FAILED,
+        ObservationOutcome.FLAKY,
+        ObservationOutcome.KNOWN_BUG,
+    )
     points = (point for point in reversed(line.points) if point.outcome in failures)
     return to_single_line(next((point.main_observation.message for point in points), ""), 200)
 

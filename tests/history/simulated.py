@@ -164,12 +164,21 @@ class SimulatedNights:
         return name
 
     def fuzz(
-        self, night: int, failing: tuple[str, ...] = (), *, examples: int = 500, left_out: str = ""
+        self,
+        night: int,
+        failing: tuple[str, ...] = (),
+        *,
+        examples: int = 500,
+        left_out: str = "",
+        known: tuple[str, ...] = (),
     ) -> str:
         name = self._name("fuzz")
         test = "suites/kv_indices/test_kv_indices.py::test_padding"
         example = '{"blob": "AAAA", "arguments": ["n=1"], "detail": "Traceback\\nboom"}'
-        kept = [FuzzFailure(one, test, "0.5.18", "assert 1 == 2", example) for one in failing]
+        kept = [
+            FuzzFailure(one, test, "0.5.18", "assert 1 == 2", example, list(known))
+            for one in failing
+        ]
         tested = [FuzzedTest(test, "0.5.18", examples, 30.0, left_out)]
         run = FuzzRun(name, self.at(night, 3), "finished", 60.0, ["unfix", "fuzz"], "aaa", [])
         run.tests, run.failures = tested, kept

@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 from simulated import SimulatedNights, over
 
+from harness.runs.history.resource_prices import ResourcePrices
 from harness.runs.history.values import TimelineState as State
 from harness.store.eval.values import ComparisonVerdict
 from harness.store.mutate.values import FaultOutcome as Fate
+from reports.history import page as history_page
 
 
 @pytest.fixture
@@ -184,3 +186,24 @@ def test_outcomes_with_other_versions_do_not_count_as_repeats(nights: SimulatedN
     for night, letter in enumerate("oxox"):
         nights.matrix(night, {"a": letter}, commit=f"commit-{night}")
     assert nights.line(" a").score.compared == 0
+
+
+def test_a_known_bug_of_the_release_is_shown_and_the_history_is_green(tmp_path: Path) -> None:
+    nights = Nights(tmp_path / "runs.sqlite")
+    for night in range(2):
+        nights.fuzz(night, ("window",), known=("32087",))
+    history = nights.history()
+    [bug] = history.select_by_state(State.KNOWN_BUG)
+    assert history.green
+    assert not bug.state.is_new_failure
+    page = history_page.render_page(history, ResourcePrices())
+    assert "0.5.18 has the bug of 32087: assert 1 == 2" in page
+    assert "Nothing failed in the night of 2026-11-02 but for 1 known bug" in page
+
+
+def test_a_known_bug_that_fails_in_another_way_is_new(tmp_path: Path) -> None:
+    nights = Nights(tmp_path / "runs.sqlite")
+    nights.fuzz(0, ("window",), known=("32087",))
+    nights.fuzz(1, ("window",))
+    assert nights.line("window").state is State.NEW
+    assert not nights.history().green

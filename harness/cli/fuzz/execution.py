@@ -134,7 +134,7 @@ def _run_until_stopped(request: FuzzRequest, as_json: bool) -> int:
     if is_stopped:
         options.report_status("stopped; its failures are stored")
         return 130
-    return 1 if driver.result.failures or driver.result.problems else 0
+    return 1 if driver.result.new_failures or driver.result.problems else 0
 
 
 def _make_stored_run(request: FuzzRequest) -> FuzzRun:
@@ -165,6 +165,7 @@ def _make_snapshot(stored: FuzzRun, result: FuzzResult) -> FuzzRun:
                 failure.repro.release,
                 failure.repro.headline,
                 failure_files.format_failure(failure.repro),
+                failure.known,
             )
             for failure in result.failures
         ],

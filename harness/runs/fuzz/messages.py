@@ -23,6 +23,7 @@ class FuzzTask(msgspec.Struct, omit_defaults=True):
     name: str  # its node
     left_out: str = ""  # the reason why it cannot be fuzzed
     covered_files: list[str] = []  # files with traced lines
+    unfixed_toggles: list[str] = []  # its toggles whose bug this release has, and this run leaves
 
 
 class CodeFile(msgspec.Struct):
@@ -74,6 +75,7 @@ class TimeSlice(msgspec.Struct, omit_defaults=True):
     replay_blob: str = ""  # the only example, for a replay
     max_examples: int = 1_000_000  # limit of the number of examples
     examples_before: int = 0  # number of examples in the test's earlier slices
+    enable: list[str] = []  # toggles to apply in this slice, beside those of the run
 
 
 class FoundFailure(msgspec.Struct):
@@ -138,6 +140,7 @@ class RunFailure(msgspec.Struct):
     replay: str
     repro: FailureRecord
     again: int = 0  # number of later finds in this run
+    known: list[str] = []  # toggles of a bug that the release has: with their fixes, it passes
 
 
 class FuzzTestResult(msgspec.Struct):
@@ -180,3 +183,8 @@ class FuzzResult(msgspec.Struct):
     @property
     def examples(self) -> int:
         return sum(test.examples for test in self.tests)
+
+    @property
+    def new_failures(self) -> list[RunFailure]:
+        """The failures that no known bug of the release explains."""
+        return [failure for failure in self.failures if not failure.known]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import tempfile
 import time
 import zlib
@@ -16,6 +17,7 @@ from harness.runs.fuzz.fuzz_schedule import FuzzSchedule, FuzzTestState
 from harness.runs.fuzz.messages import (
     CodeFile,
     ExampleNote,
+    FailureRecord,
     FileCoverage,
     FoundFailure,
     FuzzTestResult,
@@ -24,9 +26,11 @@ from harness.runs.fuzz.messages import (
     FuzzWorkerSettings,
     RunFailure,
     TimeSlice,
+    TimeSliceEnded,
     TimeSliceResult,
     ToggleDirections,
 )
+from harness.store.prove.values import SideOutcome
 from harness.workers.release_target import ReleaseTarget
 from harness.workers.worker_process import WorkerProcess
 
@@ -58,6 +62,37 @@ class RunningTimeSlice:
     test_state: FuzzTestState
     time_slice: TimeSlice
     is_hung: bool = False
+    checked: KnownBugCheck | None = None  # a replay that decides whether a failure is known
+
+    def make_failure_id(self, key: str) -> tuple[str, str]:
+        """Return the test and the failure; a failure with a fix applied is another failure."""
+        applied = f" | with {', '.join(self.time_slice.enable)}" if self.time_slice.enable else ""
+        return self.test_state.task.name, key + applied
+
+
+@dataclass(frozen=True)
+class KnownBugCheck:
+    """A failure whose example is replayed as it is, and then with the fixes of its guard.
+
+    It is a known bug of the release if it fails again as it did, and passes with the fixes.
+    """
+
+    state: FuzzTestState
+    failure_id: tuple[str, str]
+    with_fixes: bool = False
+
+    def was_expected(
+        self,
+        record: FailureRecord,
+        ended: TimeSliceEnded,
+        found: list[FoundFailure],
+        hung: bool,
+    ) -> bool:
+        outcome = SideOutcome.HANG if hung else SideOutcome(ended.outcome)
+        if self.with_fixes:
+            passes = outcome is SideOutcome.PASSED or ended.headline.startswith("DidNotReproduce")
+            return passes and not found
+        return record.key in [one.key for one in found] or record.error == outcome.value
 
 
 class FuzzWorkerProcess(WorkerProcess[FuzzWorkerMessage]):
@@ -107,8 +142,11 @@ class ReleaseSearch:
         self.code_files: list[CodeFile] = []
         self.versions: dict[str, str] = {}
         self.failures: dict[tuple[str, str], RunFailure] = {}  # by test and failure
-        self.shrink_queue: list[tuple[FuzzTestState, str]] = []  # blobs of examples to shrink
+        # Examples to shrink: the test, the blob, the fixes that were applied.
+        self.shrink_queue: list[tuple[FuzzTestState, str, list[str]]] = []
+        self.check_queue: list[KnownBugCheck] = []
         self.shrink_attempts: Counter[str] = Counter()  # by failure
+        self.fixes_by_test: dict[str, list[str]] = {}  # for tests behind a known bug
         self.workers_lost_in_a_row = 0
         self.is_ready = False
         self.deadline = 0.0
@@ -162,55 +200,105 @@ class ReleaseSearch:
         self.deadline = deadline
         self.schedule = FuzzSchedule(self.test_states, self.request.jobs, deadline - now)
 
-    def pick_next_test(self) -> tuple[FuzzTestState, list[str]] | None:
-        """Return the next test, and its first examples."""
+    def pick_next_test(self) -> tuple[FuzzTestState, list[str], list[str]] | None:
+        """Return the next test, its first examples, and the fixes to apply.
+
+        Behind a known bug the search goes on with its fix, so that it hides no other.
+        """
         assert self.schedule is not None
         if self.shrink_queue:
-            state, blob = self.shrink_queue.pop(0)
-            return state, [blob]
+            state, blob, fixes = self.shrink_queue.pop(0)
+            return state, [blob], fixes
         state_or_none = self.schedule.pick_next()
-        return None if state_or_none is None else (state_or_none, [])
+        if state_or_none is None:
+            return None
+        return state_or_none, [], self.fixes_by_test.get(state_or_none.task.name, [])
+
+    def start_check(self, seed: int) -> None:
+        """Replay the example of the next failure that may be a known bug."""
+        check = self.check_queue.pop(0)
+        now, seconds = time.monotonic(), self.request.example_seconds
+        self._start(
+            TimeSlice(
+                test_number=check.state.task.number,
+                serial=self.serial + 1,
+                seed=seed,
+                memory=self.request.memory,
+                generate_until=now + seconds,
+                shrink_until=now + seconds,
+                end_after=seconds + 30.0,
+                replay_blob=self.failures[check.failure_id].repro.blob,
+                enable=check.state.task.unfixed_toggles if check.with_fixes else [],
+            ),
+            check.state,
+            check,
+        )
+
+    def _start(
+        self, time_slice: TimeSlice, state: FuzzTestState, check: KnownBugCheck | None = None
+    ) -> None:
+        assert self.worker is not None
+        self.serial = time_slice.serial
+        state.running_slices += 1
+        self.running[self.serial] = RunningTimeSlice(state, time_slice, checked=check)
+        self.worker.send_request(time_slice)
+
+    def accept_check(self, check: KnownBugCheck, was_expected: bool) -> None:
+        """Go on to the run with the fixes, or call the failure known."""
+        if was_expected and not check.with_fixes:
+            self.check_queue.append(dataclasses.replace(check, with_fixes=True))
+        elif was_expected:
+            fixes = check.state.task.unfixed_toggles
+            self.fixes_by_test[check.state.task.name] = fixes
+            self.failures[check.failure_id].known = fixes
+            check.state.test_result.exhausted = False  # with the fix it is another test
 
     def start_time_slice(
-        self, state: FuzzTestState, first_blobs: list[str], seed: int
-    ) -> TimeSlice:
+        self, state: FuzzTestState, first_blobs: list[str], fixes: list[str], seed: int
+    ) -> None:
         """Request one slice of a test from the worker."""
         assert self.schedule is not None
-        assert self.worker is not None
         now = time.monotonic()
-        self.serial += 1
         generate = min(self.deadline, now + self.schedule.slice_seconds)
         shrink = min(generate + SHRINK_SECONDS, max(self.deadline, now + 1.0) + GRACE_SECONDS / 2)
         time_slice = TimeSlice(
             test_number=state.task.number,
-            serial=self.serial,
+            serial=self.serial + 1,
             seed=seed,
             memory=self.request.memory,
             generate_until=generate,
             shrink_until=shrink,
             # The run ends a hanging example by its note. This limit ends a slice without a note.
             end_after=shrink - now + self.request.example_seconds + 30.0,
-            known_failures=self._list_known_failures(state.task.name, set(first_blobs)),
+            known_failures=self._list_known_failures(state.task.name, set(first_blobs), fixes),
             first_blobs=first_blobs,
             examples_before=state.test_result.examples,
+            enable=fixes,
         )
-        state.running_slices += 1
-        self.running[time_slice.serial] = RunningTimeSlice(state, time_slice)
-        self.worker.send_request(time_slice)
-        return time_slice
+        self._start(time_slice, state)
 
-    def _list_known_failures(self, test: str, blobs_to_shrink: set[str]) -> list[str]:
-        """Return the failures that count as passes in a slice: all except those to shrink."""
+    def _list_known_failures(
+        self, test: str, blobs_to_shrink: set[str], fixes: list[str]
+    ) -> list[str]:
+        """Return the failures that count as passes in a slice: all except those to shrink.
+
+        With fixes applied, a failure of the release as it is counts unless the fixes remove it.
+        """
+        under = [*self.request.under, *((name, "enable") for name in fixes)]
         return [
-            key
-            for (name, key), failure in self.failures.items()
-            if name == test and failure.repro.blob not in blobs_to_shrink
+            failure.repro.key
+            for (name, _), failure in self.failures.items()
+            if name == test
+            and (failure.repro.under == under or (fixes and not failure.known))
+            and failure.repro.blob not in blobs_to_shrink
         ]
 
-    def shrink_later(self, state: FuzzTestState, key: str, blob: str) -> None:
+    def shrink_later(self, running: RunningTimeSlice, failure: FoundFailure) -> None:
+        key = " ".join(running.make_failure_id(failure.key))
         self.shrink_attempts[key] += 1
         if self.shrink_attempts[key] <= MAX_SHRINK_ATTEMPTS:
-            self.shrink_queue.append((state, blob))
+            fixes = running.time_slice.enable
+            self.shrink_queue.append((running.test_state, failure.blob, fixes))
 
 
 def measure_coverage(release: ReleaseSearch) -> list[FileCoverage]:

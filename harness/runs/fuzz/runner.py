@@ -28,6 +28,7 @@ from harness.runs.fuzz.messages import (
 from harness.runs.fuzz.release_search import (
     GRACE_SECONDS,
     FuzzRequest,
+    KnownBugCheck,
     ReleaseSearch,
     RunningTimeSlice,
     measure_coverage,
@@ -106,11 +107,14 @@ class FuzzDriver:
         if not release.deadline:
             releases_left = sum(not each.is_over for each in self.releases)
             release.begin_time_share(now, now + max(0.0, self.deadline - now) / releases_left)
-        while len(release.running) < self.request.jobs and time.monotonic() < release.deadline:
-            next_test = release.pick_next_test()
-            if next_test is None:
+        while len(release.running) < self.request.jobs:
+            seed = self.random.randrange(2**63)
+            if release.check_queue:  # beyond the budget too: the run's verdict needs it
+                release.start_check(seed)
+            elif time.monotonic() < release.deadline and (picked := release.pick_next_test()):
+                release.start_time_slice(*picked, seed=seed)
+            else:
                 break
-            release.start_time_slice(*next_test, seed=self.random.randrange(2**63))
         if not release.running:
             release.end()  # no time is left, or every test is exhausted
 
@@ -159,6 +163,18 @@ class FuzzDriver:
         assert release.worker is not None
         running = release.running.pop(message.serial)
         running.test_state.running_slices -= 1
+        if running.checked is not None:
+            found = release.worker.read_failures(message.serial)
+            ran = (note := release.worker.read_note(message.serial)) is not None and note.examples
+            expected = running.checked.was_expected(
+                release.failures[running.checked.failure_id].repro,
+                message,
+                found,
+                running.is_hung,
+            )
+            release.accept_check(running.checked, bool(ran) and expected)
+            release.worker.delete_files(message.serial)
+            return
         result = release.worker.read_result(message.serial)
         outcome = SideOutcome.HANG if running.is_hung else SideOutcome(message.outcome)
         if result is None or outcome in DEATH_OUTCOMES:
@@ -181,12 +197,13 @@ class FuzzDriver:
         release.workers_lost_in_a_row = 0
         state.add_result(slice_result)
         for key, count in slice_result.known_failure_counts.items():
-            release.failures[state.task.name, key].again += count
+            with_fixes, as_is = running.make_failure_id(key), (state.task.name, key)
+            release.failures[with_fixes if with_fixes in release.failures else as_is].again += count
         for failure in slice_result.failures:
             detail = message.detail if failure.shrunk else ""
             self._record_failure(release, running, failure, detail)
             if not failure.shrunk:
-                release.shrink_later(state, failure.key, failure.blob)
+                release.shrink_later(running, failure)
         if outcome in (SideOutcome.NA, SideOutcome.SKIPPED):
             state.test_result.left_out = message.headline
         elif outcome is not SideOutcome.PASSED and not slice_result.failures:
@@ -223,36 +240,44 @@ class FuzzDriver:
             blob=note.blob,
             examples=note.examples,
         )
-        if (state.task.name, failure.key) in release.failures:
+        if (
+            earlier_death := release.failures.get(running.make_failure_id(failure.key))
+        ) is not None:
             # A known death cannot count as a pass: the test gets less and less time instead.
-            release.failures[state.task.name, failure.key].again += 1
+            earlier_death.again += 1
             state.idle_slices += 1
         self._record_failure(release, running, failure, message.detail)
 
     def _record_failure(
         self, release: ReleaseSearch, running: RunningTimeSlice, failure: FoundFailure, detail: str
     ) -> None:
-        test = running.test_state.task.name
-        known = release.failures.get((test, failure.key))
+        state = running.test_state
+        identity = running.make_failure_id(failure.key)
+        known = release.failures.get(identity)
         if known is not None and (known.repro.shrunk or not failure.shrunk):
             return
         record = failure_files.make_failure_record(
             failure,
-            test=test,
+            test=state.task.name,
             release=release.target.name,
-            under=self.request.under,
+            under=[
+                *self.request.under,
+                *((name, "enable") for name in running.time_slice.enable),
+            ],
             versions=release.versions,
             seed=running.time_slice.seed,
             detail=detail,
         )
         written = failure_files.write_failure(record, failure.key, self.request.toggle_folders)
         if known is not None:
-            written.again = known.again
+            written.again, written.known = known.again, known.known
             self.result.failures[self.result.failures.index(known)] = written
         else:
             self.result.failures.append(written)
             self.listener.report_failure(written)
-        release.failures[test, failure.key] = written
+        release.failures[identity] = written
+        if state.task.unfixed_toggles and not running.time_slice.enable and not written.known:
+            release.check_queue.append(KnownBugCheck(state, identity))
 
     def _handle_lost_worker(self, release: ReleaseSearch) -> None:
         """Replace a worker that ended by itself, which no example should cause."""
@@ -288,8 +313,9 @@ class FuzzDriver:
             elif not running.is_hung:
                 running.is_hung = True
                 _signal_process(note.pid, signal.SIGABRT)  # its faulthandler writes its stacks
-        if release.deadline and now > release.deadline + GRACE_SECONDS:
-            for running in release.running.values():
+        late = [one for one in release.running.values() if one.checked is None]
+        if release.deadline and now > release.deadline + GRACE_SECONDS and late:
+            for running in late:
                 name = running.test_state.task.name
                 self._add_problem(
                     release.target.name, f"{name}: an example was not done at the end"

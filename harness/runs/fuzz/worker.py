@@ -68,6 +68,7 @@ class FuzzWorker(WorkerSession[FuzzWorkerSettings]):
                 regressions.get_node_id(item),
                 explain_left_out(item),
                 files[item.path.parent],
+                self._list_unfixed_toggles(item),
             )
             for number, item in enumerate(self.items)
         ]
@@ -86,6 +87,15 @@ class FuzzWorker(WorkerSession[FuzzWorkerSettings]):
         )
         self.serve_forks()
         return True
+
+    def _list_unfixed_toggles(self, item: pytest.Item) -> list[str]:
+        marks, changed = cells.read_guard_marks(item), {name for name, _ in self.settings.under}
+        return [
+            toggle.id
+            for toggle in (marks.guarded if marks else ())
+            if toggle.id not in changed
+            and cells.find_toggle_state(toggle).state is ToggleState.BUGGY
+        ]
 
     def _collect_code_files(
         self, items: list[pytest.Item], toggles: list[Toggle]
@@ -109,7 +119,8 @@ class FuzzWorker(WorkerSession[FuzzWorkerSettings]):
     # Serving
 
     def run_request(self, time_slice: TimeSlice) -> SideResult:
-        compile_patched_code(self.items[time_slice.test_number])
+        if not time_slice.enable:
+            compile_patched_code(self.items[time_slice.test_number])
         request = TestRequest(
             time_slice.test_number, time_slice.serial, time_slice.end_after, time_slice.memory
         )
@@ -125,6 +136,8 @@ class FuzzWorker(WorkerSession[FuzzWorkerSettings]):
         """Run a slice in its own process, without garbage collection, which would waste time."""
         preloading.raise_gc_thresholds()
         item = self.items[time_slice.test_number]
+        enabled = [(name, "enable") for name in time_slice.enable]
+        item.config.stash[plugin.APPLIED_CHANGES] = make_choices([*self.settings.under, *enabled])
         files = self.tests[time_slice.test_number].covered_files
         slice_run = TimeSliceRun(item, time_slice, self.folder, files)
         side = slice_run.run_slice(self.recorder, Path(self.settings.corpus))

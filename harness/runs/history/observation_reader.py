@@ -30,6 +30,7 @@ from harness.store.mutate.values import FaultOutcome, FaultResult, MutationRun
 from harness.store.prove.values import CellVerdict, ProveRun
 
 OK, FAILED = ObservationOutcome.OK, ObservationOutcome.FAILED
+KNOWN_BUG = ObservationOutcome.KNOWN_BUG
 FLAKY, SILENT = ObservationOutcome.FLAKY, ObservationOutcome.SILENT
 MAX_MESSAGE_LENGTH = 300
 ENDED_STATUSES = ("finished", "done")
@@ -330,8 +331,11 @@ class ObservationReader:
         for name, item in items.items():
             if name in failures:
                 seconds = test.seconds if name == failing[0] else 0.0
-                message = failures[name].headline
-                self._observe(item, window_run, FAILED, versions, message, seconds)
+                message, known = failures[name].headline, ", ".join(failures[name].known)
+                if known:
+                    message = f"{test.release} has the bug of {known}: {message}"
+                found = KNOWN_BUG if known else FAILED
+                self._observe(item, window_run, found, versions, message, seconds)
             else:
                 message = unsearched or f"not found again in {test.examples} examples"
                 self._observe(item, window_run, outcome, versions, message)

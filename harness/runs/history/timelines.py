@@ -93,7 +93,7 @@ def join_observations(night: int, observations: Sequence[Observation]) -> NightR
         for one in telling
         if one.outcome is ObservationOutcome.FAILED and one.versions == last.versions
     ]
-    if outcome is ObservationOutcome.OK and failed:
+    if outcome in (ObservationOutcome.OK, ObservationOutcome.KNOWN_BUG) and failed:
         outcome, last = ObservationOutcome.FLAKY, failed[-1]
     return NightResult(
         *(night, outcome, last),
@@ -130,12 +130,13 @@ def list_night_states(points: Sequence[NightResult]) -> list[tuple[NightResult, 
             word = (
                 TimelineState.KNOWN if known else TimelineState.BACK if ever else TimelineState.NEW
             )
-        elif one.outcome is ObservationOutcome.FLAKY:
-            word = TimelineState.FLAKY
+        elif one.outcome in (ObservationOutcome.FLAKY, ObservationOutcome.KNOWN_BUG):
+            word = TimelineState(one.outcome)
         else:
             word = TimelineState.MENDED if before is ObservationOutcome.FAILED else TimelineState.OK
         states.append((one, word))
-        before, ever = one.outcome, ever or one.outcome is not ObservationOutcome.OK
+        fine = (ObservationOutcome.OK, ObservationOutcome.KNOWN_BUG)
+        before, ever = one.outcome, ever or one.outcome not in fine
     return states
 
 

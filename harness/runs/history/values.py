@@ -15,6 +15,7 @@ class ObservationOutcome(StrEnum):
     FAILED = "failed"
     FLAKY = "flaky"  # it failed, and passed in a retry
     SILENT = "silent"  # it ran without a conclusive outcome
+    KNOWN_BUG = "known bug"  # it failed by a bug that the release has and a toggle fixes
 
 
 class TimelineState(StrEnum):
@@ -24,6 +25,7 @@ class TimelineState(StrEnum):
     BACK = "back"  # failed, was mended before, and had failed before that
     KNOWN = "known"  # failed, as in the night before
     FLAKY = "flaky"  # failed and passed in the newest night
+    KNOWN_BUG = "known bug"  # failed by a bug that the release has, and passes with its fix
     NOT_RUN = "not run"  # failed in its last run, and has no outcome in the newest night
     MENDED = "mended"  # ok, and failed in the night before
     OK = "ok"
