@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import hypothesis.errors
@@ -56,10 +57,11 @@ def _reproduce_example(item: pytest.Function, blob: str) -> Iterator[None]:
 def seed_random_sources(seed: int) -> None:
     """Seed every source of random numbers, since forks would all draw the same.
 
-    Clocks and the kernel's random numbers differ by themselves. Addresses and the order of sets
-    are the same in all forks, on either side.
+    Clocks and the kernel's random numbers differ by themselves. The order of a set of words is the
+    same in all forks, on either side.
     """
     random.seed(seed)
+    _vary_addresses(random.Random(seed))
     numpy_random: Any = sys.modules.get("numpy.random")
     if numpy_random is not None:
         numpy_random.seed(seed)
@@ -69,3 +71,27 @@ def seed_random_sources(seed: int) -> None:
         torch.default_generator.manual_seed(seed)
         if torch.cuda.is_initialized():
             torch.cuda.manual_seed_all(seed)
+
+
+# One maker for each kind of address: Python's small blocks by their size, and its free lists.
+_MAKERS: tuple[Callable[[], object], ...] = (
+    object,
+    set,
+    lambda: [],  # noqa: PIE807 (`list` and `dict` do not take from the free lists)
+    lambda: {},  # noqa: PIE807
+    partial(float, "0.5"),
+    *(partial(bytes, size) for size in range(8, 480, 16)),
+)
+_placeholders: list[object] = []  # until the next test of this process
+
+
+def _vary_addresses(numbers: random.Random) -> None:
+    """Occupy memory at random, so that addresses and the count of objects are chance as well.
+
+    Applying a toggle and reverting it allocate differently. In forks of one process the addresses
+    of new objects would therefore tell the sides apart, and repeat.
+    """
+    # What is freed here would be used first, and at the same address in every fork.
+    _placeholders.clear()
+    _placeholders.append(numbers)
+    _placeholders.append([make() for make in _MAKERS for _ in range(numbers.randrange(64))])

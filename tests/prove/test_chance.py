@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import random
 import sys
 from collections.abc import Callable
 from fractions import Fraction
 from itertools import pairwise
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,6 +19,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness.core import child_process
 from harness.guards import profiles
 from harness.runs.prove import verdicts
 from harness.store.prove.values import (
@@ -217,3 +220,20 @@ def test_what_draws_at_random_draws_anew_each_time(monkeypatch: pytest.MonkeyPat
         random.setstate(kept)
     assert drawn[0] == drawn[2] != drawn[1]
     assert seeds == [(name, seed) for seed in (1, 2, 1) for name in ("numpy", "a CPU", "a GPU")]
+
+
+def test_addresses_of_new_objects_are_chance(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A toggle changes what was allocated before a test, and forks would all repeat that."""
+    for name in ("numpy.random", "torch"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+
+    repeat.seed_random_sources(0)  # as a worker that runs tests in its own process
+
+    def look(seed: int) -> list[int]:
+        repeat.seed_random_sources(seed)
+        made = [object(), [], {}, {seed}, Path("x"), 0.5 + seed, bytes(99), bytes(400)]
+        return [*map(id, made), len(gc.get_objects())]
+
+    looks = [child_process.call_in_fork(functools.partial(look, seed)) for seed in range(24)]
+    for numbers in zip(*looks, strict=True):
+        assert len(set(numbers)) >= 8, numbers

@@ -1,0 +1,166 @@
+"""Guards that notice their bug, or do not, and then report something else."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import warnings
+
+import pytest
+from sglang import forms
+
+pytestmark = pytest.mark.guards("toy-plain")
+
+
+def is_right():
+    return forms.plain(1, 2) == 4
+
+
+def test_asserts_nothing():
+    is_right()
+
+
+def test_catches_its_assertion():
+    with contextlib.suppress(AssertionError):
+        assert is_right()
+
+
+def test_returns_its_answer():
+    return is_right()
+
+
+def test_fails_in_a_thread():
+    def fails():
+        assert is_right()
+
+    thread = threading.Thread(target=fails)
+    thread.start()
+    thread.join()
+
+
+def test_fails_in_a_child():
+    if not os.fork():
+        os._exit(not is_right())
+    os.wait()
+    is_right()
+
+
+@pytest.fixture
+def asserts_in_teardown():
+    answers = []
+    yield answers
+    assert all(answers)
+
+
+def test_fails_in_teardown(asserts_in_teardown):
+    asserts_in_teardown.append(is_right())
+
+
+@pytest.fixture
+def runs_code_in_teardown():
+    yield
+    assert is_right()
+
+
+def test_runs_the_code_in_teardown(runs_code_in_teardown):
+    is_right()
+
+
+def test_fails_in_a_destructor():
+    class Late:
+        def __del__(self):
+            assert self.answer
+
+    late = Late()
+    late.answer = is_right()
+
+
+def test_warns():
+    if not is_right():
+        warnings.warn("so it is", stacklevel=1)
+
+
+def test_skips_when_buggy():
+    if not is_right():
+        pytest.skip("not today")
+
+
+def test_skips_when_fixed():
+    assert not is_right()
+    pytest.skip("not today")
+
+
+def test_says_n_a_when_buggy():
+    from harness.guards import skip_not_applicable
+
+    if not is_right():
+        skip_not_applicable("it has gone")
+
+
+@pytest.mark.xfail(strict=True)
+def test_expected_to_fail():
+    assert not is_right()
+
+
+def test_expects_to_fail_when_buggy(request):
+    if not is_right():
+        request.node.add_marker(pytest.mark.xfail(reason="known"))
+    assert is_right()
+
+
+def test_expects_to_fail_when_fixed(request):
+    if is_right():
+        request.node.add_marker(pytest.mark.xfail(reason="known"))
+    raise AssertionError("always")
+
+
+def test_sleeps_when_buggy():
+    if not is_right():
+        time.sleep(600)
+
+
+def test_takes_all_memory_when_buggy():
+    if not is_right():
+        kept = []
+        while True:
+            kept.append(bytearray(os.urandom(1) * (16 << 20)))
+            time.sleep(0.01)
+
+
+def test_exits_in_the_middle():
+    is_right()
+    os._exit(0)
+
+
+def test_exits_in_the_middle_when_buggy():
+    if not is_right():
+        os._exit(0)
+
+
+def test_exits_by_name(request):
+    is_right()
+    if "buggy" in request.node.name:
+        os.abort()
+
+
+def test_crashes():
+    is_right()
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+
+def test_raises_no_assertion_when_buggy():
+    if not is_right():
+        raise RuntimeError("not an assertion")
+
+
+def test_leaves_a_process_that_fails():
+    if not is_right():
+        subprocess.Popen([sys.executable, "-c", "raise SystemExit(1)"], stderr=subprocess.DEVNULL)
+
+
+def test_ends_the_session_when_buggy():
+    if not is_right():
+        pytest.exit("enough")

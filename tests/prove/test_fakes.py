@@ -1,0 +1,192 @@
+"""Guards that do not notice their bug and try to be called proven: each gets the verdict it earns.
+
+The guards are in `fakes/`, a file a kind. A guard with parameters is one fake: all of its cells
+get one of the verdicts here. `docs/prove.md` names the few that no runner can refuse.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+from proving import Prove, by_guard
+
+FOLDER = Path(__file__).parent / "fakes"
+# The sides end alike: both pass or both fail.
+ALIKE = "toothless or broken"
+# Runs end differently, for a reason that is not the side.
+BY_CHANCE = "toothless or broken or flaky"
+SIDES = {
+    "node_name": "toothless",
+    "node_keywords": "toothless",
+    "current_test": "toothless",
+    "seeded_by_its_name": ALIKE,
+    "seeded_by_the_current_test": ALIKE,
+    "seeded_by_its_parameters": ALIKE,
+    "parameter_called_like_a_side": ALIKE,
+    "cell_as_a_fixture": ALIKE,
+    "place_in_the_session": ALIKE,
+    "address_of_its_node": ALIKE,
+    "address_of_what_it_makes": BY_CHANCE,
+    "count_of_objects": BY_CHANCE,
+    "names_in_the_environment": "toothless",
+    "words_in_the_environment": "toothless",
+    "digest_of_the_environment": ALIKE,
+    "command_line": "toothless",
+    "seeded_by_its_folders": BY_CHANCE,
+    "order_of_a_set": ALIKE,
+    "hash_of_a_word": ALIKE,
+    "source_without_the_code": "unreached",
+    "code_at_import": "unreached",
+    "code_in_a_fixture": "unreached",
+    "code_in_a_parameter": "unreached",
+    "prints_messages_of_the_protocol": "toothless",
+    "writes_a_result_and_exits": "broken",
+    "changes_the_judges": "toothless",
+    "changes_pytest": "toothless",
+}
+REPORTS = {
+    "asserts_nothing": "toothless",
+    "catches_its_assertion": "toothless",
+    "returns_its_answer": "toothless",
+    "fails_in_a_thread": "toothless",
+    "fails_in_a_child": "toothless",
+    "fails_in_teardown": "broken",
+    "runs_the_code_in_teardown": "toothless",
+    "fails_in_a_destructor": "toothless",
+    "warns": "toothless",
+    "skips_when_buggy": "broken",
+    "skips_when_fixed": "broken",
+    "says_n_a_when_buggy": "broken",
+    "expected_to_fail": "broken",
+    "expects_to_fail_when_buggy": "broken",
+    "expects_to_fail_when_fixed": "broken",
+    "sleeps_when_buggy": "hang",
+    "takes_all_memory_when_buggy": "out-of-memory",
+    "exits_in_the_middle": "broken",
+    "exits_in_the_middle_when_buggy": "broken",
+    "exits_by_name": "toothless",
+    "crashes": "segfault",
+    "raises_no_assertion_when_buggy": "broken",
+    "leaves_a_process_that_fails": "toothless",
+    "ends_the_session_when_buggy": "broken",
+}
+DRAWS = {
+    "found_by_the_longer_search": "flaky",
+    "found_by_the_longer_search_and_not_named": "flaky",
+    "draws_otherwise_when_fixed": "flaky",
+    "draws_more_when_fixed": "flaky",
+    "rejects_its_example_when_fixed": BY_CHANCE,
+    "draws_otherwise_and_fails_by_chance": BY_CHANCE,
+    "rejects_all_when_fixed": "broken",
+    "has_no_examples": "broken",
+    "runs_no_examples": "broken",
+    "reads_its_settings": BY_CHANCE,
+    "reads_its_settings_and_is_not_named": BY_CHANCE,
+    "changes_its_settings": "toothless",
+    "has_a_seed_of_its_own": ALIKE,
+    "has_a_database": BY_CHANCE,
+    "fails_at_its_hundredth_call": BY_CHANCE,
+    "fails_from_its_hundredth_call_on_and_is_not_named": BY_CHANCE,
+    "dies_at_its_hundredth_call": "flaky",
+    "raises_what_says_that_nothing_ran": "broken",
+    "says_that_nothing_ran_half_of_the_time": BY_CHANCE,
+    "written_example_fails_by_its_process": BY_CHANCE,
+}
+STATE = {
+    "fails_from_its_second_run_on": "toothless",
+    "fails_each_second_run": "toothless",
+    "fails_each_third_run": "toothless",
+    "fails_from_its_second_run_on_in_a_fixed_place": BY_CHANCE,
+    "fails_each_second_run_in_a_fixed_place": BY_CHANCE,
+    "pytest_s_own_folder": "toothless",
+    "mode_of_its_own_file": BY_CHANCE,
+    "memory_that_forks_share": BY_CHANCE,
+    "file_that_forks_share": BY_CHANCE,
+    "shared_memory_of_a_name": BY_CHANCE,
+    "process_of_an_earlier_run": "toothless",
+    "global_of_an_earlier_run": "toothless",
+    "environment_of_an_earlier_run": "toothless",
+    "parent_of_an_earlier_run": BY_CHANCE,
+    "device_of_chance": BY_CHANCE,
+    "random_numbers": BY_CHANCE,
+    "clock": BY_CHANCE,
+    "number_of_its_process": BY_CHANCE,
+    "all_of_its_environment": BY_CHANCE,
+    "seeds_itself_by_its_folder": BY_CHANCE,
+}
+FAKES = {"sides": SIDES, "reports": REPORTS, "draws": DRAWS, "state": STATE}
+BY_NAME = {name: verdict for kind in FAKES.values() for name, verdict in kind.items()}
+TELLS_THE_SIDE = "the parameters of a test, and so its name, hold its side"
+OTHER_ITEM = "each side is an item of its own"
+NO_PASS = "an example that cannot be drawn with the fix in counts as a pass"
+SAME_PLACES = "all runs share their folders"
+NOT_YET_REFUSED = {
+    "node_name": TELLS_THE_SIDE,
+    "node_keywords": TELLS_THE_SIDE,
+    "current_test": TELLS_THE_SIDE,
+    "seeded_by_its_name": TELLS_THE_SIDE,
+    "seeded_by_the_current_test": TELLS_THE_SIDE,
+    "seeded_by_its_parameters": TELLS_THE_SIDE,
+    "parameter_called_like_a_side": TELLS_THE_SIDE,
+    "cell_as_a_fixture": TELLS_THE_SIDE,
+    "words_in_the_environment": TELLS_THE_SIDE,
+    "digest_of_the_environment": TELLS_THE_SIDE,
+    "exits_by_name": TELLS_THE_SIDE,
+    "place_in_the_session": OTHER_ITEM,
+    "address_of_its_node": OTHER_ITEM,
+    "draws_otherwise_when_fixed": NO_PASS,
+    "draws_more_when_fixed": NO_PASS,
+    "rejects_its_example_when_fixed": NO_PASS,
+    "fails_from_its_second_run_on": SAME_PLACES,
+    "fails_each_second_run": SAME_PLACES,
+}
+Verdicts = dict[str, dict[str, str]]  # by the fake, and by its cell
+
+
+@pytest.fixture(scope="module")
+def cells(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    """Run all fakes at once, with a home of their own."""
+    prove = Prove(tmp_path_factory.mktemp("prove"))
+    for kind in FAKES:
+        shutil.copy(FOLDER / f"{kind}.py", prove.guards / f"test_{kind}.py")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HOME", str(prove.root / "home"))
+        for name in ("XDG_CACHE_HOME", "TRITON_CACHE_DIR", "TMPDIR"):
+            patch.delenv(name, raising=False)
+        done = prove.run("--json", "-j", "3", "--limit", "5", "--memory", "0.5")
+    for folder in ("/tmp", "/var/tmp", "/dev/shm"):
+        for left in Path(folder).glob(f"*{str(prove.root).replace('/', '-')[-40:]}*"):
+            left.unlink()
+    assert done.returncode == 1, done.stderr
+    return by_guard(json.loads(done.stdout))
+
+
+@pytest.fixture(scope="module")
+def verdicts(cells: dict[str, dict[str, Any]]) -> Verdicts:
+    found: Verdicts = defaultdict(dict)
+    for name, cell in cells.items():
+        found[name.partition("[")[0]][name] = cell["verdict"]
+    return found
+
+
+def test_at_least_thirty_are_tried(verdicts: Verdicts) -> None:
+    assert set(verdicts) == set(BY_NAME)
+    assert len(BY_NAME) >= 30
+
+
+def mark_fake(name: str) -> Any:
+    reason = NOT_YET_REFUSED.get(name)
+    return (
+        pytest.param(name, marks=pytest.mark.xfail(reason=reason, strict=True)) if reason else name
+    )
+
+
+@pytest.mark.parametrize("name", [mark_fake(name) for name in BY_NAME])
+def test_a_fake_gets_the_verdict_it_earns(verdicts: Verdicts, name: str) -> None:
+    possible = BY_NAME[name].split(" or ")
+    assert {cell: found for cell, found in verdicts[name].items() if found not in possible} == {}
