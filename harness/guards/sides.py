@@ -103,5 +103,5 @@ def _check_example_passes_fixed(
     except hypothesis.errors.DidNotReproduce:
         return
     except FAILURES as other:
-        reason = f"the same example fails with the fix in: {other}"
+        reason = f"the same example fails with the fix applied: {other}"
         raise GuardNotProven(f"{cell.toggle.id} is flaky: {reason}") from error

@@ -100,7 +100,7 @@ function group(name, those) {
   }
   const counted = order.map((word) => `${counts.get(word)} ${word}`).join(", ");
   const details = make("details", { class: "group", on: { toggle: () => details.open && fill(details, those) } });
-  details.append(make("summary", {}, make("span", { class: "name" }, name), stack, make("span", { class: "told" }, counted)));
+  details.append(make("summary", {}, make("span", { class: "name" }, name), stack, make("span", { class: "notes" }, counted)));
   return details;
 }
 

@@ -1,4 +1,4 @@
-// How long each bug lived: a bar for what the sources say, a sign on it for what running found.
+// How long each bug lived: a bar for the state by the sources, a sign on it for the state by running.
 const LIFE_HEIGHT = 26;
 const lifeRows = [];
 
@@ -57,7 +57,7 @@ function lifeRow(toggle, step) {
   const text = span ? `bug in ${span}` : ran ? "no bug found" : "not run";
   return make("div", { class: "life-row" },
     make("span", { class: "id", title: toggle.title }, toggle.id), picture,
-    make("span", { class: "told" }, text, differing ? make("b", { class: "differs" }, ` ≠ ${differing}`) : ""));
+    make("span", { class: "notes" }, text, differing ? make("b", { class: "differs" }, ` ≠ ${differing}`) : ""));
 }
 
 function lifeAxis(step) {

@@ -1,5 +1,5 @@
 // The matrix: a grid of buttons, one of them in the tab order, the others an arrow key away.
-// A spot is what a button opens: a toggle, a column, and where there is one column alone a guard.
+// A spot is what a button opens: a toggle and a column; in a table of one column also a guard.
 const spots = [];
 let current = null;
 
@@ -69,7 +69,7 @@ function bigMatrix() {
     }
     table.append(body);
   }
-  // Columns share what room there is, and below 54 pixels each the table scrolls in its box.
+  // Columns share the width; below 54 pixels each, the table scrolls in its box.
   table.style.minWidth = `${(innerWidth <= 640 ? 132 : 210) + 54 * index.columns.length}px`;
   return table;
 }
@@ -86,7 +86,7 @@ function sideText(guard, name) {
 
 function guardMatrix() {
   const sides = index.kind === "lifecycle" ? ["as is"] : ["fixed", "buggy"];
-  const titles = index.kind === "lifecycle" ? ["as it is"] : ["fix in", "fix out"];
+  const titles = index.kind === "lifecycle" ? ["as it is"] : ["applied", "reverted"];
   const heads = ["verdict", "guard", ...titles, "time"].map((title) => make("th", { scope: "col", role: "columnheader" }, title));
   const table = make("table", { role: "grid", class: "matrix guards", "aria-label": "Guards by toggle" },
     make("thead", { role: "rowgroup" }, make("tr", { role: "row" }, ...heads)));

@@ -1,4 +1,4 @@
-// Filters, the address, the theme; and the start of it all.
+// Filters, the address, the theme, and the start of the page.
 const chosen = { words: "", family: "", marks: new Set(), only: false };
 
 function matches(spot) {
@@ -43,25 +43,25 @@ function changed() {
 }
 
 function writeHash() {
-  const said = new URLSearchParams();
-  if (openedSpot) said.set("box", keyOf(openedSpot));
-  if (chosen.words) said.set("q", chosen.words);
-  if (chosen.family) said.set("family", chosen.family);
-  if (chosen.marks.size) said.set("verdicts", [...chosen.marks].join(","));
-  if (chosen.only) said.set("only", "1");
-  const hash = said.toString();
+  const parameters = new URLSearchParams();
+  if (openedSpot) parameters.set("box", keyOf(openedSpot));
+  if (chosen.words) parameters.set("q", chosen.words);
+  if (chosen.family) parameters.set("family", chosen.family);
+  if (chosen.marks.size) parameters.set("verdicts", [...chosen.marks].join(","));
+  if (chosen.only) parameters.set("only", "1");
+  const hash = parameters.toString();
   history.replaceState(null, "", hash ? `#${hash}` : location.pathname + location.search);
 }
 
 function readHash() {
-  const said = new URLSearchParams(location.hash.slice(1));
-  chosen.words = said.get("q") || "";
-  chosen.family = said.get("family") || "";
-  chosen.marks = new Set((said.get("verdicts") || "").split(",").filter((mark) => mark in index.marks));
-  chosen.only = said.get("only") === "1";
+  const parameters = new URLSearchParams(location.hash.slice(1));
+  chosen.words = parameters.get("q") || "";
+  chosen.family = parameters.get("family") || "";
+  chosen.marks = new Set((parameters.get("verdicts") || "").split(",").filter((mark) => mark in index.marks));
+  chosen.only = parameters.get("only") === "1";
   showChosen();
   applyFilters();
-  const wanted = said.get("box");
+  const wanted = parameters.get("box");
   const spot = wanted && spots.find((one) => keyOf(one) === wanted);
   if (spot) {
     openSpot(spot);
@@ -105,7 +105,7 @@ function startFilters() {
 
 const THEMES = ["auto", "light", "dark"];
 
-function keptTheme(value) {
+function storedTheme(value) {
   try {
     if (value !== undefined) localStorage.setItem("unfix-theme", value);
     return localStorage.getItem("unfix-theme");
@@ -120,12 +120,12 @@ function setTheme(name) {
 }
 
 function startTheme() {
-  const kept = keptTheme();
-  setTheme(THEMES.includes(kept) ? kept : "auto");
+  const stored = storedTheme();
+  setTheme(THEMES.includes(stored) ? stored : "auto");
   byId("theme").addEventListener("click", () => {
     const next = THEMES[(THEMES.indexOf(document.documentElement.dataset.theme) + 1) % THEMES.length];
     setTheme(next);
-    keptTheme(next);
+    storedTheme(next);
   });
 }
 

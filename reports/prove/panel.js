@@ -1,4 +1,4 @@
-// The side panel: everything that is known of one box, read from its JSON when it is opened.
+// The side panel: the details of one box, read from its JSON when the box is opened.
 const panel = byId("panel");
 let openedSpot = null;
 
@@ -11,7 +11,7 @@ function openSpot(spot) {
   setCurrent(spot);
   byId("panel-body").replaceChildren(...contents(spot));
   byId("panel-body").scrollTop = 0;
-  byId("said").textContent = "";
+  byId("status").textContent = "";
   if (!panel.open) panel.showModal();
   byId("panel-title").focus();
   writeHash();
@@ -31,14 +31,14 @@ function contents(spot) {
     const link = `https://github.com/sgl-project/sglang/pull/${number}`;
     facts.append(" · ", make("a", { href: link, rel: "noreferrer" }, `#${number}`));
   }
-  const said = index.marks[mark];
+  const known = index.marks[mark];
   return [
     make("h2", { id: "panel-title", tabindex: "-1" }, make("span", { class: "id" }, toggle.id), ` on ${column.release}, ${column.device}`),
     make("p", { class: "panel-story" }, toggle.title),
     facts,
     toggle.why ? make("p", { class: "panel-why" }, toggle.why) : null,
     toggle.proven.length ? make("p", { class: "panel-facts" }, `Recorded as proven on ${toggle.proven.join("; ")}.`) : null,
-    make("div", { class: `answer tone-${toneOf(mark)}` }, make("b", {}, `${glyphOf(mark)} ${mark}`), ` ${said ? said.meaning : ""}`),
+    make("div", { class: `answer tone-${toneOf(mark)}` }, make("b", {}, `${glyphOf(mark)} ${mark}`), ` ${known ? known.meaning : ""}`),
     make("p", { class: "panel-state" }, "By its sources this release is ", make("b", {}, box.state || "unknown"), stateMeans(box.state)),
     ...cells.map((cell) => guardPart(cell, cells.length <= 3 || !isGood(cell.mark))),
     ...asIs(spot.guard ? detail.asis.filter((cell) => cell.guard === spot.guard.id) : detail.asis),
@@ -48,10 +48,10 @@ function contents(spot) {
 
 function stateMeans(state) {
   const means = {
-    fixed: ": the fix is in it, and was taken out for the other side.",
-    buggy: ": it has the bug, and the fix was put in for the other side.",
-    absent: ": the code is not in it.",
-    stale: ": the code is in it, in a form that the toggle does not know.",
+    fixed: ": it has the fix, which the reverted side takes out.",
+    buggy: ": it lacks the fix, which the applied side puts in.",
+    absent: ": it does not have the code.",
+    stale: ": it has the code in a form that the toggle does not know.",
   };
   return index.kind === "lifecycle" && state !== "absent" && state !== "stale" ? "; nothing was toggled." : means[state] || ".";
 }
@@ -69,7 +69,7 @@ function guardPart(cell, open) {
 
 function asIs(cells) {
   if (!cells.length) return [];
-  return [make("h3", {}, "As the release is, nothing toggled"), ...cells.map((cell) => guardPart(cell, !isGood(cell.mark)))];
+  return [make("h3", {}, "The release as it is, nothing toggled"), ...cells.map((cell) => guardPart(cell, !isGood(cell.mark)))];
 }
 
 function sidePart(side) {
@@ -103,7 +103,7 @@ function replayPart(line) {
   button.addEventListener("click", async () => {
     const done = await copy(line, code);
     button.textContent = done ? "copied" : "select it";
-    byId("said").textContent = done ? "replay line copied" : "this browser does not let a page copy";
+    byId("status").textContent = done ? "replay line copied" : "this browser does not let a page copy";
     setTimeout(() => { button.textContent = "copy"; }, 1600);
   });
   return make("div", { class: "replay" }, make("span", { class: "hidden" }, "replay"), code, button);
@@ -114,7 +114,7 @@ async function copy(text, element) {
     await navigator.clipboard.writeText(text);
     return true;
   } catch {
-    // Not allowed here: the old way needs the text selected, and leaves it so if it fails too.
+    // The clipboard is refused. The fallback copies a selection, which stays if that fails too.
     getSelection().selectAllChildren(element);
     return document.execCommand("copy");
   }
@@ -126,7 +126,7 @@ function patchPart(patch, state) {
     const header = line.startsWith("+++ ") || line.startsWith("--- ");
     return make("span", { class: `diff ${header ? "file" : kinds[line[0]] || "same"}` }, `${line}\n`);
   });
-  const title = { fixed: "What takes the fix out", buggy: "What puts the fix in" }[state] || "The patch";
+  const title = { fixed: "The patch that reverts the fix", buggy: "The patch that applies the fix" }[state] || "The patch";
   return make("section", { class: "patch" }, make("h3", {}, title), make("pre", { tabindex: "0" }, ...lines));
 }
 

@@ -1,4 +1,4 @@
-// Small words for building the page. Text is always set as text, never as HTML.
+// Helpers that build the page. Text is always set as text, never as HTML.
 const byId = (id) => document.getElementById(id);
 const index = JSON.parse(byId("index").textContent);
 

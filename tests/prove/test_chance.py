@@ -154,9 +154,17 @@ def test_one_that_passes_at_first_and_then_fails_is_flaky() -> None:
 @pytest.mark.parametrize(
     ("fixed", "buggy", "says"),
     [
-        ("p", "fp", "it failed 1 of 2 times with the fix out and 0 of 1 with the fix in"),
-        ("pf", "fff", "it failed 3 of 3 times with the fix out and 1 of 2 with the fix in"),
-        ("pp", "ffffl", "it failed 4 of 5 times with the fix out and 0 of 2 with the fix in"),
+        ("p", "fp", "it failed 1 of 2 times with the fix reverted and 0 of 1 with the fix applied"),
+        (
+            "pf",
+            "fff",
+            "it failed 3 of 3 times with the fix reverted and 1 of 2 with the fix applied",
+        ),
+        (
+            "pp",
+            "ffffl",
+            "it failed 4 of 5 times with the fix reverted and 0 of 2 with the fix applied",
+        ),
     ],
 )
 def test_a_flaky_cell_says_how_often_it_failed(fixed: str, buggy: str, says: str) -> None:

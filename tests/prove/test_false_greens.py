@@ -76,7 +76,7 @@ def test_a_longer_search_that_finds_another_failure_proves_nothing(prove: Prove)
     assert cell["verdict"] == "flaky"
     assert cell["sides"]["fixed"]["outcome"] == "passed", "or this test shows nothing"
     assert "the example that was found failed" in cell["why"]
-    assert "once more with the fix in: failed: assert 307 != 307" in cell["why"]
+    assert "once more with the fix applied: failed: assert 307 != 307" in cell["why"]
 
 
 def test_the_word_buggy_in_a_selection_selects_both_sides(prove: Prove) -> None:

@@ -264,7 +264,7 @@ def test_none_is_proven(sure: dict[str, dict[str, Any]]) -> None:
 def test_what_is_flaky_says_how_often_it_failed(sure: dict[str, dict[str, Any]]) -> None:
     for name, verdict in REFUSED.items():
         if verdict == "flaky":
-            assert " with the fix out and " in sure[name]["why"], name
+            assert " with the fix reverted and " in sure[name]["why"], name
 
 
 def test_chance_is_proven_at_most_now_and_then(prove: Prove) -> None:

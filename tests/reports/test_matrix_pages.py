@@ -118,7 +118,7 @@ def test_cells_are_grouped_and_filtered_and_a_group_is_filled_when_it_opens(
     auto.locator("summary").click()
     auto.locator("tbody tr").first.wait_for()  # a group's event for opening comes a moment later
     assert auto.locator("tbody tr").count() == 11
-    assert "6 green" in auto.locator(".told").inner_text()
+    assert "6 green" in auto.locator(".notes").inner_text()
     tab.locator("#axis").select_option(label="page")
     assert set(tab.locator(".group .name").all_inner_texts()) <= {"0", "1", "2"}
     tab.locator("#search").fill("fp8")

@@ -159,7 +159,7 @@ def test_a_replay_line_is_copied(opener: Open) -> None:
     replay = tab.locator(".replay:visible").first
     replay.locator("button").click()
     assert tab.evaluate("window.copied") == replay.locator("code").inner_text()
-    assert tab.locator("#said").inner_text() == "replay line copied"
+    assert tab.locator("#status").inner_text() == "replay line copied"
 
 
 def test_the_filters_select_rows(opener: Open) -> None:
@@ -287,7 +287,7 @@ def test_how_long_a_bug_lived_is_a_picture_that_marks_where_it_differs(opener: O
     assert row.locator(".sign-bug").count() == 5
     assert "bug in 0.5.9 to 0.5.13" in row.inner_text()
     assert tab.locator(".ring").count() == 2, "one in the picture, one in its legend"
-    assert row.locator(".told").bounding_box()
+    assert row.locator(".notes").bounding_box()
     scrolls = tab.evaluate("document.querySelector('#life').scrollWidth - life.clientWidth")
     assert scrolls <= 0
     row.locator(".slot").nth(4).click()
@@ -315,7 +315,7 @@ CONTRAST = """() => {
     const ground = one ? getComputedStyle(one).backgroundColor : 'white';
     return ground === 'rgba(0, 0, 0, 0)' ? under(one.parentElement) : ground;
   };
-  const wanted = '.box, .count, .key, .answer, .hint, .title, .told, .took, .chip, .side-head *, '
+  const wanted = '.box, .count, .key, .answer, .hint, .title, .notes, .took, .chip, .side-head *, '
     + '.diff, .problems li, h1, .colour, .panel-state, .panel-facts a, .fold > summary, .more, '
     + '.guard-file, .where, .legend li, dt';
   const all = [...document.querySelectorAll(wanted)];

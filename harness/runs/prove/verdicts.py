@@ -27,7 +27,7 @@ REQUIRED_FAILURES = 4  # with the fix reverted, first run included
 REQUIRED_PASSES = 3  # with the fix applied
 LONG_SIDE_SECONDS = 5.0  # from this length on, earlier runs may replace repetitions
 AS_IS = "as is"
-SIDE_PHRASES = {"buggy": "with the fix out", "fixed": "with the fix in"}
+SIDE_PHRASES = {"buggy": "with the fix reverted", "fixed": "with the fix applied"}
 
 
 def judge_cell(cell: CellResult) -> None:
