@@ -189,7 +189,7 @@ def test_outcomes_with_other_versions_do_not_count_as_repeats(nights: SimulatedN
 
 
 def test_a_known_bug_of_the_release_is_shown_and_the_history_is_green(tmp_path: Path) -> None:
-    nights = Nights(tmp_path / "runs.sqlite")
+    nights = SimulatedNights(tmp_path / "runs.sqlite")
     for night in range(2):
         nights.fuzz(night, ("window",), known=("32087",))
     history = nights.history()
@@ -202,7 +202,7 @@ def test_a_known_bug_of_the_release_is_shown_and_the_history_is_green(tmp_path: 
 
 
 def test_a_known_bug_that_fails_in_another_way_is_new(tmp_path: Path) -> None:
-    nights = Nights(tmp_path / "runs.sqlite")
+    nights = SimulatedNights(tmp_path / "runs.sqlite")
     nights.fuzz(0, ("window",), known=("32087",))
     nights.fuzz(1, ("window",))
     assert nights.line("window").state is State.NEW
