@@ -156,9 +156,14 @@ def end_process_group(
     try:
         return process.wait(grace_seconds)
     except subprocess.TimeoutExpired:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
+        kill_process_group(process.pid)
         return process.wait()
+
+
+def kill_process_group(leader: int) -> None:
+    """Kill what is left of a group, by the id of the process that leads or led it."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(leader, signal.SIGKILL)
 
 
 class PipedProcess:

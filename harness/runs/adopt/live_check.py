@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 from collections.abc import Mapping, Sequence
 
 from harness.fixes.adopt.edit_porting import ResolvedEdits
 from harness.fixes.adopt.release_timeline import EditTimeline
 from harness.fixes.matching.toggle_status import ToggleState
-from harness.releases import checkouts
+from harness.patching.child_environment import ChildEnvironment
 from harness.releases.managed_releases import Release
 
 IMPORT_TIMEOUT = 120.0  # seconds; importing SGLang takes ten
@@ -56,8 +55,8 @@ def _run_check(release: Release, cells: Mapping[str, ResolvedEdits]) -> dict[str
         f"{'reverted' if cell.state is ToggleState.FIXED else 'enabled'}:{name}"
         for name, cell in cells.items()
     ]
-    environment = dict(os.environ)
-    checkouts.set_checkout_variables(environment)
+    environment = ChildEnvironment()
+    environment.use_checkout()
     command = [str(release.python), "-c", CHECK_SCRIPT, *words]
     try:
         completed = subprocess.run(

@@ -205,8 +205,7 @@ class _GpuForkPool:
         self._selector.unregister(fork.pipe.read_end)
         fork.pipe.close()
         code = fork.process.reap()
-        with contextlib.suppress(ProcessLookupError):  # its assembler may still run
-            os.killpg(fork.process.pid, signal.SIGKILL)
+        child_process.kill_process_group(fork.process.pid)  # its assembler may still run
         return code
 
 

@@ -10,10 +10,8 @@ process never counts as an outcome of a commit. Both sides of the step are run t
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -22,6 +20,7 @@ from pathlib import Path
 
 import msgspec
 
+from harness.core import child_process
 from harness.core.errors import UnfixError
 from harness.core.git_repository import SHORT_HASH_LENGTH, GitRepository, strip_git_variables
 from harness.fixes.matching.toggle_status import find_toggle_status
@@ -285,8 +284,7 @@ def _follow_git_bisect(
                     driver.record_trial(trial, is_new=file.stem not in logged_commits)
             time.sleep(0 if over else POLL_SECONDS)
     finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
+        child_process.kill_process_group(process.pid)
     return process.wait()
 
 

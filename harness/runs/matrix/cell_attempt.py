@@ -19,6 +19,7 @@ from pathlib import Path
 import msgspec
 
 from harness.core import paths, process_exit, processes
+from harness.patching.child_environment import ChildEnvironment
 from harness.runs.matrix import exit_outcome, release_setup
 from harness.store.matrix.values import AttemptOutcome, CellAttempt
 from harness.workers import command_supervisor
@@ -172,9 +173,9 @@ def resolve_command(command: list[str]) -> list[str]:
     return command
 
 
-def build_environment(task: CellTask) -> dict[str, str]:
+def build_environment(task: CellTask) -> ChildEnvironment:
     """Build the variables of the cell and the machine, without those of a Ray worker."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    environment = ChildEnvironment(without=[name for name in os.environ if name.startswith("RAY_")])
     programs = str(Path(sys.executable).parent)
     environment["PATH"] = os.pathsep.join((programs, environment.get("PATH", os.defpath)))
     # As Ray does for its tasks: no more threads than CPUs, and no GPU for a cell that needs none.
@@ -183,4 +184,5 @@ def build_environment(task: CellTask) -> dict[str, str]:
         environment["CUDA_VISIBLE_DEVICES"] = ""
     environment |= {"UNFIX_CELL": task.cell_id, "UNFIX_ATTEMPT": str(task.attempt_number)}
     environment.setdefault("UNFIX_HOME", str(paths.workspace_folder()))
-    return environment | task.environment
+    environment.update(task.environment)
+    return environment
