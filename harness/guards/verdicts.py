@@ -18,7 +18,17 @@ VERDICT_OF_DEATH = {
     SideOutcome.OUT_OF_MEMORY: CellVerdict.OUT_OF_MEMORY,
     SideOutcome.CUDA_ERROR: CellVerdict.CUDA_ERROR,
 }
-INVALID_OUTCOMES = {SideOutcome.ERROR, SideOutcome.SKIPPED, SideOutcome.EXITED, SideOutcome.LOST}
+INVALID_OUTCOMES = {
+    SideOutcome.ERROR,
+    SideOutcome.REFUSED,
+    SideOutcome.SKIPPED,
+    SideOutcome.EXITED,
+    SideOutcome.LOST,
+}
+# The evidence that `prove`, `mutate` and `eval` require. What fails by chance, at rate p, fails so
+# often with the bug and passes so often without it with p**4 * (1 - p)**3, at most 0.0084.
+REQUIRED_FAILURES = 4  # with the bug, first run included
+REQUIRED_PASSES = 3  # without it
 
 
 def judge_sides(fixed: SideResult, buggy: SideResult) -> tuple[CellVerdict, str]:

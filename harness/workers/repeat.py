@@ -21,7 +21,7 @@ def choose_repeat_mode(item: pytest.Item, side: SideResult) -> RepeatMode:
     test: Any = getattr(item, "obj", None)
     if side.outcome is SideOutcome.PASSED or not hasattr(test, "hypothesis"):
         return RepeatMode.WHOLE
-    if side.outcome is not SideOutcome.FAILED:
+    if side.outcome not in (SideOutcome.FAILED, SideOutcome.ERROR):
         return RepeatMode.SEARCH  # its process died with the example, or it lost the device
     if side.blob:
         return RepeatMode.EXAMPLE

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 import sys
 import traceback
@@ -16,6 +17,12 @@ from harness.guards import hypothesis_adapter, not_applicable, replay, sides, su
 from harness.store.prove.values import SideOutcome, SideResult
 
 MAX_DETAIL_CHARACTERS = 16000  # the limit of a stored traceback
+_NO_EVIDENCE = {SideOutcome.REFUSED, SideOutcome.OUT_OF_MEMORY, SideOutcome.LOST}
+_NO_MEMORY_PHRASE = "can't allocate memory"  # of torch's allocator on a CPU
+_FULL_MACHINE = {errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.EIO}
+_STAND_IN_PHRASE = "stand-in"  # in each error of `releases/standins`
+# Where the classes of objects come from that fixtures build with the attributes that guards need.
+_FIXTURE_PACKAGES = {"types", "unittest", "fixtures", "suites", "sglang"}
 _HIDDEN_FRAMES = re.compile(
     r"[/\\](_pytest|pluggy|hypothesis|harness[/\\](guards|workers|runs|kernels[/\\](check|watch)))[/\\]"
     r"|[/\\]triton[/\\](runtime|language)[/\\]"
@@ -83,7 +90,9 @@ def _make_result_from_phases(
                 headline=where + first,
                 detail=report.longreprtext[-MAX_DETAIL_CHARACTERS:],
             )
-        outcome = _classify_error(error) if report.when == "call" else SideOutcome.ERROR
+        outcome = _classify_error(error)
+        if report.when != "call" and outcome not in _NO_EVIDENCE:
+            outcome = SideOutcome.ERROR
         side = SideResult("", outcome, headline=where + summarize_error(error))
         if with_details:
             side.example = suite_record.extract_falsifying_example(
@@ -135,7 +144,31 @@ def _classify_error(error: BaseException) -> SideOutcome:
         return SideOutcome.CUDA_ERROR
     if isinstance(error, hypothesis.errors.Flaky):
         return SideOutcome.FLAKY
-    return SideOutcome.FAILED if isinstance(error, sides.FAILURES) else SideOutcome.ERROR
+    if isinstance(error, sides.FAILURES):
+        return SideOutcome.FAILED
+    if _is_lack_of_memory(error):
+        return SideOutcome.OUT_OF_MEMORY
+    if isinstance(error, OSError) and error.errno in _FULL_MACHINE:
+        return SideOutcome.LOST
+    return SideOutcome.REFUSED if _is_refusal(error) else SideOutcome.ERROR
+
+
+def _is_lack_of_memory(error: BaseException) -> bool:
+    is_full = isinstance(error, OSError) and error.errno == errno.ENOMEM
+    return is_full or isinstance(error, MemoryError) or _NO_MEMORY_PHRASE in str(error)
+
+
+def _is_refusal(error: BaseException) -> bool:
+    """Return whether the harness could not follow the code, which says nothing of its result.
+
+    So it is if the harness itself raised (the checker of kernels), if a stand-in was called, and if
+    an object that a fixture built in part lacks an attribute.
+    """
+    if type(error).__module__.partition(".")[0] == "harness" or _STAND_IN_PHRASE in str(error):
+        return True
+    if not isinstance(error, AttributeError) or error.obj is None:
+        return False
+    return type(error.obj).__module__.partition(".")[0] in _FIXTURE_PACKAGES
 
 
 def is_cuda_error(error: BaseException | None) -> bool:

@@ -23,6 +23,9 @@ def render_markdown(run: MutationRun) -> str:
     for group in mutation_view.survivors:
         parts.append(f"### {len(group.results)} survived in {render_code(group.name)}")
         parts += [_render_survivor(run, result) for result in group.results[:MAX_SURVIVORS]]
+    for group in mutation_view.without_evidence:
+        parts.append(f"### {len(group.results)} without evidence in {render_code(group.name)}")
+        parts += [_render_survivor(run, result) for result in group.results[:MAX_SURVIVORS]]
     notes = [
         f"{len(group.results)} unreached in {render_code(group.name)}"
         for group in mutation_view.unreached

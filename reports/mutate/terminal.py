@@ -32,6 +32,13 @@ def print_run(run: MutationRun, console: Console) -> None:
     )
     print_tables((view.make_score_table(*one) for one in groups), console, MAX_FUNCTIONS)
     print_survivors(mutation_view, console)
+    for group in mutation_view.without_evidence:
+        for result in group.results:
+            print_fault(result.fault, result.diff, console, result)
+            again = view.make_replay_command(mutation_view.run, result)
+            print_line(f"  again: {again}", "dim")
+    if mutation_view.without_evidence:
+        print_line(f"No evidence: {view.NO_EVIDENCE_ADVICE}.", "dim")
     for group in mutation_view.unreached:
         reasons = "; ".join(dict.fromkeys(result.why for result in group.results))
         text = f"unreached: {len(group.results)} in {group.name}: {reasons}"

@@ -10,6 +10,8 @@ from typing import Any
 
 from harness.core.wording import format_duration
 from harness.store.mutate.values import (
+    NO_EVIDENCE_OUTCOMES,
+    REACHED_OUTCOMES,
     FaultOutcome,
     FaultResult,
     MutationRun,
@@ -20,11 +22,15 @@ from reports.shared.marks import ReportMark, make_marks
 from reports.shared.tables import ReportTable, TableCell, TableRows, code
 
 FATE_MARKS = make_marks("""
-    survived  | SUR | ○ | toothless | Its code ran, and no guard detected it.
-    unreached | UNR | · | unreached | No guard runs its code.
-    killed    | KIL | ✓ | good      | A guard detected it.
-    equal     | EQU | = | quiet     | It is equivalent to the original, for a recorded reason.
-    not live  | NOT | ↯ | quiet     | Only an import can apply it: outside the score.
+    survived      | SUR | ○ | toothless | Its code ran, and no guard detected it.
+    refused       | REF | ∅ | toothless | A checker, a stand-in or a fixture could not follow it.
+    hang          | HAN | ∞ | toothless | A guard did not end, twice.
+    out of memory | OOM | ▲ | toothless | A guard lacked memory.
+    lost          | LOS | ? | toothless | The machine failed a guard's process.
+    unreached     | UNR | · | unreached | No guard runs its code.
+    killed        | KIL | ✓ | good      | A guard detected it.
+    equal         | EQU | = | quiet     | It is equivalent to the original, for a recorded reason.
+    not live      | NOT | ↯ | quiet     | Only an import can apply it: outside the score.
 """)
 DISPROVED_MARK = ReportMark(
     "untrue", "UNT", "≠", "broken", "It is recorded as equivalent, and a guard detected it."
@@ -35,6 +41,10 @@ SURVIVOR_ADVICE = (
 )
 UNREACHED_ADVICE = (
     "no guard runs its lines: a suite has to drive this code before it can detect a fault"
+)
+NO_EVIDENCE_ADVICE = (
+    "a guard ended otherwise than by a failure, so nothing is known of its result: build the "
+    "fixture fuller, or check what the fault changes by another guard"
 )
 # The defaults of the options of `unfix mutate`.
 DEFAULT_SETTINGS: dict[str, Any] = {
@@ -96,6 +106,7 @@ class MutationView:
     functions: list[FaultGroup]
     operators: list[FaultGroup]
     survivors: list[FaultGroup]  # by function
+    without_evidence: list[FaultGroup]  # refused, hanging, out of memory, lost
     unreached: list[FaultGroup]
     targets: list[MarkedTarget]
     kills_by_guard: list[tuple[str, int]]  # by guard, the most first
@@ -107,8 +118,8 @@ def make_view(run: MutationRun) -> MutationView:
     functions = group_faults(results, lambda result: result.fault.target)
     by_target = {group.name: group for group in functions}
 
-    def group_by_function(outcome: FaultOutcome) -> list[FaultGroup]:
-        chosen = [result for result in results if result.fate is outcome]
+    def group_by_function(*outcomes: FaultOutcome) -> list[FaultGroup]:
+        chosen = [result for result in results if result.fate in outcomes]
         return group_faults(chosen, lambda result: result.fault.target)
 
     return MutationView(
@@ -117,6 +128,7 @@ def make_view(run: MutationRun) -> MutationView:
         functions=functions,
         operators=group_faults(results, lambda result: result.fault.operator),
         survivors=group_by_function(FaultOutcome.SURVIVED),
+        without_evidence=group_by_function(*NO_EVIDENCE_OUTCOMES),
         unreached=group_by_function(FaultOutcome.UNREACHED),
         targets=[
             _mark_target(code, by_target[code.target])
@@ -209,7 +221,7 @@ def _make_command(
 def describe_run(run: MutationRun) -> str:
     """Describe a run in one sentence."""
     counts = run.counts
-    reached = counts.get("killed", 0) + counts.get("survived", 0)
+    reached = sum(counts.get(outcome.value, 0) for outcome in REACHED_OUTCOMES)
     by_outcome = ", ".join(f"{count} {word}" for word, count in counts.items()) or "no faults"
     return (
         f"{format_percent(run.score)} of {reached} reached faults killed on SGLang {run.release} "

@@ -72,7 +72,7 @@ def test_a_hang_is_ended_and_named(mutate: Mutate) -> None:
     mutate.fault("width", "return rows", "while True: pass\n    return rows")
     mutate.patience = (1.0, (3.0, 2.0))
     (fated,) = mutate.fates().values()
-    assert (fated["fate"], fated["how"]) == ("killed", "hang")
+    assert (fated["fate"], fated["how"]) == ("hang", None)
     assert "sizes" in fated["detail"]  # the line that hangs
 
 
@@ -200,7 +200,7 @@ def test_a_killed_worker_is_replaced(mutate: Mutate) -> None:
     os.kill(worker_of(running.pid), signal.SIGKILL)
     running.communicate(timeout=200)
     newest = mutate.load_newest()
-    assert {fated.fault.id: fated.how for fated in newest.fates}[hangs.id] == "hang"
+    assert {fated.fault.id: fated.fate for fated in newest.fates}[hangs.id] == "hang"
     assert any("another took its place" in problem for problem in newest.problems)
     assert mutate.has_ended()
 

@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 
 from harness.core import child_process
 from harness.guards import profiles
+from harness.guards.verdicts import REQUIRED_FAILURES, REQUIRED_PASSES
 from harness.runs.prove import verdicts
 from harness.store.prove.values import (
     CellResult,
@@ -101,10 +102,8 @@ def chance(way: RepeatMode, rate: Fraction) -> Fraction:
 @pytest.mark.parametrize("way", [RepeatMode.WHOLE, RepeatMode.EXPLICIT])
 def test_no_rate_of_chance_is_proven_more_than_once_in_a_hundred(way: RepeatMode) -> None:
     """Exactly, over every sequence of outcomes; the worst rate is four of seven."""
-    assert ways_to_be_proven(way) == {(verdicts.REQUIRED_FAILURES, verdicts.REQUIRED_PASSES): 1}
-    worst = Fraction(
-        verdicts.REQUIRED_FAILURES, verdicts.REQUIRED_FAILURES + verdicts.REQUIRED_PASSES
-    )
+    assert ways_to_be_proven(way) == {(REQUIRED_FAILURES, REQUIRED_PASSES): 1}
+    worst = Fraction(REQUIRED_FAILURES, REQUIRED_FAILURES + REQUIRED_PASSES)
     told = [chance(way, rate) for rate in RATES]
     assert chance(way, worst) == Fraction(4**4 * 3**3, 7**7)
     assert max(told) <= chance(way, worst) <= ONCE_IN_A_HUNDRED
@@ -120,8 +119,8 @@ def test_no_rate_of_chance_is_proven_more_than_once_in_a_hundred(way: RepeatMode
 def test_a_first_look_at_other_examples_counts_for_nothing(way: RepeatMode, ahead: bool) -> None:
     """The applied side may never have met the failing example: it then passes for certain."""
     proven = ways_to_be_proven(way, ahead)
-    assert {fails for fails, _ in proven} == {verdicts.REQUIRED_FAILURES}
-    assert {passes for _, passes in proven} == {verdicts.REQUIRED_PASSES + 1}
+    assert {fails for fails, _ in proven} == {REQUIRED_FAILURES}
+    assert {passes for _, passes in proven} == {REQUIRED_PASSES + 1}
     for rate in RATES:
         by_chance = sum(
             times * rate**fails * (1 - rate) ** (passes - 1)  # the first pass is certain

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from harness.guards.verdicts import REQUIRED_FAILURES
 from harness.releases.source_trees import SourceTree
 from harness.runs.prove import plan, verdicts
 from harness.runs.prove.earlier_runs import EarlierRuns
@@ -167,4 +168,4 @@ def test_of_a_search_the_shorter_look_counts_for_nothing(store: Store) -> None:
     found, _, judged = tonight(store, way=RepeatMode.SEARCH)
     assert not judged
     assert len(found.sides["fixed"].again) == 0
-    assert len(found.sides["buggy"].again) == verdicts.REQUIRED_FAILURES - 1
+    assert len(found.sides["buggy"].again) == REQUIRED_FAILURES - 1

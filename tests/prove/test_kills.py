@@ -22,7 +22,7 @@ import pytest
 from calling import living
 from proving import Prove
 
-from harness.runs.prove.verdicts import REQUIRED_FAILURES, REQUIRED_PASSES
+from harness.guards.verdicts import REQUIRED_FAILURES, REQUIRED_PASSES
 from harness.store.database import Store
 
 GUARDS = """

@@ -13,7 +13,7 @@ from unittest import mock
 import pytest
 from proving import Prove
 
-from harness.runs.prove import verdicts
+from harness.guards.verdicts import REQUIRED_FAILURES
 from harness.workers import guard_worker
 
 TOGGLE = """
@@ -176,11 +176,11 @@ def test_a_test_that_costs_its_worker_costs_no_other_test(prove: Prove) -> None:
     assert "here_it_hangs" in cells["hangs"]["sides"]["fixed"]["detail"]
     # Each death costs one: CUDA errors, segfaults, hangs (both sides) and exits; a guard proven by
     # dying dies as often as it takes.
-    deaths = 9 + 2 * (verdicts.REQUIRED_FAILURES - 1)
+    deaths = 9 + 2 * (REQUIRED_FAILURES - 1)
     workers = (prove.root / "workers").read_text().split()
     assert 1 + deaths <= len(set(workers)) <= 1 + deaths + 3
     again = cells["loses_the_device_when_buggy"]["sides"]["buggy"]["again"]
-    assert [each["outcome"] for each in again] == ["cuda-error"] * (verdicts.REQUIRED_FAILURES - 1)
+    assert [each["outcome"] for each in again] == ["cuda-error"] * (REQUIRED_FAILURES - 1)
 
 
 def test_a_pending_device_error_is_read(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ import json
 
 from proving import Prove, by_guard
 
-from harness.runs.prove import verdicts
+from harness.guards.verdicts import REQUIRED_FAILURES, REQUIRED_PASSES
 
 
 def test_nothing_collected_is_red(prove: Prove) -> None:
@@ -103,8 +103,8 @@ def test_an_example_is_run_ahead_of_the_other_side_s_first_look(prove: Prove) ->
     drawn: dict[str, dict[str, list[int]]] = {"True": {}, "False": {}}
     for bad, process, number in map(str.split, seen.read_text().splitlines()):
         drawn[bad].setdefault(process, []).append(int(number))
-    assert len(drawn["True"]) == verdicts.REQUIRED_FAILURES
-    assert len(drawn["False"]) == verdicts.REQUIRED_PASSES
+    assert len(drawn["True"]) == REQUIRED_FAILURES
+    assert len(drawn["False"]) == REQUIRED_PASSES
     first, *more = drawn["False"].values()
     assert first[0] == 1_000_000
     assert len(first) > 40

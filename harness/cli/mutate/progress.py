@@ -6,7 +6,12 @@ from harness.cli.progress_display import ProgressBars
 from harness.runs.mutate.line_coverage import GuardCoverage
 from harness.runs.mutate.messages import MutationWorkerReady
 from harness.runs.mutate.runner import MutationListener
-from harness.store.mutate.values import FaultOutcome, FaultResult, MutationRun
+from harness.store.mutate.values import (
+    NO_EVIDENCE_OUTCOMES,
+    FaultOutcome,
+    FaultResult,
+    MutationRun,
+)
 
 
 class MutateProgress(ProgressBars, MutationListener):
@@ -37,7 +42,8 @@ class MutateProgress(ProgressBars, MutationListener):
     def report_result(self, mutation: MutationRun, result: FaultResult) -> None:
         done, planned = len(mutation.fates), mutation.planned
         self.bar.update(self.task, description="faults", completed=done, total=planned)
-        if result.fate is FaultOutcome.SURVIVED or result.longer or result.is_disproved_equivalent:
+        unkilled = (FaultOutcome.SURVIVED, *NO_EVIDENCE_OUTCOMES)
+        if result.fate in unkilled or result.longer or result.is_disproved_equivalent:
             fault, longer = result.fault, " after a longer look" if result.longer else ""
             where = f"{fault.target}:{fault.line}"
             self.print_line(f"{result.fate.value}{longer}: {fault.id} {where} {fault.words}")

@@ -108,7 +108,8 @@ def _judge_replay(
     if outcome in (SideOutcome.NA, SideOutcome.SKIPPED):
         raise UnfixError(f"{failure.test} says of SGLang {release}: {ended.headline}")
     if note is None or note.examples == 0 or SHAPE_MISMATCH_PHRASE in ended.headline:
-        if outcome is SideOutcome.ERROR and "DidNotReproduce" not in ended.headline:
+        is_error = outcome in (SideOutcome.ERROR, SideOutcome.REFUSED)
+        if is_error and "DidNotReproduce" not in ended.headline:
             raise UnfixError(f"{failure.test} cannot be run on SGLang {release}: {ended.headline}")
         raise UnfixError(describe_changed_strategy(failure, []))
     if not are_same_arguments(note.arguments, failure.arguments):

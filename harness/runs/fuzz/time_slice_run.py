@@ -186,7 +186,13 @@ class TimeSliceRun:
     def _write_result(self, side: SideResult) -> None:
         self.note.is_running = False
         self._write_note()
-        failing = (SideOutcome.FAILED, SideOutcome.ERROR, SideOutcome.FLAKY, SideOutcome.CUDA_ERROR)
+        failing = (
+            SideOutcome.FAILED,
+            SideOutcome.ERROR,
+            SideOutcome.REFUSED,
+            SideOutcome.FLAKY,
+            SideOutcome.CUDA_ERROR,
+        )
         if self.first_failure_key and side.outcome in failing:
             self.failures[self.first_failure_key].shrunk = (
                 time.monotonic() < self.time_slice.shrink_until

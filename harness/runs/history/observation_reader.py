@@ -26,7 +26,12 @@ from harness.store.database import Store
 from harness.store.eval.values import ComparisonVerdict
 from harness.store.fuzz.values import FuzzedTest, FuzzRun
 from harness.store.matrix.values import AttemptOutcome, MatrixRun
-from harness.store.mutate.values import FaultOutcome, FaultResult, MutationRun
+from harness.store.mutate.values import (
+    NO_EVIDENCE_OUTCOMES,
+    FaultOutcome,
+    FaultResult,
+    MutationRun,
+)
 from harness.store.prove.values import CellVerdict, ProveRun
 
 OK, FAILED = ObservationOutcome.OK, ObservationOutcome.FAILED
@@ -381,7 +386,7 @@ def _judge_fault(result: FaultResult) -> tuple[ObservationOutcome, str]:
     message = f"{result.fate}: {result.fault.words}"
     if result.is_disproved_equivalent:
         return FAILED, f"said to be equal, and {result.by} kills it"
-    if result.fate is FaultOutcome.SURVIVED:
+    if result.fate is FaultOutcome.SURVIVED or result.fate in NO_EVIDENCE_OUTCOMES:
         return FAILED, message
     return (OK, "") if result.fate is FaultOutcome.KILLED else (SILENT, message)
 

@@ -24,7 +24,7 @@ from harness.core.errors import UnfixError
 from harness.fixes.matching.toggle_status import ToggleState
 from harness.fixes.patch_plan import Direction, PlacedFault, ToggleChoice
 from harness.fixes.registry.schema import CodeTarget
-from harness.guards import cells, plugin, profiles
+from harness.guards import cells, hypothesis_adapter, plugin, profiles
 from harness.patching import live_engine
 from harness.runs.mutate.messages import (
     PASSING_OUTCOMES,
@@ -35,9 +35,9 @@ from harness.runs.mutate.messages import (
     GuardTrace,
 )
 from harness.store.mutate.faults import MutationFault
-from harness.store.prove.values import SideOutcome, SideResult
+from harness.store.prove.values import RepeatMode, SideOutcome, SideResult
 from harness.toggles import ToggleContext
-from harness.workers import run_item, supervisor
+from harness.workers import repeat, run_item, supervisor
 from harness.workers.line_tracer import LineTracer, select_package_files
 
 
@@ -118,14 +118,17 @@ class FaultAttemptRun:
         item: Any = guard.item
         item.config.stash[plugin.APPLIED_CHANGES] = guard.enabled_fixes
         before = live_engine.engine.reach(self.changes)
+        if self.request.random_seed is not None:
+            repeat.seed_random_sources(self.request.random_seed)
         with (
-            profiles.extend_search(
-                item.obj, self.request.example_factor, self.request.keep_shrinking
-            ),
+            self._choose_examples(item),
             _limit_time(guard_request.seconds),
             self._trace_lines() as traced,
         ):
             side = run_item.run_protocol(item, self.listener)
+        side.way = repeat.choose_repeat_mode(item, side)
+        if self.request.repeat_mode is RepeatMode.EXAMPLE:
+            side = _judge_repeated_example(side)
         if traced is not None:
             _get_record_file(self.folder, self.request.serial, "traced").write_bytes(
                 msgspec.json.encode(traced)
@@ -133,6 +136,14 @@ class FaultAttemptRun:
         return GuardResult(
             guard_request.guard_number, side, live_engine.engine.reach(self.changes) - before
         )
+
+    def _choose_examples(self, item: Any) -> contextlib.AbstractContextManager[None]:
+        request = self.request
+        if request.repeat_mode is RepeatMode.EXAMPLE:
+            return hypothesis_adapter.pin_example(item.obj, request.blob)
+        if request.repeat_mode is RepeatMode.EXPLICIT:
+            return profiles.restrict_to_explicit_examples(item.obj)
+        return profiles.extend_search(item.obj, request.example_factor, request.keep_shrinking)
 
     def _find_conflict(self, guard: PreparedGuard) -> str:
         """Return why a guard's toggles and the fault cannot be applied together, or ''."""
@@ -161,6 +172,15 @@ class FaultAttemptRun:
                 traced.lines[module.removesuffix(".__init__")] = sorted(lines)
         new = set(sys.modules) - before
         traced.imported = sorted(name for name in new if name.partition(".")[0] == "sglang")
+
+
+def _judge_repeated_example(side: SideResult) -> SideResult:
+    """Return the result of one example: Hypothesis raises if it passes or cannot be drawn."""
+    if side.outcome is not SideOutcome.ERROR or not side.headline.startswith("DidNotReproduce"):
+        return side
+    passes = hypothesis_adapter.PASSED_PHRASE in side.headline + side.detail
+    outcome = SideOutcome.PASSED if passes else SideOutcome.NA
+    return SideResult("", outcome, side.seconds, headline=side.headline)
 
 
 def find_package_root() -> Path:

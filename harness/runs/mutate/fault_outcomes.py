@@ -17,12 +17,16 @@ KILL_CAUSES = {
     SideOutcome.FLAKY: KillCause.EXCEPTION,
     SideOutcome.SEGFAULT: KillCause.CRASH,
     SideOutcome.ABORT: KillCause.CRASH,
-    SideOutcome.KILLED: KillCause.CRASH,
-    SideOutcome.LOST: KillCause.CRASH,
-    SideOutcome.HANG: KillCause.HANG,
-    SideOutcome.OUT_OF_MEMORY: KillCause.OUT_OF_MEMORY,
     SideOutcome.CUDA_ERROR: KillCause.CUDA_ERROR,
     SideOutcome.EXITED: KillCause.EXIT,
+}
+# Ends of a guard that are no evidence of the fault: each is a fate of its own.
+FATES_WITHOUT_EVIDENCE = {
+    SideOutcome.REFUSED: FaultOutcome.REFUSED,
+    SideOutcome.HANG: FaultOutcome.HANG,
+    SideOutcome.OUT_OF_MEMORY: FaultOutcome.OUT_OF_MEMORY,
+    SideOutcome.KILLED: FaultOutcome.LOST,
+    SideOutcome.LOST: FaultOutcome.LOST,
 }
 
 
@@ -50,6 +54,14 @@ def find_killing_guard(
 def record_kill(result: FaultResult, guard: str, side: SideResult) -> None:
     result.fate, result.how, result.by = FaultOutcome.KILLED, classify_kill(side), guard
     result.headline, result.example, result.detail = side.headline, side.example, side.detail
+    result.why = ""
+
+
+def record_lack_of_evidence(result: FaultResult, guard: str, side: SideResult) -> None:
+    """Record how a guard ended that neither passed nor failed; a kill by another guard counts."""
+    result.fate = FATES_WITHOUT_EVIDENCE[side.outcome]
+    result.why = f"{guard}: {side.headline or side.outcome}"
+    result.headline, result.detail = side.headline, side.detail
 
 
 def list_passing_guards(results: list[GuardResult], guards: list[str]) -> list[str]:

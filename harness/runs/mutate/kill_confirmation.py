@@ -1,33 +1,58 @@
-"""The confirmation of kills: a guard detects a fault only if it passes without it.
+"""The confirmation of kills: a guard detects a fault only if it fails again, and passes without it.
 
-A guard may also fail by itself: with more examples than before, after another guard that left state
-behind, or because the machine killed the process. So it runs again without the fault. If others ran
-before it, or the machine may be the reason, it also runs alone with the fault. Example: guards
-a and b run in one fork and b fails. Alone with the fault b passes; then a and b run without the
-fault, and b fails again. The kill is rejected, and b is reported as a guard that fails after a.
+The evidence is that of a proof (`guards/verdicts`): what failed fails `REQUIRED_FAILURES` times
+with the fault, first time included and each time in a process of its own with other random numbers,
+and passes `REQUIRED_PASSES` times without it. Of a guard that draws examples, the failing example
+is repeated, and the whole search has to pass once without the fault.
+
+Example: guards a and b run in one fork, and b fails. Alone with the fault b's example passes; so
+the kill is rejected. Then a and b run without the fault; if b fails again, it is reported as a
+guard that fails after a.
+
+A guard that hangs, lacks memory or loses its process runs once more, alone. If that is how it ends
+again, this is no evidence of the fault, and no kill: a fate of its own, as is a refusal.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
 
+import msgspec
+
+from harness.guards.verdicts import REQUIRED_FAILURES, REQUIRED_PASSES
 from harness.runs.mutate import fault_outcomes
+from harness.runs.mutate.fault_outcomes import FATES_WITHOUT_EVIDENCE
 from harness.runs.mutate.messages import FaultAttemptReport
 from harness.runs.mutate.scheduler import MutationScheduler, PendingAttempt
 from harness.store.mutate.faults import MutationFault
-from harness.store.prove.values import SideOutcome, SideResult
+from harness.store.prove.values import RepeatMode, SideOutcome, SideResult
 
-# Ends of a process that the machine may have caused, and not the fault.
-MACHINE_OUTCOMES = {
-    SideOutcome.HANG,
-    SideOutcome.KILLED,
-    SideOutcome.OUT_OF_MEMORY,
-    SideOutcome.LOST,
-}
 # For a guard that may only have been slow: the minimum in seconds, and the factor of its limit.
 SLOW_RETRY_LIMITS = (15.0, 2.0)
 GuardLimits = list[tuple[str, float]]  # guards with their time limits
 ConfirmationCallback = Callable[[SideResult | None], None]
+WithoutFaultKey = tuple[tuple[str, ...], int, int]  # guards, factor of examples, repetition
+
+
+@dataclass(frozen=True)
+class FailedAttempt:
+    """A failure with a fault; the last of the guards failed, after the passes of the others."""
+
+    fault: MutationFault
+    guards: GuardLimits
+    example_factor: int
+    side: SideResult
+    on_confirmation: ConfirmationCallback
+
+    @property
+    def alone(self) -> GuardLimits:
+        return self.guards[-1:]
+
+    @property
+    def repeats_example(self) -> bool:
+        return self.side.way in (RepeatMode.EXAMPLE, RepeatMode.EXPLICIT)
 
 
 class KillConfirmer:
@@ -43,92 +68,172 @@ class KillConfirmer:
         self._scheduler = scheduler
         self._report_problem = report_problem
         self._on_pass = on_pass  # called with reports of passes without a fault
-        self._results: dict[tuple[tuple[str, ...], int], SideResult | None] = {}
-        self._callbacks: dict[tuple[tuple[str, ...], int], list[ConfirmationCallback]] = {}
+        self._results: dict[WithoutFaultKey, SideResult | None] = {}
+        self._callbacks: dict[WithoutFaultKey, list[ConfirmationCallback]] = {}
 
     def record_pass(self, guard: str) -> None:
         """Record that the guard passed in this run, alone and without a fault."""
-        self._results[(guard,), 1] = None
+        self._results[(guard,), 1, 0] = None
 
-    def confirm_kill(
-        self,
-        fault: MutationFault,
-        guards: GuardLimits,
-        example_factor: int,
-        side: SideResult,
-        on_confirmation: ConfirmationCallback,
-    ) -> None:
-        """Confirm that the last of these guards detects the fault, after the passes of the others.
+    def confirm_kill(self, failed: FailedAttempt) -> None:
+        """Confirm how a guard ended with a fault.
 
-        `on_confirmation` gets the result of the guard with the fault, or None if it fails anyway.
+        `on_confirmation` gets the result of the guard, or None if it is not the fault's: a failure
+        is a kill, any other result a fate without evidence.
         """
-        alone = guards[-1:]
-        if len(guards) == 1 and side.outcome not in MACHINE_OUTCOMES:
-            self._run_without_fault(
-                alone, example_factor, lambda failing: on_confirmation(None if failing else side)
-            )
-            return
+        outcome = failed.side.outcome
+        if outcome is SideOutcome.REFUSED:
+            failed.on_confirmation(failed.side)
+        elif outcome in FATES_WITHOUT_EVIDENCE:
+            self._run_alone(failed)
+        else:
+            self._repeat_failure(failed, 1)
 
-        def check_without_fault(report: FaultAttemptReport, names: list[str]) -> None:
+    def _run_alone(self, failed: FailedAttempt) -> None:
+        """Run a guard again whose end the machine may have caused, with more time if it hung."""
+
+        def judge_report(report: FaultAttemptReport, names: list[str]) -> None:
             kill = fault_outcomes.find_killing_guard(report, names)
-            if kill is not None:
-                self._run_without_fault(
-                    alone,
-                    example_factor,
-                    lambda failing: on_confirmation(None if failing else kill[1]),
-                )
-            elif len(guards) > 1 and side.outcome not in MACHINE_OUTCOMES:
-                self._run_without_fault(
-                    guards,
-                    example_factor,
-                    lambda failing: on_confirmation(None if failing else side),
-                )
+            if kill is None:
+                failed.on_confirmation(None)
+            elif kill[1].outcome in FATES_WITHOUT_EVIDENCE:
+                failed.on_confirmation(kill[1])
             else:
-                on_confirmation(None)
+                self._repeat_failure(replace(failed, guards=failed.alone, side=kill[1]), 1)
 
-        if side.outcome is SideOutcome.HANG:
+        alone = failed.alone
+        if failed.side.outcome is SideOutcome.HANG:
             least, times = SLOW_RETRY_LIMITS
             alone = [(name, max(least, times * limit)) for name, limit in alone]
         self._scheduler.retries.append(
-            PendingAttempt(alone, check_without_fault, fault, example_factor)
+            PendingAttempt(alone, judge_report, failed.fault, failed.example_factor)
+        )
+
+    def _repeat_failure(self, failed: FailedAttempt, failure_count: int) -> None:
+        """Repeat what failed, with the fault alone, until it failed often enough."""
+        if failure_count == REQUIRED_FAILURES:
+            self._require_whole_pass(failed)
+            return
+
+        def judge_report(report: FaultAttemptReport, names: list[str]) -> None:
+            kill = fault_outcomes.find_killing_guard(report, names)
+            if kill and report.reach and kill[1].outcome not in FATES_WITHOUT_EVIDENCE:
+                self._repeat_failure(failed, failure_count + 1)
+            elif failure_count == 1:  # it may fail by itself, and then it is reported
+                self._run_without_fault(
+                    failed.guards, failed.example_factor, lambda _: failed.on_confirmation(None)
+                )
+            else:
+                failed.on_confirmation(None)
+
+        self._scheduler.retries.append(
+            PendingAttempt(
+                failed.alone, judge_report, failed.fault, failed.example_factor, failed.side
+            )
+        )
+
+    def _require_whole_pass(self, failed: FailedAttempt) -> None:
+        """Require that the guard passes as a whole without the fault, with as many examples."""
+
+        def repeat_pass(failing: SideResult | None) -> None:
+            if failing is not None:
+                failed.on_confirmation(None)
+            else:
+                self._repeat_pass(failed, int(not failed.repeats_example))
+
+        self._run_without_fault(failed.alone, failed.example_factor, repeat_pass)
+
+    def _repeat_pass(self, failed: FailedAttempt, pass_count: int) -> None:
+        """Repeat what failed without the fault, until it passed often enough.
+
+        A whole guard does so once for all of its kills, an example for each kill.
+        """
+        if pass_count == REQUIRED_PASSES:
+            failed.on_confirmation(failed.side)
+            return
+
+        def judge_pass(failing: SideResult | None) -> None:
+            if failing is not None:
+                failed.on_confirmation(None)
+            else:
+                self._repeat_pass(failed, pass_count + 1)
+
+        if not failed.repeats_example:
+            self._run_without_fault(failed.alone, failed.example_factor, judge_pass, pass_count)
+            return
+
+        def judge_report(report: FaultAttemptReport, names: list[str]) -> None:
+            failure = fault_outcomes.find_killing_guard(report, names)
+            if failure is not None:
+                self._report_failing_guard(
+                    failure[0], names, failed.example_factor, failure[1], "an example of "
+                )
+            elif report.results[0].side.outcome is not SideOutcome.PASSED:
+                # It cannot be drawn without the fault, so nothing was checked: search again.
+                self._repeat_pass(
+                    replace(
+                        failed, side=msgspec.structs.replace(failed.side, way=RepeatMode.WHOLE)
+                    ),
+                    1,
+                )
+                return
+            judge_pass(failure[1] if failure is not None else None)
+
+        self._scheduler.retries.append(
+            PendingAttempt(failed.alone, judge_report, None, failed.example_factor, failed.side)
         )
 
     def _run_without_fault(
-        self, guards: GuardLimits, example_factor: int, on_result: ConfirmationCallback
+        self,
+        guards: GuardLimits,
+        example_factor: int,
+        on_result: ConfirmationCallback,
+        repetition: int = 0,
     ) -> None:
         """Run guards once in one process without a fault; return the failure, or None.
 
         A guard whose lines were recorded in this run passed there, and does not run again.
         """
-        key = tuple(name for name, _ in guards), example_factor
+        key = tuple(name for name, _ in guards), example_factor, repetition
         if key in self._results:
             on_result(self._results[key])
             return
         self._callbacks.setdefault(key, []).append(on_result)
-        if len(self._callbacks[key]) > 1:
-            return
+        if len(self._callbacks[key]) == 1:
+            repeated = SideResult("", SideOutcome.PASSED) if repetition else None  # other numbers
+            self._scheduler.retries.append(
+                PendingAttempt(
+                    guards,
+                    partial(self._record_result, key),
+                    example_factor=example_factor,
+                    repeated=repeated,
+                )
+            )
 
-        def record_result(report: FaultAttemptReport, names: list[str]) -> None:
-            failure = fault_outcomes.find_killing_guard(report, names)
-            self._results[key] = failure[1] if failure is not None else None
-            if failure is not None:
-                self._report_failing_guard(failure[0], names, example_factor, failure[1])
-            elif example_factor == 1:
-                self._on_pass(report, names)
-            for callback in self._callbacks.pop(key):
-                callback(self._results[key])
-
-        self._scheduler.retries.append(
-            PendingAttempt(guards, record_result, example_factor=example_factor)
-        )
+    def _record_result(
+        self, key: WithoutFaultKey, report: FaultAttemptReport, names: list[str]
+    ) -> None:
+        failure = fault_outcomes.find_killing_guard(report, names)
+        self._results[key] = failure[1] if failure is not None else None
+        if failure is not None:
+            self._report_failing_guard(failure[0], names, key[1], failure[1])
+        elif key[1] == 1:
+            self._on_pass(report, names)
+        for callback in self._callbacks.pop(key):
+            callback(self._results[key])
 
     def _report_failing_guard(
-        self, guard: str, guard_names: list[str], example_factor: int, side: SideResult
+        self,
+        guard: str,
+        guard_names: list[str],
+        example_factor: int,
+        side: SideResult,
+        subject: str = "",
     ) -> None:
         self.failing_guards.add(guard)
         how = f" with {example_factor} times the examples" if example_factor > 1 else ""
         if len(guard_names) > 1:
             how += f" after {', '.join(name for name in guard_names if name != guard)}"
         self._report_problem(
-            f"{guard} fails without any fault{how}: {side.headline or side.outcome}"
+            f"{subject}{guard} fails without any fault{how}: {side.headline or side.outcome}"
         )

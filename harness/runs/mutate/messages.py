@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from harness.store.mutate.faults import MutationFault
-from harness.store.prove.values import SideOutcome, SideResult
+from harness.store.prove.values import RepeatMode, SideOutcome, SideResult
 from harness.workers.messages import StartFailure
 
 PASSING_OUTCOMES = (SideOutcome.PASSED, SideOutcome.NA, SideOutcome.SKIPPED)
@@ -27,6 +27,9 @@ class FaultAttemptRequest(msgspec.Struct, tag=True):
     fault: MutationFault | None = None  # None: the unchanged release
     trace: bool = False  # whether to record the lines that the guards run
     example_factor: int = 1  # multiplies the number of examples
+    repeat_mode: RepeatMode = RepeatMode.WHOLE  # the part of a guard to run
+    blob: str = ""  # the example, in that mode
+    random_seed: int | None = None  # the seed of the random sources; None: no seeding
     keep_shrinking: bool = False  # until the counterexample is minimal
 
 

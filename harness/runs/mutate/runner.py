@@ -17,8 +17,9 @@ from functools import partial
 
 from harness.core import machine, paths
 from harness.runs.mutate import fault_outcomes, line_coverage
+from harness.runs.mutate.fault_outcomes import FATES_WITHOUT_EVIDENCE
 from harness.runs.mutate.guard_order import GuardOrder
-from harness.runs.mutate.kill_confirmation import KillConfirmer
+from harness.runs.mutate.kill_confirmation import FailedAttempt, KillConfirmer
 from harness.runs.mutate.line_coverage import CoverageRecord, GuardCoverage
 from harness.runs.mutate.messages import FaultAttemptReport, MutationWorkerReady
 from harness.runs.mutate.request import MutationPlan
@@ -246,34 +247,41 @@ class MutationRunner:
             self._finish_case(case)
         elif kill is None:
             self._handle_survival(case)
-        elif kill[1].headline == NO_RESULT_HEADLINE:
-            result.why = f"{kill[0]}: {NO_RESULT_HEADLINE}"
-            self._report_problem(f"{result.fault.id}: {result.why}: {kill[1].detail}")
-            self._finish_case(case)
         else:
             guard, side = kill
+            if side.headline == NO_RESULT_HEADLINE:
+                side.outcome = SideOutcome.LOST
+                problem = f"{result.fault.id}: {guard}: {NO_RESULT_HEADLINE}: {side.detail}"
+                self._report_problem(problem)
             run_count = guard_names.index(guard) + 1
             limits = self._compute_limits(case)[:run_count]
             case.remaining_guards = case.remaining_guards[run_count:]
             on_confirmation = partial(self._handle_confirmation, case, guard)
             self.kill_confirmer.confirm_kill(
-                result.fault, limits, case.example_factor, side, on_confirmation
+                FailedAttempt(result.fault, limits, case.example_factor, side, on_confirmation)
             )
 
     def _handle_confirmation(self, case: FaultCase, guard: str, side: SideResult | None) -> None:
-        """Store the kill; without one (None), run the remaining guards."""
-        if side is not None:
+        """Store the kill; without one, run the remaining guards."""
+        if side is not None and side.outcome in FATES_WITHOUT_EVIDENCE:
+            fault_outcomes.record_lack_of_evidence(case.result, guard, side)
+            if side.outcome is SideOutcome.HANG:
+                case.remaining_guards = []  # the others would hang as well, each for its limit
+        elif side is not None:
             fault_outcomes.record_kill(case.result, guard, side)
             self.guard_order.record_kill(case.result.fault, guard)
             self._finish_case(case)
-        elif case.remaining_guards:
+            return
+        if case.remaining_guards:
             self.scheduler.retries.append(self._make_attempt(case))
         else:
             self._handle_survival(case)
 
     def _handle_survival(self, case: FaultCase) -> None:
         result = case.result
-        if not result.ran:
+        if result.fate in FATES_WITHOUT_EVIDENCE.values():
+            pass  # guards that passed do not say how the other one would have ended
+        elif not result.ran:
             result.why = fault_outcomes.describe_unreached(case.conflicts, case.guard_count)
         else:
             result.fate = FaultOutcome.SURVIVED

@@ -9,6 +9,7 @@ If the new worker ends as well while 8 runs, 8 is blamed: its report is that its
 from __future__ import annotations
 
 import contextlib
+import secrets
 import select
 import tempfile
 from collections import deque
@@ -28,7 +29,7 @@ from harness.runs.mutate.messages import (
 )
 from harness.runs.mutate.request import MutationPlan
 from harness.store.mutate.faults import MutationFault
-from harness.store.prove.values import SideOutcome, SideResult
+from harness.store.prove.values import RepeatMode, SideOutcome, SideResult
 from harness.workers.messages import StartFailure, WorkerSettings
 from harness.workers.worker_process import ENGINE_TEST_FILE, START_TIMEOUT, WorkerProcess
 
@@ -41,6 +42,7 @@ class PendingAttempt:
     on_report: Callable[[FaultAttemptReport, list[str]], None]
     fault: MutationFault | None = None
     example_factor: int = 1
+    repeated: SideResult | None = None  # the failure to repeat, with other random numbers
     trace: bool = False  # whether to record the lines that the guards run
     lost_attempts: int = 0  # number of lost workers and supervisors
 
@@ -143,6 +145,9 @@ class MutationScheduler:
                 memory_bytes=self.plan.memory_bytes,
                 fault=pending.fault,
                 example_factor=pending.example_factor,
+                repeat_mode=pending.repeated.way if pending.repeated else RepeatMode.WHOLE,
+                blob=pending.repeated.blob if pending.repeated else "",
+                random_seed=secrets.randbits(32) if pending.repeated else None,
                 trace=pending.trace,
                 keep_shrinking=self.plan.keep_shrinking,
             )

@@ -11,7 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from harness.fixes.matching.toggle_status import ToggleState
-from harness.guards.verdicts import INVALID_OUTCOMES, VERDICT_OF_DEATH, judge_sides
+from harness.guards.verdicts import (
+    INVALID_OUTCOMES,
+    REQUIRED_FAILURES,
+    REQUIRED_PASSES,
+    VERDICT_OF_DEATH,
+    judge_sides,
+)
 from harness.store.prove.values import (
     BUG_OUTCOMES,
     CellResult,
@@ -23,8 +29,6 @@ from harness.store.prove.values import (
     is_expected_outcome,
 )
 
-REQUIRED_FAILURES = 4  # with the fix reverted, first run included
-REQUIRED_PASSES = 3  # with the fix applied
 LONG_SIDE_SECONDS = 5.0  # from this length on, earlier runs may replace repetitions
 AS_IS = "as is"
 SIDE_PHRASES = {"buggy": "with the fix reverted", "fixed": "with the fix applied"}

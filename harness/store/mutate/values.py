@@ -17,6 +17,11 @@ class FaultOutcome(StrEnum):
 
     KILLED = "killed"
     SURVIVED = "survived"  # its code ran, and no guard failed
+    # Fates of their own: a guard ended without evidence of the fault, and no other guard failed.
+    REFUSED = "refused"  # a checker, a stand-in or a fixture could not follow the changed code
+    HANG = "hang"
+    OUT_OF_MEMORY = "out of memory"
+    LOST = "lost"  # the machine failed the guard's process
     UNREACHED = "unreached"  # no guard runs its code
     EQUIVALENT = "equal"  # recorded as equivalent, and no guard failed
     NOT_LIVE = "not live"  # only an import can apply it
@@ -30,9 +35,17 @@ class KillCause(StrEnum):
     CRASH = "crash"
     CUDA_ERROR = "CUDA error"
     EXCEPTION = "exception"
-    HANG = "hang"
-    OUT_OF_MEMORY = "out of memory"
     EXIT = "exit"
+
+
+NO_EVIDENCE_OUTCOMES = (
+    FaultOutcome.REFUSED,
+    FaultOutcome.HANG,
+    FaultOutcome.OUT_OF_MEMORY,
+    FaultOutcome.LOST,
+)
+# The fates of faults whose code ran; only a killed one counts as detected.
+REACHED_OUTCOMES = (FaultOutcome.KILLED, FaultOutcome.SURVIVED, *NO_EVIDENCE_OUTCOMES)
 
 
 class FaultResult(msgspec.Struct):
@@ -46,7 +59,7 @@ class FaultResult(msgspec.Struct):
     headline: str = ""  # that guard's failure in one line
     example: list[str] = []
     detail: str = ""
-    why: str = ""  # the reason why it is not live, unreached, or equivalent
+    why: str = ""  # the reason why it is without evidence, not live, unreached, or equivalent
     passed: list[str] = []  # guards that passed and ran its code
     ran: int = 0  # calls of its code, or launches of its kernel
     longer: bool = False  # after a second attempt, with more examples
@@ -154,5 +167,5 @@ class MutationRun(msgspec.Struct):
 def compute_score(results: Iterable[FaultResult]) -> float | None:
     """Return the percentage of killed faults among the reached, or None if none was reached."""
     counts = Counter(result.fate for result in results)
-    reached = counts[FaultOutcome.KILLED] + counts[FaultOutcome.SURVIVED]
+    reached = sum(counts[outcome] for outcome in REACHED_OUTCOMES)
     return 100.0 * counts[FaultOutcome.KILLED] / reached if reached else None

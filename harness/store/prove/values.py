@@ -46,6 +46,7 @@ class SideOutcome(StrEnum):
     PASSED = "passed"
     FAILED = "failed"  # an assertion, or a report of a checked kernel
     ERROR = "error"  # any other failure: a fixture, an import, an exception
+    REFUSED = "refused"  # a checker, a stand-in or a fixture could not follow the code
     FLAKY = "flaky"  # one example both fails and passes
     SKIPPED = "skipped"
     NA = "n/a"  # the guard does not apply here, for a reason it gives
@@ -56,7 +57,7 @@ class SideOutcome(StrEnum):
     OUT_OF_MEMORY = "out-of-memory"
     CUDA_ERROR = "cuda-error"
     EXITED = "exited"  # the process ended in the middle of the test, by itself
-    LOST = "lost"  # its supervisor died with it
+    LOST = "lost"  # the machine failed it: its supervisor died, or the disk was full
 
 
 # The outcomes in which a bug shows itself, once the other side has passed. Hangs, kills and a lack
