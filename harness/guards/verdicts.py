@@ -8,6 +8,8 @@ the outcome.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from harness.store.prove.values import BUG_OUTCOMES, CellVerdict, SideOutcome, SideResult
 
 VERDICT_OF_DEATH = {
@@ -59,6 +61,21 @@ def judge_sides(fixed: SideResult, buggy: SideResult) -> tuple[CellVerdict, str]
     if buggy.outcome not in BUG_OUTCOMES:
         return VERDICT_OF_DEATH[buggy.outcome], f"buggy: {buggy.headline}"
     return CellVerdict.PROVEN, buggy.headline
+
+
+def explain_weak_evidence(failed_with: Sequence[bool], failed_without: Sequence[bool]) -> str:
+    """Explain why repeated runs, with a bug and without it, do not prove that it shows; or ''."""
+    if not all(failed_with) or any(failed_without):
+        return (
+            f"it failed {sum(failed_with)} of {len(failed_with)} times with the bug and "
+            f"{sum(failed_without)} of {len(failed_without)} times without it"
+        )
+    if len(failed_with) < REQUIRED_FAILURES or len(failed_without) < REQUIRED_PASSES:
+        return (
+            f"it failed {len(failed_with)} times with the bug and passed {len(failed_without)} "
+            f"times without it, of {REQUIRED_FAILURES} and {REQUIRED_PASSES} that are required"
+        )
+    return ""
 
 
 def judge_one_side(result: SideResult) -> tuple[CellVerdict, str]:

@@ -44,13 +44,21 @@ SERVED_MARK, ERRORS_MARK, FAILED_MARK, ABSENT_MARK, SILENT_MARK = make_marks("""
     n/a        | n/a  | - | quiet     | It cannot be run here.
     no answers | none | ? | unreached | It gave no answers, for no known reason.
 """).values()
-CAUGHT_MARK, MISSED_MARK, UNREACHED_MARK, UNNOTICED_MARK = make_marks("""
-    caught    | ok    | ✓ | good      | A comparison shows it.
-    missed    | miss  | ○ | toothless | It had to be detected, and no comparison detected it.
-    unreached | unr   | ? | unreached | It had to be detected, and its code never ran.
-    not seen  | quiet | · | quiet     | It was not detected, and did not have to be.
+CAUGHT_MARK, MISSED_MARK, UNCONFIRMED_MARK, UNREACHED_MARK, UNNOTICED_MARK = make_marks("""
+    caught      | ok    | ✓ | good      | A comparison shows it, and repeated runs confirm it.
+    missed      | miss  | ○ | toothless | It had to be detected, and no comparison detected it.
+    unconfirmed | unc   | ? | toothless | A comparison shows it; repeated runs do not confirm it.
+    unreached   | unr   | ? | unreached | It had to be detected, and its code never ran.
+    not seen    | quiet | · | quiet     | It was not detected, and did not have to be.
 """).values()
-FAULT_MARKS = (CAUGHT_MARK, MISSED_MARK, UNREACHED_MARK, UNNOTICED_MARK, ABSENT_MARK)
+FAULT_MARKS = (
+    CAUGHT_MARK,
+    MISSED_MARK,
+    UNCONFIRMED_MARK,
+    UNREACHED_MARK,
+    UNNOTICED_MARK,
+    ABSENT_MARK,
+)
 
 Z_SCORE_95 = 1.96  # the z-score of 95 % intervals
 MAX_REASON_LENGTH = 300  # letters of a reason, which may hold a whole log
@@ -179,7 +187,8 @@ class FaultRow:
 
     @property
     def detected_by(self) -> str:
-        text = self.fault.absent or "; ".join(self.fault.by) or "none"
+        parts = [*self.fault.by, *filter(None, [self.fault.unconfirmed])]
+        text = self.fault.absent or "; ".join(parts) or "none"
         return to_single_line(text, MAX_REASON_LENGTH)
 
     @property
@@ -292,6 +301,8 @@ def _choose_fault_mark(fault: PlantedFault) -> ReportMark:
         return CAUGHT_MARK
     if fault.absent:
         return ABSENT_MARK
+    if fault.unconfirmed:
+        return UNCONFIRMED_MARK
     if not fault.expected:
         return UNNOTICED_MARK
     return MISSED_MARK if fault.reach else UNREACHED_MARK

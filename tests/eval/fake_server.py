@@ -70,7 +70,8 @@ class Fake:
         if has(be.get("garbage"), prompt):
             return 200, b"<html>busy</html>"
         text: Any = answer_of(prompt)
-        if has(be.get("wrong"), prompt):
+        first, last = be.get("wrong_between", (0, 10**9))  # requests, counted from 1
+        if has(be.get("wrong"), prompt) and first <= number <= last:
             text = "?" + text[1:]
         chance = float("nan") if has(be.get("nan"), prompt) else -0.125
         logprobs = {
@@ -154,6 +155,10 @@ def main() -> None:
     if be.get("never"):
         print("loading the weights, 3 of 90", flush=True)
         time.sleep(600)
+    if once := be.get("dies_once"):
+        if Path(once).exists():
+            be.pop("dies_at")
+        Path(once).touch()
     if be.get("stillborn"):
         fake.die()
     serve(fake, given.port)

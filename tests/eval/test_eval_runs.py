@@ -259,6 +259,73 @@ def test_a_fault_that_shows_is_caught(fakes: Fakes, be: dict[str, Any], user_see
     assert evaluation.find_configuration("one without toy-plain").revert == ["toy-plain"]
 
 
+def test_what_is_seen_once_of_a_fault_does_not_catch_it(fakes: Fakes) -> None:
+    """Twenty items are asked first; then what failed among them is repeated."""
+    evaluation = faulty(fakes, wrong=[2, 1], wrong_between=[1, 20])
+    [fault] = evaluation.faults
+    assert fault.by == ["tokens: differs"]
+    assert not fault.caught
+    assert fault.unconfirmed == ("it failed 0 of 4 times with the bug and 0 of 3 times without it")
+    [problem] = evaluation.problems
+    assert problem == f"toy-plain in one was not noticed: {fault.unconfirmed}"
+
+
+def test_a_death_that_does_not_happen_again_catches_no_fault(fakes: Fakes) -> None:
+    evaluation = faulty(fakes, dies_at=5, dies_once=str(fakes.root / "died"))
+    [fault] = evaluation.faults
+    assert (fault.user_sees, fault.caught) == ("crash", False)
+    assert fault.unconfirmed == ("it failed 1 of 2 times with the bug and 0 of 3 times without it")
+    assert not evaluation.green
+
+
+def test_what_fails_without_the_fault_as_well_catches_none(fakes: Fakes) -> None:
+    """The configuration without it is right at first, and wrong when it is asked again."""
+    faults = [FaultPlacement(["one"], revert="toy-plain")]
+    one = fake("one", like="base", wrong=[2, 1], wrong_between=[28, 1000])
+    words = '{"toy-plain": {"wrong_between": [1, 1000]}}'
+    one.serve = one.serve.replace('{"wrong"', f'{{"without": {words}, "wrong"')
+    one.environment = {"PYTHONPATH": str(TOY)}
+    evaluation = fakes.run(fake("base"), one, faults=faults, items=20)
+    [fault] = evaluation.faults
+    assert not fault.caught
+    assert fault.unconfirmed == ("it failed 4 of 4 times with the bug and 3 of 3 times without it")
+
+
+def test_a_server_without_memory_catches_no_fault(fakes: Fakes) -> None:
+    evaluation = faulty(fakes, dies_at=5, code=-9, last="CUDA out of memory")
+    [fault] = evaluation.faults
+    assert (fault.user_sees, fault.caught, evaluation.green) == ("crash", False, False)
+    assert "lacked memory" in fault.unconfirmed
+
+
+def test_a_pair_that_is_right_about_nothing_has_no_verdict(fakes: Fakes) -> None:
+    wrong: Any = {"wrong": [1, 1]}
+    evaluation = fakes.run(fake("base", **wrong), fake("one", "base", "base", **wrong), items=20)
+    assert {one.verdict for one in evaluation.compared} == {Verdict.CANNOT_TELL}
+    assert not evaluation.green
+    faults = [FaultPlacement(["one"], revert="toy-plain")]
+    one = fake("one", like="base", **wrong, without={"toy-plain": {"nan": [1, 1]}})
+    one.environment = {"PYTHONPATH": str(TOY)}
+    evaluation = fakes.run(fake("base"), one, faults=faults, items=20)
+    [fault] = evaluation.faults
+    assert (fault.caught, fault.by) == (False, [])
+
+
+def test_a_fault_is_repeated_as_often_as_a_proof_requires(fakes: Fakes) -> None:
+    with_fault, without = fakes.root / "with", fakes.root / "without"
+    be = {"wrong": [2, 1], "record": str(with_fault)}
+    faults = [FaultPlacement(["one"], revert="toy-plain")]
+    one = fake("one", like="base", record=str(without), without={"toy-plain": be})
+    one.environment = {"PYTHONPATH": str(TOY)}
+    evaluation = fakes.run(fake("base"), one, faults=faults, items=20)
+    assert evaluation.faults[0].caught
+    failing = with_share([2, 1], 20)[:4]
+    repeated = failing[-1] + 1  # the fourth that fails, and all before it
+    assert len(with_fault.read_text().splitlines()) == 20 + 4 * repeated
+    noise = len(evaluation.find_configuration("one").again)
+    assert len(without.read_text().splitlines()) == 20 + noise + 3 * repeated
+
+
 def test_a_fault_that_does_not_show_is_missed_and_red(fakes: Fakes) -> None:
     evaluation = faulty(fakes)
     [fault] = evaluation.faults

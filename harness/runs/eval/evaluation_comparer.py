@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import msgspec
 
 from harness.core.errors import UnfixError
-from harness.runs.eval import server_comparison
+from harness.runs.eval import fault_evidence, server_comparison
 from harness.runs.eval.lm_eval_scorer import get_task_name
 from harness.runs.eval.matrix_file import (
     TRANSFORMERS_ENGINE,
@@ -29,6 +30,7 @@ from harness.store.eval.values import (
     ServedConfiguration,
 )
 from harness.store.record_files import read_record_text
+from harness.workers.servers.adaptations import RANDOM_WEIGHTS
 
 ReportProgress = Callable[[Evaluation, str], None]
 # The reason why a fault cannot be planted in a configuration; '' if it can.
@@ -107,6 +109,10 @@ class EvaluationComparer:
             return ComparisonResult(*names, task, ComparisonVerdict.NA, absent)
         if base.failure or candidate.failure or not (base.answers and candidate.answers):
             return server_comparison.make_failed_comparison(base, candidate, kind)
+        if self._is_right_about_nothing(base, candidate):
+            verdict = ComparisonVerdict.CANNOT_TELL
+            text = f"{verdict}: {base.name} answers none of these items rightly"
+            return ComparisonResult(*names, task, verdict, text)
         try:
             if kind == "tokens":
                 return server_comparison.compare_tokens(
@@ -127,6 +133,15 @@ class EvaluationComparer:
         except UnfixError as error:
             verdict = ComparisonVerdict.CANNOT_TELL
             return ComparisonResult(*names, task, verdict, f"{verdict}: {error}")
+
+    def _is_right_about_nothing(
+        self, base: ServedConfiguration, candidate: ServedConfiguration
+    ) -> bool:
+        """Return whether neither knows an answer, though its weights were trained for some."""
+        one = next((one for one in self.matrix.configurations if one.name == base.name), None)
+        has_random_weights = one is not None and RANDOM_WEIGHTS in one.stand_ins
+        answers = [*base.answers, *candidate.answers]
+        return not has_random_weights and all(answer.right is False for answer in answers)
 
     def _find_float32_reference(self, base: ServedConfiguration) -> ServedConfiguration | None:
         """Return the same model in plain transformers, if the base is compared with it."""
@@ -191,9 +206,23 @@ class EvaluationComparer:
         else:
             symptom = "nothing"
         by = list(dict.fromkeys(caught_by))
+        unconfirmed = ""
+        if by:
+            is_failing = partial(self._is_failing, dtype)
+            unconfirmed = fault_evidence.explain_unconfirmed(base, served, is_failing)
+        is_caught = bool(by) and not unconfirmed
         return PlantedFault(
-            fault.toggle, name, served_as, must_catch, bool(by), by, symptom, reach
-        )  # fmt: skip
+            *(fault.toggle, name, served_as, must_catch, is_caught, by, symptom, reach),
+            unconfirmed=unconfirmed,
+        )
+
+    def _is_failing(
+        self, dtype: str, base: ServedConfiguration, repeated: ServedConfiguration
+    ) -> bool:
+        """Return whether a repeated run over some items differs from the run without the fault."""
+        tokens = self.compare_pair(base, repeated, "tokens", dtype, same_but_toggles=True)
+        accuracy = self.compare_pair(base, repeated, "accuracy", dtype)
+        return tokens.verdict.shows_fault or bool(accuracy.lost or accuracy.errors)
 
 
 # Records

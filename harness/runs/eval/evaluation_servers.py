@@ -10,15 +10,19 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import msgspec
+
+from harness.guards.verdicts import REQUIRED_FAILURES, REQUIRED_PASSES
 from harness.kernels.gpu import DEFAULT_CHECKS
 from harness.releases import managed_releases
-from harness.runs.eval import lm_eval_client, model_folders
+from harness.runs.eval import fault_evidence, lm_eval_client, model_folders
+from harness.runs.eval.fault_evidence import ItemsByTask
 from harness.runs.eval.lm_eval_scorer import LmEvalScorer
 from harness.runs.eval.matrix_file import TRANSFORMERS_ENGINE, EvaluationConfiguration
-from harness.store.eval.values import ItemAnswer, ServedConfiguration
+from harness.store.eval.values import ItemAnswer, RepeatedRun, ServedConfiguration
 from harness.workers.servers import adaptations, server
 from harness.workers.servers.server import (
     DEFAULT_ENVIRONMENT,
@@ -29,7 +33,6 @@ from harness.workers.servers.server import (
 from harness.workers.servers.warm_start import ServerZygote
 
 CPU_ENVIRONMENT = {"OMP_NUM_THREADS": "1", "TORCH_COMPILE_DISABLE": "1"}
-ItemsByTask = dict[str, list[int]]
 
 
 @dataclass(frozen=True)
@@ -69,6 +72,8 @@ class ServingJob:
     revert: list[str] = field(default_factory=list)
     enable: list[str] = field(default_factory=list)
     repeated_items: int = 0  # items of a task to send twice, to measure the noise
+    is_planted: bool = False  # it has a planted fault: what fails is repeated
+    fault_items: ItemsByTask = field(default_factory=dict)  # items that fail with planted faults
     server_arguments: list[str] = field(default_factory=list)
     environment: dict[str, str] = field(default_factory=dict)
 
@@ -106,13 +111,39 @@ class EvaluationServers:
         if one.absent:
             served.absent = one.absent
             return served
+        self._serve_once(job, release, served, request_more)
+        if job.is_planted and served.failure:
+            self._repeat_failure(job, release, served)
+        return served
+
+    def _serve_once(
+        self,
+        job: ServingJob,
+        release: str,
+        served: ServedConfiguration,
+        request_more: Callable[[ServedConfiguration], ItemsByTask],
+    ) -> None:
         try:
             with self._run_server(job, release, served) as running, self._borrow_scorer() as scorer:
                 self._ask_items(running, scorer, job, served, request_more)
                 served.seconds = running.seconds_since_ready
         except ServerFailed as error:
             served.failure = str(error)
-        return served
+
+    def _repeat_failure(self, job: ServingJob, release: str, served: ServedConfiguration) -> None:
+        """Serve a fault again whose server failed, until it failed often enough or did not."""
+        served.repeated = []
+        if fault_evidence.explain_failure_without_evidence(served.failure):
+            return
+        job = replace(job, is_planted=False)
+        for _ in range(REQUIRED_FAILURES - 1):
+            again = msgspec.structs.replace(
+                served, answers=[], repeated=[], stand_ins=[], reach={}, failure=""
+            )
+            self._serve_once(job, release, again, lambda _: {})
+            served.repeated.append(RepeatedRun(again.answers, again.failure))
+            if not again.failure:
+                return
 
     @contextlib.contextmanager
     def _run_server(
@@ -262,8 +293,7 @@ class EvaluationServers:
             batch = {task: numbers for task, numbers in more.items() if task not in exhausted}
         served.accepted = _read_accept_length(running)
         if job.repeated_items:
-            with contextlib.suppress(OSError, http.client.HTTPException):
-                running.send_request("/flush_cache", {}, seconds=60)
+            self._empty_cache(running)
             half = max(1, job.concurrency // 2)
             repeated = {
                 task: numbers[: job.repeated_items] for task, numbers in job.items_by_task.items()
@@ -271,6 +301,21 @@ class EvaluationServers:
             served.again = self._ask_batch(running, scorer, job, repeated, half)
             if running.has_died():
                 served.failure = f"the server died: {running.describe_exit()}"
+        items = job.fault_items
+        if job.is_planted:
+            items = fault_evidence.choose_repeated_items(job.items_by_task, served.answers)
+        for _ in range((REQUIRED_FAILURES if job.is_planted else REQUIRED_PASSES) if items else 0):
+            if served.failure:
+                return
+            self._empty_cache(running)
+            answers = self._ask_batch(running, scorer, job, items, job.concurrency)
+            served.repeated.append(RepeatedRun(answers))
+            if running.has_died():
+                served.failure = f"the server died: {running.describe_exit()}"
+
+    def _empty_cache(self, running: SglangServer) -> None:
+        with contextlib.suppress(OSError, http.client.HTTPException):
+            running.send_request("/flush_cache", {}, seconds=60)
 
     def _ask_batch(
         self,

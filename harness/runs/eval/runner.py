@@ -17,7 +17,7 @@ from harness.core.errors import UnfixError
 from harness.fixes.matching.toggle_status import ToggleState, find_toggle_status
 from harness.fixes.registry import toggle_catalogue
 from harness.releases import managed_releases
-from harness.runs.eval import paired_statistics, power_analysis
+from harness.runs.eval import fault_evidence, paired_statistics, power_analysis
 from harness.runs.eval.evaluation_comparer import (
     EvaluationComparer,
     ReportProgress,
@@ -25,10 +25,10 @@ from harness.runs.eval.evaluation_comparer import (
 )
 from harness.runs.eval.evaluation_servers import (
     EvaluationServers,
-    ItemsByTask,
     ServingJob,
     ServingSettings,
 )
+from harness.runs.eval.fault_evidence import ItemsByTask
 from harness.runs.eval.lm_eval_scorer import get_task_name
 from harness.runs.eval.matrix_file import (
     TRANSFORMERS_ENGINE,
@@ -68,6 +68,7 @@ class EvaluationRunner:
         self.on_progress = on_progress
         self.servers = EvaluationServers(settings, matrix.seed)
         self.comparer = EvaluationComparer(matrix, evaluation, self._explain_absence, on_progress)
+        self._planted_items: dict[str, ItemsByTask] = {}  # by the name of a served fault
         self._toggles = toggle_catalogue.load_catalogue(settings.toggles)
         for fault in matrix.faults:
             self._toggles.select(fault.toggle)  # raises for an unknown toggle before anything runs
@@ -106,6 +107,8 @@ class EvaluationRunner:
             for configuration in map(self.matrix.find_configuration, fault.where)
             if not configuration.absent and not self._explain_absence(fault, configuration)
         ]
+        self._planted_items = {job.name: job.items_by_task for job in waiting}
+        planted = set(self._planted_items)
         waiting += [self._make_job(configuration) for configuration in self.matrix.configurations]
         served_order = [one.name for one in self.matrix.configurations]
         served_order += [job.name for job in reversed(waiting)]
@@ -115,8 +118,9 @@ class EvaluationRunner:
                 while waiting or running:
                     done = {served.name for served in self.evaluation.served}
                     for job in list(waiting):
-                        if self._get_base_name(job) in ("", *done):
+                        if self._list_prerequisites(job, planted) <= done:
                             waiting.remove(job)
+                            job.fault_items = self._choose_fault_items(job)
                             running[pool.submit(self._serve_job, job)] = job
                     if not running:
                         raise UnfixError(f"the base of {waiting[0].name} is not served")
@@ -168,8 +172,35 @@ class EvaluationRunner:
             [*configuration.revert, *([fault.revert] if fault and fault.revert else [])],
             [*configuration.enable, *([fault.enable] if fault and fault.enable else [])],
             repeated_items,
+            fault is not None,
+            {},
             [] if plain else [*common_arguments, *configuration.server_arguments],
             {**matrix.environment, **configuration.environment},
+        )
+
+    def _list_prerequisites(self, job: ServingJob, planted: set[str]) -> set[str]:
+        """Return what is served before a job: its base, and the faults that are planted in it."""
+        if job.is_planted:
+            return set()
+        return ({self._get_base_name(job)} - {""}) | (planted & self._list_fault_names(job))
+
+    def _list_fault_names(self, job: ServingJob) -> set[str]:
+        one = job.configuration
+        return {
+            name_fault_configuration(fault, one)
+            for fault in self.matrix.faults
+            if one.name in fault.where
+        }
+
+    def _choose_fault_items(self, job: ServingJob) -> ItemsByTask:
+        """Choose the items that fail with a planted fault, to ask them again without it."""
+        if job.is_planted:
+            return {}
+        names = self._list_fault_names(job)
+        return fault_evidence.merge_items(
+            fault_evidence.choose_repeated_items(self._planted_items[served.name], served.answers)
+            for served in self.evaluation.served
+            if served.name in names
         )
 
     def _get_base_name(self, job: ServingJob) -> str:

@@ -52,7 +52,7 @@ def compare_accuracy(
         {key: one.right for key, one in second.items()},
     )
     if common and not any(one.right is not False for one in [*common.values(), *second.values()]):
-        verdict = ComparisonVerdict.NA
+        verdict = ComparisonVerdict.CANNOT_TELL
         text = f"{verdict}: neither answers any of {len(common)} items rightly, so none can be lost"
         return ComparisonResult(base.name, candidate.name, "accuracy", task, verdict, text)
     judged = paired_statistics.judge_pair(

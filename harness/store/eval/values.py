@@ -58,6 +58,13 @@ class ItemAnswer(msgspec.Struct):
     margins: list[float | None] = []  # leads over the runner-up; None: unknown
 
 
+class RepeatedRun(msgspec.Struct):
+    """One more run over the items that fail with a planted fault, with the fault or without it."""
+
+    answers: list[ItemAnswer] = []
+    failure: str = ""  # the reason why the server did not get ready, or died
+
+
 class ServedConfiguration(msgspec.Struct):
     """One configuration: its server, and the server's answers."""
 
@@ -76,6 +83,8 @@ class ServedConfiguration(msgspec.Struct):
     absent: str = ""  # the reason why this machine cannot run it
     answers: list[ItemAnswer] = []
     again: list[ItemAnswer] = []  # a second run over the items, for the server's own noise
+    # The evidence of planted faults: of a configuration with one, and of the one without it.
+    repeated: list[RepeatedRun] = []
     reach: dict[str, int] = {}  # calls of toggled code
     accepted: float | None = None  # mean accepted tokens per speculative step
 
@@ -147,6 +156,7 @@ class PlantedFault(msgspec.Struct):
     user_sees: str  # 'crash', 'wrong answers', 'other words', 'nothing'
     reach: int = 0
     absent: str = ""
+    unconfirmed: str = ""  # why what was seen does not prove that the fault shows
 
 
 class Evaluation(msgspec.Struct):
@@ -210,7 +220,8 @@ class Evaluation(msgspec.Struct):
             words = one.words.removeprefix(f"{one.verdict}: ")
             problems.append(f"{one.candidate} against {one.base}{where}: {one.verdict}: {words}")
         for fault in self.missed_faults:
-            why = f": {fault.absent}" if fault.absent else ""
+            reason = fault.absent or fault.unconfirmed
+            why = f": {reason}" if reason else ""
             problems.append(f"{fault.toggle} in {fault.configuration} was not noticed{why}")
         return problems
 

@@ -1,0 +1,89 @@
+"""The evidence that a planted fault shows: it has to fail again, and to pass without the fault.
+
+The standard is that of a proof (`guards/verdicts`). What failed is repeated in the server that is
+up: items that were answered wrongly are asked again with an empty cache, `REQUIRED_FAILURES` times
+with the fault and `REQUIRED_PASSES` times in the same configuration without it. A server that died
+or hung is started again with the fault. Example: with the fault items 2, 5, 6 and 9 of `recall` are
+answered wrongly. Items 0 to 9 are asked four more times with it, and three more times without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+import msgspec
+
+from harness.guards.verdicts import explain_weak_evidence
+from harness.store.eval.values import ItemAnswer, RepeatedRun, ServedConfiguration
+
+MAX_REPEATED_FAILURES = 4  # failing items that are asked again
+ItemsByTask = dict[str, list[int]]
+# Failures of a server that say nothing of the fault, each with the reason.
+NO_EVIDENCE_PHRASES = {
+    "out of memory": "the server lacked memory, which is the machine's",
+    "UncheckableKernel": "the checker of kernels refused one, which says nothing of its result",
+    "the check checked nothing": "no kernel was checked",
+}
+
+
+def choose_repeated_items(
+    items_by_task: Mapping[str, list[int]], answers: Iterable[ItemAnswer]
+) -> ItemsByTask:
+    """Choose the items to ask again: of one task, up to its fourth failing item.
+
+    The items before them belong to it: a prefix of theirs may have to lie in the cache. Where none
+    is wrong, only tokens may differ: the first items of each task.
+    """
+    failing: ItemsByTask = {}
+    for answer in answers:
+        if not answer.right:
+            failing.setdefault(answer.task, []).append(answer.number)
+    if not failing:
+        return {task: items[:MAX_REPEATED_FAILURES] for task, items in items_by_task.items()}
+    task = max(failing, key=lambda task: len(failing[task]))
+    last = sorted(failing[task])[:MAX_REPEATED_FAILURES][-1]
+    return {task: [number for number in items_by_task[task] if number <= last]}
+
+
+def merge_items(choices: Iterable[Mapping[str, list[int]]]) -> ItemsByTask:
+    merged: dict[str, set[int]] = {}
+    for choice in choices:
+        for task, numbers in choice.items():
+            merged.setdefault(task, set()).update(numbers)
+    return {task: sorted(numbers) for task, numbers in merged.items()}
+
+
+def explain_failure_without_evidence(failure: str) -> str:
+    """Explain why a failure of a server says nothing of a planted fault; '' if it does."""
+    return next((why for phrase, why in NO_EVIDENCE_PHRASES.items() if phrase in failure), "")
+
+
+def explain_unconfirmed(
+    base: ServedConfiguration,
+    served: ServedConfiguration,
+    is_failing: Callable[[ServedConfiguration, ServedConfiguration], bool],
+) -> str:
+    """Explain why what was seen with a fault is no evidence that it shows; '' if it is.
+
+    `is_failing` compares a run with the configuration without the fault.
+    """
+    if why := explain_failure_without_evidence(served.failure):
+        return why
+    failed_with = [
+        bool(run.failure) or is_failing(base, _as_served(served, run)) for run in served.repeated
+    ]
+    if served.failure:
+        failed_with.insert(0, True)
+    items = {(one.task, one.number) for run in served.repeated for one in run.answers}
+    failed_without = [
+        bool(run.failure) or is_failing(base, _as_served(base, run, items)) for run in base.repeated
+    ]
+    return explain_weak_evidence(failed_with, failed_without)
+
+
+def _as_served(
+    served: ServedConfiguration, run: RepeatedRun, items: set[tuple[str, int]] | None = None
+) -> ServedConfiguration:
+    """Return a repeated run as a configuration, with these items alone if some are among them."""
+    answers = [one for one in run.answers if items and (one.task, one.number) in items]
+    return msgspec.structs.replace(served, answers=answers or run.answers, failure=run.failure)
