@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bench.recording import record
-from harness.core.yaml_document import YamlDocument, find_named_file
-from harness.runs.matrix import constraint_rules, matrix_reader, plan_builder
+from harness.matrices import reader
+from harness.runs.matrix import axis_checks, constraint_rules
 from harness.runs.matrix.covering import covering_array, value_tuples
 from harness.runs.matrix.covering.row_space import RowRule, RowSpace, ValueRow
 
@@ -66,8 +66,7 @@ def models() -> list[Model]:
     tcas = RowSpace([2] * 7 + [3] * 2 + [4] + [10] * 2)
     found.append(Model("TCAS' shape", tcas, 2, {"the bound": 100}))
     for name in ("cpu", "h200", "fleet"):
-        file = find_named_file(name, plan_builder.MATRIX_FOLDER, "matrix")
-        matrix = matrix_reader.read_matrix(YamlDocument(file))
+        _, matrix = axis_checks.read_matrix(reader.find_matrix_file(name))
         found.append(
             Model(f"{name}.yaml, pairs", constraint_rules.compile_constraints(matrix), 2, {})
         )

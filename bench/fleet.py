@@ -19,8 +19,9 @@ from typing import Any
 
 from bench.recording import record
 from bench.simulated_fleet import SimulatedFleet
+from harness.matrices.schema import MachineNeeds
 from harness.runs.matrix import shards
-from harness.runs.matrix.cell_plan import MachineNeeds, MatrixCell, MatrixPlan
+from harness.runs.matrix.cell_plan import MatrixCell, MatrixPlan
 from harness.runs.matrix.cell_scheduler import CellScheduler, RetryRules, RunLocation
 from harness.runs.matrix.shards import ShardPart, merge_shards
 from harness.store.database import Store

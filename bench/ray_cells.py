@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from bench.recording import record
-from harness.runs.matrix.cell_plan import MachineNeeds, MatrixCell
+from harness.matrices.schema import MachineNeeds
+from harness.runs.matrix.cell_plan import MatrixCell
 from harness.runs.matrix.cell_scheduler import CellExecutor, CellScheduler, RetryRules, RunLocation
 from harness.runs.matrix.local_executor import LocalExecutor, MachineDevices
 from harness.runs.matrix.ray_executor import RayExecutor

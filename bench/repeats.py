@@ -21,19 +21,19 @@ from pathlib import Path
 from typing import Any
 
 from harness.core import machine
+from harness.matrices.schema import MatrixFile
 from harness.runs.eval import matrix_file as matrices
 from harness.runs.eval.evaluation_servers import ServingSettings
-from harness.runs.eval.matrix_file import EvaluationMatrix
 from harness.runs.eval.runner import EvaluationRunner, begin_evaluation
 from harness.store.eval.values import Evaluation
 from harness.store.record_files import read_record_text, write_record
 
 ROOT = Path(__file__).resolve().parent.parent
-MATRIX = ROOT / "suites" / "accuracy" / "matrices" / "cpu.yaml"
+MATRIX = ROOT / "suites" / "matrices" / "cpu.yaml"
 
 
 def repeat(
-    matrix: EvaluationMatrix, where: ServingSettings, houses: dict[Any, Any], jobs: int
+    matrix: MatrixFile, where: ServingSettings, houses: dict[Any, Any], jobs: int
 ) -> Evaluation:
     """Run one evaluation; the processes that have imported SGLang stay for the next one."""
     new = begin_evaluation(matrix, where, f"repeat-{matrix.seed}", "bench/repeats.py")

@@ -11,8 +11,8 @@ import random
 
 import msgspec
 
+from harness.matrices.schema import MachineNeeds
 from harness.runs.matrix.cell_attempt import CellTask, get_timestamp
-from harness.runs.matrix.cell_plan import MachineNeeds
 from harness.runs.matrix.cell_scheduler import FinishedAttempt
 from harness.store.matrix.values import AttemptOutcome, CellAttempt
 

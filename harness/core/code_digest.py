@@ -25,6 +25,7 @@ WINGS = (
     "kernels",
     "startup",
     "guards",
+    "matrices",
     "workers",
     "runs",
     "cli",

@@ -3,7 +3,7 @@
 The file is read without YAML's guesses: `on` stays "on", `1.10` stays "1.10", and a key may be
 `16`. The schema (msgspec structs) converts what it declares as a number or a boolean.
 
-    axes:                    # YamlDocument(path).convert_to(MatrixSpec), where `axis` is unknown:
+    axes:                    # YamlDocument(path).convert_to(MatrixFile), where `axis` is unknown:
       page: [1, 16]          #   matrix.yaml:1: unknown key `axis`
 """
 

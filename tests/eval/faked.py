@@ -16,9 +16,9 @@ from typing import Any
 import calling
 
 from harness.core import paths
+from harness.matrices.schema import EvaluationConfiguration, FaultPlacement, MatrixFile
 from harness.runs.eval.evaluation_servers import ServingSettings
 from harness.runs.eval.lm_eval_scorer import LmEvalScorer
-from harness.runs.eval.matrix_file import EvaluationConfiguration, EvaluationMatrix, FaultPlacement
 from harness.runs.eval.runner import EvaluationRunner, begin_evaluation
 from harness.store.eval.values import Evaluation
 from harness.workers.servers.server import ServerSetup, SglangServer
@@ -124,7 +124,7 @@ class Fakes:
         **settings: Any,
     ) -> EvaluationRunner:
         settings = {"tasks": ["recall"], "items": 50, "device": "cpu", **settings}
-        matrix = EvaluationMatrix("fake", list(configurations), faults or [], **settings)
+        matrix = MatrixFile("fake", list(configurations), faults or [], **settings)
         where = self.where()
         new = begin_evaluation(matrix, where, "eval-fake", "unfix eval")
         progress = lambda _, what: self.said.append(what)  # noqa: E731

@@ -12,9 +12,9 @@ from fixture_types import Output, Patch
 
 from harness.cli import main, run_output
 from harness.core.errors import UnfixError
+from harness.matrices.schema import MatrixFile
 from harness.runs.eval import server_comparison
 from harness.runs.eval.evaluation_comparer import read_recorded_evaluation, rejudge_recorded
-from harness.runs.eval.matrix_file import EvaluationMatrix
 from harness.store.eval.values import ComparisonResult, Evaluation, ItemAnswer, ServedConfiguration
 from harness.store.eval.values import ComparisonVerdict as Verdict
 from harness.store.record_files import write_record
@@ -38,7 +38,7 @@ def write_json(evaluation: Evaluation, file: Path) -> Path:
 def test_a_record_is_judged_as_the_run_was(fakes: Fakes, tmp_path: Path, name: str) -> None:
     one, other = fake("base"), fake("worse", "base", wrong=[4, 1])
     ran = fakes.run(one, other, items=200)
-    matrix = EvaluationMatrix("fake", [one, other], tasks=["recall"], items=200, device="cpu")
+    matrix = MatrixFile("fake", [one, other], tasks=["recall"], items=200, device="cpu")
     recorded = read_recorded_evaluation(write_json(ran, tmp_path / name))
     recorded.compared = []
     said = rejudge_recorded(matrix, recorded)
@@ -63,7 +63,7 @@ def test_an_absent_configuration_keeps_its_reason(
     if not answered_something:
         recorded.find_configuration("worse").answers = []
     other.absent = "this card has no such kernel"
-    matrix = EvaluationMatrix("fake", [one, other], tasks=["recall"], items=2, device="cpu")
+    matrix = MatrixFile("fake", [one, other], tasks=["recall"], items=2, device="cpu")
     said = rejudge_recorded(matrix, recorded)
     worse = said.find_configuration("worse")
     assert worse.absent == ("" if answered_something else other.absent)
@@ -77,7 +77,7 @@ def test_a_record_of_another_matrix_is_refused(fakes: Fakes, tmp_path: Path) -> 
         write_json(fakes.run(fake("base"), items=2), tmp_path / "r.json")
     )
     with pytest.raises(UnfixError, match=r"the record has no other: was it of this matrix\?"):
-        rejudge_recorded(EvaluationMatrix("fake", [fake("other")]), recorded)
+        rejudge_recorded(MatrixFile("fake", [fake("other")]), recorded)
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ from faked import TOY, Fakes, fake, with_share
 from fixture_types import Patch
 
 from harness.core.errors import UnfixError, UnknownToggleError
+from harness.matrices.schema import FaultPlacement
 from harness.runs.eval import paired_statistics, server_comparison
-from harness.runs.eval.matrix_file import FaultPlacement
 from harness.runs.eval.runner import EvaluationRunner
 from harness.store.eval.values import ComparisonResult, Evaluation, ItemAnswer, ServedConfiguration
 from harness.store.eval.values import ComparisonVerdict as Verdict

@@ -14,7 +14,10 @@ from harness.cli.command_parser import CommandParser
 from harness.cli.eval import command, execution
 from harness.core import paths
 from harness.core.errors import UnfixError
-from harness.runs.eval import evaluation_request, matrix_file
+from harness.core.yaml_document import YamlDocument
+from harness.matrices import schema
+from harness.runs.eval import configuration_checks, evaluation_request
+from harness.runs.matrix import axis_checks, plan_builder
 
 GOOD = """
 name: good
@@ -43,7 +46,7 @@ ONE = entry("a")
 def test_a_good_one(tmp_path: Path) -> None:
     file = tmp_path / "good.yaml"
     file.write_text(GOOD)
-    found = matrix_file.read_matrix(file)
+    found = configuration_checks.read_matrix(file)
     assert [one.name for one in found.configurations] == ["base", "one", "two"]
     assert found.find_configuration("one").base_names == ["base", "base"]
     assert found.find_configuration("one").server_arguments == ["--attention-backend", "triton"]
@@ -86,7 +89,8 @@ BAD = {
     "fewer than none": (of(entry("a", "items: -1")), "a: items is -1, less than none"),
     "no tasks": (of(ONE, rest="tasks: []"), "a has no tasks"),
     "no requests": (of(ONE, rest="concurrency: 0"), "concurrency is a number of requests"),
-    "a covering matrix": ("name: n\naxes: {a: [b]}", ":2: a covering matrix: run it by `unfix m"),
+    "a covering matrix": ("name: n\naxes: {a: [b]}\nrun: {a: {command: x}}",
+        ":2: a matrix of axes, without configurations: run it by `unfix matrix run`"),
     "tolerance of all": (of(ONE, rest="tolerance: 1"), "tolerance is a share between 0 and 1"),
     "no tolerance": (of(ONE, rest="tolerance: 0"), "tolerance is a share between 0 and 1"),
     "no time to answer": (of(ONE, rest="within: 0"), "within is a number of seconds"),
@@ -123,9 +127,54 @@ def test_a_bad_one_is_refused_with_its_name(tmp_path: Path, what: str) -> None:
     file = tmp_path / "bad.yaml"
     file.write_text(text)
     with pytest.raises(UnfixError, match=f"(?s){words}") as refused:
-        matrix_file.read_matrix(file)
+        configuration_checks.read_matrix(file)
     assert str(refused.value).startswith(f"{file}:")
     assert refused.value.exit_code == 2
+
+
+MATRICES = paths.project_folder() / "suites" / "matrices"
+BOTH = "axes: {page: [1, 16]}\nrun: {pages: {command: 'true {page}'}}\nstrength: 1\n"
+
+
+def test_one_file_serves_both_commands(tmp_path: Path) -> None:
+    file = tmp_path / "both.yaml"
+    file.write_text(of(ONE, rest=BOTH))
+    assert [one.name for one in configuration_checks.read_matrix(file).configurations] == ["a"]
+    plan = plan_builder.plan_matrix(file)
+    assert (plan.name, [cell.command for cell in plan.cells]) == (
+        "n",
+        [["true", "1"], ["true", "16"]],
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (of(ONE), ":2: a matrix of configurations, without axes: run it by `unfix eval`"),
+        ("name: n\n", ":1: missing key `axes`"),
+        (of(ONE, rest="strength: all"), ":4: missing key `axes`: `strength` needs it"),
+        (f"name: n\n{BOTH}items: 3\n", ":5: missing key `configurations`: `items` needs it"),
+        ("name: n\naxes: {page: [1, 16]}\n", ":2: missing key `run`"),
+    ],
+)
+def test_a_file_that_cannot_be_planned_names_the_key_or_the_command(
+    tmp_path: Path, text: str, words: str
+) -> None:
+    file = tmp_path / "other.yaml"
+    file.write_text(text)
+    with pytest.raises(UnfixError) as refused:
+        plan_builder.plan_matrix(file)
+    assert str(refused.value) == f"{file}{words}"
+
+
+@pytest.mark.parametrize("file", sorted(MATRICES.glob("*.yaml")), ids=lambda file: file.stem)
+def test_each_matrix_of_this_project_is_read_by_its_commands(file: Path) -> None:
+    values = YamlDocument(file).values
+    assert {"configurations", "axes"} & set(values)
+    if "configurations" in values:
+        configuration_checks.read_matrix(file)
+    if "axes" in values:
+        axis_checks.read_matrix(file)
 
 
 def test_one_that_is_no_text_or_not_there(tmp_path: Path) -> None:
@@ -133,7 +182,7 @@ def test_one_that_is_no_text_or_not_there(tmp_path: Path) -> None:
     file.write_bytes(b"name: \xff\xfe\n")
     for place in (file, tmp_path / "none.yaml", tmp_path):
         with pytest.raises(UnfixError, match=f"{place}:"):
-            matrix_file.read_matrix(place)
+            configuration_checks.read_matrix(place)
 
 
 def test_a_matrix_is_put_under_check_and_left_without_faults_by_words(tmp_path: Path) -> None:
@@ -141,7 +190,7 @@ def test_a_matrix_is_put_under_check_and_left_without_faults_by_words(tmp_path: 
     plain, other = entry("a", "engine: transformers"), entry("b", "stand-ins: [checked]")
     file.write_text(of(plain, other, entry("c"), rest="faults: [{revert: f, in: [c]}]"))
 
-    def parse_matrix(*words: str) -> matrix_file.EvaluationMatrix:
+    def parse_matrix(*words: str) -> schema.MatrixFile:
         parser = CommandParser()
         command.add_arguments(parser)
         given = argparse.Namespace(words=[])  # the arguments after `--`
@@ -187,13 +236,13 @@ def test_a_bad_call_is_refused_at_once(tmp_path: Path, words: list[str], message
 
 def test_only_toggles_between_two_means_the_same_release_and_load_too() -> None:
     """Else the noise of one order would be the yardstick for sums in another order."""
-    make = functools.partial(matrix_file.EvaluationConfiguration, "b", "llama", "--a")
+    make = functools.partial(schema.EvaluationConfiguration, "b", "llama", "--a")
     one = make()
-    assert matrix_file.is_same_but_toggles(one, make(revert=["27338"]))
+    assert schema.is_same_but_toggles(one, make(revert=["27338"]))
     for other in (
         make(release="0.5.16"),
         make(concurrency=1),
         make(dtype="float16"),
         make(stand_ins=["checked"]),
     ):
-        assert not matrix_file.is_same_but_toggles(one, other)
+        assert not schema.is_same_but_toggles(one, other)

@@ -18,8 +18,9 @@ import pytest
 
 from harness.cli.matrix import execution
 from harness.core.errors import UnfixError
+from harness.matrices.schema import MachineNeeds
 from harness.runs.matrix import plan_builder, shards
-from harness.runs.matrix.cell_plan import MachineNeeds, MatrixCell, MatrixPlan, PlanShard
+from harness.runs.matrix.cell_plan import MatrixCell, MatrixPlan, PlanShard
 from harness.store.database import Store
 from harness.store.matrix.values import MatrixRun
 

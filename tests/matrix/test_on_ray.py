@@ -14,8 +14,9 @@ from calling import is_alive, wait_until
 from driving import RAY_WARNINGS, Drive, cell
 
 from harness.core.errors import NotReadyError
+from harness.matrices.schema import MachineNeeds
 from harness.runs.matrix import node_resources
-from harness.runs.matrix.cell_plan import MachineNeeds, MatrixCell
+from harness.runs.matrix.cell_plan import MatrixCell
 from harness.runs.matrix.cell_scheduler import CellExecutor, CellScheduler, RetryRules, RunLocation
 from harness.runs.matrix.local_executor import LocalExecutor, MachineDevices
 from harness.store.matrix.values import CellAttempt, MatrixCellResult

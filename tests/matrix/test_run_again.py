@@ -14,9 +14,10 @@ from driving import Drive, cell
 
 from harness.core import paths
 from harness.core.errors import UnfixError
+from harness.matrices.schema import MachineNeeds
 from harness.runs.matrix import cell_attempt
 from harness.runs.matrix.cell_attempt import CellTask
-from harness.runs.matrix.cell_plan import MachineNeeds, MatrixCell
+from harness.runs.matrix.cell_plan import MatrixCell
 from harness.runs.matrix.cell_scheduler import (
     MAX_LOSSES,
     CellScheduler,

@@ -12,9 +12,10 @@ from calling import is_alive
 from driving import Drive, cell
 from fixture_types import Patch
 
+from harness.matrices.schema import MachineNeeds
 from harness.runs.matrix import exit_outcome, release_setup
 from harness.runs.matrix.cell_attempt import CellTask
-from harness.runs.matrix.cell_plan import MachineNeeds, MatrixCell
+from harness.runs.matrix.cell_plan import MatrixCell
 from harness.runs.matrix.cell_scheduler import CellScheduler, RetryRules, RunLocation
 from harness.runs.matrix.local_executor import LocalExecutor, MachineDevices
 from harness.store.matrix.values import AttemptOutcome as Outcome

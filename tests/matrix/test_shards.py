@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from harness.core.errors import UnfixError
+from harness.matrices.schema import MachineNeeds
 from harness.runs.matrix import shards
-from harness.runs.matrix.cell_plan import MachineNeeds, MatrixCell, MatrixPlan
+from harness.runs.matrix.cell_plan import MatrixCell, MatrixPlan
 
 
 def plan_of(count: int) -> MatrixPlan:

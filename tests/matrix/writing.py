@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 
 from harness.core.errors import UnfixError
-from harness.core.yaml_document import YamlDocument
-from harness.runs.matrix import matrix_reader, plan_builder
+from harness.matrices.schema import MatrixFile
+from harness.runs.matrix import axis_checks, plan_builder
 from harness.runs.matrix.cell_plan import MatrixPlan
-from harness.runs.matrix.matrix_schema import MatrixSpec
 
 AXES = """
 axes:
@@ -41,8 +40,8 @@ def write_file(folder: Path, content: str) -> Path:
     return file
 
 
-def read_spec(folder: Path, content: str) -> MatrixSpec:
-    return matrix_reader.read_matrix(YamlDocument(write_file(folder, content)))
+def read_spec(folder: Path, content: str) -> MatrixFile:
+    return axis_checks.read_matrix(write_file(folder, content))[1]
 
 
 def make_plan(folder: Path, content: str) -> MatrixPlan:

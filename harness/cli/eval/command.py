@@ -19,7 +19,7 @@ def add_arguments(parser: CommandParser) -> None:
         "matrix",
         nargs="?",
         metavar="MATRIX",
-        help="a matrix file, or the name of one in suites/accuracy/matrices (cpu, h200, …); "
+        help="a matrix file, or the name of one in suites/matrices (cpu, h200, …); "
         "without one a single configuration is served, with the arguments behind `--`",
     )
     parser.add_argument("--model", help="a trained model by its name, or a folder (default: llama)")

@@ -10,9 +10,9 @@ from types import FrameType
 from harness.cli import options, run_kinds, run_output
 from harness.core import machine
 from harness.core.wording import format_count
+from harness.matrices.schema import MatrixFile
 from harness.runs.eval import evaluation_comparer, evaluation_request, lm_eval_scorer
 from harness.runs.eval.evaluation_request import EvaluationRequest
-from harness.runs.eval.matrix_file import EvaluationMatrix
 from harness.runs.eval.runner import EvaluationRunner, begin_evaluation
 from harness.store.eval.values import Evaluation
 
@@ -67,7 +67,7 @@ def run_evaluation(arguments: argparse.Namespace) -> int:
     return code
 
 
-def _serve_matrix(request: EvaluationRequest, matrix: EvaluationMatrix) -> tuple[Evaluation, bool]:
+def _serve_matrix(request: EvaluationRequest, matrix: MatrixFile) -> tuple[Evaluation, bool]:
     """Serve the matrix; return the stored evaluation, and whether it was interrupted."""
     from harness.store.database import Store
 

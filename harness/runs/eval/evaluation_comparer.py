@@ -13,15 +13,15 @@ from pathlib import Path
 import msgspec
 
 from harness.core.errors import UnfixError
-from harness.runs.eval import fault_evidence, server_comparison
-from harness.runs.eval.lm_eval_scorer import get_task_name
-from harness.runs.eval.matrix_file import (
-    TRANSFORMERS_ENGINE,
+from harness.matrices.schema import (
     EvaluationConfiguration,
-    EvaluationMatrix,
     FaultPlacement,
+    MatrixFile,
     is_same_but_toggles,
 )
+from harness.runs.eval import fault_evidence, server_comparison
+from harness.runs.eval.configuration_checks import TRANSFORMERS_ENGINE
+from harness.runs.eval.lm_eval_scorer import get_task_name
 from harness.store.eval.values import (
     ComparisonResult,
     ComparisonVerdict,
@@ -47,7 +47,7 @@ class EvaluationComparer:
 
     def __init__(
         self,
-        matrix: EvaluationMatrix,
+        matrix: MatrixFile,
         evaluation: Evaluation,
         explain_absence: ExplainAbsence,
         on_progress: ReportProgress = lambda evaluation, text: None,
@@ -239,7 +239,7 @@ def read_recorded_evaluation(file: Path) -> Evaluation:
         raise UnfixError(f"{file} is no record of an evaluation: {error}") from error
 
 
-def rejudge_recorded(matrix: EvaluationMatrix, recorded: Evaluation) -> Evaluation:
+def rejudge_recorded(matrix: MatrixFile, recorded: Evaluation) -> Evaluation:
     """Compare recorded answers by today's statistics, without a server."""
     names = {one.name for one in recorded.served}
     missing = [one.name for one in matrix.configurations if one.name not in names]

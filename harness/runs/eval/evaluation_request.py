@@ -14,15 +14,12 @@ import msgspec
 
 from harness.core import machine, paths
 from harness.core.errors import NotReadyError, UnfixError
-from harness.core.yaml_document import find_named_file
+from harness.matrices import reader
+from harness.matrices.schema import EvaluationConfiguration, MatrixFile
 from harness.releases import managed_releases, provisioning, source_trees
-from harness.runs.eval import matrix_file, model_folders, paired_statistics
+from harness.runs.eval import configuration_checks, model_folders, paired_statistics
+from harness.runs.eval.configuration_checks import TRANSFORMERS_ENGINE
 from harness.runs.eval.evaluation_servers import ServingSettings
-from harness.runs.eval.matrix_file import (
-    TRANSFORMERS_ENGINE,
-    EvaluationConfiguration,
-    EvaluationMatrix,
-)
 from harness.runs.eval.runner import get_evaluation_folder
 
 CPU_SERVER_ARGUMENTS = (
@@ -69,14 +66,14 @@ class EvaluationRequest:
     def job_count(self) -> int:
         return self.jobs or max(1, min(4, os.cpu_count() or 2))
 
-    def choose_item_limit(self, matrix: EvaluationMatrix) -> int:
+    def choose_item_limit(self, matrix: MatrixFile) -> int:
         limit = self.limit or max(paired_statistics.MAX_ITEMS, matrix.items)
         if limit < matrix.items:
             raise UnfixError(f"--limit {limit} is less than the {matrix.items} items of a task")
         return limit
 
 
-def make_matrix(request: EvaluationRequest) -> EvaluationMatrix:
+def make_matrix(request: EvaluationRequest) -> MatrixFile:
     """Return the matrix of the file, or of one configuration, changed by the other arguments."""
     matrix = _read_matrix(request) if request.matrix else _make_single_matrix(request)
     if request.only:
@@ -95,17 +92,16 @@ def make_matrix(request: EvaluationRequest) -> EvaluationMatrix:
             configuration.items = 0
         if request.concurrency is not None:
             configuration.concurrency = 0
-    matrix_file.check_matrix(matrix)
+    configuration_checks.check_matrix(matrix)
     return matrix
 
 
-def _read_matrix(request: EvaluationRequest) -> EvaluationMatrix:
+def _read_matrix(request: EvaluationRequest) -> MatrixFile:
     if request.model or request.draft or request.against or request.dtype:
         raise UnfixError("a matrix file names its models and bases: leave out these options")
     if request.server_arguments:
         raise UnfixError("a matrix file names its server arguments: leave out those behind `--`")
-    file = find_named_file(request.matrix, matrix_file.MATRICES_FOLDER, "matrix")
-    matrix = matrix_file.read_matrix(file)
+    matrix = configuration_checks.read_matrix(reader.find_matrix_file(request.matrix))
     if request.without_faults:
         matrix.faults = []
     for configuration in matrix.configurations:
@@ -116,7 +112,7 @@ def _read_matrix(request: EvaluationRequest) -> EvaluationMatrix:
     return matrix
 
 
-def _select_configurations(matrix: EvaluationMatrix, names: tuple[str, ...]) -> None:
+def _select_configurations(matrix: MatrixFile, names: tuple[str, ...]) -> None:
     """Select the named configurations, their faults, and all bases that they need."""
     unknown = set(names) - {one.name for one in matrix.configurations}
     if unknown:
@@ -134,7 +130,7 @@ def _select_configurations(matrix: EvaluationMatrix, names: tuple[str, ...]) -> 
     matrix.faults = [fault for fault in matrix.faults if fault.where]
 
 
-def _make_single_matrix(request: EvaluationRequest) -> EvaluationMatrix:
+def _make_single_matrix(request: EvaluationRequest) -> MatrixFile:
     """Make a matrix of one configuration and its base."""
     device = choose_device(request.device)
     common = CPU_SERVER_ARGUMENTS if device == "cpu" else CUDA_SERVER_ARGUMENTS
@@ -153,7 +149,7 @@ def _make_single_matrix(request: EvaluationRequest) -> EvaluationMatrix:
         candidate.against = base.name
         configurations.insert(0, base)
     dtype = request.dtype or ("float32" if device == "cpu" else "bfloat16")
-    return EvaluationMatrix("eval", configurations, serve=common, dtype=dtype, device=device)
+    return MatrixFile("eval", configurations, serve=common, dtype=dtype, device=device)
 
 
 def _make_base(
@@ -184,7 +180,8 @@ def _make_base(
 
 
 def _is_own_model(model: str) -> bool:
-    folders = [paths.project_folder() / folder / model for folder in matrix_file.MODEL_FOLDERS]
+    root = paths.project_folder()
+    folders = [root / folder / model for folder in configuration_checks.MODEL_FOLDERS]
     return "/" not in model and any(folder.is_dir() for folder in folders)
 
 
@@ -195,7 +192,7 @@ def choose_device(requested: str | None) -> str:
 
 
 def prepare_serving(
-    request: EvaluationRequest, matrix: EvaluationMatrix, report_status: Callable[[str], None]
+    request: EvaluationRequest, matrix: MatrixFile, report_status: Callable[[str], None]
 ) -> ServingSettings:
     """Check the models and the device, install the releases, and make the run's folder."""
     for one in matrix.configurations:

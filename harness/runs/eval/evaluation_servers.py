@@ -17,11 +17,12 @@ import msgspec
 
 from harness.guards.verdicts import REQUIRED_FAILURES, REQUIRED_PASSES
 from harness.kernels.gpu import DEFAULT_CHECKS
+from harness.matrices.schema import EvaluationConfiguration
 from harness.releases import managed_releases
 from harness.runs.eval import fault_evidence, lm_eval_client, model_folders
+from harness.runs.eval.configuration_checks import TRANSFORMERS_ENGINE
 from harness.runs.eval.fault_evidence import ItemsByTask
 from harness.runs.eval.lm_eval_scorer import LmEvalScorer
-from harness.runs.eval.matrix_file import TRANSFORMERS_ENGINE, EvaluationConfiguration
 from harness.store.eval.values import ItemAnswer, RepeatedRun, ServedConfiguration
 from harness.workers.servers import adaptations, server
 from harness.workers.servers.server import (

@@ -15,9 +15,10 @@ import msgspec
 
 from harness.core import paths
 from harness.core.errors import NotReadyError, UnfixError
+from harness.matrices.schema import DEFAULT_TASKS
 from harness.patching.child_environment import ChildEnvironment
 from harness.runs.eval import lm_eval_client
-from harness.runs.eval.matrix_file import DEFAULT_TASKS, OPTIONAL_TASKS
+from harness.runs.eval.configuration_checks import OPTIONAL_TASKS
 from harness.store.eval.values import ItemAnswer
 from harness.workers.servers.json_process import JsonProcess, ProcessEnded, ReplyTimeout
 from harness.workers.servers.server import ServerFailed, SglangServer

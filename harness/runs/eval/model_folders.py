@@ -11,7 +11,7 @@ from pathlib import Path
 
 from harness.core import paths
 from harness.core.errors import NotReadyError
-from harness.runs.eval.matrix_file import MODEL_FOLDERS
+from harness.runs.eval.configuration_checks import MODEL_FOLDERS
 
 DRAFT_MODEL_OPTION = "speculative-draft-model-path"
 

@@ -19,10 +19,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from harness.core.errors import UnfixError
+from harness.matrices import schema
 
 ALPHA = 0.01  # over all comparisons of an evaluation: one false alarm in a hundred
-TOLERANCE = 0.05  # 'same' excludes a change of this or more
-DEFAULT_ITEMS = 200  # without a difference, enough for 'same' in up to 69 comparisons
+TOLERANCE = schema.DEFAULT_TOLERANCE
+DEFAULT_ITEMS = schema.DEFAULT_ITEMS
 BATCH_ITEMS = 50
 MAX_ITEMS = 800
 MAX_ESTIMATED_ITEMS = 1_000_000  # items; an estimate beyond it is 'never'

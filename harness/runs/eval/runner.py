@@ -16,8 +16,10 @@ from pathlib import Path
 from harness.core.errors import UnfixError
 from harness.fixes.matching.toggle_status import ToggleState, find_toggle_status
 from harness.fixes.registry import toggle_catalogue
+from harness.matrices.schema import EvaluationConfiguration, FaultPlacement, MatrixFile
 from harness.releases import managed_releases
 from harness.runs.eval import fault_evidence, paired_statistics, power_analysis
+from harness.runs.eval.configuration_checks import TRANSFORMERS_ENGINE
 from harness.runs.eval.evaluation_comparer import (
     EvaluationComparer,
     ReportProgress,
@@ -30,12 +32,6 @@ from harness.runs.eval.evaluation_servers import (
 )
 from harness.runs.eval.fault_evidence import ItemsByTask
 from harness.runs.eval.lm_eval_scorer import get_task_name
-from harness.runs.eval.matrix_file import (
-    TRANSFORMERS_ENGINE,
-    EvaluationConfiguration,
-    EvaluationMatrix,
-    FaultPlacement,
-)
 from harness.store.eval.values import ComparisonVerdict, Evaluation, ServedConfiguration
 from harness.workers.servers.adaptations import CHECKED_KERNELS, RANDOM_WEIGHTS
 
@@ -52,7 +48,7 @@ class EvaluationRunner:
 
     def __init__(
         self,
-        matrix: EvaluationMatrix,
+        matrix: MatrixFile,
         settings: ServingSettings,
         evaluation: Evaluation,
         *,
@@ -306,7 +302,7 @@ def _summarize_served(served: ServedConfiguration) -> str:
 
 
 def begin_evaluation(
-    matrix: EvaluationMatrix, settings: ServingSettings, identity: str, command: str
+    matrix: MatrixFile, settings: ServingSettings, identity: str, command: str
 ) -> Evaluation:
     """Begin an evaluation without results, with the smallest drop that its size can detect."""
     count = matrix.comparison_count

@@ -4,14 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-
-class MachineNeeds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The resources that a cell occupies while it runs."""
-
-    cpus: float = 1.0
-    gpus: float = 0.0
-    gpu: str = ""  # the kind, as 'H200'; '' for any
-    custom: dict[str, float] = {}  # by a cluster's own names: {'npu': 1}
+from harness.matrices.schema import MachineNeeds
 
 
 class MatrixCell(msgspec.Struct, frozen=True):

@@ -16,9 +16,10 @@ from typing import Protocol
 
 import msgspec
 
+from harness.matrices.schema import MachineNeeds
 from harness.runs.matrix import release_setup
 from harness.runs.matrix.cell_attempt import CellTask, get_timestamp
-from harness.runs.matrix.cell_plan import MachineNeeds, MatrixCell
+from harness.runs.matrix.cell_plan import MatrixCell
 from harness.store.matrix.values import AttemptOutcome, CellAttempt
 
 WAIT_SECONDS = 0.5  # the longest wait for a finished attempt

@@ -15,13 +15,7 @@ from collections.abc import Callable, Mapping
 
 from harness.core.errors import UnfixError
 from harness.core.yaml_document import suggest_nearest
-from harness.runs.matrix.cell_plan import MachineNeeds
-from harness.runs.matrix.matrix_schema import (
-    RESERVED_AXIS,
-    CellWork,
-    MatrixSpec,
-    to_list,
-)
+from harness.matrices.schema import RESERVED_AXIS, CellWork, MachineNeeds, MatrixFile, to_list
 
 PLACEHOLDER = re.compile(r"\{\{|\}\}|\{([^{}]*)\}")
 PREFIX_BY_KIND = {"suites": ["unfix", "prove"], "eval": ["unfix", "eval"], "command": []}
@@ -37,7 +31,7 @@ def find_placeholders(text: str) -> list[str]:
     return [match[1] for match in PLACEHOLDER.finditer(text) if match[1] is not None]
 
 
-def find_template_problem(work: CellWork, matrix: MatrixSpec) -> str:
+def find_template_problem(work: CellWork, matrix: MatrixFile) -> str:
     """Find the first problem of a work's template; '' if it is valid."""
     try:
         words = split_template(work)
@@ -58,14 +52,14 @@ def find_template_problem(work: CellWork, matrix: MatrixSpec) -> str:
     return ""
 
 
-def _list_value_texts(matrix: MatrixSpec) -> list[str]:
+def _list_value_texts(matrix: MatrixFile) -> list[str]:
     values = [
         matrix.get_value(axis, name) for axis in matrix.axes for name in matrix.list_values(axis)
     ]
     return [text for value in values for text in (value.words, *value.environment.values())]
 
 
-def find_unused_axis(matrix: MatrixSpec) -> str:
+def find_unused_axis(matrix: MatrixFile) -> str:
     """Find the first axis whose values change no command; '' if every axis changes one."""
     named: set[str] = set()
     takes_words = False
@@ -91,7 +85,7 @@ def is_work_run(work: CellWork, values: Mapping[str, str]) -> bool:
     return all(values.get(axis) in to_list(words) for axis, words in work.when.items())
 
 
-def fill_command(work: CellWork, values: Mapping[str, str], matrix: MatrixSpec) -> list[str]:
+def fill_command(work: CellWork, values: Mapping[str, str], matrix: MatrixFile) -> list[str]:
     fill = _make_filler(values)
     filled: list[str] = []
     for word in split_template(work):
@@ -104,7 +98,7 @@ def fill_command(work: CellWork, values: Mapping[str, str], matrix: MatrixSpec) 
 
 
 def fill_environment(
-    work: CellWork, values: Mapping[str, str], matrix: MatrixSpec
+    work: CellWork, values: Mapping[str, str], matrix: MatrixFile
 ) -> dict[str, str]:
     """Join the variables of values and work; refuse two values that set one differently."""
     fill = _make_filler(values)
@@ -120,7 +114,7 @@ def fill_environment(
     return environment | {variable: fill(text) for variable, text in work.environment.items()}
 
 
-def combine_needs(work: CellWork, values: Mapping[str, str], matrix: MatrixSpec) -> MachineNeeds:
+def combine_needs(work: CellWork, values: Mapping[str, str], matrix: MatrixFile) -> MachineNeeds:
     """Combine the needs of work and values: the largest for each resource."""
     requirements = [matrix.get_value(axis, name).needs for axis, name in values.items()]
     kinds = {work.needs.gpu, *(one.gpu for one in requirements)} - {""}

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from harness.matrices.schema import AxisConstraint, ChosenValues, MatrixFile, to_list
 from harness.runs.matrix.covering.row_space import RowRule, RowSpace
-from harness.runs.matrix.matrix_schema import AxisConstraint, ChosenValues, MatrixSpec, to_list
 
 ABSENT_VALUE = ""
 
 
-def compile_constraints(matrix: MatrixSpec) -> RowSpace:
+def compile_constraints(matrix: MatrixFile) -> RowSpace:
     """Compile a file's axes and constraints to the space of allowed rows."""
     conditional = {axis for constraint in matrix.constraints for axis in constraint.applies}
     sizes = [len(values) + (axis in conditional) for axis, values in matrix.axes.items()]
@@ -33,7 +33,7 @@ def compile_constraints(matrix: MatrixSpec) -> RowSpace:
 class BitEncoding:
     """Translates axis values to bits and back."""
 
-    def __init__(self, matrix: MatrixSpec, space: RowSpace) -> None:
+    def __init__(self, matrix: MatrixFile, space: RowSpace) -> None:
         self.axis_names = list(matrix.axes)
         self.axis_index = {name: index for index, name in enumerate(self.axis_names)}
         self.value_of_bit: list[str] = []
@@ -65,7 +65,7 @@ class BitEncoding:
         return {axis: word for axis, word in named if word != ABSENT_VALUE}
 
 
-def _make_rules(matrix: MatrixSpec, encoding: BitEncoding) -> Iterable[RowRule]:
+def _make_rules(matrix: MatrixFile, encoding: BitEncoding) -> Iterable[RowRule]:
     for index, constraint in enumerate(matrix.constraints):
         for parts in _list_forbidden_masks(constraint, encoding):
             yield _make_rule(parts, encoding, index)
@@ -92,7 +92,7 @@ def _list_forbidden_masks(
         }
 
 
-def _forbid_absence(matrix: MatrixSpec, encoding: BitEncoding) -> Iterable[RowRule]:
+def _forbid_absence(matrix: MatrixFile, encoding: BitEncoding) -> Iterable[RowRule]:
     """Make rules: an axis is not absent where all of its `applies` conditions are met."""
     conditions: dict[str, dict[str, int]] = {}
     last: dict[str, int] = {}

@@ -10,9 +10,9 @@ from pathlib import Path
 import msgspec
 
 from harness.core import machine
+from harness.matrices.schema import MachineNeeds
 from harness.runs.matrix import cell_attempt
 from harness.runs.matrix.cell_attempt import CellTask
-from harness.runs.matrix.cell_plan import MachineNeeds
 from harness.runs.matrix.cell_scheduler import FinishedAttempt
 from harness.store.matrix.values import CellAttempt
 

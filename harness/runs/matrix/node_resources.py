@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from harness.runs.matrix.cell_plan import MachineNeeds
+from harness.matrices.schema import MachineNeeds
 
 ACCELERATOR_PREFIX = "accelerator_type:"
 TOLERANCE = 1e-6  # amounts that differ by less are equal

@@ -10,8 +10,10 @@ from pathlib import Path
 import msgspec
 
 from harness.core.errors import UnfixError
-from harness.core.yaml_document import YamlDocument, find_named_file
-from harness.runs.matrix import command_template, constraint_rules, matrix_reader, seed_bugs
+from harness.core.yaml_document import YamlDocument
+from harness.matrices import reader
+from harness.matrices.schema import AxisConstraint, ChosenValues, MatrixFile, to_list
+from harness.runs.matrix import axis_checks, command_template, constraint_rules, seed_bugs
 from harness.runs.matrix.cell_plan import (
     DroppedTuples,
     GroupCoverage,
@@ -23,26 +25,24 @@ from harness.runs.matrix.constraint_rules import BitEncoding
 from harness.runs.matrix.covering import covering_array
 from harness.runs.matrix.covering.row_space import ValueRow
 from harness.runs.matrix.covering.value_tuples import ValueTuple
-from harness.runs.matrix.matrix_schema import AxisConstraint, ChosenValues, MatrixSpec, to_list
 
-MATRIX_FOLDER = "suites/matrices"
 COVERING_REASON = "covering"
 RequiredValues = tuple[dict[str, str], str]  # values that one cell must have, and the reason
 
 
 def plan_matrix(file: Path, seconds_by_identity: Mapping[str, float] | None = None) -> MatrixPlan:
     """Plan a file; the expected seconds of its cells change no cell."""
-    document = YamlDocument(find_named_file(str(file), MATRIX_FOLDER, "matrix"))
-    return PlanBuilder(document).build(seconds_by_identity or {})
+    document, matrix = axis_checks.read_matrix(reader.find_matrix_file(str(file)))
+    return PlanBuilder(document, matrix).build(seconds_by_identity or {})
 
 
 class PlanBuilder:
     """Builds the plan of one file."""
 
-    def __init__(self, document: YamlDocument) -> None:
+    def __init__(self, document: YamlDocument, matrix: MatrixFile) -> None:
         self.started = time.perf_counter()
         self.document = document
-        self.matrix = matrix_reader.read_matrix(document)
+        self.matrix = matrix
         self.space = constraint_rules.compile_constraints(self.matrix)
         self.encoding = BitEncoding(self.matrix, self.space)
         self.groups = [
@@ -215,7 +215,7 @@ def compute_identity(values: Mapping[str, str], work: str) -> str:
     return hashlib.sha256(data).hexdigest()[:12]
 
 
-def compute_digest(matrix: MatrixSpec, cells: Sequence[MatrixCell]) -> str:
+def compute_digest(matrix: MatrixFile, cells: Sequence[MatrixCell]) -> str:
     """Compute the digest of the commands and their settings, without reasons and times."""
     work = [
         [cell.identity, cell.command, cell.environment, cell.needs, cell.limit] for cell in cells

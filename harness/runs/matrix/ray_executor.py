@@ -21,9 +21,9 @@ import ray
 import ray.exceptions
 
 from harness.core.errors import NotReadyError
+from harness.matrices.schema import MachineNeeds
 from harness.runs.matrix import cell_attempt, code_shipping, node_resources
 from harness.runs.matrix.cell_attempt import CellTask
-from harness.runs.matrix.cell_plan import MachineNeeds
 from harness.runs.matrix.cell_scheduler import FinishedAttempt
 from harness.store.matrix.values import AttemptOutcome, CellAttempt
 

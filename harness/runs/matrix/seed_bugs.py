@@ -8,8 +8,8 @@ from pathlib import Path
 import msgspec
 
 from harness.core.yaml_document import YamlDocument
+from harness.matrices.schema import MatrixFile
 from harness.runs.matrix.cell_plan import SeedConfiguration
-from harness.runs.matrix.matrix_schema import MatrixSpec
 
 SEEDS_FILE = Path(__file__).with_name("seeds.yaml")
 
@@ -34,7 +34,7 @@ def read_seed_bugs() -> SeedBugFile:
 
 
 def place_seeds(
-    matrix: MatrixSpec, explain_conflict: Callable[[dict[str, str]], Sequence[str]]
+    matrix: MatrixFile, explain_conflict: Callable[[dict[str, str]], Sequence[str]]
 ) -> list[SeedConfiguration]:
     """Place each bug's configuration; `explain_conflict` names the constraints against it."""
     seed_file = read_seed_bugs()
@@ -44,7 +44,7 @@ def place_seeds(
 def _place_seed(
     bug: SeedBug,
     seed_file: SeedBugFile,
-    matrix: MatrixSpec,
+    matrix: MatrixFile,
     explain_conflict: Callable[[dict[str, str]], Sequence[str]],
 ) -> SeedConfiguration:
     values: dict[str, str] = {}

@@ -1,18 +1,4 @@
-"""An evaluation matrix: the configurations to serve, their comparisons, and planted faults.
-
-    name: cpu
-    items: 24
-    configurations:
-      - name: llama-triton
-        model: llama
-        serve: --device cpu --attention-backend triton
-        like: llama-reference          # must answer the same, token by token
-    faults:
-      - revert: forgotten-prefix-positions
-        in: [llama-triton]
-
-Every problem of a file is reported, with its line, before anything is served.
-"""
+"""Checks of a matrix's configurations and faults, before anything is served."""
 
 from __future__ import annotations
 
@@ -21,110 +7,21 @@ import shlex
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
-import msgspec
-
 from harness.core.errors import UnfixError
-from harness.core.yaml_document import YamlDocument
-from harness.runs.eval import lm_eval_client, paired_statistics
+from harness.matrices import reader
+from harness.matrices.schema import EvaluationConfiguration, FaultPlacement, MatrixFile
 from harness.workers.servers import adaptations
 
 TRANSFORMERS_ENGINE = "transformers"
-DEFAULT_TASKS = ("recall", "copying", "needle", "shared")
 OPTIONAL_TASKS = ("long",)  # tasks of this project that only run when named
 MODEL_FOLDERS = ("fixtures/models/trained", "fixtures/models/drawn")
-MATRICES_FOLDER = "suites/accuracy/matrices"
 DEVICES = ("auto", "cpu", "cuda")
 _NAME_PATTERN = re.compile(r"\w[\w.+-]*")
 
 
-class EvaluationConfiguration(
-    msgspec.Struct, forbid_unknown_fields=True, rename={"stand_ins": "stand-ins"}
-):
-    """One way to serve one model."""
-
-    name: str
-    model: str
-    serve: str = ""
-    engine: str = "sglang"  # or 'transformers': plain transformers, in float32
-    release: str = ""
-    draft: str = ""
-    dtype: str = ""
-    stand_ins: list[str] = []
-    environment: dict[str, str] = {}
-    like: str = ""  # the configuration that must give the same tokens
-    against: str = ""  # the configuration that must have the same accuracy
-    tasks: list[str] = []
-    items: int = 0
-    concurrency: int = 0
-    revert: list[str] = []
-    enable: list[str] = []
-    absent: str = ""  # the reason why it cannot run; reported as a row
-
-    @property
-    def server_arguments(self) -> list[str]:
-        return shlex.split(self.serve)
-
-    @property
-    def base_names(self) -> list[str]:
-        return [name for name in (self.like, self.against) if name]
-
-
-class FaultPlacement(msgspec.Struct, forbid_unknown_fields=True, rename={"where": "in"}):
-    """A toggle that is planted on purpose in some configurations."""
-
-    where: list[str]
-    revert: str = ""
-    enable: str = ""
-    expect: str = "caught"  # or 'anything': its effect depends on hardware and size
-    tasks: list[str] = []
-    items: int = 0
-
-    @property
-    def toggle(self) -> str:
-        return self.revert or self.enable
-
-
-class EvaluationMatrix(msgspec.Struct, forbid_unknown_fields=True):
-    """A whole evaluation matrix."""
-
-    name: str
-    configurations: list[EvaluationConfiguration]
-    faults: list[FaultPlacement] = []
-    serve: str = ""  # arguments of every configuration, before its own
-    tasks: list[str] = msgspec.field(default_factory=lambda: list(DEFAULT_TASKS))
-    items: int = paired_statistics.DEFAULT_ITEMS
-    concurrency: int = 8
-    seed: int = 0
-    release: str = ""
-    dtype: str = ""
-    device: str = "auto"
-    tolerance: float = paired_statistics.TOLERANCE
-    within: int = round(lm_eval_client.REQUEST_SECONDS)  # limit of an answer
-    environment: dict[str, str] = {}
-
-    def find_configuration(self, name: str) -> EvaluationConfiguration:
-        return next(one for one in self.configurations if one.name == name)
-
-    @property
-    def comparison_count(self) -> int:
-        """The number of accuracy comparisons, which share one rate of false alarms."""
-        by_tasks = [len(one.tasks or self.tasks) for one in self.configurations if one.against]
-        by_faults = [len(fault.where) for fault in self.faults]
-        return max(1, sum(by_tasks) + sum(by_faults))
-
-
-def is_same_but_toggles(first: EvaluationConfiguration, second: EvaluationConfiguration) -> bool:
-    """Return whether two differ in toggles alone: the same release, arguments, weights and load."""
-    same = {"name": "", "revert": [], "enable": [], "like": "", "against": ""}
-    return bool(msgspec.structs.replace(first, **same) == msgspec.structs.replace(second, **same))
-
-
-def read_matrix(file: Path) -> EvaluationMatrix:
-    """Read the matrix of a file; raise with the first problem and its line."""
-    document = YamlDocument(file)
-    if isinstance(document.values, dict) and "axes" in document.values:
-        raise document.make_error_at("a covering matrix: run it by `unfix matrix run`", "axes")
-    matrix = document.convert_to(EvaluationMatrix)
+def read_matrix(file: Path) -> MatrixFile:
+    """Read the configurations of a file; raise with the first problem and its line."""
+    document, matrix = reader.read_matrix_file(file, reader.LISTED)
     try:
         check_matrix(matrix)
     except MatrixError as error:
@@ -140,7 +37,7 @@ class MatrixError(UnfixError):
         self.steps = steps
 
 
-def check_matrix(matrix: EvaluationMatrix) -> None:
+def check_matrix(matrix: MatrixFile) -> None:
     """Refuse values out of range, unknown names and circular comparisons."""
     names = [one.name for one in matrix.configurations]
     if not names:
@@ -171,7 +68,7 @@ def check_matrix(matrix: EvaluationMatrix) -> None:
 
 
 def _check_configuration(
-    configuration: EvaluationConfiguration, matrix: EvaluationMatrix, index: int
+    configuration: EvaluationConfiguration, matrix: MatrixFile, index: int
 ) -> None:
     one, name, steps = configuration, configuration.name, ("configurations", index)
     if not _NAME_PATTERN.fullmatch(name):
@@ -201,7 +98,7 @@ def _check_configuration(
 def _check_base(
     configuration: EvaluationConfiguration,
     base_name: str,
-    matrix: EvaluationMatrix,
+    matrix: MatrixFile,
     *steps: str | int,
 ) -> None:
     name = configuration.name
@@ -216,7 +113,7 @@ def _check_base(
         raise MatrixError(f"{name} has more items than {base_name}", *steps)
 
 
-def _check_order(matrix: EvaluationMatrix) -> None:
+def _check_order(matrix: MatrixFile) -> None:
     """Refuse a circle: a configuration is served after those it is compared with."""
     bases = {one.name: one.base_names for one in matrix.configurations}
     try:
@@ -226,7 +123,7 @@ def _check_order(matrix: EvaluationMatrix) -> None:
         raise MatrixError(f"compared with each other in a circle: {names}") from error
 
 
-def _check_fault(fault: FaultPlacement, matrix: EvaluationMatrix, index: int) -> None:
+def _check_fault(fault: FaultPlacement, matrix: MatrixFile, index: int) -> None:
     steps = ("faults", index)
     if bool(fault.revert) == bool(fault.enable):
         raise MatrixError("a fault is either `revert:` or `enable:` a toggle", *steps)

@@ -1,35 +1,34 @@
-"""Reads a matrix file and checks what the schema cannot; every error names its line."""
+"""Checks of a matrix's axes that the schema cannot make; every error names its line."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from harness.core.yaml_document import YamlDocument, suggest_nearest
+from harness.matrices import reader
+from harness.matrices.schema import RESERVED_AXIS, ChosenValues, MatrixFile, to_list
 from harness.releases import managed_releases
 from harness.runs.matrix import command_template
-from harness.runs.matrix.matrix_schema import RESERVED_AXIS, ChosenValues, MatrixSpec, to_list
 
 Step = str | int  # a key, or an index into a list
 
 
-def read_matrix(document: YamlDocument) -> MatrixSpec:
-    """Read the matrix of a file; raise with the first problem and its line."""
-    if isinstance(document.values, dict) and "configurations" in document.values:
-        raise document.make_error_at(
-            "an evaluation matrix: run it by `unfix eval`", "configurations"
-        )
-    matrix = document.convert_to(MatrixSpec)
+def read_matrix(file: Path) -> tuple[YamlDocument, MatrixFile]:
+    """Read the axes of a file; raise with the first problem and its line."""
+    document, matrix = reader.read_matrix_file(file, reader.COVERED)
     checks = MatrixChecks(document, matrix)
     checks.check_axes()
     checks.check_constraints()
     checks.check_strength()
     checks.check_cells()
     checks.check_works()
-    return matrix
+    return document, matrix
 
 
 class MatrixChecks:
     """The checks of one file: unknown names, duplicates, and axes without effect."""
 
-    def __init__(self, document: YamlDocument, matrix: MatrixSpec) -> None:
+    def __init__(self, document: YamlDocument, matrix: MatrixFile) -> None:
         self.document = document
         self.matrix = matrix
 

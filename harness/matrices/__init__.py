@@ -1,0 +1,1 @@
+"""Matrix files: one format for `unfix eval` and `unfix matrix`."""
