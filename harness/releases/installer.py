@@ -36,6 +36,7 @@ STANDINS_NPU = paths.HARNESS_FOLDER / "releases" / "standins_npu"
 STANDINS_CUDA = paths.HARNESS_FOLDER / "releases" / "standins_cuda"
 # Pinned packages without a wheel for a Python version, and the feature that is missing.
 MISSING_WHEELS = {(3, 13): {"outlines-core": "SGLang's grammar backend outlines"}}
+IMPORT_TORCH_SCRIPT = "import sys; sys.path[:0] = sys.argv[1:]; import torch"
 # Measured size of the base on disk, with its own torch or with a shared one.
 BASE_BYTES = {"cpu": 2.4e9, "cuda": 1.2e9}
 GIBIBYTE = 2**30
@@ -183,12 +184,10 @@ def _install_base_packages(base: Release, shared_torch: SharedTorch | None) -> N
         if r.name not in missing and not (shared_torch and shared_torch.provides(r))
     ]
     _pip_install(base.python, [str(r) for r in own])
-    import_path = os.pathsep.join(shared_torch.folders) if shared_torch else ""
+    folders = shared_torch.folders if shared_torch else ()
+    # Isolated: a torch that this shell's variables lead to is not the one that was installed.
     done = subprocess.run(
-        [base.python, "-c", "import torch"],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": import_path},
+        [base.python, "-I", "-c", IMPORT_TORCH_SCRIPT, *folders], capture_output=True, text=True
     )
     if done.returncode:
         raise NotReadyError(f"torch was installed and does not import: {_get_error_line(done)}")

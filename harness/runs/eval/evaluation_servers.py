@@ -73,6 +73,7 @@ class ServingJob:
     revert: list[str] = field(default_factory=list)
     enable: list[str] = field(default_factory=list)
     repeated_items: int = 0  # items of a task to send twice, to measure the noise
+    request_timeout: float = 0.0  # seconds until an answer must come; 0: the run's
     is_planted: bool = False  # it has a planted fault: what fails is repeated
     fault_items: ItemsByTask = field(default_factory=dict)  # items that fail with planted faults
     server_arguments: list[str] = field(default_factory=list)
@@ -136,12 +137,14 @@ class EvaluationServers:
         served.repeated = []
         if fault_evidence.explain_failure_without_evidence(served.failure):
             return
-        job = replace(job, is_planted=False)
-        for _ in range(REQUIRED_FAILURES - 1):
+        limit = min(self.settings.request_timeout, HANG_PROBE_SECONDS)
+        for number in range(1, REQUIRED_FAILURES):
+            name = f"{job.name}, again {number}"  # of its folder: each log is kept
+            repeated = replace(job, name=name, is_planted=False, request_timeout=limit)
             again = msgspec.structs.replace(
                 served, answers=[], repeated=[], stand_ins=[], reach={}, failure=""
             )
-            self._serve_once(job, release, again, lambda _: {})
+            self._serve_once(repeated, release, again, lambda _: {})
             served.repeated.append(RepeatedRun(again.answers, again.failure))
             if not again.failure:
                 return
@@ -282,7 +285,8 @@ class EvaluationServers:
                 if running.has_died():
                     served.failure = f"the server died: {running.describe_exit()}"
             if not served.failure and any(answer.error for answer in answers):
-                timeout = min(self.settings.request_timeout, HANG_PROBE_SECONDS)
+                request_timeout = job.request_timeout or self.settings.request_timeout
+                timeout = min(request_timeout, HANG_PROBE_SECONDS)
                 if not running.is_answering(timeout):
                     served.failure = running.describe_hang()
             if served.failure:
@@ -332,7 +336,7 @@ class EvaluationServers:
             items=job.drawn_items,
             concurrency=concurrency,
             model=job.configuration.model,
-            request_timeout=self.settings.request_timeout,
+            request_timeout=job.request_timeout or self.settings.request_timeout,
         )
 
     @contextlib.contextmanager

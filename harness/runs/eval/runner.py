@@ -168,6 +168,7 @@ class EvaluationRunner:
             [*configuration.revert, *([fault.revert] if fault and fault.revert else [])],
             [*configuration.enable, *([fault.enable] if fault and fault.enable else [])],
             repeated_items,
+            0.0,
             fault is not None,
             {},
             [] if plain else [*common_arguments, *configuration.server_arguments],
