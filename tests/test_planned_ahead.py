@@ -52,6 +52,6 @@ def test_another_question_is_not_answered_by_it(requested_toggles: dict[str, Any
 def test_a_changed_engine_makes_its_own_plan(
     requested_toggles: dict[str, Any], monkeypatch: Patch
 ) -> None:
-    monkeypatch.setattr(bootstrap, "digest_code", lambda wing: "tomorrow's")
+    monkeypatch.setattr(bootstrap, "CODE_DIGEST", "tomorrow's")
     with pytest.raises(AssertionError, match="asked again"):
         bootstrap.fetch_plan(requested_toggles, nobody)

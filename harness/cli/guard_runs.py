@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from harness.cli import options
 from harness.core import machine, paths
-from harness.core.code_digest import compute_digest, digest_code
+from harness.core.code_digest import compute_digest, digest_code, iterate_files
 from harness.core.errors import UnfixError
 
 if TYPE_CHECKING:
@@ -123,12 +123,12 @@ def choose_memory_limit(jobs: int, requested_gib: float | None = None) -> int:
 
 def digest_guards_and_toggles(toggle_folders: list[Path], guard_files: list[Path]) -> str:
     """Compute a digest of all code that the guards of a run depend on."""
-    folders = [paths.project_folder() / name for name in ("suites", "fixtures", "toggles")]
+    places = [paths.project_folder() / name for name in ("suites", "fixtures", "toggles")]
+    places.append(paths.project_folder() / "conftest.py")
     parts: list[str | bytes] = [digest_code("cli")]
-    for path in [*folders, *toggle_folders, *guard_files]:
-        for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
-            if (file.suffix in (".py", ".yaml") or file in guard_files) and file.is_file():
-                parts += [str(file), file.read_bytes()]
+    for place in [*places, *toggle_folders, *guard_files]:
+        for file in iterate_files(place):
+            parts += [str(file), file.read_bytes()]
     return compute_digest(*parts)
 
 

@@ -4,33 +4,40 @@ A cached value is valid as long as the code that computed it is the same. Code o
 of that wing and of the wings below it and no other (`tests/test_layers.py` checks it), so a
 cache names the highest wing that its values depend on. Example: a program compiled for the CPU
 depends on `kernels`; changing a byte in `harness/core/cache.py` or `harness/kernels/cpu/folds.py`
-makes it a miss, changing one in `harness/cli` does not.
+makes it a miss, changing one in `harness/cli` does not. `tests/cache_keys.py` measures for each
+cache that its wing covers all that its values import.
 """
 
 from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
 
 from harness.core import paths
 
-# From the lowest wing to the highest.
+# From the lowest wing to the highest: the folders and modules of `harness`.
 WINGS = (
+    "__init__.py",
     "core",
     "store",
     "releases",
     "fixes",
     "patching",
+    "toggles.py",
     "kernels",
+    "checking.py",
     "startup",
     "guards",
     "matrices",
     "workers",
     "runs",
     "cli",
+    "__main__.py",
 )
-_SUFFIXES = {".py", ".yaml"}
 
 
 def compute_digest(*parts: str | bytes) -> str:
@@ -51,21 +58,39 @@ def digest_code(wing: str) -> str:
     """
     parts: list[str | bytes] = []
     for name in WINGS[: WINGS.index(wing) + 1]:
-        folder = paths.HARNESS_FOLDER / name
-        for file in sorted(folder.rglob("*")):
-            if file.suffix in _SUFFIXES:
-                parts += [str(file.relative_to(paths.HARNESS_FOLDER)), file.read_bytes()]
+        for file in iterate_files(paths.HARNESS_FOLDER / name):
+            parts += [str(file.relative_to(paths.HARNESS_FOLDER)), read_file(file)]
     return compute_digest(*parts)
 
 
-def describe_versions(packages: Iterable[str]) -> str:
-    """Return the installed versions of third-party packages that a value depends on."""
+def iterate_files(place: Path) -> Iterator[Path]:
+    """Iterate a file, or all files of a folder in order, without compiled and hidden ones."""
+    if place.is_file():
+        yield place
+        return
+    for file in sorted(place.rglob("*")):
+        parts = file.relative_to(place).parts
+        hidden = any(part.startswith(".") or part == "__pycache__" for part in parts)
+        if not hidden and file.is_file():
+            yield file
+
+
+def read_file(file: Path) -> bytes:
+    return file.read_bytes()
+
+
+def describe_versions(packages: Iterable[str], folders: Sequence[Path] | None = None) -> str:
+    """Return the versions of Python and of the third-party packages that a value depends on.
+
+    `folders`: the site-packages of another environment, instead of this process's path.
+    """
     from importlib import metadata  # imported late: takes 12 ms
 
-    versions = []
+    versions = [f"Python {sys.version}"]
+    search: dict[str, Any] = {}
+    if folders is not None:
+        search["path"] = [str(folder) for folder in folders]
     for package in packages:
-        try:
-            versions.append(f"{package} {metadata.version(package)}")
-        except metadata.PackageNotFoundError:
-            versions.append(f"{package} absent")
+        found = next(iter(metadata.distributions(name=package, **search)), None)
+        versions.append(f"{package} {'absent' if found is None else found.version}")
     return ", ".join(versions)

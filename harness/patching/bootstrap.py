@@ -37,6 +37,7 @@ ATTESTATIONS_VARIABLE = "UNFIX_ATTESTATIONS"
 PLANNER_VARIABLE = "UNFIX_PLANNER"
 PLANNER_PATH_VARIABLE = "UNFIX_PLANNER_PATH"
 
+CODE_DIGEST = digest_code("patching")
 recorder: AttestationRecorder | None = None
 
 
@@ -148,14 +149,14 @@ def fetch_plan(
     cached = paths.state_folder() / "plans" / f"{_compute_plan_key(request)}.json"
     try:
         answer: dict[str, Any] = json.loads(cached.read_text())
-        if all(_read_file_signature(Path(m["path"])) == m["signature"] for m in answer["read"]):
+        if all(_sign_file(Path(m["path"])) == m["signature"] for m in answer["read"]):
             return answer
     except (OSError, ValueError, KeyError):
         answer = {}  # not cached yet, or truncated: ask the planner
     answer = ask_planner(request)
     if "error" not in answer:
         for module in answer["read"]:
-            module["signature"] = _read_file_signature(Path(module["path"]))
+            module["signature"] = _sign_file(Path(module["path"]))
         _save_plan(cached, answer)
     return answer
 
@@ -185,16 +186,20 @@ def _run_planner(request: dict[str, Any]) -> dict[str, Any]:
 
 def _compute_plan_key(request: dict[str, Any]) -> str:
     """Hash the request, the toggle files and the code of the planner to the key of a plan."""
-    parts: list[str | bytes] = [json.dumps(request, sort_keys=True), digest_code("patching")]
+    planner = os.environ.get(PLANNER_VARIABLE) or sys.executable
+    parts: list[str | bytes] = [json.dumps(request, sort_keys=True), planner, CODE_DIGEST]
     for folder in [paths.toggles_folder(), *map(Path, request["folders"])]:
         for path in sorted(folder.glob("*.yaml")):
             parts += [str(path), path.read_bytes()]
     return compute_digest(*parts)
 
 
-def _read_file_signature(path: Path) -> list[Any]:
+def _sign_file(path: Path) -> list[Any]:
+    """Return a source's content as a digest; of a compiled file of the planner, when it changed."""
+    if path.suffix in (".py", ".yaml", ""):
+        return [compute_digest(path.read_bytes())]
     status = path.stat()
-    return [str(path), status.st_size, status.st_mtime_ns, status.st_ino]
+    return [status.st_size, status.st_mtime_ns, status.st_ino]
 
 
 def _save_plan(path: Path, answer: dict[str, Any]) -> None:

@@ -10,7 +10,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from harness.core.code_digest import digest_code
+import ast_grep_py
+import msgspec
+
 from harness.core.errors import UnfixError
 from harness.fixes.patch_plan import Direction, ToggleChoice, make_plan
 from harness.fixes.registry import toggle_catalogue
@@ -19,7 +21,11 @@ from harness.patching import bootstrap
 from harness.releases import upstream_reverts
 from harness.releases.source_trees import FolderSourceTree, SourceTree
 
-digest_code("patching")  # cached now, from the code that this process imported
+# Files of the packages and the Python that plans are made with: a new version has others.
+_DEPENDENCIES = [
+    str(Path(file).resolve())
+    for file in (ast_grep_py.ast_grep_py.__file__, msgspec._core.__file__, sys.executable)
+]
 
 
 def resolve_choices(
@@ -56,7 +62,7 @@ def answer_request(request: dict[str, Any]) -> dict[str, Any]:
         "plan": plan.as_data(),
         "ours": [c.toggle.id for c in chosen if c.direction is Direction.REVERT],
         "upstream": theirs[0] if theirs else "",
-        "read": [{"path": path} for path in tree.list_read_paths()],
+        "read": [{"path": path} for path in (*tree.list_read_paths(), *_DEPENDENCIES)],
     }
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable
 from typing import Generic, TypeVar
 
@@ -44,8 +43,7 @@ class StatusCache(Generic[SourcesType]):
     def _find_cached_status(self, toggle: Toggle, sources: SourcesType) -> ToggleStatus:
         modules = dict.fromkeys(t.module for v in toggle.variants for t in v.targets)
         texts = [source.text if (source := sources.read(m)) else "\0" for m in modules]
-        versions = f"{sources.version} {sys.version}"
-        key = compute_digest(msgspec.msgpack.encode(toggle), versions, *texts)
+        key = compute_digest(msgspec.msgpack.encode(toggle), str(sources.version), *texts)
         cached = self._cache.get(key)
         if cached is not None:
             return ToggleStatus(toggle, cached.state, problem=cached.problem)

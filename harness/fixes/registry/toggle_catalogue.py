@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -23,7 +24,7 @@ from harness.fixes.registry.toggle_reader import read_toggle
 # The code and the third-party versions that every cached toggle and status depends on.
 FIXES_CODE_DIGEST = compute_digest(
     digest_code("fixes"),
-    *(yaml.__version__, msgspec.__version__, packaging.__version__, AST_GREP_STAMP),
+    *(sys.version, yaml.__version__, msgspec.__version__, packaging.__version__, AST_GREP_STAMP),
 )
 
 

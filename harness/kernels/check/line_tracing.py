@@ -11,6 +11,7 @@ from __future__ import annotations
 import ast
 import bisect
 import functools
+import io
 import linecache
 import re
 import sys
@@ -32,7 +33,8 @@ def trace_lines(file_lines: Iterable[FileLine]) -> None:
     for file, line in file_lines:
         by_file[file].add(line)
     for file, lines in by_file.items():
-        for name, numbers in _find_executed_lines(file, frozenset(lines)):
+        text = "".join(linecache.getlines(file))  # a live toggle changes it
+        for name, numbers in _find_executed_lines(text, frozenset(lines)):
             _make_empty_function(file, name, numbers)()
 
 
@@ -47,14 +49,14 @@ def trace_kernel(kernel: Any) -> None:
 
 @functools.lru_cache(maxsize=512)
 def _find_executed_lines(
-    file: str, lines: frozenset[int]
+    text: str, lines: frozenset[int]
 ) -> tuple[tuple[str, tuple[int, ...]], ...]:
     """Find the lines that ran, by function, with those that the compiler folded away.
 
     If one statement of a block ran, all of its statements did.
     """
     executed = []
-    for function in {each.lineno: each for each in find_functions(file, lines)}.values():
+    for function in {each.lineno: each for each in find_functions(text, lines)}.values():
         if any(function.lineno <= line <= (function.end_lineno or 0) for line in lines):
             ran = tuple(sorted(set(_expand_to_statements(function.body, lines))))
             if ran:
@@ -62,24 +64,28 @@ def _find_executed_lines(
     return tuple(executed)
 
 
-def find_functions(file: str, lines: frozenset[int]) -> Iterator[ast.FunctionDef]:
+def find_functions(text: str, lines: frozenset[int]) -> Iterator[ast.FunctionDef]:
     """Yield the functions of the top-level definitions at these lines, each parsed by itself."""
-    text = linecache.getlines(file)
-    starts = [number for number, line in enumerate(text) if _STATEMENT_START.match(line)] or [0]
+    starts = _find_definition_starts(text)
     for start in sorted({starts[max(0, bisect.bisect(starts, line - 1) - 1)] for line in lines}):
-        end = next((other for other in starts if other > start), len(text))
-        yield from _parse_functions(file, start, end)
+        yield from _parse_functions(text, start, next((s for s in starts if s > start), None))
 
 
 @functools.lru_cache(maxsize=256)
-def _parse_functions(file: str, start: int, end: int) -> list[ast.FunctionDef]:
-    text = linecache.getlines(file)
+def _find_definition_starts(text: str) -> list[int]:
+    lines = io.StringIO(text).readlines()
+    return [number for number, line in enumerate(lines) if _STATEMENT_START.match(line)] or [0]
+
+
+@functools.lru_cache(maxsize=256)
+def _parse_functions(text: str, start: int, end: int | None) -> list[ast.FunctionDef]:
+    lines = io.StringIO(text).readlines()
     try:
-        tree = ast.parse("".join(text[start:end]))
+        tree = ast.parse("".join(lines[start:end]))
         ast.increment_lineno(tree, start)
     except SyntaxError:
         try:  # the definition begins inside a string
-            tree = ast.parse("".join(text))
+            tree = ast.parse(text)
         except SyntaxError:
             return []
     return [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]

@@ -276,9 +276,10 @@ def locate_source(kernel: str, source: SourceLocation, program: ProgramId) -> Ke
 
 def find_function(file: str, line: int) -> str | None:
     """Find the innermost function that a line is in."""
+    text = "".join(linecache.getlines(file))
     around = [
         (function.end_lineno - function.lineno, function.name)
-        for function in line_tracing.find_functions(file, frozenset({line}))
+        for function in line_tracing.find_functions(text, frozenset({line}))
         if function.end_lineno is not None and function.lineno <= line <= function.end_lineno
     ]
     return min(around)[1] if around else None

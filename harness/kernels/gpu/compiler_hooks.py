@@ -31,6 +31,7 @@ from harness.kernels.ir.graph import SourceLocation
 from harness.kernels.triton import adapter, mlir_parser, specialization
 from harness.patching import jit_kernels
 
+CODE_DIGEST = digest_code("kernels")
 METADATA_KEY = "unfix"  # in a compiled kernel's metadata
 _current_request = threading.local()
 
@@ -40,8 +41,10 @@ class UnforeseenSpecialization(Exception):
 
 
 def hash_request(request: InstrumentationRequest) -> str:
-    request_text = f"{sorted(request.checks)}{request.overlapping_pointers}"
-    return compute_digest(digest_code("kernels"), request_text)[:10]
+    request_text = (
+        f"{sorted(request.checks)}{request.overlapping_pointers}{request.symbolic_parameters}"
+    )
+    return compute_digest(CODE_DIGEST, request_text)[:10]
 
 
 def build_checked_kernel(kernel: Any, request: InstrumentationRequest) -> Any:

@@ -11,6 +11,7 @@ BLOCK=16 is another IR, unless `specialization` has made BLOCK a parameter.
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -115,7 +116,7 @@ def get_binder(kernel: Any) -> CallBinder:
 def compute_cache_key(kernel: Any, bound: BoundCall) -> str:
     """Hash all that the IR of a call depends on, the same in every process."""
     words = [kernel.cache_key, kernel.fn.__code__.co_filename, adapter.TRITON_VERSION, CODE_DIGEST]
-    words += [str(bound.types), str(_to_key(bound.constants))]
+    words += [sys.version, str(bound.types), str(_to_key(bound.constants))]
     return hashlib.sha256("\0".join(words).encode()).hexdigest()
 
 

@@ -23,7 +23,7 @@ from pathlib import Path
 from harness.core import preloading, processes
 from harness.core.cache import get_or_compute, is_cached, save_cached
 from harness.core.child_process import fork, fork_with_pipe
-from harness.core.code_digest import compute_digest, digest_code
+from harness.core.code_digest import compute_digest
 from harness.core.pipes import PipeEnd
 from harness.kernels.triton import recorded_launches
 from harness.runs.audit import overflow_runs, overrun_runs, size_limits
@@ -40,7 +40,7 @@ from harness.runs.audit.kernel_reading import (
     shorten_error,
 )
 from harness.runs.audit.lazy_release import LazyRelease
-from harness.runs.audit.release_kernels import ReleaseKernels, normalize_lines
+from harness.runs.audit.release_kernels import CODE_DIGEST, ReleaseKernels, normalize_lines
 from harness.runs.audit.size_limits import SizeLimits
 from harness.runs.audit.threshold_search import find_overflow_findings
 
@@ -48,7 +48,6 @@ _KERNEL_SECONDS = 12  # CPU seconds for one kernel
 _CACHE_KIND = "audits"
 _NUMBER_BYTES = 4  # the size of a kernel's number in the queue
 _answer_pipe = 1
-CODE_DIGEST = digest_code("runs")
 
 
 def audit_kernel(release: LazyRelease, kernel: SourceKernel, limits: SizeLimits) -> KernelAudit:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from harness.core.cache import get_or_compute, is_cached
-from harness.core.code_digest import compute_digest, digest_code
+from harness.core.code_digest import compute_digest, describe_versions, digest_code
 from harness.core.errors import NotReadyError
 from harness.patching.child_environment import SINGLE_THREAD, ChildEnvironment
 from harness.releases.managed_releases import CPU_BASE
@@ -22,7 +22,7 @@ from harness.runs.audit.exemptions import FindingExemption
 from harness.runs.audit.findings import AuditFinding, KernelAudit, KernelVerdict, judge_kernel
 from harness.runs.audit.release_files import iterate_sources
 from harness.runs.audit.size_limits import DEFAULT_LIMITS
-from harness.runs.audit.worker_process import get_log, iterate_answers
+from harness.runs.audit.worker_process import PACKAGES, get_log, iterate_answers
 
 ProgressListener = Callable[[str], None]
 # Launches that the suites' guards made under check, recorded with UNFIX_LAUNCHES.
@@ -90,8 +90,18 @@ class ReleaseAudit:
 
 def audit_release(request: AuditRequest, report: ProgressListener) -> ReleaseAudit:
     source_digests = list(map(_digest_sources, request.locations))
-    key = compute_digest(
+    key = compute_key(request, source_digests)
+    if not is_cached("releases", key):
+        report(f"reading the kernels of {request.release}")
+    audit = get_or_compute("releases", key, lambda: _run_analysis(request, source_digests, report))
+    return replace(audit, release=request.release)
+
+
+def compute_key(request: AuditRequest, source_digests: Sequence[str]) -> str:
+    """Hash all that an audit depends on."""
+    return compute_digest(
         CODE_DIGEST,
+        _describe_worker(),
         request.limits.read_bytes(),
         request.launches.read_bytes(),
         *source_digests,
@@ -99,10 +109,12 @@ def audit_release(request: AuditRequest, report: ProgressListener) -> ReleaseAud
         "",
         *sorted(request.targets),
     )
-    if not is_cached("releases", key):
-        report(f"reading the kernels of {request.release}")
-    audit = get_or_compute("releases", key, lambda: _run_analysis(request, source_digests, report))
-    return replace(audit, release=request.release)
+
+
+def _describe_worker() -> str:
+    """Return the Python of the analysis, and the versions of what it stands on there."""
+    folders = [CPU_BASE.site_packages] if CPU_BASE.site_packages else []
+    return f"{CPU_BASE.python.resolve()} {describe_versions(PACKAGES, folders)}"
 
 
 def _digest_sources(location: Path) -> str:

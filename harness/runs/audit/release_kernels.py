@@ -12,12 +12,13 @@ from collections import defaultdict
 from pathlib import Path
 
 from harness.core.cache import get_or_compute
-from harness.core.code_digest import compute_digest, digest_code
+from harness.core.code_digest import compute_digest, describe_versions, digest_code
 from harness.runs.audit.host_scope import HostLaunch
 from harness.runs.audit.kernel_discovery import SourceKernel, collect_kernels
 from harness.runs.audit.lazy_release import LazyRelease
+from harness.runs.audit.worker_process import PACKAGES
 
-CODE_DIGEST = digest_code("runs")
+CODE_DIGEST = compute_digest(digest_code("runs"), describe_versions(PACKAGES))
 # The digest of a kernel that Triton cannot load: it always counts as changed.
 _UNKNOWN_DIGEST = ""
 

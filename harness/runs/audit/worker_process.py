@@ -10,6 +10,7 @@ from harness.core import paths
 from harness.patching.child_environment import ChildEnvironment
 
 LOG_NAME = "audit.log"
+PACKAGES = ("triton", "llvmlite", "torch", "numpy")  # what the analysis stands on
 
 
 def get_log() -> Path:

@@ -38,7 +38,8 @@ def make_dtype_variant(model_folder: Path, dtype: str) -> Path:
     key = "dtype" if "dtype" in settings else "torch_dtype"
     settings[key] = dtype
     text = json.dumps(settings)
-    digest = hashlib.sha256(f"{model_folder} {text}".encode()).hexdigest()[:12]
+    names = sorted(file.name for file in model_folder.iterdir())  # the variant links to each
+    digest = hashlib.sha256(f"{model_folder} {names} {text}".encode()).hexdigest()[:12]
     place = paths.state_folder() / "models" / f"{model_folder.name}-{dtype}-{digest}"
     if not place.is_dir():
         new = place.with_name(f"{place.name}.{os.getpid()}-{threading.get_ident()}")

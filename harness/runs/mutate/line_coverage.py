@@ -13,7 +13,6 @@ import ast
 import contextlib
 import functools
 import hashlib
-import stat
 import subprocess
 from collections.abc import Iterable
 from pathlib import Path
@@ -21,7 +20,7 @@ from pathlib import Path
 import msgspec
 
 from harness.core import paths
-from harness.core.code_digest import digest_code
+from harness.core.code_digest import digest_code, iterate_files
 from harness.core.files import write_atomically
 from harness.fixes.patch_plan import get_position
 from harness.patching.instrumentation import FUNCTION_NODES, iterate_enclosing_statements
@@ -31,7 +30,6 @@ from harness.store.mutate.faults import MutationFault
 from harness.store.prove.values import SideOutcome
 from harness.workers.release_target import ReleaseTarget
 
-LARGE_FILE_BYTES = 1 << 20  # above this, the time of the last change replaces the content
 LIST_PACKAGES_SCRIPT = """
 import importlib.metadata, sys
 packages = {f"{p.metadata['Name']} {p.version}" for p in importlib.metadata.distributions()}
@@ -121,12 +119,12 @@ def compute_coverage_key(
 
 
 def digest_release_sources(tree: SourceTree) -> str:
-    """Compute a digest of the sizes and times of a release's sources, as contents take long."""
+    """Compute a digest of a release's sources; reading 60 megabytes takes a few tenths."""
     digest = hashlib.sha256(f"{tree.version}\0".encode())
     for name in sorted(tree.iterate_files()):
         with contextlib.suppress(OSError):
-            status = Path(tree.describe_location(name)).stat()
-            digest.update(f"{name}\0{status.st_size}\0{status.st_mtime_ns}\0".encode())
+            content = Path(tree.describe_location(name)).read_bytes()
+            digest.update(b"%b\0%d\0%b\0" % (name.encode(), len(content), content))
     return digest.hexdigest()[:16]
 
 
@@ -149,18 +147,11 @@ def _digest_folder(folder: Path) -> str:
     return digest.hexdigest()[:16]
 
 
-def _add_to_digest(digest: hashlib._Hash, path: Path) -> None:
+def _add_to_digest(digest: hashlib._Hash, place: Path) -> None:
     """Add a file, or all files of a folder except caches and hidden files."""
-    for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
-        parts = file.relative_to(path).parts
-        if any(part == "__pycache__" or part.startswith(".") for part in parts):
-            continue
-        with contextlib.suppress(OSError):
-            status = file.stat()
-            if stat.S_ISREG(status.st_mode):
-                is_large = status.st_size > LARGE_FILE_BYTES
-                content = b"%d" % status.st_mtime_ns if is_large else file.read_bytes()
-                digest.update(b"%b\0%d\0%b\0" % (str(file).encode(), status.st_size, content))
+    for file in iterate_files(place):
+        content = file.read_bytes()
+        digest.update(b"%b\0%d\0%b\0" % (str(file).encode(), len(content), content))
 
 
 def get_coverage_file(release: str, profile: str, pytest_arguments: list[str]) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 import sys
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import kernels_to_check
 from checks import check, numbers
 from kernels_to_check import stored_and_counted
 
+from harness.kernels.check import line_tracing
 from harness.kernels.check.line_tracing import _find_executed_lines as statements
 from harness.kernels.check.line_tracing import trace_kernel
 
@@ -40,14 +42,34 @@ def test_a_tracer_sees_the_lines_that_ran() -> None:
     assert seen == {2, 3, 5}
 
 
-def test_a_line_inside_a_string_starts_no_function(tmp_path: Path) -> None:
-    file = tmp_path / "kernels.py"
-    file.write_text(
+def test_a_line_inside_a_string_starts_no_function() -> None:
+    text = (
         "@jit\ndef f(\n    x,\n):\n    y = x\n    asm = '''\nmov {y}\n'''\n    return y\n\n\n"
         "def g(x):\n    if x:\n        return 1\n    return 2\n"
     )
-    name = str(file)
-    assert statements(name, frozenset({5})) == (("f", (5, 6, 7, 8, 9)),)
-    assert statements(name, frozenset({8})) == (("f", (5, 6, 7, 8, 9)),)
-    assert statements(name, frozenset({14})) == (("g", (13, 14, 15)),)
-    assert statements(name, frozenset({2, 15})) == (("g", (13, 15)),)
+    assert statements(text, frozenset({5})) == (("f", (5, 6, 7, 8, 9)),)
+    assert statements(text, frozenset({8})) == (("f", (5, 6, 7, 8, 9)),)
+    assert statements(text, frozenset({14})) == (("g", (13, 14, 15)),)
+    assert statements(text, frozenset({2, 15})) == (("g", (13, 15)),)
+
+
+def test_a_file_whose_text_changes_is_read_again(tmp_path: Path) -> None:
+    """A live toggle changes the lines of a module under the name of its file."""
+    file = str(tmp_path / "kernels.py")
+    seen = []
+
+    def called(frame: Any, event: str, argument: Any) -> Any:
+        if frame.f_code.co_filename == file and event == "line":
+            seen.append(frame.f_lineno)
+        return called
+
+    for text, lines in (
+        ("def f(x):\n    y = x\n    z = x\n", [2, 3]),
+        ("def f(x):\n    y = x\n\n", [2]),
+    ):
+        linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
+        seen.clear()
+        sys.settrace(called)
+        line_tracing.trace_lines([(file, 2)])
+        sys.settrace(None)
+        assert seen == lines
