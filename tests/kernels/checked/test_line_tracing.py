@@ -58,10 +58,10 @@ def test_a_file_whose_text_changes_is_read_again(tmp_path: Path) -> None:
     file = str(tmp_path / "kernels.py")
     seen = []
 
-    def called(frame: Any, event: str, argument: Any) -> Any:
+    def trace(frame: Any, event: str, argument: Any) -> Any:
         if frame.f_code.co_filename == file and event == "line":
             seen.append(frame.f_lineno)
-        return called
+        return trace
 
     for text, lines in (
         ("def f(x):\n    y = x\n    z = x\n", [2, 3]),
@@ -69,7 +69,7 @@ def test_a_file_whose_text_changes_is_read_again(tmp_path: Path) -> None:
     ):
         linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
         seen.clear()
-        sys.settrace(called)
+        sys.settrace(trace)
         line_tracing.trace_lines([(file, 2)])
         sys.settrace(None)
         assert seen == lines
