@@ -107,6 +107,7 @@ STATE = {
     "mode_of_its_own_file": BY_CHANCE,
     "memory_that_forks_share": BY_CHANCE,
     "file_that_forks_share": BY_CHANCE,
+    "compiled_kernels": BY_CHANCE,
     "shared_memory_of_a_name": BY_CHANCE,
     "process_of_an_earlier_run": "toothless",
     "global_of_an_earlier_run": "toothless",

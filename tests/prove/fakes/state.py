@@ -15,6 +15,8 @@ from multiprocessing import resource_tracker, shared_memory
 import pytest
 from sglang import forms
 
+from harness.core import cache
+
 pytestmark = pytest.mark.guards("toy-plain")
 NAME = f"unfix-fakes-{os.environ.get('UNFIX_HOME', '').replace('/', '-')}"
 
@@ -112,6 +114,16 @@ def test_file_that_forks_share():
     kept_open.write(b"x")
     kept_open.flush()
     assert kept_open.tell() % 2
+
+
+def test_compiled_kernels():
+    """Count the runs by the entries of the cache, where compiled kernels are."""
+    run_code()
+    calls = 0
+    while cache.is_cached("fakes", name := f"{calls:064}"):
+        calls += 1
+    cache.save_cached("fakes", name, calls)
+    assert calls % 2 == 0
 
 
 def test_shared_memory_of_a_name():
