@@ -4,7 +4,7 @@ The standard is that of a proof (`guards/verdicts`). What failed is repeated in 
 up: items that were answered wrongly are asked again with an empty cache, `REQUIRED_FAILURES` times
 with the fault and `REQUIRED_PASSES` times in the same configuration without it. A server that died
 or hung is started again with the fault. Example: with the fault items 2, 5, 6 and 9 of `recall` are
-answered wrongly. Items 0 to 9 are asked four more times with it, and three more times without it.
+answered wrongly. Items 0 to 5 are asked four more times with it, and three more times without it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ import msgspec
 from harness.guards.verdicts import explain_weak_evidence
 from harness.store.eval.values import ItemAnswer, RepeatedRun, ServedConfiguration
 
-MAX_REPEATED_FAILURES = 4  # failing items that are asked again
+MAX_REPEATED_FAILURES = 2  # failing items that are asked again
+MAX_REPEATED_ITEMS = 4  # items of a task that are asked again where no answer is wrong
 ItemsByTask = dict[str, list[int]]
 # Failures of a server that say nothing of the fault, each with the reason.
 NO_EVIDENCE_PHRASES = {
@@ -29,7 +30,7 @@ NO_EVIDENCE_PHRASES = {
 def choose_repeated_items(
     items_by_task: Mapping[str, list[int]], answers: Iterable[ItemAnswer]
 ) -> ItemsByTask:
-    """Choose the items to ask again: of one task, up to its fourth failing item.
+    """Choose the items to ask again: of one task, up to its second failing item.
 
     The items before them belong to it: a prefix of theirs may have to lie in the cache. Where none
     is wrong, only tokens may differ: the first items of each task.
@@ -39,7 +40,7 @@ def choose_repeated_items(
         if not answer.right:
             failing.setdefault(answer.task, []).append(answer.number)
     if not failing:
-        return {task: items[:MAX_REPEATED_FAILURES] for task, items in items_by_task.items()}
+        return {task: items[:MAX_REPEATED_ITEMS] for task, items in items_by_task.items()}
     task = max(failing, key=lambda task: len(failing[task]))
     last = sorted(failing[task])[:MAX_REPEATED_FAILURES][-1]
     return {task: [number for number in items_by_task[task] if number <= last]}
