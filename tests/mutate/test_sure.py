@@ -242,6 +242,20 @@ def test_a_refusal_leaves_the_fault_to_the_other_guards(mutate: Mutate) -> None:
     assert (only(run)["fate"], only(run)["by"]) == ("killed", "test_sizes.py::test_b")
 
 
+def test_a_refusal_of_an_equal_fault_disproves_nothing(mutate: Mutate) -> None:
+    guards(
+        mutate,
+        "from harness.core.errors import UnfixError\n"
+        "def test_a():\n"
+        "    if sizes.width(2, 3) != 6:\n"
+        "        raise UnfixError('the checker cannot follow it')\n",
+    )
+    fault = mutate.fault("width", "rows * topk", "7")
+    mutate.equals = {fault.id: "so it was thought"}
+    run = mutate.run("--equal", "--examples", "1")
+    assert (only(run)["fate"], only(run)["why"]) == ("equal", "so it was thought")
+
+
 def test_a_missing_attribute_of_a_value_is_a_failure(mutate: Mutate) -> None:
     """The value is the code's own, as None is, and no fixture's."""
     guards(mutate, "def test_width():\n    sizes.width(2, 3).bit_count()\n")

@@ -28,7 +28,13 @@ from harness.runs.mutate.scheduler import (
     PendingAttempt,
 )
 from harness.store.mutate.table import MutationTable
-from harness.store.mutate.values import FaultOutcome, FaultResult, GuardFacts, MutationRun
+from harness.store.mutate.values import (
+    REACHED_OUTCOMES,
+    FaultOutcome,
+    FaultResult,
+    GuardFacts,
+    MutationRun,
+)
 from harness.store.prove.values import SideOutcome, SideResult
 from harness.workers.supervisor import NO_RESULT_HEADLINE
 from harness.workers.worker_process import ENGINE_TEST_FILE
@@ -312,9 +318,10 @@ class MutationRunner:
     def _store_result(self, result: FaultResult) -> None:
         """Store a fault's result; after a longer attempt it replaces the first one."""
         reason = self.plan.equivalents.get(result.fault.id)
-        if reason is not None and result.fate in (FaultOutcome.SURVIVED, FaultOutcome.KILLED):
+        is_reached = result.fate in REACHED_OUTCOMES and result.fate is not FaultOutcome.HANG
+        if reason is not None and is_reached:
             result.why = reason
-            if result.fate is FaultOutcome.SURVIVED:
+            if result.fate is not FaultOutcome.KILLED:
                 result.fate = FaultOutcome.EQUIVALENT
         if not result.longer:
             self.mutation.fates.append(result)
