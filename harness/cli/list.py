@@ -68,7 +68,7 @@ def print_toggles(data: dict[str, Any], proofs: dict[str, list[str]]) -> None:
             row["id"],
             Text(state, style=options.STATE_STYLES.get(state, "")),
             *((row["family"], row["symptom"]) if wide else ()),
-            row["title"] + (" (no suite yet)" if row["unguarded"] else ""),
+            row["title"],
             "\n".join(proofs[row["id"]]) if wide else " ".join(p["where"] for p in row["proven"]),
         )
     out.print(grid)

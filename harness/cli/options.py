@@ -162,7 +162,6 @@ def toggle_to_json(toggle: Toggle, status: ToggleStatus | None) -> dict[str, Any
         "devices": [device.value for device in toggle.devices],
         "upstream": list(toggle.upstream),
         "title": toggle.title,
-        "unguarded": toggle.unguarded.strip(),
     }
 
 

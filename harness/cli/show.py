@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import textwrap
+from collections.abc import Sequence
 from typing import Any
 
 from harness.cli import options
@@ -12,6 +13,8 @@ from harness.fixes.patch_plan import format_toggle_diff
 from harness.fixes.registry.schema import Toggle
 from harness.releases import managed_releases
 from harness.releases.source_trees import SourceTree
+from harness.runs.prove import proof_exceptions
+from harness.runs.prove.proof_exceptions import ProofException
 from harness.store.prove import recorded_proofs
 
 
@@ -23,9 +26,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_command(arguments: argparse.Namespace) -> int:
-    toggles = options.load_catalogue(arguments).select_all(arguments.names)
+    catalogue = options.load_catalogue(arguments)
+    toggles = catalogue.select_all(arguments.names)
+    gaps = proof_exceptions.load_project_exceptions(catalogue)
     tree = options.find_tree(arguments.release, fetch=True)
-    rows = [toggle_to_json(toggle, tree) for toggle in toggles]
+    rows = [toggle_to_json(toggle, tree, gaps) for toggle in toggles]
     if arguments.json:
         options.print_json(rows)
     else:
@@ -34,7 +39,9 @@ def run_command(arguments: argparse.Namespace) -> int:
     return 1 if any(data["state"] == ToggleState.STALE.value for data in rows) else 0
 
 
-def toggle_to_json(toggle: Toggle, tree: SourceTree | None) -> dict[str, Any]:
+def toggle_to_json(
+    toggle: Toggle, tree: SourceTree | None, gaps: Sequence[ProofException]
+) -> dict[str, Any]:
     status = find_toggle_status(toggle, tree) if tree else None
     known = [release.name for release in managed_releases.list_releases()]
     proofs = recorded_proofs.load_proofs(known).get(toggle.id, ())
@@ -42,6 +49,7 @@ def toggle_to_json(toggle: Toggle, tree: SourceTree | None) -> dict[str, Any]:
     return options.toggle_to_json(toggle, status) | {
         "why": toggle.why.strip(),
         "proven": [proof.describe(known) for proof in proofs],
+        "not_proven": [gap.describe() for gap in gaps if gap.toggle == toggle.id],
         "release": str(tree.version or tree.name) if tree else None,
         "problem": status.problem if status else "",
         "nearest": status.nearest if status else "",
@@ -65,10 +73,10 @@ def print_toggle(data: dict[str, Any]) -> None:
     out.print(Text(facts, style="dim"))
     if data["why"]:
         print(textwrap.indent(textwrap.fill(data["why"], 96), "  "))
-    if data["unguarded"]:
-        out.print(Text(f"no suite reaches it yet: {data['unguarded']}", style="yellow"))
     for proof in data["proven"]:
         out.print(Text(f"proven on {proof}", style="dim"))
+    for gap in data["not_proven"]:
+        out.print(Text(f"not proven {gap}", style="yellow"))
     out.print()
     for variant in data["variants"]:
         for target in variant["targets"]:

@@ -105,6 +105,10 @@ def render_contradictions(proof_view: ProofView) -> str:
 def render_reasons(proof_view: ProofView) -> str:
     reasons = sorted(proof_view.not_applicable.items(), key=lambda pair: -len(pair[1]))
     lines = [f"- {format_count(len(cells), 'cell')}: {escape_text(why)}" for why, cells in reasons]
+    lines += [
+        f"- no guard, as listed: {', '.join(map(render_code, toggles))}: {escape_text(why)}"
+        for why, toggles in proof_view.expected_unguarded.items()
+    ]
     return markdown.render_folded("n/a, and why", ["\n".join(lines)]) if lines else ""
 
 

@@ -31,8 +31,8 @@ it: the toggle needs a new variant.
 fix reverted, and the toggled code ran both times.
     has the bug  | BUG | ▲ | bug       | As it is, this release has the bug: the guard fails.
     has the fix  | fix | ● | fix       | As it is, this release has the fix: the guard passes.
-    no suite yet | new | ◌ | quiet     | No suite reaches this toggle yet, as its file says: a \
-known gap.
+    listed       | lst | ◌ | quiet     | No guard names this toggle, as the list of exceptions \
+expects, for the reason given.
     n/a          | n/a | - | quiet     | The guard cannot apply here, for the reason given.
     not run      |     |   | quiet     | This run did not include it.
     absent       | ·   | · | quiet     | The code of this toggle is not in this release.

@@ -138,6 +138,7 @@ def box_to_json(box: MatrixBox, details: list[dict[str, Any]]) -> dict[str, Any]
         "state": box.state,
         "counts": box.counts,
         "seconds": box.seconds,
+        "expected": make_visible(box.expected_reason),
         "detail": len(details) - 1,
         "guards": [
             {

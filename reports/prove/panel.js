@@ -40,6 +40,7 @@ function contents(spot) {
     toggle.proven.length ? make("p", { class: "panel-facts" }, `Recorded as proven on ${toggle.proven.join("; ")}.`) : null,
     make("div", { class: `answer tone-${toneOf(mark)}` }, make("b", {}, `${glyphOf(mark)} ${mark}`), ` ${known ? known.meaning : ""}`),
     make("p", { class: "panel-state" }, "By its sources this release is ", make("b", {}, box.state || "unknown"), stateMeans(box.state)),
+    box.expected ? make("p", { class: "reason" }, `No guard, as listed: ${box.expected}`) : null,
     ...cells.map((cell) => guardPart(cell, cells.length <= 3 || !isGood(cell.mark))),
     ...asIs(spot.guard ? detail.asis.filter((cell) => cell.guard === spot.guard.id) : detail.asis),
     detail.patch ? patchPart(detail.patch, box.state) : null,

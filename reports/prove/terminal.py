@@ -256,10 +256,9 @@ def print_not_applicable(proof_view: ProofView, console: Console) -> None:
     reasons = proof_view.not_applicable
     for why, cells in sorted(reasons.items(), key=lambda pair: -len(pair[1])):
         console.print(to_plain_text(f"n/a: {format_count(len(cells), 'cell')}: {why}", "dim"))
-    names = ", ".join(proof_view.known_unguarded)
-    if names:
-        console.print(to_plain_text(f"no suite reaches yet, as their files say: {names}", "dim"))
-    if reasons or names:
+    for why, toggles in proof_view.expected_unguarded.items():
+        console.print(to_plain_text(f"no guard, as listed: {', '.join(toggles)}: {why}", "dim"))
+    if reasons or proof_view.expected_unguarded:
         console.print()
 
 

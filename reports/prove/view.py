@@ -61,9 +61,14 @@ class MatrixBox:
             return "absent" if word == "n/a" and self.state == "absent" else word
         if self.toggle in (self.column.facts.unguarded or ()):
             return "unguarded"
-        if self.toggle in self.column.facts.known_unguarded:
-            return "no suite yet"
+        if self.expected_reason:
+            return "listed"
         return self.state if self.state in ("absent", "stale") else "not run"
+
+    @property
+    def expected_reason(self) -> str:
+        """The reason why no guard names the toggle, as the list of exceptions has it."""
+        return self.column.facts.expected_unguarded.get(self.toggle, "")
 
     @property
     def counts(self) -> dict[str, int]:
@@ -176,9 +181,14 @@ class ProofView:
         return [problem for problem in self.problems if problem not in of_cells]
 
     @property
-    def known_unguarded(self) -> list[str]:
-        """Toggles of these releases that no suite reaches yet, according to their files."""
-        return sorted({name for column in self.columns for name in column.facts.known_unguarded})
+    def expected_unguarded(self) -> dict[str, list[str]]:
+        """Toggles that no guard names, as the list of exceptions expects, by its reason."""
+        reasons: dict[str, list[str]] = {}
+        for column in self.columns:
+            for toggle, reason in column.facts.expected_unguarded.items():
+                names = reasons.setdefault(reason, [])
+                names += [toggle] * (toggle not in names)
+        return reasons
 
     @property
     def not_applicable(self) -> dict[str, list[CellResult]]:

@@ -73,7 +73,7 @@ def every_short_choice(test: Callable[..., None]) -> Callable[..., None]:
 @every_short_choice
 @given(
     adapter.right_servers(prefill="flashmla_sparse", decode="flashmla_kv"),
-    adapter.batches("DECODE", "EXTEND"),
+    adapter.short_batches("DECODE", "EXTEND"),
 )
 def test_what_is_short_is_taken_whole_without_scores(server: TopkServer, batch: TopkBatch) -> None:
     server = adapter.raise_topk(server, batch.longest_request)

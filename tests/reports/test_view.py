@@ -5,10 +5,11 @@ from __future__ import annotations
 import msgspec
 import pytest
 import sample
+from rendering import to_text
 
 from harness.core.wording import format_duration
 from harness.store.prove.values import CellResult, CellVerdict, ProveRun, SideOutcome
-from reports.prove import bug_lifetime, marks, view
+from reports.prove import bug_lifetime, markdown, marks, page, terminal, view
 from reports.shared import formatting
 
 
@@ -65,15 +66,19 @@ def test_a_box_without_guards_says_why_it_is_empty() -> None:
     assert absent == ["absent"] * 4 + ["not run"] * 2
 
 
-def test_a_toggle_without_a_suite_is_named_and_leaves_the_run_green() -> None:
+def test_a_listed_toggle_without_a_guard_is_shown_with_its_reason_and_is_no_problem() -> None:
     run = sample.make_run()
     run.cells = [cell for cell in run.cells if cell.toggle != "26972"]
     before = run.problems
-    run.releases[0].known_unguarded = ["26972"]
+    run.releases[0].expected_unguarded = {"26972": "two processes show it"}
     seen = view.make_view(run)
-    assert row(seen, "26972").boxes[0].mark == "no suite yet"
-    assert seen.known_unguarded == ["26972"]
+    box = row(seen, "26972").boxes[0]
+    assert (box.mark, box.expected_reason) == ("listed", "two processes show it")
+    assert seen.expected_unguarded == {"two processes show it": ["26972"]}
     assert run.problems == before
+    texts = page.render_page(run), markdown.render_markdown(run), to_text(terminal.print_run, run)
+    for text in texts:
+        assert "two processes show it" in text
 
 
 def test_releases_are_columns_from_the_oldest_and_devices_apart() -> None:

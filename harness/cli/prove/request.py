@@ -14,7 +14,7 @@ from harness.cli import guard_runs, options, resumption
 from harness.cli.prove.call import RESUMED_SETTINGS, ProveCall
 from harness.core.errors import UnfixError
 from harness.fixes.registry import toggle_catalogue
-from harness.runs.prove import plan
+from harness.runs.prove import plan, proof_exceptions
 from harness.runs.prove.plan import ProveRequest
 from harness.store.database import Store
 from harness.store.prove.values import ProveRun
@@ -112,4 +112,5 @@ def make_request(call: ProveCall, earlier: ProveRun | None, store: Store) -> Pro
         skipped_cells=plan.proven_cell_keys(cells if call.failed is not None else ()),
         finished_cells={cell.key: cell for cell in cells if call.resume is not None},
         known_seconds=store.prove.load_average_seconds(),
+        exceptions=proof_exceptions.load_project_exceptions(catalogue),
     )

@@ -88,4 +88,3 @@ class Toggle(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     variants: Annotated[tuple[ToggleVariant, ...], Meta(min_length=1)]
     upstream: tuple[int, ...] = ()
     why: str = ""
-    unguarded: str = ""  # the reason for having no guard; a run does not fail for it

@@ -62,7 +62,6 @@ def format_toggle(toggle: Toggle) -> str:
         *([f"upstream: [{', '.join(map(str, toggle.upstream))}]"] if toggle.upstream else []),
         f"devices: [{', '.join(device.value for device in toggle.devices)}]",
         *(["why: >-", *_wrap_text(toggle.why)] if toggle.why else []),
-        *(["unguarded: >-", *_wrap_text(toggle.unguarded)] if toggle.unguarded else []),
         "variants:",
     ]
     for variant in toggle.variants:

@@ -9,11 +9,13 @@ import random
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 from harness.core import paths
 from harness.fixes.registry.schema import Toggle
-from harness.runs.prove import verdicts
+from harness.runs.prove import proof_exceptions, verdicts
+from harness.runs.prove.proof_exceptions import ProofException
 from harness.store.prove.values import (
     CellResult,
     CellVerdict,
@@ -51,6 +53,12 @@ class ProveRequest:
     skipped_cells: frozenset[CellKey] = frozenset()  # the proven cells of an earlier run
     finished_cells: dict[CellKey, CellResult] = field(default_factory=dict)  # before a resumption
     known_seconds: dict[TaskKey, float] = field(default_factory=dict)  # in earlier runs and this
+    exceptions: tuple[ProofException, ...] = ()  # the list of suites/proof_exceptions.yaml
+
+    @property
+    def runs_all_guards(self) -> bool:
+        """Whether the run has every guard of its toggles, or a shard of them."""
+        return not self.pytest_arguments
 
     @property
     def sides(self) -> list[str]:
@@ -115,11 +123,6 @@ class ReleasePlan:
         if not collected.tasks:
             words = " ".join(self.request.pytest_arguments) or "suites"
             self.facts.problems.append(f"pytest collects no guard with these arguments: {words}")
-        self.facts.problems += [
-            f"{toggle.id} has a guard: take `unguarded` out of its file"
-            for toggle in self.request.toggles
-            if toggle.unguarded and any(task.toggle == toggle.id for task in collected.tasks)
-        ]
         self.task_keys = frozenset(task.key for task in collected.tasks)
         for task in filter(self._is_in_this_run, collected.tasks):
             pair = task.toggle, task.guard
@@ -132,10 +135,9 @@ class ReleasePlan:
             if cell.verdict is None and set(cell.sides) >= set(self.request.sides):
                 self._judge_or_repeat(cell)
         self.waiting_tasks = deque(sorted(self.waiting_tasks, key=self._make_sort_key))
-        if not self.request.pytest_arguments:
-            toggles = self._find_unguarded({task.toggle for task in collected.tasks})
-            self.facts.unguarded = [toggle.id for toggle in toggles if not toggle.unguarded]
-            self.facts.known_unguarded = [toggle.id for toggle in toggles if toggle.unguarded]
+        if self.request.runs_all_guards:
+            self._note_unguarded_toggles(collected)
+        self._report_needless_exceptions(self.cells.values())
         return list(self.cells.values())
 
     def _is_in_this_run(self, task: GuardTask) -> bool:
@@ -158,7 +160,14 @@ class ReleasePlan:
             cell.verdict, cell.why = CellVerdict.STALE, task.problem
         elif task.not_applicable_reason:
             cell.verdict, cell.why = CellVerdict.NA, task.not_applicable_reason
+            self._check_applicability(cell)
         return cell
+
+    def _check_applicability(self, cell: CellResult) -> None:
+        """Hold a judged cell against the list of exceptions, both ways."""
+        if self.request.runs_all_guards:
+            proof_exceptions.explain_not_applicable(cell, self._exceptions)
+            self._report_needless_exceptions([cell])
 
     def _make_sort_key(self, task: TaskKey) -> tuple[int, float]:
         """Sort the longest cells first, so that no core has a long one alone at the end.
@@ -176,14 +185,32 @@ class ReleasePlan:
                 self.waiting_tasks.remove(task)
                 self.waiting_tasks.appendleft(task)
 
-    def _find_unguarded(self, guarded: set[str]) -> list[Toggle]:
-        return [
-            toggle
-            for toggle in self.request.toggles
-            if self.facts.states.get(toggle.id) in ("fixed", "buggy", "stale")
-            and self.facts.device in {device.value for device in toggle.devices}
-            and toggle.id not in guarded
-        ]
+    def _note_unguarded_toggles(self, collected: GuardsCollected) -> None:
+        """Note the toggles of the release that no guard names, with the list's reasons."""
+        guarded = {task.toggle for task in collected.tasks}
+        states = {toggle.id: self.facts.states.get(toggle.id) for toggle in self.request.toggles}
+        self.facts.unguarded = []
+        for toggle, state in states.items():
+            expected = proof_exceptions.find_exception(self._exceptions, toggle)
+            if toggle in guarded or state not in (*proof_exceptions.PRESENT_STATES, "stale"):
+                continue
+            if expected is None or state == "stale":
+                self.facts.unguarded.append(toggle)
+            else:
+                self.facts.expected_unguarded[toggle] = expected.reason
+
+    @cached_property
+    def _exceptions(self) -> list[ProofException]:
+        """The exceptions of this release and device; a run over some guards has none."""
+        if not self.request.runs_all_guards:
+            return []
+        device = self.facts.device
+        return [e for e in self.request.exceptions if e.applies_to(self.target.name, device)]
+
+    def _report_needless_exceptions(self, cells: Iterable[CellResult]) -> None:
+        problems = proof_exceptions.find_needless_exceptions(cells, self._exceptions)
+        known = self.facts.problems
+        known += [problem for problem in problems if problem not in known]
 
     def schedule_exclusive_retry(self, task: TaskKey, why: str) -> bool:
         """Repeat a task alone, as another may have ended its worker; False the second time."""
@@ -231,6 +258,7 @@ class ReleasePlan:
                 )
                 return False
         verdicts.judge_cell(cell)
+        self._check_applicability(cell)
         return True
 
     def _use_earlier_repetitions(self, cell: CellResult, missing_sides: list[str]) -> list[str]:

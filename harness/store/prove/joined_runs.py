@@ -47,7 +47,7 @@ def _join_release_facts(earlier: ReleaseFacts, later: ReleaseFacts) -> ReleaseFa
         states=earlier.states | later.states,
         patches=earlier.patches | later.patches,
         unguarded=_join_unguarded(earlier, later),
-        known_unguarded=sorted({*earlier.known_unguarded} & {*later.known_unguarded}),
+        expected_unguarded=later.expected_unguarded or earlier.expected_unguarded,
         problems=list(dict.fromkeys(earlier.problems + later.problems)),
     )
 

@@ -160,8 +160,8 @@ class ReleaseFacts(msgspec.Struct):
     patches: dict[str, str] = {}  # each applicable toggle as a diff
     # Toggles of this release that no guard names; None: the run covers only some guards.
     unguarded: list[str] | None = None
-    # Unguarded toggles whose file declares that no suite reaches them; the run stays green.
-    known_unguarded: list[str] = []
+    # The toggles that no guard names and that suites/proof_exceptions.yaml lists, with its reasons.
+    expected_unguarded: dict[str, str] = {}
     problems: list[str] = []  # files that could not be collected, an environment that died
 
 

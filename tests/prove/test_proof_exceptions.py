@@ -1,0 +1,234 @@
+"""Toggles of a release that nothing proves: red, unless the list of exceptions expects them."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from harness.core import paths
+from harness.core.errors import UnfixError
+from harness.fixes.matching.toggle_status import ToggleState, find_toggle_status
+from harness.fixes.registry import toggle_catalogue
+from harness.releases import managed_releases
+from harness.releases.source_trees import SourceTree
+from harness.runs.prove import proof_exceptions
+from harness.runs.prove.plan import ProveRequest, ReleasePlan
+from harness.runs.prove.proof_exceptions import ProofException
+from harness.store.prove.values import (
+    CellResult,
+    CellVerdict,
+    ReleaseFacts,
+    SideOutcome,
+    SideResult,
+)
+from harness.workers.messages import GuardsCollected, GuardTask
+from harness.workers.release_target import ReleaseTarget
+
+ONE, OTHER, *_ = toggle_catalogue.load_catalogue()
+GUARD = "suites/test_it.py::test_it"
+REASON = "nobody reaches it"
+
+
+def load_list(folder: Path, text: str) -> tuple[ProofException, ...]:
+    file = folder / "proof_exceptions.yaml"
+    file.write_text(f"exceptions:\n{text}")
+    return proof_exceptions.load_exceptions(file, [ONE.id, OTHER.id])
+
+
+def make_entry(toggle: str = ONE.id, **values: str) -> str:
+    fields = {"toggles": f"['{toggle}']", "reason": REASON, **values}
+    return "".join(
+        f"  {'- ' if n == 0 else '  '}{k}: {v}\n" for n, (k, v) in enumerate(fields.items())
+    )
+
+
+def make_plan(exceptions: tuple[ProofException, ...], state: str, *arguments: str) -> ReleasePlan:
+    tree: Any = None
+    target = ReleaseTarget("0.5.23", Path("python"), tree)
+    request = ProveRequest(
+        "prove",
+        [target],
+        [ONE, OTHER],
+        has_named_toggles=False,
+        pytest_arguments=list(arguments),
+        exceptions=exceptions,
+    )
+    plan = ReleasePlan(request, target)
+    plan.facts.states = {ONE.id: state, OTHER.id: "absent"}
+    return plan
+
+
+def collect(plan: ReleasePlan, *tasks: GuardTask) -> ReleaseFacts:
+    plan.plan_tasks(GuardsCollected(list(tasks), 0.0, "cpu", True))
+    return plan.facts
+
+
+def run_guard(plan: ReleasePlan, fixed: SideResult, buggy: SideResult) -> CellResult:
+    """Run both sides of a guard of the first toggle, and what a proof repeats."""
+    state = plan.facts.states[ONE.id]
+    tasks = [GuardTask(n, GUARD, ONE.id, each, state) for n, each in enumerate(("fixed", "buggy"))]
+    collect(plan, *tasks)
+    cell = plan.cells[ONE.id, GUARD]
+    done = plan.add_side_result(cell, buggy) or plan.add_side_result(cell, fixed)
+    while not done:
+        _, _, side = plan.waiting_tasks.popleft()
+        done = plan.add_side_result(cell, fixed if side == "fixed" else buggy)
+    return cell
+
+
+def skip_guard(plan: ReleasePlan) -> CellResult:
+    sides = (SideResult(n, SideOutcome.NA, headline="no such kernel") for n in ("fixed", "buggy"))
+    return run_guard(plan, *sides)
+
+
+def prove_guard(plan: ReleasePlan) -> CellResult:
+    return run_guard(
+        plan,
+        SideResult("fixed", SideOutcome.PASSED, reach=1),
+        SideResult("buggy", SideOutcome.FAILED, reach=1),
+    )
+
+
+@pytest.mark.parametrize("state", ["fixed", "buggy"])
+def test_a_toggle_without_a_guard_is_a_problem_unless_it_is_listed(
+    tmp_path: Path, state: str
+) -> None:
+    elsewhere = GuardTask(0, GUARD, "elsewhere", "fixed", "fixed")
+    assert collect(make_plan((), state), elsewhere).unguarded == [ONE.id]
+    on = collect(make_plan(load_list(tmp_path, make_entry()), state), elsewhere)
+    assert (on.unguarded, on.expected_unguarded) == ([], {ONE.id: REASON})
+    assert not on.problems
+
+
+def test_a_stale_toggle_is_not_excused(tmp_path: Path) -> None:
+    on = collect(make_plan(load_list(tmp_path, make_entry()), "stale"))
+    assert (on.unguarded, on.expected_unguarded) == ([ONE.id], {})
+
+
+@pytest.mark.parametrize("state", ["fixed", "buggy"])
+def test_a_guard_that_does_not_apply_is_broken_unless_it_is_listed(
+    tmp_path: Path, state: str
+) -> None:
+    cell = skip_guard(make_plan((), state))
+    assert cell.verdict is CellVerdict.BROKEN
+    assert f"the release has the toggle ({state}): no such kernel" in cell.why
+    for entry in (make_entry(), make_entry(guard="test_it.py::test_it")):
+        cell = skip_guard(make_plan(load_list(tmp_path, entry), state))
+        assert (cell.verdict, cell.why) == (CellVerdict.NA, f"no such kernel; expected: {REASON}")
+    entry = make_entry(guard="test_it.py::test_other")
+    assert skip_guard(make_plan(load_list(tmp_path, entry), state)).verdict is CellVerdict.BROKEN
+
+
+def test_a_device_that_a_toggle_leaves_out_needs_an_entry(tmp_path: Path) -> None:
+    task = GuardTask(0, GUARD, ONE.id, "fixed", "fixed", not_applicable_reason="no bug of cuda")
+    for exceptions, verdict in (((), "broken"), (load_list(tmp_path, make_entry()), "n/a")):
+        plan = make_plan(exceptions, "fixed")
+        collect(plan, task)
+        assert plan.cells[ONE.id, GUARD].verdict == verdict
+
+
+def test_a_toggle_that_is_not_in_the_release_needs_no_entry() -> None:
+    task = GuardTask(0, GUARD, OTHER.id, "fixed", "absent", not_applicable_reason="not here")
+    plan = make_plan((), "absent")
+    on = collect(plan, task)
+    assert plan.cells[OTHER.id, GUARD].verdict is CellVerdict.NA
+    assert (on.unguarded, on.problems) == ([], [])
+
+
+@pytest.mark.parametrize("guard", [{}, {"guard": "test_it.py::test_it"}])
+def test_an_entry_whose_guard_proves_the_toggle_is_a_problem(
+    tmp_path: Path, guard: dict[str, str]
+) -> None:
+    plan = make_plan(load_list(tmp_path, make_entry(OTHER.id) + make_entry(**guard)), "fixed")
+    assert prove_guard(plan).verdict is CellVerdict.PROVEN
+    (problem,) = plan.facts.problems
+    assert re.match(rf"proof_exceptions.yaml:4 .*{ONE.id}.*{GUARD} is proven: take it out", problem)
+
+
+@pytest.mark.parametrize(
+    "limits", [{"releases": "'<0.5.23'"}, {"devices": "[cuda]"}, {"guard": "::test_other"}]
+)
+def test_an_entry_about_something_else_neither_excuses_nor_is_a_problem(
+    tmp_path: Path, limits: dict[str, str]
+) -> None:
+    listed = load_list(tmp_path, make_entry(**limits))
+    assert skip_guard(make_plan(listed, "fixed")).verdict is CellVerdict.BROKEN
+    plan = make_plan(listed, "fixed")
+    prove_guard(plan)
+    assert not plan.facts.problems
+
+
+def test_a_run_over_some_guards_does_not_ask_for_entries() -> None:
+    plan = make_plan((), "fixed", "guards/test_it.py")
+    assert skip_guard(plan).verdict is CellVerdict.NA
+    assert (plan.facts.unguarded, plan.facts.problems) == (None, [])
+
+
+@pytest.mark.parametrize(
+    ("entry", "line", "words"),
+    [
+        (make_entry("no-such-toggle"), 2, "no toggle is called no-such-toggle"),
+        (make_entry(releases="'newest'"), 4, "newest"),
+        (make_entry(device="cpu"), 4, "unknown key `device`"),
+        (make_entry(reason="later"), 3, "reason"),
+    ],
+)
+def test_a_mistake_in_the_list_is_named_with_its_line(
+    tmp_path: Path, entry: str, line: int, words: str
+) -> None:
+    with pytest.raises(UnfixError, match=rf"proof_exceptions.yaml:{line}: .*{words}"):
+        load_list(tmp_path, entry)
+
+
+# The list in the tree
+
+LISTED = proof_exceptions.load_project_exceptions(toggle_catalogue.load_catalogue())
+
+
+@cache
+def find_releases(toggle: str) -> frozenset[str]:
+    """Find the managed releases that have a toggle."""
+    (found,) = toggle_catalogue.load_catalogue().select(toggle)
+    return frozenset(
+        name
+        for name, tree in open_trees().items()
+        if find_toggle_status(found, tree).state in (ToggleState.FIXED, ToggleState.BUGGY)
+    )
+
+
+@cache
+def open_trees() -> dict[str, SourceTree]:
+    return {release.name: release.open_sources() for release in managed_releases.list_releases()}
+
+
+def list_places(entry: ProofException) -> set[tuple[str, str]]:
+    releases = find_releases(entry.toggle)
+    return {(r, d) for r in releases for d in ("cpu", "cuda") if entry.applies_to(r, d)}
+
+
+@pytest.mark.parametrize("entry", LISTED, ids=lambda entry: f"{entry.place} {entry.toggle}")
+def test_an_entry_of_the_tree_is_about_something_and_nothing_else_covers_it(
+    entry: ProofException,
+) -> None:
+    assert list_places(entry), "no release has the toggle there"
+    for other in LISTED:
+        same_guard = None in (other.guard, entry.guard) or other.guard == entry.guard
+        if other is not entry and other.toggle == entry.toggle and same_guard:
+            assert not list_places(entry) & list_places(other), other.place
+
+
+@pytest.mark.parametrize("entry", LISTED, ids=lambda entry: f"{entry.place} {entry.toggle}")
+def test_an_entry_of_the_tree_names_a_guard_and_a_matrix_that_exist(entry: ProofException) -> None:
+    if entry.guard is not None:
+        file, _, test = entry.guard.partition("::")
+        (found,) = (paths.project_folder() / "suites").rglob(file)
+        assert f"def {test.partition('[')[0]}(" in found.read_text()
+    folder = paths.project_folder() / "suites" / "accuracy" / "matrices"
+    for matrix in re.findall(r"`unfix eval (\S+)`", entry.reason):
+        faults = yaml.safe_load((folder / f"{matrix}.yaml").read_text())["faults"]
+        assert entry.toggle in [str(fault["revert"]) for fault in faults]

@@ -1,0 +1,26 @@
+"""Guards hold with operators that refuse what the compiled ones of a GPU refuse."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from harness.core import paths
+
+SHORT = "test_choosing.py::test_what_is_short_is_taken_whole_without_scores"
+
+
+def test_the_guards_of_topk_hold_with_operators_of_one_topk() -> None:
+    words = ["-p", "real_limits", "-p", "no:cacheprovider", "-vv", "-n0"]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *words, "--teeth", "-m", "guards", "suites/topk_offset"],
+        cwd=paths.project_folder(),
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parent), "UNFIX_DEVICE": "cpu"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    for side in ("fixed", "buggy"):
+        assert f"{SHORT}[20606 {side}] PASSED" in done.stdout
