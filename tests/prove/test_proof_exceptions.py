@@ -228,7 +228,7 @@ def test_an_entry_of_the_tree_names_a_guard_and_a_matrix_that_exist(entry: Proof
         file, _, test = entry.guard.partition("::")
         (found,) = (paths.project_folder() / "suites").rglob(file)
         assert f"def {test.partition('[')[0]}(" in found.read_text()
-    folder = paths.project_folder() / "suites" / "accuracy" / "matrices"
+    folder = paths.project_folder() / "suites" / "matrices"
     for matrix in re.findall(r"`unfix eval (\S+)`", entry.reason):
         faults = yaml.safe_load((folder / f"{matrix}.yaml").read_text())["faults"]
         assert entry.toggle in [str(fault["revert"]) for fault in faults]
