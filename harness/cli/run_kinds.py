@@ -61,6 +61,12 @@ def _load_mutate_reports() -> RunReports:
     return RunReports(page.render_page, markdown.render_markdown, terminal.print_run)
 
 
+def _load_zoo_reports() -> RunReports:
+    from reports.zoo import markdown, page, terminal
+
+    return RunReports(page.render_page, markdown.render_markdown, terminal.print_run)
+
+
 def _make_page_name(run: Any) -> str:
     """Make a name for each run, so that a new page does not replace an open one."""
     name = str(run.id)
@@ -165,7 +171,16 @@ MUTATE = RunKind(
     list_properties=("green", "score"),
     make_page_name=lambda run: f"mutate-{_make_page_name(run)}",
 )
-KINDS = (PROVE, BISECT, EVAL, MATRIX, MUTATE)
+ZOO = RunKind(
+    "a zoo run",
+    lambda store: store.zoo,
+    _load_zoo_reports,
+    make_list_label=lambda run: "zoo",
+    json_properties=("counts", "green", "problems", "kernels"),
+    list_properties=("counts", "green"),
+    make_page_name=lambda run: f"zoo-{_make_page_name(run)}",
+)
+KINDS = (PROVE, BISECT, EVAL, MATRIX, MUTATE, ZOO)
 
 
 def find_run(store: Store, name: str) -> tuple[RunKind, Any] | None:

@@ -14,6 +14,7 @@ from harness.store.mutate.table import MutationTable
 from harness.store.prove.table import ProveTable
 from harness.store.run_table import RunTable
 from harness.store.sqlite_file import LOCK_TIMEOUT, StoreFile
+from harness.store.zoo.table import ZooTable
 
 
 class Store(StoreFile):
@@ -29,10 +30,14 @@ class Store(StoreFile):
         self.matrix = MatrixTable(self)
         self.mutate = MutationTable(self)
         self.fuzz = FuzzTable(self)
+        self.zoo = ZooTable(self)
 
     @property
     def tables(self) -> tuple[RunTable[Any, Any], ...]:
-        return self.prove, self.bisect, self.eval, self.matrix, self.mutate, self.fuzz
+        return (
+            *(self.prove, self.bisect, self.eval, self.matrix, self.mutate),
+            *(self.fuzz, self.zoo),
+        )
 
     def merge(self, other_file: Path) -> list[str]:
         """Copy the runs of another store into this one. Return the ids of its proofs."""

@@ -134,7 +134,7 @@ class CpuLauncher:
         with torch._C.DisableTorchFunction():
             bound = self.bind_call(binder, args, options)
         sides = grid(dict(bound.values)) if callable(grid) else grid
-        launch = KernelLaunch(name, to_full_grid(sides), dict(bound.values))
+        launch = KernelLaunch(name, to_full_grid(sides), dict(bound.values), kernel.fn.__module__)
         self._current_launch = launch
         try:
             with torch._C.DisableTorchFunction():

@@ -27,6 +27,7 @@ class KernelLaunch:
     kernel: str
     grid: ProgramId
     arguments: dict[str, Any] = field(repr=False)
+    module: str = ""
 
     @property
     def program_count(self) -> int:

@@ -1,0 +1,1 @@
+"""`unfix zoo`: every model architecture on the virtual GPU."""

@@ -1,0 +1,114 @@
+"""`unfix zoo`: runs every architecture, tiny, on the virtual GPU of a release."""
+
+from __future__ import annotations
+
+import argparse
+
+from harness.cli import guard_runs, options, run_kinds, run_output
+from harness.cli.process_cleanup import end_processes_on_exit
+from harness.cli.progress_display import ProgressBars
+from harness.core import machine, paths
+from harness.device.cards import get_card
+from harness.runs.zoo.architecture import read_architectures
+from harness.runs.zoo.request import ZooRequest, ZooWorkerRequest
+from harness.runs.zoo.runner import ZooListener, ZooRunner
+from harness.store.database import Store
+from harness.store.zoo.values import ArchitectureResult, ZooRun
+from harness.workers.release_target import ReleaseTarget
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "names",
+        nargs="*",
+        metavar="ARCHITECTURE",
+        help="files of suites/zoo/architectures by name (default: all)",
+    )
+    parser.add_argument(
+        "--release",
+        metavar="R",
+        help="one managed version, or 'current' (default: the SGLang of this interpreter, else the "
+        "newest managed one that is installed here)",
+    )
+    parser.add_argument(
+        "--card", default="H100", metavar="CARD", help="the GPU that is played: H100, H200, B200"
+    )
+    parser.add_argument("-j", "--jobs", type=int, metavar="N", help="architectures at a time")
+    parser.add_argument(
+        "--seconds", type=float, default=120.0, metavar="S", help="limit of one architecture (120)"
+    )
+    for name in ("revert", "enable"):
+        parser.add_argument(
+            f"--{name}", action="append", default=[], metavar="ID", help=f"{name} these toggles"
+        )
+    run_output.add_arguments(parser, junit=False)
+    options.add_toggle_folders(parser)
+    options.add_json(parser)
+
+
+def run_command(arguments: argparse.Namespace) -> int:
+    request = options.make_request(ZooRequest, arguments)
+    architectures = read_architectures(request.names)
+    get_card(request.card)  # an unknown name ends the call
+    target = guard_runs.prepare_targets(
+        [request.release] if request.release else [], only_ready=True
+    )[0]
+    jobs = guard_runs.choose_job_count("cpu", request.jobs)
+    run_id, started = guard_runs.make_id_and_start()
+    work = ZooWorkerRequest(
+        card=request.card,
+        folder=str(paths.state_folder() / "runs" / run_id),
+        jobs=jobs,
+        seconds=request.seconds,
+        architectures=architectures,
+    )
+    run = ZooRun(
+        id=run_id,
+        started=started,
+        release=target.name,
+        card=request.card,
+        command=run_output.get_recorded_command(),
+        toggles=[f"-{one}" for one in request.revert] + [f"+{one}" for one in request.enable],
+        planned=[architecture.name for architecture in architectures],
+    )
+    return _run_until_stopped(target, request, work, run, arguments)
+
+
+def _run_until_stopped(
+    target: ReleaseTarget,
+    request: ZooRequest,
+    work: ZooWorkerRequest,
+    run: ZooRun,
+    outputs: argparse.Namespace,
+) -> int:
+    facts = machine.collect_machine_facts(str(target.python))
+    run.versions, run.machine = facts.pop("versions"), facts
+    is_stopped = False
+    try:
+        with end_processes_on_exit(), ZooProgress(run) as progress:
+            ZooRunner(target, request, work, run, Store().zoo, progress).execute()
+    except KeyboardInterrupt:
+        is_stopped = True
+    code = run_output.write_and_print_run(run_kinds.ZOO, run, outputs)
+    return 130 if is_stopped else code
+
+
+class ZooProgress(ProgressBars, ZooListener):
+    """A listener that shows a bar on a terminal, and lines in a log."""
+
+    def __init__(self, run: ZooRun) -> None:
+        super().__init__()
+        self.task = self.bar.add_task(f"SGLang {run.release}: importing", total=None)
+        if self.bar.disable:
+            self.print_line(f"SGLang {run.release} on a virtual {run.card}: importing")
+
+    def report_import(self, seconds: float) -> None:
+        self.print_line(f"imported in {seconds:.0f} s")
+
+    def report_result(self, run: ZooRun, result: ArchitectureResult) -> None:
+        done, planned = len(run.architectures), len(run.planned)
+        self.bar.update(self.task, description="architectures", completed=done, total=planned)
+        for claim in result.failures:
+            self.print_line(f"{result.name}: {claim.claim}: {claim.headline}")
+        if self.bar.disable:
+            self.log_occasionally(f"{done} of {planned} architectures")

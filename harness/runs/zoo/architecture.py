@@ -1,0 +1,62 @@
+"""The files of `suites/zoo`: an architecture as a configuration of transformers.
+
+    model_type: qwen3_moe     # transformers' name
+    bases: [moe]              # groups of keys in bases.yaml, under the keys below
+    config: {norm_topk_prob: true}
+
+`common` of bases.yaml is the base of every architecture.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from harness.core import paths
+from harness.core.errors import UnfixError
+from harness.core.located_yaml import SafeYamlFile
+from harness.core.yaml_document import suggest_nearest
+
+ZOO_FOLDER = Path("suites") / "zoo"
+
+
+class Architecture(msgspec.Struct, forbid_unknown_fields=True):
+    """One model of the zoo."""
+
+    model_type: str
+    name: str = ""  # the file's name
+    bases: list[str] = []
+    config: dict[str, Any] = {}  # the keys of transformers' configuration
+    sglang_config: dict[str, Any] = {}  # keys that SGLang alone reads from config.json
+    server: list[str] = []  # server arguments
+    dtype: str = "float32"
+    known: dict[str, str] = {}  # a claim that fails, and the reason or the finding's page
+
+
+def read_architectures(names: list[str], folder: Path | None = None) -> list[Architecture]:
+    """Read the architectures of these names, or all."""
+    folder = folder or paths.project_folder() / ZOO_FOLDER
+    bases: dict[str, dict[str, Any]] = SafeYamlFile(folder / "bases.yaml").values
+    files = {file.stem: file for file in sorted((folder / "architectures").glob("*.yaml"))}
+    for name in names:
+        if name not in files:
+            raise UnfixError(f"no architecture is called {name}{suggest_nearest(name, files)}")
+    return [_read_architecture(files[name], bases) for name in names or files]
+
+
+def _read_architecture(file: Path, bases: dict[str, dict[str, Any]]) -> Architecture:
+    document = SafeYamlFile(file)
+    try:
+        architecture = msgspec.convert(document.values, Architecture)
+    except msgspec.ValidationError as error:
+        raise document.make_error(1, str(error)) from error
+    config = dict(bases["common"])
+    for base in architecture.bases:
+        if base not in bases:
+            raise document.make_error_at(f"no base is called {base}", "bases")
+        config |= bases[base]
+    return msgspec.structs.replace(
+        architecture, name=file.stem, config=config | architecture.config
+    )

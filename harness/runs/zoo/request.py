@@ -1,0 +1,41 @@
+"""The typed requests of `unfix zoo`: to the run, and to its worker."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from harness.core.errors import UnfixError
+from harness.runs.zoo.architecture import Architecture
+
+
+@dataclass(frozen=True)
+class ZooRequest:
+    """One valid call of `unfix zoo`."""
+
+    names: list[str]  # architectures, or all
+    release: str | None
+    card: str
+    jobs: int | None
+    seconds: float  # the limit of one architecture
+    revert: list[str]
+    enable: list[str]
+    toggles: list[Path]  # folders
+
+    def __post_init__(self) -> None:
+        if self.jobs is not None and self.jobs < 1:
+            raise UnfixError(f"-j is the number of architectures at a time, not {self.jobs}")
+        if not self.seconds > 0:
+            raise UnfixError(f"--seconds is a positive number, not {self.seconds}")
+
+
+class ZooWorkerRequest(msgspec.Struct):
+    """What a worker of the zoo reads from its input."""
+
+    card: str
+    folder: str  # for results and weights
+    jobs: int
+    seconds: float
+    architectures: list[Architecture]

@@ -1,0 +1,128 @@
+"""A stored run of `unfix zoo`: each architecture, and whether each claim about it holds."""
+
+from __future__ import annotations
+
+from collections import Counter
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+
+class ZooClaim(StrEnum):
+    """A claim about an architecture, in the order of the columns."""
+
+    STARTS = "starts"  # it loads, extends three prompts and decodes, with finite logits
+    REFERENCE = "equals transformers"
+    BATCH = "batch of one"  # one prompt at a time gives what the batch gives
+    CHUNKS = "chunks"  # a prompt in two chunks gives what it gives as a whole
+    RECOMPUTE = "recompute"  # a retracted request, extended again, goes on as if it had stayed
+    GRAPH = "graph"  # a replayed decode graph gives what eager decoding gives
+    MEMORY = "memory checks"  # no launch reads or writes out of bounds, overflows or races
+
+
+class ClaimVerdict(StrEnum):
+    HOLDS = "holds"
+    FAILS = "fails"
+    EXPECTED = "known"  # it fails, and the architecture's file names the reason
+    UNTESTED = "not tested"  # nothing was compared; the reason is in the headline
+
+
+class ClaimResult(msgspec.Struct):
+    claim: ZooClaim
+    verdict: ClaimVerdict
+    headline: str = ""
+    error: float | None = None  # the largest difference of logits, relative to their largest
+    tolerance: float | None = None  # in the same unit
+    detail: str = ""
+
+
+class ArchitectureResult(msgspec.Struct):
+    """One architecture on one release."""
+
+    name: str
+    claims: list[ClaimResult] = []
+    model_class: str = ""
+    absent: str = ""  # why the release has no such architecture; then nothing was run
+    kernels: dict[str, int] = {}  # launches of each Triton kernel, `module:name`
+    stand_ins: dict[str, int] = {}  # calls of each operator that a stand-in computed
+    refused: dict[str, str] = {}  # kernels that no check could run, with the reason
+    seconds: float = 0.0
+
+    @property
+    def failures(self) -> list[ClaimResult]:
+        return [claim for claim in self.claims if claim.verdict is ClaimVerdict.FAILS]
+
+    @property
+    def starts(self) -> bool:
+        return any(
+            claim.claim is ZooClaim.STARTS and claim.verdict is ClaimVerdict.HOLDS
+            for claim in self.claims
+        )
+
+
+class ZooRun(msgspec.Struct):
+    """One call of `unfix zoo` with its results."""
+
+    id: str
+    started: str  # ISO 8601, UTC
+    release: str
+    card: str
+    status: str = "running"  # running, finished, stopped
+    seconds: float = 0.0
+    command: list[str] = []
+    versions: dict[str, str] = {}
+    machine: dict[str, Any] = {}
+    toggles: list[str] = []  # reverted or enabled in this run, such as "-27460"
+    planned: list[str] = []  # names of the architectures
+    seconds_to_import: float = 0.0
+    architectures: list[ArchitectureResult] = []
+
+    @property
+    def present(self) -> list[ArchitectureResult]:
+        return [result for result in self.architectures if not result.absent]
+
+    @property
+    def counts(self) -> dict[str, int]:
+        counts = Counter(claim.verdict for result in self.present for claim in result.claims)
+        return {verdict.value: counts[verdict] for verdict in ClaimVerdict if counts[verdict]}
+
+    @property
+    def kernels(self) -> dict[str, list[str]]:
+        """Return each launched kernel with the architectures that launched it."""
+        names: dict[str, list[str]] = {}
+        for result in self.architectures:
+            for kernel in result.kernels:
+                names.setdefault(kernel, []).append(result.name)
+        return dict(sorted(names.items()))
+
+    @property
+    def summary(self) -> str:
+        starting = sum(result.starts for result in self.present)
+        counts = ", ".join(f"{count} {verdict}" for verdict, count in self.counts.items())
+        return (
+            f"{self.release}: {starting} of {len(self.present)} architectures start, "
+            f"{len(self.kernels)} kernels; claims: {counts or 'none'}"
+        )
+
+    @property
+    def problems(self) -> list[str]:
+        """Return every reason why the run is not green."""
+        problems = [
+            f"{result.name}: {claim.claim}: {claim.headline}"
+            for result in self.present
+            for claim in result.failures
+        ]
+        missing = set(self.planned) - {result.name for result in self.architectures}
+        if missing:
+            problems.append(f"not run: {', '.join(sorted(missing))}")
+        if self.status != "finished":
+            going = "is still going on" if self.status == "running" else "was stopped"
+            problems.append(f"the run {going}")
+        if not any(result.starts for result in self.present):
+            problems.append("no architecture started: nothing is compared")
+        return problems
+
+    @property
+    def green(self) -> bool:
+        return not self.problems

@@ -1,0 +1,30 @@
+"""A zoo run on a terminal: the table of claims, then each failure with its size."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.text import Text
+
+from harness.store.zoo.values import ZooRun
+from reports.shared.terminal import TONE_STYLES, print_tables, to_plain_text
+from reports.zoo import view
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def print_run(run: ZooRun, console: Console) -> None:
+    print_tables([view.make_table(run)], console)
+    for result, claim in view.list_failures(run):
+        style = TONE_STYLES[view.get_mark(claim).tone]
+        text = f"{claim.verdict}: {result.name}: {claim.claim}: {claim.headline}"
+        console.print(to_plain_text(text, style), soft_wrap=True)
+    for problem in run.problems:
+        if not any(problem.startswith(f"{result.name}: ") for result in run.present):
+            console.print(to_plain_text(f"red: {problem}", "bold red"), soft_wrap=True)
+    verdict = ("green", "green") if run.green else ("red", "bold red")
+    console.print(
+        Text.assemble(verdict, "  ", to_plain_text(view.describe_run(run))), soft_wrap=True
+    )
+    console.print(to_plain_text(f"again: unfix report {run.id}", "dim"))

@@ -1,0 +1,96 @@
+"""A zoo run as every report shows it: architectures by rows, claims by columns, kernels."""
+
+from __future__ import annotations
+
+from harness.core.wording import format_duration
+from harness.store.zoo.values import ArchitectureResult, ClaimResult, ZooClaim, ZooRun
+from reports.shared.marks import ReportMark, make_marks
+from reports.shared.tables import ReportTable, TableCell, TableRows, code, quiet
+
+MARKS = make_marks("""
+    holds      | YES | ✓ | good      | The claim holds within the tolerance.
+    fails      | NO  | ✕ | broken    | It does not hold.
+    known      | KNO | ! | bug       | It does not hold, for the reason in the architecture's file.
+    not tested | -   | · | unreached | Nothing was compared; the reason is beside it.
+""")
+
+
+def get_mark(claim: ClaimResult) -> ReportMark:
+    return MARKS[claim.verdict.value]
+
+
+def find_claim(result: ArchitectureResult, claim: ZooClaim) -> ClaimResult | None:
+    return next((one for one in result.claims if one.claim is claim), None)
+
+
+def describe_error(claim: ClaimResult) -> str:
+    """Describe a comparison: '4e-07 of 2e-05'."""
+    if claim.error is None:
+        return ""
+    return f"{claim.error:.1g} of {claim.tolerance or 0:.1g}"
+
+
+def sort_results(run: ZooRun) -> list[ArchitectureResult]:
+    """Return the failing architectures first, then the others, by name."""
+    return sorted(run.present, key=lambda result: (not result.failures, result.name))
+
+
+def make_table(run: ZooRun) -> ReportTable:
+    """Make a row for each architecture and a column for each claim."""
+    rows: TableRows = []
+    for result in sort_results(run):
+        cells: list[TableCell | str] = []
+        for claim in ZooClaim:
+            found = find_claim(result, claim)
+            if found is None:
+                cells.append(quiet(""))
+                continue
+            mark = get_mark(found)
+            cells.append(TableCell(mark.short.lower(), mark.tone, mark=mark))
+        counts = [str(len(result.kernels)), f"{result.seconds:.0f} s"]
+        rows.append([code(result.name), quiet(result.model_class), *cells, *counts])
+    heads = ("architecture", "class", *(claim.value for claim in ZooClaim), "kernels", "time")
+    return ReportTable("Architectures", heads, rows, ("kernels", "time"))
+
+
+def make_kernel_table(run: ZooRun) -> ReportTable:
+    rows: TableRows = [
+        [code(kernel), str(len(names)), ", ".join(names)] for kernel, names in run.kernels.items()
+    ]
+    return ReportTable("Kernels", ("kernel", "architectures", "by"), rows, ("architectures",))
+
+
+def list_stand_ins(run: ZooRun) -> list[tuple[str, int]]:
+    """Return the operators that stand-ins computed, with their calls, the most first."""
+    counts: dict[str, int] = {}
+    for result in run.architectures:
+        for name, calls in result.stand_ins.items():
+            counts[name] = counts.get(name, 0) + calls
+    return sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+
+
+def list_failures(run: ZooRun) -> list[tuple[ArchitectureResult, ClaimResult]]:
+    """Return each claim that fails or is known to fail, the unexpected ones first."""
+    failures = [
+        (result, claim)
+        for result in run.present
+        for claim in result.claims
+        if claim.verdict.value in ("fails", "known")
+    ]
+    return sorted(failures, key=lambda pair: (pair[1].verdict.value != "fails", pair[0].name))
+
+
+def describe_run(run: ZooRun) -> str:
+    """Describe a run in one sentence."""
+    absent = len(run.architectures) - len(run.present)
+    starting = sum(result.starts for result in run.present)
+    parts = [
+        f"{starting} of {len(run.present)} architectures start on SGLang {run.release}, "
+        f"virtual {run.card}",
+        ", ".join(f"{count} {word}" for word, count in run.counts.items()) or "no claims",
+        f"{len(run.kernels)} Triton kernels launched under check",
+        format_duration(run.seconds),
+    ]
+    if absent:
+        parts.insert(1, f"{absent} not in this release")
+    return "; ".join(parts)
