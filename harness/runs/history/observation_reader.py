@@ -284,7 +284,8 @@ class ObservationReader:
         for fault in evaluation.faults:
             if fault.expected:
                 outcome = SILENT if fault.absent else OK if fault.caught else FAILED
-                message = fault.absent or "a planted fault that was not noticed"
+                reason = fault.absent or fault.unconfirmed
+                message = reason or "a planted fault that was not noticed"
                 subject = f"{fault.toggle} noticed in"
                 message = "" if fault.caught else message
                 release = releases.get(fault.served, "")
