@@ -95,6 +95,7 @@ class PlantedFaultSummary(msgspec.Struct):
     expected: bool
     caught: bool
     absent: str = ""
+    unconfirmed: str = ""
 
 
 class EvaluationSummary(msgspec.Struct):
