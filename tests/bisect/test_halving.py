@@ -101,7 +101,7 @@ def test_no_toggle_explains_it() -> None:
     assert {frozenset({name}) for name in names(20)} <= {question.toggles for question in asked}
     found, _ = drive(HalvingSearch(Universe(names(8))), lambda _: Answer(None))
     assert found.minimal_sets == []
-    assert "could not be told" in found.cannot_tell
+    assert "gave no answer" in found.cannot_tell
 
 
 def test_a_culprit_that_others_hide_is_found() -> None:

@@ -100,7 +100,7 @@ def test_ends_that_do_not_differ_as_said_are_told() -> None:
         step(dict.fromkeys(NAMES, Answer.PASSES), "1.0", "1.11")
     with pytest.raises(UnfixError, match="nothing changes between them: it fails"):
         step(dict.fromkeys(NAMES, Answer.FAILS), "1.0", "1.11")
-    with pytest.raises(UnfixError, match=r"--bad 1\.11: it cannot be told"):
+    with pytest.raises(UnfixError, match=r"--bad 1\.11: cannot tell"):
         step({**outcomes(6), "1.11": Answer.CANNOT_TELL}, "1.0", "1.11")
 
 

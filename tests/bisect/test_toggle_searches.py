@@ -188,7 +188,7 @@ def test_a_server_and_a_client(bisect: Bisect, dies: str, late: str, how: str) -
         ((), "print('all wrong'); sys.exit(3)", "fails already"),
         ((), "print('all wrong'); sys.exit(3)", "all wrong"),
         (("--enable",), "sys.exit(0)", "passes already"),
-        ((), "sys.exit(125)", "cannot be told: exit code 125"),
+        ((), "sys.exit(125)", "the outcome is unknown: exit code 125"),
         (("--limit", "1"), "time.sleep(60)", "did not end within 1 s"),
         (("--metric", "x ([0-9.]+)", "--below", "1"), "print('x')", "no line matches --metric"),
         (("--metric", "x ([0-9.]+)", "--below", "1"), "sys.exit(1)", "does not count"),
@@ -313,7 +313,7 @@ def test_a_smaller_set_that_cannot_be_told_is_no_smallest_set(bisect: Bisect) ->
     text = f"a, b = {WIDTH}, {STATIC}\nsys.exit(3 if a and b else 125 if a or b else 0)"
     found = bisect.search(command=bisect.script(text))
     assert found["verdict"] == "cannot tell"
-    assert "whether it takes all of it cannot be told" in found["summary"]
+    assert "whether fewer would is unknown" in found["summary"]
 
 
 def test_a_long_word_and_a_folder_are_words_like_others(bisect: Bisect) -> None:

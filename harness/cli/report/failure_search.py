@@ -40,7 +40,7 @@ class FailureSearches:
             self._run_search(fit)
             found = self._find_stored_search(fit)
         if found is None:
-            return f"Nobody has searched for it yet. To search:\n\n{_format_command(fit)}"
+            return f"It was not searched for yet. To search:\n\n{_format_command(fit)}"
         return _format_search(found, fit)
 
     def _find_stored_search(self, fit: SuggestedSearch) -> BisectSearch | None:

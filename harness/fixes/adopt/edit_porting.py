@@ -177,7 +177,9 @@ def add_missing_imports(
                     return f"{target}: {lost}"
                 fixed = fixed[:start] + render_tokens(made, indent) + fixed[end:]
         edits += [one.edit for one in ModuleDiff(module, fixed, buggy).build_edits()[0]]
-    return resolve_edits(edits, resolved.tree) or "its imports cannot be told from the rest of it"
+    return (
+        resolve_edits(edits, resolved.tree) or "its imports cannot be separated from the rest of it"
+    )
 
 
 def explain_fix_present(origin: ResolvedEdits, tree: SourceTree) -> str:

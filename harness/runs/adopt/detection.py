@@ -163,5 +163,5 @@ def _read_messages(worker: GuardWorkerProcess) -> list[GuardWorkerMessage]:
         return []
     message = worker.receive_messages()
     if message is None:
-        raise NotReadyError(f"the process that asked the suites is gone: {worker.read_log_tail()}")
+        raise NotReadyError(f"the process that runs the suites is gone: {worker.read_log_tail()}")
     return message

@@ -192,5 +192,5 @@ def _judge_helper(
                 pending += caller.helper_of.split(",")
             elif caller.verdict is not KernelVerdict.UNKNOWN:
                 return replace(helper, verdict=KernelVerdict.SAFE)
-    reasons = ("none of its callers can be told",)
+    reasons = ("the audit cannot tell for any of its callers",)
     return replace(helper, verdict=KernelVerdict.UNKNOWN, reasons=reasons)

@@ -128,7 +128,7 @@ class BayesianSearch:
         joined = " or " if likeliest.each_acts_alone else " + "
         what = joined.join(self.universe.sort_toggles(likeliest.toggles)) or "none of them"
         inconclusive = self.inconclusive_runs.total()
-        suffix = f", and {inconclusive} runs said nothing" if inconclusive else ""
+        suffix = f", and {inconclusive} runs gave no answer" if inconclusive else ""
         return (
             f"after {len(self.run_log)} runs the likeliest is {what}, at {probability:.1%}"
             f"{suffix}: a larger --repeat goes on"

@@ -315,10 +315,10 @@ def _describe_step(
 def summarize_step(step: BisectStep) -> tuple[str, str]:
     """Return the verdict of a search over commits, in a sentence or two."""
     if step.cannot_tell:
-        return "cannot tell", f"It cannot be told: {step.cannot_tell}."
+        return "cannot tell", f"The search cannot tell: {step.cannot_tell}."
     text = f"The outcome changes with {step.about}"
     if step.undecided:
-        text += f", or with one of {len(step.undecided)} before it that cannot be told"
+        text += f", or with one of {len(step.undecided)} before it without an answer"
     why = f"in it, {'; '.join(step.changed)}" if step.changed else "no toggle changes in it"
     return ("cannot tell" if step.undecided else "found"), f"{text}; {why}."
 

@@ -76,8 +76,8 @@ class HalvingSearch:
         silent = sum(answer.shows_symptom is None for answer in self.answers.values())
         if silent:
             return SearchResult(
-                cannot_tell=f"{silent} of {len(self.answers) - 1} sets of toggles could not be "
-                "told, and none of the others shows it"
+                cannot_tell=f"{silent} of {len(self.answers) - 1} sets of toggles gave no "
+                "answer, and none of the others shows the symptom"
             )
         return SearchResult()
 
@@ -317,8 +317,8 @@ class HalvingSearch:
         if smaller:
             names = " + ".join(self.universe.sort_toggles(smaller[0]))
             found.cannot_tell = (
-                "all of it shows it, but whether it takes all of it cannot be told, nor what "
-                f"{names} alone does"
+                "all of it shows it, but whether fewer would is unknown, like the outcome "
+                f"of {names} alone"
             )
         if self.inconsistent_sets or not all(
             answer.shows_symptom for answer in answers[: len(sets)]

@@ -38,7 +38,7 @@ def check_ends_differ(good: BisectTrial, bad: BisectTrial) -> None:
     for trial, name in ((good, "good"), (bad, "bad")):
         if trial.answer is BisectAnswer.CANNOT_TELL:
             raise UnfixError(
-                f"--{name} {trial.where}: it cannot be told: {trial.how}{format_output_tail(trial)}"
+                f"--{name} {trial.where}: cannot tell: {trial.how}{format_output_tail(trial)}"
             )
     if (good.answer, bad.answer) == (BisectAnswer.FAILS, BisectAnswer.PASSES):
         raise UnfixError(
@@ -198,10 +198,10 @@ def find_suspect_modules(failing_trial: BisectTrial, modules: list[str]) -> list
 def summarize_release_search(step: BisectStep, parts: list[ToggleSearch]) -> tuple[str, str]:
     """Return the verdict of a search over releases, and its summary."""
     if step.cannot_tell:
-        return "cannot tell", f"It cannot be told: {step.cannot_tell}."
+        return "cannot tell", f"The search cannot tell: {step.cannot_tell}."
     text = f"The outcome changes between {step.before} and {step.after}"
     if step.undecided:
-        text += f" (or in {', '.join(step.undecided)}, where it cannot be told)"
+        text += f" (or in {', '.join(step.undecided)}, which gave no answer)"
     mends = next((part for part in parts if part.name == "what mends it"), None)
     breaks = next((part for part in parts if part.name == "what breaks it"), None)
     explanations = []
@@ -231,13 +231,13 @@ def _describe_unexplained(mends: ToggleSearch | None, breaks: ToggleSearch | Non
     if mends is None:
         reasons.append("no fix that the failing side lacks can be put into it")
     elif mends.cannot_tell:
-        reasons.append(f"what mends {mends.where} cannot be told: {mends.cannot_tell}")
+        reasons.append(f"what mends {mends.where} is unknown: {mends.cannot_tell}")
     elif not mends.minimal_sets:
         reasons.append(f"on {mends.where} something else fails that no toggle mends")
     if breaks is None:
         reasons.append("no fix of the passing side that the other lacks can be taken out of it")
     elif breaks.cannot_tell:
-        reasons.append(f"what breaks {breaks.where} cannot be told: {breaks.cannot_tell}")
+        reasons.append(f"what breaks {breaks.where} is unknown: {breaks.cannot_tell}")
     elif not breaks.minimal_sets:
         reasons.append(f"on {breaks.where} taking out what the other lacks changes nothing")
     return ", and ".join(reasons)

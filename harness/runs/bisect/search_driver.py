@@ -130,7 +130,7 @@ class SearchDriver:
             trials = self.run_batch(version, candidates, name, batch)
             if all(TOGGLES_NOT_APPLIED in trial.how for trial in trials):
                 raise UnfixError(
-                    f"with toggles asked for, the command came to: {trials[0].how} (is SGLang "
+                    f"with the requested toggles, the command came to: {trials[0].how} (is SGLang "
                     f"imported, by a Python that heeds PYTHONPATH?){format_output_tail(trials[0])}"
                 )
             return [_answer_from_trial(trial, candidates.direction) for trial in trials]
@@ -184,7 +184,7 @@ class SearchDriver:
         last = trials[-1]
         on = f"on {version.name} with nothing toggled"
         if last.answer is BisectAnswer.CANNOT_TELL:
-            raise UnfixError(f"{on} it cannot be told: {last.how}{format_output_tail(last)}")
+            raise UnfixError(f"{on} the outcome is unknown: {last.how}{format_output_tail(last)}")
         wanted = BisectAnswer.PASSES if direction is Direction.REVERT else BisectAnswer.FAILS
         if len({trial.answer for trial in trials}) > 1:
             if repeat == 1:
@@ -316,7 +316,7 @@ def summarize_toggle_search(result: ToggleSearch) -> str:
     """Summarize a search over toggles in one sentence."""
     makes, changed = ("fail", "taken out") if result.direction == "revert" else ("pass", "put in")
     if result.cannot_tell:
-        return f"It cannot be told: {result.cannot_tell}."
+        return f"The search cannot tell: {result.cannot_tell}."
     if not result.minimal_sets:
         return _summarize_no_culprit(result, makes, changed)
     several = len(result.minimal_sets) > 1 or len(result.minimal_sets[0]) > 1
@@ -326,7 +326,7 @@ def summarize_toggle_search(result: ToggleSearch) -> str:
     if result.others_show_symptom:
         text += "; so do others (--all finds them)"
     elif result.others_show_symptom is None:
-        text += "; with all the others it cannot be told"
+        text += "; the outcome with all the others is unknown"
     elif len(result.toggles) > sum(map(len, result.minimal_sets)):
         text += "; all the others do not"
     return text + "."

@@ -386,7 +386,7 @@ class ObservationReader:
 def _judge_fault(result: FaultResult) -> tuple[ObservationOutcome, str]:
     message = f"{result.fate}: {result.fault.words}"
     if result.is_disproved_equivalent:
-        return FAILED, f"said to be equal, and {result.by} kills it"
+        return FAILED, f"listed as equal, and {result.by} kills it"
     if result.fate is FaultOutcome.SURVIVED or result.fate in NO_EVIDENCE_OUTCOMES:
         return FAILED, message
     return (OK, "") if result.fate is FaultOutcome.KILLED else (SILENT, message)

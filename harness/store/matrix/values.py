@@ -172,7 +172,7 @@ class MatrixRun(msgspec.Struct):
 
 
 _OUTCOME_PHRASES = {
-    AttemptOutcome.RED: "said no",
+    AttemptOutcome.RED: "answered no",
     AttemptOutcome.ERROR: "ended in an error",
     AttemptOutcome.CRASH: "crashed",
     AttemptOutcome.HANG: "ran past the limit",

@@ -143,7 +143,7 @@ class MutationRun(msgspec.Struct):
         problems = list(self.recorded_problems)
         for result in self.fates:
             if result.is_disproved_equivalent:
-                problems.append(f"{result.fault.id} is said to be equal, and {result.by} kills it")
+                problems.append(f"{result.fault.id} is listed as equal, and {result.by} kills it")
         if not self.made:
             problems.append("no fault was made")
         done = {result.fault.id for result in self.fates}
