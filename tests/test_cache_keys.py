@@ -211,8 +211,8 @@ def test_another_version_below_the_registry_is_a_miss(name: str, changed_code: C
 
 
 @pytest.fixture
-def planned(home: Path, monkeypatch: Patch) -> tuple[dict[str, Any], list[int]]:
-    """A request whose plan is cached, and a list that grows when the planner is asked."""
+def cached_plan(home: Path, monkeypatch: Patch) -> tuple[dict[str, Any], list[int]]:
+    """A request whose plan is cached, and a list that grows with each call of the planner."""
     toggles, package = home / "toggles", home / "sglang"
     write_toggle(toggles, "one", "sglang.toy:f", "a + 1", "a - 1", releases=">=0")
     monkeypatch.setattr(paths, "toggles_folder", lambda: toggles)
@@ -227,9 +227,9 @@ def planned(home: Path, monkeypatch: Patch) -> tuple[dict[str, Any], list[int]]:
 
 @pytest.mark.parametrize("changed", ["sglang/toy.py", "sglang/version.py", "ast_grep.so", ""])
 def test_a_plan_stands_on_sources_and_on_the_planners_packages(
-    changed: str, planned: tuple[dict[str, Any], list[int]], home: Path
+    changed: str, cached_plan: tuple[dict[str, Any], list[int]], home: Path
 ) -> None:
-    request, asked = planned
+    request, asked = cached_plan
 
     def answer(request: dict[str, Any]) -> dict[str, Any]:
         asked.append(1)
