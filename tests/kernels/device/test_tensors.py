@@ -31,7 +31,7 @@ STEPS: dict[str, Any] = {
     "zeros": lambda t: t + t.new_zeros(()),
     "ones": lambda t: t + torch.ones(t.shape, device=t.device),
     "chunk": lambda t: t.flatten().chunk(2)[0],
-    "round trip": lambda t: t.cpu().to(t.device),
+    "round trip": lambda t: t.cpu().to(t.device) if t.is_cuda else t.clone(),
     "softmax": lambda t: t.flatten().softmax(0),
 }
 
