@@ -19,10 +19,13 @@ from typing import Any
 from harness.cli import gpu_checks, options, run_output
 from harness.cli.command_parser import CommandParser
 from harness.core import machine, paths
+from harness.core.device import VIRTUAL
 from harness.core.errors import CommandLineError, NotReadyError, UnfixError
 from harness.core.wording import format_count
+from harness.device.cards import get_card
 from harness.fixes.patch_plan import ToggleChoice, make_plan
 from harness.fixes.registry.toggle_catalogue import ToggleCatalogue
+from harness.kernels.watch import virtual_process
 from harness.patching import attestation, bootstrap, planner
 from harness.patching.child_environment import ChildEnvironment
 from harness.releases import managed_releases, provisioning
@@ -45,7 +48,7 @@ def add_arguments(parser: CommandParser) -> None:
         help="a managed version, whose python the command then finds first, or 'current' "
         "(default: the SGLang of the command's own python)",
     )
-    options.add_device(parser)
+    options.add_device_with_virtual(parser)
     parser.add_argument(
         "--attestations", type=Path, metavar="DIR", help="a folder for the attestations"
     )
@@ -69,6 +72,7 @@ class ExecRequest:
     check: str | None
     release: str | None
     device: str
+    card: str | None
     attestations: Path | None
     record: Path | None
     toggles: list[Path]
@@ -87,12 +91,15 @@ def run_command(arguments: argparse.Namespace) -> int:
     enable = [*_split_ids("enable", request.enable), *inherited_enable]
     release, tree = _find_release(request.release, request.device)
     environment = ChildEnvironment()
+    on_virtual_device = request.device == VIRTUAL
     if release is not None:
         environment.put_python_first(release.python, release.folder)
     command = _resolve_command(request.words, environment["PATH"])
     chosen = _check_toggles(options.load_catalogue(arguments), revert, enable, tree)
     folder = request.attestations or paths.state_folder() / "attestations" / _make_run_name()
     environment.set_toggles(revert, enable, request.toggles, folder)
+    if on_virtual_device:
+        virtual_process.configure_environment(environment, request.card, folder.resolve())
     has_checks = gpu_checks.configure_environment(environment, request.check, folder)
     if revert or enable:
         release_text = f"SGLang {tree.version}" if tree else "whatever SGLang it imports"
@@ -110,6 +117,7 @@ def run_command(arguments: argparse.Namespace) -> int:
         record = {
             "command": run_output.get_recorded_command(),
             "machine": machine.collect_machine_facts(python),
+            **_describe_virtual_device(request, folder),
             "exit_code": code,
             "seconds": round(time.monotonic() - started, 1),
             **({} if checked is None else {"check": gpu_checks.to_json(checked)}),
@@ -118,6 +126,9 @@ def run_command(arguments: argparse.Namespace) -> int:
         }
         text = json.dumps(record, indent=1)
         write_record(request.record, run_output.hide_local_paths(text) + "\n")
+    if on_virtual_device:
+        for line in virtual_process.read_records(folder.resolve()).describe():
+            options.report_status(line)
     if checked is not None:
         code = gpu_checks.print_summary(checked, code, request.json and not (revert or enable))
     if revert or enable:
@@ -130,6 +141,13 @@ def run_command(arguments: argparse.Namespace) -> int:
             )
             return code or NotReadyError.exit_code
     return code
+
+
+def _describe_virtual_device(request: ExecRequest, folder: Path) -> dict[str, Any]:
+    if request.device != VIRTUAL:
+        return {}
+    asked = virtual_process.read_records(folder.resolve()).as_dict()
+    return {"virtual_device": {"card": get_card(request.card).name, **asked}}
 
 
 def _split_ids(option: str, values: list[str]) -> list[str]:
@@ -151,7 +169,7 @@ def _find_release(
         return None, None
     if name == "current":
         return None, managed_releases.open_release_tree(name)
-    release = managed_releases.get_release(name, device)
+    release = managed_releases.get_release(name, "cpu" if device == VIRTUAL else device)
     provisioning.ensure_installed([release], options.report_status)
     return release, release.open_sources()
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from harness.cli.command_parser import find_nearest_word
+from harness.core.device import VIRTUAL
 from harness.core.errors import (
     CommandLineError,
     NotReadyError,
@@ -56,6 +57,19 @@ def add_device(parser: argparse.ArgumentParser) -> None:
         choices=("cpu", "cuda"),
         default="cpu",
         help="on cuda managed releases stand beside the torch of this machine",
+    )
+
+
+def add_device_with_virtual(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--device",
+        choices=("cpu", "cuda", VIRTUAL),
+        default="cpu",
+        help="on cuda managed releases stand beside the torch of this machine; virtual gives torch "
+        "a GPU that this machine does not have, and runs its kernels on the CPU",
+    )
+    parser.add_argument(
+        "--card", metavar="NAME", help="the card that the virtual GPU plays: H100, H200 or B200"
     )
 
 

@@ -1,4 +1,5 @@
-"""The device that suites run on: "cpu", with checked kernels compiled for it, or "cuda".
+"""The device that suites run on: "cpu", with checked kernels compiled for it, or "cuda"; or
+"virtual", a GPU that `harness.device` plays on the CPU.
 
 Invariant: a process whose forks run tests on a GPU never initializes CUDA, since CUDA cannot
 be used in forks of a process that has initialized it. SGLang reads the GPU's properties at import:
@@ -17,22 +18,23 @@ from typing import Any
 from harness.core.child_process import call_in_fork
 from harness.core.errors import UnfixError
 
-_DEVICE_VARIABLE = "UNFIX_DEVICE"  # inherited by the processes of a parallel run
+DEVICE_VARIABLE = "UNFIX_DEVICE"  # inherited by the processes of a parallel run
+VIRTUAL = "virtual"
 FORK_TIMEOUT_SECONDS = 60  # limit of a fork's first use of the GPU
 
 
 def get_device() -> str:
-    return os.environ.get(_DEVICE_VARIABLE, "cpu")
+    return os.environ.get(DEVICE_VARIABLE, "cpu")
 
 
 def choose_device(requested: str) -> str:
     """Choose the device of this process and its descendants."""
-    if requested != "cpu":
+    if requested not in ("cpu", VIRTUAL):
         has_cuda = _has_cuda()
         if requested == "cuda" and not has_cuda:
             raise UnfixError("this machine has no CUDA device: the suites run with --device cpu")
         requested = "cuda" if has_cuda else "cpu"
-    os.environ[_DEVICE_VARIABLE] = requested
+    os.environ[DEVICE_VARIABLE] = requested
     return requested
 
 
@@ -94,7 +96,7 @@ def _describe_gpus(torch: Any) -> list[dict[str, Any]]:
 
 def can_forks_use_device() -> bool:
     """Try in a fork whether forks of this process can use the device."""
-    return get_device() == "cpu" or call_in_fork(_use_gpu) is True
+    return get_device() != "cuda" or call_in_fork(_use_gpu) is True
 
 
 def _use_gpu() -> bool:

@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from harness.device import device_guard, memory
+from harness.device import device_guard, memory, streams
 from harness.device.refusals import UnansweredName, find_caller
 
 _bindings: Any = torch._C
@@ -173,6 +173,8 @@ def run_on_host(plan: OperatorPlan, *args: Any, **options: Any) -> Any:
             result = plan.operator.redispatch(_CPU_KEYS, *args, **options)
         else:
             result = _compute(plan, args, options)
+        if plan.name in HOST_READS:
+            streams.current_stream().synchronize()
         report(plan, args, options, result)
         return result
 

@@ -66,13 +66,7 @@ class _CapturedTensor:
                 f"{self._storage[0]:#x}) that was freed after the capture: keep a reference to it "
                 "for as long as the graph is replayed"
             )
-        address, nbytes, index = self._storage
-        dtype, offset, size, stride = self._layout
-        storage = _bindings._construct_storage_from_data_pointer(
-            address, torch.device("cpu"), nbytes
-        )
-        host = torch.empty(0, dtype=dtype).set_(storage, offset, size, stride)
-        return memory.relabel_as_device(host, index)
+        return memory.make_unowned(self._storage, self._layout)
 
 
 @dataclass(frozen=True, slots=True)

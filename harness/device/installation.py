@@ -34,20 +34,25 @@ def install(card: str | None = None) -> None:
         )
     from harness.device import (
         dispatch,
+        host_copies,
         host_memory,
         packages,
         process_group,
         sglang_hooks,
         special_operators,
         stand_ins,
+        streams,
         torch_cuda,
+        triton_driver,
     )
 
     torch_cuda.install()
+    streams.WAIT_OBSERVERS.append(host_copies.deliver)
     dispatch.install(special_operators.KERNELS)
     host_memory.install()
     process_group.install()
     stand_ins.load_stand_ins()
     packages.install()
     sglang_hooks.install()
+    triton_driver.install()
     _installed = True

@@ -55,6 +55,24 @@ def to_host(tensor: torch.Tensor) -> torch.Tensor:
     return _relabel(tensor, _CPU)
 
 
+def make_unowned_alias(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a device tensor over the same bytes, which does not keep them alive."""
+    storage = tensor.untyped_storage()
+    return make_unowned(
+        (storage.data_ptr(), storage.nbytes(), tensor.get_device()),
+        (tensor.dtype, tensor.storage_offset(), tensor.size(), tensor.stride()),
+    )
+
+
+def make_unowned(storage: tuple[int, int, int], layout: tuple[Any, ...]) -> torch.Tensor:
+    """Make a device tensor from an address, its size and device, and the tensor's layout."""
+    address, nbytes, index = storage
+    dtype, offset, size, stride = layout
+    flat = _bindings._construct_storage_from_data_pointer(address, torch.device("cpu"), nbytes)
+    host = torch.empty(0, dtype=dtype).set_(flat, offset, size, stride)
+    return relabel_as_device(host, index)
+
+
 def _relabel(tensor: torch.Tensor, device: int) -> torch.Tensor:
     capsule = _to_capsule(tensor)
     pointer = _get_pointer(capsule, b"dltensor")

@@ -90,7 +90,7 @@ class PackageModule(ModuleType):
             raise AttributeError(f"the virtual device's module {self.__name__!r} has no {name!r}")
         package, _, path = f"{self.__name__}.{name}".partition(".")
         if not has_stand_in(f"{package}.{path}"):
-            RECORD.imported_names[f"{package}.{path}"] += 1
+            RECORD.count_import(f"{package}.{path}")
         value = PackageName(package, path)
         setattr(self, name, value)
         return value

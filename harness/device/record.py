@@ -1,4 +1,4 @@
-"""What a process asked of the virtual device: stand-ins that ran, branches, and probes.
+"""What a process asked of the virtual device: stand-ins that ran, branches, imports, refusals.
 
 A record is data (`as_dict`): a run on a real GPU takes the same branches, and the comparison of the
 two says where the virtual device leads SGLang elsewhere.
@@ -6,28 +6,81 @@ two says where the virtual device leads SGLang elsewhere.
 
 from __future__ import annotations
 
+import atexit
+import json
+import os
 from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+from harness.core.files import write_atomically
 from harness.device.refusals import REFUSALS, find_caller
 
+FOLDER_VARIABLE = "UNFIX_VIRTUAL_RECORDS"  # a file of this folder holds each process's record
 
+
+@dataclass
 class DeviceRecord:
-    def __init__(self) -> None:
-        self.stand_ins: Counter[str] = Counter()  # calls, by package and name
-        self.branches: Counter[tuple[str, str]] = Counter()  # a question, and the line that asks
-        self.imported_names: Counter[str] = Counter()  # names of packages without a stand-in
+    """Counts of one process, or of several that were read together."""
+
+    stand_ins: Counter[str] = field(default_factory=Counter)  # calls, by package and name
+    branches: Counter[str] = field(default_factory=Counter)  # a question, and the line that asks
+    imports: Counter[str] = field(default_factory=Counter)  # names of packages without a stand-in
+    refusals: Counter[str] = field(default_factory=lambda: REFUSALS)  # by message
+    _folder: Path | None = None
+
+    def count_stand_in(self, name: str) -> None:
+        self._count(self.stand_ins, name)
 
     def count_branch(self, question: str) -> None:
-        self.branches[question, find_caller()] += 1
+        self._count(self.branches, f"{question} at {find_caller()}")
 
-    def as_dict(self) -> dict[str, Any]:
+    def count_import(self, name: str) -> None:
+        self._count(self.imports, name)
+
+    def _count(self, counts: Counter[str], name: str) -> None:
+        counts[name] += 1
+        if counts[name] == 1 and self._folder is not None:
+            self._write()
+
+    def write_to(self, folder: Path) -> None:
+        """Keep this process's record in a file: at its end, and whenever a name is new."""
+        self._folder = folder
+        atexit.register(self._write)
+
+    def _write(self) -> None:
+        assert self._folder is not None
+        self._folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(self._folder / f"{os.getpid()}.device", json.dumps(self.as_dict()))
+
+    def as_dict(self) -> dict[str, dict[str, int]]:
         return {
-            "stand_ins": dict(self.stand_ins),
-            "branches": [[*key, count] for key, count in sorted(self.branches.items())],
-            "imported_without_stand_in": dict(self.imported_names),
-            "refusals": dict(REFUSALS),
+            name: dict(getattr(self, name))
+            for name in ("stand_ins", "branches", "imports", "refusals")
         }
+
+    def add(self, values: dict[str, Any]) -> None:
+        for name, counts in values.items():
+            getattr(self, name).update(counts)
+
+    def describe(self) -> Iterator[str]:
+        """Yield a line for each refusal, and one for the stand-ins."""
+        yield (
+            f"{len(self.stand_ins)} operators of CUDA binaries had stand-ins, "
+            f"{self.stand_ins.total()} calls: {', '.join(sorted(self.stand_ins)) or 'none'}"
+        )
+        for message, count in self.refusals.items():
+            yield f"refused {count} times: {message}"
 
 
 RECORD = DeviceRecord()
+
+
+def read_records(folder: Path) -> DeviceRecord:
+    """Read the records of all processes as one."""
+    total = DeviceRecord(refusals=Counter())
+    for file in sorted(folder.glob("*.device")):
+        total.add(json.loads(file.read_text()))
+    return total

@@ -5,13 +5,11 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from collections.abc import Callable
-from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
+from harness.core.after_import import call_after_import
 from harness.device.stand_ins import JitBuild, call_stand_in
 
 
@@ -59,31 +57,5 @@ _HOOKS: dict[str, Callable[[ModuleType], None]] = {
 }
 
 
-class _HookFinder:
-    """Runs a hook after its module; behind it the usual finders load the module."""
-
-    def __init__(self) -> None:
-        self._waiting = dict(_HOOKS)
-
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        hook = self._waiting.pop(name, None)
-        if hook is None:
-            return None
-        spec = importlib.util.find_spec(name)
-        if spec is None or spec.loader is None:
-            return spec
-        load = spec.loader.exec_module
-
-        def exec_module(module: ModuleType) -> None:
-            load(module)
-            hook(module)
-
-        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
-        return spec
-
-
 def install() -> None:
-    for name, hook in _HOOKS.items():
-        if name in sys.modules:
-            hook(sys.modules[name])
-    sys.meta_path.insert(0, _HookFinder())
+    call_after_import(_HOOKS)

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from harness.device import dispatch, memory
+from harness.device import dispatch, host_copies, memory, streams
 
 KERNELS: dict[str, Callable[..., Any]] = {}
 _bindings: Any = torch._C
@@ -85,7 +85,14 @@ def _resize(tensor: torch.Tensor, size: Any, memory_format: Any = None) -> torch
 @_kernel("copy_")
 def _copy(target: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
     plan = dispatch.make_plan("aten::copy_")
-    _on_host(target).copy_(_on_host(source))
+    stream = streams.current_stream(source.device if source.is_cuda else target.device)
+    if source.is_cuda and not target.is_cuda and non_blocking and target.is_pinned():
+        host_copies.copy_later(target, _on_host(source).to(target.dtype, copy=True), stream)
+    else:
+        if target.is_cuda != source.is_cuda and not non_blocking:
+            stream.synchronize()
+        host_copies.deliver(stream.clock)  # the source may be what an earlier copy writes
+        _on_host(target).copy_(_on_host(source))
     dispatch.report(plan, (target, source, non_blocking), {}, target)
     return target
 
@@ -105,9 +112,14 @@ def _to_copy(
     if target.type not in ("cpu", "cuda"):
         return torch.empty_like(source, dtype=dtype, device=target, **options)
     host = memory.to_host(source).to(dtype or source.dtype, copy=True, **options)
-    result = (
-        host if target.type == "cpu" else dispatch.wrap_result(host, dispatch.get_index(target))
-    )
+    if target.type == "cuda":
+        result = dispatch.wrap_result(host, dispatch.get_index(target))
+    elif non_blocking:
+        result = host.clone()
+        host_copies.copy_later(result, host, streams.current_stream(source.device))
+    else:
+        streams.current_stream(source.device).synchronize()
+        result = host
     plan = dispatch.make_plan("aten::_to_copy")
     dispatch.report(plan, (source,), {"dtype": dtype, "device": target}, result)
     return result

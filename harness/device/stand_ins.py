@@ -30,7 +30,7 @@ class StandIn:
     takes_build: bool  # it wants the JIT module's template arguments
 
     def call(self, name: str, build: JitBuild | None, args: Any, options: Any) -> Any:
-        RECORD.stand_ins[name] += 1
+        RECORD.count_stand_in(name)
         if self.takes_build:
             options = {**options, "build": build}
         return graphs.run_captured(name, self.function, *args, **options)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import itertools
 import threading
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -33,6 +34,18 @@ def get_host_clock() -> Clock:
     """Return what this thread has waited for: its launches happen after that."""
     clock: Clock = _thread.__dict__.setdefault("clock", {})
     return clock
+
+
+# Called with what a thread has waited for.
+WAIT_OBSERVERS: list[Callable[[Clock], None]] = []
+
+
+def wait_on_host(clock: Clock) -> None:
+    """Order this thread's next launches, and its reads, after a clock."""
+    host = get_host_clock()
+    merge(host, clock)
+    for observe in WAIT_OBSERVERS:
+        observe(host)
 
 
 class Stream:
@@ -78,7 +91,7 @@ class Stream:
         return event
 
     def synchronize(self) -> None:
-        merge(get_host_clock(), self.clock)
+        wait_on_host(self.clock)
 
     def query(self) -> bool:
         """Return True, and order what follows: a program that sees the end may rely on it."""
@@ -130,11 +143,11 @@ class Event:
         merge((stream or current_stream()).clock, self.clock or {})
 
     def query(self) -> bool:
-        merge(get_host_clock(), self.clock or {})
+        self.synchronize()
         return True
 
     def synchronize(self) -> None:
-        merge(get_host_clock(), self.clock or {})
+        wait_on_host(self.clock or {})
 
     def elapsed_time(self, end_event: Event) -> float:
         """Return no time: launches take none here."""

@@ -8,6 +8,7 @@ from importlib.machinery import PathFinder
 _here = os.path.dirname(os.path.abspath(__file__))
 _toggle_variables = ("SGLANG_DEBUG_REVERT_PR", "SGLANG_DEBUG_ENABLE_PR")
 _check_variable = "UNFIX_CHECK"
+_on_virtual_device = os.environ.get("UNFIX_DEVICE") == "virtual"
 
 
 def _install_hooks() -> None:
@@ -22,10 +23,12 @@ def _install_hooks() -> None:
         sys.modules["harness"] = harness
         spec.loader.exec_module(harness)
     from harness.kernels.watch import activation as checks
+    from harness.kernels.watch import virtual_process
     from harness.patching import bootstrap
 
     bootstrap.install_import_hook()
     checks.install_checks()
+    virtual_process.install_at_startup()
 
 
 def _run_next_sitecustomize() -> None:
@@ -38,12 +41,12 @@ def _run_next_sitecustomize() -> None:
 
 
 _toggles_requested = any(os.environ.get(name) for name in _toggle_variables)
-if _toggles_requested or os.environ.get(_check_variable):
+if _toggles_requested or _on_virtual_device or os.environ.get(_check_variable):
     try:
         _install_hooks()
     except BaseException as error:
-        subject = "toggles cannot" if _toggles_requested else "checks cannot"
-        sys.stderr.write(f"unfix: {subject} be applied ({error!r})\n")
+        subject = "toggles" if _toggles_requested else "checks or the virtual device"
+        sys.stderr.write(f"unfix: {subject} cannot be applied ({error!r})\n")
         sys.stderr.flush()
         os._exit(3)
 _run_next_sitecustomize()

@@ -29,8 +29,6 @@ from triton.runtime.autotuner import Autotuner
 from triton.runtime.driver import driver
 from triton.runtime.jit import JITCallable, JITFunction, create_function_from_signature
 
-from harness.device.cards import get_card
-from harness.device.installation import is_installed
 from harness.kernels.triton.symbolic_int import SymbolicInt
 from harness.patching import jit_kernels
 
@@ -151,29 +149,18 @@ class _CpuDriver:
     """A driver without a device: the methods of Triton's driver that code under test calls."""
 
     def get_current_target(self) -> Any:
-        if not is_installed():
-            return TARGET
-        major, minor = get_card().capability
-        return GPUTarget("cuda", 10 * major + minor, 32)
+        return TARGET
 
     def get_current_device(self) -> int:
-        import torch
-
-        return torch.cuda.current_device() if is_installed() else 0
+        return 0
 
     def get_current_stream(self, device: int | None = None) -> int:
-        import torch
-
-        return torch.cuda.current_stream(device).cuda_stream if is_installed() else 0
+        return 0
 
     def get_active_torch_device(self) -> Any:
         import torch
 
-        return torch.device(f"cuda:{self.get_current_device()}" if is_installed() else "cpu")
-
-    def get_benchmarker(self) -> Callable[..., list[float]]:
-        """Return a benchmark in which nothing takes time: no configuration is faster here."""
-        return lambda *args, **options: [0.0, 0.0, 0.0]
+        return torch.device("cpu")
 
     def get_device_interface(self) -> Any:
         import torch
@@ -190,7 +177,7 @@ def run_launches_with(run: RunKernel) -> Iterator[None]:
     bench, active = Autotuner.__dict__["_bench"], driver._active
     # All configurations compute the same, and none is faster here.
     Autotuner._bench = lambda tuner, *args, **options: 0.0
-    if is_installed() or not torch.cuda.is_available():
+    if not torch.cuda.is_available():
         driver.set_active(_CpuDriver())
     try:
         yield

@@ -9,53 +9,23 @@ before the first launch.
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import sys
-from collections.abc import Callable, Sequence
-from importlib.machinery import ModuleSpec, PathFinder
-from types import ModuleType
+from collections.abc import Callable
 from typing import Any
 
+from harness.core.after_import import call_after_import
 from harness.kernels.watch.report_files import CHECKS_VARIABLE
 
 
 def install_checks() -> None:
-    if not os.environ.get(CHECKS_VARIABLE) or any(
-        isinstance(finder, _LauncherFinder) for finder in sys.meta_path
-    ):
-        return
-    waiting = dict(_LAUNCHER_REPLACEMENTS)
-    for name in [name for name in waiting if name in sys.modules]:
-        waiting.pop(name)(sys.modules[name])
-    # Behind the finder of toggles, which has to be the first.
-    if waiting:
-        position = sys.meta_path.index(PathFinder) if PathFinder in sys.meta_path else 0
-        sys.meta_path.insert(position, _LauncherFinder(waiting))
+    """Check the kernels of this process, if its environment requests it; once."""
+    if os.environ.get(CHECKS_VARIABLE) and not _requested:
+        _requested.append(True)
+        call_after_import(_LAUNCHER_REPLACEMENTS)
 
 
-class _LauncherFinder:
-    def __init__(self, replacements: dict[str, Callable[[Any], None]]) -> None:
-        self._replacements = replacements
-
-    def find_spec(
-        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        replace_launcher = self._replacements.pop(name, None)
-        if replace_launcher is None:
-            return None
-        spec = importlib.util.find_spec(name)
-        if spec is not None and spec.loader is not None:
-            load = spec.loader.exec_module
-
-            def exec_module(module: ModuleType) -> None:
-                load(module)
-                replace_launcher(module)
-
-            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
-        return spec
-
-
+_requested: list[bool] = []
 _replaced_launchers: list[tuple[Any, Any]] = []  # a class and its own run, until that is restored
 
 

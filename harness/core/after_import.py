@@ -1,0 +1,46 @@
+"""Functions that are called with a module once it has been imported."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from importlib.machinery import ModuleSpec, PathFinder
+from types import ModuleType
+
+AfterImport = Callable[[ModuleType], None]
+
+
+def call_after_import(functions: Mapping[str, AfterImport]) -> None:
+    """Call each function with the module of its name: now, or at the end of its import."""
+    waiting = dict(functions)
+    for name in [name for name in waiting if name in sys.modules]:
+        waiting.pop(name)(sys.modules[name])
+    if waiting:
+        # Behind the finder of toggles, which has to be the first.
+        position = sys.meta_path.index(PathFinder) if PathFinder in sys.meta_path else 0
+        sys.meta_path.insert(position, AfterImportFinder(waiting))
+
+
+class AfterImportFinder:
+    """Lets the other finders find a module, and calls a function after it is executed."""
+
+    def __init__(self, functions: dict[str, AfterImport]) -> None:
+        self._functions = functions
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        function = self._functions.pop(name, None)
+        if function is None:
+            return None
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.loader is not None:
+            load = spec.loader.exec_module
+
+            def exec_module(module: ModuleType) -> None:
+                load(module)
+                function(module)
+
+            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec

@@ -1,0 +1,77 @@
+"""A process on the virtual GPU: the device from its first import of torch on, and its kernels.
+
+Every Python process of `unfix exec --device virtual` begins here. Kernels run on this CPU, one at a
+time; what the process asked of the device is written to a file whenever something new is asked.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from harness.core import device
+from harness.core.after_import import call_after_import
+from harness.device import record
+from harness.device.cards import CARD_VARIABLE, get_card
+from harness.patching.child_environment import STARTUP_FOLDER, ChildEnvironment
+
+_RECORDS = "virtual"  # a folder
+_launch_lock = threading.RLock()
+_open_sessions = contextlib.ExitStack()
+
+
+def configure_environment(environment: ChildEnvironment, card: str | None, folder: Path) -> None:
+    """Put the processes of an environment on the virtual GPU; their records go below a folder."""
+    get_card(card)  # an unknown name fails before anything starts
+    environment[device.DEVICE_VARIABLE] = device.VIRTUAL
+    if card is not None:
+        environment[CARD_VARIABLE] = card
+    environment[record.FOLDER_VARIABLE] = str(folder / _RECORDS)
+    environment.use_checkout()
+    environment.add_python_path(STARTUP_FOLDER)
+
+
+def read_records(folder: Path) -> record.DeviceRecord:
+    return record.read_records(folder / _RECORDS)
+
+
+def install_at_startup() -> None:
+    """Install the device once torch is imported, and the launcher once Triton is."""
+    if device.get_device() == device.VIRTUAL:
+        # torch reads both when it is imported.
+        os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
+        os.environ.setdefault("TORCH_DEVICE_BACKEND_AUTOLOAD", "0")
+        call_after_import({"torch": _install_device, "triton.runtime.jit": _install_launcher})
+
+
+def _install_device(torch: ModuleType) -> None:
+    from harness.device import installation
+
+    installation.install()
+    folder = os.environ.get(record.FOLDER_VARIABLE)
+    if folder:
+        record.RECORD.write_to(Path(folder))
+
+
+def _install_launcher(jit: Any) -> None:
+    """Start the launcher at the first launch, when Triton is wholly imported."""
+    from harness.patching import jit_kernels
+
+    def launch_first(kernel: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> Any:
+        with _launch_lock:
+            if before:
+                jit_kernels.replace_run(jit.JITFunction, before.pop())
+                _open_sessions.enter_context(_run_kernels())
+        return kernel.run(*args, grid=grid, warmup=warmup, **options)
+
+    before = [jit_kernels.replace_run(jit.JITFunction, launch_first)]
+
+
+def _run_kernels() -> contextlib.AbstractContextManager[Any]:
+    from harness.kernels.check import session
+
+    return session.run_kernels_on_cpu()
