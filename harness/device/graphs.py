@@ -124,7 +124,7 @@ class Capture:
     ) -> None:
         if threading.get_ident() != self._thread:
             return
-        if plan.name in dispatch.HOST_READS or _is_blocking_copy(plan.name, args, result):
+        if plan.name in dispatch.HOST_READS or _is_blocking_copy(plan.name, args, options, result):
             raise CaptureError(plan.name)
         if not plan.is_view and not plan.name.startswith("aten::empty"):
             self.record(plan.name, plan.operator, args, options, result)
@@ -151,9 +151,11 @@ class Capture:
         return _CapturedTensor(tensor, tensor.untyped_storage()._cdata in self._own)
 
 
-def _is_blocking_copy(name: str, args: tuple[Any, ...], result: Any) -> bool:
+def _is_blocking_copy(
+    name: str, args: tuple[Any, ...], options: dict[str, Any], result: Any
+) -> bool:
     if name == "aten::_to_copy":
-        return not result.is_cuda
+        return args[0].is_cuda != result.is_cuda and not options["non_blocking"]
     if name != "aten::copy_":
         return False
     target, source, non_blocking = args

@@ -28,9 +28,10 @@ PACKAGES = {
     "flash_mla": ("sgl-flash-mla",),
     "cutlass": ("nvidia-cutlass-dsl",),
     "cuda": ("cuda-python",),
+    "quack": ("quack-kernels",),
 }
 # Kernels in Python: their decorators and types run at import, and the kernels never do.
-_LANGUAGES = frozenset({"cutlass", "cuda"})
+_LANGUAGES = frozenset({"cutlass", "cuda", "quack"})
 
 
 class PackageName:
@@ -58,6 +59,15 @@ class PackageName:
 
     def __getitem__(self, _: object) -> PackageName:
         return self  # a generic type in an annotation
+
+    def _compute(self, other: object) -> PackageName:
+        """Stand for a constant that a module computes from a language's own constants."""
+        if self.__package in _LANGUAGES and _is_module_level():
+            return self
+        raise UnansweredName(f"{self!r} has no value, computed with at {find_caller()}")
+
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _compute
+    __floordiv__ = __rfloordiv__ = __truediv__ = __rtruediv__ = __mod__ = __rmod__ = _compute
 
     def __mro_entries__(self, bases: object) -> tuple[type, ...]:
         return (type(self.__name__, (), {}),)  # a subclass can be defined, but not instantiated

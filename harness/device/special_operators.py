@@ -111,17 +111,22 @@ def _to_copy(
     options = {} if memory_format is None else {"memory_format": memory_format}
     if target.type not in ("cpu", "cuda"):
         return torch.empty_like(source, dtype=dtype, device=target, **options)
-    host = memory.to_host(source).to(dtype or source.dtype, copy=True, **options)
+    stream = streams.current_stream(source.device if source.is_cuda else target)
+    if source.is_cuda != (target.type == "cuda") and not non_blocking:
+        stream.synchronize()
+    host_copies.deliver(stream.clock)  # the source may be what an earlier copy writes
+    host = _on_host(source).to(dtype or source.dtype, copy=True, **options)
     if target.type == "cuda":
         result = dispatch.wrap_result(host, dispatch.get_index(target))
     elif non_blocking:
         result = host.clone()
-        host_copies.copy_later(result, host, streams.current_stream(source.device))
+        host_copies.copy_later(result, host, stream)
     else:
-        streams.current_stream(source.device).synchronize()
         result = host
     plan = dispatch.make_plan("aten::_to_copy")
-    dispatch.report(plan, (source,), {"dtype": dtype, "device": target}, result)
+    dispatch.report(
+        plan, (source,), {"dtype": dtype, "device": target, "non_blocking": non_blocking}, result
+    )
     return result
 
 
