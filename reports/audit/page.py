@@ -6,7 +6,7 @@ from harness.runs.audit.release_audit import ReleaseAudit
 from reports.audit import threshold_plot, view
 from reports.shared import html_file
 
-STYLES = ("shared/page.css", "audit/page.css")
+STYLES = ("shared/page.css", "shared/bars.css", "audit/page.css")
 MAX_FINDINGS = 400  # findings with their code
 
 

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from harness.runs.history.values import TimelineState
 from reports.history.view import STATE_MARKS, HistoryView
 
-WIDTH, HEIGHT = 640, 130
-LEFT, BOTTOM, TOP = 44, 20, 8
+WIDTH, HEIGHT = 440, 120
+BOTTOM, TOP = 20, 8
+LETTER_WIDTH = 6.7  # of the labels' font
 BAD_STATES = (TimelineState.NEW, TimelineState.BACK, TimelineState.KNOWN, TimelineState.FLAKY)
 KIND_TONES = ("kind-1", "kind-2", "kind-3", "kind-4", "kind-5")
 
@@ -38,6 +39,7 @@ class NightlyChart:
     newest_label: str
     columns: list[ChartColumn]
     ticks: list[tuple[float, str]]
+    left: float  # of the columns; before it stands the widest label of the axis
     labels: list[tuple[float, str]]
 
 
@@ -65,7 +67,7 @@ def _make_trend_chart(history_view: HistoryView, kind: str) -> NightlyChart:
     stacks = [
         [(f"tone-{mark.tone}", mark.glyph, number) for mark, number in stack] for stack in heights
     ]
-    return _make_chart(history_view, kind, titles[-1], titles, stacks, whole_numbers=True)
+    return _make_chart(history_view, kind, titles[-1], titles, stacks, None)
 
 
 def make_cost_chart(history_view: HistoryView) -> NightlyChart | None:
@@ -88,12 +90,12 @@ def make_cost_chart(history_view: HistoryView) -> NightlyChart | None:
         stacks.append(
             [(choose_kind_tone(history_view, kind), "", number) for kind, number in parts]
         )
-    return _make_chart(history_view, "cost", titles[-1], titles, stacks, whole_numbers=False)
+    return _make_chart(history_view, "cost", titles[-1], titles, stacks, unit)
 
 
 def compute_column_width(chart: NightlyChart) -> float:
     """Compute the width of a night."""
-    return (WIDTH - LEFT) / len(chart.columns)
+    return (WIDTH - chart.left) / len(chart.columns)
 
 
 def choose_kind_tone(history_view: HistoryView, kind: str) -> str:
@@ -106,20 +108,22 @@ def _make_chart(
     newest_label: str,
     titles: list[str],
     stacks: list[list[tuple[str, str, float]]],
-    *,
-    whole_numbers: bool,
+    unit: str | None,
 ) -> NightlyChart:
+    """Make a chart; without a unit its numbers are counts."""
     days = history_view.days
     top = round_axis_maximum(
         max((sum(n for _, _, n in stack) for stack in stacks), default=0.0),
-        whole_numbers=whole_numbers,
+        whole_numbers=unit is None,
     )
-    step = (WIDTH - LEFT) / len(days)
+    numbers = ["0", f"{top / 2:g}{unit or ''}", f"{top:g}{unit or ''}"]
+    left = LETTER_WIDTH * max(map(len, numbers)) + 10
+    step = (WIDTH - left) / len(days)
     wide = min(step * 0.78, 34)
     tallest = HEIGHT - BOTTOM - TOP
     columns = []
     for place, stack in enumerate(stacks):
-        x = LEFT + step * (place + 0.5)
+        x = left + step * (place + 0.5)
         y = float(HEIGHT - BOTTOM)
         boxes = []
         for word, glyph, number in stack:
@@ -131,8 +135,11 @@ def _make_chart(
         columns.append(ChartColumn(x, days[place], f"{days[place]}: {titles[place]}", boxes))
     every = max(1, math.ceil(len(days) / 7))
     labels = [(columns[place].x, days[place][5:]) for place in range(len(days) - 1, -1, -every)]
-    ticks = [(HEIGHT - BOTTOM - tallest * share, f"{top * share:g}") for share in (0.0, 0.5, 1.0)]
-    return NightlyChart(name, newest_label, columns, ticks, labels)
+    ticks = [
+        (HEIGHT - BOTTOM - tallest * share, number)
+        for share, number in zip((0.0, 0.5, 1.0), numbers, strict=True)
+    ]
+    return NightlyChart(name, newest_label, columns, ticks, left, labels)
 
 
 def round_axis_maximum(largest: float, *, whole_numbers: bool) -> float:

@@ -33,6 +33,8 @@ fix reverted, and the toggled code ran both times.
     has the fix  | fix | ● | fix       | As it is, this release has the fix: the guard passes.
     listed       | lst | ◌ | quiet     | No guard names this toggle, as the list of exceptions \
 expects, for the reason given.
+    eval only    | EVL | ◇ | quiet     | No guard reaches this toggle: the evaluation beside its \
+name plants it.
     n/a          | n/a | - | quiet     | The guard cannot apply here, for the reason given.
     not run      |     |   | quiet     | This run did not include it.
     absent       | ·   | · | quiet     | The code of this toggle is not in this release.

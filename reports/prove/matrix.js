@@ -16,7 +16,7 @@ function keyOf(spot) {
 }
 
 function brief(mark) {
-  return { absent: "", "not run": "", "has the bug": "bug", "has the fix": "fix" }[mark] ?? mark;
+  return { absent: "", "not run": "", "eval only": "", "no suite yet": "", "has the bug": "bug", "has the fix": "fix" }[mark] ?? mark;
 }
 
 function boxButton(spot, mark, label, more) {
@@ -24,7 +24,7 @@ function boxButton(spot, mark, label, more) {
     "button",
     { type: "button", class: `box tone-${toneOf(mark)}`, tabindex: "-1", "aria-label": label, "data-mark": mark },
     make("span", { class: "glyph", "aria-hidden": "true" }, glyphOf(mark)),
-    make("span", { class: "word", "aria-hidden": "true" }, brief(mark)),
+    make("span", { class: brief(mark).length > 4 ? "word long" : "word", "aria-hidden": "true" }, brief(mark)),
     more ? make("span", { class: "more", "aria-hidden": "true" }, more) : null,
   );
   button.addEventListener("click", () => openSpot(spot));
@@ -39,6 +39,7 @@ function toggleHead(toggle, attributes = {}) {
     { scope: "row", class: "toggle", role: "rowheader", ...attributes },
     make("span", { class: "id" }, toggle.id),
     make("span", { class: "title" }, toggle.title),
+    toggle.evaluations.length ? make("span", { class: "title" }, `only unfix eval ${toggle.evaluations.join(", ")}`) : null,
   );
 }
 
@@ -70,7 +71,7 @@ function bigMatrix() {
     table.append(body);
   }
   // Columns share the width; below 54 pixels each, the table scrolls in its box.
-  table.style.minWidth = `${(innerWidth <= 640 ? 132 : 210) + 54 * index.columns.length}px`;
+  table.style.minWidth = `${(innerWidth <= 900 ? 132 : 210) + 54 * index.columns.length}px`;
   return table;
 }
 
@@ -81,7 +82,7 @@ function familyRow(family, span) {
 function sideText(guard, name) {
   const side = guard && guard.sides.find((one) => one[0] === name);
   if (!side) return make("td", { role: "gridcell", class: "side" }, "");
-  return make("td", { role: "gridcell", class: "side" }, make("span", { class: "outcome" }, side[1]), side[1] === "n/a" ? null : make("span", { class: "reach" }, ` x${side[2]}`));
+  return make("td", { role: "gridcell", class: "side" }, make("span", { class: "outcome" }, side[1]), side[1] === "n/a" ? null : make("span", { class: "reach" }, `, ran ${times(side[2])}`));
 }
 
 function guardMatrix() {

@@ -104,6 +104,7 @@ def toggle_to_json(row: ToggleRow, details: list[dict[str, Any]]) -> dict[str, A
         "id": facts.id,
         **{name: make_visible(getattr(facts, name)) for name in texts},
         "upstream": facts.upstream,
+        "evaluations": row.evaluations,
         "boxes": [box_to_json(box, details) for box in row.boxes],
         "life": {
             "span": lifetime.span,

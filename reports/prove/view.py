@@ -23,6 +23,7 @@ from harness.store.prove.values import (
 )
 from reports.prove import marks
 from reports.prove.bug_lifetime import BugLifetime, make_lifetime
+from reports.prove.eval_coverage import load_eval_coverage
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,7 @@ class MatrixBox:
     column: ReleaseColumn
     cells: tuple[CellResult, ...]
     as_is_cells: tuple[CellResult, ...]  # from a lifecycle run beside a prove run
+    evaluations: tuple[str, ...] = ()  # the matrices that plant a toggle without a guard
 
     @property
     def state(self) -> str:
@@ -61,6 +63,8 @@ class MatrixBox:
             return "absent" if word == "n/a" and self.state == "absent" else word
         if self.toggle in (self.column.facts.unguarded or ()):
             return "unguarded"
+        if self.evaluations and self.state not in ("absent", "stale"):
+            return "eval only"
         if self.expected_reason:
             return "listed"
         return self.state if self.state in ("absent", "stale") else "not run"
@@ -89,6 +93,7 @@ class ToggleRow:
     toggle: ToggleFacts
     boxes: tuple[MatrixBox, ...]
     lifetime: BugLifetime
+    evaluations: tuple[str, ...] = ()
 
     @property
     def mark(self) -> str:
@@ -299,8 +304,13 @@ def make_row(
 ) -> ToggleRow:
     cells = [cell for cell in main_run.cells if cell.toggle == toggle.id]
     as_is = [cell for cell in lifecycle_run.cells if cell.toggle == toggle.id]
+    evaluations = load_eval_coverage().get(toggle.id, ())
     boxes = [
-        MatrixBox(toggle.id, column, select_cells(cells, column), select_cells(as_is, column))
+        MatrixBox(
+            *(toggle.id, column),
+            *(select_cells(cells, column), select_cells(as_is, column)),
+            evaluations,
+        )
         for column in columns
     ]
     states: dict[str, str] = {}
@@ -308,7 +318,10 @@ def make_row(
         states[box.column.release] = states.get(box.column.release) or box.state
     releases = dict.fromkeys(column.release for column in columns)
     return ToggleRow(
-        toggle, tuple(boxes), make_lifetime(toggle.id, releases, states, cells + as_is)
+        toggle,
+        tuple(boxes),
+        make_lifetime(toggle.id, releases, states, cells + as_is),
+        evaluations,
     )
 
 

@@ -23,7 +23,9 @@ from harness.runs.history.resource_prices import ResourcePrices, parse_prices
 from harness.runs.history.search_suggestion import SuggestedSearch
 from harness.store.eval.values import ComparisonVerdict
 from harness.store.mutate.values import FaultOutcome as Fate
+from reports.history import charts
 from reports.history import page as history_page
+from reports.history.view import HistoryView
 
 HOSTILE = "<script>document.title='owned'</script> | `x` @all"
 
@@ -338,3 +340,19 @@ def test_an_index_leads_to_all_pages(nights: SimulatedNights, tmp_path: Path) ->
     assert 'href="history.html"' in page
     assert 'href="issues/matrix-' in page
     assert "<script" not in page
+
+
+@pytest.mark.parametrize("prices", [[], ["cpu=0.0003"]], ids=["hours", "money"])
+def test_the_labels_of_a_chart_begin_inside_of_it(
+    nights: SimulatedNights, prices: list[str]
+) -> None:
+    nights.matrix(0, {"a": "o"}, seconds=317.0)
+    view = HistoryView(
+        nights.history(now=datetime.datetime.now(datetime.UTC)), parse_prices(prices)
+    )
+    chart = charts.make_cost_chart(view)
+    assert chart is not None
+    for _, label in chart.ticks:
+        end = chart.left - 6
+        assert end - charts.LETTER_WIDTH * len(label) >= 0, label
+    assert max(len(label) for _, label in chart.ticks) >= 5

@@ -24,10 +24,12 @@ def to_text(print_run: Callable[[Any, Console], None], run: Any, width: int = 16
     return output.getvalue()
 
 
-def open_page(browser: Browser, text: str, file: Path, **options: Any) -> Page:
+def open_page(
+    browser: Browser, text: str, file: Path, *, width: int = 1280, **options: Any
+) -> Page:
     """Open the page; assert that it logs nothing and requests only its own file."""
     file.write_text(text)
-    page = browser.new_page(viewport={"width": 1280, "height": 900}, **options)
+    page = browser.new_page(viewport={"width": width, "height": 900}, **options)
     events: list[str] = []
     page.on("console", lambda message: events.append(message.text))
     page.on("pageerror", lambda error: events.append(str(error)))
