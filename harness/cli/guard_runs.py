@@ -43,6 +43,12 @@ def prepare_targets(
 
     machine.require_device(device)
     names = list(dict.fromkeys(name for word in words for name in word.split(",") if name))
+    if words and not names:
+        given = ", ".join(map(repr, words))
+        raise UnfixError(
+            f"--release {given} names no release: say versions (0.5.23,0.5.18), all or current; "
+            f"`unfix releases list` shows them"
+        )
     if "all" in names:
         known = managed_releases.list_releases(device)
         names = [release.name for release in known if release.is_ready or not only_ready]

@@ -22,6 +22,7 @@ from harness.core.files import write_atomically
 
 T = TypeVar("T")
 MAX_ENTRIES = 8192
+_KEY_LENGTH = 64  # of a SHA-256 in hexadecimal digits
 _DAY = 86400.0
 _MONTH = 30 * _DAY
 _LOADED_VALUES: dict[str, dict[str, Any]] = {}
@@ -70,8 +71,9 @@ def get_or_compute(category: str, key: str, compute: Callable[[], T]) -> T:
     The key contains all that the value depends on, including the code that computes it.
     """
     unreadable = (OSError, EOFError, pickle.UnpicklingError, AttributeError, ImportError)
-    with contextlib.suppress(*unreadable):  # ImportError: the class has moved
-        return pickle.loads(_cache_path(category, key).read_bytes())  # type: ignore[no-any-return]
+    for root in dict.fromkeys((_get_writable_root(), _get_shared_root())):
+        with contextlib.suppress(*unreadable):  # ImportError: the class has moved
+            return pickle.loads(_locate_entry(root, category, key).read_bytes())  # type: ignore[no-any-return]
     value = compute()
     save_cached(category, key, value)
     return value
@@ -80,17 +82,35 @@ def get_or_compute(category: str, key: str, compute: Callable[[], T]) -> T:
 def save_cached(category: str, key: str, value: Any) -> None:
     data = pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
     with contextlib.suppress(OSError):  # a disk that is full or read-only costs time alone
-        write_atomically(_cache_path(category, key), data)
-        _evict_old_entries()
+        write_atomically(_locate_entry(_get_writable_root(), category, key), data)
+        if _own_root is None:
+            _evict_old_entries()
 
 
 def is_cached(category: str, key: str) -> bool:
-    return _cache_path(category, key).exists()
+    return _locate_entry(_get_shared_root(), category, key).exists()
+
+
+def write_below(root: Path) -> None:
+    """From now on write this process's entries below a folder of its own."""
+    global _own_root
+    _own_root = root
+
+
+def adopt_entries(root: Path) -> None:
+    """Share the entries below the folder of a process that has ended."""
+    for file in root.glob(f"*/??/{'?' * _KEY_LENGTH}"):
+        category, key = file.parent.parent.name, file.name
+        with contextlib.suppress(OSError):  # a disk that is full or read-only costs time alone
+            write_atomically(_locate_entry(_get_shared_root(), category, key), file.read_bytes())
+
+
+_own_root: Path | None = None  # the folder of this process's own entries, if it has one
 
 
 def _evict_old_entries() -> None:
     """Once a day, delete the pickles that no process has read for a month."""
-    folder, now = paths.state_folder() / "kernels", time.time()
+    folder, now = _get_shared_root(), time.time()
     last_eviction = folder / "last-eviction"
     if last_eviction.exists() and now - last_eviction.stat().st_mtime < _DAY:
         return
@@ -101,5 +121,13 @@ def _evict_old_entries() -> None:
                 file.unlink()
 
 
-def _cache_path(category: str, key: str) -> Path:
-    return paths.state_folder() / "kernels" / category / key[:2] / key
+def _get_shared_root() -> Path:
+    return paths.state_folder() / "kernels"
+
+
+def _get_writable_root() -> Path:
+    return _own_root if _own_root is not None else _get_shared_root()
+
+
+def _locate_entry(root: Path, category: str, key: str) -> Path:
+    return root / category / key[:2] / key

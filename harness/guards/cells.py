@@ -31,9 +31,6 @@ class Side(Enum):
     AS_IS = "as is"  # the side that the release itself is on
 
 
-BOTH_SIDES = (Side.FIXED, Side.BUGGY)
-
-
 @dataclass(frozen=True)
 class GuardMarks:
     """The toggles that a guard's markers name."""
@@ -51,11 +48,10 @@ class GuardCell:
     def toggle(self) -> Toggle:
         return self.finding.toggle
 
-    def __str__(self) -> str:
-        return f"{self.toggle.id} {self.side.value}"
 
-
-CELL_KEY = pytest.StashKey[GuardCell]()
+# The state of the toggle that an item guards. A test can read all that belongs to its item, so
+# nothing there tells its side: the runner chooses that for each run.
+GUARDED_STATUS = pytest.StashKey[ToggleStatus]()
 
 
 @functools.cache
@@ -91,12 +87,6 @@ def read_guard_marks(node: Any) -> GuardMarks | None:
 def find_toggle_state(toggle: Toggle) -> ToggleStatus:
     """Return the state of a toggle on the release that this process runs."""
     return find_toggle_status(toggle, engine.sources)
-
-
-def make_cells(marks: GuardMarks, sides: tuple[Side, ...] = BOTH_SIDES) -> list[GuardCell]:
-    return [
-        GuardCell(find_toggle_state(toggle), side) for toggle in marks.guarded for side in sides
-    ]
 
 
 @contextlib.contextmanager

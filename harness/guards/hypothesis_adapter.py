@@ -11,13 +11,14 @@ import contextlib
 import functools
 import re
 from collections.abc import Callable, Iterator
+from random import Random
 from typing import Any
 
 import hypothesis
 import hypothesis.core
 from hypothesis import settings
 from hypothesis.control import current_build_context
-from hypothesis.core import encode_failure
+from hypothesis.core import decode_failure, encode_failure
 from hypothesis.database import DirectoryBasedExampleDatabase
 from hypothesis.internal.conjecture import engine, providers
 from hypothesis.internal.conjecture.data import ConjectureData, ConjectureResult, Status
@@ -84,6 +85,42 @@ def pin_example(test: object, blob: str) -> Iterator[None]:
     function = getattr(test, "__func__", test)
     with _set_attribute(function, _REPRODUCE, (hypothesis.__version__, blob.encode())):
         yield
+
+
+class ExampleReplay:
+    """The replay of one example: the draws that a test made."""
+
+    def __init__(self, blob: str) -> None:
+        self.choice_count = len(decode_failure(blob.encode()))
+        self.data: ConjectureData | None = None
+
+    @property
+    def has_drawn_example(self) -> bool:
+        """Return whether the test drew every choice of the example; it may have drawn more."""
+        data = self.data
+        return (
+            data is not None and data.misaligned_at is None and len(data.nodes) >= self.choice_count
+        )
+
+
+@contextlib.contextmanager
+def replay_example(test: object, blob: str) -> Iterator[ExampleReplay]:
+    """Run only one example of a test during the block; the test may draw more behind it.
+
+    Hypothesis's own replay ends a test that draws more. A test that draws, asserts, and draws again
+    draws more when the assertion holds.
+    """
+    replay = ExampleReplay(blob)
+
+    class ReplayData(ConjectureData):
+        @classmethod
+        def for_choices(cls, choices: Any, **_: Any) -> ConjectureData:
+            replay.data = ConjectureData(random=Random(0), prefix=choices)
+            return replay.data
+
+    core: Any = hypothesis.core
+    with pin_example(test, blob), _set_attribute(core, "ConjectureData", ReplayData):
+        yield replay
 
 
 @contextlib.contextmanager

@@ -28,19 +28,19 @@ from harness.guards import (
     replay,
     sides,
     suite_record,
+    teeth,
     unrunnable_guards,
 )
-from harness.guards.cells import CELL_KEY, Side
+from harness.guards.cells import GUARDED_STATUS
 from harness.patching.live_engine import engine
 from harness.toggles import ToggleContext
 
 IS_PREPARED = pytest.StashKey[bool]()
-ONE_SIDED_NODES = pytest.StashKey[set[str]]()
-# The sides of each guard, from a runner that judges by itself.
-SIDES_TO_RUN = pytest.StashKey[tuple[Side, ...]]()
+# Whether a runner runs each guard once for each of its toggles, on sides that it chooses.
+RUNS_CELLS = pytest.StashKey[bool]()
 # The changes, from a runner, for tests that have no side.
 APPLIED_CHANGES = pytest.StashKey[tuple[SourceChange, ...]]()
-CELL_PARAMETER = "unfix_cell"
+TOGGLE_PARAMETER = "unfix_toggle"
 _SEED_VARIABLE = "UNFIX_SEED"
 BEFORE_FORKS_MARKER = "before_forks"
 
@@ -107,38 +107,35 @@ def pytest_pycollect_makeitem(
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    sides_to_run = _choose_sides(metafunc.config)
-    marks = cells.read_guard_marks(metafunc.definition) if sides_to_run else None
+    marks = cells.read_guard_marks(metafunc.definition) if _runs_cells(metafunc.config) else None
     if marks is not None:
-        guard_cells = cells.make_cells(marks, sides_to_run)
-        metafunc.fixturenames.append(CELL_PARAMETER)
-        metafunc.parametrize(CELL_PARAMETER, guard_cells, ids=str, scope="module")
+        ids = [toggle.id for toggle in marks.guarded]
+        metafunc.fixturenames.append(TOGGLE_PARAMETER)
+        metafunc.parametrize(TOGGLE_PARAMETER, marks.guarded, ids=ids, scope="module")
 
 
-def _choose_sides(config: pytest.Config) -> tuple[Side, ...]:
-    """Return the sides of each guard; none means one run on the unchanged release."""
-    return config.stash.get(SIDES_TO_RUN, cells.BOTH_SIDES if config.getoption("teeth") else ())
+def _runs_cells(config: pytest.Config) -> bool:
+    """Return whether each guard runs once for each of its toggles, and not on the release alone."""
+    return config.stash.get(RUNS_CELLS, False) or bool(config.getoption("teeth"))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
-        cell = pytest_adapter.get_parameter(item, CELL_PARAMETER)
-        if cell is not None:
-            item.stash[CELL_KEY] = cell
-        if why := unrunnable_guards.find_unrunnable_reason(
-            item, both_sides=bool(_choose_sides(config))
-        ):
+        toggle = pytest_adapter.get_parameter(item, TOGGLE_PARAMETER)
+        if toggle is not None:
+            item.stash[GUARDED_STATUS] = cells.find_toggle_state(toggle)
+        if why := unrunnable_guards.find_unrunnable_reason(item, both_sides=_runs_cells(config)):
             item.stash[unrunnable_guards.UNRUNNABLE_REASON] = why
             continue
         marks = cells.read_guard_marks(item)
         if marks is None:
             continue
-        toggles = [cell.toggle] if cell is not None else list(marks.guarded)
+        toggles = [toggle] if toggle is not None else list(marks.guarded)
         if all(cells.find_toggle_state(toggle).state is ToggleState.ABSENT for toggle in toggles):
             names = ", ".join(toggle.id for toggle in toggles)
             reason = f"{not_applicable.NOT_APPLICABLE_PREFIX}{names}: not in this release"
             item.add_marker(pytest.mark.skip(reason=reason))
-        replay.set_replayed_example(item, config.getoption("replay"))
+        replay.set_replayed_example(item, config.getoption("replay"), toggle is None)
 
 
 # Running
@@ -150,6 +147,16 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
     changes = item.config.stash.get(APPLIED_CHANGES, ())
     with ToggleContext(changes) if changes else contextlib.nullcontext():
         return (yield)
+
+
+@pytest.hookimpl(tryfirst=True, specname="pytest_runtest_protocol")
+def pytest_runtest_protocol_of_both_sides(item: pytest.Item) -> bool | None:
+    """Run both sides of a guard for `--teeth`, and report one test."""
+    is_runnable = unrunnable_guards.UNRUNNABLE_REASON not in item.stash
+    if not is_runnable or GUARDED_STATUS not in item.stash or RUNS_CELLS in item.config.stash:
+        return None
+    teeth.run_both_sides(item)
+    return True
 
 
 @pytest.hookimpl(specname="pytest_pyfunc_call")
@@ -165,9 +172,9 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, Any, Any]
     marks = cells.read_guard_marks(pyfuncitem)
     if marks is None:
         return (yield)
-    cell = pyfuncitem.stash.get(CELL_KEY, None)
+    status = pyfuncitem.stash.get(GUARDED_STATUS, None)
     with cells.revert_where_present(marks.always_reverted):
-        if cell is None:
+        if status is None:
             # A guarded module may query the GPU on import, which it must not do within a check.
             engine.import_targets(
                 ToggleChoice(toggle, Direction.OBSERVE)
@@ -176,8 +183,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, Any, Any]
             with sides.raise_lost_device_as_failure(), replay.allow_passing_replay(pyfuncitem):
                 return (yield)
             return True
-        judged = SIDES_TO_RUN not in pyfuncitem.config.stash
-        return (yield from (sides.run_judged_side if judged else sides.run_side)(cell, pyfuncitem))
+        return (yield from sides.run_side(status, pyfuncitem))
 
 
 def _select_toggles_in_release(marks: cells.GuardMarks) -> Iterator[Toggle]:
@@ -207,7 +213,7 @@ def pytest_runtest_makereport(
 def _describe_lacking_fixes(item: pytest.Item) -> str:
     """Return the command that enables the guarded fixes which this release lacks, or ''."""
     marks = cells.read_guard_marks(item)
-    if marks is None or CELL_KEY in item.stash:
+    if marks is None or GUARDED_STATUS in item.stash:
         return ""
     toggles = [
         toggle.id
@@ -226,19 +232,6 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     skipped = {report.nodeid for report in reporter.stats.get("skipped", ())}
     if skipped and not passed:
         session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
-    one_sided = {node for node in skipped if _find_other_side_node(node) in passed}
-    if one_sided:
-        session.config.stash[ONE_SIDED_NODES] = one_sided
-        session.exitstatus = pytest.ExitCode.TESTS_FAILED
-
-
-def _find_other_side_node(nodeid: str) -> str:
-    """Return the same cell's node on the other side of its toggle."""
-    for side, other in ((Side.FIXED, Side.BUGGY), (Side.BUGGY, Side.FIXED)):
-        if f" {side.value}]" in nodeid or f" {side.value}-" in nodeid:
-            swapped = nodeid.replace(f" {side.value}]", f" {other.value}]")
-            return swapped.replace(f" {side.value}-", f" {other.value}-")
-    return ""
 
 
 # Reporting
@@ -259,8 +252,6 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
         terminalreporter.write_line(f"n/a: {len(absent)} guards do not apply here")
         for nodeid, reason in absent:
             terminalreporter.write_line(f"  n/a {nodeid}: {reason}")
-    for nodeid in sorted(config.stash.get(ONE_SIDED_NODES, ())):
-        terminalreporter.write_line(f"red: {nodeid} is n/a, and its other side is not")
     if config.getoption("teeth"):
         _show_teeth(terminalreporter)
     if config.getoption("record"):

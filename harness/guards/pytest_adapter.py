@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from _pytest.config import ConftestImportFailure
 from _pytest.mark.structures import get_unpacked_marks
+from _pytest.runner import runtestprotocol
 
 __all__ = [
     "ConftestImportFailure",
@@ -18,6 +19,7 @@ __all__ = [
     "get_parameter",
     "get_unpacked_marks",
     "remove_parameter_id",
+    "run_phases",
 ]
 
 
@@ -32,8 +34,14 @@ def get_parameter(item: pytest.Item, name: str) -> Any:
     return callspec.params.get(name) if callspec is not None else None
 
 
+def run_phases(item: pytest.Item) -> None:
+    """Set up, call and tear down a test, with all its fixtures, and report nothing."""
+    runtestprotocol(item, log=False, nextitem=None)
+
+
 def remove_parameter_id(item: Any, parameter_id: str) -> str:
     """Remove one parameter id from a test's node: `t.py::test[a-x]` becomes `t.py::test[a]`."""
-    ids = [each for each in item.callspec._idlist if each != parameter_id]
+    ids = list(item.callspec._idlist)
+    ids.remove(parameter_id)
     own = item.originalname + (f"[{'-'.join(ids)}]" if ids else "")
     return f"{item.nodeid.removesuffix(item.name)}{own}"

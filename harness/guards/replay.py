@@ -16,8 +16,8 @@ import pytest
 
 from harness.core import device, paths
 from harness.core.errors import UnfixError
-from harness.guards import hypothesis_adapter, pytest_adapter
-from harness.guards.cells import CELL_KEY, GuardCell, Side
+from harness.guards import hypothesis_adapter, pytest_adapter, sides
+from harness.guards.cells import GUARDED_STATUS, Side
 from harness.patching import bootstrap
 from harness.patching.child_environment import RELEASE_VARIABLE
 from harness.patching.live_engine import engine
@@ -39,24 +39,27 @@ def build_replay_command(item: pytest.Item, blob: str = "") -> str:
     for folder in bootstrap.read_toggle_folders():
         command += ["--toggles", folder]
     command += ["--", "python", "-m", "pytest"]
-    cell = item.stash.get(CELL_KEY, None)
-    has_side = cell is not None and cell.side is not Side.AS_IS
-    node = item.nodeid if cell is None or has_side else find_guard_node(item, cell)
+    attempt = item.config.stash.get(sides.SIDE_ATTEMPT, None)
+    has_sides = attempt is not None and attempt.side is not Side.AS_IS
+    node = item.nodeid if has_sides else find_guard_node(item)
     if item.path.is_relative_to(paths.project_folder()):
         command.append(node)
     else:  # from a user's folder pytest finds neither our conftest nor our root
         command += ["-p", "harness.guards.plugin", f"--rootdir={item.config.rootpath}"]
         command.append(f"{item.path}::{node.partition('::')[2]}")
-    command += ["--teeth"] if has_side else []
+    command += ["--teeth"] if has_sides else []
     command += ["--device", device.get_device()] if device.get_device() != "cpu" else []
     profile = str(item.config.getoption("profile"))
     command += ["--replay", blob] if blob else ["--profile", profile]
     return shlex.join(command)
 
 
-def find_guard_node(item: pytest.Item, cell: GuardCell) -> str:
-    """Return the guard's own node, without the cell among its parameters."""
-    return pytest_adapter.remove_parameter_id(item, str(cell))
+def find_guard_node(item: pytest.Item) -> str:
+    """Return the guard's own node, without its toggle among the parameters."""
+    status = item.stash.get(GUARDED_STATUS, None)
+    if status is None:
+        return item.nodeid
+    return pytest_adapter.remove_parameter_id(item, status.toggle.id)
 
 
 @contextlib.contextmanager
@@ -70,8 +73,8 @@ def allow_passing_replay(item: pytest.Item) -> Iterator[None]:
             raise  # the test has other draws now, so the example proves nothing
 
 
-def set_replayed_example(item: Any, blob: str | None) -> None:
-    """Make an item run only the example of a blob."""
+def set_replayed_example(item: Any, blob: str | None, has_no_side: bool) -> None:
+    """Make an item run only the example of a blob; `--teeth` repeats it on each side."""
     if blob is None:
         return
     try:
@@ -80,4 +83,6 @@ def set_replayed_example(item: Any, blob: str | None) -> None:
         raise pytest.UsageError(f"--replay {blob}: {error}") from error
     if not hypothesis_adapter.draws_examples(item.obj):
         raise UnfixError(f"{item.nodeid} has no examples to replay")
-    item.obj = hypothesis.reproduce_failure(hypothesis.__version__, blob.encode())(item.obj)
+    if has_no_side:
+        reproduce = hypothesis.reproduce_failure(hypothesis.__version__, blob.encode())
+        item.obj = reproduce(item.obj)

@@ -1,29 +1,52 @@
-"""A guard on one side of a toggle, and the verdict of `--teeth` over that side."""
+"""A guard on one side of its toggle.
+
+Invariant: whatever a guard can see of itself is the same on both sides: its name, its parameters,
+its environment. A runner chooses the side of each run in `SIDE_ATTEMPT`.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import sys
 from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass
 from typing import Any
 
-import hypothesis.errors
 import pytest
 
-from harness.fixes.matching.toggle_status import ToggleState
-from harness.guards import cells, hypothesis_adapter, profiles, pytest_adapter, verdicts
+from harness.fixes.matching.toggle_status import ToggleState, ToggleStatus
+from harness.guards import cells, profiles
 from harness.guards.cells import GuardCell, Side
-from harness.store.prove.values import CellVerdict, SideOutcome, SideResult
 
 # A guard's reports of a bug: an assertion (also from a checked kernel), or `pytest.fail`.
 FAILURES = (AssertionError, pytest.fail.Exception)
 AttemptScope = Callable[[pytest.Function], contextlib.AbstractContextManager[None]]
-# The part of a guard to repeat, from a runner.
-ATTEMPT_SCOPE = pytest.StashKey[AttemptScope]()
 
 
-class GuardNotProven(Exception):
-    """An error for a side that proves nothing; its message begins with the verdict."""
+@dataclass
+class SideAttempt:
+    """One run of a guard on one side, as its runner chose it."""
+
+    side: Side
+    scope: AttemptScope | None = None  # the part of the guard to run; None: all of it
+    reach: int = 0  # how often the toggled code has run
+
+
+SIDE_ATTEMPT = pytest.StashKey[SideAttempt]()
+
+
+class ExampleNotDrawn(Exception):
+    """An error for a run of an example that the guard draws otherwise on this side."""
+
+
+@contextlib.contextmanager
+def choose_side(config: pytest.Config, attempt: SideAttempt) -> Iterator[None]:
+    """Have guards run on this side during the block."""
+    config.stash[SIDE_ATTEMPT] = attempt
+    try:
+        yield
+    finally:
+        del config.stash[SIDE_ATTEMPT]
 
 
 @contextlib.contextmanager
@@ -42,66 +65,24 @@ def raise_lost_device_as_failure() -> Iterator[None]:
         ) from error
 
 
-def run_side(cell: GuardCell, item: pytest.Function) -> Generator[None, Any, Any]:
-    """Run the guard on one side of the toggle, and record how often the toggled code ran."""
-    with cells.apply_cell(cell) as toggled, _choose_attempt_scope(cell, item):
+def run_side(status: ToggleStatus, item: pytest.Function) -> Generator[None, Any, Any]:
+    """Run the guard on the chosen side of the toggle."""
+    attempt = item.config.stash[SIDE_ATTEMPT]
+    cell = GuardCell(status, attempt.side)
+    with cells.apply_cell(cell) as toggled, _choose_scope(cell, attempt, item):
         try:
             with raise_lost_device_as_failure():
                 return (yield)
         finally:
-            item.user_properties.append(("reach", toggled.reach))
+            attempt.reach = toggled.reach
 
 
-def _choose_attempt_scope(
-    cell: GuardCell, item: pytest.Function
+def _choose_scope(
+    cell: GuardCell, attempt: SideAttempt, item: pytest.Function
 ) -> contextlib.AbstractContextManager[None]:
     """Return the runner's choice, or a longer search on the reverted side."""
-    make_scope = item.config.stash.get(ATTEMPT_SCOPE, None)
-    if make_scope is not None:
-        return make_scope(item)
+    if attempt.scope is not None:
+        return attempt.scope(item)
     buggy = cell.side is Side.BUGGY
     buggy |= cell.side is Side.AS_IS and cell.finding.state is ToggleState.BUGGY
     return profiles.extend_search(item.obj) if buggy else contextlib.nullcontext()
-
-
-def run_judged_side(cell: GuardCell, item: pytest.Function) -> Generator[None, Any, Any]:
-    """Run one side, and pass if it ends as in a proof: the reverted side has to fail."""
-    failure: BaseException | None = None
-    result = None
-    try:
-        result = yield from run_side(cell, item)
-    except FAILURES as error:
-        if cell.side is Side.FIXED:
-            raise
-        _check_example_passes_fixed(cell, item, error)
-        failure = error
-    outcome = SideOutcome.FAILED if failure else SideOutcome.PASSED
-    reach = int(str(dict(item.user_properties)["reach"]))
-    verdict, why = verdicts.judge_one_side(SideResult(cell.side.value, outcome, reach=reach))
-    if verdict is not CellVerdict.PROVEN:
-        raise GuardNotProven(f"{cell.toggle.id} is {verdict.value}: {why}")
-    if failure is not None:
-        item.user_properties.append(("counterexample", str(failure)))
-        item.user_properties.append(("notes", "\n".join(getattr(failure, "__notes__", ()))))
-    return result
-
-
-def _check_example_passes_fixed(
-    cell: GuardCell, item: pytest.Function, error: BaseException
-) -> None:
-    """Check that the example that fails with the fix reverted passes with it applied."""
-    blob = hypothesis_adapter.extract_blob(error)
-    if not blob or type(error).__name__ == "CudaError":
-        return
-    try:
-        with (
-            cells.apply_cell(GuardCell(cell.finding, Side.FIXED)),
-            raise_lost_device_as_failure(),
-            hypothesis_adapter.pin_example(item.obj, blob),
-        ):
-            item.obj(**pytest_adapter.get_own_arguments(item))
-    except hypothesis.errors.DidNotReproduce:
-        return
-    except FAILURES as other:
-        reason = f"the same example fails with the fix applied: {other}"
-        raise GuardNotProven(f"{cell.toggle.id} is flaky: {reason}") from error

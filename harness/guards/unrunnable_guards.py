@@ -55,7 +55,7 @@ def find_unrunnable_reason(item: pytest.Item, both_sides: bool) -> str:
         return ""
     if item.get_closest_marker("xfail"):
         return "a guard that is expected to fail guards nothing"
-    return ONE_SIDED_REASON if both_sides and cells.CELL_KEY not in item.stash else ""
+    return ONE_SIDED_REASON if both_sides and cells.GUARDED_STATUS not in item.stash else ""
 
 
 def read_guarded_names(item: pytest.Item) -> list[str]:

@@ -1,17 +1,35 @@
-"""The verdict over the two sides of a guard, for `prove` and `pytest --teeth`.
+"""The verdict over a cell, for `prove` and `pytest --teeth`, and the runs that it still needs.
 
 A guard is proven if it passes with the fix applied and fails with the fix reverted, and the toggled
 code ran both times. Example: fixed `passed` with reach 40, buggy `failed` with reach 2 is proven;
 fixed `passed` and buggy `passed` is toothless; a reach of 0 on either side is unreached, whatever
 the outcome.
+
+A guard that fails by chance fails with the fix applied as often as with it reverted. So one run of
+each side is no proof, and both are repeated: a proof needs `REQUIRED_FAILURES` failures with the
+fix reverted, `REQUIRED_PASSES` passes with it applied, and nothing else. A test that fails at rate
+p gives that with p**4 * (1 - p)**3, which is at most 0.0084, whatever p is (at 4/7).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from harness.store.prove.values import BUG_OUTCOMES, CellVerdict, SideOutcome, SideResult
+from harness.fixes.matching.toggle_status import ToggleState
+from harness.store.prove.values import (
+    BUG_OUTCOMES,
+    CellResult,
+    CellVerdict,
+    RepeatMode,
+    SideOutcome,
+    SideRepetition,
+    SideResult,
+    is_expected_outcome,
+)
 
+LONG_SIDE_SECONDS = 5.0  # from this length on, earlier runs may replace repetitions
+AS_IS = "as is"
+SIDE_PHRASES = {"buggy": "with the fix reverted", "fixed": "with the fix applied"}
 VERDICT_OF_DEATH = {
     SideOutcome.SEGFAULT: CellVerdict.SEGFAULT,
     SideOutcome.ABORT: CellVerdict.ABORT,
@@ -41,6 +59,8 @@ def judge_sides(fixed: SideResult, buggy: SideResult) -> tuple[CellVerdict, str]
     for side in (fixed, buggy):
         if side.outcome is SideOutcome.FLAKY:
             return CellVerdict.FLAKY, f"{side.side}: {side.headline}"
+        if side.outcome is SideOutcome.UNDRAWN:
+            return CellVerdict.UNDRAWN, f"{side.side}: {side.headline}"
     if fixed.outcome in INVALID_OUTCOMES:
         return CellVerdict.BROKEN, f"fixed: {fixed.headline}"
     if away:
@@ -78,8 +98,117 @@ def explain_weak_evidence(failed_with: Sequence[bool], failed_without: Sequence[
     return ""
 
 
-def judge_one_side(result: SideResult) -> tuple[CellVerdict, str]:
-    """Return the verdict over one side, as if the cell's other side had ended as in a proof."""
-    fixed = SideResult("fixed", SideOutcome.PASSED, reach=1)
-    buggy = SideResult("buggy", SideOutcome.FAILED, reach=1)
-    return judge_sides(fixed, result) if result.side == "buggy" else judge_sides(result, buggy)
+def judge_cell(cell: CellResult) -> None:
+    """Set a cell's verdict, once its sides have run and `find_missing_sides` is empty."""
+    if AS_IS in cell.sides:
+        cell.verdict, cell.why = _judge_as_is(cell, cell.sides[AS_IS])
+    else:
+        cell.verdict, cell.why = judge_sides(cell.sides["fixed"], cell.sides["buggy"])
+        if cell.verdict is CellVerdict.PROVEN:
+            cell.verdict, cell.why = _judge_repetitions(cell)
+    for side in cell.sides.values():
+        for first in filter(None, (side.first, *(again.first for again in side.again))):
+            cell.why += f" ({side.side} at the second attempt; the first: {first})"
+
+
+def find_missing_sides(cell: CellResult) -> list[str]:
+    """Return the sides that have to run before a verdict, one entry for each run.
+
+    A draw from this list decides which runs next: each order of a proof's runs is then as likely as
+    any other, and no fixed order of outcomes fits the sides.
+    """
+    fixed, buggy = cell.sides.get("fixed"), cell.sides.get("buggy")
+    is_agreed = not any(_find_differing_repetitions(cell))
+    if fixed and buggy:
+        if judge_sides(fixed, buggy)[0] is not CellVerdict.PROVEN or not is_agreed:
+            return []
+    elif fixed and not (is_agreed and _is_repeatable_pass(fixed)):
+        return ["buggy"]
+    elif buggy and not (is_agreed and buggy.outcome is SideOutcome.FAILED):
+        return ["fixed"]  # a death costs more than a failure: it is not repeated in vain
+    failures, passes = REQUIRED_FAILURES, REQUIRED_PASSES
+    if buggy:
+        failures -= 1 + len(buggy.again)
+    if fixed:
+        passes -= len(fixed.again) + (_count_first_pass(buggy) if buggy else 1)
+    return ["buggy"] * failures + ["fixed"] * passes
+
+
+def _is_repeatable_pass(fixed: SideResult) -> bool:
+    """Return whether a pass may be repeated before the other side runs: no search may."""
+    return fixed.outcome is SideOutcome.PASSED and fixed.way is RepeatMode.WHOLE
+
+
+def is_long_to_repeat(cell: CellResult) -> bool:
+    """Return whether repetitions take so long that earlier runs may replace them."""
+    repeated = cell.sides.get("buggy") or cell.sides["fixed"]
+    if repeated.way not in (RepeatMode.WHOLE, RepeatMode.SEARCH):
+        return False
+    return max(side.seconds for side in cell.sides.values()) >= LONG_SIDE_SECONDS
+
+
+def _count_first_pass(buggy: SideResult) -> int:
+    """Return 1 if the first pass is one of the passes that a proof needs, else 0.
+
+    It counts if it ran the failing example; a search may have drawn others. The first failure
+    always counts: Hypothesis reports only examples that fail again at the end of its search.
+    """
+    return int(buggy.way in (RepeatMode.WHOLE, RepeatMode.EXPLICIT))
+
+
+def _find_differing_repetitions(cell: CellResult) -> Iterator[tuple[str, SideRepetition]]:
+    for name, side in cell.sides.items():
+        for again in side.again:
+            if not is_expected_outcome(name, again.outcome):
+                yield name, again
+
+
+def _judge_repetitions(cell: CellResult) -> tuple[CellVerdict, str]:
+    """Judge the repetitions: proven if all agree, flaky if one differs."""
+    fixed, buggy = cell.sides["fixed"], cell.sides["buggy"]
+    borrowed = _describe_borrowed_repetitions(cell)
+    differing = next(_find_differing_repetitions(cell), None)
+    if differing is None:
+        return CellVerdict.PROVEN, buggy.headline + borrowed
+    name, again = differing
+    if again.outcome is SideOutcome.UNDRAWN:
+        return CellVerdict.UNDRAWN, f"{name}: {again.headline}{borrowed}"
+    failures = 1 + sum(is_expected_outcome("buggy", each.outcome) for each in buggy.again)
+    failures_fixed = sum(not is_expected_outcome("fixed", each.outcome) for each in fixed.again)
+    runs_fixed = _count_first_pass(buggy) + len(fixed.again)
+    subject = "the example that was found" if buggy.way is RepeatMode.EXAMPLE else "it"
+    outcome = f"{again.outcome}: {again.headline}" if again.headline else again.outcome.value
+    return CellVerdict.FLAKY, (
+        f"{subject} failed {failures} of {1 + len(buggy.again)} times {SIDE_PHRASES['buggy']} and "
+        f"{failures_fixed} of {runs_fixed} {SIDE_PHRASES['fixed']}; "
+        f"once more {SIDE_PHRASES[name]}: {outcome}{borrowed}"
+    )
+
+
+def _describe_borrowed_repetitions(cell: CellResult) -> str:
+    """Describe the number of repetitions from earlier runs, and name those runs."""
+    runs = [again.run for name in SIDE_PHRASES for again in cell.sides[name].again if again.run]
+    if not runs:
+        return ""
+    names = ", ".join(dict.fromkeys(runs))
+    return f" ({len(runs)} of its repetitions are those of earlier runs: {names})"
+
+
+def _judge_as_is(cell: CellResult, result: SideResult) -> tuple[CellVerdict, str]:
+    """Return the verdict of `lifecycle`: whether the release has the bug when it runs."""
+    outcome = result.outcome
+    if outcome is SideOutcome.NA:
+        return CellVerdict.NA, result.headline
+    if outcome is SideOutcome.FLAKY:
+        return CellVerdict.FLAKY, result.headline
+    if outcome in INVALID_OUTCOMES:
+        return CellVerdict.BROKEN, result.headline
+    if outcome in VERDICT_OF_DEATH and outcome not in BUG_OUTCOMES:
+        return VERDICT_OF_DEATH[outcome], result.headline
+    if not result.reach:
+        return CellVerdict.UNREACHED, "the toggle's code never ran"
+    state = ToggleState.BUGGY if outcome in BUG_OUTCOMES else ToggleState.FIXED
+    if state.value != cell.state:
+        return CellVerdict.DIFFERS, f"running says {state.value}, the sources say {cell.state}"
+    verdict = CellVerdict.HAS_BUG if state is ToggleState.BUGGY else CellVerdict.HAS_FIX
+    return verdict, result.headline

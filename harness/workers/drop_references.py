@@ -16,8 +16,7 @@ from typing import Any
 
 import pytest
 
-from harness.guards import hypothesis_adapter
-from harness.workers import run_item
+from harness.guards import hypothesis_adapter, run_item
 
 _LAST_ERROR_NAMES = ("last_exc", "last_type", "last_value", "last_traceback")
 

@@ -11,25 +11,27 @@ import contextlib
 import faulthandler
 import functools
 import os
+import shutil
 import sys
 import time
 import warnings
 from collections import Counter
-from collections.abc import Generator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from harness.core import device
+from harness.core import device, write_confinement
 from harness.core.errors import UnfixError
 from harness.fixes.matching.toggle_status import ToggleState
-from harness.guards import cells, plugin, pytest_adapter, replay, sides, unrunnable_guards
-from harness.guards.cells import CELL_KEY, Side
+from harness.guards import cells, plugin, repeat, replay, run_item, unrunnable_guards
+from harness.guards.cells import GUARDED_STATUS, GuardCell, Side
+from harness.guards.sides import AttemptScope, SideAttempt, choose_side
 from harness.patching import attestation, live_engine
 from harness.store.prove import values
 from harness.store.prove.values import SideOutcome
 from harness.toggles import ToggleContext
-from harness.workers import drop_references, repeat, run_item
+from harness.workers import drop_references
 from harness.workers.messages import (
     UNSIDED,
     GuardsCollected,
@@ -41,6 +43,7 @@ from harness.workers.messages import (
     TestRequest,
 )
 from harness.workers.pytest_session import WorkerSession, make_choices, run_worker
+from harness.workers.run_folder import RunFolder
 
 
 class GuardWorker(WorkerSession[GuardWorkerSettings]):
@@ -50,18 +53,14 @@ class GuardWorker(WorkerSession[GuardWorkerSettings]):
     only_forks_use_device = False
 
     def pytest_configure(self, config: pytest.Config) -> None:
-        config.stash[plugin.SIDES_TO_RUN] = tuple(Side(side) for side in self.settings.sides)
+        config.stash[plugin.RUNS_CELLS] = bool(self.settings.sides)
         super().pytest_configure(config)
 
-    @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> Generator[None, Any, Any]:
-        """Select all sides of a guard together: `-k fixed` means its name, not its side."""
-        everything = list(items)
-        result = yield
-        chosen = {name for name in map(_find_cell_key, items) if name is not None}
-        kept = set(items)
-        items[:] = [item for item in everything if item in kept or _find_cell_key(item) in chosen]
-        return result
+    def make_run_folder(self, number: int) -> RunFolder | None:
+        if not self.settings.run_folders:
+            return None
+        path = Path(self.settings.run_folders) / str(number)
+        return RunFolder(path, Path.cwd(), write_confinement.can_confine())
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
@@ -76,11 +75,14 @@ class GuardWorker(WorkerSession[GuardWorkerSettings]):
             if count > 1:
                 self.problems.append(f"{count} tests are called {key[1]}, guarding {key[0]}")
         can_fork = device.get_device() == "cpu"
-        item_cells = (item.stash[CELL_KEY] for item in self.items if CELL_KEY in item.stash)
+        statuses = (item.stash.get(GUARDED_STATUS, None) for item in self.items)
         present = (ToggleState.FIXED, ToggleState.BUGGY)
-        applicable = (cell for cell in item_cells if cell.finding.state in present)
         # Once here, instead of in each supervisor.
-        live_engine.engine.import_targets(map(cells.make_choice, applicable))
+        live_engine.engine.import_targets(
+            cells.make_choice(GuardCell(status, Side.AS_IS))
+            for status in statuses
+            if status is not None and status.state in present
+        )
         self.freeze_for_forks(session, can_fork)
         seconds = time.time() - self.started
         release = str(live_engine.engine.sources.version)
@@ -88,6 +90,8 @@ class GuardWorker(WorkerSession[GuardWorkerSettings]):
             GuardsCollected(tasks, seconds, device.get_device(), can_fork, release, self.problems)
         )
         (self.serve_forks if can_fork else self._serve_in_process)()
+        if self.settings.run_folders:  # the run removes it, too, unless it is gone
+            shutil.rmtree(self.settings.run_folders, ignore_errors=True)
         return True
 
     def _is_requested(self, item: pytest.Item) -> bool:
@@ -99,7 +103,7 @@ class GuardWorker(WorkerSession[GuardWorkerSettings]):
         if not self.settings.sides:
             return True
         toggle_ids = self.settings.toggle_ids
-        return not toggle_ids or item.stash[CELL_KEY].toggle.id in toggle_ids
+        return not toggle_ids or item.stash[GUARDED_STATUS].toggle.id in toggle_ids
 
     def _is_unrunnable_requested(self, item: pytest.Item) -> bool:
         """Return whether an unrunnable guard is requested; record a test that is no guard."""
@@ -113,34 +117,35 @@ class GuardWorker(WorkerSession[GuardWorkerSettings]):
     def _make_tasks(self, number: int, item: pytest.Item) -> list[GuardTask]:
         why = item.stash.get(unrunnable_guards.UNRUNNABLE_REASON, "")
         if not why:
-            return [self._make_task(number, item)]
-        cell = item.stash.get(CELL_KEY, None)
-        if cell is not None:
-            name, side = replay.find_guard_node(item, cell), cell.side.value
+            return self._make_runnable_tasks(number, item)
+        status = item.stash.get(GUARDED_STATUS, None)
+        if status is not None:
+            name, toggle = replay.find_guard_node(item), status.toggle.id
             return [
-                GuardTask(
-                    number, name, cell.toggle.id, side, cell.finding.state.value, broken_reason=why
-                )
+                GuardTask(number, name, toggle, side, status.state.value, broken_reason=why)
+                for side in self.settings.sides
             ]
         toggles = unrunnable_guards.read_guarded_names(item) or ["no toggle"]
         return [
             GuardTask(number, item.nodeid, toggle, "", "", broken_reason=why) for toggle in toggles
         ]
 
-    def _make_task(self, number: int, item: pytest.Item) -> GuardTask:
+    def _make_runnable_tasks(self, number: int, item: pytest.Item) -> list[GuardTask]:
         if not self.settings.sides:
-            return GuardTask(number, item.nodeid, "", UNSIDED, "")
-        cell = item.stash[CELL_KEY]
-        state = cell.finding.state
-        name, toggle, side = replay.find_guard_node(item, cell), cell.toggle.id, cell.side.value
-        task = GuardTask(number, name, toggle, side, state.value)
-        if state is ToggleState.STALE:
-            task.problem = cell.finding.problem
-        elif state is ToggleState.ABSENT:
-            task.not_applicable_reason = "not in this release"
-        elif device.get_device() not in {each.value for each in cell.toggle.devices}:
-            task.not_applicable_reason = f"no bug of {device.get_device()}"
-        return task
+            return [GuardTask(number, item.nodeid, "", UNSIDED, "")]
+        status = item.stash[GUARDED_STATUS]
+        problem = reason = ""
+        if status.state is ToggleState.STALE:
+            problem = status.problem
+        elif status.state is ToggleState.ABSENT:
+            reason = "not in this release"
+        elif device.get_device() not in {each.value for each in status.toggle.devices}:
+            reason = f"no bug of {device.get_device()}"
+        name, toggle, state = replay.find_guard_node(item), status.toggle.id, status.state.value
+        return [
+            GuardTask(number, name, toggle, side, state, problem, "", reason)
+            for side in self.settings.sides
+        ]
 
     # In forks
 
@@ -151,7 +156,7 @@ class GuardWorker(WorkerSession[GuardWorkerSettings]):
     def run_request(self, request: TestRequest) -> values.SideResult:
         item = self.items[request.number]
         toggles = self._read_toggle_directions(item, request)
-        _prebuild_patches(item)
+        _prebuild_patches(item, request)
         _validate_strategies(item)
         return self.run_in_own_process(
             request, functools.partial(self._run_test, item, request), toggles
@@ -161,29 +166,24 @@ class GuardWorker(WorkerSession[GuardWorkerSettings]):
         if request.random_seed is not None:
             repeat.seed_random_sources(request.random_seed)
         if request.repeat_mode is None:
-            return self._run_attempt(item)
-        first = self._run_attempt(
-            item, repeat.make_attempt_scope(request.repeat_mode, request.blob)
-        )
+            return self._run_attempt(item, request.side)
+        scope = repeat.make_attempt_scope(request.repeat_mode, request.blob)
+        first = self._run_attempt(item, request.side, scope)
         if not request.then_whole or first.outcome is SideOutcome.CUDA_ERROR:
             return first
-        side = self._run_attempt(item)
+        side = self._run_attempt(item, request.side)
         side.again = [values.SideRepetition(first.outcome, first.headline, first.seconds)]
         return side
 
     def _run_attempt(
-        self, item: pytest.Item, attempt_scope: sides.AttemptScope | None = None
+        self, item: pytest.Item, side_name: str, scope: AttemptScope | None = None
     ) -> values.SideResult:
-        stash, full = item.config.stash, _count_device_ooms()
-        if attempt_scope is not None:
-            stash[sides.ATTEMPT_SCOPE] = attempt_scope
-        try:
-            # The details of a repeated failure only serve to recognize a full device.
-            with_details = attempt_scope is None or device.get_device() != "cpu"
+        full = _count_device_ooms()
+        attempt = SideAttempt(Side(side_name), scope) if side_name != UNSIDED else None
+        # The details of a repeated failure only serve to recognize a full device.
+        with_details = scope is None or device.get_device() != "cpu"
+        with choose_side(item.config, attempt) if attempt else contextlib.nullcontext():
             side = run_item.run_protocol(item, self.recorder, with_details)
-        finally:
-            if attempt_scope is not None:
-                del stash[sides.ATTEMPT_SCOPE]
         names_oom = "CUDA error: out of memory" in side.headline + side.detail
         if side.outcome not in (SideOutcome.PASSED, SideOutcome.NA) and (
             names_oom or _count_device_ooms() > full
@@ -199,8 +199,7 @@ class GuardWorker(WorkerSession[GuardWorkerSettings]):
         self, request: TestRequest, side: values.SideResult, is_device_lost: bool = False
     ) -> TaskEnded:
         item = self.items[request.number]
-        cell = item.stash.get(CELL_KEY, None)
-        side.side = cell.side.value if cell is not None else UNSIDED
+        side.side = request.side
         side.way = repeat.choose_repeat_mode(item, side)
         return TaskEnded(request.serial, side, is_device_lost)
 
@@ -260,26 +259,20 @@ class GuardWorker(WorkerSession[GuardWorkerSettings]):
 
     def _read_toggle_directions(self, item: pytest.Item, request: TestRequest) -> dict[str, str]:
         """Return the toggles that a test runs under; the plugin applies those of a request."""
-        cell = item.stash.get(CELL_KEY, None)
-        if cell is not None:
-            return {cell.toggle.id: cells.choose_direction(cell).value}
+        status = item.stash.get(GUARDED_STATUS, None)
+        if status is not None:
+            cell = GuardCell(status, Side(request.side))
+            return {status.toggle.id: cells.choose_direction(cell).value}
         item.config.stash[plugin.APPLIED_CHANGES] = make_choices(request.toggle_directions)
         return dict(request.toggle_directions)
 
 
-def _find_cell_key(item: pytest.Item) -> tuple[str, str] | None:
-    """Return the guard and toggle of an item's cell, the same for all its sides."""
-    cell = pytest_adapter.get_parameter(item, plugin.CELL_PARAMETER)
-    if cell is None:
-        return None
-    return replay.find_guard_node(item, cell), cell.toggle.id
-
-
-def _prebuild_patches(item: pytest.Item) -> None:
+def _prebuild_patches(item: pytest.Item, request: TestRequest) -> None:
     """Build the patched code once, for all the forks that run it."""
     marks = cells.read_guard_marks(item)
     assert marks is not None
-    cell = item.stash.get(CELL_KEY, None)
+    status = item.stash.get(GUARDED_STATUS, None)
+    cell = GuardCell(status, Side(request.side)) if status is not None else None
     under = item.config.stash.get(plugin.APPLIED_CHANGES, ())
     with (
         contextlib.suppress(Exception),  # the test itself reports it

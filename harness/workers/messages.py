@@ -74,6 +74,7 @@ class TestRequest(msgspec.Struct, tag=True):
     serial: int  # this request's number; a second attempt has another
     seconds: float  # its time limit
     memory: int  # its memory limit in bytes
+    side: str = UNSIDED  # the side to run
     toggle_directions: list[tuple[str, str]] = []  # for a task without a side
     random_seed: int | None = None  # the seed of the random sources; None: no seeding
     repeat_mode: RepeatMode | None = None  # the part of a repeated test to run
@@ -96,3 +97,4 @@ class GuardWorkerSettings(WorkerSettings, kw_only=True):
 
     sides: list[str]  # empty: each guard once, under its request's toggles
     toggle_ids: list[str]  # empty: all
+    run_folders: str = ""  # the parent of the folders that runs may write; empty: no limits

@@ -27,12 +27,12 @@ from harness.core import device, preloading, processes
 from harness.core.errors import NotReadyError, UnfixError
 from harness.core.pipes import PipeEnd
 from harness.fixes.patch_plan import Direction, ToggleChoice
-from harness.guards import cells, plugin, pytest_adapter, unrunnable_guards
+from harness.guards import cells, plugin, pytest_adapter, run_item, unrunnable_guards
 from harness.patching import jit_kernels, live_engine
 from harness.store.prove.values import SideResult
-from harness.workers import run_item
 from harness.workers import supervisor as supervision
 from harness.workers.messages import SETTINGS_VARIABLE, StartFailure, TestRequest, WorkerSettings
+from harness.workers.run_folder import RunFolder
 
 SettingsT = TypeVar("SettingsT", bound=WorkerSettings)
 
@@ -51,7 +51,13 @@ class WorkerSession(Generic[SettingsT]):
         self.folder = Path(settings.folder)
         self.recorder = run_item.PhaseRecorder()
         self.problems: list[str] = []
+        self.run_folder: RunFolder | None = None  # in a supervisor, if runs are confined
         self._supervisors: list[supervision.Supervisor] = []
+        self._supervisor_count = 0
+
+    def make_run_folder(self, number: int) -> RunFolder | None:
+        """Make the folder of a supervisor's runs; None lets them write anywhere."""
+        return None
 
     def pytest_configure(self, config: pytest.Config) -> None:
         config.pluginmanager.register(self.recorder)
@@ -169,6 +175,7 @@ class WorkerSession(Generic[SettingsT]):
             else:
                 supervisor.pending_request = request
                 return
+        self._supervisor_count += 1
         supervisor = supervision.fork_supervisor(self._serve_as_supervisor)
         self._supervisors.append(supervisor)
         supervisor.pending_request = request
@@ -179,14 +186,13 @@ class WorkerSession(Generic[SettingsT]):
         self, request: TestRequest, test: Callable[[], SideResult], toggles: dict[str, str]
     ) -> SideResult:
         """Run a test in a process of its own, without the supervisor's pipes."""
+        files = supervision.TestFiles(self.folder, request, toggles, self.run_folder)
 
         def run_without_pipe() -> SideResult:
             self.pipe.close()
             return test()
 
-        return supervision.run_supervised_test(
-            run_without_pipe, supervision.TestFiles(self.folder, request, toggles)
-        )
+        return supervision.run_supervised_test(run_without_pipe, files)
 
     def renew_supervisors(self) -> None:
         """Replace the supervisors by forks of this process's present state."""
@@ -201,6 +207,7 @@ class WorkerSession(Generic[SettingsT]):
             other.pipe.close()
         self.pipe.close()
         self.pipe = pipe
+        self.run_folder = self.make_run_folder(self._supervisor_count)
         # Each item runs in at least one fork.
         if len(self.items) >= preloading.FORKS_TO_REPAY_COLLAPSE:
             preloading.collapse_into_huge_pages()

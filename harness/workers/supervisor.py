@@ -36,6 +36,7 @@ from harness.core.process_exit import ProcessExit
 from harness.patching import attestation, bootstrap, live_engine
 from harness.store.prove.values import SideOutcome, SideResult
 from harness.workers.messages import TestRequest
+from harness.workers.run_folder import RunFolder
 
 POLL_INTERVAL = 0.1  # seconds between two readings of the memory
 HANG_DUMP_TIMEOUT = 3.0  # seconds for a hanging process to write its stacks
@@ -51,8 +52,11 @@ class TestFiles:
     folder: Path
     request: TestRequest
     toggles: dict[str, str]  # the test's toggles, each with its direction
+    run_folder: RunFolder | None = None  # all that the test may write; None: no limits
 
     def build_path(self, kind: str) -> Path:
+        if self.run_folder is not None:
+            return self.run_folder.path / kind  # the same for each run
         return self.folder / f"{self.request.serial}.{kind}"
 
 
@@ -99,6 +103,8 @@ def make_exit_result(ended: ProcessExit) -> SideResult:
 def run_supervised_test(test: Callable[[], SideResult], files: TestFiles) -> SideResult:
     """Run a test in a process of its own and make its result, whatever the test does."""
     begun = time.monotonic()
+    if files.run_folder is not None:
+        files.run_folder.prepare()
     attestations = files.build_path("attestations")
     live_engine.engine.recorder.set_folder(attestations)
     os.environ[bootstrap.ATTESTATIONS_VARIABLE] = str(attestations)
@@ -112,6 +118,8 @@ def run_supervised_test(test: Callable[[], SideResult], files: TestFiles) -> Sid
     exceeded = _wait_within_limits(child, files.request, inherited_bytes)
     code = child.reap()
     leftover_count = processes.kill_descendants(os.getpid())
+    if files.run_folder is not None:
+        files.run_folder.keep_kernels()
     output = processes.read_log_tail(files.build_path("out"), MAX_OUTPUT_BYTES).strip()
     try:
         result = msgspec.json.decode(files.build_path("result").read_bytes(), type=SideResult)
@@ -149,9 +157,12 @@ def _run_in_test_process(test: Callable[[], SideResult], files: TestFiles) -> No
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     output = child_process.redirect_output(files.build_path("out"))
     faulthandler.enable(output)
-    # pytest's `tmp_path` lies in a folder that is deleted with the run.
-    files.build_path("tmp").mkdir()
-    os.environ["PYTEST_DEBUG_TEMPROOT"] = str(files.build_path("tmp"))
+    if files.run_folder is not None:
+        files.run_folder.enter()
+    else:
+        # pytest's `tmp_path` lies in a folder that is deleted with the run.
+        files.build_path("tmp").mkdir()
+        os.environ["PYTEST_DEBUG_TEMPROOT"] = str(files.build_path("tmp"))
     processes.limit_forks(files.request.fork_limit)
     test_pid = os.getpid()
     result = test()

@@ -153,6 +153,7 @@ class GuardWorkerProcess(WorkerProcess[GuardWorkerMessage]):
             self._request_count,
             seconds,
             memory,
+            task[2],
             list(toggle_directions),
             random_seed,
         )

@@ -19,6 +19,8 @@ MARKS = make_marks("""
 all: its failure without the fix proves nothing.
     flaky        | FLK | ~ | broken    | The same test failed and passed: chance decides, so a \
 failure proves nothing.
+    undrawn      | UND | ≁ | broken    | The example that fails with the fix reverted is drawn \
+otherwise with it applied, so nothing was compared there.
     toothless    | TTH | ○ | toothless | The guard passes with the fix reverted, although the \
 toggled code ran: it would not notice the bug.
     differs      | DIF | ≠ | broken    | Running this release contradicts its sources.

@@ -26,7 +26,8 @@ MAX_CELLS = 20  # unproven cells shown in full; the others are counted
 
 def print_run(runs: ProveRun | Sequence[ProveRun], console: Console) -> None:
     proof_view = view.make_view(runs)
-    if proof_view.rows and proof_view.columns:
+    # Without a cell, the reason must not stand behind a row for each toggle.
+    if proof_view.rows and proof_view.columns and proof_view.run.cells:
         if proof_view.has_single_column and proof_view.kind != "lifecycle":
             print_single_release(proof_view, console)
         else:
@@ -275,6 +276,8 @@ def format_summary(proof_view: ProofView) -> Text:
     line = append_verdict(
         to_plain_text(f"{', '.join(words)}: "), proof_view.green, proof_view.other_problems
     )
+    if proof_view.kind == "prove" and run.cells and "seed" in run.settings:
+        line.append(f"\n--seed {run.settings['seed']} drew the order of the sides", style="dim")
     if proof_view.kind == "prove" and proof_view.failed_cells and run.status == "finished":
         line.append("\nAgain, only the cells that are not proven: ")
         line.append("unfix prove --failed", style="bold")

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
+import tempfile
 import time
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -42,8 +45,13 @@ class Prove(Caller):
         self.toggles = root / "toggles"
         self.toggles.mkdir()
 
+        # A run may write nothing that outlives it, except for POSIX shared memory.
+        self.shared = Path(tempfile.mkdtemp(prefix="unfix-test-", dir="/dev/shm"))
+        weakref.finalize(self, shutil.rmtree, self.shared, ignore_errors=True)
+
     def write(self, text: str, name: str = "test_toy.py", head: str = HEAD) -> None:
-        (self.guards / name).write_text(head + text)
+        shared = f"\nSHARED = {str(self.shared)!r}\n"
+        (self.guards / name).write_text(head + (shared if head else "") + text)
 
     def command(self, *words: str, kind: str = "prove", names: tuple[str, ...] = ()) -> list[str]:
         folders = ["--toggles", str(TOY / "toggles"), "--toggles", str(self.toggles)]

@@ -20,9 +20,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.core import child_process
-from harness.guards import profiles
+from harness.guards import profiles, repeat, verdicts
 from harness.guards.verdicts import REQUIRED_FAILURES, REQUIRED_PASSES
-from harness.runs.prove import verdicts
 from harness.store.prove.values import (
     CellResult,
     CellVerdict,
@@ -31,7 +30,6 @@ from harness.store.prove.values import (
     SideRepetition,
     SideResult,
 )
-from harness.workers import repeat
 
 ONCE_IN_A_HUNDRED = Fraction(1, 100)
 RATES = [Fraction(n, 200) for n in range(201)]

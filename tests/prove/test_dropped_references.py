@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.workers import drop_references, run_item
+from harness.guards import run_item
+from harness.workers import drop_references
 
 
 class Tensor:

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from harness.guards import verdicts
 from harness.guards.verdicts import REQUIRED_FAILURES
 from harness.releases.source_trees import SourceTree
-from harness.runs.prove import plan, verdicts
+from harness.runs.prove import plan
 from harness.runs.prove.earlier_runs import EarlierRuns
 from harness.store.database import Store
 from harness.store.prove.values import (
@@ -79,6 +80,7 @@ def tonight(
     left = plan.ReleasePlan(asked, target, EarlierRuns(store.prove, run))
     found = cell()
     assert not left.add_side_result(found, side("fixed", PASSED, seconds, way))
+    assert left.waiting_tasks.popleft()[2] == "buggy"
     return found, left, left.add_side_result(found, side("buggy", FAILED, seconds, way))
 
 

@@ -53,7 +53,7 @@ REPORTS = {
     "asserts_nothing": "toothless",
     "catches_its_assertion": "toothless",
     "returns_its_answer": "toothless",
-    "fails_in_a_thread": "toothless",
+    "fails_in_a_thread": "broken",
     "fails_in_a_child": "toothless",
     "fails_in_teardown": "broken",
     "runs_the_code_in_teardown": "toothless",
@@ -78,9 +78,9 @@ REPORTS = {
 DRAWS = {
     "found_by_the_longer_search": "flaky",
     "found_by_the_longer_search_and_not_named": "flaky",
-    "draws_otherwise_when_fixed": "flaky",
+    "draws_otherwise_when_fixed": "undrawn",
     "draws_more_when_fixed": "flaky",
-    "rejects_its_example_when_fixed": BY_CHANCE,
+    "rejects_its_example_when_fixed": "undrawn",
     "draws_otherwise_and_fails_by_chance": BY_CHANCE,
     "rejects_all_when_fixed": "broken",
     "has_no_examples": "broken",
@@ -122,30 +122,6 @@ STATE = {
 }
 FAKES = {"sides": SIDES, "reports": REPORTS, "draws": DRAWS, "state": STATE}
 BY_NAME = {name: verdict for kind in FAKES.values() for name, verdict in kind.items()}
-TELLS_THE_SIDE = "the parameters of a test, and so its name, hold its side"
-OTHER_ITEM = "each side is an item of its own"
-NO_PASS = "an example that cannot be drawn with the fix in counts as a pass"
-SAME_PLACES = "all runs share their folders"
-NOT_YET_REFUSED = {
-    "node_name": TELLS_THE_SIDE,
-    "node_keywords": TELLS_THE_SIDE,
-    "current_test": TELLS_THE_SIDE,
-    "seeded_by_its_name": TELLS_THE_SIDE,
-    "seeded_by_the_current_test": TELLS_THE_SIDE,
-    "seeded_by_its_parameters": TELLS_THE_SIDE,
-    "parameter_called_like_a_side": TELLS_THE_SIDE,
-    "cell_as_a_fixture": TELLS_THE_SIDE,
-    "words_in_the_environment": TELLS_THE_SIDE,
-    "digest_of_the_environment": TELLS_THE_SIDE,
-    "exits_by_name": TELLS_THE_SIDE,
-    "place_in_the_session": OTHER_ITEM,
-    "address_of_its_node": OTHER_ITEM,
-    "draws_otherwise_when_fixed": NO_PASS,
-    "draws_more_when_fixed": NO_PASS,
-    "rejects_its_example_when_fixed": NO_PASS,
-    "fails_from_its_second_run_on": SAME_PLACES,
-    "fails_each_second_run": SAME_PLACES,
-}
 Verdicts = dict[str, dict[str, str]]  # by the fake, and by its cell
 
 
@@ -180,14 +156,7 @@ def test_at_least_thirty_are_tried(verdicts: Verdicts) -> None:
     assert len(BY_NAME) >= 30
 
 
-def mark_fake(name: str) -> Any:
-    reason = NOT_YET_REFUSED.get(name)
-    return (
-        pytest.param(name, marks=pytest.mark.xfail(reason=reason, strict=True)) if reason else name
-    )
-
-
-@pytest.mark.parametrize("name", [mark_fake(name) for name in BY_NAME])
+@pytest.mark.parametrize("name", BY_NAME)
 def test_a_fake_gets_the_verdict_it_earns(verdicts: Verdicts, name: str) -> None:
     possible = BY_NAME[name].split(" or ")
     assert {cell: found for cell, found in verdicts[name].items() if found not in possible} == {}

@@ -8,11 +8,11 @@ import shlex
 import signal
 import subprocess
 import sys
-import time
+from pathlib import Path
 from typing import Any
 
 import pytest
-from calling import TOY
+from calling import TOY, wait_until
 from proving import Prove
 
 from harness.core import paths
@@ -109,7 +109,7 @@ def test_the_memory_of_a_daemon_counts_and_idle_forks_add_none(prove: Prove) -> 
 def test_a_second_attempt_is_reported(prove: Prove) -> None:
     prove.write(
         "@guards('toy-plain')\ndef test_it():\n"
-        "    once = os.path.join(os.environ['UNFIX_HOME'], 'once')\n"
+        "    once = os.path.join(SHARED, 'once')\n"
         "    if not os.path.exists(once):\n"
         "        buggy()\n        open(once, 'w').close()\n"
         "        os.kill(os.getppid(), signal.SIGKILL)\n        time.sleep(30)\n"
@@ -123,17 +123,18 @@ def test_a_second_attempt_is_reported(prove: Prove) -> None:
 
 
 def test_files_of_a_killed_run_are_no_result(prove: Prove) -> None:
-    """A guard that reports nothing has no reach when resumed, whatever the run's folder holds."""
-    slow = "@guards('toy-plain')\ndef test_it():\n    buggy()\n    time.sleep(5)\n"
-    prove.write(slow)
+    """They go with it, and a guard that reports nothing when resumed has no older reach."""
+    prove.write(
+        "@guards('toy-plain')\ndef test_it():\n    buggy()\n"
+        "    open(SHARED + '/home', 'w').write(os.environ['HOME'])\n    time.sleep(5)\n"
+    )
     running = prove.start()
-    folder = prove.root / ".unfix" / "runs"
-    while not list(folder.glob("*/*/*/1.attestations/*.counts")):
-        time.sleep(0.05)
-    time.sleep(0.5)
+    place = prove.shared / "home"
+    wait_until(lambda: place.exists() and place.read_text())
     running.send_signal(signal.SIGKILL)
     running.communicate()
-    assert list(folder.glob("*/*/*/1.attestations/*.counts")), "it does lie there"
+    run_folder = Path(place.read_text()).parent
+    wait_until(lambda: not run_folder.exists())
     # The code's digest is the same guard's; its behaviour depends on this file.
     done = prove.again("prove", "--resume", "--json", "--limit", "1")
     found = json.loads(done.stdout)
@@ -178,12 +179,12 @@ def test_temporary_folders_end_with_the_run(prove: Prove) -> None:
     prove.write(
         "@guards('toy-plain')\ndef test_it(tmp_path):\n"
         "    (tmp_path / 'x').write_text(str(tmp_path))\n"
-        "    open(os.path.join(os.environ['UNFIX_HOME'], 'where'), 'w').write(str(tmp_path))\n"
+        "    open(os.path.join(SHARED, 'where'), 'w').write(str(tmp_path))\n"
         "    assert not buggy()\n"
     )
     assert prove.run().returncode == 0
-    where = (prove.root / "where").read_text()
-    assert where.startswith(str(prove.root))
+    where = (prove.shared / "where").read_text()
+    assert "/unfix-" in where
     assert not os.path.exists(where)
     assert not list((prove.root / ".unfix" / "runs").iterdir())
 

@@ -80,7 +80,7 @@ OF_A_WORKER = f"""{STEPS}
 import sys
 GuardWorker = sys.modules["__main__"].GuardWorker
 MESSAGES = ("_receive_from_supervisor", "send_message", "receive_requests")
-for name in ("_make_task", "dispatch_request", *MESSAGES):
+for name in ("_make_tasks", "dispatch_request", *MESSAGES):
     stepped(GuardWorker, name)
 """
 OF_A_SUPERVISOR = f"""{STEPS}
@@ -118,7 +118,7 @@ def test_the_run_is_killed_at_each_step_and_resumed(prove: Prove) -> None:
     prove.write(GUARDS)
     driver = prove.root / "driver.py"
     driver.write_text(OF_THE_RUN)
-    words = prove.command("--json", "-j", "1")[3:]
+    words = prove.command("--json", "-j", "1", "--seed", "0")[3:]
     command = [sys.executable, str(driver), *words]
     _, steps = run_stepping(prove, command)
     assert steps > 30
@@ -207,7 +207,7 @@ def test_a_worker_or_a_supervisor_is_killed_at_each_step_and_another_takes_over(
 def test_ctrl_c_keeps_finished_cells_and_resume_runs_the_others(prove: Prove) -> None:
     slow = (
         "@guards('toy-plain')\ndef test_slow_{0}():\n    time.sleep(0.3)\n"
-        "    open(os.path.join(os.environ['UNFIX_HOME'], 'ran'), 'a').write('{0} ')\n"
+        "    open(os.path.join(SHARED, 'ran'), 'a').write('{0} ')\n"
         "    assert not buggy()\n"
     )
     prove.write("".join(slow.format(number) for number in range(6)))
@@ -224,7 +224,7 @@ def test_ctrl_c_keeps_finished_cells_and_resume_runs_the_others(prove: Prove) ->
     run = json.loads(prove.again("prove", "--resume", "--json", "-j", "1").stdout)
     assert run["counts"] == {"proven": 6}
     assert run["id"] == kept["id"]
-    ran = (prove.root / "ran").read_text().split()
+    ran = (prove.shared / "ran").read_text().split()
     once = REQUIRED_FAILURES + REQUIRED_PASSES
     assert all(ran.count(number) == once for number in proven), "a finished cell is not run again"
     assert living(prove.root) == []

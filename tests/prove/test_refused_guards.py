@@ -123,12 +123,12 @@ def test_hides_behind_another_toggle():
     assert other(1)
 
 def count(name):
-    with open(os.path.join(os.environ["UNFIX_HOME"], name), "a") as calls:
+    with open(os.path.join(SHARED, name), "a") as calls:
         calls.write("x")
         return calls.tell()
 
 def is_the_first():
-    place = os.path.join(os.environ["UNFIX_HOME"], "first")
+    place = os.path.join(SHARED, "first")
     if not os.path.exists(place):
         open(place, "w").write(str(os.getpid()))
     return open(place).read() == str(os.getpid())

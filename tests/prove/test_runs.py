@@ -92,14 +92,16 @@ def test_failed_runs_again_what_was_not_proven_or_not_collected(prove: Prove) ->
 
 def test_an_example_is_run_ahead_of_the_other_side_s_first_look(prove: Prove) -> None:
     """There are seven processes; in the first applied one it comes before all else."""
-    seen = prove.root / "seen"
+    seen = prove.shared / "seen"
     prove.write(
         "@guards('toy-plain')\n@given(n=st.integers(0, 2**40))\ndef test_it(n):\n"
         f"    with open({str(seen)!r}, 'a') as file:\n"
         "        print(buggy(), os.getpid(), n, file=file)\n"
         "    assert not (buggy() and n > 999_999)\n"
     )
-    assert prove.cells("-j", "1")["it"]["verdict"] == "proven"
+    cell = prove.cells("-j", "1", "--seed", "0")["it"]
+    assert cell["verdict"] == "proven"
+    assert cell["order"][0] == "buggy", "with another seed, the search comes first"
     drawn: dict[str, dict[str, list[int]]] = {"True": {}, "False": {}}
     for bad, process, number in map(str.split, seen.read_text().splitlines()):
         drawn[bad].setdefault(process, []).append(int(number))

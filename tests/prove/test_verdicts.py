@@ -7,7 +7,6 @@ import os
 import signal
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -191,17 +190,17 @@ def test_leaves_a_thread():
     assert not buggy()
 
 def test_leaves_children():
-    away = f"setsid sh -c 'echo $$ >> {LEFT}; sleep 999'"
-    words = f"echo $$ >> {LEFT}; ({away}) & sleep 999"
+    away = f"setsid sh -c 'echo $$ >> {SHARED}/pids; sleep 999'"
+    words = f"echo $$ >> {SHARED}/pids; ({away}) & sleep 999"
     subprocess.Popen(["sh", "-c", words], start_new_session=True)
-    while not os.path.exists(LEFT) or len(open(LEFT).read().split()) < 2:
+    while not os.path.exists(SHARED + "/pids") or len(open(SHARED + "/pids").read().split()) < 2:
         time.sleep(0.01)
     assert not buggy()
 
 def test_leaves_a_child_and_kills_its_parent():
-    words = f"echo $$ >> {LEFT}.orphans; exec sleep 999"
+    words = f"echo $$ >> {SHARED}/pids.orphans; exec sleep 999"
     subprocess.Popen(["setsid", "sh", "-c", words])
-    while not os.path.exists(LEFT + ".orphans"):
+    while not os.path.exists(SHARED + "/pids.orphans"):
         time.sleep(0.01)
     os.kill(os.getppid(), signal.SIGKILL)
     time.sleep(60)
@@ -301,14 +300,13 @@ Cells = dict[str, dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
-def left_pids(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("left") / "pids"
+def prove(make_prove: Callable[[], Prove]) -> Prove:
+    return make_prove()
 
 
 @pytest.fixture(scope="module")
-def finished_prove(make_prove: Callable[[], Prove], left_pids: Path) -> tuple[int, dict[str, Any]]:
-    prove = make_prove()
-    prove.write(f"LEFT = {str(left_pids)!r}\n{GUARDS}")
+def finished_prove(prove: Prove) -> tuple[int, dict[str, Any]]:
+    prove.write(GUARDS)
     prove.write(OF_OTHER_TOGGLES, "test_other.py")
     (prove.toggles / "toy-stale.yaml").write_text(STALE)
     of_npu = TOGGLE.format(name="toy-npu", device="npu", fixed="doubled = topk * 2")
@@ -393,10 +391,10 @@ def test_a_test_that_died_keeps_its_reach(cells: Cells) -> None:
         assert cells[guard]["sides"]["fixed"]["reach"] == 1
 
 
-def test_no_process_survives_the_run(cells: Cells, left_pids: Path) -> None:
+def test_no_process_survives_the_run(cells: Cells, prove: Prove) -> None:
     assert cells["leaves_children"]["sides"]["fixed"]["left"] >= 2
-    orphans = left_pids.with_name(f"{left_pids.name}.orphans")
-    pids = [int(pid) for file in (left_pids, orphans) for pid in file.read_text().split()]
+    files = [prove.shared / name for name in ("pids", "pids.orphans")]
+    pids = [int(pid) for file in files for pid in file.read_text().split()]
     assert len(pids) >= 3 + 2
     time.sleep(0.1)
     for pid in pids:

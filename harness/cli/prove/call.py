@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 # The options that `--resume` and `--failed` take from an earlier run, unless the call sets them.
-RESUMED_SETTINGS = "names release device profile k shard words limit memory".split()
+RESUMED_SETTINGS = "names release device profile k shard words limit memory seed".split()
 
 
 @dataclass(frozen=True)
@@ -25,6 +25,7 @@ class ProveCall:
     limit: float = 300.0
     memory: float | None = None
     shard: str = "1/1"
+    seed: int | None = None  # None: drawn
     resume: str | None = None  # the id of a run, or "" for the newest that fits
     failed: str | None = None
     toggles: list[Path] = field(default_factory=list)

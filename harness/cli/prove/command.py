@@ -44,6 +44,9 @@ def add_arguments(parser: CommandParser) -> None:
         "--shard", default=ProveCall.shard, metavar="K/N", help="one part of the cells"
     )
     parser.add_argument(
+        "--seed", type=int, metavar="N", help="draws the order of the sides and their numbers"
+    )
+    parser.add_argument(
         "--resume", nargs="?", const="", metavar="RUN", help="go on with a run that was stopped"
     )
     parser.add_argument(

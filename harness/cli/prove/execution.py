@@ -50,6 +50,7 @@ def find_start_error(run: ProveRun) -> int:
 
 def _make_run(call: ProveCall, request: ProveRequest) -> ProveRun:
     settings = {name: getattr(call, name) for name in RESUMED_SETTINGS}
+    settings["seed"] = request.seed
     settings["code"] = requests.digest_inputs(call)
     settings["commit"] = machine.describe_commit()
     settings["jobs"] = request.jobs

@@ -7,6 +7,7 @@ taken from that run.
 from __future__ import annotations
 
 import dataclasses
+import secrets
 import shutil
 from pathlib import Path
 
@@ -66,7 +67,9 @@ def _restore_settings(call: ProveCall, earlier: ProveRun) -> ProveCall:
     restored = {
         name: earlier.settings[name]
         for name in RESUMED_SETTINGS
-        if getattr(call, name) == getattr(defaults, name)
+        if name in earlier.settings
+        and (name != "seed" or call.resume is not None)  # a second run draws anew
+        and getattr(call, name) == getattr(defaults, name)
     }
     toggles = call.toggles or [Path(folder) for folder in earlier.settings["toggles"]]
     call = dataclasses.replace(call, **restored, toggles=toggles)
@@ -109,6 +112,7 @@ def make_request(call: ProveCall, earlier: ProveRun | None, store: Store) -> Pro
         pytest_arguments=[*(["-k", call.k] if call.k else []), *call.words],
         toggle_folders=call.toggles,
         shard=shard,
+        seed=secrets.randbits(32) if call.seed is None else call.seed,
         skipped_cells=plan.proven_cell_keys(cells if call.failed is not None else ()),
         finished_cells={cell.key: cell for cell in cells if call.resume is not None},
         known_seconds=store.prove.load_average_seconds(),

@@ -16,7 +16,6 @@ from hypothesis.errors import DidNotReproduce
 
 from harness.core.errors import UnfixError
 from harness.guards import hypothesis_adapter, pytest_adapter, replay
-from harness.guards.cells import CELL_KEY
 from harness.runs.fuzz import failure_files
 from harness.runs.fuzz.failure_files import (
     are_same_arguments,
@@ -32,9 +31,8 @@ ITEM_REGRESSIONS = pytest.StashKey[list[tuple[Path, FailureRecord]]]()
 
 
 def get_node_id(item: Any) -> str:
-    """Return a test's name in failure files, without its side of a toggle."""
-    cell = item.stash.get(CELL_KEY, None)
-    node: str = item.nodeid if cell is None else replay.find_guard_node(item, cell)
+    """Return a test's name in failure files, without its toggle."""
+    node = replay.find_guard_node(item)
     return failure_files.make_node_id(item.path, node.partition("::")[2])
 
 

@@ -25,14 +25,13 @@ from hypothesis.strategies import DataObject
 
 from harness.core.errors import NotReadyError
 from harness.core.files import write_atomically
-from harness.guards import hypothesis_adapter
+from harness.guards import hypothesis_adapter, run_item
 from harness.runs.fuzz import failure_identity, search_targets
 from harness.runs.fuzz.example_corpus import ExampleCorpus
 from harness.runs.fuzz.failure_files import describe_arguments
 from harness.runs.fuzz.messages import ExampleNote, FoundFailure, TimeSlice, TimeSliceResult
 from harness.runs.fuzz.search_engine import use_fuzz_engine
 from harness.store.prove.values import SideOutcome, SideResult
-from harness.workers import run_item
 from harness.workers.line_tracer import LineTracer, select_listed_files
 
 FULLY_TRACED_EXAMPLES = 30  # number of first examples of a test that are all traced

@@ -24,7 +24,7 @@ from harness.core.errors import UnfixError
 from harness.fixes.matching.toggle_status import ToggleState
 from harness.fixes.patch_plan import Direction, PlacedFault, ToggleChoice
 from harness.fixes.registry.schema import CodeTarget
-from harness.guards import cells, hypothesis_adapter, plugin, profiles
+from harness.guards import cells, hypothesis_adapter, plugin, profiles, repeat, run_item
 from harness.patching import live_engine
 from harness.runs.mutate.messages import (
     PASSING_OUTCOMES,
@@ -37,7 +37,7 @@ from harness.runs.mutate.messages import (
 from harness.store.mutate.faults import MutationFault
 from harness.store.prove.values import RepeatMode, SideOutcome, SideResult
 from harness.toggles import ToggleContext
-from harness.workers import repeat, run_item, supervisor
+from harness.workers import supervisor
 from harness.workers.line_tracer import LineTracer, select_package_files
 
 

@@ -14,7 +14,8 @@ from pathlib import Path
 
 from harness.core import paths
 from harness.fixes.registry.schema import Toggle
-from harness.runs.prove import proof_exceptions, verdicts
+from harness.guards import verdicts
+from harness.runs.prove import proof_exceptions
 from harness.runs.prove.proof_exceptions import ProofException
 from harness.store.prove.values import (
     CellResult,
@@ -29,7 +30,6 @@ from harness.workers.messages import GuardsCollected, GuardTask, TaskKey
 from harness.workers.release_target import ReleaseTarget
 
 CellKey = tuple[str, str, str, str]  # release, device, toggle, guard
-# The buggy side runs first: the fixed side begins with its example.
 SIDES_BY_KIND = {"prove": ["buggy", "fixed"], "lifecycle": ["as is"]}
 RepetitionSource = Callable[[CellResult], Iterable[tuple[str, SideRepetition]]]
 
@@ -50,6 +50,7 @@ class ProveRequest:
     pytest_arguments: list[str] = field(default_factory=list)  # further arguments of pytest
     toggle_folders: list[Path] = field(default_factory=list)  # further toggles
     shard: tuple[int, int] = (1, 1)
+    seed: int = 0  # draws the order of the sides of each cell, and the seeds of its runs
     skipped_cells: frozenset[CellKey] = frozenset()  # the proven cells of an earlier run
     finished_cells: dict[CellKey, CellResult] = field(default_factory=dict)  # before a resumption
     known_seconds: dict[TaskKey, float] = field(default_factory=dict)  # in earlier runs and this
@@ -129,11 +130,9 @@ class ReleasePlan:
             cell = self.cells.get(pair)
             if cell is None:
                 cell = self.cells[pair] = self._find_or_make_cell(task)
-            if cell.verdict is None and task.side not in cell.sides:
-                self.waiting_tasks.append(task.key)
-        for cell in self.cells.values():  # after a stop just before a verdict
-            if cell.verdict is None and set(cell.sides) >= set(self.request.sides):
-                self._judge_or_repeat(cell)
+        for cell in self.cells.values():
+            if cell.verdict is None:
+                self._judge_or_schedule(cell)
         self.waiting_tasks = deque(sorted(self.waiting_tasks, key=self._make_sort_key))
         if self.request.runs_all_guards:
             self._note_unguarded_toggles(collected)
@@ -169,21 +168,10 @@ class ReleasePlan:
             proof_exceptions.explain_not_applicable(cell, self._exceptions)
             self._report_needless_exceptions([cell])
 
-    def _make_sort_key(self, task: TaskKey) -> tuple[int, float]:
-        """Sort the longest cells first, so that no core has a long one alone at the end.
-
-        Second sides come after all first ones; `_move_other_side_first` moves one to the front.
-        """
+    def _make_sort_key(self, task: TaskKey) -> float:
+        """Sort the longest cells first, so that no core has a long one alone at the end."""
         sides, took = self.request.sides, self.request.known_seconds
-        of_cell = [took.get((*task[:2], side), math.inf) for side in sides]
-        return sides.index(task[2]) if task[2] in sides else 0, -sum(of_cell)
-
-    def _move_other_side_first(self, cell: CellResult) -> None:
-        """Run the cell's other side next, since the free worker has its code compiled."""
-        for task in [each for each in self.waiting_tasks if each[:2] == (cell.toggle, cell.guard)]:
-            if task not in self.exclusive_tasks:
-                self.waiting_tasks.remove(task)
-                self.waiting_tasks.appendleft(task)
+        return -sum(took.get((*task[:2], side), math.inf) for side in sides)
 
     def _note_unguarded_toggles(self, collected: GuardsCollected) -> None:
         """Note the toggles of the release that no guard names, with the list's reasons."""
@@ -223,6 +211,7 @@ class ReleasePlan:
     def add_side_result(self, cell: CellResult, result: SideResult) -> bool:
         """Add the result of a side, or of its repetition; return whether the cell has a verdict."""
         result.first = self.exclusive_tasks.pop((cell.toggle, cell.guard, result.side), "")
+        cell.order.append(result.side)
         known, took = cell.sides.get(result.side), result.seconds + result.overhead
         if known is None:
             cell.sides[result.side] = result
@@ -231,15 +220,13 @@ class ReleasePlan:
             known.again.append(
                 SideRepetition(result.outcome, result.headline, took, first=result.first)
             )
-        if set(cell.sides) >= set(self.request.sides):
-            return self._judge_or_repeat(cell)
-        self._move_other_side_first(cell)
-        return False
+        return self._judge_or_schedule(cell)
 
     def find_failure_to_repeat(self, task: TaskKey) -> SideResult | None:
         """Find the failure whose example a task runs, as a repetition or before its first run."""
         sides = self.cells[task[:2]].sides
-        return sides["buggy"] if task[2] in sides or self.has_example_to_run_first(task) else None
+        is_known = task[2] in sides or self.has_example_to_run_first(task)
+        return sides.get("buggy") if is_known else None
 
     def has_example_to_run_first(self, task: TaskKey) -> bool:
         """Return whether the other side found an example, which a first run may never draw."""
@@ -247,19 +234,40 @@ class ReleasePlan:
         fresh = task[2] not in self.cells[task[:2]].sides
         return fresh and buggy is not None and buggy.way is RepeatMode.EXAMPLE
 
-    def _judge_or_repeat(self, cell: CellResult) -> bool:
-        """Judge a cell, or repeat one side at random, so that no guard can infer its side."""
-        if self.request.kind == "prove" and (wanted := verdicts.find_missing_sides(cell)):
-            if verdicts.is_long_to_repeat(cell):
-                wanted = self._use_earlier_repetitions(cell, wanted)
-            if wanted:
-                self.waiting_tasks.appendleft(
-                    (cell.toggle, cell.guard, _system_random.choice(wanted))
-                )
-                return False
+    def _judge_or_schedule(self, cell: CellResult) -> bool:
+        """Judge a cell, or draw the side that runs next, so that no guard can infer its side."""
+        missing = self._find_missing_sides(cell)
+        if missing:
+            # Next, since the free worker has the cell's code compiled.
+            side = self._make_random(cell, "order").choice(missing)
+            self.waiting_tasks.appendleft((cell.toggle, cell.guard, side))
+            return False
         verdicts.judge_cell(cell)
         self._check_applicability(cell)
         return True
+
+    def _find_missing_sides(self, cell: CellResult) -> list[str]:
+        if self.request.kind != "prove":
+            return [side for side in self.request.sides if side not in cell.sides]
+        missing = verdicts.find_missing_sides(cell)
+        if missing and cell.sides and verdicts.is_long_to_repeat(cell):
+            unknown = [side for side in self.request.sides if side not in cell.sides]
+            return unknown or self._use_earlier_repetitions(cell, missing)
+        return missing
+
+    def count_missing_runs(self) -> int:
+        """Count the first runs of sides that the planned cells still need."""
+        open_cells = [cell for cell in self.cells.values() if cell.verdict is None]
+        return sum(len(self.request.sides) - len(cell.sides) for cell in open_cells)
+
+    def draw_seed(self, task: TaskKey) -> int:
+        """Draw the seed of a task's random numbers."""
+        return self._make_random(self.cells[task[:2]], "numbers").getrandbits(32)
+
+    def _make_random(self, cell: CellResult, purpose: str) -> random.Random:
+        """Make the random numbers for a cell's next run, from the seed and the cell alone."""
+        run_count = sum(1 + len(side.again) for side in cell.sides.values())
+        return random.Random(f"{self.request.seed} {cell.key} {run_count} {purpose}")
 
     def _use_earlier_repetitions(self, cell: CellResult, missing_sides: list[str]) -> list[str]:
         """Count earlier runs' repetitions for missing ones; one that differs always counts."""
@@ -272,9 +280,6 @@ class ReleasePlan:
             if name in missing_sides:
                 missing_sides.remove(name)
         return verdicts.find_missing_sides(cell)
-
-
-_system_random = random.SystemRandom()
 
 
 def parse_shard(text: str) -> tuple[int, int]:

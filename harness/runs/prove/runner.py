@@ -7,7 +7,6 @@ machine to themselves come last.
 
 from __future__ import annotations
 
-import secrets
 import select
 import shutil
 import time
@@ -128,7 +127,7 @@ class ProveRunner:
                     task,
                     self.request.side_timeout,
                     self.request.memory_limit,
-                    random_seed=secrets.randbits(32) if is_proof else None,
+                    random_seed=pool.plan.draw_seed(task) if is_proof else None,
                     repeated=pool.plan.find_failure_to_repeat(task),
                     then_whole=pool.plan.has_example_to_run_first(task),
                 )
@@ -196,7 +195,7 @@ class ProveRunner:
         self.store.save_planned_cells(self.run.id, cells)
         for problem in plan.facts.problems:
             self.listener.report_problem(plan.target.name, problem)
-        self.listener.report_release_collected(plan.facts, len(cells), len(plan.waiting_tasks))
+        self.listener.report_release_collected(plan.facts, len(cells), plan.count_missing_runs())
         for cell in cells:
             if cell.verdict is not None:
                 self.store.save_verdict(self.run.id, cell)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 import time
 from pathlib import Path
@@ -28,6 +29,7 @@ class ReleaseWorkerPool:
         self.has_ended = False
         self._is_abandoned = False
         self._worker_count = 0
+        self._run_folders: list[str] = []  # what the workers' runs may write
 
     @property
     def running_count(self) -> int:
@@ -63,6 +65,9 @@ class ReleaseWorkerPool:
         while len(self.workers) < count and not self.is_done:
             self._worker_count += 1
             self.folder.mkdir(parents=True, exist_ok=True)
+            # Not below `folder`: the path of a socket has at most 107 characters.
+            run_folders = tempfile.mkdtemp(prefix="unfix-")
+            self._run_folders.append(run_folders)
             settings = GuardWorkerSettings(
                 release=self.plan.target.requested_as or self.plan.target.name,
                 pytest_arguments=request.build_pytest_arguments(),
@@ -71,6 +76,7 @@ class ReleaseWorkerPool:
                 if request.has_named_toggles
                 else [],
                 folder=tempfile.mkdtemp(dir=self.folder),  # empty, without earlier results
+                run_folders=run_folders,
                 device=request.device,
             )
             python = self.plan.target.python
@@ -115,3 +121,5 @@ class ReleaseWorkerPool:
             worker.end()
         self.workers.clear()
         self._ending_workers.clear()
+        for run_folders in self._run_folders:
+            shutil.rmtree(run_folders, ignore_errors=True)

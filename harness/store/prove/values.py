@@ -17,6 +17,7 @@ class CellVerdict(StrEnum):
     UNREACHED = "unreached"
     BROKEN = "broken"
     FLAKY = "flaky"
+    UNDRAWN = "undrawn"
     STALE = "stale"
     NA = "n/a"
     SEGFAULT = "segfault"
@@ -48,6 +49,7 @@ class SideOutcome(StrEnum):
     ERROR = "error"  # any other failure: a fixture, an import, an exception
     REFUSED = "refused"  # a checker, a stand-in or a fixture could not follow the code
     FLAKY = "flaky"  # one example both fails and passes
+    UNDRAWN = "undrawn"  # the example to repeat is drawn otherwise on this side
     SKIPPED = "skipped"
     NA = "n/a"  # the guard does not apply here, for a reason it gives
     SEGFAULT = "segfault"
@@ -125,6 +127,7 @@ class CellResult(msgspec.Struct):
     state: str  # of the toggle on the release, from its sources
     verdict: CellVerdict | None = None  # None: not done yet
     why: str = ""
+    order: list[str] = []  # the sides of its runs, in their order
     sides: dict[str, SideResult] = {}
 
     @property

@@ -180,8 +180,8 @@ def test_writes_a_result_and_exits():
 
 def test_changes_the_judges():
     import harness.guards.verdicts as judges
+    from harness.guards import repeat, run_item
     from harness.store.prove.values import CellVerdict
-    from harness.workers import repeat, run_item
 
     run_code()
     judges.judge_sides = lambda *_: (CellVerdict.PROVEN, "of course")

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import re
 import sys
+import threading
 import traceback
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
 import hypothesis.errors
 import pytest
 
 from harness.core import device
-from harness.guards import hypothesis_adapter, not_applicable, replay, sides, suite_record
+from harness.guards import (
+    hypothesis_adapter,
+    not_applicable,
+    pytest_adapter,
+    replay,
+    sides,
+    suite_record,
+)
 from harness.store.prove.values import SideOutcome, SideResult
 
 MAX_DETAIL_CHARACTERS = 16000  # the limit of a stored traceback
@@ -51,9 +60,24 @@ def run_protocol(
 
     `with_details` adds traceback, example and replay command; a repeated failure needs none.
     """
+    protocol = item.config.hook.pytest_runtest_protocol
+    return _run_and_classify(
+        item, listener, with_details, lambda: protocol(item=item, nextitem=None)
+    )
+
+
+def run_inside_protocol(item: pytest.Item, listener: PhaseRecorder) -> SideResult:
+    """Run a test's phases once more, within pytest's own call for that test."""
+    return _run_and_classify(item, listener, True, lambda: pytest_adapter.run_phases(item))
+
+
+def _run_and_classify(
+    item: pytest.Item, listener: PhaseRecorder, with_details: bool, run: Callable[[], object]
+) -> SideResult:
     listener.phases.clear()
     try:
-        item.config.hook.pytest_runtest_protocol(item=item, nextitem=None)
+        with _record_thread_failures() as thread_failures:
+            run()
     except BaseException as error:  # pytest does not catch `exit` and a keyboard interrupt
         return SideResult(
             "",
@@ -62,6 +86,8 @@ def run_protocol(
             replay=replay.build_replay_command(item),
         )
     side = _make_result_from_phases(listener.phases, with_details)
+    if thread_failures and side.outcome in _OUTCOMES_WITHOUT_FAILURE:
+        side = _make_result_from_thread(*thread_failures[0])
     if side.outcome is not SideOutcome.PASSED and with_details:
         errors = [error for _, error in listener.phases if error is not None]
         example = replay.build_example_command(item, errors[0]) if errors else ""
@@ -71,6 +97,42 @@ def run_protocol(
         )
     side.seconds = sum(report.duration for report, _ in listener.phases)
     return side
+
+
+_OUTCOMES_WITHOUT_FAILURE = (SideOutcome.PASSED, SideOutcome.NA, SideOutcome.SKIPPED)
+
+
+@contextlib.contextmanager
+def _record_thread_failures() -> Iterator[list[tuple[str, BaseException]]]:
+    """Record the exceptions that end threads during the block."""
+    failures: list[tuple[str, BaseException]] = []
+    usual = threading.excepthook
+
+    def record_failure(arguments: threading.ExceptHookArgs) -> None:
+        error = arguments.exc_value
+        if error is not None and not isinstance(error, SystemExit):  # it ends its thread alone
+            name = arguments.thread.name if arguments.thread is not None else "unknown"
+            failures.append((name, error))
+        usual(arguments)
+
+    threading.excepthook = record_failure
+    try:
+        yield failures
+    finally:
+        threading.excepthook = usual
+
+
+def _make_result_from_thread(name: str, error: BaseException) -> SideResult:
+    """Make the result of a test that passes while one of its threads fails.
+
+    pytest only warns of such a failure, so the guard would pass with the bug wherever it runs.
+    """
+    return SideResult(
+        "",
+        SideOutcome.ERROR,
+        headline=f'in the thread "{name}": {summarize_error(error)}',
+        detail=format_own_traceback(error)[-MAX_DETAIL_CHARACTERS:],
+    )
 
 
 def _make_result_from_phases(
@@ -144,6 +206,8 @@ def _classify_error(error: BaseException) -> SideOutcome:
         return SideOutcome.CUDA_ERROR
     if isinstance(error, hypothesis.errors.Flaky):
         return SideOutcome.FLAKY
+    if isinstance(error, sides.ExampleNotDrawn):
+        return SideOutcome.UNDRAWN
     if isinstance(error, sides.FAILURES):
         return SideOutcome.FAILED
     if _is_lack_of_memory(error):
@@ -189,4 +253,5 @@ def summarize_error(error: BaseException) -> str:
     name = type(error).__name__
     if isinstance(error, pytest.FixtureLookupError):
         return error.msg or f"there is no fixture '{error.argname}'"
-    return first if isinstance(error, sides.FAILURES) and first else f"{name}: {first}".strip(": ")
+    plain = (*sides.FAILURES, sides.ExampleNotDrawn)
+    return first if isinstance(error, plain) and first else f"{name}: {first}".strip(": ")

@@ -19,7 +19,7 @@ from harness.store.prove.values import RepeatMode, SideOutcome, SideResult
 def choose_repeat_mode(item: pytest.Item, side: SideResult) -> RepeatMode:
     """Choose the part of a guard to repeat after a result."""
     test: Any = getattr(item, "obj", None)
-    if side.outcome is SideOutcome.PASSED or not hasattr(test, "hypothesis"):
+    if not hypothesis_adapter.draws_examples(test):
         return RepeatMode.WHOLE
     if side.outcome not in (SideOutcome.FAILED, SideOutcome.ERROR):
         return RepeatMode.SEARCH  # its process died with the example, or it lost the device
@@ -46,12 +46,16 @@ def make_attempt_scope(mode: RepeatMode, blob: str) -> sides.AttemptScope:
 
 @contextlib.contextmanager
 def _reproduce_example(item: pytest.Function, blob: str) -> Iterator[None]:
-    """Run one example; pass if it cannot be drawn on this side."""
-    with (
-        contextlib.suppress(hypothesis.errors.DidNotReproduce),
-        hypothesis_adapter.pin_example(item.obj, blob),
-    ):
-        yield
+    """Run one example; pass only if the test draws all of it and then ends."""
+    with hypothesis_adapter.replay_example(item.obj, blob) as replay:
+        try:
+            yield
+        except hypothesis.errors.DidNotReproduce as error:
+            has_ended = hypothesis_adapter.PASSED_PHRASE in str(error)
+            if not (has_ended and replay.has_drawn_example):
+                raise sides.ExampleNotDrawn(
+                    "the example that failed is drawn otherwise here, so nothing was compared"
+                ) from None
 
 
 def seed_random_sources(seed: int) -> None:

@@ -1,0 +1,151 @@
+"""`pytest --teeth`: both sides of a guard in one process, judged as in a proof.
+
+A guard is one test to pytest: its sides run one after another, in an order that is drawn anew, each
+with all its fixtures, until the verdict is known. All runs share one process, so what a guard
+leaves in it is there in the next run: `unfix prove` gives each run a process of its own.
+"""
+
+from __future__ import annotations
+
+import random
+import secrets
+import time
+from typing import Any
+
+import pytest
+
+from harness.core import device
+from harness.guards import cells, not_applicable, repeat, run_item, verdicts
+from harness.guards.cells import Side
+from harness.guards.sides import SideAttempt, choose_side
+from harness.store.prove.values import (
+    CellResult,
+    CellVerdict,
+    RepeatMode,
+    SideOutcome,
+    SideRepetition,
+    SideResult,
+)
+
+_system_random = random.SystemRandom()
+
+
+def run_both_sides(item: pytest.Item) -> None:
+    """Run a guard on both sides until it has a verdict, and report that to pytest."""
+    place = {"nodeid": item.nodeid, "location": item.location}
+    item.ihook.pytest_runtest_logstart(**place)
+    began = time.time()
+    recorder = run_item.PhaseRecorder()
+    manager = item.config.pluginmanager
+    manager.register(recorder)
+    try:
+        cell = _prove(item, recorder)
+    finally:
+        manager.unregister(recorder)
+    report = _make_report(item, cell, began)
+    item.ihook.pytest_runtest_logreport(report=report)
+    item.ihook.pytest_runtest_logfinish(**place)
+
+
+def _prove(item: pytest.Item, recorder: run_item.PhaseRecorder) -> CellResult:
+    status = item.stash[cells.GUARDED_STATUS]
+    cell = CellResult(
+        item.nodeid, status.toggle.id, "current", device.get_device(), status.state.value
+    )
+    blob = item.config.getoption("replay") or ""
+    while missing := verdicts.find_missing_sides(cell):
+        name = _system_random.choice(missing)
+        cell.order.append(name)
+        _run_side(item, recorder, cell, name, blob)
+    verdicts.judge_cell(cell)
+    return cell
+
+
+def _run_side(
+    item: pytest.Item, recorder: run_item.PhaseRecorder, cell: CellResult, name: str, blob: str
+) -> None:
+    """Run one side, as a repetition of the failure that is known by now."""
+    known, buggy = cell.sides.get(name), cell.sides.get("buggy")
+    replayed = (RepeatMode.EXAMPLE, blob) if blob else None
+    if buggy is not None and (known is not None or buggy.way is RepeatMode.EXAMPLE):
+        repeated = _run_attempt(item, recorder, name, replayed or (buggy.way, buggy.blob))
+        repetition = SideRepetition(repeated.outcome, repeated.headline, repeated.seconds)
+        if known is not None:
+            known.again.append(repetition)
+            return
+        cell.sides[name] = _run_attempt(item, recorder, name, replayed)
+        cell.sides[name].again = [repetition]
+    elif known is not None:
+        repeated = _run_attempt(item, recorder, name, replayed)
+        known.again.append(SideRepetition(repeated.outcome, repeated.headline, repeated.seconds))
+    else:
+        cell.sides[name] = _run_attempt(item, recorder, name, replayed)
+
+
+def _run_attempt(
+    item: pytest.Item,
+    recorder: run_item.PhaseRecorder,
+    name: str,
+    repeated: tuple[RepeatMode, str] | None,
+) -> SideResult:
+    repeat.seed_random_sources(secrets.randbits(32))
+    attempt = SideAttempt(Side(name), repeat.make_attempt_scope(*repeated) if repeated else None)
+    with choose_side(item.config, attempt):
+        side = run_item.run_inside_protocol(item, recorder)
+    side.side, side.reach = name, attempt.reach
+    side.way = repeat.choose_repeat_mode(item, side)
+    return side
+
+
+def _make_report(item: pytest.Item, cell: CellResult, began: float) -> pytest.TestReport:
+    """Make the one report of a guard: passed if it is proven."""
+    buggy = cell.sides.get("buggy")
+    properties: list[tuple[str, Any]] = []
+    if cell.verdict is CellVerdict.PROVEN and buggy is not None:
+        properties = [
+            ("reach", buggy.reach),
+            ("counterexample", buggy.headline),
+            ("notes", "\n".join(buggy.example)),
+        ]
+        outcome: Any = "passed"
+        longrepr: Any = None
+    elif cell.verdict is CellVerdict.NA:
+        outcome = "skipped"
+        longrepr = (
+            str(item.path),
+            None,
+            f"Skipped: {not_applicable.NOT_APPLICABLE_PREFIX}{cell.why}",
+        )
+    else:
+        outcome, longrepr = "failed", _describe_failure(cell)
+    report = pytest.TestReport(
+        item.nodeid,
+        item.location,
+        dict.fromkeys(item.keywords, 1),
+        outcome,
+        longrepr,
+        "call",
+        user_properties=properties,
+        start=began,
+        stop=time.time(),
+        duration=time.time() - began,
+    )
+    if outcome == "failed":
+        report.sections += [
+            (f"replay the {side.side} side", side.replay)
+            for side in cell.sides.values()
+            if side.replay
+        ]
+    return report
+
+
+def _describe_failure(cell: CellResult) -> str:
+    """Describe the verdict, and each failure but that of a reverted side."""
+    assert cell.verdict is not None
+    parts = [f"{cell.toggle} is {cell.verdict.value}: {cell.why}"]
+    parts += [
+        f"{side.side}: {side.outcome.value}\n{side.detail}"
+        for side in cell.sides.values()
+        if side.detail and side.outcome is not SideOutcome.PASSED
+    ]
+    return "\n\n".join(parts)

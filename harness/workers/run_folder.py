@@ -1,0 +1,95 @@
+"""What one run of a test may write: a home, a temporary folder and a working folder of its own.
+
+A file that a test leaves must not be there in its next run, or a guard could count its runs. So
+each run begins in the same folders, which are empty but for the working folder: that one has a link
+to each file and folder of the usual one. Elsewhere the kernel refuses writes, if it can.
+
+    FOLDER/home     HOME, and all folders of the XDG base directories
+    FOLDER/tmp      TMPDIR, and pytest's temporary folders
+    FOLDER/work     the working folder
+    FOLDER/kernels  compiled kernels that no earlier run had; kept after the run
+
+Compiled kernels are shared by all runs: a file's name is the digest of what it was compiled from.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.core import cache, write_confinement
+
+# Devices, and POSIX shared memory, which servers need.
+_WRITABLE_DEVICES = ("/dev", "/proc")
+# Variables that name folders in which an earlier run may have written.
+_FOLDER_VARIABLES = (
+    "TRITON_CACHE_DIR",
+    "TRITON_HOME",
+    "XDG_CACHE_HOME",
+    "XDG_CONFIG_HOME",
+    "XDG_DATA_HOME",
+    "XDG_RUNTIME_DIR",
+    "XDG_STATE_HOME",
+)
+_MODELS_VARIABLE, _USUAL_MODELS = "HF_HOME", ".cache/huggingface"  # below the home; read only
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """The folder of one run at a time."""
+
+    path: Path
+    working_folder: Path  # the usual one
+    may_confine: bool  # whether the kernel refuses writes elsewhere
+
+    @property
+    def home(self) -> Path:
+        return self.path / "home"
+
+    @property
+    def temporary(self) -> Path:
+        return self.path / "tmp"
+
+    @property
+    def work(self) -> Path:
+        return self.path / "work"
+
+    @property
+    def kernels(self) -> Path:
+        return self.path / "kernels"
+
+    def prepare(self) -> None:
+        """Make the folders anew, without what an earlier run wrote."""
+        self.clear()
+        for folder in (self.home, self.temporary, self.work, self.kernels):
+            folder.mkdir(parents=True)
+        for entry in os.scandir(self.working_folder):
+            (self.work / entry.name).symlink_to(entry.path)
+
+    def clear(self) -> None:
+        shutil.rmtree(self.path, ignore_errors=True)
+
+    def enter(self) -> None:
+        """Have this process, which is the run, use these folders, and write below them alone."""
+        models = Path.home() / _USUAL_MODELS
+        if models.is_dir():
+            os.environ.setdefault(_MODELS_VARIABLE, str(models))
+        for name in _FOLDER_VARIABLES:
+            os.environ.pop(name, None)
+        os.environ["HOME"] = str(self.home)
+        for name in ("TMPDIR", "TEMP", "TMP", "PYTEST_DEBUG_TEMPROOT"):
+            os.environ[name] = str(self.temporary)
+        tempfile.tempdir = None
+        os.environ["PWD"] = str(self.work)
+        os.chdir(self.work)
+        cache.write_below(self.kernels)
+        if self.may_confine:
+            devices = [Path(path) for path in _WRITABLE_DEVICES]
+            write_confinement.confine_writes([self.path, *devices])
+
+    def keep_kernels(self) -> None:
+        """Share the kernels that the run compiled."""
+        cache.adopt_entries(self.kernels)
