@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import time
 from pathlib import Path
+from typing import IO
 
 import msgspec
 
@@ -64,7 +65,7 @@ class ZooRunner:
             self.store.save(self.run)
             shutil.rmtree(self.folder, ignore_errors=True)
 
-    def _start_worker(self, log: object) -> subprocess.Popen[bytes]:
+    def _start_worker(self, log: IO[bytes]) -> subprocess.Popen[bytes]:
         environment = ChildEnvironment({"OMP_NUM_THREADS": "1"})
         request = self.request
         if request.revert or request.enable:
@@ -75,7 +76,7 @@ class ZooRunner:
             [str(self.target.python), "-P", "-m", "harness.runs.zoo.zoo_worker"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=log,  # type: ignore[arg-type]
+            stderr=log,
             env=environment,
             cwd=paths.project_folder(),
         )
