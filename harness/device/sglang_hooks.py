@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -24,7 +25,8 @@ class JitModule:
         if name.startswith("__"):
             raise AttributeError(name)
         build = JitBuild(self._marker, self._kernels.get(name, name))
-        full = f"jit:{self._marker[0]}.{name}"
+        # Sizes in a module's name, as in `set_mla_kv_buffer_1024_128`, are template arguments.
+        full = f"jit:{re.sub(r'(_[0-9]+)+$', '', self._marker[0])}.{name}"
 
         def call(*args: Any, **options: Any) -> Any:
             return call_stand_in(full, args, options, build)

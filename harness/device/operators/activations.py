@@ -65,6 +65,16 @@ def run_activation(input: torch.Tensor, out: torch.Tensor, name: str) -> None:
     out.copy_(activate_and_multiply(input, name))
 
 
+@stand_in("jit:activation.run_activation_filtered", source=_CSRC)
+def run_activation_filtered(
+    input: torch.Tensor, out: torch.Tensor, expert_ids: torch.Tensor, expert_step: int, name: str
+) -> None:
+    """Compute the rows whose expert is not -1; an id stands for `expert_step` rows."""
+    rows = torch.arange(input.shape[0], device=input.device) // expert_step
+    written = expert_ids[rows] != -1
+    out[written] = activate_and_multiply(input[written], name)
+
+
 @stand_in("jit:activation.run_unary_activation", source=_CSRC)
 def run_unary_activation(input: torch.Tensor, out: torch.Tensor, name: str) -> None:
     out.copy_(_ACTIVATIONS[name](input.float()))

@@ -30,3 +30,21 @@ def store_cache(
         raise IndexError(f"store_cache: slot {int(slots[outside][0])} of {size_limit} slots")
     store_rows(k[written], k_cache, slots)
     store_rows(v[written], v_cache, slots)
+
+
+@stand_in(
+    "jit:set_mla_kv_buffer.set_mla_kv_buffer",
+    source="sglang/kernels/ops/kvcache/set_mla_kv_buffer.py",
+)
+def set_mla_kv_buffer(
+    kv_buffer: torch.Tensor,
+    loc: torch.Tensor,
+    cache_k_nope: torch.Tensor,
+    cache_k_rope: torch.Tensor,
+    num_warps: int = 0,
+    reserved_skip_index: int = 0,
+) -> None:
+    """Store rows of two parts side by side, but for those whose slot is the reserved one."""
+    written = loc != reserved_skip_index
+    rows = torch.cat([cache_k_nope[written], cache_k_rope[written]], dim=-1)
+    store_rows(rows, kv_buffer, loc[written])

@@ -1,0 +1,153 @@
+"""Mixture of experts: the order of tokens by expert, and the choice of experts."""
+
+from __future__ import annotations
+
+import torch
+
+from harness.device.stand_ins import stand_in
+
+
+@stand_in(
+    "sgl_kernel.moe_align_block_size",
+    "jit:moe_align_block_size.moe_align_block_size",
+    source="sglang/kernels/ops/moe/moe_align.py",
+)
+def moe_align_block_size(
+    topk_ids: torch.Tensor,
+    num_experts: int,
+    block_size: int,
+    sorted_token_ids: torch.Tensor,
+    experts_ids: torch.Tensor,
+    num_tokens_post_pad: torch.Tensor,
+    cumsum_buffer: torch.Tensor,
+    pad_sorted_token_ids: bool = False,
+    ignore_invalid_expert: bool = False,
+) -> None:
+    """Sort the places of `topk_ids` by expert; pad each expert's places to whole blocks.
+
+    `num_experts` counts one more than there are: the first bucket is of expert -1, a filtered one.
+    Example: with ids [[0, 1], [1, -1]] and blocks of 2, the blocks are of -1, 0, 1, and the places
+    [3 4 | 0 4 | 1 2], where 4 is padding.
+    """
+    buckets = topk_ids.flatten().long() + 1
+    places = torch.arange(buckets.numel(), device=buckets.device)
+    if ignore_invalid_expert:
+        is_valid = (buckets > 0) & (buckets < num_experts)
+        buckets, places = buckets[is_valid], places[is_valid]
+    counts = torch.bincount(buckets, minlength=num_experts)
+    blocks = (counts + block_size - 1) // block_size
+    ends = (blocks * block_size).cumsum(0)
+    starts = ends - blocks * block_size
+    total = int(ends[-1])
+    if pad_sorted_token_ids:
+        sorted_token_ids.fill_(topk_ids.numel())
+    else:
+        sorted_token_ids[:total] = topk_ids.numel()
+    order = torch.argsort(buckets, stable=True)
+    rank = (
+        torch.arange(order.numel(), device=order.device)
+        - (counts.cumsum(0) - counts)[buckets[order]]
+    )
+    target = starts[buckets[order]] + rank
+    sorted_token_ids[target] = places[order].to(sorted_token_ids.dtype)
+    owners = torch.arange(num_experts, device=buckets.device) - 1
+    experts_ids[: total // block_size] = torch.repeat_interleave(owners, blocks).to(
+        experts_ids.dtype
+    )
+    num_tokens_post_pad[:1] = total
+    cumsum_buffer[0] = 0
+    cumsum_buffer[1 : num_experts + 1] = ends.to(cumsum_buffer.dtype)
+
+
+def choose_experts(
+    scores: torch.Tensor, choice: torch.Tensor, weights: torch.Tensor, ids: torch.Tensor
+) -> torch.Tensor:
+    """Take the experts of the largest `choice`, the first of equals; return their scores."""
+    order = torch.argsort(choice, dim=-1, descending=True, stable=True)[:, : weights.shape[-1]]
+    ids.copy_(order.to(ids.dtype))
+    return scores.gather(-1, order)
+
+
+def _write_weights(chosen: torch.Tensor, weights: torch.Tensor, renormalize: bool) -> None:
+    if renormalize:
+        chosen = chosen / chosen.sum(-1, keepdim=True)
+    weights.copy_(chosen)
+
+
+@stand_in(
+    "sgl_kernel.topk_softmax",
+    source="sgl-kernel/python/sgl_kernel/moe.py: topk_softmax",
+    native="sglang.srt.layers.moe.topk:fused_topk_torch_native",
+)
+def topk_softmax(
+    topk_weights: torch.Tensor,
+    topk_ids: torch.Tensor,
+    gating_output: torch.Tensor,
+    renormalize: bool = False,
+    moe_softcapping: float = 0.0,
+    correction_bias: torch.Tensor | None = None,
+) -> None:
+    """Choose by softmax; a correction bias changes the choice and not the weights."""
+    logits = gating_output.float()
+    if moe_softcapping:
+        logits = moe_softcapping * torch.tanh(logits / moe_softcapping)
+    scores = logits.softmax(-1)
+    choice = scores if correction_bias is None else scores + correction_bias.float()
+    chosen = choose_experts(scores, choice, topk_weights, topk_ids)
+    _write_weights(chosen, topk_weights, renormalize)
+
+
+@stand_in("sgl_kernel.topk_sigmoid", source="sgl-kernel/python/sgl_kernel/moe.py: topk_sigmoid")
+def topk_sigmoid(
+    topk_weights: torch.Tensor,
+    topk_ids: torch.Tensor,
+    gating_output: torch.Tensor,
+    renormalize: bool = False,
+    correction_bias: torch.Tensor | None = None,
+) -> None:
+    """Choose by sigmoid; a correction bias changes the choice and not the weights."""
+    scores = gating_output.float().sigmoid()
+    choice = scores if correction_bias is None else scores + correction_bias.float()
+    chosen = choose_experts(scores, choice, topk_weights, topk_ids)
+    _write_weights(chosen, topk_weights, renormalize)
+
+
+def select_groups(choice: torch.Tensor, group_count: int, chosen_groups: int) -> torch.Tensor:
+    """Mask the experts outside of the best groups; a group counts by its two best experts."""
+    grouped = choice.view(choice.shape[0], group_count, -1)
+    best = min(2, grouped.shape[-1])
+    group_scores = grouped.topk(best, dim=-1).values.sum(-1)
+    groups = torch.argsort(group_scores, dim=-1, descending=True, stable=True)[:, :chosen_groups]
+    is_chosen = torch.zeros_like(group_scores, dtype=torch.bool).scatter(1, groups, True)
+    return grouped.masked_fill(~is_chosen.unsqueeze(-1), float("-inf")).flatten(1)
+
+
+@stand_in(
+    "flashinfer.fused_moe.fused_topk_deepseek",
+    source="flashinfer/fused_moe/fused_routing_dsv3.py: fused_topk_deepseek",
+    native="sglang.srt.layers.moe.topk:biased_grouped_topk_impl",
+)
+def fused_topk_deepseek(
+    scores: torch.Tensor,
+    bias: torch.Tensor,
+    n_group: int,
+    topk_group: int,
+    topk: int,
+    routed_scaling_factor: float,
+    topk_values: torch.Tensor,
+    topk_indices: torch.Tensor,
+    launch_with_pdl: bool = True,
+) -> None:
+    """Choose by sigmoid and bias among the best groups; weights sum to the scaling factor."""
+    probabilities = scores.float().sigmoid()
+    choice = select_groups(probabilities + bias.float(), n_group, topk_group)
+    chosen = choose_experts(probabilities, choice, topk_values, topk_indices)
+    topk_values.copy_(chosen / (chosen.sum(-1, keepdim=True) + 1e-20) * routed_scaling_factor)
+
+
+@stand_in("sgl_kernel.moe_sum_reduce", source="sgl-kernel/python/sgl_kernel/moe.py: moe_sum_reduce")
+def moe_sum_reduce(
+    input_tensor: torch.Tensor, output_tensor: torch.Tensor, routed_scaling_factor: float = 0.0
+) -> None:
+    """Sum a token's experts, in float32, and scale the sum."""
+    output_tensor.copy_(input_tensor.float().sum(1) * routed_scaling_factor)
