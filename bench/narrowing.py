@@ -268,7 +268,8 @@ def _launching(world: Any, kernels: Any, fault: Fault) -> list[Any]:
 
 def _explain_miss(case: Any) -> set[str]:
     """Explain why the audit has no finding for a case that leaves a tensor."""
-    from harness.runs.audit.overrun_analysis import SizedCase, iterate_suspects
+    from harness.runs.audit.overrun_analysis import SizedCase
+    from harness.runs.audit.overrun_runs import iterate_suspects
 
     if next(iterate_suspects(SizedCase(case)), None) is None:
         return {"no launch that it tries goes past, or the function's own tests forbid it"}

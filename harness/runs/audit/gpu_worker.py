@@ -54,7 +54,7 @@ from harness.runs.audit.trial_launches import (
     OVERFLOWS,
     PASSES,
     TORCH_TYPES,
-    clamp_to_dtype,
+    fill_tensors,
     list_sample_programs,
     make_call_arguments,
 )
@@ -288,7 +288,7 @@ class _GpuLauncher:
         with self._hold_gpu(at, needed) as tensors:
 
             def run_trial(launch: TrialLaunch) -> str:
-                _fill_tensors(tensors, launch)
+                fill_tensors(tensors, launch)
                 on_step(_LAUNCH_STEP)
                 line = Path(finding.file).name, finding.line
                 return self._run_launch(kernel, launch, tensors, line, whole_grid)
@@ -391,19 +391,6 @@ def _count_bytes(argument: LaunchArgument) -> int:
 
 def _make_placeholder(argument: LaunchArgument) -> torch.Tensor:
     return torch.empty(16, dtype=_to_dtype(argument), device=_DEVICE)
-
-
-def _fill_tensors(tensors: Mapping[str, torch.Tensor], launch: TrialLaunch) -> None:
-    for argument in launch.arguments:
-        if not argument.kind.startswith("*"):
-            continue
-        tensor = tensors[argument.name]
-        if argument.holds is None:
-            tensor.view(torch.uint8).zero_()
-            continue
-        pair = [clamp_to_dtype(number, tensor.dtype) for number in argument.holds]
-        # A pair on the host would be broadcast there to the size of the tensor before the copy.
-        tensor.view(-1, 2).copy_(torch.tensor(pair, dtype=tensor.dtype, device=_DEVICE))
 
 
 if __name__ == "__main__":

@@ -36,7 +36,6 @@ from harness.runs.audit.parameter_inference import AssumedParameter
 from harness.runs.audit.range_analysis import IntegerRangeAnalysis, LaunchInputs
 from harness.runs.audit.size_limits import SizeQuantity
 
-TRIED_LOADS = (1, 2, 3, 7, 33, 129, 1000, 4097)  # each leaves a remainder in some block size
 _DEFAULT_VALUE = 16  # the number of a word without a quantity in the limits file
 _META_CONSTANT = re.compile(r"""\w+\[['"](\w+)['"]\]$""")
 _TENSOR_PROPERTY = re.compile(
@@ -385,24 +384,3 @@ class SizedCase:
 
 def _is_integer(parameter: AssumedParameter) -> bool:
     return parameter.kind != "i1" and parameter.kind[0] in "iu"
-
-
-def iterate_suspects(sized: SizedCase) -> Iterator[SuspectAccess]:
-    """Iterate the suspects, each once: of the usual shape and of models', at the smallest load."""
-    limits = sized.case.limits
-    quantities = {own.name: own for word in sized.words if (own := sized.find_quantity(word))}
-    growing = sorted(name for name, own in quantities.items() if own.size)
-    seen: set[tuple[str, FileLine]] = set()
-    tried: list[dict[str, int]] = []
-    for shape in ({}, *(model.values for model in limits.models)):
-        for load in TRIED_LOADS:
-            for quantity in growing or [""]:
-                values = sized.make_launch_values(shape, quantity, load)
-                if values in tried:
-                    continue
-                tried.append(values)
-                for access, name in sized.find_overruns(values):
-                    key = name, access.source.line_key
-                    if key not in seen and sized.can_happen(values, name):
-                        seen.add(key)
-                        yield SuspectAccess(access, name, quantity, load, values)

@@ -23,12 +23,7 @@ from harness.kernels.ir.graph import FileLine
 from harness.runs.audit.expressions import render_expression
 from harness.runs.audit.findings import CONFIRMED, AuditFinding, FindingKind, ModelThreshold
 from harness.runs.audit.kernel_case import KernelCase
-from harness.runs.audit.overrun_analysis import (
-    TRIED_LOADS,
-    SizedCase,
-    SuspectAccess,
-    iterate_suspects,
-)
+from harness.runs.audit.overrun_analysis import SizedCase, SuspectAccess
 from harness.runs.audit.probe_memory import reserve_memory
 from harness.runs.audit.sliced_launch import SlicedCpuLauncher
 from harness.runs.audit.trial_launches import PASSES, TORCH_TYPES
@@ -37,6 +32,7 @@ from harness.runs.audit.trial_launches import PASSES, TORCH_TYPES
 _SUSPECT_SECONDS = 4
 _MAX_SUSPECTS = 8  # suspects of one mode of a kernel
 _MAX_WHOLE_GRID = 64  # programs of a grid that runs as a whole
+_TRIED_LOADS = (1, 2, 3, 7, 33, 129, 1000, 4097)  # each leaves a remainder in some block size
 _INDEX_PATTERN = re.compile(r"its index (-?\d+)")
 
 
@@ -53,6 +49,27 @@ def find_overruns(kernel: Any, case: KernelCase, module: str) -> list[AuditFindi
         if load:
             findings.append(_make_finding(sized, suspect, module, load, index))
     return findings
+
+
+def iterate_suspects(sized: SizedCase) -> Iterator[SuspectAccess]:
+    """Iterate the suspects, each once: of the usual shape and of models', at the smallest load."""
+    limits = sized.case.limits
+    quantities = {own.name: own for word in sized.words if (own := sized.find_quantity(word))}
+    growing = sorted(name for name, own in quantities.items() if own.size)
+    seen: set[tuple[str, FileLine]] = set()
+    tried: list[dict[str, int]] = []
+    for shape in ({}, *(model.values for model in limits.models)):
+        for load in _TRIED_LOADS:
+            for quantity in growing or [""]:
+                values = sized.make_launch_values(shape, quantity, load)
+                if values in tried:
+                    continue
+                tried.append(values)
+                for access, name in sized.find_overruns(values):
+                    key = name, access.source.line_key
+                    if key not in seen and sized.can_happen(values, name):
+                        seen.add(key)
+                        yield SuspectAccess(access, name, quantity, load, values)
 
 
 def _make_finding(
@@ -182,7 +199,7 @@ def find_least_load(kernel: Any, sized: SizedCase, suspect: SuspectAccess) -> tu
     if not suspect.quantity:  # nothing grows: any launch of this shape leaves the tensor
         return 1, index
     low, high = 0, suspect.load
-    for load in TRIED_LOADS:
+    for load in _TRIED_LOADS:
         if low < load < high and not isinstance(run_load(load), int):
             low = load
     while high - low > 1:

@@ -177,6 +177,20 @@ def clamp_to_dtype(number: int, dtype: torch.dtype) -> int:
     return min(max(low, number), high)
 
 
+def fill_tensors(tensors: Mapping[str, torch.Tensor], launch: TrialLaunch) -> None:
+    """Fill the tensors of a launch with the numbers that it asks for, or with zeros."""
+    for argument in launch.arguments:
+        if not argument.kind.startswith("*"):
+            continue
+        tensor = tensors[argument.name]
+        if argument.holds is None:
+            tensor.view(torch.uint8).zero_()
+            continue
+        pair = [clamp_to_dtype(number, tensor.dtype) for number in argument.holds]
+        # A pair on the host would be broadcast there to the size of the tensor before the copy.
+        tensor.view(-1, 2).copy_(torch.tensor(pair, dtype=tensor.dtype, device=tensor.device))
+
+
 def make_recorded_trials(
     case: KernelCase, draw: LaunchDraw, threshold_loads: Mapping[str, int], quantity: str
 ) -> tuple[TrialLaunch, ...]:
