@@ -94,6 +94,7 @@ def run_command(arguments: argparse.Namespace) -> int:
     on_virtual_device = request.device == VIRTUAL
     if release is not None:
         environment.put_python_first(release.python, release.folder)
+        environment.require_release(release.python)
     command = _resolve_command(request.words, environment["PATH"])
     chosen = _check_toggles(options.load_catalogue(arguments), revert, enable, tree)
     folder = request.attestations or paths.state_folder() / "attestations" / _make_run_name()

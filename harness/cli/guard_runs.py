@@ -38,6 +38,7 @@ def prepare_targets(
 
     With `only_ready`, "all" and the newest one mean installed releases.
     """
+    from harness.patching.child_environment import ChildEnvironment
     from harness.releases import managed_releases, provisioning, source_trees
     from harness.workers.release_target import ReleaseTarget
 
@@ -69,6 +70,7 @@ def prepare_targets(
             targets.append(ReleaseTarget(str(tree.version or name), python, tree, name, device))
             continue
         release = managed_releases.get_release(name, device)
+        ChildEnvironment().require_release(release.python)  # refuses another SGLang's PYTHONPATH
         targets.append(ReleaseTarget(name, release.python, release.open_sources(), name, device))
     counts = Counter(target.name for target in targets)
     if twice := next((name for name, count in counts.items() if count > 1), None):

@@ -15,8 +15,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from harness.core import paths
-from harness.patching import bootstrap
-from harness.releases import checkouts
+from harness.patching import bootstrap, import_origins
+from harness.releases import checkouts, managed_releases, source_trees
 
 STARTUP_FOLDER = paths.HARNESS_FOLDER / "startup"
 PYTHON_PATH_VARIABLE = "PYTHONPATH"
@@ -52,6 +52,15 @@ class ChildEnvironment(dict[str, str]):
     def use_checkout(self) -> None:
         """Have a release's processes use the harness of this checkout."""
         checkouts.set_checkout_variables(self)
+
+    def require_release(self, python: str | Path) -> None:
+        """Have the processes of a Python import its own release, and no other SGLang."""
+        folders, name = managed_releases.find_import_folders(python), "current"
+        if folders:
+            name = Path(python).parent.parent.name
+        elif (tree := source_trees.find_installed_tree()) is not None:
+            folders = {source_trees.SGLANG_PACKAGE: [tree.folder]}
+        import_origins.require_origins(self, name, folders)
 
     def clear_toggles(self) -> None:
         for name in (

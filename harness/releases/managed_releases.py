@@ -198,3 +198,28 @@ def open_default_tree() -> SourceTree:
         return tree
     release = find_default_release()
     return (release or get_newest_release()).open_sources()
+
+
+def find_import_folders(python: str | Path) -> dict[str, list[Path]]:
+    """Return where a managed release's Python finds SGLang and the packages below it.
+
+    Empty for any other Python. A stand-in takes the place of a package that the machine lacks.
+    """
+    folder = Path(python).parent.parent
+    release = next((each for each in _list_all() if each.folder == folder), None)
+    if release is None:
+        return {}
+    own = [each.site_packages for each in (release, release.base) if each.site_packages]
+    shared = release.shared_torch
+    own += [Path(folder) for folder in (shared.folders if shared else ())]
+    standins = [paths.HARNESS_FOLDER / "releases" / name for name in ("standins", "standins_cuda")]
+    return {
+        "sglang": [*own[:1]],
+        "sgl_kernel": [*own, *standins],
+        "triton": [*own, *standins],
+        "torch": own,
+    }
+
+
+def _list_all() -> list[Release]:
+    return [release for device in DEVICES for release in list_releases(device)]

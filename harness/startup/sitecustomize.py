@@ -7,7 +7,7 @@ from importlib.machinery import PathFinder
 
 _here = os.path.dirname(os.path.abspath(__file__))
 _toggle_variables = ("SGLANG_DEBUG_REVERT_PR", "SGLANG_DEBUG_ENABLE_PR")
-_check_variable = "UNFIX_CHECK"
+_other_variables = ("UNFIX_CHECK", "UNFIX_ORIGINS")
 _on_virtual_device = os.environ.get("UNFIX_DEVICE") == "virtual"
 
 
@@ -24,9 +24,10 @@ def _install_hooks() -> None:
         spec.loader.exec_module(harness)
     from harness.kernels.watch import activation as checks
     from harness.kernels.watch import virtual_process
-    from harness.patching import bootstrap
+    from harness.patching import bootstrap, import_origins
 
     bootstrap.install_import_hook()
+    import_origins.install_check(bootstrap.exit_process)
     checks.install_checks()
     virtual_process.install_at_startup()
 
@@ -41,7 +42,8 @@ def _run_next_sitecustomize() -> None:
 
 
 _toggles_requested = any(os.environ.get(name) for name in _toggle_variables)
-if _toggles_requested or _on_virtual_device or os.environ.get(_check_variable):
+_others_requested = any(os.environ.get(name) for name in _other_variables)
+if _toggles_requested or _on_virtual_device or _others_requested:
     try:
         _install_hooks()
     except BaseException as error:

@@ -28,7 +28,7 @@ from harness.core.errors import NotReadyError, UnfixError
 from harness.core.pipes import PipeEnd
 from harness.fixes.patch_plan import Direction, ToggleChoice
 from harness.guards import cells, plugin, pytest_adapter, run_item, unrunnable_guards
-from harness.patching import jit_kernels, live_engine
+from harness.patching import bootstrap, import_origins, jit_kernels, live_engine
 from harness.store.prove.values import SideResult
 from harness.workers import supervisor as supervision
 from harness.workers.messages import SETTINGS_VARIABLE, StartFailure, TestRequest, WorkerSettings
@@ -270,6 +270,8 @@ def run_worker(
     processes.adopt_orphans()  # the children of killed supervisors
     code: int = 0
     try:
+        import_origins.check_origins()
+        import_origins.install_check(bootstrap.exit_process)
         worker_settings = msgspec.json.decode(os.environ[SETTINGS_VARIABLE], type=settings_type)
         if worker_settings.device != "cpu" and session_type.only_forks_use_device:
             device.defer_cuda_to_forks()

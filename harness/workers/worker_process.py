@@ -54,7 +54,9 @@ class WorkerProcess(PipedProcess, Generic[MessageT]):
         log: Path,
     ) -> None:
         command = [str(python), "-m", self.module]
-        super().__init__(command, _build_environment(settings, toggle_folders), log, working_folder)
+        environment = _build_environment(settings, toggle_folders)
+        environment.require_release(python)
+        super().__init__(command, environment, log, working_folder)
         self.folder = Path(settings.folder)
         self.started = time.monotonic()
 

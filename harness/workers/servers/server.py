@@ -145,6 +145,7 @@ class SglangServer:
             }
         )
         environment.add_python_path(paths.HARNESS_FOLDER.parent)
+        environment.require_release(setup.python)
         environment.set_toggles(setup.revert, setup.enable, setup.toggle_folders, self.attestations)
         if setup.kernel_checks:
             report_files.request_checks(environment, setup.kernel_checks, self.check_folder)

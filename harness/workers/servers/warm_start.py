@@ -23,6 +23,7 @@ class ServerZygote:
         )
         environment.add_python_path(*HARNESS_PATH)
         environment.use_checkout()
+        environment.require_release(setup.python)
         environment.clear_toggles()
         command = [str(setup.python), "-m", "harness.workers.servers.zygote"]
         self.process = JsonProcess(command, environment, log)

@@ -29,7 +29,7 @@ import msgspec
 
 from harness.core import child_process, preloading, processes
 from harness.core.pipes import PipeEnd
-from harness.patching import bootstrap, live_engine
+from harness.patching import bootstrap, import_origins, live_engine
 from harness.workers import command_supervisor
 from harness.workers.command_supervisor import POLL_SECONDS, CommandExit, CommandOutcome
 from harness.workers.servers import adaptations
@@ -94,6 +94,8 @@ def run_zygote(read: int, write: int) -> NoReturn:
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit())
     code = 0
     try:
+        import_origins.check_origins()
+        import_origins.install_check(bootstrap.exit_process)
         preloading.pause_gc_for_imports()
         preload_server()
         preloading.freeze_for_forks()
