@@ -55,6 +55,7 @@ NO_CACHES = {
     "harness.runs.matrix.matrix_run": "the folder of a run",
     "harness.runs.mutate.runner": "the folder of a run",
     "harness.runs.prove.runner": "the folder of a run",
+    "harness.cli.zoo.command": "the folder of a run",
     "harness.store.sqlite_file": "the store of runs",
 }
 

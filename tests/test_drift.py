@@ -250,3 +250,19 @@ def test_a_changed_expression_is_stale_and_shown_as_a_diff(copy: Path) -> None:
     stale = [found for found in release["toggles"] if found["state"] == "stale"]
     assert [found["id"] for found in stale] == ["req-to-token-row-check"]
     assert "+assert max_alloc_len < row_width" in stale[0]["nearest"]
+
+
+def test_a_checkout_is_shown_with_no_proofs_of_releases(copy: Path, capsys: Output) -> None:
+    """What was proven on releases says nothing about a tree that none of them is."""
+    main(["drift", "27460", "--from", str(copy)])
+    shown = capsys.readouterr().out
+    assert "proven on" not in shown
+    assert f"no proof is recorded on {copy.name}" in shown
+    assert "fixed does not cover the functions that it calls" in shown
+
+
+def test_a_release_is_shown_with_the_proofs_on_it_alone(capsys: Output) -> None:
+    main(["drift", "27460", "--release", "0.5.18"])
+    shown = capsys.readouterr().out
+    assert "proven on CPU 0.5.18 (" in shown
+    assert "no proof is recorded" not in shown

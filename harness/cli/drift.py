@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -78,16 +78,23 @@ def run_command(arguments: argparse.Namespace) -> int:
         return _mend_stale_cells(request, toggles, trees)
     survey = survey_drift(toggles, trees, only_named=bool(names))
     known = [release.name for release in managed_releases.list_releases()]
+    surveyed = {tree.name for tree in trees}
     proofs = {
-        toggle: [proof.describe(known) for proof in entries]
+        toggle: [proof.describe(known) for each in entries if (proof := each.restrict(surveyed))]
         for toggle, entries in recorded_proofs.load_proofs(known).items()
     }
+    unproven = [tree.name for tree in trees if tree.name not in known]
     if request.json:
         options.print_json(
-            survey.as_data() | {"proven": {t.id: proofs.get(t.id, []) for t in toggles}}
+            survey.as_data()
+            | {
+                "proven": {t.id: proofs.get(t.id, []) for t in toggles},
+                "without_proofs": unproven,
+                "note": STATE_NOTE,
+            }
         )
     else:
-        print_drift(survey, options.make_console(), proofs)
+        print_drift(survey, options.make_console(), proofs, unproven)
     return 1 if survey.stale_count else 0
 
 
@@ -163,10 +170,17 @@ STATE_MARKS = {
     "broken": ("BROKEN", "BRK", "bold red"),
 }
 FULL_WIDTH = 118
+STATE_NOTE = (
+    "a state says which form a toggle's own code has: fixed does not cover the functions that it "
+    "calls, which may be broken there; `unfix prove` runs the guards"
+)
 
 
 def print_drift(
-    survey: DriftSurvey, out: Console, proofs: Mapping[str, list[str]] | None = None
+    survey: DriftSurvey,
+    out: Console,
+    proofs: Mapping[str, list[str]] | None = None,
+    unproven: Sequence[str] = (),
 ) -> None:
     from rich.table import Table
     from rich.text import Text
@@ -206,6 +220,9 @@ def print_drift(
     out.print()
     for proof, names in sorted(_group_by_proof(survey.toggles, proofs or {}).items()):
         out.print(f"proven on {proof}: {', '.join(names)}", soft_wrap=True)
+    if unproven:
+        out.print(f"no proof is recorded on {', '.join(unproven)}", soft_wrap=True)
+    out.print(STATE_NOTE, soft_wrap=True)
     out.print(survey.describe())
 
 

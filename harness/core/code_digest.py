@@ -28,6 +28,7 @@ WINGS = (
     "fixes",
     "patching",
     "toggles.py",
+    "device",
     "kernels",
     "checking.py",
     "startup",

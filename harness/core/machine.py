@@ -11,6 +11,7 @@ import platform
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 from harness import __version__
@@ -64,16 +65,27 @@ def require_device(device: str) -> None:
 def describe_commit() -> str:
     """Name the commit of unfix, with ', changed' if files differ from it; else its version."""
     root = paths.project_folder()
-    if not (root / ".git").exists() or shutil.which("git") is None:
-        return __version__
-    git = ["git", "-C", str(root)]
-    revision = subprocess.run(
-        [*git, "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True
-    )
-    if revision.returncode != 0:
-        return __version__
-    status_command = [*git, "status", "--porcelain", "--untracked-files=no"]
-    changed = subprocess.run(status_command, capture_output=True, text=True).stdout.strip()
+    return (_describe_head(root) if (root / ".git").exists() else "") or __version__
+
+
+def describe_sources(folder: str | Path) -> str:
+    """Name a folder of SGLang's sources, with its commit, and ', changed', if git tracks it."""
+    commit = _describe_head(folder, "sglang/__init__.py")
+    return f"{folder} at {commit}" if commit else str(folder)
+
+
+def _describe_head(folder: str | Path, tracked: str = ".") -> str:
+    """Return the commit, with ', changed' if files differ; '' where git does not track a file."""
+    if shutil.which("git") is None:
+        return ""
+
+    def run_git(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(["git", "-C", str(folder), *words], capture_output=True, text=True)
+
+    revision = run_git("rev-parse", "--short=12", "HEAD")
+    if revision.returncode or run_git("ls-files", "--error-unmatch", tracked).returncode:
+        return ""
+    changed = run_git("status", "--porcelain", ".").stdout.strip()  # a new guard is a change, too
     return revision.stdout.strip() + (", changed" if changed else "")
 
 
@@ -81,9 +93,7 @@ def describe_machine(python: str = sys.executable) -> dict[str, str]:
     """Return the facts as flat text values, for a record."""
     facts = collect_machine_facts(python)
     versions = dict(facts.pop("versions"))
-    return {name: str(value) for name, value in (facts | versions).items()} | {
-        "unfix": describe_commit()
-    }
+    return {name: str(value) for name, value in (facts | versions).items()}
 
 
 def collect_machine_facts(
@@ -98,5 +108,6 @@ def collect_machine_facts(
         "system": f"{platform.system()} {platform.machine()}",
         "cores": os.cpu_count(),
         "gpu": describe_gpus(),
+        "unfix": describe_commit(),
         "versions": json.loads(done.stdout) if done.returncode == 0 else {},
     }

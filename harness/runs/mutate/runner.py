@@ -126,6 +126,8 @@ class MutationRunner:
     def _start_worker(self) -> list[str]:
         ready = self.scheduler.start()
         facts = machine.collect_machine_facts(str(self.plan.target.python))
+        if (target := self.plan.target).requested_as == "current":  # which may be any checkout
+            facts["sources"] = machine.describe_sources(target.sources.describe_location(""))
         self.mutation.versions = facts.pop("versions") | ready.versions
         self.mutation.machine = facts
         self.mutation.seconds_to_start = ready.seconds

@@ -269,6 +269,8 @@ def _fill_release_facts(
 ) -> None:
     """Read the versions, the machine, and the state of each toggle of a release."""
     facts = machine.collect_machine_facts(str(target.python))
+    if target.requested_as == "current":  # which may be any checkout
+        facts["sources"] = machine.describe_sources(target.sources.describe_location(""))
     release_facts.versions = facts.pop("versions")
     release_facts.machine = facts
     for toggle in request.toggles:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Container, Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
@@ -25,6 +25,11 @@ class RecordedProof:
     where: str  # 'CPU', or a GPU's name
     releases: tuple[str, ...]  # the oldest first
     when: str  # the date of the newest of the runs
+
+    def restrict(self, releases: Container[str]) -> RecordedProof | None:
+        """Return the proof on some of its releases; None if it is on none of them."""
+        kept = tuple(release for release in self.releases if release in releases)
+        return replace(self, releases=kept) if kept else None
 
     def describe(self, known: Sequence[str]) -> str:
         """Describe the proof. Consecutive ones of the known releases become one span."""

@@ -1,0 +1,46 @@
+"""A record names unfix's commit and SGLang's sources, and says whether files differ from them."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+from fixture_types import Patch
+
+from harness.core import machine, paths
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A checkout whose python/sglang git tracks, and a folder that it ignores."""
+    (tmp_path / "python" / "sglang").mkdir(parents=True)
+    (tmp_path / "python" / "sglang" / "__init__.py").touch()
+    (tmp_path / ".gitignore").write_text(".venv\n")
+    for words in ("init -q", "add .", "-c user.name=a -c user.email=a@b commit -qm first"):
+        subprocess.run(["git", "-C", str(tmp_path), *words.split()], check=True)
+    return tmp_path
+
+
+def test_the_commit_is_that_of_the_tree_as_it_is(checkout: Path, monkeypatch: Patch) -> None:
+    monkeypatch.setattr(paths, "project_folder", lambda: checkout)
+    commit = machine.describe_commit()
+    assert len(commit) == 12
+    assert machine.collect_machine_facts()["unfix"] == commit
+    (checkout / "test_new.py").touch()  # git does not track it, and it may be a guard
+    assert machine.describe_commit() == f"{commit}, changed"
+
+
+def test_sources_are_named_by_folder_commit_and_change(checkout: Path) -> None:
+    python = checkout / "python"
+    clean = machine.describe_sources(python)
+    assert clean.startswith(f"{python} at ")
+    (python / "sglang" / "__init__.py").write_text("1\n")
+    assert machine.describe_sources(python) == f"{clean}, changed"
+
+
+def test_an_installed_release_inside_a_checkout_has_no_commit(checkout: Path) -> None:
+    installed = checkout / ".venv"
+    (installed / "sglang").mkdir(parents=True)
+    (installed / "sglang" / "__init__.py").touch()
+    assert machine.describe_sources(installed) == str(installed)
