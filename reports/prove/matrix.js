@@ -16,7 +16,7 @@ function keyOf(spot) {
 }
 
 function brief(mark) {
-  return { absent: "", "not run": "", "eval only": "", "no suite yet": "", "has the bug": "bug", "has the fix": "fix" }[mark] ?? mark;
+  return { absent: "", "not run": "", "eval only": "", listed: "", "has the bug": "bug", "has the fix": "fix" }[mark] ?? mark;
 }
 
 function boxButton(spot, mark, label, more) {
