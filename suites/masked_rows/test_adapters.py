@@ -7,6 +7,8 @@ THE INVARIANTS IN PLAIN WORDS
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given
@@ -24,7 +26,7 @@ def ones(device: torch.device, *shape: int) -> torch.Tensor:
     return torch.ones(shape, dtype=torch.float16, device=device)
 
 
-def segments(device: torch.device, tokens: int, stale: int) -> dict[str, torch.Tensor | int]:
+def segments(device: torch.device, tokens: int, stale: int) -> dict[str, Any]:
     """Return one segment with all tokens, and an empty one."""
     return {
         "seg_indptr": make_ints(device, 0, tokens, tokens),
