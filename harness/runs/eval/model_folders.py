@@ -30,8 +30,11 @@ def find_model_folder(name: str) -> Path:
     return folder.resolve()
 
 
-def make_dtype_variant(model_folder: Path, dtype: str) -> Path:
-    """Make a folder of the same weights and a config.json with this data type."""
+def make_dtype_variant(model_folder: Path, dtype: str, parent: Path | None = None) -> Path:
+    """Make a folder of the same weights and a config.json with this data type.
+
+    It lies in `parent`, or else among the models of the workspace, for later runs.
+    """
     settings = json.loads((model_folder / "config.json").read_text())
     if not dtype or settings.get("dtype", settings.get("torch_dtype")) == dtype:
         return model_folder
@@ -40,7 +43,7 @@ def make_dtype_variant(model_folder: Path, dtype: str) -> Path:
     text = json.dumps(settings)
     names = sorted(file.name for file in model_folder.iterdir())  # the variant links to each
     digest = hashlib.sha256(f"{model_folder} {names} {text}".encode()).hexdigest()[:12]
-    place = paths.state_folder() / "models" / f"{model_folder.name}-{dtype}-{digest}"
+    place = (parent or paths.state_folder() / "models") / f"{model_folder.name}-{dtype}-{digest}"
     if not place.is_dir():
         new = place.with_name(f"{place.name}.{os.getpid()}-{threading.get_ident()}")
         new.mkdir(parents=True)
