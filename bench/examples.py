@@ -9,15 +9,20 @@ first failing example. A seed that finds nothing in 500 counts as 500.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
 import statistics
 import sys
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from bench.recording import record
+from harness.guards import plugin
+from harness.guards.cells import GUARDED_STATUS, Side
+from harness.guards.sides import SideAttempt, choose_side
 
 SEEDS = range(20)
 MOST = 500
@@ -25,27 +30,32 @@ WANTED = 20
 
 
 class FixesOut:
-    """A pytest plugin that selects the buggy side of each guard; a subclass runs it."""
+    """A pytest plugin that runs each guard with its fix reverted, as a subclass wants it."""
 
     def __init__(self) -> None:
         self.found: dict[str, Any] = {}
 
+    def pytest_configure(self, config: pytest.Config) -> None:
+        config.stash[plugin.RUNS_CELLS] = True
+
+    @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        items[:] = [item for item in items if is_buggy(item)]
+        items[:] = [item for item in items if GUARDED_STATUS in item.stash]
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, Any, Any]:
+        as_it_is = SideAttempt(Side.BUGGY, lambda _: contextlib.nullcontext())
+        with choose_side(item.config, as_it_is):
+            return (yield)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_pyfunc_call(self, pyfuncitem: pytest.Function) -> object:
         given = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
         self.ask(pyfuncitem, given)
-        raise AssertionError("its fix is out")
+        return True
 
     def ask(self, guard: pytest.Function, given: dict[str, Any]) -> None:
         raise NotImplementedError
-
-
-def is_buggy(item: Any) -> bool:
-    cell = getattr(item, "callspec", None) and item.callspec.params.get("unfix_cell")
-    return cell is not None and cell.side.value == "buggy"
 
 
 class Counting(FixesOut):
@@ -97,7 +107,7 @@ def main() -> int:
     parser.add_argument("suites", nargs="*", default=["suites"])
     options = parser.parse_args()
     counting = Counting()
-    code = pytest.main([*options.suites, "--teeth", "--device", "cpu"], [counting])
+    code = pytest.main([*options.suites, "--device", "cpu"], [counting])
     medians = {name: statistics.median(counts) for name, counts in counting.found.items()}
     for name, median in medians.items():
         print(f"{median:6} {name}")

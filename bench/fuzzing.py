@@ -253,7 +253,7 @@ def main() -> int:
     options = parser.parse_args()
     comparing = Comparing()
     started = time.monotonic()
-    code = pytest.main([*SUITES, "--teeth", "--device", "cpu"], [comparing])
+    code = pytest.main([*SUITES, "--device", "cpu"], [comparing])
     for name, found in comparing.found.items():
         medians = found["uniform"]["median"], found["fuzz"]["median"]
         print(f"{medians[0]:6} {medians[1]:6} {found['ratio']:6} {name}")
