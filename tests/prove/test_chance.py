@@ -49,17 +49,17 @@ def judge_guard(way: RepeatMode, fails: Fails) -> CellResult:
 def add_run(cell: CellResult, name: str, way: RepeatMode, fails: Fails) -> None:
     """Add a run as the worker does: an example that is known comes before a first search."""
 
-    def run() -> SideOutcome:
+    def take_outcome() -> SideOutcome:
         return SideOutcome.FAILED if fails(name) else SideOutcome.PASSED
 
     if name in cell.sides:
-        cell.sides[name].again.append(SideRepetition(run(), "by chance"))
+        cell.sides[name].again.append(SideRepetition(take_outcome(), "by chance"))
         return
     ahead = way is RepeatMode.EXAMPLE and name == "fixed" and "buggy" in cell.sides
-    again = [SideRepetition(run(), "by chance")] if ahead else []
+    again = [SideRepetition(take_outcome(), "by chance")] if ahead else []
     # A search that passes has no example yet.
     own_way = RepeatMode.SEARCH if name == "fixed" and way is not RepeatMode.WHOLE else way
-    cell.sides[name] = SideResult(name, run(), reach=1, way=own_way, again=again)
+    cell.sides[name] = SideResult(name, take_outcome(), reach=1, way=own_way, again=again)
 
 
 @functools.cache

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from proving import Prove, by_guard
 
+from harness.core import write_confinement
+
 # It fails on both sides, and its message is all that it sees.
 SNAPSHOT = """
 import json, gc, logging, re, resource, tempfile, warnings
@@ -190,6 +192,12 @@ def test_counts(place):
 """
 
 
+needs_landlock = pytest.mark.skipif(
+    not write_confinement.can_confine(), reason="n/a: this kernel has no Landlock"
+)
+
+
+@needs_landlock
 @pytest.mark.parametrize("first", [0, 1])
 def test_a_counter_that_outlives_its_run_proves_nothing(
     prove: Prove, monkeypatch: pytest.MonkeyPatch, first: int
@@ -212,6 +220,7 @@ def test_a_counter_that_outlives_its_run_proves_nothing(
     assert not list(prove.guards.rglob("unfix-test-counter"))
 
 
+@needs_landlock
 def test_a_folder_that_a_guard_may_not_write_is_named(prove: Prove) -> None:
     prove.write(COUNTS.replace("FIRST", "1"))
     cell = prove.cells("-k", "tmp")["counts[tmp]"]
