@@ -15,7 +15,7 @@ slice, a tuple, `...` for all elements or None for none.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -106,6 +106,19 @@ class Check:
     def register_tensor(self, tensor: torch.Tensor, name: str) -> None:
         """Allow accesses to a tensor whose address kernels load from memory, and name it."""
         self._memory.track_storage(tensor, name)
+
+    @contextlib.contextmanager
+    def ignore_races(self) -> Iterator[None]:
+        """Report no data race meanwhile; a launch ends at its first one.
+
+        Example: while a server captures its graphs, all requests are the same dummy, whose state
+        has one slot. Nobody uses what is written there.
+        """
+        self.launches.ignores_races = True
+        try:
+            yield
+        finally:
+            self.launches.ignores_races = False
 
     def discard_errors(self) -> None:
         """Discard the errors so far, which were expected; the session would raise the first."""

@@ -49,6 +49,7 @@ class LaunchLog(list[KernelLaunch]):
     def __init__(self) -> None:
         super().__init__()
         self.errors: list[Exception] = []  # all raised errors, caught or not
+        self.ignores_races = False
         self._chosen_programs: dict[str, tuple[ProgramId, ...]] = {}
         self._argument_rules: list[ArgumentAccessRule] = []
         self._active_rules: list[tuple[list[AccessRule], AccessRule]] = []

@@ -17,6 +17,7 @@ from kernels_to_check import (
 
 from harness.checking import (
     DataRace,
+    OutOfBounds,
     UncheckableKernel,
     UninitializedMemory,
 )
@@ -70,6 +71,18 @@ def test_a_write_write_race_needs_different_values() -> None:
         same_place[(1,)](numbers(1), 8, STEP=0)
     with pytest.raises(DataRace, match=message), check():
         same_place[(3,)](numbers(1), 7, STEP=1)
+
+
+def test_a_race_among_dummy_requests_is_ignored_while_a_session_says_so() -> None:
+    with check() as session:
+        with session.ignore_races():
+            same_place[(3,)](numbers(1), 7, STEP=1)
+            with pytest.raises(OutOfBounds):
+                copy[(4,)](numbers(24), numbers(24), 32, 0, BLOCK=8)
+        session.discard_errors()
+        with pytest.raises(DataRace):
+            same_place[(3,)](numbers(1), 7, STEP=1)
+        session.discard_errors()
 
 
 def test_a_store_beside_an_atomic_is_a_race() -> None:
