@@ -327,7 +327,7 @@ def _release_device_memory() -> None:
     if (cuda := _find_initialized_cuda()) is not None:
         cuda.empty_cache()
     if (gpu_admission := sys.modules.get("harness.kernels.check.gpu_admission")) is not None:
-        gpu_admission.leave()
+        gpu_admission.release_admission()
 
 
 if __name__ == "__main__":

@@ -51,7 +51,9 @@ def test_a_process_all_of_whose_launches_are_refused_has_checked_none(tmp_path: 
 
 
 def test_reports_of_forgotten_launches_are_counted(tmp_path: Path) -> None:
-    """The poller is held off until the table of launches has forgotten the bad one."""
+    """The poller is held off until the table of launches has forgotten the bad one.
+
+    Four of its lanes' reports were recorded."""
     code = """
 from harness.kernels.gpu import process_reports
 from harness.kernels.watch import checked_process
@@ -65,14 +67,14 @@ with checked_process._process._poller._lock:
 """
     done = process(f"{START}{code}", "bounds", tmp_path)
     checked = read_reports(tmp_path)
-    assert list(checked.dropped_reports.values()) == [1], done.stderr
-    assert checked.failure.endswith("1 report of launches no longer known")
+    assert list(checked.dropped_reports.values()) == [4], done.stderr
+    assert checked.failure.endswith("4 reports of launches no longer known")
 
 
 def test_further_reports_of_a_line_are_counted(tmp_path: Path) -> None:
-    """Of ten bad replays, four are recorded."""
+    """Of 1,280 reports, by 128 lanes of ten bad replays, four are recorded."""
     code = "launch(0)\ncapture(1)\nfor _ in range(10):\n    graph.replay()\n"
     done = process(f"{START}{code}torch.cuda.synchronize()", "bounds", tmp_path)
     checked = read_reports(tmp_path)
     assert len(checked.reports) == 1, done.stderr
-    assert sum(one.further_reports for one in checked.kernels.values()) == 6
+    assert sum(one.further_reports for one in checked.kernels.values()) == 1276

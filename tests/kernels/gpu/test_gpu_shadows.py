@@ -122,7 +122,7 @@ def test_each_replay_of_a_graph_is_a_launch_of_its_own() -> None:
         places[5] = places[count - 1]
         graph.replay()
         with pytest.raises(
-            DataRace, match=r"scattered: programs .* write different values to target"
+            DataRace, match=r"scatter_values: programs .* write different values to target"
         ):
             session.raise_reported()
         session.discard_errors()
