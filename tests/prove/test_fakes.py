@@ -40,6 +40,8 @@ SIDES = {
     "seeded_by_its_folders": BY_CHANCE,
     "order_of_a_set": ALIKE,
     "hash_of_a_word": ALIKE,
+    "functions_that_call_it": ALIKE,
+    "names_of_all_modules": ALIKE,
     "source_without_the_code": "unreached",
     "code_at_import": "unreached",
     "code_in_a_fixture": "unreached",

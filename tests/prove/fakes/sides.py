@@ -133,6 +133,18 @@ def test_hash_of_a_word(number):
     assert hash(f"toy {number}") % 2
 
 
+@pytest.mark.parametrize("number", MANY)
+def test_functions_that_call_it(number):
+    run_code()
+    assert draw([frame.function for frame in inspect.stack(0)], number) < 0.5
+
+
+@pytest.mark.parametrize("number", MANY)
+def test_names_of_all_modules(number):
+    run_code()
+    assert draw(sorted(sys.modules), number) < 0.5
+
+
 def test_source_without_the_code():
     assert "topk * 2" in inspect.getsource(forms.plain)
 
