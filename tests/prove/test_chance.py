@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import functools
 import gc
 import random
@@ -283,52 +282,3 @@ def test_addresses_of_new_objects_are_chance(monkeypatch: pytest.MonkeyPatch) ->
     looks = [child_process.call_in_fork(functools.partial(look, seed)) for seed in range(24)]
     for numbers in zip(*looks, strict=True):
         assert len(set(numbers)) >= 8, numbers
-
-
-# Outcomes in a fixed order, as of a guard that counts its runs where all runs can write
-
-
-def find_likeliest_order(way: RepeatMode) -> Fraction:
-    """Return the highest probability of an order of sides in which a cell is proven."""
-    when_passed = RepeatMode.WHOLE if way is RepeatMode.WHOLE else RepeatMode.SEARCH
-
-    def add_run(cell: CellResult, name: str) -> None:
-        outcome = SideOutcome.FAILED if name == "buggy" else SideOutcome.PASSED
-        if name in cell.sides:
-            cell.sides[name].again.append(SideRepetition(outcome))
-            return
-        mode = way if name == "buggy" else when_passed
-        cell.sides[name] = SideResult(name, outcome, reach=1, way=mode)
-        if name == "fixed" and way is RepeatMode.EXAMPLE and "buggy" in cell.sides:
-            cell.sides[name].again.append(SideRepetition(outcome))  # the example ahead
-
-    def follow(cell: CellResult, likelihood: Fraction) -> Fraction:
-        missing = verdicts.find_missing_sides(cell)
-        if not missing:
-            verdicts.judge_cell(cell)
-            assert cell.verdict is CellVerdict.PROVEN
-            return likelihood
-        found = []
-        for name in set(missing):
-            longer = copy.deepcopy(cell)
-            add_run(longer, name)
-            found.append(follow(longer, likelihood * Fraction(missing.count(name), len(missing))))
-        return max(found)
-
-    return follow(CellResult("g", "t", "1.0", "cpu", "fixed"), Fraction(1))
-
-
-@pytest.mark.parametrize(
-    ("way", "likelihood"),
-    [
-        (RepeatMode.WHOLE, Fraction(1, 35)),
-        (RepeatMode.EXAMPLE, Fraction(1, 35)),
-        (RepeatMode.EXPLICIT, Fraction(3, 70)),
-        (RepeatMode.SEARCH, Fraction(1, 35)),
-    ],
-)
-def test_a_fixed_order_of_outcomes_fits_one_order_of_the_sides(
-    way: RepeatMode, likelihood: Fraction
-) -> None:
-    """What outlives a run in spite of its own folders decides outcomes, but not the order."""
-    assert find_likeliest_order(way) == likelihood

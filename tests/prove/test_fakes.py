@@ -7,6 +7,7 @@ get one of the verdicts here. `docs/prove.md` names the few that no runner can r
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections import defaultdict
 from pathlib import Path
@@ -14,6 +15,9 @@ from typing import Any
 
 import pytest
 from proving import Prove, by_guard
+
+from harness.core import paths
+from harness.store.record_files import read_record_text
 
 FOLDER = Path(__file__).parent / "fakes"
 # The sides end alike: both pass or both fail.
@@ -162,3 +166,16 @@ def test_at_least_thirty_are_tried(verdicts: Verdicts) -> None:
 def test_a_fake_gets_the_verdict_it_earns(verdicts: Verdicts, name: str) -> None:
     possible = BY_NAME[name].split(" or ")
     assert {cell: found for cell, found in verdicts[name].items() if found not in possible} == {}
+
+
+def test_of_a_thousand_recorded_tries_one_in_a_hundred_is_proven_at_most() -> None:
+    """`bench/false_proofs.py` measures it, and `docs/prove.md` says the same numbers."""
+    root = paths.project_folder()
+    record = json.loads(read_record_text(root / "bench" / "recorded" / "false-proofs.json.xz"))
+    assert record["tries"] >= 1000
+    for kind in ({"": record} | record["by kind"]).values():
+        assert kind["proven"] <= kind["tries"] / 100
+    page = (root / "docs" / "prove.md").read_text()
+    assert f"Of {record['tries']:,} tries, {record['proven']} were proven" in page
+    for name, kind in record["by kind"].items():
+        assert re.search(rf"\b{name}.*\| {kind['tries']:,} \| {kind['proven']} \|", page), name
