@@ -251,20 +251,12 @@ def _wrap_results(
             place, name = plan.outputs[source]
             wrapped.append(args[place] if place < len(args) else options[name])
         elif isinstance(value, torch.Tensor):
-            wrapped.append(wrap_result(value, index))
+            wrapped.append(memory.to_device(value, index))
         elif isinstance(value, (list, tuple)):
-            wrapped.append([wrap_result(one, index) for one in value])
+            wrapped.append([memory.to_device(one, index) for one in value])
         else:
             wrapped.append(value)
     return wrapped[0] if len(sources) == 1 else tuple(wrapped)
-
-
-def wrap_result(value: torch.Tensor, index: int) -> torch.Tensor:
-    """Return a new CPU tensor as one of the device, with the same strides."""
-    device = memory.to_device(value, index)
-    if device.stride() != value.stride():  # DLPack writes 1 for sides of one element
-        return device.as_strided(value.shape, value.stride())
-    return device
 
 
 def resize(tensor: torch.Tensor, size: Any) -> None:

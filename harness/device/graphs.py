@@ -43,14 +43,11 @@ class CaptureError(RuntimeError):
 
 
 class _CapturedTensor:
-    """A tensor of a captured step: the graph's own, or memory that others own."""
+    """A tensor of a captured step, by its address: the step does not keep it alive."""
 
-    __slots__ = ("_alive", "_description", "_layout", "_own", "_storage")
+    __slots__ = ("_alive", "_description", "_layout", "_storage")
 
-    def __init__(self, tensor: torch.Tensor, is_own: bool) -> None:
-        self._own = tensor if is_own else None
-        if is_own:
-            return
+    def __init__(self, tensor: torch.Tensor) -> None:
         storage = tensor.untyped_storage()
         self._alive = StorageWeakRef(storage)
         self._storage = storage.data_ptr(), storage.nbytes(), tensor.get_device()
@@ -58,8 +55,6 @@ class _CapturedTensor:
         self._description = f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
 
     def revive(self, step: str) -> torch.Tensor:
-        if self._own is not None:
-            return self._own
         if self._alive.expired():
             raise StaleGraphMemory(
                 f"the graph's {step} uses a tensor ({self._description}, address "
@@ -92,28 +87,26 @@ class _Step:
 
 
 class Capture:
-    """The steps that a thread records, and the storages that it has allocated meanwhile."""
+    """The steps that a thread records, and what it allocated meanwhile: the graph's pool."""
 
     def __init__(self) -> None:
         self.steps: list[_Step] = []
-        self._own: set[int] = set()
-        self._kept: list[torch.Tensor] = []
+        self._pool: list[torch.Tensor] = []
         self._thread = threading.get_ident()
 
     def start(self) -> None:
         _thread.capture = self
         dispatch.OBSERVERS.append(self._observe)
-        memory.ALLOCATION_OBSERVERS.append(self._add_own)
+        memory.ALLOCATION_OBSERVERS.append(self.add_to_pool)
 
     def stop(self) -> None:
         _thread.capture = None
         dispatch.OBSERVERS.remove(self._observe)
-        memory.ALLOCATION_OBSERVERS.remove(self._add_own)
+        memory.ALLOCATION_OBSERVERS.remove(self.add_to_pool)
 
-    def _add_own(self, tensor: torch.Tensor) -> None:
+    def add_to_pool(self, tensor: torch.Tensor) -> None:
         if threading.get_ident() == self._thread:
-            self._own.add(tensor.untyped_storage()._cdata)
-            self._kept.append(tensor)
+            self._pool.append(tensor)
 
     def _observe(
         self,
@@ -139,16 +132,15 @@ class Capture:
                 name,
                 find_caller(),
                 function,
-                _map_tensors(args, torch.Tensor, self._hold),
-                _map_tensors(options, torch.Tensor, self._hold),
+                _map_tensors(args, torch.Tensor, _capture_tensor),
+                _map_tensors(options, torch.Tensor, _capture_tensor),
                 tuple(results),
             )
         )
 
-    def _hold(self, tensor: torch.Tensor) -> Any:
-        if not tensor.is_cuda:
-            return tensor
-        return _CapturedTensor(tensor, tensor.untyped_storage()._cdata in self._own)
+
+def _capture_tensor(tensor: torch.Tensor) -> Any:
+    return _CapturedTensor(tensor) if tensor.is_cuda else tensor
 
 
 def _is_blocking_copy(
@@ -179,7 +171,7 @@ def run_captured(name: str, function: Callable[..., Any], *args: Any, **options:
         capture.start()
     for tensor in _list_tensors(result):
         if tensor.is_cuda:
-            capture._add_own(tensor)
+            capture.add_to_pool(tensor)
     capture.record(name, function, args, options, result)
     return result
 

@@ -117,7 +117,7 @@ def _to_copy(
     host_copies.deliver(stream.clock)  # the source may be what an earlier copy writes
     host = _on_host(source).to(dtype or source.dtype, copy=True, **options)
     if target.type == "cuda":
-        result = dispatch.wrap_result(host, dispatch.get_index(target))
+        result = memory.to_device(host, dispatch.get_index(target))
     elif non_blocking:
         result = host.clone()
         host_copies.copy_later(result, host, stream)
@@ -134,7 +134,7 @@ def _to_copy(
 def _clone(source: torch.Tensor, memory_format: Any = None) -> torch.Tensor:
     plan = dispatch.make_plan("aten::clone")
     host = memory.to_host(source).clone(memory_format=memory_format or torch.preserve_format)
-    result = dispatch.wrap_result(host, source.get_device())
+    result = memory.to_device(host, source.get_device())
     dispatch.report(plan, (source,), {"memory_format": memory_format}, result)
     return result
 

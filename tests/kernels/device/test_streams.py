@@ -87,6 +87,13 @@ def test_a_copy_back_on_the_same_stream_has_the_values() -> None:
     assert host.to("cuda", non_blocking=True).tolist() == [0, 1]
 
 
+def test_a_copy_back_into_a_tensor_has_the_values() -> None:
+    host, _ = copy_out()
+    target = torch.zeros(2, dtype=torch.int64, device="cuda")
+    target.copy_(host, non_blocking=True)
+    assert target.tolist() == [0, 1]
+
+
 def test_streams_have_an_identity() -> None:
     side = torch.cuda.Stream()
     assert torch.cuda.current_stream() is torch.cuda.default_stream()
