@@ -19,7 +19,7 @@ from typing import Any
 from harness.cli import gpu_checks, options, run_output
 from harness.cli.command_parser import CommandParser
 from harness.core import machine, paths
-from harness.core.device import VIRTUAL
+from harness.core.device import VIRTUAL, get_environment
 from harness.core.errors import CommandLineError, NotReadyError, UnfixError
 from harness.core.wording import format_count
 from harness.device.cards import get_card
@@ -48,7 +48,10 @@ def add_arguments(parser: CommandParser) -> None:
         help="a managed version, whose python the command then finds first, or 'current' "
         "(default: the SGLang of the command's own python)",
     )
-    options.add_device_with_virtual(parser)
+    options.add_device(parser, with_virtual=True)
+    parser.add_argument(
+        "--card", metavar="NAME", help="the card that the virtual GPU plays: H100, H200 or B200"
+    )
     parser.add_argument(
         "--attestations", type=Path, metavar="DIR", help="a folder for the attestations"
     )
@@ -170,7 +173,7 @@ def _find_release(
         return None, None
     if name == "current":
         return None, managed_releases.open_release_tree(name)
-    release = managed_releases.get_release(name, "cpu" if device == VIRTUAL else device)
+    release = managed_releases.get_release(name, get_environment(device))
     provisioning.ensure_installed([release], options.report_status)
     return release, release.open_sources()
 

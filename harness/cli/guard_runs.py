@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, TypeVar
 from harness.cli import options
 from harness.core import machine, paths
 from harness.core.code_digest import compute_digest, digest_code, iterate_files
+from harness.core.device import get_environment
 from harness.core.errors import UnfixError
 
 if TYPE_CHECKING:
@@ -42,7 +43,8 @@ def prepare_targets(
     from harness.releases import managed_releases, provisioning, source_trees
     from harness.workers.release_target import ReleaseTarget
 
-    machine.require_device(device)
+    environment = get_environment(device)
+    machine.require_device(environment)
     names = list(dict.fromkeys(name for word in words for name in word.split(",") if name))
     if words and not names:
         given = ", ".join(map(repr, words))
@@ -51,15 +53,15 @@ def prepare_targets(
             f"`unfix releases list` shows them"
         )
     if "all" in names:
-        known = managed_releases.list_releases(device)
+        known = managed_releases.list_releases(environment)
         names = [release.name for release in known if release.is_ready or not only_ready]
     if not names and source_trees.find_installed_tree() is not None:
         names = ["current"]
     elif not names:
-        ready = managed_releases.find_default_release(device) if only_ready else None
+        ready = managed_releases.find_default_release(environment) if only_ready else None
         names = [(ready or managed_releases.get_newest_release()).name]
     provisioning.ensure_installed(
-        [managed_releases.get_release(name, device) for name in names if name != "current"],
+        [managed_releases.get_release(name, environment) for name in names if name != "current"],
         options.report_status,
     )
     targets = []
@@ -69,7 +71,7 @@ def prepare_targets(
             python = Path(sys.executable)
             targets.append(ReleaseTarget(str(tree.version or name), python, tree, name, device))
             continue
-        release = managed_releases.get_release(name, device)
+        release = managed_releases.get_release(name, environment)
         ChildEnvironment().require_release(release.python)  # refuses another SGLang's PYTHONPATH
         targets.append(ReleaseTarget(name, release.python, release.open_sources(), name, device))
     counts = Counter(target.name for target in targets)
@@ -118,7 +120,7 @@ def choose_job_count(device: str, requested: int | None = None) -> int:
     if requested is not None:
         return check_positive(requested, "-j")
     cores = len(os.sched_getaffinity(0))
-    return cores if device == "cpu" else min(cores, MAX_TESTS_PER_GPU)
+    return cores if device != "cuda" else min(cores, MAX_TESTS_PER_GPU)
 
 
 def choose_memory_limit(jobs: int, requested_gib: float | None = None) -> int:

@@ -51,26 +51,12 @@ def add_release(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_device(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--device",
-        choices=("cpu", "cuda"),
-        default="cpu",
-        help="on cuda managed releases stand beside the torch of this machine",
-    )
-
-
-def add_device_with_virtual(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--device",
-        choices=("cpu", "cuda", VIRTUAL),
-        default="cpu",
-        help="on cuda managed releases stand beside the torch of this machine; virtual gives torch "
-        "a GPU that this machine does not have, and runs its kernels on the CPU",
-    )
-    parser.add_argument(
-        "--card", metavar="NAME", help="the card that the virtual GPU plays: H100, H200 or B200"
-    )
+def add_device(parser: argparse.ArgumentParser, with_virtual: bool = False) -> None:
+    text = "on cuda managed releases stand beside the torch of this machine"
+    if with_virtual:
+        text += "; on virtual torch has a GPU that is not here, and kernels run on the CPU"
+    choices = ("cpu", "cuda", VIRTUAL) if with_virtual else ("cpu", "cuda")
+    parser.add_argument("--device", choices=choices, default="cpu", help=text)
 
 
 def add_directions(parser: argparse.ArgumentParser) -> None:

@@ -27,6 +27,21 @@ def get_device() -> str:
     return os.environ.get(DEVICE_VARIABLE, "cpu")
 
 
+def has_gpu() -> bool:
+    """Return whether the run's device is a real GPU, which can be lost, filled and held."""
+    return get_device() == "cuda"
+
+
+def list_kinds() -> frozenset[str]:
+    """List the kinds of the run's device, as toggles name them: a virtual GPU is a GPU."""
+    return frozenset({"cuda", VIRTUAL} if get_device() == VIRTUAL else {get_device()})
+
+
+def get_environment(name: str) -> str:
+    """Return the device whose release environments a device uses: the virtual one, the CPU's."""
+    return "cpu" if name == VIRTUAL else name
+
+
 def choose_device(requested: str) -> str:
     """Choose the device of this process and its descendants."""
     if requested not in ("cpu", VIRTUAL):
@@ -96,7 +111,7 @@ def _describe_gpus(torch: Any) -> list[dict[str, Any]]:
 
 def can_forks_use_device() -> bool:
     """Try in a fork whether forks of this process can use the device."""
-    return get_device() != "cuda" or call_in_fork(_use_gpu) is True
+    return not has_gpu() or call_in_fork(_use_gpu) is True
 
 
 def _use_gpu() -> bool:

@@ -27,6 +27,7 @@ class DeviceRecord:
 
     stand_ins: Counter[str] = field(default_factory=Counter)  # calls, by package and name
     branches: Counter[str] = field(default_factory=Counter)  # a question, and the line that asks
+    choices: Counter[str] = field(default_factory=Counter)  # an operator, and its method that ran
     imports: Counter[str] = field(default_factory=Counter)  # names of packages without a stand-in
     refusals: Counter[str] = field(default_factory=lambda: REFUSALS)  # by message
     _folder: Path | None = None
@@ -35,7 +36,10 @@ class DeviceRecord:
         self._count(self.stand_ins, name)
 
     def count_branch(self, question: str) -> None:
-        self._count(self.branches, f"{question} at {find_caller()}")
+        self._count(self.branches, f"{question} at {find_caller().rpartition('site-packages/')[2]}")
+
+    def count_choice(self, choice: str) -> None:
+        self._count(self.choices, choice)
 
     def count_import(self, name: str) -> None:
         self._count(self.imports, name)
@@ -58,7 +62,7 @@ class DeviceRecord:
     def as_dict(self) -> dict[str, dict[str, int]]:
         return {
             name: dict(getattr(self, name))
-            for name in ("stand_ins", "branches", "imports", "refusals")
+            for name in ("stand_ins", "branches", "choices", "imports", "refusals")
         }
 
     def add(self, values: dict[str, Any]) -> None:

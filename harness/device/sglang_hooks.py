@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from harness.core.after_import import call_after_import
+from harness.device import sglang_paths
 from harness.device.stand_ins import JitBuild, call_stand_in
 
 
@@ -60,4 +61,4 @@ _HOOKS: dict[str, Callable[[ModuleType], None]] = {
 
 
 def install() -> None:
-    call_after_import(_HOOKS)
+    call_after_import({**_HOOKS, **sglang_paths.HOOKS})

@@ -47,7 +47,7 @@ BEFORE_FORKS_MARKER = "before_forks"
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("unfix")
-    group.addoption("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    group.addoption("--device", choices=("auto", "cpu", "cuda", device.VIRTUAL), default="auto")
     group.addoption(
         "--profile", choices=tuple(profiles.EXAMPLES_BY_PROFILE), default=profiles.DEFAULT_PROFILE
     )
@@ -83,8 +83,12 @@ def prepare_session(config: pytest.Config) -> None:
         if seed in (None, "random"):
             seed = profiles.choose_seed("nightly" if seed else config.getoption("profile"))
         os.environ[_SEED_VARIABLE] = str(seed)
-    if device.get_device() == "cpu":  # SGLang compiles small functions, which only helps on a GPU
+    if not device.has_gpu():  # SGLang compiles small functions, which only helps on a GPU
         os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
+    if device.get_device() == device.VIRTUAL:  # before a suite imports SGLang
+        from harness.device import installation
+
+        installation.install()
     profiles.load_profile(config.getoption("profile"))
     hypothesis_adapter.set_global_seed(int(os.environ[_SEED_VARIABLE]))
     config.stash[IS_PREPARED] = True

@@ -236,11 +236,7 @@ def _is_refusal(error: BaseException) -> bool:
 
 
 def is_cuda_error(error: BaseException | None) -> bool:
-    if (
-        device.get_device() != "cpu"
-        and isinstance(error, RuntimeError)
-        and "CUDA error" in str(error)
-    ):
+    if device.has_gpu() and isinstance(error, RuntimeError) and "CUDA error" in str(error):
         return True
     violations = sys.modules.get("harness.kernels.check.violations")
     if violations is None:  # no suite checks kernels

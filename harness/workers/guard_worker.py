@@ -74,7 +74,7 @@ class GuardWorker(WorkerSession[GuardWorkerSettings]):
         for key, count in Counter(task.key for task in tasks).items():
             if count > 1:
                 self.problems.append(f"{count} tests are called {key[1]}, guarding {key[0]}")
-        can_fork = device.get_device() == "cpu"
+        can_fork = not device.has_gpu()
         statuses = (item.stash.get(GUARDED_STATUS, None) for item in self.items)
         present = (ToggleState.FIXED, ToggleState.BUGGY)
         # Once here, instead of in each supervisor.
@@ -139,7 +139,7 @@ class GuardWorker(WorkerSession[GuardWorkerSettings]):
             problem = status.problem
         elif status.state is ToggleState.ABSENT:
             reason = "not in this release"
-        elif device.get_device() not in {each.value for each in status.toggle.devices}:
+        elif device.list_kinds().isdisjoint(each.value for each in status.toggle.devices):
             reason = f"no bug of {device.get_device()}"
         name, toggle, state = replay.find_guard_node(item), status.toggle.id, status.state.value
         return [
@@ -181,7 +181,7 @@ class GuardWorker(WorkerSession[GuardWorkerSettings]):
         full = _count_device_ooms()
         attempt = SideAttempt(Side(side_name), scope) if side_name != UNSIDED else None
         # The details of a repeated failure only serve to recognize a full device.
-        with_details = scope is None or device.get_device() != "cpu"
+        with_details = scope is None or device.has_gpu()
         with choose_side(item.config, attempt) if attempt else contextlib.nullcontext():
             side = run_item.run_protocol(item, self.recorder, with_details)
         names_oom = "CUDA error: out of memory" in side.headline + side.detail

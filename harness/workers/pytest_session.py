@@ -273,7 +273,7 @@ def run_worker(
         import_origins.check_origins()
         import_origins.install_check(bootstrap.exit_process)
         worker_settings = msgspec.json.decode(os.environ[SETTINGS_VARIABLE], type=settings_type)
-        if worker_settings.device != "cpu" and session_type.only_forks_use_device:
+        if worker_settings.device == "cuda" and session_type.only_forks_use_device:
             device.defer_cuda_to_forks()
         worker = session_type(worker_settings, pipe)
         worker.folder.mkdir(parents=True, exist_ok=True)

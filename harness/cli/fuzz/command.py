@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="R",
         help="managed versions (a,b,…), 'all' that are installed, or 'current'",
     )
-    options.add_device(parser)
+    options.add_device(parser, with_virtual=True)
     options.add_directions(parser)
     parser.add_argument(
         "--for",

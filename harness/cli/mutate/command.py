@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="one managed version, or 'current' (default: the later one of --diff, the SGLang of "
         "this interpreter, else the newest managed one that is installed here)",
     )
-    options.add_device(parser)
+    options.add_device(parser, with_virtual=True)
     parser.add_argument(
         "--diff", default="", metavar="A..B", help="only what changed from A to B: releases, or "
         "commits of the checkout in this folder",

@@ -8,6 +8,7 @@ import dataclasses
 from harness.cli import options, run_kinds, run_output
 from harness.cli.command_parser import CommandParser
 from harness.cli.prove.call import ProveCall
+from harness.core.device import VIRTUAL
 
 
 def add_arguments(parser: CommandParser) -> None:
@@ -26,7 +27,9 @@ def add_arguments(parser: CommandParser) -> None:
         metavar="R",
         help="managed versions (a,b,…), 'all', or 'current'; what is missing is installed",
     )
-    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default=ProveCall.device)
+    parser.add_argument(
+        "--device", choices=("auto", "cpu", "cuda", VIRTUAL), default=ProveCall.device
+    )
     parser.add_argument(
         "--profile", choices=("smoke", "default", "nightly"), default=ProveCall.profile
     )

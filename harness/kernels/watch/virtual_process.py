@@ -42,9 +42,6 @@ def read_records(folder: Path) -> record.DeviceRecord:
 def install_at_startup() -> None:
     """Install the device once torch is imported, and the launcher once Triton is."""
     if device.get_device() == device.VIRTUAL:
-        # torch reads both when it is imported.
-        os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
-        os.environ.setdefault("TORCH_DEVICE_BACKEND_AUTOLOAD", "0")
         call_after_import({"torch": _install_device, "triton.runtime.jit": _install_launcher})
 
 

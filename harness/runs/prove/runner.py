@@ -167,7 +167,7 @@ class ProveRunner:
             # A GPU has no memory limit for each test: other tests may have filled it.
             is_device_full = (
                 message.side.outcome is SideOutcome.OUT_OF_MEMORY
-                and pool.plan.facts.device != "cpu"
+                and pool.plan.facts.device == "cuda"
             )
             if is_device_full and pool.plan.schedule_exclusive_retry(task, message.side.headline):
                 pass
