@@ -13,6 +13,7 @@ and every fork.
 from __future__ import annotations
 
 import ctypes
+import gc
 import math
 import mmap
 import threading
@@ -136,6 +137,9 @@ class AllocationLedger:
         if nbytes < MAPPED_SIZE:
             return
         card, used = get_card(), self.measure(index)
+        if used + nbytes > card.memory:
+            gc.collect()  # reference cycles hold tensors that no program reaches any more
+            used = self.measure(index)
         if used + nbytes > card.memory:
             raise torch.OutOfMemoryError(
                 f"CUDA out of memory. Tried to allocate {nbytes / 2**30:.2f} GiB. GPU {index} has "

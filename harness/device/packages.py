@@ -16,6 +16,8 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
+import torch
+
 from harness.device.record import RECORD
 from harness.device.refusals import UnansweredName, find_caller
 from harness.device.stand_ins import call_stand_in, has_stand_in
@@ -30,6 +32,7 @@ PACKAGES = {
     "cuda": ("cuda-python",),
     "quack": ("quack-kernels",),
 }
+_OPERATOR_NAMESPACES = ("sgl_kernel",)  # of torch.ops
 # Kernels in Python: their decorators and types run at import, and the kernels never do.
 _LANGUAGES = frozenset({"cutlass", "cuda", "quack"})
 
@@ -46,7 +49,9 @@ class PackageName:
     def __getattr__(self, name: str) -> PackageName:
         if name.startswith("__") and name.endswith("__"):
             raise AttributeError(name)
-        inner = PackageName(self.__package, f"{self.__path}.{name}")
+        if name == "default":  # an operator's only overload
+            return self
+        inner = PackageName(self.__package, f"{self.__path}.{name}".lstrip("."))
         setattr(self, name, inner)  # the same object each time: SGLang compares scalar types
         return inner
 
@@ -179,3 +184,18 @@ def install() -> None:
         if not isinstance(sys.modules[name], PackageModule):
             del sys.modules[name]
     sys.meta_path.insert(0, PackageFinder)
+    for name in _OPERATOR_NAMESPACES:
+        setattr(torch.ops, name, PackageName(name, ""))
+    _skip_shapes_of_operators()
+
+
+def _skip_shapes_of_operators() -> None:
+    """Skip the shapes that SGLang registers for a package's operators: nothing traces them."""
+    register = torch.library.register_fake
+
+    def register_fake(operator: Any, function: Any = None, /, **options: Any) -> Any:
+        if str(operator).partition("::")[0] in _OPERATOR_NAMESPACES:
+            return function if function is not None else lambda function: function
+        return register(operator, *(() if function is None else (function,)), **options)
+
+    torch.library.register_fake = register_fake

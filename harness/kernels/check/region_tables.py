@@ -16,8 +16,8 @@ import numpy as np
 import torch
 import torch.utils._python_dispatch
 
+from harness.device.memory import map_zero_bytes
 from harness.kernels.check.tracked_memory import AccessRule, ProgramId, TensorSpan, TrackedStorage
-from harness.kernels.check.virtual_memory import map_zero_bytes
 from harness.kernels.cpu.abi import RegionField
 from harness.kernels.cpu.lowering import LoweredKernel
 

@@ -15,7 +15,7 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from harness.device.installation import is_installed
-from harness.kernels.check.virtual_memory import map_zero_bytes
+from harness.device.memory import map_zero_bytes
 
 Array = Any
 Index = Any

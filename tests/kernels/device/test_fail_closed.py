@@ -77,6 +77,17 @@ def test_a_stand_in_is_found_below_a_submodule_that_re_exports_it(doubling: str)
     assert module.double_it(torch.ones(1, device="cuda")).tolist() == [2]
 
 
+def test_a_stand_in_is_found_as_an_operator_of_torch(doubling: str) -> None:
+    assert torch.ops.sgl_kernel.double_it(torch.ones(1, device="cuda")).tolist() == [2]
+    assert torch.ops.sgl_kernel.double_it.default(torch.ones(1, device="cuda")).tolist() == [2]
+    with pytest.raises(UnansweredName, match=r"sgl_kernel\.dive"):
+        torch.ops.sgl_kernel.dive()
+
+
+def test_shapes_of_a_packages_operators_are_skipped() -> None:
+    torch.library.register_fake("sgl_kernel::dive")(lambda: None)
+
+
 def test_two_stand_ins_for_one_name_are_an_error(doubling: str) -> None:
     with pytest.raises(ValueError, match=doubling):
         stand_ins.stand_in(doubling, source="these tests")(lambda tensor: tensor)

@@ -130,6 +130,13 @@ def test_freed_memory_is_free() -> None:
     assert torch.cuda.mem_get_info()[0] == before
 
 
+def test_memory_in_a_reference_cycle_is_freed_for_the_next_tensor() -> None:
+    cycle: list[object] = [torch.empty(1 << 36, dtype=torch.uint8, device="cuda")]
+    cycle.append(cycle)
+    del cycle
+    torch.empty(1 << 36, dtype=torch.uint8, device="cuda")
+
+
 def test_pinned_memory_is_the_hosts() -> None:
     pinned = torch.empty(2, pin_memory=True)
     assert pinned.is_pinned()
