@@ -27,20 +27,26 @@ class AfterImportFinder:
 
     def __init__(self, functions: dict[str, AfterImport]) -> None:
         self._functions = functions
+        self._searching: set[str] = set()  # names that the other finders are asked for
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        function = self._functions.pop(name, None)
-        if function is None:
+        if name not in self._functions or name in self._searching:
             return None
-        spec = importlib.util.find_spec(name)
+        self._searching.add(name)
+        try:
+            spec = importlib.util.find_spec(name)
+        finally:
+            self._searching.discard(name)
         if spec is not None and spec.loader is not None:
             load = spec.loader.exec_module
 
             def exec_module(module: ModuleType) -> None:
                 load(module)
-                function(module)
+                function = self._functions.pop(name, None)  # a search alone imports nothing
+                if function is not None:
+                    function(module)
 
             spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec

@@ -24,8 +24,9 @@ def _count_questions(module: ModuleType) -> None:
 
 def _takes_nothing(function: Any, module: ModuleType) -> bool:
     plain = inspect.unwrap(function) if callable(function) else None
-    is_own = isinstance(plain, FunctionType) and plain.__module__ == module.__name__
-    return is_own and not inspect.signature(plain).parameters
+    if not isinstance(plain, FunctionType) or plain.__module__ != module.__name__:
+        return False
+    return not inspect.signature(plain).parameters
 
 
 def _count_question(name: str, function: Callable[[], Any]) -> Callable[[], Any]:
