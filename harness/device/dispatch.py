@@ -16,6 +16,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from numbers import Number
 from typing import Any
 
 import torch
@@ -58,6 +59,7 @@ class OperatorPlan:
 
     operator: Any
     name: str
+    tensors: tuple[int, ...]  # positions of arguments that are tensors, or a number in place of one
     is_view: bool
     has_device: bool  # a factory: `device=` may name the device
     outputs: tuple[tuple[int, str], ...]  # arguments that are written, by position and name
@@ -119,6 +121,7 @@ def make_plan(name: str) -> OperatorPlan:
     return OperatorPlan(
         operator,
         name,
+        tuple(place for place, one in enumerate(arguments) if str(one.type) == "Tensor"),
         is_view=(reads and any(one.alias_info is not None for one in results))
         or rest.startswith(("set_", "as_strided_")),
         has_device=any(argument.name == "device" for argument in arguments),
@@ -196,7 +199,10 @@ def _compute(plan: OperatorPlan, args: tuple[Any, ...], options: dict[str, Any])
     elif plan.has_device:
         _take_device(host_options)
     resized = _replace_empty_outputs(plan, host_args, host_options) if plan.resizable else []
-    result = plan.operator(*host_args, **host_options)
+    operator = plan.operator
+    if any(isinstance(host_args[place], Number) for place in plan.tensors if place < len(args)):
+        operator = operator.overloadpacket  # it finds the overload for a number
+    result = operator(*host_args, **host_options)
     for place, name, host in resized:
         output = args[place] if place < len(args) else options[name]
         if host.numel():

@@ -12,7 +12,8 @@ from harness.device.stand_ins import stand_in
     "deep_gemm.set_pdl",
     "deep_gemm.set_num_sms",
     "deep_gemm.set_tc_util",
-    source="deep_gemm/__init__.py: process-wide tuning",
+    "flashinfer.jit.core.logger.setLevel",
+    source="deep_gemm/__init__.py, flashinfer/jit/core.py: tuning and logs of a process",
 )
 def set_tuning(*args: Any, **options: Any) -> None:
     """Ignore the setting."""

@@ -18,6 +18,7 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
 from harness.core import paths
+from harness.core.device import VIRTUAL
 from harness.core.yaml_document import YamlDocument, suggest_nearest
 from harness.fixes.registry.schema import DeviceKind, Text, Toggle
 from harness.store.prove.values import CellResult, CellVerdict
@@ -53,11 +54,12 @@ class ProofException:
 
     def applies_to(self, release: str, device: str) -> bool:
         """Return whether it is about a release; one whose name is no version has all entries."""
+        kind = DeviceKind.CUDA.value if device == VIRTUAL else device
         try:
             version = Version(release)
         except InvalidVersion:
-            return device in self.devices
-        return device in self.devices and self.releases.contains(version)
+            return kind in self.devices
+        return kind in self.devices and self.releases.contains(version)
 
     def describe(self) -> str:
         """Describe it: 'on cpu, releases <0.5.11, by test_engine.py::test_x: the reason'."""

@@ -32,6 +32,8 @@ STEPS: dict[str, Any] = {
     "ones": lambda t: t + torch.ones(t.shape, device=t.device),
     "chunk": lambda t: t.flatten().chunk(2)[0],
     "round trip": lambda t: t.cpu().to(t.device) if t.is_cuda else t.clone(),
+    "remainder": lambda t: t % 3,
+    "power": lambda t: (t % 4) ** 2,
     "softmax": lambda t: t.flatten().softmax(0),
 }
 
