@@ -50,7 +50,7 @@ def check_origins() -> None:
 def install_check(exit_process: Callable[[str], object]) -> None:
     """Check each package where it is imported, from here on; another's ends the process."""
     if os.environ.get(ORIGINS_VARIABLE):
-        sys.meta_path.insert(0, _OriginFinder(exit_process))  # type: ignore[arg-type]
+        sys.meta_path.insert(0, _OriginFinder(exit_process))
 
 
 class _OriginFinder:

@@ -1,0 +1,233 @@
+"""Does the virtual GPU lead SGLang onto the path of a real one? Compares what each model called.
+
+    python bench/virtual_paths.py cuda FILE [ARCHITECTURE ...]      on a machine with a GPU
+    python bench/virtual_paths.py virtual FILE [ARCHITECTURE ...]   in a managed release's Python
+    python bench/virtual_paths.py compare CUDA_FILE VIRTUAL_FILE OUT
+
+Each architecture runs in a process of its own: it loads the zoo's tiny model without graphs,
+extends the zoo's three prompts as one batch and in chunks, and decodes three tokens. Counted are
+the launches of each Triton kernel, and the calls of each operator of sgl_kernel, FlashInfer and
+`load_jit`. The logits are compared with transformers' on the card, too.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+ARCHITECTURES = ("llama", "qwen3_moe", "deepseek_v3", "gemma2", "glm4_moe", "olmo2")
+SEED, CHUNK, CONTINUATION, PROMPTS = 3, 4, 3, (11, 37, 5)
+
+
+class CallRecorder:
+    """Counts launches and operator calls on a real card, by the names that the device uses."""
+
+    def __init__(self) -> None:
+        self.kernels: Counter[str] = Counter()
+        self.operators: Counter[str] = Counter()
+
+    def install(self) -> None:
+        self._count_triton_launches()
+        self._wrap_package("sgl_kernel")
+        from harness.device.stand_ins import load_stand_ins
+
+        for name in load_stand_ins():
+            if name.startswith("flashinfer."):
+                self._wrap_function(*name.rpartition(".")[::2], name)
+        self._wrap_load_jit()
+
+    def _count_triton_launches(self) -> None:
+        from triton.runtime.jit import JITFunction
+
+        run = JITFunction.run
+
+        def count(kernel: Any, *args: Any, **options: Any) -> Any:
+            if not options.get("warmup"):
+                self.kernels[f"{kernel.fn.__module__}:{kernel.fn.__qualname__}"] += 1
+            return run(kernel, *args, **options)
+
+        JITFunction.run = count
+
+    def _wrap_package(self, package: str) -> None:
+        module = importlib.import_module(package)
+        for name, value in list(vars(module).items()):
+            if callable(value) and not isinstance(value, type) and not name.startswith("_"):
+                self._wrap_function(package, name, f"{package}.{name}")
+
+    def _wrap_function(self, module_name: str, name: str, full: str) -> None:
+        try:
+            module = importlib.import_module(module_name)
+            function = getattr(module, name)
+        except (ImportError, AttributeError) as error:
+            print(f"{full} is not there: {error}", file=sys.stderr)
+            return
+
+        @functools.wraps(function)
+        def count(*args: Any, **options: Any) -> Any:
+            self.operators[full] += 1
+            return function(*args, **options)
+
+        setattr(module, name, count)
+
+    def _wrap_load_jit(self) -> None:
+        for name in ("sglang.kernels.jit.utils.compile.loader", "sglang.jit_kernel.utils"):
+            try:
+                loader = importlib.import_module(name)
+            except ImportError:
+                continue
+            load = loader.load_jit
+
+            @functools.wraps(load)
+            def load_counted(*args: Any, load: Any = load, **options: Any) -> Any:
+                return CountedModule(load(*args, **options), str(args[0]), self.operators)
+
+            loader.load_jit = load_counted
+            package = sys.modules.get(name.rpartition(".compile.")[0])
+            if package is not None:
+                package.load_jit = load_counted  # type: ignore[attr-defined]
+
+
+class CountedModule:
+    """A module of `load_jit` whose exports count their calls."""
+
+    def __init__(self, module: Any, marker: str, operators: Counter[str]) -> None:
+        self._module, self._operators = module, operators
+        self._marker = re.sub(r"(_[0-9]+)+$", "", marker)
+
+    def __getattr__(self, name: str) -> Any:
+        function = getattr(self._module, name)
+        if not callable(function):
+            return function
+
+        def count(*args: Any, **options: Any) -> Any:
+            self._operators[f"jit:{self._marker}.{name}"] += 1
+            return function(*args, **options)
+
+        return count
+
+
+def run_architecture(device: str, name: str) -> dict[str, Any]:
+    """Run one architecture in this process and return what it called."""
+    recorder = CallRecorder()
+    if device == "virtual":
+        from harness.device import installation
+
+        installation.install("H100")
+    else:
+        recorder.install()
+    import torch
+
+    from fixtures.zoo.reference_model import TransformersModel, measure_error
+    from fixtures.zoo.served_model import ServedModel
+    from harness.runs.zoo.architecture import read_architectures
+
+    architecture = read_architectures([name])[0]
+    reference = TransformersModel(architecture.model_type, architecture.config)
+    generator = torch.Generator().manual_seed(SEED)
+
+    def draw(length: int) -> list[int]:
+        return torch.randint(5, 500, (length,), generator=generator).tolist()
+
+    prompts = [draw(length) for length in PROMPTS]
+    tokens = [draw(CONTINUATION) for _ in PROMPTS]
+    with tempfile.TemporaryDirectory() as folder:
+        reference.save(Path(folder), architecture.sglang_config)
+
+        def serve() -> list[Any]:
+            arguments = architecture.server
+            model = ServedModel(Path(folder), architecture.dtype, arguments, graphs=False)
+            logits = model.compute_logits(prompts, tokens)
+            model.compute_logits(prompts, tokens, chunk=CHUNK)
+            return logits
+
+        if device == "virtual":
+            from harness import checking
+            from harness.device.record import RECORD
+
+            with checking.checked("virtual", exact=True) as check:
+                logits = serve()
+                for launch in check.launches:
+                    recorder.kernels[f"{launch.module}:{launch.kernel}"] += 1
+            recorder.operators.update(RECORD.stand_ins)
+        else:
+            logits = serve()
+    rows = reference.compute_logits(
+        [prompt + rest for prompt, rest in zip(prompts, tokens, strict=True)], torch.float64
+    )
+    expected = [
+        row[len(prompt) - 1 : len(prompt) + CONTINUATION]
+        for row, prompt in zip(rows, prompts, strict=True)
+    ]
+    return {
+        "kernels": dict(sorted(recorder.kernels.items())),
+        "operators": dict(sorted(recorder.operators.items())),
+        "error": measure_error(expected, logits),
+    }
+
+
+def run_all(device: str, names: tuple[str, ...]) -> dict[str, Any]:
+    """Run each architecture in a process of its own; a failure is its error's last line."""
+    results: dict[str, Any] = {}
+    for name in names:
+        words = [sys.executable, __file__, "one", device, name]
+        done = subprocess.run(words, capture_output=True, text=True, check=False)
+        marked = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
+        if marked:
+            results[name] = json.loads(marked[-1].removeprefix("RESULT "))
+        else:
+            results[name] = {"failure": done.stderr.strip().splitlines()[-1:]}
+        print(name, {key: value for key, value in results[name].items() if key != "kernels"})
+    return results
+
+
+def compare(cuda: dict[str, Any], virtual: dict[str, Any]) -> dict[str, Any]:
+    """Return for each architecture what only one of the two called, with the counts."""
+
+    def subtract(ours: dict[str, int], theirs: dict[str, int]) -> dict[str, int]:
+        return {name: count for name, count in ours.items() if theirs.get(name) != count}
+
+    return {
+        name: {
+            **{
+                f"{kind} {side}": subtract(ours[name].get(kind, {}), theirs[name].get(kind, {}))
+                for kind in ("kernels", "operators")
+                for side, ours, theirs in (("cuda", cuda, virtual), ("virtual", virtual, cuda))
+            },
+            "launches": sum(cuda[name].get("kernels", {}).values()),
+            "errors": [cuda[name].get("error"), virtual[name].get("error")],
+        }
+        for name in cuda
+        if name in virtual
+    }
+
+
+def main() -> None:
+    match sys.argv[1:]:
+        case ["one", device, name]:
+            print("RESULT " + json.dumps(run_architecture(device, name)))
+        case ["compare", cuda, virtual, out]:
+            files = [json.loads(Path(file).read_text()) for file in (cuda, virtual)]
+            from harness.store.record_files import write_record
+
+            both = {"cuda": files[0], "virtual": files[1], "differences": compare(*files)}
+            write_record(Path(out), json.dumps(both, indent=1) + "\n")
+            print(json.dumps(both["differences"], indent=1))
+        case [("cuda" | "virtual") as device, file, *names]:
+            results = run_all(device, tuple(names) or ARCHITECTURES)
+            Path(file).write_text(json.dumps(results, indent=1))
+        case _:
+            sys.exit(__doc__)
+
+
+if __name__ == "__main__":
+    main()
