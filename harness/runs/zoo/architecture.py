@@ -3,6 +3,8 @@
     model_type: qwen3_moe     # transformers' name
     bases: [moe]              # groups of keys in bases.yaml, under the keys below
     config: {norm_topk_prob: true}
+    known:                    # a claim that fails turns the run red unless it is here
+      equals transformers: {reason: docs/findings/PAGE.md, releases: ">=0.5.10"}
 
 `common` of bases.yaml is the base of every architecture.
 """
@@ -13,13 +15,22 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from harness.core import paths
 from harness.core.errors import UnfixError
 from harness.core.located_yaml import SafeYamlFile
 from harness.core.yaml_document import suggest_nearest
+from harness.store.zoo.values import ZooClaim
 
 ZOO_FOLDER = Path("suites") / "zoo"
+
+
+class KnownFailure(msgspec.Struct, forbid_unknown_fields=True):
+    """A claim that fails, and where."""
+
+    reason: str  # in words, or the finding's page
+    releases: str = ""  # a range such as ">=0.5.10", or all
 
 
 class Architecture(msgspec.Struct, forbid_unknown_fields=True):
@@ -32,7 +43,14 @@ class Architecture(msgspec.Struct, forbid_unknown_fields=True):
     sglang_config: dict[str, Any] = {}  # keys that SGLang alone reads from config.json
     server: list[str] = []  # server arguments
     dtype: str = "float32"
-    known: dict[str, str] = {}  # a claim that fails, and the reason or the finding's page
+    known: dict[str, KnownFailure] = {}  # the claims that fail
+
+    def find_known_reason(self, claim: str, release: str) -> str | None:
+        """Return why a claim fails on a release, or None if it should hold."""
+        known = self.known.get(claim)
+        if known is None or not SpecifierSet(known.releases, prereleases=True).contains(release):
+            return None
+        return known.reason
 
 
 def read_architectures(names: list[str], folder: Path | None = None) -> list[Architecture]:
@@ -52,6 +70,13 @@ def _read_architecture(file: Path, bases: dict[str, dict[str, Any]]) -> Architec
         architecture = msgspec.convert(document.values, Architecture)
     except msgspec.ValidationError as error:
         raise document.make_error(1, str(error)) from error
+    for claim, known in architecture.known.items():
+        if claim not in list(ZooClaim):
+            raise document.make_error_at(f"no claim is called {claim}", "known")
+        try:
+            SpecifierSet(known.releases)
+        except InvalidSpecifier as error:
+            raise document.make_error_at(f"releases is a range: {error}", "known") from error
     config = dict(bases["common"])
     for base in architecture.bases:
         if base not in bases:
