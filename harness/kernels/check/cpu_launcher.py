@@ -139,10 +139,8 @@ class CpuLauncher:
         try:
             with torch._C.DisableTorchFunction():
                 self._launches.begin_launch(launch, self._memory)
-                self._run_launch(launch, kernel, binder, bound)
+                self._run_programs(launch, kernel, binder, bound)
         except (Violation, UncheckableKernel) as error:
-            if self._launches.ignores_races and isinstance(error, DataRace):
-                return
             self._launches.errors.append(error)
             raise
         finally:
@@ -191,10 +189,27 @@ class CpuLauncher:
     def build_graph(self, kernel: Any, bound: BoundCall) -> KernelGraph:
         return graph_loader.load_graph(kernel, bound)
 
-    def _run_launch(
+    def _run_programs(
         self, launch: KernelLaunch, kernel: Any, binder: CallBinder, bound: BoundCall
     ) -> None:
+        """Run the launch; where races are ignored, one with a race runs again program by program."""
         chosen = self._launches.get_chosen_programs(launch)
+        try:
+            self._run_launch(launch, kernel, binder, bound, chosen)
+        except DataRace:
+            if not self._launches.ignores_races:
+                raise
+            for program in self._launches.list_programs(launch):
+                self._run_launch(launch, kernel, binder, bound, (program,))
+
+    def _run_launch(
+        self,
+        launch: KernelLaunch,
+        kernel: Any,
+        binder: CallBinder,
+        bound: BoundCall,
+        chosen: tuple[ProgramId, ...] | None,
+    ) -> None:
         if chosen is not None and not chosen:
             return  # no program runs, so none is compiled
         process = self._process_state

@@ -109,7 +109,7 @@ class Check:
 
     @contextlib.contextmanager
     def ignore_races(self) -> Iterator[None]:
-        """Report no data race meanwhile; a launch ends at its first one.
+        """Report no race between programs meanwhile; a launch with one runs again one by one.
 
         Example: while a server captures its graphs, all requests are the same dummy, whose state
         has one slot. Nobody uses what is written there.
