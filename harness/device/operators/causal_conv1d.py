@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import torch
 
 from harness.device.stand_ins import stand_in
@@ -47,7 +49,7 @@ def causal_conv1d_fwd(
     """Convolve each sequence of `x` ([channels, tokens], or a batch of them) in place."""
     if query_start_loc is not None:
         ends = query_start_loc.tolist()
-        sequences = [x[:, a:b] for a, b in zip(ends, ends[1:], strict=False)]
+        sequences = [x[:, a:b] for a, b in itertools.pairwise(ends)]
     else:
         sequences = list(x)
     slots = list(range(len(sequences))) if cache_indices is None else cache_indices.tolist()

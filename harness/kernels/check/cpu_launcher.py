@@ -192,7 +192,7 @@ class CpuLauncher:
     def _run_programs(
         self, launch: KernelLaunch, kernel: Any, binder: CallBinder, bound: BoundCall
     ) -> None:
-        """Run the launch; where races are ignored, one with a race runs again program by program."""
+        """Run the launch; if races are ignored, run one with a race again program by program."""
         chosen = self._launches.get_chosen_programs(launch)
         try:
             self._run_launch(launch, kernel, binder, bound, chosen)
