@@ -6,7 +6,12 @@
     known:                    # a claim that fails turns the run red unless it is here
       equals transformers: {reason: docs/findings/PAGE.md, releases: ">=0.5.10"}
 
-`common` of bases.yaml is the base of every architecture.
+`common` of bases.yaml is the base of every architecture. A model of several parts has its sizes in one of
+them, and the keys of the others beside it:
+
+    model_type: qwen2_vl
+    within: text_config       # the bases and `config` are this part's
+    composite: {vision_config: {depth: 1}}
 """
 
 from __future__ import annotations
@@ -40,6 +45,8 @@ class Architecture(msgspec.Struct, forbid_unknown_fields=True):
     name: str = ""  # the file's name
     bases: list[str] = []
     config: dict[str, Any] = {}  # the keys of transformers' configuration
+    within: str = ""  # the part of a composite configuration that `config` describes
+    composite: dict[str, Any] = {}  # the keys beside that part
     sglang_config: dict[str, Any] = {}  # keys that SGLang alone reads from config.json
     server: list[str] = []  # server arguments
     dtype: str = "float32"
@@ -82,6 +89,9 @@ def _read_architecture(file: Path, bases: dict[str, dict[str, Any]]) -> Architec
         if base not in bases:
             raise document.make_error_at(f"no base is called {base}", "bases")
         config |= bases[base]
-    return msgspec.structs.replace(
-        architecture, name=file.stem, config=config | architecture.config
-    )
+    config |= architecture.config
+    if architecture.within:
+        config = architecture.composite | {architecture.within: config}
+    elif architecture.composite:
+        raise document.make_error_at("`composite` needs `within`, the part it is beside", "composite")
+    return msgspec.structs.replace(architecture, name=file.stem, config=config)
