@@ -6,8 +6,8 @@
     known:                    # a claim that fails turns the run red unless it is here
       equals transformers: {reason: docs/findings/PAGE.md, releases: ">=0.5.10"}
 
-`common` of bases.yaml is the base of every architecture. A model of several parts has its sizes in one of
-them, and the keys of the others beside it:
+`common` of bases.yaml is the base of every architecture. A model of several parts has its sizes in
+one of them, and the keys of the others beside it:
 
     model_type: qwen2_vl
     within: text_config       # the bases and `config` are this part's
@@ -93,5 +93,7 @@ def _read_architecture(file: Path, bases: dict[str, dict[str, Any]]) -> Architec
     if architecture.within:
         config = architecture.composite | {architecture.within: config}
     elif architecture.composite:
-        raise document.make_error_at("`composite` needs `within`, the part it is beside", "composite")
+        raise document.make_error_at(
+            "`composite` needs `within`, the part it is beside", "composite"
+        )
     return msgspec.structs.replace(architecture, name=file.stem, config=config)

@@ -1,0 +1,62 @@
+"""A planted fault makes its column red, and only in its own architecture.
+
+The first run is of every test run; the second needs `UNFIX_NIGHTLY=1`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.core import paths
+from harness.releases import managed_releases
+
+RELEASE = "0.5.23"
+TOGGLES = Path(__file__).parent / "toggles"
+
+pytestmark = pytest.mark.skipif(
+    not managed_releases.get_release(RELEASE).is_ready,
+    reason=f"needs the environment of {RELEASE}: ./unfix test makes it",
+)
+
+
+def list_failures(home: Path, names: list[str], faults: list[str]) -> dict[str, list[str]]:
+    """Run the zoo with these faults; return the failing claims of each architecture."""
+    (home / ".releases").symlink_to(paths.releases_folder())
+    words = [*names, "--release", RELEASE, "--toggles", str(TOGGLES), "--json", "-j", "2"]
+    words += [word for fault in faults for word in ("--revert", fault)]
+    finished = subprocess.run(
+        [sys.executable, "-m", "harness", "zoo", *words],
+        cwd=paths.project_folder(),
+        env={**os.environ, "UNFIX_HOME": str(home)},
+        capture_output=True,
+        text=True,
+        timeout=400,
+    )
+    assert finished.returncode == 1, finished.stderr
+    run: dict[str, Any] = json.loads(finished.stdout)
+    assert run["toggles"] == [f"-{fault}" for fault in faults]
+    return {
+        one["name"]: [claim["claim"] for claim in one["claims"] if claim["verdict"] == "fails"]
+        for one in run["architectures"]
+    }
+
+
+def test_faults_in_heads_experts_and_ropes_are_seen_by_the_comparison(tmp_path: Path) -> None:
+    faults = ["zoo-head-scale", "zoo-expert-off-by-one", "zoo-rope-of-another-layer"]
+    found = list_failures(tmp_path, ["llama", "qwen3", "mixtral", "laguna"], faults)
+    assert found.pop("llama") == []  # no fault is in it
+    assert set(found) == {"qwen3", "mixtral", "laguna"}
+    assert all(claims == ["equals transformers"] for claims in found.values()), found
+
+
+@pytest.mark.skipif("UNFIX_NIGHTLY" not in os.environ, reason="a nightly test")
+def test_a_window_one_short_is_seen_by_the_comparison(tmp_path: Path) -> None:
+    found = list_failures(tmp_path, ["laguna"], ["zoo-window-one-short"])
+    assert "equals transformers" in found["laguna"]
