@@ -79,3 +79,31 @@ def rotary_embedding(
         if heads is not None:
             view = heads if heads.dim() == 3 else heads.unflatten(-1, (-1, head_size))
             rotate(view, cos_sin, positions.flatten(), is_neox)
+
+
+@stand_in(
+    "jit:apply_rope_pos_ids_cos_sin_cache.apply_rope_pos_ids_cos_sin_cache",
+    source="sglang 0.5.9: jit_kernel/rope.py",
+    native="sglang.srt.layers.rotary_embedding:RotaryEmbedding.forward_native",
+)
+def apply_rope_pos_ids_cos_sin_cache(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    q_rope: torch.Tensor,
+    k_rope: torch.Tensor,
+    cos_sin: torch.Tensor,
+    positions: torch.Tensor,
+    interleave: bool,
+    enable_pdl: bool,
+    v: torch.Tensor | None,
+    k_buffer: torch.Tensor | None,
+    v_buffer: torch.Tensor | None,
+    slots: torch.Tensor | None,
+) -> None:
+    """Rotate into `q_rope` and `k_rope`, and store the keys and values if buffers are given."""
+    for source, target in ((q, q_rope), (k, k_rope)):
+        target.copy_(source)
+        rotate(target, cos_sin, positions, not interleave)
+    if k_buffer is not None and v_buffer is not None and v is not None and slots is not None:
+        store_rows(k_rope, k_buffer, slots)
+        store_rows(v, v_buffer, slots)
