@@ -152,5 +152,22 @@ def _run_whole(name: str) -> None:
     KERNELS[name] = lambda *args, **options: dispatch.run_on_host(plan, *args, **options)
 
 
+# Products whose result is wider than their factors: the CPU has none
+
+
+@_kernel("mm.dtype", "bmm.dtype")
+def _multiply_into_dtype(
+    left: torch.Tensor, right: torch.Tensor, out_dtype: torch.dtype
+) -> torch.Tensor:
+    return torch.matmul(left.to(out_dtype), right.to(out_dtype))
+
+
+@_kernel("mm.dtype_out", "bmm.dtype_out")
+def _multiply_into(
+    left: torch.Tensor, right: torch.Tensor, out_dtype: torch.dtype, *, out: torch.Tensor
+) -> torch.Tensor:
+    return torch.matmul(left.to(out_dtype), right.to(out_dtype), out=out)
+
+
 for _name in ("scaled_dot_product_attention",):
     _run_whole(_name)

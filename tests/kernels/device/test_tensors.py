@@ -145,3 +145,16 @@ def test_pinned_memory_is_the_hosts() -> None:
     assert not pinned.is_cuda
     assert not torch.empty(2).is_pinned()
     assert torch.ones(2).pin_memory().is_pinned()
+
+
+@pytest.mark.parametrize("is_batch", [False, True])
+def test_a_product_of_halves_may_be_wider_than_they_are(is_batch: bool) -> None:
+    shape = (2, 3, 3) if is_batch else (3, 3)
+    multiply = torch.bmm if is_batch else torch.mm
+    left = torch.full(shape, 200.0, dtype=torch.float16, device="cuda")
+    result = multiply(left, left, out_dtype=torch.float32)
+    assert result.dtype is torch.float32
+    assert float(result.max()) == 120_000  # more than float16 holds
+    target = torch.zeros(shape, device="cuda")
+    assert multiply(left, left, out_dtype=torch.float32, out=target) is target
+    assert torch.equal(target, result)
