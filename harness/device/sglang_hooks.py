@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from harness.core.after_import import call_after_import
+from harness.device.cards import get_card
 from harness.device import sglang_paths
 from harness.device.stand_ins import JitBuild, call_stand_in
 
@@ -52,10 +53,16 @@ def _replace_message_queue(module: ModuleType) -> None:
     queue.create_from_process_group = staticmethod(lambda *args, **options: None)
 
 
+def _replace_memory_size(module: ModuleType) -> None:
+    """Answer what older releases ask the program nvidia-smi for, in MiB."""
+    module.get_nvgpu_memory_capacity = lambda: get_card().memory / (1 << 20)  # type: ignore[attr-defined]
+
+
 _HOOKS: dict[str, Callable[[ModuleType], None]] = {
     "sglang.kernels.jit.utils.compile.loader": _replace_load_jit,
     "sglang.kernels.jit.utils": _replace_load_jit,
     "sglang.jit_kernel.utils": _replace_load_jit,
+    "sglang.srt.utils.common": _replace_memory_size,
     "sglang.srt.distributed.device_communicators.shm_broadcast": _replace_message_queue,
 }
 
