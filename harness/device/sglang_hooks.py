@@ -11,8 +11,8 @@ from types import ModuleType
 from typing import Any
 
 from harness.core.after_import import call_after_import
-from harness.device.cards import get_card
 from harness.device import sglang_paths
+from harness.device.cards import get_card
 from harness.device.stand_ins import JitBuild, call_stand_in
 
 
@@ -68,4 +68,5 @@ _HOOKS: dict[str, Callable[[ModuleType], None]] = {
 
 
 def install() -> None:
-    call_after_import({**_HOOKS, **sglang_paths.HOOKS})
+    call_after_import(_HOOKS)
+    call_after_import(sglang_paths.HOOKS)  # of the same modules, partly
