@@ -12,6 +12,9 @@ def store_rows(rows: torch.Tensor, cache: torch.Tensor, slots: torch.Tensor) -> 
     cache.flatten(1)[slots.long()] = rows.flatten(1).to(cache.dtype)
 
 
+_SPLITS = (1, 2, 4)  # warps for a row; a pool has more slots
+
+
 @stand_in("jit:kvcache.store_cache", source="sglang/kernels/jit/csrc/elementwise/kvcache.cuh")
 def store_cache(
     k: torch.Tensor,
@@ -19,13 +22,19 @@ def store_cache(
     k_cache: torch.Tensor,
     v_cache: torch.Tensor,
     indices: torch.Tensor,
-    size_limit: int = 0,
-    reserved_skip_index: int = -1,
+    *numbers: int,
 ) -> None:
-    """Store rows, but for those whose slot is the reserved one of padding."""
-    written = indices != reserved_skip_index
+    """Store rows, but for those whose slot is the reserved one of padding.
+
+    Until 0.5.20 the numbers begin with the warps for a row; then come the count of slots, from
+    0.5.14 on, and the reserved slot, from 0.5.18 on.
+    """
+    limits = numbers[1:] if numbers and numbers[0] in _SPLITS else numbers
+    size_limit, reserved = (*limits, *(0, -1)[len(limits) :])
+    written = indices != reserved
     slots = indices[written]
-    outside = (slots < 0) | (slots >= (size_limit or k_cache.shape[0]))
+    size_limit = size_limit or k_cache.shape[0]
+    outside = (slots < 0) | (slots >= size_limit)
     if bool(outside.any()):
         raise IndexError(f"store_cache: slot {int(slots[outside][0])} of {size_limit} slots")
     store_rows(k[written], k_cache, slots)
