@@ -9,8 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from fixture_types import Output, Patch
+from packaging.requirements import Requirement
+from packaging.version import Version
 
 from harness.cli.main import main
+from harness.core.errors import NotReadyError
 from harness.releases import checkouts, installer, managed_releases
 from harness.releases.managed_releases import COMPLETION_MARKER, Release
 
@@ -26,9 +29,15 @@ class FakePip:
         self.calls: list[list[str]] = []
         self.cuts_short = False
         self.seconds = 0.0
+        # The index: SGLang's requirements by version, and other packages' by name and version.
+        self.requirements: dict[str, list[str]] = {}
+        self.index: dict[str, dict[str, list[str]]] = {}
 
     def __call__(self, words: list[str]) -> None:
         self.calls.append(words)
+        if "--dry-run" in words:
+            self.resolve(Path(words[words.index("--report") + 1]), words)
+            return
         if "download" in words:
             self.download(Path(words[words.index("-d") + 1]), words[-1].partition("==")[2])
             return
@@ -45,8 +54,30 @@ class FakePip:
         with zipfile.ZipFile(wheel, "w", zipfile.ZIP_DEFLATED) as archive:
             archive.writestr("sglang/__init__.py", "# text that is deflated\n" * 200)
             archive.writestr("sglang/version.py", f'__version__ = "{version}"\n')
+            required = "".join(f"Requires-Dist: {o}\n" for o in self.requirements.get(version, ()))
+            metadata = f"Metadata-Version: 2.1\nName: sglang\nVersion: {version}\n{required}"
+            archive.writestr(f"sglang-{version}.dist-info/METADATA", metadata)
         if self.cuts_short:
             wheel.write_bytes(wheel.read_bytes()[:-30])
+
+    def resolve(self, report: Path, words: list[str]) -> None:
+        """Choose the newest version of each package that fits, as pip does without dependencies."""
+        found = []
+        for wanted in map(Requirement, words[words.index(str(report)) + 1 :]):
+            fitting = wanted.specifier.filter(self.index.get(wanted.name, {}))
+            newest = max(fitting, key=Version, default=None)
+            if newest is None:
+                raise NotReadyError(f"No matching distribution found for {wanted}")
+            metadata = {"name": wanted.name, "version": newest}
+            found.append(
+                {"metadata": metadata | {"requires_dist": self.index[wanted.name][newest]}}
+            )
+        report.write_text(json.dumps({"install": found}))
+
+    @property
+    def resolutions(self) -> list[list[str]]:
+        """The packages of each dry run."""
+        return [w[w.index("--report") + 2 :] for w in self.calls if "--dry-run" in w]
 
     @property
     def downloads(self) -> int:

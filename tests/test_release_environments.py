@@ -12,7 +12,7 @@ from calling import bare
 from fixture_types import Output
 
 from harness.cli.main import main
-from harness.releases import installer, managed_releases
+from harness.releases import installer, managed_releases, pins
 from harness.releases.managed_releases import Release
 
 INSTALLED = ("0.5.18", "0.5.23")
@@ -62,8 +62,8 @@ def test_every_package_is_the_version_that_the_lock_pins(release: Release) -> No
 from importlib.metadata import version
 print(json.dumps({name: version(name) for name in NAMES}))
 """
-    own = installer.parse_requirements(release.lock_file)
-    shared = installer.parse_requirements(managed_releases.CPU_BASE.lock_file)
+    own = pins.parse_requirements(release.lock_file)
+    shared = pins.parse_requirements(managed_releases.CPU_BASE.lock_file)
     pinned = {r.name: r for r in [*shared, *own]}  # a release's pins precede the base
     found = answer_in(release, f"NAMES = {list(pinned)}\n{versions}")
     wrong = [f"{r} is {found[r.name]}" for r in pinned.values() if found[r.name] not in r.specifier]

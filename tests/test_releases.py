@@ -84,7 +84,7 @@ def test_a_failed_installation_is_incomplete(
 
 
 def test_an_unknown_version_names_the_known_ones(pip: FakePip, capsys: Output) -> None:
-    for words in (["releases", "add", "9.9.9"], ["exec", "--release", "9.9.9", "--", "true"]):
+    for words in (["releases", "remove", "9.9.9"], ["exec", "--release", "9.9.9", "--", "true"]):
         code, told = refusal(words, capsys)
         assert code == 2
         assert "9.9.9" in told

@@ -17,7 +17,7 @@ from fixture_types import Output, Patch
 
 from harness.cli.main import main
 from harness.core import machine
-from harness.releases import installer, managed_releases
+from harness.releases import installer, managed_releases, pins
 from harness.releases.managed_releases import Release
 
 ADD = ["releases", "add", VERSION, "--device", "cuda"]
@@ -76,7 +76,7 @@ def answer(release: Release, program: str) -> str:
 
 
 def test_the_machines_torch_is_not_copied(pip: FakePip, here: Machine, capsys: Output) -> None:
-    pinned = {r.name: r for r in installer.parse_requirements(managed_releases.CPU_BASE.lock_file)}
+    pinned = {r.name: r for r in pins.parse_requirements(managed_releases.CPU_BASE.lock_file)}
     here.has("numpy", str(pinned["numpy"].specifier).removeprefix("=="))
     here.has("pandas", "0.0.1")
     here.has("flashinfer", "9")

@@ -16,7 +16,7 @@ from fake_releases import VERSION, refusal, refusal_of_add, rewrite_mark, state_
 from fixture_types import Output
 
 from harness.cli.main import main
-from harness.releases import installer, managed_releases
+from harness.releases import environment_users, installer, managed_releases
 from harness.releases.managed_releases import COMPLETION_MARKER, Release
 
 ASKED = {"SGLANG_DEBUG_REVERT_PR": "27460"}
@@ -56,7 +56,7 @@ def test_every_process_using_a_release_is_found(release: Release, tmp_path: Path
         running(linked) as by_link,
         running(sys.executable),
     ):
-        users = [pid for pid, _ in installer.find_processes_using(release.folder)]
+        users = [pid for pid, _ in environment_users.find_processes_using(release.folder)]
     assert users == sorted([by_name, by_place, by_link])
 
 

@@ -93,7 +93,7 @@ def check_releases() -> list[DoctorFinding]:
     )
     findings = [DoctorFinding("current", None, text)]
     for device in managed.DEVICES:
-        findings += _check_environments(managed.list_releases(device), device)
+        findings += _check_environments(managed.list_known_releases(device), device)
     missing = [r.name for r in managed.list_releases() if not r.folder.exists()]
     if missing:
         findings.append(DoctorFinding("not installed", None, ", ".join(missing)))

@@ -28,7 +28,7 @@ from harness.fixes.registry.toggle_catalogue import ToggleCatalogue
 from harness.kernels.watch import virtual_process
 from harness.patching import attestation, bootstrap, planner
 from harness.patching.child_environment import ChildEnvironment
-from harness.releases import managed_releases, provisioning
+from harness.releases import added_releases, managed_releases, provisioning
 from harness.releases.source_trees import SourceTree
 from harness.store.record_files import write_record
 
@@ -173,7 +173,7 @@ def _find_release(
         return None, None
     if name == "current":
         return None, managed_releases.open_release_tree(name)
-    release = managed_releases.get_release(name, get_environment(device))
+    release = added_releases.find_release(name, get_environment(device), options.report_status)
     provisioning.ensure_installed([release], options.report_status)
     return release, release.open_sources()
 

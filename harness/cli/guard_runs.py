@@ -40,7 +40,7 @@ def prepare_targets(
     With `only_ready`, "all" and the newest one mean installed releases.
     """
     from harness.patching.child_environment import ChildEnvironment
-    from harness.releases import managed_releases, provisioning, source_trees
+    from harness.releases import added_releases, managed_releases, provisioning, source_trees
     from harness.workers.release_target import ReleaseTarget
 
     environment = get_environment(device)
@@ -49,8 +49,8 @@ def prepare_targets(
     if words and not names:
         given = ", ".join(map(repr, words))
         raise UnfixError(
-            f"--release {given} names no release: say versions (0.5.23,0.5.18), all or current; "
-            f"`unfix releases list` shows them"
+            f"--release {given} names no release: say versions (0.5.23,0.5.18), a checkout "
+            f"(~/sglang), all or current; `unfix releases list` shows them"
         )
     if "all" in names:
         known = managed_releases.list_releases(environment)
@@ -60,10 +60,12 @@ def prepare_targets(
     elif not names:
         ready = managed_releases.find_default_release(environment) if only_ready else None
         names = [(ready or managed_releases.get_newest_release()).name]
-    provisioning.ensure_installed(
-        [managed_releases.get_release(name, environment) for name in names if name != "current"],
-        options.report_status,
-    )
+    releases = {
+        name: added_releases.find_release(name, environment, options.report_status)
+        for name in names
+        if name != "current"
+    }
+    provisioning.ensure_installed(list(releases.values()), options.report_status)
     targets = []
     for name in names:
         if name == "current":
@@ -71,13 +73,15 @@ def prepare_targets(
             python = Path(sys.executable)
             targets.append(ReleaseTarget(str(tree.version or name), python, tree, name, device))
             continue
-        release = managed_releases.get_release(name, environment)
+        release = releases[name]
         ChildEnvironment().require_release(release.python)  # refuses another SGLang's PYTHONPATH
+        name = release.name
         targets.append(ReleaseTarget(name, release.python, release.open_sources(), name, device))
     counts = Counter(target.name for target in targets)
     if twice := next((name for name, count in counts.items() if count > 1), None):
+        words = [word for word, target in zip(names, targets, strict=True) if target.name == twice]
         raise UnfixError(
-            f"--release names SGLang {twice} twice: as 'current' and as a managed release"
+            f"--release names SGLang {twice} twice: as {' and as '.join(map(repr, words))}"
         )
     return targets
 

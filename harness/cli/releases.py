@@ -11,6 +11,7 @@ from typing import Any
 from harness.cli import options
 from harness.core.errors import UnfixError
 from harness.releases import (
+    added_releases,
     environment_contents,
     installer,
     managed_releases,
@@ -50,7 +51,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_version_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("versions", nargs="+", metavar="VERSION", help="a version, or 'all'")
+    parser.add_argument(
+        "versions",
+        nargs="+",
+        metavar="RELEASE",
+        help="a version, 'all' (those with a lock of ours), and for add: a wheel, a checkout "
+        "(~/sglang), a commit or branch of one (~/sglang@main)",
+    )
     parser.add_argument(
         "--device",
         choices=managed_releases.DEVICES,
@@ -62,7 +69,7 @@ def _add_version_options(parser: argparse.ArgumentParser) -> None:
 def run_command(arguments: argparse.Namespace) -> int:
     if arguments.action == "list":
         return print_releases(arguments.json)
-    chosen = select_releases(arguments.versions, arguments.device)
+    chosen = select_releases(arguments)
     if arguments.action == "wheels":
         return _fill_wheel_folder(chosen, arguments)
     if arguments.action == "add":
@@ -117,10 +124,14 @@ def _fill_wheel_folder(chosen: list[Release], arguments: argparse.Namespace) -> 
     return 0
 
 
-def select_releases(names: list[str], device: str = "cpu") -> list[Release]:
+def select_releases(arguments: argparse.Namespace) -> list[Release]:
+    """Select the named releases; `add` and `wheels` take releases that nobody has added yet."""
+    names, device = arguments.versions, arguments.device
     if "all" in names:
         return managed_releases.list_releases(device)
-    return [managed_releases.get_release(name, device) for name in names]
+    if arguments.action == "remove":
+        return [managed_releases.get_release(name, device) for name in names]
+    return [added_releases.add_release(name, device, options.report_status) for name in names]
 
 
 def release_to_json(release: Release) -> dict[str, Any]:
@@ -132,6 +143,9 @@ def release_to_json(release: Release) -> dict[str, Any]:
         "sources": release.is_installed or release.any_wheel is not None,
         "python": str(release.python) if state == "yes" else "",
     }
+    record = added_releases.read_record(release)
+    if record is not None:
+        row["added from"] = record.origin
     if release.shared_torch is not None:
         row["beside"] = str(release.shared_torch)
         row["stands in"] = environment_contents.list_active_standins(release)
@@ -145,7 +159,7 @@ def describe_environment(release: Release) -> str:
 
 
 def print_releases(as_json: bool) -> int:
-    rows = [release_to_json(release) for release in managed_releases.list_releases()]
+    rows = [release_to_json(release) for release in managed_releases.list_known_releases()]
     for row in rows:
         row["cuda"] = describe_environment(managed_releases.get_release(row["release"], "cuda"))
     current = source_trees.find_installed_tree()

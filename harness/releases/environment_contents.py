@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from harness.releases import installer
+from harness.releases import installer, pins
 from harness.releases.managed_releases import Release
 
 
@@ -27,5 +27,5 @@ def describe_shared_packages(release: Release) -> list[str]:
     shared = release.shared_torch
     if shared is None:
         return []
-    required = installer.parse_requirements(release.base.lock_file)
+    required = pins.parse_requirements(release.base.lock_file)
     return [f"{r.name} {shared.packages[r.name]}" for r in required if shared.provides(r)]

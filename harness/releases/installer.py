@@ -20,13 +20,13 @@ import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from packaging.requirements import Requirement
-
 from harness.core import paths
 from harness.core.errors import NotReadyError
 from harness.core.files import write_atomically
-from harness.releases import checkouts, managed_releases
+from harness.releases import checkouts, lock_solver, managed_releases
+from harness.releases.environment_users import refuse_if_in_use
 from harness.releases.managed_releases import COMPLETION_MARKER, CPU_BASE, Release
+from harness.releases.pins import parse_requirements
 from harness.releases.shared_torch import SharedTorch, find_shared_torch
 
 ReportMessage = Callable[[str], None]
@@ -77,7 +77,12 @@ def _shares_torch(release: Release, torch: Path | None) -> bool:
 
 def _make_environment(release: Release, report: ReportMessage) -> None:
     wheel = _fetch_wheel(release, report, release.base.python)
-    _refuse_if_in_use(
+    if not release.lock_file.exists():
+        solved = lock_solver.solve_lock(release, wheel, run_pip)
+        write_atomically(release.lock_file, solved.render())
+        for line in solved.describe():
+            report(line)
+    refuse_if_in_use(
         release.folder, f"SGLang {release.name}", "end it first: the release is reinstalled"
     )
     report(f"installing SGLang {release.name}")
@@ -100,22 +105,17 @@ def remove_release(release: Release, force: bool = False) -> None:
     with _hold_install_lock():
         if not force:
             hint = "end it first, or add --force"
-            _refuse_if_in_use(release.folder, f"SGLang {release.name}", hint)
+            refuse_if_in_use(release.folder, f"SGLang {release.name}", hint)
         _remove_folder(release.folder)
         if not any(
             Release(release.name, device).folder.exists() for device in managed_releases.DEVICES
         ):
             for wheel in release.list_wheels():
                 wheel.unlink()
-        if not any(
-            other.folder.exists() for other in managed_releases.list_releases(release.device)
-        ):
+            _remove_folder(release.added_folder)
+        others = managed_releases.list_known_releases(release.device)
+        if not any(other.folder.exists() for other in others):
             _remove_folder(release.base.folder)
-
-
-def parse_requirements(lock_file: Path) -> list[Requirement]:
-    lines = (line.split("#")[0].strip() for line in lock_file.read_text().splitlines())
-    return [Requirement(line) for line in lines if line]
 
 
 def _write_start_files(release: Release, shared_torch: SharedTorch | None = None) -> None:
@@ -154,7 +154,7 @@ def _make_base(base: Release, report: ReportMessage, torch: Path | None) -> None
             f"{free / GIBIBYTE:.1f} GiB are free under {paths.releases_folder()}; "
             f"the shared base of the releases needs {needed}"
         )
-    _refuse_if_in_use(
+    refuse_if_in_use(
         base.folder, "the shared base of the releases", "end it first: the base is reinstalled"
     )
     contents = f"dependencies, sharing {shared}" if shared else "torch, Triton and the rest"
@@ -350,44 +350,3 @@ def _hold_install_lock() -> Iterator[None]:
             yield
         finally:
             _held_locks.clear()
-
-
-def _refuse_if_in_use(folder: Path, environment_name: str, hint: str) -> None:
-    users = find_processes_using(folder)
-    if users:
-        shown = ", ".join(f"{pid} ({words})" for pid, words in users[:5])
-        raise NotReadyError(f"{environment_name} is in use by process {shown}; {hint}")
-
-
-def find_processes_using(folder: Path) -> list[tuple[int, str]]:
-    """Find the processes that run from an environment; return ids and command lines."""
-    inside = f"{folder}{os.sep}"
-    users = []
-    for entry in Path("/proc").glob("[0-9]*"):
-        if int(entry.name) == os.getpid():
-            continue
-        try:
-            words = (entry / "cmdline").read_bytes().decode(errors="replace").split("\0")
-            files = [
-                line.split(" ")[-1]
-                for line in (entry / "maps").read_text(errors="replace").splitlines()
-            ]
-            files.append(_find_program(entry, words[0]))
-        except OSError:
-            continue  # ended, or another user's
-        if any(word.startswith(inside) for word in files):
-            users.append((int(entry.name), " ".join(words)[:60].strip()))
-    return sorted(users)
-
-
-def _find_program(process_folder: Path, program_name: str) -> str:
-    """Find the path of a process's program, without following links.
-
-    An environment's python is a link, and /proc/PID/exe names only its target.
-    """
-    if os.sep not in program_name:
-        variables = (process_folder / "environ").read_bytes().decode(errors="replace").split("\0")
-        path = next((v.removeprefix("PATH=") for v in variables if v.startswith("PATH=")), "")
-        program_name = shutil.which(program_name, path=path) or program_name
-    folder, name = os.path.split(os.path.join(os.readlink(process_folder / "cwd"), program_name))
-    return os.path.join(os.path.realpath(folder), name)

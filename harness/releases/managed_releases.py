@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from packaging.version import Version
+from packaging.version import InvalidVersion, Version
 
 from harness.core import paths
 from harness.core.errors import NotReadyError, UnfixError
@@ -19,6 +19,7 @@ from harness.releases.source_trees import FolderSourceTree, SourceTree, WheelSou
 LOCKS_FOLDER = paths.HARNESS_FOLDER / "releases" / "locks"
 # Written last by an installation; an environment without it is incomplete.
 COMPLETION_MARKER = "unfix-complete.json"
+ADDED_RECORD = "release.json"  # what a release without a lock of ours was added from
 
 
 @dataclass(frozen=True)
@@ -101,7 +102,14 @@ class Release:
 
     @property
     def lock_file(self) -> Path:
-        return LOCKS_FOLDER / f"{self.name}.txt"
+        """Its lock: one of ours, or else the one that is solved when it is installed."""
+        own = LOCKS_FOLDER / f"{self.name}.txt"
+        return own if own.exists() else self.added_folder / "lock.txt"
+
+    @property
+    def added_folder(self) -> Path:
+        """The folder of a release that has no lock of ours: its record, lock and wheel."""
+        return paths.releases_folder() / "added" / self.name
 
     @property
     def site_packages(self) -> Path | None:
@@ -109,7 +117,8 @@ class Release:
 
     def list_wheels(self) -> list[Path]:
         """List its wheels on this machine, one for each Python version or one for all."""
-        return sorted((paths.releases_folder() / "wheels").glob(f"sglang-{self.name}-*.whl"))
+        own = sorted(self.added_folder.glob("*.whl"))
+        return own or sorted((paths.releases_folder() / "wheels").glob(f"sglang-{self.name}-*.whl"))
 
     @property
     def any_wheel(self) -> Path | None:
@@ -136,13 +145,28 @@ DEVICES = ("cpu", "cuda")
 
 
 def _compute_lock_digest(lock: Path) -> str:
-    return hashlib.sha256(lock.read_bytes()).hexdigest()
+    """Hash a lock; '' before it is solved, which no environment matches."""
+    return hashlib.sha256(lock.read_bytes()).hexdigest() if lock.exists() else ""
 
 
 def list_releases(device: str = "cpu") -> list[Release]:
-    """List every release with a lock file, oldest first."""
+    """List every release with a lock of ours, oldest first: those that `all` means."""
     names = [path.stem for path in LOCKS_FOLDER.glob("*.txt") if path.stem[0].isdigit()]
     return [Release(name, device) for name in sorted(names, key=Version)]
+
+
+def list_known_releases(device: str = "cpu") -> list[Release]:
+    """List the releases with a lock of ours and those added here, oldest first, then commits."""
+    records = (paths.releases_folder() / "added").glob(f"*/{ADDED_RECORD}")
+    added = [Release(record.parent.name, device) for record in records]
+    return sorted([*list_releases(device), *added], key=_make_sort_key)
+
+
+def _make_sort_key(release: Release) -> tuple[bool, Version, str]:
+    try:
+        return False, Version(release.name), ""
+    except InvalidVersion:
+        return True, Version("0"), release.name
 
 
 def get_newest_release() -> Release:
@@ -150,11 +174,15 @@ def get_newest_release() -> Release:
 
 
 def get_release(name: str, device: str = "cpu") -> Release:
-    for release in list_releases(device):
+    for release in list_known_releases(device):
         if release.name == name:
             return release
-    known = ", ".join(release.name for release in list_releases())
-    raise UnfixError(f"'{name}' is no managed release; there are {known}, and 'current'")
+    known = ", ".join(release.name for release in list_known_releases())
+    raise UnfixError(
+        f"'{name}' is no managed release; there are {known}, and 'current'. "
+        f"`unfix releases add {name}` adds a version of the package index, and "
+        "`unfix releases add PATH` a wheel, a checkout, or a commit of one (PATH@COMMIT)"
+    )
 
 
 def find_named_release(name_or_path: str | None) -> Release | None:
@@ -184,7 +212,7 @@ def open_release_tree(name: str | None) -> SourceTree:
     if release is not None:
         return release.open_sources()
     if name != "current":
-        return source_trees.open_tree(Path(name))
+        return source_trees.open_tree(Path(name).expanduser())
     tree = source_trees.find_installed_tree()
     if tree is None:
         raise NotReadyError("no SGLang is installed in this interpreter: pip install sglang")
@@ -222,4 +250,4 @@ def find_import_folders(python: str | Path) -> dict[str, list[Path]]:
 
 
 def _list_all() -> list[Release]:
-    return [release for device in DEVICES for release in list_releases(device)]
+    return [release for device in DEVICES for release in list_known_releases(device)]

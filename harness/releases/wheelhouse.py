@@ -11,7 +11,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 
 from harness.core.errors import UnfixError
-from harness.releases import installer
+from harness.releases import installer, pins
 from harness.releases.installer import ReportMessage
 from harness.releases.managed_releases import Release
 
@@ -42,7 +42,7 @@ def fill_wheelhouse(
     for lock in (releases[0].base.lock_file, *(release.lock_file for release in releases)):
         if lock.stem != "base":
             report(f"fetching SGLang {lock.stem}")
-        wanted = [one for one in installer.parse_requirements(lock) if one.name not in missing]
+        wanted = [one for one in pins.parse_requirements(lock) if one.name not in missing]
         if releases[0].device == "cuda":
             wanted = [one for one in wanted if one.name not in HOST_PACKAGES]
         _download_wheels(folder, python, list(map(str, wanted)), "--only-binary :all: --no-deps")

@@ -180,8 +180,7 @@ def _open_tree(word: str, path: Path | None = None) -> SourceTree:
         return source_trees.open_tree(path)
     if "/" in word or word.endswith(".whl") or Path(word).is_dir():
         return source_trees.open_tree(Path(word))
-    release = managed_releases.get_release(word)
-    return provisioning.ensure_sources([release], options.report_status)[0]
+    return provisioning.ensure_tree(word, options.report_status)
 
 
 def _get_tree_path(tree: SourceTree) -> Path:

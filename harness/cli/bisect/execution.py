@@ -323,7 +323,11 @@ def _search_releases(prepared: PreparedSearch, driver: SearchDriver) -> None:
 
 def list_releases_between(request: BisectRequest) -> list[str]:
     """List the releases from one end to the other, the oldest first."""
-    names = [release.name for release in managed_releases.list_releases()]
+    named = {request.good, request.bad, *(request.among or ())}
+    supported = {release.name for release in managed_releases.list_releases()}
+    known = [release.name for release in managed_releases.list_known_releases()]
+    # A release that somebody added is tried only if the call names it.
+    names = [name for name in known if name in named | supported]
     ends = [managed_releases.get_release(name).name for name in (request.good, request.bad)]
     first, last = sorted(map(names.index, ends))
     if first == last:

@@ -16,7 +16,7 @@ from harness.core import machine, paths
 from harness.core.errors import UnfixError
 from harness.fixes.registry import toggle_writer
 from harness.fixes.registry.toggle_catalogue import ToggleCatalogue, load_catalogue
-from harness.releases import managed_releases
+from harness.releases import added_releases, managed_releases
 from harness.runs.mutate import (
     equivalent_faults,
     fault_outcomes,
@@ -185,15 +185,15 @@ def _check_unchanged(earlier: MutationRun, request: MutateRequest, target: Relea
 
 def _choose_target(request: MutateRequest) -> ReleaseTarget:
     """Choose one release with an environment; for a diff the later end, if it is a release."""
-    names = ["current", *(release.name for release in managed_releases.list_releases())]
+    names = ["current", *(release.name for release in managed_releases.list_known_releases())]
     word = request.release
     if word is None and ".." in request.diff:
         later = request.diff.rpartition("..")[2].lstrip(".")
         word = later if later in names else None
-    if word is not None and word not in names:
+    if word is not None and word not in names and not added_releases.is_path(word):
         raise UnfixError(
             f"--release names one release that can be run, and not '{word}': "
-            f"there are {', '.join(names[1:])}, and 'current'"
+            f"there are {', '.join(names[1:])}, 'current', and a checkout (~/sglang)"
         )
     words = [] if word is None else [word]
     return guard_runs.prepare_targets(words, request.device, only_ready=True)[0]

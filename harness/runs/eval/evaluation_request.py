@@ -168,7 +168,7 @@ def _make_base(
         )
     if against is None:
         return None
-    releases = {release.name for release in managed_releases.list_releases()}
+    releases = {release.name for release in managed_releases.list_known_releases()}
     if against in releases | {"current"}:
         return msgspec.structs.replace(plain, name=against, release=against)
     if against.startswith("-"):

@@ -53,7 +53,7 @@ class MatrixChecks:
             self._check_releases()
 
     def _check_releases(self) -> None:
-        known = [release.name for release in managed_releases.list_releases()]
+        known = [release.name for release in managed_releases.list_known_releases()]
         for index, name in enumerate(self.matrix.list_values("release")):
             if name not in known and name != "current":
                 step = index if isinstance(self.matrix.axes["release"], list) else name

@@ -22,7 +22,7 @@ INSTALL_COMMAND = [sys.executable, "-m", "harness", "releases", "add"]
 
 def find_needed_release(values: dict[str, str], command: list[str]) -> str:
     """Find the managed release in the cell's values that its command names; '' if none is."""
-    known = {release.name for release in managed_releases.list_releases()}
+    known = {release.name for release in managed_releases.list_known_releases()}
     for word in command:
         for value in values.values():
             if value in known and value == word.rpartition("=")[2]:

@@ -38,7 +38,7 @@ def read_changed_lines(
     every module changes within five releases.
     """
     older, newer = resolve_range(older, newer, folder)
-    releases = {release.name: release for release in managed_releases.list_releases()}
+    releases = {release.name: release for release in managed_releases.list_known_releases()}
     if older in releases:
         installed = releases[newer].open_sources()
         return installed, compare_trees(releases[older].open_sources(), installed, modules), newer
@@ -49,13 +49,13 @@ def read_changed_lines(
 
 def resolve_range(older: str, newer: str, folder: Path | None = None) -> tuple[str, str]:
     """Return two releases by name, or the hashes of two commits."""
-    releases = {release.name for release in managed_releases.list_releases()}
+    releases = {release.name for release in managed_releases.list_known_releases()}
     if older in releases and newer in releases:
         return older, newer
     checkout = folder or Path.cwd()
     for end in (older, newer):
         if end not in releases and _is_version(end) and not _is_commit(end, checkout):
-            known = ", ".join(release.name for release in managed_releases.list_releases())
+            known = ", ".join(release.name for release in managed_releases.list_known_releases())
             raise UnfixError(f"'{end}' is no managed release; there are {known}")
     if older in releases or newer in releases:
         raise UnfixError(f"{older} and {newer} are a release and a commit: name two of one kind")

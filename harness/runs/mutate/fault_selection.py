@@ -58,7 +58,7 @@ def read_diff(
         targets = frozenset(target_selection.select_targets(request.targets, tree, catalogue))
     modules = None if targets is None else {target.module for target in targets}
     ends = changed_lines.resolve_range(*changed_lines.parse_range(request.diff))
-    releases = {release.name: release for release in managed_releases.list_releases()}
+    releases = {release.name: release for release in managed_releases.list_known_releases()}
     provisioning.ensure_sources([releases[end] for end in ends if end in releases], report_status)
     newer, lines, label = changed_lines.read_changed_lines(*ends, modules=modules)
     different = {

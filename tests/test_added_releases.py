@@ -1,0 +1,243 @@
+"""Releases without a lock of ours: a version of the index, a wheel, a checkout or a commit of one.
+
+Here pip is a function, as in `test_releases.py`; a real checkout is proven in
+`releases/test_checkout_release.py`.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from checkouts import SglangCheckout
+from fake_releases import FakePip, refusal
+from fixture_types import Output
+
+from harness.cli import guard_runs
+from harness.cli.main import main
+from harness.releases import lock_solver, managed_releases, pins
+from harness.releases.managed_releases import Release
+
+UNLOCKED = "0.5.22"
+PINS = ["transformers==5.19.0", "tokenizers==0.23.2", "xgrammar==0.2.7", "timm==1.0.25"]
+PINS_OF_NEWEST = [*PINS, "openai==2.8.0", "torch==2.13.0", "flashinfer_python==9.9"]
+PROJECT = "[project]\nname = 'sglang'\ndynamic = ['version']\ndependencies = {}\n"
+
+
+@pytest.fixture
+def checkout(tmp_path: Path, pip: FakePip) -> SglangCheckout:
+    """A checkout with one commit after the tag v0.5.23, and the pins of 0.5.23."""
+    made = SglangCheckout(tmp_path / "sglang")
+    (made.folder / "python").mkdir()
+    (made.folder / "python" / "pyproject.toml").write_text(PROJECT.format(PINS_OF_NEWEST))
+    made.commit({"srt/__init__.py": "", "__init__.py": "", "srt/a.py": "VALUE = 1\n"})
+    made.git("tag", "v0.5.23")
+    made.commit({"srt/a.py": "VALUE = 2\n"})
+    return made
+
+
+def add(word: str | Path, capsys: Output) -> tuple[Release, str]:
+    capsys.readouterr()
+    assert main(["releases", "add", str(word), "--json"]) == 0
+    output = capsys.readouterr()
+    return managed_releases.get_release(json.loads(output.out)[0]["release"]), output.err
+
+
+def read_source(release: Release) -> str | None:
+    return release.open_sources().read_text("sglang/srt/a.py")
+
+
+def test_a_version_without_a_lock_is_installed_from_the_index(pip: FakePip, capsys: Output) -> None:
+    pip.requirements[UNLOCKED] = PINS_OF_NEWEST
+    release, log = add(UNLOCKED, capsys)
+    assert (release.name, release.is_ready) == (UNLOCKED, True)
+    assert f"the lock of SGLang 0.5.23 fits {UNLOCKED}" in log
+    assert pip.resolutions == []
+    assert pins.read_lock(release.lock_file)["transformers"] == "5.19.0"
+    calls = len(pip.calls)
+    assert main(["exec", "--release", UNLOCKED, "--", "true"]) == 0
+    assert len(pip.calls) == calls
+
+
+def test_an_added_release_is_listed_and_all_leaves_it_out(pip: FakePip, capsys: Output) -> None:
+    pip.requirements[UNLOCKED] = PINS_OF_NEWEST
+    add(UNLOCKED, capsys)
+    assert main(["releases", "list", "--json"]) == 0
+    rows = {row["release"]: row for row in json.loads(capsys.readouterr().out)["managed"]}
+    assert list(rows)[-2:] == [UNLOCKED, "0.5.23"]
+    assert rows[UNLOCKED]["added from"] == "the package index"
+    assert "added from" not in rows["0.5.23"]
+    assert UNLOCKED not in [release.name for release in managed_releases.list_releases()]
+
+
+def test_a_pin_that_no_lock_has_is_solved_with_what_it_requires(
+    pip: FakePip, capsys: Output
+) -> None:
+    pip.requirements[UNLOCKED] = ["transformers==5.20.0", *PINS[2:], "openai==2.6.1", "newly>=1"]
+    pip.index = {
+        "transformers": {"5.20.0": ["tokenizers<0.25,>=0.24", "numpy>=1", "unused; extra == 'x'"]},
+        "tokenizers": {"0.23.2": [], "0.24.0": [], "0.24.1": [], "0.25.0": []},
+        "newly": {"1.5": ["newer"], "0.9": []},
+        "newer": {"2": []},
+    }
+    release, log = add(UNLOCKED, capsys)
+    lock = pins.read_lock(release.lock_file)
+    assert (lock["transformers"], lock["tokenizers"]) == ("5.20.0", "0.24.1")
+    assert (lock["newly"], lock["newer"], lock["xgrammar"]) == ("1.5", "2", "0.2.7")
+    assert "openai" not in lock  # the base has this version
+    assert "numpy" not in lock
+    assert (
+        f"no lock of ours fits SGLang {UNLOCKED}: solved from that of 0.5.23, with newer 2 (new), "
+        "newly 1.5 (new), openai 2.6.1 (was 2.8.0), tokenizers 0.24.1 (was 0.23.2), "
+        "transformers 5.20.0 (was 5.19.0)"
+    ) in log
+    assert release.is_ready
+
+
+def test_a_pin_of_sglang_counts_for_more_than_a_dependency(pip: FakePip, capsys: Output) -> None:
+    pip.requirements[UNLOCKED] = ["transformers==5.20.0", "tokenizers==0.23.2"]
+    pip.index = {"transformers": {"5.20.0": ["tokenizers>=0.24"]}}
+    release, _ = add(UNLOCKED, capsys)
+    assert pins.read_lock(release.lock_file)["tokenizers"] == "0.23.2"
+
+
+def test_pins_that_the_base_does_not_follow_are_reported(pip: FakePip, capsys: Output) -> None:
+    pip.requirements[UNLOCKED] = [*PINS, "openai==2.8.0", "torch==2.99"]
+    release, log = add(UNLOCKED, capsys)
+    assert "the shared base differs from its pins: torch 2.13.0 for ==2.99" in log
+    assert "torch" not in pins.read_lock(release.lock_file)
+
+
+def test_a_clean_checkout_is_named_by_its_commit(checkout: SglangCheckout, capsys: Output) -> None:
+    commit = checkout.git("rev-parse", "HEAD")
+    release, log = add(checkout.folder, capsys)
+    assert release.name == f"g{commit[:12]}"
+    assert release.is_ready
+    assert str(release.open_sources().version) == f"0.5.23+1.g{commit[:12]}"
+    assert read_source(release) == "VALUE = 2\n"
+    assert "the lock of SGLang 0.5.23 fits" in log
+
+
+def test_a_changed_checkout_is_dirty_and_packed_as_it_is(
+    checkout: SglangCheckout, pip: FakePip, capsys: Output
+) -> None:
+    file = checkout.folder / "python" / "sglang" / "srt" / "a.py"
+    (checkout.folder / "README").write_text("not packed")
+    assert not add(checkout.folder, capsys)[0].name.endswith("+dirty")
+    file.write_text("VALUE = 3\n")
+    release, _ = add(checkout.folder, capsys)
+    assert release.name == f"g{checkout.git('rev-parse', 'HEAD')[:12]}+dirty"
+    assert read_source(release) == "VALUE = 3\n"
+    calls = len(pip.calls)
+    assert "packing" not in add(checkout.folder, capsys)[1]
+    assert len(pip.calls) == calls
+    file.write_text("VALUE = 4\n")
+    (file.parent / "untracked.py").write_text("")
+    release, log = add(checkout.folder, capsys)
+    assert "with 2 changed files" in log
+    assert read_source(release) == "VALUE = 4\n"
+    assert "sglang.srt.untracked" in set(release.open_sources().modules())
+
+
+def test_a_commit_or_branch_of_a_checkout_leaves_its_files_alone(
+    checkout: SglangCheckout, capsys: Output
+) -> None:
+    checkout.git("branch", "before", "HEAD~1")
+    (checkout.folder / "python" / "sglang" / "srt" / "a.py").write_text("VALUE = 3\n")
+    release, _ = add(f"{checkout.folder}@before", capsys)
+    assert release.name == f"g{checkout.git('rev-parse', 'before')[:12]}"
+    assert read_source(release) == "VALUE = 1\n"
+    assert checkout.git("status", "--porcelain") == "M python/sglang/srt/a.py"
+
+
+def test_every_run_takes_a_checkout_by_its_path(checkout: SglangCheckout, capsys: Output) -> None:
+    (target,) = guard_runs.prepare_targets([str(checkout.folder)])
+    assert target.name == f"g{checkout.git('rev-parse', 'HEAD')[:12]}"
+    assert target.python == managed_releases.get_release(target.name).python
+    assert main(["exec", "--release", f"{checkout.folder}@HEAD~1", "--", "true"]) == 0
+    words = [str(checkout.folder), target.name]
+    code, message = refusal(["prove", "--release", ",".join(words), "27460"], capsys)
+    assert (code, "twice" in message, words[0] in message) == (2, True, True)
+
+
+def test_a_wheel_is_named_by_its_version(pip: FakePip, tmp_path: Path, capsys: Output) -> None:
+    pip.requirements |= {"0.5.24": PINS, "0.5.23": PINS}
+    for version in ("0.5.24", "0.5.23"):
+        pip.download(tmp_path, version)
+    release, _ = add(tmp_path / "sglang-0.5.24-py3-none-any.whl", capsys)
+    assert (release.name, release.is_ready) == ("0.5.24", True)
+    # A wheel of a version that we have a lock for may differ from that of the index.
+    other, _ = add(tmp_path / "sglang-0.5.23-py3-none-any.whl", capsys)
+    assert other.name.startswith("0.5.23+whl")
+    assert other.is_ready
+    assert managed_releases.get_newest_release().any_wheel is None
+
+
+def test_a_removed_release_is_gone(checkout: SglangCheckout, capsys: Output) -> None:
+    release, _ = add(checkout.folder, capsys)
+    assert main(["releases", "remove", release.name]) == 0
+    assert not release.folder.exists()
+    assert not release.added_folder.exists()
+    code, message = refusal(["exec", "--release", release.name, "--", "true"], capsys)
+    assert (code, "`unfix releases add PATH`" in message) == (2, True)
+
+
+def test_without_a_tag_the_nearest_pins_give_the_version(
+    checkout: SglangCheckout, capsys: Output
+) -> None:
+    checkout.git("tag", "-d", "v0.5.23")
+    release, log = add(checkout.folder, capsys)
+    assert str(release.open_sources().version).startswith("0.5.23+g")
+    assert "has no version tag: taken for 0.5.23" in log
+    assert "git fetch --tags" in log
+
+
+@pytest.mark.parametrize(
+    ("word", "hint"),
+    {
+        "0.5.8": "from 0.5.9 on",
+        "newest": "a checkout of SGLang (~/sglang)",
+        "{tmp}/nowhere": "there is no checkout",
+        "{tmp}/a.whl": "there is no wheel",
+        "{tmp}/plain": "is no git repository, and a checkout is named by its commit",
+        "{tmp}/sglang@nothing": "has no commit 'nothing'",
+    }.items(),
+)
+def test_a_word_that_is_no_release_is_refused_with_a_hint(
+    checkout: SglangCheckout, tmp_path: Path, word: str, hint: str, capsys: Output
+) -> None:
+    (tmp_path / "plain").mkdir()
+    code, message = refusal(["releases", "add", word.format(tmp=tmp_path)], capsys)
+    assert code == 2
+    assert hint in message
+
+
+def test_a_checkout_without_pins_says_where_they_are_looked_for(
+    checkout: SglangCheckout, capsys: Output
+) -> None:
+    (checkout.folder / "python" / "pyproject.toml").unlink()
+    assert main(["releases", "add", str(checkout.folder)]) == 2
+    assert "python/pyproject.toml" in capsys.readouterr().err
+
+
+def test_each_lock_of_ours_is_the_nearest_to_its_own_wheel() -> None:
+    """The wheels on this machine: every pin is in their lock, in the base or left out."""
+    releases = [one for one in managed_releases.list_releases() if one.any_wheel]
+    if not releases:
+        pytest.skip("no wheel is here")
+    base = pins.read_lock(managed_releases.CPU_BASE.lock_file)
+    for release in releases:
+        assert release.any_wheel is not None
+        packages = base | pins.read_lock(release.lock_file)
+        required = pins.read_wheel_requirements(release.any_wheel)
+        unmet = [
+            str(one)
+            for one in required
+            if pins.canonicalize_name(one.name) not in lock_solver.read_left_out()
+            and not one.specifier.contains(
+                packages.get(pins.canonicalize_name(one.name), "0"), prereleases=True
+            )
+        ]
+        names = {unmet_one.partition("=")[0] for unmet_one in unmet}
+        assert names <= set(lock_solver.BASE_ONLY), release.name
