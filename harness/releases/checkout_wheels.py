@@ -26,7 +26,7 @@ EARLIEST_TIME = (1980, 1, 1, 0, 0, 0)
 
 
 @dataclass(frozen=True)
-class Checkout:
+class CheckoutSources:
     """The sources to pack: a commit of a repository, with or without the changes of its files."""
 
     repository: GitRepository
@@ -91,7 +91,7 @@ class Checkout:
             return None
 
 
-def find_checkout(word: str) -> Checkout:
+def find_checkout(word: str) -> CheckoutSources:
     """Find the checkout that `PATH` or `PATH@COMMIT` names."""
     path, revision = Path(word).expanduser(), ""
     if not path.exists() and "@" in word:
@@ -111,7 +111,7 @@ def find_checkout(word: str) -> Checkout:
         ) from None
     repository = GitRepository(Path(repository.run_git("rev-parse", "--show-toplevel")))
     if revision:
-        return Checkout(repository, repository.resolve_commit(revision), is_as_it_is=False)
+        return CheckoutSources(repository, repository.resolve_commit(revision), is_as_it_is=False)
     try:
         tree = source_trees.open_tree(repository.folder)
     except NotReadyError as error:
@@ -122,7 +122,7 @@ def find_checkout(word: str) -> Checkout:
         "status", "--porcelain", "-z", "--no-renames", "-uall", "--", *map(str, packed)
     )
     changed = sorted(entry[3:] for entry in status.stdout.split("\0") if entry)
-    return Checkout(repository, repository.resolve_commit("HEAD"), True, tuple(changed))
+    return CheckoutSources(repository, repository.resolve_commit("HEAD"), True, tuple(changed))
 
 
 def _write_wheel(root: Path, folder: Path, version: str, required: list[str]) -> None:
