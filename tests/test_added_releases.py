@@ -114,7 +114,7 @@ def test_a_clean_checkout_is_named_by_its_commit(checkout: SglangCheckout, capsy
     release, log = add(checkout.folder, capsys)
     assert release.name == f"g{commit[:12]}"
     assert release.is_ready
-    assert str(release.open_sources().version) == f"0.5.23+1.g{commit[:12]}"
+    assert str(release.open_sources().version) == f"0.5.23.post1+g{commit[:12]}"
     assert read_source(release) == "VALUE = 2\n"
     assert "the lock of SGLang 0.5.23 fits" in log
 
@@ -132,10 +132,13 @@ def test_a_changed_checkout_is_dirty_and_packed_as_it_is(
     calls = len(pip.calls)
     assert "packing" not in add(checkout.folder, capsys)[1]
     assert len(pip.calls) == calls
+    file.write_text("VALUE = 5\n")
+    assert read_source(add(checkout.folder, capsys)[0]) == "VALUE = 5\n"
     file.write_text("VALUE = 4\n")
     (file.parent / "untracked.py").write_text("")
     release, log = add(checkout.folder, capsys)
     assert "with 2 changed files" in log
+    assert str(release.open_sources().version) == f"0.5.23.post2+{release.name.replace('+', '.')}"
     assert read_source(release) == "VALUE = 4\n"
     assert "sglang.srt.untracked" in set(release.open_sources().modules())
 
@@ -188,7 +191,7 @@ def test_without_a_tag_the_nearest_pins_give_the_version(
 ) -> None:
     checkout.git("tag", "-d", "v0.5.23")
     release, log = add(checkout.folder, capsys)
-    assert str(release.open_sources().version).startswith("0.5.23+g")
+    assert str(release.open_sources().version).startswith("0.5.23.post1+g")
     assert "has no version tag: taken for 0.5.23" in log
     assert "git fetch --tags" in log
 

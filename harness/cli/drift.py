@@ -100,8 +100,8 @@ def run_command(arguments: argparse.Namespace) -> int:
 
 def _mend_stale_cells(request: DriftRequest, toggles: list[Toggle], trees: list[SourceTree]) -> int:
     """Propose a variant for each stale cell, with the reasons."""
-    from harness.fixes.adopt import stale_repair
-    from harness.fixes.registry import toggle_catalogue, toggle_reader
+    from harness.fixes.adopt import mended_toggles
+    from harness.fixes.registry import toggle_catalogue
 
     files = toggle_catalogue.find_toggle_files(request.toggles)
     rows: list[dict[str, Any]] = []
@@ -110,14 +110,13 @@ def _mend_stale_cells(request: DriftRequest, toggles: list[Toggle], trees: list[
     known = [one.open_sources() for one in managed_releases.list_releases() if one.has_sources]
     others = [tree for tree in known if tree.version not in versions]
     for toggle in toggles:
-        repair = stale_repair.repair_toggle(toggle, trees, others)
-        if repair is None:
+        path = files[toggle.id]
+        mended = mended_toggles.repair_file(toggle, path, trees, others)
+        if mended is None:
             continue
-        diff, text, path = "", "", files[toggle.id]
-        if repair.repaired_toggle is not None:
+        repair, text, diff = mended.repair, mended.text, ""
+        if text:
             before = path.read_text(encoding="utf-8")
-            lines = toggle_reader.find_variant_lines(path)
-            text = stale_repair.render_repaired_file(before, toggle, repair.repaired_toggle, lines)
             diff = nearest_code.format_diff(before, text, f"a/{path.name}", f"b/{path.name}")
         if request.write and text:
             path.write_text(text, encoding="utf-8")

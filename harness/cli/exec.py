@@ -16,7 +16,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from harness.cli import gpu_checks, options, run_output
+from harness.cli import gpu_checks, guard_runs, options, run_output
 from harness.cli.command_parser import CommandParser
 from harness.core import machine, paths
 from harness.core.device import VIRTUAL, get_environment
@@ -93,6 +93,8 @@ def run_command(arguments: argparse.Namespace) -> int:
     revert = [*_split_ids("revert", request.revert), *inherited_revert]
     enable = [*_split_ids("enable", request.enable), *inherited_enable]
     release, tree = _find_release(request.release, request.device)
+    if release is not None and tree is not None and (revert or enable):
+        guard_runs.mend_stale_toggles([tree], request.toggles)
     environment = ChildEnvironment()
     on_virtual_device = request.device == VIRTUAL
     if release is not None:

@@ -13,6 +13,7 @@ import os
 import secrets
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -24,6 +25,7 @@ from harness.core.errors import UnfixError
 
 if TYPE_CHECKING:
     from harness.fixes.registry.schema import Toggle
+    from harness.releases.source_trees import SourceTree
     from harness.store.prove.values import ToggleFacts
     from harness.workers.release_target import ReleaseTarget
 
@@ -33,11 +35,16 @@ MAX_TESTS_PER_GPU = 6  # some tests take 16 GiB
 
 
 def prepare_targets(
-    words: list[str], device: str = "cpu", *, only_ready: bool = False
+    words: list[str],
+    device: str = "cpu",
+    *,
+    only_ready: bool = False,
+    toggle_folders: Sequence[Path] = (),
 ) -> list[ReleaseTarget]:
     """Prepare the named releases, or else the newest one, and install them if need be.
 
-    With `only_ready`, "all" and the newest one mean installed releases.
+    With `only_ready`, "all" and the newest one mean installed releases. Toggles that are stale on
+    a release without a lock of ours are mended for the run, so load the catalogue after this.
     """
     from harness.patching.child_environment import ChildEnvironment
     from harness.releases import added_releases, managed_releases, provisioning, source_trees
@@ -83,7 +90,35 @@ def prepare_targets(
         raise UnfixError(
             f"--release names SGLang {twice} twice: as {' and as '.join(map(repr, words))}"
         )
+    mend_stale_toggles(
+        [target.sources for name, target in zip(names, targets, strict=True) if name != "current"],
+        toggle_folders,
+    )
     return targets
+
+
+def mend_stale_toggles(trees: Sequence[SourceTree], toggle_folders: Sequence[Path]) -> None:
+    """Mend, for this run, the toggles that are stale on releases without a lock of ours."""
+    from harness.releases import managed_releases
+
+    supported = managed_releases.list_releases()
+    names = {release.name for release in supported}
+    added = [tree for tree in trees if tree.name not in names]
+    if not added:
+        return
+    from harness.fixes.adopt import mended_toggles
+
+    others = [release.open_sources() for release in supported if release.has_sources]
+    mended = mended_toggles.mend_for_this_run(
+        added, others, toggle_folders, paths.state_folder() / "mended"
+    )
+    for line in (line for one in mended for line in one.describe()):
+        options.report_status(line)
+    if mended:
+        named = " ".join(f"--release {tree.name}" for tree in added)
+        options.report_status(
+            f"`unfix drift --mend {named}` shows the mended forms, and --write keeps them"
+        )
 
 
 def resolve_suites(names: list[str]) -> tuple[list[str], Path]:

@@ -56,17 +56,17 @@ class CheckoutSources:
             tree = source_trees.open_tree(root)
             assert isinstance(tree, FolderSourceTree)
             required = pins.read_project_requirements(tree.folder / "pyproject.toml")
-            version = self._describe_version() or tree.version
+            version = self._describe_version()
             remark = ""
             if version is None:
                 nearest = lock_solver.find_nearest_lock(pins.select_applicable(required), None)
-                version = Version(nearest.name)
+                version = Version(f"{nearest.name}.post1")
                 remark = (
                     f"{self.repository.folder} has no version tag: taken for {nearest.name}, whose "
                     "pins are the nearest (`git fetch --tags` brings the tags)"
                 )
-            local = ".".join(filter(None, (version.local, self.name.replace("+", "."))))
-            _write_wheel(tree.folder, folder, f"{version.public}+{local}", required)
+            local = self.name.replace("+", ".")
+            _write_wheel(tree.folder, folder, f"{version}+{local}", required)
         return remark
 
     @contextlib.contextmanager
@@ -78,17 +78,25 @@ class CheckoutSources:
                 yield Path(worktree)
 
     def _describe_version(self) -> Version | None:
-        """Return the version of the last tag, and the number of commits since as its local part."""
+        """Return the version of the last tag, and the changes since then as a post-release.
+
+        Example: 0.5.23.post12 for twelve commits after v0.5.23, or eleven and changed files. So it
+        comes after the release in the ranges of toggles, where its code may have another form.
+        """
         described = self.repository.try_git(
             "describe", "--tags", "--long", "--match", "v[0-9]*", self.commit
         )
         if described.returncode:
             return None
         tag, count, _ = described.stdout.strip().rsplit("-", 2)
+        changes = int(count) + bool(self.changed_files)
         try:
-            return Version(f"{tag.removeprefix('v')}+{count}")
+            version = Version(tag.removeprefix("v"))
         except InvalidVersion:
             return None
+        if not changes or version.is_postrelease or version.is_prerelease:
+            return version
+        return Version(f"{version}.post{changes}")
 
 
 def find_checkout(word: str) -> CheckoutSources:

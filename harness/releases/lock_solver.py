@@ -135,13 +135,14 @@ def _satisfy(
         unmet = []
         resolved = _resolve_versions(wanted, python, run_pip) if wanted else []
         solved.packages |= {name: version for name, version, _ in resolved}
+        packages = base | solved.packages
         for _, _, texts in resolved:
-            packages = base | solved.packages
             for one in pins.select_applicable(texts):
                 # A pin of SGLang counts for more than what another package requires.
-                name = canonicalize_name(one.name)
-                if not _holds(one, packages) and name not in pinned:
-                    specifiers[name] = specifiers.get(name, SpecifierSet()) & one.specifier
+                required_name = canonicalize_name(one.name)
+                if not _holds(one, packages) and required_name not in pinned:
+                    specifier = specifiers.get(required_name, SpecifierSet())
+                    specifiers[required_name] = specifier & one.specifier
                     unmet.append(one)
     else:
         raise NotReadyError(

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import tomllib
 import zipfile
 from collections.abc import Iterable
-from email.parser import Parser
 from pathlib import Path
 
 from packaging.requirements import InvalidRequirement, Requirement
@@ -29,6 +27,8 @@ def read_lock(lock_file: Path) -> dict[str, str]:
 
 def read_wheel_requirements(wheel: Path) -> list[Requirement]:
     """Read what a wheel requires on this machine, without its extras."""
+    from email.parser import Parser
+
     with zipfile.ZipFile(wheel) as archive:
         files = [one for one in archive.namelist() if one.endswith(".dist-info/METADATA")]
         if not files:
@@ -39,6 +39,8 @@ def read_wheel_requirements(wheel: Path) -> list[Requirement]:
 
 def read_project_requirements(project_file: Path) -> list[str]:
     """Read the dependencies that a checkout's pyproject.toml states, as they are."""
+    import tomllib
+
     try:
         project = tomllib.loads(project_file.read_text()).get("project", {})
     except FileNotFoundError:

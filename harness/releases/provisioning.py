@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from harness.releases import added_releases, installer, managed_releases, source_trees
+from harness.releases import installer, managed_releases, source_trees
 from harness.releases.installer import BASE_BYTES, ReportMessage, format_size
 from harness.releases.managed_releases import CPU_BASE, Release
 from harness.releases.source_trees import SourceTree
@@ -50,6 +50,8 @@ def ensure_tree(name_or_path: str | None, report: ReportMessage) -> SourceTree:
         )[0]
     release = managed_releases.find_named_release(name_or_path)
     if name_or_path is not None and "@" in name_or_path and not Path(name_or_path).exists():
+        from harness.releases import added_releases
+
         release = added_releases.find_release(name_or_path, "cpu", report)  # a commit
     return (
         managed_releases.open_release_tree(name_or_path)

@@ -66,7 +66,9 @@ def run_fuzz(call: FuzzCall) -> int:
 def _make_request(call: FuzzCall) -> FuzzRequest:
     seconds = options.parse_budget(call.budget, "--for")
     pytest_arguments, folder = guard_runs.resolve_suites(call.suites)
-    targets = guard_runs.prepare_targets(call.release, call.device, only_ready=True)
+    targets = guard_runs.prepare_targets(
+        call.release, call.device, only_ready=True, toggle_folders=call.toggles
+    )
     jobs = guard_runs.choose_job_count(call.device, call.jobs)
     return FuzzRequest(
         targets=targets,

@@ -50,8 +50,8 @@ class FaultSource:
 
 
 def _prepare_source(request: MutateRequest) -> FaultSource:
-    catalogue = load_catalogue(request.toggles)
     target = _choose_target(request)
+    catalogue = load_catalogue(request.toggles)
     diff = fault_selection.read_diff(request, target.sources, catalogue, options.report_status)
     return FaultSource(request, target, catalogue, diff)
 
@@ -196,7 +196,9 @@ def _choose_target(request: MutateRequest) -> ReleaseTarget:
             f"there are {', '.join(names[1:])}, 'current', and a checkout (~/sglang)"
         )
     words = [] if word is None else [word]
-    return guard_runs.prepare_targets(words, request.device, only_ready=True)[0]
+    return guard_runs.prepare_targets(
+        words, request.device, only_ready=True, toggle_folders=request.toggles
+    )[0]
 
 
 def _make_plan(request: MutateRequest, target: ReleaseTarget) -> MutationPlan:

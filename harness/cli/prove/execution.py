@@ -10,6 +10,7 @@ from harness.cli.prove.progress import ProveProgress
 from harness.core import machine
 from harness.core.errors import NotReadyError, UnfixError
 from harness.core.wording import format_duration
+from harness.fixes.registry import toggle_catalogue
 from harness.runs.prove import time_estimate
 from harness.runs.prove.plan import ProveRequest
 from harness.runs.prove.runner import ProveRunner
@@ -55,6 +56,7 @@ def _make_run(call: ProveCall, request: ProveRequest) -> ProveRun:
     settings["commit"] = machine.describe_commit()
     settings["jobs"] = request.jobs
     settings["toggles"] = [str(folder.resolve()) for folder in call.toggles]
+    settings["mended"] = [path.stem for path in toggle_catalogue.list_mended_files()]
     run_id, started = guard_runs.make_id_and_start()
     return ProveRun(
         id=run_id,

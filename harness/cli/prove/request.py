@@ -87,6 +87,7 @@ def digest_inputs(call: ProveCall) -> str:
 
 
 def make_request(call: ProveCall, earlier: ProveRun | None, store: Store) -> ProveRequest:
+    targets = guard_runs.prepare_targets(call.release, call.device, toggle_folders=call.toggles)
     catalogue = toggle_catalogue.load_catalogue(call.toggles)
     toggles = options.select_toggles_or_all(catalogue, call.names, call.usage)
     jobs = guard_runs.choose_job_count(call.device, call.jobs)
@@ -101,7 +102,7 @@ def make_request(call: ProveCall, earlier: ProveRun | None, store: Store) -> Pro
     cells = earlier.cells if earlier is not None else []
     return ProveRequest(
         kind=call.command,
-        targets=guard_runs.prepare_targets(call.release, call.device),
+        targets=targets,
         toggles=toggles,
         has_named_toggles=bool(call.names),
         device=call.device,

@@ -71,7 +71,8 @@ def build_variants(
     runs: list[_VariantRange] = []
     open_run = False
     for tree, cell in course.cells:
-        name = str(tree.version or tree.name)
+        # A range cannot name the local part of a version, such as a checkout's commit.
+        name = tree.version.public if tree.version else tree.name
         if runs and open_run:
             runs[-1].end_release = name
         if isinstance(cell, str):

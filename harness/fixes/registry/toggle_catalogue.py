@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -21,6 +22,8 @@ from harness.fixes.patterns import AST_GREP_STAMP
 from harness.fixes.registry.schema import CodeTarget, Toggle
 from harness.fixes.registry.toggle_reader import read_toggle
 
+# A folder of toggle files with variants for the releases of a run; child processes inherit it.
+MENDED_VARIABLE = "UNFIX_MENDED_TOGGLES"
 # The code and the third-party versions that every cached toggle and status depends on.
 FIXES_CODE_DIGEST = compute_digest(
     digest_code("fixes"),
@@ -112,7 +115,13 @@ def find_toggle_files(folders: Iterable[Path] = ()) -> dict[str, Path]:
             if path.stem in found:
                 raise UnfixError(f"two files hold toggle '{path.stem}': {found[path.stem]}, {path}")
             found[path.stem] = path
-    return found
+    return found | {path.stem: path for path in list_mended_files() if path.stem in found}
+
+
+def list_mended_files() -> list[Path]:
+    """List the files that replace those of toggles that are stale on a release of this run."""
+    folder = os.environ.get(MENDED_VARIABLE)
+    return sorted(Path(folder).glob("*.yaml")) if folder else []
 
 
 def _make_natural_key(path: Path) -> tuple[int, str]:

@@ -1,0 +1,78 @@
+"""Mends stale toggles for one run on a release that nobody looked at, and leaves their files alone.
+
+The mended files lie in a folder of the workspace, which `UNFIX_MENDED_TOGGLES` names for this
+process and those below it; the catalogue reads them in place of the files of the same toggles.
+`unfix drift --mend --write` writes the same variants into the files themselves.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.core.code_digest import compute_digest
+from harness.core.files import write_atomically
+from harness.fixes.adopt import stale_repair
+from harness.fixes.adopt.stale_repair import ToggleRepair
+from harness.fixes.registry import toggle_catalogue, toggle_reader
+from harness.fixes.registry.schema import Toggle
+from harness.releases.source_trees import SourceTree
+
+
+@dataclass(frozen=True)
+class MendedToggle:
+    """A stale toggle, its repair, and the text of its file with the repair."""
+
+    repair: ToggleRepair
+    text: str
+
+    def describe(self) -> list[str]:
+        """Describe the state on each release that it was stale on."""
+        return [
+            f"{self.repair.toggle.id} on {name}: "
+            + (f"stale, {one}" if isinstance(one, str) else f"{one.state.value}, by a mended form")
+            for name, one in self.repair.proposals.items()
+        ]
+
+
+def repair_file(
+    toggle: Toggle, path: Path, trees: Sequence[SourceTree], others: Sequence[SourceTree]
+) -> MendedToggle | None:
+    """Repair a toggle and its file's text; None if it is not stale on any of the trees."""
+    repair = stale_repair.repair_toggle(toggle, trees, others)
+    if repair is None:
+        return None
+    text = ""
+    if repair.repaired_toggle is not None:
+        lines = toggle_reader.find_variant_lines(path)
+        text = stale_repair.render_repaired_file(
+            path.read_text(encoding="utf-8"), toggle, repair.repaired_toggle, lines
+        )
+    return MendedToggle(repair, text)
+
+
+def mend_for_this_run(
+    trees: Sequence[SourceTree],
+    others: Sequence[SourceTree],
+    toggle_folders: Sequence[Path],
+    workspace: Path,
+) -> list[MendedToggle]:
+    """Mend the toggles that are stale on these trees, for this process and those that it starts."""
+    os.environ.pop(toggle_catalogue.MENDED_VARIABLE, None)
+    files = toggle_catalogue.find_toggle_files(toggle_folders)
+    versions = {tree.version for tree in trees}
+    healthy = [tree for tree in others if tree.version not in versions]
+    mended = [
+        one
+        for toggle in toggle_catalogue.load_catalogue(toggle_folders)
+        if (one := repair_file(toggle, files[toggle.id], trees, healthy)) is not None
+    ]
+    texts = {one.repair.toggle.id: one.text for one in mended if one.text}
+    if texts:
+        folder = workspace / compute_digest(*texts, *texts.values())
+        for toggle_id, text in texts.items():
+            write_atomically(folder / f"{toggle_id}.yaml", text)
+        os.environ[toggle_catalogue.MENDED_VARIABLE] = str(folder)
+    return mended
