@@ -13,6 +13,7 @@ import pytest
 from checkouts import SglangCheckout
 from fake_releases import FakePip, refusal
 from fixture_types import Output
+from packaging.utils import canonicalize_name
 
 from harness.cli import guard_runs
 from harness.cli.main import main
@@ -132,8 +133,10 @@ def test_a_changed_checkout_is_dirty_and_packed_as_it_is(
     calls = len(pip.calls)
     assert "packing" not in add(checkout.folder, capsys)[1]
     assert len(pip.calls) == calls
+    lock = release.lock_file.read_text()
     file.write_text("VALUE = 5\n")
     assert read_source(add(checkout.folder, capsys)[0]) == "VALUE = 5\n"
+    assert release.lock_file.read_text() != lock  # so an environment for CUDA is outdated as well
     file.write_text("VALUE = 4\n")
     (file.parent / "untracked.py").write_text("")
     release, log = add(checkout.folder, capsys)
@@ -237,9 +240,9 @@ def test_each_lock_of_ours_is_the_nearest_to_its_own_wheel() -> None:
         unmet = [
             str(one)
             for one in required
-            if pins.canonicalize_name(one.name) not in lock_solver.read_left_out()
+            if canonicalize_name(one.name) not in lock_solver.read_left_out()
             and not one.specifier.contains(
-                packages.get(pins.canonicalize_name(one.name), "0"), prereleases=True
+                packages.get(canonicalize_name(one.name), "0"), prereleases=True
             )
         ]
         names = {unmet_one.partition("=")[0] for unmet_one in unmet}

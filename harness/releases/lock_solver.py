@@ -149,10 +149,10 @@ def _satisfy(
             f"no versions were found that all fit SGLang {solved.release}: "
             f"{', '.join(map(str, unmet))} is still unmet after {MAX_ROUNDS} rounds"
         )
-    for name, version in sorted((base | solved.packages).items()):
-        if before.get(name) != version:
-            earlier = f" (was {before[name]})" if name in before else " (new)"
-            solved.changes.append(f"{name} {version}{earlier}")
+    for package, version in sorted((base | solved.packages).items()):
+        if before.get(package) != version:
+            earlier = f" (was {before[package]})" if package in before else " (new)"
+            solved.changes.append(f"{package} {version}{earlier}")
     solved.packages = {n: v for n, v in solved.packages.items() if base.get(n) != v}
 
 
