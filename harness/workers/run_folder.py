@@ -10,6 +10,8 @@ to each file and folder of the usual one. Elsewhere the kernel refuses writes, i
     FOLDER/kernels  compiled kernels that no earlier run had; kept after the run
 
 Compiled kernels are shared by all runs: a file's name is the digest of what it was compiled from.
+While launches are recorded (`UNFIX_LAUNCHES`), their file is writable as well: such a run judges
+nothing that depends on its order.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.core import cache, write_confinement
+from harness.kernels.triton import recorded_reach
 
 # Devices, and POSIX shared memory, which servers need.
 _WRITABLE_DEVICES = ("/dev", "/proc")
@@ -74,6 +77,7 @@ class RunFolder:
 
     def enter(self) -> None:
         """Have this process, which is the run, use these folders, and write below them alone."""
+        record = recorded_reach.open_record()  # a path relative to the usual working folder
         models = Path.home() / _USUAL_MODELS
         if models.is_dir():
             os.environ.setdefault(_MODELS_VARIABLE, str(models))
@@ -88,7 +92,7 @@ class RunFolder:
         cache.write_below(self.kernels)
         if self.may_confine:
             devices = [Path(path) for path in _WRITABLE_DEVICES]
-            write_confinement.confine_writes([self.path, *devices])
+            write_confinement.confine_writes([self.path, *devices, *([record] if record else [])])
 
     def keep_kernels(self) -> None:
         """Share the kernels that the run compiled."""

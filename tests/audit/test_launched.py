@@ -13,7 +13,8 @@ import pytest
 from harness.cli.audit import execution
 from harness.cli.main import main
 from harness.core import paths
-from harness.kernels.triton.recorded_launches import read_launch_modes
+from harness.kernels.triton.recorded_launches import merge_records, read_launch_modes
+from harness.kernels.triton.recorded_reach import read_reach
 from harness.releases.managed_releases import CPU_BASE
 from harness.runs.audit.release_audit import DEFAULT_LAUNCHES
 
@@ -73,6 +74,11 @@ def record_launches(release: Path, twice: bool = False, of: str = "torch.float32
     return file
 
 
+def list_modes(file: Path) -> list[dict[str, Any]]:
+    lines = map(json.loads, file.read_text().splitlines())
+    return [line for line in lines if "by" not in line]
+
+
 def audit_kernel(release: Path, capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
     main(["audit", "--from", str(release), "-j", "1", "--json", *words])
     [kernel] = json.loads(capsys.readouterr().out)["kernels"]
@@ -82,15 +88,51 @@ def audit_kernel(release: Path, capsys: pytest.CaptureFixture[str], *words: str)
 
 def test_each_mode_is_written_once_and_a_one_is_a_number(release: Path) -> None:
     record_launches(release)
-    [first] = map(json.loads, record_launches(release).read_text().splitlines())
+    [first] = list_modes(record_launches(release))
     assert first["kernel"] == "sglang.srt.modes:by_kind"
     assert first["kinds"] == {
         "x_ptr": "*fp32", "out_ptr": "*fp32", "stride": "i32", "AS": "constexpr",
         "TWICE": "constexpr",
     }  # fmt: skip
     assert first["constants"] == {"AS": {"dtype": "bf16"}, "TWICE": False}
-    modes = list(map(json.loads, record_launches(release, twice=True).read_text().splitlines()))
+    modes = list_modes(record_launches(release, twice=True))
     assert [one["constants"]["TWICE"] for one in modes] == [False, True]
+
+
+def test_a_launch_is_recorded_with_its_launcher_and_the_lines_that_ran(
+    release: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The test that runs names itself; another name is taken from the environment."""
+    lines = MODULE.splitlines()
+    in_branch = lines.index("        tl.store(out_ptr + at, 1)") + 1
+    [first] = read_reach(record_launches(release))
+    assert first.kernel == "sglang.srt.modes:by_kind"
+    assert first.by == {
+        "suite tests/audit/test_launched.py::"
+        "test_a_launch_is_recorded_with_its_launcher_and_the_lines_that_ran"
+    }
+    assert {lines[line - 1].strip() for line in first.lines["sglang/srt/modes.py"]} >= {
+        "tl.store(out_ptr + at, tl.load(x_ptr).to(AS).to(tl.float32))"
+    }
+    assert in_branch not in first.lines["sglang/srt/modes.py"]
+    monkeypatch.setenv("UNFIX_LAUNCHED_BY", "zoo llama")
+    [second] = read_reach(record_launches(release, twice=True))
+    assert second.by - first.by == {"zoo llama"}
+    assert in_branch in second.lines["sglang/srt/modes.py"]
+
+
+def test_records_of_one_package_are_merged_with_each_mode_and_launcher_once(
+    release: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = record_launches(release)
+    other = release.parent / "other"
+    text = first.read_text().replace("tests/audit", "suites/other")
+    other.write_text(text + text.replace("sglang.srt.modes", "__main__"))
+    first.write_text(merge_records([first, other, other], "sglang."))
+    [mode] = list_modes(first)
+    assert mode["constants"] == {"AS": {"dtype": "bf16"}, "TWICE": False}
+    [reach] = read_reach(first)
+    assert {by.split("/")[0] for by in reach.by} == {"suite tests", "suite suites"}
 
 
 @pytest.mark.parametrize("of", ["torch.float32", "torch.bool"])

@@ -132,10 +132,10 @@ def _audit_requested_trees(chosen: AuditOptions) -> ReleaseAudit:
         audit = _audit_sources(chosen)
     if not chosen.on_gpu:
         return audit
-    tree = _open_tree(chosen.difference[1] if chosen.difference else audit.release, chosen.folder)
+    tree = open_tree(chosen.difference[1] if chosen.difference else audit.release, chosen.folder)
     known = audit_record.read_record(chosen.known_record) if chosen.known_record else None
     return gpu_confirmation.confirm_on_gpu(
-        audit, _get_tree_path(tree), chosen.jobs, chosen.gpu_seconds, options.report_status, known
+        audit, get_tree_path(tree), chosen.jobs, chosen.gpu_seconds, options.report_status, known
     )
 
 
@@ -144,26 +144,26 @@ def _audit_sources(chosen: AuditOptions) -> ReleaseAudit:
 
     def audit(tree: SourceTree, earlier: SourceTree | None = None) -> ReleaseAudit:
         request = AuditRequest(
-            location=_get_tree_path(tree),
+            location=get_tree_path(tree),
             release=f"{earlier.name}..{tree.name}" if earlier else tree.name,
             targets=targets,
             jobs=chosen.jobs,
             limits=chosen.limits,
             launches=chosen.launches,
-            earlier_location=_get_tree_path(earlier) if earlier else None,
+            earlier_location=get_tree_path(earlier) if earlier else None,
         )
         return audit_release(request, options.report_status)
 
     if chosen.difference:
         earlier, later = chosen.difference
-        return audit(_open_tree(later), _open_tree(earlier))
+        return audit(open_tree(later), open_tree(earlier))
     if chosen.release == "all":
         releases = managed_releases.list_releases()
         trees = provisioning.ensure_sources(releases, options.report_status)
         return _date_findings([audit(tree) for tree in trees])
     if chosen.folder:
-        return audit(_open_tree("", chosen.folder))
-    return audit(_open_tree(chosen.release or managed_releases.get_newest_release().name))
+        return audit(open_tree("", chosen.folder))
+    return audit(open_tree(chosen.release or managed_releases.get_newest_release().name))
 
 
 def _expand_targets(words: tuple[str, ...]) -> tuple[str, ...]:
@@ -175,7 +175,7 @@ def _expand_targets(words: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(dict.fromkeys([*words, *modules]))
 
 
-def _open_tree(word: str, path: Path | None = None) -> SourceTree:
+def open_tree(word: str, path: Path | None = None) -> SourceTree:
     if path:
         return source_trees.open_tree(path)
     if "/" in word or word.endswith(".whl") or Path(word).is_dir():
@@ -183,7 +183,7 @@ def _open_tree(word: str, path: Path | None = None) -> SourceTree:
     return provisioning.ensure_tree(word, options.report_status)
 
 
-def _get_tree_path(tree: SourceTree) -> Path:
+def get_tree_path(tree: SourceTree) -> Path:
     assert isinstance(tree, (FolderSourceTree, WheelSourceTree))
     return tree.folder if isinstance(tree, FolderSourceTree) else tree.wheel
 

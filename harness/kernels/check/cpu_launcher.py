@@ -41,7 +41,13 @@ from harness.kernels.cpu.abi import (
 )
 from harness.kernels.cpu.lowering import LoweredKernel
 from harness.kernels.ir.graph import FileLine, KernelGraph, ValueType
-from harness.kernels.triton import adapter, frontend, graph_loader, specialization
+from harness.kernels.triton import (
+    adapter,
+    frontend,
+    graph_loader,
+    recorded_reach,
+    specialization,
+)
 from harness.kernels.triton.frontend import BoundCall, CallBinder, RuntimeArgument
 
 _SMALLEST_SCRATCH = 1 << 16
@@ -142,6 +148,8 @@ class CpuLauncher:
                 self._run_programs(launch, kernel, binder, bound)
         except (Violation, UncheckableKernel) as error:
             self._launches.errors.append(error)
+            if isinstance(error, UncheckableKernel) and recorded_reach.is_recording():
+                recorded_reach.record_refusal(kernel, str(error))
             raise
         finally:
             self._current_launch = None
@@ -258,15 +266,20 @@ class CpuLauncher:
             _address_of_bytes(counting) if self.watched_lines is not None else 0,
         ]
         process.next_program += len(programs) + 1
-        if sys.gettrace() is not None:
+        is_tracing, is_recording = sys.gettrace() is not None, recorded_reach.is_recording()
+        if is_tracing or is_recording:
             process.ran_flags[:] = 0
         violated = program.launch(ctypes.addressof(context))
-        if sys.gettrace() is not None:
-            line_tracing.trace_lines(
+        if is_tracing or is_recording:
+            lines = [
                 line
                 for block, ran in zip(lowered.block_lines, process.ran_flags, strict=False)
                 for line in (block if ran else ())
-            )
+            ]
+            if is_recording:
+                recorded_reach.record_reach(kernel, lines)
+            if is_tracing:
+                line_tracing.trace_lines(lines)
         if violated:
             raise self._make_report(
                 launch, lowered, spans, tables, programs, _address_of_bytes(regions)

@@ -34,7 +34,7 @@ def trace_lines(file_lines: Iterable[FileLine]) -> None:
         by_file[file].add(line)
     for file, lines in by_file.items():
         text = "".join(linecache.getlines(file))  # a live toggle changes it
-        for name, numbers in _find_executed_lines(text, frozenset(lines)):
+        for name, numbers in find_executed_lines(text, frozenset(lines)):
             _make_empty_function(file, name, numbers)()
 
 
@@ -48,7 +48,7 @@ def trace_kernel(kernel: Any) -> None:
 
 
 @functools.lru_cache(maxsize=512)
-def _find_executed_lines(
+def find_executed_lines(
     text: str, lines: frozenset[int]
 ) -> tuple[tuple[str, tuple[int, ...]], ...]:
     """Find the lines that ran, by function, with those that the compiler folded away.

@@ -36,7 +36,7 @@ from harness.kernels.gpu.process_reports import PROCESS_REPORTS, LaunchRecord
 from harness.kernels.gpu.program_grid import Subgrid
 from harness.kernels.gpu.storage_registry import STORAGE_REGISTRY, track_data_ptr
 from harness.kernels.ir.graph import bits_of, wrap_integer
-from harness.kernels.triton import frontend, recorded_launches, specialization
+from harness.kernels.triton import frontend, recorded_reach, specialization
 from harness.kernels.triton.specialization import Specialization
 from harness.patching import jit_kernels
 
@@ -162,8 +162,9 @@ class CheckedLauncher:
         whole_storages: bool,
         inductor_source: str = "",
     ) -> Any:
-        if recorded_launches.is_recording():
+        if recorded_reach.is_recording():
             frontend.get_binder(kernel).bind(args, options)
+            recorded_reach.record_reach(kernel, ())
         name = str(kernel.fn.__name__)
         summary = self.summaries.count_launch(name, find_place(kernel.fn))
         capturing = torch.cuda.is_current_stream_capturing()

@@ -3,7 +3,8 @@
 With `UNFIX_LAUNCHES=FILE` in front of any command, its processes (suites, servers under check,
 scripts) write each launch mode of each kernel to the file once. Two launches have one mode if they
 differ in numbers alone: BLOCK=16 and BLOCK=32 are one mode, MASKED=True and MASKED=False are two.
-The audit, which runs no kernels, reads the modes as the types that occur.
+The audit, which runs no kernels, reads the modes as the types that occur. Further lines of the file
+say who launched each kernel (`recorded_reach`).
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from harness.core.errors import UnfixError
+from harness.kernels.triton import recorded_reach
+from harness.kernels.triton.recorded_reach import RECORD_VARIABLE, KernelReach
 
-RECORD_VARIABLE = "UNFIX_LAUNCHES"
 CONSTEXPR = "constexpr"
 _DTYPE_KEY = "dtype"
 _recorded: set[Any] = set()
@@ -41,10 +43,6 @@ class LaunchMode:
             for name, value in self.constants.items()
         }
         return json.dumps([self.kernel, self.types, words], sort_keys=True)
-
-
-def is_recording() -> bool:
-    return bool(os.environ.get(RECORD_VARIABLE))
 
 
 def record_launch(kernel: Any, bound: Any) -> None:
@@ -79,8 +77,7 @@ def record_launch(kernel: Any, bound: Any) -> None:
         fcntl.flock(records, fcntl.LOCK_EX)
         records.seek(0)
         if mode_key not in {recorded.key for recorded in _parse_launch_modes(records, Path(file))}:
-            words = {"kernel": launch_mode.kernel, "kinds": kinds, "constants": constants}
-            records.write(json.dumps(words) + "\n")
+            records.write(_render_mode(launch_mode) + "\n")
             records.flush()
 
 
@@ -96,12 +93,36 @@ def read_launch_modes(file: Path) -> dict[str, list[LaunchMode]]:
     return {kernel: list(modes.values()) for kernel, modes in modes_by_kernel.items()}
 
 
+def merge_records(files: Iterable[Path], package: str) -> str:
+    """Merge files into the text of one: the modes and the reach of one package's kernels."""
+    modes: dict[str, LaunchMode] = {}
+    reached: dict[tuple[str, str], KernelReach] = {}
+    for file in files:
+        for kernel_modes in read_launch_modes(file).values():
+            for mode in kernel_modes:
+                modes.setdefault(mode.key, mode)
+        for reach in recorded_reach.read_reach(file):
+            reached.setdefault((reach.kernel, reach.release), reach).add(reach)
+    lines = [_render_mode(mode) for mode in modes.values() if mode.kernel.startswith(package)]
+    lines += [
+        recorded_reach.render_reach(reached[key])
+        for key in sorted(reached)
+        if key[0].startswith(package)
+    ]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _render_mode(mode: LaunchMode) -> str:
+    return json.dumps({"kernel": mode.kernel, "kinds": mode.types, "constants": mode.constants})
+
+
 def _parse_launch_modes(lines: Iterable[str], file: Path) -> list[LaunchMode]:
     try:
         records = [json.loads(line) for line in lines]
         return [
             LaunchMode(record["kernel"], dict(record["kinds"]), dict(record["constants"]))
             for record in records
+            if recorded_reach.REACHED_BY not in record
         ]
     except (ValueError, KeyError, TypeError) as error:
         raise UnfixError(f"{file} holds no launches: {RECORD_VARIABLE}={file} makes it") from error

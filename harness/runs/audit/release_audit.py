@@ -89,7 +89,7 @@ class ReleaseAudit:
 
 
 def audit_release(request: AuditRequest, report: ProgressListener) -> ReleaseAudit:
-    source_digests = list(map(_digest_sources, request.locations))
+    source_digests = list(map(digest_sources, request.locations))
     key = compute_key(request, source_digests)
     if not is_cached("releases", key):
         report(f"reading the kernels of {request.release}")
@@ -117,7 +117,7 @@ def _describe_worker() -> str:
     return f"{CPU_BASE.python.resolve()} {describe_versions(PACKAGES, folders)}"
 
 
-def _digest_sources(location: Path) -> str:
+def digest_sources(location: Path) -> str:
     return compute_digest(*(part for file in iterate_sources(location) for part in file))
 
 

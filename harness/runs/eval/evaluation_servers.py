@@ -17,6 +17,7 @@ import msgspec
 
 from harness.guards.verdicts import REQUIRED_FAILURES, REQUIRED_PASSES
 from harness.kernels.gpu import DEFAULT_CHECKS
+from harness.kernels.triton import recorded_reach
 from harness.matrices.schema import EvaluationConfiguration
 from harness.releases import managed_releases
 from harness.runs.eval import fault_evidence, lm_eval_client, model_folders
@@ -228,6 +229,7 @@ class EvaluationServers:
         environment = {
             **DEFAULT_ENVIRONMENT,
             **(CPU_ENVIRONMENT if self.settings.device == "cpu" else {}),
+            recorded_reach.LAUNCHER_VARIABLE: f"server {one.name}",
             **job.environment,
         }
         if one.engine == TRANSFORMERS_ENGINE:

@@ -27,6 +27,7 @@ from harness.core import child_process, preloading, process_exit, processes
 from harness.core.files import write_atomically
 from harness.device import installation
 from harness.kernels.check import session
+from harness.kernels.triton import recorded_reach
 from harness.runs.zoo.architecture import Architecture
 from harness.runs.zoo.request import ZooWorkerRequest
 from harness.store.zoo.values import (
@@ -94,6 +95,7 @@ class ArchitectureFork:
 
         output = child_process.redirect_output(self.folder / "output")
         faulthandler.enable(output)
+        os.environ[recorded_reach.LAUNCHER_VARIABLE] = f"zoo {self.architecture.name}"
         model_folder = self.folder / f"model-{graphs}"
         model_folder.mkdir()
         run = self.claims.ArchitectureRun(self.architecture, model_folder, graphs)

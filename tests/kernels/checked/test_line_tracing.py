@@ -12,7 +12,7 @@ from checks import check, numbers
 from kernels_to_check import stored_and_counted
 
 from harness.kernels.check import line_tracing
-from harness.kernels.check.line_tracing import _find_executed_lines as statements
+from harness.kernels.check.line_tracing import find_executed_lines as statements
 from harness.kernels.check.line_tracing import trace_kernel
 
 

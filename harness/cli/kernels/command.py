@@ -1,0 +1,103 @@
+"""`unfix kernels`: lists the kernels of a release, who reaches them, and what would."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from harness.cli import options, run_output
+from harness.cli.audit.execution import get_tree_path, open_tree
+from harness.core.errors import UnfixError
+from harness.core.files import write_atomically
+from harness.kernels.triton import recorded_launches
+from harness.releases import managed_releases, provisioning
+from harness.releases.managed_releases import CPU_BASE
+from harness.releases.source_trees import SGLANG_PACKAGE
+from harness.runs.audit.release_audit import DEFAULT_LAUNCHES
+from harness.runs.kernels.inventory import list_kernels
+from harness.runs.kernels.values import KernelInventory
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "names",
+        nargs="*",
+        metavar="NAME",
+        help="a kernel, or a part of a path such as ops/moe (default: all)",
+    )
+    parser.add_argument("--release", metavar="R", help="a managed release (default: the newest)")
+    parser.add_argument(
+        "--from", dest="place", type=Path, metavar="PATH", help="a checkout, a wheel or a folder"
+    )
+    parser.add_argument(
+        "--launches",
+        type=Path,
+        default=DEFAULT_LAUNCHES,
+        metavar="FILE",
+        help="launches that were recorded with UNFIX_LAUNCHES=FILE (default: those of the suites, "
+        "servers and the zoo)",
+    )
+    parser.add_argument(
+        "--add",
+        type=Path,
+        nargs="+",
+        default=[],
+        metavar="FILE",
+        help="merge these records into the file of --launches first",
+    )
+    parser.add_argument(
+        "--missing", action="store_true", help="list each unreached kernel, by what keeps it out"
+    )
+    parser.add_argument("--html", type=Path, metavar="FILE", help="the page, in one file")
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="for a job's summary")
+    parser.add_argument("--record", type=Path, metavar="FILE", help="all of it as JSON, to keep")
+    options.add_json(parser)
+
+
+def run_command(arguments: argparse.Namespace) -> int:
+    import msgspec
+
+    from reports.kernels import markdown, page, terminal
+
+    if arguments.release and arguments.place:
+        raise UnfixError("--release and --from exclude each other: give one of them")
+    if arguments.add:
+        _merge_records(arguments.launches, arguments.add)
+    inventory = _list_requested_kernels(arguments)
+    data = msgspec.to_builtins(inventory)
+    run_output.write_outputs(
+        arguments,
+        run_output.get_default_page("kernels"),
+        lambda: page.render_page(inventory),
+        lambda: markdown.render_markdown(inventory, arguments.missing),
+        data,
+    )
+    if arguments.json:
+        options.print_json(data)
+    else:
+        terminal.print_inventory(inventory, options.make_console(), arguments.missing)
+    return 0
+
+
+def _merge_records(file: Path, records: list[Path]) -> None:
+    text = recorded_launches.merge_records([file, *records], f"{SGLANG_PACKAGE}.")
+    write_atomically(file, text.encode())
+    options.report_status(f"merged into {file}: {', '.join(map(str, records))}")
+
+
+def _list_requested_kernels(arguments: argparse.Namespace) -> KernelInventory:
+    recorded_launches.read_launch_modes(arguments.launches)  # raises an error if it is malformed
+    if not CPU_BASE.is_current():  # the releases' common torch and Triton
+        newest = managed_releases.get_newest_release()
+        provisioning.ensure_installed([newest], options.report_status)
+    word = arguments.release or managed_releases.get_newest_release().name
+    tree = open_tree("", arguments.place) if arguments.place else open_tree(word)
+    options.report_status(f"reading the kernels of {tree.name}")
+    version = str(tree.version or tree.name)
+    inventory = list_kernels(get_tree_path(tree), version, arguments.launches)
+    if arguments.names:
+        inventory = inventory.select(arguments.names)
+    if not inventory.kernels:
+        words = " ".join(arguments.names) or tree.name
+        raise UnfixError(f"no kernel matches {words}: `unfix kernels` lists all")
+    return inventory

@@ -1,0 +1,146 @@
+"""A record of who launched each kernel under check, and of the source lines that ran.
+
+The file is that of `recorded_launches`. Each process appends a line when it launches a kernel for
+the first time, and again when a launch runs lines that none of its earlier ones ran. A merged file
+has one line for each kernel and release. Example:
+
+    {"kernel": "sglang.a:k", "release": "1.0", "by": ["zoo llama"], "lines": {"sglang/a.py": [9]}}
+
+A kernel on a GPU reports no lines. Where a launch was refused, because the executor cannot follow
+the kernel, the line has the reason under `refused` and no lines.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from harness.core.errors import UnfixError
+
+RECORD_VARIABLE = "UNFIX_LAUNCHES"
+LAUNCHER_VARIABLE = "UNFIX_LAUNCHED_BY"  # names the launches of a process: "zoo llama"
+REACHED_BY = "by"  # the key that only lines of this kind have
+PACKAGE = "sglang"
+_PYTEST_VARIABLE = "PYTEST_CURRENT_TEST"
+_UNNAMED = "command"
+_seen_lines: dict[tuple[str, str], set[tuple[str, int]]] = {}
+
+
+@dataclass(slots=True)
+class KernelReach:
+    """Who launched a kernel of a release, and which lines of which files ran meanwhile."""
+
+    kernel: str  # module:name
+    release: str
+    by: set[str] = field(default_factory=set)
+    lines: dict[str, set[int]] = field(default_factory=dict)  # by path from the package on
+    refusals: set[str] = field(default_factory=set)  # why launches were refused
+
+    def add(self, other: KernelReach) -> None:
+        """Add what another record of the same kernel and release has."""
+        self.by |= other.by
+        self.refusals |= other.refusals
+        for file, numbers in other.lines.items():
+            self.lines.setdefault(file, set()).update(numbers)
+
+
+def is_recording() -> bool:
+    return bool(os.environ.get(RECORD_VARIABLE))
+
+
+def open_record() -> Path | None:
+    """Create the file if there is to be one, and name it by its whole path; return that."""
+    if not is_recording():
+        return None
+    file = Path(os.environ[RECORD_VARIABLE]).absolute()
+    file.touch()
+    os.environ[RECORD_VARIABLE] = str(file)
+    return file
+
+
+def describe_launcher() -> str:
+    """Describe who launches here: a name that the process was given, or the running test."""
+    if name := os.environ.get(LAUNCHER_VARIABLE):
+        return name
+    test = os.environ.get(_PYTEST_VARIABLE, "").partition(" (")[0].partition("[")[0]
+    return f"suite {test}" if test else _UNNAMED
+
+
+def record_reach(kernel: Any, file_lines: Iterable[tuple[str, int]]) -> None:
+    """Append a launch and its lines to the file, unless earlier launches had them all."""
+    name, launcher = _name_kernel(kernel), describe_launcher()
+    is_first = (name, launcher) not in _seen_lines
+    seen = _seen_lines.setdefault((name, launcher), set())
+    lines = set(file_lines) - seen
+    if not lines and not is_first:
+        return
+    seen |= lines
+    by_file: dict[str, set[int]] = {}
+    for file, line in lines:
+        if path := shorten_to_package(file):
+            by_file.setdefault(path, set()).add(line)
+    _append(KernelReach(name, _get_release(), {launcher}, by_file))
+
+
+def record_refusal(kernel: Any, reason: str) -> None:
+    """Append that a launch was refused: nothing of the kernel has run."""
+    _append(KernelReach(_name_kernel(kernel), _get_release(), refusals={reason}))
+
+
+def _name_kernel(kernel: Any) -> str:
+    return f"{kernel.fn.__module__}:{kernel.fn.__qualname__}"
+
+
+def _get_release() -> str:
+    return str(getattr(sys.modules.get(PACKAGE), "__version__", ""))
+
+
+def _append(reach: KernelReach) -> None:
+    with open(os.environ[RECORD_VARIABLE], "a") as records:
+        fcntl.flock(records, fcntl.LOCK_EX)
+        records.write(render_reach(reach) + "\n")
+
+
+def render_reach(reach: KernelReach) -> str:
+    """Return the line of a file for a kernel."""
+    lines = {file: sorted(reach.lines[file]) for file in sorted(reach.lines)}
+    record: dict[str, Any] = {"kernel": reach.kernel, "release": reach.release}
+    record |= {REACHED_BY: sorted(reach.by), "lines": lines}
+    if reach.refusals:
+        record["refused"] = sorted(reach.refusals)
+    return json.dumps(record)
+
+
+def shorten_to_package(file: str) -> str:
+    """Return a file's path from the package on, or nothing for a file of another package."""
+    parts = file.split("/")
+    if PACKAGE not in parts[:-1]:
+        return ""
+    return "/".join(parts[len(parts) - 1 - parts[::-1].index(PACKAGE) :])
+
+
+def read_reach(file: Path) -> list[KernelReach]:
+    """Read the launches of a file, those of all processes with one kernel and release together."""
+    reached: dict[tuple[str, str], KernelReach] = {}
+    try:
+        for line in file.read_text().splitlines():
+            record = json.loads(line)
+            if REACHED_BY not in record:
+                continue
+            key = record["kernel"], record["release"]
+            lines = {path: set(numbers) for path, numbers in record["lines"].items()}
+            reach = KernelReach(
+                *key, set(record[REACHED_BY]), lines, set(record.get("refused", ()))
+            )
+            reached.setdefault(key, KernelReach(*key)).add(reach)
+    except OSError as error:
+        raise UnfixError(f"there is no file of launches {file}: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise UnfixError(f"{file} holds no launches: {RECORD_VARIABLE}={file} makes it") from error
+    return list(reached.values())

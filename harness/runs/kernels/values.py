@@ -1,0 +1,66 @@
+"""The kernels of a release as values: each with who launched it under check, and who would."""
+
+from __future__ import annotations
+
+from collections import Counter
+from enum import StrEnum
+
+import msgspec
+
+
+class KernelKind(StrEnum):
+    TRITON = "triton"
+    CUDA = "cuda"
+
+
+class ListedKernel(msgspec.Struct):
+    """One kernel of a release."""
+
+    kind: KernelKind
+    name: str
+    file: str  # from the package on
+    line: int
+    helper_of: list[str] = []  # the kernels that call it, if nothing launches it by itself
+    launch_sites: list[str] = []  # file:line function; for a CUDA kernel its loaders
+    entries: list[str] = []  # the nearest code outside of the kernels' folders: module:definition
+    conditions: list[str] = []  # what that code reads before it: arguments, variables, devices
+    reached_by: list[str] = []  # "suite GUARD", "zoo ARCHITECTURE", "server NAME"
+    refusals: list[str] = []  # why launches were refused
+    reached_lines: int = 0
+    line_count: int = 0  # 0 where no lines are known: CUDA, or a record of another release
+    obstacle: str = ""  # what keeps it from being reached; empty if something reaches it
+
+    @property
+    def folder(self) -> str:
+        """Return its file's folder: `sglang/kernels/ops/moe` for sglang/kernels/ops/moe/a/b.py."""
+        parts = self.file.split("/")[:-1]
+        return "/".join(parts[:4])
+
+    @property
+    def is_reached(self) -> bool:
+        return bool(self.reached_by)
+
+
+class KernelInventory(msgspec.Struct):
+    """All kernels of one release."""
+
+    release: str
+    kernels: list[ListedKernel]
+    recorded_on: list[str] = []  # the releases of the recorded launches
+
+    def count_reached(self, kind: KernelKind) -> tuple[int, int]:
+        """Return how many kernels of a kind something reaches, and how many there are."""
+        kernels = [kernel for kernel in self.kernels if kernel.kind is kind]
+        return sum(kernel.is_reached for kernel in kernels), len(kernels)
+
+    def count_obstacles(self) -> Counter[str]:
+        return Counter(kernel.obstacle for kernel in self.kernels if kernel.obstacle)
+
+    def select(self, words: list[str]) -> KernelInventory:
+        """Keep the kernels whose name is one of the words, or whose file contains one."""
+        chosen = [
+            kernel
+            for kernel in self.kernels
+            if any(word == kernel.name or word.replace(".", "/") in kernel.file for word in words)
+        ]
+        return msgspec.structs.replace(self, kernels=chosen)
