@@ -30,7 +30,7 @@ def test_a_confined_run_records_its_launches(
     monkeypatch.setenv("UNFIX_LAUNCHES", "launches")
     monkeypatch.setenv("UNFIX_LAUNCHED_BY", "suite a")
 
-    def run() -> str:
+    def record_one_launch() -> str:
         folder = RunFolder(tmp_path / "run", Path.cwd(), may_confine=True)
         folder.prepare()
         folder.enter()
@@ -38,7 +38,7 @@ def test_a_confined_run_records_its_launches(
         recorded_reach.record_reach(kernel, [("/x/sglang/a.py", 3)])
         return f"{os.getcwd() != str(tmp_path)} {write_elsewhere(tmp_path / 'other')}"
 
-    assert child_process.call_in_fork(run, cpu_seconds=20) == "True refused"
+    assert child_process.call_in_fork(record_one_launch, cpu_seconds=20) == "True refused"
     [reach] = recorded_reach.read_reach(tmp_path / "launches")
     assert (reach.kernel, reach.by) == ("sglang.a:k", {"suite a"})
     assert reach.lines == {"sglang/a.py": {3}}

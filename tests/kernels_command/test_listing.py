@@ -185,7 +185,7 @@ def test_a_kernel_that_nothing_reaches_says_what_keeps_it_out(
 
 def test_what_would_reach_a_kernel_is_named_with_its_conditions(listing: ToyListing) -> None:
     kernel = listing.kernels["model_kernel"]
-    assert kernel["launch_sites"] == ["sglang/kernels/ops/toy/a.py:41 launch_model"]
+    assert kernel["launch_sites"] == ["sglang/kernels/ops/toy/a.py:42 launch_model"]
     assert kernel["entries"] == ["sglang.srt.models.toy_moe:ToyModel"]
     assert kernel["conditions"] == ["--enable-toy-path", "is_hip"]
 
@@ -223,8 +223,7 @@ def test_missing_lists_each_unreached_kernel_in_markdown(release: Path) -> None:
     launches.write_text(json.dumps(REACH) + "\n")
     words = ["--from", str(release), "--launches", str(launches), "--markdown", str(markdown)]
     assert main(["kernels", *words, "--html", str(release.parent / "page.html")]) == 0
-    assert "lonely_kernel" not in markdown.read_text()
+    assert "lonely" not in markdown.read_text()
     assert main(["kernels", *words, "--html", str(release.parent / "p.html"), "--missing"]) == 0
-    assert "lonely_kernel" in markdown.read_text()
-    assert "1 of 5" not in markdown.read_text()
+    assert "lonely" in markdown.read_text()
     assert "2 of 5 Triton kernels and 0 of 3 CUDA C++ kernels" in markdown.read_text()

@@ -52,10 +52,10 @@ def read_cuda_sources(location: Path) -> dict[str, str]:
             names = [name for name in wheel.namelist() if _is_cuda_source(name)]
             return {name: wheel.read(name).decode(errors="replace") for name in sorted(names)}
     files = sorted((location / PACKAGE).rglob("csrc/**/*"))
-    names = {file.relative_to(location).as_posix(): file for file in files if file.is_file()}
+    by_name = {file.relative_to(location).as_posix(): file for file in files if file.is_file()}
     return {
         name: file.read_text(errors="replace")
-        for name, file in names.items()
+        for name, file in by_name.items()
         if _is_cuda_source(name)
     }
 
