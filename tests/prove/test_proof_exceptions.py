@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import yaml
 
@@ -19,13 +20,16 @@ from harness.releases.source_trees import SourceTree
 from harness.runs.prove import proof_exceptions
 from harness.runs.prove.plan import ProveRequest, ReleasePlan
 from harness.runs.prove.proof_exceptions import ProofException
+from harness.store.prove import recorded_proofs
 from harness.store.prove.values import (
     CellResult,
     CellVerdict,
+    ProveRun,
     ReleaseFacts,
     SideOutcome,
     SideResult,
 )
+from harness.store.record_files import read_record_text
 from harness.workers.messages import GuardsCollected, GuardTask
 from harness.workers.release_target import ReleaseTarget
 
@@ -232,3 +236,33 @@ def test_an_entry_of_the_tree_names_a_guard_and_a_matrix_that_exist(entry: Proof
     for matrix in re.findall(r"`unfix eval (\S+)`", entry.reason):
         faults = yaml.safe_load((folder / f"{matrix}.yaml").read_text())["faults"]
         assert entry.toggle in [str(fault["revert"]) for fault in faults]
+
+
+# The records
+
+
+@pytest.mark.parametrize("name", ["cpu", "h100-own-kernels"])
+def test_a_recorded_proof_has_each_toggle_of_its_releases_proven_or_expected(name: str) -> None:
+    text = read_record_text(recorded_proofs.proofs_folder() / f"{name}.json.xz")
+    run = msgspec.json.decode(text, type=ProveRun)
+    assert not run.problems
+    cells: dict[tuple[str, str], list[CellResult]]
+    cells = {(on.release, toggle): [] for on in run.releases for toggle in on.states}
+    for cell in run.cells:
+        cells[cell.release, cell.toggle].append(cell)
+    for on in run.releases:
+        for toggle, state in on.states.items():
+            if state not in proof_exceptions.PRESENT_STATES:
+                continue
+            found = cells[on.release, toggle]
+            assert found or toggle in on.expected_unguarded, (on.release, toggle)
+            for cell in found:
+                known = cell.verdict is CellVerdict.PROVEN or "; expected: " in cell.why
+                assert known, (cell.key, cell.why)
+
+
+def test_the_record_on_a_cpu_has_every_managed_release() -> None:
+    text = read_record_text(recorded_proofs.proofs_folder() / "cpu.json.xz")
+    run = msgspec.json.decode(text, type=ProveRun)
+    releases = {release.name for release in managed_releases.list_releases()}
+    assert {on.release for on in run.releases} == releases
