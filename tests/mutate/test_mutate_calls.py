@@ -56,12 +56,21 @@ def test_a_number_that_is_none_is_named(words: list[str], refusal: Refusal) -> N
     assert words[0] in refusal(*words)
 
 
-@pytest.mark.parametrize(
-    "word", ["all", "0.5.18,0.5.23", "", "v0.5.23", "0.5.99", "wheels/sglang-0.5.23.whl", "."]
-)
+@pytest.mark.parametrize("word", ["all", "0.5.18,0.5.23", "", "v0.5.23", "0.5.99"])
 def test_exactly_one_release_is_run(word: str, refusal: Refusal) -> None:
-    told = refusal("kv_indices", "--release", word)
-    assert f"--release names one release that can be run, and not '{word}': there are " in told
+    message = refusal("kv_indices", "--release", word)
+    assert f"--release names one release that can be run, and not '{word}': there are " in message
+
+
+@pytest.mark.parametrize(
+    ("word", "reason"),
+    [
+        ("wheels/sglang-0.5.23.whl", "there is no wheel wheels/sglang-0.5.23.whl"),
+        (".", "is neither a wheel or a checkout of sglang"),
+    ],
+)
+def test_a_path_that_is_no_sglang_is_refused(word: str, reason: str, refusal: Refusal) -> None:
+    assert reason in refusal("kv_indices", "--release", word)
 
 
 @pytest.mark.parametrize("slug", ["../ESCAPED", "Bad Name", "a/b", "-", "a--b", "UP", "a\n", "é"])
