@@ -43,6 +43,7 @@ GUARDS = tuple(
 NO_CACHES = {
     "harness.cli.bisect.execution": "the folder of a search",
     "harness.cli.exec": "attestations",
+    "harness.cli.guard_runs": "the mended toggles of a run, written anew by each",
     "harness.patching.live_engine": "attestations",
     "harness.runs.adopt.detection": "a temporary folder",
     "harness.runs.audit.worker_process": "a log",

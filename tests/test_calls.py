@@ -96,7 +96,7 @@ def test_a_wrong_option_shows_the_usage(words: tuple[str, ...], wrong: str, caps
         ("", "the command is missing; `unfix --help` lists the commands"),
         ("lisst", "invalid choice: 'lisst'; did you mean list?"),
         ("doctor now", "'now' is one word more than `unfix doctor` takes"),
-        ("releases remove", "the following arguments are required: VERSION"),
+        ("releases remove", "the following arguments are required: RELEASE"),
         ("mutate suites/nowhere.py", "there is no file or folder suites/nowhere.py"),
     ],
 )  # fmt: skip

@@ -23,13 +23,15 @@ def _install_hooks() -> None:
         sys.modules["harness"] = harness
         spec.loader.exec_module(harness)
     from harness.kernels.watch import activation as checks
-    from harness.kernels.watch import virtual_process
     from harness.patching import bootstrap, import_origins
 
     bootstrap.install_import_hook()
     import_origins.install_check(bootstrap.exit_process)
     checks.install_checks()
-    virtual_process.install_at_startup()
+    if _on_virtual_device:  # its table of cards needs a reader of YAML
+        from harness.kernels.watch import virtual_process
+
+        virtual_process.install_at_startup()
 
 
 def _run_next_sitecustomize() -> None:

@@ -276,7 +276,7 @@ def test_an_access_rule_is_reported_with_the_forbidden_index() -> None:
     [violation] = move(shift=2, side=1)
     assert isinstance(violation, AccessRuleViolation)
     assert violation.headline == (
-        "moved wrote target[1, 1], outside of what program (0, 0, 0) may write"
+        "move_block wrote target[1, 1], outside of what program (0, 0, 0) may write"
     )
 
 

@@ -279,7 +279,7 @@ def test_the_other_value_of_a_masked_lane_is_no_read() -> None:
 
 def test_an_update_reads_what_it_updates() -> None:
     [headline] = find_headlines(known.count_programs, empty(2), grid=(1,))
-    assert "counted updated uninitialized memory: target, index 0" in headline
+    assert "count_programs updated uninitialized memory: target, index 0" in headline
 
 
 def test_freed_memory_is_no_longer_uninitialized() -> None:
