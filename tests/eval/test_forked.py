@@ -17,6 +17,7 @@ from faked import PYTHON, TOY, read_pids, wait_until
 from fixture_types import Patch
 
 from harness.core import paths
+from harness.releases import source_trees
 from harness.workers import command_supervisor
 from harness.workers.servers.server import ServerFailed, ServerSetup, SglangServer
 from harness.workers.servers.warm_start import ServerZygote
@@ -62,6 +63,8 @@ def place(tmp_path: Path, monkeypatch: Patch) -> Path:
         file.write_text(text)
     (tmp_path / "sglang" / "srt" / "__init__.py").touch()
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), str(paths.project_folder())]))
+    # The fake is not the toy that this process could import.
+    monkeypatch.setattr(source_trees, "find_installed_tree", lambda: None)
     return tmp_path
 
 
