@@ -278,6 +278,12 @@ def test_a_death_that_does_not_happen_again_catches_no_fault(fakes: Fakes) -> No
     assert not evaluation.green
 
 
+def test_a_server_that_died_and_then_answers_wrongly_has_failed_again(fakes: Fakes) -> None:
+    evaluation = faulty(fakes, wrong=[2, 1], dies_at=5, dies_once=str(fakes.root / "died"))
+    [fault] = evaluation.faults
+    assert (fault.user_sees, fault.caught) == ("crash", True), fault.unconfirmed
+
+
 def test_what_fails_without_the_fault_as_well_catches_none(fakes: Fakes) -> None:
     """The configuration without it is right at first, and wrong when it is asked again."""
     faults = [FaultPlacement(["one"], revert="toy-plain")]

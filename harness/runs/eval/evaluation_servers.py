@@ -134,7 +134,10 @@ class EvaluationServers:
             served.failure = str(error)
 
     def _repeat_failure(self, job: ServingJob, release: str, served: ServedConfiguration) -> None:
-        """Serve a fault again whose server failed, until it failed often enough or did not."""
+        """Serve a fault again whose server failed, until it failed often enough or did not.
+
+        A server that lives on and answers wrongly has failed as well.
+        """
         served.repeated = []
         if fault_evidence.explain_failure_without_evidence(served.failure):
             return
@@ -147,7 +150,7 @@ class EvaluationServers:
             )
             self._serve_once(repeated, release, again, lambda _: {})
             served.repeated.append(RepeatedRun(again.answers, again.failure))
-            if not again.failure:
+            if not again.failure and all(answer.right for answer in again.answers):
                 return
 
     @contextlib.contextmanager
