@@ -37,6 +37,7 @@ class Echo(WorkerSession[Any]):
         self.pipe = PipeEnd(*os.pipe())
         self.replies: list[Answer] = []
         self._supervisors = []
+        self._supervisor_count = 0
         self.items = []
 
     def run_request(self, request: Request) -> SideResult:

@@ -208,7 +208,11 @@ class EvaluationComparer:
         by = list(dict.fromkeys(caught_by))
         unconfirmed = ""
         if by:
+            # Tokens alone may differ by the batches that a repetition happens to run in.
+            is_failing: Callable[[ServedConfiguration, ServedConfiguration], bool]
             is_failing = partial(self._is_failing, dtype)
+            if _loses_answers(base, served):
+                is_failing = _loses_answers
             unconfirmed = fault_evidence.explain_unconfirmed(base, served, is_failing)
         is_caught = bool(by) and not unconfirmed
         return PlantedFault(
@@ -257,3 +261,11 @@ def rejudge_recorded(matrix: MatrixFile, recorded: Evaluation) -> Evaluation:
             recorded.served[index] = msgspec.structs.replace(served, failure="", absent=absent)
     EvaluationComparer(matrix, recorded, explain_absence).compare_served()
     return recorded
+
+
+def _loses_answers(base: ServedConfiguration, served: ServedConfiguration) -> bool:
+    """Return whether an item is answered wrongly that the base answered rightly."""
+    right = {(answer.task, answer.number) for answer in base.answers if answer.right}
+    return any(
+        not answer.right and (answer.task, answer.number) in right for answer in served.answers
+    )
