@@ -3,8 +3,9 @@
 The standard is that of a proof (`guards/verdicts`). What failed is repeated in the server that is
 up: items that were answered wrongly are asked again with an empty cache, `REQUIRED_FAILURES` times
 with the fault and `REQUIRED_PASSES` times in the same configuration without it. A server that died
-or hung is started again with the fault. Example: with the fault items 2, 5, 6 and 9 of `recall` are
-answered wrongly. Items 0 to 5 are asked four more times with it, and three more times without it.
+or hung is started again with the fault. Example: with the fault items 2, 5, 6, 9, 11, 14 and 30 of
+`recall` are answered wrongly. Items 0 to 14 are asked four more times with it, and three more times
+without it.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ import msgspec
 from harness.guards.verdicts import explain_weak_evidence
 from harness.store.eval.values import ItemAnswer, RepeatedRun, ServedConfiguration
 
-MAX_REPEATED_FAILURES = 2  # failing items that are asked again
+# Failing items that are asked again. A fault of batches hits other items each time: of a fault that
+# fails one item of ten, two repetitions of four had no wrong answer when two failing items decided.
+MAX_REPEATED_FAILURES = 6
 MAX_REPEATED_ITEMS = 4  # items of a task that are asked again where no answer is wrong
 ItemsByTask = dict[str, list[int]]
 # Failures of a server that say nothing of the fault, each with the reason.
@@ -30,7 +33,7 @@ NO_EVIDENCE_PHRASES = {
 def choose_repeated_items(
     items_by_task: Mapping[str, list[int]], answers: Iterable[ItemAnswer]
 ) -> ItemsByTask:
-    """Choose the items to ask again: of one task, up to its second failing item.
+    """Choose the items to ask again: of one task, up to its sixth failing item.
 
     The items before them belong to it: a prefix of theirs may have to lie in the cache. Where none
     is wrong, only tokens may differ: the first items of each task.
