@@ -8,7 +8,14 @@ import pytest
 
 from harness.core import paths
 from harness.core.errors import UnfixError
-from harness.runs.zoo.architecture import Architecture, read_architectures
+from harness.runs.zoo.architecture import Architecture, KnownFailure, read_architectures
+from harness.store.zoo.values import (
+    ArchitectureResult,
+    ClaimResult,
+    ClaimVerdict,
+    ZooClaim,
+    ZooRun,
+)
 
 BASES = "common: {hidden_size: 128, head_dim: 32}\nmoe: {num_experts: 8}\n"
 
@@ -30,18 +37,40 @@ def test_an_architectures_own_keys_replace_those_of_its_bases(tmp_path: Path) ->
 
 
 def test_a_known_failure_belongs_to_its_releases(tmp_path: Path) -> None:
-    text = 'model_type: llama\nknown: {graph: {reason: stale, releases: ">=0.5.10"}}\n'
+    text = (
+        'model_type: llama\nknown: {graph: {reason: stale, at_most: 0.5, releases: ">=0.5.10"}}\n'
+    )
     one = read_one(tmp_path, text)
-    assert one.find_known_reason("graph", "0.5.23") == "stale"
-    assert one.find_known_reason("graph", "0.5.9") is None
-    assert one.find_known_reason("chunks", "0.5.23") is None
+    known = one.find_known_failure("graph", "0.5.23")
+    assert known is not None
+    assert known.reason == "old"
+    assert one.find_known_failure("graph", "0.5.9") is None
+    assert one.find_known_failure("chunks", "0.5.23") is None
+
+
+def test_another_failure_of_the_claim_is_not_the_known_one() -> None:
+    def fail(headline: str, error: float | None = None) -> ClaimResult:
+        return ClaimResult(ZooClaim.GRAPH, ClaimVerdict.FAILS, headline, error)
+
+    measured, worded = KnownFailure("stale", at_most=0.5), KnownFailure("stale", says="no window")
+    assert measured.explains(fail("off by 0.4", 0.4))
+    assert not measured.explains(fail("off by 0.6", 0.6))
+    assert not measured.explains(fail("KeyError: 'window'"))
+    assert worded.explains(fail("AssertionError: no window_kv_indices"))
+    assert not worded.explains(fail("KeyError: 'window'"))
+    assert not worded.explains(fail("off by 0.6: no window", 0.6))
 
 
 @pytest.mark.parametrize(
-    "known", ["graphs: {reason: stale}", "graph: {reason: stale, releases: newest}"]
+    "known",
+    [
+        "graphs: {reason: stale, at_most: 1}",
+        "graph: {reason: stale, at_most: 1, releases: newest}",
+        "graph: {reason: stale}",
+    ],
 )
 def test_a_known_failure_names_a_claim_and_a_range(tmp_path: Path, known: str) -> None:
-    with pytest.raises(UnfixError, match=r"one.yaml:2: (no claim|releases is a range)"):
+    with pytest.raises(UnfixError, match=r"one.yaml:2: (no claim|releases is a range|a known)"):
         read_one(tmp_path, f"model_type: llama\nknown: {{{known}}}\n")
 
 
@@ -50,3 +79,29 @@ def test_the_page_of_a_known_failure_is_there() -> None:
         for known in architecture.known.values():
             page = known.reason.split()[0]
             assert not page.startswith("docs/") or (paths.project_folder() / page).is_file()
+
+
+def make_zoo_run(*claims: ClaimResult) -> ZooRun:
+    one = ArchitectureResult("one", list(claims))
+    named = {"id": "1", "started": "", "release": "0.5.23", "card": "H100"}
+    return ZooRun(**named, status="finished", planned=["one"], architectures=[one])
+
+
+HOLDING = [ClaimResult(claim, ClaimVerdict.HOLDS) for claim in ZooClaim]
+
+
+def test_a_claim_of_which_nothing_is_known_is_red() -> None:
+    assert make_zoo_run(*HOLDING).green
+    assert make_zoo_run(*HOLDING[:-1]).problems == [
+        "one: memory checks: not tested: it has no result"
+    ]
+    refused = ClaimResult(ZooClaim.MEMORY, ClaimVerdict.UNTESTED, "not computed here: wide: x")
+    assert make_zoo_run(*HOLDING[:-1], refused).problems == [
+        "one: memory checks: not tested: not computed here: wide: x"
+    ]
+
+
+def test_what_does_not_start_is_red_once() -> None:
+    failed = ClaimResult(ZooClaim.STARTS, ClaimVerdict.FAILS, "KeyError: 'x'")
+    assert make_zoo_run(failed).problems[:1] == ["one: starts: KeyError: 'x'"]
+    assert len([each for each in make_zoo_run(failed).problems if each.startswith("one")]) == 1

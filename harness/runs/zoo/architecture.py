@@ -26,16 +26,23 @@ from harness.core import paths
 from harness.core.errors import UnfixError
 from harness.core.located_yaml import SafeYamlFile
 from harness.core.yaml_document import suggest_nearest
-from harness.store.zoo.values import ZooClaim
+from harness.store.zoo.values import ClaimResult, ZooClaim
 
 ZOO_FOLDER = Path("suites") / "zoo"
 
 
 class KnownFailure(msgspec.Struct, forbid_unknown_fields=True):
-    """A claim that fails, and where."""
+    """A claim that fails, where, and how: another failure of the claim is none of it."""
 
     reason: str  # in words, or the finding's page
     releases: str = ""  # a range such as ">=0.5.10", or all
+    at_most: float | None = None  # the largest error that the reason explains
+    says: str = ""  # words of the failure, where there is no error to measure
+
+    def explains(self, claim: ClaimResult) -> bool:
+        if claim.error is None:
+            return bool(self.says) and self.says in claim.headline
+        return self.at_most is not None and claim.error <= self.at_most
 
 
 class Architecture(msgspec.Struct, forbid_unknown_fields=True):
@@ -52,12 +59,12 @@ class Architecture(msgspec.Struct, forbid_unknown_fields=True):
     dtype: str = "float32"
     known: dict[str, KnownFailure] = {}  # the claims that fail
 
-    def find_known_reason(self, claim: str, release: str) -> str | None:
-        """Return why a claim fails on a release, or None if it should hold."""
+    def find_known_failure(self, claim: str, release: str) -> KnownFailure | None:
+        """Return how a claim fails on a release, or None if it should hold."""
         known = self.known.get(claim)
         if known is None or not SpecifierSet(known.releases, prereleases=True).contains(release):
             return None
-        return known.reason
+        return known
 
 
 def read_architectures(names: list[str], folder: Path | None = None) -> list[Architecture]:
@@ -80,6 +87,8 @@ def _read_architecture(file: Path, bases: dict[str, dict[str, Any]]) -> Architec
     for claim, known in architecture.known.items():
         if claim not in list(ZooClaim):
             raise document.make_error_at(f"no claim is called {claim}", "known")
+        if known.at_most is None and not known.says:
+            raise document.make_error_at("a known failure has `at_most` or `says`", "known", claim)
         try:
             SpecifierSet(known.releases)
         except InvalidSpecifier as error:

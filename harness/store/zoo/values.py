@@ -8,6 +8,8 @@ from typing import Any
 
 import msgspec
 
+STOPPED_BY_MEMORY_CHECK = "a memory check stopped it"  # the headline of a claim without a result
+
 
 class ZooClaim(StrEnum):
     """A claim about an architecture, in the order of the columns."""
@@ -47,7 +49,30 @@ class ArchitectureResult(msgspec.Struct):
     kernels: dict[str, int] = {}  # launches of each Triton kernel, `module:name`
     stand_ins: dict[str, int] = {}  # calls of each operator that a stand-in computed
     refused: dict[str, str] = {}  # kernels that no check could run, with the reason
+    unanswered: dict[str, int] = {}  # what the device refused by name and SGLang caught
     seconds: float = 0.0
+
+    @property
+    def unearned(self) -> list[str]:
+        """Name each claim of which nothing is known, unless another claim's failure is why."""
+        verdicts = {claim.verdict for claim in self.claims}
+        if verdicts & {ClaimVerdict.FAILS, ClaimVerdict.EXPECTED} and not self.starts:
+            return []
+        tested = {
+            claim.claim for claim in self.claims if claim.verdict is not ClaimVerdict.UNTESTED
+        }
+        reasons = {claim.claim: claim.headline for claim in self.claims}
+        return [
+            f"{claim}: not tested: {reasons.get(claim) or 'it has no result'}"
+            for claim in ZooClaim
+            if claim not in tested and not self._is_stopped_by_memory(claim)
+        ]
+
+    def _is_stopped_by_memory(self, claim: ZooClaim) -> bool:
+        """Return whether a memory check ended the claim, which is red or known by itself."""
+        return any(
+            one.claim is claim and one.headline == STOPPED_BY_MEMORY_CHECK for one in self.claims
+        )
 
     @property
     def failures(self) -> list[ClaimResult]:
@@ -112,6 +137,9 @@ class ZooRun(msgspec.Struct):
             f"{result.name}: {claim.claim}: {claim.headline}"
             for result in self.present
             for claim in result.failures
+        ]
+        problems += [
+            f"{result.name}: {problem}" for result in self.present for problem in result.unearned
         ]
         missing = set(self.planned) - {result.name for result in self.architectures}
         if missing:
