@@ -121,7 +121,7 @@ def format_summary(checked: CheckSummary) -> list[str]:
         lines.append(f"  {report.kind}: {report.headline}  ({report.file}:{report.line})")
     further = sum(one.further_reports for one in checked.kernels.values())
     if further:
-        lines.append(f"  and {further} more, of lines that are reported")
+        lines.append(f"  and {format_count(further, 'report')} by other threads, of these lines")
     return lines
 
 

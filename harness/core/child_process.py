@@ -83,8 +83,9 @@ def fork(
         run()
         code = 0
     except SystemExit as stop:
-        if isinstance(stop.code, str):  # a refusal in words, as Python itself would print it
-            os.write(2, f"{stop.code}\n".encode())
+        # A refusal in words is printed as Python itself would; a number would be lost.
+        words = stop.code if isinstance(stop.code, str) else f"unfix: it called exit({stop.code})"
+        os.write(2, f"{words}\n".encode())
     except BaseException:
         os.write(2, f"unfix: {traceback.format_exc()}\n".encode())
     finally:

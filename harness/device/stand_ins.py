@@ -64,6 +64,11 @@ def stand_in(
     return register
 
 
+def write_result(result: Any, out: Any) -> Any:
+    """Return the result, in the tensor `out` if the caller gave one."""
+    return result if out is None else out.copy_(result)
+
+
 def load_stand_ins() -> dict[str, StandIn]:
     """Import every module of `operators`, which fills the registry."""
     for module in pkgutil.iter_modules(operators.__path__):

@@ -276,8 +276,8 @@ _STREAMS: dict[str, Any] = {
 # Random numbers come from the CPU's generator.
 
 _RANDOM: dict[str, Any] = {
-    "manual_seed": lambda seed: _seed(seed),
-    "manual_seed_all": lambda seed: _seed(seed),
+    "manual_seed": lambda seed: _seed_generator(seed),
+    "manual_seed_all": lambda seed: _seed_generator(seed),
     "seed": _ignore,
     "seed_all": _ignore,
     "initial_seed": lambda: torch.default_generator.initial_seed(),
@@ -288,5 +288,5 @@ _RANDOM: dict[str, Any] = {
 }
 
 
-def _seed(seed: int) -> None:
+def _seed_generator(seed: int) -> None:
     torch.default_generator.manual_seed(int(seed))

@@ -273,11 +273,14 @@ def format_summary(proof_view: ProofView) -> Text:
     words = [*counts, f"on {proof_view.release_summary}", *proof_view.devices]
     running = run.status == "running"
     words.append("still running" if running else f"in {format_duration(run.seconds)}")
-    line = append_verdict(
-        to_plain_text(f"{', '.join(words)}: "), proof_view.green, proof_view.other_problems
-    )
+    line = Text()
     if proof_view.kind == "prove" and run.cells and "seed" in run.settings:
-        line.append(f"\n--seed {run.settings['seed']} drew the order of the sides", style="dim")
+        line.append(f"--seed {run.settings['seed']} drew the order of the sides\n", style="dim")
+    line.append_text(
+        append_verdict(
+            to_plain_text(f"{', '.join(words)}: "), proof_view.green, proof_view.other_problems
+        )
+    )
     if proof_view.kind == "prove" and proof_view.failed_cells and run.status == "finished":
         line.append("\nAgain, only the cells that are not proven: ")
         line.append("unfix prove --failed", style="bold")

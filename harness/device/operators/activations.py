@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch.nn import functional
 
-from harness.device.stand_ins import stand_in
+from harness.device.stand_ins import stand_in, write_result
 
 _ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "silu": functional.silu,
@@ -24,10 +24,6 @@ def activate_and_multiply(values: torch.Tensor, name: str) -> torch.Tensor:
     return (_ACTIVATIONS[name](gate) * factor).to(values.dtype)
 
 
-def _write(result: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
-    return result if out is None else out.copy_(result)
-
-
 @stand_in(
     "sgl_kernel.silu_and_mul",
     "flashinfer.activation.silu_and_mul",
@@ -35,7 +31,7 @@ def _write(result: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
     native="sglang.srt.layers.activation:SiluAndMul.forward_native",
 )
 def silu_and_mul(input: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
-    return _write(activate_and_multiply(input, "silu"), out)
+    return write_result(activate_and_multiply(input, "silu"), out)
 
 
 @stand_in(
@@ -44,7 +40,7 @@ def silu_and_mul(input: torch.Tensor, out: torch.Tensor | None = None) -> torch.
     native="sglang.srt.layers.activation:GeluAndMul.forward_native",
 )
 def gelu_and_mul(input: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
-    return _write(activate_and_multiply(input, "gelu"), out)
+    return write_result(activate_and_multiply(input, "gelu"), out)
 
 
 @stand_in(
@@ -53,7 +49,7 @@ def gelu_and_mul(input: torch.Tensor, out: torch.Tensor | None = None) -> torch.
     native="sglang.srt.layers.activation:GeluAndMul.forward_native",
 )
 def gelu_tanh_and_mul(input: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
-    return _write(activate_and_multiply(input, "gelu_tanh"), out)
+    return write_result(activate_and_multiply(input, "gelu_tanh"), out)
 
 
 @stand_in(

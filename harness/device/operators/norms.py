@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from harness.device.stand_ins import stand_in
+from harness.device.stand_ins import stand_in, write_result
 
 
 def normalize(
@@ -20,8 +20,13 @@ def normalize(
     return scaled.to(values.dtype)
 
 
-def _write(result: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
-    return result if out is None else out.copy_(result)
+def _add_and_normalize(
+    input: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float, offset: float
+) -> None:
+    # The norm is of the exact sum, which the residual holds rounded.
+    exact = residual.float() + input.float()
+    residual.copy_(exact)
+    input.copy_(normalize(exact, weight, eps, offset))
 
 
 @stand_in(
@@ -37,7 +42,7 @@ def rmsnorm(
     out: torch.Tensor | None = None,
     enable_pdl: Any = None,
 ) -> torch.Tensor:
-    return _write(normalize(input, weight, eps), out)
+    return write_result(normalize(input, weight, eps), out)
 
 
 @stand_in(
@@ -53,7 +58,7 @@ def gemma_rmsnorm(
     out: torch.Tensor | None = None,
     enable_pdl: Any = None,
 ) -> torch.Tensor:
-    return _write(normalize(input, weight, eps, offset=1.0), out)
+    return write_result(normalize(input, weight, eps, offset=1.0), out)
 
 
 @stand_in(
@@ -71,10 +76,7 @@ def fused_add_rmsnorm(
     enable_pdl: Any = None,
 ) -> None:
     """Add the input to the residual, and write the norm of the sum to the input."""
-    # The norm is of the exact sum, which the residual holds rounded.
-    exact = residual.float() + input.float()
-    residual.copy_(exact)
-    input.copy_(normalize(exact, weight, eps))
+    _add_and_normalize(input, residual, weight, eps, offset=0.0)
 
 
 @stand_in(
@@ -90,9 +92,7 @@ def gemma_fused_add_rmsnorm(
     eps: float = 1e-6,
     enable_pdl: Any = None,
 ) -> None:
-    exact = residual.float() + input.float()
-    residual.copy_(exact)
-    input.copy_(normalize(exact, weight, eps, offset=1.0))
+    _add_and_normalize(input, residual, weight, eps, offset=1.0)
 
 
 @stand_in(

@@ -49,6 +49,10 @@ _VALUE_PRESERVING = SPREADING_OPERATIONS | {"arith.extsi", "arith.extui", "arith
 _SMALLEST_SYMBOLIC = 2  # the front end treats 0 and 1 apart
 
 
+class HiddenSymbolicInt(Exception):
+    """A symbolic int that cannot become a parameter of the graph."""
+
+
 @dataclass(frozen=True, slots=True)
 class Specialization:
     """One IR for all constants that meet some conditions, with its parameters for them."""
@@ -154,11 +158,15 @@ def _trace_specialization(
     }
     try:
         text = frontend.compile_to_mlir(kernel, replace(bound, values=constants))
-        graph, numbers = _expose_parameters(mlir_parser.parse_mlir(text))
     except Exception:
+        # Triton runs the kernel's own Python, so a symbolic int can raise anything in it. What is
+        # wrong with the kernel itself is raised again when it is compiled for its constants.
         if not values:
             raise
-        # Triton fails on a symbolic int: compile for all of these constants.
+        return _trace_specialization(kernel, bound, frozenset(candidates))
+    try:
+        graph, numbers = _expose_parameters(mlir_parser.parse_mlir(text))
+    except HiddenSymbolicInt:
         return _trace_specialization(kernel, bound, frozenset(candidates))
     folded = _find_folded_constants(
         graph, dict(zip(graph.parameters[-len(numbers) :], numbers, strict=False))
@@ -193,7 +201,7 @@ def _expose_parameters(graph: KernelGraph) -> tuple[KernelGraph, tuple[SymbolicP
         for body in graph.functions.values()
         for operation in walk_operations(body)
     ):
-        raise ValueError("a symbolic int in a function that is not inlined")
+        raise HiddenSymbolicInt("a symbolic int in a function that is not inlined")
     numbers = [
         operation.result
         for operation in walk_operations(graph.body)
