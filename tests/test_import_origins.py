@@ -60,6 +60,7 @@ def test_the_releases_own_folders_may_be_on_the_path(release: Release, monkeypat
 def test_a_checkout_on_the_path_is_the_current_sglang(checkout: Path, monkeypatch: Patch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(checkout))
     monkeypatch.syspath_prepend(str(checkout))
+    monkeypatch.delitem(sys.modules, "sglang", raising=False)  # of an earlier test
     environment = ChildEnvironment()
     environment.require_release(sys.executable)
     name, folders = json.loads(environment[import_origins.ORIGINS_VARIABLE])
