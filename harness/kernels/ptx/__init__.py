@@ -1,0 +1,1 @@
+"""Kernels in PTX: read into the graph, run on this CPU, checked."""

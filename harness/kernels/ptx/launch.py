@@ -1,0 +1,38 @@
+"""One launch of a CUDA kernel as values: what its host code asks for, and the memory it uses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+Dimensions = tuple[int, int, int]  # x, y, z
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """The memory of one tensor, from its first byte to the end of its last element."""
+
+    name: str  # the parameter of the host function that it was given for, such as 'k_cache'
+    base: int  # address of its first byte
+    size: int  # bytes
+    dtype: str = ""  # as torch calls it: 'bfloat16'
+    shape: tuple[int, ...] = ()
+    strides: tuple[int, ...] = ()  # in elements
+
+
+@dataclass(frozen=True, slots=True)
+class CudaLaunch:
+    """A kernel with its grid, its parameters and the tensors of the call that launches it."""
+
+    entry: str  # the mangled name
+    name: str  # for people: 'store_kvcache<1024, true>'
+    grid: Dimensions
+    block: Dimensions
+    shared_bytes: int  # dynamic shared memory
+    parameters: bytes  # each at the offset that the kernel's PTX gives it
+    allocations: tuple[Allocation, ...]  # of the call's tensors
+    # Any other living allocation by an address in it: workspaces, targets of a table of pointers.
+    find_allocation: Callable[[int], Allocation | None]
+    cluster: Dimensions = (1, 1, 1)
+    is_cooperative: bool = False
+    max_shared_bytes: int = 48 << 10  # as cudaFuncSetAttribute has set it
