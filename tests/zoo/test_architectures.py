@@ -37,9 +37,7 @@ def test_an_architectures_own_keys_replace_those_of_its_bases(tmp_path: Path) ->
 
 
 def test_a_known_failure_belongs_to_its_releases(tmp_path: Path) -> None:
-    text = (
-        'model_type: llama\nknown: {graph: {reason: stale, at_most: 0.5, releases: ">=0.5.10"}}\n'
-    )
+    text = 'model_type: llama\nknown: {graph: {reason: old, at_most: 0.5, releases: ">=0.5.10"}}\n'
     one = read_one(tmp_path, text)
     known = one.find_known_failure("graph", "0.5.23")
     assert known is not None
@@ -59,6 +57,17 @@ def test_another_failure_of_the_claim_is_not_the_known_one() -> None:
     assert worded.explains(fail("AssertionError: no window_kv_indices"))
     assert not worded.explains(fail("KeyError: 'window'"))
     assert not worded.explains(fail("off by 0.6: no window", 0.6))
+
+
+def test_an_error_near_the_tolerance_keeps_its_reason() -> None:
+    def hold(error: float | None) -> ClaimResult:
+        return ClaimResult(ZooClaim.REFERENCE, ClaimVerdict.HOLDS, "", error, 2e-5)
+
+    measured, worded = KnownFailure("experts", at_most=3e-5), KnownFailure("old", says="no window")
+    assert measured.is_still_measured(hold(1.9e-5))
+    assert not measured.is_still_measured(hold(5e-7))  # what is left is rounding
+    assert not worded.is_still_measured(hold(1.9e-5))
+    assert not measured.is_still_measured(hold(None))
 
 
 @pytest.mark.parametrize(
@@ -83,8 +92,7 @@ def test_the_page_of_a_known_failure_is_there() -> None:
 
 def make_zoo_run(*claims: ClaimResult) -> ZooRun:
     one = ArchitectureResult("one", list(claims))
-    named = {"id": "1", "started": "", "release": "0.5.23", "card": "H100"}
-    return ZooRun(**named, status="finished", planned=["one"], architectures=[one])
+    return ZooRun("1", "", "0.5.23", "H100", "finished", planned=["one"], architectures=[one])
 
 
 HOLDING = [ClaimResult(claim, ClaimVerdict.HOLDS) for claim in ZooClaim]

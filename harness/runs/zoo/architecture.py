@@ -29,6 +29,7 @@ from harness.core.yaml_document import suggest_nearest
 from harness.store.zoo.values import ClaimResult, ZooClaim
 
 ZOO_FOLDER = Path("suites") / "zoo"
+SMALLEST_KNOWN_PART = 1 / 8  # of the tolerance; rounding alone is far below it
 
 
 class KnownFailure(msgspec.Struct, forbid_unknown_fields=True):
@@ -43,6 +44,15 @@ class KnownFailure(msgspec.Struct, forbid_unknown_fields=True):
         if claim.error is None:
             return bool(self.says) and self.says in claim.headline
         return self.at_most is not None and claim.error <= self.at_most
+
+    def is_still_measured(self, claim: ClaimResult) -> bool:
+        """Return whether a claim within its tolerance is too far off for the reason to be gone.
+
+        An error just below the tolerance on one processor is just above it on another.
+        """
+        if self.at_most is None or claim.error is None or claim.tolerance is None:
+            return False
+        return claim.error > claim.tolerance * SMALLEST_KNOWN_PART
 
 
 class Architecture(msgspec.Struct, forbid_unknown_fields=True):

@@ -1,0 +1,131 @@
+"""What a claim of the zoo says where a check raised, and where no graph was replayed."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from fixtures.zoo.claims import CONTINUATION, ArchitectureRun
+from harness import checking
+from harness.runs.zoo.architecture import Architecture, KnownFailure
+from harness.store.zoo.values import ClaimResult, ClaimVerdict, ZooClaim
+
+
+class CaughtLaunches(list[Any]):
+    """The launches of a check, with all errors that it raised."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.errors: list[Exception] = []
+
+
+@pytest.fixture
+def architecture_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ArchitectureRun:
+    monkeypatch.setattr(importlib.metadata, "version", lambda _: "0.5.23")
+    one = ArchitectureRun(Architecture("llama", name="one"), tmp_path, graphs=True)
+    one.check = SimpleNamespace(launches=CaughtLaunches())  # type: ignore[assignment]
+    return one
+
+
+def catch(architecture_run: ArchitectureRun, error: Exception) -> None:
+    """Let a check raise an error that SGLang catches."""
+    architecture_run.check.launches.errors.append(error)
+
+
+def get_memory_claim(architecture_run: ArchitectureRun) -> ClaimResult:
+    architecture_run._add_caught_errors()
+    architecture_run._add_memory_claim()
+    (claim,) = [one for one in architecture_run.result.claims if one.claim is ZooClaim.MEMORY]
+    return claim
+
+
+def test_a_report_that_sglang_caught_makes_the_memory_claim_fail(
+    architecture_run: ArchitectureRun,
+) -> None:
+    assert architecture_run._test(
+        ZooClaim.STARTS, lambda: catch(architecture_run, checking.Violation("k read p[8]"))
+    )
+    claim = get_memory_claim(architecture_run)
+    assert claim.verdict is ClaimVerdict.FAILS
+    assert claim.headline == "k read p[8]"
+
+
+def test_a_report_that_was_raised_and_recorded_is_listed_once(
+    architecture_run: ArchitectureRun,
+) -> None:
+    error = checking.Violation("k read p[8]")
+
+    def launch() -> None:
+        catch(architecture_run, error)
+        raise error
+
+    assert not architecture_run._test(ZooClaim.CHUNKS, launch)
+    catch(architecture_run, checking.Violation("k read p[8]"))  # a later launch of the same kernel
+    catch(architecture_run, checking.Violation("k read q[1]"))
+    assert get_memory_claim(architecture_run).headline == "k read p[8]; k read q[1]"
+
+
+def test_a_known_report_does_not_explain_another(architecture_run: ArchitectureRun) -> None:
+    architecture_run.architecture.known["memory checks"] = KnownFailure("page.md", says="p[8]")
+    catch(architecture_run, checking.Violation("k read p[8]"))
+    assert get_memory_claim(architecture_run).verdict is ClaimVerdict.EXPECTED
+    architecture_run.result.claims.clear()
+    catch(architecture_run, checking.Violation("k read q[1]"))
+    claim = get_memory_claim(architecture_run)
+    assert claim.verdict is ClaimVerdict.FAILS
+    assert claim.headline == "k read q[1]; this is more than page.md explains"
+
+
+def test_a_kernel_that_the_executor_refused_and_sglang_caught_is_not_tested(
+    architecture_run: ArchitectureRun,
+) -> None:
+    catch(architecture_run, checking.UncheckableKernel("wide_kernel: no float8 here"))
+    claim = get_memory_claim(architecture_run)
+    assert claim.verdict is ClaimVerdict.UNTESTED
+    assert claim.headline == "SGLang caught it: wide_kernel: no float8 here"
+    assert architecture_run.result.refused == {"wide_kernel": "wide_kernel: no float8 here"}
+
+
+def make_model(replays: int) -> SimpleNamespace:
+    """Make a model whose computation replays a graph so many times."""
+    static = torch.zeros(3, device="cuda")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        static += 1
+
+    def compute_logits(*_: object) -> list[torch.Tensor]:
+        for _ in range(replays):
+            graph.replay()
+        return [torch.ones(1)]
+
+    return SimpleNamespace(compute_logits=compute_logits, static=static)
+
+
+@pytest.mark.parametrize("replays", [0, CONTINUATION - 1])
+def test_a_decode_without_its_graph_fails_the_graph_claim(
+    architecture_run: ArchitectureRun, replays: int
+) -> None:
+    architecture_run.prompts, architecture_run.continuations, architecture_run.batch = (
+        [],
+        [],
+        [torch.ones(1)],
+    )
+    architecture_run.model = make_model(replays)  # type: ignore[assignment]
+    assert not architecture_run._test(ZooClaim.GRAPH, architecture_run._compare_graph)
+    (claim,) = architecture_run.result.claims
+    assert claim.headline.endswith(f"{replays} graphs were replayed for {CONTINUATION} decodes")
+
+
+def test_a_decode_of_graphs_alone_holds(architecture_run: ArchitectureRun) -> None:
+    architecture_run.prompts, architecture_run.continuations, architecture_run.batch = (
+        [],
+        [],
+        [torch.ones(1)],
+    )
+    architecture_run.model = make_model(CONTINUATION)  # type: ignore[assignment]
+    assert architecture_run._test(ZooClaim.GRAPH, architecture_run._compare_graph)
