@@ -22,6 +22,7 @@ from harness.device import graphs
 from harness.kernels import cpu
 from harness.kernels.check import line_tracing
 from harness.kernels.check.launch_log import KernelLaunch, LaunchLog, to_full_grid
+from harness.kernels.check.program_order import ProgramOrder
 from harness.kernels.check.region_tables import RaceShadows, RegionTables
 from harness.kernels.check.tracked_memory import (
     MemoryTracker,
@@ -59,6 +60,7 @@ class _ProcessState:
 
     def __init__(self) -> None:
         self.shadows = RaceShadows()
+        self.program_order = ProgramOrder()
         self.overflows = np.zeros((MAX_OVERFLOWS, len(OverflowField)), dtype=np.int64)
         self.context = (ctypes.c_uint64 * len(LaunchField))()
         self.report = (ctypes.c_int64 * len(ReportField))()
@@ -264,7 +266,14 @@ class CpuLauncher:
             0,
             process.reserve_ran_flags(len(lowered.block_lines)),
             _address_of_bytes(counting) if self.watched_lines is not None else 0,
+            process.program_order.log_address if lowered.uses_atomic_results else 0,
+            0,
+            lowered.uses_atomic_results and not lowered.has_unseen_synchronization,
+            process.program_order.query_address,
+            *[0] * 4,
         ]
+        if lowered.uses_atomic_results:
+            process.program_order.begin_launch(lowered.sites, process.next_program, len(programs))
         process.next_program += len(programs) + 1
         is_tracing, is_recording = sys.gettrace() is not None, recorded_reach.is_recording()
         if is_tracing or is_recording:

@@ -136,7 +136,9 @@ class RegionTables:
         writers = readers = 0
         if written and len(self._programs) > 1:
             writers = self._shadows.writers.allocate_shadow(storage, granule)
-            if read and not self._lowered.programs_synchronize:
+            if read and not (
+                self._lowered.uses_atomic_results or self._lowered.has_unseen_synchronization
+            ):
                 readers = self._shadows.readers.allocate_shadow(storage, granule)
         uninitialized = storage.uninitialized
         return (

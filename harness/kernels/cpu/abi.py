@@ -26,6 +26,14 @@ class LaunchField(IntEnum):
     RAN_FLAGS = 16  # a byte for each block of operations
     UNDEFINED_RESULT = 15  # an `UndefinedResult`, or 0
     WATCHED_SITES = 17  # a byte for each site whose overflow is reported; 0 for all sites
+    ATOMIC_LOG = 18  # `AtomicField`s of each atomic so far; 0 if programs do not synchronize
+    ATOMIC_COUNT = 19
+    READS_RACE = 20  # 1 if reads of what another program wrote are checked by the log
+    ORDER_QUERY = 21  # the address of a function: see `_build_is_ordered`
+    ORDER_ENTRY = 22  # the last question to it: a writer's entry, the program, the count
+    ORDER_PROGRAM = 23
+    ORDER_COUNT = 24
+    ORDER_ANSWER = 25
 
 
 class RegionField(IntEnum):
@@ -41,6 +49,14 @@ class RegionField(IntEnum):
     GRANULE_BITS = 7  # exponent of two
     READ_RULES = 8  # a table of masks by the program's ordinal, or 0
     WRITE_RULES = 9
+
+
+class AtomicField(IntEnum):
+    """One lane of an atomic, in the order in which they ran."""
+
+    PROGRAM = 0
+    ADDRESS = 1
+    SITE = 2
 
 
 class ReportField(IntEnum):
@@ -80,8 +96,11 @@ class ViolationKind(IntEnum):
 
 MAX_OVERFLOWS = 1 << 16
 
-# A writer's number in a shadow has two flags below it.
+# A writer's number in a shadow has two flags below it, and the count of atomics above it.
 ATOMIC_FLAG, CHANGED_FLAG, PROGRAM_SHIFT = 1, 2, 2
+WRITER_BITS = 42
+COUNT_SHIFT = PROGRAM_SHIFT + WRITER_BITS
+MAX_ATOMICS = (1 << (64 - COUNT_SHIFT)) - 1
 # A reader's entry: the first reader's number, above it the distance to the second one's.
 READER_BITS = 40
 

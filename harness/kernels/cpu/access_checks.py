@@ -16,7 +16,7 @@ from harness.kernels.cpu.abi import (
     ViolationKind,
 )
 from harness.kernels.cpu.llvm_text import LlvmFunction
-from harness.kernels.cpu.race_checks import RaceCheckedAccess
+from harness.kernels.cpu.race_checks import RaceCheckedAccess, build_is_ordered
 
 ACCESS_SIZES = (1, 2, 4, 8)
 _PARAMETER_TYPES = "ptr, i64, ptr, i64, ptr, ptr, ptr, ptr, ptr"
@@ -34,7 +34,7 @@ def declare_access_functions(text: str) -> str:
 
 
 def build_access_module() -> str:
-    parts = [str(_build_find_region()), str(_build_record_overflow())]
+    parts = [str(_build_find_region()), str(_build_record_overflow()), str(build_is_ordered())]
     for verb in ("read", "write", "update"):
         parts += [str(_CheckedAccess(verb, size).function) for size in ACCESS_SIZES]
     return "\n".join(parts)

@@ -41,7 +41,8 @@ class LoweredKernel:
     read_sizes: dict[int, tuple[int, ...]]  # by parameter: sizes of the elements read
     write_sizes: dict[int, tuple[int, ...]]
     has_unknown_pointers: bool  # some pointers have no known origin
-    programs_synchronize: bool  # by atomics
+    uses_atomic_results: bool  # programs may synchronize by atomics
+    has_unseen_synchronization: bool  # or by volatile loads and assembly
     block_lines: tuple[tuple[tuple[str, int], ...], ...]  # the source lines of each block
 
 
@@ -71,7 +72,8 @@ class KernelLowering(ControlFlowLowering):
             {place: tuple(sorted(sizes)) for place, sizes in self._read_sizes.items()},
             {place: tuple(sorted(sizes)) for place, sizes in self._write_sizes.items()},
             self._has_unknown_pointers,
-            flow.has_program_synchronization(self.graph),
+            flow.uses_atomic_results(self.graph),
+            flow.has_unseen_synchronization(self.graph),
             tuple(self.block_lines),
         )
 

@@ -3,7 +3,10 @@
 Programs run one after the other, so a race is found from the earlier accesses of an element.
 Example: program 2 reads an element that program 0 has written with a new value in the same launch;
 on a GPU the read could come first, so it is a read-write race. Writes of the value that is there
-already are none: they cannot change a result.
+already are none: they cannot change a result. Neither are accesses that atomics order: the first
+program has released something (unlocked a lock) that the second has acquired since. So a writer's
+entry has the count of atomics before the write, and the atomics of a launch are logged for the one
+who decides (`check.program_order`).
 """
 
 from __future__ import annotations
@@ -14,25 +17,95 @@ from contextlib import contextmanager
 from harness.kernels.cpu.abi import (
     ATOMIC_FLAG,
     CHANGED_FLAG,
+    COUNT_SHIFT,
+    MAX_ATOMICS,
     PROGRAM_SHIFT,
     READER_BITS,
+    WRITER_BITS,
+    AtomicField,
     LaunchField,
     RegionField,
     ViolationKind,
 )
 from harness.kernels.cpu.access_function import AccessFunction
+from harness.kernels.cpu.llvm_text import LlvmFunction
 
 _READER_MASK = (1 << READER_BITS) - 1
+
+
+def build_is_ordered() -> LlvmFunction:
+    """Build the function that asks whether atomics order an earlier write before this program.
+
+    The last question and its answer are in the context: all lanes of an access ask the same one.
+    """
+    code = LlvmFunction("define internal i1 @is_ordered(ptr %context, i64 %writer)")
+    log = code.load_context(LaunchField.ATOMIC_LOG)
+    with code.when(code.let(f"icmp eq i64 {log}, 0"), exits=True):
+        code.emit("ret i1 false")
+    count, program = code.load_context(LaunchField.ATOMIC_COUNT), _emit_program_number(code)
+    question = (
+        (LaunchField.ORDER_ENTRY, "%writer"),
+        (LaunchField.ORDER_PROGRAM, program),
+        (LaunchField.ORDER_COUNT, count),
+    )
+    same = "true"
+    for field, value in question:
+        same_field = code.let(f"icmp eq i64 {code.load_context(field)}, {value}")
+        same = code.let(f"and i1 {same}, {same_field}")
+    with code.when(code.let(f"xor i1 {same}, true")):
+        writer, before = _emit_writer(code, "%writer"), code.let(f"lshr i64 %writer, {COUNT_SHIFT}")
+        query = code.to_pointer(code.load_context(LaunchField.ORDER_QUERY))
+        answer = code.let(
+            f"call i64 {query}(i64 {writer}, i64 {before}, i64 {program}, i64 {count})"
+        )
+        for field, value in (*question, (LaunchField.ORDER_ANSWER, answer)):
+            code.store_element("i64", value, "%context", field)
+    answer = code.load_context(LaunchField.ORDER_ANSWER)
+    code.emit(f"ret i1 {code.let(f'icmp ne i64 {answer}, 0')}")
+    return code
+
+
+def _emit_writer(code: LlvmFunction, entry: str) -> str:
+    """Emit the number of the program in a writer's entry."""
+    number = code.let(f"lshr i64 {entry}, {PROGRAM_SHIFT}")
+    return code.let(f"and i64 {number}, {(1 << WRITER_BITS) - 1}")
+
+
+def _emit_program_number(code: LlvmFunction) -> str:
+    ordinal = code.load_context(LaunchField.PROGRAM_ORDINAL)
+    return code.let(f"add i64 {code.load_context(LaunchField.FIRST_PROGRAM)}, {ordinal}")
 
 
 class RaceCheckedAccess(AccessFunction):
     """An access that updates the shadows of writers and readers."""
 
-    def _emit_program_number(self) -> str:
-        ordinal = self._code.load_context(LaunchField.PROGRAM_ORDINAL)
-        return self._code.let(
-            f"add i64 {self._code.load_context(LaunchField.FIRST_PROGRAM)}, {ordinal}"
-        )
+    def _emit_entry(self, program: str, flags: str) -> str:
+        """Emit a writer's entry: the count of atomics, the program's number, flags."""
+        code = self._code
+        count = code.load_context(LaunchField.ATOMIC_COUNT)
+        count = code.let(f"shl i64 {count}, {COUNT_SHIFT}")
+        number = code.let(f"or i64 {code.let(f'shl i64 {program}, {PROGRAM_SHIFT}')}, {flags}")
+        return code.let(f"or i64 {count}, {number}")
+
+    def _log_atomics(self) -> None:
+        """Log each active lane of an atomic; a full log orders everything."""
+        code = self._code
+        log = code.load_context(LaunchField.ATOMIC_LOG)
+        with code.when(code.let(f"icmp ne i64 {log}, 0")):
+            me, table = _emit_program_number(code), code.to_pointer(log)
+            with self._each_active_lane() as (_, address):
+                count = code.load_context(LaunchField.ATOMIC_COUNT)
+                with code.when(code.let(f"icmp ult i64 {count}, {MAX_ATOMICS}")):
+                    entry = code.element_pointer(table, f"[{len(AtomicField)} x i64]", count)
+                    for field, value in (
+                        (AtomicField.PROGRAM, me),
+                        (AtomicField.ADDRESS, address),
+                        (AtomicField.SITE, "%site"),
+                    ):
+                        code.store_element("i64", value, entry, field)
+                    code.store_element(
+                        "i64", code.let(f"add i64 {count}, 1"), "%context", LaunchField.ATOMIC_COUNT
+                    )
 
     @contextmanager
     def _each_granule(self, shadow: str) -> Iterator[tuple[str, str, str]]:
@@ -63,16 +136,19 @@ class RaceCheckedAccess(AccessFunction):
         violation: ViolationKind,
         condition: Callable[[str, str, str], str],
     ) -> None:
-        """Report lanes at which another program has written, if `condition` holds as well."""
+        """Report lanes at which another program has written, if `condition` holds as well.
+
+        If atomics order the two programs, this is no race.
+        """
         code = self._code
         with self._each_granule(writers) as (index, address, place):
             seen = code.load("i64", place)
-            writer = code.let(f"lshr i64 {seen}, {PROGRAM_SHIFT}")
+            writer = _emit_writer(code, seen)
             another = code.let(f"icmp ne i64 {writer}, {program}")
             another = self._emit_and(self._emit_is_current_launch(writer), another)
-            self._count_violation(
-                self._emit_and(another, condition(seen, index, address)), address, writer
-            )
+            with code.when(self._emit_and(another, condition(seen, index, address))):
+                ordered = code.let(f"call i1 @is_ordered(ptr %context, i64 {seen})")
+                self._count_violation(code.let(f"xor i1 {ordered}, true"), address, writer)
         self._return_if_violated(violation)
 
     def _emit_has_flag(self, seen: str, flag: int) -> str:
@@ -81,15 +157,19 @@ class RaceCheckedAccess(AccessFunction):
     def _check_read_races(self) -> None:
         code = self._code
         shadow = code.load_field("%region", RegionField.READERS)
-        with code.when(code.let(f"icmp ne i64 {shadow}, 0")):
-            me = self._emit_program_number()
-            writers = code.load_field("%region", RegionField.WRITERS)
+        writers = code.load_field("%region", RegionField.WRITERS)
+        by_log = code.load_context(LaunchField.READS_RACE)
+        is_tracked = code.let(f"icmp ne i64 {code.let(f'or i64 {shadow}, {by_log}')}, 0")
+        is_written = code.let(f"icmp ne i64 {writers}, 0")
+        with code.when(self._emit_and(is_tracked, is_written)):
             self._check_no_other_writer(
                 writers,
-                me,
+                _emit_program_number(code),
                 ViolationKind.READ_AFTER_WRITE,
                 lambda seen, *_: self._emit_has_flag(seen, CHANGED_FLAG),
             )
+        with code.when(code.let(f"icmp ne i64 {shadow}, 0")):
+            me = _emit_program_number(code)
             with self._each_granule(shadow) as (_, _, place):
                 seen = code.load("i64", place)
                 reader = code.let(f"and i64 {seen}, {_READER_MASK}")
@@ -114,7 +194,8 @@ class RaceCheckedAccess(AccessFunction):
         return code.let(f"icmp ne {self.llvm_type} {stored}, {new}")
 
     def _check_write_races(self) -> None:
-        code, me = self._code, self._emit_program_number()
+        code = self._code
+        me = _emit_program_number(code)
         writers = code.load_field("%region", RegionField.WRITERS)
         with code.when(code.let(f"icmp ne i64 {writers}, 0")):
             self._check_no_other_writer(
@@ -150,12 +231,12 @@ class RaceCheckedAccess(AccessFunction):
                 seen = code.load("i64", place)
                 changes = code.let(f"zext i1 {self._emit_changes_value(index, address)} to i64")
                 mark = code.let(f"shl i64 {changes}, {CHANGED_FLAG.bit_length() - 1}")
-                before = code.let(f"lshr i64 {seen}, {PROGRAM_SHIFT}")
+                before = _emit_writer(code, seen)
                 again = code.let(f"icmp eq i64 {before}, {me}")
                 earlier_flag = code.let(f"select i1 {again}, i64 {seen}, i64 0")
                 earlier_flag = code.let(f"and i64 {earlier_flag}, {CHANGED_FLAG}")
                 mark = code.let(f"or i64 {mark}, {earlier_flag}")
-                number = code.let(f"or i64 {code.let(f'shl i64 {me}, {PROGRAM_SHIFT}')}, {mark}")
+                number = self._emit_entry(me, mark)
                 # The writer that changed the element stays: this store writes the same value.
                 theirs = self._emit_and(
                     self._emit_is_current_launch(before),
@@ -166,7 +247,9 @@ class RaceCheckedAccess(AccessFunction):
 
     def _check_atomic_races(self) -> None:
         """Report an atomic and another program's store; two atomics are no race."""
-        code, me = self._code, self._emit_program_number()
+        code = self._code
+        me = _emit_program_number(code)
+        self._log_atomics()
         writers = code.load_field("%region", RegionField.WRITERS)
         with code.when(code.let(f"icmp ne i64 {writers}, 0")):
             self._check_no_other_writer(
@@ -176,7 +259,4 @@ class RaceCheckedAccess(AccessFunction):
                 lambda seen, *_: code.let(f"xor i1 {self._emit_has_flag(seen, ATOMIC_FLAG)}, true"),
             )
             with self._each_granule(writers) as (_, _, place):
-                number = code.let(
-                    f"or i64 {code.let(f'shl i64 {me}, {PROGRAM_SHIFT}')}, {ATOMIC_FLAG}"
-                )
-                code.store("i64", number, place)
+                code.store("i64", self._emit_entry(me, str(ATOMIC_FLAG)), place)

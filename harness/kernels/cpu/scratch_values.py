@@ -27,6 +27,7 @@ class OperationSite:
     element: str
     source: SourceLocation
     argument: int | None = None
+    memory_order: int = 0  # of an atomic: Triton's number
 
 
 class ScratchValues:
@@ -53,7 +54,8 @@ class ScratchValues:
     def add_site(
         self, label: str, operation: IROperation, element: str, argument: int | None = None
     ) -> int:
-        self.sites.append(OperationSite(label, element, operation.source, argument))
+        order = operation.get_int("sem") if operation.name.startswith("tt.atomic") else 0
+        self.sites.append(OperationSite(label, element, operation.source, argument, order))
         return len(self.sites) - 1
 
     @property

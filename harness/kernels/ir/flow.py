@@ -103,10 +103,21 @@ def has_program_synchronization(graph: KernelGraph) -> bool:
     a lock, a ticket or a flag. Impure assembly may do anything. A loop over any other load waits
     for no other program, for Triton may load once.
     """
+    return uses_atomic_results(graph) or has_unseen_synchronization(graph)
+
+
+def uses_atomic_results(graph: KernelGraph) -> bool:
     used = {value for operation in graph.walk() for value in operation.operands}
     return any(
+        operation.name.startswith("tt.atomic") and not used.isdisjoint(operation.results)
+        for operation in graph.walk()
+    )
+
+
+def has_unseen_synchronization(graph: KernelGraph) -> bool:
+    """Return whether programs may synchronize by something else than atomics."""
+    return any(
         operation.attributes.get("pure") == "false"
-        or (operation.name.startswith("tt.atomic") and not used.isdisjoint(operation.results))
         or (operation.name == "tt.load" and _rereads_memory(operation))
         for operation in graph.walk()
     )
