@@ -7,6 +7,7 @@ Here pip is a function, as in `test_releases.py`; a real checkout is proven in
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -16,9 +17,12 @@ from fixture_types import Output
 from packaging.utils import canonicalize_name
 
 from harness.cli import guard_runs
-from harness.cli.main import main
-from harness.releases import lock_solver, managed_releases, pins
+from harness.cli.eval import execution as eval_execution
+from harness.cli.main import build_parser, main
+from harness.releases import added_releases, installer, lock_solver, managed_releases, pins
 from harness.releases.managed_releases import Release
+from harness.runs.eval import evaluation_request
+from harness.runs.matrix import plan_builder, release_setup
 
 UNLOCKED = "0.5.22"
 PINS = ["transformers==5.19.0", "tokenizers==0.23.2", "xgrammar==0.2.7", "timm==1.0.25"]
@@ -165,6 +169,37 @@ def test_every_run_takes_a_checkout_by_its_path(checkout: SglangCheckout, capsys
     words = [str(checkout.folder), target.name]
     code, message = refusal(["prove", "--release", ",".join(words), "27460"], capsys)
     assert (code, "twice" in message, words[0] in message) == (2, True, True)
+
+
+def test_an_evaluation_takes_checkouts_by_their_paths(checkout: SglangCheckout) -> None:
+    commit = checkout.git("rev-parse", "HEAD")
+    earlier = checkout.git("rev-parse", "HEAD~1")
+    words = ["eval", "--release", str(checkout.folder), "--against", f"{checkout.folder}@HEAD~1"]
+    parsed = build_parser("eval").parse_args(words)
+    parsed.words = []
+    request = eval_execution.make_request(parsed)
+    assert (request.release, request.against) == (f"g{commit[:12]}", f"g{earlier[:12]}")
+    matrix = evaluation_request.make_matrix(request)
+    assert matrix.release == request.release
+    assert matrix.configurations[0].release == request.against
+
+
+def test_a_matrix_takes_checkouts_by_their_paths(checkout: SglangCheckout, tmp_path: Path) -> None:
+    word = f"{checkout.folder}@HEAD~1"
+    file = tmp_path / "matrix.yaml"
+    axes = f"axes: {{release: ['{word}'], page: [1, 16]}}\n"
+    run = "run: {proof: {command: 'unfix prove {page} --release {release}'}}\n"
+    file.write_text(f"name: paths\n{axes}{run}")
+    cell = plan_builder.plan_matrix(file).cells[0]
+    needed = release_setup.find_needed_release(cell.values, cell.command)
+    assert needed == word
+    fails, does_nothing = ([sys.executable, "-c", f"raise SystemExit({code})"] for code in (1, 0))
+    reason = release_setup.prepare_release(needed, "run", fails, tmp_path / "log")
+    assert "is not ready: `unfix releases add" in reason
+    added_releases.find_release(word, "cpu", print)
+    release = managed_releases.get_release(f"g{checkout.git('rev-parse', 'HEAD~1')[:12]}")
+    installer.install_release(release, print)
+    assert release_setup.prepare_release(needed, "again", does_nothing, tmp_path / "log") == ""
 
 
 def test_a_wheel_is_named_by_its_version(pip: FakePip, tmp_path: Path, capsys: Output) -> None:

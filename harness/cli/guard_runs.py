@@ -13,7 +13,7 @@ import os
 import secrets
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -40,11 +40,13 @@ def prepare_targets(
     *,
     only_ready: bool = False,
     toggle_folders: Sequence[Path] = (),
+    mends_toggles: bool = True,
 ) -> list[ReleaseTarget]:
     """Prepare the named releases, or else the newest one, and install them if need be.
 
     With `only_ready`, "all" and the newest one mean installed releases. Toggles that are stale on
-    a release without a lock of ours are mended for the run, so load the catalogue after this.
+    a release without a lock of ours are mended for the run, so load the catalogue after this;
+    without `mends_toggles` the caller mends them for all releases of the run at once.
     """
     from harness.patching.child_environment import ChildEnvironment
     from harness.releases import added_releases, managed_releases, provisioning, source_trees
@@ -90,11 +92,36 @@ def prepare_targets(
         raise UnfixError(
             f"--release names SGLang {twice} twice: as {' and as '.join(map(repr, words))}"
         )
-    mend_stale_toggles(
-        [target.sources for name, target in zip(names, targets, strict=True) if name != "current"],
-        toggle_folders,
-    )
+    if mends_toggles:
+        mend_stale_toggles(
+            [each.sources for name, each in zip(names, targets, strict=True) if name != "current"],
+            toggle_folders,
+        )
     return targets
+
+
+def name_release(word: str | None, device: str = "cpu") -> str | None:
+    """Return the name of the release that a word names; one named by a path is added first."""
+    from harness.releases import added_releases
+
+    if word is None or not added_releases.is_path(word):
+        return word
+    environment = get_environment(device)
+    return added_releases.find_release(word, environment, options.report_status).name
+
+
+def mend_for_named_releases(
+    names: Iterable[str | None], toggle_folders: Sequence[Path], device: str = "cpu"
+) -> None:
+    """Mend the toggles that are stale on any of these releases whose sources are here."""
+    from harness.releases import managed_releases
+
+    known = {
+        release.name: release
+        for release in managed_releases.list_known_releases(get_environment(device))
+    }
+    chosen = [known[name] for name in dict.fromkeys(names) if name in known]
+    mend_stale_toggles([one.open_sources() for one in chosen if one.has_sources], toggle_folders)
 
 
 def mend_stale_toggles(trees: Sequence[SourceTree], toggle_folders: Sequence[Path]) -> None:

@@ -9,12 +9,15 @@ import pytest
 from fixture_types import Output, Patch
 
 from harness.cli import guard_runs
+from harness.cli.bisect import execution as bisect_execution
 from harness.core import paths
 from harness.fixes.matching.toggle_status import ToggleState, find_toggle_status
 from harness.fixes.registry import toggle_catalogue
 from harness.fixes.registry.schema import Toggle
 from harness.releases import managed_releases
 from harness.releases.source_trees import FolderSourceTree
+from harness.runs.bisect.outcome_rules import OutcomeRules
+from harness.runs.bisect.request import BisectRequest
 
 TOGGLE = """\
 id: made-up
@@ -107,3 +110,58 @@ def test_a_release_with_a_lock_of_ours_is_left_as_it_is(toggles: Path, capsys: O
     guard_runs.mend_stale_toggles([tree], [toggles])
     assert toggle_catalogue.list_mended_files() == []
     assert capsys.readouterr().err == ""
+
+
+class AddedRelease:
+    """A release without a lock of ours, whose sources are a tree."""
+
+    has_sources = True
+
+    def __init__(self, name: str, tree: FolderSourceTree) -> None:
+        self.name, self.tree = name, tree
+
+    def open_sources(self) -> FolderSourceTree:
+        return self.tree
+
+
+@pytest.fixture
+def commits(toggles: Path, tmp_path: Path, monkeypatch: Patch) -> list[AddedRelease]:
+    """Two commits with a form of their own each; by name, the later one comes first."""
+    releases = [
+        AddedRelease("gbbb", make_tree(tmp_path, "0.5.23.post1+gbbb", "number")),
+        AddedRelease("gaaa", make_tree(tmp_path, "0.5.23.post2+gaaa", "amount")),
+    ]
+    for release in releases:
+        release.tree.name = release.name
+    known = [*managed_releases.list_releases(), *reversed(releases)]
+    monkeypatch.setattr(managed_releases, "list_known_releases", lambda device="cpu": known)
+    return releases
+
+
+def test_a_search_over_releases_mends_for_both_of_its_ends(
+    toggles: Path, commits: list[AddedRelease]
+) -> None:
+    request = BisectRequest(
+        "releases", ["true"], OutcomeRules(), [str(toggles)], good="gbbb", bad="gaaa"
+    )
+    prepared = bisect_execution.prepare_new_search(request)
+    (toggle,) = prepared.catalogue.select("made-up")
+    states = [find_toggle_status(toggle, one.tree).state for one in commits]
+    assert states == [ToggleState.FIXED] * 2
+
+
+def test_a_search_over_commits_as_releases_goes_by_their_versions(
+    commits: list[AddedRelease],
+) -> None:
+    request = BisectRequest(
+        "releases", ["true"], OutcomeRules(), good="0.5.23", bad="gaaa", among=["gbbb"]
+    )
+    assert bisect_execution.list_releases_between(request) == ["0.5.23", "gbbb", "gaaa"]
+
+
+def test_any_command_can_mend_for_the_releases_that_it_names(
+    toggles: Path, commits: list[AddedRelease]
+) -> None:
+    guard_runs.mend_for_named_releases(["current", "gaaa", None], [toggles])
+    status = find_toggle_status(load_toggle(toggles), commits[1].tree)
+    assert status.state is ToggleState.FIXED

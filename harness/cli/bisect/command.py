@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from harness.cli import options, run_kinds, run_output
+from harness.cli import guard_runs, options, run_kinds, run_output
 from harness.cli.command_parser import CommandParser
 from harness.core.errors import CommandLineError, UnfixError
 from harness.patching import bootstrap
@@ -153,12 +153,13 @@ def _make_request(arguments: argparse.Namespace) -> BisectRequest | EarlierSearc
         return EarlierSearch(arguments.over, name, is_replay, repository, folders)
     rules = OutcomeRules(arguments.metric, arguments.below, arguments.above, arguments.symptom)
     rules.check()
+    device = getattr(arguments, "device", "cpu")
     common = BisectRequest(
         kind=arguments.over,
         command=arguments.words,
         rules=rules,
         toggle_folders=folders,
-        release=getattr(arguments, "release", None),
+        release=guard_runs.name_release(getattr(arguments, "release", None), device),
         repository=repository,
         time_limit=arguments.limit,
         server_command=arguments.serve,
@@ -187,10 +188,12 @@ def _make_request(arguments: argparse.Namespace) -> BisectRequest | EarlierSearc
     among = arguments.among
     return msgspec.structs.replace(
         guarded,
-        good=arguments.good,
-        bad=arguments.bad,
+        good=guard_runs.name_release(arguments.good, device),
+        bad=guard_runs.name_release(arguments.bad, device),
         candidates=arguments.toggle,
-        among=None if among is None else bootstrap.split_ids(among),
+        among=None
+        if among is None
+        else [guard_runs.name_release(word, device) for word in bootstrap.split_ids(among)],
     )
 
 

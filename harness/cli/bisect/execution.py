@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
+from packaging.version import InvalidVersion, Version
 
 from harness.cli import guard_runs, options, resumption, run_output
 from harness.cli.bisect.progress import BisectProgress
@@ -21,6 +22,7 @@ from harness.fixes.registry import toggle_catalogue
 from harness.fixes.registry.toggle_catalogue import ToggleCatalogue
 from harness.patching import bootstrap
 from harness.releases import managed_releases
+from harness.releases.managed_releases import Release
 from harness.runs.bisect import (
     commit_bisection,
     guard_runner,
@@ -77,7 +79,12 @@ def prepare_search(request: BisectRequest | EarlierSearch, store: Store) -> Prep
 
 
 def prepare_new_search(request: BisectRequest) -> PreparedSearch:
-    catalogue = toggle_catalogue.load_catalogue(map(Path, request.toggle_folders))
+    folders = [Path(folder) for folder in request.toggle_folders]
+    names = [request.release]
+    if request.kind == "releases":
+        names = [request.good, request.bad, *(request.among or ())]
+    guard_runs.mend_for_named_releases(names, folders, request.device)
+    catalogue = toggle_catalogue.load_catalogue(folders)
     search_id, started = guard_runs.make_id_and_start()
     search = BisectSearch(
         id=search_id,
@@ -325,9 +332,13 @@ def list_releases_between(request: BisectRequest) -> list[str]:
     """List the releases from one end to the other, the oldest first."""
     named = {request.good, request.bad, *(request.among or ())}
     supported = {release.name for release in managed_releases.list_releases()}
-    known = [release.name for release in managed_releases.list_known_releases()]
     # A release that somebody added is tried only if the call names it.
-    names = [name for name in known if name in named | supported]
+    tried = [
+        release
+        for release in managed_releases.list_known_releases()
+        if release.name in named | supported
+    ]
+    names = [release.name for release in sorted(tried, key=_read_version)]
     ends = [managed_releases.get_release(name).name for name in (request.good, request.bad)]
     first, last = sorted(map(names.index, ends))
     if first == last:
@@ -337,6 +348,14 @@ def list_releases_between(request: BisectRequest) -> list[str]:
         return between
     chosen = {*ends, *(managed_releases.get_release(name).name for name in request.among)}
     return [name for name in between if name in chosen]
+
+
+def _read_version(release: Release) -> Version:
+    """Return the version of a release; that of a commit stands in its sources alone."""
+    try:
+        return Version(release.name)
+    except InvalidVersion:
+        return release.open_sources().version or Version("0")
 
 
 def _search_commits(prepared: PreparedSearch, driver: SearchDriver) -> None:
@@ -360,7 +379,8 @@ def _search_commits(prepared: PreparedSearch, driver: SearchDriver) -> None:
 
 def _prepare_release(name: str | None, device: str = "cpu") -> VersionUnderTest:
     """Return a release that is ready for runs, and install it if need be."""
-    (target,) = guard_runs.prepare_targets([name] if name else [], device)
+    words = [name] if name else []
+    (target,) = guard_runs.prepare_targets(words, device, mends_toggles=False)
     folder = Path(sys.prefix) if target.requested_as == "current" else target.python.parents[1]
     return VersionUnderTest(target.requested_as, target.sources, target.python, folder)
 

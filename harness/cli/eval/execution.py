@@ -7,7 +7,7 @@ import shlex
 import signal
 from types import FrameType
 
-from harness.cli import options, run_kinds, run_output
+from harness.cli import guard_runs, options, run_kinds, run_output
 from harness.core import machine
 from harness.core.wording import format_count
 from harness.matrices.schema import MatrixFile
@@ -24,9 +24,9 @@ def make_request(arguments: argparse.Namespace) -> EvaluationRequest:
         model=arguments.model or "",
         draft=arguments.draft or "",
         dtype=arguments.dtype or "",
-        against=arguments.against,
+        against=guard_runs.name_release(arguments.against),
         tasks=_split_names(arguments.task),
-        release=arguments.release,
+        release=guard_runs.name_release(arguments.release),
         revert=_split_names(arguments.revert),
         enable=_split_names(arguments.enable),
         stand_ins=_split_names(arguments.stand_in),
@@ -52,6 +52,9 @@ def run_evaluation(arguments: argparse.Namespace) -> int:
     run_output.check_outputs(run_kinds.EVAL, arguments)
     request = make_request(arguments)
     matrix = evaluation_request.make_matrix(request)
+    matrix.release = guard_runs.name_release(matrix.release) or ""
+    for configuration in matrix.configurations:
+        configuration.release = guard_runs.name_release(configuration.release) or ""
     if arguments.judge_again is not None:
         # Today's statistics judge recorded answers again; the store's verdicts do not change.
         recorded = evaluation_comparer.read_recorded_evaluation(arguments.judge_again)
@@ -73,6 +76,8 @@ def _serve_matrix(request: EvaluationRequest, matrix: MatrixFile) -> tuple[Evalu
 
     limit = request.choose_item_limit(matrix)
     settings = evaluation_request.prepare_serving(request, matrix, options.report_status)
+    releases = {settings.release, *(one.release for one in matrix.configurations)}
+    guard_runs.mend_for_named_releases(sorted(releases), request.toggles, settings.device)
     lm_eval_scorer.find_lm_eval_python()  # installs lm-eval before the first server starts
     store = Store()
     command = shlex.join(run_output.get_recorded_command())

@@ -51,7 +51,9 @@ def run_command(arguments: argparse.Namespace) -> int:
     architectures = read_architectures(request.names)
     get_card(request.card)  # an unknown name ends the call
     target = guard_runs.prepare_targets(
-        [request.release] if request.release else [], only_ready=True
+        [request.release] if request.release else [],
+        only_ready=True,
+        toggle_folders=request.toggles,
     )[0]
     jobs = guard_runs.choose_job_count("cpu", request.jobs)
     run_id, started = guard_runs.make_id_and_start()

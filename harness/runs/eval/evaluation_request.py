@@ -170,12 +170,14 @@ def _make_base(
         return None
     releases = {release.name for release in managed_releases.list_known_releases()}
     if against in releases | {"current"}:
-        return msgspec.structs.replace(plain, name=against, release=against)
+        name = against.replace("+", "-")  # a changed checkout is called g1a2b3c+dirty
+        return msgspec.structs.replace(plain, name=name, release=against)
     if against.startswith("-"):
         draft = plain.draft if "--speculative" in against else ""
         return msgspec.structs.replace(plain, serve=against, draft=draft)
     raise UnfixError(
-        f"--against {against} is neither a release nor 'transformers' nor SGLang's arguments"
+        f"--against {against} is neither a release nor a checkout (~/sglang@main) nor "
+        "'transformers' nor SGLang's arguments"
     )
 
 
