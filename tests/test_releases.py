@@ -237,7 +237,7 @@ def test_a_surviving_pip_still_holds_the_lock(tmp_path: Path, monkeypatch: Patch
     python.chmod(0o755)
     monkeypatch.setenv("UNFIX_HOME", str(tmp_path))
     monkeypatch.setattr(sys, "executable", str(python))
-    with installer._hold_install_lock():
+    with installer.hold_install_lock():
         installer.run_pip(["install"])
     assert str(tmp_path / ".releases" / ".lock") in (tmp_path / "open").read_text()
 

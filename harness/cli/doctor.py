@@ -15,7 +15,7 @@ from harness.cli.releases import describe_environment
 from harness.core import machine as hardware
 from harness.core import paths
 from harness.core.errors import UnfixError
-from harness.releases import environment_contents, installer, source_trees
+from harness.releases import cuda_toolkit, environment_contents, installer, source_trees
 from harness.releases import managed_releases as managed
 from harness.releases.managed_releases import Release
 
@@ -67,8 +67,20 @@ def check_machine() -> list[DoctorFinding]:
         DoctorFinding("platform", None, f"{platform.system()} {platform.machine()}"),
         DoctorFinding("pip", *_check_pip()),
         DoctorFinding("disk", free > 1, f"{free:.0f} GiB free under {workspace}"),
+        DoctorFinding("CUDA toolkit", None, _describe_toolkit()),
         DoctorFinding("gpu", None, hardware.describe_gpus() or "none: CUDA guards are n/a here"),
     ]
+
+
+def _describe_toolkit() -> str:
+    """Describe what builds SGLang's CUDA kernels for the virtual GPU."""
+    try:
+        compiler = cuda_toolkit.check_host_compiler()
+    except UnfixError as error:
+        return str(error)
+    toolkit = cuda_toolkit.find_toolkit()
+    where = f"at {toolkit.folder}" if toolkit else "installed when a command first needs it"
+    return f"{where}; host code by {compiler}"
 
 
 def _check_pip() -> tuple[bool, str]:

@@ -12,6 +12,7 @@ from harness.cli import options
 from harness.core.errors import UnfixError
 from harness.releases import (
     added_releases,
+    cuda_toolkit,
     environment_contents,
     installer,
     managed_releases,
@@ -56,7 +57,8 @@ def _add_version_options(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         metavar="RELEASE",
         help="a version, 'all' (those with a lock of ours), and for add: a wheel, a checkout "
-        "(~/sglang), a commit or branch of one (~/sglang@main)",
+        "(~/sglang), a commit or branch of one (~/sglang@main), 'cuda-toolkit' (what builds "
+        "SGLang's CUDA kernels here)",
     )
     parser.add_argument(
         "--device",
@@ -69,6 +71,8 @@ def _add_version_options(parser: argparse.ArgumentParser) -> None:
 def run_command(arguments: argparse.Namespace) -> int:
     if arguments.action == "list":
         return print_releases(arguments.json)
+    if arguments.action == "add" and arguments.versions == ["cuda-toolkit"]:
+        return _add_cuda_toolkit(arguments)
     chosen = select_releases(arguments)
     if arguments.action == "wheels":
         return _fill_wheel_folder(chosen, arguments)
@@ -88,11 +92,25 @@ def run_command(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _add_releases(chosen: list[Release], arguments: argparse.Namespace) -> None:
+def _add_cuda_toolkit(arguments: argparse.Namespace) -> int:
+    _choose_wheel_folder(arguments)
+    toolkit = cuda_toolkit.ensure_toolkit(options.report_status)
+    if arguments.json:
+        options.print_json({"cuda-toolkit": str(toolkit.folder)})
+    else:
+        print(f"cuda-toolkit: here, at {toolkit.folder}")
+    return 0
+
+
+def _choose_wheel_folder(arguments: argparse.Namespace) -> None:
     if arguments.wheels is not None:
         if not arguments.wheels.is_dir():
             raise UnfixError(f"there is no folder {arguments.wheels}")
         os.environ[installer.WHEELS_VARIABLE] = str(arguments.wheels.resolve())
+
+
+def _add_releases(chosen: list[Release], arguments: argparse.Namespace) -> None:
+    _choose_wheel_folder(arguments)
     if arguments.torch is not None and arguments.device == "cpu":
         raise UnfixError("--torch goes with --device cuda: a CPU release installs its own torch")
     for release in chosen:

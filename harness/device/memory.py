@@ -148,6 +148,17 @@ class AllocationLedger:
                 f"{(card.memory - used) / 2**30:.2f} GiB is free (virtual {card.name})."
             )
 
+    def find(self, address: int) -> tuple[int, int] | None:
+        """Find the living allocation that contains an address: its first byte and its size."""
+        for reference, size, _ in self._allocations:
+            if reference.expired():
+                continue
+            storage = torch.UntypedStorage._new_with_weak_ptr(reference.cdata)
+            base = 0 if storage is None else storage.data_ptr()
+            if base <= address < base + size:
+                return base, size
+        return None
+
     def measure(self, index: int) -> int:
         """Return the bytes of a device's living allocations."""
         self._prune()

@@ -26,6 +26,7 @@ class DeviceRecord:
     """Counts of one process, or of several that were read together."""
 
     stand_ins: Counter[str] = field(default_factory=Counter)  # calls, by package and name
+    kernel_calls: Counter[str] = field(default_factory=Counter)  # of SGLang's own CUDA C++
     branches: Counter[str] = field(default_factory=Counter)  # a question, and the line that asks
     choices: Counter[str] = field(default_factory=Counter)  # an operator, and its method that ran
     imports: Counter[str] = field(default_factory=Counter)  # names of packages without a stand-in
@@ -34,6 +35,9 @@ class DeviceRecord:
 
     def count_stand_in(self, name: str) -> None:
         self._count(self.stand_ins, name)
+
+    def count_kernel_call(self, name: str) -> None:
+        self._count(self.kernel_calls, name)
 
     def count_branch(self, question: str) -> None:
         self._count(self.branches, f"{question} at {find_caller().rpartition('site-packages/')[2]}")
@@ -62,7 +66,7 @@ class DeviceRecord:
     def as_dict(self) -> dict[str, dict[str, int]]:
         return {
             name: dict(getattr(self, name))
-            for name in ("stand_ins", "branches", "choices", "imports", "refusals")
+            for name in ("stand_ins", "kernel_calls", "branches", "choices", "imports", "refusals")
         }
 
     def add(self, values: dict[str, Any]) -> None:
@@ -75,6 +79,11 @@ class DeviceRecord:
             f"{len(self.stand_ins)} operators of CUDA binaries had stand-ins, "
             f"{self.stand_ins.total()} calls: {', '.join(sorted(self.stand_ins)) or 'none'}"
         )
+        if self.kernel_calls:
+            yield (
+                f"{len(self.kernel_calls)} functions of SGLang's CUDA C++ ran as they are, "
+                f"{self.kernel_calls.total()} calls: {', '.join(sorted(self.kernel_calls))}"
+            )
         for message, count in self.refusals.items():
             yield f"refused {count} times: {message}"
 

@@ -44,7 +44,17 @@ def load_jit(
 
 
 def _replace_load_jit(module: ModuleType) -> None:
-    module.load_jit = load_jit  # type: ignore[attr-defined]
+    if not (_runs_real_modules and module.__name__ in REAL_LOADERS):
+        module.load_jit = load_jit  # type: ignore[attr-defined]
+
+
+_runs_real_modules = False
+
+
+def leave_load_jit() -> None:
+    """Leave SGLang's own `load_jit` in place: its modules are built and run."""
+    global _runs_real_modules
+    _runs_real_modules = True
 
 
 def _replace_message_queue(module: ModuleType) -> None:
@@ -58,9 +68,10 @@ def _replace_memory_size(module: ModuleType) -> None:
     module.get_nvgpu_memory_capacity = lambda: get_card().memory / (1 << 20)  # type: ignore[attr-defined]
 
 
+# The modules of `load_jit` since 0.5.18, which builds by a file for ninja that it writes itself.
+REAL_LOADERS = ("sglang.kernels.jit.utils.compile.loader", "sglang.kernels.jit.utils")
 _HOOKS: dict[str, Callable[[ModuleType], None]] = {
-    "sglang.kernels.jit.utils.compile.loader": _replace_load_jit,
-    "sglang.kernels.jit.utils": _replace_load_jit,
+    **dict.fromkeys(REAL_LOADERS, _replace_load_jit),
     "sglang.jit_kernel.utils": _replace_load_jit,
     "sglang.srt.utils.common": _replace_memory_size,
     "sglang.srt.distributed.device_communicators.shm_broadcast": _replace_message_queue,

@@ -61,7 +61,7 @@ def install_release(release: Release, report: ReportMessage, torch: Path | None 
     checkouts.register_checkout()
     if release.is_ready and _shares_torch(release, torch):
         return
-    with _hold_install_lock():
+    with hold_install_lock():
         _make_base(release.base, report, torch)
         if not release.is_current():
             _make_environment(release, report)
@@ -86,7 +86,7 @@ def _make_environment(release: Release, report: ReportMessage) -> None:
         release.folder, f"SGLang {release.name}", "end it first: the release is reinstalled"
     )
     report(f"installing SGLang {release.name}")
-    _remove_folder(release.folder)
+    remove_folder(release.folder)
     # The base's Python may differ from this one: checkouts with another Python share the base.
     _make_venv(release.base.python, release.folder)
     own = [r for r in parse_requirements(release.lock_file) if r.name != "sglang"]
@@ -96,26 +96,26 @@ def _make_environment(release: Release, report: ReportMessage) -> None:
 
 def fetch_release_sources(release: Release, report: ReportMessage) -> None:
     """Fetch a release's wheel to read its sources, without an environment."""
-    with _hold_install_lock():
+    with hold_install_lock():
         _fetch_wheel(release, report)
 
 
 def remove_release(release: Release, force: bool = False) -> None:
     """Remove a release, unless a process runs from it."""
-    with _hold_install_lock():
+    with hold_install_lock():
         if not force:
             hint = "end it first, or add --force"
             refuse_if_in_use(release.folder, f"SGLang {release.name}", hint)
-        _remove_folder(release.folder)
+        remove_folder(release.folder)
         if not any(
             Release(release.name, device).folder.exists() for device in managed_releases.DEVICES
         ):
             for wheel in release.list_wheels():
                 wheel.unlink()
-            _remove_folder(release.added_folder)
+            remove_folder(release.added_folder)
         others = managed_releases.list_known_releases(release.device)
         if not any(other.folder.exists() for other in others):
-            _remove_folder(release.base.folder)
+            remove_folder(release.base.folder)
 
 
 def _write_start_files(release: Release, shared_torch: SharedTorch | None = None) -> None:
@@ -162,7 +162,7 @@ def _make_base(base: Release, report: ReportMessage, torch: Path | None) -> None
         f"installing the shared base of the releases: {contents} "
         f"({format_size(BASE_BYTES[base.device])}, minutes)"
     )
-    _remove_folder(base.folder)
+    remove_folder(base.folder)
     _make_venv(python, base.folder)
     _install_base_packages(base, shared)
     _register_operators(_find_site_packages(base.folder))
@@ -324,7 +324,7 @@ def _find_site_packages(folder: Path) -> Path:
     return next(folder.glob("lib/python*/site-packages"))
 
 
-def _remove_folder(folder: Path) -> None:
+def remove_folder(folder: Path) -> None:
     """Rename a folder, which is atomic, then delete it."""
     if folder.exists():
         leaving = folder.with_name(f".leaving-{folder.name}-{os.getpid()}")
@@ -337,7 +337,7 @@ _held_locks: list[int] = []
 
 
 @contextlib.contextmanager
-def _hold_install_lock() -> Iterator[None]:
+def hold_install_lock() -> Iterator[None]:
     import fcntl
 
     paths.releases_folder().mkdir(parents=True, exist_ok=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 
 from harness.core.errors import UnfixError
-from harness.releases import installer, pins
+from harness.releases import cuda_toolkit, installer, pins
 from harness.releases.installer import ReportMessage
 from harness.releases.managed_releases import Release
 
@@ -46,6 +46,10 @@ def fill_wheelhouse(
         if releases[0].device == "cuda":
             wanted = [one for one in wanted if one.name not in HOST_PACKAGES]
         _download_wheels(folder, python, list(map(str, wanted)), "--only-binary :all: --no-deps")
+    if releases[0].device == "cpu":
+        report("fetching the CUDA toolkit that builds SGLang's kernels")
+        locked = ["-r", str(cuda_toolkit.LOCK_FILE)]
+        _download_wheels(folder, python, locked, "--only-binary :all: --no-deps --require-hashes")
 
 
 HOST_PACKAGES = ("torch", "triton")

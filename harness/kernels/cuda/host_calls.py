@@ -1,0 +1,205 @@
+"""A call of a module's host function: its tensors by name, and the launches that it makes.
+
+Python calls `module.store_cache(k, v, …)`; the module's own host code checks its arguments, chooses
+a kernel and launches it, and the launch comes back into `HostCalls.launch`. An error there becomes
+the error of the call, in place of the one that the host code raises about a failed launch.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from harness.device import graphs
+from harness.device.memory import LEDGER
+from harness.device.record import RECORD
+from harness.device.refusals import UnansweredName, find_caller
+from harness.kernels.cuda.fatbin import read_ptx
+from harness.kernels.cuda.host_signatures import find_parameter_names
+from harness.kernels.cuda.kernel_names import unmangle
+from harness.kernels.ptx.launch import Allocation, CudaLaunch
+
+_ILLEGAL_ADDRESS, _LAUNCH_FAILURE = 700, 719  # of cudaError_t
+# Runs a kernel of a module: the module's PTX, read, and the launch.
+RunLaunch = Callable[[Any, CudaLaunch], None]
+# Called for each launch before it runs: the PTX module and the launch.
+LAUNCH_OBSERVERS: list[Callable[[Any, CudaLaunch], None]] = []
+
+
+@dataclass(slots=True)
+class HostCall:
+    """A call that is running."""
+
+    name: str
+    allocations: tuple[Allocation, ...]
+    errors: list[BaseException] = field(default_factory=list)
+
+
+def _run_unchecked(module: Any, launch: CudaLaunch) -> None:
+    for report in module.run(launch, ()):
+        raise RuntimeError(str(report))
+
+
+class HostCalls:
+    """The host calls of this process, one stack for each thread, and what runs their launches."""
+
+    def __init__(self) -> None:
+        self._local = threading.local()
+        self._modules: dict[int, list[Any]] = {}  # by the address of the fatbin
+        self.run_launch: RunLaunch = _run_unchecked
+
+    @property
+    def _stack(self) -> list[HostCall]:
+        if not hasattr(self._local, "stack"):
+            self._local.stack = []
+        stack: list[HostCall] = self._local.stack
+        return stack
+
+    def run(self, name: str, names: tuple[str, ...], function: Any, args: tuple[Any, ...]) -> Any:
+        """Call a host function; raise the first error of its launches."""
+        call = HostCall(name, tuple(list_allocations(names, args)))
+        self._stack.append(call)
+        RECORD.count_kernel_call(name)
+        try:
+            result = function(*args)
+        except BaseException as error:
+            if call.errors:
+                raise call.errors[0] from error
+            raise
+        finally:
+            self._stack.pop()
+        if call.errors:
+            raise call.errors[0]
+        return result
+
+    def launch(self, pointer: Any) -> int:
+        """Run one launch; the hook of cudart.c."""
+        stack, raw = self._stack, pointer.contents
+        if not stack:
+            UnansweredName("a kernel was launched outside of every call from Python")
+            return _LAUNCH_FAILURE
+        try:
+            entry = raw.entry.decode()
+            module = self.find_module(raw.fatbin, entry)
+            launch = CudaLaunch(
+                entry,
+                unmangle(entry),
+                raw.grid.as_tuple(),
+                raw.block.as_tuple(),
+                raw.shared_bytes,
+                _pack_parameters(module.parameter_layout(entry), raw.arguments),
+                stack[-1].allocations,
+                find_living_allocation,
+                raw.cluster.as_tuple(),
+                bool(raw.is_cooperative),
+                raw.max_shared_bytes,
+            )
+            for observe in tuple(LAUNCH_OBSERVERS):
+                observe(module, launch)
+            self.run_launch(module, launch)
+        except BaseException as error:
+            stack[-1].errors.append(error)
+            return _ILLEGAL_ADDRESS if isinstance(error, AssertionError) else _LAUNCH_FAILURE
+        return 0
+
+    def find_module(self, fatbin: int, entry: str) -> Any:
+        """Find the PTX module of a fatbin that defines a kernel."""
+        from harness.kernels.ptx.executor import load_module
+
+        if fatbin not in self._modules:
+            self._modules[fatbin] = [load_module(text) for text in read_ptx(fatbin)]
+        for module in self._modules[fatbin]:
+            if entry in module.entries:
+                return module
+        raise UnansweredName(f"no PTX of its module defines the kernel {unmangle(entry)}")
+
+    def find_variable(self, fatbin: int, name: bytes) -> int:
+        """Return the address of a module's variable on the device; the hook of cudart.c."""
+        module = self._modules.get(fatbin, [None])[0]
+        return 0 if module is None else int(module.variable_address(name.decode()))
+
+    def get_static_shared(self, fatbin: int, entry: bytes) -> int:
+        name = entry.decode()
+        return int(self.find_module(fatbin, name).static_shared_bytes(name))
+
+    def report_unanswered(self, name: bytes) -> None:
+        """Make a function of CUDA without an answer the error of the running call."""
+        stack = self._stack
+        where = f" by {stack[-1].name}" if stack else ""
+        error = UnansweredName(
+            f"the stand-in for libcudart does not answer {name.decode()}, called{where} at "
+            f"{find_caller()}: add it to harness/kernels/cuda/cudart.c"
+        )
+        if stack:
+            stack[-1].errors.append(error)
+
+
+CALLS = HostCalls()
+
+
+class CudaModule:
+    """A loaded JIT module of SGLang: each export is called as a host call."""
+
+    def __init__(
+        self, module: Any, name: str, exports: dict[str, str], files: tuple[str, ...]
+    ) -> None:
+        self._module = module
+        self._name = name
+        self._exports = exports  # C++ expressions by exported name
+        self._files = files
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        function = getattr(self._module, name)
+        names = find_parameter_names(self._exports.get(name, name), self._files)
+        full = f"jit:{self._name}.{name}"
+
+        def call(*args: Any) -> Any:
+            return graphs.run_captured(full, CALLS.run, full, names, function, args)
+
+        setattr(self, name, call)
+        return call
+
+
+def list_allocations(names: tuple[str, ...], args: Iterable[Any]) -> Iterator[Allocation]:
+    """List the memory of a call's tensors, each by the name of its parameter."""
+    for place, value in enumerate(args):
+        name = names[place] if place < len(names) else f"argument {place}"
+        if isinstance(value, torch.Tensor):
+            yield describe_tensor(name, value)
+        elif isinstance(value, (list, tuple)):
+            for index, inner in enumerate(value):
+                if isinstance(inner, torch.Tensor):
+                    yield describe_tensor(f"{name}[{index}]", inner)
+
+
+def describe_tensor(name: str, tensor: torch.Tensor) -> Allocation:
+    shape, strides = tuple(tensor.shape), tuple(tensor.stride())
+    count = 0
+    if tensor.numel():
+        count = 1 + sum((side - 1) * step for side, step in zip(shape, strides, strict=True))
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    return Allocation(name, tensor.data_ptr(), count * tensor.itemsize, dtype, shape, strides)
+
+
+def find_living_allocation(address: int) -> Allocation | None:
+    """Find the device allocation that contains an address, if one is alive."""
+    found = LEDGER.find(address)
+    if found is None:
+        return None
+    base, size = found
+    return Allocation(f"an allocation of {size} bytes", base, size)
+
+
+def _pack_parameters(layout: tuple[tuple[int, int], ...], arguments: Any) -> bytes:
+    size = max((offset + length for offset, length in layout), default=0)
+    packed = bytearray(size)
+    for (offset, length), address in zip(layout, arguments, strict=False):
+        packed[offset : offset + length] = ctypes.string_at(address, length)
+    return bytes(packed)

@@ -1,0 +1,90 @@
+"""SGLang's own `load_jit` on the virtual GPU: nvcc and host code are real, launches come here.
+
+Modules are built for the virtual card as PTX alone, with source lines. Builds lie in SGLang's own
+cache, keyed by source, flags, compilers and all included files; it is `.releases/cuda-builds/jit`,
+unless SGLANG_JIT_CACHE_DIR names another folder.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from typing import Any
+
+import torch
+
+from harness.core.after_import import call_after_import
+from harness.device import sglang_hooks
+from harness.device.cards import get_card
+from harness.kernels.cuda import cudart
+from harness.kernels.cuda.host_calls import CALLS, CudaModule
+from harness.releases import cuda_toolkit
+
+CACHE_VARIABLE = "SGLANG_JIT_CACHE_DIR"  # SGLang's own
+_LOADER = "sglang.kernels.jit.utils.compile.loader"
+_TOOLCHAIN = "sglang.kernels.jit.utils.compile.toolchain"
+_CAPSULE_NAME = b"dlpack_exchange_api"
+# Of eight bytes each: the version, the older table, four functions, and the one for streams.
+_FIELD_COUNT = 7
+
+
+def install() -> None:
+    """Build and run SGLang's JIT modules in this process, from their first use on."""
+    cudart.install(
+        get_card(),
+        CALLS.launch,
+        CALLS.find_variable,
+        CALLS.get_static_shared,
+        CALLS.report_unanswered,
+    )
+    toolkit = cuda_toolkit.find_toolkit()
+    assert toolkit is not None  # or the library above would not have been built
+    toolkit.set_variables(os.environ)
+    os.environ.setdefault(CACHE_VARIABLE, str(cudart.builds_folder() / "jit"))
+    _answer_stream_queries()
+    sglang_hooks.leave_load_jit()
+    call_after_import({_TOOLCHAIN: _choose_flags, _LOADER: _wrap_loaded_modules})
+
+
+def _choose_flags(toolchain: Any) -> None:
+    def target_flags() -> list[str]:
+        arch = toolchain.get_jit_cuda_arch()
+        target = f"compute_{arch.major}{arch.minor}{arch.suffix}"
+        return [f"-gencode=arch={target},code={target}", "-lineinfo", "--no-compress"]
+
+    toolchain.target_flags = target_flags
+
+
+def _wrap_loaded_modules(loader: Any) -> None:
+    load_jit = loader.load_jit
+
+    def load_cuda_module(
+        *args: str, cuda_wrappers: Any = None, cpp_wrappers: Any = None, **options: Any
+    ) -> Any:
+        module = load_jit(*args, cuda_wrappers=cuda_wrappers, cpp_wrappers=cpp_wrappers, **options)
+        if not options.get("cuda_files"):
+            return module  # host code alone
+        exports = dict([*(cuda_wrappers or ()), *(cpp_wrappers or ())])
+        files = loader.resolve_sources(options["cuda_files"])
+        return CudaModule(module, "_".join(map(str, args)), exports, files)
+
+    loader.load_jit = load_cuda_module
+
+
+def _answer_stream_queries() -> None:
+    """Give tvm-ffi a stream for device tensors: torch's own answer needs a torch with CUDA."""
+    get_pointer, make = ctypes.pythonapi.PyCapsule_GetPointer, ctypes.pythonapi.PyCapsule_New
+    get_pointer.restype, get_pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    make.restype = ctypes.py_object
+    make.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+    tensor: Any = torch.Tensor
+    address = get_pointer(tensor.__dlpack_c_exchange_api__, _CAPSULE_NAME)
+    table = (ctypes.c_uint64 * _FIELD_COUNT).from_buffer_copy(
+        ctypes.string_at(address, 8 * _FIELD_COUNT)
+    )
+    table[_FIELD_COUNT - 1] = cudart.get_stream_function()
+    _kept.append(table)
+    tensor.__dlpack_c_exchange_api__ = make(ctypes.addressof(table), _CAPSULE_NAME, None)
+
+
+_kept: list[Any] = []

@@ -1,0 +1,39 @@
+"""Names of kernels for people: from mangled to `store_kvcache_kernel<1024, 1024, 128, true>`."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import re
+
+_ENUM_CAST = re.compile(r"\((?:unsigned |signed )?(?:int|long|char|short|bool)(?: long)?\)(?=-?\d)")
+_NUMBER_SUFFIX = re.compile(r"(?<=\d)(?:ull|ul|ll|l|u)\b")
+_NAMESPACE = re.compile(r"\b(?:sglang|device|host|\(anonymous namespace\))::")
+
+
+@functools.cache
+def unmangle(name: str) -> str:
+    """Return a C++ name with its template arguments, without its namespaces and parameters."""
+    library = ctypes.CDLL("libstdc++.so.6")
+    demangle = library.__cxa_demangle
+    demangle.restype, demangle.argtypes = ctypes.c_void_p, [ctypes.c_char_p] + 3 * [ctypes.c_void_p]
+    status = ctypes.c_int()
+    address = demangle(name.encode(), None, None, ctypes.addressof(status))
+    if not address:
+        return name  # of C, or of a compiler's own scheme
+    text = ctypes.string_at(address).decode()
+    free = library.free
+    free.argtypes = [ctypes.c_void_p]
+    free(address)
+    text = text.replace("(anonymous namespace)::", "").removeprefix("void ")
+    text = _NAMESPACE.sub("", _ENUM_CAST.sub("", _cut_parameters(text)))
+    return _NUMBER_SUFFIX.sub("", text)
+
+
+def _cut_parameters(text: str) -> str:
+    depth = 0
+    for index, character in enumerate(text):
+        if character == "(" and depth == 0:
+            return text[:index]
+        depth += (character in "<([") - (character in ">)]")
+    return text

@@ -1,0 +1,67 @@
+"""The CUDA toolkit is installed when it is needed, from its lock, and refused by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from harness.core import paths
+from harness.core.errors import NotReadyError
+from harness.releases import cuda_toolkit, installer
+
+
+@pytest.fixture
+def pip_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """The arguments of each call of pip, which installs a toolkit's runtime library alone."""
+    calls: list[list[str]] = []
+
+    def run_pip(words: list[str]) -> None:
+        calls.append(words)
+        library = Path(words[words.index("--target") + 1]) / "nvidia/cu13/lib/libcudart.so.13"
+        library.parent.mkdir(parents=True)
+        library.write_bytes(b"")
+
+    monkeypatch.setattr(installer, "run_pip", run_pip)
+    monkeypatch.setattr(paths, "releases_folder", lambda: tmp_path / ".releases")
+    monkeypatch.setattr(cuda_toolkit, "check_host_compiler", lambda: "c++")
+    return calls
+
+
+def test_the_first_use_installs_it_from_hashes_and_says_so(pip_calls: list[list[str]]) -> None:
+    messages: list[str] = []
+    toolkit = cuda_toolkit.ensure_toolkit(messages.append)
+    assert [message.startswith("installing the CUDA toolkit") for message in messages] == [True]
+    assert {"--require-hashes", str(cuda_toolkit.LOCK_FILE)} <= set(pip_calls[0])
+    assert (toolkit.home / "lib64" / "libcudart.so").exists()
+
+
+def test_a_second_use_installs_nothing(pip_calls: list[list[str]]) -> None:
+    first = cuda_toolkit.ensure_toolkit(lambda message: None)
+    assert cuda_toolkit.ensure_toolkit(lambda message: None) == first
+    assert len(pip_calls) == 1
+
+
+def test_a_changed_lock_installs_it_again(
+    pip_calls: list[list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cuda_toolkit.ensure_toolkit(lambda message: None)
+    changed = tmp_path / "cuda-toolkit.txt"
+    changed.write_text(cuda_toolkit.LOCK_FILE.read_text().replace("13.0.88", "13.0.99"))
+    monkeypatch.setattr(cuda_toolkit, "LOCK_FILE", changed)
+    assert cuda_toolkit.find_toolkit() is None
+    cuda_toolkit.ensure_toolkit(lambda message: None)
+    assert len(pip_calls) == 2
+
+
+def test_each_package_of_the_lock_has_a_hash_for_both_machines() -> None:
+    packages = cuda_toolkit.LOCK_FILE.read_text().split("==")[1:]
+    assert [package.count("--hash=sha256:") for package in packages] == [2] * 6
+
+
+def test_a_machine_without_a_compiler_is_refused_by_its_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(NotReadyError, match=r"no C\+\+ compiler 'no-such-compiler'.*apt-get"):
+        cuda_toolkit.ensure_toolkit(lambda message: None)
