@@ -4,6 +4,9 @@ A confined process reads everything and writes only below the given folders. Els
 in PermissionError. Neither privileges nor a container are needed; there is no way back.
 
 Example: after `confine_writes([Path("/tmp/a")])`, `open("/root/x", "w")` raises PermissionError.
+
+Shared memory has a name in `/dev/shm` or a System V key, and both outlive their process. Namespaces
+give a process shared memory of its own, empty at first, where the system lets it make them.
 """
 
 from __future__ import annotations
@@ -12,7 +15,12 @@ import ctypes
 import os
 import platform
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
+
+from harness.core import child_process
+
+SHARED_MEMORY = Path("/dev/shm")
 
 # The numbers are the same on all architectures.
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
@@ -25,6 +33,11 @@ _FIRST_ABI_WITH_MOVES = 2
 _WRITES = (1 << 1) | sum(1 << bit for bit in range(4, 13))
 _MOVE, _TRUNCATE, _FIRST_ABI_WITH_TRUNCATE = 1 << 13, 1 << 14, 3
 _OF_FILES = (1 << 1) | _TRUNCATE
+
+# Of unshare(2): mounts, System V memory and message queues, users.
+_NEW_MOUNTS, _NEW_IPC, _NEW_USERS = 0x20000, 0x8000000, 0x10000000
+# Of mount(2): no set-user-ID, no devices; all mounts below, seen by nobody else.
+_WITHOUT_PRIVILEGES, _RECURSIVE, _PRIVATE = 2 | 4, 1 << 14, 1 << 18
 
 
 class _Ruleset(ctypes.Structure):
@@ -68,6 +81,40 @@ def confine_writes(writable_paths: Iterable[Path]) -> None:
         os.close(ruleset_fd)
 
 
+@cache
+def can_isolate_shared_memory() -> bool:
+    """Return whether the system lets a process have shared memory of its own."""
+    if platform.system() != "Linux" or not SHARED_MEMORY.is_dir():
+        return False
+
+    def try_isolation() -> bool:
+        try:
+            isolate_shared_memory()
+        except OSError:
+            return False
+        return True
+
+    return bool(child_process.call_in_fork(try_isolation))
+
+
+def isolate_shared_memory() -> None:
+    """Give this process and its descendants shared memory of their own; it has one thread."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    user, group = os.getuid(), os.getgid()
+    if libc.unshare(_NEW_MOUNTS | _NEW_IPC) != 0:  # it needs a privilege, or a namespace of users
+        _check(libc.unshare(_NEW_MOUNTS | _NEW_IPC | _NEW_USERS), "new namespaces")
+        for name, entry in (
+            ("setgroups", "deny"),
+            ("uid_map", f"{user} {user} 1"),
+            ("gid_map", f"{group} {group} 1"),
+        ):
+            Path(f"/proc/self/{name}").write_text(entry)
+    _check(libc.mount(None, b"/", None, _RECURSIVE | _PRIVATE, None), "private mounts")
+    folder = os.fsencode(SHARED_MEMORY)
+    mounted = libc.mount(b"tmpfs", folder, b"tmpfs", _WITHOUT_PRIVILEGES, b"mode=1777")
+    _check(mounted, str(SHARED_MEMORY))
+
+
 def _call(number: int, *arguments: object) -> int:
     return int(ctypes.CDLL(None, use_errno=True).syscall(number, *arguments))
 
@@ -75,5 +122,5 @@ def _call(number: int, *arguments: object) -> int:
 def _check(result: int, what: str) -> int:
     if result < 0:
         number = ctypes.get_errno()
-        raise OSError(number, f"Landlock refuses {what}: {os.strerror(number)}")
+        raise OSError(number, f"the kernel refuses {what}: {os.strerror(number)}")
     return result

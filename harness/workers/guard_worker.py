@@ -60,7 +60,12 @@ class GuardWorker(WorkerSession[GuardWorkerSettings]):
         if not self.settings.run_folders:
             return None
         path = Path(self.settings.run_folders) / str(number)
-        return RunFolder(path, Path.cwd(), write_confinement.can_confine())
+        return RunFolder(
+            path,
+            Path.cwd(),
+            write_confinement.can_confine(),
+            write_confinement.can_isolate_shared_memory(),
+        )
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:

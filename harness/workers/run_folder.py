@@ -2,7 +2,8 @@
 
 A file that a test leaves must not be there in its next run, or a guard could count its runs. So
 each run begins in the same folders, which are empty but for the working folder: that one has a link
-to each file and folder of the usual one. Elsewhere the kernel refuses writes, if it can.
+to each file and folder of the usual one. Elsewhere the kernel refuses writes, if it can. Shared
+memory (`/dev/shm`, System V) is that of the run, if the system allows namespaces.
 
     FOLDER/home     HOME, and all folders of the XDG base directories
     FOLDER/tmp      TMPDIR, and pytest's temporary folders
@@ -25,8 +26,11 @@ from pathlib import Path
 from harness.core import cache, write_confinement
 from harness.kernels.triton import recorded_reach
 
-# Devices, and POSIX shared memory, which servers need.
-_WRITABLE_DEVICES = ("/dev", "/proc")
+# Files of devices that keep nothing, and this process's own settings.
+_WRITABLE_DEVICES = (
+    *("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"),
+    *("/dev/tty", "/dev/ptmx", "/dev/pts", "/proc"),
+)
 # Variables that name folders in which an earlier run may have written.
 _FOLDER_VARIABLES = (
     "TRITON_CACHE_DIR",
@@ -47,6 +51,7 @@ class RunFolder:
     path: Path
     working_folder: Path  # the usual one
     may_confine: bool  # whether the kernel refuses writes elsewhere
+    may_isolate: bool = False  # whether a run can have shared memory of its own
 
     @property
     def home(self) -> Path:
@@ -91,8 +96,11 @@ class RunFolder:
         os.chdir(self.work)
         cache.write_below(self.kernels)
         if self.may_confine:
-            devices = [Path(path) for path in _WRITABLE_DEVICES]
-            write_confinement.confine_writes([self.path, *devices, *([record] if record else [])])
+            allowed = [self.path, *filter(Path.exists, map(Path, _WRITABLE_DEVICES))]
+            if self.may_isolate:
+                write_confinement.isolate_shared_memory()
+                allowed.append(write_confinement.SHARED_MEMORY)
+            write_confinement.confine_writes([*allowed, *([record] if record else [])])
 
     def keep_kernels(self) -> None:
         """Share the kernels that the run compiled."""

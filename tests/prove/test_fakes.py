@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from proving import Prove, by_guard
 
-from harness.core import paths
+from harness.core import paths, write_confinement
 from harness.store.record_files import read_record_text
 
 FOLDER = Path(__file__).parent / "fakes"
@@ -24,6 +24,7 @@ FOLDER = Path(__file__).parent / "fakes"
 ALIKE = "toothless or broken"
 # Runs end differently, for a reason that is not the side.
 BY_CHANCE = "toothless or broken or flaky"
+NO_NAMESPACES = not write_confinement.can_isolate_shared_memory()
 SIDES = {
     "node_name": "toothless",
     "node_keywords": "toothless",
@@ -114,7 +115,9 @@ STATE = {
     "memory_that_forks_share": BY_CHANCE,
     "file_that_forks_share": BY_CHANCE,
     "compiled_kernels": BY_CHANCE,
-    "shared_memory_of_a_name": BY_CHANCE,
+    "shared_memory_of_a_name": ALIKE,
+    "shared_memory_of_a_key": BY_CHANCE if NO_NAMESPACES else "toothless",
+    "shared_memory_by_an_open_folder": "broken",
     "process_of_an_earlier_run": "toothless",
     "global_of_an_earlier_run": "toothless",
     "environment_of_an_earlier_run": "toothless",

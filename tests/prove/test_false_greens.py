@@ -109,9 +109,8 @@ def test_the_memory_of_a_daemon_counts_and_idle_forks_add_none(prove: Prove) -> 
 def test_a_second_attempt_is_reported(prove: Prove) -> None:
     prove.write(
         "@guards('toy-plain')\ndef test_it():\n"
-        "    once = os.path.join(SHARED, 'once')\n"
-        "    if not os.path.exists(once):\n"
-        "        buggy()\n        open(once, 'w').close()\n"
+        "    if not notes('once'):\n"
+        "        buggy()\n        note('once')\n"
         "        os.kill(os.getppid(), signal.SIGKILL)\n        time.sleep(30)\n"
         "    assert not buggy()\n"
     )
@@ -126,7 +125,7 @@ def test_files_of_a_killed_run_are_no_result(prove: Prove) -> None:
     """They go with it, and a guard that reports nothing when resumed has no older reach."""
     prove.write(
         "@guards('toy-plain')\ndef test_it():\n    buggy()\n"
-        "    open(SHARED + '/home', 'w').write(os.environ['HOME'])\n    time.sleep(5)\n"
+        "    note('home', os.environ['HOME'])\n    time.sleep(5)\n"
     )
     running = prove.start()
     place = prove.shared / "home"
@@ -179,11 +178,11 @@ def test_temporary_folders_end_with_the_run(prove: Prove) -> None:
     prove.write(
         "@guards('toy-plain')\ndef test_it(tmp_path):\n"
         "    (tmp_path / 'x').write_text(str(tmp_path))\n"
-        "    open(os.path.join(SHARED, 'where'), 'w').write(str(tmp_path))\n"
+        "    note('where', str(tmp_path) + '\\n')\n"
         "    assert not buggy()\n"
     )
     assert prove.run().returncode == 0
-    where = (prove.shared / "where").read_text()
+    where = (prove.shared / "where").read_text().splitlines()[-1]
     assert "/unfix-" in where
     assert not os.path.exists(where)
     assert not list((prove.root / ".unfix" / "runs").iterdir())

@@ -207,7 +207,7 @@ def test_a_worker_or_a_supervisor_is_killed_at_each_step_and_another_takes_over(
 def test_ctrl_c_keeps_finished_cells_and_resume_runs_the_others(prove: Prove) -> None:
     slow = (
         "@guards('toy-plain')\ndef test_slow_{0}():\n    time.sleep(0.3)\n"
-        "    open(os.path.join(SHARED, 'ran'), 'a').write('{0} ')\n"
+        "    note('ran', '{0} ')\n"
         "    assert not buggy()\n"
     )
     prove.write("".join(slow.format(number) for number in range(6)))

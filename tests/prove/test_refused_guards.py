@@ -122,30 +122,24 @@ def test_hides_behind_another_toggle():
     other = forms.with_default
     assert other(1)
 
-def count(name):
-    with open(os.path.join(SHARED, name), "a") as calls:
-        calls.write("x")
-        return calls.tell()
-
 def is_the_first():
-    place = os.path.join(SHARED, "first")
-    if not os.path.exists(place):
-        open(place, "w").write(str(os.getpid()))
-    return open(place).read() == str(os.getpid())
+    if not notes("first"):
+        note("first", str(os.getpid()))
+    return notes("first") == str(os.getpid())
 
 def test_fails_from_its_second_call_on():
     buggy()
-    assert count("second") < 2
+    assert note("second") < 2
 
 def test_fails_from_its_third_call_on():
-    assert count("third") < 3 and not buggy()
+    assert note("third") < 3 and not buggy()
 
 def test_fails_until_its_third_call():
-    assert count("until") >= 3 or not buggy()
+    assert note("until") >= 3 or not buggy()
 
 def test_fails_each_second_call():
     buggy()
-    assert count("each") % 2
+    assert note("each") % 2
 
 @given(number=st.integers(0, 3))
 def test_an_example_that_fails_in_one_process(number):
@@ -155,7 +149,7 @@ def test_an_example_that_fails_in_one_process(number):
 @given(number=st.integers(0, 3))
 @example(number=2)
 def test_a_written_example_that_fails_once(number):
-    assert not buggy() or count("written") > 1
+    assert not buggy() or note("written") > 1
 """
 REFUSED = {
     "has_no_examples": "broken",

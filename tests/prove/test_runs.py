@@ -95,8 +95,7 @@ def test_an_example_is_run_ahead_of_the_other_side_s_first_look(prove: Prove) ->
     seen = prove.shared / "seen"
     prove.write(
         "@guards('toy-plain')\n@given(n=st.integers(0, 2**40))\ndef test_it(n):\n"
-        f"    with open({str(seen)!r}, 'a') as file:\n"
-        "        print(buggy(), os.getpid(), n, file=file)\n"
+        "    note('seen', f'{buggy()} {os.getpid()} {n}\\n')\n"
         "    assert not (buggy() and n > 999_999)\n"
     )
     cell = prove.cells("-j", "1", "--seed", "0")["it"]

@@ -190,17 +190,18 @@ def test_leaves_a_thread():
     assert not buggy()
 
 def test_leaves_children():
-    away = f"setsid sh -c 'echo $$ >> {SHARED}/pids; sleep 999'"
-    words = f"echo $$ >> {SHARED}/pids; ({away}) & sleep 999"
-    subprocess.Popen(["sh", "-c", words], start_new_session=True)
-    while not os.path.exists(SHARED + "/pids") or len(open(SHARED + "/pids").read().split()) < 2:
+    words = "echo $$; (setsid sh -c 'echo $$; sleep 999') & sleep 999"
+    before = len(notes("pids").split())
+    subprocess.Popen(["sh", "-c", words], start_new_session=True, stdout=FILES["pids"])
+    while len(notes("pids").split()) < before + 2:
         time.sleep(0.01)
     assert not buggy()
 
 def test_leaves_a_child_and_kills_its_parent():
-    words = f"echo $$ >> {SHARED}/pids.orphans; exec sleep 999"
-    subprocess.Popen(["setsid", "sh", "-c", words])
-    while not os.path.exists(SHARED + "/pids.orphans"):
+    words = ["setsid", "sh", "-c", "echo $$; exec sleep 999"]
+    before = notes("orphans")
+    subprocess.Popen(words, stdout=FILES["orphans"])
+    while notes("orphans") == before:
         time.sleep(0.01)
     os.kill(os.getppid(), signal.SIGKILL)
     time.sleep(60)
@@ -394,7 +395,7 @@ def test_a_test_that_died_keeps_its_reach(cells: Cells) -> None:
 
 def test_no_process_survives_the_run(cells: Cells, prove: Prove) -> None:
     assert cells["leaves_children"]["sides"]["fixed"]["left"] >= 2
-    files = [prove.shared / name for name in ("pids", "pids.orphans")]
+    files = [prove.shared / name for name in ("pids", "orphans")]
     pids = [int(pid) for file in files for pid in file.read_text().split()]
     assert len(pids) >= 3 + 2
     time.sleep(0.1)

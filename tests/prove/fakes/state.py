@@ -1,5 +1,6 @@
 """Guards whose outcome depends on earlier runs, or on chance, and not on the bug."""
 
+import ctypes
 import itertools
 import mmap
 import os
@@ -24,6 +25,8 @@ NAME = f"unfix-fakes-{os.environ.get('UNFIX_HOME', '').replace('/', '-')}"
 def find_cache():
     return os.environ.get("XDG_CACHE_HOME", os.path.expanduser("~/.cache"))
 
+
+KEY = random.Random(NAME).getrandbits(31)
 
 PLACES = {
     "home": lambda: os.path.expanduser("~"),
@@ -98,6 +101,7 @@ def test_mode_of_its_own_file():
 
 
 shared = mmap.mmap(-1, 4096)
+shared_folder = os.open("/dev/shm", os.O_DIRECTORY)
 kept_open = tempfile.TemporaryFile()  # noqa: SIM115 (open as long as its process)
 numbers = itertools.count(1)
 seen = []
@@ -136,6 +140,25 @@ def test_shared_memory_of_a_name():
     except FileExistsError:
         pass
     assert not found
+
+
+def test_shared_memory_of_a_key():
+    run_code()
+    libc = ctypes.CDLL(None)
+    known = libc.shmget(KEY, 8, 0)
+    if known >= 0:
+        libc.shmctl(known, 0, None)  # removes it
+    else:
+        assert libc.shmget(KEY, 8, 0o1000 | 0o600) >= 0
+    assert known < 0
+
+
+def test_shared_memory_by_an_open_folder():
+    run_code()
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
+    with open(os.open(f"{NAME}-open", flags, dir_fd=shared_folder), "a") as calls:
+        calls.write("x")
+        assert calls.tell() % 2
 
 
 def test_process_of_an_earlier_run():
