@@ -94,7 +94,7 @@ class GpuCheck(Check):
             sides = grid(arguments) if callable(grid) else grid
             launch = KernelLaunch(kernel.fn.__name__, to_full_grid(sides), arguments)
             line_tracing.trace_kernel(kernel)
-            return self._launch_with_checks(launch, call, launcher, kernel)
+            return self._launch_with_checks(launch, call, launcher, kernel, extra)
 
         run_before = patching.replace_run(JITFunction, launch_kernel)
         try:
@@ -110,10 +110,12 @@ class GpuCheck(Check):
         call: Callable[[dict[str, Any]], Any],
         launcher: CheckedLauncher,
         kernel: Any,
+        extra: dict[str, Any],
     ) -> Any:
         """Launch a Triton kernel with checks compiled in; if that is refused, between zones."""
         has_rules = self._has_access_rules(launch)
-        if launcher.find_refusal(kernel, has_rules):
+        named = launch.arguments | extra
+        if launcher.find_refusal(kernel, (), named, has_rules):
             return self.launch_guarded(launch, call)
         for name, value in launch.arguments.items():
             if isinstance(value, torch.Tensor):
@@ -129,7 +131,9 @@ class GpuCheck(Check):
         finally:
             launcher.build_rule_table = None
             self.launches.end_launch(launch)
-        if launcher.find_refusal(kernel, has_rules):  # the compilation may have found one
+        if launcher.find_refusal(
+            kernel, (), named, has_rules
+        ):  # the compilation may have found one
             self.unchecked_kernels.add(launch.kernel)
         return result
 

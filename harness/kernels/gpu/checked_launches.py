@@ -4,8 +4,8 @@ Example: `copy[(3,)](x, y, 24, BLOCK=8)` with int32 tensors of 24 elements launc
 kernel as `(table, 7, 96, 96, x, y, 24)`: its report table, the launch's number, two extents, its
 own arguments. Invariant: nothing here waits for the device, so launches can be captured in a graph;
 a captured launch keeps its extents and its number, and each replay is checked as its first run.
-Reports come back through the host's memory (`report_buffer`). A kernel that cannot be checked runs
-as it is, and the summary gives the reason.
+Reports come back through the host's memory (`report_buffer`). A specialization that cannot be
+checked runs as it is, and the summary gives the reason; the kernel's other ones are checked.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ from harness.patching import jit_kernels
 
 # Beside the compiled kernels in the kernel's caches: a toggle that sets those aside takes it along.
 _CACHE_KEY = "checked by unfix"
-_REFUSAL_KEY = "refusal"
-_RULE_REFUSAL_KEY = "refusal with access rules"
+_REFUSALS_KEY = "refusals"
+ALL_CALLS = "all calls"
 _FIXED_CONSTANTS_KEY = "constants stay constants"
 _NO_ROOM = "there was no room for its reports"
 _MAY_OVERLAP = "races: it may begin before the launch in front of it has ended (launch_pdl)"
@@ -109,13 +109,28 @@ class CheckedLauncher:
         if self._original_data_ptr is not None:
             torch.Tensor.data_ptr = self._original_data_ptr
 
-    def find_refusal(self, kernel: Any, with_access_rules: bool = False) -> str:
-        """Return why a kernel runs unchecked, as far as is known; "" if it is checked."""
+    def find_refusal(
+        self,
+        kernel: Any,
+        args: tuple[Any, ...],
+        options: dict[str, Any],
+        with_access_rules: bool = False,
+    ) -> str:
+        """Return why a launch runs unchecked, as far as is known; "" if it is checked."""
         if type(kernel) is not JITFunction:
             return f"it is a {type(kernel).__name__}"
-        cache = kernel.device_caches.get(_CACHE_KEY, {})
-        rule_refusal = cache.get(_RULE_REFUSAL_KEY) if with_access_rules else None
-        return str(cache.get(_REFUSAL_KEY) or rule_refusal or "")
+        refusals = _get_refusals(kernel)
+        if not refusals:
+            return ""
+        names = (ALL_CALLS, key := _make_refusal_key(kernel, args, options))
+        names += ((key, RULES_CHECK),) if with_access_rules else ()
+        return next((refusals[name] for name in names if name in refusals), "")
+
+    def find_any_refusal(self, kernel: Any) -> str:
+        """Return why one of the kernel's launches so far ran unchecked; "" if none did."""
+        if type(kernel) is not JITFunction:
+            return f"it is a {type(kernel).__name__}"
+        return next(iter(_get_refusals(kernel).values()), "")
 
     def run(
         self, kernel: Any, args: tuple[Any, ...], grid: Any, warmup: bool, options: dict[str, Any]
@@ -168,7 +183,7 @@ class CheckedLauncher:
         name = str(kernel.fn.__name__)
         summary = self.summaries.count_launch(name, find_place(kernel.fn))
         capturing = torch.cuda.is_current_stream_capturing()
-        if refusal := self.find_refusal(kernel):
+        if refusal := self.find_refusal(kernel, args, options):
             summary.count_refusal(refusal, capturing)
             return run_unchecked()
         pointers, scalars = flatten_arguments(kernel, args, options, capturing or whole_storages)
@@ -225,14 +240,14 @@ class CheckedLauncher:
             first_line = str(error).splitlines()[0] if str(error) else ""
             reason = f"{type(error).__name__}: {first_line}"
             summary.count_refusal(reason, capturing)
-            self._remember_refusal(kernel, reason, has_rules)
+            remember_refusal(kernel, args, options, reason, has_rules)
             return result
         metadata = getattr(record.compiled_kernel.metadata, compiler_hooks.METADATA_KEY, None)
         if metadata is None:
             metadata = {"refused": "it was compiled past the checks"}
         if reason := metadata.get("refused", ""):
             summary.count_refusal(reason, capturing)
-            self._remember_refusal(kernel, reason, has_rules)
+            remember_refusal(kernel, args, options, reason, has_rules)
         summary.merge_unchecked_accesses(metadata.get("unchecked", {}))
         return record.compiled_kernel
 
@@ -262,12 +277,6 @@ class CheckedLauncher:
             summary.count_skipped_check(_NO_SHADOW_MEMORY)
         return races
 
-    @staticmethod
-    def _remember_refusal(kernel: Any, reason: str, with_access_rules: bool = False) -> None:
-        """Run the kernel's later launches unchecked as well, without another compilation."""
-        key = _RULE_REFUSAL_KEY if with_access_rules else _REFUSAL_KEY
-        kernel.device_caches.setdefault(_CACHE_KEY, {})[key] = reason
-
     def _get_checked_kernel(
         self, kernel: Any, request: InstrumentationRequest, device: int
     ) -> tuple[Any, int] | str:
@@ -287,15 +296,40 @@ class CheckedLauncher:
                 if (
                     not torch.cuda.is_current_stream_capturing()
                 ):  # else a later launch may find room
-                    self._remember_refusal(kernel, _NO_ROOM)
+                    _get_refusals(kernel)[ALL_CALLS] = _NO_ROOM
                 return _NO_ROOM
             try:
                 cache[key] = (compiler_hooks.build_checked_kernel(kernel, request), table)
             except (OSError, ValueError, TypeError) as error:
                 reason = f"its source cannot be read again ({error})"
-                self._remember_refusal(kernel, reason)
+                _get_refusals(kernel)[ALL_CALLS] = reason
                 return reason
         return cache[key]  # type: ignore[no-any-return]
+
+
+def remember_refusal(
+    kernel: Any,
+    args: tuple[Any, ...],
+    options: dict[str, Any],
+    reason: str,
+    with_access_rules: bool = False,
+) -> None:
+    """Run later launches of the same specialization unchecked, without another compilation."""
+    key = _make_refusal_key(kernel, args, options)
+    _get_refusals(kernel)[(key, RULES_CHECK) if with_access_rules else key] = reason
+
+
+def _get_refusals(kernel: Any) -> dict[Any, str]:
+    cache = kernel.device_caches.setdefault(_CACHE_KEY, {})
+    refusals: dict[Any, str] = cache.setdefault(_REFUSALS_KEY, {})
+    return refusals
+
+
+def _make_refusal_key(kernel: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+    """Make the key of a call's specialization: types, constants, and Triton's own options."""
+    bound = frontend.get_binder(kernel).bind(args, options)
+    own = sorted((name, repr(value)) for name, value in options.items() if name not in bound.values)
+    return bound.key, *own
 
 
 @dataclass(frozen=True, slots=True)

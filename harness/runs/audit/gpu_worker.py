@@ -283,7 +283,7 @@ class _GpuLauncher:
         kernel = self._load_kernel(finding.module, finding.kernel)
         for launch in (below, at):  # a launch without programs is only compiled
             kernel[(0, 0, 0)](**make_call_arguments(launch, _make_placeholder))
-        if refusal := self._launcher.find_refusal(kernel):
+        if refusal := self._launcher.find_any_refusal(kernel):
             return f"no checks can be compiled into it: {refusal}"
         with self._hold_gpu(at, needed) as tensors:
 

@@ -68,7 +68,7 @@ class Played:
 
         return run_launch
 
-    def find_refusal(self, kernel: Any) -> str:
+    def find_any_refusal(self, kernel: Any) -> str:
         return self.refused
 
 

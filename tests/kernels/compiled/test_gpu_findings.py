@@ -291,7 +291,7 @@ def test_launches_on_a_gpu_are_noted(tmp_path: Path, monkeypatch: pytest.MonkeyP
     file = tmp_path / "launches"
     monkeypatch.setenv(recorded_launches.RECORD_VARIABLE, str(file))
     launcher = checked_launches.CheckedLauncher()
-    monkeypatch.setattr(launcher, "find_refusal", lambda kernel: "nothing runs here")
+    monkeypatch.setattr(launcher, "find_refusal", lambda *call: "nothing runs here")
     monkeypatch.setattr(launcher, "_original_run", lambda *given, **how: None)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     for row in (3, 5):

@@ -208,25 +208,28 @@ def test_a_pointer_of_no_single_argument_is_checked(
     assert "no one argument" in fenced.metadata.unfix["refused"]
 
 
-def test_a_refusal_of_access_rules_leaves_launches_without_them_checked(
+def test_a_refusal_holds_for_its_specialization_and_its_access_rules(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    launcher, kernel = checked_launches.CheckedLauncher(), known.through_table
+    launcher, kernel = checked_launches.CheckedLauncher(), known.copy
     monkeypatch.setattr(kernel, "device_caches", {})
-    launcher._remember_refusal(kernel, "no rules here", with_access_rules=True)
-    assert (
-        launcher.find_refusal(kernel),
-        launcher.find_refusal(kernel, with_access_rules=True),
-    ) == (
-        "",
-        "no rules here",
-    )
-    launcher._remember_refusal(kernel, "nothing here")
-    assert (
-        launcher.find_refusal(kernel)
-        == launcher.find_refusal(kernel, with_access_rules=True)
-        == "nothing here"
-    )
+
+    def find(block: int, **more: Any) -> tuple[str, str]:
+        call = kernel, (int32_zeros(24), int32_zeros(24), 24, 0), {"BLOCK": block, **more}
+        return launcher.find_refusal(*call), launcher.find_refusal(*call, with_access_rules=True)
+
+    def refuse(reason: str, **options: Any) -> None:
+        args = int32_zeros(24), int32_zeros(24), 24, 0
+        rules = reason == "no rules here"
+        checked_launches.remember_refusal(kernel, args, options, reason, rules)
+
+    refuse("no rules here", BLOCK=8)
+    assert (find(8), find(16)) == (("", "no rules here"), ("", ""))
+    refuse("too many warps", BLOCK=16, num_warps=32)
+    assert (find(16), find(16, num_warps=32)) == (("", ""), ("too many warps", "too many warps"))
+    refuse("nothing here", BLOCK=8)
+    assert (find(8)[0], find(16)) == ("nothing here", ("", ""))
+    assert launcher.find_any_refusal(kernel) == "no rules here"
 
 
 def test_access_rules_check_each_lane_beside_the_row() -> None:
