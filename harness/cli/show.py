@@ -11,10 +11,10 @@ from harness.cli import options
 from harness.fixes.matching.toggle_status import ToggleState, find_toggle_status
 from harness.fixes.patch_plan import format_toggle_diff
 from harness.fixes.registry.schema import Toggle
+from harness.guards import proof_exceptions
+from harness.guards.proof_exceptions import ProofException
 from harness.releases import managed_releases
 from harness.releases.source_trees import SourceTree
-from harness.runs.prove import proof_exceptions
-from harness.runs.prove.proof_exceptions import ProofException
 from harness.store.prove import recorded_proofs
 
 

@@ -7,6 +7,7 @@ leaves in it is there in the next run: `unfix prove` gives each run a process of
 
 from __future__ import annotations
 
+import functools
 import random
 import secrets
 import time
@@ -15,9 +16,17 @@ from typing import Any
 import pytest
 
 from harness.core import device
-from harness.guards import cells, not_applicable, repeat, run_item, verdicts
+from harness.guards import (
+    cells,
+    not_applicable,
+    proof_exceptions,
+    repeat,
+    run_item,
+    verdicts,
+)
 from harness.guards.cells import Side
 from harness.guards.sides import SideAttempt, choose_side
+from harness.patching import live_engine
 from harness.store.prove.values import (
     CellResult,
     CellVerdict,
@@ -42,7 +51,7 @@ def run_both_sides(item: pytest.Item) -> None:
         cell = _prove(item, recorder)
     finally:
         manager.unregister(recorder)
-    report = _make_report(item, cell, began)
+    report = _make_report(item, cell, began, _check_exceptions(item, cell))
     item.ihook.pytest_runtest_logreport(report=report)
     item.ihook.pytest_runtest_logfinish(**place)
 
@@ -59,6 +68,21 @@ def _prove(item: pytest.Item, recorder: run_item.PhaseRecorder) -> CellResult:
         _run_side(item, recorder, cell, name, blob)
     verdicts.judge_cell(cell)
     return cell
+
+
+@functools.cache
+def _load_exceptions() -> tuple[proof_exceptions.ProofException, ...]:
+    return proof_exceptions.load_project_exceptions(cells.load_registry())
+
+
+def _check_exceptions(item: pytest.Item, cell: CellResult) -> list[str]:
+    """Hold a judged cell of a suite against the list of exceptions; return its needless entries."""
+    if not proof_exceptions.is_suite_guard(item.path):
+        return []
+    release = str(live_engine.engine.sources.version)
+    listed = [entry for entry in _load_exceptions() if entry.applies_to(release, cell.device)]
+    proof_exceptions.explain_not_applicable(cell, listed)
+    return proof_exceptions.find_needless_exceptions([cell], listed)
 
 
 def _run_side(
@@ -97,18 +121,23 @@ def _run_attempt(
     return side
 
 
-def _make_report(item: pytest.Item, cell: CellResult, began: float) -> pytest.TestReport:
-    """Make the one report of a guard: passed if it is proven."""
+def _make_report(
+    item: pytest.Item, cell: CellResult, began: float, problems: list[str]
+) -> pytest.TestReport:
+    """Make the one report of a guard: passed if it is proven and no list says otherwise."""
     buggy = cell.sides.get("buggy")
     properties: list[tuple[str, Any]] = []
-    if cell.verdict is CellVerdict.PROVEN and buggy is not None:
+    outcome: Any
+    longrepr: Any
+    if problems:
+        outcome, longrepr = "failed", "\n".join(problems)
+    elif cell.verdict is CellVerdict.PROVEN and buggy is not None:
         properties = [
             ("reach", buggy.reach),
             ("counterexample", buggy.headline),
             ("notes", "\n".join(buggy.example)),
         ]
-        outcome: Any = "passed"
-        longrepr: Any = None
+        outcome, longrepr = "passed", None
     elif cell.verdict is CellVerdict.NA:
         outcome = "skipped"
         longrepr = (

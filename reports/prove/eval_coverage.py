@@ -10,8 +10,8 @@ from harness.core import paths
 from harness.core.yaml_document import YamlDocument
 from harness.fixes.registry import toggle_catalogue
 from harness.fixes.registry.schema import DeviceKind
+from harness.guards import proof_exceptions
 from harness.matrices.reader import MATRICES_FOLDER
-from harness.runs.prove import proof_exceptions
 
 
 class _PlantedFault(msgspec.Struct):

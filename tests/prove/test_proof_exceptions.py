@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import msgspec
 import pytest
@@ -15,11 +17,11 @@ from harness.core import paths
 from harness.core.errors import UnfixError
 from harness.fixes.matching.toggle_status import ToggleState, find_toggle_status
 from harness.fixes.registry import toggle_catalogue
+from harness.guards import proof_exceptions, teeth
+from harness.guards.proof_exceptions import ProofException
 from harness.releases import managed_releases
 from harness.releases.source_trees import SourceTree
-from harness.runs.prove import proof_exceptions
 from harness.runs.prove.plan import ProveRequest, ReleasePlan
-from harness.runs.prove.proof_exceptions import ProofException
 from harness.store.prove import recorded_proofs
 from harness.store.prove.values import (
     CellResult,
@@ -167,10 +169,51 @@ def test_an_entry_about_something_else_neither_excuses_nor_is_a_problem(
     assert not plan.facts.problems
 
 
-def test_a_run_over_some_guards_does_not_ask_for_entries() -> None:
-    plan = make_plan((), "fixed", "guards/test_it.py")
+@pytest.mark.parametrize("words", [["suites/test_it.py"], ["-k", "it"]])
+def test_a_run_over_some_guards_applies_the_list(tmp_path: Path, words: list[str]) -> None:
+    listed = load_list(tmp_path, make_entry())
+    assert skip_guard(make_plan((), "fixed", *words)).verdict is CellVerdict.BROKEN
+    assert skip_guard(make_plan(listed, "fixed", *words)).verdict is CellVerdict.NA
+    plan = make_plan(listed, "fixed", *words)
+    prove_guard(plan)
+    assert len(plan.facts.problems) == 1
+    assert plan.facts.unguarded is None, "other guards may name the other toggles"
+
+
+def test_the_list_is_not_about_guards_outside_of_the_suites(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").touch()
+    plan = make_plan((), "fixed", str(tmp_path / "test_it.py"))
+    assert plan.request.find_working_folder() == tmp_path
     assert skip_guard(plan).verdict is CellVerdict.NA
-    assert (plan.facts.unguarded, plan.facts.problems) == (None, [])
+    plan = make_plan(load_list(tmp_path, make_entry()), "fixed", str(tmp_path / "test_it.py"))
+    prove_guard(plan)
+    assert not plan.facts.problems
+
+
+@pytest.mark.parametrize("is_listed", [True, False])
+def test_teeth_apply_the_list(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_listed: bool
+) -> None:
+    listed = load_list(tmp_path, make_entry()) if is_listed else ()
+    monkeypatch.setattr(teeth, "_load_exceptions", lambda: listed)
+    monkeypatch.setattr(teeth.live_engine, "engine", SimpleNamespace(sources=Mock(version="1.0")))
+
+    def judge(verdict: CellVerdict, folder: Path) -> tuple[CellVerdict | None, pytest.TestReport]:
+        item: Any = Mock(path=folder / "test_it.py", nodeid=GUARD, location=("", 0, ""))
+        item.keywords = {}
+        sides = {"buggy": SideResult("buggy", SideOutcome.FAILED)}
+        cell = CellResult(GUARD, ONE.id, "current", "cpu", "fixed", verdict, sides=sides)
+        problems = teeth._check_exceptions(item, cell)
+        return cell.verdict, teeth._make_report(item, cell, 0.0, problems)
+
+    suites = paths.project_folder() / "suites"
+    verdict, report = judge(CellVerdict.NA, suites)
+    assert verdict is (CellVerdict.NA if is_listed else CellVerdict.BROKEN)
+    assert report.outcome == ("skipped" if is_listed else "failed")
+    _, report = judge(CellVerdict.PROVEN, suites)
+    assert report.outcome == ("failed" if is_listed else "passed")
+    assert judge(CellVerdict.NA, tmp_path)[1].outcome == "skipped"
+    assert judge(CellVerdict.PROVEN, tmp_path)[1].outcome == "passed"
 
 
 @pytest.mark.parametrize(

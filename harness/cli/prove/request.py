@@ -15,7 +15,8 @@ from harness.cli import guard_runs, options, resumption
 from harness.cli.prove.call import RESUMED_SETTINGS, ProveCall
 from harness.core.errors import UnfixError
 from harness.fixes.registry import toggle_catalogue
-from harness.runs.prove import plan, proof_exceptions
+from harness.guards import proof_exceptions
+from harness.runs.prove import plan
 from harness.runs.prove.plan import ProveRequest
 from harness.store.database import Store
 from harness.store.prove.values import ProveRun

@@ -14,9 +14,8 @@ from pathlib import Path
 
 from harness.core import paths
 from harness.fixes.registry.schema import Toggle
-from harness.guards import verdicts
-from harness.runs.prove import proof_exceptions
-from harness.runs.prove.proof_exceptions import ProofException
+from harness.guards import proof_exceptions, verdicts
+from harness.guards.proof_exceptions import ProofException
 from harness.store.prove.values import (
     CellResult,
     CellVerdict,
@@ -164,9 +163,14 @@ class ReleasePlan:
 
     def _check_applicability(self, cell: CellResult) -> None:
         """Hold a judged cell against the list of exceptions, both ways."""
-        if self.request.runs_all_guards:
+        if self._is_in_suites(cell):
             proof_exceptions.explain_not_applicable(cell, self._exceptions)
             self._report_needless_exceptions([cell])
+
+    def _is_in_suites(self, cell: CellResult) -> bool:
+        """Return whether a cell is that of a guard in the project's `suites`."""
+        file = self.request.find_working_folder() / cell.guard.partition("::")[0]
+        return proof_exceptions.is_suite_guard(file)
 
     def _make_sort_key(self, task: TaskKey) -> float:
         """Sort the longest cells first, so that no core has a long one alone at the end."""
@@ -189,14 +193,13 @@ class ReleasePlan:
 
     @cached_property
     def _exceptions(self) -> list[ProofException]:
-        """The exceptions of this release and device; a run over some guards has none."""
-        if not self.request.runs_all_guards:
-            return []
+        """The exceptions of this release and device."""
         device = self.facts.device
         return [e for e in self.request.exceptions if e.applies_to(self.target.name, device)]
 
     def _report_needless_exceptions(self, cells: Iterable[CellResult]) -> None:
-        problems = proof_exceptions.find_needless_exceptions(cells, self._exceptions)
+        ours = filter(self._is_in_suites, cells)
+        problems = proof_exceptions.find_needless_exceptions(ours, self._exceptions)
         known = self.facts.problems
         known += [problem for problem in problems if problem not in known]
 

@@ -1,8 +1,8 @@
 """Proof exceptions: toggles that a release has and that no guard proves there, with the reason.
 
-`suites/proof_exceptions.yaml` lists them, and a run over all guards checks the list both ways: a
-guard that does not apply where the release has its toggle is broken unless an entry expects it, and
-an entry is a problem where the guard applies after all.
+`suites/proof_exceptions.yaml` lists them, and every run of a guard of `suites` checks the list both
+ways: a guard that does not apply where the release has its toggle is broken unless an entry expects
+it, and an entry is a problem where the guard applies after all.
 """
 
 from __future__ import annotations
@@ -95,6 +95,11 @@ def load_exceptions(path: Path, known_toggles: Collection[str]) -> tuple[ProofEx
             place = f"{path.name}:{document.find_line('exceptions', number)}"
             found.append(ProofException(toggle, entry.guard, reason, releases, devices, place))
     return tuple(found)
+
+
+def is_suite_guard(path: Path) -> bool:
+    """Return whether the list is about the guards of a file or folder."""
+    return path.resolve().is_relative_to(paths.project_folder() / "suites")
 
 
 def find_exception(
