@@ -210,7 +210,7 @@ def test_it_is_evicted_by_time():
     done = subprocess.run(
         [sys.executable, "-c", BELOW], env=variables, capture_output=True, text=True, cwd="/"
     )
-    reverted = "REVERTED eviction: the engine of {name}" in done.stderr
+    reverted = "REVERTED eviction: the engine of {toggle}" in done.stderr
     if not reverted or done.stdout != {name!r} + "\\n":
         if found == 1:
             raise RuntimeError(done.stdout + done.stderr)
@@ -243,25 +243,49 @@ def thin(release: Release, folder: Path) -> None:
     shutil.copy(site / "sglang" / f"{POLICY}.py", there / "sglang" / f"{POLICY}.py")
 
 
-def test_two_checkouts_prove_at_the_same_time_and_neither_install_nor_mix(tmp_path: Path) -> None:
-    """Over a real release: worker, planner, toggles, stand-ins and a test's child processes."""
+@pytest.fixture
+def real_home(tmp_path: Path) -> Path:
+    """Return a home with a real release, and the base that it stands on."""
     home = tmp_path / "home"
     (home / ".releases").mkdir(parents=True)
     base = managed_releases.CPU_BASE
     (home / ".releases" / base.name).symlink_to(base.folder)
     thin(managed_releases.get_release(REAL), home / ".releases" / REAL)
-    before = marks(home)
-    running = []
-    for name in ("first", "second"):
-        made = checkout(tmp_path / name, home)
-        guard, root = tmp_path / f"test_{name}.py", str(made.root)
-        guard.write_text(GUARD.format(name=name, root=root))
-        (made.root / "toggles" / "eviction.yaml").write_text(TOGGLE.format(name=name))
-        words = ("prove", "eviction", "--release", REAL, "--json", "--", str(guard))
-        running.append(made.start(*words))
-    for process in running:
-        said, told = process.communicate(timeout=300)
-        assert process.returncode == 0, said + told
-        assert [cell["verdict"] for cell in json.loads(said)["cells"]] == ["proven"]
-        assert "install" not in told
-    assert marks(home) == before
+    return home
+
+
+def start_proof(home: Path, name: str, toggle: str, engine: str) -> subprocess.Popen[str]:
+    """Start a proof in a new checkout; its guard expects the toggle and engine of these names."""
+    made = checkout(home.parent / name, home)
+    guard = home.parent / f"test_{name}.py"
+    guard.write_text(GUARD.format(name=engine, toggle=toggle, root=str(made.root)))
+    (made.root / "toggles" / "eviction.yaml").write_text(TOGGLE.format(name=name))
+    return made.start("prove", "eviction", "--release", REAL, "--json", "--", str(guard))
+
+
+def read_proof(process: subprocess.Popen[str]) -> tuple[str, str]:
+    """Return the one cell's verdict, and all that the proof wrote to stderr."""
+    output, messages = process.communicate(timeout=300)
+    assert output, messages
+    [cell] = json.loads(output)["cells"]
+    assert process.returncode == (0 if cell["verdict"] == "proven" else 1)
+    return cell["verdict"], messages
+
+
+def test_two_checkouts_prove_at_the_same_time_and_neither_install_nor_mix(real_home: Path) -> None:
+    """Over a real release: worker, planner, toggles, stand-ins and a test's child processes."""
+    before = marks(real_home)
+    for process in [start_proof(real_home, name, name, name) for name in ("first", "second")]:
+        verdict, messages = read_proof(process)
+        assert verdict == "proven", messages
+        assert "install" not in messages
+    assert marks(real_home) == before
+
+
+def test_a_proof_under_another_checkout_s_engine_or_toggles_would_not_be_proven(
+    real_home: Path,
+) -> None:
+    """The guard of the test above notices both kinds of a mix."""
+    of_engine = start_proof(real_home, "first", toggle="first", engine="another")
+    of_toggle = start_proof(real_home, "second", toggle="another", engine="second")
+    assert [read_proof(each)[0] for each in (of_engine, of_toggle)] == ["broken", "broken"]
