@@ -104,7 +104,7 @@ def judge_faults(
 
     sys.setrecursionlimit(20_000)
     known = size_limits.read_limits()
-    overflow_runs.load_process_state()
+    overflow_runs.load_launcher_state()
     world = lazy_release.LazyRelease(place)
     gc.disable()
     kernels = kernel_discovery.collect_kernels(world)

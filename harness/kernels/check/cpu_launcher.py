@@ -1,8 +1,9 @@
 """Launches under check on a CPU: Triton's own kernels, compiled with every check built in.
 
 While a launcher is open it replaces `JITFunction.run`. A kernel's IR, which Triton would compile
-for a GPU, is compiled for this machine and run one program after the other. The first violation
-ends the launch; its report becomes an exception (`violation_report`).
+for a GPU, is compiled for this machine and run one program after the other. Reports become
+exceptions (`violation_report`). The last one that the session asks for, by default the first, ends
+the launch and is raised; the ones before it are kept until the session ends.
 """
 
 from __future__ import annotations
@@ -11,19 +12,19 @@ import contextlib
 import ctypes
 import struct
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import torch
 
 from harness.device import graphs
 from harness.kernels import cpu
 from harness.kernels.check import line_tracing
 from harness.kernels.check.launch_log import KernelLaunch, LaunchLog, to_full_grid
-from harness.kernels.check.program_order import ProgramOrder
-from harness.kernels.check.region_tables import RaceShadows, RegionTables
+from harness.kernels.check.launcher_state import load_launcher_state
+from harness.kernels.check.options import CheckOptions
+from harness.kernels.check.region_tables import RegionTables
 from harness.kernels.check.tracked_memory import (
     MemoryTracker,
     ProgramId,
@@ -31,11 +32,9 @@ from harness.kernels.check.tracked_memory import (
     is_in_host_memory,
 )
 from harness.kernels.check.violation_report import ViolationReport
-from harness.kernels.check.violations import DataRace, UncheckableKernel, Violation
+from harness.kernels.check.violations import UncheckableKernel, Violation
 from harness.kernels.cpu.abi import (
-    MAX_OVERFLOWS,
     LaunchField,
-    OverflowField,
     RegionField,
     ReportField,
     UndefinedResult,
@@ -51,44 +50,7 @@ from harness.kernels.triton import (
 )
 from harness.kernels.triton.frontend import BoundCall, CallBinder, RuntimeArgument
 
-_SMALLEST_SCRATCH = 1 << 16
 _UINT64_MASK = (1 << 64) - 1
-
-
-class _ProcessState:
-    """Buffers that all sessions of a process share."""
-
-    def __init__(self) -> None:
-        self.shadows = RaceShadows()
-        self.program_order = ProgramOrder()
-        self.overflows = np.zeros((MAX_OVERFLOWS, len(OverflowField)), dtype=np.int64)
-        self.context = (ctypes.c_uint64 * len(LaunchField))()
-        self.report = (ctypes.c_int64 * len(ReportField))()
-        self.next_program = 1  # a number that no earlier program has
-        self._scratch = np.empty(_SMALLEST_SCRATCH, dtype=np.uint8)
-        self.ran_flags = np.zeros(256, dtype=np.uint8)  # a flag for each block of a kernel
-
-    def reserve_ran_flags(self, count: int) -> int:
-        if len(self.ran_flags) < count:
-            self.ran_flags = np.zeros(count, dtype=np.uint8)
-        return int(self.ran_flags.ctypes.data)
-
-    def reserve_scratch(self, size: int) -> int:
-        if len(self._scratch) < size:
-            self._scratch = np.empty(size, dtype=np.uint8)
-        address = int(self._scratch.ctypes.data)
-        return address + -address % 64
-
-
-_process_state: _ProcessState | None = None
-
-
-def load_process_state() -> _ProcessState:
-    global _process_state
-    cpu.get_jit()
-    if _process_state is None:
-        _process_state = _ProcessState()
-    return _process_state
 
 
 class CpuLauncher:
@@ -100,11 +62,11 @@ class CpuLauncher:
         self,
         memory: MemoryTracker,
         launches: LaunchLog,
-        exact: bool,
+        options: CheckOptions,
         trust_loaded_pointers: bool = False,
     ) -> None:
         self._memory = memory
-        self._exact = exact  # exact products of float32, where a GPU uses tf32
+        self._options = options
         self._trust_loaded_pointers = trust_loaded_pointers  # allows any address that kernels load
         self._launches = launches
         self._current_launch: KernelLaunch | None = None
@@ -113,7 +75,7 @@ class CpuLauncher:
     def __enter__(self) -> CpuLauncher:
         if adapter.is_interpreting():
             raise UncheckableKernel("Triton is interpreting: start without TRITON_INTERPRET")
-        self._process_state = load_process_state()
+        self._state = load_launcher_state()
         launcher = self
 
         def launch_kernel(kernel: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> None:
@@ -122,7 +84,13 @@ class CpuLauncher:
                 graphs.run_captured(name, launcher.launch, kernel, args, grid, options)
 
         self._patches = contextlib.ExitStack()
-        self._patches.enter_context(adapter.run_launches_with(launch_kernel))
+        self._patches.enter_context(
+            adapter.run_launches_with(
+                launch_kernel,
+                self._launches.configuration_counts.__setitem__,
+                self._options.all_configurations,
+            )
+        )
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -147,21 +115,28 @@ class CpuLauncher:
         try:
             with torch._C.DisableTorchFunction():
                 self._launches.begin_launch(launch, self._memory)
-                self._run_programs(launch, kernel, binder, bound)
-        except (Violation, UncheckableKernel) as error:
+                violations = self._run_programs(launch, kernel, binder, bound)
+        except UncheckableKernel as error:
+            launch.refusal = str(error)
             self._launches.errors.append(error)
-            if isinstance(error, UncheckableKernel) and recorded_reach.is_recording():
+            if recorded_reach.is_recording():
                 recorded_reach.record_refusal(kernel, str(error))
             raise
         finally:
             self._current_launch = None
             self._launches.end_launch(launch)
+        last = self._launches.add_violations(violations, self._options.max_reports)
+        try:
+            if last is not None:
+                raise last
+        finally:  # an error whose frame refers to it would keep the tensors alive
+            del last, violations
 
     def _get_program(
         self, name: str, kernel: Any, binder: CallBinder, bound: BoundCall
     ) -> tuple[cpu.CompiledProgram, tuple[RuntimeArgument, ...]]:
         """Return the program for a call, and the constants that it takes as arguments."""
-        key = (bound.key, self._exact, self.graph_variant)
+        key = (bound.key, self._options.arithmetic, self.graph_variant)
         program: tuple[cpu.CompiledProgram, tuple[RuntimeArgument, ...]] | None
         program = binder.programs.get(key)
         if program is None:
@@ -177,13 +152,13 @@ class CpuLauncher:
         self, kernel: Any, binder: CallBinder, bound: BoundCall
     ) -> tuple[cpu.CompiledProgram, tuple[RuntimeArgument, ...]]:
         shared = self.specialize_call(kernel, binder, bound)
-        key = (shared.key, self._exact, self.graph_variant)
+        key = (shared.key, self._options.arithmetic, self.graph_variant)
         known = binder.programs.get(key)
         if known is None:
             program = cpu.load_program(
                 f"{self.graph_variant} {frontend.compute_cache_key(kernel, shared)}",
                 lambda: self.build_graph(kernel, shared),
-                self._exact,
+                self._options.arithmetic,
             )
             known = binder.programs[key] = program, ()
         return known[0], shared.symbolic_arguments
@@ -201,30 +176,14 @@ class CpuLauncher:
 
     def _run_programs(
         self, launch: KernelLaunch, kernel: Any, binder: CallBinder, bound: BoundCall
-    ) -> None:
-        """Run the launch; if races are ignored, run one with a race again program by program."""
+    ) -> list[Violation]:
         chosen = self._launches.get_chosen_programs(launch)
-        try:
-            self._run_launch(launch, kernel, binder, bound, chosen)
-        except DataRace:
-            if not self._launches.ignores_races:
-                raise
-            for program in self._launches.list_programs(launch):
-                self._run_launch(launch, kernel, binder, bound, (program,))
-
-    def _run_launch(
-        self,
-        launch: KernelLaunch,
-        kernel: Any,
-        binder: CallBinder,
-        bound: BoundCall,
-        chosen: tuple[ProgramId, ...] | None,
-    ) -> None:
         if chosen is not None and not chosen:
-            return  # no program runs, so none is compiled
-        process = self._process_state
+            return []  # no program runs, so none is compiled
+        process = self._state
         program, numbers = self._get_program(launch.kernel, kernel, binder, bound)
         lowered = program.lowered
+        launch.approximations = lowered.approximations
         values, spans = self._encode_arguments(
             launch, (*bound.runtime_arguments(), *numbers), lowered
         )
@@ -248,13 +207,14 @@ class CpuLauncher:
         )
         watched = self.watched_lines or ()
         counting = bytes((one.source.file, one.source.line) in watched for one in lowered.sites)
+        states = self._options.make_report_states(len(lowered.sites), self._launches.ignores_races)
         context = process.context
         context[:] = [
             *launch.grid,
             _address_of_bytes(named) if chosen else 0,
             len(programs),
             process.reserve_scratch(lowered.scratch_size + 64),
-            ctypes.addressof(process.report),
+            process.reports.ctypes.data,
             _address_of_bytes(arguments),
             _address_of_bytes(regions),
             _address_of_bytes(storages),
@@ -270,7 +230,9 @@ class CpuLauncher:
             0,
             lowered.uses_atomic_results and not lowered.has_unseen_synchronization,
             process.program_order.query_address,
-            *[0] * 4,
+            *[0] * 5,
+            self._options.max_reports,
+            states.ctypes.data,
         ]
         if lowered.uses_atomic_results:
             process.program_order.begin_launch(lowered.sites, process.next_program, len(programs))
@@ -278,7 +240,7 @@ class CpuLauncher:
         is_tracing, is_recording = sys.gettrace() is not None, recorded_reach.is_recording()
         if is_tracing or is_recording:
             process.ran_flags[:] = 0
-        violated = program.launch(ctypes.addressof(context))
+        program.launch(ctypes.addressof(context))
         if is_tracing or is_recording:
             lines = [
                 line
@@ -289,45 +251,48 @@ class CpuLauncher:
                 recorded_reach.record_reach(kernel, lines)
             if is_tracing:
                 line_tracing.trace_lines(lines)
-        if violated:
-            raise self._make_report(
-                launch, lowered, spans, tables, programs, _address_of_bytes(regions)
-            ).build_violation()
+        reader = self._make_report_reader(launch, lowered, spans, tables, programs)
+        errors = [reader(numbers) for numbers in process.read_reports()]
+        for error in errors:
+            if isinstance(error, UncheckableKernel):
+                raise error
         if context[LaunchField.UNDEFINED_RESULT]:
             what = UndefinedResult(int(context[LaunchField.UNDEFINED_RESULT])).description
             raise UncheckableKernel(f"{launch.kernel}: {what}")
+        return [error for error in errors if isinstance(error, Violation)]
 
-    def _make_report(
+    def _make_report_reader(
         self,
         launch: KernelLaunch,
         lowered: LoweredKernel,
         spans: list[TensorSpan | None],
         tables: RegionTables,
         programs: Sequence[int] | Sequence[ProgramId],
-        regions: int,
-    ) -> ViolationReport:
-        context = self._process_state.context
-        first = int(context[LaunchField.FIRST_PROGRAM])
-        numbers = tuple(self._process_state.report)
-        overflows = self._process_state.overflows
+    ) -> Callable[[list[int]], Exception]:
+        """Return the function from a report's numbers to what it reports."""
+        context = self._state.context
+        first, table = int(context[LaunchField.FIRST_PROGRAM]), int(context[LaunchField.STORAGES])
 
-        def program_of(number: int) -> ProgramId:
-            chosen = programs[number - first]
+        def get_program(ordinal: int) -> ProgramId:
+            chosen = programs[ordinal]
             return _to_coordinates(chosen, launch.grid) if isinstance(chosen, int) else chosen
 
-        table, size = int(context[LaunchField.STORAGES]), len(RegionField) * 8
-        place = (numbers[ReportField.REGION] - table) // size
-        inside = numbers[ReportField.REGION] >= table and place < len(tables.known_storages)
-        return ViolationReport(
-            launch.kernel,
-            numbers,
-            lowered.sites,
-            tuple(spans),
-            tables.known_storages[place] if inside else None,
-            self._memory,
-            program_of,
-            lambda number: tuple(int(one) for one in overflows[number]),
-        )
+        def read_report(numbers: list[int]) -> Exception:
+            numbers[ReportField.X : ReportField.Z + 1] = get_program(numbers[ReportField.ORDINAL])
+            region = numbers[ReportField.REGION]
+            place = (region - table) // (len(RegionField) * 8)
+            inside = region >= table and place < len(tables.known_storages)
+            return ViolationReport(
+                launch.kernel,
+                tuple(numbers),
+                lowered.sites,
+                tuple(spans),
+                tables.known_storages[place] if inside else None,
+                self._memory,
+                lambda number: get_program(number - first),
+            ).build_violation()
+
+        return read_report
 
     # Arguments
 

@@ -22,6 +22,7 @@ import torch
 
 from harness.kernels.check import torch_modes
 from harness.kernels.check.launch_log import ArgumentAccessRule, ArgumentRule, LaunchLog
+from harness.kernels.check.options import DEFAULT_OPTIONS, CheckOptions
 from harness.kernels.check.tracked_memory import AccessRule, Index, MemoryTracker, view_shadow_bytes
 from harness.kernels.check.violations import UninitializedMemory
 
@@ -33,9 +34,9 @@ class Check:
 
     device = "cpu"
 
-    def __init__(self, exact: bool = False) -> None:
+    def __init__(self, options: CheckOptions = DEFAULT_OPTIONS) -> None:
         self.launches = LaunchLog()
-        self._exact = exact
+        self._options = options
         self._memory = MemoryTracker()
 
     def allow(
@@ -120,6 +121,13 @@ class Check:
         finally:
             self.launches.ignores_races = False
 
+    def raise_first_error(self) -> None:
+        """Raise the first violation or refusal, if there is one, with the others as its notes."""
+        for other in self.launches.errors[1:]:
+            self.launches.errors[0].add_note(f"and {other}")
+        if self.launches.errors:
+            raise self.launches.errors[0]  # a name for it would be a cycle through this frame
+
     def discard_errors(self) -> None:
         """Discard the errors so far, which were expected; the session would raise the first."""
         self.launches.errors.clear()
@@ -138,7 +146,7 @@ class Check:
 
         stack.enter_context(torch_modes.CpuDeviceMode(self._memory))
         stack.enter_context(torch_modes.WriteTrackingMode(self._memory))
-        stack.enter_context(CpuLauncher(self._memory, self.launches, self._exact))
+        stack.enter_context(CpuLauncher(self._memory, self.launches, self._options))
 
 
 def _unpack_program(rule: IndexRule | None) -> Any:

@@ -13,7 +13,7 @@ import numpy as np
 from harness.kernels.check.tracked_memory import MemoryTracker, ProgramId, TensorSpan
 from harness.kernels.check.violation_report import ViolationReport
 from harness.kernels.check.violations import OutOfBounds, Violation
-from harness.kernels.cpu.abi import ReportField, ViolationKind
+from harness.kernels.cpu.abi import REPORT_SIZE, ReportField, ViolationKind
 from harness.kernels.cpu.scratch_values import OperationSite
 from harness.kernels.gpu import compiler_hooks, report_buffer, storage_registry
 from harness.kernels.gpu.empty_memory import EMPTY_STORAGES
@@ -42,7 +42,7 @@ def violation_from_record(
 
     `memory` has the access rules. None if the report is about memory that has been freed since.
     """
-    numbers = [0] * len(ReportField)
+    numbers = [0] * REPORT_SIZE
     numbers[ReportField.SITE], numbers[ReportField.ADDRESS] = record.site, record.address
     numbers[ReportField.X], numbers[ReportField.Y], numbers[ReportField.Z] = record.program
     sites = compiler_hooks.load_sites(launched.compiled_kernel, "sites")
@@ -74,7 +74,6 @@ def violation_from_record(
         None,
         memory or MemoryTracker(),
         lambda number: _unravel_program(number, grid),
-        lambda number: (0, 0, 0, 0),
         launched,
     )
     if kind is not None:

@@ -16,6 +16,7 @@ from harness.kernels.check.tracked_memory import (
     ProgramId,
     is_in_host_memory,
 )
+from harness.kernels.check.violations import Violation
 
 _MAX_LAUNCHES = 2000
 
@@ -28,6 +29,8 @@ class KernelLaunch:
     grid: ProgramId
     arguments: dict[str, Any] = field(repr=False)
     module: str = ""
+    refusal: str = ""  # why it was not run
+    approximations: tuple[str, ...] = ()  # a GPU may compute these otherwise, within bounds
 
     @property
     def program_count(self) -> int:
@@ -48,7 +51,8 @@ class ArgumentAccessRule:
 class LaunchLog(list[KernelLaunch]):
     def __init__(self) -> None:
         super().__init__()
-        self.errors: list[Exception] = []  # all raised errors, caught or not
+        self.errors: list[Exception] = []  # violations and refusals so far, raised or not
+        self.configuration_counts: dict[str, int] = {}  # of autotuned kernels, by name
         self.ignores_races = False
         self._chosen_programs: dict[str, tuple[ProgramId, ...]] = {}
         self._argument_rules: list[ArgumentAccessRule] = []
@@ -95,6 +99,16 @@ class LaunchLog(list[KernelLaunch]):
             launch.arguments.clear()
         self._argument_rules.clear()
         self.errors.clear()
+
+    def add_violations(self, violations: list[Violation], max_reports: int) -> Violation | None:
+        """Add a launch's violations, one a source line; return the one that is the last allowed."""
+        for violation in violations:
+            known = (each for each in self.errors if isinstance(each, Violation))
+            if all(each.key != violation.key for each in known):
+                self.errors.append(violation)
+                if len(self.errors) >= max_reports:
+                    return violation
+        return None
 
     def end_launch(self, launch: KernelLaunch) -> None:
         while self._active_rules:

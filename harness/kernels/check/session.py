@@ -9,38 +9,65 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from harness.core import device as chosen
 from harness.kernels.check.declarations import Check
 from harness.kernels.check.launch_log import LaunchLog
+from harness.kernels.check.options import CHECK_NAMES, CheckOptions
 from harness.kernels.check.tracked_memory import MemoryTracker
+from harness.kernels.cpu.arithmetic import Arithmetic
 
 _SESSION_LOCK = threading.Lock()
 
 
 @contextlib.contextmanager
 def checked(
-    device: str | None = None, exact: bool = False, all_checks: bool = False
+    device: str | None = None,
+    exact: bool = False,
+    all_checks: bool = False,
+    *,
+    checks: Sequence[str] = CHECK_NAMES,
+    max_reports: int = 1,
+    all_configurations: bool = False,
 ) -> Iterator[Check]:
     """Open a session on a device ("cpu", "cuda", "virtual"), by default on the run's.
 
     "virtual" installs the virtual GPU in this process, for good.
 
-    `exact`: on a CPU, compute products of float32 exactly where a GPU would use tf32; otherwise
-    such a kernel is refused, for tf32's result is not specified. `all_checks`: on a GPU, look for
-    races and uninitialized reads too, which take longer to compile; on a CPU they are always on.
+    `exact`: on a CPU, compute products of float32 exactly where a GPU would use tf32 (otherwise
+    such a kernel is refused, for tf32's result is not specified), and refuse approximate
+    instructions (`ex2.approx`), which are computed within CUDA's documented bounds otherwise.
+    `all_checks`: on a GPU, look for races and uninitialized reads too, which take longer to
+    compile; on a CPU they are always on.
+
+    On a CPU: `checks` are those whose violations are reported. With `max_reports` above 1 a launch
+    goes on behind a violation; the first one is raised when the session ends, the others are its
+    notes. An access outside of its tensor reads 0 then, and writes nothing. Of an autotuned kernel
+    the first configuration runs; with `all_configurations` each of them (`check.launches` counts
+    them in `configuration_counts`).
     """
-    check = _make_check(device or chosen.get_device(), exact, all_checks)
+    options = CheckOptions(
+        Arithmetic.EXACT if exact else Arithmetic.SPECIFIED,
+        tuple(checks),
+        max_reports,
+        all_configurations,
+    )
+    with open_session(_make_check(device or chosen.get_device(), options, all_checks)) as check:
+        yield check
+
+
+@contextlib.contextmanager
+def open_session(check: Check) -> Iterator[Check]:
+    """Open the session of a check; when it ends without an error, its first one is raised."""
     if not _SESSION_LOCK.acquire(blocking=False):
         raise RuntimeError("a checked session is open already: they do not nest")
     try:
         with contextlib.ExitStack() as stack:
             check.open(stack)
             yield check
-        if check.launches.errors:  # caught by the code under test
-            raise check.launches.errors[0]
+        check.raise_first_error()
     finally:
         check.close()
         _SESSION_LOCK.release()
@@ -49,9 +76,9 @@ def checked(
 def preload_checker() -> None:
     """Load what a session on this device needs, for the forks of this process."""
     if chosen.get_device() != "cuda":
-        from harness.kernels.check import cpu_launcher, torch_modes
+        from harness.kernels.check import launcher_state, torch_modes
 
-        cpu_launcher.load_process_state()
+        launcher_state.load_launcher_state()
         torch_modes.warm_operator_cache()
 
 
@@ -64,17 +91,19 @@ def run_kernels_on_cpu() -> Any:
     """
     from harness.kernels.check.cpu_launcher import CpuLauncher
 
-    with CpuLauncher(MemoryTracker(), LaunchLog(), exact=True, trust_loaded_pointers=True):
+    with CpuLauncher(
+        MemoryTracker(), LaunchLog(), CheckOptions(Arithmetic.CLOSE), trust_loaded_pointers=True
+    ):
         yield
 
 
-def _make_check(device: str, exact: bool, all_checks: bool) -> Check:
+def _make_check(device: str, options: CheckOptions, all_checks: bool) -> Check:
     if device == "virtual":
         from harness.kernels.check.virtual_check import VirtualCheck
 
-        return VirtualCheck(exact)
+        return VirtualCheck(options)
     if device == "cpu":
-        return Check(exact)
+        return Check(options)
     from harness.kernels.check.gpu_check import GpuCheck
     from harness.kernels.gpu import ALL_CHECKS, DEFAULT_CHECKS
 

@@ -1,6 +1,6 @@
 """Converts a report of compiled code to an exception with the violation and its source line.
 
-A compiled kernel writes ten numbers (`cpu.abi.ReportField`): the kind of violation, the operation,
+A compiled kernel writes some numbers (`cpu.abi.ReportField`): the kind of violation, the operation,
 the address, the program. With the launch's tensors they become, for example, "copy read 4 bytes
 past the end of source (its index 20, and it is int32 [20])".
 """
@@ -31,7 +31,7 @@ from harness.kernels.check.violations import (
     UncheckableKernel,
     UninitializedMemory,
 )
-from harness.kernels.cpu.abi import ReportField, ViolationKind
+from harness.kernels.cpu.abi import REPORT_SIZE, ReportField, ViolationKind
 from harness.kernels.cpu.number_formats import size_of
 from harness.kernels.cpu.overflow_tracking import format_integer_type
 from harness.kernels.cpu.scratch_values import OperationSite
@@ -51,7 +51,6 @@ class ViolationReport:
     storage: TrackedStorage | None  # for a pointer from no parameter
     memory: MemoryTracker
     program_of: Callable[[int], ProgramId | None]  # by its number; None if that is ambiguous
-    overflow_of: Callable[[int], tuple[int, ...]]
 
     def build_violation(self) -> Exception:
         return _VIOLATION_BUILDERS[ViolationKind(self.numbers[ReportField.KIND])](self)
@@ -195,7 +194,7 @@ class ViolationReport:
         return DataRace(headline, self.location, self._list_details())
 
     def build_overflow(self) -> Exception:
-        number, left, right, result = self.overflow_of(self.numbers[ReportField.OTHER])
+        number, left, right, result = self.numbers[ReportField.OVERFLOW : REPORT_SIZE]
         return self.build_overflow_at(self.sites[number], left, right, result)
 
     def build_overflow_at(

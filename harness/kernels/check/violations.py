@@ -33,6 +33,13 @@ class Violation(AssertionError):
         self.location = location
         self.details = details
 
+    @property
+    def key(self) -> tuple[object, ...]:
+        """Return what two reports of one fault have in common: the kind, and the source line."""
+        place = self.location
+        line = (place.kernel, place.file, place.line) if place else (self.headline,)
+        return (type(self), *line)
+
 
 class OutOfBounds(Violation):
     """An access outside the tensor that its pointer comes from."""

@@ -9,6 +9,7 @@ from harness.device import installation
 from harness.device.memory import LEDGER
 from harness.kernels.check import torch_modes
 from harness.kernels.check.declarations import Check
+from harness.kernels.check.options import CheckOptions
 
 
 class VirtualCheck(Check):
@@ -16,9 +17,9 @@ class VirtualCheck(Check):
 
     device = "cuda"
 
-    def __init__(self, exact: bool = False) -> None:
+    def __init__(self, options: CheckOptions) -> None:
         installation.install()
-        super().__init__(exact)
+        super().__init__(options)
 
     def open(self, stack: contextlib.ExitStack) -> None:
         from harness.kernels.check.cpu_launcher import CpuLauncher
@@ -26,7 +27,7 @@ class VirtualCheck(Check):
         stack.enter_context(_unlimited_memory())
         stack.enter_context(torch_modes.WriteTrackingMode(self._memory))
         stack.enter_context(
-            CpuLauncher(self._memory, self.launches, self._exact, trust_loaded_pointers=True)
+            CpuLauncher(self._memory, self.launches, self._options, trust_loaded_pointers=True)
         )
 
 

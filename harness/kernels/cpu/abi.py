@@ -14,7 +14,7 @@ class LaunchField(IntEnum):
     CHOSEN_PROGRAMS = 3  # the address of three numbers for each; 0 for the whole grid
     PROGRAM_COUNT = 4  # number of programs that run
     SCRATCH = 5
-    REPORT = 6
+    REPORTS = 6  # `ReportField`s of each
     ARGUMENTS = 7
     REGIONS = 8  # one for each argument
     STORAGES = 9  # regions of all tracked memory, for pointers of unknown origin
@@ -34,6 +34,9 @@ class LaunchField(IntEnum):
     ORDER_PROGRAM = 23
     ORDER_COUNT = 24
     ORDER_ANSWER = 25
+    REPORT_COUNT = 26
+    REPORT_LIMIT = 27  # the launch ends with this many reports
+    REPORT_STATES = 28  # a `ReportState` for each site and kind
 
 
 class RegionField(IntEnum):
@@ -70,6 +73,22 @@ class ReportField(IntEnum):
     X = 7
     Y = 8
     Z = 9
+    ORDINAL = 10  # position of the program in the launch
+    OVERFLOW = 11  # the first of four numbers: an `OverflowField` each
+
+
+REPORT_SIZE = ReportField.OVERFLOW + 4  # numbers
+
+
+class ReportState(IntEnum):
+    """Whether a violation at a site is reported."""
+
+    UNSEEN = 0
+    SEEN = 1  # it was; once is enough
+    OFF = 2  # the session does not ask for it
+
+
+KINDS_PER_SITE = 16
 
 
 class OverflowField(IntEnum):

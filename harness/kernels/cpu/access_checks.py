@@ -2,17 +2,22 @@
 
 A kernel passes a block of addresses, its mask, and the region that its pointers may reach. Causes
 are checked before what follows from them: overflow, bounds, access rules, initialization, races.
-The first violation goes into the report and the kernel returns 1, with nothing read or written.
-Example: `unfix_read4` reads a block of int32. All checks on a CPU are here and in `race_checks`.
+A violation is reported once for each site. The kernel returns 1 if that was the launch's last
+report; otherwise it goes on, and lanes whose address is wrong read 0 and write nothing. Example:
+`unfix_read4` reads a block of int32. All checks on a CPU are here and in `race_checks`.
 """
 
 from __future__ import annotations
 
 from harness.kernels.cpu.abi import (
+    KINDS_PER_SITE,
     MAX_OVERFLOWS,
+    REPORT_SIZE,
     LaunchField,
     OverflowField,
     RegionField,
+    ReportField,
+    ReportState,
     ViolationKind,
 )
 from harness.kernels.cpu.llvm_text import LlvmFunction
@@ -24,7 +29,10 @@ _PARAMETER_TYPES = "ptr, i64, ptr, i64, ptr, ptr, ptr, ptr, ptr"
 
 def declare_access_functions(text: str) -> str:
     """Declare the access functions that a kernel's module calls."""
-    types = {"unfix_record_overflow": "ptr, i64, i64, i64, i64"}
+    types = {
+        "unfix_record_overflow": "ptr, i64, i64, i64, i64",
+        "unfix_report": "ptr, i64, i64, i64, i64, i64, i64, i64",
+    }
     lines = [
         f"declare i32 @{name}({types.get(name, _PARAMETER_TYPES)})"
         for name in list_access_functions()
@@ -34,7 +42,10 @@ def declare_access_functions(text: str) -> str:
 
 
 def build_access_module() -> str:
-    parts = [str(_build_find_region()), str(_build_record_overflow()), str(build_is_ordered())]
+    parts = [
+        str(build())
+        for build in (_build_find_region, _build_record_overflow, _build_report, build_is_ordered)
+    ]
     for verb in ("read", "write", "update"):
         parts += [str(_CheckedAccess(verb, size).function) for size in ACCESS_SIZES]
     return "\n".join(parts)
@@ -45,6 +56,7 @@ def list_access_functions() -> list[str]:
     return [
         *(f"unfix_{verb}{size}" for verb in verbs for size in ACCESS_SIZES),
         "unfix_record_overflow",
+        "unfix_report",
     ]
 
 
@@ -88,6 +100,46 @@ def _build_record_overflow() -> LlvmFunction:
     return code
 
 
+def _build_report() -> LlvmFunction:
+    """Build the function that reports a violation, unless its site has been; 1 ends the launch."""
+    names = (
+        ReportField.KIND, ReportField.SITE, ReportField.ADDRESS, ReportField.VIOLATING_LANES,
+        ReportField.ACTIVE_LANES, ReportField.OTHER, ReportField.REGION,
+    )  # fmt: skip
+    parameters = ", ".join(f"i64 %{name.name.lower()}" for name in names)
+    code = LlvmFunction(f"define i32 @unfix_report(ptr %context, {parameters})")
+    state = emit_report_state(code, "%kind")
+    known = code.let(f"icmp ne i8 {code.load('i8', state)}, {int(ReportState.UNSEEN)}")
+    with code.when(known, exits=True):
+        code.emit("ret i32 0")
+    code.store("i8", str(int(ReportState.SEEN)), state)
+    count = code.load_context(LaunchField.REPORT_COUNT)
+    table = code.to_pointer(code.load_context(LaunchField.REPORTS))
+    report = code.element_pointer(table, f"[{REPORT_SIZE} x i64]", count)
+    for name in names:
+        code.store_element("i64", f"%{name.name.lower()}", report, name)
+    ordinal = code.load_context(LaunchField.PROGRAM_ORDINAL)
+    code.store_element("i64", ordinal, report, ReportField.ORDINAL)
+    with code.when(code.let(f"icmp eq i64 %kind, {int(ViolationKind.OVERFLOW)}")):
+        table = code.to_pointer(code.load_context(LaunchField.OVERFLOWS))
+        entry = code.element_pointer(table, f"[{len(OverflowField)} x i64]", "%other")
+        for field in OverflowField:
+            number = code.load_field(entry, field)
+            code.store_element("i64", number, report, ReportField.OVERFLOW + field)
+    count = code.let(f"add i64 {count}, 1")
+    code.store_element("i64", count, "%context", LaunchField.REPORT_COUNT)
+    ends = code.let(f"icmp uge i64 {count}, {code.load_context(LaunchField.REPORT_LIMIT)}")
+    code.emit(f"ret i32 {code.let(f'zext i1 {ends} to i32')}")
+    return code
+
+
+def emit_report_state(code: LlvmFunction, kind: str) -> str:
+    """Emit the address of the state of a kind of violation at `%site`."""
+    states = code.to_pointer(code.load_context(LaunchField.REPORT_STATES))
+    first = code.let(f"mul i64 %site, {KINDS_PER_SITE}")
+    return code.element_pointer(states, "i8", code.let(f"add i64 {first}, {kind}"))
+
+
 class _CheckedAccess(RaceCheckedAccess):
     """Reads, stores or atomic updates of elements of one size."""
 
@@ -111,21 +163,36 @@ class _CheckedAccess(RaceCheckedAccess):
             self._emit_load()
         elif self.access == "write":
             self._emit_store()
+        else:
+            with (
+                code.when(code.let("icmp ne ptr %values, null")),
+                self._each_active_lane() as (index, _),
+            ):
+                code.store_element("i8", "1", "%values", index)
         code.emit("ret i32 0")
 
     # The checks
 
     def _check_overflow(self) -> None:
         code = self._code
-        with (
-            code.when(code.let("icmp ne ptr %states, null")),
-            self._each_active_lane() as (index, address),
-        ):
-            state = code.load_element("i32", "%states", index)
-            with code.when(code.let(f"icmp ne i32 {state}, 0"), exits=True):
-                self._emit_report(
-                    ViolationKind.OVERFLOW, address, "1", code.let(f"zext i32 {state} to i64")
-                )
+        with code.when(code.let("icmp ne ptr %states, null")):
+            report_state = code.load(
+                "i8", emit_report_state(code, str(int(ViolationKind.OVERFLOW)))
+            )
+            with code.when(code.let(f"icmp ne i8 {report_state}, {int(ReportState.OFF)}")):
+                with self._each_active_lane() as (index, address):
+                    state = code.load_element("i32", "%states", index)
+                    overflowed = code.let(f"icmp ne i32 {state}, 0")
+                    self._count_violation(overflowed, address, code.let(f"zext i32 {state} to i64"))
+                with self._when_counted():
+                    first = code.load("i64", self._first_address)
+                    other = code.load("i64", self._first_other)
+                    self._emit_report(ViolationKind.OVERFLOW, first, "1", other)
+                    with self._each_active_lane() as (index, address):
+                        state = code.load_element("i32", "%states", index)
+                        good = code.let(f"icmp eq i32 {state}, 0")
+                        self._access_lane(index, "%region", good)
+                    self._finish_lanes()
 
     def _check_unknown_origin(self) -> None:
         """Find each lane's region, for pointers loaded from memory or of several tensors."""
@@ -133,21 +200,42 @@ class _CheckedAccess(RaceCheckedAccess):
         with code.when(code.let("icmp eq ptr %region, null"), exits=True):
             with self._each_active_lane() as (index, address):
                 region = code.let(f"call ptr @find(ptr %context, i64 {address})")
-                with code.when(code.let(f"icmp eq ptr {region}, null"), exits=True):
+                with code.when(code.let(f"icmp eq ptr {region}, null")):
                     self._emit_report(ViolationKind.OUT_OF_BOUNDS, address, "1", "0")
-                value = code.element_pointer("%values", self.llvm_type, index)
-                place = code.element_pointer("%addresses", "i64", index)
-                violated = code.let(
-                    f"call i32 @{self.name}(ptr %context, i64 %site, ptr {region}, i64 1,"
-                    f" ptr {place}, ptr null, ptr null, ptr {value}, ptr null)"
-                )
-                with code.when(code.let(f"icmp ne i32 {violated}, 0"), exits=True):
-                    code.emit("ret i32 1")
-            if self.access == "read":
-                self._fill_masked_lanes()
-            elif self.access == "write":
-                self._check_lane_races()
+                    code.increment(self._violating_lanes, "1")
+                self._access_lane(index, region, code.let(f"icmp ne ptr {region}, null"))
+            self._finish_lanes()
+            if self.access == "write":
+                many = code.load("i64", self._violating_lanes)
+                with code.when(code.let(f"icmp eq i64 {many}, 0")):
+                    self._check_lane_races()
             code.emit("ret i32 0")
+
+    def _access_lane(self, index: str, region: str, good: str) -> None:
+        """Access one lane by itself; one whose address is not good reads 0 and writes nothing."""
+        code = self._code
+        kind = "i8" if self.access == "update" else self.llvm_type
+        value = code.element_pointer("%values", kind, index)
+        if self.access == "update":
+            value = code.let(
+                f"select i1 {code.let('icmp eq ptr %values, null')}, ptr null, ptr {value}"
+            )
+        with code.when(good):
+            place = code.element_pointer("%addresses", "i64", index)
+            ends = code.let(
+                f"call i32 @{self.name}(ptr %context, i64 %site, ptr {region}, i64 1,"
+                f" ptr {place}, ptr null, ptr null, ptr {value}, ptr null)"
+            )
+            with code.when(code.let(f"icmp ne i32 {ends}, 0"), exits=True):
+                code.emit("ret i32 1")
+        if self.access != "write":
+            wanted = code.let(f"icmp ne ptr {value}, null")
+            with code.when(self._emit_and(wanted, code.let(f"xor i1 {good}, true"))):
+                code.store(kind, "0", value)
+
+    def _finish_lanes(self) -> None:
+        if self.access == "read":
+            self._fill_masked_lanes()
 
     def _check_bounds(self) -> None:
         code = self._code
@@ -156,13 +244,21 @@ class _CheckedAccess(RaceCheckedAccess):
         )
         last_offset = code.let(f"sub i64 {code.let(f'sub i64 {end}, {start}')}, {self.size}")
         is_empty = code.let(f"icmp slt i64 {last_offset}, 0")
+
+        def emit_is_outside(address: str) -> str:
+            offset = code.let(f"sub i64 {address}, {start}")
+            beyond = code.let(f"icmp ugt i64 {offset}, {last_offset}")
+            return code.let(f"or i1 {beyond}, {is_empty}")
+
         with self._each_active_lane() as (_, address):
-            is_outside = code.let(
-                f"icmp ugt i64 {code.let(f'sub i64 {address}, {start}')}, {last_offset}"
-            )
-            self._count_violation(code.let(f"or i1 {is_outside}, {is_empty}"), address)
+            self._count_violation(emit_is_outside(address), address)
             code.increment(self._active_lanes, "1")
-        self._return_if_violated(ViolationKind.OUT_OF_BOUNDS)
+        with self._when_counted():
+            self._return_if_violated(ViolationKind.OUT_OF_BOUNDS)
+            with self._each_active_lane() as (index, address):
+                good = code.let(f"xor i1 {emit_is_outside(address)}, true")
+                self._access_lane(index, "%region", good)
+            self._finish_lanes()
 
     def _check_access_rules(self, rules_field: RegionField, violation: ViolationKind) -> None:
         code = self._code

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from harness.kernels.cpu.abi import LaunchField, RegionField, ReportField, ViolationKind
+from harness.kernels.cpu.abi import RegionField, ViolationKind
 from harness.kernels.cpu.llvm_text import LlvmFunction
 
 _PARAMETERS = (
@@ -53,34 +53,42 @@ class AccessFunction:
             code.increment(self._violating_lanes, "1")
 
     def _return_if_violated(self, violation: ViolationKind) -> None:
-        """Return with a report if a lane was counted."""
+        """Report lanes that were counted; return if that was the last report of the launch."""
         code = self._code
         many = code.load("i64", self._violating_lanes)
-        with code.when(code.let(f"icmp ne i64 {many}, 0"), exits=True):
+        with code.when(code.let(f"icmp ne i64 {many}, 0")):
             self._emit_report(
                 violation,
                 code.load("i64", self._first_address),
                 many,
                 code.load("i64", self._first_other),
             )
+            code.store("i64", "0", self._violating_lanes)
 
     def _emit_report(
         self, violation: ViolationKind, address: str, violating_lanes: str, other: str
     ) -> None:
         code = self._code
-        report = code.to_pointer(code.load_context(LaunchField.REPORT))
-        region = code.let("ptrtoint ptr %region to i64")
-        for place, value in (
-            (ReportField.KIND, str(int(violation))),
-            (ReportField.SITE, "%site"),
-            (ReportField.ADDRESS, address),
-            (ReportField.VIOLATING_LANES, violating_lanes),
-            (ReportField.ACTIVE_LANES, code.load("i64", self._active_lanes)),
-            (ReportField.OTHER, other),
-            (ReportField.REGION, region),
-        ):
-            code.store_element("i64", value, report, place)
-        code.emit("ret i32 1")
+        active, region = (
+            code.load("i64", self._active_lanes),
+            code.let("ptrtoint ptr %region to i64"),
+        )
+        values = (address, violating_lanes, active, other, region)
+        arguments = ", ".join(f"i64 {value}" for value in values)
+        ends = code.let(
+            f"call i32 @unfix_report(ptr %context, i64 {int(violation)}, i64 %site, {arguments})"
+        )
+        with code.when(code.let(f"icmp ne i32 {ends}, 0"), exits=True):
+            code.emit("ret i32 1")
+
+    @contextmanager
+    def _when_counted(self) -> Iterator[None]:
+        """Emit the body, which returns, where a lane was counted."""
+        code = self._code
+        many = code.load("i64", self._violating_lanes)
+        with code.when(code.let(f"icmp ne i64 {many}, 0"), exits=True):
+            yield
+            code.emit("ret i32 0")
 
     def _emit_storage_offset(self, address: str) -> str:
         return self._code.let(

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from harness.kernels.cpu.abi import LaunchField, ViolationKind
+from harness.kernels.cpu.arithmetic import Arithmetic
 from harness.kernels.cpu.lane_values import LaneValues
 from harness.kernels.cpu.number_formats import UnsupportedOnCpu, llvm_type, size_of
 from harness.kernels.ir import flow
@@ -29,8 +30,8 @@ _MAX_ITERATIONS = 1 << 24  # limit of a loop without a bound: a longer one waits
 class ControlFlowLowering(LaneValues):
     """Lane values, with the control flow around them."""
 
-    def __init__(self, graph: KernelGraph, exact: bool = False) -> None:
-        super().__init__(graph, exact)
+    def __init__(self, graph: KernelGraph, arithmetic: Arithmetic) -> None:
+        super().__init__(graph, arithmetic)
         self._carried_slots: dict[IRValue, str] = {}  # slots of scalars that control flow carries
         self.block_lines: list[tuple[tuple[str, int], ...]] = []
         self.ran_flags = self.code.to_pointer(self.code.load_context(LaunchField.RAN_FLAGS))
@@ -244,6 +245,7 @@ class ControlFlowLowering(LaneValues):
         is_endless = code.let(f"icmp ugt i64 {code.load('i64', iterations)}, {_MAX_ITERATIONS}")
         with code.when(is_endless, exits=True):
             self.emit_report(ViolationKind.ENDLESS_WAIT, site)
+            code.emit("ret i32 1")
         for value in before.block.arguments:
             self._load_carried(value)
         condition = flow.get_terminator(before)

@@ -12,6 +12,7 @@ from math import prod
 
 from harness.kernels.cpu import number_formats
 from harness.kernels.cpu.abi import LaunchField, UndefinedResult
+from harness.kernels.cpu.arithmetic import TF32_PRODUCTS
 from harness.kernels.cpu.control_flow import ControlFlowLowering
 from harness.kernels.cpu.llvm_text import LlvmFunction
 from harness.kernels.cpu.number_formats import (
@@ -237,12 +238,12 @@ def lower_dot(emitter: ControlFlowLowering, operation: IROperation) -> None:
     a, b, c = operation.operands
     kinds = {a.type.element, b.type.element}
     whole, double = kinds == {"i8"}, kinds | {c.type.element} == {"f64"}
-    if (
-        "f32" in kinds
-        and operation.get_int("inputPrecision") != _IEEE_PRECISION
-        and not emitter.exact
-    ):
-        raise UnsupportedOnCpu("tl.dot of float32 in tf32: only input_precision='ieee' is exact")
+    if "f32" in kinds and operation.get_int("inputPrecision") != _IEEE_PRECISION:
+        if not emitter.arithmetic.answers_tf32:
+            raise UnsupportedOnCpu(
+                "tl.dot of float32 in tf32: only input_precision='ieee' is exact"
+            )
+        emitter.approximations[TF32_PRODUCTS] = None
     known = {"f16", "bf16", "f32", *FLOAT8_FORMATS}
     if not (whole or double) and (kinds - known or c.type.element not in ("f32", "f16")):
         names = sorted(triton_type_name(kind) for kind in kinds)
@@ -318,14 +319,17 @@ def lower_atomic(emitter: ControlFlowLowering, operation: IROperation) -> None:
     mask = None if compares or len(operands) < 3 else operands[2]
     emitter.materialize(*operands)
     element, result = pointer.type.pointee, operation.result
-    addresses = emitter.emit_access("update", operation, mask, "null")
+    allowed = emitter.emit_buffer_address(
+        emitter.allocate_scratch(max(1, pointer.type.lanes))
+    )  # a byte for each active lane: 0 where the access was reported
+    addresses = emitter.emit_access("update", operation, mask, allowed)
     stored = llvm_storage_type(element)
     buffer = emitter.allocate_for_type(result.type)
     base = emitter.emit_buffer_address(buffer)
     with code.loop(max(1, pointer.type.lanes)) as index:
         emitter.emit_lane_store(_zero_literal(element), base, element, index)
         on = "true" if mask is None else emitter.emit_lane(mask, index, {})[0]
-        with code.when(on):
+        with code.when(_emit_is_allowed(code, on, allowed, index)):
             place = code.to_pointer(code.load_element("i64", addresses, index))
             before = code.load(stored, place)
             operand, _ = emitter.emit_lane(value, index, {})
@@ -337,6 +341,12 @@ def lower_atomic(emitter: ControlFlowLowering, operation: IROperation) -> None:
             code.store(stored, now, place)
             code.store_element(stored, before, base, index)
     emitter.set_result_buffer(result, buffer)
+
+
+def _emit_is_allowed(code: LlvmFunction, on: str, allowed: str, index: str) -> str:
+    """Emit whether a lane is active and its access was not reported."""
+    bit = code.load_element("i8", allowed, index)
+    return code.let(f"and i1 {on}, {code.let(f'icmp ne i8 {bit}, 0')}")
 
 
 def _zero_literal(element: str) -> str:

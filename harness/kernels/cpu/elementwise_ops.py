@@ -6,7 +6,13 @@ whose result is not exactly specified, is refused by name.
 
 from __future__ import annotations
 
-from harness.kernels.cpu import conversion_ops, exact_intrinsics, number_formats
+from harness.kernels.cpu import (
+    approximations,
+    assembly,
+    conversion_ops,
+    exact_intrinsics,
+    ptx_parser,
+)
 from harness.kernels.cpu.conversion_ops import ElementEmitter
 from harness.kernels.cpu.llvm_text import LlvmFunction
 from harness.kernels.cpu.number_formats import (
@@ -202,9 +208,12 @@ _LIBDEVICE_FUNCTIONS = frozenset(
     (
         "exp exp2 log log2 log1p pow expm1 sqrt sin cos tan tanh atan atan2 asin acos sinh "
         "cosh erf erfc floor ceil fabs trunc rint nearbyint round cbrt fma fmod copysign "
-        "hypot log10 "
+        "hypot log10 exp10 asinh acosh atanh tgamma lgamma logb fdim remainder nextafter "
+        "j0 j1 y0 y1 "
     ).split()
 )
+
+_BINARY_FUNCTIONS = frozenset("atan2 copysign fmod hypot pow fdim remainder nextafter".split())
 
 
 def _emit_libdevice_call(code: LlvmFunction, operation: IROperation, operands: list[str]) -> str:
@@ -222,6 +231,9 @@ def _emit_libdevice_call(code: LlvmFunction, operation: IROperation, operands: l
         return done[-1]
     if name.removesuffix("f") == "rsqrt":
         return _emit_rsqrt(code, operation, operands)
+    if name in approximations.FAST_FUNCTIONS:
+        rule = approximations.FAST_FUNCTIONS[name]
+        return approximations.emit_approximation(code, rule, operands)
     plain = name if name in _LIBDEVICE_FUNCTIONS else name.removesuffix("f")
     element = _get_element(operation)
     if plain not in _LIBDEVICE_FUNCTIONS or element not in ("f32", "f64"):
@@ -230,36 +242,9 @@ def _emit_libdevice_call(code: LlvmFunction, operation: IROperation, operands: l
 
 
 def _emit_inline_assembly(code: LlvmFunction, operation: IROperation, operands: list[str]) -> str:
-    """Single PTX instructions whose result is exactly specified."""
-    text = operation.attributes.get("asm_string", "").strip('"').strip()
-    kinds = [llvm_type(operand.type.element) for operand in operation.operands]
-    result = llvm_type(operation.result.type.element)
-    if operation.get_int("packed_element", 1) == 1 and len(operation.results) == 1:
-        if not operands and exact_intrinsics.LAUNCH_DEPENDENCY_PATTERN.fullmatch(text):
-            return "0"
-        kind = {"f32": "float", "f64": "double"}
-        if (rounded := exact_intrinsics.parse_rounded_instruction(text)) is not None:
-            rule, width, places = rounded
-            if {*kinds, result} == {kind[width]} and max(places) < len(operands):
-                chosen = (operands[place] for place in places)
-                return code.let(rule.format(*chosen, t=kind[width], s=width))
-        target = exact_intrinsics.parse_narrowing_instruction(text)
-        if (
-            target is not None
-            and kinds in (["float"], ["i32"])
-            and number_formats.llvm_type_bits(result) == 16
-        ):
-            value = operands[0]
-            if kinds == ["i32"]:
-                value = code.let(f"bitcast i32 {value} to float")
-            value = emit_narrowing(code, value, "float", target)
-            narrow_type = LLVM_FLOAT_TYPES[target]
-            return (
-                value
-                if narrow_type == result
-                else code.let(f"bitcast {narrow_type} {value} to {result}")
-            )
-    raise UnsupportedOnCpu(f"inline assembly: {text}")
+    if ptx_parser.is_launch_dependency(operation):
+        return "0"
+    return assembly.emit_block(code, operation, [[operand] for operand in operands])[0][0]
 
 
 def _emit_unchanged(code: LlvmFunction, operation: IROperation, operands: list[str]) -> str:
@@ -340,11 +325,22 @@ ELEMENT_EMITTERS: dict[str, ElementEmitter] = {
 }
 
 
+def list_approximations(operation: IROperation) -> list[str]:
+    """List the parts of an operation whose result CUDA specifies by a bound."""
+    if operation.name == "tt.elementwise_inline_asm" and not ptx_parser.is_launch_dependency(
+        operation
+    ):
+        names = ptx_parser.parse_block(operation).list_approximations()
+        return [f"inline assembly: {name}" for name in names]
+    symbol = operation.attributes.get("symbol", "").strip('"').removeprefix("__nv_")
+    return [f"libdevice's {symbol}"] if symbol in approximations.FAST_FUNCTIONS else []
+
+
 def declare_libm_functions(text: str) -> str:
     """Declare the functions of C's library that a kernel calls."""
     lines = []
     for name in sorted(_LIBDEVICE_FUNCTIONS):
-        many = {"fma": 3}.get(name, 2 if name in "atan2 copysign fmod hypot pow".split() else 1)
+        many = 3 if name == "fma" else 2 if name in _BINARY_FUNCTIONS else 1
         for kind, suffix in (("float", "f"), ("double", "")):
             if f"@{name}{suffix}(" in text:
                 lines.append(f"declare {kind} @{name}{suffix}({', '.join([kind] * many)})")

@@ -1,13 +1,11 @@
-"""Functions of libdevice and PTX instructions whose result CUDA specifies exactly.
+"""Functions of libdevice whose result CUDA specifies exactly.
 
 Those are roundings to the nearest, and functions of integers and bits. Functions specified to a few
-last places are in `elementwise_ops`, computed by C's library. Approximations (`.approx`, `fast_`)
-are refused: their result depends on the hardware.
+last places are in `elementwise_ops`, computed by C's library; approximations (`fast_`) are in
+`approximations`, and assembly in `assembly`.
 """
 
 from __future__ import annotations
-
-import re
 
 # Floats of one width: `{t}` is the type, `{s}` its suffix, `{0}`, `{1}` … the operands.
 ROUNDED_OPERATIONS = {
@@ -106,28 +104,3 @@ LIBDEVICE_STEPS = {
     "abs": ("call i32 @llvm.abs.i32(i32 {0}, i1 false)",),
     "llabs": ("call i64 @llvm.abs.i64(i64 {0}, i1 false)",),
 }
-
-# Waits for the launch before, or releases the one after; launches here run one by one.
-LAUNCH_DEPENDENCY_PATTERN = re.compile(r"griddepcontrol\.(wait|launch_dependents);(\s*//.*)?")
-_ROUNDED_PATTERN = re.compile(
-    rf"({'|'.join(ROUNDED_OPERATIONS)})\.rn\.(f32|f64) (\$\d(?:, \$\d)+);?"
-)
-_NARROWING_PATTERN = re.compile(r"cvt\.rn\.(bf16|f16)\.f32 \$0, \$1;?")
-
-
-def parse_rounded_instruction(text: str) -> tuple[str, str, list[int]] | None:
-    """Parse an instruction that rounds to the nearest: its rule, width and operands."""
-    if not (match := _ROUNDED_PATTERN.fullmatch(text.strip())):
-        return None
-    name, width, words = match.groups()
-    result, *places = (int(word.strip(" $")) for word in words.split(","))
-    wanted = 1 + max(int(number) for number in re.findall(r"\{(\d)\}", ROUNDED_OPERATIONS[name]))
-    if result != 0 or len(places) != wanted or min(places) < 1:
-        return None
-    return ROUNDED_OPERATIONS[name], width, [place - 1 for place in places]
-
-
-def parse_narrowing_instruction(text: str) -> str | None:
-    """Return the format that a conversion from float32 rounds to."""
-    match = _NARROWING_PATTERN.fullmatch(text.strip())
-    return match[1] if match else None

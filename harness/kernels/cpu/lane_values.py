@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import defaultdict
 
 from harness.kernels.cpu import elementwise_ops, view_ops
+from harness.kernels.cpu.arithmetic import Arithmetic
 from harness.kernels.cpu.overflow_tracking import LaneOverflowTracker
 from harness.kernels.cpu.scratch_values import LaneCache, LaneRegister, ScratchValues
 from harness.kernels.cpu.view_ops import ViewedLane
@@ -21,9 +22,10 @@ from harness.kernels.ir.graph import IROperation, IRValue, KernelGraph
 class LaneValues(ScratchValues):
     """Lanes of tensors, computed when something needs them."""
 
-    def __init__(self, graph: KernelGraph, exact: bool = False) -> None:
+    def __init__(self, graph: KernelGraph, arithmetic: Arithmetic) -> None:
         super().__init__(graph)
-        self.exact = exact  # exact products of float32, where a GPU uses tf32
+        self.arithmetic = arithmetic
+        self.approximations: dict[str, None] = {}  # what a GPU computes otherwise, in order
         self.pointer_origins = flow.find_pointer_origins(graph)
         self.overflows = LaneOverflowTracker(self)
         self.views: dict[IRValue, IROperation] = {}

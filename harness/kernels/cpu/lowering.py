@@ -14,12 +14,15 @@ from dataclasses import dataclass
 
 from harness.kernels.cpu import (
     access_checks,
+    assembly,
     cross_lane_ops,
     elementwise_ops,
     number_formats,
+    ptx_parser,
     view_ops,
 )
-from harness.kernels.cpu.abi import LaunchField, RegionField, ReportField, ViolationKind
+from harness.kernels.cpu.abi import LaunchField, RegionField, ViolationKind
+from harness.kernels.cpu.arithmetic import Arithmetic
 from harness.kernels.cpu.control_flow import ControlFlowLowering
 from harness.kernels.cpu.llvm_text import LlvmFunction
 from harness.kernels.cpu.number_formats import UnsupportedOnCpu, llvm_type, size_of
@@ -44,11 +47,12 @@ class LoweredKernel:
     uses_atomic_results: bool  # programs may synchronize by atomics
     has_unseen_synchronization: bool  # or by volatile loads and assembly
     block_lines: tuple[tuple[tuple[str, int], ...], ...]  # the source lines of each block
+    approximations: tuple[str, ...]  # what a GPU may compute otherwise, within CUDA's bounds
 
 
 class KernelLowering(ControlFlowLowering):
-    def __init__(self, graph: KernelGraph, exact: bool = False) -> None:
-        super().__init__(graph, exact)
+    def __init__(self, graph: KernelGraph, arithmetic: Arithmetic = Arithmetic.SPECIFIED) -> None:
+        super().__init__(graph, arithmetic)
         self._read_sizes: dict[int, set[int]] = defaultdict(set)
         self._write_sizes: dict[int, set[int]] = defaultdict(set)
         self._has_unknown_pointers = False
@@ -75,6 +79,7 @@ class KernelLowering(ControlFlowLowering):
             flow.uses_atomic_results(self.graph),
             flow.has_unseen_synchronization(self.graph),
             tuple(self.block_lines),
+            tuple(self.approximations),
         )
 
     def _format_module(self) -> str:
@@ -106,6 +111,7 @@ class KernelLowering(ControlFlowLowering):
             for result in operation.results:
                 self.views[result] = operation
         elif name in elementwise_ops.ELEMENT_EMITTERS:
+            self._mark_approximations(operation)
             self._lower_elementwise(operation)
         elif name in _OPERATION_LOWERINGS:
             if operation.regions and name.startswith("scf."):
@@ -114,7 +120,16 @@ class KernelLowering(ControlFlowLowering):
         elif not name.endswith(("yield", "cf.br", "cf.cond_br", "scf.condition")):
             raise UnsupportedOnCpu(name)
 
+    def _mark_approximations(self, operation: IROperation) -> None:
+        for name in elementwise_ops.list_approximations(operation):
+            if not self.arithmetic.answers_approximations:
+                raise UnsupportedOnCpu(f"{name}, whose bits depend on the GPU")
+            self.approximations[name] = None
+
     def _lower_elementwise(self, operation: IROperation) -> None:
+        if len(operation.results) > 1 or ptx_parser.get_group_size(operation) > 1:
+            self._lower_packed_assembly(operation)
+            return
         result = operation.result
         if result.type.shape:
             # An unsupported type is refused now, even if the result is never used.
@@ -125,6 +140,32 @@ class KernelLowering(ControlFlowLowering):
         self.scalars[result], state = self.emit_elementwise(operation, operands)
         if state is not None:
             self.overflows.scalars[result] = state
+
+    def _lower_packed_assembly(self, operation: IROperation) -> None:
+        """Run a block of assembly on each group of lanes, the last group filled with its last."""
+        size, lanes = ptx_parser.get_group_size(operation), max(1, operation.results[0].type.lanes)
+        self.materialize(*operation.operands)
+        buffers = [self.allocate_for_type(result.type) for result in operation.results]
+        bases = [self.emit_buffer_address(buffer) for buffer in buffers]
+        with self.code.loop(-(-lanes // size)) as group:
+            start = self.code.let(f"mul i64 {group}, {size}")
+            indices = [
+                self.code.let(
+                    f"call i64 @llvm.umin.i64(i64 {self.code.let(f'add i64 {start}, {place}')},"
+                    f" i64 {lanes - 1})"
+                )
+                for place in range(size)
+            ]
+            groups = [
+                [self.emit_lane(operand, index, {})[0] for index in indices]
+                for operand in operation.operands
+            ]
+            results = assembly.emit_block(self.code, operation, groups)
+            for result, base, values in zip(operation.results, bases, results, strict=True):
+                for index, value in reversed(list(zip(indices, values, strict=True))):
+                    self.emit_lane_store(value, base, result.type.element, index)
+        for result, buffer in zip(operation.results, buffers, strict=True):
+            self.set_result_buffer(result, buffer)
 
     # Single operations
 
@@ -164,8 +205,10 @@ class KernelLowering(ControlFlowLowering):
         self.materialize(condition)
         with self.code.loop(max(1, condition.type.lanes)) as index:
             holds, _ = self.emit_lane(condition, index, {})
-            with self.code.when(self.code.let(f"xor i1 {holds}, true"), exits=True):
-                self.emit_report(ViolationKind.ASSERTION, site)
+            with self.code.when(self.code.let(f"xor i1 {holds}, true")):
+                ends = self.emit_report(ViolationKind.ASSERTION, site)
+                with self.code.when(ends, exits=True):
+                    self.code.emit("ret i32 1")
 
     # Memory
 
@@ -263,7 +306,7 @@ _OPERATION_LOWERINGS: dict[str, Callable[[KernelLowering, IROperation], None]] =
 
 
 def _build_launch_function() -> str:
-    """Run the programs of a launch, the last axis of the grid fastest, to the first report."""
+    """Run the programs of a launch, the last axis of the grid fastest, to the last report."""
     code = LlvmFunction("define i32 @launch(ptr %context)")
     y, z = (code.load_context(place) for place in (LaunchField.GRID_Y, LaunchField.GRID_Z))
     chosen = code.load_context(LaunchField.CHOSEN_PROGRAMS)
@@ -283,13 +326,8 @@ def _build_launch_function() -> str:
         ids = ", ".join(
             f"i32 {code.let(f'trunc i64 {coordinate} to i32')}" for coordinate in program
         )
-        violated = code.let(f"call i32 @program(ptr %context, {ids})")
-        with code.when(code.let(f"icmp ne i32 {violated}, 0"), exits=True):
-            report = code.to_pointer(code.load_context(LaunchField.REPORT))
-            for field, coordinate in zip(
-                (ReportField.X, ReportField.Y, ReportField.Z), program, strict=True
-            ):
-                code.store_element("i64", coordinate, report, field)
+        ends = code.let(f"call i32 @program(ptr %context, {ids})")
+        with code.when(code.let(f"icmp ne i32 {ends}, 0"), exits=True):
             code.emit("ret i32 1")
     code.emit("ret i32 0")
     return str(code)

@@ -16,6 +16,7 @@ from time import perf_counter
 from harness.core.cache import get_or_compute, is_cached
 from harness.core.code_digest import compute_digest, describe_versions, digest_code
 from harness.kernels.cpu import access_checks
+from harness.kernels.cpu.arithmetic import Arithmetic
 from harness.kernels.cpu.llvm_jit import LlvmJit, describe_host
 from harness.kernels.cpu.lowering import KernelLowering, LoweredKernel
 from harness.kernels.ir.graph import KernelGraph
@@ -99,12 +100,14 @@ _MAX_LOADED_PROGRAMS = 1000  # in one process
 _loaded_programs: dict[str, CompiledProgram] = {}
 
 
-def load_program(key: str, build_graph: Callable[[], KernelGraph], exact: bool) -> CompiledProgram:
+def load_program(
+    key: str, build_graph: Callable[[], KernelGraph], arithmetic: Arithmetic
+) -> CompiledProgram:
     """Load the program of a key; the graph is built only if the program is not on disk."""
-    key = hashlib.sha256(f"{key} {_hash_host()} {exact}".encode()).hexdigest()
+    key = hashlib.sha256(f"{key} {_hash_host()} {arithmetic}".encode()).hexdigest()
 
     def compute_program() -> _StoredProgram:
-        lowered = KernelLowering(build_graph(), exact).lower_kernel()
+        lowered = KernelLowering(build_graph(), arithmetic).lower_kernel()
         return _StoredProgram(lowered, get_jit().compile_object(lowered.text, thorough=False))
 
     if key not in _loaded_programs:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from harness.kernels.cpu.abi import LaunchField, ReportField, ViolationKind
+from harness.kernels.cpu.abi import LaunchField, ViolationKind
 from harness.kernels.cpu.llvm_text import LlvmFunction
 from harness.kernels.cpu.number_formats import llvm_storage_type, size_of
 from harness.kernels.ir import flow
@@ -109,14 +109,10 @@ class ScratchValues:
 
     def emit_report(
         self, violation: ViolationKind, site: int, address: str = "0", other: str = "0"
-    ) -> None:
-        code = self.code
-        table = code.to_pointer(code.load_context(LaunchField.REPORT))
-        for place, value in (
-            (ReportField.KIND, str(int(violation))),
-            (ReportField.SITE, str(site)),
-            (ReportField.ADDRESS, address),
-            (ReportField.OTHER, other),
-        ):
-            code.store_element("i64", value, table, place)
-        code.emit("ret i32 1")
+    ) -> str:
+        """Emit a report; return whether it was the last of the launch."""
+        arguments = ", ".join(f"i64 {value}" for value in (address, "0", "0", other, "0"))
+        ends = self.code.let(
+            f"call i32 @unfix_report(ptr %context, i64 {int(violation)}, i64 {site}, {arguments})"
+        )
+        return self.code.let(f"icmp ne i32 {ends}, 0")

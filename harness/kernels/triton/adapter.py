@@ -76,7 +76,7 @@ def compile_to_mlir(
     ir.load_dialects(context)
     backend.load_dialects(context)
     hooks = backend.get_codegen_implementation(options), backend.get_module_map(), context
-    with accept_symbolic_ints(), _cache_parsed_sources():
+    with accept_symbolic_ints(), _cache_parsed_sources(), _inline_all_calls():
         module = ASTSource(kernel, signature, constants, {}).make_ir(TARGET, options, *hooks)
     module = backend.make_ttir(module, {}, options, COMPUTE_CAPABILITY)
     # MLIR prints a module that it takes for invalid in the generic form: this name has no dialect.
@@ -105,6 +105,23 @@ def _cache_parsed_sources() -> Iterator[None]:
             yield
         finally:
             JITCallable.parse = before
+
+
+@contextlib.contextmanager
+def _inline_all_calls() -> Iterator[None]:
+    """Inline helpers that are marked `noinline`, too: they compute the same."""
+    generator = code_generator.CodeGenerator
+    with _PATCH_LOCK:
+        before = generator.__init__
+
+        def initialize(self: Any, *args: Any, **options: Any) -> None:
+            before(self, *args, **{**options, "noinline": False})
+
+        generator.__init__ = initialize
+        try:
+            yield
+        finally:
+            generator.__init__ = before
 
 
 @contextlib.contextmanager
@@ -169,18 +186,43 @@ class _CpuDriver:
 
 
 @contextlib.contextmanager
-def run_launches_with(run: RunKernel) -> Iterator[None]:
-    """Have `run` launch every kernel, without a GPU, an autotuner or a real driver."""
+def run_launches_with(
+    run: RunKernel, on_tuned: Callable[[str, int], None], all_configurations: bool = False
+) -> Iterator[None]:
+    """Have `run` launch every kernel, without a GPU or a real driver.
+
+    Of an autotuned kernel the first configuration is launched, for none is faster here, and
+    `on_tuned` gets its name and how many it has. With `all_configurations` each one is launched
+    once before, as on a GPU. No timings are kept on disk: a GPU's would be lost.
+    """
     import torch
 
     run_before = jit_kernels.replace_run(JITFunction, run)
-    bench, active = Autotuner.__dict__["_bench"], driver._active
-    # All configurations compute the same, and none is faster here.
-    Autotuner._bench = lambda tuner, *args, **options: 0.0
+    replaced = {name: Autotuner.__dict__[name] for name in ("_bench", "check_disk_cache")}
+    active = driver._active
+
+    def bench(tuner: Any, *args: Any, **options: Any) -> Any:
+        on_tuned(tuner.base_fn.__name__, len(tuner.configs))
+        tuner.__dict__["do_bench"] = lambda launch, **_: (
+            launch() if all_configurations else None,
+            0.0,
+        )[1]
+        try:
+            return replaced["_bench"](tuner, *args, **options)
+        finally:
+            del tuner.__dict__["do_bench"]
+
+    def tune(tuner: Any, key: Any, configs: Any, bench_all: Callable[[], None]) -> bool:
+        bench_all()
+        return False
+
+    Autotuner._bench, Autotuner.check_disk_cache = bench, tune
     if not torch.cuda.is_available():
         driver.set_active(_CpuDriver())
     try:
         yield
     finally:
-        driver._active, Autotuner._bench = active, bench
+        driver._active = active
+        for name, function in replaced.items():
+            setattr(Autotuner, name, function)
         jit_kernels.replace_run(JITFunction, run_before)

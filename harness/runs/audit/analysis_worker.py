@@ -84,7 +84,7 @@ def main() -> None:
     _answer_pipe = os.dup(1)  # Triton and its libraries print to 1, which becomes the log
     os.dup2(2, 1)
     limits = size_limits.read_limits(Path(request["limits"]))
-    overflow_runs.load_process_state()
+    overflow_runs.load_launcher_state()
     gc.disable()  # syntax trees are a million small objects that all stay alive
     locations = zip(map(Path, request["locations"]), request["source_digests"], strict=True)
     kernels, earlier = _load_kernels(list(locations))

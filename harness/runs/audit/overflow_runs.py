@@ -26,7 +26,7 @@ from typing import Any
 
 from harness.core import child_process
 from harness.core.pipes import PipeEnd
-from harness.kernels.check.cpu_launcher import load_process_state
+from harness.kernels.check.launcher_state import load_launcher_state
 from harness.kernels.ir.graph import FileLine
 from harness.runs.audit.findings import (
     BEYOND_MEMORY,
@@ -51,7 +51,12 @@ from harness.runs.audit.trial_launches import (
     make_trial_launch,
 )
 
-__all__ = ["OverflowLauncher", "confirm_findings", "load_process_state", "select_observed_findings"]
+__all__ = [
+    "OverflowLauncher",
+    "confirm_findings",
+    "load_launcher_state",
+    "select_observed_findings",
+]
 
 # CPU seconds.
 _LAUNCH_SECONDS = 1  # limit for one launch and its neighbours

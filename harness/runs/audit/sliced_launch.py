@@ -11,7 +11,9 @@ import torch
 from harness.checking import IntegerOverflow, OutOfBounds, UncheckableKernel, Violation
 from harness.kernels.check.cpu_launcher import CpuLauncher
 from harness.kernels.check.launch_log import LaunchLog
+from harness.kernels.check.options import CheckOptions
 from harness.kernels.check.tracked_memory import MemoryTracker
+from harness.kernels.cpu.arithmetic import Arithmetic
 from harness.kernels.ir.graph import FileLine, KernelGraph
 from harness.runs.audit.findings import BEYOND_MEMORY, LaunchArgument, TrialLaunch
 from harness.runs.audit.kernel_case import KernelCase
@@ -34,7 +36,7 @@ class SlicedCpuLauncher(CpuLauncher):
         case: KernelCase | None = None,
         on_compiled: Callable[[], None] | None = None,
     ) -> None:
-        super().__init__(MemoryTracker(), LaunchLog(), exact=True)
+        super().__init__(MemoryTracker(), LaunchLog(), CheckOptions(Arithmetic.CLOSE))
         self._on_compiled = on_compiled
         self.watched_lines = frozenset(lines)
         self._case, self._is_case_launch = case, False

@@ -28,7 +28,7 @@ def release(tmp_path: Path) -> Path:
     package.mkdir(parents=True)
     (package / "kernels.py").write_text(KERNELS)
     (package / "sizes.py").write_text(SIZES)
-    overflow_runs.load_process_state()
+    overflow_runs.load_launcher_state()
     return tmp_path
 
 

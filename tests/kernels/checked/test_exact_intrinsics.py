@@ -139,7 +139,6 @@ def test_instructions_that_narrow(how: tuple[str, torch.dtype], seed: int) -> No
 @pytest.mark.parametrize(
     "text",
     [
-        "div.approx.ftz.f32 $0, $1, $2;",
         "add.rn.f32 $0, $1, $3;",
         "mul.rn.f32 $0, $1;",
         "add.rz.f32",

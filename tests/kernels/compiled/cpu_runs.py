@@ -16,6 +16,7 @@ import torch
 from harness.checking import Violation
 from harness.kernels.check import cpu_launcher, gpu_reports, region_tables
 from harness.kernels.check.launch_log import LaunchLog
+from harness.kernels.check.options import DEFAULT_OPTIONS
 from harness.kernels.check.tracked_memory import MemoryTracker
 from harness.kernels.cpu import program_cache
 from harness.kernels.gpu import (
@@ -92,7 +93,7 @@ def get_shadow_memory() -> RaceShadowMemory:
 
 def open_launcher() -> cpu_launcher.CpuLauncher:
     return cpu_launcher.CpuLauncher(
-        MemoryTracker(), LaunchLog(), exact=False, trust_loaded_pointers=True
+        MemoryTracker(), LaunchLog(), DEFAULT_OPTIONS, trust_loaded_pointers=True
     )
 
 

@@ -25,7 +25,7 @@ from harness.kernels.gpu import DEFAULT_CHECKS, LINE_CHECK, checked_launches
 from harness.kernels.triton import recorded_launches
 from harness.runs.audit import gpu_worker, lazy_release
 from harness.runs.audit.findings import AuditFinding, LaunchArgument
-from harness.runs.audit.overflow_runs import load_process_state
+from harness.runs.audit.overflow_runs import load_launcher_state
 from harness.runs.audit.release_audit import AuditRequest, ReleaseAudit, audit_release
 from harness.runs.audit.sliced_launch import run_program
 from harness.runs.audit.trial_launches import OVERFLOWS, PASSES, TORCH_TYPES
@@ -55,7 +55,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def small(place: Path) -> ReleaseAudit:
-    load_process_state()
+    load_launcher_state()
     return audit_release(AuditRequest(place, "small"), print)
 
 

@@ -1,0 +1,70 @@
+"""Kernels with blocks of assembly: approximate, predicated, packed, with several results."""
+
+import triton
+import triton.language as tl
+from triton.language.extra import libdevice
+
+SOFTPLUS = tl.constexpr(
+    "{ .reg .pred p; setp.gt.f32  p, $1, 20.; @p  mov.f32  $0, $1;"
+    " @!p mul.f32 $0, $1, 1.4426950408889634; @!p ex2.approx.ftz.f32 $0, $0;"
+    " @!p add.f32 $0, $0, 1.0; @!p lg2.approx.ftz.f32 $0, $0;"
+    " @!p mul.f32 $0, $0, 0.6931471805599453; }"
+)
+TO_FP8_PAIR = tl.constexpr(
+    "{ .reg .b16 packed; cvt.rn.satfinite.e4m3x2.f32 packed, $3, $2;"
+    " cvt.u32.u16 $0, packed; shr.b32 $1, $0, 8; }"
+)
+
+
+@triton.jit
+def approximate(x, out, ASM: tl.constexpr, N: tl.constexpr):
+    at = tl.arange(0, N)
+    r = tl.inline_asm_elementwise(ASM, "=f,f", [tl.load(x + at)], tl.float32, is_pure=True, pack=1)
+    tl.store(out + at, r)
+
+
+@triton.jit
+def divide_quickly(x, y, out, N: tl.constexpr):
+    at = tl.arange(0, N)
+    tl.store(out + at, libdevice.fast_dividef(tl.load(x + at), tl.load(y + at)))
+
+
+@triton.jit
+def soften(x, out, N: tl.constexpr):
+    at = tl.arange(0, N)
+    value = tl.load(x + at)
+    r = tl.inline_asm_elementwise(SOFTPLUS, "=r,r", [value], tl.float32, is_pure=True, pack=1)
+    tl.store(out + at, r)
+
+
+@triton.jit
+def double_halves(x, out, N: tl.constexpr):
+    at = tl.arange(0, N)
+    r = tl.inline_asm_elementwise(
+        "add.f16x2 $0, $1, $1;", "=r,r", [tl.load(x + at)], tl.float16, is_pure=True, pack=2
+    )
+    tl.store(out + at, r)
+
+
+@triton.jit
+def neighbours(x, above, below, N: tl.constexpr):
+    at = tl.arange(0, N)
+    one_up, one_down = tl.inline_asm_elementwise(
+        "add.u32 $0, $2, 1; sub.u32 $1, $2, 1;",
+        "=r,=r,r",
+        [tl.load(x + at)],
+        (tl.int32, tl.int32),
+        is_pure=True,
+        pack=1,
+    )
+    tl.store(above + at, one_up)
+    tl.store(below + at, one_down)
+
+
+@triton.jit
+def narrow_in_pairs(x, out, N: tl.constexpr):
+    at = tl.arange(0, N)
+    bits = tl.inline_asm_elementwise(
+        TO_FP8_PAIR, "=r,=r,f,f", [tl.load(x + at)], tl.int32, is_pure=True, pack=2
+    )
+    tl.store(out + at, bits.to(tl.uint8).to(tl.float8e4nv, bitcast=True))

@@ -1,0 +1,25 @@
+"""Kernels with faults of several kinds."""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def faulty(source, target, N: tl.constexpr):
+    """Read past the end and what nobody wrote; both programs write different values."""
+    at = tl.arange(0, 2 * N)
+    value = tl.load(source + at)
+    again = tl.load(source + tl.arange(0, N))
+    tl.store(target + at, value, mask=at != 7)
+    tl.store(target + 7, tl.program_id(0) + tl.sum(again) * 0)
+
+
+@triton.jit
+def wrapped_index(source, target, step, N: tl.constexpr):
+    at = tl.arange(0, N) * step * step + tl.arange(0, N) * 2 * step
+    tl.store(target + tl.arange(0, N), tl.load(source + at))
+
+
+@triton.jit
+def add_beside(total, N: tl.constexpr):
+    tl.atomic_add(total + tl.arange(0, N), 1)
