@@ -8,6 +8,7 @@ from pathlib import Path
 
 from packaging.version import Version
 
+from harness.core.cpp_scopes import CppSource, is_cpp_path
 from harness.core.source_scopes import ModuleSource
 from harness.fixes.patch_plan import Direction, ToggleChoice, make_plan
 from harness.fixes.registry.schema import DeviceKind, Symptom, Toggle, ToggleEdit, ToggleVariant
@@ -24,10 +25,15 @@ class Memory:
 
     def read(self, module: str) -> ModuleSource | None:
         text = self.texts.get(module)
+        if is_cpp_path(module) and text is not None:
+            return CppSource(module, module, text)
         return None if text is None else ModuleSource(module, f"{module}.py", text)
 
     def modules(self) -> Iterator[str]:
-        return iter(self.texts)
+        return (name for name in self.texts if not is_cpp_path(name))
+
+    def cpp_sources(self) -> Iterator[str]:
+        return filter(is_cpp_path, self.texts)
 
 
 def write_toggle(

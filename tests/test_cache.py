@@ -109,6 +109,9 @@ class Texts:
     def modules(self) -> Iterator[str]:
         yield "toy"
 
+    def cpp_sources(self) -> Iterator[str]:
+        return iter(())
+
 
 def test_the_state_in_a_changed_source_is_found_again(folder: Path, monkeypatch: Patch) -> None:
     toggles = list(toggle_catalogue.load_catalogue())

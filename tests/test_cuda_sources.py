@@ -46,7 +46,7 @@ def source() -> CppSource:
 
 
 def text_of(source: CppSource, name: str) -> list[str]:
-    tokens = source.tokens
+    tokens = source.code.tokens
     return [
         source.text[tokens[scope.first].start : tokens[scope.end - 1].end]
         for scope in source.find_scopes(name)

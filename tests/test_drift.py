@@ -72,6 +72,9 @@ class Patched:
     def modules(self) -> Iterator[str]:
         return self.tree.modules()
 
+    def cpp_sources(self) -> Iterator[str]:
+        return self.tree.cpp_sources()
+
 
 @cache
 def meaning(text: str) -> str:

@@ -1,220 +1,57 @@
-"""Finds a definition in a C++ or CUDA source by its name, from its tokens.
-
-The text is not parsed: CUDA's additions, macros and attributes leave a grammar of C++ with errors
-in nine of ten of SGLang's kernels, and tokens with balanced brackets are all that a name needs.
-Example: in
-
-    template <typename T>
-    __global__ void scale(T* out, int n) { if (n) { out[0] = 1; } }
-
-the scope of `scale` begins at `template` and ends at the last brace.
-"""
+"""A C++ or CUDA source of a release, with the scopes that a toggle's target names."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-CUDA_SUFFIXES = (".cuh", ".cu", ".h", ".hpp", ".cpp", ".cc")
-
-_TOKEN = re.compile(
-    r"""
-    (?P<skip>\s+|//(?:[^\n\\]|\\.)*(?:\\\n[^\n]*)*|/\*.*?\*/|\\\n)
-  | (?P<directive>(?<![^\n])[ \t]*\#(?:\\\n|/\*.*?\*/|[^\n])*)
-  | (?P<raw>(?:u8|[uUL])?R"(?P<mark>[^()\\\s]{0,16})\(.*?\)(?P=mark)")
-  | (?P<string>(?:u8|[uUL])?"(?:[^"\\\n]|\\.)*"|(?:u8|[uUL])?'(?:[^'\\\n]|\\.)+')
-  | (?P<number>\.?[0-9](?:[eEpP][+-]|'(?=[0-9a-fA-F])|[\w.])*)
-  | (?P<word>[A-Za-z_µ]\w*)
-  | (?P<sign><<<|>>>|<=>|->\*|\.\.\.|::|->|\+\+|--|<<=|[-+*/%&|^=!<>]=|&&|\|\||<<|\S)
-    """,
-    re.VERBOSE | re.DOTALL,
-)
-_OPENING, _CLOSING = {"(": ")", "[": "]", "{": "}"}, frozenset(")]}")
-_TYPE_WORDS = frozenset({"struct", "class", "union"})
-_CONTROL_WORDS = frozenset(
-    "if for while switch catch return sizeof decltype alignof alignas requires noexcept "
-    "static_assert explicit operator __launch_bounds__ __attribute__ asm __align__".split()
-)
-_LABELS = frozenset({"public", "private", "protected"})
+from harness.core.cpp_tokens import CPP_SUFFIXES, CppText, CppToken
+from harness.core.source_scopes import ModuleSource
 
 
-@dataclass(frozen=True, slots=True)
-class CppToken:
-    text: str
-    start: int
-    end: int
-    kind: str  # directive, string, number, word or sign
-
-
-def tokenize(text: str, start: int = 0, end: int | None = None) -> list[CppToken]:
-    """Return the tokens of a text; a preprocessor line is one token."""
-    found = []
-    position, last = start, len(text) if end is None else end
-    while position < last:
-        match = _TOKEN.match(text, position, last)
-        if match is None:
-            raise ValueError(f"no token of C++ at {text[position : position + 20]!r}")
-        kind = match.lastgroup or "sign"
-        if kind != "skip":
-            kind = "string" if kind in ("raw", "mark") else kind
-            whole = match[0].strip() if kind == "directive" else match[0]
-            found.append(CppToken(whole, match.end() - len(match[0].lstrip()), match.end(), kind))
-        position = match.end()
-    return found
-
-
-def match_brackets(tokens: Sequence[CppToken]) -> dict[int, int]:
-    """Return for each bracket's index the index of its partner; brackets without one are left out.
-
-    `<` and `>` are no brackets here: they also compare.
-    """
-    partners: dict[int, int] = {}
-    open_brackets: list[int] = []
-    for index, token in enumerate(tokens):
-        if token.kind != "sign":
-            continue
-        if token.text in _OPENING:
-            open_brackets.append(index)
-        elif token.text in _CLOSING:
-            # Branches of the preprocessor may open a bracket twice: the nearest one fits.
-            while open_brackets and _OPENING[tokens[open_brackets[-1]].text] != token.text:
-                open_brackets.pop()
-            if open_brackets:
-                opening = open_brackets.pop()
-                partners[opening], partners[index] = index, opening
-    return partners
+def is_cpp_path(module: str) -> bool:
+    """Return whether a target's module is a C++ source: a path, where Python's is dotted."""
+    return module.endswith(CPP_SUFFIXES)
 
 
 @dataclass(frozen=True, slots=True)
 class CppScope:
-    """The span of a definition in a text, as indices of its tokens (the end is exclusive)."""
+    """A definition, or a whole source: a run of its tokens."""
 
+    code: CppText
     first: int
-    end: int
+    end: int  # exclusive
 
-
-@dataclass(frozen=True, slots=True)
-class CppDefinition:
-    """A function, or a struct with its members."""
-
-    name: str  # with its structs: 'StoreKernel.run'
-    first: int  # token indices
-    end: int
-    parameters: tuple[int, int] | None  # of the brackets around a function's parameters
-    body: int  # of its opening brace
+    @property
+    def tokens(self) -> list[CppToken]:
+        return self.code.tokens
 
 
 @dataclass(frozen=True)
-class CppSource:
-    """The text of one C++ or CUDA source of one release; read into tokens once."""
-
-    module: str  # its path from the folder of the package: 'sglang/kernels/jit/csrc/…/rope.cuh'
-    path: str
-    text: str
+class CppSource(ModuleSource):
+    """`module` is the path from the folder of the package: 'sglang/kernels/jit/csrc/…/rope.cuh'."""
 
     @cached_property
-    def tokens(self) -> list[CppToken]:
-        return tokenize(self.text)
+    def code(self) -> CppText:
+        return CppText(self.text)
 
-    @cached_property
-    def partners(self) -> dict[int, int]:
-        return match_brackets(self.tokens)
-
-    @cached_property
-    def definitions(self) -> list[CppDefinition]:
-        return list(_iterate_definitions(self.tokens, self.partners, 0, len(self.tokens), ""))
+    @property
+    def relative_path(self) -> str:
+        return self.module
 
     def find_scopes(self, qualname: str) -> list[CppScope]:
         """Find every definition of that name: overloads, and branches of the preprocessor."""
         if not qualname:
-            return [CppScope(0, len(self.tokens))]
-        return [CppScope(d.first, d.end) for d in self.definitions if d.name == qualname]
+            return [CppScope(self.code, 0, len(self.code.tokens))]
+        found = (one for one in self.code.definitions if one.name == qualname)
+        return [CppScope(self.code, one.first, one.end) for one in found]
+
+    def get_lines(self, scope: CppScope) -> tuple[int, int]:
+        if scope.first == scope.end:
+            return 0, 0
+        first, last = scope.tokens[scope.first].start, scope.tokens[scope.end - 1].end
+        return self.text.count("\n", 0, first), self.text.count("\n", 0, last)
 
     def iterate_definition_names(self) -> Iterator[str]:
-        yield from dict.fromkeys(definition.name for definition in self.definitions)
-
-
-def _iterate_definitions(
-    tokens: list[CppToken], partners: dict[int, int], start: int, end: int, prefix: str
-) -> Iterator[CppDefinition]:
-    """Yield the definitions between two tokens of a file, a namespace or a struct."""
-    first = index = start  # `first` begins the current declaration
-    while index < end:
-        text, kind = tokens[index].text, tokens[index].kind
-        if kind == "directive" or text in (";", "}"):
-            first = index + 1
-        elif text in _LABELS and index + 1 < end and tokens[index + 1].text == ":":
-            index += 1
-            first = index + 1
-        elif text == "{" and index in partners:
-            closing = partners[index]
-            header = tokens[first:index]
-            definition = _read_header(tokens, partners, first, index)
-            if definition is not None:
-                name, parameters, is_type = definition
-                qualified = f"{prefix}{name}"
-                yield CppDefinition(qualified, first, closing + 1, parameters, index)
-                if is_type:
-                    yield from _iterate_definitions(
-                        tokens, partners, index + 1, closing, f"{qualified}."
-                    )
-            elif any(token.text in ("namespace", "extern") for token in header):
-                yield from _iterate_definitions(tokens, partners, index + 1, closing, prefix)
-                first = closing + 1
-            index = closing
-            if definition is not None and not definition[2]:
-                first = closing + 1
-        elif text in _OPENING and index in partners:
-            index = partners[index]
-        index += 1
-
-
-def _read_header(
-    tokens: list[CppToken], partners: dict[int, int], first: int, brace: int
-) -> tuple[str, tuple[int, int] | None, bool] | None:
-    """Read what is defined in front of a brace: its name, its parameters, whether it is a type."""
-    index = first
-    while index < brace and tokens[index].text == "template" and tokens[index + 1].text == "<":
-        index = _skip_angles(tokens, index + 1, brace)
-    is_type = any(token.text in _TYPE_WORDS for token in tokens[index:brace])
-    while index < brace:
-        token = tokens[index]
-        following = tokens[index + 1].text if index + 1 <= brace else ""
-        if token.text == "=":
-            return None  # a variable's initial value
-        if token.kind == "word" and following == "(" and index + 1 in partners:
-            if token.text not in _CONTROL_WORDS and not is_type:
-                return token.text, (index + 1, partners[index + 1]), False
-            index = partners[index + 1]
-        elif token.text in _TYPE_WORDS:
-            return _read_type_name(tokens, partners, index + 1, brace)
-        index += 1
-    return None
-
-
-def _read_type_name(
-    tokens: list[CppToken], partners: dict[int, int], index: int, brace: int
-) -> tuple[str, None, bool] | None:
-    while index < brace:
-        token = tokens[index]
-        if token.kind == "word":
-            if tokens[index + 1].text == "(" and index + 1 in partners:
-                index = partners[index + 1] + 1  # an attribute
-                continue
-            return token.text, None, True
-        index += 1
-    return None
-
-
-def _skip_angles(tokens: list[CppToken], index: int, end: int) -> int:
-    """Return the index behind the `>` that closes a template's parameters."""
-    depth = 0
-    while index < end:
-        text = tokens[index].text
-        depth += {"<": 1, ">": -1, ">>": -2, ">>>": -3}.get(text, 0)
-        index += 1
-        if depth <= 0:
-            break
-    return index
+        yield from dict.fromkeys(definition.name for definition in self.code.definitions)

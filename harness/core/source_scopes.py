@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
+from typing import Any, Protocol
 
 from ast_grep_py import SgNode, SgRoot
 from packaging.version import Version
@@ -25,8 +25,13 @@ class ModuleSource:
     def root(self) -> SgNode:
         return SgRoot(self.text, "python").root()
 
-    def find_scopes(self, qualname: str) -> list[SgNode]:
-        """Find every definition of that name: both arms of an `if` may define it."""
+    @property
+    def relative_path(self) -> str:
+        """Its path from the folder of the package."""
+        return self.module.replace(".", "/") + ".py"
+
+    def find_scopes(self, qualname: str) -> list[Any]:
+        """Find every definition of that name, each a node: both arms of an `if` may define it."""
         if not qualname:
             return [self.root]
         found = [self.root]
@@ -37,6 +42,11 @@ class ModuleSource:
                 for inner in iterate_definitions(strip_decorators(outer), name)
             ]
         return found
+
+    def get_lines(self, scope: Any) -> tuple[int, int]:
+        """Return the first and the last line of a scope, from 0."""
+        where = scope.range()
+        return where.start.line, where.end.line
 
     def iterate_definition_names(self) -> Iterator[str]:
         """Yield every qualified name that the module defines."""
@@ -84,3 +94,5 @@ class ReleaseSources(Protocol):
     def read(self, module: str) -> ModuleSource | None: ...
 
     def modules(self) -> Iterator[str]: ...
+
+    def cpp_sources(self) -> Iterator[str]: ...

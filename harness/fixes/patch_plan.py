@@ -14,22 +14,23 @@ from __future__ import annotations
 import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from enum import Enum
 from typing import Any
 
 from harness.core.code_digest import compute_digest
+from harness.core.cpp_scopes import CppSource
 from harness.core.errors import PatchConflictError, PatchError, ToggleNotApplicableError
 from harness.core.source_scopes import ModuleSource, ReleaseSources
+from harness.fixes.forms import Form, parse_form
 from harness.fixes.matching.nearest_code import format_diff
 from harness.fixes.matching.toggle_status import (
     EditSite,
     ToggleState,
     ToggleStatus,
     find_toggle_status,
-    parse_form,
 )
-from harness.fixes.patterns import PatternMatch, is_same_code
+from harness.fixes.patterns import PatternMatch
 from harness.fixes.registry.schema import CodeTarget, Toggle
 
 
@@ -233,7 +234,8 @@ def _render_edit(choice: ToggleChoice, site: EditSite) -> str:
     if choice.direction is Direction.OBSERVE:
         return site.source.text[site.match.start : site.match.end]
     side = site.edit.buggy if choice.direction is Direction.REVERT else site.edit.fixed
-    return parse_form(side).render(site.match, site.source.text)
+    form = parse_form(side, site.target.module)
+    return form.render(site.match, site.source.text)
 
 
 def _check_patched_text(
@@ -242,15 +244,9 @@ def _check_patched_text(
     """Check that the patched text compiles, and the invariant of the module for each edit."""
     if all(edit.site is None for edit, *_ in spans):
         return  # faults only: their functions were compiled when they were generated
-    try:
-        compile(text, source.path, "exec", dont_inherit=True)
-    except SyntaxError as error:
-        changes = ", ".join(sorted({str(edit.change) for edit, *_ in spans}))
-        raise PatchError(
-            f"{source.module} does not compile after {changes}: {error.msg} at line "
-            f"{error.lineno}: {(error.text or '').strip()}"
-        ) from error
-    after = ModuleSource(source.module, source.path, text)
+    changes = ", ".join(sorted({str(edit.change) for edit, *_ in spans}))
+    after = replace(source, text=text)
+    _check_syntax(after, changes)
     for edit, start, _ in spans:
         choice, site = edit.change, edit.site
         if site is None or choice.verb == Direction.OBSERVE.value:
@@ -259,12 +255,12 @@ def _check_patched_text(
         if choice.verb == Direction.ENABLE.value:
             written, removed = removed, written
         scopes = after.find_scopes(site.target.qualname)
-        matches = [m for scope in scopes for m in parse_form(written).find(scope, text)]
-        leftovers = [m for scope in scopes for m in parse_form(removed).find(scope, text)]
+        forms = (parse_form(form, source.module) for form in (written, removed))
+        matches, leftovers = ([m for s in scopes for m in form.find(s, text)] for form in forms)
         if (
             [m.start for m in matches] != [start]
             or leftovers
-            or not _has_same_bindings(matches[0], site.match)
+            or not _has_same_bindings(parse_form(written, source.module), matches[0], site.match)
         ):
             raise PatchError(
                 f"{choice}: after the edit {site.target} contains the written form {len(matches)} "
@@ -273,10 +269,23 @@ def _check_patched_text(
             )
 
 
-def _has_same_bindings(rendered: PatternMatch, original: PatternMatch) -> bool:
+def _check_syntax(source: ModuleSource, changes: str) -> None:
+    """Check that a patched text parses; of C++ only its compiler knows."""
+    if isinstance(source, CppSource):
+        return
+    try:
+        compile(source.text, source.path, "exec", dont_inherit=True)
+    except SyntaxError as error:
+        raise PatchError(
+            f"{source.module} does not compile after {changes}: {error.msg} at line "
+            f"{error.lineno}: {(error.text or '').strip()}"
+        ) from error
+
+
+def _has_same_bindings(form: Form, rendered: PatternMatch, original: PatternMatch) -> bool:
     """Guard against precedence: `-$A` with `$A` = `x + y` renders `-x + y`, where `$A` is `x`."""
     return rendered.bindings.keys() == original.bindings.keys() and all(
-        is_same_code(rendered.bindings[name], code) for name, code in original.bindings.items()
+        form.is_same_code(rendered.bindings[name], code) for name, code in original.bindings.items()
     )
 
 
@@ -307,7 +316,7 @@ def format_toggle_diff(status: ToggleStatus, sources: ReleaseSources) -> str:
         [ToggleChoice(status.toggle, direction)], sources, str(sources.version)
     ).modules:
         source = sources.read(module.module)
-        path = module.module.replace(".", "/") + ".py"
-        before = source.text if source else ""
-        diffs.append(format_diff(before, module.text, f"a/{path}", f"b/{path}"))
+        assert source is not None  # or it would not be in the plan
+        path = source.relative_path
+        diffs.append(format_diff(source.text, module.text, f"a/{path}", f"b/{path}"))
     return "\n".join(diffs)

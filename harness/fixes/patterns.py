@@ -121,6 +121,11 @@ class CodePattern:
             written.append(filled if number == 0 or not line.strip() else indent + filled)
         return "\n".join(written).replace(LITERAL_BREAK, "\n")
 
+    @staticmethod
+    def is_same_code(one: str, other: str) -> bool:
+        """Return whether two pieces of code differ only in white space and comments."""
+        return is_same_code(one, other)
+
 
 def iterate_matches(
     scope: SgNode, pattern: str, text: str

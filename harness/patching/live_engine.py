@@ -19,6 +19,7 @@ import threading
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -66,12 +67,15 @@ class LoadedSources:
             loader = getattr(getattr(sys.modules.get(module), "__spec__", None), "loader", None)
             found = self._tree.read(module)
             if found is not None and isinstance(loader, PatchedLoader):
-                found = ModuleSource(module, found.path, loader.patched_text.text)
+                found = replace(found, text=loader.patched_text.text)
             self._modules[module] = found
         return self._modules[module]
 
     def modules(self) -> Iterator[str]:
         return self._tree.modules()
+
+    def cpp_sources(self) -> Iterator[str]:
+        return self._tree.cpp_sources()
 
     def forget(self, module: str) -> None:
         """Drop a module's cached source: the module may have been reloaded."""

@@ -13,6 +13,8 @@ from pathlib import Path
 
 from packaging.version import InvalidVersion, Version
 
+from harness.core.cpp_scopes import CppSource, is_cpp_path
+from harness.core.cpp_tokens import CPP_SUFFIXES
 from harness.core.errors import NotReadyError
 from harness.core.source_scopes import ModuleSource
 
@@ -29,12 +31,17 @@ class SourceTree:
         self._modules: dict[str, ModuleSource | None] = {}
 
     def read(self, module: str) -> ModuleSource | None:
+        """Read a module by its dotted name, or a C++ source by its path."""
         if module not in self._modules:
             stem = module.replace(".", "/")
+            is_cpp = is_cpp_path(module)
+            paths = (module,) if is_cpp else (f"{stem}.py", f"{stem}/__init__.py")
             self._modules[module] = next(
                 (
-                    ModuleSource(module, self.describe_location(path), text)
-                    for path in (f"{stem}.py", f"{stem}/__init__.py")
+                    (CppSource if is_cpp else ModuleSource)(
+                        module, self.describe_location(path), text
+                    )
+                    for path in paths
                     if (text := self.read_text(path)) is not None
                 ),
                 None,
@@ -75,6 +82,10 @@ class SourceTree:
             if path.endswith(".py"):
                 yield path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
+    def cpp_sources(self) -> Iterator[str]:
+        """Iterate the paths of the C++ sources, by which `read` finds them."""
+        return (path for path in self.iterate_files() if is_cpp_path(path))
+
     def read_text(self, path: str) -> str | None:
         raise NotImplementedError
 
@@ -101,14 +112,15 @@ class FolderSourceTree(SourceTree):
         except (FileNotFoundError, NotADirectoryError):
             return None
         except (SyntaxError, UnicodeDecodeError) as error:
-            raise NotReadyError(f"{self.folder / path} is no Python source: {error}") from error
+            raise NotReadyError(f"{self.folder / path} cannot be decoded: {error}") from error
 
     def describe_location(self, path: str) -> str:
         return str(self.folder / path)
 
     def iterate_files(self) -> Iterator[str]:
-        for path in sorted((self.folder / SGLANG_PACKAGE).rglob("*.py")):
-            yield path.relative_to(self.folder).as_posix()
+        for path in sorted((self.folder / SGLANG_PACKAGE).rglob("*")):
+            if path.suffix in (".py", *CPP_SUFFIXES):
+                yield path.relative_to(self.folder).as_posix()
 
     def iterate_version_files(self) -> Iterator[str]:
         for path in sorted(self.folder.glob(f"{SGLANG_PACKAGE}-*.dist-info/METADATA")):

@@ -52,7 +52,11 @@ def _generalize_edit(ours: ToggleEdit, theirs: ToggleEdit) -> ToggleEdit | None:
         forms.append(code.replace(METAVARIABLE_CHARACTER, "$"))
     edit = ToggleEdit(fixed=forms[0], buggy=forms[1], target=ours.target)
     try:
-        return edit if pairs[0] == pairs[1] and not find_edit_problem(edit) else None
+        return (
+            edit
+            if pairs[0] == pairs[1] and not find_edit_problem(edit, edit.target or "")
+            else None
+        )
     except UnfixError:  # not a valid pattern
         return None
 

@@ -25,7 +25,7 @@ from harness.fixes.adopt.pattern_text import (
     render_pattern,
     to_normalized_code,
 )
-from harness.fixes.matching.toggle_status import parse_form
+from harness.fixes.forms import parse_form
 from harness.fixes.patterns import get_indent, get_span, iterate_tokens
 from harness.fixes.registry.schema import ToggleEdit
 from harness.fixes.registry.toggle_reader import find_edit_problem
@@ -243,13 +243,13 @@ class ModuleDiff:
     def _is_distinguishing(self, edit: ToggleEdit, name: str, fixed: int, buggy: int) -> bool:
         """Return whether the edit is valid, and each form matches once in its own text only."""
         try:
-            if find_edit_problem(edit):
+            if find_edit_problem(edit, self.fixed.module):
                 return False
             places = {
                 (text, side): [
                     match.start
                     for scope in source.find_scopes(name)
-                    for match in parse_form(side).find(scope, source.text)
+                    for match in parse_form(side, source.module).find(scope, source.text)
                 ]
                 for text, source in (("fixed", self.fixed), ("buggy", self.buggy))
                 for side in (edit.fixed, edit.buggy)

@@ -8,9 +8,9 @@ import re
 import textwrap
 from collections import Counter
 from collections.abc import Iterator
+from typing import Any
 
-from ast_grep_py import SgNode
-
+from harness.core.cpp_scopes import is_cpp_path
 from harness.core.source_scopes import ModuleSource, ReleaseSources
 from harness.fixes.patterns import remove_whitespace
 from harness.fixes.registry.schema import CodeTarget, ToggleEdit
@@ -27,13 +27,13 @@ def find_nearest_source(edit: ToggleEdit, target: CodeTarget, sources: ReleaseSo
     return find_nearest_code(edit, scopes, source)
 
 
-def find_nearest_code(edit: ToggleEdit, scopes: list[SgNode], source: ModuleSource) -> str:
+def find_nearest_code(edit: ToggleEdit, scopes: list[Any], source: ModuleSource) -> str:
     """Find the target's lines most similar to either form, as a diff from that form."""
     best_ratio, best_form, best_code, best_line = 0.0, edit.fixed, "", 0
     for side in (edit.fixed, edit.buggy):
         height = max(1, len(side.strip().splitlines()))
         wanted = remove_whitespace(side)
-        for line, code in select_likely_windows(iterate_windows(scopes, source.text, height), side):
+        for line, code in select_likely_windows(iterate_windows(scopes, source, height), side):
             matcher = difflib.SequenceMatcher(None, wanted, remove_whitespace(code), autojunk=False)
             if (ratio := matcher.ratio()) > best_ratio:
                 best_ratio, best_form, best_code, best_line = ratio, side, code, line
@@ -61,13 +61,14 @@ def select_likely_windows(
     return heapq.nsmallest(12, windows, key=unlike)
 
 
-def iterate_windows(scopes: list[SgNode], text: str, height: int) -> Iterator[tuple[int, str]]:
+def iterate_windows(
+    scopes: list[Any], source: ModuleSource, height: int
+) -> Iterator[tuple[int, str]]:
     """Yield every run of source lines in the scopes with about the height of a pattern."""
-    lines = text.split("\n")
+    lines = source.text.split("\n")
     for scope in scopes:
-        where = scope.range()
-        last = where.end.line
-        for first in range(where.start.line, last + 1):
+        start, last = source.get_lines(scope)
+        for first in range(start, last + 1):
             for extra in (0, 1, 2):
                 if first + height + extra <= last + 1:
                     yield first + 1, "\n".join(lines[first : first + height + extra])
@@ -91,7 +92,7 @@ def find_nearest_definition(target: CodeTarget, sources: ReleaseSources) -> str:
 
 def iterate_moved_targets(target: CodeTarget, sources: ReleaseSources) -> Iterator[str]:
     parts = target.qualname.split(".")
-    for module in sources.modules():
+    for module in list_likely_modules(target, sources):
         if module == target.module:
             continue
         source = sources.read(module)
@@ -101,8 +102,15 @@ def iterate_moved_targets(target: CodeTarget, sources: ReleaseSources) -> Iterat
             yield f"{module}:{target.qualname}"
 
 
+def list_likely_modules(target: CodeTarget, sources: ReleaseSources) -> list[str]:
+    """List the modules of a target's own language."""
+    return list(sources.cpp_sources() if is_cpp_path(target.module) else sources.modules())
+
+
 def find_similar_modules(target: CodeTarget, sources: ReleaseSources) -> list[str]:
-    return difflib.get_close_matches(target.module, list(sources.modules()), n=3, cutoff=0.7)
+    return difflib.get_close_matches(
+        target.module, list_likely_modules(target, sources), n=3, cutoff=0.7
+    )
 
 
 def format_diff(before: str, after: str, before_name: str, after_name: str) -> str:

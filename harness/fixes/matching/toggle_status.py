@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from functools import lru_cache
 
+from harness.core.cpp_scopes import is_cpp_path
 from harness.core.source_scopes import ModuleSource, ReleaseSources
+from harness.fixes.forms import parse_form
 from harness.fixes.matching.nearest_code import find_nearest_source
-from harness.fixes.patterns import CodePattern, PatternMatch
+from harness.fixes.patterns import PatternMatch
 from harness.fixes.registry.schema import CodeTarget, Toggle, ToggleEdit, ToggleVariant
 
 
@@ -44,11 +45,6 @@ class ToggleStatus:
     sites: tuple[EditSite, ...] = ()
     problem: str = ""
     nearest: str = ""
-
-
-@lru_cache(maxsize=1024)
-def parse_form(text: str) -> CodePattern:
-    return CodePattern(text)
 
 
 def find_toggle_status(toggle: Toggle, sources: ReleaseSources) -> ToggleStatus:
@@ -121,12 +117,14 @@ def locate_edit(edit: ToggleEdit, target: CodeTarget, sources: ReleaseSources) -
     """Locate the only match of an edit, or return the reason why there is none."""
     source = sources.read(target.module)
     if source is None:
-        return f"there is no module {target.module}"
+        return f"there is no {'source' if is_cpp_path(target.module) else 'module'} {target.module}"
     scopes = source.find_scopes(target.qualname)
     if not scopes:
         return f"{target.module} defines no {target.qualname}"
-    fixed = [m for scope in scopes for m in parse_form(edit.fixed).find(scope, source.text)]
-    buggy = [m for scope in scopes for m in parse_form(edit.buggy).find(scope, source.text)]
+    fixed, buggy = (
+        [m for scope in scopes for m in parse_form(text, target.module).find(scope, source.text)]
+        for text in (edit.fixed, edit.buggy)
+    )
     if len(fixed) == 1 and not buggy:
         return EditSite(edit, target, source, fixed[0], ToggleState.FIXED)
     if len(buggy) == 1 and not fixed:

@@ -13,11 +13,11 @@ from packaging.specifiers import SpecifierSet
 Text = Annotated[str, Meta(pattern=r"\S")]
 Slug = Annotated[str, Meta(pattern=r"^[0-9a-z]+(-[0-9a-z]+)*\Z")]
 IDENTIFIER = r"[A-Za-z_]\w*"
+_QUALNAME = rf"{IDENTIFIER}(\.<locals>)?(\.{IDENTIFIER}(\.<locals>)?)*"
+# A path is of a C++ source, from the folder of the package.
+_CPP_PATH = r"(?:[\w-]+/)+[\w.-]+\.(?:cuh|cu|h|hpp|cpp|cc)"
 ModuleTarget = Annotated[
-    str,
-    Meta(
-        pattern=rf"^{IDENTIFIER}(\.{IDENTIFIER})*(:{IDENTIFIER}(\.<locals>)?(\.{IDENTIFIER}(\.<locals>)?)*)?\Z"
-    ),
+    str, Meta(pattern=rf"^(?:{IDENTIFIER}(\.{IDENTIFIER})*|{_CPP_PATH})(:{_QUALNAME})?\Z")
 ]
 
 
@@ -36,7 +36,10 @@ class DeviceKind(Enum):
 
 
 class CodeTarget(NamedTuple):
-    """A module, and a qualified name inside it ('' is the whole module)."""
+    """A module, and a qualified name inside it ('' is the whole module).
+
+    A C++ source is a module by its path: 'sglang/kernels/jit/csrc/elementwise/rope.cuh'.
+    """
 
     module: str
     qualname: str

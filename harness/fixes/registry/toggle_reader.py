@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ast
 import re
-import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,15 +12,8 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
 from harness.core.located_yaml import SafeYamlFile
-from harness.core.source_scopes import ModuleSource
-from harness.fixes.patterns import (
-    ANONYMOUS_METAVARIABLE,
-    CodePattern,
-    PatternError,
-    find_metavariables,
-    remove_whitespace,
-    to_parsable_code,
-)
+from harness.fixes.forms import matches_code, normalize_form, parse_form
+from harness.fixes.patterns import ANONYMOUS_METAVARIABLE, PatternError, find_metavariables
 from harness.fixes.registry.schema import DeviceKind, Symptom, Toggle, ToggleEdit, ToggleVariant
 
 PATH_STEP = re.compile(r"\.(\w+)|\[(\d+)\]|\[\.\.\.\]")
@@ -84,7 +75,8 @@ def _explain_problem(path: str, problem: str) -> str:
         return problem
     return {
         "id": "an id is a PR number or a slug of small letters, digits and '-'",
-        "target": "a target is 'module' or 'module:qualified.name'",
+        "target": "a target is 'module', 'module:qualified.name', or a C++ source's path in both "
+        "places, such as 'sglang/kernels/jit/csrc/elementwise/rope.cuh:kernel'",
         "family": "a family is a folder name in snake_case",
     }.get(last, "empty" if "\\S" in problem else problem)
 
@@ -106,7 +98,7 @@ def _check_variant(document: SafeYamlFile, number: int, variant: ToggleVariant) 
             problem = "an edit needs a target, its own or its variant's"
             raise document.make_error_at(problem, *place)
         try:
-            problem = find_edit_problem(edit)
+            problem = find_edit_problem(edit, variant.get_target(edit).module)
         except PatternError as error:
             problem = str(error)
         except RuntimeError as error:
@@ -115,14 +107,17 @@ def _check_variant(document: SafeYamlFile, number: int, variant: ToggleVariant) 
             raise document.make_error_at(problem, *place)
 
 
-def find_edit_problem(edit: ToggleEdit) -> str:
-    """Explain why the two forms of an edit cannot be distinguished or rendered; '' if they can."""
-    fixed, buggy = CodePattern(edit.fixed), CodePattern(edit.buggy)
+def find_edit_problem(edit: ToggleEdit, module: str) -> str:
+    """Explain why the two forms of an edit cannot be distinguished or rendered; '' if they can.
+
+    `module` is the edit's target, whose language the forms are in.
+    """
+    fixed, buggy = parse_form(edit.fixed, module), parse_form(edit.buggy, module)
     for text in (edit.fixed, edit.buggy):
         if ANONYMOUS_METAVARIABLE.search(text):
             return "a metavariable needs a name: '$$$' and '$_' cannot be written back"
     _ = fixed.statements, buggy.statements
-    if normalize_pattern(edit.fixed) == normalize_pattern(edit.buggy):
+    if normalize_form(edit.fixed, module) == normalize_form(edit.buggy, module):
         return "the fixed and the buggy form are the same"
     if find_metavariables(edit.fixed) != find_metavariables(edit.buggy):
         odd = sorted(find_metavariables(edit.fixed) ^ find_metavariables(edit.buggy))
@@ -131,18 +126,9 @@ def find_edit_problem(edit: ToggleEdit) -> str:
         ("fixed", fixed, "buggy", edit.buggy),
         ("buggy", buggy, "fixed", edit.fixed),
     ):
-        code = to_parsable_code(other)
-        if pattern.find(ModuleSource("", "", code).root, code):
+        if matches_code(pattern, other):
             return f"the {name} form also matches the {other_name} form's code"
     return ""
-
-
-def normalize_pattern(pattern: str) -> str:
-    """Remove white space that does not count: all but in strings and as indentation."""
-    try:
-        return ast.dump(ast.parse(textwrap.dedent(to_parsable_code(pattern)).strip()))
-    except SyntaxError:
-        return remove_whitespace(pattern)
 
 
 def _check_variant_overlap(document: SafeYamlFile, toggle: Toggle) -> None:

@@ -8,6 +8,7 @@ the error of the call, in place of the one that the host code raises about a fai
 from __future__ import annotations
 
 import ctypes
+import importlib
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -109,8 +110,7 @@ class HostCalls:
 
     def find_module(self, fatbin: int, entry: str) -> Any:
         """Find the PTX module of a fatbin that defines a kernel."""
-        from harness.kernels.ptx.executor import load_module
-
+        load_module = importlib.import_module("harness.kernels.ptx.executor").load_module
         if fatbin not in self._modules:
             self._modules[fatbin] = [load_module(text) for text in read_ptx(fatbin)]
         for module in self._modules[fatbin]:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from harness.core.cpp_scopes import CppSource
+from harness.core.cpp_tokens import CppText
 
 
 def find_parameter_names(expression: str, files: Iterable[str]) -> tuple[str, ...]:
@@ -19,7 +19,7 @@ def find_parameter_names(expression: str, files: Iterable[str]) -> tuple[str, ..
     words = [word for word in (re.sub(r"\W", "", part) for part in parts) if word]
     for file in files:
         try:
-            source = CppSource(file, file, Path(file).read_text())
+            source = CppText(Path(file).read_text())
         except (OSError, UnicodeDecodeError):
             continue
         for wanted in (".".join(words[-2:]), words[-1]):
@@ -38,7 +38,7 @@ def _strip_template_arguments(expression: str) -> str:
     return text
 
 
-def _read_names(source: CppSource, opening: int, closing: int) -> tuple[str, ...]:
+def _read_names(source: CppText, opening: int, closing: int) -> tuple[str, ...]:
     """Read the last word of each parameter, in front of its default value."""
     names, name, depth, has_default = [], "", 0, False
     for index in range(opening + 1, closing + 1):

@@ -16,7 +16,8 @@ def unmangle(name: str) -> str:
     """Return a C++ name with its template arguments, without its namespaces and parameters."""
     library = ctypes.CDLL("libstdc++.so.6")
     demangle = library.__cxa_demangle
-    demangle.restype, demangle.argtypes = ctypes.c_void_p, [ctypes.c_char_p] + 3 * [ctypes.c_void_p]
+    demangle.restype = ctypes.c_void_p
+    demangle.argtypes = [ctypes.c_char_p, *(3 * [ctypes.c_void_p])]
     status = ctypes.c_int()
     address = demangle(name.encode(), None, None, ctypes.addressof(status))
     if not address:

@@ -56,6 +56,9 @@ class OverlaySources:
     def modules(self) -> Iterator[str]:
         return self.base.modules()
 
+    def cpp_sources(self) -> Iterator[str]:
+        return self.base.cpp_sources()
+
 
 def build_toggle(
     fault: MutationFault,
@@ -167,7 +170,7 @@ def is_reversible_edit(
     if "$" in edit.fixed + edit.buggy:
         return False  # a pattern would treat `$` as a metavariable
     try:
-        if find_edit_problem(edit):
+        if find_edit_problem(edit, fault.module):
             return False
         trial = _make_trial_toggle(edit, fault, "!=0")
         before = sources.read(fault.module)
