@@ -19,6 +19,7 @@ from harness.fixes.matching.toggle_status import ToggleState, find_toggle_status
 from harness.fixes.registry import toggle_catalogue
 from harness.guards import proof_exceptions, teeth
 from harness.guards.proof_exceptions import ProofException
+from harness.patching import live_engine
 from harness.releases import managed_releases
 from harness.releases.source_trees import SourceTree
 from harness.runs.prove.plan import ProveRequest, ReleasePlan
@@ -196,7 +197,7 @@ def test_teeth_apply_the_list(
 ) -> None:
     listed = load_list(tmp_path, make_entry()) if is_listed else ()
     monkeypatch.setattr(teeth, "_load_exceptions", lambda: listed)
-    monkeypatch.setattr(teeth.live_engine, "engine", SimpleNamespace(sources=Mock(version="1.0")))
+    monkeypatch.setattr(live_engine, "engine", SimpleNamespace(sources=Mock(version="1.0")))
 
     def judge(verdict: CellVerdict, folder: Path) -> tuple[CellVerdict | None, pytest.TestReport]:
         item: Any = Mock(path=folder / "test_it.py", nodeid=GUARD, location=("", 0, ""))
