@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.recording import record
+from harness.core import machine
 from harness.runs.history import time_window, timelines
 from harness.runs.history.resource_prices import ResourcePrices
 from harness.runs.history.values import NightHistory
@@ -80,7 +81,9 @@ def time_history(cells: int, nights: int) -> dict[str, Any]:
         )
         read, worked = time.perf_counter(), time.process_time() - worked
         page = Path(folder) / "page.html"
-        page.write_text(history_page.render_page(found, ResourcePrices()))
+        page.write_text(
+            history_page.render_page(found, ResourcePrices(), machine.describe_commit())
+        )
         text = markdown.render_markdown(found, ResourcePrices())
         done = time.perf_counter()
         counts = {str(state): count for state, count in found.counts.items()}

@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
+from harness.core import machine
 from harness.core.files import write_atomically
 from reports.shared import html_file
 from reports.shared.formatting import to_single_line
+from reports.shared.html_file import PageHead
 
 STYLES = ("shared/page.css", "shared/runs.css", "shared/bars.css")
 TITLE_SEARCH_LENGTH = 4000  # letters that are searched for a page's title
@@ -45,7 +47,12 @@ def _render_index(folder: Path, pattern: str, file: Path) -> str:
         "issues": [one for one in entries if one.path.endswith(".md")],
         "red": any(one.is_red for one in entries),
     }
-    return html_file.render_template("shared/index.html.j2", values, styles=STYLES)
+    return html_file.render_template(
+        "shared/index.html.j2",
+        values,
+        head=PageHead.make([folder.name], [machine.describe_commit()]),
+        styles=STYLES,
+    )
 
 
 def _make_link(file: Path, folder: Path) -> PageLink:

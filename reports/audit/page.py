@@ -10,6 +10,7 @@ from harness.runs.audit.findings import AuditFinding
 from harness.runs.audit.release_audit import ReleaseAudit
 from reports.audit import view
 from reports.shared import html_file
+from reports.shared.html_file import PageHead
 
 STYLES = ("shared/page.css", "shared/bars.css", "audit/page.css")
 MAX_FINDINGS = 400  # findings with their code
@@ -17,9 +18,14 @@ _WIDTH, _HEIGHT, _LEFT, _FOOT = 460, 190, 58, 30  # of a plot
 _BITS = {"int8": 7, "int16": 15, "int32": 31}
 
 
-def render_page(audit: ReleaseAudit) -> str:
+def render_page(audit: ReleaseAudit, commit: str) -> str:
     values = {"found": audit, "view": view, "plot": _draw_threshold, "most": MAX_FINDINGS}
-    return html_file.render_template("audit/page.html.j2", values, styles=STYLES)
+    return html_file.render_template(
+        "audit/page.html.j2",
+        values,
+        head=PageHead.make([f"SGLang {audit.release}"], [commit]),
+        styles=STYLES,
+    )
 
 
 def _draw_threshold(finding: AuditFinding) -> Markup:

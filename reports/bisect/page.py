@@ -5,6 +5,7 @@ from __future__ import annotations
 from harness.store.bisect.values import BisectSearch
 from reports.bisect import view
 from reports.shared import html_file
+from reports.shared.html_file import PageHead
 
 STYLES = ("shared/page.css", "shared/panel.css", "shared/runs.css")
 MAX_ROWS = 400  # runs of one set, as of a flaky symptom, share a row
@@ -19,4 +20,7 @@ def render_page(search: BisectSearch) -> str:
         "why": view.PURPOSES,
         "most": MAX_ROWS,
     }
-    return html_file.render_template("bisect/page.html.j2", values, styles=STYLES)
+    head = PageHead.make(
+        [search.kind, " ".join(search.symptom_command)], [search.machine.get("unfix", "")]
+    )
+    return html_file.render_template("bisect/page.html.j2", values, head=head, styles=STYLES)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from harness.store.eval.values import Evaluation
 from reports.eval import answer_differences, charts, view
 from reports.shared import html_file
+from reports.shared.html_file import PageHead
 
 STYLES = ("shared/page.css", "shared/runs.css", "shared/bars.css")
 MAX_PROBLEMS = 12
@@ -26,4 +27,8 @@ def render_page(evaluation: Evaluation) -> str:
         "differing": list(zip(differing, items, strict=True)),
         "problems": MAX_PROBLEMS,
     }
-    return html_file.render_template("eval/page.html.j2", values, styles=STYLES)
+    head = PageHead.make(
+        [evaluation.name, *(served.release for served in evaluation.served), evaluation.device],
+        [evaluation.machine.get("unfix", "")],
+    )
+    return html_file.render_template("eval/page.html.j2", values, head=head, styles=STYLES)

@@ -7,11 +7,12 @@ from harness.runs.history.values import NightHistory, TimelineState
 from reports.history import charts, view
 from reports.history.view import SILENT_MARK, STATE_MARKS, HistoryView
 from reports.shared import html_file
+from reports.shared.html_file import PageHead
 
 STYLES = ("shared/page.css", "shared/runs.css", "shared/bars.css", "history/page.css")
 
 
-def render_page(history: NightHistory, prices: ResourcePrices) -> str:
+def render_page(history: NightHistory, prices: ResourcePrices, commit: str) -> str:
     history_view = HistoryView(history, prices)
     values = {
         "report": history_view,
@@ -26,4 +27,9 @@ def render_page(history: NightHistory, prices: ResourcePrices) -> str:
         "charts": charts,
         "rows": view.MAX_ROWS,
     }
-    return html_file.render_template("history/page.html.j2", values, styles=STYLES)
+    return html_file.render_template(
+        "history/page.html.j2",
+        values,
+        head=PageHead.make([f"{history_view.days[0]} to {history_view.days[-1]}"], [commit]),
+        styles=STYLES,
+    )

@@ -9,7 +9,7 @@ from reports.matrix import view
 from reports.matrix.view import OUTCOME_MARKS, MatrixView
 from reports.shared import html_file
 from reports.shared.formatting import to_single_line
-from reports.shared.html_file import embed_json
+from reports.shared.html_file import PageHead, embed_json
 
 STYLES = ("shared/page.css", "shared/runs.css", "shared/bars.css", "matrix/page.css")
 SCRIPTS = ("shared/dom.js", "matrix/page.js")
@@ -30,7 +30,13 @@ def render_page(run: MatrixRun) -> str:
         "values": MAX_VALUES,
         "index": embed_json(make_index(matrix_view)),
     }
-    return html_file.render_template("matrix/page.html.j2", values, styles=STYLES, scripts=SCRIPTS)
+    head = PageHead.make(
+        [run.name, f"SGLang {sglang}" if (sglang := run.machine.get("sglang")) else ""],
+        [run.commit],
+    )
+    return html_file.render_template(
+        "matrix/page.html.j2", values, head=head, styles=STYLES, scripts=SCRIPTS
+    )
 
 
 def make_index(matrix_view: MatrixView) -> dict[str, Any]:

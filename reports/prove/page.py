@@ -14,7 +14,7 @@ from reports.prove.marks import MARKS
 from reports.prove.view import MatrixBox, ProofView, ToggleRow
 from reports.shared import html_file
 from reports.shared.formatting import make_visible, truncate_start
-from reports.shared.html_file import embed_json
+from reports.shared.html_file import PageHead, embed_json
 
 SCRIPTS = ("shared/dom.js", *(f"prove/{name}.js" for name in ("matrix", "panel", "life", "page")))
 STYLES = ("shared/page.css", "shared/panel.css")
@@ -34,7 +34,17 @@ def render_page(runs: ProveRun | Sequence[ProveRun]) -> str:
         "index": embed_json(index),
         "details": [embed_json(detail) for detail in details],
     }
-    return html_file.render_template("prove/page.html.j2", values, styles=STYLES, scripts=SCRIPTS)
+    head = PageHead.make(
+        [
+            f"SGLang {proof_view.release_summary}",
+            ", ".join(proof_view.devices),
+            *(column.facts.machine.get("sources", "") for column in proof_view.columns),
+        ],
+        [run.settings.get("commit", "") for run in proof_view.runs],
+    )
+    return html_file.render_template(
+        "prove/page.html.j2", values, head=head, styles=STYLES, scripts=SCRIPTS
+    )
 
 
 def describe_run(proof_view: ProofView) -> str:

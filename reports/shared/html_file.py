@@ -9,6 +9,7 @@ import base64
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +30,25 @@ DEFAULT_FILTERS: dict[str, Callable[..., Any]] = {
 }
 
 
+@dataclass(frozen=True)
+class PageHead:
+    """What the head of a page names: what was tested, and the code that tested it."""
+
+    tested: str
+    commits: tuple[str, ...]  # of unfix, as `machine.describe_commit` names them
+
+    @classmethod
+    def make(cls, tested: Iterable[str], commits: Iterable[str]) -> PageHead:
+        """Make a head of the parts that are known, each once."""
+        parts = (" · ".join(dict.fromkeys(filter(None, tested))), filter(None, commits))
+        return cls(parts[0], tuple(dict.fromkeys(parts[1])))
+
+
 def render_template(
     template: str,
     values: Mapping[str, Any],
     *,
+    head: PageHead,
     styles: Iterable[str],
     scripts: Iterable[str] = (),
     filters: Mapping[str, Callable[..., Any]] | None = None,
@@ -50,7 +66,7 @@ def render_template(
     # Globals, unlike the values of one rendering, reach the macros of an imported file.
     jinja.globals |= {"style": Markup(style), "script": Markup(script)}
     jinja.globals["policy"] = build_content_policy(style, script)
-    page = jinja.get_template(template).render(values)
+    page = jinja.get_template(template).render(values, head=head)
     return page.encode("utf-8", "backslashreplace").decode("utf-8")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from harness.store.zoo.values import ZooClaim, ZooRun
 from reports.shared import html_file
+from reports.shared.html_file import PageHead
 from reports.zoo import view
 
 STYLES = ("shared/page.css", "zoo/page.css")
@@ -11,4 +12,7 @@ STYLES = ("shared/page.css", "zoo/page.css")
 
 def render_page(run: ZooRun) -> str:
     values = {"run": run, "view": view, "claims": list(ZooClaim), "marks": view.MARKS}
-    return html_file.render_template("zoo/page.html.j2", values, styles=STYLES)
+    head = PageHead.make(
+        [f"SGLang {run.release}", f"virtual {run.card}"], [run.machine.get("unfix", "")]
+    )
+    return html_file.render_template("zoo/page.html.j2", values, head=head, styles=STYLES)

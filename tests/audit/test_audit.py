@@ -332,7 +332,8 @@ def test_the_page_shows_the_line_and_what_would_mend_it(small: ReleaseAudit) -> 
     from reports.audit import page, upstream
 
     found = only_finding(small, "row_in_32_bits")
-    text = page.render_page(dataclasses.replace(small, kernels=(kernel(small, "row_in_32_bits"),)))
+    one = dataclasses.replace(small, kernels=(kernel(small, "row_in_32_bits"),))
+    text = page.render_page(one, "abc")
     assert f'<span class="here"><i>{found.line}</i>' in text
     assert "from x.shape[0] = 524,289 on" in text
     assert "`row.to(tl.int64)` in place of `row`" in upstream.render_upstream_report(found, "small")

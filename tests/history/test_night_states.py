@@ -196,7 +196,7 @@ def test_a_known_bug_of_the_release_is_shown_and_the_history_is_green(tmp_path: 
     [bug] = history.select_by_state(State.KNOWN_BUG)
     assert history.green
     assert not bug.state.is_new_failure
-    page = history_page.render_page(history, ResourcePrices())
+    page = history_page.render_page(history, ResourcePrices(), "abc")
     assert "0.5.18 has the bug of 32087: assert 1 == 2" in page
     assert "Nothing failed in the night of 2026-11-02 but for 1 known bug" in page
 

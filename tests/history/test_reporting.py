@@ -186,8 +186,9 @@ def test_a_jobs_summary_is_appended_to(
     assert "✕ **new**" in text
     assert "<script" not in text
     history = nights.history("40d", datetime.datetime.now(datetime.UTC))
-    page = history_page.render_page(history, ResourcePrices())
+    page = history_page.render_page(history, ResourcePrices(), "abc")
     assert "<script" not in page
+    assert "unfix <code>abc</code></div>" in page
     assert "1 new failure in the night of" in page
     assert "default-src &#39;none&#39;" in page or "default-src 'none'" in page
 

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import evaluated
 import msgspec
@@ -17,14 +17,20 @@ from rendering import open_page
 
 from harness.runs.audit import audit_record
 from harness.runs.audit.release_audit import ReleaseAudit
+from harness.runs.kernels.values import KernelInventory, KernelKind, ListedKernel
 from harness.store.bisect.values import BisectAnswer, BisectSearch, BisectTrial, ToggleSearch
+from harness.store.mutate.values import MutationRun
 from harness.store.prove.values import ProveRun
 from harness.store.record_files import read_record_text
+from harness.store.zoo.values import ZooRun
 from reports.audit import page as audit_page
 from reports.bisect import page as bisect_page
 from reports.eval import page as eval_page
+from reports.kernels import page as kernels_page
 from reports.matrix import page as matrix_page
+from reports.mutate import page as mutate_page
 from reports.prove import page as prove_page
+from reports.zoo import page as zoo_page
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -89,9 +95,32 @@ def read_audit() -> ReleaseAudit:
     return dataclasses.replace(whole, kernels=(*found[:4], *others[:40]))
 
 
+RunType = TypeVar("RunType")
+
+
+def read_run(name: str, run_type: type[RunType]) -> RunType:
+    return msgspec.json.decode(read_record_text(RECORDED / f"{name}.json.xz"), type=run_type)
+
+
 def read_proof() -> ProveRun:
-    data = read_record_text(RECORDED / "proofs" / "cpu.json.xz")
-    return msgspec.json.decode(data, type=ProveRun)
+    return read_run("proofs/cpu", ProveRun)
+
+
+def make_inventory() -> KernelInventory:
+    """Return an inventory of a kernel that suites reach and of one that nothing reaches."""
+    folder, suites = "sglang/kernels/ops/moe", ["suite kv_indices", "zoo LlamaForCausalLM"]
+    reached = ListedKernel(
+        *(KernelKind.TRITON, "copy_rows", f"{folder}/copy.py", 12),
+        reached_by=suites,
+        reached_lines=9,
+        line_count=12,
+    )
+    missing = ListedKernel(
+        *(KernelKind.CUDA, "topk_gating", f"{folder}/topk.cu", 40),
+        entries=["sglang.srt.layers.moe.topk:biased_topk"],
+        obstacle="it needs a card",
+    )
+    return KernelInventory("0.5.23", [reached, missing])
 
 
 def drop_findings(audit: ReleaseAudit) -> ReleaseAudit:
@@ -112,9 +141,61 @@ PAGES: dict[str, Callable[[], str]] = {
     "an evaluation": lambda: eval_page.render_page(evaluated.fine()),
     "a large evaluation": lambda: eval_page.render_page(evaluated.large()),
     "a matrix run": lambda: matrix_page.render_page(test_matrix_pages.fine()),
-    "an audit": lambda: audit_page.render_page(read_audit()),
-    "an audit without findings": lambda: audit_page.render_page(drop_findings(read_audit())),
+    "a mutation run": lambda: mutate_page.render_page(read_run("mutation-0.5.23", MutationRun)),
+    "a zoo run": lambda: zoo_page.render_page(read_run("zoo-0.5.23", ZooRun)),
+    "an inventory of kernels": lambda: kernels_page.render_page(make_inventory(), "abc, changed"),
+    "an audit": lambda: audit_page.render_page(read_audit(), "abc"),
+    "an audit without findings": lambda: audit_page.render_page(drop_findings(read_audit()), "abc"),
 }
+
+
+HEADS = {
+    "a proof with every verdict": "SGLang 6 releases from 0.5.9 to 0.5.14 · cpu",
+    "the recorded proof": "SGLang 11 releases from 0.5.9 to 0.5.23 · cpu",
+    "a search among 74 toggles": "toggles · python x.py",
+    "a mutation run": "SGLang 0.5.23",
+    "a zoo run": "SGLang 0.5.23 · virtual H100",
+    "an inventory of kernels": "SGLang 0.5.23",
+    "an audit": "SGLang 0.5.23",
+}
+DIRTY = ' <b title="files differed from the commit">dirty</b>'
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_the_head_of_a_page_names_what_was_tested(name: str) -> None:
+    assert f'class="where" title="{HEADS[name]}">{HEADS[name]}</div>' in PAGES[name]()
+
+
+COMMITS: dict[str, Callable[[str], str]] = {
+    "prove": lambda commit: prove_page.render_page(
+        msgspec.structs.replace(sample.one_release(), settings={"commit": commit})
+    ),
+    "bisect": lambda commit: bisect_page.render_page(
+        msgspec.structs.replace(make_long_search(), machine={"unfix": commit})
+    ),
+    "eval": lambda commit: eval_page.render_page(
+        msgspec.structs.replace(evaluated.fine(), machine={"unfix": commit})
+    ),
+    "matrix": lambda commit: matrix_page.render_page(
+        msgspec.structs.replace(test_matrix_pages.fine(), commit=commit)
+    ),
+    "mutate": lambda commit: mutate_page.render_page(
+        MutationRun("r", "2026-11-26", "0.5.23", settings={"commit": commit})
+    ),
+    "zoo": lambda commit: zoo_page.render_page(
+        ZooRun("r", "2026-11-26", "0.5.23", "h100", machine={"unfix": commit})
+    ),
+    "audit": lambda commit: audit_page.render_page(read_audit(), commit),
+    "kernels": lambda commit: kernels_page.render_page(make_inventory(), commit),
+}
+
+
+@pytest.mark.parametrize("kind", COMMITS)
+def test_the_head_of_a_page_names_the_commit_and_whether_it_was_dirty(kind: str) -> None:
+    clean, dirty = COMMITS[kind]("0123456789ab"), COMMITS[kind]("0123456789ab, changed")
+    assert "unfix <code>0123456789ab</code></div>" in clean
+    assert f"unfix <code>0123456789ab</code>{DIRTY}</div>" in dirty
+    assert "unfix (commit unknown)</div>" in COMMITS[kind]("")
 
 
 @pytest.mark.parametrize("width", [1400, 800])

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from harness.cli import options, run_output
+from harness.core import machine
 from harness.core.errors import UnfixError
 from harness.fixes.registry import toggle_catalogue
 from harness.kernels.triton import recorded_launches
@@ -105,7 +106,7 @@ def run_audit(arguments: argparse.Namespace) -> int:
     run_output.write_outputs(
         arguments,
         run_output.get_default_page("audit"),
-        lambda: page.render_page(audit),
+        lambda: page.render_page(audit, machine.describe_commit()),
         lambda: markdown.render_markdown(audit),
         data,
     )

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from harness.cli import options, run_output
 from harness.cli.audit.execution import get_tree_path, open_tree
+from harness.core import machine
 from harness.core.errors import UnfixError
 from harness.core.files import write_atomically
 from harness.kernels.triton import recorded_launches
@@ -68,7 +69,7 @@ def run_command(arguments: argparse.Namespace) -> int:
     run_output.write_outputs(
         arguments,
         run_output.get_default_page("kernels"),
-        lambda: page.render_page(inventory),
+        lambda: page.render_page(inventory, machine.describe_commit()),
         lambda: markdown.render_markdown(inventory, arguments.missing),
         data,
     )

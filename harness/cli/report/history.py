@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.cli import options, run_output
+from harness.core import machine
 from harness.core.errors import NotReadyError, UnfixError
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ def _write_outputs(
     run_output.write_outputs(
         arguments,
         run_output.get_default_page("history"),
-        lambda: page.render_page(history, prices),
+        lambda: page.render_page(history, prices, machine.describe_commit()),
         lambda: markdown.render_markdown(history, prices),
         history_to_json(history, prices),
     )
