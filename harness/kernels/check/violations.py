@@ -7,16 +7,23 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class KernelLocation:
-    """A source line of a kernel, and the program that ran it."""
+    """A source line of a kernel, and the program that ran it: for CUDA, a block and a thread."""
 
     kernel: str
     file: str
     line: int
     text: str
     program: tuple[int, int, int]
+    thread: tuple[int, int, int] | None = None
+    inlined: tuple[str, ...] = ()  # the lines of the callers, innermost first
 
     def __str__(self) -> str:
-        return f"{self.file}:{self.line}  {self.text}\n  program {self.program}"
+        lines = [f"{self.file}:{self.line}  {self.text}"]
+        lines += [f"  inlined at {place}" for place in self.inlined]
+        who = f"program {self.program}"
+        if self.thread is not None:
+            who = f"block {self.program}, thread {self.thread}"
+        return "\n  ".join([*lines, who])
 
 
 class Violation(AssertionError):
@@ -59,6 +66,18 @@ class UninitializedMemory(Violation):
 
 class DataRace(Violation):
     """Accesses of one element by two programs or lanes, whose order decides the result."""
+
+
+class MisalignedAccess(Violation):
+    """An access of several bytes at an address that is no multiple of their number."""
+
+
+class BarrierDivergence(Violation):
+    """Threads of a block that wait for each other at different barriers, or in vain."""
+
+
+class LaunchRefused(Violation):
+    """A launch that CUDA refuses: its grid, its block or its shared memory is too large."""
 
 
 class KernelAssertion(Violation):

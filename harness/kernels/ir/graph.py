@@ -87,6 +87,11 @@ class SourceLocation:
         return self if self.caller is None else self.caller.outermost
 
     @property
+    def chain(self) -> list[SourceLocation]:
+        """This line and those of its callers, innermost first."""
+        return [self, *(() if self.caller is None else self.caller.chain)]
+
+    @property
     def line_key(self) -> FileLine:
         return self.file, self.line
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 Dimensions = tuple[int, int, int]  # x, y, z
 
@@ -18,6 +19,29 @@ class Allocation:
     dtype: str = ""  # as torch calls it: 'bfloat16'
     shape: tuple[int, ...] = ()
     strides: tuple[int, ...] = ()  # in elements
+    storage_base: int = 0  # of the storage that it is a view of; 0 for its own
+    storage_size: int = 0
+    uninitialized: int = 0  # the address of a byte for each of its bytes: 1 where uninitialized
+    # Masks of the bytes that a block may read and write; None allows all.
+    allowed_reads: Callable[[Dimensions], Any] | None = None
+    allowed_writes: Callable[[Dimensions], Any] | None = None
+
+    @property
+    def end(self) -> int:
+        return self.base + self.size
+
+    def __str__(self) -> str:
+        kind = f" ({self.dtype} {list(self.shape)})" if self.dtype else ""
+        return f"{self.name}{kind}"
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutorChecks:
+    """What is checked besides bounds, alignment, barriers and assertions."""
+
+    overflow: bool = True
+    uninitialized: bool = True
+    races: bool = True
 
 
 @dataclass(frozen=True, slots=True)

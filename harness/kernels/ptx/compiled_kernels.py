@@ -1,0 +1,114 @@
+"""Compiled kernels: each compiled from its text once, cached on disk, loaded once in a process."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from time import perf_counter
+
+from harness.core.cache import get_or_compute, is_cached
+from harness.core.code_digest import compute_digest, describe_versions, digest_code
+from harness.kernels.cpu.llvm_jit import LlvmJit, describe_host
+from harness.kernels.cpu.number_formats import select_called_helpers
+from harness.kernels.ptx import access_checks, scheduler
+from harness.kernels.ptx.lowering import LoweredPtx, PtxLowering
+from harness.kernels.ptx.parser import PtxText
+from harness.kernels.ptx.reader import read_kernel
+
+CODE_DIGEST = digest_code("kernels")
+_RECOMPILE_AFTER_SECONDS = 0.25  # about the time of a thorough compilation
+_CATEGORIES = {False: "ptx-kernels", True: "ptx-thorough"}
+
+
+@dataclass(frozen=True, slots=True)
+class StoredPtx:
+    lowered: LoweredPtx
+    code: bytes
+
+
+@functools.cache
+def _hash_host() -> str:
+    return compute_digest(*describe_host(), describe_versions(("llvmlite",)), CODE_DIGEST)
+
+
+class PtxRuntime:
+    """The scheduler and the checks, loaded into this process and its forks."""
+
+    def __init__(self) -> None:
+        self.jit = LlvmJit()
+        code = get_or_compute(
+            "ptx-runtime",
+            _hash_host(),
+            lambda: self.jit.compile_object(_build_runtime(), thorough=True),
+        )
+        names = ("ptx_launch", *access_checks.ACCESS_FUNCTIONS)
+        launch, *functions = self.jit.load_functions(code, *names)
+        for name, address in zip(names[1:], functions, strict=True):
+            self.jit.add_symbol(name, address)
+        self.launch: Callable[[int], int] = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p)(
+            launch
+        )
+
+
+def _build_runtime() -> str:
+    text = "\n".join(
+        (
+            access_checks.build_access_checks(),
+            scheduler.build_scheduler(),
+            scheduler.build_wait_reports(),
+        )
+    )
+    return text + select_called_helpers(text)
+
+
+@functools.cache
+def get_runtime() -> PtxRuntime:
+    return PtxRuntime()
+
+
+class CompiledPtx:
+    """A kernel in this process; one that has run for 0.25 s is compiled again, thoroughly."""
+
+    def __init__(self, key: str, stored: StoredPtx, thorough: bool) -> None:
+        self.lowered = stored.lowered
+        self._key, self._thorough = key, thorough
+        self._seconds_run = 0.0
+        [self.thread_function] = get_runtime().jit.load_functions(stored.code, "thread")
+
+    def launch(self, context: int) -> int:
+        start = perf_counter()
+        outcome = get_runtime().launch(context)
+        self._seconds_run += perf_counter() - start
+        return outcome
+
+    def prepare(self) -> None:
+        """Compile thoroughly what has run for long."""
+        if self._seconds_run > _RECOMPILE_AFTER_SECONDS and not self._thorough:
+            self._thorough = True
+            stored = _compile(self._key, self.lowered, True)
+            [self.thread_function] = get_runtime().jit.load_functions(stored.code, "thread")
+
+
+def _compile(key: str, lowered: LoweredPtx, thorough: bool) -> StoredPtx:
+    return get_or_compute(
+        _CATEGORIES[thorough],
+        key,
+        lambda: StoredPtx(lowered, get_runtime().jit.compile_object(lowered.text, thorough)),
+    )
+
+
+def compile_kernel(module: PtxText, module_key: str, entry: str, checks: str) -> CompiledPtx:
+    text = f"{module_key} {entry} {checks} {_hash_host()}"
+    key = hashlib.sha256(text.encode()).hexdigest()
+
+    def compute() -> StoredPtx:
+        kernel = module.kernels[entry]
+        lowered = PtxLowering(module, kernel, read_kernel(module, kernel)).lower()
+        return StoredPtx(lowered, get_runtime().jit.compile_object(lowered.text, thorough=False))
+
+    thorough = is_cached(_CATEGORIES[True], key)
+    stored = get_or_compute(_CATEGORIES[thorough], key, compute)
+    return CompiledPtx(key, stored, thorough)

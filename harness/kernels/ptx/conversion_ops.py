@@ -1,0 +1,199 @@
+"""Conversions between types: `cvt` with its rounding, saturation and packed forms."""
+
+from __future__ import annotations
+
+from harness.kernels.ptx.parser import bits_of_type
+from harness.kernels.ptx.thread_code import LLVM_FLOATS, Instruction, ThreadCode
+
+_FLOAT8 = {"e4m3x2": "f8E4M3FN", "e5m2x2": "f8E5M2"}
+_TO_INTEGER = {"rni": "rint", "rzi": "trunc", "rmi": "floor", "rpi": "ceil"}
+_TYPES = frozenset(
+    (
+        "u8 s8 u16 s16 u32 s32 u64 s64 f16 f32 f64 bf16 f16x2 bf16x2 e4m3x2 e5m2x2 b8 b16 b32 b64"
+    ).split()
+)
+
+
+def emit_conversion(code: ThreadCode, instruction: Instruction) -> None:
+    if instruction.opcode == "cvt" and instruction.has("relu", "rs", "tf32", "pack"):
+        raise instruction.refuse()
+    kinds = [one for one in instruction.modifiers if one in _TYPES]
+    if len(kinds) != 2:
+        raise instruction.refuse()
+    target, source = kinds
+    if target in _FLOAT8 or source in _FLOAT8:
+        _emit_float8(code, instruction, target, source)
+    elif target.endswith("x2"):
+        _emit_packing(code, instruction, target[:-2], source)
+    elif _is_float(target) and _is_float(source):
+        name = convert_float(
+            code, instruction, code.get_float(instruction.operands[0], source), source, target
+        )
+        code.set_float(instruction.results[0], name, target)
+    elif _is_float(target):
+        _emit_from_integer(code, instruction, target, source)
+    elif _is_float(source):
+        _emit_to_integer(code, instruction, target, source)
+    else:
+        _emit_integers(code, instruction, target, source)
+
+
+def _is_float(kind: str) -> bool:
+    return kind[0] == "f" or kind == "bf16"
+
+
+def _emit_integers(code: ThreadCode, instruction: Instruction, target: str, source: str) -> None:
+    bits, wide = bits_of_type(source), bits_of_type(target)
+    signed = source[0] == "s"
+    value = code.get(instruction.operands[0], bits)
+    if instruction.has("sat"):
+        value = _saturate(code, value, bits, signed, wide, target[0] == "s")
+        code.set(instruction.results[0], value, wide, target[0] == "s")
+        return
+    if bits >= wide:
+        value = code.resize(value, bits, wide)
+        code.set(instruction.results[0], value, wide, target[0] == "s")
+        return
+    code.set(instruction.results[0], code.resize(value, bits, wide, signed), wide, target[0] == "s")
+
+
+def _saturate(
+    code: ThreadCode, value: str, bits: int, signed: bool, target_bits: int, target_signed: bool
+) -> str:
+    wide = 128
+    value = code.let(f"{'sext' if signed else 'zext'} i{bits} {value} to i{wide}")
+    low = -(1 << (target_bits - 1)) if target_signed else 0
+    high = (1 << (target_bits - target_signed)) - 1
+    value = code.let(f"call i{wide} @llvm.smax.i{wide}(i{wide} {value}, i{wide} {low})")
+    value = code.let(f"call i{wide} @llvm.smin.i{wide}(i{wide} {value}, i{wide} {high})")
+    return code.let(f"trunc i{wide} {value} to i{target_bits}")
+
+
+def convert_float(
+    code: ThreadCode, instruction: Instruction, name: str, source: str, target: str
+) -> str:
+    """Convert a float to another float type; the result of bfloat16 is its float32, not rounded."""
+    ours, theirs = LLVM_FLOATS[source], LLVM_FLOATS[target]
+    if source == "f32" and instruction.has("ftz"):
+        name = code.let(f"call float @flush(float {name})")
+    integral = instruction.find(*_TO_INTEGER)
+    if integral is not None:
+        suffix = {"half": "f16", "float": "f32", "double": "f64"}[ours]
+        intrinsic = {"rint": "roundeven"}.get(_TO_INTEGER[integral], _TO_INTEGER[integral])
+        name = code.let(f"call {ours} @llvm.{intrinsic}.{suffix}({ours} {name})")
+    narrower = bits_of_type(target) < bits_of_type(source)
+    if narrower and instruction.has("rm", "rp"):
+        raise instruction.refuse("only rounding to the nearest and to zero")
+    if narrower and instruction.has("rz"):
+        name = _round_to_zero(code, instruction, name, source, target)
+    elif ours != theirs:
+        if ours == "double" and target in ("f16", "bf16"):
+            name, ours = code.let(f"call float @narrow_odd(double {name})"), "float"
+        order = ("half", "float", "double")
+        if ours != theirs:
+            verb = "fpext" if order.index(ours) < order.index(theirs) else "fptrunc"
+            name = code.let(f"{verb} {ours} {name} to {theirs}")
+    if instruction.has("sat"):
+        suffix = {"half": "f16", "float": "f32", "double": "f64"}[theirs]
+        name = code.let(f"call {theirs} @llvm.maximumnum.{suffix}({theirs} {name}, {theirs} 0.0)")
+        name = code.let(f"call {theirs} @llvm.minimumnum.{suffix}({theirs} {name}, {theirs} 1.0)")
+    if target == "f32" and instruction.has("ftz"):
+        name = code.let(f"call float @flush(float {name})")
+    return name
+
+
+def _round_to_zero(
+    code: ThreadCode, instruction: Instruction, name: str, source: str, target: str
+) -> str:
+    """Drop the bits of the fraction that the target has not; only for bfloat16."""
+    if (source, target) != ("f32", "bf16"):
+        raise instruction.refuse("rounding to zero")
+    bits = code.let(f"and i32 {code.let(f'bitcast float {name} to i32')}, -65536")
+    nan = code.let(f"fcmp uno float {name}, 0.0")
+    bits = code.let(f"select i1 {nan}, i32 2147418112, i32 {bits}")
+    return code.let(f"bitcast i32 {bits} to float")
+
+
+def _emit_packing(code: ThreadCode, instruction: Instruction, target: str, source: str) -> None:
+    """Convert two float32: the first one becomes the upper half."""
+    if source != "f32" or len(instruction.operands) != 2:
+        raise instruction.refuse()
+    result = "0"
+    for value, shift in zip(instruction.operands, (16, 0), strict=True):
+        name = convert_float(code, instruction, code.get_float(value, source), source, target)
+        half = code.let(f"zext i16 {code.float_to_bits(name, target)} to i32")
+        result = code.let(f"or i32 {result}, {code.let(f'shl i32 {half}, {shift}')}")
+    code.set(instruction.results[0], result, 32)
+
+
+def _emit_float8(code: ThreadCode, instruction: Instruction, target: str, source: str) -> None:
+    if target in _FLOAT8:
+        values = []
+        if source == "f32":
+            values = [code.get_float(value, "f32") for value in instruction.operands]
+        elif source == "f16x2":
+            word = code.get(instruction.operands[0], 32)
+            for shift in (16, 0):
+                half = code.let(f"trunc i32 {code.let(f'lshr i32 {word}, {shift}')} to i16")
+                half = code.let(f"bitcast i16 {half} to half")
+                values.append(code.let(f"fpext half {half} to float"))
+        else:
+            raise instruction.refuse()
+        result = "0"
+        for value, shift in zip(values, (8, 0), strict=True):
+            byte = code.let(f"call i8 @narrow_{_FLOAT8[target]}(float {value})")
+            wide = code.let(f"shl i16 {code.let(f'zext i8 {byte} to i16')}, {shift}")
+            result = code.let(f"or i16 {result}, {wide}")
+        code.set(instruction.results[0], result, 16)
+        return
+    if target != "f16x2":
+        raise instruction.refuse()
+    word = code.get(instruction.operands[0], 16)
+    result = "0"
+    for place in (0, 1):
+        byte = code.let(f"trunc i16 {code.let(f'lshr i16 {word}, {8 * place}')} to i8")
+        wide = code.let(f"call float @widen_{_FLOAT8[source]}(i8 {byte})")
+        half = code.let(f"bitcast half {code.let(f'fptrunc float {wide} to half')} to i16")
+        moved = code.let(f"shl i32 {code.let(f'zext i16 {half} to i32')}, {16 * place}")
+        result = code.let(f"or i32 {result}, {moved}")
+    code.set(instruction.results[0], result, 32)
+
+
+def _emit_from_integer(
+    code: ThreadCode, instruction: Instruction, target: str, source: str
+) -> None:
+    if instruction.has("rz", "rm", "rp"):
+        raise instruction.refuse("only rounding to the nearest")
+    bits, signed = bits_of_type(source), source[0] == "s"
+    value = code.get(instruction.operands[0], bits)
+    verb = "sitofp" if signed else "uitofp"
+    if target in ("f32", "f64"):
+        name = code.let(f"{verb} i{bits} {value} to {LLVM_FLOATS[target]}")
+    elif bits <= 32:
+        wide = code.let(f"{verb} i{bits} {value} to double")
+        name = code.let(f"call float @narrow_odd(double {wide})")
+        if target == "f16":
+            name = code.let(f"fptrunc float {name} to half")
+    else:
+        raise instruction.refuse()
+    code.set_float(instruction.results[0], name, target)
+
+
+def _emit_to_integer(code: ThreadCode, instruction: Instruction, target: str, source: str) -> None:
+    """Round, and limit to what the target holds; NaN becomes 0."""
+    integral = instruction.find(*_TO_INTEGER)
+    if integral is None:
+        raise instruction.refuse()
+    llvm = LLVM_FLOATS[source]
+    name = code.get_float(instruction.operands[0], source)
+    if llvm == "half":
+        name, llvm = code.let(f"fpext half {name} to float"), "float"
+    if source == "f32" and instruction.has("ftz"):
+        name = code.let(f"call float @flush(float {name})")
+    suffix = {"float": "f32", "double": "f64"}[llvm]
+    intrinsic = {"rint": "roundeven"}.get(_TO_INTEGER[integral], _TO_INTEGER[integral])
+    name = code.let(f"call {llvm} @llvm.{intrinsic}.{suffix}({llvm} {name})")
+    bits, signed = bits_of_type(target), target[0] == "s"
+    verb = "fptosi" if signed else "fptoui"
+    value = code.let(f"call i{bits} @llvm.{verb}.sat.i{bits}.{suffix}({llvm} {name})")
+    code.set(instruction.results[0], value, bits, signed)

@@ -1,0 +1,169 @@
+"""Runs kernels in PTX on this CPU, under check.
+
+A launch is compiled by LLVM and run block after block; a thread runs until it waits for others. The
+first violation ends the launch. What an instruction does is either specified here exactly or
+refused by its name: a kernel never runs with a guess.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import math
+from typing import Any
+
+import numpy as np
+
+from harness.kernels.check.violations import LaunchRefused, UncheckableKernel
+from harness.kernels.cpu.number_formats import UnsupportedOnCpu
+from harness.kernels.ir.graph import KernelGraph
+from harness.kernels.ptx.compiled_kernels import CompiledPtx, compile_kernel
+from harness.kernels.ptx.launch import CudaLaunch, ExecutorChecks
+from harness.kernels.ptx.launch_memory import LaunchMemory
+from harness.kernels.ptx.lowering import LoweredPtx
+from harness.kernels.ptx.parser import PtxKernel, PtxSyntaxError, PtxText, parse_ptx
+from harness.kernels.ptx.reader import read_kernel
+from harness.kernels.ptx.reports import PtxReport
+from harness.kernels.ptx.thread_code import UnsupportedPtx
+
+_GRID_LIMITS = ((1 << 31) - 1, 65535, 65535)
+_BLOCK_LIMITS = (1024, 1024, 64)
+_MAX_THREADS = 1024
+_modules: dict[str, PtxModule] = {}
+
+
+def load_module(text: str) -> PtxModule:
+    """Return the module of a text; the same text gives the same module, with its variables."""
+    key = hashlib.sha256(text.encode()).hexdigest()
+    if key not in _modules:
+        _modules[key] = PtxModule(text, key)
+    return _modules[key]
+
+
+class PtxModule:
+    """A module in this process: its kernels, and the memory of its variables."""
+
+    def __init__(self, text: str, key: str) -> None:
+        self._text, self._key = text, key
+        self._parsed: PtxText | None = None
+        self._compiled: dict[tuple[str, ExecutorChecks], CompiledPtx] = {}
+        self._variables: dict[str, Any] = {}
+
+    @property
+    def parsed(self) -> PtxText:
+        if self._parsed is None:
+            self._parsed = parse_ptx(self._text)
+        return self._parsed
+
+    @property
+    def entries(self) -> tuple[str, ...]:
+        return tuple(self.parsed.kernels)
+
+    def parameter_layout(self, entry: str) -> tuple[tuple[int, int], ...]:
+        """Return the offset and the size of each parameter."""
+        return tuple((one.offset, one.size) for one in self._get_kernel(entry).parameters)
+
+    def read_graph(self, entry: str) -> KernelGraph:
+        return read_kernel(self.parsed, self._get_kernel(entry))
+
+    def files(self, entry: str) -> frozenset[str]:
+        """Return the source files that a kernel's lines are from."""
+        statements = self._get_kernel(entry).statements
+        return frozenset(one.file for statement in statements for one in statement.source.chain)
+
+    def _get_kernel(self, entry: str) -> PtxKernel:
+        kernel = self.parsed.kernels.get(entry)
+        if kernel is None:
+            raise KeyError(f"no kernel {entry} in this module, which has {', '.join(self.entries)}")
+        return kernel
+
+    # Variables
+
+    def variable_address(self, name: str) -> int:
+        """Return the address of a `__device__` or `__constant__` variable."""
+        variable = self.parsed.variables.get(name)
+        if variable is None or variable.space == "shared":
+            raise KeyError(f"no variable {name} in this module")
+        if name not in self._variables:
+            size = max(variable.size, 1)
+            buffer = np.zeros(size + 256, dtype=np.uint8)
+            start = -int(buffer.ctypes.data) % 256
+            memory = buffer[start : start + size]
+            self._variables[name] = memory
+            contents = np.frombuffer(variable.contents, dtype=np.uint8)
+            memory[: len(contents)] = contents
+            for offset, other in variable.references:
+                address = self.variable_address(other)
+                memory[offset : offset + 8] = np.frombuffer(
+                    address.to_bytes(8, "little"), dtype=np.uint8
+                )
+        return int(self._variables[name].ctypes.data)
+
+    def variable_size(self, name: str) -> int:
+        return self.parsed.variables[name].size
+
+    # Launches
+
+    def run(self, launch: CudaLaunch, checks: ExecutorChecks | None = None) -> list[Exception]:
+        """Run a launch; return its violation, if there is one.
+
+        Raises UncheckableKernel, with nothing run, for an instruction that is not specified here.
+        """
+        checks = checks or ExecutorChecks()
+        refusal = self._find_refusal(launch)
+        if refusal is not None:
+            return [refusal]
+        compiled = self._compile(launch, checks)
+        compiled.prepare()
+        lowered = compiled.lowered
+        limit = launch.max_shared_bytes
+        if lowered.shared_size + launch.shared_bytes > max(limit, 48 << 10):
+            wanted = f"{lowered.shared_size} + {launch.shared_bytes} bytes of shared memory"
+            return [LaunchRefused(f"{launch.name}: {wanted}, and its limit is {limit}")]
+        memory = LaunchMemory(
+            launch, lowered, self._list_addresses(lowered), compiled.thread_function
+        )
+        violated = compiled.launch(ctypes.addressof(memory.context))
+        memory.finish()
+        self.last_memory = memory
+        return [PtxReport(memory).build_violation()] if violated else []
+
+    def _compile(self, launch: CudaLaunch, checks: ExecutorChecks) -> CompiledPtx:
+        key = launch.entry, checks
+        if key not in self._compiled:
+            self._get_kernel(launch.entry)
+            try:
+                self._compiled[key] = compile_kernel(
+                    self.parsed, self._key, launch.entry, repr(checks)
+                )
+            except (UnsupportedPtx, UnsupportedOnCpu, PtxSyntaxError) as error:
+                raise UncheckableKernel(f"{launch.name}: not checked: {error}") from error
+        return self._compiled[key]
+
+    def _list_addresses(self, lowered: LoweredPtx) -> list[int]:
+        return [
+            0
+            if placed.variable.space in ("shared", "local")
+            else self.variable_address(placed.variable.name)
+            for placed in lowered.variables
+        ]
+
+    def _find_refusal(self, launch: CudaLaunch) -> LaunchRefused | None:
+        """Find why CUDA would refuse the launch."""
+        if launch.cluster != (1, 1, 1):
+            raise UncheckableKernel(f"{launch.name}: not checked: clusters {launch.cluster}")
+        directives = self._get_kernel(launch.entry).directives
+        threads = launch.block[0] * launch.block[1] * launch.block[2]
+        for words, sides, limits in (
+            ("a grid", launch.grid, _GRID_LIMITS),
+            ("a block", launch.block, _BLOCK_LIMITS),
+        ):
+            if any(not 1 <= side <= most for side, most in zip(sides, limits, strict=True)):
+                return LaunchRefused(f"{launch.name}: {words} of {sides}: at most {limits}")
+        most = _MAX_THREADS
+        for name in ("maxntid", "reqntid"):
+            if directives.get(name):
+                most = min(most, math.prod(directives[name]))
+        if threads > most:
+            return LaunchRefused(f"{launch.name}: {threads} threads in a block, and at most {most}")
+        return None

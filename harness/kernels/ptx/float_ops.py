@@ -1,0 +1,312 @@
+"""Instructions on floating-point numbers, and conversions.
+
+Results are rounded once, as PTX specifies; float16 and bfloat16 are computed in float32, which
+holds their sums and products. Approximations (`.approx`) are specified to some last places: here
+they are the float nearest to the true value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from harness.kernels.ir.graph import IRValue
+from harness.kernels.ptx.parser import bits_of_type
+from harness.kernels.ptx.thread_code import LLVM_FLOATS, Instruction, ThreadCode
+
+_LIBRARY = {"ex2": "exp2", "lg2": "log2", "sin": "sin", "cos": "cos", "tanh": "tanh"}
+# Helpers that `select_helpers` adds to a module that calls them.
+HELPERS = {
+    "flush": """define internal float @flush(float %x) alwaysinline {
+  %a = call float @llvm.fabs.f32(float %x)
+  %small = fcmp olt float %a, 0x3810000000000000
+  %zero = call float @llvm.copysign.f32(float 0.0, float %x)
+  %r = select i1 %small, float %zero, float %x
+  ret float %r
+}
+""",
+    "quiet": """define internal float @quiet(float %x) alwaysinline {
+  %nan = fcmp uno float %x, 0.0
+  %canonical = bitcast i32 2147483647 to float
+  %r = select i1 %nan, float %canonical, float %x
+  ret float %r
+}
+""",
+    "narrow_odd": """define internal float @narrow_odd(double %x) alwaysinline {
+  %near = fptrunc double %x to float
+  %back = fpext float %near to double
+  %exact = fcmp ueq double %back, %x
+  %size = call double @llvm.fabs.f64(double %x)
+  %near.size = call double @llvm.fabs.f64(double %back)
+  %above = fcmp ogt double %near.size, %size
+  %bits = bitcast float %near to i32
+  %less = sub i32 %bits, 1
+  %down = select i1 %above, i32 %less, i32 %bits
+  %odd = or i32 %down, 1
+  %chosen = select i1 %exact, i32 %bits, i32 %odd
+  %r = bitcast i32 %chosen to float
+  ret float %r
+}
+""",
+}
+
+
+def select_helpers(text: str) -> str:
+    return "".join(part for name, part in HELPERS.items() if f"@{name}(" in text)
+
+
+def emit_float(code: ThreadCode, instruction: Instruction) -> None:
+    """Emit an instruction on floats; one on pairs (`f16x2`) as two on halves."""
+    emitter = FLOAT_OPERATIONS.get(instruction.opcode)
+    if emitter is None:
+        raise instruction.refuse()
+    kind = instruction.type
+    if kind.endswith("x2"):
+        _emit_pairs(code, instruction, kind[:-2], emitter)
+        return
+    operands = [_get_operand(code, value, kind, instruction) for value in instruction.operands]
+    result = _finish(code, emitter(code, instruction, kind, operands), kind, instruction)
+    code.set(instruction.results[0], result, bits_of_type(kind))
+
+
+FloatEmitter = Callable[[ThreadCode, Instruction, str, list[str]], str]
+
+
+def _emit_pairs(
+    code: ThreadCode, instruction: Instruction, kind: str, emitter: FloatEmitter
+) -> None:
+    words = [code.get(value, 32) for value in instruction.operands]
+    result = "0"
+    for place in (0, 1):
+        halves = []
+        for word in words:
+            moved = code.let(f"lshr i32 {word}, {16 * place}")
+            half = code.let(f"trunc i32 {moved} to i16")
+            halves.append(code.bits_to_float(half, kind))
+        made = _finish(code, emitter(code, instruction, kind, halves), kind, instruction)
+        wide = code.let(f"shl i32 {code.let(f'zext i16 {made} to i32')}, {16 * place}")
+        result = code.let(f"or i32 {result}, {wide}")
+    code.set(instruction.results[0], result, 32)
+
+
+def _get_operand(code: ThreadCode, value: IRValue, kind: str, instruction: Instruction) -> str:
+    name = code.get_float(value, kind)
+    if kind == "f32" and instruction.has("ftz"):
+        name = code.let(f"call float @flush(float {name})")
+    return name
+
+
+def _finish(code: ThreadCode, name: str, kind: str, instruction: Instruction) -> str:
+    """Apply `.sat`, `.ftz` and the form of NaN, and return the bits."""
+    llvm = LLVM_FLOATS[kind]
+    if instruction.has("sat"):
+        suffix = {"half": "f16", "float": "f32", "double": "f64"}[llvm]
+        low = code.let(f"call {llvm} @llvm.maximumnum.{suffix}({llvm} {name}, {llvm} 0.0)")
+        name = code.let(f"call {llvm} @llvm.minimumnum.{suffix}({llvm} {low}, {llvm} 1.0)")
+    if instruction.has("relu"):
+        raise instruction.refuse()
+    if kind == "f32":
+        if instruction.has("ftz"):
+            name = code.let(f"call float @flush(float {name})")
+        if instruction.opcode not in ("neg", "abs", "copysign"):
+            name = code.let(f"call float @quiet(float {name})")
+    return code.float_to_bits(name, kind)
+
+
+def _suffix(kind: str) -> str:
+    return {"bf16": "f32"}.get(kind, kind)
+
+
+def _check_rounding(instruction: Instruction) -> None:
+    mode = instruction.find("rz", "rm", "rp")
+    if mode is not None:
+        raise instruction.refuse("only rounding to the nearest")
+
+
+def _arithmetic(verb: str) -> FloatEmitter:
+    def emit(code: ThreadCode, instruction: Instruction, kind: str, values: list[str]) -> str:
+        _check_rounding(instruction)
+        left, right = values
+        if kind == "f16":  # one rounding: float32 holds more than twice the bits
+            wide = [code.let(f"fpext half {value} to float") for value in values]
+            result = code.let(f"{verb} float {wide[0]}, {wide[1]}")
+            return code.let(f"fptrunc float {result} to half")
+        return code.let(f"{verb} {LLVM_FLOATS[kind]} {left}, {right}")
+
+    return emit
+
+
+def _emit_fma(code: ThreadCode, instruction: Instruction, kind: str, values: list[str]) -> str:
+    _check_rounding(instruction)
+    if kind in ("f32", "f64"):
+        llvm = LLVM_FLOATS[kind]
+        given = ", ".join(f"{llvm} {value}" for value in values)
+        return code.let(f"call {llvm} @llvm.fma.{kind}({given})")
+    llvm = LLVM_FLOATS[kind]
+    wide = [code.let(f"fpext {llvm} {value} to double") for value in values]
+    product = code.let(f"fmul double {wide[0]}, {wide[1]}")
+    result = code.let(
+        f"call float @narrow_odd(double {code.let(f'fadd double {product}, {wide[2]}')})"
+    )
+    return result if kind == "bf16" else code.let(f"fptrunc float {result} to half")
+
+
+def _emit_division(code: ThreadCode, instruction: Instruction, kind: str, values: list[str]) -> str:
+    _check_rounding(instruction)
+    llvm = LLVM_FLOATS[kind]
+    return code.let(f"fdiv {llvm} {values[0]}, {values[1]}")
+
+
+def _emit_reciprocal(
+    code: ThreadCode, instruction: Instruction, kind: str, values: list[str]
+) -> str:
+    _check_rounding(instruction)
+    return code.let(f"fdiv {LLVM_FLOATS[kind]} 1.0, {values[0]}")
+
+
+def _emit_root(code: ThreadCode, instruction: Instruction, kind: str, values: list[str]) -> str:
+    _check_rounding(instruction)
+    llvm = LLVM_FLOATS[kind]
+    if instruction.opcode == "sqrt":
+        return code.let(f"call {llvm} @llvm.sqrt.{_suffix(kind)}({llvm} {values[0]})")
+    wide = values[0] if kind == "f64" else code.let(f"fpext {llvm} {values[0]} to double")
+    root = code.let(f"call double @llvm.sqrt.f64(double {wide})")
+    result = code.let(f"fdiv double 1.0, {root}")
+    return result if kind == "f64" else code.let(f"fptrunc double {result} to {llvm}")
+
+
+def _emit_library(code: ThreadCode, instruction: Instruction, kind: str, values: list[str]) -> str:
+    llvm = LLVM_FLOATS[kind]
+    wide = values[0] if kind == "f64" else code.let(f"fpext {llvm} {values[0]} to double")
+    result = code.let(f"call double @{_LIBRARY[instruction.opcode]}(double {wide})")
+    if kind in ("f16", "bf16"):
+        result = code.let(f"call float @narrow_odd(double {result})")
+        return result if kind == "bf16" else code.let(f"fptrunc float {result} to half")
+    return result if kind == "f64" else code.let(f"fptrunc double {result} to {llvm}")
+
+
+def _emit_minimum(code: ThreadCode, instruction: Instruction, kind: str, values: list[str]) -> str:
+    if instruction.has("xorsign") or len(values) != 2:
+        raise instruction.refuse()
+    llvm = LLVM_FLOATS[kind]
+    name = "minimum" if instruction.opcode == "min" else "maximum"
+    name += "" if instruction.has("NaN") else "num"
+    given = ", ".join(f"{llvm} {value}" for value in values)
+    return code.let(f"call {llvm} @llvm.{name}.{_suffix(kind)}({given})")
+
+
+def _emit_neg(code: ThreadCode, instruction: Instruction, kind: str, values: list[str]) -> str:
+    return code.let(f"fneg {LLVM_FLOATS[kind]} {values[0]}")
+
+
+def _emit_abs(code: ThreadCode, instruction: Instruction, kind: str, values: list[str]) -> str:
+    llvm = LLVM_FLOATS[kind]
+    return code.let(f"call {llvm} @llvm.fabs.{_suffix(kind)}({llvm} {values[0]})")
+
+
+def _emit_copysign(code: ThreadCode, instruction: Instruction, kind: str, values: list[str]) -> str:
+    """PTX gives the sign's source first."""
+    llvm = LLVM_FLOATS[kind]
+    call = f"call {llvm} @llvm.copysign.{kind}({llvm} {values[1]}, {llvm} {values[0]})"
+    return code.let(call)
+
+
+FLOAT_OPERATIONS: dict[str, FloatEmitter] = {
+    "add": _arithmetic("fadd"),
+    "sub": _arithmetic("fsub"),
+    "mul": _arithmetic("fmul"),
+    "fma": _emit_fma,
+    "mad": _emit_fma,
+    "div": _emit_division,
+    "rcp": _emit_reciprocal,
+    "sqrt": _emit_root,
+    "rsqrt": _emit_root,
+    "min": _emit_minimum,
+    "max": _emit_minimum,
+    "neg": _emit_neg,
+    "abs": _emit_abs,
+    "copysign": _emit_copysign,
+    **dict.fromkeys(_LIBRARY, _emit_library),
+}
+
+# Comparisons
+
+_ORDERED = {"eq": "oeq", "ne": "one", "lt": "olt", "le": "ole", "gt": "ogt", "ge": "oge"}
+_ORDERED |= {"equ": "ueq", "neu": "une", "ltu": "ult", "leu": "ule", "gtu": "ugt", "geu": "uge"}
+_ORDERED |= {"num": "ord", "nan": "uno"}
+_UNSIGNED_NAMES = {"lo": "lt", "ls": "le", "hi": "gt", "hs": "ge"}
+
+
+def emit_comparison(code: ThreadCode, instruction: Instruction) -> None:
+    """`setp` and `set`: compare, combine with a predicate, give one or two results."""
+    word = instruction.modifiers[0]
+    kind = instruction.type
+    if kind.endswith("x2"):
+        _emit_pair_comparison(code, instruction, word, kind[:-2])
+        return
+    if kind[0] == "f" or kind == "bf16":
+        left, right = (
+            _get_operand(code, value, kind, instruction) for value in instruction.operands[:2]
+        )
+        truth = code.let(f"fcmp {_ORDERED[word]} {LLVM_FLOATS[kind]} {left}, {right}")
+    else:
+        bits = bits_of_type(kind)
+        left, right = (code.get(value, bits) for value in instruction.operands[:2])
+        order = _UNSIGNED_NAMES.get(word, word)
+        if order not in ("eq", "ne"):
+            unsigned = kind[0] == "u" or word in _UNSIGNED_NAMES or kind[0] == "b"
+            order = f"{'u' if unsigned else 's'}{order}"
+        truth = code.let(f"icmp {order} i{bits} {left}, {right}")
+    combine = instruction.find("and", "or", "xor")
+    negated = code.let(f"xor i1 {truth}, true") if len(instruction.results) > 1 else ""
+    if combine is not None:
+        other = code.get(instruction.operands[2], 1)
+        truth = code.let(f"{combine} i1 {truth}, {other}")
+        if negated:
+            negated = code.let(f"{combine} i1 {negated}, {other}")
+    if instruction.opcode == "set":
+        target = next(one for one in instruction.modifiers[1:] if one in ("u32", "s32", "f32"))
+        if target == "f32":
+            code.set(
+                instruction.results[0], code.let(f"select i1 {truth}, i32 1065353216, i32 0"), 32
+            )
+        else:
+            code.set(instruction.results[0], code.let(f"sext i1 {truth} to i32"), 32)
+        return
+    code.set(instruction.results[0], truth, 1)
+    if negated:
+        code.set(instruction.results[1], negated, 1)
+
+
+def _emit_pair_comparison(code: ThreadCode, instruction: Instruction, word: str, kind: str) -> None:
+    truths = []
+    words = [code.get(value, 32) for value in instruction.operands[:2]]
+    for place in (0, 1):
+        sides = []
+        for one in words:
+            half = code.let(f"trunc i32 {code.let(f'lshr i32 {one}, {16 * place}')} to i16")
+            sides.append(code.bits_to_float(half, kind))
+        truths.append(code.let(f"fcmp {_ORDERED[word]} {LLVM_FLOATS[kind]} {sides[0]}, {sides[1]}"))
+    if instruction.opcode == "setp":
+        if len(instruction.results) != 2 or len(instruction.operands) != 2:
+            raise instruction.refuse()
+        for value, truth in zip(instruction.results, truths, strict=True):
+            code.set(value, truth, 1)
+        return
+    target = instruction.modifiers[1 if instruction.modifiers[1] != "ftz" else 2]
+    one_bits = {"f16x2": 0x3C00, "bf16x2": 0x3F80}.get(target, 0xFFFF)
+    result = "0"
+    for place, truth in enumerate(truths):
+        part = code.let(f"select i1 {truth}, i32 {one_bits << 16 * place}, i32 0")
+        result = code.let(f"or i32 {result}, {part}")
+    code.set(instruction.results[0], result, 32)
+
+
+def emit_selection(code: ThreadCode, instruction: Instruction) -> None:
+    bits = bits_of_type(instruction.type)
+    truth = code.get(instruction.operands[2], 1)
+    left, right = (code.get(value, bits) for value in instruction.operands[:2])
+    code.set(
+        instruction.results[0],
+        code.let(f"select i1 {truth}, i{bits} {left}, i{bits} {right}"),
+        bits,
+    )

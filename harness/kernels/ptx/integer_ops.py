@@ -1,0 +1,361 @@
+"""Instructions on integers, bits and predicates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from harness.kernels.ptx.parser import bits_of_type
+from harness.kernels.ptx.thread_code import Instruction, ThreadCode
+
+Emitter = Callable[[ThreadCode, Instruction], None]
+
+
+def is_integer_type(name: str) -> bool:
+    return name == "pred" or (name[0] in "bus" and name != "bf16" and not name.startswith("bf"))
+
+
+def emit_integer(code: ThreadCode, instruction: Instruction) -> None:
+    emitter = INTEGER_OPERATIONS.get(instruction.opcode)
+    if emitter is None:
+        raise instruction.refuse()
+    emitter(code, instruction)
+
+
+def _get_all(
+    code: ThreadCode, instruction: Instruction, bits: int, signed: bool = False
+) -> list[str]:
+    return [code.get(value, bits, signed) for value in instruction.operands]
+
+
+def _binary(verb: str, signed_verb: str | None = None) -> Emitter:
+    def emit(code: ThreadCode, instruction: Instruction) -> None:
+        kind = instruction.type
+        bits = bits_of_type(kind)
+        if instruction.has("cc", "sat"):
+            raise instruction.refuse()
+        left, right = _get_all(code, instruction, bits)
+        chosen = signed_verb if signed_verb and kind[0] == "s" else verb
+        code.set(
+            instruction.results[0],
+            code.let(f"{chosen} i{bits} {left}, {right}"),
+            bits,
+            kind[0] == "s",
+        )
+
+    return emit
+
+
+def _emit_add(code: ThreadCode, instruction: Instruction) -> None:
+    if instruction.has("sat"):
+        left, right = _get_all(code, instruction, 32)
+        name = "sadd" if instruction.opcode == "add" else "ssub"
+        result = code.let(f"call i32 @llvm.{name}.sat.i32(i32 {left}, i32 {right})")
+        code.set(instruction.results[0], result, 32)
+        return
+    _binary(instruction.opcode)(code, instruction)
+
+
+def _minimum(code: ThreadCode, instruction: Instruction) -> None:
+    kind = instruction.type
+    bits = bits_of_type(kind)
+    if instruction.has("relu") or kind.endswith("x2"):
+        raise instruction.refuse()
+    left, right = _get_all(code, instruction, bits)
+    name = f"{'s' if kind[0] == 's' else 'u'}{instruction.opcode}"
+    result = code.let(f"call i{bits} @llvm.{name}.i{bits}(i{bits} {left}, i{bits} {right})")
+    code.set(instruction.results[0], result, bits)
+
+
+def _division(code: ThreadCode, instruction: Instruction) -> None:
+    kind = instruction.type
+    bits = bits_of_type(kind)
+    left, right = _get_all(code, instruction, bits)
+    name = f"{'s' if kind[0] == 's' else 'u'}{instruction.opcode}{bits}"
+    result = code.let(f"call i{bits} @{name}(i{bits} {left}, i{bits} {right})")
+    code.set(instruction.results[0], result, bits)
+
+
+def emit_product(
+    code: ThreadCode, instruction: Instruction, bits: int, signed: bool
+) -> tuple[str, int]:
+    """Emit the product's half that the instruction names, and return its bits."""
+    left, right = instruction.operands[:2]
+    if instruction.has("lo") or not instruction.has("hi", "wide"):
+        a, b = code.get(left, bits), code.get(right, bits)
+        return code.let(f"mul i{bits} {a}, {b}"), bits
+    wide = 2 * bits
+    verb = "sext" if signed else "zext"
+    a = code.let(f"{verb} i{bits} {code.get(left, bits)} to i{wide}")
+    b = code.let(f"{verb} i{bits} {code.get(right, bits)} to i{wide}")
+    product = code.let(f"mul i{wide} {a}, {b}")
+    if instruction.has("wide"):
+        return product, wide
+    high = code.let(f"lshr i{wide} {product}, {bits}")
+    return code.let(f"trunc i{wide} {high} to i{bits}"), bits
+
+
+def _emit_mul(code: ThreadCode, instruction: Instruction) -> None:
+    kind = instruction.type
+    result, bits = emit_product(code, instruction, bits_of_type(kind), kind[0] == "s")
+    code.set(instruction.results[0], result, bits)
+
+
+def _emit_mad(code: ThreadCode, instruction: Instruction) -> None:
+    if instruction.has("cc", "sat"):
+        raise instruction.refuse()
+    kind = instruction.type
+    product, bits = emit_product(code, instruction, bits_of_type(kind), kind[0] == "s")
+    addend = code.get(instruction.operands[2], bits)
+    code.set(instruction.results[0], code.let(f"add i{bits} {product}, {addend}"), bits)
+
+
+def _emit_mul24(code: ThreadCode, instruction: Instruction) -> None:
+    signed = instruction.type[0] == "s"
+    sides = []
+    for value in instruction.operands[:2]:
+        low = code.let(f"shl i32 {code.get(value, 32)}, 8")
+        sides.append(code.let(f"{'ashr' if signed else 'lshr'} i32 {low}, 8"))
+    if instruction.has("hi"):
+        raise instruction.refuse()
+    result = code.let(f"mul i32 {sides[0]}, {sides[1]}")
+    if instruction.opcode == "mad24":
+        result = code.let(f"add i32 {result}, {code.get(instruction.operands[2], 32)}")
+    code.set(instruction.results[0], result, 32)
+
+
+def _emit_shift(code: ThreadCode, instruction: Instruction) -> None:
+    """Shift; an amount above the width counts as the width."""
+    kind = instruction.type
+    bits = bits_of_type(kind)
+    value = code.get(instruction.operands[0], bits)
+    amount = code.get(instruction.operands[1], 32)
+    known = code.constant_of(instruction.operands[1])
+    arithmetic = instruction.opcode == "shr" and kind[0] == "s"
+    verb = "shl" if instruction.opcode == "shl" else "ashr" if arithmetic else "lshr"
+    last = code.let(f"call i32 @llvm.umin.i32(i32 {amount}, i32 {bits - 1})")
+    sized = code.resize(last, 32, bits)
+    result = code.let(f"{verb} i{bits} {value}, {sized}")
+    if not arithmetic and (known is None or not 0 <= known < bits):
+        inside = code.let(f"icmp ult i32 {amount}, {bits}")
+        result = code.let(f"select i1 {inside}, i{bits} {result}, i{bits} 0")
+    code.set(instruction.results[0], result, bits, kind[0] == "s")
+
+
+def _emit_funnel_shift(code: ThreadCode, instruction: Instruction) -> None:
+    low, high, amount = (code.get(value, 32) for value in instruction.operands)
+    if instruction.has("clamp"):
+        amount = code.let(f"call i32 @llvm.umin.i32(i32 {amount}, i32 32)")
+    else:
+        amount = code.let(f"and i32 {amount}, 31")
+    wide_low, wide_high = code.let(f"zext i32 {low} to i64"), code.let(f"zext i32 {high} to i64")
+    both = code.let(f"or i64 {code.let(f'shl i64 {wide_high}, 32')}, {wide_low}")
+    wide_amount = code.let(f"zext i32 {amount} to i64")
+    if instruction.has("l"):
+        both = code.let(f"lshr i64 {code.let(f'shl i64 {both}, {wide_amount}')}, 32")
+    else:
+        both = code.let(f"lshr i64 {both}, {wide_amount}")
+    code.set(instruction.results[0], code.let(f"trunc i64 {both} to i32"), 32)
+
+
+def _emit_not(code: ThreadCode, instruction: Instruction) -> None:
+    bits = bits_of_type(instruction.type)
+    value = code.get(instruction.operands[0], bits)
+    mask = "true" if bits == 1 else "-1"
+    code.set(instruction.results[0], code.let(f"xor i{bits} {value}, {mask}"), bits)
+
+
+def _emit_neg(code: ThreadCode, instruction: Instruction) -> None:
+    bits = bits_of_type(instruction.type)
+    value = code.get(instruction.operands[0], bits)
+    code.set(instruction.results[0], code.let(f"sub i{bits} 0, {value}"), bits)
+
+
+def _emit_abs(code: ThreadCode, instruction: Instruction) -> None:
+    bits = bits_of_type(instruction.type)
+    value = code.get(instruction.operands[0], bits)
+    call = f"call i{bits} @llvm.abs.i{bits}(i{bits} {value}, i1 false)"
+    code.set(instruction.results[0], code.let(call), bits)
+
+
+def _emit_bit_count(code: ThreadCode, instruction: Instruction) -> None:
+    bits = bits_of_type(instruction.type)
+    value = code.get(instruction.operands[0], bits)
+    intrinsic = {
+        "popc": f"call i{bits} @llvm.ctpop.i{bits}(i{bits} {value})",
+        "clz": f"call i{bits} @llvm.ctlz.i{bits}(i{bits} {value}, i1 false)",
+        "brev": f"call i{bits} @llvm.bitreverse.i{bits}(i{bits} {value})",
+    }[instruction.opcode]
+    code.set(instruction.results[0], code.let(intrinsic), bits)
+
+
+def _emit_bfind(code: ThreadCode, instruction: Instruction) -> None:
+    kind = instruction.type
+    bits = bits_of_type(kind)
+    value = code.get(instruction.operands[0], bits)
+    if kind[0] == "s":
+        sign = code.let(f"ashr i{bits} {value}, {bits - 1}")
+        value = code.let(f"xor i{bits} {value}, {sign}")
+    zeros = code.let(f"call i{bits} @llvm.ctlz.i{bits}(i{bits} {value}, i1 false)")
+    count = code.resize(zeros, bits, 32)
+    distance = code.let(f"sub i32 {bits - 1}, {count}")
+    result = count if instruction.has("shiftamt") else distance
+    none = code.let(f"icmp eq i{bits} {value}, 0")
+    code.set(instruction.results[0], code.let(f"select i1 {none}, i32 -1, i32 {result}"), 32)
+
+
+def _emit_bfe(code: ThreadCode, instruction: Instruction) -> None:
+    kind = instruction.type
+    bits = bits_of_type(kind)
+    wide = 2 * bits
+    signed = kind[0] == "s"
+    value = code.get(instruction.operands[0], bits)
+    start = code.let(f"and i32 {code.get(instruction.operands[1], 32)}, 255")
+    length = code.let(f"and i32 {code.get(instruction.operands[2], 32)}, 255")
+    start = code.let(f"call i32 @llvm.umin.i32(i32 {start}, i32 {bits})")
+    length = code.let(f"call i32 @llvm.umin.i32(i32 {length}, i32 {bits})")
+    wide_value = code.let(f"{'sext' if signed else 'zext'} i{bits} {value} to i{wide}")
+    wide_start = code.resize(start, 32, wide)
+    shifted = code.let(f"{'ashr' if signed else 'lshr'} i{wide} {wide_value}, {wide_start}")
+    half = code.let(f"trunc i{wide} {shifted} to i{bits}")
+    gap = code.let(f"sub i32 {bits}, {length}")
+    is_empty = code.let(f"icmp eq i32 {length}, 0")
+    safe = code.let(f"select i1 {is_empty}, i32 0, i32 {gap}")
+    safe_bits = code.resize(safe, 32, bits)
+    up = code.let(f"shl i{bits} {half}, {safe_bits}")
+    down = code.let(f"{'ashr' if signed else 'lshr'} i{bits} {up}, {safe_bits}")
+    result = code.let(f"select i1 {is_empty}, i{bits} 0, i{bits} {down}")
+    code.set(instruction.results[0], result, bits)
+
+
+def _emit_bfi(code: ThreadCode, instruction: Instruction) -> None:
+    bits = bits_of_type(instruction.type)
+    wide = 2 * bits
+    inserted, base = (code.get(value, bits) for value in instruction.operands[:2])
+    start = code.let(f"and i32 {code.get(instruction.operands[2], 32)}, 255")
+    length = code.let(f"and i32 {code.get(instruction.operands[3], 32)}, 255")
+    start = code.let(f"call i32 @llvm.umin.i32(i32 {start}, i32 {bits})")
+    length = code.let(f"call i32 @llvm.umin.i32(i32 {length}, i32 {bits})")
+    wide_start, wide_length = code.resize(start, 32, wide), code.resize(length, 32, wide)
+    ones = code.let(f"sub i{wide} {code.let(f'shl i{wide} 1, {wide_length}')}, 1")
+    mask = code.let(f"shl i{wide} {ones}, {wide_start}")
+    narrow_mask = code.let(f"trunc i{wide} {mask} to i{bits}")
+    wide_value = code.let(f"zext i{bits} {inserted} to i{wide}")
+    moved = code.let(f"shl i{wide} {wide_value}, {wide_start}")
+    narrow = code.let(f"trunc i{wide} {moved} to i{bits}")
+    put = code.let(f"and i{bits} {narrow}, {narrow_mask}")
+    others = code.let(f"xor i{bits} {narrow_mask}, -1")
+    left = code.let(f"and i{bits} {base}, {others}")
+    code.set(instruction.results[0], code.let(f"or i{bits} {left}, {put}"), bits)
+
+
+def _emit_prmt(code: ThreadCode, instruction: Instruction) -> None:
+    if instruction.has("f4e", "b4e", "rc8", "ecl", "ecr", "rc16"):
+        raise instruction.refuse()
+    low, high, control = (code.get(value, 32) for value in instruction.operands)
+    wide_low, wide_high = code.let(f"zext i32 {low} to i64"), code.let(f"zext i32 {high} to i64")
+    both = code.let(f"or i64 {code.let(f'shl i64 {wide_high}, 32')}, {wide_low}")
+    result = "0"
+    for place in range(4):
+        choice = code.let(f"lshr i32 {control}, {4 * place}")
+        index = code.let(f"shl i32 {code.let(f'and i32 {choice}, 7')}, 3")
+        picked = code.let(f"lshr i64 {both}, {code.let(f'zext i32 {index} to i64')}")
+        byte = code.let(f"trunc i64 {picked} to i8")
+        sign = code.let(f"ashr i8 {byte}, 7")
+        replicate = code.let(f"icmp ne i32 {code.let(f'and i32 {choice}, 8')}, 0")
+        byte = code.let(f"select i1 {replicate}, i8 {sign}, i8 {byte}")
+        moved = code.let(f"shl i32 {code.let(f'zext i8 {byte} to i32')}, {8 * place}")
+        result = code.let(f"or i32 {result}, {moved}")
+    code.set(instruction.results[0], result, 32)
+
+
+def _emit_lop3(code: ThreadCode, instruction: Instruction) -> None:
+    a, b, c = (code.get(value, 32) for value in instruction.operands[:3])
+    table = code.constant_of(instruction.operands[3])
+    if table is None or instruction.has("BoolOp"):
+        raise instruction.refuse()
+    negated = {name: code.let(f"xor i32 {name}, -1") for name in dict.fromkeys((a, b, c))}
+    result = "0"
+    for row in range(8):
+        if table >> row & 1:
+            terms = [
+                name if row >> bit & 1 else negated[name] for name, bit in ((a, 2), (b, 1), (c, 0))
+            ]
+            both = code.let(f"and i32 {terms[0]}, {terms[1]}")
+            result = code.let(f"or i32 {result}, {code.let(f'and i32 {both}, {terms[2]}')}")
+    code.set(instruction.results[0], result, 32)
+
+
+def _emit_sad(code: ThreadCode, instruction: Instruction) -> None:
+    kind = instruction.type
+    bits = bits_of_type(kind)
+    a, b, c = _get_all(code, instruction, bits)
+    order = "s" if kind[0] == "s" else "u"
+    high = code.let(f"call i{bits} @llvm.{order}max.i{bits}(i{bits} {a}, i{bits} {b})")
+    low = code.let(f"call i{bits} @llvm.{order}min.i{bits}(i{bits} {a}, i{bits} {b})")
+    distance = code.let(f"sub i{bits} {high}, {low}")
+    code.set(instruction.results[0], code.let(f"add i{bits} {c}, {distance}"), bits)
+
+
+def _emit_dot_product(code: ThreadCode, instruction: Instruction) -> None:
+    """`dp4a`: four products of bytes; `dp2a`: two halves of a by two bytes of b."""
+    kinds = [one for one in instruction.modifiers if one in ("u32", "s32")]
+    a, b, total = (code.get(value, 32) for value in instruction.operands)
+    count, wide = (4, 8) if instruction.opcode == "dp4a" else (2, 16)
+    first = 2 if instruction.opcode == "dp2a" and instruction.has("hi") else 0
+
+    def pick(value: str, place: int, bits: int, kind: str) -> str:
+        part = code.let(f"trunc i32 {code.let(f'lshr i32 {value}, {place * bits}')} to i{bits}")
+        return code.let(f"{'sext' if kind == 's32' else 'zext'} i{bits} {part} to i32")
+
+    for place in range(count):
+        left = pick(a, place, wide, kinds[0])
+        right = pick(b, first + place, 8, kinds[1])
+        total = code.let(f"add i32 {total}, {code.let(f'mul i32 {left}, {right}')}")
+    code.set(instruction.results[0], total, 32)
+
+
+def _emit_bmsk(code: ThreadCode, instruction: Instruction) -> None:
+    start, length = (code.get(value, 32) for value in instruction.operands)
+    if instruction.has("wrap"):
+        start, length = code.let(f"and i32 {start}, 31"), code.let(f"and i32 {length}, 31")
+    start = code.let(f"call i32 @llvm.umin.i32(i32 {start}, i32 32)")
+    length = code.let(f"call i32 @llvm.umin.i32(i32 {length}, i32 32)")
+    wide_start, wide_length = code.resize(start, 32, 64), code.resize(length, 32, 64)
+    ones = code.let(f"sub i64 {code.let(f'shl i64 1, {wide_length}')}, 1")
+    mask = code.let(f"trunc i64 {code.let(f'shl i64 {ones}, {wide_start}')} to i32")
+    code.set(instruction.results[0], mask, 32)
+
+
+INTEGER_OPERATIONS: dict[str, Emitter] = {
+    "add": _emit_add,
+    "sub": _emit_add,
+    "mul": _emit_mul,
+    "mad": _emit_mad,
+    "mul24": _emit_mul24,
+    "mad24": _emit_mul24,
+    "div": _division,
+    "rem": _division,
+    "min": _minimum,
+    "max": _minimum,
+    "and": _binary("and"),
+    "or": _binary("or"),
+    "xor": _binary("xor"),
+    "not": _emit_not,
+    "neg": _emit_neg,
+    "abs": _emit_abs,
+    "shl": _emit_shift,
+    "shr": _emit_shift,
+    "shf": _emit_funnel_shift,
+    "popc": _emit_bit_count,
+    "clz": _emit_bit_count,
+    "brev": _emit_bit_count,
+    "bfind": _emit_bfind,
+    "bfe": _emit_bfe,
+    "bfi": _emit_bfi,
+    "prmt": _emit_prmt,
+    "lop3": _emit_lop3,
+    "sad": _emit_sad,
+    "dp4a": _emit_dot_product,
+    "dp2a": _emit_dot_product,
+    "bmsk": _emit_bmsk,
+}

@@ -1,0 +1,237 @@
+"""The memory of one launch: its regions, frames, shared and local memory, and the context table."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from harness.kernels.ptx.abi import (
+    BARRIER_COUNT,
+    EXCHANGE_BYTES,
+    MAX_OVERFLOWS,
+    BarrierField,
+    ContextField,
+    FrameField,
+    OverflowRecordField,
+    PtxRegionField,
+    PtxReportField,
+    RegionSpace,
+)
+from harness.kernels.ptx.launch import Allocation, CudaLaunch
+from harness.kernels.ptx.lowering import LoweredPtx
+
+_SPARE_REGIONS = 256  # for allocations that only a loaded pointer leads to
+_SHARED_ALIGNMENT = 1024
+_FIND_SIGNATURE = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_uint64)
+_CLASSIFIED_BYTES = 32768  # parameters are at most 32,764 bytes
+
+
+class ProcessBuffers:
+    """Buffers that all launches of a process share; they grow and are never cleared."""
+
+    def __init__(self) -> None:
+        self._buffers: dict[str, Any] = {}
+        self.epoch = 1  # a number that no earlier launch has used
+        self.overflows = np.zeros((MAX_OVERFLOWS, len(OverflowRecordField)), dtype=np.int64)
+
+    def reserve(self, name: str, size: int, alignment: int = 64) -> tuple[int, Any]:
+        """Return the address of so many bytes, and the array that they are in."""
+        buffer = self._buffers.get(name)
+        if buffer is None or len(buffer) < size + alignment:
+            buffer = np.zeros(max(size + alignment, 1 << 14), dtype=np.uint8)
+            self._buffers[name] = buffer
+        address = int(buffer.ctypes.data)
+        start = -address % alignment
+        return address + start, buffer[start : start + size]
+
+
+BUFFERS = ProcessBuffers()
+
+
+class LaunchMemory:
+    """The tables of one launch; it has to live while the kernel runs."""
+
+    def __init__(
+        self,
+        launch: CudaLaunch,
+        lowered: LoweredPtx,
+        variable_addresses: Sequence[int],
+        thread_function: int,
+    ) -> None:
+        self.launch, self.lowered = launch, lowered
+        self.threads = launch.block[0] * launch.block[1] * launch.block[2]
+        self.shared_size = lowered.shared_size + launch.shared_bytes
+        self.shared, _ = BUFFERS.reserve("shared", self.shared_size + 16, _SHARED_ALIGNMENT)
+        self.allocations: list[Allocation | None] = []  # by region
+        self.region_names: list[str] = []
+        capacity = 1 + len(lowered.variables) + len(launch.allocations) + _SPARE_REGIONS
+        self.regions = np.zeros((capacity, len(PtxRegionField)), dtype=np.int64)
+        self._add_region("", 0, 0, RegionSpace.GLOBAL)
+        self._add_variables(variable_addresses)
+        for allocation in launch.allocations:
+            self._add_allocation(allocation)
+        self.context = (ctypes.c_uint64 * len(ContextField))()
+        self.report = np.zeros(len(PtxReportField), dtype=np.int64)
+        self.overflows = BUFFERS.overflows
+        self._find = _FIND_SIGNATURE(self._find_region)
+        self._kept: list[Any] = []
+        self._fill_context(variable_addresses, thread_function)
+
+    # Regions
+
+    @property
+    def region_count(self) -> int:
+        return len(self.region_names)
+
+    def _add_region(
+        self,
+        name: str,
+        start: int,
+        end: int,
+        space: RegionSpace,
+        allocation: Allocation | None = None,
+    ) -> int:
+        number = len(self.region_names)
+        self.regions[number, PtxRegionField.START] = start
+        self.regions[number, PtxRegionField.END] = end
+        self.regions[number, PtxRegionField.SPACE] = int(space)
+        self.regions[number, PtxRegionField.STORAGE] = start
+        self.region_names.append(name)
+        self.allocations.append(allocation)
+        return number
+
+    def _add_variables(self, addresses: Sequence[int]) -> None:
+        for placed, address in zip(self.lowered.variables, addresses, strict=True):
+            variable = placed.variable
+            size = variable.size
+            if variable.space == "shared":
+                start = self.shared + placed.offset
+                size = size or self.launch.shared_bytes
+                self._add_region(variable.name, start, start + size, RegionSpace.SHARED)
+            elif variable.space == "local":
+                end = placed.offset + size
+                self._add_region(variable.name, placed.offset, end, RegionSpace.LOCAL)
+            else:
+                self._add_region(variable.name, address, address + size, RegionSpace.GLOBAL)
+
+    def _add_allocation(self, allocation: Allocation) -> int:
+        return self._add_region(
+            allocation.name, allocation.base, allocation.end, RegionSpace.GLOBAL, allocation
+        )
+
+    def _find_region(self, address: int) -> int:
+        """Add the allocation that an address lies in; 0 if the host knows none."""
+        found = self.launch.find_allocation(address)
+        if found is None or self.region_count >= len(self.regions):
+            return 0
+        number = self._add_allocation(found)
+        self.context[ContextField.REGION_COUNT] = self.region_count
+        return number
+
+    def _classify_parameters(self) -> np.ndarray:
+        """Find the region that each 8 bytes of the parameters point into.
+
+        Host code may move a pointer before it passes it on, even out of its tensor. Example:
+        `rope.cuh` passes `k - heads * stride`, which is `q` if both are views of one tensor. So if
+        no parameter points at the start of some tensor of the call, a pointer that points at no
+        start, or at one that an earlier one points at, may be that tensor's: it gets no region,
+        and each access is checked against the tensor at its address.
+        """
+        slots = np.zeros(_CLASSIFIED_BYTES // 8, dtype=np.int64)
+        parameters = self.launch.parameters
+        values = [
+            int.from_bytes(parameters[8 * place : 8 * place + 8], "little")
+            for place in range(len(parameters) // 8)
+        ]
+        starts = {one.base for one in self.launch.allocations if one.size}
+        is_moved = not starts.issubset(values)
+        seen: set[int] = set()
+        for place, value in enumerate(values):
+            is_own = value in starts and value not in seen
+            seen.add(value)
+            if is_own or not is_moved:
+                slots[place] = self._classify(value)
+        return slots
+
+    def _classify(self, value: int) -> int:
+        """Find the tensor that starts at a pointer, else one around it, else one that ends there."""
+        if value < 1 << 16:
+            return 0
+        known = [(number, one) for number, one in enumerate(self.allocations) if one is not None]
+        at_start = [(one.size, number) for number, one in known if one.base == value]
+        if at_start:
+            return max(at_start)[1]
+        around = [(one.size, number) for number, one in known if one.base <= value < one.end]
+        if around:
+            return min(around)[1]
+        found = self.launch.find_allocation(value) if 1 << 32 < value < 1 << 47 else None
+        if found is not None:
+            return self._add_allocation(found)
+        return next((number for number, one in known if one.end == value), 0)
+
+    # The context
+
+    def _fill_context(self, variable_addresses: Sequence[int], thread_function: int) -> None:
+        launch, lowered = self.launch, self.lowered
+        frames = self._make_frames()
+        parameters = np.frombuffer(launch.parameters + bytes(16), dtype=np.uint8).copy()
+        slots = self._classify_parameters()
+        variables = np.array([*variable_addresses, 0], dtype=np.uint64)
+        barriers = np.zeros((BARRIER_COUNT, len(BarrierField)), dtype=np.int64)
+        self.ran_flags = np.zeros(len(lowered.block_lines) + 1, dtype=np.uint8)
+        self._kept += [parameters, slots, variables, barriers]
+        exchanges, _ = BUFFERS.reserve("exchanges", self.threads * EXCHANGE_BYTES)
+        values = {
+            ContextField.GRID_X: launch.grid[0],
+            ContextField.GRID_Y: launch.grid[1],
+            ContextField.GRID_Z: launch.grid[2],
+            ContextField.BLOCK_X: launch.block[0],
+            ContextField.BLOCK_Y: launch.block[1],
+            ContextField.BLOCK_Z: launch.block[2],
+            ContextField.THREADS: self.threads,
+            ContextField.THREAD_FUNCTION: thread_function,
+            ContextField.FRAMES: frames,
+            ContextField.FRAME_SIZE: lowered.frame_size,
+            ContextField.LOCALS: self.locals,
+            ContextField.LOCAL_SIZE: lowered.local_size,
+            ContextField.EXCHANGES: exchanges,
+            ContextField.PARAMETERS: parameters.ctypes.data,
+            ContextField.PARAMETER_REGIONS: slots.ctypes.data,
+            ContextField.SHARED: self.shared,
+            ContextField.SHARED_SIZE: self.shared_size,
+            ContextField.VARIABLES: variables.ctypes.data,
+            ContextField.REGIONS: self.regions.ctypes.data,
+            ContextField.REGION_COUNT: self.region_count,
+            ContextField.REPORT: self.report.ctypes.data,
+            ContextField.FIND_REGION: ctypes.cast(self._find, ctypes.c_void_p).value or 0,
+            ContextField.EPOCH: BUFFERS.epoch,
+            ContextField.LAUNCH_EPOCH: BUFFERS.epoch,
+            ContextField.BARRIERS: barriers.ctypes.data,
+            ContextField.DYNAMIC_SHARED: launch.shared_bytes,
+            ContextField.OVERFLOWS: self.overflows.ctypes.data,
+            ContextField.RAN_FLAGS: self.ran_flags.ctypes.data,
+        }
+        for field, value in values.items():
+            self.context[field] = int(value)
+
+    def finish(self) -> None:
+        BUFFERS.epoch = int(self.context[ContextField.EPOCH]) + 1
+
+    def _make_frames(self) -> int:
+        launch, size = self.launch, self.lowered.frame_size
+        address, frames = BUFFERS.reserve("frames", self.threads * size)
+        local_size = self.lowered.local_size
+        self.locals, _ = BUFFERS.reserve("locals", self.threads * local_size + 64, 256)
+        table = frames.view(np.int64).reshape(self.threads, size // 8)
+        numbers = np.arange(self.threads)
+        width, height, _ = launch.block
+        table[:, FrameField.TID_X] = numbers % width
+        table[:, FrameField.TID_Y] = numbers // width % height
+        table[:, FrameField.TID_Z] = numbers // (width * height)
+        table[:, FrameField.THREAD] = numbers
+        table[:, FrameField.LOCAL] = self.locals + numbers * local_size
+        table[:, FrameField.KIND] = 0
+        return address

@@ -1,0 +1,171 @@
+"""Loads, stores and addresses: the space of each address, and the call of its checks.
+
+Addresses of all spaces but one are addresses of this process; a shared one counts from the start of
+the block's shared memory, since it has to fit into 32 bits.
+"""
+
+from __future__ import annotations
+
+from harness.kernels.ir.graph import IRValue
+from harness.kernels.ptx.abi import ContextField, FrameField
+from harness.kernels.ptx.parser import bits_of_type
+from harness.kernels.ptx.thread_code import Instruction, PtxSite, ThreadCode
+
+SPACES = ("global", "shared", "local", "param", "const")
+_VECTORS = {"v2": 2, "v4": 4, "v8": 8}
+
+
+def space_of(instruction: Instruction) -> str:
+    for one in instruction.modifiers:
+        name = one.partition("::")[0]
+        if name in SPACES:
+            if one == "shared::cluster":
+                return "shared::cluster"
+            return name
+    return "generic"
+
+
+def emit_address(code: ThreadCode, instruction: Instruction, place: int = 0) -> str:
+    """Return the address of an operand in this process."""
+    value = instruction.operands[place]
+    space = space_of(instruction)
+    bits = 32 if space == "shared" and value.type.bits == 32 else 64
+    address = code.resize(code.get(value, bits), bits, 64)
+    offset = int(instruction.operation.attributes.get("offset" if not place else "offset2", "0"))
+    if offset:
+        address = code.let(f"add i64 {address}, {offset}")
+    if space == "shared":
+        address = code.let(f"add i64 {address}, {code.context_field(ContextField.SHARED)}")
+    return address
+
+
+def emit_check(
+    code: ThreadCode,
+    instruction: Instruction,
+    verb: str,
+    address: str,
+    size: int,
+    pointer: IRValue,
+    new_bytes: str = "null",
+) -> int:
+    """Call the checks of an access; return its site."""
+    source = instruction.operation.source
+    label = {"read": "read", "write": "write", "update": "update"}[verb]
+    site = code.add_site(PtxSite(source, label, size, instruction.name))
+    region = code.get_companion(pointer, "r")
+    state = code.get_companion(pointer, "o")
+    code.return_if_violated(
+        f"call i32 @ptx_{verb}(ptr %context, ptr %frame, i64 {site}, i64 {address}, i64 {size},"
+        f" i32 {region}, i32 {state}, ptr {new_bytes})"
+    )
+    return site
+
+
+def emit_load(code: ThreadCode, instruction: Instruction) -> None:
+    kind = instruction.type
+    bits = bits_of_type(kind)
+    count = len(instruction.results)
+    space = space_of(instruction)
+    if space == "shared::cluster":
+        raise instruction.refuse()
+    address = emit_address(code, instruction)
+    size = bits // 8 * count
+    if space not in ("param", "const"):
+        emit_check(code, instruction, "read", address, size, instruction.operands[0])
+    pointer = code.to_pointer(address)
+    ordering = " volatile" if instruction.has("volatile", "relaxed", "acquire") else ""
+    for place, result in enumerate(instruction.results):
+        part = code.element_pointer(pointer, f"i{bits}", place)
+        name = code.let(f"load{ordering} i{bits}, ptr {part}, align 1")
+        code.set(result, name, bits, kind[0] == "s")
+        if code.has_companion(result, "r") and bits == 64:
+            region = code.let(
+                f"call i32 @ptx_classify(ptr %context, i64 {name}, i64 {address}, i1"
+                f" {'true' if space in ('param', 'generic') else 'false'})"
+            )
+            code.set_companion(result, "r", region)
+
+
+def emit_store(code: ThreadCode, instruction: Instruction) -> None:
+    bits = bits_of_type(instruction.type)
+    values = instruction.operands[1:]
+    space = space_of(instruction)
+    if space in ("param", "shared::cluster"):
+        raise instruction.refuse()
+    address = emit_address(code, instruction)
+    names = [code.get(value, bits) for value in values]
+    buffer = code.alloca(f"[{len(values)} x i{bits}]")
+    for place, name in enumerate(names):
+        code.store_element(f"i{bits}", name, buffer, place)
+    size = bits // 8 * len(values)
+    emit_check(code, instruction, "write", address, size, instruction.operands[0], buffer)
+    pointer = code.to_pointer(address)
+    for place, name in enumerate(names):
+        target = code.element_pointer(pointer, f"i{bits}", place)
+        code.emit(f"store i{bits} {name}, ptr {target}, align 1")
+
+
+def emit_cvta(code: ThreadCode, instruction: Instruction) -> None:
+    space = space_of(instruction)
+    [value] = instruction.operands
+    bits = bits_of_type(instruction.type)
+    address = code.get(value, bits)
+    if space == "shared":
+        base = code.resize(code.context_field(ContextField.SHARED), 64, bits)
+        verb = "sub" if instruction.has("to") else "add"
+        address = code.let(f"{verb} i{bits} {address}, {base}")
+    elif space == "shared::cluster":
+        raise instruction.refuse()
+    code.set(instruction.results[0], address, bits)
+
+
+def emit_isspacep(code: ThreadCode, instruction: Instruction) -> None:
+    space = space_of(instruction)
+    fields = {
+        "shared": (ContextField.SHARED, ContextField.SHARED_SIZE),
+        "local": (None, ContextField.LOCAL_SIZE),
+    }
+    address = code.get(instruction.operands[0], 64)
+    inside = {}
+    for name, (start_field, size_field) in fields.items():
+        start = (
+            code.frame_field(FrameField.LOCAL)
+            if start_field is None
+            else code.context_field(start_field)
+        )
+        size = code.context_field(size_field)
+        inside[name] = code.let(f"icmp ult i64 {code.let(f'sub i64 {address}, {start}')}, {size}")
+    if space in inside:
+        code.set(instruction.results[0], inside[space], 1)
+    elif space == "global":
+        either = code.let(f"or i1 {inside['shared']}, {inside['local']}")
+        code.set(instruction.results[0], code.let(f"xor i1 {either}, true"), 1)
+    else:
+        raise instruction.refuse()
+
+
+def emit_move(code: ThreadCode, instruction: Instruction) -> None:
+    """Copy a register, or take it apart, or put it together."""
+    results, operands = instruction.results, instruction.operands
+    bits = bits_of_type(instruction.type)
+    if bits > 64:
+        raise instruction.refuse()
+    if len(results) == len(operands) == 1:
+        code.set(results[0], code.get(operands[0], bits), bits)
+    elif len(operands) == 1:
+        part = bits // len(results)
+        value = code.get(operands[0], bits)
+        sinks = instruction.operation.attributes.get("sinks", "").split(",")
+        for place, result in enumerate(results):
+            if str(place) in sinks:
+                continue
+            moved = code.let(f"lshr i{bits} {value}, {place * part}")
+            code.set(result, code.resize(moved, bits, part), part)
+    else:
+        part = bits // len(operands)
+        total = "0"
+        for place, operand in enumerate(operands):
+            wide = code.resize(code.get(operand, part), part, bits)
+            moved = code.let(f"shl i{bits} {wide}, {place * part}")
+            total = code.let(f"or i{bits} {total}, {moved}")
+        code.set(results[0], total, bits)

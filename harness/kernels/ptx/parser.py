@@ -1,0 +1,399 @@
+"""Reads the text of a PTX module: its variables and, for each kernel, statements with source lines.
+
+Statements are read in order, with the registers and labels of inner scopes (inline assembly has
+its own) renamed, so that a kernel has one name for one register. Example: the second `{ .reg .pred
+p; ... }` of a kernel makes its register `p` to `p@2`.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from harness.kernels.ir.graph import SourceLocation
+
+_TYPE_BITS = re.compile(r"^(?:pred|b|u|s|f|bf)(\d*)(x2)?$")
+
+
+class PtxSyntaxError(Exception):
+    """A text that this reader does not understand."""
+
+
+def bits_of_type(name: str) -> int:
+    """Return the number of bits of a PTX type: 1 for `pred`, 32 for `f16x2`."""
+    if name == "pred":
+        return 1
+    match = _TYPE_BITS.match(name)
+    if match is None or not match[1]:
+        raise PtxSyntaxError(f"the type .{name}")
+    return int(match[1]) * (2 if match[2] else 1)
+
+
+@dataclass(frozen=True, slots=True)
+class PtxVariable:
+    """A variable in the global, constant, shared or local space."""
+
+    name: str
+    space: str
+    alignment: int
+    size: int  # bytes; 0 for dynamic shared memory
+    contents: bytes = b""
+    references: tuple[tuple[int, str], ...] = ()  # offsets that hold addresses of other variables
+
+
+@dataclass(frozen=True, slots=True)
+class PtxParameter:
+    name: str
+    offset: int
+    size: int
+    is_pointer: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PtxStatement:
+    """One instruction: `@!%p1 add.s32 %r1, %r2, 3;`."""
+
+    opcode: str  # "add"
+    modifiers: tuple[str, ...]  # ("s32",)
+    operands: tuple[str, ...]
+    source: SourceLocation
+    predicate: str = ""
+    is_negated: bool = False
+
+    @property
+    def name(self) -> str:
+        return ".".join((self.opcode, *self.modifiers))
+
+
+@dataclass(slots=True)
+class PtxKernel:
+    name: str
+    parameters: tuple[PtxParameter, ...]
+    statements: list[PtxStatement] = field(default_factory=list)
+    labels: dict[str, int] = field(default_factory=dict)  # the statement that follows each
+    branch_targets: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    register_types: dict[str, str] = field(default_factory=dict)
+    variables: dict[str, PtxVariable] = field(default_factory=dict)
+    directives: dict[str, tuple[int, ...]] = field(default_factory=dict)  # maxntid, reqntid, ...
+
+
+@dataclass(slots=True)
+class PtxText:
+    variables: dict[str, PtxVariable]
+    kernels: dict[str, PtxKernel]
+    functions: tuple[str, ...]  # functions that are called, not inlined
+
+
+def parse_ptx(text: str) -> PtxText:
+    text = re.sub(r"/\*.*?\*/", " ", text, flags=re.DOTALL)
+    files = {
+        int(match[1]): match[2]
+        for match in re.finditer(r'^\s*\.file\s+(\d+)\s+"([^"]*)"', text, re.MULTILINE)
+    }
+    module = PtxText(_parse_module_variables(text), {}, ())
+    functions = []
+    for match in re.finditer(
+        r"^[ \t]*(?:\.visible |\.weak |\.extern )*\.(entry|func)\b", text, re.MULTILINE
+    ):
+        head_end = _find_body(text, match.end())
+        head = text[match.end() : head_end]
+        if match[1] == "func":
+            functions += re.findall(r"(?:^|\))\s*([\w$]+)\s*(?:\(|$|;)", head.strip())[:1]
+            continue
+        if head_end >= len(text) or text[head_end] != "{":
+            continue
+        body = text[head_end + 1 : _find_closing_brace(text, head_end)]
+        kernel = _parse_kernel_head(head)
+        _BodyReader(kernel, files).read(body)
+        module.kernels[kernel.name] = kernel
+    module.functions = tuple(functions)
+    return module
+
+
+def _find_body(text: str, start: int) -> int:
+    match = re.compile(r"^\{|;", re.MULTILINE).search(text, start)
+    return len(text) if match is None else match.start()
+
+
+def _find_closing_brace(text: str, start: int) -> int:
+    depth = 0
+    for match in re.compile(r"[{}]").finditer(text, start):
+        depth += 1 if match[0] == "{" else -1
+        if not depth:
+            return match.start()
+    raise PtxSyntaxError("a body without an end")
+
+
+# Variables
+
+_VARIABLE = re.compile(
+    r"\.(global|const|shared|local)\s+(?:\.attribute\([^)]*\)\s*)?(?:\.align\s+(\d+)\s+)?"
+    r"(?:\.v(\d)\s+)?\.(\w+)\s+([\w$%]+)((?:\[\d*\])*)\s*(?:=\s*(.*))?$",
+    re.DOTALL,
+)
+
+
+def _parse_module_variables(text: str) -> dict[str, PtxVariable]:
+    found = {}
+    pattern = (
+        r"^[ \t]*(?:\.visible |\.weak |\.extern |\.common )*(\.(?:global|const|shared) [^;]*);"
+    )
+    for match in re.finditer(pattern, text, re.MULTILINE):
+        variable = parse_variable(match[1])
+        if variable is not None:
+            found[variable.name] = variable
+    return found
+
+
+def parse_variable(text: str) -> PtxVariable | None:
+    match = _VARIABLE.match(text.strip())
+    if match is None:
+        return None
+    space, alignment, vector, type_name, name, sides, value = match.groups()
+    item = bits_of_type(type_name) // 8 * int(vector or 1)
+    count = 1
+    for side in re.findall(r"\[(\d*)\]", sides):
+        count *= int(side or 0)
+    contents, references = _parse_initializer(value or "", bits_of_type(type_name) // 8)
+    return PtxVariable(name, space, int(alignment or item), count * item, contents, references)
+
+
+def _parse_initializer(value: str, size: int) -> tuple[bytes, tuple[tuple[int, str], ...]]:
+    contents, references = bytearray(), []
+    for word in re.findall(r"generic\([^)]*\)|[^\s,{}]+", value):
+        name = word.removeprefix("generic(").removesuffix(")")
+        if re.match(r"^[A-Za-z_$%]", name):
+            references.append((len(contents), name))
+            number = 0
+        else:
+            number = parse_number(word)
+        contents += (number & ((1 << 8 * size) - 1)).to_bytes(size, "little")
+    return bytes(contents), tuple(references)
+
+
+def parse_number(word: str) -> int:
+    """Return the bits of an immediate: an integer, or a float such as `0f3F800000`."""
+    if word[:2] in ("0f", "0F", "0d", "0D"):
+        return int(word[2:], 16)
+    text = word.rstrip("U")
+    sign, digits = (-1, text[1:]) if text.startswith("-") else (1, text)
+    if re.match(r"^0[0-7]+$", digits):
+        return sign * int(digits, 8)
+    return sign * int(digits, 0)
+
+
+def is_number(word: str) -> bool:
+    return bool(re.match(r"^-?\d", word))
+
+
+# Kernels
+
+_PARAMETER = re.compile(
+    r"\.param\s+(?:\.align\s+(\d+)\s+)?\.(\w+)\s*(\.ptr\b)?[\s\w.]*?\s([\w$]+)(?:\[(\d+)\])?$"
+)
+
+
+def _parse_kernel_head(head: str) -> PtxKernel:
+    head = re.sub(r"//[^\n]*", "", head).strip()
+    match = re.match(r"([\w$]+)\s*(?:\(([^)]*)\))?(.*)$", head, re.DOTALL)
+    assert match is not None
+    parameters, offset = [], 0
+    for text in (match[2] or "").split(","):
+        if not text.strip():
+            continue
+        found = _PARAMETER.match(" ".join(text.split()))
+        if found is None:
+            raise PtxSyntaxError(f"the parameter {text.strip()}")
+        item = bits_of_type(found[2]) // 8
+        size = item * int(found[5] or 1)
+        alignment = int(found[1] or item) if found[3] is None else 8
+        offset += -offset % alignment
+        parameters.append(PtxParameter(found[4], offset, size, found[3] is not None))
+        offset += size
+    directives = {
+        found[1]: tuple(int(one) for one in found[2].split(",") if one.strip())
+        for found in re.finditer(r"\.(\w+)[ \t]+([\d, \t]+)", match[3])
+    }
+    return PtxKernel(match[1], tuple(parameters), directives=directives)
+
+
+class _BodyReader:
+    """Reads a kernel's body, line by line because `.loc` ends with its line."""
+
+    def __init__(self, kernel: PtxKernel, files: dict[int, str]) -> None:
+        self._kernel, self._files = kernel, files
+        self._scopes: list[dict[str, str]] = [{}]
+        self._scope_numbers = [0]
+        self._scope_count = 0
+        self._call_sites: dict[tuple[int, int, int], tuple[int, int, int]] = {}
+        self._source = SourceLocation()
+
+    def read(self, body: str) -> None:
+        self._read_locations(body)
+        pending = ""
+        for raw_line in body.split("\n"):
+            line = raw_line.partition("//")[0].strip()
+            if not line:
+                continue
+            if line.startswith(".loc") and not pending.strip():
+                self._source = self._parse_location(line)
+                continue
+            pending = self._read_statements(f"{pending} {line}" if pending else line)
+        if pending.strip():
+            raise PtxSyntaxError(f"an unfinished statement: {pending.strip()[:60]}")
+
+    def _read_statements(self, text: str) -> str:
+        """Read the complete statements at the start of a text, and return the rest."""
+        while True:
+            text = text.lstrip()
+            if not text:
+                return ""
+            if text[0] == "{":
+                self._open_scope()
+                text = text[1:]
+                continue
+            if text[0] == "}":
+                self._scopes.pop()
+                self._scope_numbers.pop()
+                text = text[1:]
+                continue
+            label = re.match(r"([\w$%]+)\s*:(?!:)", text)
+            if label is not None:
+                name = self._rename_label(label[1])
+                rest = text[label.end() :].lstrip()
+                if rest.startswith(".branchtargets"):
+                    if ";" not in rest:
+                        return text
+                    targets, text = rest.removeprefix(".branchtargets").split(";", 1)
+                    self._kernel.branch_targets[name] = tuple(
+                        self._rename_label(one.strip()) for one in targets.split(",")
+                    )
+                    continue
+                self._kernel.labels[name] = len(self._kernel.statements)
+                text = rest
+                continue
+            if ";" not in text:
+                return text
+            statement, text = text.split(";", 1)
+            if statement.strip():
+                self._read_statement(statement.strip())
+
+    def _open_scope(self) -> None:
+        self._scope_count += 1
+        self._scope_numbers.append(self._scope_count)
+        self._scopes.append({})
+
+    def _rename_label(self, name: str) -> str:
+        if len(self._scopes) == 1 or name.startswith("$L__"):
+            return name
+        return f"{name}@{self._scope_numbers[-1]}"
+
+    def _read_statement(self, text: str) -> None:
+        if text.startswith("."):
+            self._read_directive(text)
+            return
+        predicate, negated = "", False
+        match = re.match(r"@(!?)\s*([%\w$]+)\s+(.*)$", text, re.DOTALL)
+        if match is not None:
+            predicate, negated = self._rename(match[2]), bool(match[1])
+            text = match[3]
+        head = re.match(r"[\w.:]+", text)
+        if head is None:
+            raise PtxSyntaxError(f"the statement {text[:60]}")
+        opcode, *modifiers = head[0].split(".")
+        rest = text[head.end() :].strip()
+        if opcode == "call":
+            operands: tuple[str, ...] = (rest,)
+        else:
+            operands = tuple(self._rename_operand(one) for one in split_operands(rest))
+        if opcode in ("bra", "brx"):
+            operands = (*operands[:-1], self._rename_label(split_operands(rest)[-1]))
+        self._kernel.statements.append(
+            PtxStatement(opcode, tuple(modifiers), operands, self._source, predicate, negated)
+        )
+
+    def _read_directive(self, text: str) -> None:
+        match = re.match(r"\.reg\s+(?:\.v\d\s+)?\.(\w+)\s+(.*)$", text, re.DOTALL)
+        if match is not None:
+            for one in match[2].split(","):
+                self._declare_registers(match[1], one.strip())
+            return
+        if text.startswith((".shared", ".local")):
+            variable = parse_variable(text)
+            if variable is None:
+                raise PtxSyntaxError(f"the variable {text[:60]}")
+            self._kernel.variables[variable.name] = variable
+            return
+        if text.startswith((".param", ".pragma", ".callprototype")):
+            return
+        raise PtxSyntaxError(f"the directive {text[:60]}")
+
+    def _declare_registers(self, type_name: str, text: str) -> None:
+        several = re.match(r"([%\w$]+)<(\d+)>$", text)
+        names = (
+            [f"{several[1]}{number}" for number in range(int(several[2]))] if several else [text]
+        )
+        for name in names:
+            known = name
+            if len(self._scopes) > 1:
+                known = f"{name}@{self._scope_numbers[-1]}"
+                self._scopes[-1][name] = known
+            self._kernel.register_types[known] = type_name
+
+    def _rename(self, name: str) -> str:
+        for scope in reversed(self._scopes):
+            if name in scope:
+                return scope[name]
+        return name
+
+    def _rename_operand(self, text: str) -> str:
+        if len(self._scopes) == 1:
+            return text
+        return re.sub(r"[%$A-Za-z_][\w$%]*", lambda match: self._rename(match[0]), text)
+
+    # Source lines
+
+    _LOC = re.compile(
+        r"\.loc\s+(\d+)\s+(\d+)\s+(\d+)(?:.*inlined_at\s+(\d+)\s+(\d+)\s+(\d+))?", re.DOTALL
+    )
+
+    def _read_locations(self, body: str) -> None:
+        for line in body.split("\n"):
+            match = self._LOC.match(line.strip())
+            if match is not None and match[4] is not None:
+                here = (int(match[1]), int(match[2]), int(match[3]))
+                self._call_sites[here] = (int(match[4]), int(match[5]), int(match[6]))
+
+    def _parse_location(self, line: str) -> SourceLocation:
+        match = self._LOC.match(line)
+        if match is None:
+            return self._source
+        here = (int(match[1]), int(match[2]), int(match[3]))
+        at = (int(match[4]), int(match[5]), int(match[6])) if match[4] is not None else None
+        if at is not None:  # the nearest line before an instruction tells of its callers
+            self._call_sites[here] = at
+        return self._make_location(here, at, 0)
+
+    def _make_location(
+        self, here: tuple[int, int, int], at: tuple[int, int, int] | None, depth: int
+    ) -> SourceLocation:
+        file, line, column = here
+        caller = None
+        if at is not None and depth < 32:
+            caller = self._make_location(at, self._call_sites.get(at), depth + 1)
+        return SourceLocation(self._files.get(file, "?"), line, column, caller)
+
+
+def split_operands(text: str) -> list[str]:
+    """Split at commas outside of brackets: `{a, b}, [c+4]` becomes `{a, b}` and `[c+4]`."""
+    parts, depth, current = [], 0, ""
+    for letter in text:
+        depth += (letter in "[{(") - (letter in ")}]")
+        if letter == "," and not depth:
+            parts.append(current.strip())
+            current = ""
+        else:
+            current += letter
+    if current.strip():
+        parts.append(current.strip())
+    return parts

@@ -1,0 +1,249 @@
+"""Reads a kernel in PTX into a graph of values: registers that are written twice become arguments.
+
+An instruction becomes the operation `ptx.OPCODE`; its attribute `modifiers` has the rest of its
+name, `groups` the sizes of its operands (a vector is a group of several values), `offset` the
+constant in an address. What differs between PTX and Triton's IR ends here: a predicated instruction
+becomes a branch around it, a jump table a chain of comparisons, a symbol `ptx.symbol`.
+"""
+
+from __future__ import annotations
+
+import re
+
+from harness.kernels.ir.graph import (
+    IRBlock,
+    IROperation,
+    IRRegion,
+    IRValue,
+    KernelGraph,
+    SourceLocation,
+    ValueType,
+)
+from harness.kernels.ptx.basic_blocks import (
+    BasicBlock,
+    BasicBlocks,
+    split_group,
+    split_statement,
+)
+from harness.kernels.ptx.parser import (
+    PtxKernel,
+    PtxStatement,
+    PtxSyntaxError,
+    PtxText,
+    bits_of_type,
+    is_number,
+    parse_number,
+)
+
+PREDICATE = ValueType("i1")
+ADDRESS = ValueType("i64")
+_SPECIAL = re.compile(
+    r"^%(?:tid|ntid|ctaid|nctaid|clusterid|nclusterid|cluster_ctaid|cluster_nctaid)\.[xyz]$"
+    r"|^%(?:laneid|warpid|nwarpid|smid|nsmid|gridid|clock|clock64|clock_hi|globaltimer|"
+    r"globaltimer_lo|globaltimer_hi|lanemask_\w+|cluster_ctarank|cluster_nctarank|"
+    r"is_explicit_cluster|dynamic_smem_size|total_smem_size|aggr_smem_size|"
+    r"reserved_smem_offset_\w+)$"
+)
+_ADDRESS = re.compile(r"^\[\s*([%\w$@.]+)\s*(?:\+\s*(-?\w+))?\s*\]$")
+
+
+def read_kernel(module: PtxText, kernel: PtxKernel) -> KernelGraph:
+    return _KernelReader(module, kernel).read()
+
+
+class _KernelReader:
+    def __init__(self, module: PtxText, kernel: PtxKernel) -> None:
+        self._module, self._kernel = module, kernel
+        self._blocks = BasicBlocks(kernel)
+        self._value_count = 0
+        self._values: dict[str, IRValue] = {}
+        self._operations: list[IROperation] = []
+
+    def read(self) -> KernelGraph:
+        order, predecessors = self._blocks.order, self._blocks.predecessors
+        merged = self._blocks.find_merged_registers()
+        entry = order[0]
+        parameters = tuple(
+            self._make_value(ValueType("ptr<i8>"), one.name) for one in self._kernel.parameters
+        )
+        self._parameters = {value.name: value for value in parameters}
+        self._single: dict[str, IRValue] = {}
+        arguments: dict[str, dict[str, IRValue]] = {}
+        for label in order:
+            if len(predecessors[label]) > 1:
+                arguments[label] = {
+                    name: self._make_value(self._type_of(name), name) for name in merged[label]
+                }
+        blocks = []
+        ends: dict[str, dict[str, IRValue]] = {}
+        for label in order:
+            values = (
+                dict(arguments[label])
+                if label in arguments
+                else dict(ends[predecessors[label][0]])
+                if label != entry
+                else {}
+            )
+            self._operations = []
+            if label == entry:
+                for name in merged[entry]:
+                    values[name] = self._emit(
+                        "ptx.undefined", (), (self._type_of(name),), {}, SourceLocation()
+                    )[0]
+            self._values = values
+            block = self._blocks.blocks[label]
+            for statement in block.statements:
+                self._read_statement(statement)
+            self._read_end(block, arguments)
+            ends[label] = self._values
+            given = parameters if label == entry else tuple(arguments.get(label, {}).values())
+            blocks.append((label, given, self._operations))
+        made = tuple(
+            IRBlock(label, given, tuple(operations)) for label, given, operations in blocks
+        )
+        return KernelGraph(self._kernel.name, IRRegion(made))
+
+    # Values
+
+    def _make_value(self, value_type: ValueType, name: str = "") -> IRValue:
+        self._value_count += 1
+        return IRValue(self._value_count, value_type, name)
+
+    def _type_of(self, register: str) -> ValueType:
+        name = self._kernel.register_types[register]
+        return ValueType(f"i{bits_of_type(name)}")
+
+    def _emit(
+        self,
+        name: str,
+        operands: tuple[IRValue, ...],
+        types: tuple[ValueType, ...],
+        attributes: dict[str, str],
+        source: SourceLocation,
+        names: tuple[str, ...] = (),
+        successors: tuple[str, ...] = (),
+    ) -> tuple[IRValue, ...]:
+        names = names or ("",) * len(types)
+        results = tuple(self._make_value(*one) for one in zip(types, names, strict=True))
+        self._operations.append(
+            IROperation(name, operands, results, attributes, source, (), successors)
+        )
+        return results
+
+    def _read_statement(self, statement: PtxStatement) -> None:
+        source = statement.source
+        attributes = {"modifiers": ".".join(statement.modifiers)}
+        if statement.opcode == "call":
+            attributes["call"] = " ".join(statement.operands[0].split())
+            self._emit("ptx.call", (), (), attributes, source)
+            return
+        results, texts = split_statement(statement)
+        operands: list[IRValue] = []
+        groups = []
+        for text in texts:
+            values = self._read_operand(text, attributes, source)
+            operands += values
+            groups.append(str(len(values)))
+        attributes["groups"] = ",".join(groups)
+        if "_" in results:
+            attributes["sinks"] = ",".join(
+                str(place) for place, name in enumerate(results) if name == "_"
+            )
+        types = tuple(self._type_of(name) if name != "_" else ValueType("i64") for name in results)
+        values_made = self._emit(
+            f"ptx.{statement.opcode}", tuple(operands), types, attributes, source, tuple(results)
+        )
+        for name, value in zip(results, values_made, strict=True):
+            if name != "_":
+                self._values[name] = self._single[name] = value
+
+    def _read_operand(
+        self, text: str, attributes: dict[str, str], source: SourceLocation
+    ) -> list[IRValue]:
+        if text.startswith("{"):
+            return [
+                value
+                for one in split_group(text)
+                for value in self._read_operand(one, attributes, source)
+            ]
+        if text.startswith("!"):
+            inner = self._read_operand(text[1:].strip(), attributes, source)
+            return list(
+                self._emit("ptx.not", tuple(inner), (PREDICATE,), {"modifiers": "pred"}, source)
+            )
+        if text.startswith("["):
+            match = _ADDRESS.match(text)
+            if match is None:
+                inner_texts = text[1:-1]  # a tensor's coordinates: [map, {x, y}]
+                attributes["address"] = inner_texts
+                return []
+            offset = parse_number(match[2]) if match[2] else 0
+            key = "offset" if "offset" not in attributes else "offset2"
+            attributes[key] = str(offset)
+            return self._read_operand(match[1], attributes, source)
+        if text in self._kernel.register_types:
+            return [self._read_register(text)]
+        if text in self._parameters:
+            return [self._parameters[text]]
+        if is_number(text):
+            return self._emit_constant(parse_number(text), source)
+        if text == "WARP_SZ":
+            return self._emit_constant(32, source)
+        if _SPECIAL.match(text):
+            return list(self._emit("ptx.special", (), (ADDRESS,), {"register": text}, source))
+        symbol, _, offset_text = text.partition("+")
+        variable = self._kernel.variables.get(symbol) or self._module.variables.get(symbol)
+        if variable is not None:
+            names = {"symbol": symbol, "space": variable.space, "plus": offset_text or "0"}
+            return list(self._emit("ptx.symbol", (), (ADDRESS,), names, source))
+        if text == "_":
+            return self._emit_constant(0, source)
+        attributes["symbol"] = text  # a parameter of a call, for example
+        return []
+
+    def _emit_constant(self, number: int, source: SourceLocation) -> list[IRValue]:
+        attributes = {"value": str(number)}
+        return list(self._emit("ptx.constant", (), (ADDRESS,), attributes, source))
+
+    def _read_register(self, name: str) -> IRValue:
+        value = self._values.get(name) or self._single.get(name)
+        if value is None:
+            raise PtxSyntaxError(f"the register {name} is read and never written")
+        return value
+
+    def _read_end(self, block: BasicBlock, arguments: dict[str, dict[str, IRValue]]) -> None:
+        def pass_values(label: str) -> tuple[IRValue, ...]:
+            return tuple(self._read_register(name) for name in arguments.get(label, {}))
+
+        source = block.source
+        if not block.targets:
+            last = block.statements[-1].opcode if block.statements else ""
+            if last not in ("ret", "exit", "trap"):
+                self._emit("ptx.ret", (), (), {"modifiers": ""}, source)
+            return
+        if len(block.targets) == 1 or block.targets[0] == block.targets[1]:
+            target = block.targets[0]
+            self._emit("cf.br", pass_values(target), (), {}, source, (), (target,))
+            return
+        if block.jump_register is not None:
+            register, number = block.jump_register
+            constant = self._emit_constant(number, source)
+            operands = (self._read_register(register), *constant)
+            attributes = {"modifiers": "eq.u32", "groups": "1,1"}
+            [condition] = self._emit("ptx.setp", operands, (PREDICATE,), attributes, source)
+        else:
+            condition = self._read_register(block.condition)
+        true, false = block.targets
+        if block.is_negated:
+            true, false = false, true
+        given = pass_values(true), pass_values(false)
+        sizes = f"array<i32: 1, {len(given[0])}, {len(given[1])}>"
+        self._emit(
+            "cf.cond_br",
+            (condition, *given[0], *given[1]),
+            (),
+            {"operandSegmentSizes": sizes},
+            source,
+            (),
+            (true, false),
+        )

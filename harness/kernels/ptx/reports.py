@@ -1,0 +1,288 @@
+"""Converts the report of a launch to an exception with its line, block and thread."""
+
+from __future__ import annotations
+
+import linecache
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.kernels.check.violations import (
+    AccessRuleViolation,
+    BarrierDivergence,
+    DataRace,
+    IntegerOverflow,
+    KernelAssertion,
+    KernelLocation,
+    MisalignedAccess,
+    OutOfBounds,
+    UncheckableKernel,
+    UninitializedMemory,
+    Violation,
+)
+from harness.kernels.ir.graph import SourceLocation
+from harness.kernels.ptx.abi import (
+    OverflowRecordField,
+    PtxRegionField,
+    PtxReportField,
+    PtxViolationKind,
+    RegionSpace,
+)
+from harness.kernels.ptx.launch import Allocation, Dimensions
+from harness.kernels.ptx.launch_memory import LaunchMemory
+from harness.kernels.ptx.thread_code import PtxSite
+
+_PAST_TENSE = {"read": "read", "write": "wrote", "update": "updated"}
+
+
+def describe_line(source: SourceLocation) -> str:
+    text = linecache.getline(source.file, source.line).strip()
+    short = "/".join(Path(source.file).parts[-3:])
+    return f"{short}:{source.line}  {text}".rstrip()
+
+
+def locate(
+    kernel: str, source: SourceLocation, block: Dimensions, thread: Dimensions
+) -> KernelLocation:
+    text = linecache.getline(source.file, source.line).strip()
+    short = "/".join(Path(source.file).parts[-3:])
+    inlined = tuple(describe_line(one) for one in source.chain[1:])
+    return KernelLocation(kernel, short, source.line, text, block, thread, inlined)
+
+
+@dataclass(frozen=True, slots=True)
+class PtxReport:
+    """One report, with the launch that it is about."""
+
+    memory: LaunchMemory
+
+    def build_violation(self) -> Exception:
+        return _BUILDERS[PtxViolationKind(self.number(PtxReportField.KIND))](self)
+
+    def number(self, field: PtxReportField) -> int:
+        return int(self.memory.report[field])
+
+    @property
+    def kernel(self) -> str:
+        return self.memory.launch.name
+
+    @property
+    def site(self) -> PtxSite:
+        return self.memory.lowered.sites[self.number(PtxReportField.SITE)]
+
+    @property
+    def block(self) -> Dimensions:
+        x, y, z = (
+            self.number(one) for one in (PtxReportField.X, PtxReportField.Y, PtxReportField.Z)
+        )
+        return x, y, z
+
+    def thread_of(self, number: int) -> Dimensions:
+        width, height, _ = self.memory.launch.block
+        return number % width, number // width % height, number // (width * height)
+
+    @property
+    def thread(self) -> Dimensions:
+        return self.thread_of(self.number(PtxReportField.THREAD))
+
+    @property
+    def location(self) -> KernelLocation:
+        return locate(self.kernel, self.site.source, self.block, self.thread)
+
+    @property
+    def past_verb(self) -> str:
+        return _PAST_TENSE[self.site.label]
+
+    # Where the access was
+
+    @property
+    def region(self) -> int:
+        return self.number(PtxReportField.REGION)
+
+    @property
+    def allocation(self) -> Allocation | None:
+        return self.memory.allocations[self.region]
+
+    @property
+    def region_name(self) -> str:
+        space = RegionSpace(int(self.memory.regions[self.region, PtxRegionField.SPACE]))
+        name = self.memory.region_names[self.region]
+        words = {RegionSpace.SHARED: "shared memory ", RegionSpace.LOCAL: "local memory "}
+        return f"{words.get(space, '')}{name}"
+
+    @property
+    def address(self) -> int:
+        """The address, for local memory counted from its start."""
+        address = self.number(PtxReportField.ADDRESS)
+        space = int(self.memory.regions[self.region, PtxRegionField.SPACE])
+        if space == RegionSpace.LOCAL:
+            thread = self.number(PtxReportField.THREAD)
+            return address - self.memory.locals - thread * self.memory.lowered.local_size
+        return address
+
+    def describe_position(self) -> str:
+        start = int(self.memory.regions[self.region, PtxRegionField.START])
+        end = int(self.memory.regions[self.region, PtxRegionField.END])
+        size = self.number(PtxReportField.SIZE)
+        if self.region == 0:
+            return f"address {self.address:#x}, in no tensor that this launch was given"
+        if self.address >= start:
+            position = f"{self.address + size - end} bytes past the end of {self.region_name}"
+        else:
+            position = f"{start - self.address} bytes before the start of {self.region_name}"
+        allocation = self.allocation
+        if allocation is None or not allocation.dtype:
+            first = self.address - start
+            return f"{position} (bytes {first}..{first + size} of {end - start})"
+        kind = f"{allocation.dtype} {list(allocation.shape)}"
+        return f"{position} (its index {self.index_of(allocation)}, and it is {kind})"
+
+    def index_of(self, allocation: Allocation) -> int:
+        return (self.address - allocation.base) // item_size(allocation)
+
+    def describe_element(self) -> str:
+        allocation = self.allocation
+        if allocation is not None and allocation.dtype:
+            return f"{self.region_name}, index {self.index_of(allocation)}"
+        start = int(self.memory.regions[self.region, PtxRegionField.START])
+        return f"{self.region_name}, byte {self.address - start}"
+
+    def describe_neighbour(self) -> tuple[str, ...]:
+        own = self.allocation
+        address = self.number(PtxReportField.ADDRESS)
+        if own is not None and own.storage_base <= address < own.storage_base + own.storage_size:
+            return ("still inside the storage that this tensor is a view of",)
+        for other in self.memory.allocations:
+            if other is not None and other is not own and other.base <= address < other.end:
+                return (f"that address is in {other.name}, {address - other.base} bytes into it",)
+        found = self.memory.launch.find_allocation(address)
+        if found is not None and found != own:
+            return (f"that address is in {found.name}, {address - found.base} bytes into it",)
+        return ()
+
+    # The violations
+
+    def build_out_of_bounds(self) -> Violation:
+        headline = f"{self.kernel} {self.past_verb} {self.describe_position()}"
+        details = (f"{self.site.text} of {self.site.size} bytes", *self.describe_neighbour())
+        return OutOfBounds(headline, self.location, details)
+
+    def build_misaligned(self) -> Violation:
+        size = self.number(PtxReportField.SIZE)
+        address = self.number(PtxReportField.ADDRESS)
+        headline = (
+            f"{self.kernel} {self.past_verb} {size} bytes at an address that is {address % size} "
+            f"bytes past a multiple of {size}: {self.describe_element()}"
+        )
+        return MisalignedAccess(headline, self.location, (self.site.text,))
+
+    def build_rule_violation(self) -> Violation:
+        verb = "read" if self.site.label == "read" else "write"
+        return AccessRuleViolation(
+            f"{self.kernel} {self.past_verb} {self.describe_element()}, outside of what block "
+            f"{self.block} may {verb}",
+            self.location,
+        )
+
+    def build_uninitialized(self) -> Violation:
+        return UninitializedMemory(
+            f"{self.kernel} {self.past_verb} uninitialized memory: {self.describe_element()}",
+            self.location,
+        )
+
+    def build_race(self, description: str) -> Violation:
+        other = self.number(PtxReportField.OTHER)
+        if other < 0:
+            race = description.format(one="another block", two=f"block {self.block}")
+        else:
+            one, two = self.thread_of(other), self.thread
+            race = description.format(
+                one=f"thread {one} of block {self.block}", two=f"thread {two}"
+            )
+        return DataRace(
+            f"{self.kernel}: {race} {self.describe_element()}, without an order", self.location
+        )
+
+    def build_overflow(self) -> Violation:
+        row = self.memory.overflows[self.number(PtxReportField.OTHER)]
+        site = self.memory.lowered.sites[int(row[OverflowRecordField.SITE])]
+        true, wrapped = (
+            int(row[OverflowRecordField.TRUE_VALUE]),
+            int(row[OverflowRecordField.WRAPPED_VALUE]),
+        )
+        details = [
+            f"{true} became {wrapped} in 32 bits ({site.text})",
+            f"{self.site.label} through that address at {describe_line(self.site.source)}",
+        ]
+        if self.region:
+            details.append(f"which is {self.describe_element()}")
+        return IntegerOverflow(
+            f"{self.kernel}: an integer overflows on its way into an address",
+            locate(self.kernel, site.source, self.block, self.thread),
+            tuple(details),
+        )
+
+    def build_assertion(self) -> Violation:
+        return KernelAssertion(
+            f"{self.kernel}: its own assertion fails: {self.site.text}", self.location
+        )
+
+    def build_trap(self) -> Violation:
+        return KernelAssertion(f"{self.kernel}: it stops itself (trap)", self.location)
+
+    def build_divergence(self) -> Violation:
+        other = self.memory.lowered.sites[self.number(PtxReportField.OTHER)]
+        return BarrierDivergence(
+            f"{self.kernel}: lanes of one warp wait at different barriers",
+            self.location,
+            (f"the lane before it waits at {describe_line(other.source)}",),
+        )
+
+    def build_deadlock(self) -> Exception:
+        if self.number(PtxReportField.OTHER):
+            return UncheckableKernel(
+                f"{self.kernel}: block {self.block} waits for another block, and the executor runs "
+                f"them one after the other\n  {self.location}"
+            )
+        return BarrierDivergence(
+            f"{self.kernel}: threads wait in vain ({self.site.label})",
+            self.location,
+            ("the other threads of the block wait elsewhere or have exited",),
+        )
+
+
+_BUILDERS: dict[PtxViolationKind, Callable[[PtxReport], Exception]] = {
+    PtxViolationKind.OUT_OF_BOUNDS: PtxReport.build_out_of_bounds,
+    PtxViolationKind.MISALIGNED: PtxReport.build_misaligned,
+    PtxViolationKind.FORBIDDEN_READ: PtxReport.build_rule_violation,
+    PtxViolationKind.FORBIDDEN_WRITE: PtxReport.build_rule_violation,
+    PtxViolationKind.UNINITIALIZED_READ: PtxReport.build_uninitialized,
+    PtxViolationKind.WRITE_WRITE_RACE: lambda report: report.build_race(
+        "{one} and {two} write different values to"
+    ),
+    PtxViolationKind.READ_AFTER_WRITE: lambda report: report.build_race(
+        "{one} writes and {two} reads"
+    ),
+    PtxViolationKind.WRITE_AFTER_READ: lambda report: report.build_race(
+        "{one} reads and {two} writes"
+    ),
+    PtxViolationKind.ATOMIC_RACE: lambda report: report.build_race(
+        "{one} and {two} store and update atomically"
+    ),
+    PtxViolationKind.OVERFLOW: PtxReport.build_overflow,
+    PtxViolationKind.ASSERTION: PtxReport.build_assertion,
+    PtxViolationKind.TRAP: PtxReport.build_trap,
+    PtxViolationKind.DIVERGENT_BARRIER: PtxReport.build_divergence,
+    PtxViolationKind.DEADLOCK: PtxReport.build_deadlock,
+}
+
+
+def item_size(allocation: Allocation) -> int:
+    """Return the bytes of an element, from its type's name: 2 for `bfloat16`."""
+    name = allocation.dtype
+    if name == "bool":
+        return 1
+    digits = "".join(letter if letter.isdigit() else " " for letter in name).split()
+    if not digits:
+        return 1
+    return max(1, int(digits[0]) // 8)

@@ -1,0 +1,275 @@
+"""The code of one thread while it is being written: its values, and where it can be suspended.
+
+Every value of the graph is a stack slot, from which LLVM makes registers. A thread that waits for
+others stores its living values into its frame and returns; the next call goes on after that place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from harness.kernels.cpu.llvm_text import LlvmFunction
+from harness.kernels.ir.graph import IROperation, IRValue, SourceLocation
+from harness.kernels.ptx.abi import (
+    FRAME_HEADER_FIELDS,
+    ContextField,
+    FrameField,
+    PtxReportField,
+    PtxViolationKind,
+    ThreadOutcome,
+    WaitKind,
+)
+from harness.kernels.ptx.parser import bits_of_type
+
+LLVM_FLOATS = {"f16": "half", "f32": "float", "f64": "double", "bf16": "float"}
+NUMBER_TYPES = frozenset(
+    "pred b8 b16 b32 b64 u8 u16 u32 u64 s8 s16 s32 s64 f16 f32 f64 bf16 f16x2 bf16x2".split()
+)
+
+
+class UnsupportedPtx(Exception):
+    """An instruction that the executor does not know exactly."""
+
+
+@dataclass(frozen=True, slots=True)
+class PtxSite:
+    """An instruction that a report can name."""
+
+    source: SourceLocation
+    label: str  # "read", "write", "update", or the instruction's name
+    size: int = 0
+    text: str = ""
+
+
+class Instruction:
+    """An operation of the graph with its modifiers taken apart."""
+
+    def __init__(self, operation: IROperation) -> None:
+        self.operation = operation
+        self.opcode = operation.name.removeprefix("ptx.")
+        text = operation.attributes.get("modifiers", "")
+        self.modifiers = tuple(text.split(".")) if text else ()
+        groups = operation.attributes.get("groups", "")
+        self.groups = [int(one) for one in groups.split(",")] if groups else []
+
+    @property
+    def name(self) -> str:
+        return ".".join((self.opcode, *self.modifiers))
+
+    @property
+    def type(self) -> str:
+        """The type that the instruction computes with: its last modifier that is one."""
+        return next(one for one in reversed(self.modifiers) if one in NUMBER_TYPES)
+
+    @property
+    def operands(self) -> tuple[IRValue, ...]:
+        return self.operation.operands
+
+    @property
+    def results(self) -> tuple[IRValue, ...]:
+        return self.operation.results
+
+    def has(self, *modifiers: str) -> bool:
+        return any(one in self.modifiers for one in modifiers)
+
+    def find(self, *modifiers: str) -> str | None:
+        return next((one for one in modifiers if one in self.modifiers), None)
+
+    def refuse(self, why: str = "") -> UnsupportedPtx:
+        return UnsupportedPtx(f"{self.name}{f' ({why})' if why else ''}")
+
+
+class ThreadCode(LlvmFunction):
+    """The text of the function that runs one thread up to its next suspension."""
+
+    def __init__(self, constants: dict[IRValue, int]) -> None:
+        super().__init__("define i32 @thread(ptr %context, ptr %frame)")
+        self._constants = constants
+        self._slots: dict[tuple[IRValue, str], str] = {}
+        self._places: dict[tuple[IRValue, str], int] = {}
+        self.sites: list[PtxSite] = []
+        self.resume_count = 0
+        self.companions: dict[str, dict[IRValue, str]] = {}  # kind -> value -> LLVM type
+
+    # Values
+
+    def get(self, value: IRValue, bits: int, signed: bool = False) -> str:
+        """Return a value as an integer of so many bits."""
+        if value in self._constants:
+            number = self._constants[value] & ((1 << bits) - 1)
+            return "true" if bits == 1 and number else "false" if bits == 1 else str(number)
+        own = value.type.bits
+        name = self.load(f"i{own}", self._slot(value, f"i{own}"))
+        return self.resize(name, own, bits, signed)
+
+    def resize(self, name: str, own: int, bits: int, signed: bool = False) -> str:
+        if own == bits:
+            return name
+        verb = "trunc" if bits < own else "sext" if signed else "zext"
+        return self.let(f"{verb} i{own} {name} to i{bits}")
+
+    def set(self, value: IRValue, name: str, bits: int, signed: bool = False) -> None:
+        own = value.type.bits
+        name = self.resize(name, bits, own, signed)
+        self.store(f"i{own}", name, self._slot(value, f"i{own}"))
+
+    def get_float(self, value: IRValue, kind: str) -> str:
+        """Return a value as LLVM's float; bfloat16 widened to float32."""
+        bits = self.get(value, bits_of_type(kind))
+        return self.bits_to_float(bits, kind)
+
+    def bits_to_float(self, bits: str, kind: str) -> str:
+        if kind == "bf16":
+            return self.let(f"call float @widen_bf16(i16 {bits})")
+        return self.let(f"bitcast i{bits_of_type(kind)} {bits} to {LLVM_FLOATS[kind]}")
+
+    def float_to_bits(self, name: str, kind: str) -> str:
+        if kind == "bf16":
+            return self.let(f"call i16 @narrow_bf16(float {name})")
+        return self.let(f"bitcast {LLVM_FLOATS[kind]} {name} to i{bits_of_type(kind)}")
+
+    def set_float(self, value: IRValue, name: str, kind: str) -> None:
+        self.set(value, self.float_to_bits(name, kind), bits_of_type(kind))
+
+    def constant_of(self, value: IRValue) -> int | None:
+        return self._constants.get(value)
+
+    def _slot(self, value: IRValue, kind: str, of: str = "") -> str:
+        key = value, of
+        if key not in self._slots:
+            name = f"%v{value.number}{of}"
+            self._allocas.append(f"  {name} = alloca {kind}")
+            self._slots[key] = name
+        return self._slots[key]
+
+    # Companions: what is known beside a value's bits (`of` is "r" for its region)
+
+    def get_companion(self, value: IRValue, of: str) -> str:
+        kind = self.companions.get(of, {}).get(value)
+        if kind is None or value in self._constants:
+            return "0"
+        return self.load(kind, self._slot(value, kind, of))
+
+    def set_companion(self, value: IRValue, of: str, name: str) -> None:
+        kind = self.companions.get(of, {}).get(value)
+        if kind is not None:
+            self.store(kind, name, self._slot(value, kind, of))
+
+    def has_companion(self, value: IRValue, of: str) -> bool:
+        return value in self.companions.get(of, {})
+
+    def copy_values(self, sources: Sequence[IRValue], targets: Sequence[IRValue]) -> None:
+        """Assign all targets at once: a source may be a target."""
+        loaded = []
+        for source, target in zip(sources, targets, strict=True):
+            loaded.append((target, "", self.get(source, target.type.bits)))
+            for of, values in self.companions.items():
+                if target in values:
+                    loaded.append((target, of, self.get_companion(source, of)))
+        for target, of, name in loaded:
+            if of:
+                self.set_companion(target, of, name)
+            else:
+                self.set(target, name, target.type.bits)
+
+    # The frame
+
+    def frame_field(self, field: int) -> str:
+        return self.load_element("i64", "%frame", field)
+
+    def set_frame_field(self, field: int, value: str) -> None:
+        self.store_element("i64", value, "%frame", field)
+
+    def context_field(self, field: ContextField) -> str:
+        return self.load_field("%context", field)
+
+    @property
+    def frame_fields(self) -> int:
+        return FRAME_HEADER_FIELDS + len(self._places)
+
+    def _saved_slots(self, living: Sequence[IRValue]) -> list[tuple[str, str, int]]:
+        saved = []
+        for value in living:
+            kinds = [("", f"i{value.type.bits}")]
+            kinds += [
+                (of, values[value]) for of, values in self.companions.items() if value in values
+            ]
+            for of, kind in kinds:
+                key = value, of
+                place = self._places.setdefault(key, FRAME_HEADER_FIELDS + len(self._places))
+                saved.append((self._slot(value, kind, of), kind, place))
+        return saved
+
+    def suspend(
+        self, living: Sequence[IRValue], kind: WaitKind, site: int, mask: str = "0"
+    ) -> None:
+        """Return to the scheduler; the code that follows runs when the wait is over."""
+        self.set_frame_field(FrameField.KIND, str(int(kind)))
+        self.set_frame_field(FrameField.SITE, str(site))
+        self.set_frame_field(FrameField.MASK, mask)
+        self.resume_count += 1
+        saved = self._saved_slots(living)
+        for slot, llvm_type, place in saved:
+            self.store_element_in_frame(llvm_type, self.load(llvm_type, slot), place)
+        self.set_frame_field(FrameField.RESUME, str(self.resume_count))
+        self.emit(f"ret i32 {int(ThreadOutcome.SUSPENDED)}")
+        self.start_block(f"resume{self.resume_count}")
+        for slot, llvm_type, place in saved:
+            self.store(llvm_type, self.load(llvm_type, self._frame_place(place)), slot)
+
+    def _frame_place(self, place: int) -> str:
+        return self.element_pointer("%frame", "i64", place)
+
+    def store_element_in_frame(self, llvm_type: str, name: str, place: int) -> None:
+        self.store(llvm_type, name, self._frame_place(place))
+
+    def set_payload(self, words: Sequence[str]) -> None:
+        """Set the words (i32) that the other lanes get."""
+        self.set_frame_field(FrameField.WORDS, str(len(words)))
+        base = self.element_pointer("%frame", "i64", FrameField.PAYLOAD)
+        for place, word in enumerate(words):
+            self.store_element("i32", word, base, place)
+
+    # Reports
+
+    def add_site(self, site: PtxSite) -> int:
+        self.sites.append(site)
+        return len(self.sites) - 1
+
+    def report(self, kind: PtxViolationKind, site: int) -> None:
+        """Report a violation at a site and end the launch."""
+        emit_report(self, kind, str(site), "0", "0", "0", "0")
+        self.emit(f"ret i32 {int(ThreadOutcome.VIOLATED)}")
+
+    def return_if_violated(self, call: str) -> None:
+        violated = self.let(call)
+        with self.when(self.let(f"icmp ne i32 {violated}, 0"), exits=True):
+            self.emit(f"ret i32 {int(ThreadOutcome.VIOLATED)}")
+
+
+def emit_report(
+    code: LlvmFunction,
+    kind: PtxViolationKind,
+    site: str,
+    address: str,
+    size: str,
+    region: str,
+    other: str,
+) -> None:
+    """Fill the launch's report about the thread of `%frame`."""
+    report = code.to_pointer(code.load_field("%context", ContextField.REPORT))
+    values = {
+        PtxReportField.KIND: str(int(kind)),
+        PtxReportField.SITE: site,
+        PtxReportField.ADDRESS: address,
+        PtxReportField.SIZE: size,
+        PtxReportField.REGION: region,
+        PtxReportField.THREAD: code.load_field("%frame", FrameField.THREAD),
+        PtxReportField.OTHER: other,
+        PtxReportField.X: code.load_field("%context", ContextField.CTA_X),
+        PtxReportField.Y: code.load_field("%context", ContextField.CTA_Y),
+        PtxReportField.Z: code.load_field("%context", ContextField.CTA_Z),
+    }
+    for field, value in values.items():
+        code.store_element("i64", value, report, field)

@@ -1,0 +1,245 @@
+"""Instructions for which threads wait: barriers, shuffles, votes, reductions over a warp.
+
+A thread puts its words into its frame and suspends. When all lanes of its mask wait at the same
+instruction, the scheduler collects their words (`FrameField.EXCHANGE`), and each lane computes its
+own result from them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from harness.kernels.ir.graph import IRValue
+from harness.kernels.ptx.abi import (
+    BARRIER_COUNT,
+    BarrierField,
+    ContextField,
+    FrameField,
+    PtxViolationKind,
+    WaitKind,
+)
+from harness.kernels.ptx.thread_code import Instruction, PtxSite, ThreadCode
+
+Living = Sequence[IRValue]
+_FULL_MASK = "4294967295"
+
+
+def _wait_for_lanes(
+    code: ThreadCode,
+    instruction: Instruction,
+    living: Living,
+    words: Sequence[str],
+    mask: str,
+) -> None:
+    code.set_payload(words)
+    site = code.add_site(PtxSite(instruction.operation.source, instruction.name))
+    code.suspend([*living, *instruction.operands], WaitKind.WARP, site, mask)
+
+
+def _get_mask(code: ThreadCode, value: IRValue) -> str:
+    return code.resize(code.get(value, 32), 32, 64)
+
+
+def _get_lane(code: ThreadCode) -> str:
+    thread = code.frame_field(FrameField.THREAD)
+    return code.let(f"trunc i64 {code.let(f'and i64 {thread}, 31')} to i32")
+
+
+def load_word(code: ThreadCode, lane: str, word: int = 0) -> str:
+    """Load a word of another lane of the group."""
+    base = code.to_pointer(code.frame_field(FrameField.EXCHANGE))
+    place = code.let(f"add i32 {lane}, {32 * word}")
+    return code.load_element("i32", base, code.let(f"zext i32 {place} to i64"))
+
+
+def _is_in_group(code: ThreadCode, lane: str) -> str:
+    group = code.let(f"trunc i64 {code.frame_field(FrameField.GROUP)} to i32")
+    bit = code.let(f"and i32 {code.let(f'lshr i32 {group}, {lane}')}, 1")
+    return code.let(f"icmp ne i32 {bit}, 0")
+
+
+def emit_shuffle(code: ThreadCode, instruction: Instruction, living: Living) -> None:
+    if not instruction.has("sync"):
+        raise instruction.refuse()
+    value, other, control, mask = instruction.operands
+    _wait_for_lanes(code, instruction, living, [code.get(value, 32)], _get_mask(code, mask))
+    lane = _get_lane(code)
+    distance = code.let(f"and i32 {code.get(other, 32)}, 31")
+    limits = code.get(control, 32)
+    clamp = code.let(f"and i32 {limits}, 31")
+    segment = code.let(f"and i32 {code.let(f'lshr i32 {limits}, 8')}, 31")
+    outside = code.let(f"xor i32 {segment}, 31")
+    first = code.let(f"and i32 {lane}, {segment}")
+    last = code.let(f"or i32 {first}, {code.let(f'and i32 {clamp}, {outside}')}")
+    if instruction.has("up"):
+        target = code.let(f"sub i32 {lane}, {distance}")
+        valid = code.let(f"icmp sge i32 {target}, {last}")
+    else:
+        if instruction.has("down"):
+            target = code.let(f"add i32 {lane}, {distance}")
+        elif instruction.has("bfly"):
+            target = code.let(f"xor i32 {lane}, {distance}")
+        else:
+            target = code.let(f"or i32 {first}, {code.let(f'and i32 {distance}, {outside}')}")
+        valid = code.let(f"icmp sle i32 {target}, {last}")
+    target = code.let(f"select i1 {valid}, i32 {target}, i32 {lane}")
+    # The word of a lane outside of the group has no defined value: a lane keeps its own.
+    target = code.let(f"and i32 {target}, 31")
+    present = _is_in_group(code, target)
+    target = code.let(f"select i1 {present}, i32 {target}, i32 {lane}")
+    code.set(instruction.results[0], load_word(code, target), 32)
+    if len(instruction.results) > 1:
+        code.set(instruction.results[1], valid, 1)
+
+
+def emit_vote(code: ThreadCode, instruction: Instruction, living: Living) -> None:
+    if not instruction.has("sync"):
+        raise instruction.refuse()
+    predicate, mask = instruction.operands
+    word = code.let(f"zext i1 {code.get(predicate, 1)} to i32")
+    _wait_for_lanes(code, instruction, living, [word], _get_mask(code, mask))
+    ballot, group = code.frame_field(FrameField.BALLOT), code.frame_field(FrameField.GROUP)
+    if instruction.has("ballot"):
+        code.set(instruction.results[0], code.let(f"trunc i64 {ballot} to i32"), 32)
+        return
+    everyone = code.let(f"icmp eq i64 {ballot}, {group}")
+    nobody = code.let(f"icmp eq i64 {ballot}, 0")
+    if instruction.has("all"):
+        truth = everyone
+    elif instruction.has("any"):
+        truth = code.let(f"xor i1 {nobody}, true")
+    else:
+        truth = code.let(f"or i1 {everyone}, {nobody}")
+    code.set(instruction.results[0], truth, 1)
+
+
+def emit_warp_reduction(code: ThreadCode, instruction: Instruction, living: Living) -> None:
+    verb = instruction.find("add", "min", "max", "and", "or", "xor")
+    kind = instruction.modifiers[-1]
+    if verb is None or kind not in ("u32", "s32", "b32"):
+        raise instruction.refuse()
+    value, mask = instruction.operands
+    _wait_for_lanes(code, instruction, living, [code.get(value, 32)], _get_mask(code, mask))
+    signed = kind == "s32"
+    start = {
+        "and": "-1",
+        "min": str((1 << 31) - 1) if signed else "-1",
+        "max": str(-(1 << 31)) if signed else "0",
+    }.get(verb, "0")
+    total = code.alloca("i32")
+    code.store("i32", start, total)
+    with code.loop(32) as index:
+        lane = code.let(f"trunc i64 {index} to i32")
+        with code.when(_is_in_group(code, lane)):
+            word, so_far = load_word(code, lane), code.load("i32", total)
+            if verb in ("min", "max"):
+                name = f"{'s' if signed else 'u'}{verb}"
+                made = code.let(f"call i32 @llvm.{name}.i32(i32 {so_far}, i32 {word})")
+            else:
+                made = code.let(f"{verb} i32 {so_far}, {word}")
+            code.store("i32", made, total)
+    code.set(instruction.results[0], code.load("i32", total), 32)
+
+
+def emit_match(code: ThreadCode, instruction: Instruction, living: Living) -> None:
+    value, mask = instruction.operands
+    wide = instruction.modifiers[-1] == "b64"
+    own = code.get(value, 64 if wide else 32)
+    words = [own]
+    if wide:
+        words = [
+            code.let(f"trunc i64 {own} to i32"),
+            code.let(f"trunc i64 {code.let(f'lshr i64 {own}, 32')} to i32"),
+        ]
+    _wait_for_lanes(code, instruction, living, words, _get_mask(code, mask))
+    lane = _get_lane(code)
+    mine = [load_word(code, lane, word) for word in range(len(words))]
+    equal = code.alloca("i32")
+    code.store("i32", "0", equal)
+    with code.loop(32) as index:
+        other = code.let(f"trunc i64 {index} to i32")
+        same = _is_in_group(code, other)
+        for word, own_word in enumerate(mine):
+            is_equal = code.let(f"icmp eq i32 {load_word(code, other, word)}, {own_word}")
+            same = code.let(f"and i1 {same}, {is_equal}")
+        bit = code.let(f"shl i32 {code.let(f'zext i1 {same} to i32')}, {other}")
+        code.store("i32", code.let(f"or i32 {code.load('i32', equal)}, {bit}"), equal)
+    found = code.load("i32", equal)
+    if instruction.has("any"):
+        code.set(instruction.results[0], found, 32)
+        return
+    group = code.let(f"trunc i64 {code.frame_field(FrameField.GROUP)} to i32")
+    everyone = code.let(f"icmp eq i32 {found}, {group}")
+    code.set(instruction.results[0], code.let(f"select i1 {everyone}, i32 {group}, i32 0"), 32)
+    if len(instruction.results) > 1:
+        code.set(instruction.results[1], everyone, 1)
+
+
+def emit_active_mask(code: ThreadCode, instruction: Instruction, living: Living) -> None:
+    code.set_payload(["1"])
+    site = code.add_site(PtxSite(instruction.operation.source, instruction.name))
+    code.suspend(living, WaitKind.ACTIVE, site)
+    group = code.let(f"trunc i64 {code.frame_field(FrameField.GROUP)} to i32")
+    code.set(instruction.results[0], group, 32)
+
+
+def emit_elect(code: ThreadCode, instruction: Instruction, living: Living) -> None:
+    [mask] = instruction.operands
+    _wait_for_lanes(code, instruction, living, ["1"], _get_mask(code, mask))
+    group = code.let(f"trunc i64 {code.frame_field(FrameField.GROUP)} to i32")
+    leader = code.let(f"call i32 @llvm.cttz.i32(i32 {group}, i1 false)")
+    code.set(instruction.results[0], leader, 32)
+    code.set(instruction.results[1], code.let(f"icmp eq i32 {leader}, {_get_lane(code)}"), 1)
+
+
+def emit_barrier(code: ThreadCode, instruction: Instruction, living: Living) -> None:
+    if instruction.has("cluster"):
+        raise instruction.refuse("clusters")
+    if instruction.has("warp"):
+        mask = code.resize(code.get(instruction.operands[0], 32), 32, 64)
+        _wait_for_lanes(code, instruction, living, ["1"], mask)
+        count = code.frame_field(FrameField.WARP_SYNC)
+        code.set_frame_field(FrameField.WARP_SYNC, code.let(f"add i64 {count}, 1"))
+        return
+    operands = list(instruction.operands)
+    predicate = operands.pop() if instruction.has("red") else None
+    number = code.let(f"and i64 {code.get(operands[0], 64)}, {BARRIER_COUNT - 1}")
+    expected = code.resize(code.get(operands[1], 32), 32, 64) if len(operands) > 1 else "0"
+    if instruction.has("arrive"):
+        barriers = code.to_pointer(code.context_field(ContextField.BARRIERS))
+        entry = code.element_pointer(barriers, f"[{len(BarrierField)} x i64]", number)
+        place = code.element_pointer(entry, "i64", BarrierField.ARRIVED)
+        code.increment(place, "1")
+        return
+    site = code.add_site(PtxSite(instruction.operation.source, instruction.name))
+    base = code.element_pointer("%frame", "i64", FrameField.PAYLOAD)
+    code.store_element("i64", number, base, 0)
+    code.store_element("i64", expected, base, 1)
+    truth = "0" if predicate is None else code.let(f"zext i1 {code.get(predicate, 1)} to i64")
+    code.store_element("i64", truth, base, 2)
+    code.suspend(living, WaitKind.BARRIER, site)
+    if predicate is not None:
+        total, count = code.frame_field(FrameField.BALLOT), code.frame_field(FrameField.GROUP)
+        if instruction.has("popc"):
+            code.set(instruction.results[0], code.let(f"trunc i64 {total} to i32"), 32)
+        elif instruction.has("and"):
+            code.set(instruction.results[0], code.let(f"icmp eq i64 {total}, {count}"), 1)
+        else:
+            code.set(instruction.results[0], code.let(f"icmp ne i64 {total}, 0"), 1)
+
+
+def emit_trap(code: ThreadCode, instruction: Instruction, living: Living) -> None:
+    site = code.add_site(PtxSite(instruction.operation.source, "trap", text=instruction.name))
+    code.report(PtxViolationKind.TRAP, site)
+
+
+WAITING_OPERATIONS: dict[str, Callable[[ThreadCode, Instruction, Living], None]] = {
+    "shfl": emit_shuffle,
+    "vote": emit_vote,
+    "redux": emit_warp_reduction,
+    "match": emit_match,
+    "activemask": emit_active_mask,
+    "elect": emit_elect,
+    "bar": emit_barrier,
+    "barrier": emit_barrier,
+}

@@ -1,0 +1,119 @@
+"""Small kernels in PTX and their launches, for the tests of the executor."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from harness.kernels.ptx.executor import load_module
+from harness.kernels.ptx.launch import Allocation, CudaLaunch, Dimensions, ExecutorChecks
+
+FOLDER = Path(__file__).parent
+HEAD = ".version 9.0\n.target sm_90a\n.address_size 64\n"
+_MEMORY = {"pred": "u8", "f16": "b16", "bf16": "b16", "f16x2": "b32", "bf16x2": "b32"}
+
+
+def describe(name: str, array: Any) -> Allocation:
+    strides = tuple(side // array.itemsize for side in array.strides)
+    reach = sum((n - 1) * s for n, s in zip(array.shape, strides, strict=True)) + 1
+    return Allocation(
+        name,
+        int(array.ctypes.data),
+        reach * array.itemsize if array.size else 0,
+        str(array.dtype),
+        tuple(array.shape),
+        strides,
+    )
+
+
+def pack(*values: Any) -> bytes:
+    """Pack pointers (arrays) and integers of 8 bytes."""
+    numbers = (value if isinstance(value, int) else int(value.ctypes.data) for value in values)
+    return b"".join((number & ((1 << 64) - 1)).to_bytes(8, "little") for number in numbers)
+
+
+def launch(
+    text: str,
+    parameters: bytes,
+    tensors: dict[str, Any],
+    grid: Dimensions = (1, 1, 1),
+    block: Dimensions = (1, 1, 1),
+    *,
+    entry: str = "",
+    shared: int = 0,
+    checks: ExecutorChecks | None = None,
+    **options: Any,
+) -> list[Exception]:
+    module = load_module(text)
+    entry = next(name for name in module.entries if entry in name)
+    allocations = tuple(describe(name, array) for name, array in tensors.items())
+    values = CudaLaunch(
+        entry, entry, grid, block, shared, parameters, allocations, lambda _: None, **options
+    )
+    return module.run(values, checks)
+
+
+def apply(instruction: str, inputs: list[tuple[str, Any]], result: tuple[str, Any]) -> Any:
+    """Apply an instruction to each element: `add.s32 {d}, {0}, {1};`."""
+    kind, template = result
+    count = len(inputs[0][1])
+    registers, body, names = [], [], {}
+    for place, (one, array) in enumerate(inputs):
+        memory = _MEMORY.get(one, one)
+        size = array.itemsize
+        register = f"%x{place}"
+        loaded = register if one != "pred" else f"%m{place}"
+        registers.append(f".reg .{_register(one)} {register};")
+        if one == "pred":
+            registers.append(f".reg .b16 {loaded};")
+        body += [
+            f"ld.param.u64 %p, [in{place}];",
+            f"mad.lo.u64 %a, %i, {size}, %p;",
+            f"ld.global.{memory} {loaded}, [%a];",
+        ]
+        if one == "pred":
+            body.append(f"setp.ne.u16 {register}, {loaded}, 0;")
+        names[str(place)] = register
+    registers.append(f".reg .{_register(kind)} %d;")
+    out = np.zeros(count, dtype=template)
+    statement = instruction
+    for place, name in names.items():
+        statement = statement.replace(f"{{{place}}}", name)
+    body += [
+        statement.replace("{d}", "%d"),
+        "ld.param.u64 %p, [out];",
+        f"mad.lo.u64 %a, %i, {out.itemsize}, %p;",
+    ]
+    if kind == "pred":
+        registers.append(".reg .u16 %m;")
+        body += ["selp.u16 %m, 1, 0, %d;", "st.global.u8 [%a], %m;"]
+    else:
+        body.append(f"st.global.{_MEMORY.get(kind, kind)} [%a], %d;")
+    parameters = ",".join(f".param .u64 in{place}" for place in range(len(inputs)))
+    text = (
+        f"{HEAD}.visible .entry apply({parameters}, .param .u64 out)\n{{\n"
+        ".reg .b32 %t;\n.reg .b64 %i;\n.reg .b64 %p;\n.reg .b64 %a;\n"
+        + "\n".join(registers)
+        + "\nmov.u32 %t, %tid.x;\ncvt.u64.u32 %i, %t;\n"
+        + "\n".join(body)
+        + "\nret;\n}\n"
+    )
+    arrays = [array for _, array in inputs]
+    tensors = {f"in{place}": array for place, array in enumerate(arrays)}
+    errors = launch(text, pack(*arrays, out), {**tensors, "out": out}, block=(count, 1, 1))
+    if errors:
+        raise errors[0]
+    return out
+
+
+def _register(kind: str) -> str:
+    return {
+        "u8": "b16",
+        "s8": "b16",
+        "f16": "b16",
+        "bf16": "b16",
+        "f16x2": "b32",
+        "bf16x2": "b32",
+    }.get(kind, kind)
