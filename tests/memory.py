@@ -8,7 +8,8 @@ from pathlib import Path
 
 from packaging.version import Version
 
-from harness.core.cpp_scopes import CppSource, is_cpp_path
+from harness.core.cpp_scopes import CppSource
+from harness.core.cpp_tokens import is_cpp_path
 from harness.core.source_scopes import ModuleSource
 from harness.fixes.patch_plan import Direction, ToggleChoice, make_plan
 from harness.fixes.registry.schema import DeviceKind, Symptom, Toggle, ToggleEdit, ToggleVariant

@@ -6,13 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from harness.core.cpp_tokens import CPP_SUFFIXES, CppText, CppToken
+from harness.core.cpp_tokens import CppText, CppToken
 from harness.core.source_scopes import ModuleSource
-
-
-def is_cpp_path(module: str) -> bool:
-    """Return whether a target's module is a C++ source: a path, where Python's is dotted."""
-    return module.endswith(CPP_SUFFIXES)
 
 
 @dataclass(frozen=True, slots=True)

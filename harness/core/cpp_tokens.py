@@ -49,6 +49,11 @@ class CppToken:
     kind: str  # directive, string, number, word or sign
 
 
+def is_cpp_path(module: str) -> bool:
+    """Return whether a target's module is a C++ source: a path, where Python's is dotted."""
+    return module.endswith(CPP_SUFFIXES)
+
+
 def tokenize(text: str, start: int = 0, end: int | None = None) -> list[CppToken]:
     """Return the tokens of a text; a preprocessor line is one token."""
     found = []

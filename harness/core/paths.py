@@ -30,6 +30,11 @@ def releases_folder() -> Path:
     return workspace_folder() / ".releases"
 
 
+def cuda_builds_folder() -> Path:
+    """Return the folder of built CUDA modules, which checkouts share as they share releases."""
+    return releases_folder() / "cuda-builds"
+
+
 def state_folder() -> Path:
     """Return the folder of the files of runs: plans, attestations, caches, the store."""
     return workspace_folder() / ".unfix"

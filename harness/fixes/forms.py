@@ -7,7 +7,7 @@ import textwrap
 from functools import lru_cache
 from typing import Any
 
-from harness.core.cpp_scopes import is_cpp_path
+from harness.core.cpp_tokens import is_cpp_path
 from harness.core.source_scopes import ModuleSource
 from harness.fixes import cpp_patterns
 from harness.fixes.cpp_patterns import CppPattern

@@ -22,6 +22,7 @@ from typing import Any, NoReturn
 
 from harness.core import paths
 from harness.core.code_digest import compute_digest, digest_code
+from harness.core.cpp_tokens import is_cpp_path
 from harness.core.files import write_atomically
 from harness.patching.attestation import AttestationRecorder
 from harness.patching.import_hook import SGLANG_PACKAGE, PatchedModuleText, PatchingFinder
@@ -133,7 +134,31 @@ def _load_plan(
     if sys.excepthook is sys.__excepthook__:
         # Python's own hook prints lines of the file on disk; this one prints the patched lines.
         sys.excepthook = traceback.print_exception
-    return [PatchedModuleText.from_data(module) for module in chosen["modules"]], recorder
+    modules = [PatchedModuleText.from_data(module) for module in chosen["modules"]]
+    _patch_cuda_sources([m for m in modules if is_cpp_path(m.module)], Path(package).parent)
+    return [module for module in modules if not is_cpp_path(module.module)], recorder
+
+
+def _patch_cuda_sources(modules: list[PatchedModuleText], root: Path) -> None:
+    if not modules:
+        return
+    from harness.patching import cuda_modules, cuda_sources
+
+    assert recorder is not None
+    cuda_modules.install()
+    for module in modules:
+        if compute_digest((root / module.module).read_text()) != module.digest:
+            exit_process(f"{module.module} changed while toggles were being applied: start again")
+        sites = []
+        for site in module.sites:
+            slot = recorder.assign_slot(site["toggle"], site["direction"], site["target"])
+            recorder.record_count_kinds({slot: "launches"})
+            sites.append((slot, site["line"], site["end_line"]))
+        patched = cuda_sources.make_patched_source(
+            module.module, module.digest, module.text, sites, recorder.count_run
+        )
+        cuda_sources.PATCHES.set(module.module, patched)
+        recorder.record_module(module.module)
 
 
 def _pass_rest_to_upstream(answer: dict[str, Any]) -> None:
@@ -196,7 +221,7 @@ def _compute_plan_key(request: dict[str, Any]) -> str:
 
 def _sign_file(path: Path) -> list[Any]:
     """Return a source's content as a digest; of a compiled file of the planner, when it changed."""
-    if path.suffix in (".py", ".yaml", ""):
+    if path.suffix in (".py", ".yaml", "") or is_cpp_path(path.name):
         return [compute_digest(path.read_bytes())]
     status = path.stat()
     return [status.st_size, status.st_mtime_ns, status.st_ino]

@@ -28,6 +28,7 @@ from packaging.version import Version
 
 from harness.core import paths
 from harness.core.code_digest import compute_digest
+from harness.core.cpp_tokens import is_cpp_path
 from harness.core.errors import PatchError
 from harness.core.source_scopes import ModuleSource
 from harness.fixes.patch_plan import (
@@ -37,9 +38,10 @@ from harness.fixes.patch_plan import (
     make_plan,
     refuse_conflicting_changes,
 )
-from harness.patching import bootstrap, jit_kernels, live_functions
+from harness.patching import bootstrap, cuda_modules, jit_kernels, live_functions
 from harness.patching.attestation import AttestationRecorder
 from harness.patching.constant_importers import find_importers
+from harness.patching.cuda_sources import PATCHES, CudaSourcePatch, make_patched_source
 from harness.patching.import_hook import SGLANG_PACKAGE, PatchedLoader
 from harness.patching.live_patches import LivePatch
 from harness.patching.module_variants import ModuleVariant, ModuleVariantBuilder
@@ -66,6 +68,9 @@ class LoadedSources:
         if module not in self._modules:
             loader = getattr(getattr(sys.modules.get(module), "__spec__", None), "loader", None)
             found = self._tree.read(module)
+            patched = PATCHES.get(module)
+            if found is not None and patched is not None:
+                found = replace(found, text=patched.text)
             if found is not None and isinstance(loader, PatchedLoader):
                 found = replace(found, text=loader.patched_text.text)
             self._modules[module] = found
@@ -95,6 +100,7 @@ class ToggleEngine:
         self._plans: dict[SourceChange, PatchPlan] = {}
         self._sources: LoadedSources | None = None
         self._recorder: AttestationRecorder | None = None
+        cuda_modules.install()
 
     @property
     def sources(self) -> LoadedSources:
@@ -127,7 +133,8 @@ class ToggleEngine:
             for choice in choices:
                 with contextlib.suppress(Exception):
                     for module in self._list_modules(choice):
-                        self._import_module(module)
+                        if not is_cpp_path(module):
+                            self._import_module(module)
 
     def leave(self, choices: Iterable[SourceChange]) -> None:
         with self._lock:
@@ -186,6 +193,8 @@ class ToggleEngine:
         if known is not None and known.is_reusable:
             return known
         patched = self._make_patched_module(name, choices)
+        if is_cpp_path(name):
+            return self._build_cuda_variant(name, patched, choices)
         module = self._import_module(name)
         source = self.sources.read(name)
         assert source is not None
@@ -195,6 +204,22 @@ class ToggleEngine:
         )
         variant = self._variants[(name, choices)] = builder.build()
         self.recorder.record_count_kinds(builder.compiled.kinds)
+        return variant
+
+    def _build_cuda_variant(
+        self, name: str, patched: PatchedModule, choices: frozenset[SourceChange]
+    ) -> ModuleVariant:
+        cuda_modules.refuse_loaded_modules(name)
+        sites = []
+        for site in patched.sites:
+            slot = self.recorder.assign_slot(site.toggle, site.direction, site.target)
+            self.recorder.record_count_kinds({slot: "launches"})
+            sites.append((slot, site.line, site.end_line))
+        source = make_patched_source(
+            name, patched.digest, patched.text, sites, self.recorder.count_run
+        )
+        variant = ModuleVariant(ModuleType(name), [CudaSourcePatch(name, source)])
+        self._variants[(name, choices)] = variant
         return variant
 
     def _get_original(self, key: tuple[Any, ...], current_state: Any) -> Any:

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from packaging.version import InvalidVersion, Version
 
-from harness.core.cpp_scopes import CppSource, is_cpp_path
-from harness.core.cpp_tokens import CPP_SUFFIXES
+from harness.core.cpp_scopes import CppSource
+from harness.core.cpp_tokens import CPP_SUFFIXES, is_cpp_path
 from harness.core.errors import NotReadyError
 from harness.core.source_scopes import ModuleSource
 

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from harness.core.cpp_scopes import is_cpp_path
+from harness.core.cpp_tokens import is_cpp_path
 from harness.core.source_scopes import ModuleSource, ReleaseSources
 from harness.fixes.patterns import remove_whitespace
 from harness.fixes.registry.schema import CodeTarget, ToggleEdit

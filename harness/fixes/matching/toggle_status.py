@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from harness.core.cpp_scopes import is_cpp_path
+from harness.core.cpp_tokens import is_cpp_path
 from harness.core.source_scopes import ModuleSource, ReleaseSources
 from harness.fixes.forms import parse_form
 from harness.fixes.matching.nearest_code import find_nearest_source

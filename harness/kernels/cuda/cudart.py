@@ -61,11 +61,6 @@ _HOOK_TYPES = (
 _loaded: dict[str, Any] = {}  # the library and its hooks, which must stay alive
 
 
-def builds_folder() -> Path:
-    """Return the folder of everything that is built, which checkouts share as they do releases."""
-    return paths.releases_folder() / "cuda-builds"
-
-
 def install(
     card: Card,
     launch: Callable[[Any], int],
@@ -127,7 +122,7 @@ def _build_library(toolkit: CudaToolkit) -> Path:
     digest = compute_digest(
         _SOURCE.read_bytes(), _SYMBOL_MAP.read_bytes(), "\n".join(names), version
     )
-    library = builds_folder() / f"cudart-{digest[:16]}" / _NAME
+    library = paths.cuda_builds_folder() / f"cudart-{digest[:16]}" / _NAME
     if library.exists():
         return library
     library.parent.parent.mkdir(parents=True, exist_ok=True)

@@ -22,8 +22,10 @@ from harness.device.record import RECORD
 from harness.device.refusals import UnansweredName, find_caller
 from harness.kernels.cuda.fatbin import read_ptx
 from harness.kernels.cuda.host_signatures import find_parameter_names
+from harness.kernels.cuda.kernel_lines import KernelLines
 from harness.kernels.cuda.kernel_names import unmangle
 from harness.kernels.ptx.launch import Allocation, CudaLaunch
+from harness.patching.cuda_modules import REACH
 
 _ILLEGAL_ADDRESS, _LAUNCH_FAILURE = 700, 719  # of cudaError_t
 # Runs a kernel of a module: the module's PTX, read, and the launch.
@@ -52,6 +54,7 @@ class HostCalls:
     def __init__(self) -> None:
         self._local = threading.local()
         self._modules: dict[int, list[Any]] = {}  # by the address of the fatbin
+        self._lines: dict[int, KernelLines] = {}
         self.run_launch: RunLaunch = _run_unchecked
 
     @property
@@ -100,6 +103,7 @@ class HostCalls:
                 bool(raw.is_cooperative),
                 raw.max_shared_bytes,
             )
+            REACH.count_launch(self._lines[raw.fatbin].make_question(entry))
             for observe in tuple(LAUNCH_OBSERVERS):
                 observe(module, launch)
             self.run_launch(module, launch)
@@ -112,7 +116,9 @@ class HostCalls:
         """Find the PTX module of a fatbin that defines a kernel."""
         load_module = importlib.import_module("harness.kernels.ptx.executor").load_module
         if fatbin not in self._modules:
-            self._modules[fatbin] = [load_module(text) for text in read_ptx(fatbin)]
+            texts = read_ptx(fatbin)
+            self._modules[fatbin] = [load_module(text) for text in texts]
+            self._lines[fatbin] = KernelLines(texts)
         for module in self._modules[fatbin]:
             if entry in module.entries:
                 return module

@@ -13,11 +13,13 @@ from typing import Any
 
 import torch
 
+from harness.core import paths
 from harness.core.after_import import call_after_import
 from harness.device import sglang_hooks
 from harness.device.cards import get_card
 from harness.kernels.cuda import cudart
 from harness.kernels.cuda.host_calls import CALLS, CudaModule
+from harness.patching.cuda_modules import REACH
 from harness.releases import cuda_toolkit
 
 CACHE_VARIABLE = "SGLANG_JIT_CACHE_DIR"  # SGLang's own
@@ -40,8 +42,9 @@ def install() -> None:
     toolkit = cuda_toolkit.find_toolkit()
     assert toolkit is not None  # or the library above would not have been built
     toolkit.set_variables(os.environ)
-    os.environ.setdefault(CACHE_VARIABLE, str(cudart.builds_folder() / "jit"))
+    os.environ.setdefault(CACHE_VARIABLE, str(paths.cuda_builds_folder() / "jit"))
     _answer_stream_queries()
+    REACH.sees_launches = True
     sglang_hooks.leave_load_jit()
     call_after_import({_TOOLCHAIN: _choose_flags, _LOADER: _wrap_loaded_modules})
 

@@ -1,0 +1,198 @@
+"""Modules of `load_jit` whose sources can be patched while they are in use.
+
+SGLang loads a module once and keeps it. Here it keeps a `PatchableModule`, which loads the module
+again from patched sources when a toggle of one of its files begins, and goes back when it ends.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from harness.core.after_import import call_after_import
+from harness.core.errors import PatchError
+from harness.patching.cuda_sources import (
+    PATCHES,
+    PatchedCudaSource,
+    find_included_files,
+    make_patched_tree,
+)
+
+LOADER = "sglang.kernels.jit.utils.compile.loader"
+_LOADED_MARK = "/sgl_kernel_jit_"  # in the path of each built module
+
+
+class LaunchReach:
+    """Counts what a patched module runs: each launch if they are seen, else each call.
+
+    Launches are seen where a stand-in for libcudart catches them. A launch counts for an edit of
+    which its kernel has a line, and for an edit of which no kernel of the module has one: that is
+    host code.
+    """
+
+    def __init__(self) -> None:
+        self.sees_launches = False
+        self._local = threading.local()
+
+    @contextmanager
+    def call(self, sources: tuple[PatchedCudaSource, ...]) -> Iterator[None]:
+        """Count the call of a module that was built from patched sources."""
+        if not self.sees_launches:
+            for source in sources:
+                for site in source.sites:
+                    source.count_run(site.slot)
+            yield
+            return
+        before = getattr(self._local, "sources", ())
+        self._local.sources = sources
+        try:
+            yield
+        finally:
+            self._local.sources = before
+
+    def count_launch(self, has_line: Callable[[str, int], bool | None]) -> None:
+        """Count a launch; `has_line` is None for a line that no kernel of the module has."""
+        for source in getattr(self._local, "sources", ()):
+            for site in source.sites:
+                lines = range(site.first_line, site.last_line + 1)
+                answers = {has_line(source.path, line) for line in lines}
+                if True in answers or answers == {None}:
+                    source.count_run(site.slot)
+
+
+REACH = LaunchReach()
+
+
+class PatchableModule:
+    """A JIT module; each export calls the variant of the sources that are patched now."""
+
+    def __init__(
+        self, loader: Any, load_jit: Callable[..., Any], args: Any, options: dict[str, Any]
+    ) -> None:
+        self._loader = loader
+        self._load_jit = load_jit
+        self._args = args
+        self._options = options
+        self._lock = threading.RLock()
+        self._variants: dict[tuple[PatchedCudaSource, ...], Any] = {}
+        self._included: frozenset[str] | None = None
+        self._current = self._select_variant()
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        getattr(self._current[2], name)  # a name that it does not have fails here
+
+        def call(*args: Any, **options: Any) -> Any:
+            generation, sources, module = self._current
+            if generation != PATCHES.generation:
+                self._current = _, sources, module = self._select_variant()
+            if not sources:
+                return getattr(module, name)(*args, **options)
+            with REACH.call(sources):
+                return getattr(module, name)(*args, **options)
+
+        setattr(self, name, call)
+        return call
+
+    def _select_variant(self) -> tuple[int, tuple[PatchedCudaSource, ...], Any]:
+        """Return the generation of the patches, those of this module, and the module."""
+        with self._lock:
+            generation = PATCHES.generation
+            sources = PATCHES.select(self._list_included()) if PATCHES else ()
+            if sources not in self._variants:
+                self._variants[sources] = self._load(sources)
+            return generation, sources, self._variants[sources]
+
+    def _load(self, sources: tuple[PatchedCudaSource, ...]) -> Any:
+        if not sources:
+            return self._load_jit(*self._args, **self._options)
+        root = self._find_site_packages()
+        tree = make_patched_tree(root, sources)
+
+        def move(path: str) -> str:
+            here = Path(path)
+            return str(tree / here.relative_to(root)) if here.is_relative_to(root) else path
+
+        options = dict(self._options)
+        for kind in ("cuda_files", "cpp_files"):
+            options[kind] = [move(file) for file in self._loader.resolve_sources(options.get(kind))]
+        options["extra_include_paths"] = [
+            move(str(Path(folder).resolve())) for folder in options.get("extra_include_paths") or ()
+        ]
+        with _INCLUDE_LOCK:
+            before = self._loader.DEFAULT_INCLUDE
+            self._loader.DEFAULT_INCLUDE = [move(folder) for folder in before]
+            try:
+                return self._load_jit(*self._args, **options)
+            finally:
+                self._loader.DEFAULT_INCLUDE = before
+
+    def _list_included(self) -> frozenset[str]:
+        if self._included is None:
+            root = self._find_site_packages()
+            files = [
+                Path(file)
+                for kind in ("cuda_files", "cpp_files")
+                for file in self._loader.resolve_sources(self._options.get(kind))
+            ]
+            extra = self._options.get("extra_include_paths") or ()
+            folders = [Path(folder) for folder in (*self._loader.DEFAULT_INCLUDE, *extra)]
+            self._included = frozenset(
+                file.relative_to(root).as_posix()
+                for file in find_included_files(files, folders)
+                if file.is_relative_to(root)
+            )
+        return self._included
+
+    def _find_site_packages(self) -> Path:
+        package = sys.modules["sglang"].__path__[0]
+        return Path(package).resolve().parent
+
+
+_INCLUDE_LOCK = threading.Lock()
+_installed = False
+
+
+def install() -> None:
+    """Make the modules of `load_jit` patchable that are loaded from now on."""
+    global _installed
+    if not _installed:
+        _installed = True
+        call_after_import({LOADER: _wrap_loader})
+
+
+def _wrap_loader(loader: Any) -> None:
+    load_jit = loader.load_jit
+
+    def load_patchable(*args: Any, **options: Any) -> Any:
+        return PatchableModule(loader, load_jit, args, options)
+
+    for module in list(sys.modules.values()):
+        if getattr(module, "load_jit", None) is load_jit:
+            module.load_jit = load_patchable
+
+
+def refuse_loaded_modules(target: str) -> None:
+    """Raise PatchError if a module was loaded before `install`, which nothing can swap."""
+    if _modules_loaded_before:
+        raise PatchError(
+            f"{target} cannot be toggled here: {_modules_loaded_before} JIT modules of SGLang were "
+            "loaded before: import harness.toggles before the first of them"
+        )
+
+
+def _count_loaded_modules() -> int:
+    """Count the built modules that this process has mapped."""
+    try:
+        maps = Path("/proc/self/maps").read_text()
+    except OSError:
+        return 0
+    return len({line.split(maxsplit=5)[5] for line in maps.splitlines() if _LOADED_MARK in line})
+
+
+_modules_loaded_before = _count_loaded_modules()
