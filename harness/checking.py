@@ -3,5 +3,20 @@
 The names are those of `harness.kernels.check`; their docstrings say what each does.
 """
 
+import contextlib
+from collections.abc import Iterator
+
 from harness.kernels.check import *  # noqa: F403
-from harness.kernels.check import __all__ as __all__
+from harness.kernels.check import Check
+from harness.kernels.check import __all__ as _names
+
+__all__ = [*_names, "checked_cuda"]
+
+
+@contextlib.contextmanager
+def checked_cuda(exact: bool = False) -> Iterator[Check]:
+    """Open a session on the virtual GPU that runs and checks SGLang's CUDA C++ kernels, too."""
+    from harness.kernels.cuda import session  # imported late: a compiler and the virtual GPU
+
+    with session.checked(exact) as check:
+        yield check

@@ -31,8 +31,11 @@ def releases_folder() -> Path:
 
 
 def cuda_builds_folder() -> Path:
-    """Return the folder of built CUDA modules, which checkouts share as they share releases."""
-    return releases_folder() / "cuda-builds"
+    """Return the folder of built CUDA modules, which checkouts share as they share releases.
+
+    Its links are resolved: SGLang never finds a build again below a folder that is one.
+    """
+    return releases_folder().resolve() / "cuda-builds"
 
 
 def state_folder() -> Path:

@@ -39,6 +39,10 @@ class Check:
         self._options = options
         self._memory = MemoryTracker()
 
+    @property
+    def memory(self) -> MemoryTracker:
+        return self._memory
+
     def allow(
         self, tensor: torch.Tensor, *, write: IndexRule | None = None, read: IndexRule | None = None
     ) -> None:

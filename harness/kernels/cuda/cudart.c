@@ -30,15 +30,17 @@ static Error (*launch_hook)(const Launch *);
 static void *(*variable_hook)(const void *fatbin, const char *name);
 static int (*static_shared_hook)(const void *fatbin, const char *entry);
 static void (*unanswered_hook)(const char *name);
+static Error (*write_hook)(const void *target, const void *source, uint64_t size);
 static int device_attributes[256];   /* by cudaDeviceAttr; -1 where the card has no answer */
 static _Thread_local Error last_error;
 
 void unfix_set_hooks(Error (*launch)(const Launch *),
                      void *(*variable)(const void *, const char *),
                      int (*static_shared)(const void *, const char *),
-                     void (*unanswered)(const char *)) {
+                     void (*unanswered)(const char *),
+                     Error (*write)(const void *, const void *, uint64_t)) {
   launch_hook = launch, variable_hook = variable;
-  static_shared_hook = static_shared, unanswered_hook = unanswered;
+  static_shared_hook = static_shared, unanswered_hook = unanswered, write_hook = write;
   memset(device_attributes, -1, sizeof device_attributes);
 }
 
@@ -287,10 +289,12 @@ Error cudaOccupancyMaxPotentialClusterSize(int *size, const void *function, cons
   return SUCCESS;
 }
 
-/* Memory: the device's is this machine's */
+/* Memory: the device's is this machine's. A copy is checked before it is made. */
 
 Error cudaMemcpy(void *target, const void *source, size_t size, int kind) {
   (void)kind;
+  Error error = size ? write_hook(target, source, size) : SUCCESS;
+  if (error) return fail(error);
   memmove(target, source, size);
   return SUCCESS;
 }
@@ -299,6 +303,8 @@ Error cudaMemcpyAsync(void *target, const void *source, size_t size, int kind, S
   return cudaMemcpy(target, source, size, kind);
 }
 Error cudaMemset(void *target, int value, size_t size) {
+  Error error = size ? write_hook(target, NULL, size) : SUCCESS;
+  if (error) return fail(error);
   memset(target, value, size);
   return SUCCESS;
 }

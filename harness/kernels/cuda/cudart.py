@@ -14,7 +14,7 @@ import subprocess
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from harness.core import paths
 from harness.core.code_digest import compute_digest
@@ -57,27 +57,37 @@ _HOOK_TYPES = (
     ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p),
     ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p),
     ctypes.CFUNCTYPE(None, ctypes.c_char_p),
+    ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint64),
 )
 _loaded: dict[str, Any] = {}  # the library and its hooks, which must stay alive
 
 
-def install(
-    card: Card,
-    launch: Callable[[Any], int],
-    find_variable: Callable[[int, bytes], int],
-    get_static_shared: Callable[[int, bytes], int],
-    report_unanswered: Callable[[bytes], None],
-) -> None:
+class RuntimeHooks(Protocol):
+    """What answers the library's calls; a returned number is a cudaError_t."""
+
+    def launch(self, launch: Any, /) -> int: ...
+
+    def find_variable(self, fatbin: int, name: bytes, /) -> int: ...
+
+    def get_static_shared(self, fatbin: int, entry: bytes, /) -> int: ...
+
+    def report_unanswered(self, name: bytes, /) -> None: ...
+
+    def check_copy(self, target: int, source: int | None, size: int, /) -> int: ...
+
+
+def install(card: Card, calls: RuntimeHooks) -> None:
     """Load the library into this process and connect it; once for a process and its forks."""
     toolkit = cuda_toolkit.find_toolkit()
     if toolkit is None:
         raise NotReadyError("the CUDA toolkit is not installed: unfix releases add cuda-toolkit")
     library = ctypes.CDLL(str(_build_library(toolkit)), mode=ctypes.RTLD_GLOBAL)
     functions: tuple[Callable[..., Any], ...] = (
-        launch,
-        find_variable,
-        get_static_shared,
-        report_unanswered,
+        calls.launch,
+        calls.find_variable,
+        calls.get_static_shared,
+        calls.report_unanswered,
+        calls.check_copy,
     )
     hooks = [kind(function) for kind, function in zip(_HOOK_TYPES, functions, strict=True)]
     library.unfix_set_hooks(*hooks)

@@ -8,11 +8,10 @@ the error of the call, in place of the one that the host code raises about a fai
 from __future__ import annotations
 
 import ctypes
-import importlib
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -24,14 +23,13 @@ from harness.kernels.cuda.fatbin import read_ptx
 from harness.kernels.cuda.host_signatures import find_parameter_names
 from harness.kernels.cuda.kernel_lines import KernelLines
 from harness.kernels.cuda.kernel_names import unmangle
-from harness.kernels.ptx.launch import Allocation, CudaLaunch
+from harness.kernels.ptx.executor import PtxModule, load_module
+from harness.kernels.ptx.launch import Allocation, CudaLaunch, ExecutorChecks
 from harness.patching.cuda_modules import REACH
 
 _ILLEGAL_ADDRESS, _LAUNCH_FAILURE = 700, 719  # of cudaError_t
-# Runs a kernel of a module: the module's PTX, read, and the launch.
-RunLaunch = Callable[[Any, CudaLaunch], None]
 # Called for each launch before it runs: the PTX module and the launch.
-LAUNCH_OBSERVERS: list[Callable[[Any, CudaLaunch], None]] = []
+LAUNCH_OBSERVERS: list[Callable[[PtxModule, CudaLaunch], None]] = []
 
 
 @dataclass(slots=True)
@@ -39,13 +37,33 @@ class HostCall:
     """A call that is running."""
 
     name: str
+    tensors: dict[str, torch.Tensor]  # by the names of the host function's parameters
     allocations: tuple[Allocation, ...]
     errors: list[BaseException] = field(default_factory=list)
 
 
-def _run_unchecked(module: Any, launch: CudaLaunch) -> None:
-    for report in module.run(launch, ()):
-        raise RuntimeError(str(report))
+class LaunchRunner(Protocol):
+    """Runs the launches of host calls, and checks their copies."""
+
+    def run(self, module: PtxModule, launch: CudaLaunch, call: HostCall) -> None:
+        """Run a launch; raise its violation."""
+
+    def check_copy(self, target: int, source: int | None, size: int) -> None:
+        """Check a copy before it is made, or the filling of memory, which has no source."""
+
+
+class BoundsRunner:
+    """For processes without a session: accesses are checked against their tensors alone."""
+
+    def run(self, module: PtxModule, launch: CudaLaunch, call: HostCall) -> None:
+        for violation in module.run(launch, _BOUNDS_ALONE):
+            raise violation
+
+    def check_copy(self, target: int, source: int | None, size: int) -> None:
+        return
+
+
+_BOUNDS_ALONE = ExecutorChecks(overflow=False, uninitialized=False, races=False)
 
 
 class HostCalls:
@@ -53,9 +71,9 @@ class HostCalls:
 
     def __init__(self) -> None:
         self._local = threading.local()
-        self._modules: dict[int, list[Any]] = {}  # by the address of the fatbin
+        self._modules: dict[int, list[PtxModule]] = {}  # by the address of the fatbin
         self._lines: dict[int, KernelLines] = {}
-        self.run_launch: RunLaunch = _run_unchecked
+        self.runner: LaunchRunner = BoundsRunner()
 
     @property
     def _stack(self) -> list[HostCall]:
@@ -66,7 +84,8 @@ class HostCalls:
 
     def run(self, name: str, names: tuple[str, ...], function: Any, args: tuple[Any, ...]) -> Any:
         """Call a host function; raise the first error of its launches."""
-        call = HostCall(name, tuple(list_allocations(names, args)))
+        tensors = dict(iterate_tensors(names, args))
+        call = HostCall(name, tensors, tuple(map(describe_tensor, tensors, tensors.values())))
         self._stack.append(call)
         RECORD.count_kernel_call(name)
         try:
@@ -106,32 +125,43 @@ class HostCalls:
             REACH.count_launch(self._lines[raw.fatbin].make_question(entry))
             for observe in tuple(LAUNCH_OBSERVERS):
                 observe(module, launch)
-            self.run_launch(module, launch)
+            self.runner.run(module, launch, stack[-1])
         except BaseException as error:
             stack[-1].errors.append(error)
             return _ILLEGAL_ADDRESS if isinstance(error, AssertionError) else _LAUNCH_FAILURE
         return 0
 
-    def find_module(self, fatbin: int, entry: str) -> Any:
+    def find_module(self, fatbin: int, entry: str) -> PtxModule:
         """Find the PTX module of a fatbin that defines a kernel."""
-        load_module = importlib.import_module("harness.kernels.ptx.executor").load_module
-        if fatbin not in self._modules:
-            texts = read_ptx(fatbin)
-            self._modules[fatbin] = [load_module(text) for text in texts]
-            self._lines[fatbin] = KernelLines(texts)
-        for module in self._modules[fatbin]:
+        for module in self._read_modules(fatbin):
             if entry in module.entries:
                 return module
         raise UnansweredName(f"no PTX of its module defines the kernel {unmangle(entry)}")
 
+    def _read_modules(self, fatbin: int) -> list[PtxModule]:
+        if fatbin not in self._modules:
+            texts = read_ptx(fatbin)
+            self._modules[fatbin] = [load_module(text) for text in texts]
+            self._lines[fatbin] = KernelLines(texts)
+        return self._modules[fatbin]
+
     def find_variable(self, fatbin: int, name: bytes) -> int:
         """Return the address of a module's variable on the device; the hook of cudart.c."""
-        module = self._modules.get(fatbin, [None])[0]
-        return 0 if module is None else int(module.variable_address(name.decode()))
+        return self._read_modules(fatbin)[0].variable_address(name.decode())
 
     def get_static_shared(self, fatbin: int, entry: bytes) -> int:
         name = entry.decode()
-        return int(self.find_module(fatbin, name).static_shared_bytes(name))
+        return self.find_module(fatbin, name).static_shared_bytes(name)
+
+    def check_copy(self, target: int, source: int | None, size: int) -> int:
+        """Check what the host code copies; the hook of cudart.c."""
+        try:
+            self.runner.check_copy(target, source, size)
+        except BaseException as error:
+            for call in self._stack[-1:]:
+                call.errors.append(error)
+            return _ILLEGAL_ADDRESS
+        return 0
 
     def report_unanswered(self, name: bytes) -> None:
         """Make a function of CUDA without an answer the error of the running call."""
@@ -173,16 +203,18 @@ class CudaModule:
         return call
 
 
-def list_allocations(names: tuple[str, ...], args: Iterable[Any]) -> Iterator[Allocation]:
-    """List the memory of a call's tensors, each by the name of its parameter."""
+def iterate_tensors(
+    names: tuple[str, ...], args: Iterable[Any]
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield the tensors of a call, each with the name of its parameter."""
     for place, value in enumerate(args):
         name = names[place] if place < len(names) else f"argument {place}"
         if isinstance(value, torch.Tensor):
-            yield describe_tensor(name, value)
+            yield name, value
         elif isinstance(value, (list, tuple)):
             for index, inner in enumerate(value):
                 if isinstance(inner, torch.Tensor):
-                    yield describe_tensor(f"{name}[{index}]", inner)
+                    yield f"{name}[{index}]", inner
 
 
 def describe_tensor(name: str, tensor: torch.Tensor) -> Allocation:
@@ -191,7 +223,17 @@ def describe_tensor(name: str, tensor: torch.Tensor) -> Allocation:
     if tensor.numel():
         count = 1 + sum((side - 1) * step for side, step in zip(shape, strides, strict=True))
     dtype = str(tensor.dtype).removeprefix("torch.")
-    return Allocation(name, tensor.data_ptr(), count * tensor.itemsize, dtype, shape, strides)
+    storage = tensor.untyped_storage()
+    return Allocation(
+        name,
+        tensor.data_ptr(),
+        count * tensor.itemsize,
+        dtype,
+        shape,
+        strides,
+        storage.data_ptr(),
+        storage.nbytes(),
+    )
 
 
 def find_living_allocation(address: int) -> Allocation | None:

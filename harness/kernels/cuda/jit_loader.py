@@ -30,15 +30,16 @@ _CAPSULE_NAME = b"dlpack_exchange_api"
 _FIELD_COUNT = 7
 
 
+_installed = False
+
+
 def install() -> None:
     """Build and run SGLang's JIT modules in this process, from their first use on."""
-    cudart.install(
-        get_card(),
-        CALLS.launch,
-        CALLS.find_variable,
-        CALLS.get_static_shared,
-        CALLS.report_unanswered,
-    )
+    global _installed
+    if _installed:
+        return
+    _installed = True
+    cudart.install(get_card(), CALLS)
     toolkit = cuda_toolkit.find_toolkit()
     assert toolkit is not None  # or the library above would not have been built
     toolkit.set_variables(os.environ)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import math
+import re
 from typing import Any
 
 import numpy as np
@@ -62,6 +63,20 @@ class PtxModule:
     def parameter_layout(self, entry: str) -> tuple[tuple[int, int], ...]:
         """Return the offset and the size of each parameter."""
         return tuple((one.offset, one.size) for one in self._get_kernel(entry).parameters)
+
+    def static_shared_bytes(self, entry: str) -> int:
+        """Return the size of a kernel's shared variables, each at its alignment."""
+        kernel, end = self._get_kernel(entry), 0
+        words = {
+            word
+            for one in kernel.statements
+            for word in re.findall(r"[\w$]+", " ".join(one.operands))
+        }
+        shared = [one for one in self.parsed.variables.values() if one.name in words]
+        for variable in (*shared, *kernel.variables.values()):
+            if variable.space == "shared":
+                end += -end % variable.alignment + variable.size
+        return end
 
     def read_graph(self, entry: str) -> KernelGraph:
         return read_kernel(self.parsed, self._get_kernel(entry))

@@ -1,0 +1,115 @@
+"""Checked sessions in which SGLang's CUDA C++ kernels run as well, on the virtual GPU.
+
+    with session.checked() as check:
+        store_cache(keys, values, key_cache, value_cache, slots)
+
+Access rules, uninitialized memory and the log of launches are those of Triton's kernels.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from harness.kernels.check import session
+from harness.kernels.check.declarations import Check
+from harness.kernels.check.launch_log import KernelLaunch, LaunchLog
+from harness.kernels.check.tracked_memory import MemoryTracker, ProgramId, TrackedStorage
+from harness.kernels.check.violations import OutOfBounds, UncheckableKernel, Violation
+from harness.kernels.cuda import jit_loader
+from harness.kernels.cuda.host_calls import CALLS, HostCall
+from harness.kernels.ptx.executor import PtxModule
+from harness.kernels.ptx.launch import Allocation, CudaLaunch, ExecutorChecks
+
+
+@contextlib.contextmanager
+def checked(exact: bool = False) -> Iterator[Check]:
+    """Open a session on the virtual GPU that checks the launches of CUDA modules, too."""
+    with session.checked("virtual", exact) as check:
+        jit_loader.install()
+        before = CALLS.runner
+        CALLS.runner = CheckedRunner(check.memory, check.launches)
+        try:
+            yield check
+        finally:
+            CALLS.runner = before
+
+
+class CheckedRunner:
+    """Runs launches under the checks and the declarations of a session."""
+
+    def __init__(self, memory: MemoryTracker, launches: LaunchLog) -> None:
+        self._memory = memory
+        self._launches = launches
+
+    def run(self, module: PtxModule, launch: CudaLaunch, call: HostCall) -> None:
+        name = launch.name.partition("<")[0]
+        logged = KernelLaunch(name, launch.grid, dict(call.tensors), call.name)
+        if self._launches.get_chosen_programs(logged) is not None:
+            raise ValueError(f"{name} is a CUDA kernel, which runs all its blocks: no `run_only`")
+        checks = ExecutorChecks(races=not self._launches.ignores_races)
+        self._launches.begin_launch(logged, self._memory)
+        try:
+            allocations = tuple(
+                self._add_declarations(one, call.tensors[one.name]) for one in launch.allocations
+            )
+            found = module.run(replace(launch, allocations=allocations), checks)
+            if found:
+                raise found[0]
+        except (Violation, UncheckableKernel) as error:
+            self._launches.errors.append(error)
+            raise
+        finally:
+            self._launches.end_launch(logged)
+
+    def check_copy(self, target: int, source: int | None, size: int) -> None:
+        """Check both ends of a copy against the session's storages, and mark what is written."""
+        for address, verb in ((source, "reads"), (target, "writes")):
+            storage = None if address is None else self._memory.find_living(address)
+            if storage is not None and address is not None and address + size > storage.end:
+                raise OutOfBounds(
+                    f"cudaMemcpyAsync {verb} {size} bytes of {storage.name} from its byte "
+                    f"{address - storage.start} on, and it has {storage.size}"
+                )
+        storage = self._memory.find_living(target)
+        if storage is not None and storage.uninitialized is not None:
+            first = target - storage.start
+            storage.uninitialized[first : first + size] = 0
+
+    def _add_declarations(self, allocation: Allocation, tensor: Any) -> Allocation:
+        storage = self._memory.find_storage(tensor)
+        if storage is None:
+            return allocation
+        uninitialized = 0
+        if storage.uninitialized is not None:
+            uninitialized = storage.uninitialized.data_ptr() + allocation.base - storage.start
+        return replace(
+            allocation,
+            uninitialized=uninitialized,
+            allowed_reads=_make_mask("read", storage, allocation),
+            allowed_writes=_make_mask("write", storage, allocation),
+        )
+
+
+def _make_mask(
+    access: str, storage: TrackedStorage, allocation: Allocation
+) -> Callable[[ProgramId], Any] | None:
+    """Return what gives the mask of an allocation's bytes that a block may access."""
+    rules = [rule for rule in storage.access_rules if rule.get_rule(access) is not None]
+    if not rules:
+        return None
+    first = allocation.base - storage.start
+
+    def compute_mask(block: ProgramId) -> Any:
+        masks = [rule.get_allowed_bytes(access, block, storage) for rule in rules]
+        allowed = np.ones(allocation.size, dtype=np.uint8)
+        for mask in masks:
+            if mask is not None:
+                allowed &= mask[first : first + allocation.size]
+        return allowed
+
+    return compute_mask
