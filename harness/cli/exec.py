@@ -106,7 +106,9 @@ def run_command(arguments: argparse.Namespace) -> int:
     environment.set_toggles(revert, enable, request.toggles, folder)
     if on_virtual_device:
         virtual_process.configure_environment(environment, request.card, folder.resolve())
-    has_checks = gpu_checks.configure_environment(environment, request.check, folder)
+    has_checks = gpu_checks.configure_environment(
+        environment, request.check, folder, request.device
+    )
     if revert or enable:
         release_text = f"SGLang {tree.version}" if tree else "whatever SGLang it imports"
         toggles = ", ".join(str(choice) for choice in chosen) or ", ".join(revert + enable)
@@ -117,7 +119,7 @@ def run_command(arguments: argparse.Namespace) -> int:
     attestations: list[attestation.Attestation] = []
     if folder.is_dir():
         attestations = attestation.read_attestations(folder, ignored_files=earlier_files)
-    checked = gpu_checks.read_reports(folder) if has_checks else None
+    checked = gpu_checks.read_reports(folder, request.check) if has_checks else None
     if request.record is not None:
         python = shutil.which("python3", path=environment["PATH"]) or sys.executable
         record = {

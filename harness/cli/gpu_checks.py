@@ -10,14 +10,16 @@ from typing import Any
 from harness.cli import options
 from harness.cli.command_parser import CommandParser
 from harness.core import machine
+from harness.core.device import VIRTUAL
 from harness.core.errors import NotReadyError, UnfixError
 from harness.core.wording import format_count
 from harness.kernels.gpu import ALL_CHECKS, DEFAULT_CHECKS
 from harness.kernels.gpu.kernel_summaries import KernelSummary
+from harness.kernels.launches import LAUNCH_CHECKS
 from harness.kernels.watch import report_files
 from harness.kernels.watch.report_files import CheckSummary
 
-_CHECK_WORDS = (*ALL_CHECKS, "all", "stop")
+_CHECK_WORDS = (*ALL_CHECKS, "all", *LAUNCH_CHECKS, "stop")
 _MAX_LISTED = 12  # kernels in a list
 
 
@@ -28,12 +30,13 @@ def add_arguments(parser: CommandParser) -> None:
         const=",".join(DEFAULT_CHECKS),
         metavar="WORDS",
         help="on a GPU, check every access of every Triton kernel: bounds, wraps (default: both), "
-        "unwritten, races, all of these; stop to end a process at its first report",
+        "unwritten, races, all of these; graphs, streams: every launch of every library, on a "
+        "virtual GPU too; stop to end a process at its first report",
     )
 
 
 def configure_environment(
-    environment: dict[str, str], option_value: str | None, folder: Path
+    environment: dict[str, str], option_value: str | None, folder: Path, device: str = ""
 ) -> bool:
     """Request the checks in an environment; return whether the call has the option."""
     environment.pop(report_files.CHECKS_VARIABLE, None)
@@ -46,17 +49,30 @@ def configure_environment(
             f"--check takes {', '.join(_CHECK_WORDS)}, and not {', '.join(unknown) or 'nothing'}"
         )
     if "all" in words:
-        words = [*ALL_CHECKS, *(word for word in words if word == "stop")]
-    if not machine.describe_gpus():
+        words = [*ALL_CHECKS, *(word for word in words if word in (*LAUNCH_CHECKS, "stop"))]
+    of_launches = [word for word in words if word in LAUNCH_CHECKS]
+    if device == VIRTUAL:
+        of_kernels = [word for word in words if word in ALL_CHECKS]
+        if of_kernels:
+            raise UnfixError(
+                f"--check {','.join(of_kernels)}: on the virtual GPU every Triton kernel runs "
+                f"under check; --check takes {', '.join(LAUNCH_CHECKS)} there"
+            )
+    elif not machine.describe_gpus():
         raise NotReadyError(
-            "--check needs an NVIDIA GPU: on a CPU `unfix prove` and `checking.checked()` check"
+            "--check needs an NVIDIA GPU: on a CPU `unfix prove` and `checking.checked()` check, "
+            f"and --device virtual --check {','.join(of_launches or LAUNCH_CHECKS)} checks graphs "
+            "and streams"
         )
+    if words == ["stop"]:
+        words = [*DEFAULT_CHECKS, "stop"]
     report_files.request_checks(environment, ",".join(words), _get_report_folder(folder))
     return True
 
 
-def read_reports(folder: Path) -> CheckSummary:
-    return report_files.read_reports(_get_report_folder(folder))
+def read_reports(folder: Path, option_value: str | None) -> CheckSummary:
+    of_launches = any(word in (option_value or "").split(",") for word in LAUNCH_CHECKS)
+    return report_files.read_reports(_get_report_folder(folder), of_launches)
 
 
 def _get_report_folder(folder: Path) -> Path:
@@ -77,6 +93,7 @@ def to_json(checked: CheckSummary) -> dict[str, Any]:
         },
         "dropped_reports": checked.dropped_reports,
         "reporter_failures": checked.failures,
+        "followed": None if checked.traced is None else dict(checked.traced.counts),
         "not_looked_at": checked.unchecked_libraries,
         "reports": [asdict(report) for report in checked.reports],
     }
@@ -104,7 +121,12 @@ def format_summary(checked: CheckSummary) -> list[str]:
         for name, one in checked.kernels.items()
         if (words := list(_iter_unchecked_parts(one)))
     }
-    lines = [f"{checked}, in {format_count(checked.processes, 'process')}"]
+    lines = []
+    if checked.kernels or checked.traced is None:
+        lines.append(f"{checked}, in {format_count(checked.processes, 'process')}")
+    if checked.traced is not None:
+        traced = checked.traced
+        lines.append(f"{traced}, in {format_count(traced.processes, 'process')}")
     lines += _format_reasons("not checked", checked.refusals)
     lines += _format_reasons("checked except for", partly)
     if libraries := checked.unchecked_libraries:

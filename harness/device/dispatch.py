@@ -176,9 +176,9 @@ def run_on_host(plan: OperatorPlan, *args: Any, **options: Any) -> Any:
             result = plan.operator.redispatch(_CPU_KEYS, *args, **options)
         else:
             result = _compute(plan, args, options)
+        report(plan, args, options, result)
         if plan.name in HOST_READS:
             streams.current_stream().synchronize()
-        report(plan, args, options, result)
         return result
 
 

@@ -14,8 +14,9 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -104,7 +105,7 @@ class Capture:
         dispatch.OBSERVERS.remove(self._observe)
         memory.ALLOCATION_OBSERVERS.remove(self.add_to_pool)
 
-    def add_to_pool(self, tensor: torch.Tensor) -> None:
+    def add_to_pool(self, tensor: torch.Tensor, owner: torch.Tensor | None = None) -> None:
         if threading.get_ident() == self._thread:
             self._pool.append(tensor)
 
@@ -140,7 +141,10 @@ class Capture:
 
 
 def _capture_tensor(tensor: torch.Tensor) -> Any:
-    return _CapturedTensor(tensor) if tensor.is_cuda else tensor
+    """Return the tensor by its address; a number of the host is part of the launch itself."""
+    if tensor.is_cuda:
+        return _CapturedTensor(tensor)
+    return tensor if tensor.dim() else tensor.clone()
 
 
 def _is_blocking_copy(
@@ -159,14 +163,36 @@ def get_capture() -> Capture | None:
     return getattr(_thread, "capture", None)
 
 
+class GraphObserver(Protocol):
+    """What is called for each launch that is more than one operator, and for each graph."""
+
+    def wrap_launch(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]: ...
+
+    def begin_capture(self, graph: CUDAGraph) -> None: ...
+
+    def end_capture(self, graph: CUDAGraph) -> None: ...
+
+    def reset(self, graph: CUDAGraph) -> None: ...
+
+    def run_replay(self, graph: CUDAGraph) -> AbstractContextManager[None]:
+        """Enter with a replay, and leave when its steps have run."""
+        ...
+
+
+GRAPH_OBSERVERS: list[GraphObserver] = []
+
+
 def run_captured(name: str, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
     """Run what is one launch on a GPU, and record it as one step if a stream is capturing."""
     capture = get_capture()
+    run = function
+    for observer in tuple(GRAPH_OBSERVERS):
+        run = observer.wrap_launch(name, run)
     if capture is None:
-        return function(*args, **options)
+        return run(*args, **options)
     capture.stop()
     try:
-        result = function(*args, **options)
+        result = run(*args, **options)
     finally:
         capture.start()
     for tensor in _list_tensors(result):
@@ -190,12 +216,16 @@ class CUDAGraph:
         if get_capture() is not None:
             raise RuntimeError("CUDA error: a capture is under way on this stream")
         self._pool = pool or graph_pool_handle()
+        for observer in GRAPH_OBSERVERS:
+            observer.begin_capture(self)
         self._capture = Capture()
         self._capture.start()
 
     def capture_end(self) -> None:
         assert self._capture is not None
         self._capture.stop()
+        for observer in GRAPH_OBSERVERS:
+            observer.end_capture(self)
 
     def instantiate(self) -> None:
         """Do nothing: a captured graph can be replayed."""
@@ -204,12 +234,18 @@ class CUDAGraph:
         if self._capture is None:
             raise RuntimeError("Called CUDAGraph::replay without a preceding successful capture.")
         self.replays += 1
-        with torch.no_grad(), _bindings.DisableTorchFunction():
+        with ExitStack() as stack:
+            for observer in GRAPH_OBSERVERS:
+                stack.enter_context(observer.run_replay(self))
+            stack.enter_context(torch.no_grad())
+            stack.enter_context(_bindings.DisableTorchFunction())
             for step in self._capture.steps:
                 step.replay()
 
     def reset(self) -> None:
         self._capture = None
+        for observer in GRAPH_OBSERVERS:
+            observer.reset(self)
 
     def pool(self) -> Any:
         return self._pool

@@ -26,7 +26,7 @@ def install() -> None:
     tensor: Any = torch.Tensor
     tensor.pin_memory = _pin
     tensor.is_pinned = _is_pinned
-    tensor.record_stream = lambda self, stream: None
+    tensor.record_stream = _record_stream
     torch.Generator = _Generator
     get_module = torch.get_device_module
 
@@ -36,6 +36,16 @@ def install() -> None:
         return get_module(device)
 
     torch.get_device_module = get_device_module
+
+
+# Called with a tensor and a stream that uses it until its end.
+RECORD_STREAM_OBSERVERS: list[Callable[[torch.Tensor, Any], None]] = []
+
+
+def _record_stream(tensor: torch.Tensor, stream: Any) -> None:
+    """Free no memory, which nothing here uses later than the program does."""
+    for observe in RECORD_STREAM_OBSERVERS:
+        observe(tensor, stream)
 
 
 def _accept_pinning(make: Callable[..., Any]) -> Callable[..., Any]:

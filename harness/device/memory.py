@@ -34,7 +34,8 @@ _get_pointer.restype, _get_pointer.argtypes = ctypes.c_void_p, [ctypes.py_object
 _NORESERVE = 0x4000  # Linux allocates pages at the first access, without checking that all fit
 MAPPED_SIZE = 1 << 24  # bytes from which an allocation is mapped, and takes touched pages alone
 
-ALLOCATION_OBSERVERS: list[Callable[[torch.Tensor], None]] = []
+# Called with a new device tensor, and the CPU tensor that owns its bytes and dies with them.
+ALLOCATION_OBSERVERS: list[Callable[[torch.Tensor, torch.Tensor], None]] = []
 
 
 def to_device(tensor: torch.Tensor, index: int) -> torch.Tensor:
@@ -42,7 +43,7 @@ def to_device(tensor: torch.Tensor, index: int) -> torch.Tensor:
     device = relabel_as_device(tensor, index)
     LEDGER.add(device, index)
     for observe in tuple(ALLOCATION_OBSERVERS):
-        observe(device)
+        observe(device, tensor)
     return device
 
 

@@ -89,11 +89,11 @@ def _copy(target: torch.Tensor, source: torch.Tensor, non_blocking: bool = False
     if source.is_cuda and not target.is_cuda and non_blocking and target.is_pinned():
         host_copies.copy_later(target, _on_host(source).to(target.dtype, copy=True), stream)
     else:
-        if target.is_cuda != source.is_cuda and not non_blocking:
-            stream.synchronize()
         host_copies.deliver(stream.clock)  # the source may be what an earlier copy writes
         _on_host(target).copy_(_on_host(source))
     dispatch.report(plan, (target, source, non_blocking), {}, target)
+    if target.is_cuda != source.is_cuda and not non_blocking:
+        stream.synchronize()
     return target
 
 
@@ -112,8 +112,6 @@ def _to_copy(
     if target.type not in ("cpu", "cuda"):
         return torch.empty_like(source, dtype=dtype, device=target, **options)
     stream = streams.current_stream(source.device if source.is_cuda else target)
-    if source.is_cuda != (target.type == "cuda") and not non_blocking:
-        stream.synchronize()
     host_copies.deliver(stream.clock)  # the source may be what an earlier copy writes
     host = _on_host(source).to(dtype or source.dtype, copy=True, **options)
     if target.type == "cuda":
@@ -127,6 +125,8 @@ def _to_copy(
     dispatch.report(
         plan, (source,), {"dtype": dtype, "device": target, "non_blocking": non_blocking}, result
     )
+    if source.is_cuda != (target.type == "cuda") and not non_blocking:
+        stream.synchronize()
     return result
 
 

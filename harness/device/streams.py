@@ -21,7 +21,8 @@ Clock = dict[int, int]  # by a stream's id: launches that have happened before
 
 _numbers = itertools.count(1)
 _thread = threading.local()
-_living_streams: weakref.WeakSet[Stream] = weakref.WeakSet()
+_living_streams: weakref.WeakValueDictionary[int, Stream] = weakref.WeakValueDictionary()
+_host_clock: Clock = {}
 
 
 def merge(clock: Clock, other: Clock) -> None:
@@ -31,21 +32,26 @@ def merge(clock: Clock, other: Clock) -> None:
 
 
 def get_host_clock() -> Clock:
-    """Return what this thread has waited for: its launches happen after that."""
-    clock: Clock = _thread.__dict__.setdefault("clock", {})
-    return clock
+    """Return what the host has waited for: later launches happen after that.
+
+    It is one clock for all threads, as they order each other in ways that are not seen here.
+    """
+    return _host_clock
 
 
-# Called with what a thread has waited for.
+def find_stream(stream_id: int) -> Stream | None:
+    return _living_streams.get(stream_id)
+
+
+# Called with what the host has waited for.
 WAIT_OBSERVERS: list[Callable[[Clock], None]] = []
 
 
 def wait_on_host(clock: Clock) -> None:
-    """Order this thread's next launches, and its reads, after a clock."""
-    host = get_host_clock()
-    merge(host, clock)
+    """Order the next launches, and the host's reads, after a clock."""
+    merge(_host_clock, clock)
     for observe in WAIT_OBSERVERS:
-        observe(host)
+        observe(_host_clock)
 
 
 class Stream:
@@ -56,7 +62,7 @@ class Stream:
         self.priority = priority
         self.stream_id = options.get("stream_id") or next(_numbers)
         self.clock: Clock = {}
-        _living_streams.add(self)
+        _living_streams[self.stream_id] = self
 
     @property
     def device_index(self) -> int:
@@ -74,13 +80,13 @@ class Stream:
     _as_parameter_ = cuda_stream
 
     def advance(self) -> int:
-        """Count a launch, which happens after all that this thread has waited for."""
-        merge(self.clock, get_host_clock())
+        """Count a launch, which happens after all that the host has waited for."""
+        merge(self.clock, _host_clock)
         self.clock[self.stream_id] = count = self.clock.get(self.stream_id, 0) + 1
         return count
 
     def wait_stream(self, stream: Stream) -> None:
-        merge(self.clock, stream.clock)
+        self.wait_event(stream.record_event())
 
     def wait_event(self, event: Event) -> None:
         event.wait(self)
@@ -136,7 +142,9 @@ class Event:
     cuda_event = property(id)
 
     def record(self, stream: Stream | None = None) -> None:
-        self.clock = dict((stream or current_stream()).clock)
+        stream = stream or current_stream()
+        merge(stream.clock, _host_clock)
+        self.clock = dict(stream.clock)
 
     def wait(self, stream: Stream | None = None) -> None:
         """Order a stream after the recorded launches; an unrecorded event orders nothing."""
@@ -244,9 +252,9 @@ class DeviceOf(DeviceContext):
 
 
 def synchronize(device: Any = None) -> None:
-    """Order this thread's next launches after all launches of a device."""
+    """Order the next launches after all launches of a device."""
     index = get_device_index(device)
-    for stream in list(_living_streams):
+    for stream in list(_living_streams.values()):
         if stream.device_index == index:
             stream.synchronize()
 

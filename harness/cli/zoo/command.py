@@ -41,6 +41,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             f"--{name}", action="append", default=[], metavar="ID", help=f"{name} these toggles"
         )
+    parser.add_argument(
+        "--check",
+        type=lambda text: text.split(","),
+        default=[],
+        metavar="WORDS",
+        help="also check launches: graphs, streams, or both",
+    )
     run_output.add_arguments(parser, junit=False)
     options.add_toggle_folders(parser)
     options.add_json(parser)
@@ -63,6 +70,7 @@ def run_command(arguments: argparse.Namespace) -> int:
         jobs=jobs,
         seconds=request.seconds,
         architectures=architectures,
+        check=request.check,
     )
     run = ZooRun(
         id=run_id,

@@ -54,6 +54,7 @@ class LaunchLog(list[KernelLaunch]):
         self.errors: list[Exception] = []  # violations and refusals so far, raised or not
         self.configuration_counts: dict[str, int] = {}  # of autotuned kernels, by name
         self.ignores_races = False
+        self.keeps_tensors = True  # or drops them after the launch, so that memory can be freed
         self._chosen_programs: dict[str, tuple[ProgramId, ...]] = {}
         self._argument_rules: list[ArgumentAccessRule] = []
         self._active_rules: list[tuple[list[AccessRule], AccessRule]] = []
@@ -114,6 +115,10 @@ class LaunchLog(list[KernelLaunch]):
         while self._active_rules:
             rules, rule = self._active_rules.pop()
             rules.remove(rule)
+        if not self.keeps_tensors:
+            for name, value in list(launch.arguments.items()):
+                if isinstance(value, torch.Tensor):
+                    del launch.arguments[name]
 
     def make_access_rules(self, launch: KernelLaunch) -> list[AccessRule]:
         rules = []

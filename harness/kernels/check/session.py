@@ -18,6 +18,7 @@ from harness.kernels.check.launch_log import LaunchLog
 from harness.kernels.check.options import CHECK_NAMES, CheckOptions
 from harness.kernels.check.tracked_memory import MemoryTracker
 from harness.kernels.cpu.arithmetic import Arithmetic
+from harness.kernels.check.violations import Violation
 
 _SESSION_LOCK = threading.Lock()
 
@@ -31,6 +32,7 @@ def checked(
     checks: Sequence[str] = CHECK_NAMES,
     max_reports: int = 1,
     all_configurations: bool = False,
+    launch_checks: Sequence[str] = (),
 ) -> Iterator[Check]:
     """Open a session on a device ("cpu", "cuda", "virtual"), by default on the run's.
 
@@ -40,7 +42,8 @@ def checked(
     such a kernel is refused, for tf32's result is not specified), and refuse approximate
     instructions (`ex2.approx`), which are computed within CUDA's documented bounds otherwise.
     `all_checks`: on a GPU, look for races and uninitialized reads too, which take longer to
-    compile; on a CPU they are always on.
+    compile; on a CPU they are always on. `launch_checks`: "graphs", "streams" or both, on a GPU or
+    the virtual one.
 
     On a CPU: `checks` are those whose violations are reported. With `max_reports` above 1 a launch
     goes on behind a violation; the first one is raised when the session ends, the others are its
@@ -54,7 +57,13 @@ def checked(
         max_reports,
         all_configurations,
     )
-    with open_session(_make_check(device or chosen.get_device(), options, all_checks)) as check:
+    device = device or chosen.get_device()
+    if launch_checks and device == "cpu":
+        raise ValueError("graphs and streams are checked on a GPU or on device 'virtual'")
+    with (
+        open_session(_make_check(device, options, all_checks)) as check,
+        _check_launches(check, launch_checks),
+    ):
         yield check
 
 
@@ -71,6 +80,21 @@ def open_session(check: Check) -> Iterator[Check]:
     finally:
         check.close()
         _SESSION_LOCK.release()
+
+
+def _check_launches(
+    check: Check, launch_checks: Sequence[str]
+) -> contextlib.AbstractContextManager[Any]:
+    if not launch_checks:
+        return contextlib.nullcontext()
+    from harness.kernels.launches.launch_checks import trace_launches
+
+    def raise_violation(violation: Violation) -> None:
+        check.launches.errors.append(violation)
+        raise violation
+
+    check.launches.keeps_tensors = False
+    return trace_launches(launch_checks, raise_violation)
 
 
 def preload_checker() -> None:

@@ -13,17 +13,18 @@ class KernelLocation:
     file: str
     line: int
     text: str
-    program: tuple[int, int, int]
+    program: tuple[int, int, int] | None  # None: the line launched the kernel
     thread: tuple[int, int, int] | None = None
     inlined: tuple[str, ...] = ()  # the lines of the callers, innermost first
 
     def __str__(self) -> str:
         lines = [f"{self.file}:{self.line}  {self.text}"]
         lines += [f"  inlined at {place}" for place in self.inlined]
-        who = f"program {self.program}"
         if self.thread is not None:
-            who = f"block {self.program}, thread {self.thread}"
-        return "\n  ".join([*lines, who])
+            lines.append(f"block {self.program}, thread {self.thread}")
+        elif self.program is not None:
+            lines.append(f"program {self.program}")
+        return "\n  ".join(lines)
 
 
 class Violation(AssertionError):

@@ -1,5 +1,7 @@
 """Activates checks in a Python process whose environment requests them (UNFIX_CHECK).
 
+Checks of kernels begin with the first launch, those of launches (`graphs`, `streams`) with torch.
+
 Invariant: the program pays next to nothing until it launches a kernel. Example: `import torch` runs
 as before; `import triton.runtime.jit` replaces `JITFunction.run` by a function that, when it is
 called first, puts Triton's own back, loads `checked_process`, and lets that launch the kernel. From
@@ -15,14 +17,28 @@ from collections.abc import Callable
 from typing import Any
 
 from harness.core.after_import import call_after_import
+from harness.core.device import VIRTUAL, get_device
+from harness.kernels.launches import LAUNCH_CHECKS
 from harness.kernels.watch.report_files import CHECKS_VARIABLE
 
 
 def install_checks() -> None:
     """Check the kernels of this process, if its environment requests it; once."""
-    if os.environ.get(CHECKS_VARIABLE) and not _requested:
-        _requested.append(True)
+    words = os.environ.get(CHECKS_VARIABLE, "").split(",")
+    if not words[0] or _requested:
+        return
+    _requested.append(True)
+    if any(word in LAUNCH_CHECKS for word in words) and get_device() != VIRTUAL:
+        call_after_import({"torch": lambda _: start_launch_checks()})
+    if any(word not in (*LAUNCH_CHECKS, "stop") for word in words):
         call_after_import(_LAUNCHER_REPLACEMENTS)
+
+
+def start_launch_checks() -> None:
+    """Follow the launches of this process, whose device is there."""
+    from harness.kernels.watch import launch_reports
+
+    launch_reports.start()
 
 
 _requested: list[bool] = []

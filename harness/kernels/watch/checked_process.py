@@ -48,7 +48,7 @@ def ensure_launcher() -> CheckedLauncher:
 class _CheckedProcess:
     def __init__(self, options: list[str]) -> None:
         self._stops_at_first_report = "stop" in options
-        checks = tuple(word for word in options if word != "stop") or gpu.DEFAULT_CHECKS
+        checks = tuple(word for word in options if word in gpu.ALL_CHECKS)
         if "unwritten" in checks:
             empty_memory.patch_empty_factories()
         self._writer = ReportWriter(Path(os.environ[FOLDER_VARIABLE]))

@@ -28,7 +28,7 @@ class KernelReport:
     file: str
     line: int
     text: str
-    program: tuple[int, int, int]
+    program: tuple[int, int, int] | None  # None: the line launched the kernel
     headline: str
     details: tuple[str, ...]
     pid: int
@@ -36,11 +36,33 @@ class KernelReport:
 
     @property
     def summary_line(self) -> str:
-        return f"{self.headline} ({self.file}:{self.line}, program {self.program})"
+        program = "" if self.program is None else f", program {self.program}"
+        return f"{self.headline} ({self.file}:{self.line}{program})"
 
     def __str__(self) -> str:
         where = f"{self.file}:{self.line}  {self.text}"
-        return "\n  ".join([self.headline, where, f"program {self.program}", *self.details])
+        program = () if self.program is None else (f"program {self.program}",)
+        return "\n  ".join([self.headline, where, *program, *self.details])
+
+
+@dataclass(slots=True)
+class TracedLaunches:
+    """What the checks of launches saw, in all processes (`graphs`, `streams`)."""
+
+    processes: int = 0
+    counts: Counter[str] = field(default_factory=Counter)
+
+    def __str__(self) -> str:
+        counts = self.counts
+        words = (
+            f"followed {format_count(counts['launches'], 'launch')}, "
+            f"{counts['captured']} of them into {format_count(counts['graphs'], 'graph')}, "
+            f"{format_count(counts['replays'], 'replay')} and "
+            f"{format_count(counts['allocations'], 'allocation')}"
+        )
+        if counts["unknown"]:
+            words += f"; {counts['unknown']} launches may access more than their arguments say"
+        return words
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +74,7 @@ class CheckSummary:
     processes: int
     unchecked_libraries: list[str] = field(default_factory=list)  # libraries with GPU code
     failures: list[str] = field(default_factory=list)  # of the processes' reporters
+    traced: TracedLaunches | None = None  # None: no process had the checks of launches
 
     @property
     def launches(self) -> int:
@@ -106,7 +129,9 @@ class CheckSummary:
     @property
     def silence(self) -> str:
         """Why nothing was checked; "" if a launch was."""
-        if self.checked_launches:
+        if self.traced is not None and not self.traced.counts["launches"]:
+            return "no process launched anything on a GPU, so the check says nothing"
+        if self.checked_launches or (self.traced is not None and not self.kernels):
             return ""
         if not self.launches:
             return "no process launched a Triton kernel, so the check says nothing"
@@ -134,6 +159,7 @@ class ReportWriter:
         self._reports_file = folder / f"{os.getpid()}.reports"
         self._kernels_file = folder / f"{os.getpid()}.kernels"
         self._libraries_file = folder / f"{os.getpid()}.others"
+        self._launches_file = folder / f"{os.getpid()}.launches"
         self._failures_file = folder / f"{os.getpid()}.failures"
         self._written: dict[Path, str] = {}
         self._failures: set[str] = set()
@@ -154,6 +180,9 @@ class ReportWriter:
     def write_kernels(self, summaries: KernelSummaries) -> None:
         self._write_if_changed(self._kernels_file, summaries.to_data())
 
+    def write_launches(self, counts: dict[str, int]) -> None:
+        self._write_if_changed(self._launches_file, counts)
+
     def write_libraries(self, names: list[str]) -> None:
         self._write_if_changed(self._libraries_file, names)
 
@@ -164,7 +193,8 @@ class ReportWriter:
             write_atomically(file, text)
 
 
-def read_reports(folder: Path) -> CheckSummary:
+def read_reports(folder: Path, of_launches: bool = False) -> CheckSummary:
+    """Read the files of all processes; `of_launches`: the checks of launches were requested."""
     summaries = KernelSummaries()
     files = sorted(folder.glob("*.kernels"))
     for file in files:
@@ -177,14 +207,26 @@ def read_reports(folder: Path) -> CheckSummary:
         for file in sorted(folder.glob("*.failures"))
         for line in file.read_text().splitlines()
     ]
+    traced = TracedLaunches()
+    for file in folder.glob("*.launches"):
+        traced.processes += 1
+        traced.counts.update(json.loads(file.read_text()))
     reports = sorted(_iter_reports(folder), key=lambda report: report.seconds)
     kernels = label_kernels(summaries)
-    return CheckSummary(reports, kernels, len(files), sorted(libraries), failures)
+    return CheckSummary(
+        reports,
+        kernels,
+        len(files),
+        sorted(libraries),
+        failures,
+        traced if traced.processes or of_launches else None,
+    )
 
 
 def _iter_reports(folder: Path) -> Iterator[KernelReport]:
     for file in folder.glob("*.reports"):
         for line in file.read_text().splitlines():
             data = json.loads(line)
-            data["program"], data["details"] = tuple(data["program"]), tuple(data["details"])
+            data["details"] = tuple(data["details"])
+            data["program"] = data["program"] and tuple(data["program"])
             yield KernelReport(**data)

@@ -17,6 +17,7 @@ from harness.core import device
 from harness.core.after_import import call_after_import
 from harness.device import record
 from harness.device.cards import CARD_VARIABLE, get_card
+from harness.kernels.watch import activation
 from harness.patching.child_environment import STARTUP_FOLDER, ChildEnvironment
 
 _RECORDS = "virtual"  # a folder
@@ -52,6 +53,7 @@ def _install_device(torch: ModuleType) -> None:
     folder = os.environ.get(record.FOLDER_VARIABLE)
     if folder:
         record.RECORD.write_to(Path(folder))
+    activation.start_launch_checks()
 
 
 def _install_launcher(jit: Any) -> None:

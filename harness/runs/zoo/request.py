@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 
 from harness.core.errors import UnfixError
+from harness.kernels.launches import LAUNCH_CHECKS
 from harness.runs.zoo.architecture import Architecture
 
 
@@ -23,10 +24,17 @@ class ZooRequest:
     revert: list[str]
     enable: list[str]
     toggles: list[Path]  # folders
+    check: list[str]  # checks of launches: graphs, streams
 
     def __post_init__(self) -> None:
         if self.jobs is not None and self.jobs < 1:
             raise UnfixError(f"-j is the number of architectures at a time, not {self.jobs}")
+        unknown = [word for word in self.check if word not in LAUNCH_CHECKS]
+        if unknown:
+            raise UnfixError(
+                f"--check takes {' and '.join(LAUNCH_CHECKS)} here, and not {', '.join(unknown)}; "
+                "the checks of kernels are always on"
+            )
         if not self.seconds > 0:
             raise UnfixError(f"--seconds is a positive number, not {self.seconds}")
 
@@ -39,3 +47,4 @@ class ZooWorkerRequest(msgspec.Struct):
     jobs: int
     seconds: float
     architectures: list[Architecture]
+    check: list[str] = []

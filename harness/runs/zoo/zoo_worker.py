@@ -53,7 +53,7 @@ class ArchitectureFork:
     def __init__(self, claims: Any, request: ZooWorkerRequest, number: int) -> None:
         self.claims = claims
         self.architecture = request.architectures[number]
-        self.seconds = request.seconds
+        self.seconds, self.check = request.seconds, tuple(request.check)
         self.folder = Path(request.folder) / str(number)
         self.folder.mkdir()
         self.result_file = self.folder / "result.json"
@@ -98,7 +98,7 @@ class ArchitectureFork:
         os.environ[recorded_reach.LAUNCHER_VARIABLE] = f"zoo {self.architecture.name}"
         model_folder = self.folder / f"model-{graphs}"
         model_folder.mkdir()
-        run = self.claims.ArchitectureRun(self.architecture, model_folder, graphs)
+        run = self.claims.ArchitectureRun(self.architecture, model_folder, graphs, self.check)
         try:
             result = run.run()
         except self.claims.GraphCaptureFailed as failure:

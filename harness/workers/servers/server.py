@@ -56,7 +56,7 @@ _LOG_TAIL_BYTES = 60_000
 _ERROR_LINE = re.compile(
     r"^(?:\w+\.)*\w*(?:Error|Exception|Exit|Interrupt|OutOfBounds|"
     r"UninitializedMemory|DataRace|IntegerOverflow|UncheckableKernel|AccessRuleViolation|"
-    r"KernelAssertion)\b.*",
+    r"KernelAssertion|StaleGraphAddress|StaleGraphNumber|UnorderedAccess|EarlyReuse)\b.*",
     re.MULTILINE,
 )
 # Lines of the fault handler, which do not name the cause.

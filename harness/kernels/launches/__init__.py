@@ -1,0 +1,9 @@
+"""Launches of a whole process, whatever compiled them: which memory each uses, when, in what order.
+
+Two checks stand on that. `graphs`: a captured launch keeps addresses and numbers, and both may be
+out of date when the graph is replayed. `streams`: launches of two streams have no order unless an
+event gives them one. Both take events from a source, of which there are two: `virtual_source` (the
+virtual GPU) and `card_source` (a GPU, through torch). The checks know neither.
+"""
+
+LAUNCH_CHECKS = ("graphs", "streams")

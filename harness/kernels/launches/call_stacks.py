@@ -1,0 +1,58 @@
+"""Where the program was when it allocated, freed, launched, captured: its own frames alone."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+_MAX_FRAMES = 6
+_HARNESS = str(Path(__file__).parents[2])
+# The machinery that every launch goes through is no part of the program's stack.
+_HIDDEN = (f"{_HARNESS}/device/", f"{_HARNESS}/kernels/", f"{_HARNESS}/patching/", "<frozen")
+_HIDDEN_PARTS = ("-packages/torch/", "-packages/triton/", "/contextlib.py")
+_is_hidden: dict[str, bool] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class StackFrame:
+    file: str
+    line: int
+    function: str
+
+    def __str__(self) -> str:
+        return f"{self.short_file}:{self.line} in {self.function}"
+
+    @property
+    def short_file(self) -> str:
+        return "/".join(Path(self.file).parts[-3:]).replace("//", "/")
+
+
+CallStack = tuple[StackFrame, ...]  # innermost first
+
+
+def capture_stack() -> CallStack:
+    """Return the innermost frames of the program, without torch's, Triton's and ours."""
+    return tuple(
+        StackFrame(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
+        for frame, _ in zip(iterate_program_frames(), range(_MAX_FRAMES), strict=False)
+    )
+
+
+def iterate_program_frames() -> Iterator[FrameType]:
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        file = frame.f_code.co_filename
+        hidden = _is_hidden.get(file)
+        if hidden is None:
+            hidden = file.startswith(_HIDDEN) or any(part in file for part in _HIDDEN_PARTS)
+            _is_hidden[file] = hidden
+        if not hidden:
+            yield frame
+        frame = frame.f_back
+
+
+def format_stack(stack: CallStack) -> str:
+    return " < ".join(map(str, stack)) or "an unknown line"

@@ -1,0 +1,315 @@
+"""The events of a GPU, for a `LaunchTracer`, as torch tells them.
+
+- Operators, custom ones too: a dispatch mode, in every thread.
+- Memory, events, streams: torch's own trace of the GPU (`torch.cuda._gpu_trace`), which calls when
+  an allocation is made or freed, an event is recorded or waited for, the host waits.
+- Triton's kernels: `JITFunction.run`. Collectives: by their call, on the stream that they let wait.
+
+Nothing here waits for the device. What torch does not tell: kernels that a library launches by
+itself, and events that other code than torch records.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.cuda import _gpu_trace
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from harness.core.after_import import call_after_import
+from harness.device import streams
+from harness.device.streams import Clock
+from harness.kernels.launches import collective_effects, kernel_effects, operator_effects
+from harness.kernels.launches.launch_tracer import LaunchTracer
+from harness.patching import jit_kernels
+
+_bindings: Any = torch._C
+_DEFAULT_STREAM = -1  # the number of the stream whose handle is 0
+
+
+class CardClocks:
+    """The vector clocks of the GPU's streams, by handle: those of the virtual device."""
+
+    def __init__(self) -> None:
+        self._streams: dict[int, streams.Stream] = {}
+        self._events: dict[int, streams.Event] = {}
+        self._thread = threading.local()
+
+    def get_current_stream(self) -> int:
+        handle = _bindings._cuda_getCurrentRawStream(torch.cuda.current_device())
+        return self._get_stream(handle).stream_id
+
+    def advance(self, stream: int) -> tuple[int, Clock]:
+        found = self._get_stream(stream)
+        return found.advance(), dict(found.clock)
+
+    def get_clock(self, stream: int) -> Clock:
+        clock = dict(streams.get_host_clock())
+        streams.merge(clock, self._get_stream(stream).clock)
+        return clock
+
+    def _get_stream(self, handle: int) -> streams.Stream:
+        number = handle or _DEFAULT_STREAM
+        if number not in self._streams:
+            self._streams[number] = streams.Stream(0, stream_id=number)
+        return self._streams[number]
+
+    def _get_event(self, handle: int) -> streams.Event:
+        if handle not in self._events:
+            self._events[handle] = streams.Event()
+        return self._events[handle]
+
+    # What torch tells
+
+    def record_event(self, event: int, stream: int) -> None:
+        self._get_event(event).record(self._get_stream(stream))
+
+    def wait_event(self, event: int, stream: int) -> None:
+        self._get_event(event).wait(self._get_stream(stream))
+        self._thread.waiting_stream = self._get_stream(stream).stream_id
+
+    def delete_event(self, event: int) -> None:
+        self._events.pop(event, None)
+
+    def synchronize_event(self, event: int) -> None:
+        self._get_event(event).synchronize()
+
+    def synchronize_stream(self, stream: int) -> None:
+        self._get_stream(stream).synchronize()
+
+    def synchronize_device(self) -> None:
+        for stream in list(self._streams.values()):
+            stream.synchronize()
+
+    def take_waiting_stream(self) -> int | None:
+        """Return the stream that last waited for an event in this thread, and forget it."""
+        found: int | None = getattr(self._thread, "waiting_stream", None)
+        self._thread.waiting_stream = None
+        return found
+
+
+class CardSource:
+    def __init__(self, tracer: LaunchTracer, clocks: CardClocks) -> None:
+        self._tracer, self._clocks = tracer, clocks
+        self._mode = _TracingMode(tracer, clocks)
+        self._is_open = False
+        self._undo: list[Callable[[], Any]] = []
+
+    def open(self) -> None:
+        self._is_open = True
+        _bindings._activate_gpu_trace()
+        clocks, tracer = self._clocks, self._tracer
+        callbacks: dict[str, Callable[..., Any]] = {
+            "event_record": clocks.record_event,
+            "event_wait": clocks.wait_event,
+            "event_deletion": clocks.delete_event,
+            "event_synchronization": clocks.synchronize_event,
+            "stream_synchronization": clocks.synchronize_stream,
+            "device_synchronization": clocks.synchronize_device,
+            "memory_allocation": lambda start: tracer.allocate(start, 0),
+            "memory_deallocation": tracer.free,
+        }
+        for name, function in callbacks.items():
+            register = getattr(_gpu_trace, f"register_callback_for_{name}")
+            register(self._while_open(function))  # torch has no way to take it back
+        self._mode.__enter__()
+        self._undo.append(lambda: self._mode.__exit__(None, None, None))
+        self._enter_mode_in_threads()
+        self._observe_graphs()
+        self._observe_queries()
+        self._observe_tensors()
+        call_after_import(
+            {
+                "triton.runtime.jit": self._observe_kernels,
+                collective_effects.PYNCCL_MODULE: self._observe_pynccl,
+            }
+        )
+
+    def close(self) -> None:
+        self._is_open = False
+        for undo in reversed(self._undo):
+            undo()
+        self._undo.clear()
+
+    def _while_open(self, function: Callable[..., Any]) -> Callable[..., None]:
+        def call(*args: int) -> None:
+            if self._is_open:
+                function(*args)
+
+        return call
+
+    def _replace(self, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
+        original = getattr(owner, name)
+        setattr(owner, name, functools.wraps(original)(make(original)))
+        self._undo.append(lambda: setattr(owner, name, original))
+
+    def _enter_mode_in_threads(self) -> None:
+        def make(start: Any) -> Any:
+            def start_with_mode(thread: Any) -> None:
+                with self._mode:
+                    start(thread)
+
+            return start_with_mode
+
+        self._replace(threading.Thread, "_bootstrap_inner", make)
+
+    # Graphs
+
+    def _observe_graphs(self) -> None:
+        tracer = self._tracer
+
+        def before(event: Callable[[Any], None]) -> Callable[[Any], Any]:
+            def make(original: Any) -> Any:
+                def call_original(graph: Any, *args: Any, **options: Any) -> Any:
+                    event(graph)
+                    return original(graph, *args, **options)
+
+                return call_original
+
+            return make
+
+        def make_end(original: Any) -> Any:
+            def capture_end(graph: Any) -> None:
+                original(graph)
+                tracer.end_capture(graph)
+
+            return capture_end
+
+        cls = torch.cuda.CUDAGraph
+        self._replace(cls, "capture_begin", before(tracer.begin_capture))
+        self._replace(cls, "capture_end", make_end)
+        self._replace(cls, "replay", before(tracer.replay))
+        self._replace(cls, "reset", before(tracer.reset))
+
+    # Orders that torch's trace leaves out: a program that polls until an event has happened
+
+    def _observe_queries(self) -> None:
+        def make(get_handle: Callable[[Any], int], synchronize: Callable[[int], None]) -> Any:
+            def make_query(original: Any) -> Any:
+                def query(subject: Any) -> Any:
+                    has_happened = original(subject)
+                    if has_happened:
+                        synchronize(get_handle(subject))
+                    return has_happened
+
+                return query
+
+            return make_query
+
+        clocks = self._clocks
+        event_query = make(lambda event: int(event.cuda_event), clocks.synchronize_event)
+        stream_query = make(lambda stream: int(stream.cuda_stream), clocks.synchronize_stream)
+        self._replace(torch.cuda.Event, "query", event_query)
+        self._replace(torch.cuda.Stream, "query", stream_query)
+
+    # Tensors
+
+    def _observe_tensors(self) -> None:
+        def make_record(original: Any) -> Any:
+            def record_stream(tensor: Any, stream: Any) -> None:
+                original(tensor, stream)
+                number = int(stream.cuda_stream) or _DEFAULT_STREAM
+                self._tracer.record_stream(tensor, number)
+
+            return record_stream
+
+        def make_tensor(original: Any) -> Any:
+            def tensor(data: Any, *args: Any, **options: Any) -> Any:
+                made = original(data, *args, **options)
+                if (
+                    made.is_cuda
+                    and isinstance(data, (list, tuple))
+                    and not made.is_floating_point()
+                ):
+                    self._tracer.note_addresses(made, original(data, dtype=made.dtype))
+                return made
+
+            return tensor
+
+        self._replace(torch.Tensor, "record_stream", make_record)
+        self._replace(torch, "tensor", make_tensor)
+
+    # Kernels
+
+    def _observe_kernels(self, module: Any) -> None:
+        tracer = self._tracer
+
+        def launch_kernel(kernel: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> Any:
+            result = before(kernel, *args, grid=grid, warmup=warmup, **options)
+            if not warmup and self._is_open and not tracer.is_paused:
+                with tracer.pause():
+                    found = kernel_effects.list_kernel_uses(kernel, args, options)
+                tracer.launch(kernel.fn.__name__, found.uses, (args, options), found.is_known)
+            return result
+
+        before = jit_kernels.replace_run(module.JITFunction, launch_kernel)
+        self._undo.append(functools.partial(jit_kernels.replace_run, module.JITFunction, before))
+
+    def _observe_pynccl(self, module: Any) -> None:
+        for name, effects in collective_effects.PYNCCL_METHODS.items():
+            if hasattr(module.PyNcclCommunicator, name):
+                self._replace(
+                    module.PyNcclCommunicator,
+                    name,
+                    functools.partial(self._make_collective, name, effects),
+                )
+
+    def _make_collective(
+        self, name: str, effects: collective_effects.CollectiveEffects, original: Any
+    ) -> Any:
+        def call_collective(communicator: Any, *args: Any, **options: Any) -> Any:
+            result = original(communicator, *args, **options)
+            uses = effects.list_uses(args, options)
+            stream = options.get("stream")
+            number = None if stream is None else int(stream.cuda_stream) or _DEFAULT_STREAM
+            self._tracer.launch(f"NCCL {name}", uses, stream=number)
+            return result
+
+        return call_collective
+
+
+class _TracingMode(TorchDispatchMode):  # type: ignore[misc]
+    """Reports each operator that ran on the GPU."""
+
+    def __init__(self, tracer: LaunchTracer, clocks: CardClocks) -> None:
+        super().__init__()
+        self._tracer, self._clocks = tracer, clocks
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        options = kwargs or {}
+        self._clocks.take_waiting_stream()
+        result = func(*args, **options)
+        if self._tracer.is_paused:
+            return result
+        collective = collective_effects.OPERATORS.get(func._schema.name)
+        if collective is not None:
+            uses = collective.list_uses(args, options)
+            # An asynchronous collective runs on a stream of its own, which waits for this one.
+            stream = self._clocks.take_waiting_stream()
+            self._tracer.launch(func._schema.name, uses, stream=stream)
+            return result
+        effects = operator_effects.find_effects(func)
+        if effects.launches:
+            uses = effects.list_uses(args, options, result)
+            if uses:
+                self._tracer.launch(effects.name, uses, (args, options))
+                self._note_addresses(args, result)
+        return result
+
+    def _note_addresses(self, args: tuple[Any, ...], result: Any) -> None:
+        """Note the addresses that a copy from the host brings to the device."""
+        if not isinstance(result, torch.Tensor) or not result.is_cuda:
+            return
+        for source in args[:2]:
+            if isinstance(source, torch.Tensor) and not source.is_cuda:
+                self._tracer.note_addresses(result, source)

@@ -1,0 +1,195 @@
+"""`graphs`: what a captured launch keeps has to be true for as long as the graph can be replayed.
+
+Invariant: an address that a captured launch was given belongs to a living allocation, or to the
+graph's own pool. An allocation that goes is remembered, and reported with the next event if the
+graph is still there then: a program that drops a graph with its buffers, in whatever order, is
+right. Example: a buffer grows, `self.buffer = torch.empty(2 * n)`, and the old one was captured:
+
+    scale: x is freed, and a captured graph still reads it
+      model.py:12  y.copy_(x * 2)
+      x float32 [8]; captured at model.py:12 in forward < …
+      allocated at model.py:4 in __init__ < …
+      freed at model.py:30 in grow < …
+"""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from harness.kernels.check.violations import Violation
+from harness.kernels.launches import host_values
+from harness.kernels.launches.call_stacks import CallStack, format_stack
+from harness.kernels.launches.device_memory import DeviceAllocation, MemoryAccess
+from harness.kernels.launches.host_values import CapturedNumber
+from harness.kernels.launches.launch_violations import (
+    StaleGraphAddress,
+    StaleGraphNumber,
+    locate,
+)
+
+
+@dataclass(eq=False)
+class ReplayableGraph:
+    """A graph that can be replayed: the accesses of its launches outside of its pool."""
+
+    graph: Any  # a weak reference
+    accesses: list[MemoryAccess] = field(default_factory=list)
+    values: list[CapturedNumber] = field(default_factory=list)
+    launches: int = 0
+    is_captured: bool = False
+
+    @property
+    def can_be_replayed(self) -> bool:
+        return self.is_captured and self.graph() is not None
+
+
+class GraphCheck:
+    def __init__(self, report: Callable[[Violation], None]) -> None:
+        self._report = report
+        self._graphs: dict[int, ReplayableGraph] = {}  # by the id of the graph
+        self._freed: list[DeviceAllocation] = []  # captured, and not yet reported
+        self._stale: list[DeviceAllocation] = []  # reported
+        self._reported: set[tuple[Any, ...]] = set()
+        self.captures = self.replays = 0
+
+    # Events
+
+    def begin_capture(self, graph: Any) -> ReplayableGraph:
+        key = id(graph)
+        captured = ReplayableGraph(weakref.ref(graph, lambda _: self._graphs.pop(key, None)))
+        self._graphs[key] = captured
+        return captured
+
+    def end_capture(self, captured: ReplayableGraph) -> None:
+        captured.is_captured = True
+        self.captures += 1
+
+    def reset(self, graph: Any) -> None:
+        self._graphs.pop(id(graph), None)
+
+    def add_launch(
+        self, captured: ReplayableGraph, accesses: list[MemoryAccess], values: list[CapturedNumber]
+    ) -> None:
+        captured.launches += 1
+        captured.values += values
+        for access in accesses:
+            if access.allocation.in_graph_pool:
+                continue
+            captured.accesses.append(access)
+            access.allocation.is_captured = True
+            for target in access.allocation.targets:
+                target.is_captured = True
+
+    def free(self, allocation: DeviceAllocation) -> None:
+        """Remember a captured allocation that is gone; this may run inside the collector."""
+        if allocation.is_captured and not allocation.in_graph_pool:
+            self._freed.append(allocation)
+
+    def replay(self, graph: Any, stack: CallStack) -> ReplayableGraph | None:
+        """Check a graph that is about to be replayed."""
+        self.replays += 1
+        captured = self._graphs.get(id(graph))
+        if captured is None:
+            return None
+        self.confirm()
+        for value in captured.values:
+            self._check_value(value, stack)
+        return captured
+
+    def allocate(self, allocation: DeviceAllocation) -> None:
+        """Report freed memory of a graph that an allocation has got."""
+        for stale in list(self._stale):
+            if stale.start < allocation.end and allocation.start < stale.end:
+                self._stale.remove(stale)
+                uses = self._find_uses(stale)
+                if uses:
+                    self._report_address(
+                        stale, uses, f"reused at {format_stack(allocation.allocated_at)}"
+                    )
+
+    # Reports
+
+    def confirm(self) -> None:
+        """Report the freed allocations whose graph is still there."""
+        if not self._freed:
+            return
+        if not any(self._find_uses(one) for one in self._freed):
+            self._freed.clear()
+            return
+        gc.collect()  # a graph that nothing reaches is as good as gone
+        freed, self._freed = self._freed, []
+        for allocation in freed:
+            if uses := self._find_uses(allocation):
+                self._stale.append(allocation)
+                self._report_address(allocation, uses)
+
+    def _find_uses(self, allocation: DeviceAllocation) -> list[MemoryAccess]:
+        return [
+            access
+            for captured in list(self._graphs.values())
+            if captured.can_be_replayed
+            for access in captured.accesses
+            if access.allocation is allocation or allocation in access.allocation.targets
+        ]
+
+    def _report_address(
+        self, allocation: DeviceAllocation, uses: list[MemoryAccess], reuse: str = ""
+    ) -> None:
+        first = uses[0]
+        launch = first.launch
+        is_target = first.allocation is not allocation
+        key = (launch.name, launch.stack[:1], first.argument, is_target, bool(reuse))
+        if key in self._reported:
+            return
+        self._reported.add(key)
+        tensor = first.tensor()
+        has_moved = (
+            not is_target and tensor is not None and tensor.untyped_storage().data_ptr()
+            not in (0, allocation.start)
+        )  # fmt: skip
+        what = f"a tensor whose address is in {first.argument}" if is_target else first.argument
+        fate = "was given away" if reuse else "has moved" if has_moved else "is freed"
+        others = len({id(use.launch) for use in uses}) - 1
+        details = [
+            f"{first.argument} {first.description}; captured at {format_stack(launch.stack)}",
+            f"allocated at {format_stack(allocation.allocated_at)}",
+            f"freed at {format_stack(allocation.freed_at or ())}",
+        ]
+        details += [reuse] if reuse else []
+        if has_moved:
+            details.append(f"the tensor is at {tensor.data_ptr():#x} now")
+        if others:
+            details.append(f"{others} more captured launches use this memory")
+        self._report(
+            StaleGraphAddress(
+                f"{launch.name}: {what} {fate}, and a captured graph still "
+                f"{'uses' if is_target else first.verb} it",
+                locate(launch.name, launch.stack),
+                tuple(details),
+            )
+        )
+
+    def _check_value(self, value: CapturedNumber, stack: CallStack) -> None:
+        now = value.read()
+        if now is host_values.GONE or now == value.captured:
+            return
+        key = (value.launch.name, value.expression, value.launch.stack[:1])
+        if key in self._reported:
+            return
+        self._reported.add(key)
+        name = value.launch.name
+        self._report(
+            StaleGraphNumber(
+                f"{name}: a captured graph keeps {value.expression} = {value.captured!r}, "
+                f"and it is {now!r} at the replay",
+                locate(name, value.launch.stack),
+                (
+                    f"captured at {format_stack(value.launch.stack)}",
+                    f"replayed at {format_stack(stack)}",
+                ),
+            )
+        )

@@ -1,0 +1,62 @@
+"""Opens the checks of launches in this process, on the device that it has."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
+
+from harness.device import installation
+from harness.kernels.check.violations import Violation
+from harness.kernels.launches import stream_check
+from harness.kernels.launches.launch_tracer import LaunchTracer
+
+
+class LaunchSource(Protocol):
+    """What tells a tracer of a device's events, from `open` to `close`."""
+
+    def open(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+@contextlib.contextmanager
+def trace_launches(
+    checks: Sequence[str], report: Callable[[Violation], None]
+) -> Iterator[LaunchTracer]:
+    """Check the launches of this process while the block runs; `report` may raise."""
+    tracer, source = _make_source(checks, report)
+    source.open()
+    try:
+        yield tracer
+    except BaseException:
+        source.close()
+        raise
+    else:
+        try:
+            tracer.finish()
+        finally:
+            source.close()
+
+
+def start_tracing(checks: Sequence[str], report: Callable[[Violation], None]) -> LaunchTracer:
+    """Check the launches of this process until its end."""
+    tracer, source = _make_source(checks, report)
+    source.open()
+    return tracer
+
+
+def _make_source(
+    checks: Sequence[str], report: Callable[[Violation], None]
+) -> tuple[LaunchTracer, LaunchSource]:
+    if installation.is_installed():
+        from harness.kernels.launches.virtual_source import VirtualClocks, VirtualSource
+
+        # Memory is not handed out as on a GPU here, so a block of a fitting size counts as reused.
+        tracer = LaunchTracer(checks, VirtualClocks(), report, stream_check.has_fitting_size)
+        return tracer, VirtualSource(tracer)
+    from harness.kernels.launches.card_source import CardClocks, CardSource
+
+    clocks = CardClocks()
+    tracer = LaunchTracer(checks, clocks, report, stream_check.has_same_memory)
+    return tracer, CardSource(tracer, clocks)

@@ -1,0 +1,300 @@
+"""Turns the events of a device into launches and allocations, and hands them to the checks.
+
+A source calls this: `virtual_source` for the virtual GPU, `card_source` for a GPU. A source knows
+streams (`DeviceClocks`) and calls `allocate`, `free`, `launch`, and what a graph does.
+
+Invariant: while a stream is capturing, its launches are ordered among themselves alone, since none
+of them runs. A replay is one launch that does all of theirs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import torch
+
+from harness.device.streams import Clock
+from harness.kernels.check.violations import Violation
+from harness.kernels.launches import LAUNCH_CHECKS, host_values
+from harness.kernels.launches.call_stacks import CallStack, capture_stack
+from harness.kernels.launches.device_launch import ArgumentUse, DeviceLaunch, Stream
+from harness.kernels.launches.device_memory import (
+    AllocationTable,
+    DeviceAllocation,
+    MemoryAccess,
+    make_access,
+)
+from harness.kernels.launches.graph_check import GraphCheck, ReplayableGraph
+from harness.kernels.launches.stream_check import StreamCheck
+
+GRAPHS, STREAMS = LAUNCH_CHECKS
+_MAX_TABLE = 1 << 16  # elements of a host tensor that is searched for addresses
+_SMALLEST_ADDRESS = 1 << 20
+
+
+class DeviceClocks(Protocol):
+    """The order of a device's launches."""
+
+    def get_current_stream(self) -> Stream: ...
+
+    def advance(self, stream: Stream) -> tuple[int, Clock]:
+        """Count a launch of a stream; return its number and what happened before it."""
+        ...
+
+    def get_clock(self, stream: Stream) -> Clock:
+        """Return what happens before a stream's next launch."""
+        ...
+
+
+@dataclass(slots=True)
+class LaunchCounts:
+    """What a process launched; `unknown` of them may access more than was seen."""
+
+    launches: int = 0
+    captured: int = 0
+    unknown: int = 0
+    allocations: int = 0
+    graphs: int = 0
+    replays: int = 0
+
+
+class LaunchTracer:
+    def __init__(
+        self,
+        checks: Sequence[str],
+        clocks: DeviceClocks,
+        report: Callable[[Violation], None],
+        may_reuse: Callable[[DeviceAllocation, DeviceAllocation], bool],
+    ) -> None:
+        self.counts = LaunchCounts()
+        self._clocks = clocks
+        self._memory = AllocationTable()
+        self._graph_check = GraphCheck(report) if GRAPHS in checks else None
+        self._stream_check = StreamCheck(report, may_reuse) if STREAMS in checks else None
+        self._capture: ReplayableGraph | None = None
+        self._capturing_thread = 0
+        self._replayed: weakref.WeakKeyDictionary[Any, list[MemoryAccess]] = (
+            weakref.WeakKeyDictionary()
+        )
+        self._captured_accesses: list[MemoryAccess] = []
+        self._freed: deque[tuple[int, CallStack]] = deque()
+        self._lock = threading.RLock()
+        self._thread = threading.local()
+
+    @contextlib.contextmanager
+    def pause(self) -> Iterator[None]:
+        """Ignore this thread's events: they are part of one that is reported as a whole."""
+        before, self._thread.is_paused = self.is_paused, True
+        try:
+            yield
+        finally:
+            self._thread.is_paused = before
+
+    @property
+    def is_paused(self) -> bool:
+        return getattr(self._thread, "is_paused", False)
+
+    # Memory
+
+    @property
+    def _is_capturing(self) -> bool:
+        return self._capture is not None and self._capturing_thread == threading.get_ident()
+
+    def allocate(self, start: int, size: int) -> None:
+        """Note new memory; while this thread captures a graph, it belongs to the graph's pool."""
+        if self.is_paused or not start:
+            return
+        with self._lock:
+            self._end_freed()
+            self.counts.allocations += 1
+            self._allocate(start, size, self._is_capturing)
+
+    def _allocate(self, start: int, size: int, in_graph_pool: bool) -> DeviceAllocation:
+        stream = self._clocks.get_current_stream()
+        allocation = DeviceAllocation(start, size, stream, capture_stack(), in_graph_pool)
+        for gone in self._memory.add(allocation):
+            self._end(gone, allocation.allocated_at)
+        if self._stream_check is not None:
+            self._stream_check.allocate(allocation, self._clocks.get_clock(stream))
+        if self._graph_check is not None:
+            self._graph_check.confirm()
+            self._graph_check.allocate(allocation)
+        return allocation
+
+    def free(self, start: int) -> None:
+        """Note that memory is freed, maybe inside the garbage collector; the next event ends it."""
+        self._freed.append((start, capture_stack()))
+
+    def _end_freed(self) -> None:
+        while self._freed:
+            start, stack = self._freed.popleft()
+            allocation = self._memory.get(start)
+            if allocation is not None:
+                self._memory.remove(allocation)
+                self._end(allocation, stack)
+
+    def _end(self, allocation: DeviceAllocation, stack: CallStack) -> None:
+        allocation.freed_at = stack
+        if self._graph_check is not None:
+            self._graph_check.free(allocation)
+        if self._stream_check is not None:
+            clock = self._clocks.get_clock(allocation.stream)
+            self._stream_check.free(allocation, clock)
+
+    def knows(self, start: int) -> bool:
+        """Return whether an address belongs to a living allocation."""
+        with self._lock:
+            self._end_freed()
+            return self._memory.find(start) is not None
+
+    def record_stream(self, tensor: torch.Tensor, stream: Stream) -> None:
+        with self._lock:
+            allocation = self._memory.find(tensor.untyped_storage().data_ptr())
+            if allocation is not None:
+                allocation.recorded_streams.add(stream)
+
+    def note_addresses(self, table: torch.Tensor, numbers: torch.Tensor) -> None:
+        """Remember the allocations whose addresses a table on the device holds."""
+        if numbers.dtype not in (torch.int64, torch.uint64) or numbers.numel() > _MAX_TABLE:
+            return
+        with self._lock:
+            found = {
+                id(one): one
+                for number in numbers.reshape(-1).tolist()
+                if number > _SMALLEST_ADDRESS and (one := self._memory.find(number)) is not None
+            }
+            allocation = self._memory.find(table.untyped_storage().data_ptr())
+            if found and allocation is not None:
+                allocation.targets = tuple(found.values())
+
+    # Launches
+
+    def launch(
+        self,
+        name: str,
+        uses: list[ArgumentUse],
+        arguments: Any = (),
+        is_known: bool = True,
+        stream: Stream | None = None,
+    ) -> None:
+        """Check a launch, on a stream that is not the current one if it is given."""
+        if self.is_paused:
+            return
+        with self._lock:
+            self._end_freed()
+            number = self._clocks.get_current_stream() if stream is None else stream
+            launch = DeviceLaunch(name, number, *self._clocks.advance(number), capture_stack())
+            self.counts.launches += 1
+            self.counts.unknown += not is_known
+            accesses = [make_access(launch, use, self._find(use.tensor)) for use in uses]
+            if self._capture is not None and self._is_capturing:
+                self.counts.captured += 1
+                self._captured_accesses += accesses
+                if self._graph_check is not None:
+                    values = host_values.find_host_values(launch, arguments)
+                    self._graph_check.add_launch(self._capture, accesses, values)
+            if self._graph_check is not None:
+                self._graph_check.confirm()
+            if self._stream_check is not None:
+                self._stream_check.add_launch(launch, accesses)
+
+    def _find(self, tensor: torch.Tensor) -> DeviceAllocation:
+        storage = tensor.untyped_storage()
+        start = storage.data_ptr()
+        allocation = self._memory.find(start)
+        if allocation is None:  # made before the tracer was there
+            return self._allocate(start, storage.nbytes(), in_graph_pool=False)
+        if start + storage.nbytes() > allocation.end:
+            allocation.size = start + storage.nbytes() - allocation.start
+        return allocation
+
+    # Graphs
+
+    def begin_capture(self, graph: Any) -> None:
+        with self._lock:
+            self._captured_accesses = []
+            self._capturing_thread = threading.get_ident()
+            check = self._graph_check
+            self._capture = (
+                check.begin_capture(graph) if check is not None else ReplayableGraph(lambda: graph)
+            )
+
+    def end_capture(self, graph: Any) -> None:
+        with self._lock:
+            capture, self._capture = self._capture, None
+            if capture is None:
+                return
+            self.counts.graphs += 1
+            if self._graph_check is not None:
+                self._graph_check.end_capture(capture)
+            for access in self._captured_accesses:
+                # None of it ran: only a replay is ordered with other launches.
+                access.allocation.accesses = [
+                    one for one in access.allocation.accesses if one.launch != access.launch
+                ]
+            self._replayed[graph] = _merge_accesses(self._captured_accesses)
+            self._captured_accesses = []
+
+    def reset(self, graph: Any) -> None:
+        with self._lock:
+            self._replayed.pop(graph, None)
+            if self._graph_check is not None:
+                self._graph_check.reset(graph)
+
+    def replay(self, graph: Any) -> None:
+        """Check a graph, and count its replay as one launch."""
+        if self.is_paused:
+            return
+        with self._lock:
+            self._end_freed()
+            self.counts.replays += 1
+            stack = capture_stack()
+            if self._graph_check is not None:
+                self._graph_check.replay(graph, stack)
+            if self._stream_check is not None:
+                stream = self._clocks.get_current_stream()
+                number, clock = self._clocks.advance(stream)
+                self._stream_check.add_launch(
+                    *_make_replay(self._replayed.get(graph, []), stream, number, clock, stack)
+                )
+
+    def finish(self) -> None:
+        """Report what is still waiting to be confirmed."""
+        with self._lock:
+            self._end_freed()
+            if self._graph_check is not None:
+                self._graph_check.confirm()
+
+
+def _merge_accesses(accesses: list[MemoryAccess]) -> list[MemoryAccess]:
+    """Keep one access of each range, a write before a read; the graph's own pool is its own."""
+    merged: dict[tuple[int, int, int], MemoryAccess] = {}
+    for access in accesses:
+        key = id(access.allocation), access.start, access.end
+        if access.allocation.in_graph_pool:
+            continue
+        known = merged.get(key)
+        if known is None or (access.writes, not access.partial) > (known.writes, not known.partial):
+            merged[key] = access
+    return list(merged.values())
+
+
+def _make_replay(
+    captured: list[MemoryAccess], stream: Stream, number: int, clock: Clock, stack: CallStack
+) -> tuple[DeviceLaunch, list[MemoryAccess]]:
+    launch = DeviceLaunch("a replayed graph", stream, number, clock, stack)
+    accesses = [
+        replace(
+            access,
+            launch=replace(launch, name=f"{access.launch.name} of a replayed graph"),
+        )
+        for access in captured
+        if access.allocation.freed_at is None
+    ]
+    return launch, accesses
