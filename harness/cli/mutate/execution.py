@@ -127,13 +127,13 @@ def run_mutate(request: MutateRequest, resumed_run: str | None, outputs: argpars
         _check_unchanged(earlier, request, source.target)
     is_wide = diff is not None and diff.is_wide
     generated = GeneratedFaults((), ()) if is_wide else source.make_faults()
-    mutation = earlier or _make_run(request, source.target)
+    mutation = earlier or make_run(request, source.target)
     mutation.at_least, mutation.left_out = request.at_least, []
     mutation.recorded_problems = fault_selection.describe_stale_equivalents(request, generated)
     if diff is not None:
         mutation.settings["between"] = diff.ends
         mutation.recorded_problems += diff.problems
-    plan = _make_plan(request, source.target)
+    plan = make_plan(request, source.target)
 
     def plan_faults(generated: GeneratedFaults) -> MutationPlan:
         """Add the faults to the plan, and their numbers to the stored run."""
@@ -201,7 +201,7 @@ def _choose_target(request: MutateRequest) -> ReleaseTarget:
     )[0]
 
 
-def _make_plan(request: MutateRequest, target: ReleaseTarget) -> MutationPlan:
+def make_plan(request: MutateRequest, target: ReleaseTarget) -> MutationPlan:
     """Make the plan without its faults."""
     jobs = guard_runs.choose_job_count(target.device, request.jobs)
     pytest_arguments, folder = guard_runs.resolve_suites(request.suite)
@@ -231,7 +231,7 @@ def _digest_code(request: MutateRequest) -> str:
     return guard_runs.digest_guards_and_toggles(request.toggles, other_files)
 
 
-def _make_run(request: MutateRequest, target: ReleaseTarget) -> MutationRun:
+def make_run(request: MutateRequest, target: ReleaseTarget) -> MutationRun:
     run_id, started = guard_runs.make_id_and_start()
     return MutationRun(
         id=run_id,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from harness.cli.progress_display import ProgressBars
 from harness.runs.mutate.line_coverage import GuardCoverage
+from harness.runs.mutate.listener import MutationListener
 from harness.runs.mutate.messages import MutationWorkerReady
-from harness.runs.mutate.runner import MutationListener
 from harness.store.mutate.values import (
     NO_EVIDENCE_OUTCOMES,
     FaultOutcome,

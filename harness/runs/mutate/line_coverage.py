@@ -57,6 +57,8 @@ class CoverageRecord(msgspec.Struct):
 
     key: str
     guards: dict[str, GuardCoverage] = {}
+    collected: list[str] = []  # the guards of a whole collection
+    suites: str = ""  # digest of all suites when that was
 
     @property
     def imported(self) -> list[str]:
@@ -140,6 +142,11 @@ def digest_suite(guard: str, root: Path) -> str:
     return _digest_folder((root / guard.partition("::")[0]).parent)
 
 
+def digest_suites(root: Path) -> str:
+    """Compute a digest of all suites."""
+    return _digest_folder(root / "suites")
+
+
 @functools.cache
 def _digest_folder(folder: Path) -> str:
     digest = hashlib.sha256()
@@ -160,7 +167,9 @@ def get_coverage_file(release: str, profile: str, pytest_arguments: list[str]) -
     return paths.state_folder() / "reach" / f"{release}-{profile}-{place}.json"
 
 
-def load_coverage(file: Path, expected_key: str, root: Path) -> CoverageRecord:
+def load_coverage(
+    file: Path, expected_key: str, root: Path, with_failures: bool = False
+) -> CoverageRecord:
     """Load the part of a stored record that is still valid."""
     try:
         coverage = msgspec.json.decode(file.read_bytes(), type=CoverageRecord)
@@ -172,7 +181,8 @@ def load_coverage(file: Path, expected_key: str, root: Path) -> CoverageRecord:
         name: guard
         for name, guard in coverage.guards.items()
         # A guard that failed runs again, since the machine may have been the cause.
-        if guard.outcome in PASSING_OUTCOMES and guard.suite == digest_suite(name, root)
+        if (with_failures or guard.outcome in PASSING_OUTCOMES)
+        and guard.suite == digest_suite(name, root)
     }
     return coverage
 

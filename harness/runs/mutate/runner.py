@@ -17,11 +17,13 @@ from functools import partial
 
 from harness.core import machine, paths
 from harness.runs.mutate import fault_outcomes, line_coverage
+from harness.runs.mutate.coverage_recorder import CoverageRecorder
 from harness.runs.mutate.fault_outcomes import FATES_WITHOUT_EVIDENCE
 from harness.runs.mutate.guard_order import GuardOrder
 from harness.runs.mutate.kill_confirmation import FailedAttempt, KillConfirmer
 from harness.runs.mutate.line_coverage import CoverageRecord, GuardCoverage
-from harness.runs.mutate.messages import FaultAttemptReport, MutationWorkerReady
+from harness.runs.mutate.listener import MutationListener
+from harness.runs.mutate.messages import FaultAttemptReport
 from harness.runs.mutate.request import MutationPlan
 from harness.runs.mutate.scheduler import (
     MutationScheduler,
@@ -39,26 +41,9 @@ from harness.store.prove.values import SideOutcome, SideResult
 from harness.workers.supervisor import NO_RESULT_HEADLINE
 from harness.workers.worker_process import ENGINE_TEST_FILE
 
-TRACED_GUARD_SECONDS = 600.0  # the limit of a traced guard
 ENGINE_GUARDS_EXCLUDED = (
     f"suites/accuracy/{ENGINE_TEST_FILE}: its servers are other processes, without the fault"
 )
-
-
-class MutationListener:
-    """A listener that ignores the progress of a run; a subclass shows it."""
-
-    def report_start(self, release: str) -> None: ...
-
-    def report_ready(self, ready: MutationWorkerReady, recorded_guards: int) -> None: ...
-
-    def report_coverage(
-        self, coverage: GuardCoverage, done_count: int, guard_count: int
-    ) -> None: ...
-
-    def report_result(self, mutation: MutationRun, result: FaultResult) -> None: ...
-
-    def report_problem(self, text: str) -> None: ...
 
 
 @dataclass
@@ -106,8 +91,8 @@ class MutationRunner:
         self.store.begin(self.mutation)
         try:
             self.listener.report_start(self.plan.target.name)
-            guards = self._start_worker()
-            self._measure_coverage(guards)
+            self._start_worker()
+            self._measure_coverage()
             if self.plan_from_coverage is not None:
                 self.plan = self.plan_from_coverage(self.coverage)
                 self.scheduler.import_modules(sorted({fault.module for fault in self.plan.faults}))
@@ -123,7 +108,7 @@ class MutationRunner:
         self.mutation.recorded_problems.append(text)
         self.listener.report_problem(text)
 
-    def _start_worker(self) -> list[str]:
+    def _start_worker(self) -> None:
         ready = self.scheduler.start()
         facts = machine.collect_machine_facts(str(self.plan.target.python))
         if (target := self.plan.target).requested_as == "current":  # which may be any checkout
@@ -133,32 +118,22 @@ class MutationRunner:
         self.mutation.seconds_to_start = ready.seconds
         for problem in ready.problems:
             self._report_problem(problem)
-        plan = self.plan
-        key = line_coverage.compute_coverage_key(plan.target, plan.profile, plan.toggle_folders)
-        self.coverage_file = line_coverage.get_coverage_file(
-            plan.target.name, plan.profile, plan.pytest_arguments
+        self.recorder = CoverageRecorder(
+            self.plan, self.scheduler, self.listener, ready.guards, self.kill_confirmer.record_pass
         )
-        self.coverage = line_coverage.load_coverage(self.coverage_file, key, plan.working_folder)
-        modules = {fault.module for fault in plan.faults}
-        self.scheduler.import_modules(sorted({*modules, *self.coverage.imported}))
-        recorded_guards = sum(guard in self.coverage.guards for guard in ready.guards)
-        self.listener.report_ready(ready, recorded_guards)
-        return ready.guards
+        modules = {fault.module for fault in self.plan.faults}
+        self.scheduler.import_modules(sorted({*modules, *self.recorder.coverage.imported}))
+        unknown_count = len(self.recorder.unknown_guards)
+        self.listener.report_ready(ready, len(ready.guards) - unknown_count)
 
     # Coverage
 
-    def _measure_coverage(self, guards: list[str]) -> None:
-        """Run each guard once on the unchanged release, unless its lines are recorded."""
+    def _measure_coverage(self) -> None:
+        """Record the lines of guards, and leave out the guards that do not pass."""
         started = time.monotonic()
-        unknown = [guard for guard in guards if guard not in self.coverage.guards]
-        record = partial(self._record_coverage, guard_count=len(guards))
-        self.scheduler.run_attempts(
-            PendingAttempt([(guard, TRACED_GUARD_SECONDS)], record, trace=True) for guard in unknown
-        )
-        if unknown:
-            self.scheduler.import_modules(self.coverage.imported)
+        self.recorder.record_unknown_guards()
         self.mutation.seconds_to_reach = time.monotonic() - started
-        known = [guard for name, guard in self.coverage.guards.items() if name in set(guards)]
+        known = self.recorder.list_recorded()
         for guard in known:
             if guard.outcome in (SideOutcome.NA, SideOutcome.SKIPPED):
                 self.mutation.left_out.append(f"{guard.guard}: {guard.headline}")
@@ -169,28 +144,10 @@ class MutationRunner:
             GuardFacts(guard.guard, guard.outcome.value, guard.seconds, guard.headline)
             for guard in known
         ]
+        self.coverage = self.recorder.coverage
         self.coverage.guards = {
             guard.guard: guard for guard in known if guard.outcome is SideOutcome.PASSED
         }
-
-    def _record_coverage(
-        self, report: FaultAttemptReport, guard_names: list[str], guard_count: int
-    ) -> None:
-        ended_well = report.results and report.fork_side.outcome is SideOutcome.PASSED
-        side = report.results[0].side if ended_well else report.fork_side
-        coverage = self.coverage.guards[guard_names[0]] = GuardCoverage(
-            guard=guard_names[0],
-            outcome=side.outcome,
-            seconds=side.seconds,
-            headline=side.headline,
-            suite=line_coverage.digest_suite(guard_names[0], self.plan.working_folder),
-            lines=report.trace.lines if report.trace else {},
-            imported=report.trace.imported if report.trace else [],
-        )
-        if coverage.outcome is SideOutcome.PASSED:
-            self.kill_confirmer.record_pass(coverage.guard)
-        line_coverage.save_coverage(self.coverage_file, self.coverage)
-        self.listener.report_coverage(coverage, len(self.coverage.guards), guard_count)
 
     # Faults
 
