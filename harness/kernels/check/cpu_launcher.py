@@ -20,7 +20,7 @@ import torch
 
 from harness.device import graphs
 from harness.kernels import cpu
-from harness.kernels.check import line_tracing
+from harness.kernels.check import launch_capture, line_tracing
 from harness.kernels.check.launch_log import KernelLaunch, LaunchLog, to_full_grid
 from harness.kernels.check.launcher_state import load_launcher_state
 from harness.kernels.check.options import CheckOptions
@@ -111,6 +111,8 @@ class CpuLauncher:
             bound = self.bind_call(binder, args, options)
         sides = grid(dict(bound.values)) if callable(grid) else grid
         launch = KernelLaunch(name, to_full_grid(sides), dict(bound.values), kernel.fn.__module__)
+        with torch._C.DisableTorchFunction():
+            launch_capture.capture_launch(kernel, dict(bound.values), launch.grid, bound.key)
         self._current_launch = launch
         try:
             with torch._C.DisableTorchFunction():
