@@ -39,6 +39,7 @@ CACHES = {
     "answers": {"fixtures.accuracy"},
     "plans": {"harness.patching.bootstrap"},
     "lines that guards run": {"harness.runs.mutate.line_coverage"},
+    "captured launches": {"harness.runs.pr.changed_kernels"},
     "checked kernels in Triton's own cache": {"harness.kernels.gpu.compiler_hooks"},
 }
 CACHING_NAMES = {"get_or_compute", "save_cached", "DiskCache", "StatusCache"}

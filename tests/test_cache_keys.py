@@ -33,6 +33,8 @@ from harness.releases.source_trees import FolderSourceTree
 from harness.runs.audit import release_audit
 from harness.runs.audit.release_audit import AuditRequest
 from harness.runs.mutate import line_coverage
+from harness.runs.mutate.request import MutationPlan
+from harness.runs.pr import changed_kernels
 from harness.store.prove import recorded_proofs
 from harness.workers.release_target import ReleaseTarget
 
@@ -54,7 +56,9 @@ NO_CACHES = {
     "harness.runs.fuzz.failure_replay": "replays",
     "harness.runs.fuzz.runner": "the folder of a run",
     "harness.runs.matrix.matrix_run": "the folder of a run",
+    "harness.runs.mutate.coverage_recorder": "the folder of a run",
     "harness.runs.mutate.runner": "the folder of a run",
+    "harness.runs.pr.launch_recording": "the folder of a run",
     "harness.runs.prove.runner": "the folder of a run",
     "harness.cli.zoo.command": "the folder of a run",
     "harness.store.sqlite_file": "the store of runs",
@@ -108,6 +112,14 @@ def make_coverage_key() -> str:
     return line_coverage.compute_coverage_key(target, "default")
 
 
+def make_capture_key() -> str:
+    tree = FolderSourceTree(paths.state_folder(), "current")
+    target = ReleaseTarget("current", Path(sys.executable), tree)
+    root = paths.project_folder()
+    plan = MutationPlan(target, (), {}, {}, False, [], root, 1, 0, "default")
+    return changed_kernels.compute_capture_key(plan, ["a:k"], ["b::t"])
+
+
 CASES = (
     CacheCase("registry", ("harness.fixes.registry.toggle_reader",), load_registry),
     CacheCase(
@@ -131,6 +143,11 @@ CASES = (
         "lines that guards run",
         ("harness.runs.mutate.worker", "harness.workers.line_tracer", *GUARDS),
         make_coverage_key,
+    ),
+    CacheCase(
+        "captured launches",
+        ("harness.runs.mutate.worker", "harness.kernels.check.launch_capture", *GUARDS),
+        make_capture_key,
     ),
     CacheCase(
         "runs to resume",

@@ -25,6 +25,7 @@ COMMANDS = {
     "audit": "static analysis of every kernel of a release: int32 overflow in addresses",
     "zoo": "every model architecture, tiny, on the virtual GPU, compared with transformers",
     "kernels": "every kernel of a release: who launches it under check, and what would",
+    "pr": "what a change of SGLang does: toggles, suites, audit, kernels, faults, zoo",
     "eval": "accuracy, end to end: a real server's answers compared with a baseline's",
     "matrix": "the configuration matrix: plan, run and shard combinations of options",
     "report": "stored runs: table, page, JUnit, Markdown, JSON",
@@ -41,7 +42,10 @@ COMMANDS = {
 
 COMMAND_MODULES = {"lifecycle": "prove.command"} | {
     name: f"{name}.command"
-    for name in "adopt audit bisect eval fuzz kernels matrix mutate prove report test zoo".split()
+    for name in (
+        *("adopt", "audit", "bisect", "eval", "fuzz", "kernels", "matrix", "mutate", "pr"),
+        *("prove", "report", "test", "zoo"),
+    )
 }
 
 

@@ -27,6 +27,7 @@ class RunReports:
     render_markdown: Callable[[Any], str]
     print_run: Callable[[Any, Any], None]  # on a rich console
     write_junit: Callable[[Any, Any], None] | None = None  # writes a file
+    render_sarif: Callable[[Any], str] | None = None
 
 
 def _load_prove_reports() -> RunReports:
@@ -67,6 +68,17 @@ def _load_zoo_reports() -> RunReports:
     return RunReports(page.render_page, markdown.render_markdown, terminal.print_run)
 
 
+def _load_pr_reports() -> RunReports:
+    from reports.pr import markdown, page, sarif, terminal
+
+    return RunReports(
+        page.render_page,
+        markdown.render_markdown,
+        terminal.print_run,
+        render_sarif=sarif.render_sarif,
+    )
+
+
 def _make_page_name(run: Any) -> str:
     """Make a name for each run, so that a new page does not replace an open one."""
     name = str(run.id)
@@ -86,6 +98,7 @@ class RunKind:
     get_exit_code: Callable[[Any], int] = lambda run: 0 if run.green else 1
     make_page_name: Callable[[Any], str] = _make_page_name
     has_junit: bool = False
+    has_sarif: bool = False
 
     def to_json(self, run: Any) -> dict[str, Any]:
         """Return a whole run, with its verdict, as JSON that any reader accepts."""
@@ -180,7 +193,18 @@ ZOO = RunKind(
     list_properties=("counts", "green"),
     make_page_name=lambda run: f"zoo-{_make_page_name(run)}",
 )
-KINDS = (PROVE, BISECT, EVAL, MATRIX, MUTATE, ZOO)
+PR = RunKind(
+    "a review",
+    lambda store: store.pr,
+    _load_pr_reports,
+    make_list_label=lambda run: "pr",
+    json_properties=("headline", "green", "problems"),
+    list_properties=("headline", "green"),
+    is_row_enough=True,
+    make_page_name=lambda run: f"pr-{_make_page_name(run)}",
+    has_sarif=True,
+)
+KINDS = (PROVE, BISECT, EVAL, MATRIX, MUTATE, ZOO, PR)
 
 
 def find_run(store: Store, name: str) -> tuple[RunKind, Any] | None:

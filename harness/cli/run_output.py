@@ -32,6 +32,8 @@ def check_outputs(kind: RunKind, arguments: argparse.Namespace) -> None:
         raise UnfixError(
             f"{kind.noun} has no JUnit: there are --html, --markdown, --record and --json"
         )
+    if getattr(arguments, "sarif", None) is not None and not kind.has_sarif:
+        raise UnfixError(f"{kind.noun} has no SARIF: `unfix pr` and `unfix audit` write it")
 
 
 def write_and_print_run(kind: RunKind, runs: Any, arguments: argparse.Namespace) -> int:
@@ -51,6 +53,8 @@ def write_and_print_run(kind: RunKind, runs: Any, arguments: argparse.Namespace)
         lambda: reports.render_markdown(runs),
         whole,
     )
+    if reports.render_sarif and getattr(arguments, "sarif", None) is not None:
+        save_text(arguments.sarif, reports.render_sarif(runs))
     if reports.write_junit and getattr(arguments, "junit", None) is not None:
         reports.write_junit(runs, arguments.junit)
     if arguments.json:
@@ -107,7 +111,7 @@ def _round_numbers(value: Any) -> Any:
     return value
 
 
-_OUTPUT_OPTIONS = ("--html", "--junit", "--markdown", "--record")
+_OUTPUT_OPTIONS = ("--html", "--junit", "--markdown", "--record", "--sarif")
 
 
 def strip_output_options(words: Sequence[str]) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 def format_count(count: int, noun: str) -> str:
     """'1 cell', '2 cells', '3 processes'."""
-    plural = f"{noun}es" if noun.endswith(("s", "ch")) else f"{noun}s"
+    plural = f"{noun}es" if noun.endswith(("s", "ch", "x")) else f"{noun}s"
     return f"{count} {noun if count == 1 else plural}"
 
 

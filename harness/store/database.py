@@ -11,6 +11,7 @@ from harness.store.eval.table import EvalTable
 from harness.store.fuzz.table import FuzzTable
 from harness.store.matrix.table import MatrixTable
 from harness.store.mutate.table import MutationTable
+from harness.store.pr.table import PrTable
 from harness.store.prove.table import ProveTable
 from harness.store.run_table import RunTable
 from harness.store.sqlite_file import LOCK_TIMEOUT, StoreFile
@@ -31,12 +32,13 @@ class Store(StoreFile):
         self.mutate = MutationTable(self)
         self.fuzz = FuzzTable(self)
         self.zoo = ZooTable(self)
+        self.pr = PrTable(self)
 
     @property
     def tables(self) -> tuple[RunTable[Any, Any], ...]:
         return (
             *(self.prove, self.bisect, self.eval, self.matrix, self.mutate),
-            *(self.fuzz, self.zoo),
+            *(self.fuzz, self.zoo, self.pr),
         )
 
     def merge(self, other_file: Path) -> list[str]:

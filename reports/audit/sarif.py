@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterable
 from typing import Any
 
 from harness import __version__
@@ -27,12 +28,19 @@ _RULES = (
 
 
 def render_sarif(audit: ReleaseAudit) -> str:
-    rules = [
-        {"id": kind, "shortDescription": {"text": text}, "help": {"text": mend}}
-        for kind, text, mend in _RULES
+    return render_log("unfix audit", _RULES, [_make_result(one) for one in audit.findings])
+
+
+def render_log(
+    name: str, rules: Iterable[tuple[str, str, str]], results: list[dict[str, Any]]
+) -> str:
+    """Render the results of one tool; a rule is its id, its text, and how to mend what it finds."""
+    described = [
+        {"id": rule, "shortDescription": {"text": text}, "help": {"text": mend}}
+        for rule, text, mend in rules
     ]
-    driver = {"name": "unfix audit", "version": __version__, "rules": rules}
-    run = {"tool": {"driver": driver}, "results": [_make_result(one) for one in audit.findings]}
+    driver = {"name": name, "version": __version__, "rules": described}
+    run = {"tool": {"driver": driver}, "results": results}
     return json.dumps({"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}, indent=1) + "\n"
 
 

@@ -16,13 +16,14 @@ from harness.runs.prove.plan import ProveRequest
 from harness.runs.prove.runner import ProveRunner
 from harness.store.database import Store
 from harness.store.prove.values import ProveRun
+from harness.workers.release_target import ReleaseTarget
 
 
-def run_proof(call: ProveCall) -> tuple[ProveRun, bool]:
+def run_proof(call: ProveCall, targets: list[ReleaseTarget] | None = None) -> tuple[ProveRun, bool]:
     """Run a proof; return the stored run, and whether the user stopped it."""
     store = Store()
     call, earlier = requests.resolve_call(call, store)
-    request = requests.make_request(call, earlier, store)
+    request = requests.make_request(call, earlier, store, targets)
     if call.resume is not None and earlier is not None:
         run = earlier
         run.releases = []

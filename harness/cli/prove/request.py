@@ -20,6 +20,7 @@ from harness.runs.prove import plan
 from harness.runs.prove.plan import ProveRequest
 from harness.store.database import Store
 from harness.store.prove.values import ProveRun
+from harness.workers.release_target import ReleaseTarget
 
 
 def resolve_call(call: ProveCall, store: Store) -> tuple[ProveCall, ProveRun | None]:
@@ -87,8 +88,16 @@ def digest_inputs(call: ProveCall) -> str:
     )
 
 
-def make_request(call: ProveCall, earlier: ProveRun | None, store: Store) -> ProveRequest:
-    targets = guard_runs.prepare_targets(call.release, call.device, toggle_folders=call.toggles)
+def make_request(
+    call: ProveCall,
+    earlier: ProveRun | None,
+    store: Store,
+    targets: list[ReleaseTarget] | None = None,
+) -> ProveRequest:
+    """Make the request of a call, on targets that are prepared already or on those it names."""
+    if targets is None:
+        folders = call.toggles
+        targets = guard_runs.prepare_targets(call.release, call.device, toggle_folders=folders)
     catalogue = toggle_catalogue.load_catalogue(call.toggles)
     toggles = options.select_toggles_or_all(catalogue, call.names, call.usage)
     jobs = guard_runs.choose_job_count(call.device, call.jobs)

@@ -38,6 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     history.add_arguments(parser)
     run_output.add_arguments(parser)
+    parser.add_argument("--sarif", type=Path, metavar="FILE", help="of a review: for code scanning")
     options.add_json(parser)
 
 

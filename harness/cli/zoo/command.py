@@ -55,19 +55,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run_command(arguments: argparse.Namespace) -> int:
     request = options.make_request(ZooRequest, arguments)
-    architectures = read_architectures(request.names)
-    get_card(request.card)  # an unknown name ends the call
     target = guard_runs.prepare_targets(
         [request.release] if request.release else [],
         only_ready=True,
         toggle_folders=request.toggles,
     )[0]
-    jobs = guard_runs.choose_job_count("cpu", request.jobs)
+    run, is_stopped = execute_zoo(target, request)
+    code = run_output.write_and_print_run(run_kinds.ZOO, run, arguments)
+    return 130 if is_stopped else code
+
+
+def execute_zoo(target: ReleaseTarget, request: ZooRequest) -> tuple[ZooRun, bool]:
+    """Run a request on a release; return the stored run, and whether the user stopped it."""
+    architectures = read_architectures(request.names)
+    get_card(request.card)  # an unknown name ends the call
     run_id, started = guard_runs.make_id_and_start()
     work = ZooWorkerRequest(
         card=request.card,
         folder=str(paths.state_folder() / "runs" / run_id),
-        jobs=jobs,
+        jobs=guard_runs.choose_job_count("cpu", request.jobs),
         seconds=request.seconds,
         architectures=architectures,
         check=request.check,
@@ -81,26 +87,14 @@ def run_command(arguments: argparse.Namespace) -> int:
         toggles=[f"-{one}" for one in request.revert] + [f"+{one}" for one in request.enable],
         planned=[architecture.name for architecture in architectures],
     )
-    return _run_until_stopped(target, request, work, run, arguments)
-
-
-def _run_until_stopped(
-    target: ReleaseTarget,
-    request: ZooRequest,
-    work: ZooWorkerRequest,
-    run: ZooRun,
-    outputs: argparse.Namespace,
-) -> int:
     facts = machine.collect_machine_facts(str(target.python))
     run.versions, run.machine = facts.pop("versions"), facts
-    is_stopped = False
     try:
         with end_processes_on_exit(), ZooProgress(run) as progress:
             ZooRunner(target, request, work, run, Store().zoo, progress).execute()
     except KeyboardInterrupt:
-        is_stopped = True
-    code = run_output.write_and_print_run(run_kinds.ZOO, run, outputs)
-    return 130 if is_stopped else code
+        return run, True
+    return run, False
 
 
 class ZooProgress(ProgressBars, ZooListener):

@@ -1,0 +1,1 @@
+"""`unfix pr`: what a change of SGLang does."""

@@ -1,0 +1,84 @@
+"""`unfix pr`: reviews a change of SGLang, from one commit of a checkout to another."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from harness.cli import options, run_kinds, run_output
+from harness.core.errors import UnfixError
+from harness.store.pr.values import PrPart
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.usage = (
+        "unfix pr CHECKOUT BASE..HEAD [--only PARTS] [OPTIONS]\n"
+        "       unfix pr CHECKOUT --base BASE     records what reviews need of a base\n"
+        "       unfix pr --join RUN…              one review of the parts of several"
+    )
+    parser.add_argument("checkout", nargs="?", metavar="CHECKOUT", help="a checkout of SGLang")
+    parser.add_argument(
+        "range",
+        nargs="?",
+        metavar="BASE..HEAD",
+        help="two commits or branches; BASE...HEAD is what HEAD changed since it left BASE, and "
+        "BASE.. the files as they are",
+    )
+    parser.add_argument("--base", metavar="BASE", help="record the lines that guards run on BASE")
+    parser.add_argument("--join", nargs="+", default=[], metavar="RUN", help="ids of stored runs")
+    parser.add_argument(
+        "--only", default="", metavar="PARTS", help=f"a,b,… of {', '.join(PrPart)} (default: all)"
+    )
+    parser.add_argument(
+        "--faults", type=int, default=40, metavar="N", help="a sample of N faults (40)"
+    )
+    parser.add_argument(
+        "--architectures", type=int, default=1, metavar="N", help="of the zoo, N at most (1)"
+    )
+    parser.add_argument("--seed", type=int, default=0, metavar="S", help="seed of the sample (0)")
+    parser.add_argument("--profile", choices=("smoke", "default", "nightly"), default="default")
+    parser.add_argument("-j", "--jobs", type=int, metavar="N", help="tests at a time")
+    parser.add_argument("--memory", type=float, metavar="GIB", help="memory for a test")
+    run_output.add_arguments(parser, junit=False)
+    parser.add_argument("--sarif", type=Path, metavar="FILE", help="for code scanning")
+    options.add_toggle_folders(parser)
+    options.add_json(parser)
+
+
+def run_command(arguments: argparse.Namespace) -> int:
+    from harness.cli.pr import execution
+    from harness.runs.pr.request import PrRequest
+
+    if arguments.join:
+        run = execution.join_reviews(arguments.join)
+        return run_output.write_and_print_run(run_kinds.PR, run, arguments)
+    if arguments.checkout is None or (arguments.range is None) == (arguments.base is None):
+        raise UnfixError(
+            "it needs a checkout and a range: unfix pr ~/sglang main...feature; "
+            "or a checkout and --base, to record what reviews of that base need"
+        )
+    request = PrRequest(
+        checkout=Path(arguments.checkout),
+        range=arguments.range or "",
+        parts=_parse_parts(arguments.only),
+        profile=arguments.profile,
+        jobs=arguments.jobs,
+        memory=arguments.memory,
+        fault_limit=arguments.faults,
+        seed=arguments.seed,
+        zoo_limit=arguments.architectures,
+        toggles=[folder.resolve() for folder in arguments.toggles],
+    )
+    if arguments.base is not None:
+        return execution.record_base(request, arguments.base, arguments.json)
+    run, is_stopped = execution.review_change(request)
+    code = run_output.write_and_print_run(run_kinds.PR, run, arguments)
+    return 130 if is_stopped else code
+
+
+def _parse_parts(text: str) -> list[PrPart]:
+    words = [word for word in text.split(",") if word]
+    for word in words:
+        if word not in list(PrPart):
+            raise UnfixError(f"--only {word} is no part: there are {', '.join(PrPart)}")
+    return [part for part in PrPart if not words or part in words]

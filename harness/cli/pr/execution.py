@@ -1,0 +1,118 @@
+"""The execution of `unfix pr`: prepares both ends, and runs the parts of a review one by one."""
+
+from __future__ import annotations
+
+import time
+
+import msgspec
+
+from harness.cli import guard_runs, options, run_output
+from harness.cli.pr import parts
+from harness.cli.pr.parts import Review
+from harness.core import machine
+from harness.core.errors import UnfixError
+from harness.core.wording import format_count, format_duration
+from harness.runs.pr import request as requests
+from harness.runs.pr import source_change
+from harness.runs.pr.joined_reviews import join_runs
+from harness.runs.pr.request import PrRequest
+from harness.store.database import Store
+from harness.store.pr.values import PrPart, PrRun
+
+
+def review_change(request: PrRequest) -> tuple[PrRun, bool]:
+    """Review a change; return the stored run, and whether the user stopped it."""
+    started_at = time.monotonic()
+    ends = requests.find_range(request.checkout, request.range)
+    paths = ends.list_changed_paths()
+    words = [ends.base_word, ends.head_word]
+    targets = guard_runs.prepare_targets(words, mends_toggles=False)
+    change = source_change.read_change(targets[0].sources, targets[1].sources, paths)
+    run_id, started = guard_runs.make_id_and_start()
+    facts = machine.collect_machine_facts(str(targets[1].python))
+    run = PrRun(
+        id=run_id,
+        started=started,
+        checkout=str(ends.repository.folder),
+        range=request.range,
+        base=targets[0].name,
+        head=targets[1].name,
+        command=run_output.get_recorded_command(),
+        machine=facts,
+        settings={
+            "profile": request.profile,
+            "faults": request.fault_limit,
+            "seed": request.seed,
+            "architectures": request.zoo_limit,
+            "code": guard_runs.digest_guards_and_toggles(request.toggles, []),
+            "commit": machine.describe_commit(),
+        },
+        subjects=ends.list_subjects(),
+        files=change.files,
+        others=change.others,
+        planned=request.parts,
+    )
+    store = Store()
+    store.pr.begin(run)
+    options.report_status(
+        f"{run.base}..{run.head}: {format_count(len(run.files), 'changed file')} of the package, "
+        f"{len(run.others)} others; run {run.id}"
+    )
+    review = Review(request, run, store, targets[0], targets[1], change)
+    run.part_seconds["prepare"] = time.monotonic() - started_at
+    is_stopped = False
+    try:
+        _run_parts(review)
+        run.status = "finished"
+    except KeyboardInterrupt:
+        run.status, is_stopped = "stopped", True
+    except BaseException:
+        run.status = "stopped"
+        raise
+    finally:
+        run.seconds = time.monotonic() - started_at
+        store.pr.save(run)
+    return run, is_stopped
+
+
+def _run_parts(review: Review) -> None:
+    started = time.monotonic()
+    parts.find_toggle_changes(review)  # mends stale toggles for the other parts
+    review.run.part_seconds[PrPart.TOGGLES.value] = time.monotonic() - started
+    for part, run_part in parts.PARTS.items():
+        if part not in review.request.parts:
+            continue
+        started = time.monotonic()
+        if review.run.files:
+            run_part(review)
+        seconds = time.monotonic() - started
+        review.run.parts.append(part)
+        review.run.part_seconds[part.value] = review.run.part_seconds.get(part, 0.0) + seconds
+        review.store.pr.save(msgspec.structs.replace(review.run, status="running"))
+        options.report_status(f"{part}: {format_duration(seconds)}")
+
+
+def record_base(request: PrRequest, base: str, as_json: bool) -> int:
+    """Record the lines that each guard runs on a base, and audit it, for the reviews to come."""
+    folder = request.checkout.expanduser().resolve()
+    (target,) = guard_runs.prepare_targets([f"{folder}@{base}"], toggle_folders=request.toggles)
+    coverages = parts.record_coverage(request, target)
+    if as_json:
+        options.print_json({"base": target.name, "guards": len(coverages)})
+    else:
+        print(f"{target.name}: the lines of {len(coverages)} guards are recorded")
+    return 0
+
+
+def join_reviews(names: list[str]) -> PrRun:
+    """Join the parts of stored reviews of one change, and store the whole."""
+    store = Store()
+    runs = [store.pr.get(name) for name in names]
+    if len({(run.base, run.head) for run in runs}) > 1:
+        ends = ", ".join(sorted({f"{run.base}..{run.head}" for run in runs}))
+        raise UnfixError(f"these are reviews of several changes: {ends}")
+    whole = join_runs(runs)
+    whole.id, _ = guard_runs.make_id_and_start()
+    store.pr.begin(whole)
+    store.pr.save(whole)
+    return whole

@@ -1,0 +1,325 @@
+"""The parts of a review. Each runs a kind of run on one or both ends, and fills its fields."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+from harness.cli import guard_runs, options
+from harness.cli.mutate import execution as mutate_execution
+from harness.cli.mutate.progress import MutateProgress
+from harness.cli.process_cleanup import end_processes_on_exit
+from harness.cli.prove import execution as prove_execution
+from harness.cli.prove.call import ProveCall
+from harness.core.wording import format_count
+from harness.fixes import drift
+from harness.fixes.registry import toggle_catalogue
+from harness.fixes.registry.toggle_catalogue import ToggleCatalogue
+from harness.runs.audit import exemptions, release_audit
+from harness.runs.audit.release_audit import AuditRequest
+from harness.runs.mutate import coverage_recorder, fault_selection
+from harness.runs.mutate.fault_selection import MutationDiff
+from harness.runs.mutate.line_coverage import GuardCoverage
+from harness.runs.mutate.request import MutateRequest
+from harness.runs.mutate.runner import MutationRunner
+from harness.runs.pr import (
+    changed_guards,
+    changed_kernels,
+    launch_recording,
+    nearest_guards,
+    source_change,
+    toggle_effects,
+)
+from harness.runs.pr.request import PrRequest
+from harness.runs.pr.source_change import LinesByModule, SourceChange
+from harness.runs.pr.toggle_effects import EndStatuses
+from harness.store.database import Store
+from harness.store.mutate.values import MutationRun
+from harness.store.pr.values import NewFinding, PrPart, PrRun
+from harness.store.prove.values import CellResult
+from harness.store.zoo.values import ZooRun
+from harness.workers.release_target import ReleaseTarget
+
+
+@dataclass
+class Review:
+    """A review in progress: both ends, and what one part finds out for the others."""
+
+    request: PrRequest
+    run: PrRun
+    store: Store
+    base: ReleaseTarget
+    head: ReleaseTarget
+    change: SourceChange
+    catalogue: ToggleCatalogue = field(default_factory=lambda: ToggleCatalogue([]))
+
+    @cached_property
+    def coverages(self) -> list[GuardCoverage]:
+        """The lines that each guard runs on the base."""
+        return record_coverage(self.request, self.base)
+
+    @cached_property
+    def traced_old_lines(self) -> LinesByModule:
+        ran = {module for one in self.coverages for module in one.lines}
+        return source_change.find_traced_lines(self.change.base, self.change.old_lines, ran)
+
+    @cached_property
+    def guards(self) -> list[str]:
+        """The guards that run a line of the base that the change alters, without parameters."""
+        reached = changed_guards.count_reached_lines(self.coverages, self.traced_old_lines)
+        for guard, count in reached.items():
+            self.run.reaching[guard] = max(count, self.run.reaching.get(guard, 0))
+        return sorted(reached)
+
+    def note(self, text: str) -> None:
+        self.run.notes.append(text)
+        options.report_status(text)
+
+
+def record_coverage(request: PrRequest, target: ReleaseTarget) -> list[GuardCoverage]:
+    """Return the lines that each guard runs on a release; those on disk are not run again."""
+    plan = mutate_execution.make_plan(_make_mutate_request(request, target, []), target)
+    listener = MutationRun("", "", target.name)
+    with end_processes_on_exit(), MutateProgress(listener) as progress:
+        return coverage_recorder.record_release_coverage(plan, progress, options.report_status)
+
+
+def _make_mutate_request(
+    request: PrRequest, target: ReleaseTarget, suites: list[str]
+) -> MutateRequest:
+    return MutateRequest(
+        targets=[],
+        release=target.name,
+        diff="",
+        operators="",
+        fault=[],
+        limit=request.fault_limit or None,
+        seed=request.seed,
+        at_least=None,
+        device="cpu",
+        profile=request.profile,
+        memory=request.memory,
+        suite=suites,
+        examples=1,
+        equal=False,
+        jobs=request.jobs,
+        toggles=request.toggles,
+    )
+
+
+# Toggles
+
+
+def find_toggle_changes(review: Review) -> None:
+    """Read the states on both ends, by the toggles' files and by those mended for this run."""
+    trees = [review.change.base, review.change.head]
+    folders = review.request.toggles
+    own = drift.survey_drift(list(toggle_catalogue.load_catalogue(folders)), trees)
+    guard_runs.mend_stale_toggles(trees, folders)
+    review.catalogue = toggle_catalogue.load_catalogue(folders)
+    mended = drift.survey_drift(list(review.catalogue), trees)
+    before, after = (
+        EndStatuses(
+            toggle_effects.index_statuses(one.statuses),
+            toggle_effects.index_statuses(other.statuses),
+        )
+        for one, other in zip(own.releases, mended.releases, strict=True)
+    )
+    review.run.toggle_count = len(own.toggles)
+    review.run.toggles = toggle_effects.find_toggle_changes(before, after, review.change)
+    old, new = (one.upstream_states for one in own.releases)
+    broken = [number for number, state in new.items() if (old.get(number), state) == _BREAKS]
+    for number in broken:
+        reason = own.releases[1].upstream_problems[number]
+        review.note(f"SGLang's own revert of #{number} applies no more: {reason}")
+
+
+_BREAKS = ("applies", "broken")
+
+
+# Suites
+
+
+def prove_guards(review: Review) -> None:
+    """Prove the guards that run changed lines, on the base unless that is known, and the head."""
+    if not review.guards:
+        review.note("no guard runs a changed line: nothing is proven")
+        return
+    root = Path(guard_runs.resolve_suites([])[1])
+    known = _find_known_cells(review)
+    targets = [review.head] if known is not None else [review.base, review.head]
+    call = ProveCall(
+        command="prove",
+        usage="",
+        words=changed_guards.resolve_nodes(review.guards, root),
+        release=[target.name for target in targets],
+        profile=review.request.profile,
+        jobs=review.request.jobs,
+        memory=review.request.memory,
+        toggles=review.request.toggles,
+    )
+    proof, is_stopped = prove_execution.run_proof(call, targets)
+    review.run.runs["prove"] = proof.id
+    if is_stopped:
+        raise KeyboardInterrupt
+    for facts in proof.releases:
+        for problem in facts.problems:
+            review.note(f"{facts.release}: {problem}")
+    cells = [*(known or []), *proof.cells]
+    review.run.guards = changed_guards.compare_cells(cells, review.base.name, review.head.name)
+
+
+def _find_known_cells(review: Review) -> list[CellResult] | None:
+    """Return the base's cells of an earlier review, if it proved every guard of this one."""
+    wanted = set(review.guards)
+    for earlier in reversed(review.store.pr.list_runs()):
+        same = (earlier.base, earlier.settings.get("code"), earlier.settings.get("profile")) == (
+            *(review.base.name, review.run.settings["code"], review.request.profile),
+        )
+        if not same or "prove" not in earlier.runs or earlier.id == review.run.id:
+            continue
+        proof = review.store.prove.find(earlier.runs["prove"])
+        cells = [cell for cell in proof.cells if cell.release == review.base.name] if proof else []
+        names = {changed_guards.get_test_name(cell.guard) for cell in cells if cell.verdict}
+        if wanted <= names:
+            return [c for c in cells if changed_guards.get_test_name(c.guard) in wanted]
+    return None
+
+
+# Audit
+
+
+def audit_kernels(review: Review) -> None:
+    """Audit the kernels that changed, and keep the findings that the base does not have."""
+    base, head = review.change.base, review.change.head
+    request = AuditRequest(
+        location=source_change.get_location(head),
+        release=f"{base.name}..{head.name}",
+        jobs=guard_runs.choose_job_count("cpu", review.request.jobs),
+        earlier_location=source_change.get_location(base),
+    )
+    audit = release_audit.audit_release(request, options.report_status)
+    audit = audit.apply_exemptions(exemptions.read_exemptions(exemptions.find_default_path()))
+    review.run.audited = len(audit.kernels)
+    review.run.findings = [
+        NewFinding(
+            kernel=f"{finding.module}:{finding.kernel}",
+            path=review.change.locate(finding.module),
+            line=finding.line,
+            kind=finding.kind.value,
+            text=finding.text,
+            condition=finding.condition,
+            confirmed=finding.confirmed,
+        )
+        for finding in audit.findings
+    ]
+
+
+# Kernels
+
+
+def compare_kernels(review: Review) -> None:
+    """Run changed kernels of both ends on launches that guards make on the base."""
+    listed = changed_kernels.list_changed_kernels(review.change)
+    earlier = {one.earlier: one.earlier_lines for one in listed if one.earlier}
+    if not listed:
+        return
+    guards = launch_recording.choose_launching_guards(earlier, review.coverages)
+    suites = list(dict.fromkeys(map(changed_guards.get_test_name, guards)))
+    request = _make_mutate_request(review.request, review.base, suites)
+    plan = mutate_execution.make_plan(request, review.base)
+    key = changed_kernels.compute_capture_key(plan, earlier, guards)
+    folder, is_done = changed_kernels.prepare_capture(key, earlier)
+    if guards and not is_done:
+        options.report_status(
+            f"{format_count(len(guards), 'guard')} of {format_count(len(earlier), 'kernel')}: "
+            "their launches are recorded on the base"
+        )
+        with end_processes_on_exit():
+            launch_recording.capture_launches(plan, guards, folder, options.report_status)
+    review.run.kernels = changed_kernels.compare_kernels(review.change, folder)
+
+
+# Faults
+
+
+def make_faults(review: Review) -> None:
+    """Make faults in changed lines, and run the guards that run these on the head."""
+    request = _make_mutate_request(review.request, review.head, review.guards)
+    head, run = review.head, review.run
+    diff = MutationDiff(review.change.new_lines, f"{run.base}..{run.head}", None, [])
+    generated = fault_selection.make_faults(request, head.sources, review.catalogue, diff)
+    chosen = fault_selection.choose_faults(request, generated)
+    run.faults_made = len(generated.faults)
+    if not chosen or not review.request.fault_limit:
+        review.note("no fault can be made in the changed lines" if not chosen else "no faults: 0")
+        return
+    mutation = mutate_execution.make_run(request, head)
+    mutation.made, mutation.planned = len(generated.faults), len(chosen)
+    mutation.ids = [fault.id for fault in chosen]
+    mutation.settings["between"] = diff.ends
+    mutation.codes = fault_selection.collect_codes(chosen, head.sources)
+    coverages = review.coverages
+    if review.guards:
+        plan = dataclasses.replace(mutate_execution.make_plan(request, head), faults=chosen)
+        with end_processes_on_exit(), MutateProgress(mutation) as progress:
+            runner = MutationRunner(plan, mutation, review.store.mutate, progress)
+            runner.execute()
+        run.runs["mutate"] = mutation.id
+        coverages = list(runner.coverage.guards.values())
+        reached = changed_guards.count_reached_lines(coverages, review.change.new_lines)
+        for guard, count in reached.items():
+            run.reaching[guard] = max(count, run.reaching.get(guard, 0))
+    else:
+        mutation.fates = nearest_guards.make_unreached_results(chosen, head.sources)
+    run.fault_counts = mutation.counts
+    run.faults = nearest_guards.list_unnoticed_faults(
+        mutation.fates, coverages, head.sources, review.change.root
+    )
+
+
+# Zoo
+
+
+def run_zoo(review: Review) -> None:
+    """Run architectures that launch changed kernels or are in changed files."""
+    from harness.cli.zoo import command as zoo
+    from harness.runs.pr import touched_architectures
+    from harness.runs.zoo.request import ZooRequest
+
+    run, limit = review.run, review.request.zoo_limit
+    run.touched = touched_architectures.find_touched(review.change, [k.kernel for k in run.kernels])
+    names = run.touched[:limit]
+    if len(run.touched) > limit:
+        rest = ", ".join(run.touched[limit:])
+        review.note(f"not run, though they run changed files: {rest} (--architectures N)")
+    if not names:
+        return
+
+    def execute_on(target: ReleaseTarget) -> ZooRun:
+        request = ZooRequest(
+            names, target.name, "H100", review.request.jobs, 120.0, [], [], review.request.toggles
+        )
+        done, is_stopped = zoo.execute_zoo(target, request)
+        run.runs[f"zoo {target.name}"] = done.id
+        if is_stopped:
+            raise KeyboardInterrupt
+        return done
+
+    after = execute_on(review.head)
+    failing = touched_architectures.list_failing(after)
+    before = execute_on(review.base) if failing else None
+    run.claims = touched_architectures.compare_claims(before, after)
+
+
+PARTS: dict[PrPart, Callable[[Review], None]] = {
+    PrPart.TOGGLES: lambda review: None,  # read before all parts
+    PrPart.SUITES: prove_guards,
+    PrPart.AUDIT: audit_kernels,
+    PrPart.KERNELS: compare_kernels,
+    PrPart.FAULTS: make_faults,
+    PrPart.ZOO: run_zoo,
+}

@@ -1,0 +1,1 @@
+"""`unfix pr`: what a change of SGLang does, by the runs of the other kinds on both of its ends."""

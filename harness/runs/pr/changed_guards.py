@@ -1,0 +1,89 @@
+"""The guards that run changed lines, and their cells before the change and after it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from harness.runs.mutate.line_coverage import GuardCoverage
+from harness.runs.pr.source_change import LinesByModule
+from harness.store.pr.values import GuardChange
+from harness.store.prove.values import CellResult, SideOutcome
+
+
+def count_reached_lines(coverages: Iterable[GuardCoverage], lines: LinesByModule) -> dict[str, int]:
+    """Count the lines among these that each guard runs; guards that run none are left out."""
+    reached: dict[str, int] = {}
+    for coverage in coverages:
+        count = sum(
+            len(numbers.intersection(coverage.lines.get(module, ())))
+            for module, numbers in lines.items()
+        )
+        if count:
+            name = get_test_name(coverage.guard)
+            reached[name] = max(count, reached.get(name, 0))
+    return reached
+
+
+def get_test_name(guard: str) -> str:
+    """Return a guard's node id without its parameters."""
+    return guard.partition("[")[0]
+
+
+def find_guards_of_toggles(
+    guards_by_toggle: Mapping[str, set[str]], toggles: Iterable[str]
+) -> set[str]:
+    return {guard for toggle in toggles for guard in guards_by_toggle.get(toggle, ())}
+
+
+def resolve_nodes(names: Iterable[str], folder: Path) -> list[str]:
+    """Return node ids with absolute paths, as pytest takes them in any folder."""
+    nodes = []
+    for name in sorted(names):
+        file, colons, rest = name.partition("::")
+        nodes.append(f"{folder / file}{colons}{rest}")
+    return nodes
+
+
+def compare_cells(cells: Iterable[CellResult], base: str, head: str) -> list[GuardChange]:
+    """Pair the cells of both ends; those that changed come first."""
+    pairs: dict[tuple[str, str], dict[str, CellResult]] = {}
+    for cell in cells:
+        pairs.setdefault((cell.guard, cell.toggle), {})[cell.release] = cell
+    changes = [
+        _compare_pair(guard, toggle, pair.get(base), pair.get(head))
+        for (guard, toggle), pair in sorted(pairs.items())
+    ]
+    return sorted(changes, key=lambda one: (not one.is_lost, not one.fails_now))
+
+
+def _compare_pair(
+    guard: str, toggle: str, before: CellResult | None, after: CellResult | None
+) -> GuardChange:
+    change = GuardChange(
+        guard=guard,
+        toggle=toggle,
+        before=_get_verdict(before),
+        after=_get_verdict(after),
+        plain_before=_get_plain_outcome(before),
+        plain_after=_get_plain_outcome(after),
+        why=after.why if after is not None else "",
+    )
+    if after is not None:
+        side = after.sides.get(after.state)
+        if side is not None and side.outcome is SideOutcome.PASSED:
+            side = after.sides.get("fixed")
+        if side is not None and side.outcome is not SideOutcome.PASSED:
+            change.headline, change.example = side.headline, side.example
+    return change
+
+
+def _get_verdict(cell: CellResult | None) -> str:
+    return cell.verdict.value if cell is not None and cell.verdict is not None else ""
+
+
+def _get_plain_outcome(cell: CellResult | None) -> str:
+    """Return the outcome of the side that is the release as it is."""
+    if cell is None or cell.state not in cell.sides:
+        return ""
+    return cell.sides[cell.state].outcome.value

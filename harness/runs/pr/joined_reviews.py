@@ -1,0 +1,38 @@
+"""Several reviews of one change as one: each machine ran some of the parts."""
+
+from __future__ import annotations
+
+import msgspec
+
+from harness.store.pr.values import PrPart, PrRun
+
+FIELDS = {
+    PrPart.TOGGLES: ("toggles", "toggle_count"),
+    PrPart.SUITES: ("guards", "reaching"),
+    PrPart.AUDIT: ("findings", "audited"),
+    PrPart.KERNELS: ("kernels",),
+    PrPart.FAULTS: ("faults", "fault_counts", "faults_made"),
+    PrPart.ZOO: ("touched", "claims"),
+}
+
+
+def join_runs(runs: list[PrRun]) -> PrRun:
+    """Take each part from the last review that ran it to its end."""
+    ordered = sorted(runs, key=lambda run: run.started)
+    whole = msgspec.structs.replace(ordered[0], parts=[], notes=[])
+    for part, names in FIELDS.items():
+        for run in ordered:
+            if part in run.parts:
+                for name in names:
+                    setattr(whole, name, getattr(run, name))
+                whole.parts = [*(one for one in whole.parts if one is not part), part]
+    whole.planned = [part for part in PrPart if any(part in run.planned for run in ordered)]
+    whole.part_seconds = {
+        name: seconds for run in ordered for name, seconds in run.part_seconds.items()
+    }
+    whole.runs = {name: one for run in ordered for name, one in run.runs.items()}
+    whole.notes = list(dict.fromkeys(note for run in ordered for note in run.notes))
+    whole.seconds = sum(run.seconds for run in ordered)
+    ended = all(run.status == "finished" for run in ordered)
+    whole.status = "finished" if ended else "stopped"
+    return whole

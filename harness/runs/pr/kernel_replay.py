@@ -1,0 +1,128 @@
+"""Runs launches on two versions of a kernel and compares what each leaves in memory.
+
+Both versions are read from their sources and compiled for this CPU, so neither end is imported.
+Invariant: both get the same bytes. Example: `x * y + z` becomes `z + y * x`; every float agrees to
+its last bit but one, so the answers are within rounding, not the same bits.
+"""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from harness.checking import UncheckableKernel, Violation
+from harness.kernels.check import session
+from harness.kernels.check.launch_capture import CapturedLaunch
+from harness.store.pr.values import KernelAnswer
+
+ROUNDING_STEPS = 16  # of the type, at the tensor's largest magnitude
+MAX_LISTED_ARGUMENTS = 40
+
+
+@dataclass(frozen=True)
+class LaunchComparison:
+    """The answers of one launch on both versions."""
+
+    answer: KernelAnswer
+    why: str = ""
+
+
+def describe_parameter_change(earlier: Any, later: Any, launch: CapturedLaunch) -> str:
+    """Return why a launch of the earlier kernel is none of the later one; '' if it is one."""
+    parameters = inspect.signature(later.fn).parameters
+    required = [
+        name
+        for name, parameter in parameters.items()
+        if parameter.default is inspect.Parameter.empty and name not in launch.arguments
+    ]
+    if required:
+        return f"its parameters changed: {', '.join(required)} is new"
+    gone = [name for name in launch.arguments if name not in parameters]
+    if gone and len(gone) == len(launch.arguments):
+        return "all of its parameters changed"
+    return ""
+
+
+def compare_launch(earlier: Any, later: Any, launch: CapturedLaunch) -> LaunchComparison:
+    """Run a launch on both versions of a kernel, and compare each tensor."""
+    before, old_problem = launch_copy(earlier, launch)
+    after, new_problem = launch_copy(later, launch)
+    if isinstance(old_problem, UncheckableKernel) or isinstance(new_problem, UncheckableKernel):
+        return LaunchComparison(KernelAnswer.NOT_COMPARED, str(new_problem or old_problem))
+    if old_problem is not None:
+        same = type(old_problem) is type(new_problem)
+        text = "both versions" if same else "the earlier version"
+        return LaunchComparison(KernelAnswer.NOT_COMPARED, f"{text} end with: {old_problem}")
+    if isinstance(new_problem, Violation):
+        return LaunchComparison(KernelAnswer.REPORTED, str(new_problem))
+    if new_problem is not None:
+        return LaunchComparison(KernelAnswer.NOT_COMPARED, f"it ends with: {new_problem}")
+    differences = [
+        _compare_tensors(name, value, after[name])
+        for name, value in before.items()
+        if isinstance(value, torch.Tensor)
+    ]
+    order = list(KernelAnswer)
+    return min(
+        differences,
+        key=lambda one: order.index(one.answer),
+        default=LaunchComparison(KernelAnswer.NOT_COMPARED, "it has no tensors"),
+    )
+
+
+def launch_copy(kernel: Any, launch: CapturedLaunch) -> tuple[dict[str, Any], Exception | None]:
+    arguments = launch.make_arguments()
+    parameters = inspect.signature(kernel.fn).parameters
+    passed = {name: value for name, value in arguments.items() if name in parameters}
+    try:
+        with session.run_kernels_on_cpu():
+            kernel[launch.grid](**passed)
+    except Exception as error:  # a report, a refusal, or an error of Triton's front end
+        return arguments, error
+    return arguments, None
+
+
+def _compare_tensors(name: str, before: torch.Tensor, after: torch.Tensor) -> LaunchComparison:
+    if _read_bytes(before) == _read_bytes(after):
+        return LaunchComparison(KernelAnswer.SAME)
+    wide = torch.float64 if before.dtype.is_floating_point else torch.int64
+    old, new = before.to(wide), after.to(wide)
+    differs = (
+        ~((old == new) | (old.isnan() & new.isnan())) if old.is_floating_point() else old != new
+    )
+    count = int(differs.sum())
+    if not count:
+        return LaunchComparison(KernelAnswer.SAME)  # NaN of other bits
+    where = tuple(int(axis) for axis in differs.nonzero()[0])
+    largest = float((old - new).abs()[differs].nan_to_num(float("inf")).max())
+    words = (
+        f"{name}: {count} of {before.numel()} elements differ, first at {list(where)}: "
+        f"{before[where].item()} before, {after[where].item()} after; at most by {largest:.3g}"
+    )
+    if before.dtype.is_floating_point:
+        magnitude = float(old[old.isfinite()].abs().max()) if bool(old.isfinite().any()) else 0.0
+        if largest <= ROUNDING_STEPS * torch.finfo(before.dtype).eps * magnitude:
+            return LaunchComparison(KernelAnswer.ROUNDING, words)
+    return LaunchComparison(KernelAnswer.DIFFERENT, words)
+
+
+def _read_bytes(tensor: torch.Tensor) -> bytes:
+    return bytes(tensor.contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+
+
+def describe_launch(launch: CapturedLaunch) -> list[str]:
+    """Describe a launch, a line for the grid and each argument."""
+    lines = [f"grid = {launch.grid}"]
+    for name, value in launch.make_arguments().items():
+        if isinstance(value, torch.Tensor):
+            dtype = str(value.dtype).removeprefix("torch.")
+            numbers = f" = {value.tolist()}" if value.numel() <= 8 else ""
+            lines.append(f"{name}: {dtype}{list(value.shape)}{numbers}")
+        else:
+            lines.append(f"{name} = {value!r}")
+    if len(lines) > MAX_LISTED_ARGUMENTS:
+        lines = [*lines[:MAX_LISTED_ARGUMENTS], f"and {len(lines) - MAX_LISTED_ARGUMENTS} more"]
+    return lines

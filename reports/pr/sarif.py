@@ -1,0 +1,86 @@
+"""A review as SARIF 2.1.0, for code scanning: what is wrong at a line of the change."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+from harness.store.pr.values import KernelAnswer, PrRun, ToggleEffect
+from reports.audit.sarif import render_log
+
+_RULES = (
+    (
+        "fix-taken-back",
+        "A known fix is taken back",
+        "Put the fix in again: `unfix show ID` has its story and its patch.",
+    ),
+    (
+        "toggle-stale",
+        "Neither form of a known fix is found any more",
+        "See whether the fix is still there, and write a variant: `unfix drift --mend`.",
+    ),
+    (
+        "audit-finding",
+        "A kernel overflows or goes past a tensor",
+        "Cast the number to tl.int64, or mask the access.",
+    ),
+    (
+        "kernel-answers-differ",
+        "A changed kernel gives other answers on the same launch",
+        "Say in the pull request why, or compare the launch that is shown.",
+    ),
+    (
+        "fault-unnoticed",
+        "A fault in a changed line is noticed by no guard",
+        "Strengthen the nearest guard, or write one.",
+    ),
+)
+
+
+def render_sarif(run: PrRun) -> str:
+    results = [
+        _make_result(
+            *("fix-taken-back", "error", one.path, one.line),
+            f"{one.id}: {one.effect}: {one.title} ({one.symptom})",
+        )
+        for one in run.taken_back
+    ]
+    results += [
+        _make_result("toggle-stale", "warning", one.path, one.line, f"{one.id}: {one.why}")
+        for one in run.toggles
+        if one.effect is ToggleEffect.STALE
+    ]
+    results += [
+        _make_result(
+            *("audit-finding", "error" if one.is_confirmed else "warning", one.path, one.line),
+            f"{one.kernel}: {one.kind}: {one.condition}. {one.confirmed}",
+        )
+        for one in run.findings
+    ]
+    for one in run.kernels:
+        if one.answer in (KernelAnswer.REPORTED, KernelAnswer.DIFFERENT):
+            level = "error" if one.answer is KernelAnswer.REPORTED else "warning"
+            text = f"{one.kernel}: {one.answer}: {one.why}"
+            results.append(_make_result("kernel-answers-differ", level, one.path, one.line, text))
+    results += [
+        _make_result(
+            *("fault-unnoticed", "note", one.path, one.line),
+            f"{one.outcome}: {one.words}; the nearest guard: {one.nearest or 'none'}, "
+            f"{one.nearness}",
+        )
+        for one in run.faults
+    ]
+    return render_log("unfix pr", _RULES, results)
+
+
+def _make_result(rule: str, level: str, path: str, line: int, text: str) -> dict[str, Any]:
+    place: dict[str, Any] = {"artifactLocation": {"uri": path or "python/sglang/__init__.py"}}
+    place["region"] = {"startLine": max(1, line)}
+    key = hashlib.sha256("\0".join((rule, path, text)).encode()).hexdigest()
+    return {
+        "ruleId": rule,
+        "level": level,
+        "message": {"text": text},
+        "locations": [{"physicalLocation": place}],
+        "partialFingerprints": {"reviewLine/v1": key},
+    }

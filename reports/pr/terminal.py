@@ -1,0 +1,45 @@
+"""A review on a terminal: the headline, then each part with its table and details."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.text import Text
+
+from harness.store.pr.values import PrRun
+from reports.pr import view
+from reports.shared.terminal import TONE_STYLES, print_diff, print_tables, to_plain_text
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+MAX_ROWS = 40  # of a table; the page has them all
+
+
+def print_run(run: PrRun, console: Console) -> None:
+    for subject in run.subjects[:5]:
+        console.print(to_plain_text(subject, "dim"), soft_wrap=True)
+    print_tables([view.make_file_table(run)], console, MAX_ROWS)
+    for section in view.make_sections(run):
+        console.print(to_plain_text(section.title, "bold"), soft_wrap=True)
+        console.print(to_plain_text(section.summary), soft_wrap=True)
+        console.print()
+        print_tables([section.table], console, MAX_ROWS)
+        for detail in section.details[:MAX_ROWS]:
+            sign = Text(f"{detail.mark.glyph} ", TONE_STYLES[detail.mark.tone])
+            console.print(sign.append_text(to_plain_text(detail.title)), soft_wrap=True)
+            for line in detail.lines:
+                console.print(to_plain_text(f"  {line}"), soft_wrap=True)
+            body = [one for one in detail.diff.splitlines() if not one.startswith(("---", "+++"))]
+            print_diff(console, "\n".join(body), "    ")
+        if section.details:
+            console.print()
+    for note in run.notes:
+        console.print(to_plain_text(f"note: {note}", "dim"), soft_wrap=True)
+    for problem in run.problems:
+        console.print(to_plain_text(f"red: {problem}", "bold red"), soft_wrap=True)
+    verdict = ("green", "green") if run.green else ("red", "bold red")
+    console.print(
+        Text.assemble(verdict, "  ", to_plain_text(view.describe_run(run))), soft_wrap=True
+    )
+    console.print(to_plain_text(f"again: unfix report {run.id}", "dim"))

@@ -1,0 +1,307 @@
+"""A review as every report shows it: a section for each part, with a sentence, a table, details."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from harness.core.wording import format_count, format_duration
+from harness.store.pr.values import (
+    GuardChange,
+    KernelAnswer,
+    PrPart,
+    PrRun,
+    ToggleEffect,
+)
+from reports.shared.marks import ReportMark, make_marks
+from reports.shared.tables import ReportTable, TableCell, TableRows, code, from_mark, quiet
+
+MARKS = make_marks("""
+    taken back         | BCK | ✕ | broken    | The fix was there, and now the bug is.
+    appears with the bug | APP | ✕ | broken  | New code comes with the known bug.
+    stale              | STA | ? | stale     | A form was found before, and none is now.
+    mended             | MEN | ~ | bug       | The same state, by a form mended for this run.
+    brought in         | IN  | ✓ | fix       | The bug was there, and now the fix is.
+    gone               | GON | · | quiet     | The change removes the code of the toggle.
+    reported           | REP | ✕ | broken    | It leaves its tensors now, or races.
+    different          | DIF | ≠ | toothless | The answers differ by more than rounding.
+    within rounding    | RND | ≈ | bug       | Floats differ by a few units in the last place.
+    same bits          | SAM | = | good      | Each byte of each tensor is the same.
+    not compared       | -   | · | unreached | No launch ran on both; the reason is beside it.
+    survived           | SUR | ○ | toothless | Guards run the faulty line, and none fails.
+    unreached          | UNR | · | unreached | No guard runs the faulty line.
+    passes             | OK  | ✓ | good      | It passes before and now.
+    fails now          | NO  | ✕ | broken    | It passed before, and fails now.
+    lost               | LST | ✕ | broken    | It proved its toggle before, and does not now.
+    mends              | MND | ✓ | fix       | It failed before, and passes now.
+    as before          | SAM | · | quiet     | It fails, or does not apply, before and now.
+    confirmed          | YES | ✕ | broken    | A launch shows it.
+    unconfirmed        | MAY | ? | unreached | No launch that was tried shows it.
+    held               | YES | ✓ | good      | The claim holds, or fails for a known reason.
+    holds no more      | NO  | ✕ | broken    | The claim held before, and fails now.
+    fails as before    | BEF | · | quiet     | The claim failed before, too.
+""")
+
+
+@dataclass(frozen=True)
+class ReviewDetail:
+    """One thing to look into, below its section's table."""
+
+    mark: ReportMark
+    title: str
+    lines: list[str] = field(default_factory=list)
+    diff: str = ""
+
+
+@dataclass(frozen=True)
+class ReviewSection:
+    """A part of a review."""
+
+    part: PrPart
+    title: str
+    summary: str
+    table: ReportTable
+    details: list[ReviewDetail] = field(default_factory=list)
+
+
+def describe_run(run: PrRun) -> str:
+    """Describe a run in one sentence."""
+    changed = sum(one.added for one in run.files)
+    return (
+        f"{run.headline[:1].upper()}{run.headline[1:]}. "
+        f"{format_count(len(run.files), 'file')} of the package, {format_count(changed, 'line')}; "
+        f"{run.base}..{run.head} in {format_duration(run.seconds)}"
+    )
+
+
+def make_sections(run: PrRun) -> list[ReviewSection]:
+    makers = {
+        PrPart.TOGGLES: _make_toggles,
+        PrPart.SUITES: _make_suites,
+        PrPart.AUDIT: _make_findings,
+        PrPart.KERNELS: _make_kernels,
+        PrPart.FAULTS: _make_faults,
+        PrPart.ZOO: _make_zoo,
+    }
+    return [make(run) for part, make in makers.items() if part in run.parts]
+
+
+def make_file_table(run: PrRun) -> ReportTable:
+    rows: TableRows = [
+        [code(one.path), str(one.added or ""), str(one.removed or "")] for one in run.files
+    ]
+    return ReportTable(
+        "Changed files", ("file", "new lines", "old lines"), rows, ("new lines", "old lines")
+    )
+
+
+def _make_toggles(run: PrRun) -> ReviewSection:
+    rows: TableRows = []
+    details = []
+    for one in run.toggles:
+        mark = MARKS[one.effect.value]
+        place = f"{one.path}:{one.line}" if one.path else ""
+        rows.append([code(one.id), from_mark(mark), one.before, one.after, code(place), one.title])
+        if one.why or one.diff:
+            lines = [one.why] if one.why else []
+            details.append(ReviewDetail(mark, one.id, lines, one.diff))
+    unchanged = run.toggle_count - len(run.toggles)
+    summary = f"{unchanged} of {run.toggle_count} toggles are as before"
+    counts = [
+        f"{run.count_toggles(effect)} {effect}"
+        for effect in ToggleEffect
+        if run.count_toggles(effect)
+    ]
+    heads = ("toggle", "", "before", "after", "where", "fix")
+    return ReviewSection(
+        PrPart.TOGGLES,
+        "Fixes and faults",
+        "; ".join([*counts, summary]),
+        ReportTable("Fixes and faults", heads, rows),
+        details,
+    )
+
+
+def get_guard_mark(change: GuardChange) -> ReportMark:
+    if change.is_lost:
+        return MARKS["lost"]
+    if change.fails_now:
+        return MARKS["fails now"]
+    if change.plain_after == "passed" and change.plain_before in ("passed", ""):
+        return MARKS["passes"]
+    if change.plain_after == "passed":
+        return MARKS["mends"]
+    return MARKS["as before"]
+
+
+def _make_suites(run: PrRun) -> ReviewSection:
+    rows: TableRows = []
+    details = []
+    for one in run.guards:
+        mark = get_guard_mark(one)
+        reached = run.reaching.get(one.guard.partition("[")[0], 0)
+        rows.append(
+            [
+                code(shorten_guard(one.guard)),
+                code(one.toggle),
+                from_mark(mark),
+                one.before or quiet("not run"),
+                one.after or quiet("not run"),
+                str(reached or ""),
+            ]
+        )
+        if not mark.good:
+            example = [f"    {line}" for line in one.example]
+            lines = [line for line in (one.why, one.headline) if line]
+            title = f"{one.guard} for {one.toggle}"
+            details.append(ReviewDetail(mark, title, [*lines, *example]))
+    heads = ("guard", "toggle", "as it is", "before", "after", "changed lines")
+    proven = sum(one.after == "proven" for one in run.guards)
+    reaching = len(run.reaching)
+    summary = (
+        f"{format_count(reaching, 'guard')} {'runs' if reaching == 1 else 'run'} changed lines; "
+        f"{proven} of {format_count(len(run.guards), 'cell')} proven after the change"
+    )
+    return ReviewSection(
+        PrPart.SUITES,
+        "Suites that run the changed lines",
+        summary,
+        ReportTable("Suites that run the changed lines", heads, rows, ("changed lines",)),
+        details,
+    )
+
+
+def shorten_guard(guard: str) -> str:
+    file, _, test = guard.rpartition("::")
+    return f"{file.removeprefix('suites/').rpartition('/')[0]}::{test}" if file else guard
+
+
+def _make_findings(run: PrRun) -> ReviewSection:
+    rows: TableRows = [
+        [
+            code(one.kernel.partition(":")[2]),
+            code(f"{one.path}:{one.line}"),
+            one.kind,
+            from_mark(MARKS["confirmed" if one.is_confirmed else "unconfirmed"]),
+            one.condition,
+        ]
+        for one in run.findings
+    ]
+    summary = (
+        f"{format_count(run.audited, 'changed kernel')} audited: "
+        f"{format_count(len(run.findings), 'finding')} that the base does not have"
+    )
+    heads = ("kernel", "where", "kind", "", "when")
+    return ReviewSection(
+        PrPart.AUDIT,
+        "New findings of the audit",
+        summary,
+        ReportTable("New findings of the audit", heads, rows),
+    )
+
+
+def _make_kernels(run: PrRun) -> ReviewSection:
+    rows: TableRows = []
+    details = []
+    for one in run.kernels:
+        mark = MARKS[one.answer.value]
+        counted = f"{one.differing} of {one.launches}" if one.differing else str(one.launches or "")
+        rows.append(
+            [
+                code(one.kernel.partition(":")[2]),
+                code(f"{one.path}:{one.line}"),
+                from_mark(mark),
+                counted,
+                one.why,
+            ]
+        )
+        if one.smallest:
+            lines = [one.why, "the smallest launch:", *(f"    {line}" for line in one.smallest)]
+            details.append(ReviewDetail(mark, one.kernel, lines))
+    compared = [one for one in run.kernels if one.answer is not KernelAnswer.NOT_COMPARED]
+    counts = [
+        f"{number} {answer}"
+        for answer in KernelAnswer
+        if (number := sum(one.answer is answer for one in run.kernels))
+    ]
+    summary = (
+        f"{format_count(len(run.kernels), 'changed kernel')}, "
+        f"{len(compared)} compared on the same launches"
+        + (f": {', '.join(counts)}" if counts else "")
+    )
+    heads = ("kernel", "where", "answers", "launches", "why")
+    return ReviewSection(
+        PrPart.KERNELS,
+        "Changed kernels",
+        summary,
+        ReportTable("Changed kernels", heads, rows, ("launches",)),
+        details,
+    )
+
+
+def _make_faults(run: PrRun) -> ReviewSection:
+    rows: TableRows = [
+        [
+            code(one.id),
+            code(f"{one.path}:{one.line}"),
+            from_mark(MARKS[one.outcome]),
+            one.words,
+            code(shorten_guard(one.nearest)) if one.nearest else quiet("none"),
+            one.nearness,
+        ]
+        for one in run.faults
+    ]
+    details = [
+        ReviewDetail(MARKS[one.outcome], f"{one.id}: {one.words}", [], one.diff)
+        for one in run.faults
+    ]
+    counts = ", ".join(f"{number} {word}" for word, number in run.fault_counts.items())
+    tried = sum(run.fault_counts.values())
+    summary = (
+        f"{tried} of {format_count(run.faults_made, 'fault')} in the changed lines were tried: "
+        f"{counts or 'none'}"
+    )
+    heads = ("fault", "where", "", "what", "nearest guard", "how near")
+    return ReviewSection(
+        PrPart.FAULTS,
+        "Faults in the changed lines that no guard notices",
+        summary,
+        ReportTable("Faults in the changed lines that no guard notices", heads, rows),
+        details,
+    )
+
+
+def _make_zoo(run: PrRun) -> ReviewSection:
+    rows: TableRows = []
+    details = []
+    for one in run.claims:
+        if one.is_lost:
+            mark = MARKS["holds no more"]
+        else:
+            mark = MARKS["fails as before" if one.after == "fails" else "held"]
+        if one.after == "not tested":
+            continue
+        rows.append([code(one.architecture), one.claim, from_mark(mark), one.before, one.after])
+        if not mark.good:
+            title = f"{one.architecture}: {one.claim}"
+            details.append(ReviewDetail(mark, title, [one.headline]))
+    ran = sorted({one.architecture for one in run.claims})
+    summary = (
+        f"{format_count(len(run.touched), 'architecture')} of the zoo run changed files; "
+        f"run here: {', '.join(ran) or 'none'}"
+    )
+    heads = ("architecture", "claim", "", "before", "after")
+    return ReviewSection(
+        PrPart.ZOO,
+        "Architectures that run changed files",
+        summary,
+        ReportTable("Architectures that run changed files", heads, rows),
+        details,
+    )
+
+
+def list_cells(table: ReportTable) -> list[list[TableCell]]:
+    """Return the rows with each cell as a `TableCell`."""
+    return [
+        [cell if isinstance(cell, TableCell) else TableCell(cell) for cell in row]
+        for row in table.rows
+    ]
