@@ -28,7 +28,7 @@ WORKER = "harness.runs.pr.replay_worker"
 
 
 @dataclass(frozen=True)
-class KernelLines:
+class BaseKernelLines:
     """The lines of a kernel of the base."""
 
     module: str
@@ -41,7 +41,7 @@ class ChangedKernel:
 
     change: KernelChange
     earlier: str  # module:name, or nothing
-    earlier_lines: KernelLines
+    earlier_lines: BaseKernelLines
 
 
 def list_changed_kernels(change: SourceChange) -> list[ChangedKernel]:
@@ -94,7 +94,9 @@ def _run_worker(change: SourceChange, folder: Path | None) -> list[ChangedKernel
         one = msgspec.convert(answer["change"], KernelChange)
         one.path = change.locate(one.kernel.partition(":")[0])
         first, last = answer["lines"]
-        area = KernelLines(answer["earlier"].partition(":")[0], frozenset(range(first, last + 1)))
+        area = BaseKernelLines(
+            answer["earlier"].partition(":")[0], frozenset(range(first, last + 1))
+        )
         listed.append(ChangedKernel(one, answer["earlier"], area))
     if not is_whole:
         raise NotReadyError(f"the comparison of kernels was cut short: see {get_log()}")

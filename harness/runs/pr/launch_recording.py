@@ -14,13 +14,13 @@ from harness.runs.mutate.coverage_recorder import TRACED_GUARD_SECONDS
 from harness.runs.mutate.line_coverage import GuardCoverage
 from harness.runs.mutate.request import MutationPlan
 from harness.runs.mutate.scheduler import MutationScheduler, PendingAttempt
-from harness.runs.pr.changed_kernels import DONE_NAME, KernelLines
+from harness.runs.pr.changed_kernels import DONE_NAME, BaseKernelLines
 
 MAX_GUARDS_OF_KERNEL = 4
 
 
 def choose_launching_guards(
-    kernels: Mapping[str, KernelLines], coverages: list[GuardCoverage]
+    kernels: Mapping[str, BaseKernelLines], coverages: list[GuardCoverage]
 ) -> list[str]:
     """Choose a few guards for each kernel, those that run most of its lines, the fastest first."""
     chosen: dict[str, None] = {}
