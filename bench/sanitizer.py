@@ -28,9 +28,10 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from harness.cli import gpu_checks
+from harness.cli import kernel_checks
 from harness.core import machine, paths
 from harness.core.errors import NotReadyError
+from harness.kernels.gpu import DEFAULT_CHECKS
 from harness.store.record_files import write_record
 from harness.workers.servers.server import (
     DEFAULT_ENVIRONMENT,
@@ -124,7 +125,7 @@ def serve_case(
         words(case),
         revert=case.revert,
         environment=dict(DEFAULT_ENVIRONMENT),
-        kernel_checks=",".join(gpu_checks.DEFAULT_CHECKS) if tool == "check" else "",
+        kernel_checks=",".join(DEFAULT_CHECKS) if tool == "check" else "",
     )
     found: dict[str, Any] = {"tool": tool, "answered": 0, "asked": 0}
     began = time.monotonic()
@@ -165,7 +166,7 @@ def serve_case(
     found["seconds"] = round(time.monotonic() - began, 1)
     found["reach"] = server.read_reach()
     if (checked := server.read_check_reports()) is not None:
-        found["check"] = gpu_checks.to_json(checked)
+        found["check"] = kernel_checks.to_json(checked)
     elif tool == "sanitizer":
         found["said"], found["lines"] = said_by_sanitizer(folder)
         found["logs"] = len(list(folder.glob("sanitizer-*.log")))

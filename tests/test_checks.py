@@ -14,7 +14,7 @@ import forked
 import pytest
 from fixture_types import Output, Patch
 
-from harness.cli import gpu_checks
+from harness.cli import kernel_checks
 from harness.kernels import watch
 from harness.kernels.gpu.kernel_summaries import KernelSummaries
 from harness.kernels.watch import activation
@@ -67,7 +67,7 @@ def test_without_a_gpu_nothing_is_started() -> None:
 def test_a_check_that_nobody_knows_is_a_wrong_call(gpu: str) -> None:
     done = unfix("--check", "bounds,leaks", "--", "true", path=gpu)
     assert done.returncode == 2
-    assert "races, all, graphs, streams, stop, and not leaks" in done.stderr
+    assert "races, uninitialized, all, graphs, streams, stop, and not leaks" in done.stderr
 
 
 def test_a_command_that_launches_no_kernel_says_nothing(gpu: str) -> None:
@@ -91,7 +91,7 @@ def summarize(name: str, count: int = 1, place: str = "a.py:1") -> KernelSummari
 
 
 def print_summary(folder: Path, code: int = 0) -> int:
-    return gpu_checks.print_summary(read_reports(folder), code, as_json=False)
+    return kernel_checks.print_summary(read_reports(folder), code, as_json=False)
 
 
 def test_any_report_gives_exit_code_1(tmp_path: Path, capsys: Output, monkeypatch: Patch) -> None:

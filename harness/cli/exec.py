@@ -16,7 +16,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from harness.cli import gpu_checks, guard_runs, options, run_output
+from harness.cli import guard_runs, kernel_checks, options, run_output
 from harness.cli.command_parser import CommandParser
 from harness.core import machine, paths
 from harness.core.device import VIRTUAL, get_environment
@@ -41,7 +41,7 @@ def add_arguments(parser: CommandParser) -> None:
         "unfix exec [--revert IDS] [--enable IDS] [--check] [--release R] [OPTIONS] -- COMMAND …"
     )
     options.add_directions(parser)
-    gpu_checks.add_arguments(parser)
+    kernel_checks.add_arguments(parser)
     parser.add_argument(
         "--release",
         metavar="R",
@@ -49,6 +49,7 @@ def add_arguments(parser: CommandParser) -> None:
         "(default: the SGLang of the command's own python)",
     )
     options.add_device(parser, with_virtual=True)
+    parser.set_defaults(device=None)
     parser.add_argument(
         "--card", metavar="NAME", help="the card that the virtual GPU plays: H100, H200 or B200"
     )
@@ -74,7 +75,7 @@ class ExecRequest:
     enable: list[str]
     check: str | None
     release: str | None
-    device: str
+    device: str | None
     card: str | None
     attestations: Path | None
     record: Path | None
@@ -92,7 +93,7 @@ def run_command(arguments: argparse.Namespace) -> int:
     inherited_revert, inherited_enable = bootstrap.read_requested_ids()
     revert = [*_split_ids("revert", request.revert), *inherited_revert]
     enable = [*_split_ids("enable", request.enable), *inherited_enable]
-    release, tree = _find_release(request.release, request.device)
+    release, tree = _find_release(request.release, request.device or "cpu")
     if release is not None and tree is not None and (revert or enable):
         guard_runs.mend_stale_toggles([tree], request.toggles)
     environment = ChildEnvironment()
@@ -106,8 +107,8 @@ def run_command(arguments: argparse.Namespace) -> int:
     environment.set_toggles(revert, enable, request.toggles, folder)
     if on_virtual_device:
         virtual_process.configure_environment(environment, request.card, folder.resolve())
-    has_checks = gpu_checks.configure_environment(
-        environment, request.check, folder, request.device
+    has_checks = kernel_checks.configure_environment(
+        environment, request.check, request.device, folder
     )
     if revert or enable:
         release_text = f"SGLang {tree.version}" if tree else "whatever SGLang it imports"
@@ -119,7 +120,7 @@ def run_command(arguments: argparse.Namespace) -> int:
     attestations: list[attestation.Attestation] = []
     if folder.is_dir():
         attestations = attestation.read_attestations(folder, ignored_files=earlier_files)
-    checked = gpu_checks.read_reports(folder, request.check) if has_checks else None
+    checked = kernel_checks.read_reports(folder, request.check) if has_checks else None
     if request.record is not None:
         python = shutil.which("python3", path=environment["PATH"]) or sys.executable
         record = {
@@ -128,7 +129,7 @@ def run_command(arguments: argparse.Namespace) -> int:
             **_describe_virtual_device(request, folder),
             "exit_code": code,
             "seconds": round(time.monotonic() - started, 1),
-            **({} if checked is None else {"check": gpu_checks.to_json(checked)}),
+            **({} if checked is None else {"check": kernel_checks.to_json(checked)}),
             "output": output,
             "processes": [_attestation_to_json(one) for one in attestations],
         }
@@ -138,7 +139,7 @@ def run_command(arguments: argparse.Namespace) -> int:
         for line in virtual_process.read_records(folder.resolve()).describe():
             options.report_status(line)
     if checked is not None:
-        code = gpu_checks.print_summary(checked, code, request.json and not (revert or enable))
+        code = kernel_checks.print_summary(checked, code, request.json and not (revert or enable))
     if revert or enable:
         _print_summary(attestations, request.json)
         if not any(one.toggles for one in attestations):

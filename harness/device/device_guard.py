@@ -4,9 +4,9 @@ A torch for CPUs has no guard for CUDA: its place in c10's registry is empty. Th
 the CPU's, which switches nothing, with the first methods of its table of virtual functions
 replaced: `type()` and `getDevice()` name CUDA, and each device has one stream, with which autograd
 runs a backward pass. Their order is that of the interface, the same since it exists
-(c10/core/impl/DeviceGuardImplInterface.h); a `c10::Device` is two bytes, the type and the index, and
-a `c10::Stream` is that device and a number, in two registers. Autograd also asks torch's hooks for
-CUDA (ATen/detail/AcceleratorHooksInterface.h) whether there is an accelerator.
+(c10/core/impl/DeviceGuardImplInterface.h); a `c10::Device` is two bytes, the type and the index,
+and a `c10::Stream` is that device and a number, in two registers. Autograd also asks torch's hooks
+for CUDA (ATen/detail/AcceleratorHooksInterface.h) whether there is an accelerator.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ on a GPU; it is counted in the record. Versions are the ones that the installed 
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
 import re
 import sys
 from collections.abc import Iterable, Sequence
@@ -179,7 +180,13 @@ def _normalize(name: str) -> str:
 
 
 def install() -> None:
-    """Make the packages importable; modules of theirs that were imported before are dropped."""
+    """Make the packages importable; modules of theirs that were imported before are dropped.
+
+    They stand beside SGLang. A machine without it has them or not, and a program that asks for
+    `cuda` must not find a module that answers nothing.
+    """
+    if importlib.util.find_spec("sglang") is None:
+        return
     for name in [name for name in sys.modules if name.partition(".")[0] in PACKAGES]:
         if not isinstance(sys.modules[name], PackageModule):
             del sys.modules[name]

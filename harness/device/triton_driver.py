@@ -47,6 +47,13 @@ class VirtualDriver:
         """Return a benchmark in which nothing takes time: no configuration is faster here."""
         return lambda *args, **options: [0.0, 0.0, 0.0]
 
+    def get_empty_cache_for_benchmark(self) -> torch.Tensor:
+        """Return what a benchmark clears between two runs."""
+        return torch.empty(1, dtype=torch.int32, device="cuda")
+
+    def clear_cache(self, cache: torch.Tensor) -> None:
+        cache.zero_()
+
     @property
     def utils(self) -> Any:
         return _DriverUtilities()

@@ -12,6 +12,7 @@ import contextlib
 import ctypes
 import struct
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -40,6 +41,7 @@ from harness.kernels.cpu.abi import (
     UndefinedResult,
 )
 from harness.kernels.cpu.lowering import LoweredKernel
+from harness.kernels.gpu.kernel_summaries import find_place
 from harness.kernels.ir.graph import FileLine, KernelGraph, ValueType
 from harness.kernels.triton import (
     adapter,
@@ -50,6 +52,7 @@ from harness.kernels.triton import (
 )
 from harness.kernels.triton.frontend import BoundCall, CallBinder, RuntimeArgument
 
+_LAUNCH_LOCK = threading.RLock()
 _UINT64_MASK = (1 << 64) - 1
 
 
@@ -99,6 +102,13 @@ class CpuLauncher:
     def launch(
         self, kernel: Any, args: tuple[Any, ...], grid: Any, options: dict[str, Any]
     ) -> None:
+        """Launch a kernel; one thread at a time, since all launches share the process's buffers."""
+        with _LAUNCH_LOCK:
+            self._launch_alone(kernel, args, grid, options)
+
+    def _launch_alone(
+        self, kernel: Any, args: tuple[Any, ...], grid: Any, options: dict[str, Any]
+    ) -> None:
         name = str(kernel.fn.__name__)
         if self._current_launch is not None:
             raise UncheckableKernel(f"{name}: a launch inside a launch")
@@ -110,7 +120,13 @@ class CpuLauncher:
         with torch._C.DisableTorchFunction():
             bound = self.bind_call(binder, args, options)
         sides = grid(dict(bound.values)) if callable(grid) else grid
-        launch = KernelLaunch(name, to_full_grid(sides), dict(bound.values), kernel.fn.__module__)
+        launch = KernelLaunch(
+            name,
+            to_full_grid(sides),
+            dict(bound.values),
+            kernel.fn.__module__,
+            find_place(kernel.fn),
+        )
         with torch._C.DisableTorchFunction():
             launch_capture.capture_launch(kernel, dict(bound.values), launch.grid, bound.key)
         self._current_launch = launch

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from harness.kernels.check.line_tracing import find_caller
 from harness.kernels.check.tracked_memory import (
     AccessRule,
     Index,
@@ -29,8 +30,14 @@ class KernelLaunch:
     grid: ProgramId
     arguments: dict[str, Any] = field(repr=False)
     module: str = ""
+    place: str = ""  # file:line of the kernel
     refusal: str = ""  # why it was not run
     approximations: tuple[str, ...] = ()  # a GPU may compute these otherwise, within bounds
+
+    @property
+    def refusal_reason(self) -> str:
+        """Why it was not run, in one line without the kernel's name."""
+        return self.refusal.partition("\n")[0].removeprefix(f"{self.kernel}: ")
 
     @property
     def program_count(self) -> int:
@@ -52,6 +59,8 @@ class LaunchLog(list[KernelLaunch]):
     def __init__(self) -> None:
         super().__init__()
         self.errors: list[Exception] = []  # violations and refusals so far, raised or not
+        self.observers: list[Callable[[KernelLaunch], None]] = []  # called when a launch ends
+        self.violation_observers: list[Callable[[Violation], None]] = []
         self.configuration_counts: dict[str, int] = {}  # of autotuned kernels, by name
         self.ignores_races = False
         self.keeps_tensors = True  # or drops them after the launch, so that memory can be freed
@@ -106,7 +115,11 @@ class LaunchLog(list[KernelLaunch]):
         for violation in violations:
             known = (each for each in self.errors if isinstance(each, Violation))
             if all(each.key != violation.key for each in known):
+                if max_reports > 1:  # it is raised somewhere else
+                    violation.add_note(f"launched at {find_caller()}")
                 self.errors.append(violation)
+                for observe in self.violation_observers:
+                    observe(violation)
                 if len(self.errors) >= max_reports:
                     return violation
         return None
@@ -115,6 +128,8 @@ class LaunchLog(list[KernelLaunch]):
         while self._active_rules:
             rules, rule = self._active_rules.pop()
             rules.remove(rule)
+        for observe in self.observers:
+            observe(launch)
         if not self.keeps_tensors:
             for name, value in list(launch.arguments.items()):
                 if isinstance(value, torch.Tensor):

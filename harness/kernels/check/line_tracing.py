@@ -17,7 +17,7 @@ import re
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from types import CodeType, FunctionType
+from types import CodeType, FrameType, FunctionType
 from typing import Any
 
 from harness.kernels.ir.graph import FileLine
@@ -36,6 +36,17 @@ def trace_lines(file_lines: Iterable[FileLine]) -> None:
         text = "".join(linecache.getlines(file))  # a live toggle changes it
         for name, numbers in find_executed_lines(text, frozenset(lines)):
             _make_empty_function(file, name, numbers)()
+
+
+def find_caller() -> str:
+    """Return the file and line that launches a kernel, outside of Triton, torch and harness."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if not any(part in file for part in ("/triton/", "/torch/", "/harness/", "<")):
+            return f"{file}:{frame.f_lineno}"
+        frame = frame.f_back
+    return "an unknown line"
 
 
 def trace_kernel(kernel: Any) -> None:

@@ -17,8 +17,8 @@ from harness.kernels.check.declarations import Check
 from harness.kernels.check.launch_log import LaunchLog
 from harness.kernels.check.options import CHECK_NAMES, CheckOptions
 from harness.kernels.check.tracked_memory import MemoryTracker
-from harness.kernels.cpu.arithmetic import Arithmetic
 from harness.kernels.check.violations import Violation
+from harness.kernels.cpu.arithmetic import Arithmetic
 
 _SESSION_LOCK = threading.Lock()
 

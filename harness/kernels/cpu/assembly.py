@@ -14,6 +14,12 @@ import struct
 from collections.abc import Callable
 
 from harness.kernels.cpu import approximations
+from harness.kernels.cpu.assembly_parser import (
+    AssemblyBlock,
+    AssemblyStatement,
+    get_group_size,
+    parse_block,
+)
 from harness.kernels.cpu.llvm_text import LlvmFunction
 from harness.kernels.cpu.number_formats import (
     UnsupportedOnCpu,
@@ -22,7 +28,6 @@ from harness.kernels.cpu.number_formats import (
     llvm_type,
     llvm_type_bits,
 )
-from harness.kernels.cpu.ptx_parser import PtxBlock, PtxStatement, get_group_size, parse_block
 from harness.kernels.ir.graph import IROperation
 
 _CONSTRAINT_BITS = {"b": 1, "h": 16, "r": 32, "f": 32, "l": 64, "d": 64}
@@ -98,7 +103,7 @@ def emit_block(
 class _BlockRun:
     """The registers of a block while it is emitted: bits of a known width."""
 
-    def __init__(self, code: LlvmFunction, block: PtxBlock) -> None:
+    def __init__(self, code: LlvmFunction, block: AssemblyBlock) -> None:
         self._code, self._bits = code, dict[str, str]()
         self._widths = dict(block.widths)
 
@@ -140,7 +145,7 @@ class _BlockRun:
             return str(int(operand.rstrip("U"), 0))
         raise UnsupportedOnCpu(f"inline assembly: the operand {operand}")
 
-    def _write(self, statement: PtxStatement, number: str, width: int) -> None:
+    def _write(self, statement: AssemblyStatement, number: str, width: int) -> None:
         name, code = statement.operands[0], self._code
         if name not in self._widths:
             raise UnsupportedOnCpu(f"inline assembly: the register {name}")
@@ -173,7 +178,9 @@ class _BlockRun:
             value = code.let(f"bitcast i{bits} {value} to {kind}")
         return emit_widening(code, value, element)[0]
 
-    def _write_float(self, statement: PtxStatement, value: str, kind: str, element: str) -> None:
+    def _write_float(
+        self, statement: AssemblyStatement, value: str, kind: str, element: str
+    ) -> None:
         self._write(
             statement, self._to_bits(value, kind, element), llvm_type_bits(llvm_type(element))
         )
@@ -186,7 +193,7 @@ class _BlockRun:
 
     # Statements
 
-    def emit(self, statement: PtxStatement) -> None:
+    def emit(self, statement: AssemblyStatement) -> None:
         opcode, _, modifiers = statement.opcode.partition(".")
         words = modifiers.split(".") if modifiers else []
         rule = approximations.find_approximate_rule(statement.opcode)
@@ -207,7 +214,9 @@ class _BlockRun:
                 f"inline assembly: {statement.opcode} {', '.join(statement.operands)}"
             ) from None
 
-    def _emit_approximation(self, statement: PtxStatement, rule: str, words: list[str]) -> None:
+    def _emit_approximation(
+        self, statement: AssemblyStatement, rule: str, words: list[str]
+    ) -> None:
         element = words[-1].removesuffix("x2")
         if words[-1].endswith("x2"):
             raise KeyError(words[-1])
@@ -239,13 +248,13 @@ class _BlockRun:
             value = approximations.emit_flush(self._code, value)
         return self._to_bits(value, kind, element)
 
-    def _emit_float(self, statement: PtxStatement, opcode: str, words: list[str]) -> None:
+    def _emit_float(self, statement: AssemblyStatement, opcode: str, words: list[str]) -> None:
         element = _PTX_FLOATS[words[-1]]
         values = [self._read_float(one, element) for one in statement.operands[1:]]
         bits = self._compute_float(opcode, words, values, element)
         self._write(statement, bits, llvm_type_bits(llvm_type(element)))
 
-    def _emit_halves(self, statement: PtxStatement, opcode: str, words: list[str]) -> None:
+    def _emit_halves(self, statement: AssemblyStatement, opcode: str, words: list[str]) -> None:
         """Emit an operation on two 16-bit floats in one register."""
         element, code = _PTX_FLOATS[words[-1].removesuffix("x2")], self._code
         words = [*words[:-1], element]
@@ -265,7 +274,7 @@ class _BlockRun:
         high = code.let(f"shl i32 {halves[1]}, 16")
         self._write(statement, code.let(f"or i32 {high}, {halves[0]}"), 32)
 
-    def _emit_integer(self, statement: PtxStatement, opcode: str, words: list[str]) -> None:
+    def _emit_integer(self, statement: AssemblyStatement, opcode: str, words: list[str]) -> None:
         width, is_signed = int(words[-1][1:]), words[-1][0] == "s"
         name = ".".join([opcode, *words[:-1]])
         values = [self._read_bits(one, width) for one in statement.operands[1:]]
@@ -284,7 +293,7 @@ class _BlockRun:
             number = self._code.let(_INTEGER_RULES[name].format(*values, t=f"i{width}"))
         self._write(statement, number, width)
 
-    def _emit_move(self, statement: PtxStatement, words: list[str]) -> None:
+    def _emit_move(self, statement: AssemblyStatement, words: list[str]) -> None:
         width = 1 if words[-1] == "pred" else int(words[-1].removeprefix("b")[1:] or 0)
         width = width if words[-1][0] != "b" else int(words[-1][1:])
         [source] = statement.operands[1:]
@@ -295,7 +304,7 @@ class _BlockRun:
             return
         self._write(statement, self._read_bits(source, width), width)
 
-    def _emit_comparison(self, statement: PtxStatement, words: list[str]) -> None:
+    def _emit_comparison(self, statement: AssemblyStatement, words: list[str]) -> None:
         comparison, kind = words[0], words[-1]
         if len(words) != 2:
             raise KeyError(comparison)
@@ -314,14 +323,14 @@ class _BlockRun:
             holds = self._code.let(f"icmp {test} i{width} {values[0]}, {values[1]}")
         self._write(statement, holds, 1)
 
-    def _emit_selection(self, statement: PtxStatement, words: list[str]) -> None:
+    def _emit_selection(self, statement: AssemblyStatement, words: list[str]) -> None:
         width = int(re.sub(r"\D", "", words[-1]))
         first, second = (self._read_bits(one, width) for one in statement.operands[1:3])
         holds = self._read_bits(statement.operands[3], 1)
         number = self._code.let(f"select i1 {holds}, i{width} {first}, i{width} {second}")
         self._write(statement, number, width)
 
-    def _emit_conversion(self, statement: PtxStatement, words: list[str]) -> None:
+    def _emit_conversion(self, statement: AssemblyStatement, words: list[str]) -> None:
         *how, target, source = words
         code, operands = self._code, statement.operands[1:]
         packed = {"f16x2": "f16", "bf16x2": "bf16", "e4m3x2": "f8E4M3FN", "e5m2x2": "f8E5M2"}
@@ -354,7 +363,7 @@ class _BlockRun:
             raise KeyError(target)
 
 
-_STATEMENT_EMITTERS: dict[str, Callable[[_BlockRun, PtxStatement, list[str]], None]] = {
+_STATEMENT_EMITTERS: dict[str, Callable[[_BlockRun, AssemblyStatement, list[str]], None]] = {
     "mov": _BlockRun._emit_move,
     "setp": _BlockRun._emit_comparison,
     "selp": _BlockRun._emit_selection,

@@ -9,9 +9,9 @@ from __future__ import annotations
 from harness.kernels.cpu import (
     approximations,
     assembly,
+    assembly_parser,
     conversion_ops,
     exact_intrinsics,
-    ptx_parser,
 )
 from harness.kernels.cpu.conversion_ops import ElementEmitter
 from harness.kernels.cpu.llvm_text import LlvmFunction
@@ -242,7 +242,7 @@ def _emit_libdevice_call(code: LlvmFunction, operation: IROperation, operands: l
 
 
 def _emit_inline_assembly(code: LlvmFunction, operation: IROperation, operands: list[str]) -> str:
-    if ptx_parser.is_launch_dependency(operation):
+    if assembly_parser.is_launch_dependency(operation):
         return "0"
     return assembly.emit_block(code, operation, [[operand] for operand in operands])[0][0]
 
@@ -327,10 +327,10 @@ ELEMENT_EMITTERS: dict[str, ElementEmitter] = {
 
 def list_approximations(operation: IROperation) -> list[str]:
     """List the parts of an operation whose result CUDA specifies by a bound."""
-    if operation.name == "tt.elementwise_inline_asm" and not ptx_parser.is_launch_dependency(
+    if operation.name == "tt.elementwise_inline_asm" and not assembly_parser.is_launch_dependency(
         operation
     ):
-        names = ptx_parser.parse_block(operation).list_approximations()
+        names = assembly_parser.parse_block(operation).list_approximations()
         return [f"inline assembly: {name}" for name in names]
     symbol = operation.attributes.get("symbol", "").strip('"').removeprefix("__nv_")
     return [f"libdevice's {symbol}"] if symbol in approximations.FAST_FUNCTIONS else []

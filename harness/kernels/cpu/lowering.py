@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from harness.kernels.cpu import (
     access_checks,
     assembly,
+    assembly_parser,
     cross_lane_ops,
     elementwise_ops,
     number_formats,
-    ptx_parser,
     view_ops,
 )
 from harness.kernels.cpu.abi import LaunchField, RegionField, ViolationKind
@@ -127,7 +127,7 @@ class KernelLowering(ControlFlowLowering):
             self.approximations[name] = None
 
     def _lower_elementwise(self, operation: IROperation) -> None:
-        if len(operation.results) > 1 or ptx_parser.get_group_size(operation) > 1:
+        if len(operation.results) > 1 or assembly_parser.get_group_size(operation) > 1:
             self._lower_packed_assembly(operation)
             return
         result = operation.result
@@ -143,7 +143,10 @@ class KernelLowering(ControlFlowLowering):
 
     def _lower_packed_assembly(self, operation: IROperation) -> None:
         """Run a block of assembly on each group of lanes, the last group filled with its last."""
-        size, lanes = ptx_parser.get_group_size(operation), max(1, operation.results[0].type.lanes)
+        size, lanes = (
+            assembly_parser.get_group_size(operation),
+            max(1, operation.results[0].type.lanes),
+        )
         self.materialize(*operation.operands)
         buffers = [self.allocate_for_type(result.type) for result in operation.results]
         bases = [self.emit_buffer_address(buffer) for buffer in buffers]

@@ -17,20 +17,24 @@ from collections.abc import Callable
 from typing import Any
 
 from harness.core.after_import import call_after_import
-from harness.core.device import VIRTUAL, get_device
+from harness.core.device import DEVICE_VARIABLE, VIRTUAL, get_device
 from harness.kernels.launches import LAUNCH_CHECKS
 from harness.kernels.watch.report_files import CHECKS_VARIABLE
 
 
 def install_checks() -> None:
-    """Check the kernels of this process, if its environment requests it; once."""
+    """Check the kernels of this process on its GPU, if its environment requests it; once.
+
+    On this machine's CPU the launcher of `virtual_process` and the pytest plugin do.
+    """
     words = os.environ.get(CHECKS_VARIABLE, "").split(",")
     if not words[0] or _requested:
         return
     _requested.append(True)
     if any(word in LAUNCH_CHECKS for word in words) and get_device() != VIRTUAL:
         call_after_import({"torch": lambda _: start_launch_checks()})
-    if any(word not in (*LAUNCH_CHECKS, "stop") for word in words):
+    on_gpu = os.environ.get(DEVICE_VARIABLE, "cuda") == "cuda"
+    if on_gpu and any(word not in (*LAUNCH_CHECKS, "stop") for word in words):
         call_after_import(_LAUNCHER_REPLACEMENTS)
 
 

@@ -6,14 +6,17 @@ import json
 import os
 import shutil
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from harness.core.files import write_atomically
 from harness.core.wording import format_count
 from harness.kernels.gpu.kernel_summaries import KernelSummaries, KernelSummary, label_kernels
+
+if TYPE_CHECKING:  # it needs torch, which a command that reads the files may not have
+    from harness.kernels.check.violations import Violation
 
 CHECKS_VARIABLE = "UNFIX_CHECK"  # the checks, and "stop" to end a process at its first report
 FOLDER_VARIABLE = "UNFIX_CHECK_REPORTS"
@@ -33,6 +36,22 @@ class KernelReport:
     details: tuple[str, ...]
     pid: int
     seconds: float  # since the process launched its first kernel
+
+    @classmethod
+    def from_violation(cls, violation: Violation, kernel: str, seconds: float) -> KernelReport:
+        place = violation.location
+        return cls(
+            type(violation).__name__,
+            kernel,
+            place.file if place else "",
+            place.line if place else 0,
+            place.text if place else "",
+            place.program if place else (0, 0, 0),
+            violation.headline,
+            violation.details,
+            os.getpid(),
+            round(seconds, 3),
+        )
 
     @property
     def summary_line(self) -> str:
@@ -145,6 +164,14 @@ class CheckSummary:
             f"none of {format_count(self.launches, 'launch')} was checked, so the check says "
             f"nothing: {listed}"
         )
+
+
+_GPU_CHECKS = {"overflow": "wraps", "uninitialized": "unwritten"}  # words of the GPU's back end
+
+
+def to_gpu_checks(checks: Iterable[str]) -> tuple[str, ...]:
+    """Return the checks by the names that the back end for GPUs has for them."""
+    return tuple(_GPU_CHECKS.get(name, name) for name in checks)
 
 
 def request_checks(environment: dict[str, str], checks: str, folder: Path) -> None:

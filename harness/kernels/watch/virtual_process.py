@@ -17,7 +17,9 @@ from harness.core import device
 from harness.core.after_import import call_after_import
 from harness.device import record
 from harness.device.cards import CARD_VARIABLE, get_card
+from harness.kernels.launches import LAUNCH_CHECKS
 from harness.kernels.watch import activation
+from harness.kernels.watch.report_files import CHECKS_VARIABLE
 from harness.patching.child_environment import STARTUP_FOLDER, ChildEnvironment
 
 _RECORDS = "virtual"  # a folder
@@ -71,6 +73,11 @@ def _install_launcher(jit: Any) -> None:
 
 
 def _run_kernels() -> contextlib.AbstractContextManager[Any]:
+    words = os.environ.get(CHECKS_VARIABLE, "").split(",")
+    if any(word not in ("", "stop", *LAUNCH_CHECKS) for word in words):
+        from harness.kernels.watch import host_process
+
+        return host_process.check_process()
     from harness.kernels.check import session
 
     return session.run_kernels_on_cpu()

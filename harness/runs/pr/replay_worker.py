@@ -22,7 +22,7 @@ import msgspec
 
 from harness.core import child_process, preloading, processes
 from harness.kernels.check import launch_capture
-from harness.kernels.check.cpu_launcher import load_process_state
+from harness.kernels.check.launcher_state import load_launcher_state
 from harness.runs.audit.kernel_discovery import SourceKernel
 from harness.runs.audit.release_kernels import ReleaseKernels
 from harness.runs.pr import kernel_replay
@@ -69,7 +69,7 @@ def main() -> None:
     request = msgspec.json.decode(sys.stdin.buffer.read(), type=ReplayRequest)
     answers = os.dup(1)  # Triton and its libraries print to 1, which becomes the log
     os.dup2(2, 1)
-    load_process_state()
+    load_launcher_state()
     gc.disable()
     base, head = (
         ReleaseKernels(Path(location), digest)

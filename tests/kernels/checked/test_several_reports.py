@@ -33,7 +33,8 @@ def test_all_faults_of_a_launch_are_reported_with_a_line_each() -> None:
         faulty[(2,)](torch.empty(8, dtype=torch.int32), numbers(16), N=8)
     notes = caught.value.__notes__
     assert "past the end of source" in str(caught.value)
-    assert len(notes) == 2
+    assert notes[0].startswith("launched at ")
+    assert len(notes) == 3
     assert any("uninitialized memory: source" in note for note in notes)
     assert any("write different values to target" in note for note in notes)
 

@@ -8,28 +8,28 @@ import pytest
 import torch
 import triton
 from checks import check, launch_checked, numbers
-from tuned_to_check import scaled, tuned
+from tuned_to_check import copy_in_blocks, scale_first
 
 from harness import checking
 
 
 @pytest.fixture(autouse=True)
 def _tune_anew() -> Iterator[None]:
-    tuned.cache.clear()
+    copy_in_blocks.cache.clear()
     yield
-    tuned.cache.clear()
+    copy_in_blocks.cache.clear()
 
 
 def test_the_first_configuration_runs_and_their_number_is_known() -> None:
     with check() as session:
-        tuned[(1,)](numbers(8), numbers(8), 8)
+        copy_in_blocks[(1,)](numbers(8), numbers(8), 8)
         assert [launch.arguments["BLOCK"] for launch in session.launches] == [8]
-        assert session.launches.configuration_counts == {"tuned": 3}
+        assert session.launches.configuration_counts == {"copy_in_blocks": 3}
 
 
 def test_every_configuration_runs_if_the_session_asks_for_it() -> None:
     with checking.checked("cpu", all_configurations=True, max_reports=4) as session:
-        tuned[(1,)](numbers(8), numbers(8), 8)
+        copy_in_blocks[(1,)](numbers(8), numbers(8), 8)
         blocks = [launch.arguments["BLOCK"] for launch in session.launches]
         assert blocks == [8, 16, 32, 8]
         assert [type(error) for error in session.launches.errors] == [checking.OutOfBounds]
@@ -37,14 +37,14 @@ def test_every_configuration_runs_if_the_session_asks_for_it() -> None:
 
 
 def test_no_timing_of_this_machine_is_kept_for_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tuned, "cache_results", True)
+    monkeypatch.setattr(copy_in_blocks, "cache_results", True)
     monkeypatch.setattr(
         triton.runtime.autotuner, "get_cache_manager", lambda _: pytest.fail("the disk is asked")
     )
-    launch_checked(tuned, (1,), numbers(8), numbers(8), 8)
+    launch_checked(copy_in_blocks, (1,), numbers(8), numbers(8), 8)
 
 
 def test_a_helper_that_is_not_inlined_runs() -> None:
     source, target = torch.tensor([3.0]), torch.zeros(1)
-    launch_checked(scaled, (1,), source, target)
+    launch_checked(scale_first, (1,), source, target)
     assert target.item() == 7

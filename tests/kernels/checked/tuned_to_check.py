@@ -6,7 +6,7 @@ import triton.language as tl
 
 @triton.autotune(configs=[triton.Config({"BLOCK": block}) for block in (8, 16, 32)], key=["count"])
 @triton.jit
-def tuned(source, target, count, BLOCK: tl.constexpr):
+def copy_in_blocks(source, target, count, BLOCK: tl.constexpr):
     """The second and third configuration read past the end."""
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     tl.store(target + at, tl.load(source + at), mask=at < count)
@@ -20,5 +20,5 @@ def scale(value, factor):
 
 
 @triton.jit
-def scaled(source, target):
+def scale_first(source, target):
     tl.store(target, scale(tl.load(source), 2.0))

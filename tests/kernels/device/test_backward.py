@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -11,7 +11,7 @@ from harness import checking
 
 
 class _Twice(torch.autograd.Function):
-    threads: list[int] = []
+    threads: ClassVar[list[int]] = []
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:

@@ -15,7 +15,7 @@ _STATEMENT = re.compile(r"(?:@(!?)([%\w$]+)\s+)?([a-z][\w.]*)(?:\s+(.+))?")
 
 
 @dataclass(frozen=True, slots=True)
-class PtxStatement:
+class AssemblyStatement:
     predicate: str  # a register, or ""
     is_negated: bool
     opcode: str
@@ -23,10 +23,10 @@ class PtxStatement:
 
 
 @dataclass(frozen=True, slots=True)
-class PtxBlock:
+class AssemblyBlock:
     """One `inline_asm_elementwise`: its statements, and the widths of its declared registers."""
 
-    statements: tuple[PtxStatement, ...]
+    statements: tuple[AssemblyStatement, ...]
     widths: dict[str, int]
 
     def list_approximations(self) -> list[str]:
@@ -46,9 +46,9 @@ def _get_text(operation: IROperation) -> str:
     return text.replace("\\0A", "\n").replace("\\09", "\t")
 
 
-def parse_block(operation: IROperation) -> PtxBlock:
+def parse_block(operation: IROperation) -> AssemblyBlock:
     text = re.sub(r"//[^\n]*", "", _get_text(operation))
-    statements: list[PtxStatement] = []
+    statements: list[AssemblyStatement] = []
     widths: dict[str, int] = {}
     for part in re.split(r"[;{}]", text):
         words = " ".join(part.split())
@@ -62,8 +62,8 @@ def parse_block(operation: IROperation) -> PtxBlock:
         if match is None:
             raise UnsupportedOnCpu(f"inline assembly: {words}")
         operands = tuple(one.strip() for one in (match[4] or "").split(",") if one.strip())
-        statements.append(PtxStatement(match[2] or "", match[1] == "!", match[3], operands))
-    return PtxBlock(tuple(statements), widths)
+        statements.append(AssemblyStatement(match[2] or "", match[1] == "!", match[3], operands))
+    return AssemblyBlock(tuple(statements), widths)
 
 
 def get_group_size(operation: IROperation) -> int:

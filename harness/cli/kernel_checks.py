@@ -1,4 +1,4 @@
-"""`unfix exec --check`: the checks of GPU kernels, and the summary of their reports."""
+"""`unfix exec --check`: the checks of kernels, and the summary of their reports."""
 
 from __future__ import annotations
 
@@ -9,34 +9,38 @@ from typing import Any
 
 from harness.cli import options
 from harness.cli.command_parser import CommandParser
-from harness.core import machine
-from harness.core.device import VIRTUAL
+from harness.core import device, machine
 from harness.core.errors import NotReadyError, UnfixError
 from harness.core.wording import format_count
-from harness.kernels.gpu import ALL_CHECKS, DEFAULT_CHECKS
+from harness.kernels.gpu import DEFAULT_CHECKS
 from harness.kernels.gpu.kernel_summaries import KernelSummary
 from harness.kernels.launches import LAUNCH_CHECKS
 from harness.kernels.watch import report_files
 from harness.kernels.watch.report_files import CheckSummary
+from harness.patching.child_environment import STARTUP_FOLDER, ChildEnvironment
 
-_CHECK_WORDS = (*ALL_CHECKS, "all", *LAUNCH_CHECKS, "stop")
+# Words of the call, by the names that the back ends have for them.
+_HOST_CHECKS = ("bounds", "overflow", "races", "uninitialized")
+_CHECK_WORDS = (*_HOST_CHECKS, "all", *LAUNCH_CHECKS, "stop")
 _MAX_LISTED = 12  # kernels in a list
+_PYTEST_VARIABLE, _PLUGIN = "PYTEST_ADDOPTS", "unfix_check"
 
 
 def add_arguments(parser: CommandParser) -> None:
     parser.add_argument(
         "--check",
         nargs="?",
-        const=",".join(DEFAULT_CHECKS),
+        const="",
         metavar="WORDS",
-        help="on a GPU, check every access of every Triton kernel: bounds, wraps (default: both), "
-        "unwritten, races, all of these; graphs, streams: every launch of every library, on a "
-        "virtual GPU too; stop to end a process at its first report",
+        help="check every access of every Triton kernel: bounds, overflow, races, uninitialized, "
+        "all of these; graphs, streams: every launch of every library; stop to end a process at "
+        "its first report. On this machine's GPU (default there: bounds and overflow), or with "
+        "--device virtual or cpu compiled for its CPU (default there: all)",
     )
 
 
 def configure_environment(
-    environment: dict[str, str], option_value: str | None, folder: Path, device: str = ""
+    environment: ChildEnvironment, option_value: str | None, device_name: str | None, folder: Path
 ) -> bool:
     """Request the checks in an environment; return whether the call has the option."""
     environment.pop(report_files.CHECKS_VARIABLE, None)
@@ -44,30 +48,54 @@ def configure_environment(
         return False
     words = [word.strip() for word in option_value.split(",") if word.strip()]
     unknown = [word for word in words if word not in _CHECK_WORDS]
-    if unknown or not words:
+    if unknown or (option_value and not words):
         raise UnfixError(
             f"--check takes {', '.join(_CHECK_WORDS)}, and not {', '.join(unknown) or 'nothing'}"
         )
-    if "all" in words:
-        words = [*ALL_CHECKS, *(word for word in words if word in (*LAUNCH_CHECKS, "stop"))]
-    of_launches = [word for word in words if word in LAUNCH_CHECKS]
-    if device == VIRTUAL:
-        of_kernels = [word for word in words if word in ALL_CHECKS]
-        if of_kernels:
-            raise UnfixError(
-                f"--check {','.join(of_kernels)}: on the virtual GPU every Triton kernel runs "
-                f"under check; --check takes {', '.join(LAUNCH_CHECKS)} there"
-            )
-    elif not machine.describe_gpus():
+    rest = [word for word in words if word in (*LAUNCH_CHECKS, "stop")]
+    checks = [word for word in words if word in _HOST_CHECKS or word == "all"]
+    if "all" in checks:
+        checks = list(_HOST_CHECKS)
+    if not checks and not any(word in LAUNCH_CHECKS for word in rest):
+        checks = ["default"]
+    if device_name in ("cpu", device.VIRTUAL):
+        _request_host_checks(environment, checks, rest, device_name, folder)
+        return True
+    if not machine.describe_gpus():
         raise NotReadyError(
-            "--check needs an NVIDIA GPU: on a CPU `unfix prove` and `checking.checked()` check, "
-            f"and --device virtual --check {','.join(of_launches or LAUNCH_CHECKS)} checks graphs "
-            "and streams"
+            "--check needs an NVIDIA GPU, or --device virtual: then kernels are compiled for this "
+            "CPU, and torch has a GPU that is not here"
         )
-    if words == ["stop"]:
-        words = [*DEFAULT_CHECKS, "stop"]
-    report_files.request_checks(environment, ",".join(words), _get_report_folder(folder))
+    environment[device.DEVICE_VARIABLE] = "cuda"
+    of_kernels = DEFAULT_CHECKS if checks == ["default"] else report_files.to_gpu_checks(checks)
+    report_files.request_checks(
+        environment, ",".join([*of_kernels, *rest]), _get_report_folder(folder)
+    )
     return True
+
+
+def _request_host_checks(
+    environment: ChildEnvironment,
+    checks: list[str],
+    rest: list[str],
+    device_name: str,
+    folder: Path,
+) -> None:
+    """Request checks on this CPU; a pytest among the processes gets the plugin as well."""
+    of_launches = [word for word in rest if word in LAUNCH_CHECKS]
+    if of_launches and device_name != device.VIRTUAL:
+        raise UnfixError(
+            f"--check {','.join(of_launches)} needs a GPU or --device virtual: a CPU has neither "
+            "streams nor graphs"
+        )
+    environment[device.DEVICE_VARIABLE] = device_name
+    environment.use_checkout()
+    environment.add_python_path(STARTUP_FOLDER)
+    words = [*(_HOST_CHECKS if checks == ["default"] else checks), *rest]
+    report_files.request_checks(environment, ",".join(words), _get_report_folder(folder))
+    if checks:
+        added = environment.get(_PYTEST_VARIABLE, "")
+        environment[_PYTEST_VARIABLE] = f"{added} -p {_PLUGIN}".strip()
 
 
 def read_reports(folder: Path, option_value: str | None) -> CheckSummary:

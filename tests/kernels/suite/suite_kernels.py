@@ -1,0 +1,31 @@
+"""Kernels of a small suite that knows nothing of this project."""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def copy_block(x, y, count, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y + at, tl.load(x + at), mask=at < count)
+
+
+@triton.autotune(configs=[triton.Config({"BLOCK": size}) for size in (8, 16)], key=["count"])
+@triton.jit
+def copy_tuned(x, y, count, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    tl.store(y + at, tl.load(x + at, mask=at < count), mask=at < count)
+
+
+@triton.jit
+def find_bits(x, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    found = tl.inline_asm_elementwise("bfind.u32 $0, $1;", "=r,r", [at], tl.int32, True, 1)
+    tl.store(x + at, found)
+
+
+@triton.jit
+def exponentials(x, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    asm: tl.constexpr = "ex2.approx.f32 $0, $1;"
+    tl.store(x + at, tl.inline_asm_elementwise(asm, "=f,f", [tl.load(x + at)], tl.float32, True, 1))

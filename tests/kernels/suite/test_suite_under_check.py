@@ -1,0 +1,107 @@
+"""A suite under check: which tests fail, what is said of each, and what at the end."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.core import paths
+
+SUITE = Path(__file__).parent / "suite_to_check.py"
+
+
+def run_suite(
+    *arguments: str, plugin: tuple[str, ...] = ("-p", "unfix_check")
+) -> subprocess.CompletedProcess[str]:
+    without = {"PYTHONPATH", "UNFIX_DEVICE", "PYTEST_ADDOPTS"}
+    environment = {name: value for name, value in os.environ.items() if name not in without}
+    environment["PYTHONPATH"] = str(paths.HARNESS_FOLDER / "startup")
+    words = [sys.executable, "-m", "pytest", *plugin, "-p", "no:cacheprovider", "-p", "no:xdist"]
+    return subprocess.run(
+        [*words, "-v", "-c", os.devnull, str(SUITE), *arguments],
+        cwd=SUITE.parent,
+        env=environment,
+        text=True,
+        capture_output=True,
+        check=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[int, str, dict[str, Any]]:
+    record = tmp_path_factory.mktemp("record") / "record.json"
+    done = run_suite(f"--unfix-record={record}")
+    return done.returncode, done.stdout, json.loads(record.read_text())
+
+
+def get_outcomes(record: dict[str, Any]) -> dict[str, str]:
+    return {
+        name.rpartition("::")[2].removeprefix("test_"): test["outcome"]
+        for name, test in record["tests"].items()
+    }
+
+
+def test_a_report_fails_the_test_that_made_it(whole: tuple[int, str, dict[str, Any]]) -> None:
+    code, output, record = whole
+    assert code == 1
+    assert get_outcomes(record) == {
+        "that_passes": "passed",
+        "that_overruns": "reported",
+        "that_overruns_and_fails": "reported",
+        "that_is_refused": "refused",
+        "that_launches_nothing": "passed",
+        "of_a_backward_pass": "passed",
+        "of_a_fixture": "passed",
+        "of_the_fixture_again": "passed",
+        "of_a_tuned_kernel": "passed",
+        "of_an_approximation": "passed",
+    }
+    assert "suite_kernels.py:10  tl.store(y + at, tl.load(x + at), mask=at < count)" in output
+    assert "copy_block read 4 bytes past the end of x (its index 12" in output
+    assert "program (1, 0, 0)" in output
+    assert "the test itself ended in KeyError: 'its own error'" in output
+
+
+def test_a_test_that_launched_nothing_says_so(whole: tuple[int, str, dict[str, Any]]) -> None:
+    _, output, _ = whole
+    assert "test_that_launches_nothing PASSED, no kernel launched" in output
+    assert "1 test passed without a launch: suite_to_check.py::test_that_launches_nothing" in output
+
+
+def test_the_end_says_what_was_checked_and_how(whole: tuple[int, str, dict[str, Any]]) -> None:
+    _, output, _ = whole
+    assert "checked 9 launches of 4 kernels in 9 tests" in output
+    assert "(bounds, overflow, races, uninitialized): 2 reports" in output
+    assert "refused in 1 test: the checker cannot follow it: inline assembly: bfind" in output
+    assert "only the first autotune configuration ran, of copy_tuned (2)" in output
+    assert "within CUDA's bounds: inline assembly: ex2.approx.f32, in exponentials" in output
+    assert "rounded one by one, where a GPU may fuse them" in output
+
+
+def test_checks_are_chosen_by_words() -> None:
+    done = run_suite("--unfix-check=races,overflow", "-k", "test_that_overruns or passes")
+    assert "(overflow, races): no reports" in done.stdout.replace(
+        "races, overflow", "overflow, races"
+    )
+    done = run_suite("--unfix-check=leaks")
+    assert done.returncode == 4
+    assert "--unfix-check: the checks are bounds, overflow, races, uninitialized" in done.stderr
+
+
+def test_bits_and_all_configurations_can_be_asked_for() -> None:
+    done = run_suite("--unfix-exact", "--unfix-all-configurations", "-k", "tuned or approximation")
+    assert "ex2.approx.f32, whose bits depend on the GPU" in done.stdout
+    assert "checked 3 launches" in done.stdout
+    assert "only the first" not in done.stdout
+
+
+def test_a_run_without_a_launch_is_not_green() -> None:
+    done = run_suite("-k", "launches_nothing")
+    assert done.returncode == 3
+    assert "no launch was checked, so the checks say nothing" in done.stdout
