@@ -8,23 +8,27 @@ from __future__ import annotations
 
 from harness.kernels.cpu.llvm_text import LlvmFunction
 from harness.kernels.ptx.abi import (
+    MAX_OVERFLOWS,
     ContextField,
     FrameField,
+    OverflowRecordField,
     PtxRegionField,
     PtxViolationKind,
     RegionSpace,
 )
-from harness.kernels.ptx.thread_code import emit_report
+from harness.kernels.ptx.race_checks import RaceCheckedPtxAccess
 
-ACCESS_FUNCTIONS = ("ptx_read", "ptx_write", "ptx_update", "ptx_classify")
+# `peek` and `poke` are reads and writes that may synchronize: volatile, relaxed, acquire, release.
+VERBS = ("read", "write", "update", "peek", "poke")
+ACCESS_FUNCTIONS = (*(f"ptx_{verb}" for verb in VERBS), "ptx_classify", "ptx_record")
 _SMALLEST_ADDRESS = 1 << 16
 _REGION = f"[{len(PtxRegionField)} x i64]"
 
 
 def build_access_checks() -> str:
-    parts = [_build_find(), _build_lookup(), _build_classify()]
-    parts += [_AccessCheck(verb).function for verb in ("read", "write", "update")]
-    return "\n".join(map(str, parts))
+    parts = [_build_find(), _build_lookup(), _build_classify(), _build_record()]
+    parts += [_AccessCheck(verb).function for verb in VERBS]
+    return "\n".join(map(str, parts)) + "\ndeclare i32 @memcmp(ptr, ptr, i64)\n"
 
 
 def _build_find() -> LlvmFunction:
@@ -79,16 +83,28 @@ def _build_classify() -> LlvmFunction:
     return code
 
 
-class _AccessCheck:
+def _build_record() -> LlvmFunction:
+    """Build the function that saves an overflow and returns its number, from 1."""
+    code = LlvmFunction("define i32 @ptx_record(ptr %context, i64 %site, i64 %true, i64 %wrapped)")
+    count = code.load_field("%context", ContextField.OVERFLOW_COUNT)
+    full = code.let(f"icmp uge i64 {count}, {MAX_OVERFLOWS - 2}")
+    number = code.let(f"select i1 {full}, i64 {count}, i64 {code.let(f'add i64 {count}, 1')}")
+    code.store_element("i64", number, "%context", ContextField.OVERFLOW_COUNT)
+    table = code.to_pointer(code.load_field("%context", ContextField.OVERFLOWS))
+    row = code.element_pointer(table, f"[{len(OverflowRecordField)} x i64]", number)
+    code.store_element("i64", "%site", row, OverflowRecordField.SITE)
+    code.store_element("i64", "%true", row, OverflowRecordField.TRUE_VALUE)
+    code.store_element("i64", "%wrapped", row, OverflowRecordField.WRAPPED_VALUE)
+    code.emit(f"ret i32 {code.let(f'trunc i64 {number} to i32')}")
+    return code
+
+
+class _AccessCheck(RaceCheckedPtxAccess):
     """The function for one verb: it returns 0, or 1 with the report filled."""
 
     def __init__(self, verb: str) -> None:
-        self.verb = verb
-        self.function = code = LlvmFunction(
-            f"define i32 @ptx_{verb}(ptr %context, ptr %frame, i64 %site, i64 %address, i64 %size,"
-            " i32 %given, i32 %state, ptr %new)"
-        )
-        self._code = code
+        super().__init__(verb)
+        code = self._code
         with code.when(code.let("icmp ne i32 %state, 0"), exits=True):
             number = code.let("zext i32 %state to i64")
             self._report(PtxViolationKind.OVERFLOW, code.let("zext i32 %given to i64"), number)
@@ -102,14 +118,44 @@ class _AccessCheck:
         self._region = code.element_pointer(table, _REGION, self._number)
         self._check_bounds()
         self._check_alignment()
+        self._offset = code.let(f"sub i64 {self._address}, {self._field(PtxRegionField.START)}")
+        if self.verb not in ("write", "poke"):
+            self._check_rules(PtxRegionField.READ_RULES, PtxViolationKind.FORBIDDEN_READ)
+        if self.verb not in ("read", "peek"):
+            self._check_rules(PtxRegionField.WRITE_RULES, PtxViolationKind.FORBIDDEN_WRITE)
+        self._check_initialized()
+        if self.verb != "peek":
+            self._check_races()
         code.emit("ret i32 0")
 
-    def _report(self, kind: PtxViolationKind, region: str, other: str = "0") -> None:
-        emit_report(self._code, kind, "%site", "%address", "%size", region, other)
-        self._code.emit("ret i32 1")
+    def _check_rules(self, field: PtxRegionField, kind: PtxViolationKind) -> None:
+        """Look both ends of the access up in the block's mask of allowed bytes."""
+        code = self._code
+        table = self._field(field)
+        with code.when(code.let(f"icmp ne i64 {table}, 0")):
+            block = code.load_field("%context", ContextField.BLOCK_ORDINAL)
+            mask = code.load_field(code.to_pointer(table), block)
+            with code.when(code.let(f"icmp ne i64 {mask}, 0")):
+                allowed = code.to_pointer(mask)
+                last = code.let(f"add i64 {self._offset}, {code.let('sub i64 %size, 1')}")
+                first_byte = code.load_element("i8", allowed, self._offset)
+                last_byte = code.load_element("i8", allowed, last)
+                both = code.let(f"and i8 {first_byte}, {last_byte}")
+                with code.when(code.let(f"icmp eq i8 {both}, 0"), exits=True):
+                    self._report(kind, self._number)
 
-    def _field(self, field: PtxRegionField) -> str:
-        return self._code.load_field(self._region, field)
+    def _check_initialized(self) -> None:
+        code = self._code
+        shadow = self._field(PtxRegionField.UNINITIALIZED)
+        with code.when(code.let(f"icmp ne i64 {shadow}, 0")):
+            start = code.element_pointer(code.to_pointer(shadow), "i8", self._offset)
+            if self.verb in ("read", "update", "peek"):
+                with code.loop("%size") as place:
+                    empty = code.load_element("i8", start, place)
+                    with code.when(code.let(f"icmp ne i8 {empty}, 0"), exits=True):
+                        self._report(PtxViolationKind.UNINITIALIZED_READ, self._number)
+            if self.verb not in ("read", "peek"):
+                code.emit(f"call void @llvm.memset.p0.i64(ptr {start}, i8 0, i64 %size, i1 false)")
 
     def _check_local_memory(self, found: str) -> None:
         """Allow an address of unknown origin anywhere in the thread's own memory."""

@@ -100,13 +100,16 @@ def _compile(key: str, lowered: LoweredPtx, thorough: bool) -> StoredPtx:
     )
 
 
-def compile_kernel(module: PtxText, module_key: str, entry: str, checks: str) -> CompiledPtx:
-    text = f"{module_key} {entry} {checks} {_hash_host()}"
+def compile_kernel(
+    module: PtxText, module_key: str, entry: str, tracks_overflow: bool
+) -> CompiledPtx:
+    text = f"{module_key} {entry} {tracks_overflow} {_hash_host()}"
     key = hashlib.sha256(text.encode()).hexdigest()
 
     def compute() -> StoredPtx:
         kernel = module.kernels[entry]
-        lowered = PtxLowering(module, kernel, read_kernel(module, kernel)).lower()
+        graph = read_kernel(module, kernel)
+        lowered = PtxLowering(module, kernel, graph, tracks_overflow).lower()
         return StoredPtx(lowered, get_runtime().jit.compile_object(lowered.text, thorough=False))
 
     thorough = is_cached(_CATEGORIES[True], key)

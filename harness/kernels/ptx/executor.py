@@ -26,6 +26,7 @@ from harness.kernels.ptx.parser import PtxKernel, PtxSyntaxError, PtxText, parse
 from harness.kernels.ptx.reader import read_kernel
 from harness.kernels.ptx.reports import PtxReport
 from harness.kernels.ptx.thread_code import UnsupportedPtx
+from harness.kernels.ptx.variables import place_variables
 
 _GRID_LIMITS = ((1 << 31) - 1, 65535, 65535)
 _BLOCK_LIMITS = (1024, 1024, 64)
@@ -47,7 +48,7 @@ class PtxModule:
     def __init__(self, text: str, key: str) -> None:
         self._text, self._key = text, key
         self._parsed: PtxText | None = None
-        self._compiled: dict[tuple[str, ExecutorChecks], CompiledPtx] = {}
+        self._compiled: dict[tuple[str, bool], CompiledPtx] = {}
         self._variables: dict[str, Any] = {}
 
     @property
@@ -80,6 +81,11 @@ class PtxModule:
 
     def read_graph(self, entry: str) -> KernelGraph:
         return read_kernel(self.parsed, self._get_kernel(entry))
+
+    def static_shared_bytes(self, entry: str) -> int:
+        """Return the bytes of shared memory that the kernel itself declares."""
+        kernel = self._get_kernel(entry)
+        return place_variables(self.parsed, kernel, self.read_graph(entry))[1]["shared"]
 
     def files(self, entry: str) -> frozenset[str]:
         """Return the source files that a kernel's lines are from."""
@@ -136,7 +142,7 @@ class PtxModule:
             wanted = f"{lowered.shared_size} + {launch.shared_bytes} bytes of shared memory"
             return [LaunchRefused(f"{launch.name}: {wanted}, and its limit is {limit}")]
         memory = LaunchMemory(
-            launch, lowered, self._list_addresses(lowered), compiled.thread_function
+            launch, lowered, checks, self._list_addresses(lowered), compiled.thread_function
         )
         violated = compiled.launch(ctypes.addressof(memory.context))
         memory.finish()
@@ -144,12 +150,12 @@ class PtxModule:
         return [PtxReport(memory).build_violation()] if violated else []
 
     def _compile(self, launch: CudaLaunch, checks: ExecutorChecks) -> CompiledPtx:
-        key = launch.entry, checks
+        key = launch.entry, checks.overflow
         if key not in self._compiled:
             self._get_kernel(launch.entry)
             try:
                 self._compiled[key] = compile_kernel(
-                    self.parsed, self._key, launch.entry, repr(checks)
+                    self.parsed, self._key, launch.entry, checks.overflow
                 )
             except (UnsupportedPtx, UnsupportedOnCpu, PtxSyntaxError) as error:
                 raise UncheckableKernel(f"{launch.name}: not checked: {error}") from error

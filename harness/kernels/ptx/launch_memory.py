@@ -20,7 +20,8 @@ from harness.kernels.ptx.abi import (
     PtxReportField,
     RegionSpace,
 )
-from harness.kernels.ptx.launch import Allocation, CudaLaunch
+from harness.kernels.ptx.launch import Allocation, CudaLaunch, ExecutorChecks
+from harness.kernels.ptx.launch_shadows import LaunchShadows
 from harness.kernels.ptx.lowering import LoweredPtx
 
 _SPARE_REGIONS = 256  # for allocations that only a loaded pointer leads to
@@ -58,10 +59,12 @@ class LaunchMemory:
         self,
         launch: CudaLaunch,
         lowered: LoweredPtx,
+        checks: ExecutorChecks,
         variable_addresses: Sequence[int],
         thread_function: int,
     ) -> None:
         self.launch, self.lowered = launch, lowered
+        self.shadows = LaunchShadows(launch, lowered, checks)
         self.threads = launch.block[0] * launch.block[1] * launch.block[2]
         self.shared_size = lowered.shared_size + launch.shared_bytes
         self.shared, _ = BUFFERS.reserve("shared", self.shared_size + 16, _SHARED_ALIGNMENT)
@@ -69,7 +72,8 @@ class LaunchMemory:
         self.region_names: list[str] = []
         capacity = 1 + len(lowered.variables) + len(launch.allocations) + _SPARE_REGIONS
         self.regions = np.zeros((capacity, len(PtxRegionField)), dtype=np.int64)
-        self._add_region("", 0, 0, RegionSpace.GLOBAL)
+        self._add_region("", 0, 0, RegionSpace.LOCAL)
+        self.shadows.open_shared(self.shared, self.shared_size)
         self._add_variables(variable_addresses)
         for allocation in launch.allocations:
             self._add_allocation(allocation)
@@ -99,6 +103,7 @@ class LaunchMemory:
         self.regions[number, PtxRegionField.END] = end
         self.regions[number, PtxRegionField.SPACE] = int(space)
         self.regions[number, PtxRegionField.STORAGE] = start
+        self.shadows.fill_region(self.regions[number], space, allocation)
         self.region_names.append(name)
         self.allocations.append(allocation)
         return number
@@ -157,7 +162,7 @@ class LaunchMemory:
         return slots
 
     def _classify(self, value: int) -> int:
-        """Find the tensor that starts at a pointer, else one around it, else one that ends there."""
+        """Find the tensor that starts at a pointer, else one around it, else one ending there."""
         if value < 1 << 16:
             return 0
         known = [(number, one) for number, one in enumerate(self.allocations) if one is not None]
@@ -210,6 +215,8 @@ class LaunchMemory:
             ContextField.EPOCH: BUFFERS.epoch,
             ContextField.LAUNCH_EPOCH: BUFFERS.epoch,
             ContextField.BARRIERS: barriers.ctypes.data,
+            ContextField.SHARED_SHADOW: self.shadows.shared_uninitialized,
+            ContextField.CHECKS: int(not lowered.blocks_synchronize),
             ContextField.DYNAMIC_SHARED: launch.shared_bytes,
             ContextField.OVERFLOWS: self.overflows.ctypes.data,
             ContextField.RAN_FLAGS: self.ran_flags.ctypes.data,

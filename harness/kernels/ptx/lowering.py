@@ -34,6 +34,8 @@ from harness.kernels.ptx.memory_ops import (
     emit_store,
     space_of,
 )
+from harness.kernels.ptx.overflow_flow import analyze_overflow
+from harness.kernels.ptx.overflow_ops import OverflowTracking
 from harness.kernels.ptx.parser import PtxKernel, PtxText, bits_of_type
 from harness.kernels.ptx.special_registers import emit_special_register
 from harness.kernels.ptx.thread_code import (
@@ -69,7 +71,9 @@ class LoweredPtx:
 
 
 class PtxLowering:
-    def __init__(self, module: PtxText, kernel: PtxKernel, graph: KernelGraph) -> None:
+    def __init__(
+        self, module: PtxText, kernel: PtxKernel, graph: KernelGraph, tracks_overflow: bool = True
+    ) -> None:
         self._module, self._kernel, self._graph = module, kernel, graph
         self._constants = {
             operation.result: int(operation.attributes["value"])
@@ -81,6 +85,9 @@ class PtxLowering:
         }
         self.code = ThreadCode(self._constants)
         self.code.companions["r"] = dict.fromkeys(find_pointers(graph), "i32")
+        self._overflow = (
+            OverflowTracking(self.code, analyze_overflow(graph)) if tracks_overflow else None
+        )
         self._variables, self._sizes = place_variables(module, kernel, graph)
         self._numbers = {
             placed.variable.name: number for number, placed in enumerate(self._variables)
@@ -162,7 +169,8 @@ class PtxLowering:
             return
         if name == "ptx.undefined":
             self.code.set(operation.result, "0", operation.result.type.bits)
-            self.code.set_companion(operation.result, "r", "0")
+            for of in ("r", "w", "o", "t"):
+                self.code.set_companion(operation.result, of, "0")
             return
         if name == "ptx.symbol":
             self._emit_symbol(operation)
@@ -174,6 +182,8 @@ class PtxLowering:
         else:
             self._emit_plain(instruction)
         self._emit_regions(operation)
+        if self._overflow is not None:
+            self._overflow.emit(operation)
 
     def _emit_plain(self, instruction: Instruction) -> None:
         code, opcode = self.code, instruction.opcode
@@ -308,9 +318,10 @@ _EMITTERS: dict[str, Callable[[ThreadCode, Instruction], None]] = {
 _EXTERNALS = {
     **dict.fromkeys(("exp2", "log2", "sin", "cos", "tanh"), "declare double @{name}(double)"),
     **dict.fromkeys(
-        ("ptx_read", "ptx_write", "ptx_update"),
+        ("ptx_read", "ptx_write", "ptx_update", "ptx_peek", "ptx_poke"),
         "declare i32 @{name}(ptr, ptr, i64, i64, i64, i32, i32, ptr)",
     ),
+    "ptx_record": "declare i32 @{name}(ptr, i64, i64, i64)",
     "ptx_classify": "declare i32 @{name}(ptr, i64, i64, i1)",
 }
 

@@ -12,7 +12,7 @@ from harness.kernels.ptx.parser import bits_of_type
 from harness.kernels.ptx.thread_code import Instruction, PtxSite, ThreadCode
 
 SPACES = ("global", "shared", "local", "param", "const")
-_VECTORS = {"v2": 2, "v4": 4, "v8": 8}
+_ORDERED = ("volatile", "relaxed", "acquire", "release")  # accesses that may synchronize
 
 
 def space_of(instruction: Instruction) -> str:
@@ -50,7 +50,7 @@ def emit_check(
 ) -> int:
     """Call the checks of an access; return its site."""
     source = instruction.operation.source
-    label = {"read": "read", "write": "write", "update": "update"}[verb]
+    label = {"peek": "read", "poke": "write"}.get(verb, verb)
     site = code.add_site(PtxSite(source, label, size, instruction.name))
     region = code.get_companion(pointer, "r")
     state = code.get_companion(pointer, "o")
@@ -71,9 +71,10 @@ def emit_load(code: ThreadCode, instruction: Instruction) -> None:
     address = emit_address(code, instruction)
     size = bits // 8 * count
     if space not in ("param", "const"):
-        emit_check(code, instruction, "read", address, size, instruction.operands[0])
+        verb = "peek" if instruction.has(*_ORDERED) else "read"
+        emit_check(code, instruction, verb, address, size, instruction.operands[0])
     pointer = code.to_pointer(address)
-    ordering = " volatile" if instruction.has("volatile", "relaxed", "acquire") else ""
+    ordering = " volatile" if instruction.has(*_ORDERED) else ""
     for place, result in enumerate(instruction.results):
         part = code.element_pointer(pointer, f"i{bits}", place)
         name = code.let(f"load{ordering} i{bits}, ptr {part}, align 1")
@@ -98,7 +99,8 @@ def emit_store(code: ThreadCode, instruction: Instruction) -> None:
     for place, name in enumerate(names):
         code.store_element(f"i{bits}", name, buffer, place)
     size = bits // 8 * len(values)
-    emit_check(code, instruction, "write", address, size, instruction.operands[0], buffer)
+    verb = "poke" if instruction.has(*_ORDERED) else "write"
+    emit_check(code, instruction, verb, address, size, instruction.operands[0], buffer)
     pointer = code.to_pointer(address)
     for place, name in enumerate(names):
         target = code.element_pointer(pointer, f"i{bits}", place)

@@ -235,7 +235,7 @@ class _BodyReader:
             line = raw_line.partition("//")[0].strip()
             if not line:
                 continue
-            if line.startswith(".loc") and not pending.strip():
+            if re.match(r"\.loc\s", line) and not pending.strip():
                 self._source = self._parse_location(line)
                 continue
             pending = self._read_statements(f"{pending} {line}" if pending else line)

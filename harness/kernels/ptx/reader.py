@@ -198,7 +198,9 @@ class _KernelReader:
             return list(self._emit("ptx.symbol", (), (ADDRESS,), names, source))
         if text == "_":
             return self._emit_constant(0, source)
-        attributes["symbol"] = text  # a parameter of a call, for example
+        if "param" not in attributes["modifiers"].split("."):
+            raise PtxSyntaxError(f"the operand {text}")
+        attributes["symbol"] = text  # a parameter or the result of a call
         return []
 
     def _emit_constant(self, number: int, source: SourceLocation) -> list[IRValue]:

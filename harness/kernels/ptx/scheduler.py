@@ -106,6 +106,11 @@ def _build_run_block() -> LlvmFunction:
         size = code.context(ContextField.SHARED_SIZE)
         bytes_shadow = code.to_pointer(shadow)
         code.emit(f"call void @llvm.memset.p0.i64(ptr {bytes_shadow}, i8 1, i64 {size}, i1 false)")
+    # What a block finds in shared memory is not what the block before it left there.
+    memory, size = code.context(ContextField.SHARED), code.context(ContextField.SHARED_SIZE)
+    code.emit(
+        f"call void @llvm.memset.p0.i64(ptr {code.to_pointer(memory)}, i8 -1, i64 {size}, i1 false)"
+    )
     barriers = code.to_pointer(code.context(ContextField.BARRIERS))
     size = str(BARRIER_COUNT * len(BarrierField) * 8)
     code.emit(f"call void @llvm.memset.p0.i64(ptr {barriers}, i8 0, i64 {size}, i1 false)")

@@ -6,7 +6,7 @@ others stores its living values into its frame and returns; the next call goes o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from harness.kernels.cpu.llvm_text import LlvmFunction
@@ -91,6 +91,8 @@ class ThreadCode(LlvmFunction):
         self.sites: list[PtxSite] = []
         self.resume_count = 0
         self.companions: dict[str, dict[IRValue, str]] = {}  # kind -> value -> LLVM type
+        # What a value without a companion passes on to one that has it, if that is not 0.
+        self.companion_defaults: dict[str, Callable[[IRValue, IRValue], str]] = {}
 
     # Values
 
@@ -165,8 +167,10 @@ class ThreadCode(LlvmFunction):
         for source, target in zip(sources, targets, strict=True):
             loaded.append((target, "", self.get(source, target.type.bits)))
             for of, values in self.companions.items():
-                if target in values:
+                if target in values and (source in values or of not in self.companion_defaults):
                     loaded.append((target, of, self.get_companion(source, of)))
+                elif target in values:
+                    loaded.append((target, of, self.companion_defaults[of](source, target)))
         for target, of, name in loaded:
             if of:
                 self.set_companion(target, of, name)

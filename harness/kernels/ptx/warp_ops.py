@@ -198,8 +198,7 @@ def emit_barrier(code: ThreadCode, instruction: Instruction, living: Living) -> 
     if instruction.has("warp"):
         mask = code.resize(code.get(instruction.operands[0], 32), 32, 64)
         _wait_for_lanes(code, instruction, living, ["1"], mask)
-        count = code.frame_field(FrameField.WARP_SYNC)
-        code.set_frame_field(FrameField.WARP_SYNC, code.let(f"add i64 {count}, 1"))
+        _count_warp_sync(code)
         return
     operands = list(instruction.operands)
     predicate = operands.pop() if instruction.has("red") else None
@@ -226,6 +225,16 @@ def emit_barrier(code: ThreadCode, instruction: Instruction, living: Living) -> 
             code.set(instruction.results[0], code.let(f"icmp eq i64 {total}, {count}"), 1)
         else:
             code.set(instruction.results[0], code.let(f"icmp ne i64 {total}, 0"), 1)
+
+
+def _count_warp_sync(code: ThreadCode) -> None:
+    """Count a synchronization of the warp; ten bits of the count are in the entries of accesses."""
+    count = code.let(f"add i64 {code.frame_field(FrameField.WARP_SYNC)}, 1")
+    code.set_frame_field(FrameField.WARP_SYNC, count)
+    wraps = code.let(f"icmp eq i64 {code.let(f'and i64 {count}, 1023')}, 0")
+    with code.when(wraps):
+        place = code.element_pointer("%context", "i64", ContextField.EPOCH)
+        code.increment(place, "1")
 
 
 def emit_trap(code: ThreadCode, instruction: Instruction, living: Living) -> None:

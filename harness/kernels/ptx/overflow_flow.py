@@ -1,0 +1,199 @@
+"""Which 32-bit integers become part of a global address, and how their uses read their sign.
+
+PTX's `add.s32` is the same for signed and unsigned integers; the use that widens a sum decides. An
+integer that is widened both ways is not followed. Example: `mad.lo.s32 %r4, …; cvt.u64.u32 %rd1,
+%r4;` makes `%r4` unsigned, and `add.s64 %rd7, %rd5, %rd6` is where it enters an address.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+from harness.kernels.ir.flow import map_control_flow_sources
+from harness.kernels.ir.graph import IROperation, IRValue, KernelGraph
+from harness.kernels.ptx.flow import ADDRESS_OPERANDS, is_vector_move
+from harness.kernels.ptx.memory_ops import space_of
+from harness.kernels.ptx.thread_code import NUMBER_TYPES, Instruction
+
+# The true value of the result is computed from the true values of the operands.
+EXACT_OPERATIONS = frozenset("add sub mul mad shl shr div rem min max mov selp neg".split())
+# The result may not fit.
+WRAPPING_OPERATIONS = frozenset("add sub mul mad shl neg cvt".split())
+_SIGN_DEFINED = frozenset("shr div rem min max".split())
+_WIDE_OPERATIONS = frozenset(
+    "add sub mul mad shl shr div rem min max mov selp cvt cvta and or".split()
+)
+
+
+@dataclass(frozen=True, slots=True)
+class OverflowFlow:
+    """The integers to follow: `signs` says of each whether its uses read it as signed."""
+
+    signs: dict[IRValue, bool]
+    may_wrap: frozenset[IRValue]  # of those, the ones whose true value may differ
+    wide: frozenset[IRValue]  # values of 64 bits that depend on one
+    low_halves: dict[IRValue, IRValue]  # results that are the low half of a value
+
+
+def value_operands(instruction: Instruction) -> tuple[IRValue, ...]:
+    """Return the operands that are part of the result: not a predicate, not a shift's amount."""
+    operands = instruction.operands
+    if instruction.opcode in ("selp", "add", "sub", "mul", "div", "rem", "min", "max"):
+        return operands[:2]
+    if instruction.opcode in ("shl", "shr", "mov", "cvt", "cvta", "neg"):
+        return operands[:1]
+    return operands
+
+
+def is_widening(instruction: Instruction) -> bool:
+    """Return whether an instruction makes 64 bits of 32."""
+    if instruction.opcode in ("mul", "mad"):
+        return instruction.has("wide") and instruction.modifiers[-1] in ("s32", "u32")
+    if instruction.opcode != "cvt":
+        return False
+    kinds = [one for one in instruction.modifiers if one in NUMBER_TYPES]
+    return kinds in (["s64", "s32"], ["u64", "u32"], ["u64", "s32"], ["s64", "u32"])
+
+
+def is_narrowing(instruction: Instruction) -> bool:
+    kinds = [one for one in instruction.modifiers if one in NUMBER_TYPES]
+    return (
+        instruction.opcode == "cvt"
+        and len(kinds) == 2
+        and kinds[0] in ("u32", "s32")
+        and kinds[1] in ("u64", "s64")
+    )
+
+
+def find_extended_low_half(
+    operation: IROperation, definitions: dict[IRValue, IROperation]
+) -> IRValue | None:
+    """Return x for `((x << 32) >> n)` with n up to 32: its low half, sign-extended and shifted.
+
+    That is what the compiler makes of `p[(int)x]` with x of 64 bits.
+    """
+    if operation.name != "ptx.shr" or operation.attributes.get("modifiers") != "s64":
+        return None
+    inner = definitions.get(operation.operands[0])
+    if inner is None or inner.name != "ptx.shl":
+        return None
+    amounts = [definitions[one.operands[1]].attributes.get("value") for one in (operation, inner)]
+    if amounts[1] != "32" or amounts[0] is None or not 0 < int(amounts[0]) <= 32:
+        return None
+    return inner.operands[0]
+
+
+def reads_signed(instruction: Instruction) -> bool:
+    return instruction.modifiers[-1].startswith("s")
+
+
+class _Walk:
+    def __init__(self, graph: KernelGraph) -> None:
+        self.sources = map_control_flow_sources(graph)
+        self.definitions = {
+            result: operation for operation in graph.walk() for result in operation.results
+        }
+        self.signs: dict[IRValue, set[bool]] = defaultdict(set)
+        self.wide: set[IRValue] = set()
+        waiting: list[tuple[IRValue, bool | None]] = [
+            (operation.operands[place], None)
+            for operation in graph.walk()
+            for place in ADDRESS_OPERANDS.get(operation.name, ())
+            if place < len(operation.operands)
+            and space_of(Instruction(operation)) in ("global", "generic")
+        ]
+        while waiting:
+            value, sign = waiting.pop()
+            if value.type.bits == 64:
+                if value in self.wide:
+                    continue
+                self.wide.add(value)
+            elif value.type.bits == 32 and sign is not None:
+                if sign in self.signs[value]:
+                    continue
+                self.signs[value].add(sign)
+            else:
+                continue
+            waiting += [(source, sign) for source in self.sources.get(value, ())]
+            operation = self.definitions.get(value)
+            if operation is not None:
+                waiting += self._enter(operation, value, sign)
+
+    def _enter(
+        self, operation: IROperation, value: IRValue, sign: bool | None
+    ) -> list[tuple[IRValue, bool | None]]:
+        instruction = Instruction(operation)
+        if instruction.opcode == "mov" and is_vector_move(operation):
+            return []
+        if value.type.bits == 64:
+            if find_extended_low_half(operation, self.definitions) is not None:
+                return []
+            if instruction.opcode not in _WIDE_OPERATIONS:
+                return []
+            if is_widening(instruction):
+                signed = reads_signed(instruction)
+                narrow = [(one, signed) for one in instruction.operands[:2]]
+                rest = [(one, None) for one in instruction.operands[2:]]
+                return [*(narrow[:1] if instruction.opcode == "cvt" else narrow), *rest]
+            return [(one, None) for one in value_operands(instruction)]
+        if is_narrowing(instruction):
+            return [(instruction.operands[0], None)]
+        if instruction.opcode not in EXACT_OPERATIONS or instruction.has("hi", "wide", "sat", "cc"):
+            return []
+        if instruction.opcode in _SIGN_DEFINED:
+            sign = reads_signed(instruction)
+        return [(one, sign) for one in value_operands(instruction)]
+
+
+def analyze_overflow(graph: KernelGraph) -> OverflowFlow:
+    walk = _Walk(graph)
+    signs = {value: signs.copy().pop() for value, signs in walk.signs.items() if len(signs) == 1}
+    may_wrap: set[IRValue] = set()
+    wide: set[IRValue] = set()
+    changed = True
+    while changed:
+        changed = False
+        for value in signs:
+            if value not in may_wrap and _may_wrap(walk, value, may_wrap):
+                may_wrap.add(value)
+                changed = True
+        for value in walk.wide:
+            if value in wide:
+                continue
+            operation = walk.definitions.get(value)
+            inputs = list(walk.sources.get(value, ()))
+            if operation is not None and operation.name.removeprefix("ptx.") in _WIDE_OPERATIONS:
+                inputs += operation.operands
+            extends = (
+                operation is not None
+                and find_extended_low_half(operation, walk.definitions) is not None
+            )
+            if extends or any(one in wide or one in may_wrap for one in inputs):
+                wide.add(value)
+                changed = True
+    halves = {
+        value: half
+        for value in wide
+        if (operation := walk.definitions.get(value)) is not None
+        and (half := find_extended_low_half(operation, walk.definitions)) is not None
+    }
+    return OverflowFlow(signs, frozenset(may_wrap), frozenset(wide), halves)
+
+
+def _may_wrap(walk: _Walk, value: IRValue, may_wrap: set[IRValue]) -> bool:
+    if any(source in may_wrap for source in walk.sources.get(value, ())):
+        return True
+    operation = walk.definitions.get(value)
+    if operation is None or operation.name == "ptx.constant":
+        return False
+    instruction = Instruction(operation)
+    if instruction.opcode == "mov" and is_vector_move(operation):
+        return False
+    if is_narrowing(instruction):
+        return True
+    if instruction.opcode not in EXACT_OPERATIONS or instruction.has("hi", "wide", "sat", "cc"):
+        return False
+    if instruction.opcode in WRAPPING_OPERATIONS:
+        return True
+    return any(one in may_wrap for one in value_operands(instruction))
