@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
+import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +16,8 @@ from harness.cli import main
 from harness.core import paths
 from harness.core.errors import CommandLineError
 from harness.releases import managed_releases
+from harness.store.pr.values import PrPart
+from reports.pr import markdown
 
 FOLDER = paths.project_folder() / ".github" / "workflows"
 GIVEN = {"matrix.shard": "1", "matrix.of": "4", "matrix.release": "0.5.18"}
@@ -91,3 +96,160 @@ def test_the_report_takes_every_store_in() -> None:
     assert stores == {"prove", "matrix", *(f"store-{kind}" for kind in kinds)}
     (history,) = [words for words in EVERY if "--since" in words]
     assert history[history.index("--merge") + 1] == "nights/*/runs.sqlite"
+
+
+# The review of a pull request of SGLang: an action, a workflow that reads, one that writes
+
+ROOT = paths.project_folder()
+ACTION = yaml.safe_load((ROOT / "action.yml").read_text())
+REVIEW = yaml.safe_load((FOLDER / "review.yml").read_text())
+COMMENT = yaml.safe_load((FOLDER / "review-comment.yml").read_text())
+EXPRESSION = re.compile(r"\$\{\{\s*(.*?)\s*\}\}")
+
+
+def steps_of(workflow: dict[str, Any]) -> list[dict[str, Any]]:
+    return [step for job in workflow["jobs"].values() for step in job["steps"]]
+
+
+def test_each_command_of_the_review_is_there() -> None:
+    script = "\n".join(map(str.strip, (ROOT / ".ci" / "review").read_text().splitlines()))
+    script = script.replace("\\\n", " ")
+    calls = [words for words in commands(script) if words[0] == "pr"]
+    assert len(calls) == 2
+    for words in calls:
+        assert parse_words(words).command == "pr"
+
+
+@pytest.mark.parametrize("workflow", [REVIEW, COMMENT], ids=["review", "comment"])
+def test_no_text_of_a_pull_request_is_read_as_a_script(workflow: dict[str, Any]) -> None:
+    """Values come through the environment: a branch may be called `$(anything)`."""
+    scripts = [
+        step["run"] for step in [*steps_of(workflow), *ACTION["runs"]["steps"]] if "run" in step
+    ]
+    assert scripts
+    assert [found for script in scripts for found in EXPRESSION.findall(script)] == []
+
+
+def test_what_runs_a_pull_request_cannot_write_and_what_writes_runs_nothing_of_it() -> None:
+    assert REVIEW["permissions"] == {"contents": "read"}
+    assert not [job for job in REVIEW["jobs"].values() if "permissions" in job]
+    checkouts = [
+        one for one in steps_of(REVIEW) if one.get("uses", "").startswith("actions/checkout")
+    ]
+    assert all(one["with"]["persist-credentials"] is False for one in checkouts)
+    used = [step.get("uses", "") for step in steps_of(COMMENT)]
+    assert not [one for one in used if one.startswith(("actions/checkout", "./"))]
+    assert not [words for step in steps_of(COMMENT) for words in commands(step.get("run", ""))]
+
+
+def test_each_expression_names_something_that_is_there() -> None:
+    for workflow in (REVIEW, COMMENT):
+        inputs = workflow[True]["workflow_call"]["inputs"]  # YAML reads `on` as true
+        for name, job in workflow["jobs"].items():
+            ids = {step["id"] for step in job["steps"] if "id" in step}
+            text = yaml.safe_dump(job)
+            for words in EXPRESSION.findall(text):
+                for kind, rest in re.findall(r"\b(inputs|steps|needs)\.([\w.-]+)", words):
+                    first, *others = rest.split(".")
+                    if kind == "inputs":
+                        assert first in inputs, (name, words)
+                    elif kind == "steps":
+                        assert first in ids, (name, words)
+                    else:
+                        assert first in ([job["needs"]] if "needs" in job else []), (name, words)
+                        assert others[1] in workflow["jobs"][first]["outputs"], (name, words)
+    for step in steps_of(REVIEW):
+        if step.get("uses") == "./unfix":
+            assert set(step["with"]) <= set(ACTION["inputs"])
+    named = re.findall(r"inputs\.([\w-]+)", (ROOT / "action.yml").read_text())
+    assert set(named) == set(ACTION["inputs"])
+    assert all("shell" in step for step in ACTION["runs"]["steps"] if "run" in step)
+
+
+def test_the_parts_of_all_machines_are_the_whole_review() -> None:
+    rows = REVIEW["jobs"]["review"]["strategy"]["matrix"]["part"]
+    assert [part for row in rows for part in row.split(",")] == list(PrPart)
+
+
+def test_the_script_of_the_action_runs_here(tmp_path: Path) -> None:
+    """With an `unfix` that writes its words down: what it writes, and how it ends."""
+    (tmp_path / ".ci").mkdir()
+    script = tmp_path / ".ci" / "review"
+    script.write_bytes((ROOT / ".ci" / "review").read_bytes())
+    fake = tmp_path / "unfix"
+    fake.write_text(FAKE_UNFIX)
+    fake.chmod(0o755)
+    (tmp_path / "sglang").mkdir()
+    environment = {
+        **os.environ,
+        "CHECKOUT": "sglang",
+        "RANGE": "a...$(touch bad)",
+        "ONLY": "zoo",
+        "OUT": "out",
+        "GITHUB_OUTPUT": str(tmp_path / "output"),
+        "GITHUB_STEP_SUMMARY": str(tmp_path / "summary"),
+    }
+    done = subprocess.run(["bash", script], cwd=tmp_path, env=environment, capture_output=True)
+    assert done.returncode == 1, done.stderr
+    words = (tmp_path / "words").read_text().splitlines()
+    assert words[:5] == ["pr", str(tmp_path / "sglang"), "a...$(touch bad)", "--only", "zoo"]
+    assert (tmp_path / "output").read_text() == "code=1\n"
+    assert (tmp_path / "summary").read_text() == "a review\n"
+    assert not (tmp_path / "bad").exists()
+    del environment["RANGE"]
+    environment["BASE"] = "main"
+    subprocess.run(["bash", script], cwd=tmp_path, env=environment, capture_output=True)
+    words = (tmp_path / "words").read_text().splitlines()
+    assert words == ["pr", str(tmp_path / "sglang"), "--base", "main"]
+
+
+FAKE_UNFIX = """#!/usr/bin/env bash
+printf '%s\\n' "$@" > words
+while [ $# -gt 0 ]; do
+    if [ "$1" = --markdown ]; then echo "a review" > "$2"; fi
+    shift
+done
+exit 1
+"""
+FAKE_GH = """#!/usr/bin/env bash
+echo "$@" >> calls
+if [ "$2" = --paginate ]; then cat known; fi
+"""
+
+
+@pytest.mark.parametrize("known", ["", "17\n"])
+def test_a_comment_is_written_once_and_then_edited(tmp_path: Path, known: str) -> None:
+    (tmp_path / "gh").write_text(FAKE_GH)
+    (tmp_path / "gh").chmod(0o755)
+    (tmp_path / "known").write_text(known)
+    (script,) = [one["run"] for one in steps_of(COMMENT) if "gh api" in one.get("run", "")]
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "GH_REPO": "o/r", "NUMBER": "5"}
+    done = subprocess.run(
+        ["bash", "-e", "-c", script], cwd=tmp_path, env=environment, capture_output=True
+    )
+    assert done.returncode == 0, done.stderr
+    last = (tmp_path / "calls").read_text().splitlines()[-1]
+    wanted = "PATCH repos/o/r/issues/comments/17" if known else "POST repos/o/r/issues/5/comments"
+    assert wanted in last
+    assert "body=@unfix-review/review.md" in last
+    assert markdown.MARKER in script
+
+
+def test_the_number_of_a_pull_request_is_a_number(tmp_path: Path) -> None:
+    (script,) = [one["run"] for one in steps_of(COMMENT) if "[[" in one.get("run", "")]
+    (tmp_path / "unfix-review").mkdir()
+    for text, code in (("12\n", 0), ("1; rm -r /\n", 1)):
+        (tmp_path / "unfix-review" / "number").write_text(text)
+        environment = {"PATH": os.environ["PATH"], "GITHUB_OUTPUT": str(tmp_path / "output")}
+        done = subprocess.run(["bash", "-e", "-c", script], cwd=tmp_path, env=environment)
+        assert done.returncode == code
+
+
+def test_each_hook_of_pre_commit_calls_a_command_that_is_there() -> None:
+    hooks = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text())
+    for hook in hooks:
+        program, *words = shlex.split(hook["entry"])
+        assert program == "unfix"
+        assert parse_words(words).command == words[0]
+        assert re.search(hook["files"], "python/sglang/srt/models/llama.py")
+        assert not re.search(hook["files"], "docs/index.md")

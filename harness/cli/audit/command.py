@@ -11,7 +11,7 @@ from harness.cli import options
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = (
         "unfix audit [TARGET…] [--release R | --from PATH] [OPTIONS]\n"
-        "       unfix audit [TARGET…] --diff A..B\n"
+        "       unfix audit [TARGET…] [--from CHECKOUT] --diff A..B\n"
         "       unfix audit [TARGET…] --upstream N\n"
         "       unfix audit --device cuda [--again RECORD [--known RECORD]] [--for TIME]"
     )
@@ -31,7 +31,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--from", dest="place", type=Path, metavar="PATH", help="a checkout, a wheel or a folder"
     )
     parser.add_argument(
-        "--diff", default="", metavar="A..B", help="only what B has and A had not: releases, paths"
+        "--diff",
+        default="",
+        metavar="A..B",
+        help="only what B has and A had not: releases, paths, or commits of the checkout of --from",
     )
     parser.add_argument("--limits", type=Path, metavar="FILE", help="another file of limits")
     parser.add_argument(

@@ -52,8 +52,8 @@ class AuditOptions:
 
 
 def parse_options(arguments: argparse.Namespace) -> AuditOptions:
-    if bool(arguments.release) + bool(arguments.place) + bool(arguments.diff) > 1:
-        raise UnfixError("--release, --from and --diff exclude each other: give one of them")
+    if arguments.release and (arguments.place or arguments.diff):
+        raise UnfixError("--release excludes --from and --diff: give one of them")
     if arguments.jobs < 1:
         raise UnfixError(f"-j {arguments.jobs} is no number of processes: give 1 or more")
     if arguments.again and (arguments.device == "cpu" or arguments.targets or arguments.diff):
@@ -61,8 +61,14 @@ def parse_options(arguments: argparse.Namespace) -> AuditOptions:
     if arguments.known and not arguments.again:
         raise UnfixError("--known RECORD belongs to --again RECORD: say --again as well")
     earlier, separator, later = arguments.diff.partition("..")
-    if arguments.diff and not (earlier and later):
-        raise UnfixError(f"--diff {arguments.diff} is not A..B: say --diff 0.5.18..0.5.23")
+    if arguments.diff and not (earlier and (later or arguments.place)):
+        raise UnfixError(
+            f"--diff {arguments.diff} is not A..B: say --diff 0.5.18..0.5.23; with --from "
+            "CHECKOUT these are its commits, and A.. is what its files change"
+        )
+    if arguments.diff and arguments.place:  # commits of a checkout, the later may be its files
+        place = arguments.place.expanduser().resolve()
+        earlier, later = f"{place}@{earlier}", f"{place}@{later}" if later else str(place)
     limits = arguments.limits or DEFAULT_LIMITS
     if not limits.is_file():
         raise UnfixError(f"there is no file of limits {limits}")
@@ -133,7 +139,8 @@ def _audit_requested_trees(chosen: AuditOptions) -> ReleaseAudit:
         audit = _audit_sources(chosen)
     if not chosen.on_gpu:
         return audit
-    tree = open_tree(chosen.difference[1] if chosen.difference else audit.release, chosen.folder)
+    place = None if chosen.difference else chosen.folder
+    tree = open_tree(chosen.difference[1] if chosen.difference else audit.release, place)
     known = audit_record.read_record(chosen.known_record) if chosen.known_record else None
     return gpu_confirmation.confirm_on_gpu(
         audit, get_tree_path(tree), chosen.jobs, chosen.gpu_seconds, options.report_status, known
@@ -179,7 +186,7 @@ def _expand_targets(words: tuple[str, ...]) -> tuple[str, ...]:
 def open_tree(word: str, path: Path | None = None) -> SourceTree:
     if path:
         return source_trees.open_tree(path)
-    if "/" in word or word.endswith(".whl") or Path(word).is_dir():
+    if ("/" in word or word.endswith(".whl") or Path(word).is_dir()) and Path(word).exists():
         return source_trees.open_tree(Path(word))
     return provisioning.ensure_tree(word, options.report_status)
 

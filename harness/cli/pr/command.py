@@ -25,7 +25,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "BASE.. the files as they are",
     )
     parser.add_argument("--base", metavar="BASE", help="record the lines that guards run on BASE")
-    parser.add_argument("--join", nargs="+", default=[], metavar="RUN", help="ids of stored runs")
+    parser.add_argument(
+        "--join",
+        nargs="+",
+        default=[],
+        metavar="RUN",
+        help="ids of stored runs, or files of --record",
+    )
     parser.add_argument(
         "--only", default="", metavar="PARTS", help=f"a,b,… of {', '.join(PrPart)} (default: all)"
     )

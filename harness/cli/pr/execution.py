@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import msgspec
 
@@ -104,10 +105,21 @@ def record_base(request: PrRequest, base: str, as_json: bool) -> int:
     return 0
 
 
+def _read_review(name: str, store: Store) -> PrRun:
+    """Read a review from the store, or from the file that `--record` wrote."""
+    file = Path(name)
+    if not file.is_file():
+        return store.pr.get(name)
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=PrRun)
+    except msgspec.MsgspecError as error:
+        raise UnfixError(f"{file} is no record of a review: {error}") from error
+
+
 def join_reviews(names: list[str]) -> PrRun:
     """Join the parts of stored reviews of one change, and store the whole."""
     store = Store()
-    runs = [store.pr.get(name) for name in names]
+    runs = [_read_review(name, store) for name in names]
     if len({(run.base, run.head) for run in runs}) > 1:
         ends = ", ".join(sorted({f"{run.base}..{run.head}" for run in runs}))
         raise UnfixError(f"these are reviews of several changes: {ends}")
