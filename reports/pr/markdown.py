@@ -11,6 +11,7 @@ from reports.shared.markdown import escape_text, render_code_block, render_repor
 MARKER = "<!-- unfix pr -->"  # by which the workflow finds its comment again
 MAX_ROWS = 15  # of a table: GitHub limits a comment to 65,536 characters
 MAX_DETAILS = 8  # of a part
+MAX_PROBLEM = 400  # characters of a line
 MAX_CHARACTERS = 60_000
 
 
@@ -19,7 +20,7 @@ def render_markdown(run: PrRun) -> str:
         MARKER,
         markdown.render_heading("unfix pr", run.green),
         escape_text(view.describe_run(run)),
-        markdown.render_list(run.problems, MAX_ROWS),
+        markdown.render_list(map(_shorten, run.problems), MAX_ROWS),
     ]
     sections = [_render_section(section) for section in view.make_sections(run)]
     notes = "\n".join(f"- {escape_text(note)}" for note in run.notes)
@@ -29,6 +30,10 @@ def render_markdown(run: PrRun) -> str:
         short = [_render_section(one, with_details=False) for one in view.make_sections(run)]
         text = markdown.join_parts([*parts[:4], *short, notes])
     return text
+
+
+def _shorten(text: str) -> str:
+    return text if len(text) <= MAX_PROBLEM else f"{text[:MAX_PROBLEM]} …"
 
 
 def _render_section(section: ReviewSection, with_details: bool = True) -> str:

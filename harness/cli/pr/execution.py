@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from pathlib import Path
 
@@ -13,12 +14,16 @@ from harness.cli.pr.parts import Review
 from harness.core import machine
 from harness.core.errors import UnfixError
 from harness.core.wording import format_count, format_duration
+from harness.releases import added_releases
 from harness.runs.pr import request as requests
 from harness.runs.pr import source_change
 from harness.runs.pr.joined_reviews import join_runs
 from harness.runs.pr.request import PrRequest
 from harness.store.database import Store
 from harness.store.pr.values import PrPart, PrRun
+from harness.workers.release_target import ReleaseTarget
+
+SOURCE_PARTS = {PrPart.TOGGLES, PrPart.AUDIT}  # read no more than the sources of both ends
 
 
 def review_change(request: PrRequest) -> tuple[PrRun, bool]:
@@ -26,8 +31,7 @@ def review_change(request: PrRequest) -> tuple[PrRun, bool]:
     started_at = time.monotonic()
     ends = requests.find_range(request.checkout, request.range)
     paths = ends.list_changed_paths()
-    words = [ends.base_word, ends.head_word]
-    targets = guard_runs.prepare_targets(words, mends_toggles=False)
+    targets = _prepare_ends([ends.base_word, ends.head_word], request.parts)
     change = source_change.read_change(targets[0].sources, targets[1].sources, paths)
     run_id, started = guard_runs.make_id_and_start()
     facts = machine.collect_machine_facts(str(targets[1].python))
@@ -74,6 +78,17 @@ def review_change(request: PrRequest) -> tuple[PrRun, bool]:
         run.seconds = time.monotonic() - started_at
         store.pr.save(run)
     return run, is_stopped
+
+
+def _prepare_ends(words: list[str], chosen: list[PrPart]) -> list[ReleaseTarget]:
+    """Prepare both ends; parts that only read sources need no environment of either."""
+    if set(chosen) - SOURCE_PARTS:
+        return guard_runs.prepare_targets(words, mends_toggles=False)
+    releases = [added_releases.find_release(word, "cpu", options.report_status) for word in words]
+    return [
+        ReleaseTarget(one.name, Path(sys.executable), one.open_sources(), one.name)
+        for one in releases
+    ]
 
 
 def _run_parts(review: Review) -> None:

@@ -50,8 +50,8 @@ class SourceChange:
         for tree in (self.head, self.base):
             source = tree.read(module)
             if source is not None:
-                name = f"/{SGLANG_PACKAGE}/"
-                return f"{self.root}{SGLANG_PACKAGE}/{source.path.rpartition(name)[2]}"
+                name, path = f"/{SGLANG_PACKAGE}/", source.path.replace("!", "/")  # of a wheel
+                return f"{self.root}{SGLANG_PACKAGE}/{path.rpartition(name)[2]}"
         return f"{self.root}{module.replace('.', '/')}.py"
 
 

@@ -1,0 +1,117 @@
+"""The lines that stand for a change, the guards that run them, and the guard nearest to a fault."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from reviewed_files import ROWS
+
+from harness.releases.source_trees import FolderSourceTree
+from harness.runs.mutate.line_coverage import GuardCoverage
+from harness.runs.pr import changed_guards, nearest_guards, source_change
+from harness.store.mutate.faults import MutationFault
+from harness.store.mutate.values import FaultOutcome, FaultResult
+from harness.store.prove.values import CellResult, CellVerdict, SideOutcome, SideResult
+
+USER = "from sglang.srt.rows import WIDTH as W\n\n\ndef get_width():\n    return W\n"
+PASSED, FAILED = SideOutcome.PASSED, SideOutcome.FAILED
+
+
+def make_tree(folder: Path, rows: str) -> FolderSourceTree:
+    package = folder / "sglang" / "srt"
+    package.mkdir(parents=True)
+    (package / "rows.py").write_text(rows)
+    (package / "user.py").write_text(USER)
+    return FolderSourceTree(folder, folder.name)
+
+
+def make_guard(name: str, **lines: list[int]) -> GuardCoverage:
+    by_module = {f"sglang.srt.{module}": numbers for module, numbers in lines.items()}
+    return GuardCoverage(f"suites/a/test_a.py::{name}", PASSED, 1.0, lines=by_module)
+
+
+def test_a_changed_line_of_a_function_is_the_line_itself(tmp_path: Path) -> None:
+    base = make_tree(tmp_path / "base", ROWS)
+    head = make_tree(tmp_path / "head", ROWS.replace("size + 1", "size"))
+    paths = ["python/sglang/srt/rows.py", "python/sglang/srt/user.py", "README.md", "test/a.py"]
+    change = source_change.read_change(base, head, paths)
+    assert change.old_lines == change.new_lines == {"sglang.srt.rows": {10}}
+    assert change.others == ["README.md", "test/a.py"]
+    (file,) = change.files
+    assert (file.path, file.added, file.removed) == ("python/sglang/srt/rows.py", 1, 1)
+
+
+def test_a_changed_constant_stands_for_the_lines_that_use_it(tmp_path: Path) -> None:
+    base = make_tree(tmp_path / "base", ROWS)
+    modules = ["sglang.srt.user"]
+    lines = source_change.find_traced_lines(base, {"sglang.srt.rows": {1}}, modules)
+    assert lines == {"sglang.srt.rows": {1, 10}, "sglang.srt.user": {5}}
+    guards = [make_guard("test_width", user=[4, 5]), make_guard("test_table", rows=[6])]
+    reached = changed_guards.count_reached_lines(guards, lines)
+    assert reached == {"suites/a/test_a.py::test_width": 1}
+    # OTHER, on line 2, is used nowhere.
+    lines = source_change.find_traced_lines(base, {"sglang.srt.rows": {2}}, modules)
+    assert changed_guards.count_reached_lines(guards, lines) == {}
+
+
+def make_cell(release: str, state: str, fixed: SideOutcome, buggy: SideOutcome) -> CellResult:
+    good = (fixed, buggy) == (PASSED, FAILED)
+    cell = CellResult("g", "1", release, "cpu", state)
+    cell.verdict = CellVerdict.PROVEN if good else CellVerdict.BROKEN
+    outcomes = {"fixed": fixed, "buggy": buggy}
+    cell.sides = {side: SideResult(side, end, headline=side) for side, end in outcomes.items()}
+    return cell
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "fails_now", "is_lost"),
+    [
+        (("fixed", PASSED, FAILED), ("fixed", PASSED, FAILED), False, False),
+        # Its fix is taken back: proven on both, and it fails on the head as that is.
+        (("fixed", PASSED, FAILED), ("buggy", PASSED, FAILED), True, False),
+        # The change breaks what the guard checks: it fails with the fix as well.
+        (("fixed", PASSED, FAILED), ("fixed", FAILED, FAILED), True, True),
+        (("fixed", FAILED, FAILED), ("fixed", FAILED, FAILED), False, False),
+        (("buggy", PASSED, FAILED), ("fixed", PASSED, FAILED), False, False),
+    ],
+)
+def test_a_guard_that_fails_now_is_told_from_one_that_failed_before(
+    before: tuple[str, SideOutcome, SideOutcome],
+    after: tuple[str, SideOutcome, SideOutcome],
+    fails_now: bool,
+    is_lost: bool,
+) -> None:
+    cells = [make_cell("base", *before), make_cell("head", *after)]
+    (change,) = changed_guards.compare_cells(cells, "base", "head")
+    assert (change.fails_now, change.is_lost) == (fails_now, is_lost)
+    assert change.headline == ("" if change.plain_after == "passed" and not is_lost else
+                               after[0])  # fmt: skip
+
+
+def make_fault(line: int) -> MutationFault:
+    module = "sglang.srt.rows"
+    return MutationFault(
+        *("f", "off-by-one", module, "count_rows", "sglang/srt/rows.py", False),
+        *(0, 1, line, line, line, "a", "b", "one is added"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("guards", "passed", "nearest", "nearness"),
+    [
+        ([make_guard("near", rows=[10])], ["near"], "near", "runs line 10 and passes"),
+        ([make_guard("in", rows=[9]), make_guard("out", rows=[6])], [], "in", "line 9 of the func"),
+        ([make_guard("out", rows=[6])], [], "out", "another function"),
+        ([make_guard("far", user=[5])], [], "", "no guard runs a line of its module"),
+    ],
+)
+def test_the_guard_nearest_to_a_fault_is_named(
+    tmp_path: Path, guards: list[GuardCoverage], passed: list[str], nearest: str, nearness: str
+) -> None:
+    tree = make_tree(tmp_path / "head", ROWS)
+    fate = FaultOutcome.SURVIVED if passed else FaultOutcome.UNREACHED
+    result = FaultResult(make_fault(10), fate, passed=passed)
+    name, how = nearest_guards.find_nearest_guard(result, guards, tree)
+    assert name.rpartition("::")[2] == nearest
+    assert nearness in how
