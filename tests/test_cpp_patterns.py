@@ -128,7 +128,7 @@ def test_code_that_has_moved_on_is_stale_with_the_nearest_lines(toggle_file: Pat
         (PATH, "f($A)", "f($B)", "same metavariables"),
         (PATH, "a + b", "a + b + c", "also matches"),
         (PATH, "$A", "$A + 1", "matches any code"),
-        (PATH, "if ($$$A) {", "if ($$$A)", "no partner"),
+        (PATH, "if ($$$A) {", "if ($$$A)", r"brackets unpaired: '{' in fixed, none in buggy"),
         ("sglang/kernels/toy.txt", "a", "b", r"a C\+\+ source's path"),
         (f"{PATH}:Kernel::run", "a", "b", r"a C\+\+ source's path"),
     ],

@@ -59,15 +59,22 @@ class CppPattern:
         except ValueError as error:
             raise PatternError(f"this pattern is not C++: {self.text.strip()!r}: {error}") from None
         elements = tuple(_read_element(token) for token in tokens)
-        partners = match_brackets(tokens)
-        for index, token in enumerate(tokens):
-            if token.kind == "sign" and token.text in _BRACKETS and index not in partners:
-                raise PatternError(f"this pattern's '{token.text}' has no partner: {self.text!r}")
         if not elements:
             raise PatternError(f"this pattern holds no code: {self.text.strip()!r}")
         if all(element.is_metavariable for element in elements):
             raise PatternError(f"this pattern matches any code: {self.text.strip()!r}")
         return elements
+
+    @cached_property
+    def unpaired_brackets(self) -> str:
+        """The brackets without a partner, as of `namespace sglang {`."""
+        tokens = tokenize(to_parsable_code(self.text))
+        partners = match_brackets(tokens)
+        return "".join(
+            token.text
+            for index, token in enumerate(tokens)
+            if token.kind == "sign" and token.text in _BRACKETS and index not in partners
+        )
 
     @property
     def statements(self) -> tuple[str, ...]:

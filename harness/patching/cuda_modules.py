@@ -172,7 +172,8 @@ def _wrap_loader(loader: Any) -> None:
     def load_patchable(*args: Any, **options: Any) -> Any:
         return PatchableModule(loader, load_jit, args, options)
 
-    for module in list(sys.modules.values()):
+    modules: list[Any] = list(sys.modules.values())
+    for module in modules:
         if getattr(module, "load_jit", None) is load_jit:
             module.load_jit = load_patchable
 

@@ -122,6 +122,10 @@ def find_edit_problem(edit: ToggleEdit, module: str) -> str:
     if find_metavariables(edit.fixed) != find_metavariables(edit.buggy):
         odd = sorted(find_metavariables(edit.fixed) ^ find_metavariables(edit.buggy))
         return f"both forms must have the same metavariables; only one has {', '.join(odd)}"
+    left_open = [getattr(form, "unpaired_brackets", "") for form in (fixed, buggy)]
+    if left_open[0] != left_open[1]:
+        one, other = (f"'{brackets}'" if brackets else "none" for brackets in left_open)
+        return f"the forms leave other brackets unpaired: {one} in fixed, {other} in buggy"
     for name, pattern, other_name, other in (
         ("fixed", fixed, "buggy", edit.buggy),
         ("buggy", buggy, "fixed", edit.fixed),
