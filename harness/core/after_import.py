@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
+from typing import Any
 
 AfterImport = Callable[[ModuleType], None]
 
@@ -20,6 +21,14 @@ def call_after_import(functions: Mapping[str, AfterImport]) -> None:
         # Behind the finder of toggles, which has to be the first.
         position = sys.meta_path.index(PathFinder) if PathFinder in sys.meta_path else 0
         sys.meta_path.insert(position, AfterImportFinder(waiting))
+
+
+def rebind_in_all_modules(name: str, old: Any, new: Any) -> None:
+    """Bind a name anew in each imported module that binds it to `old`."""
+    modules: list[Any] = list(sys.modules.values())
+    for module in modules:
+        if isinstance(module, ModuleType) and vars(module).get(name) is old:
+            setattr(module, name, new)
 
 
 class AfterImportFinder:

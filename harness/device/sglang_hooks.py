@@ -10,7 +10,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from harness.core.after_import import call_after_import
+from harness.core.after_import import call_after_import, rebind_in_all_modules
 from harness.device import sglang_paths
 from harness.device.cards import get_card
 from harness.device.stand_ins import JitBuild, call_stand_in
@@ -45,16 +45,21 @@ def load_jit(
 
 def _replace_load_jit(module: ModuleType) -> None:
     if not (_runs_real_modules and module.__name__ in REAL_LOADERS):
+        _replaced[module.__name__] = module.load_jit
         module.load_jit = load_jit  # type: ignore[attr-defined]
 
 
 _runs_real_modules = False
+_replaced: dict[str, Any] = {}  # SGLang's own functions, by module
 
 
 def leave_load_jit() -> None:
-    """Leave SGLang's own `load_jit` in place: its modules are built and run."""
+    """Leave SGLang's own `load_jit` in place, or put it back: its modules are built and run."""
     global _runs_real_modules
     _runs_real_modules = True
+    for name in REAL_LOADERS:
+        if name in _replaced:
+            rebind_in_all_modules("load_jit", load_jit, _replaced.pop(name))
 
 
 def _replace_message_queue(module: ModuleType) -> None:

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from harness.core.after_import import call_after_import
+from harness.core.after_import import call_after_import, rebind_in_all_modules
 from harness.core.errors import PatchError
 from harness.patching.cuda_sources import (
     PATCHES,
@@ -172,10 +172,7 @@ def _wrap_loader(loader: Any) -> None:
     def load_patchable(*args: Any, **options: Any) -> Any:
         return PatchableModule(loader, load_jit, args, options)
 
-    modules: list[Any] = list(sys.modules.values())
-    for module in modules:
-        if getattr(module, "load_jit", None) is load_jit:
-            module.load_jit = load_patchable
+    rebind_in_all_modules("load_jit", load_jit, load_patchable)
 
 
 def refuse_loaded_modules(target: str) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from harness.core import paths
-from harness.core.after_import import call_after_import
+from harness.core.after_import import call_after_import, rebind_in_all_modules
 from harness.device import sglang_hooks
 from harness.device.cards import get_card
 from harness.kernels.cuda import cudart
@@ -39,6 +39,7 @@ def install() -> None:
     if _installed:
         return
     _installed = True
+    sglang_hooks.leave_load_jit()  # before the hooks below wrap it
     cudart.install(get_card(), CALLS)
     toolkit = cuda_toolkit.find_toolkit()
     assert toolkit is not None  # or the library above would not have been built
@@ -46,7 +47,6 @@ def install() -> None:
     os.environ.setdefault(CACHE_VARIABLE, str(paths.cuda_builds_folder() / "jit"))
     _answer_stream_queries()
     REACH.sees_launches = True
-    sglang_hooks.leave_load_jit()
     call_after_import({_TOOLCHAIN: _choose_flags, _LOADER: _wrap_loaded_modules})
 
 
@@ -72,7 +72,7 @@ def _wrap_loaded_modules(loader: Any) -> None:
         files = loader.resolve_sources(options["cuda_files"])
         return CudaModule(module, "_".join(map(str, args)), exports, files)
 
-    loader.load_jit = load_cuda_module
+    rebind_in_all_modules("load_jit", load_jit, load_cuda_module)
 
 
 def _answer_stream_queries() -> None:
