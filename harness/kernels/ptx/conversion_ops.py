@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from harness.kernels.ptx.float_ops import find_direction
 from harness.kernels.ptx.parser import bits_of_type
 from harness.kernels.ptx.thread_code import LLVM_FLOATS, Instruction, ThreadCode
 
@@ -82,6 +83,12 @@ def convert_float(
         intrinsic = {"rint": "roundeven"}.get(_TO_INTEGER[integral], _TO_INTEGER[integral])
         name = code.let(f"call {ours} @llvm.{intrinsic}.{suffix}({ours} {name})")
     narrower = bits_of_type(target) < bits_of_type(source)
+    if (source, target) == ("f64", "f32"):
+        direction = find_direction(instruction, target)
+        if direction is not None:
+            return code.let(
+                f"call float @round_directed(double {name}, double 0.0, i32 {direction})"
+            )
     if narrower and instruction.has("rm", "rp"):
         raise instruction.refuse("only rounding to the nearest and to zero")
     if narrower and instruction.has("rz"):
@@ -162,11 +169,17 @@ def _emit_float8(code: ThreadCode, instruction: Instruction, target: str, source
 def _emit_from_integer(
     code: ThreadCode, instruction: Instruction, target: str, source: str
 ) -> None:
-    if instruction.has("rz", "rm", "rp"):
-        raise instruction.refuse("only rounding to the nearest")
+    direction = find_direction(instruction, target)
     bits, signed = bits_of_type(source), source[0] == "s"
     value = code.get(instruction.operands[0], bits)
     verb = "sitofp" if signed else "uitofp"
+    if direction is not None:
+        if bits > 32:
+            raise instruction.refuse("only rounding to the nearest")
+        wide = code.let(f"{verb} i{bits} {value} to double")
+        call = f"call float @round_directed(double {wide}, double 0.0, i32 {direction})"
+        code.set_float(instruction.results[0], code.let(call), target)
+        return
     if target in ("f32", "f64"):
         name = code.let(f"{verb} i{bits} {value} to {LLVM_FLOATS[target]}")
     elif bits <= 32:

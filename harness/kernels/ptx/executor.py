@@ -10,20 +10,17 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import math
-import re
 from typing import Any
 
 import numpy as np
 
 from harness.kernels.check.violations import LaunchRefused, UncheckableKernel
 from harness.kernels.cpu.number_formats import UnsupportedOnCpu
-from harness.kernels.ir.graph import KernelGraph
 from harness.kernels.ptx.compiled_kernels import CompiledPtx, compile_kernel
 from harness.kernels.ptx.launch import CudaLaunch, ExecutorChecks
 from harness.kernels.ptx.launch_memory import LaunchMemory
 from harness.kernels.ptx.lowering import LoweredPtx
 from harness.kernels.ptx.parser import PtxKernel, PtxSyntaxError, PtxText, parse_ptx
-from harness.kernels.ptx.reader import read_kernel
 from harness.kernels.ptx.reports import PtxReport
 from harness.kernels.ptx.thread_code import UnsupportedPtx
 from harness.kernels.ptx.variables import place_variables
@@ -64,23 +61,6 @@ class PtxModule:
     def parameter_layout(self, entry: str) -> tuple[tuple[int, int], ...]:
         """Return the offset and the size of each parameter."""
         return tuple((one.offset, one.size) for one in self._get_kernel(entry).parameters)
-
-    def static_shared_bytes(self, entry: str) -> int:
-        """Return the size of a kernel's shared variables, each at its alignment."""
-        kernel, end = self._get_kernel(entry), 0
-        words = {
-            word
-            for one in kernel.statements
-            for word in re.findall(r"[\w$]+", " ".join(one.operands))
-        }
-        shared = [one for one in self.parsed.variables.values() if one.name in words]
-        for variable in (*shared, *kernel.variables.values()):
-            if variable.space == "shared":
-                end += -end % variable.alignment + variable.size
-        return end
-
-    def read_graph(self, entry: str) -> KernelGraph:
-        return read_kernel(self.parsed, self._get_kernel(entry))
 
     def static_shared_bytes(self, entry: str) -> int:
         """Return the bytes of shared memory that the kernel itself declares."""

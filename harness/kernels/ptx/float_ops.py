@@ -31,6 +31,68 @@ HELPERS = {
   ret float %r
 }
 """,
+    # The float next to s + e in a direction: 0 to zero, 1 down, 2 up; e is less than a place of s.
+    "round_directed": """define internal float @round_directed(double %s, double %e, i32 %mode) {
+  %f = fptrunc double %s to float
+  %back = fpext float %f to double
+  %same = fcmp oeq double %back, %s
+  %rest = fsub double %s, %back
+  %off = select i1 %same, double %e, double %rest
+  %below = fcmp olt double %off, 0.0
+  %above = fcmp ogt double %off, 0.0
+  %bits = bitcast float %f to i32
+  %negative = fcmp olt double %s, 0.0
+  %zero = fcmp oeq float %f, 0.0
+  %sticks = fcmp olt double %e, 0.0
+  %sign.zero = select i1 %same, i1 %sticks, i1 %negative
+  %is.negative = select i1 %zero, i1 %sign.zero, i1 %negative
+  %rz = icmp eq i32 %mode, 0
+  %rm = icmp eq i32 %mode, 1
+  %rp = icmp eq i32 %mode, 2
+  %rz.down = xor i1 %is.negative, true
+  %down.mode = select i1 %rz, i1 %rz.down, i1 %rm
+  %up.mode = select i1 %rz, i1 %is.negative, i1 %rp
+  %down = and i1 %below, %down.mode
+  %up = and i1 %above, %up.mode
+  %bits.negative = icmp slt i32 %bits, 0
+  %inc = add i32 %bits, 1
+  %dec = sub i32 %bits, 1
+  %down.bits0 = select i1 %bits.negative, i32 %inc, i32 %dec
+  %down.bits = select i1 %zero, i32 -2147483647, i32 %down.bits0
+  %up.bits0 = select i1 %bits.negative, i32 %dec, i32 %inc
+  %up.bits = select i1 %zero, i32 1, i32 %up.bits0
+  %one = select i1 %down, i32 %down.bits, i32 %bits
+  %two = select i1 %up, i32 %up.bits, i32 %one
+  %nan = fcmp uno double %s, 0.0
+  %three = select i1 %nan, i32 %bits, i32 %two
+  %r = bitcast i32 %three to float
+  ret float %r
+}
+""",
+    # The sum of two numbers and its rounding error.
+    "sum_directed": """define internal float @sum_directed(double %a, double %b, i32 %mode) {
+  %s = fadd double %a, %b
+  %bb = fsub double %s, %a
+  %aa = fsub double %s, %bb
+  %db = fsub double %b, %bb
+  %da = fsub double %a, %aa
+  %e0 = fadd double %da, %db
+  %size = call double @llvm.fabs.f64(double %s)
+  %finite = fcmp olt double %size, 0x7FF0000000000000
+  %e = select i1 %finite, double %e0, double 0.0
+  %r = call float @round_directed(double %s, double %e, i32 %mode)
+  %abits = bitcast double %a to i64
+  %bbits = bitcast double %b to i64
+  %differ = xor i64 %abits, %bbits
+  %apart = icmp slt i64 %differ, 0
+  %zero = fcmp oeq double %s, 0.0
+  %down = icmp eq i32 %mode, 1
+  %both = and i1 %apart, %zero
+  %minus = and i1 %both, %down
+  %result = select i1 %minus, float -0.0, float %r
+  ret float %result
+}
+""",
     "narrow_odd": """define internal float @narrow_odd(double %x) alwaysinline {
   %near = fptrunc double %x to float
   %back = fpext float %near to double
@@ -50,8 +112,13 @@ HELPERS = {
 }
 
 
+_CALLED_HELPERS = {"sum_directed": "round_directed"}
+
+
 def select_helpers(text: str) -> str:
-    return "".join(part for name, part in HELPERS.items() if f"@{name}(" in text)
+    names = {name for name in HELPERS if f"@{name}(" in text}
+    names |= {_CALLED_HELPERS[name] for name in names if name in _CALLED_HELPERS}
+    return "".join(part for name, part in HELPERS.items() if name in names)
 
 
 def emit_float(code: ThreadCode, instruction: Instruction) -> None:
@@ -116,16 +183,29 @@ def _suffix(kind: str) -> str:
     return {"bf16": "f32"}.get(kind, kind)
 
 
-def _check_rounding(instruction: Instruction) -> None:
-    mode = instruction.find("rz", "rm", "rp")
-    if mode is not None:
+_DIRECTIONS = {"rz": 0, "rm": 1, "rp": 2}
+
+
+def find_direction(instruction: Instruction, kind: str) -> int | None:
+    """Return the direction that a result is rounded in; None is to the nearest."""
+    mode = instruction.find(*_DIRECTIONS)
+    if mode is None:
+        return None
+    if kind != "f32":
         raise instruction.refuse("only rounding to the nearest")
+    return _DIRECTIONS[mode]
+
+
+def _widen(code: ThreadCode, values: list[str], llvm: str) -> list[str]:
+    return [code.let(f"fpext {llvm} {value} to double") for value in values]
 
 
 def _arithmetic(verb: str) -> FloatEmitter:
     def emit(code: ThreadCode, instruction: Instruction, kind: str, values: list[str]) -> str:
-        _check_rounding(instruction)
+        direction = find_direction(instruction, kind)
         left, right = values
+        if direction is not None:
+            return _emit_directed(code, verb, direction, _widen(code, values, "float"))
         if kind == "f16":  # one rounding: float32 holds more than twice the bits
             wide = [code.let(f"fpext half {value} to float") for value in values]
             result = code.let(f"{verb} float {wide[0]}, {wide[1]}")
@@ -135,15 +215,29 @@ def _arithmetic(verb: str) -> FloatEmitter:
     return emit
 
 
+def _emit_directed(code: ThreadCode, verb: str, direction: int, wide: list[str]) -> str:
+    left, right = wide
+    if verb == "fmul":  # exact in float64
+        product = code.let(f"fmul double {left}, {right}")
+        return code.let(
+            f"call float @round_directed(double {product}, double 0.0, i32 {direction})"
+        )
+    if verb == "fsub":
+        right = code.let(f"fneg double {right}")
+    return code.let(f"call float @sum_directed(double {left}, double {right}, i32 {direction})")
+
+
 def _emit_fma(code: ThreadCode, instruction: Instruction, kind: str, values: list[str]) -> str:
-    _check_rounding(instruction)
-    if kind in ("f32", "f64"):
-        llvm = LLVM_FLOATS[kind]
+    direction = find_direction(instruction, kind)
+    llvm = LLVM_FLOATS[kind]
+    if direction is None and kind in ("f32", "f64"):
         given = ", ".join(f"{llvm} {value}" for value in values)
         return code.let(f"call {llvm} @llvm.fma.{kind}({given})")
-    llvm = LLVM_FLOATS[kind]
-    wide = [code.let(f"fpext {llvm} {value} to double") for value in values]
+    wide = _widen(code, values, llvm)
     product = code.let(f"fmul double {wide[0]}, {wide[1]}")
+    if direction is not None:
+        call = f"call float @sum_directed(double {product}, double {wide[2]}, i32 {direction})"
+        return code.let(call)
     result = code.let(
         f"call float @narrow_odd(double {code.let(f'fadd double {product}, {wide[2]}')})"
     )
@@ -151,21 +245,37 @@ def _emit_fma(code: ThreadCode, instruction: Instruction, kind: str, values: lis
 
 
 def _emit_division(code: ThreadCode, instruction: Instruction, kind: str, values: list[str]) -> str:
-    _check_rounding(instruction)
     llvm = LLVM_FLOATS[kind]
-    return code.let(f"fdiv {llvm} {values[0]}, {values[1]}")
+    direction = find_direction(instruction, kind)
+    if direction is None:
+        return code.let(f"fdiv {llvm} {values[0]}, {values[1]}")
+    left, right = _widen(code, values, llvm)
+    quotient = code.let(f"fdiv double {left}, {right}")
+    minus = code.let(f"fneg double {quotient}")
+    rest = code.let(f"call double @llvm.fma.f64(double {minus}, double {right}, double {left})")
+    rest = code.let(f"fmul double {rest}, {right}")  # of the quotient's own sign
+    return code.let(
+        f"call float @round_directed(double {quotient}, double {rest}, i32 {direction})"
+    )
 
 
 def _emit_reciprocal(
     code: ThreadCode, instruction: Instruction, kind: str, values: list[str]
 ) -> str:
-    _check_rounding(instruction)
-    return code.let(f"fdiv {LLVM_FLOATS[kind]} 1.0, {values[0]}")
+    return _emit_division(code, instruction, kind, ["1.0", *values])
 
 
 def _emit_root(code: ThreadCode, instruction: Instruction, kind: str, values: list[str]) -> str:
-    _check_rounding(instruction)
     llvm = LLVM_FLOATS[kind]
+    direction = find_direction(instruction, kind)
+    if direction is not None:
+        [wide] = _widen(code, values, llvm)
+        root = code.let(f"call double @llvm.sqrt.f64(double {wide})")
+        minus = code.let(f"fneg double {root}")
+        rest = code.let(f"call double @llvm.fma.f64(double {minus}, double {root}, double {wide})")
+        return code.let(
+            f"call float @round_directed(double {root}, double {rest}, i32 {direction})"
+        )
     if instruction.opcode == "sqrt":
         return code.let(f"call {llvm} @llvm.sqrt.{_suffix(kind)}({llvm} {values[0]})")
     wide = values[0] if kind == "f64" else code.let(f"fpext {llvm} {values[0]} to double")

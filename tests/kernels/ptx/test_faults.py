@@ -33,7 +33,7 @@ def line_of(marker: str) -> int:
     return line
 
 
-def run(entry: str, parameters: bytes, tensors: dict[str, Any], **options: Any) -> None:
+def launch_fault(entry: str, parameters: bytes, tensors: dict[str, Any], **options: Any) -> None:
     """Launch with 32 threads, and raise the violation."""
     options = {"block": (32, 1, 1), **options}
     names = [name for name in _entries() if name == entry]
@@ -80,7 +80,7 @@ def rows(size: int = 64, index: list[int] | None = None) -> tuple[bytes, dict[st
 def test_an_access_past_the_end_is_found(entry: str, marker: str, name: str) -> None:
     parameters, tensors = rows(64, [64])
     with pytest.raises(OutOfBounds, match=r"float32 \[64\]") as caught:
-        run(entry, parameters, tensors, grid=(2, 1, 1))
+        launch_fault(entry, parameters, tensors, grid=(2, 1, 1))
     check_place(caught.value, marker, (8, 0, 0), (1, 0, 0))
     assert name in caught.value.headline
 
@@ -88,12 +88,12 @@ def test_an_access_past_the_end_is_found(entry: str, marker: str, name: str) -> 
 def test_an_access_before_the_start_is_found() -> None:
     parameters, tensors = rows(64, [-2])
     with pytest.raises(OutOfBounds, match="8 bytes before the start of values"):
-        run("read_row", parameters, tensors, grid=(2, 1, 1))
+        launch_fault("read_row", parameters, tensors, grid=(2, 1, 1))
 
 
 def test_accesses_inside_are_no_violation() -> None:
     parameters, tensors = rows(64)
-    run("read_row", parameters, tensors, grid=(2, 1, 1))
+    launch_fault("read_row", parameters, tensors, grid=(2, 1, 1))
     assert np.array_equal(tensors["out"], tensors["values"])
 
 
@@ -101,7 +101,7 @@ def test_a_line_has_the_lines_that_it_is_inlined_at() -> None:
     parameters, tensors = rows()
     tensors["index"][5] = 64
     with pytest.raises(OutOfBounds) as caught:
-        run("read_inlined", parameters, tensors)
+        launch_fault("read_inlined", parameters, tensors)
     check_place(caught.value, "inlined", (5, 0, 0))
     [caller] = caught.value.location.inlined  # type: ignore[union-attr]
     assert f"faults.cu:{line_of('CALLER inlined')}  rows.out" in caller
@@ -119,14 +119,14 @@ def test_a_selected_pointer_keeps_its_tensor(neighbours: tuple[Any, Any, Any]) -
     with pytest.raises(
         OutOfBounds, match=r"past the end of a .*(\n.*)*that address is in b"
     ) as caught:
-        run("through_select", pack(out, b, a, 40), {"out": out, "a": a, "b": b})
+        launch_fault("through_select", pack(out, b, a, 40), {"out": out, "a": a, "b": b})
     check_place(caught.value, "select", (24, 0, 0))
 
 
 def test_a_pointer_through_shared_memory_keeps_its_tensor(neighbours: Any) -> None:
     out, a, b = neighbours
     with pytest.raises(OutOfBounds, match="past the end of a ") as caught:
-        run("through_shared", pack(out, a, 40), {"out": out, "a": a, "b": b})
+        launch_fault("through_shared", pack(out, a, 40), {"out": out, "a": a, "b": b})
     check_place(caught.value, "shared pointer", (24, 0, 0))
 
 
@@ -135,7 +135,7 @@ def test_a_pointer_through_local_memory_keeps_its_tensor(neighbours: Any) -> Non
     which = np.array([0, 1, 2, 3], np.int32)
     tensors = {"out": out, "a": a, "b": b, "which": which}
     with pytest.raises(OutOfBounds, match="past the end of a ") as caught:
-        run("through_local", pack(out, a, b, 40, which), tensors)
+        launch_fault("through_local", pack(out, a, b, 40, which), tensors)
     check_place(caught.value, "local pointer", (24, 0, 0))
 
 
@@ -144,7 +144,7 @@ def test_a_pointer_of_a_table_keeps_its_tensor(neighbours: Any) -> None:
     table = np.array([a.ctypes.data, b.ctypes.data], np.uint64)
     tensors = {"out": out, "a": a, "b": b, "table": table}
     with pytest.raises(OutOfBounds, match="past the end of a ") as caught:
-        run("through_table", pack(out, table, 40), tensors)
+        launch_fault("through_table", pack(out, table, 40), tensors)
     check_place(caught.value, "table pointer", (24, 0, 0))
 
 
@@ -153,34 +153,34 @@ def test_a_moved_pointer_of_the_host_is_no_violation(neighbours: Any) -> None:
     out, a, b = neighbours
     moved = int(b.ctypes.data) - 64 * 4
     tensors = {"out": out, "a": a, "b": b}
-    run("through_select", pack(out, a, moved, 64), tensors, block=(1, 1, 1))
+    launch_fault("through_select", pack(out, a, moved, 64), tensors, block=(1, 1, 1))
     assert out[0] == b[0]
 
 
 def test_shared_memory_has_bounds() -> None:
     out = np.zeros(32, np.float32)
-    run("shared_bounds", pack(out, 0), {"out": out})
+    launch_fault("shared_bounds", pack(out, 0), {"out": out})
     assert out[3] == 106
     with pytest.raises(OutOfBounds, match=r"past the end of shared memory .*first") as caught:
-        run("shared_bounds", pack(out, 4), {"out": out})
+        launch_fault("shared_bounds", pack(out, 4), {"out": out})
     check_place(caught.value, "shared bounds", (28, 0, 0))
 
 
 def test_dynamic_shared_memory_has_bounds() -> None:
     out = np.zeros(32, np.float32)
-    run("dynamic_bounds", pack(out, 0), {"out": out}, shared=128)
+    launch_fault("dynamic_bounds", pack(out, 0), {"out": out}, shared=128)
     with pytest.raises(OutOfBounds, match="shared memory buffer") as caught:
-        run("dynamic_bounds", pack(out, 0), {"out": out}, shared=64)
+        launch_fault("dynamic_bounds", pack(out, 0), {"out": out}, shared=64)
     check_place(caught.value, "dynamic bounds", (16, 0, 0))
 
 
 def test_local_memory_has_bounds() -> None:
     out, index = np.zeros(32, np.float32), np.arange(16, dtype=np.int32) % 8
-    run("local_bounds", pack(out, index), {"out": out, "index": index})
+    launch_fault("local_bounds", pack(out, index), {"out": out, "index": index})
     assert out[0] == 28
     index[3] = 8
     with pytest.raises(OutOfBounds, match="past the end of local memory") as caught:
-        run("local_bounds", pack(out, index), {"out": out, "index": index})
+        launch_fault("local_bounds", pack(out, index), {"out": out, "index": index})
     check_place(caught.value, "local bounds", (0, 0, 0))
 
 
@@ -201,14 +201,14 @@ def test_an_overflow_on_its_way_into_an_address_is_found(
     out = np.zeros(64, np.float32)
     parameters = pack(out, row | stride << 32)
     with pytest.raises(IntegerOverflow, match=f"{true} became 0 in 32 bits") as caught:
-        run(entry, parameters, {"out": out})
+        launch_fault(entry, parameters, {"out": out})
     check_place(caught.value, marker, (0, 0, 0))
-    run(entry, pack(out, 0), {"out": out})
+    launch_fault(entry, pack(out, 0), {"out": out})
 
 
 def test_overflow_is_not_looked_for_when_that_is_switched_off() -> None:
     out = np.zeros(64, np.float32)
-    run(
+    launch_fault(
         "overflow_product",
         pack(out, 1 << 20 | 1 << 44),
         {"out": out},
@@ -218,16 +218,16 @@ def test_overflow_is_not_looked_for_when_that_is_switched_off() -> None:
 
 def test_an_index_that_32_bits_do_not_hold_is_found() -> None:
     out, index = np.zeros(64, np.float32), np.arange(32)
-    run("overflow_narrowing", pack(out, index), {"out": out, "index": index})
+    launch_fault("overflow_narrowing", pack(out, index), {"out": out, "index": index})
     index[9] = 1 << 32
     with pytest.raises(IntegerOverflow, match="4294967296 became 0") as caught:
-        run("overflow_narrowing", pack(out, index), {"out": out, "index": index})
+        launch_fault("overflow_narrowing", pack(out, index), {"out": out, "index": index})
     check_place(caught.value, "narrowing", (9, 0, 0))
 
 
 def test_a_difference_that_a_sum_undoes_is_no_overflow() -> None:
     out = np.zeros(64, np.float32)
-    run("wraps_and_returns", pack(out, 3 | 5 << 32), {"out": out})
+    launch_fault("wraps_and_returns", pack(out, 3 | 5 << 32), {"out": out})
     assert out[3] == 1
 
 
@@ -236,12 +236,12 @@ def test_a_difference_that_a_sum_undoes_is_no_overflow() -> None:
 
 def test_shared_memory_that_nothing_wrote_is_found() -> None:
     out = np.zeros(64, np.float32)
-    run("read_shared_uninitialized", pack(out, 32), {"out": out})
+    launch_fault("read_shared_uninitialized", pack(out, 32), {"out": out})
     with pytest.raises(UninitializedMemory, match="read uninitialized memory") as caught:
-        run("read_shared_uninitialized", pack(out, 20), {"out": out})
+        launch_fault("read_shared_uninitialized", pack(out, 20), {"out": out})
     check_place(caught.value, "shared uninitialized", (20, 0, 0))
     quiet = ExecutorChecks(uninitialized=False)
-    run("read_shared_uninitialized", pack(out, 20), {"out": out}, checks=quiet)
+    launch_fault("read_shared_uninitialized", pack(out, 20), {"out": out}, checks=quiet)
 
 
 def test_uninitialized_elements_of_a_tensor_are_found_until_they_are_written() -> None:
@@ -250,13 +250,13 @@ def test_uninitialized_elements_of_a_tensor_are_found_until_they_are_written() -
     empty[20:24] = 1
     fields = {"uninitialized": int(empty.ctypes.data)}
     with pytest.raises(UninitializedMemory, match="values, index 5") as caught:
-        run_with_fields("read_row", parameters, tensors, "values", fields)
+        launch_with_fields("read_row", parameters, tensors, "values", fields)
     check_place(caught.value, "read", (5, 0, 0))
-    run_with_fields("write_row", parameters, tensors, "out", fields)
+    launch_with_fields("write_row", parameters, tensors, "out", fields)
     assert not empty.any()
 
 
-def run_with_fields(
+def launch_with_fields(
     entry: str, parameters: bytes, tensors: dict[str, Any], name: str, fields: dict[str, Any]
 ) -> None:
     from dataclasses import replace
@@ -287,10 +287,10 @@ def test_an_access_rule_of_a_block_is_kept() -> None:
         return mask
 
     with pytest.raises(AccessRuleViolation, match="out, index 3, outside of what block") as caught:
-        run_with_fields("write_row", parameters, tensors, "out", {"allowed_writes": own_half})
+        launch_with_fields("write_row", parameters, tensors, "out", {"allowed_writes": own_half})
     check_place(caught.value, "write", (8, 0, 0), (1, 0, 0))
     with pytest.raises(AccessRuleViolation, match=r"values, index 3, .* may read") as caught:
-        run_with_fields("read_row", parameters, tensors, "values", {"allowed_reads": own_half})
+        launch_with_fields("read_row", parameters, tensors, "values", {"allowed_reads": own_half})
     check_place(caught.value, "read", (8, 0, 0), (1, 0, 0))
 
 
@@ -311,46 +311,50 @@ def test_a_missing_synchronization_is_found(
     out = np.zeros(64, np.float32)
     options: dict[str, Any] = {"block": (64, 1, 1)}
     quiet = ExecutorChecks(uninitialized=False)
-    run(f"{entry}_synchronized", pack(out, *more), {"out": out}, **options)
+    launch_fault(f"{entry}_synchronized", pack(out, *more), {"out": out}, **options)
     with pytest.raises(DataRace, match=r"of block .0, 0, 0. ") as caught:
-        run(f"{entry}_unsynchronized", pack(out, *more), {"out": out}, checks=quiet, **options)
+        launch_fault(
+            f"{entry}_unsynchronized", pack(out, *more), {"out": out}, checks=quiet, **options
+        )
     check_place(caught.value, marker, thread)
     off = ExecutorChecks(races=False, uninitialized=False)
-    run(f"{entry}_unsynchronized", pack(out, *more), {"out": out}, checks=off, **options)
+    launch_fault(f"{entry}_unsynchronized", pack(out, *more), {"out": out}, checks=off, **options)
 
 
 def test_two_threads_that_write_different_values_race() -> None:
     out = np.zeros(64, np.float32)
-    run("threads_write_one", pack(out, 0), {"out": out})
+    launch_fault("threads_write_one", pack(out, 0), {"out": out})
     with pytest.raises(DataRace, match="write different values to out, index 0") as caught:
-        run("threads_write_one", pack(out, 1), {"out": out})
+        launch_fault("threads_write_one", pack(out, 1), {"out": out})
     check_place(caught.value, "threads write", (1, 0, 0))
 
 
 def test_two_threads_that_write_the_same_value_do_not_race() -> None:
     out = np.zeros(64, np.float32)
-    run("threads_write_same", pack(out), {"out": out})
+    launch_fault("threads_write_same", pack(out), {"out": out})
 
 
 def test_blocks_that_write_one_element_race() -> None:
     out = np.zeros(64, np.float32)
-    run("blocks_write_one", pack(out), {"out": out})
+    launch_fault("blocks_write_one", pack(out), {"out": out})
     with pytest.raises(DataRace, match=r"another block and block .1, 0, 0. write") as caught:
-        run("blocks_write_one", pack(out), {"out": out}, grid=(2, 1, 1))
+        launch_fault("blocks_write_one", pack(out), {"out": out}, grid=(2, 1, 1))
     check_place(caught.value, "blocks write", (0, 0, 0), (1, 0, 0))
 
 
 def test_a_block_that_overwrites_what_another_reads_races() -> None:
     out = np.zeros(64, np.float32)
     with pytest.raises(DataRace, match=r"another block reads and block .1, 0, 0. writes") as caught:
-        run("blocks_read_other", pack(out, 3), {"out": out}, grid=(3, 1, 1), block=(1, 1, 1))
+        launch_fault(
+            "blocks_read_other", pack(out, 3), {"out": out}, grid=(3, 1, 1), block=(1, 1, 1)
+        )
     check_place(caught.value, "blocks overwrite", (0, 0, 0), (1, 0, 0))
 
 
 def test_a_store_beside_an_atomic_update_races() -> None:
     out = np.zeros(64, np.float32)
     with pytest.raises(DataRace, match="store and update atomically"):
-        run("store_and_update", pack(out), {"out": out})
+        launch_fault("store_and_update", pack(out), {"out": out})
 
 
 # Barriers, alignment, assertions, launches
@@ -358,9 +362,9 @@ def test_a_store_beside_an_atomic_update_races() -> None:
 
 def test_lanes_of_a_warp_at_different_barriers_are_found() -> None:
     out = np.zeros(32, np.float32)
-    run("divergent_barrier", pack(out, 32), {"out": out})
+    launch_fault("divergent_barrier", pack(out, 32), {"out": out})
     with pytest.raises(BarrierDivergence, match="wait at different barriers") as caught:
-        run("divergent_barrier", pack(out, 16), {"out": out})
+        launch_fault("divergent_barrier", pack(out, 16), {"out": out})
     assert caught.value.location is not None
     assert caught.value.location.thread == (16, 0, 0)
     assert caught.value.location.line == line_of("FAULT divergent")
@@ -369,7 +373,7 @@ def test_lanes_of_a_warp_at_different_barriers_are_found() -> None:
 def test_threads_that_wait_in_vain_are_found() -> None:
     out = np.zeros(64, np.float32)
     with pytest.raises(BarrierDivergence, match="threads wait in vain") as caught:
-        run("waits_in_vain", pack(out), {"out": out}, block=(64, 1, 1))
+        launch_fault("waits_in_vain", pack(out), {"out": out}, block=(64, 1, 1))
     check_place(caught.value, "in vain", (0, 0, 0))
 
 
@@ -380,26 +384,26 @@ def test_a_misaligned_vector_access_is_found() -> None:
     out_start = -int(out.ctypes.data) % 16
     assert out_start == 0
     tensors = {"out": out, "values": values}
-    run("misaligned", pack(out, values, 4), tensors)
+    launch_fault("misaligned", pack(out, values, 4), tensors)
     with pytest.raises(MisalignedAccess, match="4 bytes past a multiple of 16: values") as caught:
-        run("misaligned", pack(out, values, 1), tensors)
+        launch_fault("misaligned", pack(out, values, 1), tensors)
     check_place(caught.value, "misaligned", (0, 0, 0))
 
 
 def test_a_failing_assertion_is_found() -> None:
     index = np.arange(32, dtype=np.int32)
-    run("fails_assertion", pack(index, 32), {"index": index})
+    launch_fault("fails_assertion", pack(index, 32), {"index": index})
     with pytest.raises(KernelAssertion, match=r"index\[threadIdx.x\] < limit") as caught:
-        run("fails_assertion", pack(index, 20), {"index": index})
+        launch_fault("fails_assertion", pack(index, 20), {"index": index})
     check_place(caught.value, "assertion", (20, 0, 0))
 
 
 def test_a_trap_is_found() -> None:
     index = np.arange(32, dtype=np.int32)
-    run("stops", pack(index), {"index": index})
+    launch_fault("stops", pack(index), {"index": index})
     index[7] = -1
     with pytest.raises(KernelAssertion, match="trap") as caught:
-        run("stops", pack(index), {"index": index})
+        launch_fault("stops", pack(index), {"index": index})
     check_place(caught.value, "trap", (7, 0, 0))
 
 
@@ -419,7 +423,7 @@ def test_a_launch_that_cuda_refuses_is_refused(
 ) -> None:
     out = np.zeros(64, np.float32)
     with pytest.raises(LaunchRefused, match=words):
-        run(entry, pack(out), {"out": out}, **options)
+        launch_fault(entry, pack(out), {"out": out}, **options)
 
 
 def test_an_instruction_that_is_not_specified_is_refused_by_name() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -316,6 +317,45 @@ def test_float_instruction(name: str, kind: str, count: int, reference: Callable
         expected = reference(*values).astype(TYPES[kind])
     assert np.array_equal(got, expected, equal_nan=True)
     assert np.array_equal(np.signbit(got)[got == 0], np.signbit(expected)[got == 0])
+
+
+DIRECTED: list[tuple[str, str, Callable[..., Fraction]]] = [
+    ("add", "f32", lambda a, b: a + b),
+    ("sub", "f32", lambda a, b: a - b),
+    ("mul", "f32", lambda a, b: a * b),
+    ("fma", "f32", lambda a, b, c: a * b + c),
+    ("div", "f32", lambda a, b: a / b),
+]
+
+
+def round_directed(exact: Fraction, mode: str) -> np.float32:
+    """Round a fraction to the float next to it in a direction."""
+    near = np.float32(float(exact))
+    for _ in range(3):  # a conversion in two steps may be off by one place
+        if Fraction(float(near)) > exact:
+            near = np.nextafter(near, np.float32(-np.inf))
+    below = near if Fraction(float(near)) <= exact else np.nextafter(near, np.float32(-np.inf))
+    above = np.nextafter(below, np.float32(np.inf))
+    above = below if Fraction(float(below)) == exact else above
+    toward_zero = below if exact > 0 else above
+    return {"rm": below, "rp": above, "rz": toward_zero}[mode]
+
+
+@pytest.mark.parametrize("mode", ["rz", "rm", "rp"])
+@pytest.mark.parametrize(("name", "kind", "reference"), DIRECTED)
+def test_rounding_in_a_direction(
+    name: str, kind: str, reference: Callable[..., Fraction], mode: str
+) -> None:
+    count = 3 if name == "fma" else 2
+    values = [RANDOM.normal(size=N).astype(np.float32) for _ in range(count)]
+    values[0][:8] *= np.float32(2.0**60)  # sums that float64 does not hold
+    operands = ", ".join(f"{{{place}}}" for place in range(count))
+    got = apply(
+        f"{name}.{mode}.f32 {{d}}, {operands};", [(kind, one) for one in values], (kind, np.float32)
+    )
+    fractions = [[Fraction(float(one)) for one in value] for value in values]
+    expected = [round_directed(reference(*one), mode) for one in zip(*fractions, strict=True)]
+    assert got.tolist() == [float(one) for one in expected]
 
 
 PAIRS = [
