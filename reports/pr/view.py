@@ -142,7 +142,7 @@ def _make_suites(run: PrRun) -> ReviewSection:
         rows.append(
             [
                 code(shorten_guard(one.guard)),
-                code(one.toggle),
+                code(one.toggle) if one.toggle else quiet("none"),
                 from_mark(mark),
                 one.before or quiet("not run"),
                 one.after or quiet("not run"),
@@ -152,14 +152,17 @@ def _make_suites(run: PrRun) -> ReviewSection:
         if not mark.good:
             example = [f"    {line}" for line in one.example]
             lines = [line for line in (one.why, one.headline) if line]
-            title = f"{one.guard} for {one.toggle}"
+            title = f"{one.guard} for {one.toggle}" if one.toggle else one.guard
             details.append(ReviewDetail(mark, title, [*lines, *example]))
     heads = ("guard", "toggle", "as it is", "before", "after", "changed lines")
-    proven = sum(one.after == "proven" for one in run.guards)
+    cells = [one for one in run.guards if one.toggle]
+    proven = sum(one.after == "proven" for one in cells)
+    passing = sum(one.plain_after == "passed" for one in run.guards)
     reaching = len(run.reaching)
     summary = (
         f"{format_count(reaching, 'guard')} {'runs' if reaching == 1 else 'run'} changed lines; "
-        f"{proven} of {format_count(len(run.guards), 'cell')} proven after the change"
+        f"after the change {passing} of {len(run.guards)} pass as it is, and {proven} of "
+        f"{format_count(len(cells), 'cell')} {'is' if len(cells) == 1 else 'are'} proven"
     )
     return ReviewSection(
         PrPart.SUITES,

@@ -115,3 +115,19 @@ def test_the_guard_nearest_to_a_fault_is_named(
     name, how = nearest_guards.find_nearest_guard(result, guards, tree)
     assert name.rpartition("::")[2] == nearest
     assert nearness in how
+
+
+def test_a_test_without_a_toggle_is_compared_by_its_outcome() -> None:
+    before = [make_guard("test_width"), make_guard("test_rows"), make_guard("test_other")]
+    after = [make_guard("test_width"), make_guard("test_rows")]
+    after[1].outcome, after[1].headline = FAILED, "2 != 3"
+    names = [one.guard for one in before[:2]]
+    changes = changed_guards.compare_plain_tests(before, after, names, [])
+    width, rows = changes
+    assert (width.plain_before, width.plain_after, width.fails_now) == ("passed", "passed", False)
+    assert (rows.plain_after, rows.fails_now, rows.headline) == ("failed", True, "2 != 3")
+    assert changed_guards.sort_changes(changes)[0] is rows
+    # One that has a cell is judged by that.
+    assert len(changed_guards.compare_plain_tests(before, after, names, [rows])) == 1
+    (gone,) = changed_guards.compare_plain_tests(before[:1], [], names, [])
+    assert gone.fails_now

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -44,6 +44,9 @@ from harness.store.zoo.values import ZooRun
 from harness.workers.release_target import ReleaseTarget
 
 
+ARCHITECTURE_SECONDS = 120.0  # the limit of one architecture
+
+
 @dataclass
 class Review:
     """A review in progress: both ends, and what one part finds out for the others."""
@@ -79,12 +82,19 @@ class Review:
         options.report_status(text)
 
 
-def record_coverage(request: PrRequest, target: ReleaseTarget) -> list[GuardCoverage]:
+def record_coverage(
+    request: PrRequest,
+    target: ReleaseTarget,
+    suites: Sequence[str] = (),
+    repeats_failures: bool = False,
+) -> list[GuardCoverage]:
     """Return the lines that each guard runs on a release; those on disk are not run again."""
-    plan = mutate_execution.make_plan(_make_mutate_request(request, target, []), target)
-    listener = MutationRun("", "", target.name)
-    with end_processes_on_exit(), MutateProgress(listener) as progress:
-        return coverage_recorder.record_release_coverage(plan, progress, options.report_status)
+    mutate_request = _make_mutate_request(request, target, list(suites))
+    plan = mutate_execution.make_plan(mutate_request, target)
+    with end_processes_on_exit(), MutateProgress(MutationRun("", "", target.name)) as progress:
+        return coverage_recorder.record_release_coverage(
+            plan, progress, options.report_status, repeats_failures
+        )
 
 
 def _make_mutate_request(
@@ -169,7 +179,23 @@ def prove_guards(review: Review) -> None:
         for problem in facts.problems:
             review.note(f"{facts.release}: {problem}")
     cells = [*(known or []), *proof.cells]
-    review.run.guards = changed_guards.compare_cells(cells, review.base.name, review.head.name)
+    changes = changed_guards.compare_cells(cells, review.base.name, review.head.name)
+    after = _run_on_head(review)
+    plain = changed_guards.compare_plain_tests(review.coverages, after, review.guards, changes)
+    review.run.guards = changed_guards.sort_changes([*changes, *plain])
+
+
+def _run_on_head(review: Review) -> list[GuardCoverage]:
+    """Run the guards on the head with nothing toggled, those that fail twice; count its lines."""
+    coverages = record_coverage(review.request, review.head, review.guards)
+    before = {one.guard: one.outcome for one in review.coverages}
+    if any(one.outcome is not before.get(one.guard, one.outcome) for one in coverages):
+        coverages = record_coverage(review.request, review.head, review.guards, True)
+    for guard, count in changed_guards.count_reached_lines(
+        coverages, review.change.new_lines
+    ).items():
+        review.run.reaching[guard] = max(count, review.run.reaching.get(guard, 0))
+    return coverages
 
 
 def _find_known_cells(review: Review) -> list[CellResult] | None:
@@ -262,22 +288,19 @@ def make_faults(review: Review) -> None:
     mutation.ids = [fault.id for fault in chosen]
     mutation.settings["between"] = diff.ends
     mutation.codes = fault_selection.collect_codes(chosen, head.sources)
-    coverages = review.coverages
+    coverages, remark = review.coverages, " (of the base)"
     if review.guards:
         plan = dataclasses.replace(mutate_execution.make_plan(request, head), faults=chosen)
         with end_processes_on_exit(), MutateProgress(mutation) as progress:
             runner = MutationRunner(plan, mutation, review.store.mutate, progress)
             runner.execute()
         run.runs["mutate"] = mutation.id
-        coverages = list(runner.coverage.guards.values())
-        reached = changed_guards.count_reached_lines(coverages, review.change.new_lines)
-        for guard, count in reached.items():
-            run.reaching[guard] = max(count, run.reaching.get(guard, 0))
+        coverages, remark = list(runner.coverage.guards.values()), ""
     else:
         mutation.fates = nearest_guards.make_unreached_results(chosen, head.sources)
     run.fault_counts = mutation.counts
     run.faults = nearest_guards.list_unnoticed_faults(
-        mutation.fates, coverages, head.sources, review.change.root
+        mutation.fates, coverages, head.sources, review.change.root, remark
     )
 
 
@@ -301,7 +324,15 @@ def run_zoo(review: Review) -> None:
 
     def execute_on(target: ReleaseTarget) -> ZooRun:
         request = ZooRequest(
-            names, target.name, "H100", review.request.jobs, 120.0, [], [], review.request.toggles
+            names=names,
+            release=target.name,
+            card="H100",
+            jobs=review.request.jobs,
+            seconds=ARCHITECTURE_SECONDS,
+            revert=[],
+            enable=[],
+            toggles=review.request.toggles,
+            check=[],
         )
         done, is_stopped = zoo.execute_zoo(target, request)
         run.runs[f"zoo {target.name}"] = done.id

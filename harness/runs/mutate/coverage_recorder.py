@@ -72,10 +72,16 @@ class CoverageRecorder:
 
 
 def record_release_coverage(
-    plan: MutationPlan, listener: MutationListener, report_problem: Callable[[str], None]
+    plan: MutationPlan,
+    listener: MutationListener,
+    report_problem: Callable[[str], None],
+    repeats_failures: bool = False,
 ) -> list[GuardCoverage]:
-    """Return the coverage of a release's guards; start a worker only if one is not on disk."""
-    file, coverage = _load(plan, with_failures=True)
+    """Return the coverage of a release's guards; start a worker only if one is not on disk.
+
+    With `repeats_failures`, a guard that failed runs again.
+    """
+    file, coverage = _load(plan, with_failures=not repeats_failures)
     suites = line_coverage.digest_suites(plan.working_folder)
     if coverage.suites == suites and set(coverage.collected) <= coverage.guards.keys():
         return [coverage.guards[guard] for guard in coverage.collected]

@@ -54,7 +54,41 @@ def compare_cells(cells: Iterable[CellResult], base: str, head: str) -> list[Gua
         _compare_pair(guard, toggle, pair.get(base), pair.get(head))
         for (guard, toggle), pair in sorted(pairs.items())
     ]
+    return sort_changes(changes)
+
+
+def sort_changes(changes: Iterable[GuardChange]) -> list[GuardChange]:
+    """Sort the worst first."""
     return sorted(changes, key=lambda one: (not one.is_lost, not one.fails_now))
+
+
+def compare_plain_tests(
+    before: Iterable[GuardCoverage],
+    after: Iterable[GuardCoverage],
+    names: Iterable[str],
+    proven: Iterable[GuardChange],
+) -> list[GuardChange]:
+    """Compare the outcomes of tests that have no cell, as they name no toggle of the release."""
+    with_cells = {get_test_name(one.guard) for one in proven}
+    wanted = set(names) - with_cells
+    later = {one.guard: one for one in after}
+    changes = []
+    for coverage in before:
+        if get_test_name(coverage.guard) in wanted:
+            now = later.get(coverage.guard)
+            outcome = now.outcome.value if now is not None else ""
+            changes.append(
+                GuardChange(
+                    guard=coverage.guard,
+                    toggle="",
+                    before=coverage.outcome.value,
+                    after=outcome,
+                    plain_before=coverage.outcome.value,
+                    plain_after=outcome or "not collected",
+                    headline=now.headline if now is not None and outcome != "passed" else "",
+                )
+            )
+    return changes
 
 
 def _compare_pair(

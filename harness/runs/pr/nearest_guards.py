@@ -38,8 +38,12 @@ def list_unnoticed_faults(
     coverages: Sequence[GuardCoverage],
     sources: ReleaseSources,
     root: str,
+    remark: str = "",
 ) -> list[UnnoticedFault]:
-    """List the faults that ran, or could have, without a guard that noticed; survivors first."""
+    """List the faults that ran, or could have, without a guard that noticed; survivors first.
+
+    `remark` says of which sources the guards' lines are, if not of those with the fault.
+    """
     unnoticed = []
     for result in sorted(results, key=lambda one: one.fate is FaultOutcome.UNREACHED):
         if result.fate in UNNOTICED:
@@ -55,7 +59,7 @@ def list_unnoticed_faults(
                     diff=result.diff,
                     outcome=result.fate.value,
                     nearest=nearest,
-                    nearness=nearness,
+                    nearness=nearness + (remark if nearest else ""),
                 )
             )
     return unnoticed

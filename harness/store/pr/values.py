@@ -57,12 +57,18 @@ class ToggleChange(msgspec.Struct):
     diff: str = ""  # of the mended file
 
 
+PASSING_WORDS = ("passed", "", "n/a", "skipped")
+
+
 class GuardChange(msgspec.Struct):
-    """A guard that runs changed lines, for one of its toggles, before the change and after."""
+    """A guard that runs changed lines, before the change and after it.
+
+    It has a verdict for each of its toggles; a test that names none has its outcome in their place.
+    """
 
     guard: str
-    toggle: str
-    before: str  # a verdict; '' if it was not run
+    toggle: str  # '' for a test without one
+    before: str  # a verdict or an outcome; '' if it was not run
     after: str
     plain_before: str = ""  # the outcome with nothing toggled
     plain_after: str = ""
@@ -78,7 +84,7 @@ class GuardChange(msgspec.Struct):
     @property
     def fails_now(self) -> bool:
         """Return whether it passes on the base as it is and fails on the head as it is."""
-        return self.plain_before == "passed" and self.plain_after not in ("passed", "", "n/a")
+        return self.plain_before == "passed" and self.plain_after not in PASSING_WORDS
 
 
 class NewFinding(msgspec.Struct):
