@@ -24,6 +24,7 @@ COMMANDS = {
     "mutate": "mutation testing: faults of the known kinds, planted anywhere in SGLang",
     "audit": "static analysis of every kernel of a release: int32 overflow in addresses",
     "zoo": "every model architecture, tiny, on the virtual GPU, compared with transformers",
+    "rehearse": "a deployment at full size without a GPU: its memory, launches, overflows",
     "kernels": "every kernel of a release: who launches it under check, and what would",
     "pr": "what a change of SGLang does: toggles, suites, audit, kernels, faults, zoo",
     "eval": "accuracy, end to end: a real server's answers compared with a baseline's",
@@ -44,7 +45,7 @@ COMMAND_MODULES = {"lifecycle": "prove.command"} | {
     name: f"{name}.command"
     for name in (
         *("adopt", "audit", "bisect", "eval", "fuzz", "kernels", "matrix", "mutate", "pr"),
-        *("prove", "report", "test", "zoo"),
+        *("prove", "rehearse", "report", "test", "zoo"),
     )
 }
 

@@ -79,6 +79,12 @@ def _load_pr_reports() -> RunReports:
     )
 
 
+def _load_rehearse_reports() -> RunReports:
+    from reports.rehearse import markdown, page, terminal
+
+    return RunReports(page.render_page, markdown.render_markdown, terminal.print_run)
+
+
 def _make_page_name(run: Any) -> str:
     """Make a name for each run, so that a new page does not replace an open one."""
     name = str(run.id)
@@ -204,7 +210,16 @@ PR = RunKind(
     make_page_name=lambda run: f"pr-{_make_page_name(run)}",
     has_sarif=True,
 )
-KINDS = (PROVE, BISECT, EVAL, MATRIX, MUTATE, ZOO, PR)
+REHEARSE = RunKind(
+    "a rehearsal",
+    lambda store: store.rehearse,
+    _load_rehearse_reports,
+    make_list_label=lambda run: "rehearse",
+    json_properties=("counts", "green", "problems"),
+    list_properties=("counts", "green"),
+    make_page_name=lambda run: f"rehearse-{_make_page_name(run)}",
+)
+KINDS = (PROVE, BISECT, EVAL, MATRIX, MUTATE, ZOO, PR, REHEARSE)
 
 
 def find_run(store: Store, name: str) -> tuple[RunKind, Any] | None:

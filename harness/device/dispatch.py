@@ -71,6 +71,21 @@ class OperatorPlan:
 Observer = Callable[[OperatorPlan, tuple[Any, ...], dict[str, Any], Any], None]
 OBSERVERS: list[Observer] = []
 
+# Gives an operator's result in another way, or NotImplemented to have its CPU kernel run.
+Substitute = Callable[[OperatorPlan, tuple[Any, ...], dict[str, Any]], Any]
+_substitute: Substitute | None = None
+
+
+def set_substitute(substitute: Substitute | None) -> None:
+    """Have every operator that is no view ask this function first (`dry_run`)."""
+    global _substitute
+    _substitute = substitute
+
+
+def run_substitute(plan: OperatorPlan, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+    """Return what the substitute gives for an operator: NotImplemented if it has to be computed."""
+    return NotImplemented if _substitute is None else _substitute(plan, args, options)
+
 
 def install(special_kernels: Mapping[str, Callable[..., Any]]) -> None:
     """Register a kernel of the key CUDA for each operator of torch that has one for the CPU."""
@@ -174,7 +189,7 @@ def run_on_host(plan: OperatorPlan, *args: Any, **options: Any) -> Any:
     with _bindings.DisableTorchFunction():
         if plan.is_view:
             result = plan.operator.redispatch(_CPU_KEYS, *args, **options)
-        else:
+        elif (result := run_substitute(plan, args, options)) is NotImplemented:
             result = _compute(plan, args, options)
         report(plan, args, options, result)
         if plan.name in HOST_READS:

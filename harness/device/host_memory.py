@@ -51,6 +51,8 @@ def _record_stream(tensor: torch.Tensor, stream: Any) -> None:
 def _accept_pinning(make: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(make)
     def make_tensor(*args: Any, pin_memory: bool = False, **options: Any) -> Any:
+        if isinstance(options.get("device"), int):  # a GPU's number
+            options["device"] = torch.device("cuda", options["device"])
         tensor = make(*args, **options)
         if pin_memory:
             _mark_pinned(tensor)

@@ -17,6 +17,7 @@ import gc
 import math
 import mmap
 import threading
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -33,6 +34,9 @@ _get_pointer = ctypes.pythonapi.PyCapsule_GetPointer
 _get_pointer.restype, _get_pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
 _NORESERVE = 0x4000  # Linux allocates pages at the first access, without checking that all fit
 MAPPED_SIZE = 1 << 24  # bytes from which an allocation is mapped, and takes touched pages alone
+
+_Allocation = tuple[StorageWeakRef, int, int]  # its bytes and its device
+_MAX_RECENT = 1024
 
 # Called with a new device tensor, and the CPU tensor that owns its bytes and dies with them.
 ALLOCATION_OBSERVERS: list[Callable[[torch.Tensor, torch.Tensor], None]] = []
@@ -97,9 +101,23 @@ def allocate(
     if nbytes >= MAPPED_SIZE:
         flat = map_zero_bytes(nbytes).view(dtype)
     else:
-        flat = torch.empty(count, dtype=dtype)
+        flat = _make_small(count, dtype=dtype)
     device = to_device(flat, index)
     return device.as_strided(tuple(size), tuple(stride or _contiguous_strides(size)))
+
+
+_make_small: Callable[..., torch.Tensor] = torch.empty
+_SMALLEST_MAPPING = 1 << 18  # bytes
+
+
+def map_all_allocations() -> None:
+    """Map all but the smallest allocations from here on, and fill the smallest with zeros.
+
+    What nothing computes then takes no memory, and has the same value each time.
+    """
+    global _make_small, MAPPED_SIZE
+    _make_small = torch.zeros
+    MAPPED_SIZE = _SMALLEST_MAPPING
 
 
 def map_zero_bytes(size: int) -> torch.Tensor:
@@ -119,26 +137,32 @@ def _contiguous_strides(size: Sequence[int]) -> list[int]:
 
 
 class AllocationLedger:
-    """The living allocations of each device, by which it can run out of memory."""
+    """The living allocations of each device, by which it can run out of memory.
+
+    Most allocations are the weights and pools, which stay. So the ones that lived at the last full
+    count are settled, and an estimate looks at the recent ones alone: it may be too high by what
+    was freed of the settled ones.
+    """
 
     def __init__(self) -> None:
-        self._allocations: list[tuple[StorageWeakRef, int, int]] = []
-        self._next_pruning = 1024
+        self._recent: list[_Allocation] = []
+        self._settled: list[_Allocation] = []
+        self._settled_bytes: Counter[int] = Counter()  # by device
         self._lock = threading.Lock()
         self.peaks: dict[int, int] = {}
         self.is_limited = True  # by the card's memory
 
     def add(self, tensor: torch.Tensor, index: int) -> None:
         storage = tensor.untyped_storage()
-        self._allocations.append((StorageWeakRef(storage), storage.nbytes(), index))
-        if len(self._allocations) >= self._next_pruning:
-            self._prune()
+        self._recent.append((StorageWeakRef(storage), storage.nbytes(), index))
+        if len(self._recent) >= _MAX_RECENT:
+            self._settle()
 
     def admit(self, nbytes: int, index: int) -> None:
         """Raise torch's own error if an allocation does not fit on the card."""
         if nbytes < MAPPED_SIZE or not self.is_limited:
             return
-        card, used = get_card(), self.measure(index)
+        card, used = get_card(), self.estimate(index)
         if used + nbytes > card.memory:
             gc.collect()  # reference cycles hold tensors that no program reaches any more
             used = self.measure(index)
@@ -162,15 +186,25 @@ class AllocationLedger:
 
     def measure(self, index: int) -> int:
         """Return the bytes of a device's living allocations."""
-        self._prune()
-        used = sum(nbytes for _, nbytes, owner in self._allocations if owner == index)
+        self._settle()
+        used = self._settled_bytes[index]
         self.peaks[index] = max(used, self.peaks.get(index, 0))
         return used
 
-    def _prune(self) -> None:
+    def estimate(self, index: int) -> int:
+        """Return these bytes in less time: never less than they are."""
         with self._lock:
-            self._allocations = [one for one in self._allocations if not one[0].expired()]
-            self._next_pruning = 2 * len(self._allocations) + 1024
+            self._recent = [one for one in self._recent if not one[0].expired()]
+            recent = sum(nbytes for _, nbytes, owner in self._recent if owner == index)
+        return self._settled_bytes[index] + recent
+
+    def _settle(self) -> None:
+        with self._lock:
+            living = [one for one in (*self._settled, *self._recent) if not one[0].expired()]
+            self._settled, self._recent = living, []
+            self._settled_bytes.clear()
+            for _, nbytes, owner in living:
+                self._settled_bytes[owner] += nbytes
 
 
 LEDGER = AllocationLedger()

@@ -15,15 +15,24 @@ _bindings: Any = torch._C
 
 def _kernel(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
-        def run_kernel(*args: Any, **options: Any) -> Any:
-            with _bindings.DisableTorchFunction():
-                return function(*args, **options)
-
         for name in names:
-            KERNELS[name] = run_kernel
+            KERNELS[name] = _make_kernel(name, function)
         return function
 
     return register
+
+
+def _make_kernel(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    def run_kernel(*args: Any, **options: Any) -> Any:
+        with _bindings.DisableTorchFunction():
+            plan = dispatch.make_plan(f"aten::{name}")
+            result = dispatch.run_substitute(plan, args, options)
+            if result is NotImplemented:
+                return function(*args, **options)
+            dispatch.report(plan, args, options, result)
+            return result
+
+    return run_kernel
 
 
 # Allocations
@@ -85,6 +94,8 @@ def _resize(tensor: torch.Tensor, size: Any, memory_format: Any = None) -> torch
 @_kernel("copy_")
 def _copy(target: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
     plan = dispatch.make_plan("aten::copy_")
+    if not isinstance(source, torch.Tensor):  # torch passes a number as it is
+        source = torch.tensor(source, dtype=target.dtype)
     stream = streams.current_stream(source.device if source.is_cuda else target.device)
     if source.is_cuda and not target.is_cuda and non_blocking and target.is_pinned():
         host_copies.copy_later(target, _on_host(source).to(target.dtype, copy=True), stream)

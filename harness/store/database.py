@@ -13,6 +13,7 @@ from harness.store.matrix.table import MatrixTable
 from harness.store.mutate.table import MutationTable
 from harness.store.pr.table import PrTable
 from harness.store.prove.table import ProveTable
+from harness.store.rehearse.table import RehearsalTable
 from harness.store.run_table import RunTable
 from harness.store.sqlite_file import LOCK_TIMEOUT, StoreFile
 from harness.store.zoo.table import ZooTable
@@ -33,12 +34,13 @@ class Store(StoreFile):
         self.fuzz = FuzzTable(self)
         self.zoo = ZooTable(self)
         self.pr = PrTable(self)
+        self.rehearse = RehearsalTable(self)
 
     @property
     def tables(self) -> tuple[RunTable[Any, Any], ...]:
         return (
             *(self.prove, self.bisect, self.eval, self.matrix, self.mutate),
-            *(self.fuzz, self.zoo, self.pr),
+            *(self.fuzz, self.zoo, self.pr, self.rehearse),
         )
 
     def merge(self, other_file: Path) -> list[str]:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 
 from harness.device import graphs
@@ -60,6 +61,7 @@ class CpuLauncher:
     """Launches kernels under check while it is open."""
 
     graph_variant = "whole"  # the kind of graph that `build_graph` returns, for cache keys
+    measures_extents = False  # of 32-bit integers in addresses, for `report_extents`
 
     def __init__(
         self,
@@ -154,7 +156,7 @@ class CpuLauncher:
         self, name: str, kernel: Any, binder: CallBinder, bound: BoundCall
     ) -> tuple[cpu.CompiledProgram, tuple[RuntimeArgument, ...]]:
         """Return the program for a call, and the constants that it takes as arguments."""
-        key = (bound.key, self._options.arithmetic, self.graph_variant)
+        key = (bound.key, self._options.arithmetic, self.measures_extents, self.graph_variant)
         program: tuple[cpu.CompiledProgram, tuple[RuntimeArgument, ...]] | None
         program = binder.programs.get(key)
         if program is None:
@@ -170,13 +172,14 @@ class CpuLauncher:
         self, kernel: Any, binder: CallBinder, bound: BoundCall
     ) -> tuple[cpu.CompiledProgram, tuple[RuntimeArgument, ...]]:
         shared = self.specialize_call(kernel, binder, bound)
-        key = (shared.key, self._options.arithmetic, self.graph_variant)
+        key = (shared.key, self._options.arithmetic, self.measures_extents, self.graph_variant)
         known = binder.programs.get(key)
         if known is None:
             program = cpu.load_program(
                 f"{self.graph_variant} {frontend.compute_cache_key(kernel, shared)}",
                 lambda: self.build_graph(kernel, shared),
                 self._options.arithmetic,
+                self.measures_extents,
             )
             known = binder.programs[key] = program, ()
         return known[0], shared.symbolic_arguments
@@ -226,6 +229,7 @@ class CpuLauncher:
         watched = self.watched_lines or ()
         counting = bytes((one.source.file, one.source.line) in watched for one in lowered.sites)
         states = self._options.make_report_states(len(lowered.sites), self._launches.ignores_races)
+        extents = np.zeros(len(lowered.sites), dtype=np.int64)
         context = process.context
         context[:] = [
             *launch.grid,
@@ -251,6 +255,7 @@ class CpuLauncher:
             *[0] * 5,
             self._options.max_reports,
             states.ctypes.data,
+            extents.ctypes.data if self.measures_extents else 0,
         ]
         if lowered.uses_atomic_results:
             process.program_order.begin_launch(lowered.sites, process.next_program, len(programs))
@@ -269,6 +274,8 @@ class CpuLauncher:
                 recorded_reach.record_reach(kernel, lines)
             if is_tracing:
                 line_tracing.trace_lines(lines)
+        if self.measures_extents:
+            self.report_extents(lowered, extents.tolist())
         reader = self._make_report_reader(launch, lowered, spans, tables, programs)
         errors = [reader(numbers) for numbers in process.read_reports()]
         for error in errors:
@@ -278,6 +285,9 @@ class CpuLauncher:
             what = UndefinedResult(int(context[LaunchField.UNDEFINED_RESULT])).description
             raise UncheckableKernel(f"{launch.kernel}: {what}")
         return [error for error in errors if isinstance(error, Violation)]
+
+    def report_extents(self, lowered: LoweredKernel, extents: list[int]) -> None:
+        """Receive for each site the largest 32-bit integer on the way into its addresses."""
 
     def _make_report_reader(
         self,

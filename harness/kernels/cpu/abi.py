@@ -37,6 +37,7 @@ class LaunchField(IntEnum):
     REPORT_COUNT = 26
     REPORT_LIMIT = 27  # the launch ends with this many reports
     REPORT_STATES = 28  # a `ReportState` for each site and kind
+    EXTENTS = 29  # for each site the largest 32-bit integer in its addresses; 0 if not measured
 
 
 class RegionField(IntEnum):
@@ -114,6 +115,7 @@ class ViolationKind(IntEnum):
 
 
 MAX_OVERFLOWS = 1 << 16
+OVERFLOW_FLAG = 1 << 31  # in an overflow state: the rest is a recorded overflow's number
 
 # A writer's number in a shadow has two flags below it, and the count of atomics above it.
 ATOMIC_FLAG, CHANGED_FLAG, PROGRAM_SHIFT = 1, 2, 2

@@ -12,6 +12,7 @@ from __future__ import annotations
 from harness.kernels.cpu.abi import (
     KINDS_PER_SITE,
     MAX_OVERFLOWS,
+    OVERFLOW_FLAG,
     REPORT_SIZE,
     LaunchField,
     OverflowField,
@@ -96,7 +97,8 @@ def _build_record_overflow() -> LlvmFunction:
         (OverflowField.RESULT, "%result"),
     ):
         code.store_element("i64", value, entry, place)
-    code.emit(f"ret i32 {code.let(f'trunc i64 {number} to i32')}")
+    flagged = code.let(f"or i64 {number}, {OVERFLOW_FLAG}")
+    code.emit(f"ret i32 {code.let(f'trunc i64 {flagged} to i32')}")
     return code
 
 
@@ -176,23 +178,40 @@ class _CheckedAccess(RaceCheckedAccess):
     def _check_overflow(self) -> None:
         code = self._code
         with code.when(code.let("icmp ne ptr %states, null")):
+            extents = code.load_context(LaunchField.EXTENTS)
+            with code.when(code.let(f"icmp ne i64 {extents}, 0")):
+                self._measure_extents(code.to_pointer(extents))
             report_state = code.load(
                 "i8", emit_report_state(code, str(int(ViolationKind.OVERFLOW)))
             )
             with code.when(code.let(f"icmp ne i8 {report_state}, {int(ReportState.OFF)}")):
                 with self._each_active_lane() as (index, address):
                     state = code.load_element("i32", "%states", index)
-                    overflowed = code.let(f"icmp ne i32 {state}, 0")
-                    self._count_violation(overflowed, address, code.let(f"zext i32 {state} to i64"))
+                    overflowed = code.let(f"icmp slt i32 {state}, 0")
+                    number = code.let(f"and i32 {state}, {OVERFLOW_FLAG - 1}")
+                    self._count_violation(
+                        overflowed, address, code.let(f"zext i32 {number} to i64")
+                    )
                 with self._when_counted():
                     first = code.load("i64", self._first_address)
                     other = code.load("i64", self._first_other)
                     self._emit_report(ViolationKind.OVERFLOW, first, "1", other)
                     with self._each_active_lane() as (index, address):
                         state = code.load_element("i32", "%states", index)
-                        good = code.let(f"icmp eq i32 {state}, 0")
+                        good = code.let(f"icmp sge i32 {state}, 0")
                         self._access_lane(index, "%region", good)
                     self._finish_lanes()
+
+    def _measure_extents(self, table: str) -> None:
+        """Raise the site's entry of the table to the largest state of an active lane."""
+        code = self._code
+        entry = code.element_pointer(table, "i64", "%site")
+        with self._each_active_lane() as (index, _):
+            state = code.load_element("i32", "%states", index)
+            extent = code.let(f"call i32 @llvm.smax.i32(i32 {state}, i32 0)")  # 0 if overflowed
+            wide, known = code.let(f"zext i32 {extent} to i64"), code.load("i64", entry)
+            largest = code.let(f"call i64 @llvm.umax.i64(i64 {known}, i64 {wide})")
+            code.store("i64", largest, entry)
 
     def _check_unknown_origin(self) -> None:
         """Find each lane's region, for pointers loaded from memory or of several tensors."""

@@ -51,8 +51,14 @@ class LoweredKernel:
 
 
 class KernelLowering(ControlFlowLowering):
-    def __init__(self, graph: KernelGraph, arithmetic: Arithmetic = Arithmetic.SPECIFIED) -> None:
+    def __init__(
+        self,
+        graph: KernelGraph,
+        arithmetic: Arithmetic = Arithmetic.SPECIFIED,
+        measures_extents: bool = False,
+    ) -> None:
         super().__init__(graph, arithmetic)
+        self.measures_extents = measures_extents
         self._read_sizes: dict[int, set[int]] = defaultdict(set)
         self._write_sizes: dict[int, set[int]] = defaultdict(set)
         self._has_unknown_pointers = False

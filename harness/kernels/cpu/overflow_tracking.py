@@ -1,13 +1,18 @@
 """Overflow states: for each integer that forms an address, whether it depends on an overflow.
 
-A state is 0, or the number of a recorded overflow. It is computed beside its integer and checked
-when an active lane uses the address, so an overflow in a masked lane, or in a value that is only
-stored, is no violation. Example: `row * stride` with 3 * 2**30 in int32 is recorded as number 1;
-the product's state is 1, so is that of `base + product`, and the load through it reports number 1.
+A state is 0, or the number of a recorded overflow with the sign bit set. It is computed beside its
+integer and checked when an active lane uses the address, so an overflow in a masked lane, or in a
+value that is only stored, is no violation. Example: `row * stride` with 3 * 2**30 in int32 is
+recorded as number 1; the product's state is 1, so is that of `base + product`, and the load through
+it reports number 1.
+
+Where extents are measured, a state without the sign bit is the largest 32-bit integer on the way:
+how near to 2^31 an address comes. Of `row * stride + lane` with 3 * 2**29 + 5 it is 1,610,612,741.
 """
 
 from __future__ import annotations
 
+from harness.kernels.cpu.abi import OVERFLOW_FLAG
 from harness.kernels.cpu.number_formats import llvm_type, triton_type_name
 from harness.kernels.cpu.scratch_values import LaneRegister, ScratchValues
 from harness.kernels.ir.graph import IROperation, IRValue
@@ -51,6 +56,8 @@ class LaneOverflowTracker:
         for state in states:
             if merged is None:
                 merged = state
+            elif self._emitter.measures_extents:
+                merged = code.let(f"call i32 @llvm.umax.i32(i32 {merged}, i32 {state})")
             else:
                 is_overflow = code.let(f"icmp ne i32 {merged}, 0")
                 merged = code.let(f"select i1 {is_overflow}, i32 {merged}, i32 {state}")
@@ -88,6 +95,9 @@ class LaneOverflowTracker:
         overflowed = self._emit_overflow_test(
             operation, value, [operand for operand, _ in operands], signed
         )
+        if self._emitter.measures_extents and kind == "i32":
+            extent = self._emit_extent(value, signed)
+            operand_state = self.emit_merge([extent, operand_state or "0"])
         if overflowed is None:
             return operand_state or "0"
         symbol, _ = _OPERATOR_SYMBOLS[operation.name]
@@ -98,6 +108,13 @@ class LaneOverflowTracker:
         return self.emit_overflow_record(
             site, overflowed, signed, left, right, (value, kind), operand_state
         )
+
+    def _emit_extent(self, value: str, signed: bool) -> str:
+        """Emit the magnitude of a 32-bit integer, below the sign bit."""
+        code = self._emitter.code
+        if signed:
+            value = code.let(f"call i32 @llvm.abs.i32(i32 {value}, i1 false)")
+        return code.let(f"call i32 @llvm.umin.i32(i32 {value}, i32 {OVERFLOW_FLAG - 1})")
 
     def emit_overflow_record(
         self,

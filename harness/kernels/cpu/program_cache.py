@@ -101,13 +101,17 @@ _loaded_programs: dict[str, CompiledProgram] = {}
 
 
 def load_program(
-    key: str, build_graph: Callable[[], KernelGraph], arithmetic: Arithmetic
+    key: str,
+    build_graph: Callable[[], KernelGraph],
+    arithmetic: Arithmetic,
+    measures_extents: bool = False,
 ) -> CompiledProgram:
     """Load the program of a key; the graph is built only if the program is not on disk."""
-    key = hashlib.sha256(f"{key} {_hash_host()} {arithmetic}".encode()).hexdigest()
+    words = [key, _hash_host(), str(arithmetic), *(["extents"] if measures_extents else [])]
+    key = hashlib.sha256(" ".join(words).encode()).hexdigest()
 
     def compute_program() -> _StoredProgram:
-        lowered = KernelLowering(build_graph(), arithmetic).lower_kernel()
+        lowered = KernelLowering(build_graph(), arithmetic, measures_extents).lower_kernel()
         return _StoredProgram(lowered, get_jit().compile_object(lowered.text, thorough=False))
 
     if key not in _loaded_programs:

@@ -33,6 +33,8 @@ class OperationSite:
 class ScratchValues:
     """One kernel's code so far, with its scalars, its scratch buffers and its sites."""
 
+    measures_extents = False  # of the 32-bit integers in addresses (`overflow_tracking`)
+
     def __init__(self, graph: KernelGraph) -> None:
         self.graph = graph
         self.code = LlvmFunction(

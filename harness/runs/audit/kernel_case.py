@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from harness.kernels.ir.access_graph import AccessGraph
 from harness.kernels.ir.graph import FileLine, IROperation, KernelGraph
 from harness.kernels.ir.intervals import IntegerRange, make_exact_range, read_axis
-from harness.runs.audit.access_graph import AccessGraph
 from harness.runs.audit.expressions import (
     Expression,
     evaluate_expression,

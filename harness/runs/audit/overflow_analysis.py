@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from harness.kernels.ir.access_graph import Condition, find_mask
 from harness.kernels.ir.graph import FileLine, IROperation, IRValue
 from harness.kernels.ir.intervals import (
     UNBOUNDED,
@@ -25,7 +26,6 @@ from harness.kernels.ir.intervals import (
     read_constant,
 )
 from harness.kernels.ir.operations import ACCESS_OPERATIONS, OVERFLOWING_OPERATIONS
-from harness.runs.audit.access_graph import Condition, find_mask
 from harness.runs.audit.range_analysis import IntegerRangeAnalysis
 
 _MAX_CONDITION_DEPTH = 30

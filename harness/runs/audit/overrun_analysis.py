@@ -18,9 +18,9 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
+from harness.kernels.ir.access_graph import get_element_bytes
 from harness.kernels.ir.graph import FileLine, IROperation, IRValue
 from harness.kernels.ir.intervals import IntegerRange, RangeGetter, make_exact_range
-from harness.runs.audit.access_graph import get_element_bytes
 from harness.runs.audit.expressions import (
     COMPARISONS,
     UNKNOWN_TEST,

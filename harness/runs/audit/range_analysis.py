@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from harness.kernels.ir.access_graph import AccessGraph
 from harness.kernels.ir.flow import get_terminator
 from harness.kernels.ir.graph import IROperation, IRRegion, IRValue
 from harness.kernels.ir.intervals import (
@@ -26,7 +27,6 @@ from harness.kernels.ir.intervals import (
     read_axis,
     read_constant,
 )
-from harness.runs.audit.access_graph import AccessGraph
 
 _LOOP_CARRIED = "a number that a loop carries"
 

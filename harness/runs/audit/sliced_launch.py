@@ -15,9 +15,9 @@ from harness.kernels.check.options import CheckOptions
 from harness.kernels.check.tracked_memory import MemoryTracker
 from harness.kernels.cpu.arithmetic import Arithmetic
 from harness.kernels.ir.graph import FileLine, KernelGraph
+from harness.kernels.ir.kernel_slice import slice_graph
 from harness.runs.audit.findings import BEYOND_MEMORY, LaunchArgument, TrialLaunch
 from harness.runs.audit.kernel_case import KernelCase
-from harness.runs.audit.kernel_slice import slice_graph
 from harness.runs.audit.probe_memory import make_tensor
 from harness.runs.audit.trial_launches import OVERFLOWS, PASSES, make_call_arguments
 

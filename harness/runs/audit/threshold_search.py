@@ -15,9 +15,9 @@ import linecache
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 
+from harness.kernels.ir.access_graph import AccessGraph
 from harness.kernels.ir.graph import FileLine, IROperation, IRValue
 from harness.kernels.ir.intervals import read_axis
-from harness.runs.audit.access_graph import AccessGraph
 from harness.runs.audit.expressions import render_expression
 from harness.runs.audit.findings import AuditFinding, ModelThreshold
 from harness.runs.audit.kernel_case import KernelCase, Loads

@@ -1,21 +1,10 @@
-"""A worker of the zoo: it imports SGLang on the virtual GPU once, and forks for each architecture.
-
-The request is a JSON object on stdin. Lanes take architectures from a shared queue; each runs in a
-fork of its own, which writes its result into a file. A line of the output is a JSON object: first
-how long the import took, then the name of each architecture whose file is there.
-
-Invariant: every architecture gets a result. A fork that dies or takes too long gives one that says
-so.
-"""
+"""A worker of the zoo: it imports SGLang on the virtual GPU once, and forks per architecture."""
 
 from __future__ import annotations
 
 import contextlib
 import importlib
-import json
 import os
-import signal
-import sys
 import time
 from functools import partial
 from pathlib import Path
@@ -23,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from harness.core import child_process, preloading, process_exit, processes
+from harness.core import preloading
 from harness.core.files import write_atomically
 from harness.device import installation
 from harness.kernels.check import session
@@ -36,6 +25,13 @@ from harness.store.zoo.values import (
     ClaimVerdict,
     ZooClaim,
 )
+from harness.workers.fork_lanes import (
+    RESULT_NAME,
+    AnswerPipe,
+    read_request,
+    run_fork,
+    run_in_lanes,
+)
 
 CLAIMS_MODULE = "fixtures.zoo.claims"  # what knows SGLang and transformers
 PRELOADED_MODULES = (
@@ -43,8 +39,6 @@ PRELOADED_MODULES = (
     "sglang.srt.models.registry",
     "transformers.models.llama.modeling_llama",
 )
-_NUMBER_BYTES = 4  # the size of an architecture's number in the queue
-_LOG_BYTES = 6000
 
 
 class ArchitectureFork:
@@ -55,8 +49,7 @@ class ArchitectureFork:
         self.architecture = request.architectures[number]
         self.seconds, self.check = request.seconds, tuple(request.check)
         self.folder = Path(request.folder) / str(number)
-        self.folder.mkdir()
-        self.result_file = self.folder / "result.json"
+        self.result_file = self.folder / RESULT_NAME
 
     def run(self) -> ArchitectureResult:
         """Run it with graphs; if they are not captured, run it again without and say so."""
@@ -73,28 +66,14 @@ class ArchitectureFork:
         return result
 
     def _run_fork(self, graphs: bool) -> ArchitectureResult | None:
-        child = child_process.fork(partial(self._run_here, graphs), new_session=True)
-        is_late = not child.wait_for_exit(self.seconds)
-        if is_late:
-            child.send_signal(signal.SIGABRT)  # faulthandler writes the stacks
-            if not child.wait_for_exit(3.0):
-                child.send_signal(signal.SIGKILL)
-        code = child.reap()
-        processes.kill_descendants(os.getpid())
+        end = run_fork(self.folder, self.seconds, partial(self._run_here, graphs))
         with contextlib.suppress(FileNotFoundError):
             return msgspec.json.decode(self.result_file.read_bytes(), type=ArchitectureResult)
-        if code == 0 and not is_late:
+        if end.is_normal:
             return None  # its graphs were not captured
-        limit: dict[str, Any] = {"exceeded_seconds": self.seconds} if is_late else {}
-        ended = process_exit.describe_exit(code, **limit)
-        log = processes.read_log_tail(self.folder / "output", _LOG_BYTES)
-        return make_failure(self.architecture, ended.words, log)
+        return make_failure(self.architecture, end.words, end.log)
 
     def _run_here(self, graphs: bool) -> None:
-        import faulthandler
-
-        output = child_process.redirect_output(self.folder / "output")
-        faulthandler.enable(output)
         os.environ[recorded_reach.LAUNCHER_VARIABLE] = f"zoo {self.architecture.name}"
         model_folder = self.folder / f"model-{graphs}"
         model_folder.mkdir()
@@ -114,10 +93,8 @@ def make_failure(architecture: Architecture, headline: str, detail: str = "") ->
 
 def main() -> None:
     begun = time.monotonic()
-    processes.die_with_parent(os.getppid())
-    request = msgspec.json.decode(sys.stdin.buffer.read(), type=ZooWorkerRequest)
-    answers = os.dup(1)  # SGLang prints to 1, which becomes the log
-    os.dup2(2, 1)
+    request = msgspec.json.decode(read_request(), type=ZooWorkerRequest)
+    answers = AnswerPipe()
     installation.install(request.card)
     preloading.pause_gc_for_imports()
     for name in PRELOADED_MODULES:
@@ -126,28 +103,14 @@ def main() -> None:
     claims.preload()
     session.preload_checker()
     preloading.freeze_for_forks()
-    _send(answers, {"seconds_to_import": time.monotonic() - begun})
-    read, write = os.pipe()
-    for number in range(len(request.architectures)):
-        os.write(write, number.to_bytes(_NUMBER_BYTES))
-    os.close(write)
-    run_lane = partial(_run_lane, claims, request, read, answers)
-    for lane in [child_process.fork(run_lane) for _ in range(request.jobs)]:
-        lane.reap()
-    os._exit(0)  # an orderly exit would run what SGLang has registered
+    answers.send({"seconds_to_import": time.monotonic() - begun})
 
+    def run_architecture(number: int) -> bytes:
+        return msgspec.json.encode(ArchitectureFork(claims, request, number).run())
 
-def _run_lane(claims: Any, request: ZooWorkerRequest, queue: int, answers: int) -> None:
-    processes.adopt_orphans()
-    while number := os.read(queue, _NUMBER_BYTES):
-        fork = ArchitectureFork(claims, request, int.from_bytes(number))
-        result = fork.run()
-        write_atomically(fork.result_file, msgspec.json.encode(result))
-        _send(answers, {"done": int.from_bytes(number)})
-
-
-def _send(answers: int, message: dict[str, Any]) -> None:
-    os.write(answers, json.dumps(message).encode() + b"\n")
+    run_in_lanes(
+        len(request.architectures), request.jobs, Path(request.folder), answers, run_architecture
+    )
 
 
 if __name__ == "__main__":

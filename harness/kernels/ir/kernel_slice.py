@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
+from harness.kernels.ir.access_graph import find_mask, iterate_address_values
 from harness.kernels.ir.flow import (
     get_terminator,
     map_control_flow_sources,
@@ -26,7 +27,6 @@ from harness.kernels.ir.graph import (
     walk_operations,
 )
 from harness.kernels.ir.operations import ACCESS_OPERATIONS
-from harness.runs.audit.access_graph import find_mask, iterate_address_values
 
 _TERMINATORS = ("scf.yield", "scf.condition", "cf.br", "cf.cond_br", "tt.return")
 _FOLD_OPERATIONS = ("tt.reduce", "tt.scan", "tt.map_elementwise")

@@ -1,0 +1,1 @@
+"""`unfix rehearse`: a deployment at full size without a GPU."""

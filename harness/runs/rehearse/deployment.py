@@ -1,0 +1,127 @@
+"""Deployments as data: a model of `suites/rehearse/models`, a card, a server's arguments.
+
+A model is the `config.json` that was published, with its address:
+
+    source: https://huggingface.co/…/config.json
+    config: {architectures: [LlamaForCausalLM], hidden_size: 4096, …}
+
+`suites/rehearse/deployments.yaml` has the fixed set:
+
+    llama-3.1-405b-tp8: {model: llama-3.1-405b, gpu: H200, arguments: [--tp, "8"]}
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from harness.core import paths
+from harness.core.errors import UnfixError
+from harness.core.located_yaml import SafeYamlFile
+from harness.core.yaml_document import suggest_nearest
+from harness.device.cards import get_card
+
+REHEARSE_FOLDER = Path("suites") / "rehearse"
+CARDS_OF_A_HOST = 8
+# Arguments whose batches nothing here makes yet, by what they are called.
+_NOT_REHEARSED = {
+    "--speculative-algorithm": "speculation",
+    "--speculative-algo": "speculation",
+    "--enable-dp-attention": "attention in data parallel",
+    "--enable-lora": "LoRA",
+    "--lora-paths": "LoRA",
+    "--pp-size": "pipeline parallelism",
+    "--pipeline-parallel-size": "pipeline parallelism",
+    "--disaggregation-mode": "prefill and decode on different servers",
+    "--enable-two-batch-overlap": "two overlapping batches",
+}
+
+
+class ModelFile(msgspec.Struct, forbid_unknown_fields=True):
+    """A file of the models' folder."""
+
+    source: str  # where the figures are published
+    config: dict[str, Any]  # config.json
+
+
+class Deployment(msgspec.Struct, forbid_unknown_fields=True):
+    """A model on cards with a server's arguments."""
+
+    model: str
+    gpu: str = "H200"
+    gpus: int = CARDS_OF_A_HOST  # of the host
+    arguments: list[str] = []
+    name: str = ""
+    config: dict[str, Any] = {}
+
+    @property
+    def command(self) -> str:
+        """The command that rehearses it alone."""
+        words = ["./unfix rehearse", self.model, "--gpu", self.gpu, "--gpus", str(self.gpus)]
+        return " ".join([*words, "--", *self.arguments])
+
+
+def read_model(name: str) -> ModelFile:
+    folder = paths.project_folder() / REHEARSE_FOLDER / "models"
+    files = {file.stem: file for file in sorted(folder.glob("*.yaml"))}
+    if name not in files:
+        raise UnfixError(
+            f"no model is called {name}{suggest_nearest(name, files)}; `--config FILE` takes any "
+            "config.json"
+        )
+    document = SafeYamlFile(files[name])
+    try:
+        return msgspec.convert(document.values, ModelFile)
+    except msgspec.ValidationError as error:
+        raise document.make_error(1, str(error)) from error
+
+
+def read_deployments() -> dict[str, Deployment]:
+    """Read the fixed set, each with its model's configuration."""
+    document = SafeYamlFile(paths.project_folder() / REHEARSE_FOLDER / "deployments.yaml")
+    try:
+        deployments = msgspec.convert(document.values, dict[str, Deployment])
+    except msgspec.ValidationError as error:
+        raise document.make_error(1, str(error)) from error
+    return {
+        name: check_deployment(
+            msgspec.structs.replace(one, name=name, config=read_model(one.model).config)
+        )
+        for name, one in deployments.items()
+    }
+
+
+def make_deployment(
+    model: str, config_file: Path | None, gpu: str, gpus: int, arguments: list[str]
+) -> Deployment:
+    """Make the deployment of a command line."""
+    config = read_model(model).config if config_file is None else _read_config(config_file)
+    name = " ".join([model, *arguments])
+    return check_deployment(Deployment(model, gpu, gpus, arguments, name, config))
+
+
+def _read_config(file: Path) -> dict[str, Any]:
+    try:
+        config = json.loads(file.read_text())
+    except OSError as error:
+        raise UnfixError(f"--config: {file} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise UnfixError(f"--config: {file} is no JSON: {error}") from error
+    if not isinstance(config, dict) or "architectures" not in config:
+        raise UnfixError(f"--config: {file} has no `architectures`: it is no model's config.json")
+    return config
+
+
+def check_deployment(deployment: Deployment) -> Deployment:
+    get_card(deployment.gpu)  # an unknown name ends the call
+    for word in deployment.arguments:
+        name = word.partition("=")[0]
+        if name in _NOT_REHEARSED:
+            raise UnfixError(
+                f"{deployment.name}: {name}: {_NOT_REHEARSED[name]} is not rehearsed: leave it "
+                "out to rehearse the rest"
+            )
+    return deployment

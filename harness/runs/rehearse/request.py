@@ -1,0 +1,52 @@
+"""The typed requests of `unfix rehearse`: to the run, and to its worker."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from harness.core.errors import UnfixError
+from harness.runs.rehearse.deployment import Deployment
+
+
+@dataclass(frozen=True)
+class RehearseRequest:
+    """One valid call of `unfix rehearse`."""
+
+    models: list[str]  # models or deployments by name
+    config: Path | None
+    gpu: str
+    gpus: int
+    all: bool
+    release: str | None
+    jobs: int | None
+    seconds: float  # the limit of one deployment
+    revert: list[str]
+    enable: list[str]
+    toggles: list[Path]  # folders
+
+    def __post_init__(self) -> None:
+        if self.jobs is not None and self.jobs < 1:
+            raise UnfixError(f"-j is the number of deployments at a time, not {self.jobs}")
+        if not self.seconds > 0:
+            raise UnfixError(f"--seconds is a positive number, not {self.seconds}")
+        if self.gpus < 1:
+            raise UnfixError(f"--gpus is the number of cards of the host, not {self.gpus}")
+        if not self.models and not self.all and self.config is None:
+            raise UnfixError(
+                "which model? `unfix rehearse MODEL -- SERVER ARGUMENTS`, or `--config FILE`, or "
+                "`--all` for the fixed set of suites/rehearse/deployments.yaml"
+            )
+        if self.config is not None and (self.models or self.all):
+            raise UnfixError("--config is the model itself: name no other beside it")
+
+
+class RehearseWorkerRequest(msgspec.Struct):
+    """What a worker of a rehearsal reads from its input."""
+
+    folder: str
+    jobs: int
+    seconds: float
+    deployments: list[Deployment]

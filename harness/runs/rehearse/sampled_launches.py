@@ -1,0 +1,233 @@
+"""Launches at their true size, of which some programs run: the corners of the grid, and a few more.
+
+Invariant: each distinct launch (kernel, grid, shapes, strides, integers, constants) runs once under
+check, on the programs whose numbers are extreme, and goes on after a violation, which is recorded.
+Floats have no values in a dry run, so a kernel runs as its slice of accesses and addresses; one of
+integers alone runs whole, since later launches depend on what it writes.
+
+Example: of a grid of 4,096 x 8 x 16 programs eight corners run and four drawn ones.
+"""
+
+from __future__ import annotations
+
+import itertools
+import linecache
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from harness.kernels.check.cpu_launcher import CpuLauncher
+from harness.kernels.check.launch_log import KernelLaunch, LaunchLog
+from harness.kernels.check.options import CheckOptions
+from harness.kernels.check.tracked_memory import MemoryTracker, ProgramId
+from harness.kernels.check.violations import IntegerOverflow, UncheckableKernel, Violation
+from harness.kernels.cpu.arithmetic import Arithmetic
+from harness.kernels.cpu.lowering import LoweredKernel
+from harness.kernels.ir.graph import KernelGraph
+from harness.kernels.ir.kernel_slice import slice_graph
+from harness.store.rehearse.values import (
+    INT32_LIMIT,
+    NEAR_FACTOR,
+    FindingRank,
+    RehearsalFinding,
+    RehearsedLaunch,
+)
+
+DRAWN_PROGRAMS = 4  # beside the corners
+_WHOLE_GRID = 16  # programs up to which all run
+_SEED = 38
+_REPORTS_OF_A_LAUNCH = 16
+
+LaunchKey = tuple[Any, ...]
+
+
+class SampledLaunchLog(LaunchLog):
+    """A log that keeps no launch alive, and chooses the programs to run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.runs_whole = False
+        self.chosen: tuple[ProgramId, ...] | None = None
+
+    def get_chosen_programs(self, launch: KernelLaunch) -> tuple[ProgramId, ...] | None:
+        self.chosen = None if self.runs_whole else choose_programs(launch.grid)
+        return self.chosen
+
+    def end_launch(self, launch: KernelLaunch) -> None:
+        super().end_launch(launch)
+        self.clear()  # a launch holds its tensors, whose memory is counted
+
+
+def choose_programs(grid: ProgramId) -> tuple[ProgramId, ...] | None:
+    """Choose the corners of a grid and a few programs between them; None for a small grid."""
+    if grid[0] * grid[1] * grid[2] <= _WHOLE_GRID:
+        return None
+    corners = itertools.product(*((0, side - 1) for side in grid))
+    draw = random.Random(_SEED)
+    drawn = (tuple(draw.randrange(side) for side in grid) for _ in range(DRAWN_PROGRAMS))
+    return tuple(dict.fromkeys((*corners, *drawn)))  # type: ignore[arg-type]
+
+
+class SampledLauncher(CpuLauncher):
+    """Runs a sample of each distinct launch of a process, and records all."""
+
+    measures_extents = True
+
+    def __init__(self) -> None:
+        self.log = SampledLaunchLog()
+        options = CheckOptions(Arithmetic.CLOSE, max_reports=_REPORTS_OF_A_LAUNCH)
+        super().__init__(MemoryTracker(), self.log, options, trust_loaded_pointers=True)
+        self.phase = ""
+        self.launches: dict[LaunchKey, RehearsedLaunch] = {}
+        self.findings: dict[tuple[str, ...], RehearsalFinding] = {}
+        self.is_recording = False  # outside of the phases integers are computed, and no more
+        self._slices = False
+        self._current: RehearsedLaunch | None = None
+
+    @property
+    def graph_variant(self) -> str:  # type: ignore[override]
+        return "slice" if self._slices else "whole"
+
+    def build_graph(self, kernel: Any, bound: Any) -> KernelGraph:
+        graph = super().build_graph(kernel, bound)
+        return slice_graph(graph, None) if self._slices else graph
+
+    def launch(
+        self, kernel: Any, args: tuple[Any, ...], grid: Any, options: dict[str, Any]
+    ) -> None:
+        values = self._bind(kernel, args, options)
+        sides = grid(values) if callable(grid) else grid
+        is_integer = not any(map(has_float, values.values()))
+        record, is_new = self._record(kernel, tuple(map(int, sides)), values)
+        if not is_new and not is_integer:
+            return
+        self.log.runs_whole, self._slices = is_integer, not is_integer
+        self._current = record
+        try:
+            super().launch(kernel, args, grid, options)
+        except UncheckableKernel as refusal:
+            if record is not None:
+                record.refusal = str(refusal)
+        except Violation:
+            pass  # the last one that a launch reports; all of them are in the log
+        for error in self.log.errors:
+            if isinstance(error, Violation):
+                self._add_finding(record, error)
+        if record is not None and is_new and not record.refusal:
+            chosen = self.log.chosen
+            total = record.grid[0] * record.grid[1] * record.grid[2]
+            record.programs = total if chosen is None else len(chosen)
+        self.log.errors.clear()
+
+    def report_extents(self, lowered: LoweredKernel, extents: list[int]) -> None:
+        record = self._current
+        if record is None or not extents or (largest := max(extents)) <= record.extent:
+            return
+        source = lowered.sites[extents.index(largest)].source
+        record.extent = largest
+        record.extent_file = "/".join(Path(source.file).parts[-3:])
+        record.extent_line = source.line
+        record.extent_text = linecache.getline(source.file, source.line).strip()
+
+    def _bind(self, kernel: Any, args: tuple[Any, ...], options: dict[str, Any]) -> dict[str, Any]:
+        names = kernel.signature.parameters
+        known = {name: value for name, value in options.items() if name in names}
+        try:
+            bound = kernel.signature.bind(*args, **known)
+        except TypeError:  # Triton's own error is the one to show
+            return dict(zip(names, args, strict=False)) | known
+        bound.apply_defaults()
+        return dict(bound.arguments)
+
+    def _record(
+        self, kernel: Any, sides: Sequence[int], values: dict[str, Any]
+    ) -> tuple[RehearsedLaunch | None, bool]:
+        if not self.is_recording:
+            return None, False
+        name = f"{kernel.fn.__module__}:{kernel.fn.__qualname__}"
+        x, y, z = (*sides, 1, 1)[:3]
+        arguments = {parameter: describe_value(value) for parameter, value in values.items()}
+        key = (self.phase, name, (x, y, z), tuple(arguments.items()))
+        known = self.launches.get(key)
+        if known is not None:
+            known.count += 1
+            return known, False
+        record = self.launches[key] = RehearsedLaunch(name, self.phase, (x, y, z), arguments)
+        return record, True
+
+    def list_findings(self) -> list[RehearsalFinding]:
+        """List the violations, and each line whose addresses are near to their limit."""
+        near: dict[tuple[str, int, str], RehearsedLaunch] = {}
+        for launch in self.launches.values():
+            key = (launch.extent_file, launch.extent_line, launch.phase)
+            is_near = INT32_LIMIT // NEAR_FACTOR <= launch.extent < INT32_LIMIT
+            if is_near and (key not in near or near[key].extent < launch.extent):
+                near[key] = launch
+        return [*self.findings.values(), *map(make_near_finding, near.values())]
+
+    def _add_finding(self, record: RehearsedLaunch | None, violation: Violation) -> None:
+        if record is None:
+            return
+        where = violation.location
+        finding = RehearsalFinding(
+            kind=type(violation).__name__,
+            phase=self.phase,
+            kernel=record.kernel,
+            headline=": ".join([violation.headline, *violation.details[:1]]),
+            file=where.file if where else "",
+            line=where.line if where else 0,
+            text=where.text if where else "",
+            detail=str(violation),
+        )
+        if isinstance(violation, IntegerOverflow):
+            record.extent = INT32_LIMIT
+            record.extent_file, record.extent_line = finding.file, finding.line
+            record.extent_text = finding.text
+        known = self.findings.setdefault((finding.phase, *finding.key), finding)
+        if known is not finding:
+            known.count += 1
+
+
+def make_near_finding(launch: RehearsedLaunch) -> RehearsalFinding:
+    name = launch.kernel.rpartition(":")[2]
+    return RehearsalFinding(
+        kind=IntegerOverflow.__name__,
+        phase=launch.phase,
+        kernel=launch.kernel,
+        headline=f"{name}: a 32-bit integer in an address comes to {launch.extent:,}, "
+        f"{launch.nearness:.0%} of its limit",
+        file=launch.extent_file,
+        line=launch.extent_line,
+        text=launch.extent_text,
+        rank=FindingRank.NEAR,
+    )
+
+
+def has_float(value: Any) -> bool:
+    """Return whether an argument is a floating-point tensor, or holds one."""
+    if isinstance(value, (list, tuple)):
+        return any(map(has_float, value))
+    tensor = getattr(value, "base", value)  # of a descriptor
+    return isinstance(tensor, torch.Tensor) and tensor.is_floating_point()
+
+
+def describe_value(value: Any) -> str:
+    """Describe an argument by all that a launch depends on, without its address."""
+    if isinstance(value, torch.Tensor):
+        kind = str(value.dtype).removeprefix("torch.")
+        text = f"{kind}{list(value.shape)}"
+        if not value.is_contiguous():
+            text += f" strides {list(value.stride())}"
+        return text
+    if isinstance(value, (int, float, bool, str, type(None))):
+        return repr(value)
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(map(describe_value, value))}]"
+    base = getattr(value, "base", None)
+    if isinstance(base, torch.Tensor):
+        block = getattr(value, "block_shape", "")
+        return f"descriptor of {describe_value(base)} by {block}".strip()
+    return str(getattr(value, "__name__", type(value).__name__))

@@ -1,0 +1,196 @@
+"""A stored rehearsal: each deployment with its memory, its launches and what checks found."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+INT32_LIMIT = 1 << 31
+NEAR_FACTOR = 4  # a finding within this factor of a deployment is near
+
+
+class FindingRank(StrEnum):
+    """How far a finding is from a deployment that is named."""
+
+    REACHABLE = "reachable"  # the deployment does it
+    NEAR = "near"  # a 32-bit integer is within four times of its limit
+    POSSIBLE = "possible"  # by arithmetic alone
+
+
+class RehearsedLaunch(msgspec.Struct):
+    """One distinct launch: a kernel with its grid and arguments."""
+
+    kernel: str  # module:name
+    phase: str
+    grid: tuple[int, int, int]
+    arguments: dict[str, str]
+    count: int = 1  # how often it was launched
+    programs: int = 0  # that ran under check
+    refusal: str = ""  # why no check could run it
+    extent: int = 0  # the largest 32-bit integer on the way into an address
+    extent_file: str = ""
+    extent_line: int = 0
+    extent_text: str = ""
+
+    @property
+    def nearness(self) -> float:
+        """The largest 32-bit integer in an address, as a share of what 32 bits hold."""
+        return self.extent / INT32_LIMIT
+
+
+class RehearsalFinding(msgspec.Struct):
+    """One line of a kernel, or of SGLang, at which a deployment goes wrong."""
+
+    kind: str  # IntegerOverflow, OutOfBounds, OutOfMemory, …
+    phase: str
+    kernel: str  # empty for a finding outside of kernels
+    headline: str
+    file: str = ""
+    line: int = 0
+    text: str = ""
+    detail: str = ""
+    count: int = 1  # how many distinct launches show it
+    rank: FindingRank = FindingRank.REACHABLE
+    threshold: str = ""  # the smallest setting at which it begins, as a server argument
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        return self.kind, self.kernel, self.text or self.headline
+
+
+class RehearsedPhase(msgspec.Struct):
+    """One batch: what it was, and the memory it took."""
+
+    name: str
+    described: str  # "4,096 requests of 1,505 tokens"
+    peak: int = 0  # bytes on the card at its most
+    failure: str = ""
+    detail: str = ""
+    seconds: float = 0.0
+
+
+class UncheckedOperator(msgspec.Struct):
+    """An operator of a CUDA binary: its launches are counted, and nothing checks them."""
+
+    name: str
+    calls: int
+
+
+class DeploymentResult(msgspec.Struct):
+    """One deployment on one release."""
+
+    name: str
+    model: str
+    card: str
+    cards: int
+    arguments: list[str] = []
+    refusal: str = ""  # why SGLang does not start it
+    detail: str = ""
+    settings: dict[str, int] = {}  # chunk, requests, context, slots, page
+    memory: dict[str, int] = {}  # bytes by part
+    card_memory: int = 0
+    phases: list[RehearsedPhase] = []
+    launches: list[RehearsedLaunch] = []
+    findings: list[RehearsalFinding] = []
+    operators: list[UncheckedOperator] = []
+    resident: int = 0  # bytes that the rehearsal itself took of this machine
+    seconds: float = 0.0
+
+    @property
+    def kernels(self) -> dict[str, RehearsedLaunch]:
+        """Return each kernel with its launch that comes nearest to 2^31."""
+        nearest: dict[str, RehearsedLaunch] = {}
+        for launch in self.launches:
+            known = nearest.get(launch.kernel)
+            if known is None or launch.extent > known.extent:
+                nearest[launch.kernel] = launch
+        return dict(sorted(nearest.items(), key=lambda item: -item[1].extent))
+
+    @property
+    def launch_count(self) -> int:
+        return sum(launch.count for launch in self.launches)
+
+    @property
+    def unchecked_launches(self) -> int:
+        """Launches that no check ran: of CUDA binaries, and of kernels that are refused."""
+        refused = sum(launch.count for launch in self.launches if launch.refusal)
+        return refused + sum(operator.calls for operator in self.operators)
+
+    @property
+    def peak(self) -> int:
+        return max((phase.peak for phase in self.phases), default=sum(self.memory.values()))
+
+    @property
+    def reachable(self) -> list[RehearsalFinding]:
+        return [one for one in self.findings if one.rank is FindingRank.REACHABLE]
+
+    @property
+    def near(self) -> list[RehearsalFinding]:
+        return [one for one in self.findings if one.rank is FindingRank.NEAR]
+
+
+class RehearsalRun(msgspec.Struct):
+    """One call of `unfix rehearse` with its results."""
+
+    id: str
+    started: str  # ISO 8601, UTC
+    release: str
+    status: str = "running"  # running, finished, stopped
+    seconds: float = 0.0
+    command: list[str] = []
+    versions: dict[str, str] = {}
+    machine: dict[str, Any] = {}
+    toggles: list[str] = []  # reverted or enabled in this run, such as "-28788-stage2"
+    planned: list[str] = []  # names of the deployments
+    seconds_to_import: float = 0.0
+    deployments: list[DeploymentResult] = []
+
+    @property
+    def summary(self) -> str:
+        counts = self.counts
+        return (
+            f"{self.release}: {len(self.deployments)} deployments, {counts['kernels']} kernels, "
+            f"{counts['reachable']} reachable and {counts['near']} near findings"
+        )
+
+    @property
+    def counts(self) -> dict[str, int]:
+        return {
+            "reachable": len({f.key for one in self.deployments for f in one.reachable}),
+            "near": len({f.key for one in self.deployments for f in one.near}),
+            "refused": sum(bool(one.refusal) for one in self.deployments),
+            "kernels": len({kernel for one in self.deployments for kernel in one.kernels}),
+            "launches": sum(one.launch_count for one in self.deployments),
+            "not checked": sum(one.unchecked_launches for one in self.deployments),
+        }
+
+    @property
+    def problems(self) -> list[str]:
+        """Return every reason why the run is not green."""
+        problems = [
+            f"{one.name}: {finding.phase}: {finding.headline}"
+            for one in self.deployments
+            for finding in one.reachable
+        ]
+        problems += [
+            f"{one.name} does not start: {one.refusal}" for one in self.deployments if one.refusal
+        ]
+        problems += [
+            f"{one.name}: {phase.name} ended early: {phase.failure}"
+            for one in self.deployments
+            for phase in one.phases
+            if phase.failure
+        ]
+        missing = set(self.planned) - {one.name for one in self.deployments}
+        if missing:
+            problems.append(f"not run: {', '.join(sorted(missing))}")
+        if self.status != "finished":
+            going = "is still going on" if self.status == "running" else "was stopped"
+            problems.append(f"the run {going}")
+        return problems
+
+    @property
+    def green(self) -> bool:
+        return not self.problems

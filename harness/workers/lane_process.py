@@ -1,0 +1,71 @@
+"""The process of `fork_lanes` as a runner sees it: started, read line by line, ended."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from harness.core import paths
+from harness.patching.child_environment import HARNESS_PATH, ChildEnvironment
+from harness.workers.fork_lanes import RESULT_NAME
+from harness.workers.release_target import ReleaseTarget
+
+_LOG_CHARACTERS = 2000
+
+
+@dataclass(frozen=True)
+class LaneProcess:
+    """A worker module of a release, with the toggles of its run."""
+
+    target: ReleaseTarget
+    module: str
+    folder: Path  # of the run: results, the log, attestations
+    revert: Sequence[str]
+    enable: Sequence[str]
+    toggles: Sequence[Path]
+
+    def iterate_messages(self, request: bytes) -> Iterator[dict[str, Any]]:
+        """Yield each message; a result of an item comes as its bytes, under "result"."""
+        with self._log.open("wb") as log, self._start(log) as process:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            try:
+                process.stdin.write(request)
+                process.stdin.close()
+                for line in process.stdout:
+                    message = json.loads(line)
+                    if "done" in message:
+                        folder = self.folder / str(message["done"])
+                        message["result"] = (folder / RESULT_NAME).read_bytes()
+                        shutil.rmtree(folder, ignore_errors=True)
+                    yield message
+            finally:
+                process.kill()
+
+    def read_log(self) -> str:
+        return self._log.read_text(errors="replace")[-_LOG_CHARACTERS:]
+
+    @property
+    def _log(self) -> Path:
+        return self.folder / "worker.log"
+
+    def _start(self, log: IO[bytes]) -> subprocess.Popen[bytes]:
+        environment = ChildEnvironment({"OMP_NUM_THREADS": "1"})
+        if self.revert or self.enable:
+            environment.set_toggles(
+                self.revert, self.enable, self.toggles, self.folder / "attestations"
+            )
+        environment.add_python_path(*HARNESS_PATH)
+        return subprocess.Popen(
+            [str(self.target.python), "-P", "-m", self.module],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            env=environment,
+            cwd=paths.project_folder(),
+        )

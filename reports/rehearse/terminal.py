@@ -1,0 +1,41 @@
+"""A rehearsal on a terminal: deployments, batches, the nearest kernels, the findings."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.text import Text
+
+from harness.store.rehearse.values import RehearsalRun
+from reports.rehearse import view
+from reports.shared.terminal import TONE_STYLES, print_tables, to_plain_text
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+NEAREST_KERNELS = 12
+
+
+def print_run(run: RehearsalRun, console: Console) -> None:
+    tables = [view.make_table(run)]
+    if len(run.deployments) == 1:
+        tables += [view.make_phase_table(run.deployments[0])]
+    print_tables([*tables, view.make_kernel_table(run, NEAREST_KERNELS)], console)
+    for result in run.deployments:
+        if result.refusal:
+            text = f"does not start: {result.name}: {result.refusal}"
+            console.print(to_plain_text(text, "bold red"), soft_wrap=True)
+    for result, finding in view.list_findings(run):
+        style = TONE_STYLES[view.get_mark(finding).tone]
+        where = f"{finding.file}:{finding.line}: " if finding.file else ""
+        text = f"{finding.rank}: {result.name}: {finding.phase}: {where}{finding.headline}"
+        console.print(to_plain_text(text, style), soft_wrap=True)
+        if finding.text:
+            console.print(to_plain_text(f"    {finding.text}", "dim"), soft_wrap=True)
+        if finding.threshold:
+            console.print(to_plain_text(f"    begins at: {finding.threshold}"), soft_wrap=True)
+    verdict = ("green", "green") if run.green else ("red", "bold red")
+    console.print(
+        Text.assemble(verdict, "  ", to_plain_text(view.describe_run(run))), soft_wrap=True
+    )
+    console.print(to_plain_text(f"again: unfix report {run.id}", "dim"))

@@ -1,0 +1,168 @@
+"""A rehearsal as every report shows it: deployments, memory, findings, kernels by nearness."""
+
+from __future__ import annotations
+
+from harness.core.wording import format_duration
+from harness.store.rehearse.values import (
+    DeploymentResult,
+    FindingRank,
+    RehearsalFinding,
+    RehearsalRun,
+    RehearsedLaunch,
+)
+from reports.shared.marks import ReportMark, make_marks
+from reports.shared.tables import ReportTable, TableCell, TableRows, code, quiet
+
+MARKS = make_marks("""
+    reachable | YES | ✕ | broken    | The deployment does it.
+    near      | NEA | ! | bug       | A 32-bit integer in an address is over a quarter of its limit.
+    possible  | POS | · | unreached | By arithmetic alone; no deployment comes near.
+    fits      | OK  | ✓ | good      | Nothing was found.
+    refused   | REF | - | unreached | SGLang does not start it; the reason is beside it.
+""")
+MEMORY_PARTS = ("weights", "pools", "buffers", "batches", "free")
+
+
+def get_mark(finding: RehearsalFinding) -> ReportMark:
+    return MARKS[finding.rank.value]
+
+
+def get_verdict(result: DeploymentResult) -> ReportMark:
+    if result.refusal:
+        return MARKS["refused"]
+    if result.reachable:
+        return MARKS["reachable"]
+    return MARKS["near"] if result.near else MARKS["fits"]
+
+
+def format_gigabytes(count: int) -> str:
+    return f"{count / 1e9:,.1f} GB"
+
+
+def format_share(share: float) -> str:
+    """Format a share of 2^31: '97 %', '0.3 %'."""
+    return f"{100 * share:.0f} %" if share >= 0.1 else f"{100 * share:.1g} %"
+
+
+def describe_settings(result: DeploymentResult) -> str:
+    """Describe what SGLang decided: '8,192 a chunk, 4,096 requests, 6,754,259 slots'."""
+    words = {
+        "chunk": "tokens a chunk",
+        "requests": "requests",
+        "context": "tokens of context",
+        "slots": "slots",
+    }
+    return ", ".join(
+        f"{result.settings[name]:,} {word}"
+        for name, word in words.items()
+        if name in result.settings
+    )
+
+
+def describe_card(result: DeploymentResult) -> str:
+    return f"{result.cards} x {result.card}" if result.cards > 1 else result.card
+
+
+def split_memory(result: DeploymentResult) -> list[tuple[str, int]]:
+    """Split the card's memory at its fullest; what does not fit is part of `batches`."""
+    resident = sum(result.memory.values())
+    batches = max(0, result.peak - resident)
+    parts = {**result.memory, "batches": batches}
+    parts["free"] = max(0, result.card_memory - resident - batches)
+    return [(name, parts.get(name, 0)) for name in MEMORY_PARTS]
+
+
+def get_memory_scale(result: DeploymentResult) -> int:
+    return max(result.card_memory, result.peak, 1)
+
+
+def list_findings(run: RehearsalRun) -> list[tuple[DeploymentResult, RehearsalFinding]]:
+    """Return the reachable findings first, then the near ones."""
+    order = list(FindingRank)
+    found = [(one, finding) for one in run.deployments for finding in one.findings]
+    return sorted(found, key=lambda pair: (order.index(pair[1].rank), pair[0].name))
+
+
+def list_nearest(run: RehearsalRun) -> list[tuple[DeploymentResult, RehearsedLaunch]]:
+    """Return each kernel at its largest address of all deployments, the nearest to 2^31 first."""
+    nearest: dict[str, tuple[DeploymentResult, RehearsedLaunch]] = {}
+    for result in run.deployments:
+        for kernel, launch in result.kernels.items():
+            known = nearest.get(kernel)
+            if known is None or launch.extent > known[1].extent:
+                nearest[kernel] = result, launch
+    return sorted(nearest.values(), key=lambda pair: (-pair[1].extent, pair[1].kernel))
+
+
+def make_table(run: RehearsalRun) -> ReportTable:
+    """Make a row for each deployment."""
+    rows: TableRows = []
+    for result in run.deployments:
+        mark = get_verdict(result)
+        rows.append(
+            [
+                code(result.name),
+                quiet(describe_card(result)),
+                TableCell(mark.word, mark.tone, mark=mark),
+                format_gigabytes(result.peak) if result.memory else "",
+                format_gigabytes(result.card_memory),
+                f"{result.settings.get('slots', 0):,}" if result.settings else "",
+                f"{result.settings.get('requests', 0):,}" if result.settings else "",
+                f"{result.launch_count:,}",
+                str(len(result.kernels)),
+                f"{result.unchecked_launches:,}",
+                f"{result.seconds:.0f} s",
+            ]
+        )
+    heads = (
+        *("deployment", "card", "", "memory", "of", "slots", "requests", "launches", "kernels"),
+        *("not checked", "time"),
+    )
+    return ReportTable("Deployments", heads, rows, heads[3:])
+
+
+def make_phase_table(result: DeploymentResult) -> ReportTable:
+    rows: TableRows = [
+        [
+            phase.name,
+            phase.described,
+            format_gigabytes(phase.peak),
+            TableCell(phase.failure, "broken") if phase.failure else "",
+        ]
+        for phase in result.phases
+    ]
+    return ReportTable(result.name, ("batch", "of", "memory", ""), rows, ("memory",))
+
+
+def make_kernel_table(run: RehearsalRun, count: int | None = None) -> ReportTable:
+    """Make a row for each kernel, the nearest to 2^31 first."""
+    rows: TableRows = []
+    for result, launch in list_nearest(run)[:count]:
+        where = f"{launch.extent_file}:{launch.extent_line}" if launch.extent else ""
+        rows.append(
+            [
+                format_share(launch.nearness) if launch.extent else quiet("-"),
+                code(launch.kernel.rpartition(":")[2]),
+                str(list(launch.grid)),
+                quiet(f"{launch.phase} of {result.name}"),
+                launch.refusal[:60] if launch.refusal else where,
+            ]
+        )
+    heads = ("of 2^31", "kernel", "grid", "in", "line")
+    return ReportTable("Kernels by their largest 32-bit address", heads, rows, ("of 2^31",))
+
+
+def describe_run(run: RehearsalRun) -> str:
+    """Describe a run in one sentence."""
+    counts = run.counts
+    total = counts["launches"] + counts["not checked"]
+    share = counts["not checked"] / total if total else 0
+    parts = [
+        f"{len(run.deployments) - counts['refused']} of {len(run.deployments)} deployments start "
+        f"on SGLang {run.release}",
+        f"{counts['reachable']} reachable and {counts['near']} near findings",
+        f"{counts['launches']:,} launches of {counts['kernels']} Triton kernels",
+        f"{share:.0%} of all launches not checked",
+        format_duration(run.seconds),
+    ]
+    return "; ".join(parts)
