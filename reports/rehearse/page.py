@@ -5,11 +5,12 @@ from __future__ import annotations
 from harness.store.rehearse.values import RehearsalRun
 from reports.rehearse import view
 from reports.shared import html_file
+from reports.shared.html_file import PageHead
 
 STYLES = ("shared/page.css", "rehearse/page.css")
 
 
 def render_page(run: RehearsalRun) -> str:
-    return html_file.render_template(
-        "rehearse/page.html.j2", {"run": run, "view": view}, styles=STYLES
-    )
+    head = PageHead.make([f"SGLang {run.release}"], [run.machine.get("unfix", "")])
+    values = {"run": run, "view": view}
+    return html_file.render_template("rehearse/page.html.j2", values, head=head, styles=STYLES)
