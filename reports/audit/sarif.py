@@ -10,6 +10,7 @@ from typing import Any
 from harness import __version__
 from harness.runs.audit.findings import AuditFinding, FindingKind
 from harness.runs.audit.release_audit import ReleaseAudit
+from harness.store.rehearse.values import FindingRank
 from reports.audit import view
 
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
@@ -27,8 +28,16 @@ _RULES = (
 )
 
 
+_LEVELS = {
+    FindingRank.REACHABLE: "error",
+    FindingRank.NEAR: "warning",
+    FindingRank.POSSIBLE: "note",
+}
+
+
 def render_sarif(audit: ReleaseAudit) -> str:
-    return render_log("unfix audit", _RULES, [_make_result(one) for one in audit.findings])
+    results = [_make_result(audit, one) for one in audit.findings]
+    return render_log("unfix audit", _RULES, results)
 
 
 def render_log(
@@ -44,7 +53,14 @@ def render_log(
     return json.dumps({"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}, indent=1) + "\n"
 
 
-def _make_result(finding: AuditFinding) -> dict[str, Any]:
+def _get_level(audit: ReleaseAudit, finding: AuditFinding) -> str:
+    """Return how loud a finding is: by its rank if deployments were rehearsed."""
+    if audit.ranks is None:
+        return "error" if finding.is_confirmed else "warning"
+    return _LEVELS[audit.rank(finding)]
+
+
+def _make_result(audit: ReleaseAudit, finding: AuditFinding) -> dict[str, Any]:
     region = {"startLine": finding.line, "snippet": {"text": finding.text}}
     sentences = f"{finding.condition}. {finding.arithmetic}. {finding.confirmed}"
     physical = {
@@ -53,7 +69,7 @@ def _make_result(finding: AuditFinding) -> dict[str, Any]:
     }
     return {
         "ruleId": finding.kind,
-        "level": "error" if finding.is_confirmed else "warning",
+        "level": _get_level(audit, finding),
         "message": {"text": f"{finding.kernel}: {sentences}"},
         "locations": [{"physicalLocation": physical}],
         "partialFingerprints": {

@@ -10,12 +10,21 @@ from pathlib import Path
 
 from harness.runs.audit.findings import AuditFinding, FindingKind, KernelVerdict
 from harness.runs.audit.release_audit import ReleaseAudit
+from harness.store.rehearse.values import FindingRank
 
 
 def describe_audit(audit: ReleaseAudit) -> str:
     counts = audit.count_verdicts()
     verdicts = ", ".join(f"{count} {word}" for word, count in counts.items() if count)
     confirmed = sum(finding.is_confirmed for finding in audit.findings)
+    if audit.ranks is not None:
+        launched = audit.ranks.count_launched(audit.findings)
+        return (
+            f"{audit.ranks.count(FindingRank.REACHABLE)} reachable and "
+            f"{audit.ranks.count(FindingRank.NEAR)} near in {audit.ranks.deployments} deployments "
+            f"of {audit.release}; possible by arithmetic alone: {len(audit.findings)} findings, "
+            f"{launched} of them in kernels that a deployment launches"
+        )
     return (
         f"{len(audit.kernels)} kernels of {audit.release}: {verdicts}; "
         f"{len(audit.findings)} findings, {confirmed} confirmed"

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
+from harness.runs.rehearse.comparison import DeploymentChange
 from harness.store.rehearse.values import RehearsalRun
 from reports.rehearse import view
 from reports.shared.terminal import TONE_STYLES, print_tables, to_plain_text
@@ -14,6 +15,17 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 NEAREST_KERNELS = 12
+
+
+def print_changes(
+    runs: list[RehearsalRun], changes: list[DeploymentChange], console: Console
+) -> None:
+    print_tables([view.make_change_table(runs, changes)], console)
+    worse = sum(change.is_worse for change in changes)
+    text = f"{len(changes)} changes, {worse} for the worse"
+    console.print(to_plain_text(text, "bold red" if worse else "green"), soft_wrap=True)
+    for run in runs:
+        console.print(to_plain_text(f"again: unfix report {run.id}", "dim"))
 
 
 def print_run(run: RehearsalRun, console: Console) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from harness.core.wording import format_duration
+from harness.runs.rehearse.comparison import DeploymentChange
 from harness.store.rehearse.values import (
     DeploymentResult,
     FindingRank,
@@ -150,6 +151,20 @@ def make_kernel_table(run: RehearsalRun, count: int | None = None) -> ReportTabl
         )
     heads = ("of 2^31", "kernel", "grid", "in", "line")
     return ReportTable("Kernels by their largest 32-bit address", heads, rows, ("of 2^31",))
+
+
+def make_change_table(runs: list[RehearsalRun], changes: list[DeploymentChange]) -> ReportTable:
+    """Make a row for each change, the worse ones first."""
+    rows: TableRows = [
+        [
+            code(change.deployment),
+            change.what,
+            change.before,
+            TableCell(change.after, "broken" if change.is_worse else ""),
+        ]
+        for change in changes
+    ]
+    return ReportTable("Changes", ("deployment", "", *(run.release for run in runs)), rows)
 
 
 def describe_run(run: RehearsalRun) -> str:

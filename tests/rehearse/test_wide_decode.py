@@ -74,7 +74,12 @@ def check_reverted(deployment: dict[str, Any]) -> None:
 
 
 def test_one_layer_names_both_lines_of_a_reverted_fix(tmp_path: Path) -> None:
-    check_reverted(rehearse(tmp_path, 1, TOGGLES))
+    deployment = rehearse(tmp_path, 1, TOGGLES)
+    check_reverted(deployment)
+    # 1023 * 2097152 is less than 2^31, and 1024 * 2097152 is not: from 1,025 requests on.
+    begins = [one["threshold"] for one in deployment["findings"] if one["threshold"]]
+    assert len(begins) == 2
+    assert all(command.endswith("--max-running-requests 1025") for command in begins)
 
 
 def test_one_layer_says_nothing_with_the_fix_applied(tmp_path: Path) -> None:

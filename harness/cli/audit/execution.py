@@ -15,6 +15,7 @@ from harness.releases import managed_releases, provisioning, source_trees
 from harness.releases.managed_releases import CPU_BASE
 from harness.releases.source_trees import FolderSourceTree, SourceTree, WheelSourceTree
 from harness.runs.audit import audit_record, exemptions, gpu_confirmation
+from harness.runs.audit.deployment_ranks import make_ranks
 from harness.runs.audit.findings import FindingKey
 from harness.runs.audit.release_audit import (
     DEFAULT_LAUNCHES,
@@ -23,6 +24,8 @@ from harness.runs.audit.release_audit import (
     audit_release,
 )
 from harness.runs.audit.size_limits import DEFAULT_LIMITS
+from harness.runs.rehearse.deployment import read_deployments
+from harness.store.database import Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +102,7 @@ def run_audit(arguments: argparse.Namespace) -> int:
     audit = _audit_requested_trees(chosen)
     exempt = exemptions.read_exemptions(chosen.exemptions)
     expired = audit.find_expired(exempt) if chosen.is_whole else []
-    audit = audit.apply_exemptions(exempt)
+    audit = _rank_by_deployments(audit.apply_exemptions(exempt))
     if chosen.targets and not audit.targeted_count:
         raise UnfixError(
             f"no kernel matches {' '.join(chosen.targets)}: `unfix audit --all` lists all"
@@ -126,7 +129,19 @@ def run_audit(arguments: argparse.Namespace) -> int:
         options.report_status(
             f"an exception has expired: {each.kernel} has no such finding any more: {each.line}"
         )
-    return 1 if audit.findings else 0
+    return 1 if audit.is_red else 0
+
+
+def _rank_by_deployments(audit: ReleaseAudit) -> ReleaseAudit:
+    """Rank the findings by the newest rehearsal of this release, if the store has one."""
+    run = Store().rehearse.find_newest_whole(audit.release, list(read_deployments()))
+    if run is None:
+        options.report_status(
+            "no deployment of this release was rehearsed, so each finding is by arithmetic alone: "
+            f"`unfix rehearse --all --release {audit.release}` says which of them a server reaches"
+        )
+        return audit
+    return replace(audit, ranks=make_ranks(run))
 
 
 def _audit_requested_trees(chosen: AuditOptions) -> ReleaseAudit:

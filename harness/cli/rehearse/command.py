@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import argparse
+from functools import partial
 from pathlib import Path
+
+import msgspec
 
 from harness.cli import guard_runs, options, run_kinds, run_output
 from harness.cli.command_parser import CommandParser
@@ -11,6 +14,7 @@ from harness.cli.process_cleanup import end_processes_on_exit
 from harness.cli.progress_display import ProgressBars
 from harness.core import machine, paths
 from harness.core.errors import UnfixError
+from harness.runs.rehearse import comparison
 from harness.runs.rehearse.deployment import (
     CARDS_OF_A_HOST,
     Deployment,
@@ -41,12 +45,17 @@ def add_arguments(parser: CommandParser) -> None:
     )
     parser.add_argument("--all", action="store_true", help="the fixed set of deployments")
     parser.add_argument(
-        "--gpu", default="H200", metavar="CARD", help="the GPU that is played: H100, H200, B200"
+        "--no-thresholds",
+        dest="thresholds",
+        action="store_false",
+        help="do not search the smallest setting at which a finding begins",
+    )
+    parser.add_argument(
+        "--gpu", metavar="CARD", help="the GPU that is played: H100, H200 (default), B200"
     )
     parser.add_argument(
         "--gpus",
         type=int,
-        default=CARDS_OF_A_HOST,
         metavar="N",
         help=f"cards of the host ({CARDS_OF_A_HOST}); `-- --tp N` says how many serve the model",
     )
@@ -55,6 +64,9 @@ def add_arguments(parser: CommandParser) -> None:
         metavar="R",
         help="one managed version, or 'current' (default: the SGLang of this interpreter, else the "
         "newest managed one that is installed here)",
+    )
+    parser.add_argument(
+        "--diff", default="", metavar="A..B", help="what changed from one release to the other"
     )
     parser.add_argument("-j", "--jobs", type=int, metavar="N", help="deployments at a time")
     parser.add_argument(
@@ -71,10 +83,42 @@ def add_arguments(parser: CommandParser) -> None:
 
 def run_command(arguments: argparse.Namespace) -> int:
     request = options.make_request(RehearseRequest, arguments)
-    deployments = list_deployments(request, arguments.words)
-    target = guard_runs.prepare_targets(
-        [request.release] if request.release else [], only_ready=True
-    )[0]
+    deployments = [
+        msgspec.structs.replace(one, thresholds=request.thresholds)
+        for one in list_deployments(request, arguments.words)
+    ]
+    targets = guard_runs.prepare_targets(request.releases, only_ready=True)
+    if not request.diff:
+        run, is_stopped = rehearse(targets[0], request, deployments)
+        code = run_output.write_and_print_run(run_kinds.REHEARSE, run, arguments)
+        return 130 if is_stopped else code
+    runs = []
+    for target in targets:
+        run, is_stopped = rehearse(target, request, deployments)
+        runs.append(run)
+        if is_stopped:
+            return 130
+    return show_changes(runs, arguments)
+
+
+def show_changes(runs: list[RehearsalRun], arguments: argparse.Namespace) -> int:
+    """Show what changed from the first run to the second; 1 if something became worse."""
+    changes = comparison.compare_runs(*runs)
+    if arguments.json:
+        options.print_json(
+            {"runs": [run.id for run in runs], "changes": msgspec.to_builtins(changes)}
+        )
+    else:
+        from reports.rehearse import terminal
+
+        terminal.print_changes(runs, changes, options.make_console())
+    return 1 if any(change.is_worse for change in changes) else 0
+
+
+def rehearse(
+    target: ReleaseTarget, request: RehearseRequest, deployments: list[Deployment]
+) -> tuple[RehearsalRun, bool]:
+    """Rehearse on one release; return the run, and whether Ctrl-C stopped it."""
     jobs = min(guard_runs.choose_job_count("cpu", request.jobs), len(deployments))
     run_id, started = guard_runs.make_id_and_start()
     work = RehearseWorkerRequest(
@@ -91,49 +135,33 @@ def run_command(arguments: argparse.Namespace) -> int:
         toggles=[f"-{one}" for one in request.revert] + [f"+{one}" for one in request.enable],
         planned=[deployment.name for deployment in deployments],
     )
-    return _run_until_stopped(target, request, work, run, arguments)
+    facts = machine.collect_machine_facts(str(target.python))
+    run.versions, run.machine = facts.pop("versions"), facts
+    try:
+        with end_processes_on_exit(), RehearsalProgress(run) as progress:
+            RehearsalRunner(target, request, work, run, Store().rehearse, progress).execute()
+    except KeyboardInterrupt:
+        return run, True
+    return run, False
 
 
 def list_deployments(request: RehearseRequest, words: list[str]) -> list[Deployment]:
     """List the deployments of a call: models with the words behind `--`, or those of the set."""
     known = read_deployments()
-    if request.all:
-        return list(known.values())
+    names = list(known) if request.all else request.models
+    make = partial(make_deployment, gpu=request.gpu, gpus=request.gpus, arguments=words)
     if request.config is not None:
-        return [
-            make_deployment(request.config.stem, request.config, request.gpu, request.gpus, words)
-        ]
+        return [make(request.config.stem, request.config)]
+    own = " ".join(["--gpu"] * bool(request.gpu) + ["--gpus"] * bool(request.gpus) + words)
     deployments = []
-    for name in request.models:
-        if name not in known:
-            deployments.append(make_deployment(name, None, request.gpu, request.gpus, words))
-        elif words:
+    for name in names:
+        if name in known and own:
             raise UnfixError(
-                f"{name} is a deployment with its own server arguments; with others, name its "
-                f"model: unfix rehearse {known[name].model} -- {' '.join(words)}"
+                f"{name} is a deployment with a card and server arguments of its own, so {own} "
+                f"cannot apply; name its model for others: {known[name].command}"
             )
-        else:
-            deployments.append(known[name])
+        deployments.append(known[name] if name in known else make(name, None))
     return deployments
-
-
-def _run_until_stopped(
-    target: ReleaseTarget,
-    request: RehearseRequest,
-    work: RehearseWorkerRequest,
-    run: RehearsalRun,
-    outputs: argparse.Namespace,
-) -> int:
-    facts = machine.collect_machine_facts(str(target.python))
-    run.versions, run.machine = facts.pop("versions"), facts
-    is_stopped = False
-    try:
-        with end_processes_on_exit(), RehearsalProgress(run) as progress:
-            RehearsalRunner(target, request, work, run, Store().rehearse, progress).execute()
-    except KeyboardInterrupt:
-        is_stopped = True
-    code = run_output.write_and_print_run(run_kinds.REHEARSE, run, outputs)
-    return 130 if is_stopped else code
 
 
 class RehearsalProgress(ProgressBars, RehearsalListener):

@@ -23,10 +23,19 @@ def audit_to_json(audit: ReleaseAudit) -> dict[str, Any]:
         "gpu": audit.gpu,
         "counts": audit.count_verdicts(),
         "findings": [
-            asdict(finding) | {"condition": finding.condition, "nearness": finding.nearness}
+            asdict(finding)
+            | {
+                "condition": finding.condition,
+                "nearness": finding.nearness,
+                "rank": audit.rank(finding),
+            }
             for finding in audit.findings
         ],
         "kernels": [asdict(kernel) for kernel in audit.kernels],
+        "rehearsal": None if audit.ranks is None else audit.ranks.run,
+        "deployments": [
+            asdict(finding) for finding in (audit.ranks.findings if audit.ranks else ())
+        ],
     }
 
 

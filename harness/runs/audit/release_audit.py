@@ -18,11 +18,13 @@ from harness.core.code_digest import compute_digest, describe_versions, digest_c
 from harness.core.errors import NotReadyError
 from harness.patching.child_environment import SINGLE_THREAD, ChildEnvironment
 from harness.releases.managed_releases import CPU_BASE
+from harness.runs.audit.deployment_ranks import DeploymentRanks
 from harness.runs.audit.exemptions import FindingExemption
 from harness.runs.audit.findings import AuditFinding, KernelAudit, KernelVerdict, judge_kernel
 from harness.runs.audit.release_files import iterate_sources
 from harness.runs.audit.size_limits import DEFAULT_LIMITS
 from harness.runs.audit.worker_process import PACKAGES, get_log, iterate_answers
+from harness.store.rehearse.values import FindingRank
 
 ProgressListener = Callable[[str], None]
 # Launches that the suites' guards made under check, recorded with UNFIX_LAUNCHES.
@@ -57,6 +59,7 @@ class ReleaseAudit:
     targeted_count: int  # kernels of the targets, new or not
     seconds: float = 0.0
     gpu: dict[str, str] = field(default_factory=dict)  # with versions, if it ran findings
+    ranks: DeploymentRanks | None = None  # of a rehearsal of this release, if there is one
 
     @property
     def findings(self) -> list[AuditFinding]:
@@ -66,7 +69,19 @@ class ReleaseAudit:
             for kernel in self.kernels
             for finding in kernel.findings
         }
-        return sorted(findings.values(), key=lambda each: (each.nearness, *each.line_key))
+        order = list(FindingRank)
+        return sorted(
+            findings.values(),
+            key=lambda each: (order.index(self.rank(each)), each.nearness, *each.line_key),
+        )
+
+    @property
+    def is_red(self) -> bool:
+        """Whether a deployment reaches a finding or is near; without a rehearsal, any finding."""
+        return bool(self.findings if self.ranks is None else self.ranks.findings)
+
+    def rank(self, finding: AuditFinding) -> FindingRank:
+        return FindingRank.POSSIBLE if self.ranks is None else self.ranks.rank(finding)
 
     def count_verdicts(self) -> dict[str, int]:
         return {

@@ -26,6 +26,7 @@ from harness.device.cards import get_card
 
 REHEARSE_FOLDER = Path("suites") / "rehearse"
 CARDS_OF_A_HOST = 8
+DEFAULT_CARD = "H200"
 # Arguments whose batches nothing here makes yet, by what they are called.
 _NOT_REHEARSED = {
     "--speculative-algorithm": "speculation",
@@ -51,16 +52,19 @@ class Deployment(msgspec.Struct, forbid_unknown_fields=True):
     """A model on cards with a server's arguments."""
 
     model: str
-    gpu: str = "H200"
+    gpu: str = DEFAULT_CARD
     gpus: int = CARDS_OF_A_HOST  # of the host
     arguments: list[str] = []
     name: str = ""
     config: dict[str, Any] = {}
+    config_file: str = ""  # of a model that has no name here
+    thresholds: bool = True  # search the setting at which each finding begins
 
     @property
     def command(self) -> str:
         """The command that rehearses it alone."""
-        words = ["./unfix rehearse", self.model, "--gpu", self.gpu, "--gpus", str(self.gpus)]
+        model = ["--config", self.config_file] if self.config_file else [self.model]
+        words = ["./unfix rehearse", *model, "--gpu", self.gpu, "--gpus", str(self.gpus)]
         return " ".join([*words, "--", *self.arguments])
 
 
@@ -95,12 +99,25 @@ def read_deployments() -> dict[str, Deployment]:
 
 
 def make_deployment(
-    model: str, config_file: Path | None, gpu: str, gpus: int, arguments: list[str]
+    model: str,
+    config_file: Path | None,
+    gpu: str | None,
+    gpus: int | None,
+    arguments: list[str],
 ) -> Deployment:
     """Make the deployment of a command line."""
     config = read_model(model).config if config_file is None else _read_config(config_file)
     name = " ".join([model, *arguments])
-    return check_deployment(Deployment(model, gpu, gpus, arguments, name, config))
+    deployment = Deployment(
+        model,
+        gpu or DEFAULT_CARD,
+        gpus or CARDS_OF_A_HOST,
+        arguments,
+        name,
+        config,
+        config_file=str(config_file or ""),
+    )
+    return check_deployment(deployment)
 
 
 def _read_config(file: Path) -> dict[str, Any]:

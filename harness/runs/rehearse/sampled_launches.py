@@ -10,10 +10,11 @@ Example: of a grid of 4,096 x 8 x 16 programs eight corners run and four drawn o
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import linecache
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +91,17 @@ class SampledLauncher(CpuLauncher):
     @property
     def graph_variant(self) -> str:  # type: ignore[override]
         return "slice" if self._slices else "whole"
+
+    @contextlib.contextmanager
+    def probe(self) -> Iterator[dict[tuple[str, ...], RehearsalFinding]]:
+        """Check other batches meanwhile, and yield what they show, apart from the record."""
+        launches, findings = self.launches, self.findings
+        self.launches, self.findings = {}, {}
+        try:
+            yield self.findings
+        finally:
+            self.is_recording = False
+            self.launches, self.findings = launches, findings
 
     def build_graph(self, kernel: Any, bound: Any) -> KernelGraph:
         graph = super().build_graph(kernel, bound)

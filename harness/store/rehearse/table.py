@@ -14,6 +14,16 @@ class RehearsalTable(RunTable[RehearsalRun, RehearsalRun]):
     item_types: ClassVar = {"deployments": DeploymentResult}
     listed_type = RehearsalRun
 
+    def find_newest_whole(self, release: str, names: list[str]) -> RehearsalRun | None:
+        """Find the newest finished run on a release that has these deployments and no toggles."""
+        runs = [
+            run
+            for run in self.list_runs()
+            if (run.release, run.status, run.toggles) == (release, "finished", [])
+            and set(names) <= set(run.planned)
+        ]
+        return self.load_whole(runs[-1]) if runs else None
+
     def save_result(self, run_id: str, number: int, result: DeploymentResult) -> None:
         outcome = "refused" if result.refusal else "red" if result.reachable else "green"
         with self.store.write_transaction():

@@ -1,0 +1,107 @@
+"""What changed between two releases for a deployment, in numbers.
+
+Example: the decode scratch of 0.5.23 is 2.1 GB larger than that of 0.5.20, `_fwd_kernel` comes to
+12 % of 2^31 and came to 3 %.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from harness.store.rehearse.values import INT32_LIMIT, DeploymentResult, RehearsalRun
+
+_SMALLEST_BYTES = 1 << 27  # smaller changes of memory are not worth a line
+_SMALLEST_GROWTH = 1.1  # of the largest 32-bit integer in a kernel's addresses
+_SMALLEST_EXTENT = INT32_LIMIT // 1000
+
+
+class DeploymentChange(msgspec.Struct):
+    """One number of a deployment in two releases."""
+
+    deployment: str
+    what: str  # "slots", "memory of pools", "kernel", "nearness of _fwd_kernel", "finding"
+    before: str
+    after: str
+    is_worse: bool = False  # memory grew, a kernel got nearer to its limit, a new finding
+
+
+def compare_runs(before: RehearsalRun, after: RehearsalRun) -> list[DeploymentChange]:
+    """Compare the deployments that both runs rehearsed, the worse changes first."""
+    known = {one.name: one for one in before.deployments}
+    changes = [
+        change
+        for one in after.deployments
+        if one.name in known
+        for change in compare_deployments(known[one.name], one)
+    ]
+    return sorted(changes, key=lambda change: not change.is_worse)
+
+
+def compare_deployments(
+    before: DeploymentResult, after: DeploymentResult
+) -> Iterator[DeploymentChange]:
+    name = after.name
+    if before.refusal != after.refusal:
+        yield DeploymentChange(
+            name,
+            "starts",
+            before.refusal or "yes",
+            after.refusal or "yes",
+            is_worse=bool(after.refusal),
+        )
+    if before.refusal or after.refusal:
+        return
+    for setting in sorted(before.settings.keys() | after.settings.keys()):
+        old, new = before.settings.get(setting, 0), after.settings.get(setting, 0)
+        if old != new:
+            yield DeploymentChange(name, setting, f"{old:,}", f"{new:,}")
+    yield from _compare_memory(before, after)
+    yield from _compare_kernels(before, after)
+    old_findings = {(one.rank, *one.key): one for one in before.findings}
+    new_findings = {(one.rank, *one.key): one for one in after.findings}
+    for key in new_findings.keys() - old_findings.keys():
+        yield DeploymentChange(name, "finding", "", new_findings[key].headline, is_worse=True)
+    for key in old_findings.keys() - new_findings.keys():
+        yield DeploymentChange(name, "finding", old_findings[key].headline, "")
+
+
+def _compare_memory(
+    before: DeploymentResult, after: DeploymentResult
+) -> Iterator[DeploymentChange]:
+    sizes = [
+        (f"memory of {part}", before.memory.get(part, 0), after.memory.get(part, 0))
+        for part in sorted(before.memory.keys() | after.memory.keys())
+    ]
+    old_peaks = {phase.name: phase.peak for phase in before.phases}
+    sizes += [
+        (f"peak of {phase.name}", old_peaks[phase.name], phase.peak)
+        for phase in after.phases
+        if phase.name in old_peaks
+    ]
+    for what, old, new in sizes:
+        if abs(new - old) >= _SMALLEST_BYTES:
+            words = f"{old / 1e9:,.2f} GB", f"{new / 1e9:,.2f} GB"
+            yield DeploymentChange(after.name, what, *words, is_worse=new > old)
+
+
+def _compare_kernels(
+    before: DeploymentResult, after: DeploymentResult
+) -> Iterator[DeploymentChange]:
+    """Compare kernels by name: a release moves modules."""
+    old, new = (
+        {kernel.rpartition(":")[2]: launch for kernel, launch in result.kernels.items()}
+        for result in (before, after)
+    )
+    for kernel in sorted(new.keys() - old.keys()):
+        yield DeploymentChange(after.name, "kernel", "", kernel)
+    for kernel in sorted(old.keys() - new.keys()):
+        yield DeploymentChange(after.name, "kernel", kernel, "")
+    for kernel in sorted(old.keys() & new.keys()):
+        least, most = old[kernel].extent, new[kernel].extent
+        grew = most > _SMALLEST_GROWTH * least and most >= _SMALLEST_EXTENT
+        shrank = least > _SMALLEST_GROWTH * most and least >= _SMALLEST_EXTENT
+        if grew or shrank:
+            words = f"{least / INT32_LIMIT:.1%} of 2^31", f"{most / INT32_LIMIT:.1%} of 2^31"
+            yield DeploymentChange(after.name, f"nearness of {kernel}", *words, is_worse=grew)

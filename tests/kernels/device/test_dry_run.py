@@ -1,0 +1,120 @@
+"""A dry run: large floats have shapes and no arithmetic, integers values; launches are sampled."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+
+from harness.core import child_process
+from harness.device import dry_run
+from harness.device.memory import LEDGER
+from harness.runs.rehearse.sampled_launches import SampledLauncher, choose_programs
+
+SIDE = 1 << 17  # two such sides of bfloat16 are 34 GB
+
+
+def call_in_dry_run(function: Callable[[], Any]) -> Any:
+    """Call a function in a fork, for a dry run stays in its process."""
+
+    def call() -> Any:
+        dry_run.enable()
+        LEDGER.is_limited = False
+        return function()
+
+    return child_process.call_in_fork(call, cpu_seconds=60)
+
+
+def read_resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
+
+
+def test_large_floats_have_shapes_and_take_no_memory() -> None:
+    def multiply() -> list[Any]:
+        before = read_resident_bytes()
+        left = torch.randn(SIDE, SIDE, dtype=torch.bfloat16, device="cuda")
+        product = (left @ left.T).add_(1)
+        return [list(product.shape), float(product[5, 5]), read_resident_bytes() - before]
+
+    shape, value, grown = call_in_dry_run(multiply)
+    assert (shape, value) == ([SIDE, SIDE], 0.0)
+    assert grown < 1 << 26
+
+
+def test_integers_and_small_floats_are_computed() -> None:
+    def compute() -> list[Any]:
+        lengths = torch.arange(1, 1 << 17, device="cuda")
+        small = torch.full((8,), 0.5, device="cuda") * 3
+        return [int(lengths.cumsum(0)[-1]), small.tolist()]
+
+    assert call_in_dry_run(compute) == [sum(range(1, 1 << 17)), [1.5] * 8]
+
+
+def test_a_router_without_values_spreads_its_choices() -> None:
+    def route() -> list[int]:
+        scores = torch.zeros(4096, 64, device="cuda")
+        return torch.bincount(scores.topk(8)[1].flatten().cpu(), minlength=64).tolist()
+
+    assert call_in_dry_run(route) == [4096 * 8 // 64] * 64
+
+
+def test_the_corners_of_a_grid_run_and_a_few_between_them() -> None:
+    chosen = choose_programs((4096, 16, 1))
+    assert chosen is not None
+    assert {(0, 0, 0), (4095, 0, 0), (0, 15, 0), (4095, 15, 0)} < set(chosen)
+    assert len(chosen) == 8
+    assert choose_programs((2, 2, 1)) is None
+
+
+@triton.jit
+def add_to_row(target, stride, width):
+    row = tl.program_id(0)
+    lanes = tl.arange(0, 16)
+    place = row * stride + lanes
+    tl.store(target + place, tl.load(target + place, mask=lanes < width) + 1, mask=lanes < width)
+
+
+def sample(rows: int, stride: int) -> str:
+    """Launch over rows of a large tensor; return its extent, its ranks, and its headlines."""
+
+    def launch() -> list[Any]:
+        target = torch.empty_strided((rows, 16), (stride, 1), device="cuda")
+        launcher = SampledLauncher()
+        launcher.phase, launcher.is_recording = "decode", True
+        with launcher:
+            for _ in range(3):
+                add_to_row[(rows,)](target, stride, 4)
+        [record] = launcher.launches.values()
+        findings = launcher.list_findings()
+        return [
+            [record.extent, record.count, record.programs, record.extent_text],
+            [[str(one.rank), one.headline] for one in findings],
+        ]
+
+    return json.dumps(call_in_dry_run(launch))
+
+
+def test_the_extent_of_an_address_is_that_of_its_active_lanes() -> None:
+    (extent, count, programs, text), findings = json.loads(sample(1000, 4096))
+    # Lanes 4 to 15 are masked off: they count no more than an overflow in them would.
+    assert extent == 999 * 4096 + 3
+    assert (count, findings) == (3, [])
+    assert 2 <= programs <= 6
+    assert "target + place" in text
+
+
+def test_an_address_over_a_quarter_of_its_limit_is_near_and_one_past_it_reachable() -> None:
+    stride = 1 << 21
+    _, near = json.loads(sample(300, stride))
+    [[rank, headline]] = near
+    assert (rank, "29% of its limit" in headline) == ("near", True)
+    (extent, *_), past = json.loads(sample(1026, stride))
+    [[rank, headline]] = past
+    assert (rank, extent) == ("reachable", 1 << 31)
+    assert "1025 * 2097152 became" in headline

@@ -1,0 +1,68 @@
+"""Deployments as data, and the calls that are refused by name."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from harness.cli.main import main
+from harness.core import paths
+from harness.device.cards import load_cards
+from harness.runs.rehearse.deployment import REHEARSE_FOLDER, read_deployments, read_model
+
+SMALLEST_SET = 24
+
+
+def test_each_model_has_a_published_source_and_an_architecture() -> None:
+    files = sorted((paths.project_folder() / REHEARSE_FOLDER / "models").glob("*.yaml"))
+    for file in files:
+        model = read_model(file.stem)
+        assert model.source.startswith("https://"), file
+        assert model.config["architectures"], file
+        assert isinstance(model.config["rms_norm_eps"], float), file  # and not the text '1e-05'
+
+
+def test_the_fixed_set_is_large_and_each_deployment_is_another_one() -> None:
+    deployments = read_deployments()
+    assert len(deployments) >= SMALLEST_SET
+    assert {one.gpu for one in deployments.values()} <= set(load_cards())
+    assert len({one.command for one in deployments.values()}) == len(deployments)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["llama-3.1-8x"], "no model is called llama-3.1-8x; did you mean llama-3.1-8b?"),
+        ([], "which model?"),
+        (["llama-3.1-8b", "--gpu", "H300"], "there is no card 'H300'"),
+        (
+            ["llama-3.1-8b", "--", "--speculative-algorithm", "EAGLE"],
+            "--speculative-algorithm: speculation is not rehearsed",
+        ),
+        (
+            ["deepseek-v3", "--", "--enable-dp-attention"],
+            "attention in data parallel is not rehearsed",
+        ),
+        (["llama-3.1-405b-tp8", "--", "--tp", "4"], "so --tp 4 cannot apply; name its model"),
+        (["llama-3.1-405b-tp8", "--gpu", "H100"], "so --gpu cannot apply"),
+        (["--all", "--gpus", "4"], "so --gpus cannot apply"),
+        (["llama-3.1-8b", "--diff", "0.5.20"], "--diff 0.5.20 is not A..B"),
+        (["--config", "no/such.json"], "no/such.json cannot be read"),
+    ],
+)
+def test_a_wrong_call_says_what_would_work(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["rehearse", *words]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_file_that_is_no_models_configuration_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps({"hidden_size": 64}))
+    assert main(["rehearse", "--config", str(file)]) == 2
+    assert "has no `architectures`" in capsys.readouterr().err

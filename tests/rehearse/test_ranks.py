@@ -1,0 +1,104 @@
+"""What two rehearsals differ in, what ranks an audit's findings, and when a run is red."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from harness.runs.audit.deployment_ranks import make_ranks
+from harness.runs.audit.findings import AuditFinding, KernelAudit, KernelVerdict
+from harness.runs.audit.release_audit import ReleaseAudit
+from harness.runs.rehearse.comparison import compare_runs
+from harness.store.rehearse.values import (
+    INT32_LIMIT,
+    DeploymentResult,
+    FindingRank,
+    RehearsalFinding,
+    RehearsalRun,
+    RehearsedLaunch,
+    RehearsedPhase,
+)
+
+GIGABYTE = 10**9
+
+
+def make_launch(kernel: str, extent: int) -> RehearsedLaunch:
+    return RehearsedLaunch(f"m:{kernel}", "decode", (8, 1, 1), {}, extent=extent)
+
+
+def make_run(
+    findings: list[RehearsalFinding], extent: int = 0, peak: int = 0, pools: int = 0
+) -> RehearsalRun:
+    deployment = DeploymentResult(
+        "lite",
+        "deepseek-v2-lite",
+        "H200",
+        8,
+        memory={"pools": pools},
+        phases=[RehearsedPhase("decode", "", peak)],
+        launches=[make_launch("walk", extent)],
+        findings=findings,
+    )
+    return RehearsalRun("r", "", "0.5.23", "finished", deployments=[deployment])
+
+
+def make_finding(rank: FindingRank, line: int, kernel: str = "m:walk") -> RehearsalFinding:
+    return RehearsalFinding(
+        "IntegerOverflow", "decode", kernel, "wraps", "a.py", line, f"line {line}", rank=rank
+    )
+
+
+def test_memory_that_grew_and_a_kernel_that_got_nearer_are_for_the_worse() -> None:
+    before = make_run([], extent=INT32_LIMIT // 100, peak=GIGABYTE, pools=4 * GIGABYTE)
+    after = make_run([], extent=INT32_LIMIT // 10, peak=3 * GIGABYTE, pools=2 * GIGABYTE)
+    changes = {change.what: change for change in compare_runs(before, after)}
+    assert changes["peak of decode"].is_worse
+    assert changes["nearness of walk"].after == "10.0% of 2^31"
+    assert changes["nearness of walk"].is_worse
+    assert not changes["memory of pools"].is_worse
+    assert compare_runs(before, before) == []
+
+
+def test_a_new_finding_is_for_the_worse_and_one_that_is_gone_is_not() -> None:
+    finding = make_finding(FindingRank.REACHABLE, 3)
+    [new] = compare_runs(make_run([]), make_run([finding]))
+    [gone] = compare_runs(make_run([finding]), make_run([]))
+    assert (new.after, new.is_worse, gone.before, gone.is_worse) == ("wraps", True, "wraps", False)
+
+
+def test_a_run_is_red_for_what_is_reachable_and_green_for_what_is_near() -> None:
+    assert make_run([make_finding(FindingRank.NEAR, 3)]).green
+    assert not make_run([make_finding(FindingRank.REACHABLE, 3)]).green
+    failed = make_run([])
+    failed.deployments[0].phases[0].failure = "UnansweredName: no stand-in"
+    assert not failed.green
+
+
+def make_audit_finding(line: int) -> AuditFinding:
+    numbers = {"access_line": line, "threshold": 1, "largest": 10, "value": 1}
+    texts = dict.fromkeys(
+        "module text element access quantity shape grows model arithmetic launched".split(), ""
+    )
+    return AuditFinding(kernel="walk", file="a.py", line=line, reaches=(), **texts, **numbers)  # type: ignore[arg-type]
+
+
+def test_an_audits_findings_are_ranked_by_line_and_only_rehearsed_ones_make_it_red() -> None:
+    findings = tuple(make_audit_finding(line) for line in (1, 2, 3))
+    kernel = KernelAudit("walk", "m", "a.py", 1, KernelVerdict.OVERFLOWS, 3, findings)
+    audit = ReleaseAudit("0.5.23", (kernel,), "", 1)
+    assert audit.is_red  # without a rehearsal any finding counts
+    ranks = make_ranks(
+        make_run([make_finding(FindingRank.NEAR, 2), make_finding(FindingRank.REACHABLE, 3)])
+    )
+    ranked = replace(audit, ranks=ranks)
+    assert [(one.line, str(ranked.rank(one))) for one in ranked.findings] == [
+        (3, "reachable"),
+        (2, "near"),
+        (1, "possible"),
+    ]
+    assert ranked.is_red
+    assert not replace(audit, ranks=make_ranks(make_run([]))).is_red
+
+
+def test_memory_that_does_not_fit_is_no_finding_of_a_kernel() -> None:
+    run = make_run([make_finding(FindingRank.REACHABLE, 3, kernel="")])
+    assert make_ranks(run).findings == ()
