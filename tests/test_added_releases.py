@@ -1,7 +1,7 @@
 """Releases without a lock of ours: a version of the index, a wheel, a checkout or a commit of one.
 
-Here pip is a function, as in `test_releases.py`; a real checkout is proven in
-`releases/test_checkout_release.py`.
+Here pip is a function, as in `test_releases.py`; a real checkout is added, proven and reviewed in
+`test_real_checkout.py`, every night.
 """
 
 from __future__ import annotations
