@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 import evaluated
 import msgspec
 import pytest
+import reviewed
 import sample
 import test_matrix_pages
 from rendering import open_page
@@ -29,6 +30,7 @@ from reports.eval import page as eval_page
 from reports.kernels import page as kernels_page
 from reports.matrix import page as matrix_page
 from reports.mutate import page as mutate_page
+from reports.pr import page as pr_page
 from reports.prove import page as prove_page
 from reports.zoo import page as zoo_page
 
@@ -144,6 +146,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "a mutation run": lambda: mutate_page.render_page(read_run("mutation-0.5.23", MutationRun)),
     "a zoo run": lambda: zoo_page.render_page(read_run("zoo-0.5.23", ZooRun)),
     "an inventory of kernels": lambda: kernels_page.render_page(make_inventory(), "abc, changed"),
+    "a review": lambda: pr_page.render_page(reviewed.add_everything(reviewed.make_run())),
     "an audit": lambda: audit_page.render_page(read_audit(), "abc"),
     "an audit without findings": lambda: audit_page.render_page(drop_findings(read_audit()), "abc"),
 }

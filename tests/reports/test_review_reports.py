@@ -6,57 +6,11 @@ import io
 import json
 
 import pytest
+from reviewed import ROWS, add_everything, make_run
 from rich.console import Console
 
-from harness.store.pr.values import (
-    ChangedFile,
-    ClaimChange,
-    GuardChange,
-    KernelAnswer,
-    KernelChange,
-    NewFinding,
-    PrPart,
-    PrRun,
-    ToggleChange,
-    ToggleEffect,
-    UnnoticedFault,
-)
+from harness.store.pr.values import GuardChange, PrRun
 from reports.pr import markdown, page, sarif, terminal
-
-NASTY = "</script><b>bold</b> [bold red]markup[/] a|b `code` 🧪"
-ROWS = "python/sglang/srt/rows.py"
-
-
-def make_run() -> PrRun:
-    run = PrRun("1", "2026-01-01T00:00:00+00:00", "~/sglang", "a..b", "ga", "gb", "finished", 9.0)
-    run.planned = run.parts = list(PrPart)
-    run.subjects = [f"1a2b3c {NASTY}"]
-    run.files = [ChangedFile("sglang.srt.rows", ROWS, 3, 2)]
-    return run
-
-
-def add_everything(run: PrRun) -> PrRun:
-    run.toggles = [
-        ToggleChange(
-            *("27460", NASTY, "crash", ToggleEffect.TAKEN_BACK, "fixed", "buggy"),
-            path=ROWS, line=10,
-        ),
-        ToggleChange("1", "rows", "crash", ToggleEffect.STALE, "fixed", "stale", [], ROWS, 4, "x"),
-    ]  # fmt: skip
-    run.guards = [
-        GuardChange("suites/a/t.py::test_rows", "27460", "proven", "broken", "passed", "failed",
-                    "2 != 3", ["size=1"]),
-    ]  # fmt: skip
-    run.findings = [NewFinding("m:k", ROWS, 5, "wraps", "x * y", "from rows = 7 on", "confirmed")]
-    kernel = KernelChange("m:k", ROWS, 6, KernelAnswer.DIFFERENT, 5, 2, "y: 1 of 3 differ", ["n=3"])
-    other = KernelChange("m:j", ROWS, 7, KernelAnswer.REPORTED, 5, 2, "out of bounds")
-    run.kernels = [other, kernel]
-    run.faults = [
-        UnnoticedFault("f1", "m:f", ROWS, 8, NASTY, "-a\n+b", "survived", "g", "runs line 8"),
-    ]
-    run.fault_counts, run.faults_made = {"survived": 1, "killed": 2}, 3
-    run.claims = [ClaimChange("llama", "starts", "holds", "fails", "no rows")]
-    return run
 
 
 def render_terminal(run: PrRun) -> str:
