@@ -175,7 +175,7 @@ class AllocationLedger:
 
     def find(self, address: int) -> tuple[int, int] | None:
         """Find the living allocation that contains an address: its first byte and its size."""
-        for reference, size, _ in self._allocations:
+        for reference, size, _ in (*self._recent, *self._settled):
             if reference.expired():
                 continue
             storage = torch.UntypedStorage._new_with_weak_ptr(reference.cdata)

@@ -23,7 +23,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.core import cache, write_confinement
+from harness.core import cache, paths, write_confinement
 from harness.kernels.triton import recorded_reach
 
 # Files of devices that keep nothing, and this process's own settings.
@@ -96,7 +96,9 @@ class RunFolder:
         os.chdir(self.work)
         cache.write_below(self.kernels)
         if self.may_confine:
-            allowed = [self.path, *filter(Path.exists, map(Path, _WRITABLE_DEVICES))]
+            # Builds of CUDA modules are named by their content, and shared as they appear.
+            shared = [*map(Path, _WRITABLE_DEVICES), paths.cuda_builds_folder()]
+            allowed = [self.path, *filter(Path.exists, shared)]
             if self.may_isolate:
                 write_confinement.isolate_shared_memory()
                 allowed.append(write_confinement.SHARED_MEMORY)

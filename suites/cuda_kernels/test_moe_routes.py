@@ -19,14 +19,24 @@ from harness import checking
 BLOCK = 4
 
 
-@pytest.mark.guards("moe-align-fill-tail", "moe-align-fill-tail-v2")
-@pytest.mark.parametrize("experts", [65, 1025], ids=["kernel", "kernel_v2"])
-@given(routes=st.integers(1, 6), spare=st.integers(0, 3), data=st.data())
-def test_alignment_pads_its_ids_and_no_more(
-    experts: int, routes: int, spare: int, data: st.DataObject
-) -> None:
+chosen_experts = st.lists(st.integers(0, 3), min_size=1, max_size=6)
+
+
+@pytest.mark.guards("moe-align-fill-tail")
+@given(chosen=chosen_experts, spare=st.integers(0, 3))
+def test_alignment_pads_its_ids_and_no_more(chosen: list[int], spare: int) -> None:
+    check_alignment(65, chosen, spare)
+
+
+@pytest.mark.guards("moe-align-fill-tail-v2")
+@given(chosen=chosen_experts, spare=st.integers(0, 3))
+def test_alignment_of_many_experts_pads_no_more(chosen: list[int], spare: int) -> None:
+    check_alignment(1025, chosen, spare)
+
+
+def check_alignment(experts: int, chosen: list[int], spare: int) -> None:
     align = cuda_kernels.require_kernel("moe.moe_align", "moe_align_block_size")
-    chosen = data.draw(st.lists(st.integers(0, 3), min_size=routes, max_size=routes))
+    routes = len(chosen)
     with checking.checked_cuda() as check:
         topk = torch.tensor(chosen, dtype=torch.int32, device=check.device)
         capacity = routes * BLOCK + spare

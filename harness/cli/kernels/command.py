@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from pathlib import Path
 
 from harness.cli import options, run_output
@@ -10,8 +11,13 @@ from harness.cli.audit.execution import get_tree_path, open_tree
 from harness.core import machine
 from harness.core.errors import UnfixError
 from harness.core.files import write_atomically
+from harness.kernels.cuda.recorded_builds import (
+    FILE_VARIABLE,
+    RECORDED_BUILDS,
+    read_recorded_builds,
+)
 from harness.kernels.triton import recorded_launches
-from harness.releases import managed_releases, provisioning
+from harness.releases import cuda_toolkit, managed_releases, provisioning
 from harness.releases.managed_releases import CPU_BASE
 from harness.releases.source_trees import SGLANG_PACKAGE
 from harness.runs.audit.release_audit import DEFAULT_LAUNCHES
@@ -49,6 +55,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--missing", action="store_true", help="list each unreached kernel, by what keeps it out"
     )
+    parser.add_argument(
+        "--build",
+        action="store_true",
+        help="build the CUDA modules that runs have asked for, ahead of the next run; NAME is a "
+        "part of a loader's name",
+    )
+    parser.add_argument(
+        "--builds",
+        type=Path,
+        default=RECORDED_BUILDS,
+        metavar="FILE",
+        help="builds that were recorded with UNFIX_CUDA_BUILDS=FILE (default: those of the suites)",
+    )
+    parser.add_argument(
+        "--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="builds at once"
+    )
     parser.add_argument("--html", type=Path, metavar="FILE", help="the page, in one file")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="for a job's summary")
     parser.add_argument("--record", type=Path, metavar="FILE", help="all of it as JSON, to keep")
@@ -62,6 +84,8 @@ def run_command(arguments: argparse.Namespace) -> int:
 
     if arguments.release and arguments.place:
         raise UnfixError("--release and --from exclude each other: give one of them")
+    if arguments.build:
+        return _build_modules(arguments)
     if arguments.add:
         _merge_records(arguments.launches, arguments.add)
     inventory = _list_requested_kernels(arguments)
@@ -78,6 +102,37 @@ def run_command(arguments: argparse.Namespace) -> int:
     else:
         terminal.print_inventory(inventory, options.make_console(), arguments.missing)
     return 0
+
+
+def _build_modules(arguments: argparse.Namespace) -> int:
+    import msgspec
+
+    from harness.runs.kernels import cuda_builds
+
+    cuda_toolkit.ensure_toolkit(options.report_status)
+    version = arguments.release or managed_releases.get_newest_release().name
+    release = managed_releases.get_release(version)
+    provisioning.ensure_installed([release], options.report_status)
+    builds = [
+        build
+        for build in read_recorded_builds(arguments.builds)
+        if not arguments.names or any(name in build.name for name in arguments.names)
+    ]
+    if not builds:
+        raise UnfixError(
+            f"{arguments.builds} records no build of that name: run what needs it with "
+            f"{FILE_VARIABLE}=FILE and give the file with --builds"
+        )
+    options.report_status(f"building {len(builds)} CUDA modules of {release.name}")
+    results = list(cuda_builds.build_modules(release, builds, arguments.jobs))
+    failed = [result for result in results if result.problem]
+    if arguments.json:
+        options.print_json(msgspec.to_builtins(results))
+    else:
+        for result in results:
+            print(f"{result.seconds:6.1f} s  {result.name}  {result.problem or 'built'}")
+        print(f"{len(results) - len(failed)} of {len(results)} built")
+    return 1 if failed else 0
 
 
 def _merge_records(file: Path, records: list[Path]) -> None:

@@ -43,7 +43,6 @@ from harness.store.prove.values import CellResult
 from harness.store.zoo.values import ZooRun
 from harness.workers.release_target import ReleaseTarget
 
-
 ARCHITECTURE_SECONDS = 120.0  # the limit of one architecture
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import sys
 from typing import Any
 
 import torch
@@ -19,12 +20,14 @@ from harness.device import sglang_hooks
 from harness.device.cards import get_card
 from harness.kernels.cuda import cudart
 from harness.kernels.cuda.host_calls import CALLS, CudaModule
+from harness.kernels.cuda.recorded_builds import record_build
 from harness.patching.cuda_modules import REACH
 from harness.releases import cuda_toolkit
 
 CACHE_VARIABLE = "SGLANG_JIT_CACHE_DIR"  # SGLang's own
 _LOADER = "sglang.kernels.jit.utils.compile.loader"
 _TOOLCHAIN = "sglang.kernels.jit.utils.compile.toolchain"
+_ARCHITECTURE = "sglang.kernels.jit.utils.arch"
 _CAPSULE_NAME = b"dlpack_exchange_api"
 # Of eight bytes each: the version, the older table, four functions, and the one for streams.
 _FIELD_COUNT = 7
@@ -47,7 +50,29 @@ def install() -> None:
     os.environ.setdefault(CACHE_VARIABLE, str(paths.cuda_builds_folder() / "jit"))
     _answer_stream_queries()
     REACH.sees_launches = True
-    call_after_import({_TOOLCHAIN: _choose_flags, _LOADER: _wrap_loaded_modules})
+    _forget_answers()
+    call_after_import(
+        {
+            _ARCHITECTURE: _choose_architecture,
+            _TOOLCHAIN: _choose_flags,
+            _LOADER: _wrap_loaded_modules,
+        }
+    )
+
+
+def _forget_answers() -> None:
+    """Empty SGLang's caches of what it asked the device, and of modules, before this device."""
+    for name, module in list(sys.modules.items()):
+        if name.startswith("sglang.kernels."):
+            for function in list(vars(module).values()):
+                variables = getattr(getattr(function, "__code__", None), "co_freevars", ())
+                if "result_map" in variables:  # of its decorator `cache_once`
+                    function.__closure__[variables.index("result_map")].cell_contents.clear()
+
+
+def _choose_architecture(arch: Any) -> None:
+    """Build for the card, also where SGLang was imported before there was one."""
+    arch.is_cuda = lambda: True  # or --use_fast_math is left out
 
 
 def _choose_flags(toolchain: Any) -> None:
@@ -68,6 +93,7 @@ def _wrap_loaded_modules(loader: Any) -> None:
         module = load_jit(*args, cuda_wrappers=cuda_wrappers, cpp_wrappers=cpp_wrappers, **options)
         if not options.get("cuda_files"):
             return module  # host code alone
+        record_build()
         exports = dict([*(cuda_wrappers or ()), *(cpp_wrappers or ())])
         files = loader.resolve_sources(options["cuda_files"])
         return CudaModule(module, "_".join(map(str, args)), exports, files)

@@ -21,6 +21,7 @@ from harness.kernels.ptx.launch import CudaLaunch, ExecutorChecks
 from harness.kernels.ptx.launch_memory import LaunchMemory
 from harness.kernels.ptx.lowering import LoweredPtx
 from harness.kernels.ptx.parser import PtxKernel, PtxSyntaxError, PtxText, parse_ptx
+from harness.kernels.ptx.reader import read_kernel
 from harness.kernels.ptx.reports import PtxReport
 from harness.kernels.ptx.thread_code import UnsupportedPtx
 from harness.kernels.ptx.variables import place_variables
@@ -65,7 +66,7 @@ class PtxModule:
     def static_shared_bytes(self, entry: str) -> int:
         """Return the bytes of shared memory that the kernel itself declares."""
         kernel = self._get_kernel(entry)
-        return place_variables(self.parsed, kernel, self.read_graph(entry))[1]["shared"]
+        return place_variables(self.parsed, kernel, read_kernel(self.parsed, kernel))[1]["shared"]
 
     def files(self, entry: str) -> frozenset[str]:
         """Return the source files that a kernel's lines are from."""

@@ -7,6 +7,8 @@ from enum import StrEnum
 
 import msgspec
 
+from harness.kernels.cuda.recorded_builds import RecordedBuild
+
 
 class KernelKind(StrEnum):
     TRITON = "triton"
@@ -64,3 +66,18 @@ class KernelInventory(msgspec.Struct):
             if any(word == kernel.name or word.replace(".", "/") in kernel.file for word in words)
         ]
         return msgspec.structs.replace(self, kernels=chosen)
+
+
+class BuildsRequest(msgspec.Struct, frozen=True):
+    """What a worker is to build, and how many at once."""
+
+    builds: list[RecordedBuild]
+    jobs: int
+
+
+class BuildResult(msgspec.Struct, frozen=True):
+    """A module that was built or found built, or the reason why not."""
+
+    name: str
+    seconds: float
+    problem: str = ""

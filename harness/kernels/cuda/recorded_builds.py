@@ -1,0 +1,108 @@
+"""The modules that runs have asked `load_jit` for: a line for each loader and its arguments.
+
+UNFIX_CUDA_BUILDS=FILE has a process add its own. `unfix kernels --build` builds them ahead.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import msgspec
+
+FILE_VARIABLE = "UNFIX_CUDA_BUILDS"
+RECORDED_BUILDS = Path(__file__).with_name("builds.jsonl")
+_LOADERS_BELOW = "sglang."
+_MACHINERY = "sglang.kernels.jit."
+_PLAIN = (int, float, str, bool, type(None))
+
+
+class RecordedBuild(msgspec.Struct, frozen=True, order=True):
+    """A loader, and the arguments that it was called with."""
+
+    module: str
+    function: str
+    arguments: dict[str, Any]  # plain values; 'torch.bfloat16' for a type of torch
+
+    @property
+    def name(self) -> str:
+        values = ", ".join(f"{name}={value}" for name, value in self.arguments.items())
+        return f"{self.module.rpartition('.')[2]}.{self.function}({values})"
+
+
+def read_recorded_builds(file: Path) -> list[RecordedBuild]:
+    if not file.exists():
+        return []
+    lines = file.read_text().splitlines()
+    return [msgspec.json.decode(line, type=RecordedBuild) for line in lines if line.strip()]
+
+
+def merge_recorded_builds(files: Iterable[Path]) -> str:
+    """Return the lines of all files, each build once, in order."""
+    lines = {
+        msgspec.json.encode(build).decode()
+        for file in files
+        for build in read_recorded_builds(file)
+    }
+    return "".join(f"{line}\n" for line in sorted(lines))
+
+
+def record_build() -> None:
+    """Add the loader that is calling `load_jit` to the file, if this process has one."""
+    file = os.environ.get(FILE_VARIABLE)
+    frame = _find_loader(sys._getframe(1)) if file else None
+    if file is None or frame is None:
+        return
+    arguments = _describe_arguments(frame)
+    if arguments is None:
+        return
+    build = RecordedBuild(frame.f_globals["__name__"], frame.f_code.co_name, arguments)
+    with open(file, "a") as lines:  # one write of a line, which processes do not tear
+        lines.write(msgspec.json.encode(build).decode() + "\n")
+
+
+def call_loader(build: RecordedBuild) -> Any:
+    """Call a recorded loader: it builds its module, or finds it built."""
+    import importlib
+
+    import torch
+
+    function = getattr(importlib.import_module(build.module), build.function)
+    return function(
+        **{
+            name: getattr(torch, value.removeprefix("torch."))
+            if isinstance(value, str) and value.startswith("torch.")
+            else value
+            for name, value in build.arguments.items()
+        }
+    )
+
+
+def _find_loader(frame: FrameType | None) -> FrameType | None:
+    """Find the function of SGLang that asks for a module, outside of the machinery of builds."""
+    while frame is not None:
+        module = str(frame.f_globals.get("__name__", ""))
+        if module.startswith(_LOADERS_BELOW) and not module.startswith(_MACHINERY):
+            return frame
+        frame = frame.f_back
+    return None
+
+
+def _describe_arguments(frame: FrameType) -> dict[str, Any] | None:
+    """Return the arguments of a call as plain values; None if one has no plain form."""
+    names = inspect.getargs(frame.f_code).args
+    found: dict[str, Any] = {}
+    for name in names:
+        value = frame.f_locals.get(name)
+        if str(value).startswith("torch.") and type(value).__module__ == "torch":
+            found[name] = str(value)
+        elif isinstance(value, _PLAIN):
+            found[name] = value
+        else:
+            return None
+    return found

@@ -1,0 +1,54 @@
+"""A worker in a release's Python that builds recorded CUDA modules, several at once.
+
+It reads the builds from its input and answers with a line for each. A build that fails says why.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor, as_completed
+
+import msgspec
+
+from harness.kernels.cuda.recorded_builds import RecordedBuild
+from harness.runs.kernels.values import BuildResult, BuildsRequest
+
+
+def main() -> None:
+    request = msgspec.json.decode(sys.stdin.buffer.read(), type=BuildsRequest)
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb", buffering=0)
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what SGLang prints goes to the log
+    from harness.device import installation
+    from harness.kernels.cuda import jit_loader
+
+    installation.install()
+    jit_loader.install()
+    with ThreadPoolExecutor(request.jobs) as pool:
+        futures = [pool.submit(build_module, build) for build in request.builds]
+        for future in as_completed(futures):
+            answers.write(msgspec.json.encode(future.result()) + b"\n")
+
+
+def build_module(build: RecordedBuild) -> BuildResult:
+    from harness.kernels.cuda.recorded_builds import call_loader
+
+    started = time.monotonic()
+    problem = ""
+    try:
+        call_loader(build)
+    except Exception as error:
+        problem = _find_reason(f"{type(error).__name__}: {error}")
+    return BuildResult(build.name, round(time.monotonic() - started, 1), problem)
+
+
+def _find_reason(message: str) -> str:
+    """Return the compiler's first error, or else the first line."""
+    lines = [line.strip() for line in message.splitlines() if line.strip()]
+    errors = [line for line in lines if "error:" in line or "fatal" in line or "undefined" in line]
+    return (errors or lines or [message])[0][:300]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,35 @@
+"""Builds of SGLang's CUDA modules ahead of the runs that need them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from harness.core.errors import NotReadyError
+from harness.kernels.cuda.recorded_builds import RecordedBuild
+from harness.patching.child_environment import SINGLE_THREAD, ChildEnvironment
+from harness.releases.managed_releases import Release
+from harness.runs.audit.worker_process import get_log, iterate_answers
+from harness.runs.kernels.values import BuildResult, BuildsRequest
+
+_WORKER_MODULE = "harness.runs.kernels.build_worker"
+
+
+def build_modules(
+    release: Release, builds: Sequence[RecordedBuild], jobs: int
+) -> Iterator[BuildResult]:
+    """Build these modules of a release; yield each result as it comes."""
+    environment = ChildEnvironment(SINGLE_THREAD)
+    environment.use_checkout()
+    request = msgspec.json.encode(BuildsRequest(list(builds), jobs))
+    count = 0
+    for line in iterate_answers(release.python, _WORKER_MODULE, request, environment):
+        count += 1
+        yield msgspec.json.decode(line, type=BuildResult)
+    if count < len(builds):
+        tail = get_log().read_text(errors="replace")[-2000:]
+        raise NotReadyError(
+            f"{len(builds) - count} of {len(builds)} modules were not built; the end of the "
+            f"log:\n{tail}"
+        )
