@@ -20,7 +20,7 @@ from harness.device import streams
 POISON = 0x5A  # in every byte
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class _PendingCopy:
     target: torch.Tensor
     values: torch.Tensor

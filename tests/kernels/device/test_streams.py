@@ -109,3 +109,23 @@ def test_the_clock_of_a_waiting_stream_holds_the_others() -> None:
     assert first.stream_id not in second.clock
     second.wait_stream(first)
     assert second.clock[first.stream_id] == 1
+
+
+def test_a_wait_brings_the_values_of_its_own_copies_among_several() -> None:
+    first, event = copy_out()
+    second, later = copy_out()
+    third, last = copy_out()
+    later.synchronize()
+    assert (first.tolist(), second.tolist()) == ([0, 1], [0, 1])
+    assert third.tolist() == [POISON, POISON]
+    last.synchronize()
+    assert third.tolist() == [0, 1]
+
+
+def test_an_event_is_behind_what_the_host_has_waited_for() -> None:
+    """The host records it after it waited, so a stream that waits for it is behind that, too."""
+    first, second, third = (torch.cuda.Stream() for _ in range(3))
+    count = first.advance()
+    first.synchronize()
+    third.wait_event(second.record_event())
+    assert third.clock[first.stream_id] == count
