@@ -62,7 +62,7 @@ class Stream:
         self.priority = priority
         self.stream_id = options.get("stream_id") or next(_numbers)
         self.clock: Clock = {}
-        _living_streams[self.stream_id] = self
+        _living_streams.setdefault(self.stream_id, self)
 
     @property
     def device_index(self) -> int:

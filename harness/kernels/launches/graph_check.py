@@ -53,6 +53,7 @@ class GraphCheck:
         self._graphs: dict[int, ReplayableGraph] = {}  # by the id of the graph
         self._freed: list[DeviceAllocation] = []  # captured, and not yet reported
         self._stale: list[DeviceAllocation] = []  # reported
+        self._allocated: list[DeviceAllocation] = []  # since
         self._reported: set[tuple[Any, ...]] = set()
         self.captures = self.replays = 0
 
@@ -101,20 +102,25 @@ class GraphCheck:
         return captured
 
     def allocate(self, allocation: DeviceAllocation) -> None:
-        """Report freed memory of a graph that an allocation has got."""
-        for stale in list(self._stale):
-            if stale.start < allocation.end and allocation.start < stale.end:
-                self._stale.remove(stale)
-                uses = self._find_uses(stale)
-                if uses:
-                    self._report_address(
-                        stale, uses, f"reused at {format_stack(allocation.allocated_at)}"
-                    )
+        """Remember an allocation that may have got a graph's freed memory."""
+        if self._freed or self._stale:
+            self._allocated.append(allocation)
 
     # Reports
 
     def confirm(self) -> None:
-        """Report the freed allocations whose graph is still there."""
+        """Report the freed allocations whose graph is still there, and who has their memory."""
+        self._confirm_freed()
+        allocated, self._allocated = self._allocated, []
+        for allocation in allocated:
+            for stale in list(self._stale):
+                if stale.start < allocation.end and allocation.start < stale.end:
+                    self._stale.remove(stale)
+                    if uses := self._find_uses(stale):
+                        where = format_stack(allocation.allocated_at)
+                        self._report_address(stale, uses, f"reused at {where}")
+
+    def _confirm_freed(self) -> None:
         if not self._freed:
             return
         if not any(self._find_uses(one) for one in self._freed):

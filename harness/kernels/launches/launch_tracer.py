@@ -107,7 +107,10 @@ class LaunchTracer:
         return self._capture is not None and self._capturing_thread == threading.get_ident()
 
     def allocate(self, start: int, size: int) -> None:
-        """Note new memory; while this thread captures a graph, it belongs to the graph's pool."""
+        """Note new memory; while this thread captures a graph, it belongs to the graph's pool.
+
+        It reports nothing: the allocator may have called, which swallows errors.
+        """
         if self.is_paused or not start:
             return
         with self._lock:
@@ -123,7 +126,6 @@ class LaunchTracer:
         if self._stream_check is not None:
             self._stream_check.allocate(allocation, self._clocks.get_clock(stream))
         if self._graph_check is not None:
-            self._graph_check.confirm()
             self._graph_check.allocate(allocation)
         return allocation
 

@@ -1,19 +1,21 @@
 """A planted fault of a graph or of streams is named with both stacks, and its correct twin is not.
 
-Each test runs its program in a checked session of the virtual GPU.
+Each test runs its program in a checked session of the virtual GPU, and once more with the source of
+events that a card has.
 """
 
 from __future__ import annotations
 
 import contextlib
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
 import triton
 import triton.language as tl
+from traced_card import trace_card
 
 from harness import checking
 from harness.kernels.launches.launch_violations import (
@@ -72,13 +74,34 @@ def launch(source: torch.Tensor, target: torch.Tensor, elements: int) -> None:
     add_one[(1,)](source, target, count, BLOCK=8)
 
 
+_SOURCES: list[str] = []
+
+
+@pytest.fixture(params=["virtual", "card"], autouse=True)
+def _source(request: Any) -> Iterator[None]:
+    """Let each program run under both sources of events."""
+    _SOURCES.append(request.param)
+    yield
+    _SOURCES.pop()
+
+
 def find_violation(program: Callable[[], Any], *checks: str) -> checking.Violation | None:
+    checks = checks or ("graphs", "streams")
     try:
-        with checking.checked("virtual", launch_checks=checks or ("graphs", "streams")):
-            program()
+        if _SOURCES[-1] == "virtual":
+            with checking.checked("virtual", launch_checks=checks):
+                program()
+        else:
+            with checking.checked("virtual") as check, trace_card(checks, raise_violation):
+                check.launches.keeps_tensors = False
+                program()
     except checking.Violation as violation:
         return violation
     return None
+
+
+def raise_violation(violation: checking.Violation) -> None:
+    raise violation
 
 
 def make_allocations() -> None:
@@ -355,7 +378,8 @@ def test_memory_that_is_reused_too_early_is_reported_with_both_launches(protecti
     assert "aten::sum reads self" in found.headline
     assert "in use" in found.details[0]
     assert "freed at" in found.details[2]
-    assert "aten::fill_ writes self" in found.details[3]
+    assert "writes" in found.details[3]
+    assert "on stream 0 (the default)" in found.details[3]
 
 
 def test_a_check_reports_only_its_own_kind() -> None:
