@@ -25,9 +25,10 @@ from harness.device.cards import CARD_VARIABLE
 from harness.kernels.watch.report_files import CHECKS_VARIABLE
 from harness.kernels.watch.suite_checks import SuiteChecks, TestChecks
 
-__all__ = ["pytest_addoption", "pytest_configure"]
+__all__ = ["pytest_addoption", "pytest_load_initial_conftests"]
 
 _DEFAULT_MAX_REPORTS = 16
+_WORKER_VARIABLE = "PYTEST_XDIST_WORKER"  # xdist sets it in its workers
 _NOTHING_CHECKED = 3  # the exit code where no launch was checked, as of `unfix exec --check`
 
 
@@ -65,9 +66,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--unfix-record", type=Path, metavar="FILE", help="all of it as JSON")
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    plugin = CheckPlugin(config)
-    config.pluginmanager.register(plugin, "unfix-check")
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
+    """Install the device before a conftest can ask for one."""
+    early_config.pluginmanager.register(CheckPlugin(early_config), "unfix-check")
 
 
 def _choose_device(requested: str | None) -> str:
@@ -84,16 +86,18 @@ class CheckPlugin:
     """The hooks of one pytest process."""
 
     def __init__(self, config: pytest.Config) -> None:
-        self._config = config
-        self._device = _choose_device(config.getoption("--unfix-device"))
-        if card := config.getoption("--unfix-card"):
+        self._config, options = config, config.known_args_namespace
+        self._device = _choose_device(options.unfix_device)
+        if card := options.unfix_card:
             os.environ[CARD_VARIABLE] = card
         self._suite = SuiteChecks()
         self._checks, self._options = self._read_options()
         self._stack = contextlib.ExitStack()
         self._check: Any = None
         self._test = TestChecks()
-        self._is_controller = bool(getattr(config.option, "numprocesses", None))
+        self._is_controller = bool(getattr(options, "numprocesses", None)) and (
+            _WORKER_VARIABLE not in os.environ
+        )
         if not self._is_controller:
             self._prepare_process()
 
@@ -101,14 +105,15 @@ class CheckPlugin:
         from harness.kernels.check.options import CHECK_NAMES, CheckOptions
         from harness.kernels.cpu.arithmetic import Arithmetic
 
-        words = self._config.getoption("--unfix-check") or os.environ.get(CHECKS_VARIABLE, "")
+        options = self._config.known_args_namespace
+        words = options.unfix_check or os.environ.get(CHECKS_VARIABLE, "")
         checks = tuple(word for word in words.split(",") if word not in ("", "stop")) or CHECK_NAMES
         try:
             return checks, CheckOptions(
-                Arithmetic.EXACT if self._config.getoption("--unfix-exact") else Arithmetic.CLOSE,
+                Arithmetic.EXACT if options.unfix_exact else Arithmetic.CLOSE,
                 checks,
-                self._config.getoption("--unfix-max-reports"),
-                self._config.getoption("--unfix-all-configurations"),
+                options.unfix_max_reports,
+                options.unfix_all_configurations,
             )
         except ValueError as error:
             raise pytest.UsageError(f"--unfix-check: {error}") from None
@@ -259,7 +264,7 @@ class CheckPlugin:
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: Any) -> None:
-        if hasattr(self._config, "workerinput"):
+        if _WORKER_VARIABLE in os.environ:
             return
         if session.exitstatus == pytest.ExitCode.OK and not self._suite.checked_launches:
             session.exitstatus = _NOTHING_CHECKED

@@ -101,6 +101,17 @@ def test_bits_and_all_configurations_can_be_asked_for() -> None:
     assert "only the first" not in done.stdout
 
 
+def test_a_conftest_finds_the_device(tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text(
+        "import torch, triton\n"
+        "assert torch.cuda.is_available()\n"
+        "assert triton.runtime.driver.active.get_current_target().backend == 'cuda'\n"
+    )
+    (tmp_path / "test_nothing.py").write_text("def test_nothing(): pass\n")
+    done = run_suite(f"--rootdir={tmp_path}", str(tmp_path / "test_nothing.py"), "-k", "nothing")
+    assert "test_nothing PASSED, no kernel launched" in done.stdout
+
+
 def test_a_run_without_a_launch_is_not_green() -> None:
     done = run_suite("-k", "launches_nothing")
     assert done.returncode == 3
