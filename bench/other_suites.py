@@ -37,7 +37,7 @@ def run_file(python: str, file: Path, root: Path, limit: int, deadline: float) -
         environment = {
             **os.environ,
             "PYTHONPATH": os.pathsep.join(
-                map(str, (paths.HARNESS_FOLDER / "startup", _SELECTION, root))
+                map(str, (paths.HARNESS_FOLDER / "startup", _SELECTION, root, root / "src"))
             ),
             "OMP_NUM_THREADS": "1",
             "SUITE_LIMIT": str(limit),
@@ -75,7 +75,9 @@ def classify(test: dict[str, Any]) -> str:
 def run_suite(python: str, folder: Path, limit: int, budget: float) -> dict[str, Any]:
     deadline = time.monotonic() + budget
     files, left = {}, []
-    root = folder if (folder / "tests").is_dir() or (folder / "test").is_dir() else folder.parent
+    root = next(
+        place for place in (folder, *folder.parents) if (place / "pyproject.toml").is_file()
+    )
     for file in sorted(folder.rglob("test_*.py")):
         name = str(file.relative_to(root))
         if time.monotonic() > deadline:
