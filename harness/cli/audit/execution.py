@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from harness.cli import options, run_output
 from harness.core import machine
 from harness.core.errors import UnfixError
+from harness.core.wording import format_count
 from harness.fixes.registry import toggle_catalogue
 from harness.kernels.triton import recorded_launches
 from harness.releases import managed_releases, provisioning, source_trees
 from harness.releases.managed_releases import CPU_BASE
 from harness.releases.source_trees import FolderSourceTree, SourceTree, WheelSourceTree
-from harness.runs.audit import audit_record, exemptions, gpu_confirmation
+from harness.runs.audit import audit_record, exemptions, gpu_confirmation, release_files
 from harness.runs.audit.deployment_ranks import make_ranks
 from harness.runs.audit.findings import FindingKey
 from harness.runs.audit.release_audit import (
     DEFAULT_LAUNCHES,
+    NO_LAUNCHES,
     AuditRequest,
     ReleaseAudit,
     audit_release,
 )
-from harness.runs.audit.size_limits import DEFAULT_LIMITS
+from harness.runs.audit.size_limits import DEFAULT_LIMITS, GENERAL_LIMITS
 from harness.runs.rehearse.deployment import read_deployments
 from harness.store.database import Store
 
@@ -103,6 +106,11 @@ def run_audit(arguments: argparse.Namespace) -> int:
     exempt = exemptions.read_exemptions(chosen.exemptions)
     expired = audit.find_expired(exempt) if chosen.is_whole else []
     audit = _rank_by_deployments(audit.apply_exemptions(exempt))
+    if not audit.kernels and not chosen.difference and not chosen.targets:
+        raise UnfixError(
+            f"{audit.release} has no Triton kernel: no function of "
+            f"{', '.join(_find_read_packages(chosen))} is decorated with @triton.jit"
+        )
     if chosen.targets and not audit.targeted_count:
         raise UnfixError(
             f"no kernel matches {' '.join(chosen.targets)}: `unfix audit --all` lists all"
@@ -185,14 +193,54 @@ def _audit_sources(chosen: AuditOptions) -> ReleaseAudit:
         trees = provisioning.ensure_sources(releases, options.report_status)
         return _date_findings([audit(tree) for tree in trees])
     if chosen.folder:
-        return audit(open_tree("", chosen.folder))
+        return _audit_folder(chosen, targets, audit)
     return audit(open_tree(chosen.release or managed_releases.get_newest_release().name))
+
+
+def _audit_folder(
+    chosen: AuditOptions,
+    targets: tuple[str, ...],
+    audit_tree: Callable[[SourceTree], ReleaseAudit],
+) -> ReleaseAudit:
+    """Audit the package at a path: as a release if it is SGLang, else by what any package means.
+
+    SGLang's recorded launches and its limits for the contents of tensors say nothing of another
+    package: there a number that nothing bounds is a reason, and no finding.
+    """
+    assert chosen.folder is not None
+    location = release_files.find_location(chosen.folder)
+    if release_files.PACKAGE in release_files.find_packages(location):
+        return audit_tree(open_tree("", chosen.folder))
+    packages = release_files.find_packages(location)
+    options.report_status(f"{chosen.folder} is read as {', '.join(packages)}, which is not SGLang")
+    request = AuditRequest(
+        location=location,
+        release=chosen.folder.stem if location.suffix == ".whl" else ", ".join(packages),
+        targets=targets,
+        jobs=chosen.jobs,
+        limits=GENERAL_LIMITS if chosen.limits == DEFAULT_LIMITS else chosen.limits,
+        launches=NO_LAUNCHES if chosen.launches == DEFAULT_LAUNCHES else chosen.launches,
+    )
+    return audit_release(request, options.report_status)
+
+
+def _find_read_packages(chosen: AuditOptions) -> tuple[str, ...]:
+    if chosen.folder is None:
+        return (release_files.PACKAGE,)
+    return release_files.find_packages(release_files.find_location(chosen.folder))
 
 
 def _expand_targets(words: tuple[str, ...]) -> tuple[str, ...]:
     """Add the modules that the toggles of a named id or family change."""
     catalogue = toggle_catalogue.load_catalogue()
-    toggles = catalogue.select_all(word for word in words if catalogue.has_match(word))
+    of_toggles = [word for word in words if catalogue.has_match(word)]
+    toggles = catalogue.select_all(of_toggles)
+    for word in of_toggles:
+        count = format_count(len(catalogue.select_all([word])), "toggle")
+        options.report_status(
+            f"'{word}' stands for the modules of {count}, and for a kernel, module, file or folder "
+            "of that name"
+        )
     variants = (variant for toggle in toggles for variant in toggle.variants)
     modules = (target.module for variant in variants for target in variant.targets)
     return tuple(dict.fromkeys([*words, *modules]))

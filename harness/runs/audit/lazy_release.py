@@ -22,7 +22,7 @@ from triton.language import constexpr
 from triton.runtime.jit import JITFunction
 
 from harness.kernels.triton import adapter
-from harness.runs.audit.release_files import PACKAGE, FileTree, iterate_sources, open_location
+from harness.runs.audit.release_files import FileTree, find_packages, iterate_sources, open_location
 from harness.runs.audit.syntax_walk import iterate_children, walk_tree
 
 _LAUNCH_PATTERN = re.compile(r"\w\[[^\]]*\]\(")
@@ -144,8 +144,9 @@ class LazyGlobals(dict[str, Any]):
                 package = package[:-1]
             package = package[: len(package) - level + 1]
             name = ".".join([*package, *([name] if name else [])])
-        if name.partition(".")[0] == PACKAGE:
-            return self._release.import_package(name if froms else PACKAGE, froms or ())
+        package_name = name.partition(".")[0]
+        if package_name in self._release.packages:
+            return self._release.import_package(name if froms else package_name, froms or ())
         try:
             return builtins.__import__(name, globals, None, froms or (), 0)
         except Exception as error:  # a package may fail in any way where its device is missing
@@ -158,6 +159,7 @@ class LazyRelease:
 
     def __init__(self, location: Path, replaced_texts: Mapping[str, str] | None = None) -> None:
         self.location, self.root = location, open_location(location)
+        self.packages = find_packages(location)
         self.replaced_texts = dict(replaced_texts or {})  # by module, in place of its file
         self._modules: dict[str, LazyModule | None] = {}
         self.problems: dict[str, str] = {}  # by name: the reason why it is a missing object

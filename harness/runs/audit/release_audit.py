@@ -29,6 +29,7 @@ from harness.store.rehearse.values import FindingRank
 ProgressListener = Callable[[str], None]
 # Launches that the suites' guards made under check, recorded with UNFIX_LAUNCHES.
 DEFAULT_LAUNCHES = Path(__file__).with_name("launches.jsonl")
+NO_LAUNCHES = Path("/dev/null")  # of a package that is not SGLang
 CODE_DIGEST = digest_code("runs")
 
 

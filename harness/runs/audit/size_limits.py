@@ -11,7 +11,8 @@ import yaml
 
 _SHAPE_SIDE = re.compile(r"[\w.]+\.shape\[-?[1-9]\]$")  # any side but the first
 _ALIAS = " as "  # between an argument and its name in the kernel
-DEFAULT_LIMITS = Path(__file__).with_name("limits.yaml")
+DEFAULT_LIMITS = Path(__file__).with_name("limits.yaml")  # SGLang's
+GENERAL_LIMITS = Path(__file__).with_name("general_limits.yaml")  # of any other package
 
 
 @dataclass(frozen=True, slots=True)
