@@ -55,14 +55,19 @@ class _CapturedTensor:
         self._layout = tensor.dtype, tensor.storage_offset(), tensor.size(), tensor.stride()
         self._description = f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
 
-    def revive(self, step: str) -> torch.Tensor:
+    def revive(self, step: str, by_address: bool = False) -> torch.Tensor:
+        """Return the tensor; by its address it reaches to the end of its memory."""
         if self._alive.expired():
             raise StaleGraphMemory(
                 f"the graph's {step} uses a tensor ({self._description}, address "
                 f"{self._storage[0]:#x}) that was freed after the capture: keep a reference to it "
                 "for as long as the graph is replayed"
             )
-        return memory.make_unowned(self._storage, self._layout)
+        layout = self._layout
+        if by_address:
+            dtype, offset, *_ = layout
+            layout = dtype, offset, (self._storage[1] // dtype.itemsize - offset,), (1,)
+        return memory.make_unowned(self._storage, layout)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +80,16 @@ class _Step:
     arguments: Any
     options: Any
     results: tuple[Any, ...]  # new tensors, into whose memory a replay writes
+    by_address: bool = False  # a kernel's: a replay knows addresses, and no sizes of views
 
     def replay(self) -> None:
         described = f"{self.name} (captured at {self.line})"
-        arguments = _map_tensors(self.arguments, _CapturedTensor, lambda t: t.revive(described))
-        options = _map_tensors(self.options, _CapturedTensor, lambda t: t.revive(described))
+
+        def revive(captured: _CapturedTensor) -> torch.Tensor:
+            return captured.revive(described, self.by_address)
+
+        arguments = _map_tensors(self.arguments, _CapturedTensor, revive)
+        options = _map_tensors(self.options, _CapturedTensor, revive)
         result = self.function(*arguments, **options)
         if self.results:
             fresh = [one for one in _list_tensors(result) if one.is_cuda]
@@ -124,7 +134,13 @@ class Capture:
             self.record(plan.name, plan.operator, args, options, result)
 
     def record(
-        self, name: str, function: Callable[..., Any], args: Any, options: Any, result: Any
+        self,
+        name: str,
+        function: Callable[..., Any],
+        args: Any,
+        options: Any,
+        result: Any,
+        by_address: bool = False,
     ) -> None:
         given = {id(one) for one in _list_tensors((args, options))}
         results = [one for one in _list_tensors(result) if id(one) not in given and one.is_cuda]
@@ -136,6 +152,7 @@ class Capture:
                 _map_tensors(args, torch.Tensor, _capture_tensor),
                 _map_tensors(options, torch.Tensor, _capture_tensor),
                 tuple(results),
+                by_address,
             )
         )
 
@@ -184,6 +201,25 @@ GRAPH_OBSERVERS: list[GraphObserver] = []
 
 def run_captured(name: str, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
     """Run what is one launch on a GPU, and record it as one step if a stream is capturing."""
+    return _run_captured(name, function, args, options, by_address=False)
+
+
+def run_captured_kernel(name: str, function: Callable[..., Any], *args: Any) -> Any:
+    """Run a kernel's launch, and record it as one step if a stream is capturing.
+
+    A replay may use more of a buffer than the view that was captured: SGLang passes the part that a
+    dummy batch needs, and fills more of it later. So the buffer's end is the bound of a replay.
+    """
+    return _run_captured(name, function, args, {}, by_address=True)
+
+
+def _run_captured(
+    name: str,
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    options: dict[str, Any],
+    by_address: bool,
+) -> Any:
     capture = get_capture()
     run = function
     for observer in tuple(GRAPH_OBSERVERS):
@@ -198,7 +234,7 @@ def run_captured(name: str, function: Callable[..., Any], *args: Any, **options:
     for tensor in _list_tensors(result):
         if tensor.is_cuda:
             capture.add_to_pool(tensor)
-    capture.record(name, function, args, options, result)
+    capture.record(name, function, args, options, result, by_address)
     return result
 
 

@@ -86,7 +86,7 @@ class CpuLauncher:
         def launch_kernel(kernel: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> None:
             if not warmup:
                 name = f"{kernel.fn.__module__}.{kernel.fn.__qualname__}"
-                graphs.run_captured(name, launcher.launch, kernel, args, grid, options)
+                graphs.run_captured_kernel(name, launcher.launch, kernel, args, grid, options)
 
         self._patches = contextlib.ExitStack()
         self._patches.enter_context(

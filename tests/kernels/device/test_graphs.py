@@ -6,8 +6,19 @@ import gc
 
 import pytest
 import torch
+import triton
+import triton.language as tl
 
+from harness import checking
 from harness.device.graphs import CaptureError, StaleGraphMemory
+
+
+@triton.jit
+def sum_indices(indices, count, out):  # type: ignore[no-untyped-def]
+    total = tl.zeros((), tl.int64)
+    for place in range(tl.load(count)):
+        total += tl.load(indices + place)
+    tl.store(out, total)
 
 
 def test_a_replay_computes_on_the_same_addresses() -> None:
@@ -115,3 +126,28 @@ def test_an_asynchronous_copy_reads_pinned_memory_again() -> None:
 def test_a_replay_without_a_capture_is_an_error() -> None:
     with pytest.raises(RuntimeError, match="without a preceding"):
         torch.cuda.CUDAGraph().replay()
+
+
+def test_a_kernel_may_use_more_of_a_buffer_in_a_replay_than_while_capturing() -> None:
+    buffer = torch.arange(8, device="cuda")
+    count, out = torch.tensor([2], device="cuda"), torch.zeros(1, dtype=torch.int64, device="cuda")
+    graph = torch.cuda.CUDAGraph()
+    with checking.run_kernels_on_cpu():
+        with torch.cuda.graph(graph):
+            sum_indices[(1,)](buffer[:2], count, out)
+        count.fill_(8)
+        graph.replay()
+        assert out.item() == 28
+        count.fill_(9)
+        with pytest.raises(checking.OutOfBounds, match="past the end of indices"):
+            graph.replay()
+
+
+def test_a_kernel_is_held_to_its_view_while_capturing() -> None:
+    buffer, out = torch.arange(8, device="cuda"), torch.zeros(1, dtype=torch.int64, device="cuda")
+    with (
+        checking.run_kernels_on_cpu(),
+        torch.cuda.graph(torch.cuda.CUDAGraph()),
+        pytest.raises(checking.OutOfBounds, match="past the end of indices"),
+    ):
+        sum_indices[(1,)](buffer[:2], torch.full((1,), 3, device="cuda"), out)
