@@ -33,6 +33,14 @@ class DeviceRecord:
     refusals: Counter[str] = field(default_factory=lambda: REFUSALS)  # by message
     _folder: Path | None = None
 
+    def clear(self) -> None:
+        for counts in self._list_counts().values():
+            counts.clear()
+
+    def _list_counts(self) -> dict[str, Counter[str]]:
+        names = ("stand_ins", "kernel_calls", "branches", "choices", "imports", "refusals")
+        return {name: getattr(self, name) for name in names}
+
     def count_stand_in(self, name: str) -> None:
         self._count(self.stand_ins, name)
 
@@ -64,26 +72,28 @@ class DeviceRecord:
         write_atomically(self._folder / f"{os.getpid()}.device", json.dumps(self.as_dict()))
 
     def as_dict(self) -> dict[str, dict[str, int]]:
-        return {
-            name: dict(getattr(self, name))
-            for name in ("stand_ins", "kernel_calls", "branches", "choices", "imports", "refusals")
-        }
+        return {name: dict(counts) for name, counts in self._list_counts().items()}
 
     def add(self, values: dict[str, Any]) -> None:
         for name, counts in values.items():
             getattr(self, name).update(counts)
 
-    def describe(self) -> Iterator[str]:
-        """Yield a line for each refusal, and one for the stand-ins."""
-        yield (
-            f"{len(self.stand_ins)} operators of CUDA binaries had stand-ins, "
-            f"{self.stand_ins.total()} calls: {', '.join(sorted(self.stand_ins)) or 'none'}"
-        )
+    def describe(self, with_calls: bool = True) -> Iterator[str]:
+        """Yield a line for each refusal, and one for the stand-ins.
+
+        The calls of a process that was killed are not all counted.
+        """
+
+        def name_all(counts: Counter[str]) -> str:
+            calls = f", {counts.total()} calls" if with_calls else ""
+            return f"{calls}: {', '.join(sorted(counts)) or 'none'}"
+
+        count = len(self.stand_ins)
+        yield f"{count} operators of CUDA binaries had stand-ins{name_all(self.stand_ins)}"
         if self.kernel_calls:
-            yield (
-                f"{len(self.kernel_calls)} functions of SGLang's CUDA C++ ran as they are, "
-                f"{self.kernel_calls.total()} calls: {', '.join(sorted(self.kernel_calls))}"
-            )
+            count = len(self.kernel_calls)
+            calls = name_all(self.kernel_calls)
+            yield f"{count} functions of SGLang's CUDA C++ ran as they are{calls}"
         for message, count in self.refusals.items():
             yield f"refused {count} times: {message}"
 

@@ -17,6 +17,8 @@ import zlib
 from pathlib import Path
 from typing import Any
 
+from harness.core.device import DEVICE_VARIABLE, VIRTUAL
+from harness.device import record
 from harness.kernels.gpu.kernel_summaries import KernelSummaries
 from harness.kernels.watch import report_files
 from harness.workers.servers.reference_server import BacklogHTTPServer, JsonRequestHandler
@@ -150,6 +152,9 @@ def main() -> None:
     for how in be.get("brood", ()):
         subprocess.Popen([sys.executable, "-c", PERSIST, be["pids"], how])
     fake = Fake(be)
+    if os.environ.get(DEVICE_VARIABLE) == VIRTUAL:
+        record.RECORD.write_to(Path(os.environ[record.FOLDER_VARIABLE]))
+        record.RECORD.count_stand_in("toy.operator")
     if folder := os.environ.get(report_files.FOLDER_VARIABLE):
         leave_reports(Path(folder), be)
     if be.get("never"):

@@ -161,6 +161,13 @@ def test_gpu_reports_fail_the_configuration(
         assert (found.verdict, found.items) == (Verdict.REGRESSED, 200)
 
 
+def test_servers_on_the_virtual_gpu_say_what_had_a_stand_in(fakes: Fakes) -> None:
+    fakes.device = "virtual"
+    evaluation = fakes.run(fake("base"), device="virtual")
+    remarks = evaluation.find_configuration("base").stand_ins
+    assert remarks == ["1 operators of CUDA binaries had stand-ins: toy.operator"]
+
+
 def test_a_run_without_answers_or_comparisons_is_red(fakes: Fakes) -> None:
     evaluation = fakes.run(fake("base", stillborn=True), fake("one", "base", stillborn=True))
     assert evaluation.status == "done"

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from harness.cli import options, run_output
 from harness.cli.command_parser import CommandParser
+from harness.core.device import VIRTUAL
 
 
 def add_arguments(parser: CommandParser) -> None:
@@ -46,7 +47,7 @@ def add_arguments(parser: CommandParser) -> None:
     parser.add_argument("--items", type=int, metavar="N", help="of each task (default: 200)")
     parser.add_argument("--limit", type=int, metavar="N", help="a doubtful one asks for so many")
     parser.add_argument("--seed", type=int, metavar="N", help="of the items (default: 0)")
-    parser.add_argument("--device", choices=("auto", "cpu", "cuda"))
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda", VIRTUAL))
     parser.add_argument("--dtype", metavar="T", help="of the weights")
     parser.add_argument(
         "--stand-in",

@@ -38,6 +38,12 @@ def configure_environment(environment: ChildEnvironment, card: str | None, folde
     environment.add_python_path(STARTUP_FOLDER)
 
 
+def record_below(folder: Path) -> None:
+    """Begin a new record of this process, which was forked from one that imported SGLang."""
+    record.RECORD.clear()
+    record.RECORD.write_to(folder / _RECORDS)
+
+
 def read_records(folder: Path) -> record.DeviceRecord:
     return record.read_records(folder / _RECORDS)
 
@@ -70,6 +76,14 @@ def _install_launcher(jit: Any) -> None:
         return kernel.run(*args, grid=grid, warmup=warmup, **options)
 
     before = [jit_kernels.replace_run(jit.JITFunction, launch_first)]
+
+
+def check_kernels() -> None:
+    """Open a checked session for the rest of this process, in place of the plain launcher."""
+    from harness.core.device import VIRTUAL
+    from harness.kernels.check import session
+
+    _open_sessions.enter_context(session.checked(VIRTUAL))
 
 
 def _run_kernels() -> contextlib.AbstractContextManager[Any]:

@@ -7,6 +7,7 @@ import shlex
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
+from harness.core.device import VIRTUAL
 from harness.core.errors import UnfixError
 from harness.matrices import reader
 from harness.matrices.schema import EvaluationConfiguration, FaultPlacement, MatrixFile
@@ -15,7 +16,7 @@ from harness.workers.servers import adaptations
 TRANSFORMERS_ENGINE = "transformers"
 OPTIONAL_TASKS = ("long",)  # tasks of this project that only run when named
 MODEL_FOLDERS = ("fixtures/models/trained", "fixtures/models/drawn")
-DEVICES = ("auto", "cpu", "cuda")
+DEVICES = ("auto", "cpu", "cuda", VIRTUAL)
 _NAME_PATTERN = re.compile(r"\w[\w.+-]*")
 
 

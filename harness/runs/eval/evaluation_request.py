@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 
 from harness.core import machine, paths
+from harness.core.device import VIRTUAL
 from harness.core.errors import NotReadyError, UnfixError
 from harness.matrices import reader
 from harness.matrices.schema import EvaluationConfiguration, MatrixFile
@@ -22,11 +23,14 @@ from harness.runs.eval.configuration_checks import TRANSFORMERS_ENGINE
 from harness.runs.eval.evaluation_servers import ServingSettings
 from harness.runs.eval.runner import get_evaluation_folder
 
-CPU_SERVER_ARGUMENTS = (
-    "--attention-backend torch_native --disable-cuda-graph --disable-overlap-schedule "
-    "--sleep-on-idle --mem-fraction-static 0.5 --max-total-tokens 8192"
-)
-CUDA_SERVER_ARGUMENTS = "--mem-fraction-static 0.2"
+# The arguments that each server gets by default, by device.
+SERVER_ARGUMENTS = {
+    "cpu": "--attention-backend torch_native --disable-cuda-graph --disable-overlap-schedule "
+    "--sleep-on-idle --mem-fraction-static 0.5 --max-total-tokens 8192",
+    VIRTUAL: "--attention-backend triton --sleep-on-idle --mem-fraction-static 0.5 "
+    "--max-total-tokens 8192 --max-running-requests 8",
+    "cuda": "--mem-fraction-static 0.2",
+}
 
 
 @dataclass(frozen=True)
@@ -133,7 +137,7 @@ def _select_configurations(matrix: MatrixFile, names: tuple[str, ...]) -> None:
 def _make_single_matrix(request: EvaluationRequest) -> MatrixFile:
     """Make a matrix of one configuration and its base."""
     device = choose_device(request.device)
-    common = CPU_SERVER_ARGUMENTS if device == "cpu" else CUDA_SERVER_ARGUMENTS
+    common = SERVER_ARGUMENTS[device]
     candidate = EvaluationConfiguration(
         "candidate",
         request.model or "llama",
@@ -148,7 +152,7 @@ def _make_single_matrix(request: EvaluationRequest) -> MatrixFile:
     if base is not None:
         candidate.against = base.name
         configurations.insert(0, base)
-    dtype = request.dtype or ("float32" if device == "cpu" else "bfloat16")
+    dtype = request.dtype or ("bfloat16" if device == "cuda" else "float32")
     return MatrixFile("eval", configurations, serve=common, dtype=dtype, device=device)
 
 
@@ -188,7 +192,7 @@ def _is_own_model(model: str) -> bool:
 
 
 def choose_device(requested: str | None) -> str:
-    if requested in ("cpu", "cuda"):
+    if requested in SERVER_ARGUMENTS:
         return requested
     return "cuda" if machine.describe_gpus() else "cpu"
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import msgspec
 
+from harness.core.device import VIRTUAL
 from harness.guards.verdicts import REQUIRED_FAILURES, REQUIRED_PASSES
 from harness.kernels.gpu import DEFAULT_CHECKS
 from harness.kernels.triton import recorded_reach
@@ -180,6 +181,8 @@ class EvaluationServers:
         finally:
             served.reach = running.read_reach()  # also of a server that died
             self._stop_server(running)
+            if (record := running.read_device_record()) is not None:
+                served.stand_ins += record.describe(with_calls=False)
             if (check := running.read_check_reports()) is not None:
                 served.stand_ins.append(str(check))
                 served.stand_ins += [f"{name}: {why}" for name, why in check.refusals.items()]
@@ -211,7 +214,7 @@ class EvaluationServers:
         one = job.configuration
         return (
             self.settings.always_cold
-            or self.settings.device != "cpu"
+            or self.settings.device == "cuda"
             or one.engine == TRANSFORMERS_ENGINE
         )
 
@@ -231,7 +234,7 @@ class EvaluationServers:
         python = self.settings.get_python(release)
         environment = {
             **DEFAULT_ENVIRONMENT,
-            **(CPU_ENVIRONMENT if self.settings.device == "cpu" else {}),
+            **(CPU_ENVIRONMENT if self.settings.device != "cuda" else {}),
             recorded_reach.LAUNCHER_VARIABLE: f"server {one.name}",
             **job.environment,
         }
@@ -258,7 +261,7 @@ class EvaluationServers:
             arguments += ["--dtype", job.dtype]
         if self.settings.device == "cpu":
             arguments += ["--device", "cpu"]
-        checked = self.settings.device != "cpu" and adaptations.CHECKED_KERNELS in one.stand_ins
+        checked = self.settings.device == "cuda" and adaptations.CHECKED_KERNELS in one.stand_ins
         checks = GPU_CHECKS if checked else ""
         return ServerSetup(
             python,
@@ -271,6 +274,7 @@ class EvaluationServers:
             environment,
             self.settings.server_module,
             checks,
+            self.settings.device == VIRTUAL,
         )
 
     def _ask_items(

@@ -15,6 +15,9 @@ import sys
 import zlib
 from typing import Any
 
+from harness.core import device
+from harness.kernels.watch import virtual_process
+
 ADAPTATIONS_VARIABLE = "UNFIX_ENGINE"
 TREE_KERNELS = "tree-kernels"
 CHECKED_KERNELS = "checked"
@@ -108,11 +111,18 @@ def _use_triton_tree_kernels() -> None:
 def _run_kernels_on_cpu(checked: bool) -> None:
     """Run the scheduler's kernels, and no others, on this machine's CPU.
 
-    With `checked`, the kernels that its event loop launches are checked.
+    With `checked`, the kernels that its event loop launches are checked. The virtual GPU runs all
+    kernels by itself; with `checked`, the scheduler's are checked from its start on, graphs
+    included.
     """
     from sglang.srt.managers.scheduler import Scheduler
 
     from harness import checking
+
+    if device.get_device() == device.VIRTUAL:
+        if checked:
+            Scheduler.__init__ = _check_before(Scheduler.__init__)
+        return
 
     def wrap_in_session(method: Any, session: Any) -> Any:
         plain = getattr(method, "plain", method)
@@ -129,6 +139,15 @@ def _run_kernels_on_cpu(checked: bool) -> None:
     loop = (lambda: checking.checked("cpu")) if checked else checking.run_kernels_on_cpu
     Scheduler.__init__ = wrap_in_session(Scheduler.__init__, checking.run_kernels_on_cpu)
     Scheduler.event_loop_normal = wrap_in_session(Scheduler.event_loop_normal, loop)
+
+
+def _check_before(method: Any) -> Any:
+    @functools.wraps(method)
+    def check_and_call(self: Any, *args: Any, **options: Any) -> Any:
+        virtual_process.check_kernels()
+        return method(self, *args, **options)
+
+    return check_and_call
 
 
 def _is_cuda_available() -> bool:

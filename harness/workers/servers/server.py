@@ -28,7 +28,8 @@ from harness.core import paths, process_exit, processes
 from harness.core.child_process import ProcessHandle
 from harness.core.errors import NotReadyError, UnfixError
 from harness.core.process_exit import ExitKind
-from harness.kernels.watch import report_files
+from harness.device.record import DeviceRecord
+from harness.kernels.watch import report_files, virtual_process
 from harness.patching import attestation
 from harness.patching.child_environment import ChildEnvironment
 from harness.workers import command_supervisor
@@ -86,6 +87,7 @@ class ServerSetup:
     environment: dict[str, str] = field(default_factory=dict, hash=False)
     module: str = COLD_START_MODULE  # the module that serves
     kernel_checks: str = ""  # on a GPU, the checks of its compiled kernels
+    is_virtual: bool = False  # it runs on the virtual GPU
 
 
 class ServerStarter(Protocol):
@@ -147,6 +149,8 @@ class SglangServer:
         environment.add_python_path(paths.HARNESS_FOLDER.parent)
         environment.require_release(setup.python)
         environment.set_toggles(setup.revert, setup.enable, setup.toggle_folders, self.attestations)
+        if setup.is_virtual:
+            virtual_process.configure_environment(environment, None, self.folder.resolve())
         if setup.kernel_checks:
             report_files.request_checks(environment, setup.kernel_checks, self.check_folder)
         request = CommandRequest(
@@ -178,6 +182,7 @@ class SglangServer:
             enable=list(setup.enable),
             toggle_folders=[str(folder.resolve()) for folder in setup.toggle_folders],
             adaptations=list(setup.adaptations),
+            is_virtual=setup.is_virtual,
         )
 
     # While it lives
@@ -264,6 +269,10 @@ class SglangServer:
     def read_check_reports(self) -> report_files.CheckSummary | None:
         """Return the reports of the checks of its compiled kernels."""
         return report_files.read_reports(self.check_folder) if self.setup.kernel_checks else None
+
+    def read_device_record(self) -> DeviceRecord | None:
+        """Return what its processes asked of the virtual GPU."""
+        return virtual_process.read_records(self.folder) if self.setup.is_virtual else None
 
     def _describe_last_error(self) -> str:
         if (checked := self.read_check_reports()) is not None and checked.reports:

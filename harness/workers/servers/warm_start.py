@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from harness.kernels.watch import virtual_process
 from harness.patching.child_environment import HARNESS_PATH, RELEASE_VARIABLE, ChildEnvironment
 from harness.workers.servers.json_process import JsonProcess, ProcessEnded, ReplyTimeout
 from harness.workers.servers.server import ServerFailed, ServerSetup, SglangServer
@@ -24,6 +25,8 @@ class ServerZygote:
         environment.add_python_path(*HARNESS_PATH)
         environment.use_checkout()
         environment.require_release(setup.python)
+        if setup.is_virtual:
+            virtual_process.configure_environment(environment, None, log.parent.resolve())
         environment.clear_toggles()
         command = [str(setup.python), "-m", "harness.workers.servers.zygote"]
         self.process = JsonProcess(command, environment, log)

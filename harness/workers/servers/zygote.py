@@ -4,7 +4,7 @@
 
 Imports take most of a server's start, three times over: the server, its scheduler and its
 detokenizer each import SGLang. Here it is imported once; a forked server is ready in seconds, and
-its toggles are applied live, in the fork alone. Not for GPUs: no fork can use a CUDA device.
+its toggles are applied live, in the fork alone. Not for real GPUs: no fork can use a CUDA device.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ import msgspec
 
 from harness.core import child_process, preloading, processes
 from harness.core.pipes import PipeEnd
+from harness.kernels.watch import virtual_process
 from harness.patching import bootstrap, import_origins, live_engine
 from harness.workers import command_supervisor
 from harness.workers.command_supervisor import POLL_SECONDS, CommandExit, CommandOutcome
@@ -63,6 +64,7 @@ class ServerRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
     enable: list[str] = []
     toggle_folders: list[str] = []
     adaptations: list[str] = []
+    is_virtual: bool = False
 
 
 def preload_server() -> None:
@@ -159,6 +161,8 @@ def _run_in_server_process(request: ServerRequest, supervisor_pid: int) -> NoRet
         attestations = Path(request.attestations)
         os.environ[bootstrap.ATTESTATIONS_VARIABLE] = str(attestations)
         live_engine.engine.recorder.set_folder(attestations)
+        if request.is_virtual:
+            virtual_process.record_below(Path(request.folder))
         _apply_toggles(request)
         adaptations.apply_adaptations(request.adaptations)
         _use_fork_start_method()
