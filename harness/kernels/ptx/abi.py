@@ -36,7 +36,7 @@ class ContextField(IntEnum):
     EPOCH = 25  # grows with every barrier and every block; no number is used twice
     LAUNCH_EPOCH = 26  # the first one of this launch
     BLOCK_EPOCH = 27  # the first one of this block
-    BARRIERS = 28  # BarrierField for each of 16 barriers
+    BARRIERS = 28  # BarrierField for each barrier
     BLOCK_ORDINAL = 29  # the running block's position in the launch
     SHARED_SHADOW = 30  # uninitialized bytes of shared memory, or 0
     OVERFLOWS = 31
@@ -65,6 +65,7 @@ class FrameField(IntEnum):
     GROUP = 12  # the lanes that took part
     BALLOT = 13  # the lanes whose first word is odd
     WARP_SYNC = 14  # counts synchronizations of its warp
+    SPINS = 15  # accesses in loops that may wait for others
     PAYLOAD = 16
 
 
@@ -93,7 +94,7 @@ class BarrierField(IntEnum):
     TRUE = 3  # waiting threads whose predicate holds
 
 
-BARRIER_COUNT = 16
+BARRIER_COUNT = 17  # those of a block, and the one of its cluster
 
 
 class ThreadOutcome(IntEnum):

@@ -20,7 +20,12 @@ from harness.kernels.ptx.race_checks import RaceCheckedPtxAccess
 
 # `peek` and `poke` are reads and writes that may synchronize: volatile, relaxed, acquire, release.
 VERBS = ("read", "write", "update", "peek", "poke")
-ACCESS_FUNCTIONS = (*(f"ptx_{verb}" for verb in VERBS), "ptx_classify", "ptx_record")
+ACCESS_FUNCTIONS = (
+    *(f"ptx_{verb}" for verb in VERBS),
+    "ptx_classify",
+    "ptx_record",
+    "ptx_mbarrier",
+)
 _SMALLEST_ADDRESS = 1 << 16
 _REGION = f"[{len(PtxRegionField)} x i64]"
 
@@ -187,6 +192,9 @@ class _AccessCheck(RaceCheckedPtxAccess):
 
     def _check_alignment(self) -> None:
         code = self._code
-        rest = code.let(f"and i64 %address, {code.let('sub i64 %size, 1')}")
+        # The largest power of two in the size, for the many bytes of a bulk copy at most 16.
+        lowest = code.let(f"and i64 %size, {code.let('sub i64 0, %size')}")
+        multiple = code.let(f"call i64 @llvm.umin.i64(i64 {lowest}, i64 16)")
+        rest = code.let(f"and i64 %address, {code.let(f'sub i64 {multiple}, 1')}")
         with code.when(code.let(f"icmp ne i64 {rest}, 0"), exits=True):
             self._report(PtxViolationKind.MISALIGNED, self._number)

@@ -13,11 +13,7 @@ def emit_atomic(code: ThreadCode, instruction: Instruction) -> None:
     """`atom` gives the old value; `red` gives nothing."""
     verb = instruction.find(*_VERBS)
     kind = instruction.type
-    if (
-        verb is None
-        or instruction.has("v2", "v4", "v8", "b128")
-        or (space_of(instruction) == "shared::cluster")
-    ):
+    if verb is None or instruction.has("v2", "v4", "v8", "b128"):
         raise instruction.refuse()
     bits = bits_of_type(kind)
     address = emit_address(code, instruction)

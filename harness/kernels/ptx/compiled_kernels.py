@@ -13,7 +13,7 @@ from harness.core.cache import get_or_compute, is_cached
 from harness.core.code_digest import compute_digest, describe_versions, digest_code
 from harness.kernels.cpu.llvm_jit import LlvmJit, describe_host
 from harness.kernels.cpu.number_formats import select_called_helpers
-from harness.kernels.ptx import access_checks, scheduler
+from harness.kernels.ptx import access_checks, async_ops, scheduler, wait_reports
 from harness.kernels.ptx.lowering import LoweredPtx, PtxLowering
 from harness.kernels.ptx.parser import PtxText
 from harness.kernels.ptx.reader import read_kernel
@@ -58,7 +58,8 @@ def _build_runtime() -> str:
         (
             access_checks.build_access_checks(),
             scheduler.build_scheduler(),
-            scheduler.build_wait_reports(),
+            wait_reports.build_wait_reports(),
+            async_ops.build_mbarrier_functions(),
         )
     )
     return text + select_called_helpers(text)

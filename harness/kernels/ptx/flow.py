@@ -20,6 +20,7 @@ POINTER_OPERANDS = {
     "ptx.selp": (0, 1),
     "ptx.mad": (2,),
     "ptx.cvt": (0,),
+    "ptx.mapa": (0,),
 }
 # Instructions whose operand is an address, and which operands are.
 ADDRESS_OPERANDS = {
@@ -28,7 +29,7 @@ ADDRESS_OPERANDS = {
     "ptx.st": (0,),
     "ptx.atom": (0,),
     "ptx.red": (0,),
-    "ptx.cp": (0, 1),
+    "ptx.cp": (0, 1, 3),
     "ptx.ldmatrix": (0,),
     "ptx.stmatrix": (0,),
     "ptx.mbarrier": (0,),
@@ -110,3 +111,23 @@ def find_live_after(block: IRBlock, out: set[IRValue]) -> dict[IROperation, set[
         living -= set(operation.results)
         living |= set(operation.operands)
     return after
+
+
+def find_loop_blocks(graph: KernelGraph) -> set[str]:
+    """Find the blocks that can be reached from themselves."""
+    targets = {
+        block.label: [label for label, _ in list_branch_targets(block.operations[-1])]
+        for block in graph.body.blocks
+    }
+    found = set()
+    for label in targets:
+        seen: set[str] = set()
+        waiting = list(targets[label])
+        while waiting:
+            other = waiting.pop()
+            if other not in seen:
+                seen.add(other)
+                waiting += targets[other]
+        if label in seen:
+            found.add(label)
+    return found

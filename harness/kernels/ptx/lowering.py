@@ -9,19 +9,21 @@ from harness.kernels.cpu.number_formats import select_called_helpers
 from harness.kernels.ir.flow import list_branch_targets
 from harness.kernels.ir.graph import FileLine, IRBlock, IROperation, IRValue, KernelGraph
 from harness.kernels.ptx.abi import ContextField, FrameField, PtxViolationKind, ThreadOutcome
+from harness.kernels.ptx.async_ops import emit_copy, emit_mapa
 from harness.kernels.ptx.atomic_ops import emit_atomic
 from harness.kernels.ptx.conversion_ops import emit_conversion
+from harness.kernels.ptx.float_helpers import select_helpers
 from harness.kernels.ptx.float_ops import (
     FLOAT_OPERATIONS,
     emit_comparison,
     emit_float,
     emit_selection,
-    select_helpers,
 )
 from harness.kernels.ptx.flow import (
     POINTER_OPERANDS,
     find_live_after,
     find_live_out,
+    find_loop_blocks,
     find_pointers,
     is_vector_move,
 )
@@ -45,7 +47,7 @@ from harness.kernels.ptx.thread_code import (
     UnsupportedPtx,
 )
 from harness.kernels.ptx.variables import PlacedVariable, place_variables
-from harness.kernels.ptx.warp_ops import WAITING_OPERATIONS, emit_trap
+from harness.kernels.ptx.warp_ops import WAITING_OPERATIONS, emit_spin, emit_trap
 
 _WITHOUT_EFFECT = frozenset(
     "membar fence prefetch prefetchu griddepcontrol nanosleep discard applypriority setmaxnreg"
@@ -93,6 +95,7 @@ class PtxLowering:
             placed.variable.name: number for number, placed in enumerate(self._variables)
         }
         self._call_arguments: dict[str, IRValue] = {}
+        self._in_loop = False
 
     def lower(self) -> LoweredPtx:
         code, graph = self.code, self._graph
@@ -103,13 +106,14 @@ class PtxLowering:
         parameters = code.context_field(ContextField.PARAMETERS)
         for value, parameter in zip(graph.parameters, self._kernel.parameters, strict=True):
             code.set(value, code.let(f"add i64 {parameters}, {parameter.offset}"), 64)
-        live_out = find_live_out(graph)
+        live_out, loops = find_live_out(graph), find_loop_blocks(graph)
         names = {block.label: f"block{number}" for number, block in enumerate(graph.body.blocks)}
         self._block_names = names
         code.jump(names[graph.body.block.label])
         block_lines = []
         for number, block in enumerate(graph.body.blocks):
             code.start_block(names[block.label])
+            self._in_loop = block.label in loops
             self._emit_ran(number)
             living = find_live_after(block, live_out[block.label])
             for operation in block.operations:
@@ -176,6 +180,8 @@ class PtxLowering:
             self._emit_symbol(operation)
             return
         instruction = Instruction(operation)
+        if self._in_loop and may_spin(instruction):
+            emit_spin(self.code, instruction, living)
         waiting = WAITING_OPERATIONS.get(instruction.opcode)
         if waiting is not None:
             waiting(self.code, instruction, living)
@@ -313,6 +319,8 @@ _EMITTERS: dict[str, Callable[[ThreadCode, Instruction], None]] = {
     "set": emit_comparison,
     "selp": emit_selection,
     "isspacep": emit_isspacep,
+    "cp": emit_copy,
+    "mapa": emit_mapa,
 }
 
 _EXTERNALS = {
@@ -321,6 +329,7 @@ _EXTERNALS = {
         ("ptx_read", "ptx_write", "ptx_update", "ptx_peek", "ptx_poke"),
         "declare i32 @{name}(ptr, ptr, i64, i64, i64, i32, i32, ptr)",
     ),
+    "ptx_mbarrier": "declare i64 @{name}(ptr, i64, i64, i64, i64)",
     "ptx_record": "declare i32 @{name}(ptr, i64, i64, i64)",
     "ptx_classify": "declare i32 @{name}(ptr, i64, i64, i1)",
 }
@@ -355,6 +364,13 @@ def synchronizes_blocks(graph: KernelGraph) -> bool:
             continue
         if operation.name == "ptx.atom" and not used.isdisjoint(operation.results):
             return True
-        if operation.name == "ptx.ld" and instruction.has("volatile", "relaxed", "acquire"):
+        if operation.name == "ptx.ld" and may_spin(instruction):
             return True
     return False
+
+
+def may_spin(instruction: Instruction) -> bool:
+    """Return whether a loop over an instruction may wait for another thread."""
+    if instruction.opcode == "ld":
+        return instruction.has("volatile", "relaxed", "acquire")
+    return instruction.opcode == "atom"

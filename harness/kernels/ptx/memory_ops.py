@@ -16,22 +16,24 @@ _ORDERED = ("volatile", "relaxed", "acquire", "release")  # accesses that may sy
 
 
 def space_of(instruction: Instruction) -> str:
+    """Return the space of an address; a cluster is one block here, so its shared memory is too."""
     for one in instruction.modifiers:
         name = one.partition("::")[0]
         if name in SPACES:
-            if one == "shared::cluster":
-                return "shared::cluster"
             return name
     return "generic"
 
 
 def emit_address(code: ThreadCode, instruction: Instruction, place: int = 0) -> str:
     """Return the address of an operand in this process."""
+    return emit_space_address(code, instruction, place, space_of(instruction))
+
+
+def emit_space_address(code: ThreadCode, instruction: Instruction, place: int, space: str) -> str:
     value = instruction.operands[place]
-    space = space_of(instruction)
     bits = 32 if space == "shared" and value.type.bits == 32 else 64
     address = code.resize(code.get(value, bits), bits, 64)
-    offset = int(instruction.operation.attributes.get("offset" if not place else "offset2", "0"))
+    offset = int(instruction.operation.attributes.get(f"offset{place}", "0"))
     if offset:
         address = code.let(f"add i64 {address}, {offset}")
     if space == "shared":
@@ -44,14 +46,16 @@ def emit_check(
     instruction: Instruction,
     verb: str,
     address: str,
-    size: int,
+    size: int | str,
     pointer: IRValue,
     new_bytes: str = "null",
 ) -> int:
     """Call the checks of an access; return its site."""
     source = instruction.operation.source
     label = {"peek": "read", "poke": "write"}.get(verb, verb)
-    site = code.add_site(PtxSite(source, label, size, instruction.name))
+    site = code.add_site(
+        PtxSite(source, label, size if isinstance(size, int) else 0, instruction.name)
+    )
     region = code.get_companion(pointer, "r")
     state = code.get_companion(pointer, "o")
     code.return_if_violated(
@@ -66,8 +70,6 @@ def emit_load(code: ThreadCode, instruction: Instruction) -> None:
     bits = bits_of_type(kind)
     count = len(instruction.results)
     space = space_of(instruction)
-    if space == "shared::cluster":
-        raise instruction.refuse()
     address = emit_address(code, instruction)
     size = bits // 8 * count
     if space not in ("param", "const"):
@@ -91,7 +93,7 @@ def emit_store(code: ThreadCode, instruction: Instruction) -> None:
     bits = bits_of_type(instruction.type)
     values = instruction.operands[1:]
     space = space_of(instruction)
-    if space in ("param", "shared::cluster"):
+    if space == "param":
         raise instruction.refuse()
     address = emit_address(code, instruction)
     names = [code.get(value, bits) for value in values]
@@ -116,8 +118,6 @@ def emit_cvta(code: ThreadCode, instruction: Instruction) -> None:
         base = code.resize(code.context_field(ContextField.SHARED), 64, bits)
         verb = "sub" if instruction.has("to") else "add"
         address = code.let(f"{verb} i{bits} {address}, {base}")
-    elif space == "shared::cluster":
-        raise instruction.refuse()
     code.set(instruction.results[0], address, bits)
 
 

@@ -1,9 +1,10 @@
 """Reads a kernel in PTX into a graph of values: registers that are written twice become arguments.
 
 An instruction becomes the operation `ptx.OPCODE`; its attribute `modifiers` has the rest of its
-name, `groups` the sizes of its operands (a vector is a group of several values), `offset` the
-constant in an address. What differs between PTX and Triton's IR ends here: a predicated instruction
-becomes a branch around it, a jump table a chain of comparisons, a symbol `ptx.symbol`.
+name, `groups` the sizes of its operands (a vector is a group of several values), `offset0` the
+constant in the address that is operand 0. What differs between PTX and Triton's IR ends here: a
+predicated instruction becomes a branch around it, a jump table a chain of comparisons, a symbol the
+operation `ptx.symbol`.
 """
 
 from __future__ import annotations
@@ -58,6 +59,7 @@ class _KernelReader:
         self._value_count = 0
         self._values: dict[str, IRValue] = {}
         self._operations: list[IROperation] = []
+        self._place = 0  # of the operand that is read, among the operation's values
 
     def read(self) -> KernelGraph:
         order, predecessors = self._blocks.order, self._blocks.predecessors
@@ -141,6 +143,7 @@ class _KernelReader:
         operands: list[IRValue] = []
         groups = []
         for text in texts:
+            self._place = len(operands)
             values = self._read_operand(text, attributes, source)
             operands += values
             groups.append(str(len(values)))
@@ -178,8 +181,7 @@ class _KernelReader:
                 attributes["address"] = inner_texts
                 return []
             offset = parse_number(match[2]) if match[2] else 0
-            key = "offset" if "offset" not in attributes else "offset2"
-            attributes[key] = str(offset)
+            attributes[f"offset{self._place}"] = str(offset)
             return self._read_operand(match[1], attributes, source)
         if text in self._kernel.register_types:
             return [self._read_register(text)]

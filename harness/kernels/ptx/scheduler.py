@@ -15,12 +15,10 @@ from harness.kernels.ptx.abi import (
     BarrierField,
     ContextField,
     FrameField,
-    PtxViolationKind,
     ThreadOutcome,
     ThreadStatus,
     WaitKind,
 )
-from harness.kernels.ptx.thread_code import emit_report
 
 _MAX_IDLE_ROUNDS = 1 << 16  # rounds in which threads only ask whether they may go on
 
@@ -116,10 +114,15 @@ def _build_run_block() -> LlvmFunction:
     code.emit(f"call void @llvm.memset.p0.i64(ptr {barriers}, i8 0, i64 {size}, i1 false)")
     with code.loop(threads) as thread:
         frame = code.frame_of(thread)
-        for field in (FrameField.RESUME, FrameField.STATUS, FrameField.WARP_SYNC):
+        for field in (
+            FrameField.RESUME,
+            FrameField.STATUS,
+            FrameField.WARP_SYNC,
+            FrameField.SPINS,
+        ):
             code.store_element("i64", "0", frame, field)
     warps = code.let(f"lshr i64 {code.let(f'add i64 {threads}, 31')}, 5")
-    idle = code.alloca("i64", "0")
+    idle, last_epoch = code.alloca("i64", "0"), code.alloca("i64", "0")
     head, end = code.repeat()
     live, ran = code.alloca("i64"), code.alloca("i64")
     code.store("i64", "0", ran)
@@ -142,8 +145,12 @@ def _build_run_block() -> LlvmFunction:
     with code.when(code.let(f"icmp ne i64 {progress}, 0"), exits=True):
         code.store("i64", "0", idle)
         code.jump(head)
-    # Only threads that ask again are left, or none.
-    waits = code.let(f"add i64 {code.load('i64', idle)}, 1")
+    # Only threads that ask again are left, or none. A phase of an mbarrier has raised the epoch.
+    now = code.context(ContextField.EPOCH)
+    moved = code.let(f"icmp ne i64 {code.load('i64', last_epoch)}, {now}")
+    code.store("i64", now, last_epoch)
+    rounds = code.let(f"select i1 {moved}, i64 0, i64 {code.load('i64', idle)}")
+    waits = code.let(f"add i64 {rounds}, 1")
     code.store("i64", waits, idle)
     patient = code.both(
         code.let(f"icmp ne i64 {yielded}, 0"),
@@ -153,8 +160,8 @@ def _build_run_block() -> LlvmFunction:
         code.jump(head)
     with code.loop(threads) as thread:
         frame = code.frame_of(thread)
-        waiting = code.equals(code.load_field(frame, FrameField.STATUS), ThreadStatus.WAITING)
-        with code.when(waiting, exits=True):
+        exited = code.equals(code.load_field(frame, FrameField.STATUS), ThreadStatus.EXITED)
+        with code.when(code.let(f"xor i1 {exited}, true"), exits=True):
             code.emit(f"call void @ptx_report_wait(ptr %context, ptr {frame}, i64 {yielded})")
             code.emit(f"ret i32 {int(ThreadOutcome.VIOLATED)}")
     code.emit("ret i32 0")
@@ -373,20 +380,3 @@ def _check_same_barrier(code: _SchedulerFunction, thread: str, frame: str, paylo
         with code.when(code.both(both_wait, code.let(f"icmp ne i64 {site}, {other}")), exits=True):
             code.emit(f"call void @ptx_report_divergence(ptr %context, ptr {frame}, i64 {other})")
             code.emit("ret i64 -1")
-
-
-def build_wait_reports() -> str:
-    """Build the functions that report threads which wait in vain."""
-    wait = LlvmFunction(
-        "define internal void @ptx_report_wait(ptr %context, ptr %frame, i64 %asks)"
-    )
-    site = wait.load_field("%frame", FrameField.SITE)
-    emit_report(wait, PtxViolationKind.DEADLOCK, site, "0", "0", "0", "%asks")
-    wait.emit("ret void")
-    apart = LlvmFunction(
-        "define internal void @ptx_report_divergence(ptr %context, ptr %frame, i64 %other)"
-    )
-    site = apart.load_field("%frame", FrameField.SITE)
-    emit_report(apart, PtxViolationKind.DIVERGENT_BARRIER, site, "0", "0", "0", "%other")
-    apart.emit("ret void")
-    return f"{wait}\n{apart}"

@@ -11,13 +11,13 @@ from collections.abc import Callable, Sequence
 
 from harness.kernels.ir.graph import IRValue
 from harness.kernels.ptx.abi import (
-    BARRIER_COUNT,
     BarrierField,
     ContextField,
     FrameField,
     PtxViolationKind,
     WaitKind,
 )
+from harness.kernels.ptx.async_ops import emit_cluster_barrier, emit_mbarrier
 from harness.kernels.ptx.thread_code import Instruction, PtxSite, ThreadCode
 
 Living = Sequence[IRValue]
@@ -194,7 +194,8 @@ def emit_elect(code: ThreadCode, instruction: Instruction, living: Living) -> No
 
 def emit_barrier(code: ThreadCode, instruction: Instruction, living: Living) -> None:
     if instruction.has("cluster"):
-        raise instruction.refuse("clusters")
+        emit_cluster_barrier(code, instruction, living)
+        return
     if instruction.has("warp"):
         mask = code.resize(code.get(instruction.operands[0], 32), 32, 64)
         _wait_for_lanes(code, instruction, living, ["1"], mask)
@@ -202,7 +203,7 @@ def emit_barrier(code: ThreadCode, instruction: Instruction, living: Living) -> 
         return
     operands = list(instruction.operands)
     predicate = operands.pop() if instruction.has("red") else None
-    number = code.let(f"and i64 {code.get(operands[0], 64)}, {BARRIER_COUNT - 1}")
+    number = code.let(f"and i64 {code.get(operands[0], 64)}, 15")
     expected = code.resize(code.get(operands[1], 32), 32, 64) if len(operands) > 1 else "0"
     if instruction.has("arrive"):
         barriers = code.to_pointer(code.context_field(ContextField.BARRIERS))
@@ -237,6 +238,17 @@ def _count_warp_sync(code: ThreadCode) -> None:
         code.increment(place, "1")
 
 
+def emit_spin(code: ThreadCode, instruction: Instruction, living: Living) -> None:
+    """Let other threads run now and then, in a loop that may wait for one of them."""
+    count = code.let(f"add i64 {code.frame_field(FrameField.SPINS)}, 1")
+    code.set_frame_field(FrameField.SPINS, count)
+    period = 1024 if instruction.opcode == "atom" else 16
+    due = code.let(f"icmp eq i64 {code.let(f'and i64 {count}, {period - 1}')}, 0")
+    with code.when(due):
+        site = code.add_site(PtxSite(instruction.operation.source, instruction.name))
+        code.suspend([*living, *instruction.operands], WaitKind.YIELD, site)
+
+
 def emit_trap(code: ThreadCode, instruction: Instruction, living: Living) -> None:
     site = code.add_site(PtxSite(instruction.operation.source, "trap", text=instruction.name))
     code.report(PtxViolationKind.TRAP, site)
@@ -251,4 +263,5 @@ WAITING_OPERATIONS: dict[str, Callable[[ThreadCode, Instruction, Living], None]]
     "elect": emit_elect,
     "bar": emit_barrier,
     "barrier": emit_barrier,
+    "mbarrier": emit_mbarrier,
 }

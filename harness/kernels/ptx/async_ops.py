@@ -1,0 +1,229 @@
+"""Asynchronous copies, mbarriers, and clusters of one block.
+
+A copy happens where it is issued, so a missing wait is not found. An mbarrier is 64 bits of shared
+memory, laid out here as: phase (1 bit), expected arrivals (20), pending arrivals (20), bytes that
+are still to come (23, signed). A phase ends when nothing is pending; that is an order between
+threads, so it raises the epoch as a barrier does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from harness.kernels.cpu.llvm_text import LlvmFunction
+from harness.kernels.ir.graph import IRValue
+from harness.kernels.ptx.abi import ContextField, FrameField, WaitKind
+from harness.kernels.ptx.memory_ops import emit_address, emit_check, emit_space_address
+from harness.kernels.ptx.thread_code import Instruction, PtxSite, ThreadCode
+
+_COUNT_BITS, _COUNT_MASK = 20, (1 << 20) - 1
+_EXPECTED, _PENDING, _BYTES = 1, 1 + _COUNT_BITS, 1 + 2 * _COUNT_BITS
+CLUSTER_BARRIER = 16  # the barrier beside the 16 of a block
+
+
+def build_mbarrier_functions() -> str:
+    """Build the function that changes an mbarrier and returns the number it had before."""
+    code = LlvmFunction(
+        "define i64 @ptx_mbarrier(ptr %context, i64 %address, i64 %arrivals, i64 %drops,"
+        " i64 %bytes)"
+    )
+    place = code.to_pointer("%address")
+    old = code.load("i64", place)
+
+    def field(start: int) -> str:
+        return code.let(f"and i64 {code.let(f'lshr i64 {old}, {start}')}, {_COUNT_MASK}")
+
+    phase = code.let(f"and i64 {old}, 1")
+    expected = code.let(f"sub i64 {field(_EXPECTED)}, %drops")
+    gone = code.let("add i64 %arrivals, %drops")
+    pending = code.let(f"sub i64 {field(_PENDING)}, {gone}")
+    to_come = code.let(f"add i64 {code.let(f'ashr i64 {old}, {_BYTES}')}, %bytes")
+    left = code.let(f"or i64 {pending}, {to_come}")
+    complete = code.let(f"icmp eq i64 {left}, 0")
+    with code.when(complete):
+        code.increment(code.element_pointer("%context", "i64", ContextField.EPOCH), "1")
+    flip = code.let(f"zext i1 {complete} to i64")
+    phase = code.let(f"xor i64 {phase}, {flip}")
+    pending = code.let(f"select i1 {complete}, i64 {expected}, i64 {pending}")
+    new = phase
+    for value, start in ((expected, _EXPECTED), (pending, _PENDING)):
+        kept = code.let(f"and i64 {value}, {_COUNT_MASK}")
+        new = code.let(f"or i64 {new}, {code.let(f'shl i64 {kept}, {start}')}")
+    new = code.let(f"or i64 {new}, {code.let(f'shl i64 {to_come}, {_BYTES}')}")
+    code.store("i64", new, place)
+    code.emit(f"ret i64 {old}")
+    return str(code)
+
+
+def _change(
+    code: ThreadCode, address: str, arrivals: str = "0", drops: str = "0", count: str = "0"
+) -> str:
+    return code.let(
+        f"call i64 @ptx_mbarrier(ptr %context, i64 {address}, i64 {arrivals}, i64 {drops},"
+        f" i64 {count})"
+    )
+
+
+def emit_mbarrier(code: ThreadCode, instruction: Instruction, living: Sequence[IRValue]) -> None:
+    address = emit_address(code, instruction)
+    pointer = instruction.operands[0]
+    verb = "poke" if instruction.has("init") else "peek"
+    emit_check(code, instruction, verb, address, 8, pointer)
+    rest = instruction.operands[1:]
+    if instruction.has("init"):
+        count = code.let(f"and i64 {code.get(rest[0], 64)}, {_COUNT_MASK}")
+        number = code.let(f"shl i64 {count}, {_EXPECTED}")
+        number = code.let(f"or i64 {number}, {code.let(f'shl i64 {count}, {_PENDING}')}")
+        code.store("i64", number, code.to_pointer(address))
+    elif instruction.has("inval"):
+        return
+    elif instruction.has("test_wait", "try_wait"):
+        _emit_wait(code, instruction, living, address)
+    elif instruction.has("pending_count"):
+        raise instruction.refuse()
+    else:
+        _emit_arrival(code, instruction, address, rest)
+
+
+def _emit_arrival(
+    code: ThreadCode, instruction: Instruction, address: str, rest: Sequence[IRValue]
+) -> None:
+    amount = code.resize(code.get(rest[0], 32), 32, 64) if rest else "1"
+    if instruction.has("arrive", "arrive_drop"):
+        arrivals = "1" if instruction.has("expect_tx") else amount
+        count = amount if instruction.has("expect_tx") else "0"
+        if instruction.has("arrive_drop"):
+            old = _change(code, address, "0", arrivals, count)
+        else:
+            old = _change(code, address, arrivals, "0", count)
+        if instruction.results:
+            code.set(instruction.results[0], old, 64)
+    elif instruction.has("expect_tx"):
+        _change(code, address, count=amount)
+    elif instruction.has("complete_tx"):
+        _change(code, address, count=code.let(f"sub i64 0, {amount}"))
+    else:
+        raise instruction.refuse()
+
+
+def _emit_wait(
+    code: ThreadCode, instruction: Instruction, living: Sequence[IRValue], address: str
+) -> None:
+    """Ask whether a phase is over; if it is not, let other threads run and ask again."""
+
+    def emit_is_over() -> str:
+        current = code.let(f"and i64 {code.load('i64', code.to_pointer(address))}, 1")
+        state = code.get(instruction.operands[1], 64)
+        return code.let(f"icmp ne i64 {current}, {code.let(f'and i64 {state}, 1')}")
+
+    slot = code.alloca("i1")
+    code.store("i1", emit_is_over(), slot)
+    waits = code.let(f"xor i1 {code.load('i1', slot)}, true")
+    with code.when(waits):
+        site = code.add_site(PtxSite(instruction.operation.source, instruction.name))
+        code.suspend([*living, *instruction.operands], WaitKind.YIELD, site)
+        address = emit_address(code, instruction)
+        code.store("i1", emit_is_over(), slot)
+    code.set(instruction.results[0], code.load("i1", slot), 1)
+
+
+# Copies
+
+
+def emit_copy(code: ThreadCode, instruction: Instruction) -> None:
+    if instruction.has("commit_group", "wait_group", "wait_all"):
+        return
+    if instruction.has("tensor", "reduce", "multicast::cluster", "prefetch"):
+        raise instruction.refuse()
+    if instruction.has("mbarrier"):
+        _emit_copy_arrival(code, instruction)
+    elif instruction.has("bulk"):
+        _emit_bulk_copy(code, instruction)
+    elif len(instruction.operands) >= 3:
+        _emit_small_copy(code, instruction)
+    else:
+        raise instruction.refuse()
+
+
+def _emit_copy_arrival(code: ThreadCode, instruction: Instruction) -> None:
+    """Arrive for the copies before: they are done, so without `.noinc` nothing is left to do."""
+    address = emit_address(code, instruction)
+    emit_check(code, instruction, "peek", address, 8, instruction.operands[0])
+    if instruction.has("noinc"):
+        _change(code, address, "1")
+
+
+def _emit_small_copy(code: ThreadCode, instruction: Instruction) -> None:
+    """Copy 4, 8 or 16 bytes to shared memory; of fewer in the source, the rest becomes 0."""
+    target, source = instruction.operands[:2]
+    size = code.constant_of(instruction.operands[2])
+    if size not in (4, 8, 16):
+        raise instruction.refuse()
+    to = emit_space_address(code, instruction, 0, "shared")
+    origin = emit_space_address(code, instruction, 1, "global")
+    buffer = code.alloca(f"[{size} x i8]")
+    code.store(f"i{8 * size}", "0", f"{buffer}, align 1")
+    given = instruction.operands[3] if len(instruction.operands) > 3 else None
+    if given is not None and given.type.bits == 1:
+        raise instruction.refuse("a predicate")
+    if given is None or (given.type.bits == 64 and code.constant_of(given) is None):
+        count = str(size)
+    else:
+        count = code.resize(code.get(given, 32), 32, 64)
+        count = code.let(f"call i64 @llvm.umin.i64(i64 {count}, i64 {size})")
+    with code.when(code.let(f"icmp ne i64 {count}, 0")):
+        emit_check(code, instruction, "read", origin, count, source)
+        code.emit(
+            f"call void @llvm.memcpy.p0.p0.i64(ptr {buffer}, ptr {code.to_pointer(origin)},"
+            f" i64 {count}, i1 false)"
+        )
+    emit_check(code, instruction, "write", to, size, target, buffer)
+    code.emit(
+        f"call void @llvm.memcpy.p0.p0.i64(ptr {code.to_pointer(to)}, ptr {buffer},"
+        f" i64 {size}, i1 false)"
+    )
+
+
+def _emit_bulk_copy(code: ThreadCode, instruction: Instruction) -> None:
+    spaces = [
+        one.partition("::")[0]
+        for one in instruction.modifiers
+        if one.partition("::")[0] in ("shared", "global")
+    ]
+    if len(spaces) != 2:
+        raise instruction.refuse()
+    to = emit_space_address(code, instruction, 0, spaces[0])
+    origin = emit_space_address(code, instruction, 1, spaces[1])
+    size = code.resize(code.get(instruction.operands[2], 32), 32, 64)
+    emit_check(code, instruction, "read", origin, size, instruction.operands[1])
+    source = code.to_pointer(origin)
+    emit_check(code, instruction, "write", to, size, instruction.operands[0], source)
+    code.emit(
+        f"call void @llvm.memcpy.p0.p0.i64(ptr {code.to_pointer(to)}, ptr {source},"
+        f" i64 {size}, i1 false)"
+    )
+    if any(one.startswith("mbarrier::") for one in instruction.modifiers):
+        barrier = emit_space_address(code, instruction, 3, "shared")
+        emit_check(code, instruction, "peek", barrier, 8, instruction.operands[3])
+        _change(code, barrier, count=code.let(f"sub i64 0, {size}"))
+
+
+# Clusters of one block
+
+
+def emit_mapa(code: ThreadCode, instruction: Instruction) -> None:
+    bits = 32 if instruction.has("u32") else 64
+    code.set(instruction.results[0], code.get(instruction.operands[0], bits), bits)
+
+
+def emit_cluster_barrier(
+    code: ThreadCode, instruction: Instruction, living: Sequence[IRValue]
+) -> None:
+    """Wait for all threads of the block, which is the cluster; arriving alone waits for none."""
+    if instruction.has("arrive"):
+        return
+    site = code.add_site(PtxSite(instruction.operation.source, instruction.name))
+    base = code.element_pointer("%frame", "i64", FrameField.PAYLOAD)
+    for place, value in enumerate((str(CLUSTER_BARRIER), "0", "0")):
+        code.store_element("i64", value, base, place)
+    code.suspend(living, WaitKind.BARRIER, site)
