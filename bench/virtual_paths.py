@@ -149,7 +149,7 @@ def run_architecture(device: str, name: str) -> dict[str, Any]:
     prompts = [draw(length) for length in PROMPTS]
     tokens = [draw(CONTINUATION) for _ in PROMPTS]
     with tempfile.TemporaryDirectory() as folder:
-        reference.save(Path(folder), architecture.sglang_config)
+        reference.save(Path(folder), architecture.sglang_config, architecture.checkpoint)
 
         def serve() -> list[Any]:
             arguments = architecture.server

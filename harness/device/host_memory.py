@@ -11,8 +11,8 @@ import torch
 from torch.utils._device import _device_constructors
 
 _FACTORIES = (
-    "arange empty empty_like empty_strided full full_like ones ones_like rand randint randn "
-    "tensor zeros zeros_like"
+    "arange as_tensor empty empty_like empty_strided eye full full_like linspace ones ones_like "
+    "rand rand_like randint randint_like randn randn_like randperm tensor zeros zeros_like"
 ).split()
 _pinned: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()  # storages
 
@@ -20,10 +20,15 @@ _pinned: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()  # s
 def install() -> None:
     _device_constructors()  # caches the factories before they are replaced
     for name in _FACTORIES:
-        setattr(torch, name, _accept_pinning(getattr(torch, name)))
+        setattr(torch, name, _accept_pinning(_accept_index(getattr(torch, name))))
     for name in ("new_empty", "new_zeros", "new_ones", "new_full", "new_tensor"):
-        setattr(torch.Tensor, name, _accept_pinning(getattr(torch.Tensor, name)))
+        factory = getattr(torch.Tensor, name)
+        setattr(torch.Tensor, name, _accept_pinning(_accept_index(factory)))
     tensor: Any = torch.Tensor
+    tensor.to = _accept_index_first(tensor.to, 1)
+    tensor.cuda = _accept_index_first(tensor.cuda, 1)
+    parsers: Any = torch._C._nn
+    parsers._parse_to = _accept_index_first(parsers._parse_to, 0)  # Module.to
     tensor.pin_memory = _pin
     tensor.is_pinned = _is_pinned
     tensor.record_stream = _record_stream
@@ -48,6 +53,36 @@ def _record_stream(tensor: torch.Tensor, stream: Any) -> None:
         observe(tensor, stream)
 
 
+def _name_device(device: Any) -> Any:
+    """Return 'cuda:0' for 0: a bare index means CUDA, and torch finds none on this machine."""
+    return f"cuda:{device}" if type(device) is int else device
+
+
+def _accept_index(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Let `device=` be an index."""
+
+    @functools.wraps(function)
+    def call(*args: Any, **options: Any) -> Any:
+        if type(options.get("device")) is int:
+            options["device"] = _name_device(options["device"])
+        return function(*args, **options)
+
+    return call
+
+
+def _accept_index_first(function: Callable[..., Any], place: int) -> Callable[..., Any]:
+    """Let `device=`, or the argument at this place, be an index."""
+    by_name = _accept_index(function)
+
+    @functools.wraps(function)
+    def call(*args: Any, **options: Any) -> Any:
+        if len(args) > place and type(args[place]) is int:
+            args = (*args[:place], _name_device(args[place]), *args[place + 1 :])
+        return by_name(*args, **options)
+
+    return call
+
+
 def _accept_pinning(make: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(make)
     def make_tensor(*args: Any, pin_memory: bool = False, **options: Any) -> Any:
@@ -65,6 +100,10 @@ def _mark_pinned(tensor: torch.Tensor) -> None:
     if tensor.is_cuda:
         raise RuntimeError("cannot pin 'cuda' only dense CPU tensors can be pinned")
     _pinned[tensor.untyped_storage()] = True
+
+
+def list_pinned_storages() -> list[torch.UntypedStorage]:
+    return list(_pinned)
 
 
 def _pin(tensor: torch.Tensor, device: Any = None) -> torch.Tensor:

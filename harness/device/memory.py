@@ -191,6 +191,13 @@ class AllocationLedger:
         self.peaks[index] = max(used, self.peaks.get(index, 0))
         return used
 
+    def list_storages(self) -> list[torch.UntypedStorage]:
+        """Return the storages of all living allocations."""
+        restore: Any = torch.UntypedStorage._new_with_weak_ptr  # None for a freed one
+        known = (*self._settled, *self._recent)
+        restored = (restore(reference.cdata) for reference, _, _ in known)
+        return [storage for storage in restored if storage is not None]
+
     def estimate(self, index: int) -> int:
         """Return these bytes in less time: never less than they are."""
         with self._lock:

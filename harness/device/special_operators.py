@@ -180,5 +180,28 @@ def _multiply_into(
     return torch.matmul(left.to(out_dtype), right.to(out_dtype), out=out)
 
 
+# A convolution of each channel by itself, for which CUDA alone has an operator
+
+
+@_kernel("_conv_depthwise2d")
+def _convolve_channels(
+    data: torch.Tensor,
+    weight: torch.Tensor,
+    kernel_size: Any,
+    bias: torch.Tensor | None,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+) -> torch.Tensor:
+    plan = dispatch.make_plan("aten::_conv_depthwise2d")
+    hosts = [None if one is None else memory.to_host(one) for one in (data, weight, bias)]
+    groups = data.shape[1]
+    host = torch.convolution(*hosts, stride, padding, dilation, False, (0, 0), groups)
+    result = memory.to_device(host, data.get_device())
+    arguments = (data, weight, kernel_size, bias, stride, padding, dilation)
+    dispatch.report(plan, arguments, {}, result)
+    return result
+
+
 for _name in ("scaled_dot_product_attention",):
     _run_whole(_name)

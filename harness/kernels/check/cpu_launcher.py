@@ -213,7 +213,7 @@ class CpuLauncher:
         tables = RegionTables(
             lowered,
             spans,
-            None if self._trust_loaded_pointers else list(self._memory.iterate_living()),
+            None if self._trust_loaded_pointers else self._memory.iterate_living,
             programs,
             process.shadows,
             lambda number: _to_coordinates(number, launch.grid),

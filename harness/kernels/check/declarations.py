@@ -37,7 +37,10 @@ class Check:
     def __init__(self, options: CheckOptions = DEFAULT_OPTIONS) -> None:
         self.launches = LaunchLog()
         self._options = options
-        self._memory = MemoryTracker()
+        self._memory = self._make_memory_tracker()
+
+    def _make_memory_tracker(self) -> MemoryTracker:
+        return MemoryTracker()
 
     @property
     def memory(self) -> MemoryTracker:

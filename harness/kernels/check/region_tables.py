@@ -8,7 +8,7 @@ launches, and a number below the launch's first one is from an earlier launch. E
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -78,7 +78,7 @@ class RegionTables:
         self,
         lowered: LoweredKernel,
         spans: Sequence[TensorSpan | None],
-        known_storages: Sequence[TrackedStorage] | None,
+        list_known_storages: Callable[[], Iterable[TrackedStorage]] | None,
         programs: Sequence[ProgramId] | range,
         shadows: RaceShadows,
         coordinates: Any,
@@ -92,9 +92,11 @@ class RegionTables:
         self.parameter_regions: list[int] = []
         for span in spans:
             self.parameter_regions += _EMPTY_REGION if span is None else self._make_region(span)
-        self.known_storages = list(known_storages or ()) if lowered.has_unknown_pointers else []
+        self.known_storages: list[TrackedStorage] = []
+        if list_known_storages is not None and lowered.has_unknown_pointers:
+            self.known_storages = list(list_known_storages())
         self.storage_regions: list[int] = []
-        if known_storages is None:
+        if list_known_storages is None:
             self.storage_regions += _UNBOUNDED_REGION
         for storage in self.known_storages:
             self.storage_regions += [storage.start, storage.end, *self._get_shared_fields(storage)]

@@ -16,7 +16,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from harness.kernels.check.tracked_memory import (
     MemoryTracker,
     is_in_host_memory,
-    view_shadow_bytes,
 )
 from harness.kernels.gpu.empty_memory import EMPTY_STORAGES, POISON
 
@@ -131,7 +130,7 @@ class WriteTrackingMode(TorchDispatchMode):  # type: ignore[misc]
             value = args[place] if place is not None and place < len(args) else kwargs.get(name)
             for tensor in value if isinstance(value, (list, tuple)) else (value,):
                 if isinstance(tensor, torch.Tensor):
-                    self._mark_written(tensor)
+                    self._memory.mark_written(tensor)
         return result
 
     def _mark_uninitialized(self, tensor: torch.Tensor) -> None:
@@ -141,14 +140,6 @@ class WriteTrackingMode(TorchDispatchMode):  # type: ignore[misc]
                 self._memory.track_storage(tensor, "an empty tensor").mark_uninitialized()
             elif tensor.is_cuda and not torch.cuda.is_current_stream_capturing():
                 EMPTY_STORAGES.register(tensor)
-
-    def _mark_written(self, tensor: torch.Tensor) -> None:
-        if not is_in_host_memory(tensor):
-            return
-        storage = self._memory.find_storage(tensor)
-        if storage is not None and storage.uninitialized is not None and tensor.numel():
-            with torch._C._DisableTorchDispatch():
-                view_shadow_bytes(storage.uninitialized, tensor).fill_(0)
 
 
 def warm_operator_cache() -> None:

@@ -116,8 +116,7 @@ def view_shadow_bytes(shadow: torch.Tensor, tensor: torch.Tensor) -> torch.Tenso
 class TrackedStorage:
     """One torch storage, for as long as it lives."""
 
-    def __init__(self, tensor: torch.Tensor, name: str) -> None:
-        storage = tensor.untyped_storage()
+    def __init__(self, storage: torch.UntypedStorage, name: str) -> None:
         self.name = name
         self.start = storage.data_ptr()
         self.size = storage.nbytes()
@@ -157,18 +156,16 @@ class MemoryTracker:
         self._freed_storages.clear()
 
     def track_storage(self, tensor: torch.Tensor, name: str = "a tensor") -> TrackedStorage:
-        start = tensor.untyped_storage().data_ptr()
-        storage = self._storages.get(start)
-        if (
-            storage is not None
-            and not storage.is_freed
-            and storage.size == tensor.untyped_storage().nbytes()
-        ):
-            return storage
-        return self._add_storage(tensor, name)
+        return self.track(tensor.untyped_storage(), name)
 
-    def _add_storage(self, tensor: torch.Tensor, name: str) -> TrackedStorage:
-        new = TrackedStorage(tensor, name)
+    def track(self, untyped: torch.UntypedStorage, name: str) -> TrackedStorage:
+        storage = self._storages.get(untyped.data_ptr())
+        if storage is not None and not storage.is_freed and storage.size == untyped.nbytes():
+            return storage
+        return self._add_storage(untyped, name)
+
+    def _add_storage(self, untyped: torch.UntypedStorage, name: str) -> TrackedStorage:
+        new = TrackedStorage(untyped, name)
         old = self._storages.get(new.start)
         if old is not None:
             self._freed_storages.append(old)
@@ -185,6 +182,15 @@ class MemoryTracker:
         """Find the tensor's storage, if the session tracks it."""
         storage = self._storages.get(tensor.untyped_storage().data_ptr())
         return None if storage is None or storage.is_freed else storage
+
+    def mark_written(self, tensor: torch.Tensor) -> None:
+        """Mark the elements of a tensor as initialized."""
+        if not is_in_host_memory(tensor):
+            return
+        storage = self.find_storage(tensor)
+        if storage is not None and storage.uninitialized is not None and tensor.numel():
+            with torch._C._DisableTorchDispatch():
+                view_shadow_bytes(storage.uninitialized, tensor).fill_(0)
 
     def make_span(self, tensor: torch.Tensor, name: str, itemsize: int | None = None) -> TensorSpan:
         storage = self.track_storage(tensor, name)

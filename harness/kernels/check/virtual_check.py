@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Iterator
+from typing import Any
 
-from harness.device import installation
+import torch
+
+from harness.device import dispatch, host_memory, installation
+from harness.device.dispatch import OperatorPlan
 from harness.device.memory import LEDGER
 from harness.kernels.check import torch_modes
 from harness.kernels.check.declarations import Check
 from harness.kernels.check.options import CheckOptions
+from harness.kernels.check.tracked_memory import MemoryTracker, TrackedStorage
 
 
 class VirtualCheck(Check):
@@ -21,14 +27,48 @@ class VirtualCheck(Check):
         installation.install()
         super().__init__(options)
 
+    def _make_memory_tracker(self) -> MemoryTracker:
+        return DeviceMemoryTracker()
+
     def open(self, stack: contextlib.ExitStack) -> None:
         from harness.kernels.check.cpu_launcher import CpuLauncher
 
         stack.enter_context(_unlimited_memory())
+        stack.enter_context(self._track_other_threads())
         stack.enter_context(torch_modes.WriteTrackingMode(self._memory))
-        stack.enter_context(
-            CpuLauncher(self._memory, self.launches, self._options, trust_loaded_pointers=True)
-        )
+        stack.enter_context(CpuLauncher(self._memory, self.launches, self._options))
+
+    @contextlib.contextmanager
+    def _track_other_threads(self) -> Iterator[None]:
+        """Track what operators write in threads that load weights: a mode of torch has one."""
+        own = threading.get_ident()
+
+        def mark_written(
+            plan: OperatorPlan, args: tuple[Any, ...], options: dict[str, Any], result: Any
+        ) -> None:
+            if threading.get_ident() == own:
+                return
+            for place, name in plan.outputs:
+                value = args[place] if place < len(args) else options.get(name)
+                for tensor in value if isinstance(value, (list, tuple)) else (value,):
+                    if isinstance(tensor, torch.Tensor):
+                        self._memory.mark_written(tensor)
+
+        dispatch.OBSERVERS.append(mark_written)
+        try:
+            yield
+        finally:
+            dispatch.OBSERVERS.remove(mark_written)
+
+
+class DeviceMemoryTracker(MemoryTracker):
+    """The memory that a kernel of the device may reach: the device's own, and pinned memory."""
+
+    def iterate_living(self) -> Iterator[TrackedStorage]:
+        """Yield all living storages, also those that no launch has taken as an argument."""
+        for storage in (*LEDGER.list_storages(), *host_memory.list_pinned_storages()):
+            self.track(storage, "memory of the device")
+        return super().iterate_living()
 
 
 @contextlib.contextmanager

@@ -55,6 +55,14 @@ class KnownFailure(msgspec.Struct, forbid_unknown_fields=True):
         return claim.error > claim.tolerance * SMALLEST_KNOWN_PART
 
 
+class CheckpointEdit(msgspec.Struct, forbid_unknown_fields=True):
+    """A difference between the tensors that transformers saves and those of published files."""
+
+    tensors: str  # a regular expression: whose names it matches anywhere
+    rename: str | None = None  # what replaces the match
+    transpose: bool = False  # the last two axes
+
+
 class Architecture(msgspec.Struct, forbid_unknown_fields=True):
     """One model of the zoo."""
 
@@ -65,6 +73,7 @@ class Architecture(msgspec.Struct, forbid_unknown_fields=True):
     within: str = ""  # the part of a composite configuration that `config` describes
     composite: dict[str, Any] = {}  # the keys beside that part
     sglang_config: dict[str, Any] = {}  # keys that SGLang alone reads from config.json
+    checkpoint: list[CheckpointEdit] = []  # in their order
     server: list[str] = []  # server arguments
     dtype: str = "float32"
     known: dict[str, KnownFailure] = {}  # the claims that fail

@@ -158,3 +158,31 @@ def test_a_product_of_halves_may_be_wider_than_they_are(is_batch: bool) -> None:
     target = torch.zeros(shape, device="cuda")
     assert multiply(left, left, out_dtype=torch.float32, out=target) is target
     assert torch.equal(target, result)
+
+
+INDEXED: dict[str, Any] = {
+    "factory": lambda: torch.empty(3, device=0),
+    "eye": lambda: torch.eye(3, device=0),
+    "new": lambda: torch.ones(3).new_zeros(3, device=0),
+    "to": lambda: torch.ones(3).to(0),
+    "to device": lambda: torch.ones(3).to(device=0),
+    "cuda": lambda: torch.ones(3).cuda(0),
+    "module": lambda: torch.nn.Linear(3, 3).to(0).weight,
+    "parameter": lambda: torch.nn.Linear(3, 3, device=0).weight,
+}
+
+
+@pytest.mark.parametrize("name", INDEXED)
+def test_a_bare_index_is_a_device_of_cuda(name: str) -> None:
+    assert INDEXED[name]().device == torch.device("cuda", 0)
+
+
+@pytest.mark.parametrize("shape", [(2, 4, 9), (2, 4, 9, 7)], ids=["1d", "2d"])
+def test_a_convolution_of_each_channel_equals_the_cpus(shape: tuple[int, ...]) -> None:
+    data = torch.randn(shape)
+    weight = torch.randn(8, 1, *[3] * (len(shape) - 2))  # two for each channel
+    convolve = torch.nn.functional.conv1d if len(shape) == 3 else torch.nn.functional.conv2d
+    options: Any = {"groups": 4, "padding": 1, "dilation": 2, "stride": 2}
+    host = convolve(data, weight, torch.arange(8.0), **options)
+    device = convolve(data.cuda(), weight.cuda(), torch.arange(8.0).cuda(), **options)
+    torch.testing.assert_close(device.cpu(), host)

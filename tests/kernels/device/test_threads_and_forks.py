@@ -99,3 +99,17 @@ def test_a_process_of_an_environment_on_the_device_starts_on_it(tmp_path: Path) 
         [sys.executable, str(program)], env=environment, capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stdout) == (0, "NVIDIA B200 cuda:0\n"), done.stderr
+
+
+def test_a_kernel_reads_what_another_thread_has_written() -> None:
+    """As weights are, which SGLang copies in a pool of threads."""
+    with checking.checked("virtual") as check:
+        values, missing = (torch.empty(4, device="cuda") for _ in range(2))
+        thread = threading.Thread(target=lambda: values.copy_(torch.ones(4)))
+        thread.start()
+        thread.join()
+        add_one[(1,)](values, 4)
+        assert values.tolist() == [2, 2, 2, 2]
+        with pytest.raises(checking.UninitializedMemory):
+            add_one[(1,)](missing, 4)
+        check.discard_errors()
