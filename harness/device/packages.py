@@ -66,6 +66,10 @@ class PackageName:
     def __getitem__(self, _: object) -> PackageName:
         return self  # a generic type in an annotation
 
+    def __iter__(self) -> Any:
+        """Raise: by `__getitem__` alone a loop over it would not end."""
+        raise UnansweredName(f"{self!r} has no elements, iterated at {find_caller()}")
+
     def _compute(self, other: object) -> PackageName:
         """Stand for a constant that a module computes from a language's own constants."""
         if self.__package in _LANGUAGES and _is_module_level():

@@ -113,6 +113,7 @@ def _describe_arguments(args: Any, options: Any) -> str:
 
 
 def _describe(value: Any) -> str:
-    if hasattr(value, "dtype") and hasattr(value, "shape"):
-        return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
+    shape = getattr(value, "shape", None)
+    if isinstance(shape, tuple):
+        return f"{str(value.dtype).removeprefix('torch.')}{list(shape)}"
     return repr(value) if isinstance(value, (int, float, str, type(None))) else type(value).__name__

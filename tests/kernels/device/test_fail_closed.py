@@ -125,3 +125,13 @@ def test_each_stand_in_names_its_specification() -> None:
     entries = stand_ins.load_stand_ins()
     assert len(entries) > 10
     assert [name for name, entry in entries.items() if not entry.source] == []
+
+
+def test_a_name_of_a_package_as_an_argument_is_described_and_has_no_elements() -> None:
+    import flashinfer
+    import sgl_kernel
+
+    with pytest.raises(UnansweredName, match=r"fly_with\(PackageName\)"):
+        sgl_kernel.fly_with(flashinfer.Kind.fast)
+    with pytest.raises(UnansweredName, match=rf"no elements.*{HERE}:\d+"):
+        list(flashinfer.Kind)
