@@ -20,10 +20,12 @@ _pinned: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()  # s
 def install() -> None:
     _device_constructors()  # caches the factories before they are replaced
     for name in _FACTORIES:
-        setattr(torch, name, _accept_pinning(_accept_index(getattr(torch, name))))
+        factory = _accept_pinning(_accept_index(getattr(torch, name)))
+        torch.jit._builtins._register_builtin(factory, f"aten::{name}")  # as TorchScript has it
+        setattr(torch, name, factory)
     for name in ("new_empty", "new_zeros", "new_ones", "new_full", "new_tensor"):
-        factory = getattr(torch.Tensor, name)
-        setattr(torch.Tensor, name, _accept_pinning(_accept_index(factory)))
+        method = getattr(torch.Tensor, name)
+        setattr(torch.Tensor, name, _accept_pinning(_accept_index(method)))
     tensor: Any = torch.Tensor
     tensor.to = _accept_index_first(tensor.to, 1)
     tensor.cuda = _accept_index_first(tensor.cuda, 1)

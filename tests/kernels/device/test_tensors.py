@@ -186,3 +186,11 @@ def test_a_convolution_of_each_channel_equals_the_cpus(shape: tuple[int, ...]) -
     host = convolve(data, weight, torch.arange(8.0), **options)
     device = convolve(data.cuda(), weight.cuda(), torch.arange(8.0).cuda(), **options)
     torch.testing.assert_close(device.cpu(), host)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning")
+def test_torchscript_knows_the_factories() -> None:
+    def count(length: int) -> torch.Tensor:
+        return torch.zeros([length]) + torch.tensor(2.0)
+
+    assert torch.jit.script(count)(3).tolist() == [2, 2, 2]
