@@ -1,0 +1,140 @@
+"""How fast kernels in PTX run on this CPU: instructions a second, with and without checks.
+
+    unfix exec --record FILE -- python bench/ptx_executor.py [FILE]
+
+Each kernel runs once with a counter in each of its blocks, which gives the instructions of a
+launch, and then as it is: with bounds and alignment alone, and with every check. Times are the
+best of several launches, after the kernel is compiled thoroughly.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from bench.recording import record
+from harness.kernels.ptx.abi import ContextField
+from harness.kernels.ptx.compiled_kernels import get_runtime
+from harness.kernels.ptx.executor import load_module
+from harness.kernels.ptx.launch import Allocation, CudaLaunch, ExecutorChecks
+from harness.kernels.ptx.launch_memory import LaunchMemory
+from harness.kernels.ptx.lowering import PtxLowering
+from harness.kernels.ptx.reader import read_kernel
+
+TEXT = (Path(__file__).parent / "small" / "ptx_rows.ptx").read_text()
+ROWS, WIDTH, THREADS = 64, 4096, 256
+CHECKS = {
+    "bounds": ExecutorChecks(overflow=False, uninitialized=False, races=False),
+    "all checks": ExecutorChecks(),
+}
+_NO_INSTRUCTION = ("ptx.constant", "ptx.symbol", "ptx.undefined", "ptx.special")
+
+
+class CountingLowering(PtxLowering):
+    """Counts the executions of each block in 64 bits."""
+
+    def _emit_ran(self, number: int) -> None:
+        counts = self.code.to_pointer(self.code.context_field(ContextField.RAN_FLAGS))
+        self.code.increment(self.code.element_pointer(counts, "i64", number), "1")
+
+
+def main() -> None:
+    file = Path(sys.argv[1]) if len(sys.argv) > 1 else None
+    result: dict[str, Any] = {}
+    for name, launch in make_launches().items():
+        instructions = count_instructions(launch)
+        row: dict[str, Any] = {"instructions of a launch": instructions}
+        for words, checks in CHECKS.items():
+            row[f"million instructions a second, {words}"] = round(
+                instructions / time_launch(launch, checks) / 1e6, 1
+            )
+        result[name] = row
+    record({"kernels": result}, file)
+
+
+def make_launches() -> dict[str, CudaLaunch]:
+    random = np.random.default_rng(0)
+    values = random.normal(size=(ROWS, WIDTH)).astype(np.float32)
+    integers = random.integers(0, 1 << 32, (ROWS, WIDTH), dtype=np.uint32)
+    rows = random.permutation(ROWS)
+    out, counts = np.zeros_like(values), np.zeros((ROWS, 256), np.uint32)
+    epsilon = int(np.float32(1e-6).view(np.uint32))
+    arguments: dict[str, tuple[dict[str, Any], tuple[Any, ...]]] = {
+        "copy_rows": ({"in": values, "out": out, "rows": rows}, (values, out, rows, WIDTH // 4)),
+        "normalize_rows": ({"in": values, "out": out}, (values, out, WIDTH | epsilon << 32)),
+        "count_digits": ({"in": integers, "out": counts}, (integers, counts, WIDTH)),
+        "evaluate": ({"in": values, "out": out}, (values, out, 200)),
+    }
+    return {
+        name: CudaLaunch(
+            name,
+            name,
+            (ROWS, 1, 1),
+            (THREADS, 1, 1),
+            0,
+            b"".join(
+                (one if isinstance(one, int) else int(one.ctypes.data)).to_bytes(8, "little")
+                for one in values_of_parameters
+            ),
+            tuple(describe(one, array) for one, array in tensors.items()),
+            lambda _: None,
+        )
+        for name, (tensors, values_of_parameters) in arguments.items()
+    }
+
+
+_ARRAYS: list[Any] = []  # launches hold addresses, and these the memory
+
+
+def describe(name: str, array: Any) -> Allocation:
+    _ARRAYS.append(array)
+    return Allocation(name, int(array.ctypes.data), array.nbytes, str(array.dtype), array.shape)
+
+
+def count_instructions(launch: CudaLaunch) -> int:
+    module = load_module(TEXT).parsed
+    kernel = module.kernels[launch.entry]
+    graph = read_kernel(module, kernel)
+    lowered = CountingLowering(module, kernel, graph, False).lower()
+    jit = get_runtime().jit
+    [function] = jit.load_functions(jit.compile_object(lowered.text, False), "thread")
+    memory = LaunchMemory(launch, lowered, CHECKS["bounds"], [0] * len(lowered.variables), function)
+    counts = np.zeros(len(graph.body.blocks), np.int64)
+    memory.context[ContextField.RAN_FLAGS] = int(counts.ctypes.data)
+    if get_runtime().launch(ctypes.addressof(memory.context)):
+        raise RuntimeError(f"{launch.name}: a violation")
+    memory.finish()
+    sizes = [
+        sum(operation.name not in _NO_INSTRUCTION for operation in block.operations)
+        for block in graph.body.blocks
+    ]
+    return int(counts @ np.array(sizes))
+
+
+def time_launch(launch: CudaLaunch, checks: ExecutorChecks) -> float:
+    module = load_module(TEXT)
+    begin = time.perf_counter()
+    while time.perf_counter() - begin < 1:  # until it is compiled thoroughly
+        run(module, launch, checks)
+    times = []
+    for _ in range(10):
+        start = time.perf_counter()
+        run(module, launch, checks)
+        times.append(time.perf_counter() - start)
+    return min(times)
+
+
+def run(module: Any, launch: CudaLaunch, checks: ExecutorChecks) -> None:
+    for error in module.run(launch, checks):
+        raise error
+
+
+if __name__ == "__main__":
+    main()
