@@ -151,3 +151,10 @@ def moe_sum_reduce(
 ) -> None:
     """Sum a token's experts, in float32, and scale the sum."""
     output_tensor.copy_(input_tensor.float().sum(1) * routed_scaling_factor)
+
+
+@stand_in("jit:dpsk_v4_mask_topk.run", source="sglang/kernels/jit/csrc/deepseek_v4/hash_topk.cuh")
+def mask_topk(topk_ids: torch.Tensor, token_count: torch.Tensor) -> None:
+    """Write -1 for the experts of each row behind the first `token_count`, which are padding."""
+    rows = torch.arange(topk_ids.shape[0], device=topk_ids.device).unsqueeze(1)
+    topk_ids.masked_fill_(rows >= token_count, -1)

@@ -29,6 +29,7 @@ from harness.kernels.cpu.arithmetic import Arithmetic
 from harness.kernels.cpu.lowering import LoweredKernel
 from harness.kernels.ir.graph import KernelGraph
 from harness.kernels.ir.kernel_slice import slice_graph
+from harness.kernels.triton.frontend import BoundCall, CallBinder
 from harness.store.rehearse.values import (
     INT32_LIMIT,
     NEAR_FACTOR,
@@ -50,22 +51,20 @@ class SampledLaunchLog(LaunchLog):
 
     def __init__(self) -> None:
         super().__init__()
-        self.runs_whole = False
-        self.chosen: tuple[ProgramId, ...] | None = None
+        self.running: ProgramId | None = None  # the only program that runs; None for all
 
     def get_chosen_programs(self, launch: KernelLaunch) -> tuple[ProgramId, ...] | None:
-        self.chosen = None if self.runs_whole else choose_programs(launch.grid)
-        return self.chosen
+        return None if self.running is None else (self.running,)
 
     def end_launch(self, launch: KernelLaunch) -> None:
         super().end_launch(launch)
         self.clear()  # a launch holds its tensors, whose memory is counted
 
 
-def choose_programs(grid: ProgramId) -> tuple[ProgramId, ...] | None:
-    """Choose the corners of a grid and a few programs between them; None for a small grid."""
+def choose_programs(grid: ProgramId) -> tuple[ProgramId, ...]:
+    """Choose the corners of a grid and a few programs between them; all of a small grid."""
     if grid[0] * grid[1] * grid[2] <= _WHOLE_GRID:
-        return None
+        return tuple(itertools.product(*map(range, grid)))  # type: ignore[arg-type]
     corners = itertools.product(*((0, side - 1) for side in grid))
     draw = random.Random(_SEED)
     drawn = (tuple(draw.randrange(side) for side in grid) for _ in range(DRAWN_PROGRAMS))
@@ -116,7 +115,7 @@ class SampledLauncher(CpuLauncher):
         record, is_new = self._record(kernel, tuple(map(int, sides)), values)
         if not is_new and not is_integer:
             return
-        self.log.runs_whole, self._slices = is_integer, not is_integer
+        self._slices = not is_integer
         self._current = record
         try:
             super().launch(kernel, args, grid, options)
@@ -129,10 +128,23 @@ class SampledLauncher(CpuLauncher):
             if isinstance(error, Violation):
                 self._add_finding(record, error)
         if record is not None and is_new and not record.refusal:
-            chosen = self.log.chosen
             total = record.grid[0] * record.grid[1] * record.grid[2]
-            record.programs = total if chosen is None else len(chosen)
+            record.programs = len(choose_programs(record.grid)) if self._slices else total
         self.log.errors.clear()
+
+    def _run_programs(
+        self, launch: KernelLaunch, kernel: Any, binder: CallBinder, bound: BoundCall
+    ) -> list[Violation]:
+        """Run a slice's programs one at a time: no races of a sample, and no memory for them."""
+        if not self._slices:
+            return super()._run_programs(launch, kernel, binder, bound)
+        violations: list[Violation] = []
+        try:
+            for self.log.running in choose_programs(launch.grid):
+                violations += super()._run_programs(launch, kernel, binder, bound)
+        finally:
+            self.log.running = None
+        return violations
 
     def report_extents(self, lowered: LoweredKernel, extents: list[int]) -> None:
         record = self._current

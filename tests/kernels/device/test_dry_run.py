@@ -66,10 +66,9 @@ def test_a_router_without_values_spreads_its_choices() -> None:
 
 def test_the_corners_of_a_grid_run_and_a_few_between_them() -> None:
     chosen = choose_programs((4096, 16, 1))
-    assert chosen is not None
     assert {(0, 0, 0), (4095, 0, 0), (0, 15, 0), (4095, 15, 0)} < set(chosen)
     assert len(chosen) == 8
-    assert choose_programs((2, 2, 1)) is None
+    assert len(choose_programs((2, 2, 1))) == 4
 
 
 @triton.jit
