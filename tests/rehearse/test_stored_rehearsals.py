@@ -1,0 +1,40 @@
+"""Which stored rehearsal the audit ranks by."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from harness.store.database import Store
+from harness.store.rehearse.values import DeploymentResult, RehearsalRun
+
+NAMES = ["lite", "large"]
+
+
+def make_run(run_id: str, started: str, **changes: object) -> RehearsalRun:
+    deployments = [DeploymentResult(name, "m", "H200", 8) for name in NAMES]
+    run = RehearsalRun(
+        run_id, started, "0.5.23", "finished", planned=NAMES, deployments=deployments
+    )
+    return msgspec.structs.replace(run, **changes)  # type: ignore[type-var]
+
+
+def test_it_is_the_newest_of_the_release_that_is_whole_and_without_toggles(tmp_path: Path) -> None:
+    table = Store(tmp_path / "runs.sqlite").rehearse
+    for run in (
+        make_run("old", "2026-01-01T00:00:00+00:00"),
+        make_run("newest", "2026-01-02T00:00:00+00:00"),
+        make_run("toggled", "2026-01-03T00:00:00+00:00", toggles=["-28788-stage2"]),
+        make_run("other-release", "2026-01-04T00:00:00+00:00", release="0.5.18"),
+        make_run("some", "2026-01-05T00:00:00+00:00", planned=["lite"]),
+        make_run("stopped", "2026-01-06T00:00:00+00:00", status="stopped"),
+    ):
+        table.begin(run)
+        for number, result in enumerate(run.deployments):
+            table.save_result(run.id, number, result)
+        table.save(run)
+    found = table.find_newest_whole("0.5.23", NAMES)
+    assert found is not None
+    assert (found.id, [one.name for one in found.deployments]) == ("newest", NAMES)
+    assert table.find_newest_whole("0.5.20", NAMES) is None
