@@ -115,8 +115,10 @@ def run_kernels_on_cpu() -> Any:
     """
     from harness.kernels.check.cpu_launcher import CpuLauncher
 
+    launches = LaunchLog()
+    launches.keeps_tensors = False  # a program's memory lives as long as the program says
     with CpuLauncher(
-        MemoryTracker(), LaunchLog(), CheckOptions(Arithmetic.CLOSE), trust_loaded_pointers=True
+        MemoryTracker(), launches, CheckOptions(Arithmetic.CLOSE), trust_loaded_pointers=True
     ):
         yield
 

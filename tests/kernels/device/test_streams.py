@@ -112,7 +112,7 @@ def test_the_clock_of_a_waiting_stream_holds_the_others() -> None:
 
 
 def test_a_wait_brings_the_values_of_its_own_copies_among_several() -> None:
-    first, event = copy_out()
+    first, _ = copy_out()
     second, later = copy_out()
     third, last = copy_out()
     later.synchronize()

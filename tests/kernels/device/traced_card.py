@@ -1,4 +1,4 @@
-"""What torch tells of a GPU, told of the virtual one: the source for cards then runs without a card.
+"""torch's trace of a GPU, made by the virtual one: the source for cards then runs without a card.
 
 A torch with CUDA calls `torch.cuda._gpu_trace` when memory is made or freed, an event is recorded
 or waited for, and the host waits. Here the virtual device's classes are wrapped to call it.
