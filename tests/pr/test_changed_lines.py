@@ -90,10 +90,21 @@ def test_a_guard_that_fails_now_is_told_from_one_that_failed_before(
 
 
 def make_fault(line: int) -> MutationFault:
-    module = "sglang.srt.rows"
     return MutationFault(
-        *("f", "off-by-one", module, "count_rows", "sglang/srt/rows.py", False),
-        *(0, 1, line, line, line, "a", "b", "one is added"),
+        id="f",
+        operator="off-by-one",
+        module="sglang.srt.rows",
+        qualname="count_rows",
+        path="sglang/srt/rows.py",
+        kernel=False,
+        start=0,
+        end=1,
+        line=line,
+        first=line,
+        last=line,
+        before="a",
+        after="b",
+        words="one is added",
     )
 
 
