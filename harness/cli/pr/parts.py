@@ -18,6 +18,8 @@ from harness.core.wording import format_count
 from harness.fixes import drift
 from harness.fixes.registry import toggle_catalogue
 from harness.fixes.registry.toggle_catalogue import ToggleCatalogue
+from harness.releases import managed_releases, provisioning
+from harness.releases.managed_releases import CPU_BASE
 from harness.runs.audit import exemptions, release_audit
 from harness.runs.audit.release_audit import AuditRequest
 from harness.runs.mutate import coverage_recorder, fault_selection
@@ -129,6 +131,8 @@ def find_toggle_changes(review: Review) -> None:
     own = drift.survey_drift(list(toggle_catalogue.load_catalogue(folders)), trees)
     guard_runs.mend_stale_toggles(trees, folders)
     review.catalogue = toggle_catalogue.load_catalogue(folders)
+    if PrPart.TOGGLES not in review.request.parts:
+        return  # another machine reports the toggles
     mended = drift.survey_drift(list(review.catalogue), trees)
     before, after = (
         EndStatuses(
@@ -220,6 +224,9 @@ def _find_known_cells(review: Review) -> list[CellResult] | None:
 def audit_kernels(review: Review) -> None:
     """Audit the kernels that changed, and keep the findings that the base does not have."""
     base, head = review.change.base, review.change.head
+    if not CPU_BASE.is_current():  # the releases' common torch and Triton
+        newest = managed_releases.get_newest_release()
+        provisioning.ensure_installed([newest], options.report_status)
     request = AuditRequest(
         location=source_change.get_location(head),
         release=f"{base.name}..{head.name}",
