@@ -21,6 +21,7 @@ from harness.fixes.registry.toggle_catalogue import ToggleCatalogue
 from harness.releases import managed_releases, provisioning
 from harness.releases.managed_releases import CPU_BASE
 from harness.runs.audit import exemptions, release_audit
+from harness.runs.audit.findings import KernelVerdict
 from harness.runs.audit.release_audit import AuditRequest
 from harness.runs.mutate import coverage_recorder, fault_selection
 from harness.runs.mutate.fault_selection import MutationDiff
@@ -235,7 +236,11 @@ def audit_kernels(review: Review) -> None:
     )
     audit = release_audit.audit_release(request, options.report_status)
     audit = audit.apply_exemptions(exemptions.read_exemptions(exemptions.find_default_path()))
-    review.run.audited = len(audit.kernels)
+    # A kernel that Triton cannot load always counts as changed: here only if its module changed.
+    review.run.audited = sum(
+        kernel.verdict is not KernelVerdict.UNKNOWN or kernel.module in review.change.modules
+        for kernel in audit.kernels
+    )
     review.run.findings = [
         NewFinding(
             kernel=f"{finding.module}:{finding.kernel}",
