@@ -122,16 +122,16 @@ def time_launch(launch: CudaLaunch, checks: ExecutorChecks) -> float:
     module = load_module(TEXT)
     begin = time.perf_counter()
     while time.perf_counter() - begin < 1:  # until it is compiled thoroughly
-        run(module, launch, checks)
+        launch_once(module, launch, checks)
     times = []
     for _ in range(10):
         start = time.perf_counter()
-        run(module, launch, checks)
+        launch_once(module, launch, checks)
         times.append(time.perf_counter() - start)
     return min(times)
 
 
-def run(module: Any, launch: CudaLaunch, checks: ExecutorChecks) -> None:
+def launch_once(module: Any, launch: CudaLaunch, checks: ExecutorChecks) -> None:
     for error in module.run(launch, checks):
         raise error
 
