@@ -62,7 +62,7 @@ def run_file(python: str, file: Path, root: Path, limit: int, deadline: float) -
         tests = json.loads(record.read_text())["tests"] if record.is_file() else {}
         found = {"seconds": round(time.monotonic() - began, 1), "tests": tests}
         if not tests:
-            found["output"] = run_output.hide_local_paths(output[-2000:])
+            found["output"] = output[-1000:].replace(str(root), "SUITE")
         return found
 
 
@@ -121,7 +121,8 @@ def main() -> None:
             arguments.python, Path(folder).resolve(), arguments.limit, arguments.budget
         )
         print(name, record[name]["outcomes"])
-    text = run_output.hide_local_paths(json.dumps(record, indent=1))
+    text = json.dumps(record, indent=1).replace(str(Path(arguments.python).parents[1]), "PYTHON")
+    text = run_output.hide_local_paths(text)
     write_record(arguments.record, text + "\n")
 
 

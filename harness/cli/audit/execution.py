@@ -105,7 +105,9 @@ def run_audit(arguments: argparse.Namespace) -> int:
     audit = _audit_requested_trees(chosen)
     exempt = exemptions.read_exemptions(chosen.exemptions)
     expired = audit.find_expired(exempt) if chosen.is_whole else []
-    audit = _rank_by_deployments(audit.apply_exemptions(exempt))
+    audit = audit.apply_exemptions(exempt)
+    if release_files.PACKAGE in _find_read_packages(chosen):
+        audit = _rank_by_deployments(audit)
     if not audit.kernels and not chosen.difference and not chosen.targets:
         raise UnfixError(
             f"{audit.release} has no Triton kernel: no function of "
