@@ -150,6 +150,15 @@ def test_a_changed_checkout_is_dirty_and_packed_as_it_is(
     assert "sglang.srt.untracked" in set(release.open_sources().modules())
 
 
+def test_a_commit_is_one_release_whichever_checkout_has_it(
+    checkout: SglangCheckout, tmp_path: Path, capsys: Output
+) -> None:
+    first, _ = add(checkout.folder, capsys)
+    checkout.git("clone", "-q", str(checkout.folder), str(tmp_path / "clone"))
+    second, log = add(tmp_path / "clone", capsys)
+    assert (second.name, "packing" in log, "installing" in log) == (first.name, False, False)
+
+
 def test_a_commit_or_branch_of_a_checkout_leaves_its_files_alone(
     checkout: SglangCheckout, capsys: Output
 ) -> None:

@@ -115,7 +115,8 @@ def _add_checkout(word: str, device: str, report: ReportMessage) -> Release:
     checkout = checkout_wheels.find_checkout(word)
     release = Release(checkout.name, device)
     record = AddedRecord(checkout.origin, checkout.digest_contents())
-    if read_record(release) != record or release.any_wheel is None:
+    known = read_record(release)
+    if known is None or known.contents != record.contents or release.any_wheel is None:
         report(f"packing {checkout.origin} as SGLang {release.name}")
         shutil.rmtree(release.added_folder, ignore_errors=True)
         remark = checkout.pack(release.added_folder)
