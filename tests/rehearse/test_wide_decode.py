@@ -49,6 +49,7 @@ def rehearse(home: Path, layers: int | None, reverted: list[str]) -> dict[str, A
     )
     assert finished.returncode in (0, 1), finished.stderr
     run: dict[str, Any] = json.loads(finished.stdout)
+    deployment: dict[str, Any]
     [deployment] = run["deployments"]
     assert not deployment["refusal"], deployment["detail"]
     assert [phase["failure"] for phase in deployment["phases"]] == [""] * 4
