@@ -4,12 +4,14 @@
 
 Each kernel runs once with a counter in each of its blocks, which gives the instructions of a
 launch, and then as it is: with bounds and alignment alone, and with every check. Times are the
-best of several launches, after the kernel is compiled thoroughly.
+best of several launches, after the kernel is compiled thoroughly; the load average says what else
+ran meanwhile.
 """
 
 from __future__ import annotations
 
 import ctypes
+import os
 import sys
 import time
 from pathlib import Path
@@ -56,7 +58,7 @@ def main() -> None:
                 instructions / time_launch(launch, checks) / 1e6, 1
             )
         result[name] = row
-    record({"kernels": result}, file)
+    record({"load average": round(os.getloadavg()[0], 1), "kernels": result}, file)
 
 
 def make_launches() -> dict[str, CudaLaunch]:
