@@ -19,6 +19,11 @@ from harness import checking
 ROWS, WIDTH, SLOTS = 3, 8, 6  # taps before the current token, channels, slots of the pool
 
 
+@pytest.fixture(autouse=True)
+def _built_modules() -> None:
+    cuda_kernels.build_modules("mamba.inkling_sconv")
+
+
 @pytest.mark.guards("sconv-update-strided-cache")
 @given(
     lengths=cuda_kernels.sequence_lengths,
@@ -95,3 +100,55 @@ def test_a_convolution_reads_its_own_prefix(lengths: list[int], layers: int) -> 
             windows = row.unfold(0, ROWS + 1, 1) if length else row.new_zeros(0, WIDTH, ROWS + 1)
             parts.append((windows * weight.double()).sum(-1))
         torch.testing.assert_close(found.double(), torch.cat(parts), atol=0.05, rtol=0.02)
+
+
+@pytest.mark.guards("sconv-draft-strided-cache")
+@given(layers=st.integers(1, 3), accepted=st.lists(st.integers(0, 4), min_size=1, max_size=4))
+def test_a_draft_keeps_its_accepted_tokens(layers: int, accepted: list[int]) -> None:
+    extend = cuda_kernels.require_kernel("mamba.inkling_sconv", "fused_draft_extend_sconv_cache")
+    drafted = 4
+    with checking.checked_cuda() as check:
+        device = check.device
+        cache = cuda_kernels.strided_pool(SLOTS, ROWS, WIDTH, layers, device)
+        wanted = cache.clone()
+        hidden = torch.randn(len(accepted) * drafted, WIDTH, device=device).to(torch.bfloat16)
+        slots = torch.arange(1, len(accepted) + 1, dtype=torch.int32, device=device)
+        counts = torch.tensor(accepted, dtype=torch.int32, device=device)
+        extend(hidden, cache, slots, counts, drafted)
+        for request, count in enumerate(accepted):
+            own = hidden[request * drafted : (request + 1) * drafted]
+            wanted[request + 1] = torch.cat([wanted[request + 1], own])[count : count + ROWS]
+        assert cache.equal(wanted)
+
+
+@pytest.mark.guards("sconv-decode-strided-cache")
+@given(
+    layers=st.integers(1, 3),
+    lanes=st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=4),
+)
+def test_a_decode_step_shifts_each_state(layers: int, lanes: list[tuple[bool, bool]]) -> None:
+    step = cuda_kernels.require_kernel("mamba.inkling_sconv", "fused_causal_conv1d_update_decode")
+    with checking.checked_cuda() as check:
+        device = check.device
+        cache = cuda_kernels.strided_pool(SLOTS, ROWS, WIDTH, layers, device)
+        before = cache.clone()
+        tokens = torch.randn(len(lanes), WIDTH, device=device).to(torch.bfloat16)
+        weight = torch.randn(WIDTH, ROWS + 1, device=device).to(torch.bfloat16)
+        slots = [place + 1 if is_valid else -1 for place, (is_valid, _) in enumerate(lanes)]
+        states = torch.tensor([has_state for _, has_state in lanes], device=device)
+        found = step(
+            tokens,
+            weight,
+            cache,
+            torch.tensor(slots, dtype=torch.int32, device=device),
+            states,
+            use_residual=False,
+        )
+        wanted = before.clone()
+        for lane, (is_valid, has_state) in enumerate(lanes):
+            if is_valid:
+                row = torch.cat([before[lane + 1] * has_state, tokens[lane : lane + 1]])
+                exact = (row.double() * weight.double().T).sum(0)
+                torch.testing.assert_close(found[lane].double(), exact, atol=0.05, rtol=0.02)
+                wanted[lane + 1] = row[1:]
+        assert cache.equal(wanted)

@@ -25,7 +25,7 @@ from harness.kernels.cuda.kernel_lines import KernelLines
 from harness.kernels.cuda.kernel_names import unmangle
 from harness.kernels.ptx.executor import PtxModule, load_module
 from harness.kernels.ptx.launch import Allocation, CudaLaunch, ExecutorChecks
-from harness.patching.cuda_modules import REACH
+from harness.patching.cuda_modules import REACH, PatchableModule
 
 _ILLEGAL_ADDRESS, _LAUNCH_FAILURE = 700, 719  # of cudaError_t
 # Called for each launch before it runs: the PTX module and the launch.
@@ -188,6 +188,11 @@ class CudaModule:
         self._name = name
         self._exports = exports  # C++ expressions by exported name
         self._files = files
+
+    def prepare(self) -> None:
+        """Build the module's variant that is patched now, if toggles can patch it."""
+        if isinstance(self._module, PatchableModule):
+            self._module.prepare()
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -41,7 +42,6 @@ def install() -> None:
     global _installed
     if _installed:
         return
-    _installed = True
     sglang_hooks.leave_load_jit()  # before the hooks below wrap it
     cudart.install(get_card(), CALLS)
     toolkit = cuda_toolkit.find_toolkit()
@@ -58,6 +58,7 @@ def install() -> None:
             _LOADER: _wrap_loaded_modules,
         }
     )
+    _installed = True
 
 
 def _forget_answers() -> None:
@@ -65,9 +66,11 @@ def _forget_answers() -> None:
     for name, module in list(sys.modules.items()):
         if name.startswith("sglang.kernels."):
             for function in list(vars(module).values()):
-                variables = getattr(getattr(function, "__code__", None), "co_freevars", ())
-                if "result_map" in variables:  # of its decorator `cache_once`
-                    function.__closure__[variables.index("result_map")].cell_contents.clear()
+                if isinstance(function, FunctionType) and function.__closure__:
+                    variables = function.__code__.co_freevars
+                    if "result_map" in variables:  # of its decorator `cache_once`
+                        place = variables.index("result_map")
+                        function.__closure__[place].cell_contents.clear()
 
 
 def _choose_architecture(arch: Any) -> None:
