@@ -28,7 +28,7 @@ from harness.fixes.registry.toggle_catalogue import ToggleCatalogue
 from harness.kernels.watch import virtual_process
 from harness.patching import attestation, bootstrap, planner
 from harness.patching.child_environment import ChildEnvironment
-from harness.releases import added_releases, managed_releases, provisioning
+from harness.releases import added_releases, cuda_toolkit, managed_releases, provisioning
 from harness.releases.source_trees import SourceTree
 from harness.store.record_files import write_record
 
@@ -54,6 +54,11 @@ def add_arguments(parser: CommandParser) -> None:
         "--card", metavar="NAME", help="the card that the virtual GPU plays: H100, H200 or B200"
     )
     parser.add_argument(
+        "--cuda-kernels",
+        action="store_true",
+        help="on the virtual GPU: run SGLang's own CUDA C++ kernels, in place of stand-ins",
+    )
+    parser.add_argument(
         "--attestations", type=Path, metavar="DIR", help="a folder for the attestations"
     )
     parser.add_argument(
@@ -77,6 +82,7 @@ class ExecRequest:
     release: str | None
     device: str | None
     card: str | None
+    cuda_kernels: bool
     attestations: Path | None
     record: Path | None
     toggles: list[Path]
@@ -107,6 +113,11 @@ def run_command(arguments: argparse.Namespace) -> int:
     environment.set_toggles(revert, enable, request.toggles, folder)
     if on_virtual_device:
         virtual_process.configure_environment(environment, request.card, folder.resolve())
+        if request.cuda_kernels:
+            cuda_toolkit.ensure_toolkit(options.report_status)
+            environment["UNFIX_CUDA_KERNELS"] = "run"
+    elif request.cuda_kernels:
+        raise CommandLineError("--cuda-kernels goes with --device virtual", request.usage)
     has_checks = kernel_checks.configure_environment(
         environment, request.check, request.device, folder
     )

@@ -31,7 +31,23 @@ def _install_hooks() -> None:
     if _on_virtual_device:  # its table of cards needs a reader of YAML
         from harness.kernels.watch import virtual_process
 
+        if os.environ.get("UNFIX_CUDA_KERNELS"):
+            _run_cuda_kernels()
         virtual_process.install_at_startup()
+
+
+def _run_cuda_kernels() -> None:
+    """Build and run SGLang's CUDA C++ kernels, once torch is imported and has the device."""
+    from types import ModuleType
+
+    from harness.core.after_import import call_after_import
+
+    def install(torch: ModuleType) -> None:
+        from harness.kernels.cuda import jit_loader
+
+        jit_loader.install()
+
+    call_after_import({"torch": install})
 
 
 def _run_next_sitecustomize() -> None:

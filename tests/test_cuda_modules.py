@@ -1,0 +1,159 @@
+"""Toggles in CUDA sources reach the modules that include them; launches count for their lines."""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+import sys
+from collections import Counter
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from harness.core import paths
+from harness.device.refusals import UnansweredName
+from harness.kernels.cuda.fatbin import read_ptx
+from harness.kernels.cuda.kernel_lines import KernelLines
+from harness.patching import cuda_modules
+from harness.patching.cuda_modules import REACH, PatchableModule
+from harness.patching.cuda_sources import (
+    PATCHES,
+    find_included_files,
+    make_patched_source,
+    make_patched_tree,
+)
+
+HEADER = "sglang/kernels/jit/include/sgl_kernel/math.cuh"
+SOURCE = "sglang/kernels/jit/csrc/scale.cuh"
+OTHER = "sglang/kernels/jit/csrc/other.cuh"
+
+
+@pytest.fixture
+def site_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A release with two sources, one of which includes a header."""
+    root = tmp_path / "site-packages"
+    for name, text in (
+        (HEADER, "int scale() { return 2; }\n"),
+        (SOURCE, "#include <sgl_kernel/math.cuh>\n"),
+        (OTHER, "// #include nothing\n"),
+    ):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    monkeypatch.setattr(paths, "releases_folder", lambda: tmp_path / ".releases")
+    package = ModuleType("sglang")
+    package.__path__ = [str(root / "sglang")]
+    monkeypatch.setitem(sys.modules, "sglang", package)
+    return root
+
+
+def test_included_files_are_followed(site_packages: Path) -> None:
+    folder = site_packages / "sglang/kernels/jit/include"
+    found = find_included_files([site_packages / SOURCE], [folder])
+    assert found == {site_packages / SOURCE, site_packages / HEADER}
+
+
+def test_the_patched_tree_leaves_the_release_as_it_is(site_packages: Path) -> None:
+    source = make_patched_source(HEADER, "", "int scale() { return 3; }\n", [], print)
+    tree = make_patched_tree(site_packages, [source])
+    assert (tree / HEADER).read_text() == "int scale() { return 3; }\n"
+    assert (tree / SOURCE).read_bytes() == (site_packages / SOURCE).read_bytes()
+    assert "return 2" in (site_packages / HEADER).read_text()
+    assert make_patched_tree(site_packages, [source]) == tree
+
+
+class FakeLoader:
+    """SGLang's loader: each module says which files and folders it was built from."""
+
+    def __init__(self, root: Path) -> None:
+        self.DEFAULT_INCLUDE = [str(root / "sglang/kernels/jit/include")]
+        self.csrc = root / "sglang/kernels/jit/csrc"
+
+    def resolve_sources(self, files: list[str] | None) -> tuple[str, ...]:
+        return tuple(str(self.csrc / file) for file in files or ())
+
+    def load_jit(self, *args: str, **options: Any) -> Any:
+        (file,) = self.resolve_sources(options["cuda_files"])
+        text = (Path(self.DEFAULT_INCLUDE[0]) / "sgl_kernel/math.cuh").read_text()
+        return SimpleNamespace(run=lambda: (file, text))
+
+
+def test_a_loaded_module_is_swapped_and_swapped_back(site_packages: Path) -> None:
+    loader, counts = FakeLoader(site_packages), Counter[int]()
+    scale = PatchableModule(loader, loader.load_jit, ("scale",), {"cuda_files": ["scale.cuh"]})
+    other = PatchableModule(loader, loader.load_jit, ("other",), {"cuda_files": ["other.cuh"]})
+    run, run_other = scale.run, other.run  # SGLang keeps the functions, too
+    assert "return 2" in run()[1]
+    patched = make_patched_source(
+        HEADER, "", "int scale() { return 3; }\n", [(7, 1, 1)], lambda slot: counts.update([slot])
+    )
+    PATCHES.set(HEADER, patched)
+    try:
+        file, text = run()
+        assert "return 3" in text
+        assert "cuda-builds/sources" in file
+        assert run_other()[0] == str(site_packages / OTHER)  # it does not include the header
+        assert counts == {7: 1}
+    finally:
+        PATCHES.set(HEADER, None)
+    assert run() == (str(site_packages / SOURCE), "int scale() { return 2; }\n")
+    assert counts == {7: 1}
+
+
+PTX = """
+.file 1 "/builds/sglang/kernels/jit/csrc/scale.cuh"
+.file 2 "/usr/include/math.h"
+.visible .entry first(
+)
+{
+.loc 1 12 3
+.loc 2 40 1
+}
+.visible .entry second(
+)
+{
+.loc 1 30 5
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "entry", "counted"),
+    [(12, "first", True), (12, "second", False), (30, "second", True), (99, "second", True)],
+    ids=["own line", "another kernel's line", "own line of the other", "host code"],
+)
+def test_a_launch_counts_for_the_lines_of_its_kernel(
+    line: int, entry: str, counted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(REACH, "sees_launches", True)
+    slots: list[int] = []
+    source = make_patched_source(SOURCE, "", "", [(1, line, line)], slots.append)
+    with REACH.call((source,)):
+        REACH.count_launch(KernelLines([PTX]).make_question(entry))
+    assert slots == ([1] if counted else [])
+
+
+def test_modules_loaded_before_are_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda_modules, "_modules_loaded_before", 2)
+    with pytest.raises(cuda_modules.PatchError, match=r"2 JIT modules .* import harness.toggles"):
+        cuda_modules.refuse_loaded_modules(SOURCE)
+
+
+def make_fatbin(kind: int, text: bytes, compressed: int = 0) -> Any:
+    entry = struct.pack("<HHIQI", kind, 0, 64, len(text), compressed).ljust(64, b"\0") + text
+    return ctypes.create_string_buffer(struct.pack("<IHHQ", 0xBA55ED50, 1, 16, len(entry)) + entry)
+
+
+def test_ptx_is_read_from_a_fatbin() -> None:
+    buffer = make_fatbin(1, b".version 9.0\n\0")
+    assert read_ptx(ctypes.addressof(buffer)) == [".version 9.0\n"]
+
+
+@pytest.mark.parametrize(
+    ("buffer", "reason"),
+    [(make_fatbin(2, b"\x7fELF"), "no PTX"), (make_fatbin(1, b"x", 1), "compressed")],
+)
+def test_a_module_without_readable_ptx_is_refused(buffer: Any, reason: str) -> None:
+    with pytest.raises(UnansweredName, match=reason):
+        read_ptx(ctypes.addressof(buffer))
