@@ -16,7 +16,7 @@ from reports.shared import html_file
 from reports.shared.formatting import to_single_line
 from reports.shared.html_file import PageHead
 
-STYLES = ("shared/page.css", "shared/runs.css", "shared/bars.css")
+STYLES = ("shared/runs.css", "shared/bars.css")
 TITLE_SEARCH_LENGTH = 4000  # letters that are searched for a page's title
 
 

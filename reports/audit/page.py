@@ -12,7 +12,7 @@ from reports.audit import view
 from reports.shared import html_file
 from reports.shared.html_file import PageHead
 
-STYLES = ("shared/page.css", "shared/bars.css", "audit/page.css")
+STYLES = ("shared/bars.css", "audit/page.css")
 MAX_FINDINGS = 400  # findings with their code
 _WIDTH, _HEIGHT, _LEFT, _FOOT = 460, 190, 58, 30  # of a plot
 _BITS = {"int8": 7, "int16": 15, "int32": 31}

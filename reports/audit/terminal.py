@@ -5,22 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from harness.runs.audit.deployment_ranks import DeploymentRanks
-from harness.runs.audit.findings import KernelVerdict
 from harness.runs.audit.release_audit import ReleaseAudit
 from harness.store.rehearse.values import FindingRank
 from reports.audit import view
-from reports.shared.terminal import make_table, to_plain_text
+from reports.shared.terminal import make_table, print_tables, to_plain_text
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 MAX_FINDINGS = 40  # findings; --all and the page have them all
-_VERDICT_STYLES = {
-    KernelVerdict.SAFE: "green",
-    KernelVerdict.OVERFLOWS: "bold red",
-    KernelVerdict.OVERRUNS: "bold red",
-    KernelVerdict.UNKNOWN: "yellow",
-}
 
 
 def _print_ranked(ranks: DeploymentRanks, console: Console) -> None:
@@ -63,15 +56,7 @@ def print_run(audit: ReleaseAudit, console: Console, show_all: bool) -> None:
         left = len(audit.findings) - len(findings)
         console.print(to_plain_text(f"and {left} more: --all lists them, as does the page", "dim"))
     if show_all:
-        kernels = make_table("kernel", "module", "verdict", "why")
-        for kernel in audit.kernels:
-            kernels.add_row(
-                to_plain_text(kernel.kernel),
-                to_plain_text(kernel.module),
-                to_plain_text(kernel.verdict, _VERDICT_STYLES[kernel.verdict]),
-                to_plain_text("; ".join(kernel.reasons)),
-            )
-        console.print(kernels)
+        print_tables([view.make_kernel_table(audit)], console)
     for reason, count in view.count_unknown_reasons(audit)[: None if show_all else 8]:
         console.print(to_plain_text(f"cannot tell, {count}: {reason}", "dim"), soft_wrap=True)
     console.print(

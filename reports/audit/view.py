@@ -6,11 +6,45 @@ import ast
 import functools
 import linecache
 import zipfile
-from pathlib import Path
 
 from harness.runs.audit.findings import AuditFinding, FindingKind, KernelVerdict
 from harness.runs.audit.release_audit import ReleaseAudit
 from harness.store.rehearse.values import FindingRank
+from reports.shared.tables import ReportTable, TableCell, TableRows, code
+
+VERDICT_TONES = {
+    KernelVerdict.SAFE: "good",
+    KernelVerdict.OVERFLOWS: "broken",
+    KernelVerdict.OVERRUNS: "broken",
+    KernelVerdict.UNKNOWN: "bug",
+}
+
+
+def make_kernel_table(audit: ReleaseAudit) -> ReportTable:
+    rows: TableRows = [
+        [
+            code(kernel.kernel),
+            code(kernel.module),
+            TableCell(kernel.verdict, VERDICT_TONES[kernel.verdict]),
+            "; ".join(kernel.reasons),
+        ]
+        for kernel in audit.kernels
+    ]
+    return ReportTable("Every kernel", ("kernel", "module", "verdict", "why"), rows)
+
+
+def make_finding_table(audit: ReleaseAudit) -> ReportTable:
+    rows: TableRows = [
+        [
+            code(finding.kernel),
+            code(describe_location(finding)),
+            code(finding.text),
+            f"{finding.kind} {finding.condition}",
+            finding.confirmed,
+        ]
+        for finding in audit.findings
+    ]
+    return ReportTable("Findings", ("kernel", "place", "line", "when", "seen"), rows)
 
 
 def describe_audit(audit: ReleaseAudit) -> str:
@@ -101,7 +135,3 @@ def suggest_fix(finding: AuditFinding) -> str:
         return "a cast to tl.int64 before the sum"
     first = ast.unparse(products[-1].left)
     return f"`{first}.to(tl.int64)` in place of `{first}`"
-
-
-def get_file_name(file: str) -> str:
-    return Path(file).name

@@ -7,7 +7,7 @@ from reports.bisect import view
 from reports.shared import html_file
 from reports.shared.html_file import PageHead
 
-STYLES = ("shared/page.css", "shared/panel.css", "shared/runs.css")
+STYLES = ("shared/panel.css", "shared/runs.css")
 MAX_ROWS = 400  # runs of one set, as of a flaky symptom, share a row
 
 

@@ -7,7 +7,7 @@ from reports.eval import answer_differences, charts, view
 from reports.shared import html_file
 from reports.shared.html_file import PageHead
 
-STYLES = ("shared/page.css", "shared/runs.css", "shared/bars.css")
+STYLES = ("shared/runs.css", "shared/bars.css")
 MAX_PROBLEMS = 12
 
 

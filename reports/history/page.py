@@ -9,7 +9,7 @@ from reports.history.view import SILENT_MARK, STATE_MARKS, HistoryView
 from reports.shared import html_file
 from reports.shared.html_file import PageHead
 
-STYLES = ("shared/page.css", "shared/runs.css", "shared/bars.css", "history/page.css")
+STYLES = ("shared/runs.css", "shared/bars.css", "history/page.css")
 
 
 def render_page(history: NightHistory, prices: ResourcePrices, commit: str) -> str:

@@ -7,15 +7,11 @@ from reports.kernels import view
 from reports.shared import html_file
 from reports.shared.html_file import PageHead
 
-STYLES = ("shared/page.css", "kernels/page.css")
-
 
 def render_page(inventory: KernelInventory, commit: str) -> str:
-    tables = [view.make_folder_table(inventory), view.make_obstacle_table(inventory)]
-    values = {"inventory": inventory, "view": view, "tables": tables}
+    values = {"inventory": inventory, "view": view}
     return html_file.render_template(
         "kernels/page.html.j2",
         values,
         head=PageHead.make([f"SGLang {inventory.release}"], [commit]),
-        styles=STYLES,
     )

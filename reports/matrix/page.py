@@ -11,7 +11,7 @@ from reports.shared import html_file
 from reports.shared.formatting import to_single_line
 from reports.shared.html_file import PageHead, embed_json
 
-STYLES = ("shared/page.css", "shared/runs.css", "shared/bars.css", "matrix/page.css")
+STYLES = ("shared/runs.css", "shared/bars.css", "matrix/page.css")
 SCRIPTS = ("shared/dom.js", "matrix/page.js")
 MAX_LOG_LETTERS = 2_000_000  # letters of logs on a page; cells beyond have only their replay line
 MAX_AXES = 12  # axes with a chart

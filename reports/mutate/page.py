@@ -7,7 +7,7 @@ from reports.mutate import view
 from reports.shared import html_file
 from reports.shared.html_file import PageHead
 
-STYLES = ("shared/page.css", "shared/panel.css", "mutate/page.css")
+STYLES = ("shared/panel.css", "mutate/page.css")
 
 
 def render_page(run: MutationRun) -> str:

@@ -11,7 +11,13 @@ from harness.store.mutate.faults import MutationFault
 from harness.store.mutate.values import FaultResult, MutationRun
 from reports.mutate import view
 from reports.mutate.view import MutationView
-from reports.shared.terminal import TONE_STYLES, print_diff, print_tables, to_plain_text
+from reports.shared.terminal import (
+    TONE_STYLES,
+    print_diff,
+    print_ending,
+    print_tables,
+    to_plain_text,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -49,13 +55,7 @@ def print_run(run: MutationRun, console: Console) -> None:
         print_line(run.elsewhere, "dim")
     for reason in run.left_out:
         print_line(f"not run: {reason}", "dim")
-    for problem in run.problems:
-        print_line(f"red: {problem}", "bold red")
-    verdict = ("green", "green") if run.green else ("red", "bold red")
-    console.print(
-        Text.assemble(verdict, "  ", to_plain_text(view.describe_run(run))), soft_wrap=True
-    )
-    print_line(f"again: unfix report {run.id}", "dim")
+    print_ending(console, run.green, view.describe_run(run), run.problems, run.id)
 
 
 def print_survivors(mutation_view: MutationView, console: Console) -> None:

@@ -164,6 +164,19 @@ def make_score_table(title: str, groups: Sequence[FaultGroup]) -> ReportTable:
     )
 
 
+def make_guard_table(run: MutationRun) -> ReportTable:
+    rows: TableRows = [
+        [
+            code(guard.guard),
+            f"{guard.outcome}: {guard.headline}" if guard.headline else guard.outcome,
+            f"{guard.seconds:.1f}",
+        ]
+        for guard in run.guards
+    ]
+    heads = ("guard", "without a fault", "seconds, recorded")
+    return ReportTable("Guards", heads, rows, ("seconds, recorded",))
+
+
 def _mark_target(target_code: TargetCode, group: FaultGroup) -> MarkedTarget:
     by_line: dict[int, list[FaultResult]] = {}
     for result in group.results:

@@ -7,7 +7,7 @@ from reports.pr import view
 from reports.shared import html_file
 from reports.shared.html_file import PageHead
 
-STYLES = ("shared/page.css", "pr/page.css")
+STYLES = ("pr/page.css",)
 
 
 def render_page(run: PrRun) -> str:

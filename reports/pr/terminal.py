@@ -8,7 +8,13 @@ from rich.text import Text
 
 from harness.store.pr.values import PrRun
 from reports.pr import view
-from reports.shared.terminal import TONE_STYLES, print_diff, print_tables, to_plain_text
+from reports.shared.terminal import (
+    TONE_STYLES,
+    print_diff,
+    print_ending,
+    print_tables,
+    to_plain_text,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -36,10 +42,4 @@ def print_run(run: PrRun, console: Console) -> None:
             console.print()
     for note in run.notes:
         console.print(to_plain_text(f"note: {note}", "dim"), soft_wrap=True)
-    for problem in run.problems:
-        console.print(to_plain_text(f"red: {problem}", "bold red"), soft_wrap=True)
-    verdict = ("green", "green") if run.green else ("red", "bold red")
-    console.print(
-        Text.assemble(verdict, "  ", to_plain_text(view.describe_run(run))), soft_wrap=True
-    )
-    console.print(to_plain_text(f"again: unfix report {run.id}", "dim"))
+    print_ending(console, run.green, view.describe_run(run), run.problems, run.id)

@@ -13,7 +13,7 @@ from harness.store.pr.values import (
     ToggleEffect,
 )
 from reports.shared.marks import ReportMark, make_marks
-from reports.shared.tables import ReportTable, TableCell, TableRows, code, from_mark, quiet
+from reports.shared.tables import ReportTable, TableRows, code, from_mark, quiet
 
 MARKS = make_marks("""
     taken back         | BCK | ✕ | broken    | The fix was there, and now the bug is.
@@ -300,11 +300,3 @@ def _make_zoo(run: PrRun) -> ReviewSection:
         ReportTable("Architectures that run changed files", heads, rows),
         details,
     )
-
-
-def list_cells(table: ReportTable) -> list[list[TableCell]]:
-    """Return the rows with each cell as a `TableCell`."""
-    return [
-        [cell if isinstance(cell, TableCell) else TableCell(cell) for cell in row]
-        for row in table.rows
-    ]

@@ -17,7 +17,7 @@ from reports.shared.formatting import make_visible, truncate_start
 from reports.shared.html_file import PageHead, embed_json
 
 SCRIPTS = ("shared/dom.js", *(f"prove/{name}.js" for name in ("matrix", "panel", "life", "page")))
-STYLES = ("shared/page.css", "shared/panel.css")
+STYLES = ("shared/panel.css",)
 MAX_SLOWEST = 15
 
 

@@ -7,7 +7,7 @@ from reports.rehearse import view
 from reports.shared import html_file
 from reports.shared.html_file import PageHead
 
-STYLES = ("shared/page.css", "rehearse/page.css")
+STYLES = ("rehearse/page.css",)
 
 
 def render_page(run: RehearsalRun) -> str:

@@ -21,6 +21,7 @@ from reports.shared import formatting
 from reports.shared.marks import ReportMark
 
 REPORTS_FOLDER = Path(__file__).parent.parent
+BASE_STYLES = ("shared/page.css", "shared/tables.css")  # of every page
 DEFAULT_FILTERS: dict[str, Callable[..., Any]] = {
     "visible": formatting.make_visible,
     "duration": format_duration,
@@ -49,12 +50,12 @@ def render_template(
     values: Mapping[str, Any],
     *,
     head: PageHead,
-    styles: Iterable[str],
+    styles: Iterable[str] = (),
     scripts: Iterable[str] = (),
     filters: Mapping[str, Callable[..., Any]] | None = None,
 ) -> str:
     """Render a template with these values; half a surrogate pair is shown as its escape."""
-    style, body = _join_files(styles), _join_files(scripts)
+    style, body = _join_files((*BASE_STYLES, *styles)), _join_files(scripts)
     script = f'(() => {{\n"use strict";\n{body}}})();\n' if body else ""
     jinja = Environment(
         autoescape=True,

@@ -1,4 +1,4 @@
-"""A table as values: a kind's view makes it once, and a terminal and Markdown show it.
+"""A table as values: a kind's view makes it once, and a terminal, Markdown and a page show it.
 
 Example: `ReportTable("Faults", ("fault", ""), [[code("paged"), from_mark(CAUGHT_MARK)]])` is a row
 `paged  caught` in green on a terminal, and `| <code>paged</code> | ✓ caught |` in Markdown.
@@ -6,7 +6,7 @@ Example: `ReportTable("Faults", ("fault", ""), [[code("paged"), from_mark(CAUGHT
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from reports.shared.marks import ReportMark
 
@@ -30,7 +30,18 @@ class ReportTable:
     title: str
     heads: tuple[str, ...]
     rows: TableRows
-    number_columns: tuple[str, ...] = ()  # flush right on a terminal, absent where all are empty
+    number_columns: tuple[str, ...] = ()  # flush right, absent where all are empty
+
+    def drop_empty_columns(self) -> ReportTable:
+        """Return the table without the number columns in which every row is empty."""
+        places = [
+            place
+            for place, head in enumerate(self.heads)
+            if head not in self.number_columns or any(row[place] for row in self.rows)
+        ]
+        heads = tuple(self.heads[place] for place in places)
+        rows: TableRows = [[row[place] for place in places] for row in self.rows]
+        return replace(self, heads=heads, rows=rows)
 
 
 def code(text: str) -> TableCell:

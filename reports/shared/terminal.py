@@ -55,13 +55,9 @@ def print_tables(
 
 def to_rich_table(table: ReportTable, max_rows: int | None = None) -> Table:
     """Convert a table to rich's; an empty column of numbers is left out."""
-    places = [
-        place
-        for place, head in enumerate(table.heads)
-        if head not in table.number_columns or any(row[place] for row in table.rows)
-    ]
+    table = table.drop_empty_columns()
     rich_table = make_table()
-    for head in (table.heads[place] for place in places):
+    for head in table.heads:
         is_number = head in table.number_columns
         rich_table.add_column(
             to_plain_text(head),
@@ -71,7 +67,7 @@ def to_rich_table(table: ReportTable, max_rows: int | None = None) -> Table:
             no_wrap=is_number,
         )
     for row in table.rows[:max_rows]:
-        rich_table.add_row(*(to_rich_cell(row[place]) for place in places))
+        rich_table.add_row(*map(to_rich_cell, row))
     if max_rows is not None and len(table.rows) > max_rows:
         rich_table.add_row(f"and {len(table.rows) - max_rows} more")
     return rich_table
@@ -92,6 +88,17 @@ def print_diff(console: Console, diff: str, indent: str = "") -> None:
     for line in diff.splitlines():
         style = DIFF_STYLES.get(line[:1], "")
         console.print(to_plain_text(f"{indent}{line}", style), soft_wrap=True)
+
+
+def print_ending(
+    console: Console, green: bool, sentence: str, problems: Iterable[str], run_id: str
+) -> None:
+    """Print a run's problems, its verdict with the run in a sentence, and the way to see it."""
+    for problem in problems:
+        console.print(to_plain_text(f"red: {problem}", "bold red"), soft_wrap=True)
+    verdict = ("green", "green") if green else ("red", "bold red")
+    console.print(Text.assemble(verdict, "  ", to_plain_text(sentence)), soft_wrap=True)
+    console.print(to_plain_text(f"again: unfix report {run_id}", "dim"))
 
 
 def append_verdict(

@@ -7,7 +7,7 @@ from reports.shared import html_file
 from reports.shared.html_file import PageHead
 from reports.zoo import view
 
-STYLES = ("shared/page.css", "zoo/page.css")
+STYLES = ("zoo/page.css",)
 
 
 def render_page(run: ZooRun) -> str:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rich.text import Text
-
 from harness.store.zoo.values import ZooRun
-from reports.shared.terminal import TONE_STYLES, print_tables, to_plain_text
+from reports.shared.terminal import TONE_STYLES, print_ending, print_tables, to_plain_text
 from reports.zoo import view
 
 if TYPE_CHECKING:
@@ -20,11 +18,9 @@ def print_run(run: ZooRun, console: Console) -> None:
         style = TONE_STYLES[view.get_mark(claim).tone]
         text = f"{claim.verdict}: {result.name}: {claim.claim}: {claim.headline}"
         console.print(to_plain_text(text, style), soft_wrap=True)
-    for problem in run.problems:
-        if not any(problem.startswith(f"{result.name}: ") for result in run.present):
-            console.print(to_plain_text(f"red: {problem}", "bold red"), soft_wrap=True)
-    verdict = ("green", "green") if run.green else ("red", "bold red")
-    console.print(
-        Text.assemble(verdict, "  ", to_plain_text(view.describe_run(run))), soft_wrap=True
-    )
-    console.print(to_plain_text(f"again: unfix report {run.id}", "dim"))
+    others = [
+        problem
+        for problem in run.problems
+        if not any(problem.startswith(f"{result.name}: ") for result in run.present)
+    ]
+    print_ending(console, run.green, view.describe_run(run), others, run.id)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from harness.core.wording import format_duration
 from harness.store.zoo.values import ArchitectureResult, ClaimResult, ZooClaim, ZooRun
 from reports.shared.marks import ReportMark, make_marks
@@ -60,13 +62,14 @@ def make_kernel_table(run: ZooRun) -> ReportTable:
     return ReportTable("Kernels", ("kernel", "architectures", "by"), rows, ("architectures",))
 
 
-def list_stand_ins(run: ZooRun) -> list[tuple[str, int]]:
-    """Return the operators that stand-ins computed, with their calls, the most first."""
-    counts: dict[str, int] = {}
+def make_stand_in_table(run: ZooRun) -> ReportTable:
+    """Make a row for each operator that stand-ins computed, with its calls, the most first."""
+    counts: Counter[str] = Counter()
     for result in run.architectures:
-        for name, calls in result.stand_ins.items():
-            counts[name] = counts.get(name, 0) + calls
-    return sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+        counts.update(result.stand_ins)
+    ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    rows: TableRows = [[code(name), str(calls)] for name, calls in ordered]
+    return ReportTable("Operators that stand-ins computed", ("operator", "calls"), rows, ("calls",))
 
 
 def list_failures(run: ZooRun) -> list[tuple[ArchitectureResult, ClaimResult]]:
