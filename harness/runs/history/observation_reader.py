@@ -18,6 +18,7 @@ from harness.runs.history.run_summaries import (
     CellSummary,
     EvaluationSummary,
     ReleaseSummary,
+    make_evaluation_item,
     name_resource,
     select_packages,
 )
@@ -257,7 +258,7 @@ class ObservationReader:
             base: str = "",
             seconds: float = 0.0,
         ) -> None:
-            item = _make_evaluation_item(evaluation, subject, name, release, device, base)
+            item = make_evaluation_item(evaluation, subject, name, release, device, base)
             versions = RunVersions(release, evaluation.machine.get("unfix", ""), packages)
             device_seconds = 0.0 if device == "cpu" else seconds
             self._observe(item, window_run, outcome, versions, message, seconds, device_seconds)
@@ -390,21 +391,3 @@ def _judge_fault(result: FaultResult) -> tuple[ObservationOutcome, str]:
     if result.fate is FaultOutcome.SURVIVED or result.fate in NO_EVIDENCE_OUTCOMES:
         return FAILED, message
     return (OK, "") if result.fate is FaultOutcome.KILLED else (SILENT, message)
-
-
-def _make_evaluation_item(
-    evaluation: EvaluationSummary,
-    subject: str,
-    name: str,
-    release: str,
-    device: str,
-    base: str,
-) -> TrackedItem:
-    against = f" against {base}" if base else ""
-    details = {"matrix": evaluation.name, "what": subject, "configuration": name, "base": base}
-    return TrackedItem(
-        *("eval", f"{evaluation.name} {release} {device} {subject} {name}{against}"),
-        f"{evaluation.name}: {subject} {name}{against}, {release}",
-        *(release, device),
-        tuple((key, value) for key, value in details.items() if value),
-    )

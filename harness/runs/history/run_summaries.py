@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from harness.runs.history.values import TrackedItem
 from harness.store.database import Store
 from harness.store.eval.values import ComparisonVerdict
 from harness.store.matrix.values import AttemptOutcome
@@ -128,3 +129,21 @@ def name_resource(device: str, gpu: str) -> str:
     if device == "cpu":
         return device
     return gpu.partition(";")[0].partition(",")[0].strip() or device
+
+
+def make_evaluation_item(
+    evaluation: EvaluationSummary,
+    subject: str,
+    name: str,
+    release: str,
+    device: str,
+    base: str,
+) -> TrackedItem:
+    against = f" against {base}" if base else ""
+    details = {"matrix": evaluation.name, "what": subject, "configuration": name, "base": base}
+    return TrackedItem(
+        *("eval", f"{evaluation.name} {release} {device} {subject} {name}{against}"),
+        f"{evaluation.name}: {subject} {name}{against}, {release}",
+        *(release, device),
+        tuple((key, value) for key, value in details.items() if value),
+    )
