@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from harness.core import machine
+from harness.matrices import reader
 from harness.matrices.schema import MatrixFile
-from harness.runs.eval import matrix_file as matrices
 from harness.runs.eval.evaluation_servers import ServingSettings
 from harness.runs.eval.runner import EvaluationRunner, begin_evaluation
 from harness.store.eval.values import Evaluation
@@ -33,12 +33,12 @@ MATRIX = ROOT / "suites" / "matrices" / "cpu.yaml"
 
 
 def repeat(
-    matrix: MatrixFile, where: ServingSettings, houses: dict[Any, Any], jobs: int
+    matrix: MatrixFile, where: ServingSettings, preloaded: dict[Any, Any], jobs: int
 ) -> Evaluation:
     """Run one evaluation; the processes that have imported SGLang stay for the next one."""
     new = begin_evaluation(matrix, where, f"repeat-{matrix.seed}", "bench/repeats.py")
     run = EvaluationRunner(matrix, where, new, jobs=jobs, max_items=matrix.items)
-    run.servers._preloaded_processes = houses
+    run.servers._preloaded_processes = preloaded
     closed = run.servers.close
 
     def close() -> None:
@@ -76,39 +76,39 @@ def main() -> int:
     parser.add_argument("--record", type=Path)
     parser.add_argument("--first", type=int, default=1, metavar="SEED")
     parser.add_argument("--onto", action="store_true", help="keep what --record holds already")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     began = time.time()
-    matrix = matrices.read_matrix(MATRIX)
-    matrix.faults, matrix.items, matrix.device = [], given.items, "cpu"
-    matrix.tasks = given.tasks
+    _, matrix = reader.read_matrix_file(MATRIX, reader.LISTED)
+    matrix.faults, matrix.items, matrix.device = [], arguments.items, "cpu"
+    matrix.tasks = arguments.tasks
     for one in matrix.configurations:
         one.items = 0
         one.tasks = []
-        one.against = one.against if given.accuracy else ""
+        one.against = one.against if arguments.accuracy else ""
     found = []
-    houses: dict[Any, Any] = {}
+    preloaded: dict[Any, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
         try:
-            for seed in range(given.first, given.first + given.repeats):
+            for seed in range(arguments.first, arguments.first + arguments.repeats):
                 matrix.seed = seed
                 place = Path(folder) / str(seed)
-                where = ServingSettings("cpu", given.release, place, (), False, 600.0)
-                found.append(summarize_evaluation(repeat(matrix, where, houses, given.jobs)))
+                where = ServingSettings("cpu", arguments.release, place, (), False, 600.0)
+                found.append(summarize_evaluation(repeat(matrix, where, preloaded, arguments.jobs)))
                 print(f"seed {seed}: {found[-1]}", flush=True)
         finally:
-            for house in houses.values():
-                house.close()
-    facts = machine.collect_machine_facts(str(where.get_python(given.release)))
+            for process in preloaded.values():
+                process.close()
+    facts = machine.collect_machine_facts(str(where.get_python(arguments.release)))
     run = {
         "command": " ".join(["python -m bench.repeats", *sys.argv[1:]]),
-        "release": given.release,
-        "tasks": given.tasks,
-        "items": given.items,
+        "release": arguments.release,
+        "tasks": arguments.tasks,
+        "items": arguments.items,
         "machine": {name: str(value) for name, value in facts.items()},
         "seconds": round(time.time() - began),
         "repeats": found,
     }
-    runs = json.loads(read_record_text(given.record))["runs"] if given.onto else []
+    runs = json.loads(read_record_text(arguments.record))["runs"] if arguments.onto else []
     runs.append(run)
     every = [one for run in runs for one in run["repeats"]]
     whole = [one for one in every if one["counts"]]
@@ -120,8 +120,8 @@ def main() -> int:
         "out of memory": len(every) - len(whole),
         "runs": runs,
     }
-    if given.record:
-        write_record(given.record, json.dumps(said, indent=1) + "\n")
+    if arguments.record:
+        write_record(arguments.record, json.dumps(said, indent=1) + "\n")
     print(
         f"{said['flagged']} of {said['comparisons']} comparisons flagged in {len(whole)} repeats; "
         f"{said['out of memory']} not counted: the machine was out of memory"

@@ -79,6 +79,21 @@ def test_a_folder_imports_only_from_rows_above_its_own() -> None:
     assert wrong == []
 
 
+def test_what_a_benchmark_imports_exists() -> None:
+    """No test runs `bench`, so a module that moved would break one in silence."""
+    known = modules() | {f"bench.{file.stem}": file for file in (ROOT / "bench").glob("*.py")}
+    missing = [
+        f"{file.name}: {node.module}.{alias.name}"
+        for file in (ROOT / "bench").glob("*.py")
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in PACKAGES
+        for alias in node.names
+        if f"{node.module}.{alias.name}" not in known
+        and not re.search(rf"\b({alias.name}|__all__)\b", known[node.module or ""].read_text())
+    ]
+    assert missing == []
+
+
 def test_a_folder_of_a_layer_is_called_as_its_command() -> None:
     """A capability has one name: other folders are shared, or hold a history of nights."""
     from harness.cli.main import COMMANDS
