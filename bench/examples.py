@@ -50,22 +50,22 @@ class FixesOut:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_pyfunc_call(self, pyfuncitem: pytest.Function) -> object:
-        given = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
-        self.ask(pyfuncitem, given)
+        arguments = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
+        self.ask(pyfuncitem, arguments)
         return True
 
-    def ask(self, guard: pytest.Function, given: dict[str, Any]) -> None:
+    def ask(self, guard: pytest.Function, arguments: dict[str, Any]) -> None:
         raise NotImplementedError
 
 
 class Counting(FixesOut):
     """Counts the examples of each seed."""
 
-    def ask(self, guard: pytest.Function, given: dict[str, Any]) -> None:
-        self.found[guard.nodeid] = [examples(guard.obj, given, seed) for seed in SEEDS]
+    def ask(self, guard: pytest.Function, arguments: dict[str, Any]) -> None:
+        self.found[guard.nodeid] = [examples(guard.obj, arguments, seed) for seed in SEEDS]
 
 
-def examples(test: Any, given: dict[str, Any], seed: int) -> int:
+def examples(test: Any, arguments: dict[str, Any], seed: int) -> int:
     """Count the examples of a seed up to the first that fails."""
     # Imported here, because pytest rewrites Hypothesis when it loads it.
     import hypothesis.core
@@ -92,7 +92,7 @@ def examples(test: Any, given: dict[str, Any], seed: int) -> int:
         suppress_health_check=tuple(HealthCheck),
     )
     try:
-        test(**given)
+        test(**arguments)
     except AssertionError:
         # Without shrinking, Hypothesis runs the failing example once more for its report.
         return max(1, seen - 1)

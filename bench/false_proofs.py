@@ -247,17 +247,17 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("-j", "--jobs", type=int, default=2)
     parser.add_argument("--record", type=Path)
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     began = time.time()
     cells = []
-    for number in range(1, given.rounds + 1):
+    for number in range(1, arguments.rounds + 1):
         folder = Path(tempfile.mkdtemp(prefix="false-proofs-"))
         try:
-            cells += prove_guards(number, given.jobs, folder)
+            cells += prove_guards(number, arguments.jobs, folder)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
-    result = {"rounds": given.rounds, "seconds": round(time.time() - began), **summarize(cells)}
-    record(result, given.record)
+    result = {"rounds": arguments.rounds, "seconds": round(time.time() - began), **summarize(cells)}
+    record(result, arguments.record)
     share = result["proven"] / result["tries"]
     print(f"{result['proven']} of {result['tries']} tries proven: {share:.2%}", file=sys.stderr)
     return 0 if share <= 0.01 else 1

@@ -133,8 +133,8 @@ class Launches:
             self.too_large[name] += 1
         elif len(self.kept[name]) < KEPT:
             known = kernel.signature.parameters
-            given = {each: value for each, value in options.items() if each in known}
-            bound = kernel.signature.bind(*args, **given)
+            arguments = {each: value for each, value in options.items() if each in known}
+            bound = kernel.signature.bind(*args, **arguments)
             bound.apply_defaults()
             sides = tuple(grid(dict(bound.arguments)) if callable(grid) else grid)
             storages: dict[int, torch.Tensor] = {}
@@ -146,7 +146,7 @@ class Launches:
                     to_storable(kernel, storages),
                     sides,
                     tuple(to_storable(value, storages) for value in args),
-                    {each: to_storable(value, storages) for each, value in given.items()},
+                    {each: to_storable(value, storages) for each, value in arguments.items()},
                     storages,
                 )
                 file = io.BytesIO()

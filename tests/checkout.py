@@ -99,8 +99,8 @@ class Checkout:
 
     def call(self, *words: str, **more: str) -> subprocess.CompletedProcess[str]:
         process = self.start(*words, **more)
-        said, told = process.communicate(timeout=180)
-        return subprocess.CompletedProcess(words, process.returncode, said, told)
+        output, messages = process.communicate(timeout=180)
+        return subprocess.CompletedProcess(words, process.returncode, output, messages)
 
     @property
     def ready(self) -> Path:

@@ -42,11 +42,11 @@ def runs_pip(process: subprocess.Popen[str]) -> bool:
 
 def assert_one_sentence(done: subprocess.CompletedProcess[str], *says: str) -> None:
     """Assert that the set-up was refused: exit 3, and one line with the reason."""
-    told = [line for line in done.stderr.splitlines() if line != SETTING_UP]
-    assert (done.returncode, done.stdout, len(told)) == (3, "", 1), done.stderr
-    assert told[0].startswith("unfix: ")
+    messages = [line for line in done.stderr.splitlines() if line != SETTING_UP]
+    assert (done.returncode, done.stdout, len(messages)) == (3, "", 1), done.stderr
+    assert messages[0].startswith("unfix: ")
     for words in says:
-        assert words in told[0]
+        assert words in messages[0]
 
 
 @pytest.fixture(scope="module")
@@ -171,9 +171,9 @@ def test_ctrl_c_stops_it_and_the_next_call_repairs(fake: Checkout) -> None:
     with fake.start(FAKE_PIP_SECONDS="60") as process:
         wait_until(lambda: fake.pips == ["begins"], 60.0)
         os.killpg(process.pid, signal.SIGINT)
-        told = process.communicate(timeout=60)[1]
+        messages = process.communicate(timeout=60)[1]
     assert process.returncode == 130
-    assert "Traceback" not in told
+    assert "Traceback" not in messages
     assert fake.call().stdout == ANSWER
 
 

@@ -214,9 +214,9 @@ def test_ctrl_c_keeps_finished_cells_and_resume_runs_the_others(prove: Prove) ->
     running = prove.start("-j", "1")
     prove.wait_for(verdicts=2)
     running.send_signal(signal.SIGINT)
-    _, said = running.communicate(timeout=20)
+    _, output = running.communicate(timeout=20)
     assert running.returncode == 130
-    assert "`unfix prove --resume` continues the run" in said
+    assert "`unfix prove --resume` continues the run" in output
     kept = json.loads(prove.again("report", "--json").stdout)
     proven = [cell["guard"][-1] for cell in kept["cells"] if cell["verdict"] == "proven"]
     assert kept["status"] == "stopped"

@@ -225,9 +225,9 @@ def test_a_newer_format_is_left_alone(file: Path) -> None:
 def test_two_runs_at_once_are_two_whole_runs(prove: Prove) -> None:
     prove.write("".join(PROVEN.format(f"guard_{number}") for number in range(4)))
     running = [prove.start("--json") for _ in range(2)]
-    said = [process.communicate(timeout=60)[0] for process in running]
+    output = [process.communicate(timeout=60)[0] for process in running]
     assert [process.returncode for process in running] == [0, 0]
-    runs = [json.loads(text) for text in said]
+    runs = [json.loads(text) for text in output]
     assert runs[0]["id"] != runs[1]["id"]
     assert [run["counts"] for run in runs] == [{"proven": 4}] * 2
 
