@@ -25,6 +25,8 @@ from calling import run_program
 from fixture_types import Output
 
 from harness.cli.main import main
+from harness.core.cpp_scopes import CppSource
+from harness.core.cpp_tokens import is_cpp_path, tokenize
 from harness.core.errors import NotReadyError
 from harness.core.source_scopes import ModuleSource
 from harness.fixes.drift import DriftSurvey, ReleaseDrift, survey_drift
@@ -64,7 +66,10 @@ class Patched:
     def __init__(self, tree: SourceTree, modules: dict[str, str]) -> None:
         self.tree = tree
         self.version = tree.version
-        self.changed = {name: ModuleSource(name, "patched", text) for name, text in modules.items()}
+        self.changed = {}
+        for name, text in modules.items():
+            kind = CppSource if is_cpp_path(name) else ModuleSource
+            self.changed[name] = kind(name, "patched", text)
 
     def read(self, module: str) -> ModuleSource | None:
         return self.changed.get(module) or self.tree.read(module)
@@ -78,7 +83,10 @@ class Patched:
 
 @cache
 def meaning(text: str) -> str:
-    return ast.dump(ast.parse(text))
+    try:
+        return ast.dump(ast.parse(text))
+    except SyntaxError:  # C++
+        return " ".join(token.text for token in tokenize(text))
 
 
 def test_the_eleven_releases_are_read_as_their_versions() -> None:
