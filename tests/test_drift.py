@@ -215,7 +215,7 @@ def copy(tmp_path: Path) -> Path:
     for target in {t for toggle in TOGGLES for v in toggle.variants for t in v.targets}:
         source = tree.read(target.module)
         if source is not None:
-            path = tmp_path / (target.module.replace(".", "/") + ".py")
+            path = tmp_path / source.relative_path
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(source.text, encoding="utf-8")
     return tmp_path
