@@ -33,7 +33,10 @@ CACHES = {
         "harness.kernels.triton.specialization",
         "harness.runs.audit.kernel_graphs",
     },
-    "programs": {"harness.kernels.cpu.program_cache"},
+    "programs": {
+        "harness.kernels.cpu.program_cache",
+        "harness.kernels.ptx.compiled_kernels",
+    },
     "kernels of a release": {"harness.runs.audit.release_kernels"},
     "audited kernels": {"harness.runs.audit.analysis_worker"},
     "answers": {"fixtures.accuracy"},
