@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
@@ -21,6 +21,7 @@ from harness.core import paths
 from harness.core.device import VIRTUAL
 from harness.core.yaml_document import YamlDocument, suggest_nearest
 from harness.fixes.registry.schema import DeviceKind, Text, Toggle
+from harness.releases import cuda_toolkit
 from harness.store.prove.values import CellResult, CellVerdict
 
 FILE_NAME = "proof_exceptions.yaml"
@@ -35,6 +36,7 @@ class _ExceptionEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     guard: Text | None = None  # the end of a guard's id
     releases: Text = ""
     devices: tuple[DeviceKind, ...] = tuple(DeviceKind)
+    without: Literal["", "cuda-toolkit", "virtual-gpu"] = ""
 
 
 class _ExceptionFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -51,10 +53,15 @@ class ProofException:
     releases: SpecifierSet
     devices: frozenset[str]
     place: str  # file and line
+    without: str = ""  # the entry is about runs without it
 
     def applies_to(self, release: str, device: str) -> bool:
         """Return whether it is about a release; one whose name is no version has all entries."""
         kind = DeviceKind.CUDA.value if device == VIRTUAL else device
+        if self.without == "virtual-gpu" and device == VIRTUAL:
+            return False
+        if self.without == "cuda-toolkit" and cuda_toolkit.find_toolkit() is not None:
+            return False
         try:
             version = Version(release)
         except InvalidVersion:
@@ -66,6 +73,7 @@ class ProofException:
         is_everywhere = len(self.devices) == len(DeviceKind)
         words = "on any device" if is_everywhere else f"on {', '.join(sorted(self.devices))}"
         words += f", releases {self.releases}" if str(self.releases) else ""
+        words += f", without a {self.without}" if self.without else ""
         words += f", by {self.guard}" if self.guard else ""
         return f"{words}: {self.reason}"
 
@@ -93,7 +101,9 @@ def load_exceptions(path: Path, known_toggles: Collection[str]) -> tuple[ProofEx
                 problem = f"no toggle is called {toggle}{suggest_nearest(toggle, known_toggles)}"
                 raise document.make_error_at(problem, "exceptions", number, "toggles")
             place = f"{path.name}:{document.find_line('exceptions', number)}"
-            found.append(ProofException(toggle, entry.guard, reason, releases, devices, place))
+            found.append(
+                ProofException(toggle, entry.guard, reason, releases, devices, place, entry.without)
+            )
     return tuple(found)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -238,6 +239,22 @@ def test_a_mistake_in_the_list_is_named_with_its_line(
 LISTED = proof_exceptions.load_project_exceptions(toggle_catalogue.load_catalogue())
 
 
+def test_an_entry_without_the_toolkit_or_the_virtual_gpu_is_about_such_runs_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "  - {{toggles: [{}], reason: {}, devices: [cuda], without: {}}}\n"
+    (entry,) = load_list(tmp_path, text.format(ONE.id, REASON, "virtual-gpu"))
+    assert [entry.applies_to("0.5.23", one) for one in ("cpu", "cuda", "virtual")] == [
+        False,
+        True,
+        False,
+    ]
+    (entry,) = load_list(tmp_path, text.format(ONE.id, REASON, "cuda-toolkit"))
+    for toolkit, applies in ((None, True), (object(), False)):
+        monkeypatch.setattr(proof_exceptions.cuda_toolkit, "find_toolkit", lambda it=toolkit: it)
+        assert entry.applies_to("0.5.23", "virtual") is applies
+
+
 @cache
 def find_releases(toggle: str) -> frozenset[str]:
     """Find the managed releases that have a toggle."""
@@ -255,7 +272,8 @@ def open_trees() -> dict[str, SourceTree]:
 
 
 def list_places(entry: ProofException) -> set[tuple[str, str]]:
-    releases = find_releases(entry.toggle)
+    """List the releases and devices that an entry is about, on a machine with what it lacks."""
+    releases, entry = find_releases(entry.toggle), replace(entry, without="")
     return {(r, d) for r in releases for d in ("cpu", "cuda") if entry.applies_to(r, d)}
 
 
@@ -266,6 +284,8 @@ def test_an_entry_of_the_tree_is_about_something_and_nothing_else_covers_it(
     assert list_places(entry), "no release has the toggle there"
     for other in LISTED:
         same_guard = None in (other.guard, entry.guard) or other.guard == entry.guard
+        if entry.without != other.without:
+            continue  # each is about other runs
         if other is not entry and other.toggle == entry.toggle and same_guard:
             assert not list_places(entry) & list_places(other), other.place
 
