@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from harness.core import paths
+from harness.core.errors import PatchError
 from harness.device.refusals import UnansweredName
 from harness.kernels.cuda.fatbin import read_ptx
 from harness.kernels.cuda.kernel_lines import KernelLines
@@ -136,7 +137,7 @@ def test_a_launch_counts_for_the_lines_of_its_kernel(
 
 def test_modules_loaded_before_are_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda_modules, "_modules_loaded_before", 2)
-    with pytest.raises(cuda_modules.PatchError, match=r"2 JIT modules .* import harness.toggles"):
+    with pytest.raises(PatchError, match=r"2 JIT modules .* import harness.toggles"):
         cuda_modules.refuse_loaded_modules(SOURCE)
 
 

@@ -21,7 +21,7 @@ from harness.fixes.registry import toggle_catalogue
 from harness.guards import proof_exceptions, teeth
 from harness.guards.proof_exceptions import ProofException
 from harness.patching import live_engine
-from harness.releases import managed_releases
+from harness.releases import cuda_toolkit, managed_releases
 from harness.releases.source_trees import SourceTree
 from harness.runs.prove.plan import ProveRequest, ReleasePlan
 from harness.store.prove import recorded_proofs
@@ -251,7 +251,7 @@ def test_an_entry_without_the_toolkit_or_the_virtual_gpu_is_about_such_runs_alon
     ]
     (entry,) = load_list(tmp_path, text.format(ONE.id, REASON, "cuda-toolkit"))
     for toolkit, applies in ((None, True), (object(), False)):
-        monkeypatch.setattr(proof_exceptions.cuda_toolkit, "find_toolkit", lambda it=toolkit: it)
+        monkeypatch.setattr(cuda_toolkit, "find_toolkit", lambda it=toolkit: it)
         assert entry.applies_to("0.5.23", "virtual") is applies
 
 
