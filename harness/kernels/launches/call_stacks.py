@@ -12,7 +12,7 @@ _MAX_FRAMES = 6
 _HARNESS = str(Path(__file__).parents[2])
 # The machinery that every launch goes through is no part of the program's stack.
 _HIDDEN = (f"{_HARNESS}/device/", f"{_HARNESS}/kernels/", f"{_HARNESS}/patching/", "<frozen")
-_HIDDEN_PARTS = ("-packages/torch/", "-packages/triton/", "/contextlib.py")
+_HIDDEN_PACKAGES = ("torch", "triton")  # wherever they lie
 _is_hidden: dict[str, bool] = {}
 
 
@@ -47,11 +47,18 @@ def iterate_program_frames() -> Iterator[FrameType]:
         file = frame.f_code.co_filename
         hidden = _is_hidden.get(file)
         if hidden is None:
-            hidden = file.startswith(_HIDDEN) or any(part in file for part in _HIDDEN_PARTS)
-            _is_hidden[file] = hidden
+            hidden = _is_hidden[file] = _is_machinery(file)
         if not hidden:
             yield frame
         frame = frame.f_back
+
+
+def _is_machinery(file: str) -> bool:
+    if file.startswith(_HIDDEN) or file.endswith("/contextlib.py"):
+        return True
+    found = (sys.modules.get(name) for name in _HIDDEN_PACKAGES)
+    folders = (Path(package.__file__).parent for package in found if package and package.__file__)
+    return any(Path(file).is_relative_to(folder) for folder in folders)
 
 
 def format_stack(stack: CallStack) -> str:

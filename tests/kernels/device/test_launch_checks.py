@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -18,6 +21,7 @@ import triton.language as tl
 from traced_card import trace_card
 
 from harness import checking
+from harness.kernels.launches.call_stacks import capture_stack
 from harness.kernels.launches.launch_violations import (
     EarlyReuse,
     StaleGraphAddress,
@@ -380,6 +384,18 @@ def test_memory_that_is_reused_too_early_is_reported_with_both_launches(protecti
     assert "freed at" in found.details[2]
     assert "writes" in found.details[3]
     assert "on stream 0 (the default)" in found.details[3]
+
+
+def test_a_stack_leaves_triton_out_wherever_it_is_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = ModuleType("triton")
+    package.__file__ = str(tmp_path / "triton" / "__init__.py")
+    monkeypatch.setitem(sys.modules, "triton", package)
+    launcher: dict[str, Any] = {"capture_stack": capture_stack}
+    source = "def run():\n    return capture_stack()"
+    exec(compile(source, str(tmp_path / "triton" / "runtime" / "jit.py"), "exec"), launcher)
+    assert launcher["run"]()[0].file == __file__
 
 
 def test_a_check_reports_only_its_own_kind() -> None:
