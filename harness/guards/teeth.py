@@ -58,9 +58,8 @@ def run_both_sides(item: pytest.Item) -> None:
 
 def _prove(item: pytest.Item, recorder: run_item.PhaseRecorder) -> CellResult:
     status = item.stash[cells.GUARDED_STATUS]
-    cell = CellResult(
-        item.nodeid, status.toggle.id, "current", device.get_device(), status.state.value
-    )
+    guard = _name_guard(item.nodeid, status.toggle.id)
+    cell = CellResult(guard, status.toggle.id, "current", device.get_device(), status.state.value)
     blob = item.config.getoption("replay") or ""
     while missing := verdicts.find_missing_sides(cell):
         name = _system_random.choice(missing)
@@ -68,6 +67,11 @@ def _prove(item: pytest.Item, recorder: run_item.PhaseRecorder) -> CellResult:
         _run_side(item, recorder, cell, name, blob)
     verdicts.judge_cell(cell)
     return cell
+
+
+def _name_guard(nodeid: str, toggle: str) -> str:
+    """Return a guard's id without the toggle, which pytest puts before its other parameters."""
+    return nodeid.replace(f"[{toggle}-", "[").removesuffix(f"[{toggle}]")
 
 
 @functools.cache

@@ -7,6 +7,7 @@ import difflib
 import re
 from collections.abc import Iterable, Iterator
 
+from harness.core.cpp_tokens import is_cpp_path
 from harness.core.errors import UnfixError
 from harness.core.source_scopes import ReleaseSources
 from harness.fixes.registry.schema import CodeTarget, Toggle
@@ -100,8 +101,8 @@ class _CallIndex:
                 if version is not None and not variant.specifier.contains(version):
                     continue
                 for target in variant.targets:
-                    if not target.qualname:
-                        continue  # a constant of the module, not a function
+                    if not target.qualname or is_cpp_path(target.module):
+                        continue  # a constant of the module, or C++: faults are made in Python
                     for function in self.find_functions(target):
                         targets.update(dict.fromkeys(self.iterate_related_functions(function)))
         return list(targets)
@@ -204,7 +205,7 @@ def _select_word(word: str, index: _CallIndex, registry: ToggleCatalogue) -> lis
         chosen = [toggle for toggle in registry if word in (toggle.family, toggle.id)]
         targets = index.find_toggled_functions(chosen)
         if not targets:
-            raise UnfixError(f"'{word}' changes no function of this release")
+            raise UnfixError(f"'{word}' changes no Python function of this release")
         return targets
     target = CodeTarget.parse(word)
     code = index.get_module(target.module)

@@ -50,7 +50,7 @@ def make_program_key() -> str:
 def make_release_key() -> str:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(release_kernels, "get_or_compute", lambda *_: [])
-        return ReleaseKernels(Path("/a"), "0")._key
+        return ReleaseKernels(Path(__file__).parent, "0")._key
 
 
 def make_audit_key() -> str:
