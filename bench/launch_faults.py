@@ -26,7 +26,7 @@ def add_one(source, target, count, BLOCK: tl.constexpr):  # type: ignore[no-unty
     tl.store(target + index, tl.load(source + index, mask=inside) + 1, mask=inside)
 
 
-class CapturedModel:
+class ModelWithGraph:
     """A model whose forward is captured: it reads a buffer and a number of its own."""
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ class CapturedModel:
         self.graph.replay()
 
 
-def plant_fault(kind: str, model: CapturedModel, side: torch.cuda.Stream) -> None:
+def plant_fault(kind: str, model: ModelWithGraph, side: torch.cuda.Stream) -> None:
     if kind == "freed":
         model.buffer = torch.ones(2 * SIZE, device="cuda")
     elif kind == "moved":
@@ -76,7 +76,7 @@ def plant_fault(kind: str, model: CapturedModel, side: torch.cuda.Stream) -> Non
 
 
 def main() -> None:
-    model = CapturedModel()
+    model = ModelWithGraph()
     model.capture()
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
