@@ -101,7 +101,7 @@ def describe(name: str, array: Any) -> Allocation:
 
 
 def count_instructions(launch: CudaLaunch) -> int:
-    module = load_module(TEXT).parsed
+    module = load_module(TEXT).ptx
     kernel = module.kernels[launch.entry]
     graph = read_kernel(module, kernel)
     lowered = CountingLowering(module, kernel, graph, False).lower()

@@ -18,5 +18,5 @@ def checked_cuda(exact: bool = False) -> Iterator[Check]:
     """Open a session on the virtual GPU that runs and checks SGLang's CUDA C++ kernels, too."""
     from harness.kernels.cuda import session  # imported late: a compiler and the virtual GPU
 
-    with session.checked(exact) as check:
+    with session.check_cuda_kernels(exact) as check:
         yield check

@@ -70,11 +70,10 @@ def review_change(request: PrRequest) -> tuple[PrRun, bool]:
         _run_parts(review)
         run.status = "finished"
     except KeyboardInterrupt:
-        run.status, is_stopped = "stopped", True
-    except BaseException:
-        run.status = "stopped"
-        raise
+        is_stopped = True
     finally:
+        if run.status != "finished":
+            run.status = "stopped"
         run.seconds = time.monotonic() - started_at
         store.pr.save(run)
     return run, is_stopped

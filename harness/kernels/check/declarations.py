@@ -135,6 +135,13 @@ class Check:
         if self.launches.errors:
             raise self.launches.errors[0]  # a name for it would be a cycle through this frame
 
+    def note_errors(self, error: BaseException) -> None:
+        """Add what was reported before to an error that ends the session in its place."""
+        known = "".join(getattr(error, "__notes__", ()))
+        for other in self.launches.errors:
+            if other is not error and str(other) not in known:
+                error.add_note(f"a check reported before: {other}")
+
     def discard_errors(self) -> None:
         """Discard the errors so far, which were expected; the session would raise the first."""
         self.launches.errors.clear()

@@ -69,13 +69,17 @@ def checked(
 
 @contextlib.contextmanager
 def open_session(check: Check) -> Iterator[Check]:
-    """Open the session of a check; when it ends without an error, its first one is raised."""
+    """Open the session of a check; at its end its first error is raised, or noted on another."""
     if not _SESSION_LOCK.acquire(blocking=False):
         raise RuntimeError("a checked session is open already: they do not nest")
     try:
         with contextlib.ExitStack() as stack:
             check.open(stack)
-            yield check
+            try:
+                yield check
+            except BaseException as error:
+                check.note_errors(error)
+                raise
         check.raise_first_error()
     finally:
         check.close()

@@ -1,6 +1,6 @@
 """Checked sessions in which SGLang's CUDA C++ kernels run as well, on the virtual GPU.
 
-    with session.checked() as check:
+    with session.check_cuda_kernels() as check:
         store_cache(keys, values, key_cache, value_cache, slots)
 
 Access rules, uninitialized memory and the log of launches are those of Triton's kernels.
@@ -27,7 +27,7 @@ from harness.kernels.ptx.launch import Allocation, CudaLaunch, ExecutorChecks
 
 
 @contextlib.contextmanager
-def checked(exact: bool = False) -> Iterator[Check]:
+def check_cuda_kernels(exact: bool = False) -> Iterator[Check]:
     """Open a session on the virtual GPU that checks the launches of CUDA modules, too."""
     with session.checked("virtual", exact) as check:
         jit_loader.install()

@@ -26,17 +26,27 @@ def trace_launches(
 ) -> Iterator[LaunchTracer]:
     """Check the launches of this process while the block runs; `report` may raise."""
     tracer, source = _make_source(checks, report)
-    source.open()
-    try:
+    with run_tracer(tracer, source):
         yield tracer
-    except BaseException:
-        source.close()
-        raise
-    else:
+
+
+@contextlib.contextmanager
+def run_tracer(tracer: LaunchTracer, source: LaunchSource) -> Iterator[None]:
+    """Let a source tell a tracer of launches while the block runs.
+
+    What is still to be confirmed when the block raises an error becomes a note of that error.
+    """
+    with contextlib.closing(source):
+        source.open()
         try:
-            tracer.finish()
-        finally:
-            source.close()
+            yield
+        except BaseException as error:
+            try:
+                tracer.finish()
+            except Violation as violation:
+                error.add_note(f"a check reports as well: {violation}")
+            raise
+        tracer.finish()
 
 
 def start_tracing(checks: Sequence[str], report: Callable[[Violation], None]) -> LaunchTracer:

@@ -45,19 +45,19 @@ class PtxModule:
 
     def __init__(self, text: str, key: str) -> None:
         self._text, self._key = text, key
-        self._parsed: PtxText | None = None
+        self._ptx: PtxText | None = None
         self._compiled: dict[tuple[str, bool], CompiledPtx] = {}
         self._variables: dict[str, Any] = {}
 
     @property
-    def parsed(self) -> PtxText:
-        if self._parsed is None:
-            self._parsed = parse_ptx(self._text)
-        return self._parsed
+    def ptx(self) -> PtxText:
+        if self._ptx is None:
+            self._ptx = parse_ptx(self._text)
+        return self._ptx
 
     @property
     def entries(self) -> tuple[str, ...]:
-        return tuple(self.parsed.kernels)
+        return tuple(self.ptx.kernels)
 
     def parameter_layout(self, entry: str) -> tuple[tuple[int, int], ...]:
         """Return the offset and the size of each parameter."""
@@ -66,7 +66,7 @@ class PtxModule:
     def static_shared_bytes(self, entry: str) -> int:
         """Return the bytes of shared memory that the kernel itself declares."""
         kernel = self._get_kernel(entry)
-        return place_variables(self.parsed, kernel, read_kernel(self.parsed, kernel))[1]["shared"]
+        return place_variables(self.ptx, kernel, read_kernel(self.ptx, kernel))[1]["shared"]
 
     def files(self, entry: str) -> frozenset[str]:
         """Return the source files that a kernel's lines are from."""
@@ -74,7 +74,7 @@ class PtxModule:
         return frozenset(one.file for statement in statements for one in statement.source.chain)
 
     def _get_kernel(self, entry: str) -> PtxKernel:
-        kernel = self.parsed.kernels.get(entry)
+        kernel = self.ptx.kernels.get(entry)
         if kernel is None:
             raise KeyError(f"no kernel {entry} in this module, which has {', '.join(self.entries)}")
         return kernel
@@ -83,7 +83,7 @@ class PtxModule:
 
     def variable_address(self, name: str) -> int:
         """Return the address of a `__device__` or `__constant__` variable."""
-        variable = self.parsed.variables.get(name)
+        variable = self.ptx.variables.get(name)
         if variable is None or variable.space == "shared":
             raise KeyError(f"no variable {name} in this module")
         if name not in self._variables:
@@ -102,7 +102,7 @@ class PtxModule:
         return int(self._variables[name].ctypes.data)
 
     def variable_size(self, name: str) -> int:
-        return self.parsed.variables[name].size
+        return self.ptx.variables[name].size
 
     # Launches
 
@@ -136,7 +136,7 @@ class PtxModule:
             self._get_kernel(launch.entry)
             try:
                 self._compiled[key] = compile_kernel(
-                    self.parsed, self._key, launch.entry, checks.overflow
+                    self.ptx, self._key, launch.entry, checks.overflow
                 )
             except (UnsupportedPtx, UnsupportedOnCpu, PtxSyntaxError) as error:
                 raise UncheckableKernel(f"{launch.name}: not checked: {error}") from error

@@ -53,7 +53,7 @@ class ArchitectureResult(msgspec.Struct):
     seconds: float = 0.0
 
     @property
-    def unearned(self) -> list[str]:
+    def claims_without_result(self) -> list[str]:
         """Name each claim of which nothing is known, unless another claim's failure is why."""
         verdicts = {claim.verdict for claim in self.claims}
         if verdicts & {ClaimVerdict.FAILS, ClaimVerdict.EXPECTED} and not self.starts:
@@ -139,7 +139,9 @@ class ZooRun(msgspec.Struct):
             for claim in result.failures
         ]
         problems += [
-            f"{result.name}: {problem}" for result in self.present for problem in result.unearned
+            f"{result.name}: {problem}"
+            for result in self.present
+            for problem in result.claims_without_result
         ]
         missing = set(self.planned) - {result.name for result in self.architectures}
         if missing:

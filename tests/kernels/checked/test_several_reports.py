@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 import torch
 from checks import numbers
@@ -89,3 +91,15 @@ def test_a_word_that_is_no_check_is_refused() -> None:
         checking.checked("cpu", checks=["leaks"]),
     ):
         pass
+
+
+def test_an_error_of_the_code_under_test_names_the_report_that_this_code_caught() -> None:
+    def catch_and_fail() -> None:
+        with contextlib.suppress(checking.OutOfBounds):
+            faulty[(2,)](torch.empty(8, dtype=torch.int32), numbers(16), N=8)
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError) as caught, checking.checked("cpu"):
+        catch_and_fail()
+    (note,) = caught.value.__notes__
+    assert "past the end of source" in note

@@ -415,3 +415,19 @@ def test_a_cpu_has_neither_graphs_nor_streams() -> None:
         checking.checked("cpu", launch_checks=("graphs",)),
     ):
         pass
+
+
+def test_an_error_of_the_program_names_the_report_that_was_still_to_be_confirmed() -> None:
+    models = []  # whose graph is still there when the program fails
+
+    def free_and_fail() -> None:
+        model = CapturedModel()
+        models.append(model)
+        model.capture(lambda: model.out.copy_(model.buffer * 2))
+        model.buffer = torch.ones(16, device="cuda")
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError) as caught:
+        find_violation(free_and_fail, "graphs")
+    (note,) = caught.value.__notes__
+    assert "self is freed, and a captured graph" in note

@@ -19,6 +19,7 @@ from harness.device import memory, streams
 from harness.kernels.check.violations import Violation
 from harness.kernels.launches import stream_check
 from harness.kernels.launches.card_source import CardClocks, CardSource
+from harness.kernels.launches.launch_checks import run_tracer
 from harness.kernels.launches.launch_tracer import LaunchTracer
 
 
@@ -27,13 +28,8 @@ def trace_card(checks: Sequence[str], report: Callable[[Violation], None]) -> It
     clocks = CardClocks()
     tracer = LaunchTracer(checks, clocks, report, stream_check.has_fitting_size)
     source = CardSource(tracer, clocks)
-    with _fire_trace():
-        source.open()
-        try:
-            yield
-            tracer.finish()
-        finally:
-            source.close()
+    with _fire_trace(), run_tracer(tracer, source):
+        yield
 
 
 def _get_handle(stream: Any) -> int:
