@@ -13,7 +13,6 @@ that are spread over all, everything else zeros.
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any
 
 import torch
@@ -30,7 +29,6 @@ _GROWING = frozenset(
     "aten::index_select aten::_to_copy".split()
 )
 _FILLS = frozenset({"aten::zero_", "aten::fill_.Scalar", "aten::fill_.Tensor"})
-COMPUTED_IN_FULL: Counter[str] = Counter()  # operators whose shape torch cannot tell beforehand
 
 
 def enable() -> None:
@@ -93,7 +91,6 @@ def _make_result(
     try:
         shapes = plan.operator(*map(_to_meta, args), **_map_options(host_options))
     except Exception:  # of any operator's own kind: what it cannot do, its CPU kernel says
-        COMPUTED_IN_FULL[plan.name] += 1
         return NotImplemented
     if not is_large and not _is_large_float(shapes):
         return NotImplemented

@@ -6,7 +6,7 @@ elements of `out`, since a loaded number decides which.
 
 from __future__ import annotations
 
-import contextlib
+import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -111,9 +111,15 @@ def _get_effects(kernel: Any, binder: Any, bound: Any) -> PointerEffects | None:
     if bound.key not in known:
         effects = None
         if not any(str(one.type).startswith("tensordesc") for one in bound.runtime_arguments()):
-            with contextlib.suppress(Exception):  # counted as a launch of unknown effects
+            try:
                 shared = specialization.specialize_call(kernel, binder, bound)
                 effects = find_pointer_effects(graph_loader.load_graph(kernel, shared))
+            except Exception as error:  # the launch goes on, and counts as one of unknown effects
+                warnings.warn(
+                    f"what {kernel.fn.__name__} accesses is not known: "
+                    f"{type(error).__name__}: {error}",
+                    stacklevel=2,
+                )
         known[bound.key] = effects
     found: PointerEffects | None = known[bound.key]
     return found

@@ -10,6 +10,7 @@ of them runs. A replay is one launch that does all of theirs.
 from __future__ import annotations
 
 import contextlib
+import gc
 import threading
 import weakref
 from collections import deque
@@ -268,6 +269,10 @@ class LaunchTracer:
 
     def finish(self) -> None:
         """Report what is still waiting to be confirmed."""
+        if self._graph_check is not None:
+            # Triton's compiler leaves cycles that hold a copy of the kernel's globals, and so
+            # tensors that the program has dropped: they are freed here.
+            gc.collect()
         with self._lock:
             self._end_freed()
             if self._graph_check is not None:

@@ -417,6 +417,25 @@ def test_a_cpu_has_neither_graphs_nor_streams() -> None:
         pass
 
 
+def test_a_captured_buffer_that_a_cycle_held_is_reported_at_the_end() -> None:
+    models = []
+
+    def program() -> None:
+        model = CapturedModel()
+        models.append(model)
+        model.capture(lambda: model.out.copy_(model.buffer * 2))
+        cycle: list[Any] = [model.buffer]  # as Triton's compiler leaves them, of a kernel's globals
+        cycle.append(cycle)
+        model.buffer = torch.ones(16, device="cuda")
+
+    gc.disable()
+    try:
+        found = find_violation(program, "graphs")
+    finally:
+        gc.enable()
+    assert isinstance(found, StaleGraphAddress)
+
+
 def test_an_error_of_the_program_names_the_report_that_was_still_to_be_confirmed() -> None:
     models = []  # whose graph is still there when the program fails
 
