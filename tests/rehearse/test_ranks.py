@@ -38,7 +38,9 @@ def make_run(
         launches=[make_launch("walk", extent)],
         findings=findings,
     )
-    return RehearsalRun("r", "", "0.5.23", "finished", deployments=[deployment])
+    run = RehearsalRun(id="r", started="", release="0.5.23", status="finished")
+    run.deployments = [deployment]
+    return run
 
 
 def make_finding(rank: FindingRank, line: int, kernel: str = "m:walk") -> RehearsalFinding:

@@ -15,7 +15,12 @@ NAMES = ["lite", "large"]
 def make_run(run_id: str, started: str, **changes: object) -> RehearsalRun:
     deployments = [DeploymentResult(name, "m", "H200", 8) for name in NAMES]
     run = RehearsalRun(
-        run_id, started, "0.5.23", "finished", planned=NAMES, deployments=deployments
+        id=run_id,
+        started=started,
+        release="0.5.23",
+        status="finished",
+        planned=NAMES,
+        deployments=deployments,
     )
     return msgspec.structs.replace(run, **changes)
 

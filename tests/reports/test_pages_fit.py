@@ -186,7 +186,13 @@ COMMITS: dict[str, Callable[[str], str]] = {
         MutationRun("r", "2026-11-26", "0.5.23", settings={"commit": commit})
     ),
     "zoo": lambda commit: zoo_page.render_page(
-        ZooRun("r", "2026-11-26", "0.5.23", "h100", machine={"unfix": commit})
+        ZooRun(
+            id="r",
+            started="2026-11-26",
+            release="0.5.23",
+            card="h100",
+            machine={"unfix": commit},
+        )
     ),
     "audit": lambda commit: audit_page.render_page(read_audit(), commit),
     "kernels": lambda commit: kernels_page.render_page(make_inventory(), commit),

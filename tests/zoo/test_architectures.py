@@ -92,7 +92,9 @@ def test_the_page_of_a_known_failure_is_there() -> None:
 
 def make_zoo_run(*claims: ClaimResult) -> ZooRun:
     one = ArchitectureResult("one", list(claims))
-    return ZooRun("1", "", "0.5.23", "H100", "finished", planned=["one"], architectures=[one])
+    run = ZooRun(id="1", started="", release="0.5.23", card="H100", status="finished")
+    run.planned, run.architectures = ["one"], [one]
+    return run
 
 
 HOLDING = [ClaimResult(claim, ClaimVerdict.HOLDS) for claim in ZooClaim]

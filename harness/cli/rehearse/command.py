@@ -10,8 +10,8 @@ import msgspec
 
 from harness.cli import guard_runs, options, run_kinds, run_output
 from harness.cli.command_parser import CommandParser
+from harness.cli.lane_progress import LaneProgress
 from harness.cli.process_cleanup import end_processes_on_exit
-from harness.cli.progress_display import ProgressBars
 from harness.core import machine, paths
 from harness.core.errors import UnfixError
 from harness.runs.rehearse import comparison
@@ -22,9 +22,10 @@ from harness.runs.rehearse.deployment import (
     read_deployments,
 )
 from harness.runs.rehearse.request import RehearseRequest, RehearseWorkerRequest
-from harness.runs.rehearse.runner import RehearsalListener, RehearsalRunner
 from harness.store.database import Store
 from harness.store.rehearse.values import DeploymentResult, RehearsalRun
+from harness.workers.lane_process import LaneProcess
+from harness.workers.lane_runner import LaneRunner
 from harness.workers.release_target import ReleaseTarget
 
 
@@ -121,8 +122,11 @@ def rehearse(
     """Rehearse on one release; return the run, and whether Ctrl-C stopped it."""
     jobs = min(guard_runs.choose_job_count("cpu", request.jobs), len(deployments))
     run_id, started = guard_runs.make_id_and_start()
+    folder = paths.state_folder() / "runs" / run_id
+    toggles = request.revert, request.enable, request.toggles
+    worker = LaneProcess(target, "harness.runs.rehearse.rehearse_worker", folder, *toggles)
     work = RehearseWorkerRequest(
-        folder=str(paths.state_folder() / "runs" / run_id),
+        folder=str(folder),
         jobs=jobs,
         seconds=request.seconds,
         deployments=deployments,
@@ -138,8 +142,8 @@ def rehearse(
     facts = machine.collect_machine_facts(str(target.python))
     run.versions, run.machine = facts.pop("versions"), facts
     try:
-        with end_processes_on_exit(), RehearsalProgress(run) as progress:
-            RehearsalRunner(target, request, work, run, Store().rehearse, progress).execute()
+        with end_processes_on_exit(), LaneProgress(run, "deployments", list_findings) as progress:
+            LaneRunner(worker, run, Store().rehearse, progress).execute(work)
     except KeyboardInterrupt:
         return run, True
     return run, False
@@ -164,22 +168,5 @@ def list_deployments(request: RehearseRequest, words: list[str]) -> list[Deploym
     return deployments
 
 
-class RehearsalProgress(ProgressBars, RehearsalListener):
-    """A listener that shows a bar on a terminal, and lines in a log."""
-
-    def __init__(self, run: RehearsalRun) -> None:
-        super().__init__()
-        self.task = self.bar.add_task(f"SGLang {run.release}: importing", total=None)
-        if self.bar.disable:
-            self.print_line(f"SGLang {run.release} on a virtual GPU: importing")
-
-    def report_import(self, seconds: float) -> None:
-        self.print_line(f"imported in {seconds:.0f} s")
-
-    def report_result(self, run: RehearsalRun, result: DeploymentResult) -> None:
-        done, planned = len(run.deployments), len(run.planned)
-        self.bar.update(self.task, description="deployments", completed=done, total=planned)
-        for finding in result.reachable:
-            self.print_line(f"{result.name}: {finding.phase}: {finding.headline}")
-        if self.bar.disable:
-            self.log_occasionally(f"{done} of {planned} deployments")
+def list_findings(result: DeploymentResult) -> list[str]:
+    return [f"{finding.phase}: {finding.headline}" for finding in result.reachable]

@@ -5,15 +5,16 @@ from __future__ import annotations
 import argparse
 
 from harness.cli import guard_runs, options, run_kinds, run_output
+from harness.cli.lane_progress import LaneProgress
 from harness.cli.process_cleanup import end_processes_on_exit
-from harness.cli.progress_display import ProgressBars
 from harness.core import machine, paths
 from harness.device.cards import get_card
 from harness.runs.zoo.architecture import read_architectures
 from harness.runs.zoo.request import ZooRequest, ZooWorkerRequest
-from harness.runs.zoo.runner import ZooListener, ZooRunner
 from harness.store.database import Store
 from harness.store.zoo.values import ArchitectureResult, ZooRun
+from harness.workers.lane_process import LaneProcess
+from harness.workers.lane_runner import LaneRunner
 from harness.workers.release_target import ReleaseTarget
 
 
@@ -70,9 +71,12 @@ def execute_zoo(target: ReleaseTarget, request: ZooRequest) -> tuple[ZooRun, boo
     architectures = read_architectures(request.names)
     get_card(request.card)  # an unknown name ends the call
     run_id, started = guard_runs.make_id_and_start()
+    folder = paths.state_folder() / "runs" / run_id
+    toggles = request.revert, request.enable, request.toggles
+    worker = LaneProcess(target, "harness.runs.zoo.zoo_worker", folder, *toggles)
     work = ZooWorkerRequest(
         card=request.card,
-        folder=str(paths.state_folder() / "runs" / run_id),
+        folder=str(folder),
         jobs=guard_runs.choose_job_count("cpu", request.jobs),
         seconds=request.seconds,
         architectures=architectures,
@@ -90,29 +94,15 @@ def execute_zoo(target: ReleaseTarget, request: ZooRequest) -> tuple[ZooRun, boo
     facts = machine.collect_machine_facts(str(target.python))
     run.versions, run.machine = facts.pop("versions"), facts
     try:
-        with end_processes_on_exit(), ZooProgress(run) as progress:
-            ZooRunner(target, request, work, run, Store().zoo, progress).execute()
+        with (
+            end_processes_on_exit(),
+            LaneProgress(run, "architectures", list_failures) as progress,
+        ):
+            LaneRunner(worker, run, Store().zoo, progress).execute(work)
     except KeyboardInterrupt:
         return run, True
     return run, False
 
 
-class ZooProgress(ProgressBars, ZooListener):
-    """A listener that shows a bar on a terminal, and lines in a log."""
-
-    def __init__(self, run: ZooRun) -> None:
-        super().__init__()
-        self.task = self.bar.add_task(f"SGLang {run.release}: importing", total=None)
-        if self.bar.disable:
-            self.print_line(f"SGLang {run.release} on a virtual {run.card}: importing")
-
-    def report_import(self, seconds: float) -> None:
-        self.print_line(f"imported in {seconds:.0f} s")
-
-    def report_result(self, run: ZooRun, result: ArchitectureResult) -> None:
-        done, planned = len(run.architectures), len(run.planned)
-        self.bar.update(self.task, description="architectures", completed=done, total=planned)
-        for claim in result.failures:
-            self.print_line(f"{result.name}: {claim.claim}: {claim.headline}")
-        if self.bar.disable:
-            self.log_occasionally(f"{done} of {planned} architectures")
+def list_failures(result: ArchitectureResult) -> list[str]:
+    return [f"{claim.claim}: {claim.headline}" for claim in result.failures]

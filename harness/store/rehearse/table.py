@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from harness.store.lane_runs import LaneRunTable
 from harness.store.rehearse.values import DeploymentResult, RehearsalRun
-from harness.store.run_table import RunTable
 
 
-class RehearsalTable(RunTable[RehearsalRun, RehearsalRun]):
+class RehearsalTable(LaneRunTable[RehearsalRun]):
     kind = "rehearse"
     noun = "rehearsal"
     item_types: ClassVar = {"deployments": DeploymentResult}
@@ -23,14 +23,3 @@ class RehearsalTable(RunTable[RehearsalRun, RehearsalRun]):
             and set(names) <= set(run.planned)
         ]
         return self.load_whole(runs[-1]) if runs else None
-
-    def save_result(self, run_id: str, number: int, result: DeploymentResult) -> None:
-        outcome = "refused" if result.refusal else "red" if result.reachable else "green"
-        with self.store.write_transaction():
-            self._write_item(
-                *(run_id, "deployments", result),
-                owner=result.name,
-                position=number,
-                outcome=outcome,
-                seconds=result.seconds,
-            )

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Any
 
 import msgspec
+
+from harness.store.lane_runs import LaneRun
 
 INT32_LIMIT = 1 << 31
 NEAR_FACTOR = 4  # a finding within this factor of a deployment is near
@@ -123,6 +124,10 @@ class DeploymentResult(msgspec.Struct):
         return max((phase.peak for phase in self.phases), default=sum(self.memory.values()))
 
     @property
+    def outcome(self) -> str:
+        return "refused" if self.refusal else "red" if self.reachable else "green"
+
+    @property
     def reachable(self) -> list[RehearsalFinding]:
         return [one for one in self.findings if one.rank is FindingRank.REACHABLE]
 
@@ -131,21 +136,14 @@ class DeploymentResult(msgspec.Struct):
         return [one for one in self.findings if one.rank is FindingRank.NEAR]
 
 
-class RehearsalRun(msgspec.Struct):
+class RehearsalRun(LaneRun, kw_only=True):
     """One call of `unfix rehearse` with its results."""
 
-    id: str
-    started: str  # ISO 8601, UTC
-    release: str
-    status: str = "running"  # running, finished, stopped
-    seconds: float = 0.0
-    command: list[str] = []
-    versions: dict[str, str] = {}
-    machine: dict[str, Any] = {}
-    toggles: list[str] = []  # reverted or enabled in this run, such as "-28788-stage2"
-    planned: list[str] = []  # names of the deployments
-    seconds_to_import: float = 0.0
-    deployments: list[DeploymentResult] = []
+    deployments: list[DeploymentResult] = msgspec.field(default_factory=list)
+
+    @property
+    def results(self) -> list[DeploymentResult]:
+        return self.deployments
 
     @property
     def summary(self) -> str:
@@ -183,14 +181,4 @@ class RehearsalRun(msgspec.Struct):
             for phase in one.phases
             if phase.failure
         ]
-        missing = set(self.planned) - {one.name for one in self.deployments}
-        if missing:
-            problems.append(f"not run: {', '.join(sorted(missing))}")
-        if self.status != "finished":
-            going = "is still going on" if self.status == "running" else "was stopped"
-            problems.append(f"the run {going}")
-        return problems
-
-    @property
-    def green(self) -> bool:
-        return not self.problems
+        return problems + super().problems

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from enum import StrEnum
-from typing import Any
 
 import msgspec
+
+from harness.store.lane_runs import LaneRun
 
 STOPPED_BY_MEMORY_CHECK = "a memory check stopped it"  # the headline of a claim without a result
 
@@ -79,6 +80,10 @@ class ArchitectureResult(msgspec.Struct):
         return [claim for claim in self.claims if claim.verdict is ClaimVerdict.FAILS]
 
     @property
+    def outcome(self) -> str:
+        return "absent" if self.absent else "red" if self.failures else "green"
+
+    @property
     def starts(self) -> bool:
         return any(
             claim.claim is ZooClaim.STARTS and claim.verdict is ClaimVerdict.HOLDS
@@ -86,22 +91,15 @@ class ArchitectureResult(msgspec.Struct):
         )
 
 
-class ZooRun(msgspec.Struct):
+class ZooRun(LaneRun, kw_only=True):
     """One call of `unfix zoo` with its results."""
 
-    id: str
-    started: str  # ISO 8601, UTC
-    release: str
     card: str
-    status: str = "running"  # running, finished, stopped
-    seconds: float = 0.0
-    command: list[str] = []
-    versions: dict[str, str] = {}
-    machine: dict[str, Any] = {}
-    toggles: list[str] = []  # reverted or enabled in this run, such as "-27460"
-    planned: list[str] = []  # names of the architectures
-    seconds_to_import: float = 0.0
-    architectures: list[ArchitectureResult] = []
+    architectures: list[ArchitectureResult] = msgspec.field(default_factory=list)
+
+    @property
+    def results(self) -> list[ArchitectureResult]:
+        return self.architectures
 
     @property
     def present(self) -> list[ArchitectureResult]:
@@ -143,16 +141,7 @@ class ZooRun(msgspec.Struct):
             for result in self.present
             for problem in result.claims_without_result
         ]
-        missing = set(self.planned) - {result.name for result in self.architectures}
-        if missing:
-            problems.append(f"not run: {', '.join(sorted(missing))}")
-        if self.status != "finished":
-            going = "is still going on" if self.status == "running" else "was stopped"
-            problems.append(f"the run {going}")
+        problems += super().problems
         if not any(result.starts for result in self.present):
             problems.append("no architecture started: nothing is compared")
         return problems
-
-    @property
-    def green(self) -> bool:
-        return not self.problems

@@ -1,0 +1,76 @@
+"""A stored run whose items one worker process of a release ran in lanes: a zoo, a rehearsal."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol, TypeVar
+
+import msgspec
+
+from harness.store.run_table import RunTable
+
+
+class LaneResult(Protocol):
+    """The result of one item."""
+
+    name: str
+    seconds: float
+
+    @property
+    def outcome(self) -> str:
+        """A word for the store: green, red, or why it was not run."""
+        ...
+
+
+class LaneRun(msgspec.Struct, kw_only=True):
+    """What each such run has; a kind adds the list of its results."""
+
+    id: str
+    started: str  # ISO 8601, UTC
+    release: str
+    status: str = "running"  # running, finished, stopped
+    seconds: float = 0.0
+    command: list[str] = []
+    versions: dict[str, str] = {}
+    machine: dict[str, Any] = {}
+    toggles: list[str] = []  # reverted or enabled in this run, such as "-27460"
+    planned: list[str] = []  # names of the items
+    seconds_to_import: float = 0.0
+
+    @property
+    def results(self) -> list[Any]:
+        """The list of the kind's results, in the order in which they came."""
+        raise NotImplementedError
+
+    @property
+    def problems(self) -> list[str]:
+        """Return every reason why the run is not green; a kind puts its own before these."""
+        problems = []
+        missing = set(self.planned) - {result.name for result in self.results}
+        if missing:
+            problems.append(f"not run: {', '.join(sorted(missing))}")
+        if self.status != "finished":
+            going = "is still going on" if self.status == "running" else "was stopped"
+            problems.append(f"the run {going}")
+        return problems
+
+    @property
+    def green(self) -> bool:
+        return not self.problems
+
+
+LaneRunT = TypeVar("LaneRunT", bound=LaneRun)
+
+
+class LaneRunTable(RunTable[LaneRunT, LaneRunT]):
+    """Such runs in a store; each result is written at once."""
+
+    def save_result(self, run_id: str, number: int, result: LaneResult) -> None:
+        (field,) = self.item_types
+        with self.store.write_transaction():
+            self._write_item(
+                *(run_id, field, result),
+                owner=result.name,
+                position=number,
+                outcome=result.outcome,
+                seconds=result.seconds,
+            )
