@@ -8,6 +8,7 @@ import os
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from harness.kernels.watch.report_files import (
     KernelReport,
     ReportWriter,
 )
-from harness.kernels.watch.report_poller import PeriodicTask, ReportPoller
+from harness.kernels.watch.report_poller import PeriodicTask, ReportPoller, publish_report
 from harness.patching.bootstrap import report_to_stderr
 
 _COUNT_SECONDS = 1.0  # between two writes of the launch counts
@@ -82,30 +83,13 @@ class _CheckedProcess:
         if key in self._reported:
             return
         self._reported.add(key)
-        details = violation.details
+        seconds = time.monotonic() - self._start_time
+        report = KernelReport.from_violation(violation, launch.kernel, seconds)
         if launch.captured:
-            details = (
-                *details,
-                f"in a graph that was captured then; now {self._batch_description}",
-            )
-        report = KernelReport(
-            type(violation).__name__,
-            launch.kernel,
-            location.file,
-            location.line,
-            location.text,
-            location.program,
-            violation.headline,
-            details,
-            os.getpid(),
-            round(time.monotonic() - self._start_time, 3),
-        )
-        self._writer.write_report(report)
-        report_to_stderr(f"pid {os.getpid()}: {report}")
-        if self._stops_at_first_report:
-            self._write_counts()
-            report_to_stderr(f"pid {os.getpid()} stops at its first report")
-            os._exit(1)
+            then = f"in a graph that was captured then; now {self._batch_description}"
+            report = replace(report, details=(*report.details, then))
+        stop = self._write_counts if self._stops_at_first_report else None
+        publish_report(report, self._writer, stop)
 
     def _write_counts(self) -> None:
         for kernel, count in PROCESS_REPORTS.count_dropped().items():

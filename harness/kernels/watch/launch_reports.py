@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import atexit
 import os
-import threading
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from harness.kernels.check.violations import Violation
@@ -19,7 +18,7 @@ from harness.kernels.watch.report_files import (
     KernelReport,
     ReportWriter,
 )
-from harness.patching.bootstrap import report_to_stderr
+from harness.kernels.watch.report_poller import BackgroundTasks, PeriodicTask, publish_report
 
 _COUNT_SECONDS = 1.0  # between two writes of the counts
 
@@ -41,45 +40,31 @@ class _TracedProcess:
         self._start_time = time.monotonic()
         self._open_files()
         self._tracer: LaunchTracer = start_tracing(checks, self._write_report)
-        os.register_at_fork(after_in_child=self._open_files)
+        self._tasks.start()
+        os.register_at_fork(after_in_child=self._continue_in_fork)
         atexit.register(self._finish)
 
     def _open_files(self) -> None:
         """Write to files of this process, in a fork too: the counts of its parent are not its."""
         self._writer = ReportWriter(Path(os.environ[FOLDER_VARIABLE]))
-        thread = threading.Thread(target=self._write_counts_forever, name="unfix launches")
-        thread.daemon = True
-        thread.start()
+        count = PeriodicTask("counting launches", _COUNT_SECONDS, self._write_counts)
+        self._tasks = BackgroundTasks(self._writer, [count], _COUNT_SECONDS)
+
+    def _continue_in_fork(self) -> None:
+        self._open_files()
+        self._tasks.start()
 
     def _write_report(self, violation: Violation) -> None:
-        location = violation.location
-        report = KernelReport(
-            type(violation).__name__,
-            location.kernel if location is not None else "",
-            location.file if location is not None else "?",
-            location.line if location is not None else 0,
-            location.text if location is not None else "",
-            None,
-            violation.headline,
-            violation.details,
-            os.getpid(),
-            round(time.monotonic() - self._start_time, 3),
-        )
-        self._writer.write_report(report)
-        report_to_stderr(f"pid {os.getpid()}: {report}")
-        if self._stops_at_first_report:
-            self._write_counts()
-            report_to_stderr(f"pid {os.getpid()} stops at its first report")
-            os._exit(1)
-
-    def _write_counts_forever(self) -> None:
-        while True:
-            time.sleep(_COUNT_SECONDS)
-            self._write_counts()
+        kernel = violation.location.kernel if violation.location is not None else ""
+        seconds = time.monotonic() - self._start_time
+        report = replace(KernelReport.from_violation(violation, kernel, seconds), program=None)
+        stop = self._write_counts if self._stops_at_first_report else None
+        with self._tasks.record_failure("writing a report"):  # the launch goes on
+            publish_report(report, self._writer, stop)
 
     def _write_counts(self) -> None:
         self._writer.write_launches(asdict(self._tracer.counts))
 
     def _finish(self) -> None:
         self._tracer.finish()
-        self._write_counts()
+        self._tasks.finish()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -249,6 +250,22 @@ def test_the_thread_outlives_a_failure_of_its_own(poll: Poll, monkeypatch: Patch
     assert poll.failures == [
         "counting launches: RuntimeError: dictionary changed size during iteration"
     ]
+
+
+def test_a_failure_of_two_threads_at_once_is_written_once(poll: Poll, monkeypatch: Patch) -> None:
+    opened = Path.open
+
+    def open_slowly(path: Path, *mode: str) -> Any:
+        time.sleep(0.1)
+        return opened(path, *mode)
+
+    monkeypatch.setattr(Path, "open", open_slowly)
+    other = threading.Thread(target=poll.poller.fail, args=["counting launches"])
+    other.start()
+    poll.poller.fail("counting launches")
+    other.join()
+    monkeypatch.undo()
+    assert poll.failures == ["counting launches"]
 
 
 def test_a_thread_that_is_gone_is_a_failure(poll: Poll) -> None:

@@ -45,3 +45,19 @@ def test_a_process_without_a_launch_says_nothing(tmp_path: Path) -> None:
     program.write_text("import torch\n")
     summary = run_program(program, "streams", tmp_path / "check")
     assert "no process launched anything on a GPU" in summary.silence
+
+
+FULL_DISK = """
+from harness.kernels.watch.report_files import ReportWriter
+def write_report(*_):
+    raise OSError("no space")
+ReportWriter.write_report = write_report
+"""
+
+
+def test_a_report_that_cannot_be_written_is_a_failure_of_the_run(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(FULL_DISK + PROGRAM.read_text())
+    summary = run_program(program, "graphs", tmp_path / "check")
+    assert not summary.reports
+    assert "writing a report: OSError: no space" in summary.reporter_failure
