@@ -173,6 +173,8 @@ def _judge_repetitions(cell: CellResult) -> tuple[CellVerdict, str]:
     name, again = differing
     if again.outcome is SideOutcome.UNDRAWN:
         return CellVerdict.UNDRAWN, f"{name}: {again.headline}{borrowed}"
+    if again.outcome is SideOutcome.LOST:  # says nothing about the guard
+        return CellVerdict.BROKEN, f"{name}: {again.headline}{borrowed}"
     failures = 1 + sum(is_expected_outcome("buggy", each.outcome) for each in buggy.again)
     failures_fixed = sum(not is_expected_outcome("fixed", each.outcome) for each in fixed.again)
     runs_fixed = _count_first_pass(buggy) + len(fixed.again)

@@ -197,25 +197,34 @@ def test_one_that_passes_at_first_and_then_fails_is_flaky() -> None:
             "fff",
             "it failed 3 of 3 times with the fix reverted and 1 of 2 with the fix applied",
         ),
-        (
-            "pp",
-            "ffffl",
-            "it failed 4 of 5 times with the fix reverted and 0 of 2 with the fix applied",
-        ),
     ],
 )
 def test_a_flaky_cell_says_how_often_it_failed(fixed: str, buggy: str, says: str) -> None:
+    cell = judge_outcomes(fixed, buggy)
+    assert cell.verdict is CellVerdict.FLAKY
+    assert says in cell.why
+
+
+def test_a_repetition_that_is_lost_says_nothing_about_the_guard() -> None:
+    cell = judge_outcomes("pp", "ffffl")
+    assert cell.verdict is CellVerdict.BROKEN
+    assert cell.why == "buggy: its supervisor ended"
+
+
+def judge_outcomes(fixed: str, buggy: str) -> CellResult:
     cell = CellResult("g", "t", "1.0", "cpu", "fixed")
     outcomes = {"p": SideOutcome.PASSED, "f": SideOutcome.FAILED, "l": SideOutcome.LOST}
     for name, letters in (("fixed", fixed), ("buggy", buggy)):
         first, *rest = (outcomes[letter] for letter in letters)
         cell.sides[name] = SideResult(
-            name, first, reach=1, again=[SideRepetition(each) for each in rest]
+            name,
+            first,
+            reach=1,
+            again=[SideRepetition(each, "its supervisor ended") for each in rest],
         )
     assert verdicts.find_missing_sides(cell) == []
     verdicts.judge_cell(cell)
-    assert cell.verdict is CellVerdict.FLAKY
-    assert says in cell.why
+    return cell
 
 
 # Hypothesis
