@@ -73,7 +73,7 @@ def round_trip(toggle: Toggle, trees: list[SourceTree]) -> str:
         wanted = find_toggle_status(toggle, tree).state
         state = cell.state if isinstance(cell, ResolvedEdits) else ToggleState.ABSENT
         if state is not wanted:
-            odd.append(f"{tree.name} is {wanted.value}, told {state.value}")
+            odd.append(f"{tree.name} is {wanted.value}, judged {state.value}")
     return "; ".join(odd) or "equal"
 
 
@@ -137,8 +137,8 @@ def main() -> None:
         "held back": {word: tried.count(word) for word in sorted(set(tried))},
     }
     print(json.dumps(summary, indent=1))
-    told = {"summary": summary, "toggles": [asdict(one) for one in outcomes]}
-    record(told, arguments.record, say=False)
+    results = {"summary": summary, "toggles": [asdict(one) for one in outcomes]}
+    record(results, arguments.record, say=False)
 
 
 if __name__ == "__main__":

@@ -179,7 +179,7 @@ def answers(device: str) -> dict[str, str]:
 
 def differences(recorded: dict[str, str], now: dict[str, str]) -> list[str]:
     """List results that differ between checker and GPU, except where one of them refused."""
-    told = []
+    changes = []
     for name, _, out in questions("cpu"):
         theirs, ours = recorded[name], now[name]
         if theirs.startswith("refused") or ours.startswith("refused"):
@@ -191,11 +191,11 @@ def differences(recorded: dict[str, str], now: dict[str, str]) -> list[str]:
         wrong = unlike(*pair, near=name.split()[0] in NEAR)
         if wrong.any():
             first = int(wrong.nonzero()[0])
-            told.append(
+            changes.append(
                 f"{name}: {int(wrong.sum())} of {len(wrong)}, first at {first}: "
                 f"the GPU gives {pair[0][first].item()}, the checker {pair[1][first].item()}"
             )
-    return told
+    return changes
 
 
 def unlike(theirs: torch.Tensor, ours: torch.Tensor, near: bool) -> torch.Tensor:
@@ -222,9 +222,9 @@ def main() -> int:
     refused = {name: text for name, text in now.items() if text.startswith("refused")}
     print(f"{len(now)} questions, {len(refused)} refused by the checker: {refused}")
     if options.against:
-        told = differences(json.loads(read_record_text(options.against))["answers"], now)
-        print("\n".join(told) or "the same")
-        return bool(told)
+        changes = differences(json.loads(read_record_text(options.against))["answers"], now)
+        print("\n".join(changes) or "the same")
+        return bool(changes)
     return 0
 
 

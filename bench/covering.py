@@ -61,8 +61,8 @@ TABLE = {
 def models() -> list[Model]:
     found = []
     for name, (sizes, row) in TABLE.items():
-        told = {tool: int(n) for tool, n in zip(TOOLS, row.split(), strict=True) if n != "?"}
-        found.append(Model(name, RowSpace(sizes), 2, told))
+        results = {tool: int(n) for tool, n in zip(TOOLS, row.split(), strict=True) if n != "?"}
+        found.append(Model(name, RowSpace(sizes), 2, results))
     tcas = RowSpace([2] * 7 + [3] * 2 + [4] + [10] * 2)
     found.append(Model("TCAS' shape", tcas, 2, {"the bound": 100}))
     for name in ("cpu", "h200", "fleet"):

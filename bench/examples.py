@@ -111,10 +111,10 @@ def main() -> int:
     medians = {name: statistics.median(counts) for name, counts in counting.found.items()}
     for name, median in medians.items():
         print(f"{median:6} {name}")
-    told = {
+    results = {
         name: {"median": medians[name], "counts": counts} for name, counts in counting.found.items()
     }
-    record({"examples": told}, options.record, say=False)
+    record({"examples": results}, options.record, say=False)
     slow = {name for name, median in medians.items() if median > WANTED}
     print(f"above {WANTED}: {slow}" if slow else f"every median is at most {WANTED}")
     return bool(slow) or int(code)

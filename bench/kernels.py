@@ -180,19 +180,19 @@ def each(folder: Path) -> Iterator[tuple[str, Launch]]:
 
 def plain(folder: Path) -> dict[str, Any]:
     """Time each launch in Triton's own interpreter, which checks nothing."""
-    told: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     for name, launch in each(folder):
         run = launch.prepare_call()
         try:
             run()
-            told[name] = min(seconds(run) for _ in range(ROUNDS))
+            results[name] = min(seconds(run) for _ in range(ROUNDS))
         except Exception as error:
-            told[name] = f"fails: {error}"[:160]
-    return told
+            results[name] = f"fails: {error}"[:160]
+    return results
 
 
 def under_check(folder: Path) -> dict[str, Any]:
-    told: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     checking.preload_checker()
     for name, launch in each(folder):
         run, times = launch.prepare_call(), []
@@ -201,10 +201,10 @@ def under_check(folder: Path) -> dict[str, Any]:
                 with checking.checked("cpu"):
                     times.append(seconds(run))
         except checking.Violation as error:  # in programs that the suite excluded
-            told[name] = f"refused: {error}".partition("\n")[0]
+            results[name] = f"refused: {error}".partition("\n")[0]
         else:
-            told[name] = {"first": times[0] - min(times), "best": min(times)}
-    return told
+            results[name] = {"first": times[0] - min(times), "best": min(times)}
+    return results
 
 
 def measure_launches(folder: Path) -> dict[str, Any]:
@@ -213,13 +213,13 @@ def measure_launches(folder: Path) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as home:
         made = below("checked", folder, UNFIX_HOME=home)
         kept = below("checked", folder, UNFIX_HOME=home)
-    told = {}
+    results = {}
     for name, launch in each(folder):
         if isinstance(made[name], str):
-            told[name] = {"programs": launch.programs, "checked": made[name]}
+            results[name] = {"programs": launch.programs, "checked": made[name]}
             continue
         stock, ours = interpreter[name], min(made[name]["best"], kept[name]["best"])
-        told[name] = {
+        results[name] = {
             "programs": launch.programs,
             "interpreter": stock,
             "checked": ours,
@@ -227,14 +227,14 @@ def measure_launches(folder: Path) -> dict[str, Any]:
             "from disk": kept[name]["first"],
         }
         if isinstance(stock, float):
-            told[name]["times faster"] = round(stock / ours, 1)
-    return told
+            results[name]["times faster"] = round(stock / ours, 1)
+    return results
 
 
-def summary(told: dict[str, Any]) -> dict[str, Any]:
-    rates = {name: one["times faster"] for name, one in told.items() if "times faster" in one}
-    ran = [one for one in told.values() if "made" in one]
-    large = [rate for name, rate in rates.items() if told[name]["programs"] >= MANY]
+def summary(results: dict[str, Any]) -> dict[str, Any]:
+    rates = {name: one["times faster"] for name, one in results.items() if "times faster" in one}
+    ran = [one for one in results.values() if "made" in one]
+    large = [rate for name, rate in rates.items() if results[name]["programs"] >= MANY]
     return {
         "geometric mean": round(statistics.geometric_mean(rates.values()), 1),
         f"of {MANY} programs or more, at least": min(large, default=None),
@@ -291,21 +291,21 @@ def main() -> int:
         for name, copies in launches.kept.items():
             copies.sort(key=lambda content: load_launch(content).programs)
             (folder / name).write_bytes(copies[len(copies) // 2])
-        told = measure_launches(folder)
+        results = measure_launches(folder)
         if options.viz:
-            for name in told:
-                told[name]["triton-viz"] = run_sanitizer(folder / name, options.viz)
-    for name, one in told.items():
+            for name in results:
+                results[name]["triton-viz"] = run_sanitizer(folder / name, options.viz)
+    for name, one in results.items():
         print(name, one)
     result = {
-        "summary": summary(told),
-        "kernels": told,
+        "summary": summary(results),
+        "kernels": results,
         "virtual": dict(launches.too_large),
     }
     print(result["summary"])
     record(result, options.record, say=False)
     slow = {
-        name: one["times faster"] for name, one in told.items() if one.get("times faster", 1) < 1
+        name: one["times faster"] for name, one in results.items() if one.get("times faster", 1) < 1
     }
     print(f"slower than the interpreter: {slow}" if slow else "none slower than the interpreter")
     return bool(slow) or int(code)

@@ -269,9 +269,9 @@ class Bench:
         found = {}
         for name, mutant in zip(names, mutants, strict=True):
             verdicts = {cell["verdict"] for cell in run["cells"] if cell["toggle"] == name}
-            told = ", ".join(sorted(map(str, verdicts))) or "no guard"
-            told = SURVIVED if told == "toothless" else told
-            found[mutant] = name, KILLED if "proven" in verdicts else told
+            outcome = ", ".join(sorted(map(str, verdicts))) or "no guard"
+            outcome = SURVIVED if outcome == "toothless" else outcome
+            found[mutant] = name, KILLED if "proven" in verdicts else outcome
         return Found(seconds, len(mutants), found), run
 
 
@@ -300,12 +300,12 @@ def measure(bench: Bench, rounds: int) -> dict[str, Any]:
     for _ in range(rounds):
         for mutants, times in ((common[:1], first), (common, whole)):
             unfix, run = bench.prove(folder, mutants)
-            told = {
+            runs = {
                 "cosmic-ray": bench.cosmic_ray([ray[mutant][0] for mutant in mutants]),
                 "mutmut": bench.mutmut([mut[mutant][0] for mutant in mutants]),
                 "unfix": unfix,
             }
-            for name, found in told.items():
+            for name, found in runs.items():
                 times[name].append(found.seconds)
                 for mutant in mutants:
                     said[mutant][name].add(found.mutants[mutant][1])

@@ -188,11 +188,11 @@ def _judge_narrowing(
     from harness.runs.audit.kernel_reading import KernelReading, analyze_kernel, iterate_cases
 
     changed = _with(fault, place, world)
-    reported = matters = unreported = told = False
+    reported = matters = unreported = is_analyzed = False
     reasons: set[str] = set()
     for kernel in _find_launched(kernels, fault):
         after = analyze_kernel(changed, kernel, known, before)
-        told |= bool(after.cases) and not after.reasons
+        is_analyzed |= bool(after.cases) and not after.reasons
         reasons |= after.reasons
         seen = [one for one in after.findings.values() if one.is_observed]
         reported |= bool(seen)
@@ -205,12 +205,14 @@ def _judge_narrowing(
         own = any(_wraps(one, set(before)) for one in as_it_is.cases)
         unreported |= own
         matters |= not own
-    return _make_judgement(reported, matters, told, reasons) | {"unreported": unreported}
+    return _make_judgement(reported, matters, is_analyzed, reasons) | {"unreported": unreported}
 
 
-def _make_judgement(reported: bool, matters: bool, told: bool, reasons: set[str]) -> dict[str, Any]:
+def _make_judgement(
+    reported: bool, matters: bool, is_analyzed: bool, reasons: set[str]
+) -> dict[str, Any]:
     verdict = "reported" if reported else "missed" if matters else "cannot tell"
-    if not reported and not matters and told:
+    if not reported and not matters and is_analyzed:
         verdict = "harmless"
     why = "" if verdict == "reported" else "; ".join(sorted(reasons)[:3])
     return {"verdict": verdict, "matters": matters, "why": why}

@@ -4,7 +4,7 @@
 
 The cluster is real: so many nodes of one CPU each, on this machine. Cells sleep, so that as many as
 there are nodes can run at a time on fewer cores, here as there. One cell a node is run before, and
-told apart: a node starts its first worker then. Both sides must come to the same outcomes.
+reported apart: a node starts its first worker then. Both sides must come to the same outcomes.
 """
 
 from __future__ import annotations

@@ -176,13 +176,13 @@ def serve_case(
 def in_short(name: str, found: dict[str, Any]) -> str:
     first = f", first after {found['said_first_s']} s" if "said_first_s" in found else ""
     if "check" in found:
-        told = [report["headline"] for report in found["check"]["reports"]] or ["nothing"]
+        words = [report["headline"] for report in found["check"]["reports"]] or ["nothing"]
     else:
-        told = found.get("said") or ["nothing"]
+        words = found.get("said") or ["nothing"]
     end = found.get("failed") or found.get("died") or "it lives"
     return (
         f"{name}, {found['tool']}: {found['answered']} of {found['asked']} answered in "
-        f"{found['seconds']} s{first}; {end[:120]}; said: {'; '.join(told)[:400]}"
+        f"{found['seconds']} s{first}; {end[:120]}; said: {'; '.join(words)[:400]}"
     )
 
 

@@ -27,12 +27,12 @@ from harness.guards import skip_not_applicable
 OWN_ROWS = PoolKind(has_window_pool=False, has_moved_pages=False)
 
 
-def plan(*, batch_size: int, max_seqlen_k: int, cache_seqlens: Any, **told: Any) -> torch.Tensor:
+def plan(*, batch_size: int, max_seqlen_k: int, cache_seqlens: Any, **options: Any) -> torch.Tensor:
     """Stand in for FlashAttention 3's planner: the plan is the list of its arguments.
 
     As with the real one, a plan for short keys is longer than one for long keys.
     """
-    numbers = [batch_size, *cache_seqlens.tolist(), *told["cu_seqlens_q"].tolist()]
+    numbers = [batch_size, *cache_seqlens.tolist(), *options["cu_seqlens_q"].tolist()]
     numbers += [max_seqlen_k] * (2 if max_seqlen_k == 1 else 1)
     return torch.tensor(numbers, dtype=torch.int32, device=cache_seqlens.device)
 

@@ -136,10 +136,10 @@ def port_edits(origin: ResolvedEdits, tree: SourceTree) -> ResolvedEdits | str:
         how.append(one.remark)
     for module, (text, other) in texts.items():
         pair = (text, other) if moved[0].state is ToggleState.FIXED else (other, text)
-        told, untold = ModuleDiff(module, *pair).build_edits()
-        if untold:
+        portable, unportable = ModuleDiff(module, *pair).build_edits()
+        if unportable:
             return f"no pair of forms tells the edit from the rest of {module}"
-        edits += [one.edit for one in told]
+        edits += [one.edit for one in portable]
     result = resolve_edits(edits, tree, tuple(dict.fromkeys(how)))
     if result is None or result.state is not moved[0].state:
         return "the forms that were made for it do not hold"

@@ -206,8 +206,8 @@ def _run_git_bisect(
         left = repository.run_git("rev-list", "--reverse", first, "--not", *olds).split()
         ran = {trial.where for trial in driver.search.trials}
         # Code 2: only inconclusive commits are left; any other code is an error.
-        untold = code == EXIT_ONLY_SKIPPED_LEFT and skipped & set(left)
-        if (code and not untold) or first[:SHORT_HASH_LENGTH] not in ran:
+        is_undecided = code == EXIT_ONLY_SKIPPED_LEFT and skipped & set(left)
+        if (code and not is_undecided) or first[:SHORT_HASH_LENGTH] not in ran:
             raise UnfixError(f"git bisect run: {log.read_text(errors='replace').strip()[-2000:]}")
         step.after = first[:SHORT_HASH_LENGTH]
         step.undecided = [one[:SHORT_HASH_LENGTH] for one in left if one != first]

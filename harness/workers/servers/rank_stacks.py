@@ -69,8 +69,8 @@ def _read_rank_name(pid: int) -> str:
         title = (
             Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
         )
-        if told := SCHEDULER_TITLE.match(title):
-            return told[1] or "0"
+        if match := SCHEDULER_TITLE.match(title):
+            return match[1] or "0"
     return ""
 
 
@@ -131,8 +131,8 @@ def _split_threads(lines: list[str]) -> Iterator[list[StackFrame]]:
         if THREAD_LINE.match(line):
             yield stack
             stack = []
-        elif told := FRAME_LINE.match(line):
-            stack.append((told[1], told[2], told[3]))
+        elif match := FRAME_LINE.match(line):
+            stack.append((match[1], match[2], match[3]))
     yield stack
 
 
