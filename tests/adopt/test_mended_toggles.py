@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from fixture_types import Output, Patch
+from made_up_toggle import FIXED_FORM, TOGGLE
 
 from harness.cli import guard_runs
 from harness.cli.bisect import execution as bisect_execution
@@ -19,21 +20,6 @@ from harness.releases.source_trees import FolderSourceTree
 from harness.runs.bisect.outcome_rules import OutcomeRules
 from harness.runs.bisect.request import BisectRequest
 
-TOGGLE = """\
-id: made-up
-title: a row is one short
-family: made_up
-symptom: out-of-bounds
-upstream: [1]
-devices: [cpu]
-why: It is a test.
-variants:
-  - releases: ">=0.5.9"
-    target: sglang.srt.rows:count_rows
-    edits:
-      - fixed: make_table((size + 1, 2))
-        buggy: make_table((size, 2))
-"""
 NEW_VERSION = "0.5.23.post2+g1a2b3c4d5e6f"
 
 
@@ -41,7 +27,7 @@ def make_tree(folder: Path, version: str, parameter: str) -> FolderSourceTree:
     """A release whose function has a parameter of this name."""
     package = folder / version / "sglang"
     (package / "srt").mkdir(parents=True)
-    code = f"def count_rows({parameter}):\n    return make_table(({parameter} + 1, 2))\n"
+    code = f"def count_rows({parameter}):\n    return {FIXED_FORM.replace('size', parameter)}\n"
     (package / "srt" / "rows.py").write_text(code)
     (package / "version.py").write_text(f'__version__ = "{version}"\n')
     return FolderSourceTree(folder / version, version)

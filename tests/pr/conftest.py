@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from checkouts import SglangCheckout
 from fixture_types import Patch
-from reviewed_files import PROJECT, ROWS, TOGGLE
+from made_up_toggle import TOGGLE
+from reviewed_files import PROJECT, ROWS
 
 from harness.core import paths
 from harness.fixes.registry import toggle_catalogue

@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 from checkouts import SglangCheckout
 from fixture_types import Output
+from made_up_toggle import FIXED_FORM
 from reviewed_files import ROWS
 
 from harness.cli.main import main
-
-FIXED = "make_table((size + 1, WIDTH))"
 
 
 def review(checkout: SglangCheckout, toggles: Path, capsys: Output, ends: str) -> Any:
@@ -28,8 +27,8 @@ def review(checkout: SglangCheckout, toggles: Path, capsys: Output, ends: str) -
 @pytest.mark.parametrize(
     ("code", "effect", "is_green"),
     [
-        (FIXED.replace(" + 1", ""), "taken back", False),
-        (FIXED.replace("size", "number"), "mended", True),
+        (FIXED_FORM.replace(" + 1", ""), "taken back", False),
+        (FIXED_FORM.replace("size", "number"), "mended", True),
         ("make_table((size * 3, WIDTH, 4))", "stale", False),
         ("make_table(  (size + 1,  WIDTH))", None, True),
     ],
@@ -42,7 +41,7 @@ def test_each_change_of_a_fix_has_its_name(
     effect: str | None,
     is_green: bool,
 ) -> None:
-    text = ROWS.replace(FIXED, code)
+    text = ROWS.replace(FIXED_FORM, code)
     if effect == "mended":
         text = text.replace("count_rows(size)", "count_rows(number)")
     checkout.commit({"srt/rows.py": text})
@@ -59,7 +58,7 @@ def test_each_change_of_a_fix_has_its_name(
 def test_a_fix_that_is_taken_back_is_the_headline_at_its_line(
     checkout: SglangCheckout, toggles: Path, capsys: Output
 ) -> None:
-    checkout.commit({"srt/rows.py": ROWS.replace(FIXED, FIXED.replace(" + 1", ""))})
+    checkout.commit({"srt/rows.py": ROWS.replace(FIXED_FORM, FIXED_FORM.replace(" + 1", ""))})
     found = review(checkout, toggles, capsys, "v0.5.23..HEAD")
     assert found["headline"] == "takes back 1 fix: made-up (a row is one short)"
     (change,) = found["toggles"]
@@ -75,7 +74,7 @@ def test_the_files_as_they_are_can_be_reviewed(
     checkout: SglangCheckout, toggles: Path, capsys: Output
 ) -> None:
     file = checkout.folder / "python" / "sglang" / "srt" / "rows.py"
-    file.write_text(ROWS.replace(FIXED, FIXED.replace(" + 1", "")))
+    file.write_text(ROWS.replace(FIXED_FORM, FIXED_FORM.replace(" + 1", "")))
     (checkout.folder / "notes.txt").write_text("not of the package")
     found = review(checkout, toggles, capsys, "HEAD..")
     assert found["toggles"][0]["effect"] == "taken back"
@@ -88,7 +87,7 @@ def test_three_dots_are_what_a_branch_changed_since_it_left(
     checkout: SglangCheckout, toggles: Path, capsys: Output
 ) -> None:
     checkout.git("branch", "feature")
-    checkout.commit({"srt/rows.py": ROWS.replace(FIXED, FIXED.replace(" + 1", ""))})
+    checkout.commit({"srt/rows.py": ROWS.replace(FIXED_FORM, FIXED_FORM.replace(" + 1", ""))})
     checkout.git("checkout", "-q", "feature")
     checkout.commit({"srt/user.py": "VALUE = 1\n"})
     assert review(checkout, toggles, capsys, "main...feature")["toggles"] == []
@@ -119,7 +118,7 @@ def test_a_call_that_is_wrong_says_what_would_be_right(
 def test_the_parts_of_two_machines_are_joined(
     checkout: SglangCheckout, toggles: Path, tmp_path: Path, capsys: Output
 ) -> None:
-    checkout.commit({"srt/rows.py": ROWS.replace(FIXED, FIXED.replace(" + 1", ""))})
+    checkout.commit({"srt/rows.py": ROWS.replace(FIXED_FORM, FIXED_FORM.replace(" + 1", ""))})
     record = tmp_path / "first.json"
     words = ["pr", str(checkout.folder), "v0.5.23..HEAD", "--toggles", str(toggles)]
     assert main([*words, "--only", "toggles", "--record", str(record)]) == 1
