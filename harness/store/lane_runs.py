@@ -6,6 +6,7 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
+from harness.store.run_status import list_status_problems
 from harness.store.run_table import RunTable
 
 
@@ -48,9 +49,7 @@ class LaneRun(msgspec.Struct, kw_only=True):
         missing = set(self.planned) - {result.name for result in self.results}
         if missing:
             problems.append(f"not run: {', '.join(sorted(missing))}")
-        if self.status != "finished":
-            going = "is still going on" if self.status == "running" else "was stopped"
-            problems.append(f"the run {going}")
+        problems += list_status_problems(self.status)
         return problems
 
     @property

@@ -9,6 +9,7 @@ from enum import StrEnum
 import msgspec
 
 from harness.core.wording import format_count
+from harness.store.run_status import list_status_problems
 
 
 class AttemptOutcome(StrEnum):
@@ -150,10 +151,7 @@ class MatrixRun(msgspec.Struct):
             for outcome in WORST_FIRST
             if outcome in _OUTCOME_PHRASES and outcome in counts
         ]
-        if self.status != "finished":
-            problems.append(
-                "the run is still going on" if self.status == "running" else "the run was stopped"
-            )
+        problems += list_status_problems(self.status)
         if not self.cells and self.of == 1:
             problems.append("no cell was run: nothing is shown")
         return problems

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from harness.store.mutate.faults import DroppedFault, MutationFault
+from harness.store.run_status import list_status_problems
 
 
 class FaultOutcome(StrEnum):
@@ -150,9 +151,7 @@ class MutationRun(msgspec.Struct):
         missing = len(set(self.ids) - done) if self.ids else self.planned - len(done)
         if missing > 0:
             problems.append(f"{missing} fault{'s are' if missing > 1 else ' is'} not tried yet")
-        if self.status != "finished":
-            going = "is still going on" if self.status == "running" else "was stopped"
-            problems.append(f"the run {going}")
+        problems += list_status_problems(self.status)
         if self.score is None:
             problems.append("no fault was reached: nothing is measured")
         elif self.at_least is not None and self.score < self.at_least:

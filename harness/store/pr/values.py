@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from harness.core.wording import format_count
+from harness.store.run_status import list_status_problems
 
 
 class PrPart(StrEnum):
@@ -276,9 +277,7 @@ class PrRun(msgspec.Struct):
         missing = [part for part in self.planned if part not in self.parts]
         if self.status != "running" and missing:
             problems.append(f"not run to the end: {', '.join(missing)}")
-        if self.status != "finished":
-            going = "is still going on" if self.status == "running" else "was stopped"
-            problems.append(f"the run {going}")
+        problems += list_status_problems(self.status)
         return problems
 
     @property

@@ -8,6 +8,8 @@ from typing import Any
 
 import msgspec
 
+from harness.store.run_status import list_status_problems
+
 
 class CellVerdict(StrEnum):
     """The verdict of one cell."""
@@ -210,9 +212,10 @@ class ProveRun(msgspec.Struct):
         missing = self.counts.get("missing", 0)
         if missing:
             problems.append(f"{missing} cell{'s have' if missing > 1 else ' has'} no verdict")
-        if self.status != "finished":
-            going = "is still going on" if self.status == "running" else "was stopped"
-            problems.append(f"the run {going}: there may be more cells than these")
+        problems += [
+            f"{problem}: there may be more cells than these"
+            for problem in list_status_problems(self.status)
+        ]
         if not any(cell.verdict is not CellVerdict.NA for cell in self.cells):
             problems.append("no guard applied: nothing is proven")
         return problems
