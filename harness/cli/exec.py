@@ -97,8 +97,8 @@ def run_command(arguments: argparse.Namespace) -> int:
             "exec needs a command: unfix exec --revert ID -- python -m …", request.usage
         )
     inherited_revert, inherited_enable = bootstrap.read_requested_ids()
-    revert = [*_split_ids("revert", request.revert), *inherited_revert]
-    enable = [*_split_ids("enable", request.enable), *inherited_enable]
+    revert = [*request.revert, *inherited_revert]
+    enable = [*request.enable, *inherited_enable]
     release, tree = _find_release(request.release, request.device or "cpu")
     if release is not None and tree is not None and (revert or enable):
         guard_runs.mend_stale_toggles([tree], request.toggles)
@@ -168,13 +168,6 @@ def _describe_virtual_device(request: ExecRequest, folder: Path) -> dict[str, An
         return {}
     asked = virtual_process.read_records(folder.resolve()).as_dict()
     return {"virtual_device": {"card": get_card(request.card).name, **asked}}
-
-
-def _split_ids(option: str, values: list[str]) -> list[str]:
-    ids = [word for value in values for word in bootstrap.split_ids(value)]
-    if values and not ids:
-        raise UnfixError(f"--{option} names no toggle")
-    return ids
 
 
 def _make_run_name() -> str:

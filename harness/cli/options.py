@@ -62,8 +62,22 @@ def add_device(parser: argparse.ArgumentParser, with_virtual: bool = False) -> N
 def add_directions(parser: argparse.ArgumentParser) -> None:
     for word, effect in (("revert", "revert these fixes"), ("enable", "apply these fixes")):
         parser.add_argument(
-            f"--{word}", action="append", default=[], metavar="IDS", help=f"{effect} (a,b,…)"
+            f"--{word}",
+            action="extend",
+            type=_split_ids,
+            default=[],
+            metavar="IDS",
+            help=f"{effect} (a,b,…)",
         )
+
+
+def _split_ids(text: str) -> list[str]:
+    from harness.patching import bootstrap
+
+    ids = bootstrap.split_ids(text)
+    if not ids:
+        raise argparse.ArgumentTypeError(f"'{text}' names no toggle; `unfix list` has their ids")
+    return ids
 
 
 def add_toggle_folders(parser: argparse.ArgumentParser) -> None:

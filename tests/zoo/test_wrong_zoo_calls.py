@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from harness.cli.main import main
+from harness.cli.main import build_parser, main
+from harness.core.errors import CommandLineError
 
 
 def test_an_unknown_architecture_is_a_wrong_call(capsys: pytest.CaptureFixture[str]) -> None:
@@ -12,3 +13,13 @@ def test_an_unknown_architecture_is_a_wrong_call(capsys: pytest.CaptureFixture[s
     assert capsys.readouterr().err == (
         "unfix: no architecture is called llamma; did you mean llama?\n"
     )
+
+
+@pytest.mark.parametrize("command", ["zoo", "rehearse", "exec"])
+def test_directions_take_lists_of_ids(command: str) -> None:
+    parser = build_parser(command)
+    words = [command, "--revert", "27460,#24617", "--enable", "a", "--enable", "b"]
+    arguments = parser.parse_args(words)
+    assert (arguments.revert, arguments.enable) == (["27460", "24617"], ["a", "b"])
+    with pytest.raises(CommandLineError, match="',' names no toggle"):
+        parser.parse_args([command, "--revert", ","])

@@ -15,7 +15,6 @@ from harness.core import machine
 from harness.core.errors import UnfixError
 from harness.fixes.matching.toggle_status import ToggleState, find_toggle_status
 from harness.fixes.registry import toggle_catalogue
-from harness.patching import bootstrap
 from harness.runs.fuzz import failure_files, failure_replay
 from harness.runs.fuzz.messages import FuzzResult, ToggleDirections
 from harness.runs.fuzz.release_search import FuzzRequest
@@ -92,11 +91,10 @@ def choose_toggles(call: FuzzCall, targets: list[ReleaseTarget]) -> ToggleDirect
     """Choose the toggles to revert or enable, on every release."""
     catalogue = toggle_catalogue.load_catalogue(call.toggles)
     directions: dict[str, str] = {}
-    for direction, words, required in (
+    for direction, names, required in (
         ("revert", call.revert, ToggleState.FIXED),
         ("enable", call.enable, ToggleState.BUGGY),
     ):
-        names = [name for word in words for name in bootstrap.split_ids(word)]
         for toggle in catalogue.select_all(names) if names else []:
             for target in targets:
                 state = find_toggle_status(toggle, target.sources).state

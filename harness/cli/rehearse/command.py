@@ -60,12 +60,7 @@ def add_arguments(parser: CommandParser) -> None:
         metavar="N",
         help=f"cards of the host ({CARDS_OF_A_HOST}); `-- --tp N` says how many serve the model",
     )
-    parser.add_argument(
-        "--release",
-        metavar="R",
-        help="one managed version, or 'current' (default: the SGLang of this interpreter, else the "
-        "newest managed one that is installed here)",
-    )
+    options.add_release(parser)
     parser.add_argument(
         "--diff", default="", metavar="A..B", help="what changed from one release to the other"
     )
@@ -73,10 +68,7 @@ def add_arguments(parser: CommandParser) -> None:
     parser.add_argument(
         "--seconds", type=float, default=300.0, metavar="S", help="limit of one deployment (300)"
     )
-    for name in ("revert", "enable"):
-        parser.add_argument(
-            f"--{name}", action="append", default=[], metavar="ID", help=f"{name} these toggles"
-        )
+    options.add_directions(parser)
     run_output.add_arguments(parser, junit=False)
     options.add_toggle_folders(parser)
     options.add_json(parser)

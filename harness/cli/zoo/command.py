@@ -25,12 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="ARCHITECTURE",
         help="files of suites/zoo/architectures by name (default: all)",
     )
-    parser.add_argument(
-        "--release",
-        metavar="R",
-        help="one managed version, or 'current' (default: the SGLang of this interpreter, else the "
-        "newest managed one that is installed here)",
-    )
+    options.add_release(parser)
     parser.add_argument(
         "--card", default="H100", metavar="CARD", help="the GPU that is played: H100, H200, B200"
     )
@@ -38,10 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--seconds", type=float, default=120.0, metavar="S", help="limit of one architecture (120)"
     )
-    for name in ("revert", "enable"):
-        parser.add_argument(
-            f"--{name}", action="append", default=[], metavar="ID", help=f"{name} these toggles"
-        )
+    options.add_directions(parser)
     parser.add_argument(
         "--check",
         type=lambda text: text.split(","),
