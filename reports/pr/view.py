@@ -57,10 +57,13 @@ class ReviewSection:
     """A part of a review."""
 
     part: PrPart
-    title: str
     summary: str
     table: ReportTable
     details: list[ReviewDetail] = field(default_factory=list)
+
+    @property
+    def title(self) -> str:
+        return self.table.title
 
 
 def describe_run(run: PrRun) -> str:
@@ -114,7 +117,6 @@ def _make_toggles(run: PrRun) -> ReviewSection:
     heads = ("toggle", "", "before", "after", "where", "fix")
     return ReviewSection(
         PrPart.TOGGLES,
-        "Fixes and faults",
         "; ".join([*counts, summary]),
         ReportTable("Fixes and faults", heads, rows),
         details,
@@ -166,7 +168,6 @@ def _make_suites(run: PrRun) -> ReviewSection:
     )
     return ReviewSection(
         PrPart.SUITES,
-        "Suites that run the changed lines",
         summary,
         ReportTable("Suites that run the changed lines", heads, rows, ("changed lines",)),
         details,
@@ -196,7 +197,6 @@ def _make_findings(run: PrRun) -> ReviewSection:
     heads = ("kernel", "where", "kind", "", "when")
     return ReviewSection(
         PrPart.AUDIT,
-        "New findings of the audit",
         summary,
         ReportTable("New findings of the audit", heads, rows),
     )
@@ -234,7 +234,6 @@ def _make_kernels(run: PrRun) -> ReviewSection:
     heads = ("kernel", "where", "answers", "launches", "why")
     return ReviewSection(
         PrPart.KERNELS,
-        "Changed kernels",
         summary,
         ReportTable("Changed kernels", heads, rows, ("launches",)),
         details,
@@ -266,7 +265,6 @@ def _make_faults(run: PrRun) -> ReviewSection:
     heads = ("fault", "where", "", "what", "nearest guard", "how near")
     return ReviewSection(
         PrPart.FAULTS,
-        "Faults in the changed lines that no guard notices",
         summary,
         ReportTable("Faults in the changed lines that no guard notices", heads, rows),
         details,
@@ -295,7 +293,6 @@ def _make_zoo(run: PrRun) -> ReviewSection:
     heads = ("architecture", "claim", "", "before", "after")
     return ReviewSection(
         PrPart.ZOO,
-        "Architectures that run changed files",
         summary,
         ReportTable("Architectures that run changed files", heads, rows),
         details,

@@ -12,7 +12,7 @@ from reports.shared.tables import ReportTable, TableCell, TableRows, code, quiet
 MARKS = make_marks("""
     holds      | YES | ✓ | good      | The claim holds within the tolerance.
     fails      | NO  | ✕ | broken    | It does not hold.
-    known      | KNO | ! | bug       | It does not hold, for the reason in the architecture's file.
+    known      | BUG | ! | bug       | A known bug: the architecture's file has the reason.
     not tested | -   | · | unreached | Nothing was compared; the reason is beside it.
 """)
 
@@ -48,7 +48,8 @@ def make_table(run: ZooRun) -> ReportTable:
                 cells.append(quiet(""))
                 continue
             mark = get_mark(found)
-            cells.append(TableCell(mark.short.lower(), mark.tone, mark=mark))
+            text = "known bug" if mark.word == "known" else mark.short.lower()
+            cells.append(TableCell(text, mark.tone, mark=mark))
         counts = [str(len(result.kernels)), f"{result.seconds:.0f} s"]
         rows.append([code(result.name), quiet(result.model_class), *cells, *counts])
     heads = ("architecture", "class", *(claim.value for claim in ZooClaim), "kernels", "time")
