@@ -23,7 +23,7 @@ import torch
 from harness.device import graphs
 from harness.kernels import cpu
 from harness.kernels.check import launch_capture, line_tracing
-from harness.kernels.check.launch_log import KernelLaunch, LaunchLog, to_full_grid
+from harness.kernels.check.launch_log import KernelLaunch, LaunchLog, to_coordinates, to_full_grid
 from harness.kernels.check.launcher_state import load_launcher_state
 from harness.kernels.check.options import CheckOptions
 from harness.kernels.check.region_tables import RegionTables
@@ -216,7 +216,7 @@ class CpuLauncher:
             None if self._trust_loaded_pointers else self._memory.iterate_living,
             programs,
             process.shadows,
-            lambda number: _to_coordinates(number, launch.grid),
+            lambda number: to_coordinates(number, launch.grid),
         )
         arguments = struct.pack(f"<{len(values)}Q", *values)
         regions = struct.pack(f"<{len(tables.parameter_regions)}q", *tables.parameter_regions)
@@ -303,7 +303,7 @@ class CpuLauncher:
 
         def get_program(ordinal: int) -> ProgramId:
             chosen = programs[ordinal]
-            return _to_coordinates(chosen, launch.grid) if isinstance(chosen, int) else chosen
+            return to_coordinates(chosen, launch.grid) if isinstance(chosen, int) else chosen
 
         def read_report(numbers: list[int]) -> Exception:
             numbers[ReportField.X : ReportField.Z + 1] = get_program(numbers[ReportField.ORDINAL])
@@ -376,12 +376,6 @@ class CpuLauncher:
 def _address_of_bytes(packed: bytes) -> int:
     """Return the address of bytes, which must live as long as it is used."""
     return ctypes.cast(ctypes.c_char_p(packed), ctypes.c_void_p).value or 0
-
-
-def _to_coordinates(number: int, grid: ProgramId) -> ProgramId:
-    rest, z = divmod(number, grid[2])
-    x, y = divmod(rest, grid[1])
-    return x, y, z
 
 
 def _encode_value(value: Any, element: str) -> int:

@@ -156,6 +156,13 @@ def to_full_grid(sides: Iterable[Any]) -> ProgramId:
     return x, y, z
 
 
+def to_coordinates(number: int, grid: ProgramId) -> ProgramId:
+    """Return the coordinates of a program by its number in a full grid."""
+    rest, z = divmod(number, grid[2])
+    x, y = divmod(rest, grid[1])
+    return x, y, z
+
+
 def bind_rule(
     rule: ArgumentRule | None, launch: KernelLaunch
 ) -> Callable[[ProgramId], Index] | None:
