@@ -45,7 +45,8 @@ def print_run(run: RehearsalRun, console: Console) -> None:
         if finding.text:
             console.print(to_plain_text(f"    {finding.text}", "dim"), soft_wrap=True)
         if finding.threshold:
-            console.print(to_plain_text(f"    begins at: {finding.threshold}"), soft_wrap=True)
+            text = f"    {view.describe_beginning(finding)}: {finding.threshold}"
+            console.print(to_plain_text(text), soft_wrap=True)
     verdict = ("green", "green") if run.green else ("red", "bold red")
     console.print(
         Text.assemble(verdict, "  ", to_plain_text(view.describe_run(run))), soft_wrap=True

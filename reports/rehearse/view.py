@@ -28,6 +28,25 @@ def get_mark(finding: RehearsalFinding) -> ReportMark:
     return MARKS[finding.rank.value]
 
 
+def describe_beginning(finding: RehearsalFinding) -> str:
+    """Describe what a finding's threshold is: searched, or worked out from how an address grows."""
+    is_near = finding.rank is FindingRank.NEAR
+    return "by proportion it would begin at" if is_near else "begins at"
+
+
+def list_plot_points(finding: RehearsalFinding) -> list[tuple[float, float]]:
+    """Return a finding's probed sizes as points of a plot 100 wide and 50 high, the limit at 25."""
+    largest = max((size for size, _ in finding.points), default=0)
+    return [
+        (100 * size / largest, 50 - 25 * min(share, 2.0)) for size, share in finding.points if size
+    ]
+
+
+def get_plotted_setting(finding: RehearsalFinding) -> str:
+    """Return the setting of a finding's plot: '--max-running-requests'."""
+    return finding.threshold.split()[-2] if finding.threshold else "the batch's size"
+
+
 def get_verdict(result: DeploymentResult) -> ReportMark:
     if result.refusal:
         return MARKS["refused"]

@@ -90,4 +90,6 @@ def make_ranks(run: RehearsalRun) -> DeploymentRanks:
 
 def _precedes(finding: RehearsalFinding, known: RehearsalFinding) -> bool:
     order = list(FindingRank)
-    return order.index(finding.rank) < order.index(known.rank)
+    if finding.rank is not known.rank:
+        return order.index(finding.rank) < order.index(known.rank)
+    return finding.extent > known.extent

@@ -15,6 +15,7 @@ import itertools
 import linecache
 import random
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,14 @@ _SEED = 38
 _REPORTS_OF_A_LAUNCH = 16
 
 LaunchKey = tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class ProbedLaunches:
+    """The launches of a probe, and what they show."""
+
+    launches: dict[LaunchKey, RehearsedLaunch]
+    findings: dict[tuple[str, ...], RehearsalFinding]
 
 
 class SampledLaunchLog(LaunchLog):
@@ -92,12 +101,12 @@ class SampledLauncher(CpuLauncher):
         return "slice" if self._slices else "whole"
 
     @contextlib.contextmanager
-    def probe(self) -> Iterator[dict[tuple[str, ...], RehearsalFinding]]:
+    def probe(self) -> Iterator[ProbedLaunches]:
         """Check other batches meanwhile, and yield what they show, apart from the record."""
         launches, findings = self.launches, self.findings
         self.launches, self.findings = {}, {}
         try:
-            yield self.findings
+            yield ProbedLaunches(self.launches, self.findings)
         finally:
             self.is_recording = False
             self.launches, self.findings = launches, findings
@@ -227,6 +236,7 @@ def make_near_finding(launch: RehearsedLaunch) -> RehearsalFinding:
         line=launch.extent_line,
         text=launch.extent_text,
         rank=FindingRank.NEAR,
+        extent=launch.extent,
     )
 
 

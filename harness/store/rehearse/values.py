@@ -54,7 +54,9 @@ class RehearsalFinding(msgspec.Struct):
     detail: str = ""
     count: int = 1  # how many distinct launches show it
     rank: FindingRank = FindingRank.REACHABLE
-    threshold: str = ""  # the smallest setting at which it begins, as a server argument
+    threshold: str = ""  # the smallest setting at which it begins, as a command
+    extent: int = 0  # of a near one: the largest 32-bit integer on the way into an address
+    points: list[tuple[int, float]] = []  # values of the setting, with the share of the limit
 
     @property
     def key(self) -> tuple[str, str, str]:

@@ -1,0 +1,88 @@
+"""At which size a finding begins: searched if the batch shows it, else by how its address grows."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from fixtures.rehearse.threshold_search import FullSizeBatch, ProbedMemory, ThresholdSearch
+from harness.runs.rehearse.sampled_launches import ProbedLaunches, make_near_finding
+from harness.store.rehearse.values import INT32_LIMIT, RehearsalFinding, RehearsedLaunch
+
+OVERFLOW = RehearsalFinding(
+    "IntegerOverflow", "chunk", "m:walk", "wraps", "a.py", 3, "row * stride"
+)
+MEMORY = RehearsalFinding("OutOfMemory", "chunk", "", "does not fit", "b.py", 7, "torch.empty(n)")
+
+
+class AddressOfSize:
+    """A launcher whose only kernel has an address of a given growth."""
+
+    def __init__(self, extent: Callable[[int], int]) -> None:
+        self.extent = extent
+        self.sizes: list[int] = []  # that were made
+
+    @contextlib.contextmanager
+    def probe(self) -> Iterator[ProbedLaunches]:
+        self.probed = ProbedLaunches({}, {})
+        yield self.probed
+
+    def make(self, size: int) -> None:
+        self.sizes.append(size)
+        extent = min(self.extent(size), INT32_LIMIT)
+        launch = RehearsedLaunch("m:walk", "chunk", (1, 1, 1), {}, extent=extent)
+        launch.extent_file, launch.extent_line = "a.py", 3
+        self.probed.launches[("walk",)] = launch
+        if extent == INT32_LIMIT:
+            self.probed.findings[OVERFLOW.key] = OVERFLOW
+
+
+def make_search(
+    extent: Callable[[int], int], size: int, fits: int = 1 << 40
+) -> tuple[ThresholdSearch, AddressOfSize]:
+    launcher = AddressOfSize(extent)
+    batch = FullSizeBatch("chunk", "", "--chunked-prefill-size", size, launcher.make)
+
+    def probe_memory(make: Callable[[], None]) -> ProbedMemory:
+        make()
+        size = launcher.sizes[-1]
+        return ProbedMemory(size / fits, [MEMORY] if size > fits else [])
+
+    search = ThresholdSearch(launcher, batch, probe_memory)  # type: ignore[arg-type]
+    return search, launcher
+
+
+def test_a_finding_begins_where_one_less_passes() -> None:
+    search, launcher = make_search(lambda size: size * 57344, 65536)
+    assert search.find(OVERFLOW) == 37450  # 37,449 * 57,344 is less than 2^31
+    assert len(launcher.sizes) <= 17
+
+
+def test_memory_that_does_not_fit_begins_somewhere_too() -> None:
+    search, _ = make_search(lambda size: size, 4096, fits=1419)
+    assert search.find(MEMORY) == 1420
+    points = dict(search.list_points(MEMORY, share=4096 / 1419))
+    assert points[1419] == 1.0
+    assert (min(points) < 1419, max(points), points[4096] > 2) == (True, 4096, True)
+
+
+@pytest.mark.parametrize(
+    ("power", "begins"), [(1, 524288), (2, 262144)], ids=["linear", "quadratic"]
+)
+def test_a_near_finding_begins_where_its_address_grows_to(power: int, begins: int) -> None:
+    size = 131072
+    whole = INT32_LIMIT // 4
+    search, _ = make_search(lambda n: int(whole * (n / size) ** power), size)
+    launch = RehearsedLaunch("m:walk", "chunk", (1, 1, 1), {}, extent=whole)
+    launch.extent_file, launch.extent_line = "a.py", 3
+    assert search.extrapolate(make_near_finding(launch)) == begins
+
+
+def test_an_address_that_does_not_grow_with_the_setting_begins_at_none_of_its_values() -> None:
+    whole = INT32_LIMIT // 2
+    search, _ = make_search(lambda n: whole, 4096)
+    launch = RehearsedLaunch("m:walk", "chunk", (1, 1, 1), {}, extent=whole)
+    launch.extent_file, launch.extent_line = "a.py", 3
+    assert search.extrapolate(make_near_finding(launch)) == 0
