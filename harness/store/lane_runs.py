@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Protocol, TypeVar
 
 import msgspec
@@ -15,10 +16,16 @@ class LaneResult(Protocol):
 
     name: str
     seconds: float
+    functions: dict[str, list[str]]  # of SGLang that ran, by module
 
     @property
     def outcome(self) -> str:
         """A word for the store: green, red, or why it was not run."""
+        ...
+
+    @property
+    def kernels(self) -> Mapping[str, Any]:
+        """What is known of each launched kernel, `module:name`."""
         ...
 
 

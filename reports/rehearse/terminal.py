@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from harness.runs.rehearse.comparison import DeploymentChange
-from harness.store.rehearse.values import RehearsalRun
+from harness.store.rehearse.values import DeploymentChange, RehearsalRun
 from reports.rehearse import view
 from reports.shared.terminal import TONE_STYLES, print_tables, to_plain_text
 

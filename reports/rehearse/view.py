@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from harness.core.wording import format_duration
-from harness.runs.rehearse.comparison import DeploymentChange
 from harness.store.rehearse.values import (
+    DeploymentChange,
     DeploymentResult,
     FindingRank,
     RehearsalFinding,

@@ -65,6 +65,20 @@ def test_a_new_finding_is_for_the_worse_and_one_that_is_gone_is_not() -> None:
     [new] = compare_runs(make_run([]), make_run([finding]))
     [gone] = compare_runs(make_run([finding]), make_run([]))
     assert (new.after, new.is_worse, gone.before, gone.is_worse) == ("wraps", True, "wraps", False)
+    assert (new.what, new.is_broken, gone.is_broken) == ("reachable finding of decode", True, False)
+    [near] = compare_runs(make_run([]), make_run([make_finding(FindingRank.NEAR, 3)]))
+    assert (near.is_worse, near.is_broken) == (True, False)
+
+
+def test_a_batch_that_an_error_ends_early_is_a_change() -> None:
+    whole, failed = make_run([]), make_run([])
+    failed.deployments[0].phases[0].failure = "KeyError: 'rows'"
+    [breaks] = compare_runs(whole, failed)
+    assert (breaks.what, breaks.before, breaks.is_broken) == ("batch decode", "runs", True)
+    assert breaks.after == "KeyError: 'rows'"
+    [mended] = compare_runs(failed, whole)
+    assert (mended.after, mended.is_worse, mended.is_broken) == ("runs", False, False)
+    assert compare_runs(failed, failed) == []
 
 
 def test_a_run_is_red_for_what_is_reachable_and_green_for_what_is_near() -> None:

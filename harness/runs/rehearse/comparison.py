@@ -8,23 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import msgspec
-
-from harness.store.rehearse.values import INT32_LIMIT, DeploymentResult, RehearsalRun
+from harness.store.rehearse.values import (
+    INT32_LIMIT,
+    DeploymentChange,
+    DeploymentResult,
+    FindingRank,
+    RehearsalFinding,
+    RehearsalRun,
+)
 
 _SMALLEST_BYTES = 1 << 27  # smaller changes of memory are not worth a line
 _SMALLEST_GROWTH = 1.1  # of the largest 32-bit integer in a kernel's addresses
 _SMALLEST_EXTENT = INT32_LIMIT // 1000
-
-
-class DeploymentChange(msgspec.Struct):
-    """One number of a deployment in two releases."""
-
-    deployment: str
-    what: str  # "slots", "memory of pools", "kernel", "nearness of _fwd_kernel", "finding"
-    before: str
-    after: str
-    is_worse: bool = False  # memory grew, a kernel got nearer to its limit, a new finding
 
 
 def compare_runs(before: RehearsalRun, after: RehearsalRun) -> list[DeploymentChange]:
@@ -50,6 +45,7 @@ def compare_deployments(
             before.refusal or "yes",
             after.refusal or "yes",
             is_worse=bool(after.refusal),
+            is_broken=bool(after.refusal),
         )
     if before.refusal or after.refusal:
         return
@@ -59,12 +55,45 @@ def compare_deployments(
             yield DeploymentChange(name, setting, f"{old:,}", f"{new:,}")
     yield from _compare_memory(before, after)
     yield from _compare_kernels(before, after)
+    yield from _compare_failures(before, after)
     old_findings = {(one.rank, *one.key): one for one in before.findings}
     new_findings = {(one.rank, *one.key): one for one in after.findings}
     for key in new_findings.keys() - old_findings.keys():
-        yield DeploymentChange(name, "finding", "", new_findings[key].headline, is_worse=True)
+        finding = new_findings[key]
+        yield DeploymentChange(
+            name,
+            _name_finding(finding),
+            "",
+            finding.headline,
+            is_worse=True,
+            is_broken=finding.rank is FindingRank.REACHABLE,
+        )
     for key in old_findings.keys() - new_findings.keys():
-        yield DeploymentChange(name, "finding", old_findings[key].headline, "")
+        yield DeploymentChange(
+            name, _name_finding(old_findings[key]), old_findings[key].headline, ""
+        )
+
+
+def _name_finding(finding: RehearsalFinding) -> str:
+    return f"{finding.rank} finding of {finding.phase}"
+
+
+def _compare_failures(
+    before: DeploymentResult, after: DeploymentResult
+) -> Iterator[DeploymentChange]:
+    """Compare the batches that an error ended early."""
+    old = {phase.name: phase.failure for phase in before.phases}
+    for phase in after.phases:
+        failure = old.get(phase.name, "")
+        if phase.failure != failure:
+            yield DeploymentChange(
+                after.name,
+                f"batch {phase.name}",
+                failure or "runs",
+                phase.failure or "runs",
+                is_worse=bool(phase.failure),
+                is_broken=bool(phase.failure) and not failure,
+            )
 
 
 def _compare_memory(

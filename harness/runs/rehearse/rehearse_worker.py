@@ -25,6 +25,7 @@ from harness.workers.fork_lanes import (
     run_fork,
     run_in_lanes,
 )
+from harness.workers.function_recorder import record_functions
 
 REHEARSAL_MODULE = "fixtures.rehearse.deployment_rehearsal"  # what knows SGLang
 PRELOADED_MODULES = (
@@ -40,7 +41,9 @@ def rehearse_deployment(
     result_file = folder / RESULT_NAME
 
     def rehearse_here() -> None:
-        result = rehearsals.DeploymentRehearsal(deployment, folder).run()
+        with record_functions() as functions:
+            result = rehearsals.DeploymentRehearsal(deployment, folder).run()
+        result.functions = functions
         write_atomically(result_file, msgspec.json.encode(result))
 
     end = run_fork(folder, seconds, rehearse_here)

@@ -32,6 +32,7 @@ from harness.workers.fork_lanes import (
     run_fork,
     run_in_lanes,
 )
+from harness.workers.function_recorder import record_functions
 
 CLAIMS_MODULE = "fixtures.zoo.claims"  # what knows SGLang and transformers
 PRELOADED_MODULES = (
@@ -79,10 +80,12 @@ class ArchitectureFork:
         model_folder.mkdir()
         run = self.claims.ArchitectureRun(self.architecture, model_folder, graphs, self.check)
         try:
-            result = run.run()
+            with record_functions() as functions:
+                result = run.run()
         except self.claims.GraphCaptureFailed as failure:
             (self.folder / "graph_failure").write_text(str(failure))
             return
+        result.functions = functions
         write_atomically(self.result_file, msgspec.json.encode(result))
 
 

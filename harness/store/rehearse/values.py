@@ -97,6 +97,7 @@ class DeploymentResult(msgspec.Struct):
     phases: list[RehearsedPhase] = []
     launches: list[RehearsedLaunch] = []
     findings: list[RehearsalFinding] = []
+    functions: dict[str, list[str]] = {}  # of SGLang that ran, by module
     operators: list[UncheckedOperator] = []
     resident: int = 0  # bytes that the rehearsal itself took of this machine
     seconds: float = 0.0
@@ -136,6 +137,17 @@ class DeploymentResult(msgspec.Struct):
     @property
     def near(self) -> list[RehearsalFinding]:
         return [one for one in self.findings if one.rank is FindingRank.NEAR]
+
+
+class DeploymentChange(msgspec.Struct):
+    """One number of a deployment in two releases."""
+
+    deployment: str
+    what: str  # "slots", "memory of pools", "kernel", "nearness of _fwd_kernel", "near finding …"
+    before: str
+    after: str
+    is_worse: bool = False  # memory grew, a kernel got nearer to its limit, a new finding
+    is_broken: bool = False  # a server fails there now: no start, an error, a reachable finding
 
 
 class RehearsalRun(LaneRun, kw_only=True):

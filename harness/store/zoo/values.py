@@ -48,6 +48,7 @@ class ArchitectureResult(msgspec.Struct):
     model_class: str = ""
     absent: str = ""  # why the release has no such architecture; then nothing was run
     kernels: dict[str, int] = {}  # launches of each Triton kernel, `module:name`
+    functions: dict[str, list[str]] = {}  # of SGLang that ran, by module
     stand_ins: dict[str, int] = {}  # calls of each operator that a stand-in computed
     refused: dict[str, str] = {}  # kernels that no check could run, with the reason
     unanswered: dict[str, int] = {}  # what the device refused by name and SGLang caught
