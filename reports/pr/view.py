@@ -11,6 +11,7 @@ from harness.store.pr.values import (
     PrPart,
     PrRun,
     ToggleEffect,
+    TouchedItem,
 )
 from reports.shared.marks import ReportMark, make_marks
 from reports.shared.tables import ReportTable, TableRows, code, from_mark, quiet
@@ -38,6 +39,9 @@ MARKS = make_marks("""
     unconfirmed        | MAY | ? | unreached | No launch that was tried shows it.
     held               | YES | ✓ | good      | The claim holds, or fails for a known reason.
     holds no more      | NO  | ✕ | broken    | The claim held before, and fails now.
+    breaks             | BRK | ✕ | broken    | A server fails there, and did not before.
+    worse              | MOR | △ | bug       | It takes more memory, or comes nearer to a limit.
+    other              | CHG | · | quiet     | It changes, and not for the worse.
     fails as before    | BEF | · | quiet     | The claim failed before, too.
 """)
 
@@ -84,6 +88,7 @@ def make_sections(run: PrRun) -> list[ReviewSection]:
         PrPart.KERNELS: _make_kernels,
         PrPart.FAULTS: _make_faults,
         PrPart.ZOO: _make_zoo,
+        PrPart.REHEARSE: _make_rehearsals,
     }
     return [make(run) for part, make in makers.items() if part in run.parts]
 
@@ -285,15 +290,41 @@ def _make_zoo(run: PrRun) -> ReviewSection:
         if not mark.good:
             title = f"{one.architecture}: {one.claim}"
             details.append(ReviewDetail(mark, title, [one.headline]))
-    ran = sorted({one.architecture for one in run.claims})
-    summary = (
-        f"{format_count(len(run.touched), 'architecture')} of the zoo run changed files; "
-        f"run here: {', '.join(ran) or 'none'}"
-    )
     heads = ("architecture", "claim", "", "before", "after")
     return ReviewSection(
         PrPart.ZOO,
-        summary,
-        ReportTable("Architectures that run changed files", heads, rows),
+        _describe_touched(run.architectures, "architecture"),
+        ReportTable("Architectures that run changed code", heads, rows),
         details,
     )
+
+
+def _make_rehearsals(run: PrRun) -> ReviewSection:
+    rows: TableRows = []
+    details = []
+    for one in run.rehearsals:
+        mark = MARKS["breaks" if one.is_broken else "worse" if one.is_worse else "other"]
+        row = [one.what, from_mark(mark), one.before or quiet("none"), one.after or quiet("none")]
+        rows.append([code(one.deployment), *row])
+        if not mark.good:
+            details.append(ReviewDetail(mark, f"{one.deployment}: {one.what}", [one.after]))
+    summary = _describe_touched(run.deployments, "deployment")
+    if not rows and any(not one.left_out for one in run.deployments):
+        summary += "; their memory, kernels and findings are as before"
+    heads = ("deployment", "what", "", "before", "after")
+    return ReviewSection(
+        PrPart.REHEARSE,
+        summary,
+        ReportTable("Deployments that run changed code", heads, rows),
+        details,
+    )
+
+
+def _describe_touched(items: list[TouchedItem], noun: str) -> str:
+    """Describe what runs changed code, and why those that were run here do."""
+    ran = [f"{one.name} ({one.why})" for one in items if not one.left_out]
+    known = format_count(len(items), noun)
+    verb = "runs" if len(items) == 1 else "run"
+    if not items:
+        return f"no {noun} is known to run changed code"
+    return f"{known} {verb} changed code; run here: {', '.join(ran) or 'none'}"

@@ -123,13 +123,15 @@ def test_the_parts_of_two_machines_are_joined(
     words = ["pr", str(checkout.folder), "v0.5.23..HEAD", "--toggles", str(toggles)]
     assert main([*words, "--only", "toggles", "--record", str(record)]) == 1
     other = json.loads(record.read_text())
-    other |= {"toggles": [], "parts": ["zoo"], "planned": ["zoo"], "touched": ["llama"]}
+    other |= {"toggles": [], "parts": ["zoo"], "planned": ["zoo"]}
+    other["architectures"] = [{"name": "llama", "why": "launches a kernel"}]
     (tmp_path / "second.json").write_text(json.dumps(other))
     capsys.readouterr()
     assert main(["pr", "--join", str(record), str(tmp_path / "second.json"), "--json"]) == 1
     whole = json.loads(capsys.readouterr().out)
     assert whole["parts"] == ["toggles", "zoo"]
-    assert (whole["toggles"][0]["effect"], whole["touched"]) == ("taken back", ["llama"])
+    assert whole["toggles"][0]["effect"] == "taken back"
+    assert [one["name"] for one in whole["architectures"]] == ["llama"]
     other["head"] = "another"
     (tmp_path / "second.json").write_text(json.dumps(other))
     assert main(["pr", "--join", str(record), str(tmp_path / "second.json")]) == 2

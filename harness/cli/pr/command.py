@@ -39,7 +39,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--faults", type=int, default=40, metavar="N", help="a sample of N faults (40)"
     )
     parser.add_argument(
-        "--architectures", type=int, default=1, metavar="N", help="of the zoo, N at most (1)"
+        "--architectures", type=int, default=2, metavar="N", help="of the zoo, N at most (2)"
+    )
+    parser.add_argument(
+        "--deployments", type=int, default=2, metavar="N", help="to rehearse, N at most (2)"
+    )
+    parser.add_argument(
+        "--budget",
+        default="5m",
+        metavar="TIME",
+        help="of a review whose base is recorded: architectures and deployments that do not fit "
+        "are left out by name (5m)",
     )
     parser.add_argument("--seed", type=int, default=0, metavar="S", help="seed of the sample (0)")
     parser.add_argument("--profile", choices=("smoke", "default", "nightly"), default="default")
@@ -73,6 +83,8 @@ def run_command(arguments: argparse.Namespace) -> int:
         fault_limit=arguments.faults,
         seed=arguments.seed,
         zoo_limit=arguments.architectures,
+        deployment_limit=arguments.deployments,
+        budget=options.parse_budget(arguments.budget, "--budget"),
         toggles=[folder.resolve() for folder in arguments.toggles],
     )
     if arguments.base is not None:

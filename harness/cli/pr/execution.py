@@ -10,7 +10,7 @@ import msgspec
 
 from harness.cli import guard_runs, options, run_output
 from harness.cli.pr import parts
-from harness.cli.pr.parts import Review
+from harness.cli.pr.review import Review, record_coverage
 from harness.core import machine
 from harness.core.errors import UnfixError
 from harness.core.wording import format_count, format_duration
@@ -49,6 +49,8 @@ def review_change(request: PrRequest) -> tuple[PrRun, bool]:
             "faults": request.fault_limit,
             "seed": request.seed,
             "architectures": request.zoo_limit,
+            "deployments": request.deployment_limit,
+            "budget": request.budget,
             "code": guard_runs.digest_guards_and_toggles(request.toggles, []),
             "commit": machine.describe_commit(),
         },
@@ -63,7 +65,7 @@ def review_change(request: PrRequest) -> tuple[PrRun, bool]:
         f"{run.base}..{run.head}: {format_count(len(run.files), 'changed file')} of the package, "
         f"{len(run.others)} others; run {run.id}"
     )
-    review = Review(request, run, store, targets[0], targets[1], change)
+    review = Review(request, run, store, targets[0], targets[1], change, started_at)
     run.part_seconds["prepare"] = time.monotonic() - started_at
     is_stopped = False
     try:
@@ -111,7 +113,7 @@ def record_base(request: PrRequest, base: str, as_json: bool) -> int:
     """Record the lines that each guard runs on a base, and audit it, for the reviews to come."""
     folder = request.checkout.expanduser().resolve()
     (target,) = guard_runs.prepare_targets([f"{folder}@{base}"], toggle_folders=request.toggles)
-    coverages = parts.record_coverage(request, target)
+    coverages = record_coverage(request, target)
     if as_json:
         options.print_json({"base": target.name, "guards": len(coverages)})
     else:

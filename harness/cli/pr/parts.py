@@ -3,30 +3,28 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from collections.abc import Callable
 from pathlib import Path
 
 from harness.cli import guard_runs, options
 from harness.cli.mutate import execution as mutate_execution
 from harness.cli.mutate.progress import MutateProgress
+from harness.cli.pr import item_parts
+from harness.cli.pr.review import Review, make_mutate_request, record_coverage
 from harness.cli.process_cleanup import end_processes_on_exit
 from harness.cli.prove import execution as prove_execution
 from harness.cli.prove.call import ProveCall
 from harness.core.wording import format_count
 from harness.fixes import drift
 from harness.fixes.registry import toggle_catalogue
-from harness.fixes.registry.toggle_catalogue import ToggleCatalogue
 from harness.releases import managed_releases, provisioning
 from harness.releases.managed_releases import CPU_BASE
 from harness.runs.audit import exemptions, release_audit
 from harness.runs.audit.findings import KernelVerdict
 from harness.runs.audit.release_audit import AuditRequest
-from harness.runs.mutate import coverage_recorder, fault_selection
+from harness.runs.mutate import fault_selection
 from harness.runs.mutate.fault_selection import MutationDiff
 from harness.runs.mutate.line_coverage import GuardCoverage
-from harness.runs.mutate.request import MutateRequest
 from harness.runs.mutate.runner import MutationRunner
 from harness.runs.pr import (
     changed_guards,
@@ -36,91 +34,9 @@ from harness.runs.pr import (
     source_change,
     toggle_effects,
 )
-from harness.runs.pr.request import PrRequest
-from harness.runs.pr.source_change import LinesByModule, SourceChange
 from harness.runs.pr.toggle_effects import EndStatuses
-from harness.store.database import Store
-from harness.store.mutate.values import MutationRun
-from harness.store.pr.values import NewFinding, PrPart, PrRun
+from harness.store.pr.values import NewFinding, PrPart
 from harness.store.prove.values import CellResult
-from harness.store.zoo.values import ZooRun
-from harness.workers.release_target import ReleaseTarget
-
-ARCHITECTURE_SECONDS = 120.0  # the limit of one architecture
-
-
-@dataclass
-class Review:
-    """A review in progress: both ends, and what one part finds out for the others."""
-
-    request: PrRequest
-    run: PrRun
-    store: Store
-    base: ReleaseTarget
-    head: ReleaseTarget
-    change: SourceChange
-    catalogue: ToggleCatalogue = field(default_factory=lambda: ToggleCatalogue([]))
-
-    @cached_property
-    def coverages(self) -> list[GuardCoverage]:
-        """The lines that each guard runs on the base."""
-        return record_coverage(self.request, self.base)
-
-    @cached_property
-    def traced_old_lines(self) -> LinesByModule:
-        ran = {module for one in self.coverages for module in one.lines}
-        return source_change.find_traced_lines(self.change.base, self.change.old_lines, ran)
-
-    @cached_property
-    def guards(self) -> list[str]:
-        """The guards that run a line of the base that the change alters, without parameters."""
-        reached = changed_guards.count_reached_lines(self.coverages, self.traced_old_lines)
-        for guard, count in reached.items():
-            self.run.reaching[guard] = max(count, self.run.reaching.get(guard, 0))
-        return sorted(reached)
-
-    def note(self, text: str) -> None:
-        self.run.notes.append(text)
-        options.report_status(text)
-
-
-def record_coverage(
-    request: PrRequest,
-    target: ReleaseTarget,
-    suites: Sequence[str] = (),
-    repeats_failures: bool = False,
-) -> list[GuardCoverage]:
-    """Return the lines that each guard runs on a release; those on disk are not run again."""
-    mutate_request = _make_mutate_request(request, target, list(suites))
-    plan = mutate_execution.make_plan(mutate_request, target)
-    with end_processes_on_exit(), MutateProgress(MutationRun("", "", target.name)) as progress:
-        return coverage_recorder.record_release_coverage(
-            plan, progress, options.report_status, repeats_failures
-        )
-
-
-def _make_mutate_request(
-    request: PrRequest, target: ReleaseTarget, suites: list[str]
-) -> MutateRequest:
-    return MutateRequest(
-        targets=[],
-        release=target.name,
-        diff="",
-        operators="",
-        fault=[],
-        limit=request.fault_limit or None,
-        seed=request.seed,
-        at_least=None,
-        device="cpu",
-        profile=request.profile,
-        memory=request.memory,
-        suite=suites,
-        examples=1,
-        equal=False,
-        jobs=request.jobs,
-        toggles=request.toggles,
-    )
-
 
 # Toggles
 
@@ -260,13 +176,13 @@ def audit_kernels(review: Review) -> None:
 
 def compare_kernels(review: Review) -> None:
     """Run changed kernels of both ends on launches that guards make on the base."""
-    listed = changed_kernels.list_changed_kernels(review.change)
+    listed = review.listed_kernels
     earlier = {one.earlier: one.earlier_lines for one in listed if one.earlier}
     if not listed:
         return
     guards = launch_recording.choose_launching_guards(earlier, review.coverages)
     suites = list(dict.fromkeys(map(changed_guards.get_test_name, guards)))
-    request = _make_mutate_request(review.request, review.base, suites)
+    request = make_mutate_request(review.request, review.base, suites)
     plan = mutate_execution.make_plan(request, review.base)
     key = changed_kernels.compute_capture_key(plan, earlier, guards)
     folder, is_done = changed_kernels.prepare_capture(key, earlier)
@@ -285,7 +201,7 @@ def compare_kernels(review: Review) -> None:
 
 def make_faults(review: Review) -> None:
     """Make faults in changed lines, and run the guards that run these on the head."""
-    request = _make_mutate_request(review.request, review.head, review.guards)
+    request = make_mutate_request(review.request, review.head, review.guards)
     head, run = review.head, review.run
     diff = MutationDiff(review.change.new_lines, f"{run.base}..{run.head}", None, [])
     generated = fault_selection.make_faults(request, head.sources, review.catalogue, diff)
@@ -315,53 +231,12 @@ def make_faults(review: Review) -> None:
     )
 
 
-# Zoo
-
-
-def run_zoo(review: Review) -> None:
-    """Run architectures that launch changed kernels or are in changed files."""
-    from harness.cli.zoo import command as zoo
-    from harness.runs.pr import touched_architectures
-    from harness.runs.zoo.request import ZooRequest
-
-    run, limit = review.run, review.request.zoo_limit
-    run.touched = touched_architectures.find_touched(review.change, [k.kernel for k in run.kernels])
-    names = run.touched[:limit]
-    if len(run.touched) > limit:
-        rest = ", ".join(run.touched[limit:])
-        review.note(f"not run, though they run changed files: {rest} (--architectures N)")
-    if not names:
-        return
-
-    def execute_on(target: ReleaseTarget) -> ZooRun:
-        request = ZooRequest(
-            names=names,
-            release=target.name,
-            card="H100",
-            jobs=review.request.jobs,
-            seconds=ARCHITECTURE_SECONDS,
-            revert=[],
-            enable=[],
-            toggles=review.request.toggles,
-            check=[],
-        )
-        done, is_stopped = zoo.execute_zoo(target, request)
-        run.runs[f"zoo {target.name}"] = done.id
-        if is_stopped:
-            raise KeyboardInterrupt
-        return done
-
-    after = execute_on(review.head)
-    failing = touched_architectures.list_failing(after)
-    before = execute_on(review.base) if failing else None
-    run.claims = touched_architectures.compare_claims(before, after)
-
-
 PARTS: dict[PrPart, Callable[[Review], None]] = {
     PrPart.TOGGLES: lambda review: None,  # read before all parts
     PrPart.SUITES: prove_guards,
     PrPart.AUDIT: audit_kernels,
     PrPart.KERNELS: compare_kernels,
     PrPart.FAULTS: make_faults,
-    PrPart.ZOO: run_zoo,
+    PrPart.ZOO: item_parts.run_zoo,
+    PrPart.REHEARSE: item_parts.rehearse,
 }

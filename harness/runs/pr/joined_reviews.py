@@ -12,7 +12,8 @@ FIELDS = {
     PrPart.AUDIT: ("findings", "audited"),
     PrPart.KERNELS: ("kernels",),
     PrPart.FAULTS: ("faults", "fault_counts", "faults_made"),
-    PrPart.ZOO: ("touched", "claims"),
+    PrPart.ZOO: ("architectures", "claims"),
+    PrPart.REHEARSE: ("deployments", "rehearsals"),
 }
 
 

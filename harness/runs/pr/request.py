@@ -26,13 +26,15 @@ class PrRequest:
     fault_limit: int
     seed: int
     zoo_limit: int
+    deployment_limit: int
+    budget: float  # seconds that the review is to take, the base's recording left out
     toggles: list[Path]
 
     def __post_init__(self) -> None:
         if self.jobs is not None and self.jobs < 1:
             raise UnfixError(f"-j is a number of tests at a time, not {self.jobs}")
-        if self.fault_limit < 0 or self.zoo_limit < 0:
-            raise UnfixError("--faults and --architectures are numbers, 0 or more")
+        if min(self.fault_limit, self.zoo_limit, self.deployment_limit) < 0:
+            raise UnfixError("--faults, --architectures and --deployments are numbers, 0 or more")
 
 
 @dataclass(frozen=True)

@@ -85,14 +85,18 @@ def find_traced_lines(
     constants = {
         module: names for module in lines if (names := _find_constants(tree, module, lines[module]))
     }
+    words = {name for names in constants.values() for name in names}
     for module in {*modules, *constants} if constants else ():
+        source = tree.read(module)
+        if source is None or not any(word in source.text for word in words):
+            continue  # parsing hundreds of modules would take seconds
         names = _find_imported_constants(tree, module, constants)
         if names:
             found.setdefault(module, set()).update(_find_uses(tree, module, names))
     return found
 
 
-def _parse(tree: SourceTree, module: str) -> ast.Module:
+def parse_module(tree: SourceTree, module: str) -> ast.Module:
     source = tree.read(module)
     return ast.parse(source.text if source is not None else "")
 
@@ -100,7 +104,7 @@ def _parse(tree: SourceTree, module: str) -> ast.Module:
 def _find_constants(tree: SourceTree, module: str, lines: Collection[int]) -> set[str]:
     """Find the names that changed statements outside of every function bind."""
     names: set[str] = set()
-    for statement in _iterate_plain_statements(_parse(tree, module).body):
+    for statement in _iterate_plain_statements(parse_module(tree, module).body):
         area = range(statement.lineno, (statement.end_lineno or statement.lineno) + 1)
         if any(line in area for line in lines):
             names |= {
@@ -128,7 +132,7 @@ def _find_imported_constants(
 ) -> set[str]:
     """Return the changed constants that a module has, by the names that it uses."""
     names = set(constants.get(module, ()))
-    for node in ast.walk(_parse(tree, module)):
+    for node in ast.walk(parse_module(tree, module)):
         if isinstance(node, ast.ImportFrom) and node.module in constants:
             names |= {
                 alias.asname or alias.name
@@ -141,7 +145,7 @@ def _find_imported_constants(
 def _find_uses(tree: SourceTree, module: str, names: Collection[str]) -> set[int]:
     return {
         node.lineno
-        for node in ast.walk(_parse(tree, module))
+        for node in ast.walk(parse_module(tree, module))
         if (isinstance(node, ast.Name) and node.id in names)
         or (isinstance(node, ast.Attribute) and node.attr in names)
     }

@@ -1,37 +1,177 @@
-"""The architectures of the zoo that run changed code, and what their claims came to."""
+"""The architectures of the zoo and the deployments that run changed code.
+
+Earlier runs know which functions of SGLang and which kernels each of them ran. Example: a change of
+`Rotary.forward` concerns each item whose run has `Rotary.forward` among its functions, whatever
+lines of it moved since. Where an item's functions are not known, its kernels and the file of its
+model stand for them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import ast
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
-from harness.kernels.triton import recorded_reach
-from harness.runs.audit.release_audit import DEFAULT_LAUNCHES
+import msgspec
+
+from harness.core import paths
+from harness.core.wording import format_count
+from harness.releases.source_trees import SourceTree
+from harness.runs.pr import source_change
 from harness.runs.pr.source_change import SourceChange
-from harness.runs.zoo.architecture import read_architectures
-from harness.store.pr.values import ClaimChange
+from harness.store import record_files
+from harness.store.lane_runs import LaneResult, LaneRunTable
+from harness.store.pr.values import ClaimChange, TouchedItem
 from harness.store.zoo.values import ClaimVerdict, ZooRun
 
 _MODELS = "sglang.srt.models."
-_LAUNCHER = "zoo "
+_START_SECONDS = 20.0  # of a worker's import of SGLang
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
-def find_touched(change: SourceChange, kernels: Sequence[str]) -> list[str]:
-    """Find the architectures of changed model files, then those that launched changed kernels."""
-    known = {one.name: one for one in read_architectures([])}
-    models = {name.removeprefix(_MODELS) for name in change.modules if name.startswith(_MODELS)}
-    names = [
-        name for name, one in known.items() if {name, one.model_type} & models
-    ]  # SGLang's file of a model has its name in transformers
-    launched: dict[str, int] = {}
-    for reach in recorded_reach.read_reach(DEFAULT_LAUNCHES):
-        modules = {path.removesuffix(".py").replace("/", ".") for path in reach.lines}
-        is_changed = reach.kernel in kernels or not modules.isdisjoint(change.modules)
-        for by in reach.by if is_changed else ():
-            if by.startswith(_LAUNCHER):
-                name = by.removeprefix(_LAUNCHER)
-                launched[name] = launched.get(name, 0) + 1
-    ordered = sorted(launched, key=lambda name: (-launched[name], name))
-    return list(dict.fromkeys([*names, *(name for name in ordered if name in known)]))
+@dataclass(frozen=True)
+class ItemKind:
+    """What a kind of items is called."""
+
+    name: str  # of the command and of the record
+    noun: str
+    command: str  # with {names}, {base} and {head}
+    ends: int  # on how many ends an item runs
+
+    def fill_command(self, names: Iterable[str], base: str, head: str) -> str:
+        return self.command.format(names=" ".join(names), base=base, head=head)
+
+
+@dataclass(frozen=True)
+class ChangedNames:
+    """Changed code by name, as the base or the head calls it."""
+
+    functions: frozenset[tuple[str, str]]  # module, qualified name
+    kernels: frozenset[str]  # module:name
+    models: frozenset[str]  # the names of changed model files, and the classes in these
+
+
+def find_known_results(
+    table: LaneRunTable[Any], run_type: type[Any], release: str, names: Collection[str]
+) -> dict[str, LaneResult]:
+    """Return the newest result of each item: on this release, else on any, else as recorded."""
+    results: dict[str, LaneResult] = {}
+
+    def add(run: Any) -> None:
+        for result in run.results:
+            known = results.get(result.name)
+            if result.name in names and (known is None or not known.functions):
+                results[result.name] = result
+
+    listed = [run for run in table.list_runs() if run.status == "finished" and not run.toggles]
+    listed.sort(key=lambda run: run.release == release)
+    for run in reversed(listed):
+        if any(name not in results for name in run.planned):
+            add(table.load_whole(run))
+    file = find_record(table.kind)
+    if file is not None:
+        add(msgspec.json.decode(record_files.read_record_text(file), type=run_type))
+    return results
+
+
+def find_record(kind: str) -> Path | None:
+    """Find the record of the newest release, which a checkout of unfix has."""
+    folder = paths.project_folder() / "bench" / "recorded"
+    return max(folder.glob(f"{kind}-*.json.xz"), default=None)
+
+
+def find_changed_code(
+    change: SourceChange, kernels: Iterable[str], results: Iterable[LaneResult]
+) -> ChangedNames:
+    """Name the changed functions, and those that use a changed constant."""
+    modules = {module for result in results for module in result.functions}
+    traced = source_change.find_traced_lines(change.base, change.old_lines, modules)
+    functions = {*find_functions(change.base, traced)}
+    functions |= {*find_functions(change.head, change.new_lines)}
+    models = {name for name in change.modules if name.startswith(_MODELS)}
+    classes = {
+        node.name
+        for module in models
+        for tree in (change.base, change.head)
+        for node in source_change.parse_module(tree, module).body
+        if isinstance(node, ast.ClassDef)
+    }
+    return ChangedNames(
+        frozenset(functions),
+        frozenset({*kernels, *(f"{module}:{name}" for module, name in functions)}),
+        frozenset({*(name.removeprefix(_MODELS) for name in models), *classes}),
+    )
+
+
+def find_functions(
+    tree: SourceTree, lines: Mapping[str, Collection[int]]
+) -> Iterator[tuple[str, str]]:
+    """Yield the innermost functions around these lines, with their modules."""
+    for module, numbers in lines.items():
+        areas = list(_iterate_functions(source_change.parse_module(tree, module), ""))
+        for number in numbers:
+            inside = [(len(area), name) for area, name in areas if number in area]
+            if inside:
+                yield module, min(inside)[1]
+
+
+def _iterate_functions(node: ast.AST, prefix: str) -> Iterator[tuple[range, str]]:
+    """Yield each function's lines and its qualified name, as Python makes it."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, _FUNCTIONS):
+            first = min([child.lineno, *(one.lineno for one in child.decorator_list)])
+            yield range(first, (child.end_lineno or first) + 1), f"{prefix}{child.name}"
+            yield from _iterate_functions(child, f"{prefix}{child.name}.<locals>.")
+        elif isinstance(child, ast.ClassDef):
+            yield from _iterate_functions(child, f"{prefix}{child.name}.")
+        else:
+            yield from _iterate_functions(child, prefix)
+
+
+def find_touched(
+    code: ChangedNames, results: Mapping[str, LaneResult], models: Mapping[str, set[str]]
+) -> list[TouchedItem]:
+    """Return the items that run changed code: the most concerned first, then the quickest."""
+    touched = []
+    for name, words in models.items():
+        result = results.get(name)
+        kernels = sorted(code.kernels & set(result.kernels if result is not None else ()))
+        functions = sorted(
+            f"{module}:{function}"
+            for module, function in code.functions
+            if result is not None and function in result.functions.get(module, ())
+        )
+        reasons = []
+        if kernels:
+            reasons.append(f"launches {', '.join(one.partition(':')[2] for one in kernels)}")
+        if functions:
+            count = format_count(len(functions), "changed function")
+            reasons.append(f"runs {count}, such as {functions[0]}")
+        if not reasons and words & code.models and (result is None or not result.functions):
+            reasons.append("its model's file changed")
+        if reasons:
+            hits = len(kernels) + len(functions)
+            seconds = result.seconds if result is not None else 0.0
+            touched.append(TouchedItem(name, "; ".join(reasons), hits, seconds))
+    return sorted(touched, key=lambda one: (-one.hits, one.seconds, one.name))
+
+
+def leave_out(
+    touched: Iterable[TouchedItem], kind: ItemKind, limit: int, seconds_left: float
+) -> None:
+    """Say of each item beyond the limit or the budget that it is left out, and why."""
+    chosen, used = 0, _START_SECONDS * kind.ends
+    for one in touched:
+        cost = one.seconds * kind.ends
+        if chosen >= limit:
+            one.left_out = f"--{kind.noun}s {limit}"
+        elif used + cost > seconds_left:
+            one.left_out = f"more than the {seconds_left:.0f} s that are left of --budget"
+        else:
+            chosen += 1
+            used += cost
 
 
 def list_failing(run: ZooRun) -> list[str]:

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from harness.core.wording import format_count
+from harness.store.rehearse.values import DeploymentChange
 from harness.store.run_status import list_status_problems
 
 
@@ -20,6 +21,7 @@ class PrPart(StrEnum):
     KERNELS = "kernels"
     FAULTS = "faults"
     ZOO = "zoo"
+    REHEARSE = "rehearse"
 
 
 class ChangedFile(msgspec.Struct):
@@ -142,6 +144,16 @@ class UnnoticedFault(msgspec.Struct):
     nearness: str = ""  # how near: "runs line 12 and passes"
 
 
+class TouchedItem(msgspec.Struct):
+    """An architecture of the zoo, or a deployment, that is known to run changed code."""
+
+    name: str
+    why: str  # "launches rotate_kernel; runs 2 changed functions, such as m:Rotary.forward"
+    hits: int = 0  # changed kernels and functions that it runs
+    seconds: float = 0.0  # of the run that is known
+    left_out: str = ""  # why it was not run here
+
+
 class ClaimChange(msgspec.Struct):
     """A claim of the zoo about an architecture that runs changed code."""
 
@@ -186,8 +198,10 @@ class PrRun(msgspec.Struct):
     faults: list[UnnoticedFault] = []
     fault_counts: dict[str, int] = {}
     faults_made: int = 0
-    touched: list[str] = []  # architectures of the zoo that run changed files
+    architectures: list[TouchedItem] = []  # of the zoo
     claims: list[ClaimChange] = []
+    deployments: list[TouchedItem] = []
+    rehearsals: list[DeploymentChange] = []  # of the deployments that were rehearsed on both ends
     runs: dict[str, str] = {}  # ids of the stored runs of other kinds
     notes: list[str] = []  # what was left out, and why
 
@@ -222,6 +236,9 @@ class PrRun(msgspec.Struct):
         lost = sorted({one.architecture for one in self.claims if one.is_lost})
         if lost:
             return f"breaks {', '.join(lost)} of the zoo"
+        broken = sorted({one.deployment for one in self.rehearsals if one.is_broken})
+        if broken:
+            return f"breaks the deployment of {', '.join(broken)}"
         if not self.files:
             return "changes no Python file of the package"
         brought = [one.id for one in self.toggles if one.effect is ToggleEffect.BROUGHT]
@@ -273,6 +290,11 @@ class PrRun(msgspec.Struct):
             f"{one.architecture}: {one.claim} held and fails now: {one.headline}"
             for one in self.claims
             if one.is_lost
+        ]
+        problems += [
+            f"{one.deployment}: {one.what}: {one.before or 'nothing'} before, {one.after} now"
+            for one in self.rehearsals
+            if one.is_broken
         ]
         missing = [part for part in self.planned if part not in self.parts]
         if self.status != "running" and missing:

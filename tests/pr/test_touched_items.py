@@ -1,0 +1,234 @@
+"""The architectures and deployments that run changed code, and those that a review runs."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from fixture_types import Patch
+from reviewed_files import ROWS
+
+from harness.cli.pr import item_parts
+from harness.cli.pr.review import Review
+from harness.cli.rehearse import command as rehearse_command
+from harness.core import paths
+from harness.releases.source_trees import FolderSourceTree
+from harness.runs.pr import source_change, touched_items
+from harness.runs.pr.request import PrRequest
+from harness.runs.pr.source_change import SourceChange
+from harness.runs.pr.touched_items import ChangedNames, ItemKind
+from harness.runs.rehearse.deployment import Deployment
+from harness.runs.rehearse.request import RehearseRequest
+from harness.store.database import Store
+from harness.store.pr.values import PrPart, PrRun, TouchedItem
+from harness.store.rehearse.values import DeploymentResult, RehearsalRun, RehearsedPhase
+from harness.store.zoo.values import ArchitectureResult, ZooRun
+from harness.workers.release_target import ReleaseTarget
+from reports.pr import view
+
+NESTED = """\
+class Rotary:
+    @wrapped
+    def forward(self):
+        def turn(x):
+            return x + 1
+        return turn
+"""
+SMALL, LARGE = "qwen3-0.6b-tp1", "llama-3.1-405b-tp8"
+COUNT_ROWS = {"sglang.srt.rows": ["count_rows", "make_table"]}
+KIND = ItemKind("rehearse", "deployment", "./unfix rehearse {names} --diff {base}..{head}", 2)
+
+
+def make_tree(folder: Path, text: str, name: str = "rows") -> FolderSourceTree:
+    package = folder / "sglang" / "srt"
+    package.mkdir(parents=True)
+    (package / f"{name}.py").write_text(text)
+    return FolderSourceTree(folder, folder.name)
+
+
+def make_change(tmp_path: Path) -> SourceChange:
+    base = make_tree(tmp_path / "base", ROWS)
+    head = make_tree(tmp_path / "head", ROWS.replace("size + 1", "size"))
+    return source_change.read_change(base, head, ["python/sglang/srt/rows.py"])
+
+
+def make_result(name: str, functions: dict[str, list[str]], seconds: float) -> DeploymentResult:
+    result = DeploymentResult(name, name, "H200", 8, functions=functions)
+    result.seconds = seconds
+    result.phases = [RehearsedPhase("decode", "one request")]
+    return result
+
+
+def make_run(release: str, results: list[DeploymentResult]) -> RehearsalRun:
+    run = RehearsalRun(id=f"run-{release}", started="", release=release, status="finished")
+    run.deployments, run.planned = results, [one.name for one in results]
+    return run
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: Patch) -> Store:
+    """A store without runs, beside an unfix without records."""
+    monkeypatch.setenv("UNFIX_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(touched_items, "find_record", lambda kind: None)
+    return Store()
+
+
+def save_run(store: Store, run: RehearsalRun) -> None:
+    store.rehearse.begin(run)
+    for number, result in enumerate(run.deployments):
+        store.rehearse.save_result(run.id, number, result)
+    store.rehearse.save(run)
+
+
+@pytest.mark.parametrize(
+    ("line", "name"),
+    [
+        (2, "Rotary.forward"),
+        (3, "Rotary.forward"),
+        (5, "Rotary.forward.<locals>.turn"),
+        (6, "Rotary.forward"),
+        (1, ""),
+    ],
+)
+def test_a_line_belongs_to_the_innermost_function_by_pythons_name(
+    tmp_path: Path, line: int, name: str
+) -> None:
+    tree = make_tree(tmp_path, NESTED)
+    found = list(touched_items.find_functions(tree, {"sglang.srt.rows": {line}}))
+    assert found == ([("sglang.srt.rows", name)] if name else [])
+
+
+def test_a_changed_function_is_named_and_so_is_a_user_of_a_changed_constant(
+    tmp_path: Path,
+) -> None:
+    code = touched_items.find_changed_code(make_change(tmp_path / "line"), ["m:k"], [])
+    assert code.functions == {("sglang.srt.rows", "count_rows")}
+    assert code.kernels == {"m:k", "sglang.srt.rows:count_rows"}
+    base = make_tree(tmp_path / "base", ROWS)
+    head = make_tree(tmp_path / "head", ROWS.replace("WIDTH = 2", "WIDTH = 3"))
+    change = source_change.read_change(base, head, ["sglang/srt/rows.py"])
+    assert touched_items.find_changed_code(change, [], []).functions == {
+        ("sglang.srt.rows", "count_rows")
+    }
+
+
+def test_the_most_concerned_come_first_and_then_the_quickest() -> None:
+    code = ChangedNames(
+        frozenset({("m", "f"), ("m", "g")}), frozenset({"m:walk"}), frozenset({"llama"})
+    )
+    results = {
+        "slow": ArchitectureResult("slow", functions={"m": ["f"]}, seconds=9.0),
+        "quick": ArchitectureResult("quick", functions={"m": ["f"]}, seconds=2.0),
+        "most": ArchitectureResult(
+            "most", functions={"m": ["f", "g"]}, kernels={"m:walk": 1}, seconds=30.0
+        ),
+        "none": ArchitectureResult("none", functions={"m": ["h"]}),
+        # Its functions are known, and none of its model's file is among them.
+        "llama": ArchitectureResult("llama", functions={"m": ["h"]}),
+    }
+    models = {name: {name} for name in results} | {"unknown": {"llama"}}
+    touched = touched_items.find_touched(code, results, models)
+    assert [one.name for one in touched] == ["most", "quick", "slow", "unknown"]
+    assert touched[0].why == "launches walk; runs 2 changed functions, such as m:f"
+    assert touched[-1].why == "its model's file changed"
+
+
+@pytest.mark.parametrize(
+    ("limit", "seconds_left", "reasons"),
+    [
+        (2, 300.0, ["", "", "--deployments 2"]),
+        (9, 130.0, ["", "more than the 130 s that are left of --budget", ""]),
+        (0, 300.0, ["--deployments 0"] * 3),
+        (9, 30.0, ["more than the 30 s that are left of --budget"] * 3),
+    ],
+)
+def test_what_the_limit_or_the_budget_leaves_out_says_so(
+    limit: int, seconds_left: float, reasons: list[str]
+) -> None:
+    items = [TouchedItem(str(seconds), "", 1, seconds) for seconds in (20.0, 30.0, 25.0)]
+    touched_items.leave_out(items, KIND, limit, seconds_left)
+    assert [one.left_out for one in items] == reasons
+
+
+def test_the_newest_run_on_the_base_is_what_is_known_of_an_item(store: Store) -> None:
+    save_run(store, make_run("base", [make_result("a", {"m": ["on_base"]}, 1.0)]))
+    others = [make_result(name, {"m": ["elsewhere"]}, 1.0) for name in ("a", "b")]
+    save_run(store, make_run("other", others))
+    known = touched_items.find_known_results(store.rehearse, RehearsalRun, "base", ["a", "b"])
+    assert {name: one.functions["m"] for name, one in known.items()} == {
+        "a": ["on_base"],
+        "b": ["elsewhere"],
+    }
+
+
+@pytest.mark.parametrize(("kind", "run_type"), [("zoo", ZooRun), ("rehearse", RehearsalRun)])
+def test_without_a_stored_run_the_record_is_what_is_known(
+    tmp_path: Path, monkeypatch: Patch, kind: str, run_type: type[ZooRun | RehearsalRun]
+) -> None:
+    monkeypatch.setenv("UNFIX_HOME", str(tmp_path))
+    names = ["llama", "llama-3.1-8b-tp2-h100"]
+    table = getattr(Store(), kind)
+    known = touched_items.find_known_results(table, run_type, "base", names)
+    assert len(known) == 1
+    assert all(one.kernels for one in known.values())
+
+
+def make_review(tmp_path: Path, store: Store, budget: float) -> Review:
+    request = PrRequest(
+        *(tmp_path, "a..b", [PrPart.REHEARSE], "default", None, None, 40, 0, 2, 2, budget, [])
+    )
+    change = make_change(tmp_path)
+    targets = [
+        ReleaseTarget(one.name, Path(sys.executable), one, one.name)
+        for one in (change.base, change.head)
+    ]
+    run = PrRun("r", "", str(tmp_path), "a..b", "base", "head", planned=[PrPart.REHEARSE])
+    review = Review(request, run, store, *targets, change, started=0.0)
+    review.__dict__["listed_kernels"] = []  # no worker reads the kernels here
+    return review
+
+
+@pytest.mark.parametrize(
+    ("failure", "is_broken"), [("", False), ("KeyError: 'a row that is gone'", True)]
+)
+def test_a_deployment_is_rehearsed_on_both_ends_and_breaks_only_where_it_ran_before(
+    tmp_path: Path, monkeypatch: Patch, store: Store, failure: str, is_broken: bool
+) -> None:
+    earlier = [make_result(SMALL, COUNT_ROWS, 10.0), make_result(LARGE, COUNT_ROWS, 400.0)]
+    save_run(store, make_run("other", earlier))
+    rehearsed = []
+
+    def rehearse(
+        target: ReleaseTarget, request: RehearseRequest, deployments: list[Deployment]
+    ) -> tuple[RehearsalRun, bool]:
+        rehearsed.append((target.name, [one.name for one in deployments]))
+        results = [make_result(one.name, COUNT_ROWS, 10.0) for one in deployments]
+        if target.name == "head":
+            results[0].phases[0].failure = failure
+        return make_run(target.name, results), False
+
+    monkeypatch.setattr(rehearse_command, "rehearse", rehearse)
+    review = make_review(tmp_path, store, budget=300.0)
+    monkeypatch.setattr(Review, "seconds_left", 300.0)
+    item_parts.rehearse(review)
+    review.run.parts, review.run.status = [PrPart.REHEARSE], "finished"
+    assert rehearsed == [("base", [SMALL]), ("head", [SMALL])]
+    assert review.run.green is not is_broken
+    (section,) = view.make_sections(review.run)
+    why = "runs 1 changed function, such as sglang.srt.rows:count_rows"
+    assert f"2 deployments run changed code; run here: {SMALL} ({why})" in section.summary
+    assert ("as before" in section.summary) is not is_broken
+    assert [detail.lines for detail in section.details] == ([[failure]] if is_broken else [])
+    (left_out,) = [note for note in review.run.notes if LARGE in note and "not run" in note]
+    assert f"`./unfix rehearse {LARGE} --diff base..head` runs one" in left_out
+    assert any("the functions that they run are not known" in note for note in review.run.notes)
+    # What breaks it is the headline.
+    assert ("breaks the deployment" in review.run.headline) is is_broken
+
+
+def test_the_records_are_of_this_checkout() -> None:
+    for kind in ("zoo", "rehearse"):
+        file = touched_items.find_record(kind)
+        assert file is not None
+        assert file.is_relative_to(paths.project_folder())
