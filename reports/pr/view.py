@@ -12,6 +12,7 @@ from harness.store.pr.values import (
     PrRun,
     ToggleEffect,
     TouchedItem,
+    UnnoticedFault,
 )
 from reports.shared.marks import ReportMark, make_marks
 from reports.shared.tables import ReportTable, TableRows, code, from_mark, quiet
@@ -171,6 +172,8 @@ def _make_suites(run: PrRun) -> ReviewSection:
         f"after the change {passing} of {len(run.guards)} pass as it is, and {proven} of "
         f"{format_count(len(cells), 'cell')} {'is' if len(cells) == 1 else 'are'} proven"
     )
+    if not run.guards:
+        summary = "no guard runs a changed line: nothing is proven"
     return ReviewSection(
         PrPart.SUITES,
         summary,
@@ -246,21 +249,22 @@ def _make_kernels(run: PrRun) -> ReviewSection:
 
 
 def _make_faults(run: PrRun) -> ReviewSection:
-    rows: TableRows = [
-        [
-            code(one.id),
-            code(f"{one.path}:{one.line}"),
-            from_mark(MARKS[one.outcome]),
-            one.words,
-            code(shorten_guard(one.nearest)) if one.nearest else quiet("none"),
-            one.nearness,
-        ]
-        for one in run.faults
-    ]
-    details = [
-        ReviewDetail(MARKS[one.outcome], f"{one.id}: {one.words}", [], one.diff)
-        for one in run.faults
-    ]
+    rows: TableRows = []
+    details = []
+    unguarded: dict[str, list[UnnoticedFault]] = {}  # by module: one row for each
+    for one in run.faults:
+        if one.nearest:
+            place, nearest = code(f"{one.path}:{one.line}"), code(shorten_guard(one.nearest))
+            row = [from_mark(MARKS[one.outcome]), one.words, nearest, one.nearness]
+            rows.append([code(one.id), place, *row])
+            title = f"{one.id}: {one.words}"
+            details.append(ReviewDetail(MARKS[one.outcome], title, [], one.diff))
+        else:
+            unguarded.setdefault(one.path, []).append(one)
+    for path, faults in unguarded.items():
+        mark = from_mark(MARKS[faults[0].outcome])
+        words = f"{format_count(len(faults), 'fault')}, such as: {faults[0].words}"
+        rows.append(["", code(path), mark, words, quiet("none"), faults[0].nearness])
     counts = ", ".join(f"{number} {word}" for word, number in run.fault_counts.items())
     tried = sum(run.fault_counts.values())
     summary = (

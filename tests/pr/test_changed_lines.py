@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 from reviewed_files import ROWS
 
@@ -126,6 +127,18 @@ def test_the_guard_nearest_to_a_fault_is_named(
     name, how = nearest_guards.find_nearest_guard(result, guards, tree)
     assert name.rpartition("::")[2] == nearest
     assert nearness in how
+
+
+def test_a_fault_in_a_package_is_in_its_init_file(tmp_path: Path) -> None:
+    for name in ("base", "head"):
+        (tmp_path / name / "sglang" / "srt").mkdir(parents=True)
+        (tmp_path / name / "sglang" / "srt" / "__init__.py").write_text(f"{ROWS}# {name}\n")
+    base, head = (FolderSourceTree(tmp_path / name, name) for name in ("base", "head"))
+    change = source_change.read_change(base, head, ["python/sglang/srt/__init__.py"])
+    fault = msgspec.structs.replace(make_fault(10), module="sglang.srt")
+    result = FaultResult(fault, FaultOutcome.SURVIVED, passed=["a"])
+    (listed,) = nearest_guards.list_unnoticed_faults([result], [], head, change.locate)
+    assert listed.path == "python/sglang/srt/__init__.py"
 
 
 def test_a_test_without_a_toggle_is_compared_by_its_outcome() -> None:

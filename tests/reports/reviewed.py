@@ -13,8 +13,10 @@ from harness.store.pr.values import (
     PrRun,
     ToggleChange,
     ToggleEffect,
+    TouchedItem,
     UnnoticedFault,
 )
+from harness.store.rehearse.values import DeploymentChange
 
 NASTY = "</script><b>bold</b> [bold red]markup[/] a|b `code` 🧪"
 ROWS = "python/sglang/srt/rows.py"
@@ -48,5 +50,11 @@ def add_everything(run: PrRun) -> PrRun:
         UnnoticedFault("f1", "m:f", ROWS, 8, NASTY, "-a\n+b", "survived", "g", "runs line 8"),
     ]
     run.fault_counts, run.faults_made = {"survived": 1, "killed": 2}, 3
+    run.architectures = [TouchedItem("llama", "launches k")]
+    run.deployments = [TouchedItem("tp8", NASTY), TouchedItem("tp4", "", left_out="--budget")]
+    run.rehearsals = [
+        DeploymentChange("tp8", "batch decode", "runs", "KeyError: rows", True, True),
+        DeploymentChange("tp8", "peak of decode", "1.00 GB", "2.00 GB", True),
+    ]
     run.claims = [ClaimChange("llama", "starts", "holds", "fails", "no rows")]
     return run

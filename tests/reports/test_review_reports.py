@@ -9,7 +9,7 @@ import pytest
 from reviewed import ROWS, add_everything, make_run
 from rich.console import Console
 
-from harness.store.pr.values import GuardChange, PrRun
+from harness.store.pr.values import GuardChange, PrRun, UnnoticedFault
 from reports.pr import markdown, page, sarif, terminal
 
 
@@ -24,11 +24,12 @@ def test_each_report_has_each_problem() -> None:
     run = add_everything(make_run())
     texts = [render_terminal(run), markdown.render_markdown(run), page.render_page(run)]
     wanted = ["takes back", "27460", "test_rows", "2 != 3", "from rows = 7 on", "1 of 3 differ"]
+    wanted += ["KeyError: rows", "2.00 GB"]
     for text in texts:
         plain = text.replace("&#95;", "_").replace("Takes", "takes")
         assert [word for word in wanted if word not in plain] == []
         assert "<b>bold</b>" not in text or text is texts[0]
-    assert len(run.problems) == 6
+    assert len(run.problems) == 7
     assert not run.green
 
 
@@ -36,6 +37,7 @@ def test_a_run_without_problems_is_green_whatever_it_notes() -> None:
     run = add_everything(make_run())
     run.toggles, run.guards, run.findings, run.claims = [], [], [], []
     run.kernels = run.kernels[1:]  # answers that differ may be meant
+    run.rehearsals = run.rehearsals[1:]  # and so may memory that grows
     assert run.green
     assert render_terminal(run).splitlines()[-2].startswith("green  ")
 
@@ -48,10 +50,11 @@ def test_a_run_without_problems_is_green_whatever_it_notes() -> None:
         ("kernels", "m:j now accesses memory outside of its tensors"),
         ("findings", "1 new finding of the audit: m:k:5"),
         ("claims", "breaks llama of the zoo"),
+        ("rehearsals", "breaks the deployment of tp8"),
     ],
 )
 def test_the_worst_is_the_headline(part: str, words: str) -> None:
-    order = ["toggles", "guards", "kernels", "findings", "claims"]
+    order = ["toggles", "guards", "kernels", "findings", "claims", "rehearsals"]
     run = add_everything(make_run())
     for better in order[: order.index(part)]:
         setattr(run, better, [])
@@ -61,7 +64,7 @@ def test_the_worst_is_the_headline(part: str, words: str) -> None:
 def test_a_part_that_did_not_end_is_no_green() -> None:
     run = make_run()
     run.parts = run.parts[:2]
-    assert run.problems == ["not run to the end: audit, kernels, faults, zoo"]
+    assert run.problems == ["not run to the end: audit, kernels, faults, zoo, rehearse"]
 
 
 def test_sarif_has_each_problem_at_its_line() -> None:
@@ -94,3 +97,23 @@ def test_a_comment_fits_into_what_github_allows() -> None:
     assert len(text) < 65_536
     assert text.startswith(markdown.MARKER)
     assert "takes back" in text.lower()
+
+
+def test_faults_without_any_guard_are_one_row_for_their_file() -> None:
+    """The review of moe-lora-slots had forty rows that said the same."""
+    run = add_everything(make_run())
+    nearness = "no guard runs a line of its module"
+    run.faults += [
+        UnnoticedFault(f"u{n}", "m:g", ROWS, n, f"mask {n}", "-a", "unreached", nearness=nearness)
+        for n in range(40)
+    ]
+    text = render_terminal(run)
+    assert text.count(nearness) == 1
+    assert "40 faults, such as: mask 0" in text
+    assert "f1" in text
+
+
+def test_a_change_that_no_guard_runs_is_said_to_be_unproven() -> None:
+    text = render_terminal(make_run())
+    assert "no guard runs a changed line: nothing is proven" in text
+    assert "pass as it is" not in text

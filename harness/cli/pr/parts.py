@@ -76,7 +76,7 @@ _BREAKS = ("applies", "broken")
 def prove_guards(review: Review) -> None:
     """Prove the guards that run changed lines, on the base unless that is known, and the head."""
     if not review.guards:
-        review.note("no guard runs a changed line: nothing is proven")
+        options.report_status("no guard runs a changed line: nothing is proven")
         return
     root = Path(guard_runs.resolve_suites([])[1])
     known = _find_known_cells(review)
@@ -227,7 +227,7 @@ def make_faults(review: Review) -> None:
         mutation.fates = nearest_guards.make_unreached_results(chosen, head.sources)
     run.fault_counts = mutation.counts
     run.faults = nearest_guards.list_unnoticed_faults(
-        mutation.fates, coverages, head.sources, review.change.root, remark
+        mutation.fates, coverages, head.sources, review.change.locate, remark
     )
 
 

@@ -6,7 +6,7 @@ function, the closer the nearer; then one that runs another line of its module.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from harness.core.source_scopes import ReleaseSources
 from harness.runs.mutate import fault_outcomes
@@ -37,12 +37,13 @@ def list_unnoticed_faults(
     results: Sequence[FaultResult],
     coverages: Sequence[GuardCoverage],
     sources: ReleaseSources,
-    root: str,
+    locate: Callable[[str], str],
     remark: str = "",
 ) -> list[UnnoticedFault]:
     """List the faults that ran, or could have, without a guard that noticed; survivors first.
 
-    `remark` says of which sources the guards' lines are, if not of those with the fault.
+    `locate` finds a module's path in the checkout; `remark` says of which sources the guards' lines
+    are, if not of those with the fault.
     """
     unnoticed = []
     for result in sorted(results, key=lambda one: one.fate is FaultOutcome.UNREACHED):
@@ -53,7 +54,7 @@ def list_unnoticed_faults(
                 UnnoticedFault(
                     id=fault.id,
                     target=fault.target,
-                    path=f"{root}{fault.module.replace('.', '/')}.py",
+                    path=locate(fault.module),
                     line=fault.line,
                     words=fault.words,
                     diff=result.diff,
