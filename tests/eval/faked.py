@@ -17,9 +17,9 @@ import calling
 
 from harness.core import paths
 from harness.matrices.schema import EvaluationConfiguration, FaultPlacement, MatrixFile
-from harness.runs.eval.evaluation_servers import ServingSettings
 from harness.runs.eval.lm_eval_scorer import LmEvalScorer
 from harness.runs.eval.runner import EvaluationRunner, begin_evaluation
+from harness.runs.eval.serving_job import ServingSettings
 from harness.store.eval.values import Evaluation
 from harness.workers.servers.server import ServerSetup, SglangServer
 

@@ -20,8 +20,8 @@ from harness.matrices.schema import EvaluationConfiguration, MatrixFile
 from harness.releases import managed_releases, provisioning, source_trees
 from harness.runs.eval import configuration_checks, model_folders, paired_statistics
 from harness.runs.eval.configuration_checks import TRANSFORMERS_ENGINE
-from harness.runs.eval.evaluation_servers import ServingSettings
 from harness.runs.eval.runner import get_evaluation_folder
+from harness.runs.eval.serving_job import ServingSettings
 
 # The arguments that each server gets by default, by device.
 SERVER_ARGUMENTS = {

@@ -6,11 +6,10 @@ import contextlib
 import http.client
 import json
 import queue
-import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -19,14 +18,14 @@ from harness.core.device import VIRTUAL
 from harness.guards.verdicts import REQUIRED_FAILURES, REQUIRED_PASSES
 from harness.kernels.gpu import DEFAULT_CHECKS
 from harness.kernels.triton import recorded_reach
-from harness.matrices.schema import EvaluationConfiguration
-from harness.releases import managed_releases
-from harness.runs.eval import fault_evidence, lm_eval_client, model_folders
+from harness.runs.eval import fault_evidence, model_folders
 from harness.runs.eval.configuration_checks import TRANSFORMERS_ENGINE
 from harness.runs.eval.fault_evidence import ItemsByTask
 from harness.runs.eval.lm_eval_scorer import LmEvalScorer
+from harness.runs.eval.serving_job import ServingJob, ServingSettings
 from harness.store.eval.values import ItemAnswer, RepeatedRun, ServedConfiguration
 from harness.workers.servers import adaptations, server
+from harness.workers.servers.rank_standstill import StandstillWatch
 from harness.workers.servers.server import (
     DEFAULT_ENVIRONMENT,
     ServerFailed,
@@ -36,50 +35,13 @@ from harness.workers.servers.server import (
 from harness.workers.servers.warm_start import ServerZygote
 
 CPU_ENVIRONMENT = {"OMP_NUM_THREADS": "1", "TORCH_COMPILE_DISABLE": "1"}
-
-
-@dataclass(frozen=True)
-class ServingSettings:
-    """The settings that all servers of a run share."""
-
-    device: str
-    release: str
-    folder: Path  # folder of this run
-    toggles: tuple[Path, ...]
-    always_cold: bool  # no server is forked from a preloaded process
-    ready_timeout: float  # seconds until a server must be ready
-    request_timeout: float = lm_eval_client.REQUEST_SECONDS  # seconds until an answer must come
-    server_module: str = server.COLD_START_MODULE  # the module that serves
-
-    def get_python(self, release: str) -> Path:
-        if release == "current":
-            return Path(sys.executable)
-        return managed_releases.get_release(release).python
-
-
 # The checks of compiled kernels on a GPU; the server ends at the first report.
 GPU_CHECKS = ",".join((*DEFAULT_CHECKS, "stop"))
 HANG_PROBE_SECONDS = 60.0  # limit for one token; a slower server hangs
 
 
-@dataclass
-class ServingJob:
-    """A configuration to serve, and its items."""
-
-    name: str
-    configuration: EvaluationConfiguration
-    items_by_task: ItemsByTask
-    drawn_items: int  # number of items that each task draws
-    concurrency: int
-    dtype: str
-    revert: list[str] = field(default_factory=list)
-    enable: list[str] = field(default_factory=list)
-    repeated_items: int = 0  # items of a task to send twice, to measure the noise
-    request_timeout: float = 0.0  # seconds until an answer must come; 0: the run's
-    is_planted: bool = False  # it has a planted fault: what fails is repeated
-    fault_items: ItemsByTask = field(default_factory=dict)  # items that fail with planted faults
-    server_arguments: list[str] = field(default_factory=list)
-    environment: dict[str, str] = field(default_factory=dict)
+class AnotherStandstill(Exception):
+    """The ranks of a repetition stood still at another place than in the hang that it repeats."""
 
 
 class EvaluationServers:
@@ -142,17 +104,27 @@ class EvaluationServers:
         served.repeated = []
         if fault_evidence.explain_failure_without_evidence(served.failure):
             return
-        limit = min(self.settings.request_timeout, HANG_PROBE_SECONDS)
+        hang = served.failure if served.failure.startswith(f"{server.HANG_PREFIX}:") else ""
         for number in range(1, REQUIRED_FAILURES):
             name = f"{job.name}, again {number}"  # of its folder: each log is kept
-            repeated = replace(job, name=name, is_planted=False, request_timeout=limit)
-            again = msgspec.structs.replace(
-                served, answers=[], repeated=[], stand_ins=[], reach={}, failure=""
-            )
-            self._serve_once(repeated, release, again, lambda _: {})
+            try:
+                again = self._serve_again(replace(job, name=name, known_hang=hang), release, served)
+            except AnotherStandstill:  # no evidence before its limits are over
+                again = self._serve_again(replace(job, name=name), release, served)
             served.repeated.append(RepeatedRun(again.answers, again.failure))
             if not again.failure and all(answer.right for answer in again.answers):
                 return
+
+    def _serve_again(
+        self, job: ServingJob, release: str, served: ServedConfiguration
+    ) -> ServedConfiguration:
+        limit = min(self.settings.request_timeout, HANG_PROBE_SECONDS)
+        repeated = replace(job, is_planted=False, request_timeout=limit)
+        again = msgspec.structs.replace(
+            served, answers=[], repeated=[], stand_ins=[], reach={}, failure=""
+        )
+        self._serve_once(repeated, release, again, lambda _: {})
+        return again
 
     @contextlib.contextmanager
     def _run_server(
@@ -287,17 +259,18 @@ class EvaluationServers:
     ) -> None:
         batch = job.items_by_task
         while batch:
+            watch = self._watch_ranks(running, enabled=bool(job.known_hang))
             try:
-                answers = self._ask_batch(running, scorer, job, batch, job.concurrency)
+                with watch:
+                    answers = self._ask_batch(running, scorer, job, batch, job.concurrency)
                 served.answers += answers
             finally:
                 if running.has_died():
-                    served.failure = f"the server died: {running.describe_exit()}"
+                    served.failure = watch.hang or f"the server died: {running.describe_exit()}"
+            if watch.hang not in ("", job.known_hang):
+                raise AnotherStandstill(watch.hang)
             if not served.failure and any(answer.error for answer in answers):
-                request_timeout = job.request_timeout or self.settings.request_timeout
-                timeout = min(request_timeout, HANG_PROBE_SECONDS)
-                if not running.is_answering(timeout):
-                    served.failure = running.describe_hang()
+                served.failure = self._probe_server(running, job)
             if served.failure:
                 return
             # A task with fewer answers than requested items has no further items.
@@ -326,6 +299,17 @@ class EvaluationServers:
             served.repeated.append(RepeatedRun(answers))
             if running.has_died():
                 served.failure = f"the server died: {running.describe_exit()}"
+
+    def _watch_ranks(self, running: SglangServer, *, enabled: bool = True) -> StandstillWatch:
+        """Watch for ranks that stand still; what a GPU does is not seen by the kernel's counts."""
+        return StandstillWatch(running, enabled=enabled and self.settings.device != "cuda")
+
+    def _probe_server(self, running: SglangServer, job: ServingJob) -> str:
+        """Ask a server for a single token that left answers out; describe its hang, or ''."""
+        limit = min(job.request_timeout or self.settings.request_timeout, HANG_PROBE_SECONDS)
+        with self._watch_ranks(running) as watch:
+            is_answering = running.is_answering(limit)
+        return watch.hang or ("" if is_answering else running.describe_hang())
 
     def _empty_cache(self, running: SglangServer) -> None:
         with contextlib.suppress(OSError, http.client.HTTPException):
@@ -360,6 +344,9 @@ class EvaluationServers:
                 self._all_scorers.append(scorer)
         try:
             yield scorer
+        except AnotherStandstill:  # it has replied to each request
+            self._idle_scorers.put(scorer)
+            raise
         except BaseException:
             scorer.end()  # its next reply could belong to this request
             raise

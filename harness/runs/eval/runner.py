@@ -25,13 +25,10 @@ from harness.runs.eval.evaluation_comparer import (
     ReportProgress,
     name_fault_configuration,
 )
-from harness.runs.eval.evaluation_servers import (
-    EvaluationServers,
-    ServingJob,
-    ServingSettings,
-)
+from harness.runs.eval.evaluation_servers import EvaluationServers
 from harness.runs.eval.fault_evidence import ItemsByTask
 from harness.runs.eval.lm_eval_scorer import get_task_name
+from harness.runs.eval.serving_job import ServingJob, ServingSettings
 from harness.store.eval.values import ComparisonVerdict, Evaluation, ServedConfiguration
 from harness.workers.servers.adaptations import CHECKED_KERNELS, RANDOM_WEIGHTS
 

@@ -56,11 +56,16 @@ class RankStack:
 
 def dump_rank_stacks(supervisor_pid: int, log: Path) -> list[RankStack]:
     """Return the stack of each rank. This aborts the server's processes: stop it afterwards."""
-    all_of_it = list(processes.iterate_descendants(supervisor_pid))
-    found = sorted((name, pid) for pid in all_of_it if (name := _read_rank_name(pid)))
-    for pid in all_of_it:
+    found = list_ranks(supervisor_pid)
+    for pid in processes.iterate_descendants(supervisor_pid):
         _send_signal(pid, signal.SIGSTOP)
     return [_parse_rank_stack(name, _abort_and_read_stacks(pid, log)) for name, pid in found]
+
+
+def list_ranks(supervisor_pid: int) -> list[tuple[str, int]]:
+    """List the name and the pid of each rank of a server."""
+    pids = processes.iterate_descendants(supervisor_pid)
+    return sorted((name, pid) for pid in pids if (name := _read_rank_name(pid)))
 
 
 def _read_rank_name(pid: int) -> str:

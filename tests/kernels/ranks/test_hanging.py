@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from harness.core import processes
-from harness.workers.servers import rank_stacks
+from harness.workers.servers import rank_stacks, rank_standstill
 
 FILES = {
     "sglang/srt/managers/scheduler.py": """
@@ -53,6 +53,19 @@ for rank in ranks:
 """
 
 
+def wait_until_it_stands_still(name: str, supervisor_pid: int) -> None:
+    """Wait until a rank is in its endless wait."""
+    pid = dict(rank_stacks.list_ranks(supervisor_pid))[name]
+    before = rank_standstill.read_rank_activities(supervisor_pid)
+    while True:
+        time.sleep(rank_standstill.POLL_SECONDS)
+        after = rank_standstill.read_rank_activities(supervisor_pid)
+        if not after[pid].has_moved(before[pid]):
+            assert not rank_standstill.stand_still(before, after)  # TP1 goes on
+            return
+        before = after
+
+
 @pytest.fixture
 def hung(tmp_path: Path) -> Iterator[tuple[int, Path]]:
     """A supervisor's process; below it a server and two ranks that wait for ever."""
@@ -70,7 +83,7 @@ def hung(tmp_path: Path) -> Iterator[tuple[int, Path]]:
         while log.read_text().count("ready") < 2:
             assert time.monotonic() < ends, log.read_text()
             time.sleep(0.1)
-        time.sleep(0.5)  # into an endless wait
+        wait_until_it_stands_still("TP0", process.pid)
         yield process.pid, log
     finally:
         for pid in [*processes.iterate_descendants(process.pid), process.pid]:
