@@ -78,7 +78,7 @@ def test_no_answer_is_an_error(serve: Serve, lm_eval: Shared, how: str, words: s
     assert 0 < len(bad) < 10
     bes: dict[str, Any] = {how: share}
     server = serve(**bes)
-    answers = ask(lm_eval, server, numbers, request_timeout=0.7 if how == "hang" else 20.0)
+    answers = ask(lm_eval, server, numbers, request_timeout=3.0 if how == "hang" else 20.0)
     assert [answer.number for answer in answers] == numbers
     for answer in answers:
         if answer.number in bad:
@@ -90,31 +90,32 @@ def test_no_answer_is_an_error(serve: Serve, lm_eval: Shared, how: str, words: s
     assert any(f"{len(bad)} of its answers are errors" in one for one in served.problems)
 
 
-def test_a_hanging_server_is_given_up_soon(serve: Serve, lm_eval: Shared) -> None:
-    server = serve(hang=[1, 1])
-    began = time.monotonic()
-    answers = ask(lm_eval, server, list(range(40)), request_timeout=0.5)
-    assert time.monotonic() - began < 5
+def test_a_server_that_gives_no_answer_for_a_whole_limit_gets_no_more_questions(
+    serve: Serve, lm_eval: Shared, tmp_path: Path
+) -> None:
+    record = tmp_path / "asked"
+    server = serve(hang=[1, 1], record=str(record))
+    answers = ask(lm_eval, server, list(range(40)), concurrency=4, request_timeout=0.5)
     assert [answer.right for answer in answers] == [None] * 40
-    errors = {answer.error for answer in answers}
-    assert any("timed out" in error for error in errors)
-    assert "not asked: 4 requests in a row had no answer in time" in errors
+    errors = [answer.error for answer in answers]
+    asked = len(record.read_text().splitlines())
+    assert 1 <= asked <= 4
+    assert errors.count("not asked: no answer had come for 0.5 s") == 40 - asked
+    assert sum("timed out" in error for error in errors) == asked
 
 
 def test_time_for_all_of_them_ends(serve: Serve, lm_eval: Shared) -> None:
-    answers = ask(lm_eval, serve(slow=0.3), list(range(40)), concurrency=2, total_timeout=1.0)
+    answers = ask(lm_eval, serve(slow=0.6), list(range(40)), concurrency=2, total_timeout=3.0)
     assert [answer.number for answer in answers] == list(range(40))
     right = [answer for answer in answers if answer.right]
-    assert 2 <= len(right) < 12
+    assert 2 <= len(right) <= 10  # two at a time, each of 0.6 s
     assert {answer.right for answer in answers if answer not in right} == {None}
-    assert any(answer.error == "not asked: 1 s were over" for answer in answers)
+    assert any(answer.error == "not asked: 3 s were over" for answer in answers)
 
 
 def test_a_dying_servers_answers_are_kept(serve: Serve, lm_eval: Shared) -> None:
     server = serve(dies_at=10)
-    began = time.monotonic()
     answers = ask(lm_eval, server, list(range(40)))
-    assert time.monotonic() - began < 8
     assert [answer.number for answer in answers] == list(range(40))
     right = [answer for answer in answers if answer.right]
     assert 5 <= len(right) <= 9
@@ -236,7 +237,7 @@ def test_lm_eval_that_is_silent_is_given_up(serve: Serve, monkeypatch: Patch) ->
     began = time.monotonic()
     with pytest.raises(ServerFailed, match="no answers within"):
         scorer.score_items(server, {TASK: [0]}, **asked)
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 60  # the limits of the request are an hour and more
     scorer.close()
 
 

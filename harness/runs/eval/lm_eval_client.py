@@ -181,7 +181,7 @@ class CompletionClient:
         self.request = request
         self.completions: dict[tuple[str, int], dict[str, Any]] = {}
         self._deadline = time.monotonic() + request["seconds"]
-        self._unanswered = 0  # requests in a row that were not answered in time
+        self._quiet_since: float | None = None  # since then no answer has come; None: not asked
         self._lock = threading.Lock()
 
     def answer(self, request: Any) -> str:
@@ -203,22 +203,23 @@ class CompletionClient:
         return NO_ANSWER_TEXT if completion["error"] else str(completion["text"])
 
     def _request_in_time(self, question: dict[str, Any]) -> dict[str, Any]:
-        """Request one completion; after as many timeouts in a row as threads, the rest fail."""
-        left = self._deadline - time.monotonic()
+        """Request one completion; once no answer has come for a whole limit, the rest fail."""
+        began = time.monotonic()
+        left = self._deadline - began
         with self._lock:
-            unanswered = self._unanswered
-        if unanswered >= self.request["concurrency"]:
+            quiet_since = self._quiet_since = self._quiet_since or began
+        if began - quiet_since >= self.request["limit"]:
             return make_failed_completion(
-                f"not asked: {unanswered} requests in a row had no answer in time"
+                f"not asked: no answer had come for {self.request['limit']:g} s"
             )
         if left <= 0:
             return make_failed_completion(f"not asked: {self.request['seconds']:.0f} s were over")
         limit = min(self.request["limit"], left)
-        began = time.monotonic()
         completion = request_completion(self.request["url"] + "/v1/completions", question, limit)
-        in_time = not completion["error"] or time.monotonic() - began < limit
-        with self._lock:
-            self._unanswered = 0 if in_time else self._unanswered + 1
+        ended = time.monotonic()
+        if not completion["error"] or ended - began < limit:
+            with self._lock:
+                self._quiet_since = ended
         return completion
 
 
