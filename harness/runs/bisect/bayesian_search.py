@@ -18,6 +18,7 @@ import math
 from collections import Counter
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 from harness.runs.bisect.search_questions import (
     NO_TOGGLES,
@@ -59,15 +60,24 @@ class CulpritHypothesis:
 
     def is_active_in(self, mask: int) -> bool:
         """Return whether the hypothesis predicts an effect in a run with these toggles."""
-        if self.each_acts_alone:
-            return bool(mask & self.mask)
-        return bool(self.mask) and mask & self.mask == self.mask
+        common = mask & self.mask
+        return bool(common) and (self.each_acts_alone or common == self.mask)
 
     @property
     def culprit_sets(self) -> list[ToggleIds]:
         if self.each_acts_alone:
             return [frozenset({name}) for name in sorted(self.toggles)]
         return [self.toggles] if self.toggles else []
+
+
+class PredictedOutcomes(NamedTuple):
+    """A hypothesis, and the rate and entropy of the event where it acts and where not; all of these
+    are multiplied by its probability."""
+
+    mask: int
+    each_acts_alone: bool
+    inside: tuple[float, float]
+    outside: tuple[float, float]
 
 
 class BayesianSearch:
@@ -256,19 +266,15 @@ class BayesianSearch:
                 options[toggles] = None
             for fitting in self.universe.list_largest_sets(suspects - hypotheses[i].toggles):
                 options[fitting] = None
-        with_rates = [
-            (hypotheses[i], weights[i], self._estimate_rates(hypotheses[i])) for i in likely
-        ]
+        outcomes = [self._predict_outcomes(hypotheses[i], weights[i]) for i in likely]
+        total = sum(weights[i] for i in likely)
         scored = []
         for place, toggles in enumerate(options):
-            tried = (
-                self.counts.get(self._to_mask(toggles), EventCount()).runs
-                + self.inconclusive_runs[toggles]
-            )
+            mask = self._to_mask(toggles)
+            tried = self.counts.get(mask, EventCount()).runs + self.inconclusive_runs[toggles]
             if tried < self.repeat:
-                scored.append(
-                    (-self._estimate_information(toggles, with_rates), tried, place, toggles)
-                )
+                information = _estimate_information(mask, outcomes, total)
+                scored.append((-information, tried, place, toggles))
         scored.sort(key=lambda entry: entry[:3])
         return [toggles for *_, toggles in scored[: self.jobs]]
 
@@ -284,20 +290,15 @@ class BayesianSearch:
         seldom = (other_events + 0.05) / (other_runs + 1)
         return (often, seldom) if self.toggles_cause_event else (seldom, often)
 
-    def _estimate_information(
-        self,
-        toggles: ToggleIds,
-        hypotheses: list[tuple[CulpritHypothesis, float, tuple[float, float]]],
-    ) -> float:
-        """Return the expected information of a run with these toggles, in nats."""
-        mask = self._to_mask(toggles)
-        expected = spread = total = 0.0
-        for hypothesis, weight, (inside, outside) in hypotheses:
-            rate = inside if hypothesis.is_active_in(mask) else outside
-            expected += weight * rate
-            spread += weight * compute_entropy(rate)
-            total += weight
-        return compute_entropy(expected / total) - spread / total
+    def _predict_outcomes(self, hypothesis: CulpritHypothesis, weight: float) -> PredictedOutcomes:
+        """Weigh the rates of the event under a hypothesis, and the entropies of these rates."""
+        inside, outside = self._estimate_rates(hypothesis)
+        return PredictedOutcomes(
+            hypothesis.mask,
+            hypothesis.each_acts_alone,
+            (weight * inside, weight * compute_entropy(inside)),
+            (weight * outside, weight * compute_entropy(outside)),
+        )
 
     # Proof
 
@@ -323,6 +324,18 @@ class BayesianSearch:
             f"with and without: not enough to be sure after {self.repeat} runs of each",
             0.0,
         )
+
+
+def _estimate_information(mask: int, outcomes: list[PredictedOutcomes], total: float) -> float:
+    """Return the expected information of a run with these toggles, in nats."""
+    expected = spread = 0.0
+    for culprits, each_acts_alone, inside, outside in outcomes:
+        common = mask & culprits  # as `CulpritHypothesis.is_active_in`, without a call
+        is_active = common and (each_acts_alone or common == culprits)
+        rate, entropy = inside if is_active else outside
+        expected += rate
+        spread += entropy
+    return compute_entropy(expected / total) - spread / total
 
 
 @lru_cache(maxsize=100_000)
