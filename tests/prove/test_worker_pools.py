@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from harness.core.pipes import PipeEnd
 from harness.runs.prove import worker_pool
 from harness.runs.prove.plan import ProveRequest, ReleasePlan
 from harness.runs.prove.runner import ProveRunner
@@ -20,15 +20,14 @@ from harness.workers.release_target import ReleaseTarget
 from harness.workers.worker_process import WorkerProcess
 
 TASKS = [("toggle", f"guard-{number}", "fixed") for number in range(4)]
-# It ends 0.6 s after the request to end, like a worker that releases a GPU.
-SLOW = "import os, sys, time; os.read(int(sys.argv[1]), 1); time.sleep(0.6)"
+READS = "import os, sys; os.read(int(sys.argv[1]), 1)"  # it ends with the request to end
 
 
 class Slow(WorkerProcess[Any]):
     """A worker of a GPU that is ready at once and takes a task for as long as the test wants."""
 
     def __init__(self, python: Path, setting: Any, folders: Any, place: Path, log: Path) -> None:
-        super(WorkerProcess, self).__init__([sys.executable, "-c", SLOW], {}, log)
+        super(WorkerProcess, self).__init__([sys.executable, "-c", READS], {}, log)
         self.folder, self.is_ready, self.started = Path(setting.folder), True, 0.0
         self.running_tasks: dict[int, Any] = {}
 
@@ -104,9 +103,23 @@ def test_workers_without_a_task_are_let_go(runner: ProveRunner) -> None:
     assert first.running_count == 1  # running tasks continue
 
 
-def test_all_workers_end_at_once(runner: ProveRunner) -> None:
+def test_all_workers_are_asked_to_end_before_one_is_awaited(
+    runner: ProveRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first = runner.pools[0]
     begin(first, *TASKS)
-    begun = time.monotonic()
+    events: list[str] = []
+    request, await_exit = PipeEnd.close_write_end, Slow.wait_or_kill
+
+    def close_write_end(pipe: PipeEnd) -> None:
+        events.append("request")
+        request(pipe)
+
+    def wait_or_kill(worker: Slow, seconds: float) -> int:
+        events.append("wait")
+        return await_exit(worker, seconds)
+
+    monkeypatch.setattr(PipeEnd, "close_write_end", close_write_end)
+    monkeypatch.setattr(Slow, "wait_or_kill", wait_or_kill)
     first.end()
-    assert time.monotonic() - begun < 2 * 0.6
+    assert events[: events.index("wait")].count("request") >= events.count("wait") == 3
