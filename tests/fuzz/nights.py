@@ -57,7 +57,7 @@ class Nights(Caller):
     def start(self, *words: str) -> subprocess.Popen[str]:
         return self.begin(self.words(*words))
 
-    def night(self, *words: str, seconds: float = 6, code: int = 1) -> dict[str, Any]:
+    def night(self, *words: str, seconds: float = 5, code: int = 1) -> dict[str, Any]:
         """Return the result of a run as JSON."""
         done = self.run("--json", "--for", f"{seconds}s", "-j", "2", *words)
         assert done.returncode == code, done.stderr + done.stdout

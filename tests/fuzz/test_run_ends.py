@@ -9,10 +9,17 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import pytest
 from calling import living
 from forked import UNFIX
 from nights import Nights, by_test, failures
+
+from harness.core.errors import NotReadyError
+from harness.runs.fuzz.runner import FuzzDriver
+from harness.workers.worker_process import START_TIMEOUT
 
 PASSING = """
 @guards("toy-plain")
@@ -165,19 +172,44 @@ def test_sleeps(number):
     time.sleep(600)
 """
     )
-    begun = time.monotonic()
     night = nights.night("-j", "1", seconds=3)
-    assert time.monotonic() - begun < 3 + 12
     (problem,) = night["problems"]
     assert "test_sleeps: an example was not done at the end" in problem
     assert living(nights.root) == []
 
 
-def test_a_budget_that_is_over_before_the_import_is_no_green_run(nights: Nights) -> None:
-    nights.write("time.sleep(5)\n" + PASSING)
-    done = nights.run("--for", "1s")
-    assert done.returncode == 3
-    assert "1 s were over before SGLang 1.0.0 was imported: say more with --for" in done.stderr
+def test_a_budget_begins_when_the_release_is_imported(nights: Nights) -> None:
+    nights.write("time.sleep(1.5)\n" + PASSING)
+    night = nights.night("-j", "1", seconds=1, code=0)
+    assert by_test(night)["guard"]["examples"] > 0
+
+
+@pytest.mark.parametrize(
+    ("deadline", "words"),
+    [
+        (-1.0, "5 s were over before SGLang 1.0.0 was imported: say more with --for"),
+        (0.0, f"{START_TIMEOUT:g} s were over before SGLang 1.0.0 was imported\nits log"),
+    ],
+)
+def test_an_import_that_outlasts_the_run_or_the_start_of_a_worker_is_no_green_run(
+    deadline: float, words: str
+) -> None:
+    """The first is that of a later release; a deadline of 0 is none yet."""
+    runner: Any = object.__new__(FuzzDriver)
+    runner.request = SimpleNamespace(seconds=5.0)
+    runner.started = time.monotonic() - START_TIMEOUT - 1
+    runner.deadline = deadline and time.monotonic() + deadline
+    release: Any = SimpleNamespace(
+        target=SimpleNamespace(name="1.0.0"),
+        worker=SimpleNamespace(read_log_tail=lambda: "its log"),
+        running={},
+        deadline=0.0,
+        test_states=[],
+    )
+    with pytest.raises(NotReadyError, match=words):
+        runner._enforce_limits(release)
+    runner.started, runner.deadline = time.monotonic(), deadline and time.monotonic() + 60
+    runner._enforce_limits(release)
 
 
 def test_a_file_that_cannot_be_collected_is_a_problem(nights: Nights) -> None:

@@ -35,6 +35,7 @@ from harness.runs.fuzz.release_search import (
 )
 from harness.store.prove.values import SideOutcome
 from harness.workers.messages import StartFailure
+from harness.workers.worker_process import START_TIMEOUT
 
 MAX_WORKERS = 2  # releases with workers at the same time
 MAX_LOST_WORKERS = 3  # in a row, before the run gives up
@@ -76,7 +77,7 @@ class FuzzDriver:
         ]
         self.result = FuzzResult(seed=request.seed, budget=request.seconds, under=request.under)
         self.started = time.monotonic()
-        self.deadline = self.started + request.seconds
+        self.deadline = 0.0  # the budget begins once the first release is imported
 
     def run_to_end(self) -> None:
         self.result.status = "stopped"
@@ -105,6 +106,7 @@ class FuzzDriver:
     def _start_time_slices(self, release: ReleaseSearch) -> None:
         now = time.monotonic()
         if not release.deadline:
+            self.deadline = self.deadline or now + self.request.seconds
             releases_left = sum(not each.is_over for each in self.releases)
             release.begin_time_share(now, now + max(0.0, self.deadline - now) / releases_left)
         while len(release.running) < self.request.jobs:
@@ -322,10 +324,12 @@ class FuzzDriver:
                 )
             self._rescue_failures(release)
             release.end()
-        elif not release.test_states and now > self.deadline:
+        elif not release.test_states and now > (self.deadline or self.started + START_TIMEOUT):
+            limit, more = self.request.seconds, ": say more with --for"
+            if not self.deadline:
+                limit, more = START_TIMEOUT, f"\n{release.worker.read_log_tail()}"
             raise NotReadyError(
-                f"{self.request.seconds:g} s were over before SGLang {release.target.name} was "
-                "imported: say more with --for"
+                f"{limit:g} s were over before SGLang {release.target.name} was imported{more}"
             )
 
     def _rescue_failures(self, release: ReleaseSearch) -> None:
