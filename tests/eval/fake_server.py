@@ -59,8 +59,9 @@ def start_ranks(folder: Path) -> bool:
     file.write_text(SCHEDULER)
     for rank in range(2 if places else 0):
         words = [f"sglang::scheduler_TP{rank}", "-X", "faulthandler", str(file), places[0]]
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-        started = subprocess.Popen(words, executable=sys.executable, **pipes)
+        started = subprocess.Popen(
+            words, executable=sys.executable, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
         assert started.stdout is not None
         assert started.stdout.read(1) == b"."
     return bool(places)
