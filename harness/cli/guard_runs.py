@@ -124,6 +124,18 @@ def mend_for_named_releases(
     mend_stale_toggles([one.open_sources() for one in chosen if one.has_sources], toggle_folders)
 
 
+def mend_for_named_tree(
+    name: str | None, tree: SourceTree | None, toggle_folders: Sequence[Path]
+) -> set[str]:
+    """Mend the toggles that are stale on a release that a call names; return their ids."""
+    from harness.fixes.registry import toggle_catalogue
+
+    if tree is None or name in (None, "current"):
+        return set()
+    mend_stale_toggles([tree], toggle_folders)
+    return {file.stem for file in toggle_catalogue.list_mended_files()}
+
+
 def mend_stale_toggles(trees: Sequence[SourceTree], toggle_folders: Sequence[Path]) -> None:
     """Mend, for this run, the toggles that are stale on releases without a lock of ours."""
     from harness.releases import managed_releases

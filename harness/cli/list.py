@@ -24,6 +24,13 @@ def run_command(arguments: argparse.Namespace) -> int:
     toggles = options.load_catalogue(arguments).select_or_all(arguments.names)
     # This is fast and needs no network, unless the call names a release to download.
     tree = options.find_tree(arguments.release, fetch=arguments.release is not None)
+    mended: set[str] = set()
+    if arguments.release is not None:
+        from harness.cli import guard_runs
+
+        mended = guard_runs.mend_for_named_tree(arguments.release, tree, arguments.toggles)
+    if mended:
+        toggles = options.load_catalogue(arguments).select_or_all(arguments.names)
     statuses: list[ToggleStatus] | list[None] = [None] * len(toggles)
     if tree:
         cache = StatusCache("states", find_toggle_status)
@@ -33,6 +40,7 @@ def run_command(arguments: argparse.Namespace) -> int:
     proofs = recorded_proofs.load_proofs(known)
     rows = [
         options.toggle_to_json(toggle, status)
+        | {"mended": toggle.id in mended}
         | {"proven": [dataclasses.asdict(proof) for proof in proofs.get(toggle.id, ())]}
         for toggle, status in zip(toggles, statuses, strict=True)
     ]
@@ -66,7 +74,10 @@ def print_toggles(data: dict[str, Any], proofs: dict[str, list[str]]) -> None:
         state = row["state"] or "?"
         grid.add_row(
             row["id"],
-            Text(state, style=options.STATE_STYLES.get(state, "")),
+            Text(
+                f"{state}, mended" if row["mended"] else state,
+                style=options.STATE_STYLES.get(state, ""),
+            ),
             *((row["family"], row["symptom"]) if wide else ()),
             row["title"],
             "\n".join(proofs[row["id"]]) if wide else " ".join(p["where"] for p in row["proven"]),

@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any
 
-from harness.cli import options
+from harness.cli import guard_runs, options
 from harness.fixes.matching.toggle_status import ToggleState, find_toggle_status
 from harness.fixes.patch_plan import format_toggle_diff
 from harness.fixes.registry.schema import Toggle
@@ -30,6 +30,8 @@ def run_command(arguments: argparse.Namespace) -> int:
     toggles = catalogue.select_all(arguments.names)
     gaps = proof_exceptions.load_project_exceptions(catalogue)
     tree = options.find_tree(arguments.release, fetch=True)
+    if guard_runs.mend_for_named_tree(arguments.release, tree, arguments.toggles):
+        toggles = options.load_catalogue(arguments).select_all(arguments.names)
     rows = [toggle_to_json(toggle, tree, gaps) for toggle in toggles]
     if arguments.json:
         options.print_json(rows)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -11,10 +12,12 @@ from made_up_toggle import FIXED_FORM, TOGGLE
 
 from harness.cli import guard_runs
 from harness.cli.bisect import execution as bisect_execution
+from harness.cli.main import main
 from harness.core import paths
 from harness.fixes.matching.toggle_status import ToggleState, find_toggle_status
 from harness.fixes.registry import toggle_catalogue
 from harness.fixes.registry.schema import Toggle
+from harness.guards import proof_exceptions
 from harness.releases import managed_releases
 from harness.releases.source_trees import FolderSourceTree
 from harness.runs.bisect.outcome_rules import OutcomeRules
@@ -75,6 +78,27 @@ def test_a_stale_toggle_is_mended_for_the_run(
     (file,) = toggle_catalogue.list_mended_files()
     assert file.is_relative_to(paths.state_folder())
     assert str(file.parent) == os.environ[toggle_catalogue.MENDED_VARIABLE]
+
+
+def test_list_and_show_say_which_state_rests_on_a_mended_form(
+    toggles: Path, tmp_path: Path, capsys: Output, monkeypatch: Patch
+) -> None:
+    monkeypatch.setattr(paths, "toggles_folder", lambda: tmp_path / "none")
+    (tmp_path / "none").mkdir()
+    monkeypatch.setattr(proof_exceptions, "load_project_exceptions", lambda catalogue: [])
+    tree = make_tree(tmp_path, NEW_VERSION, "number")
+    words = ["--release", str(tree.folder), "--toggles", str(toggles), "--json"]
+    assert main(["list", *words]) == 0
+    out, log = capsys.readouterr()
+    (row,) = json.loads(out)["toggles"]
+    assert (row["state"], row["mended"]) == ("fixed", True)
+    assert "made-up on" in log
+    assert main(["list", *words[:-1]]) == 0
+    assert "fixed, mended" in capsys.readouterr().out
+    assert main(["show", "made-up", *words]) == 0
+    out, log = capsys.readouterr()
+    assert json.loads(out)[0]["state"] == "fixed"
+    assert "by a mended form" in log
 
 
 def test_a_toggle_without_a_proposal_stays_stale_with_the_reason(

@@ -80,7 +80,9 @@ def run_command(arguments: argparse.Namespace) -> int:
         msgspec.structs.replace(one, thresholds=request.thresholds)
         for one in list_deployments(request, arguments.words)
     ]
-    targets = guard_runs.prepare_targets(request.releases, only_ready=True)
+    targets = guard_runs.prepare_targets(
+        request.releases, only_ready=True, toggle_folders=request.toggles
+    )
     if not request.diff:
         run, is_stopped = rehearse(targets[0], request, deployments)
         code = run_output.write_and_print_run(run_kinds.REHEARSE, run, arguments)
