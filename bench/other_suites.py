@@ -1,10 +1,13 @@
 """Other packages' test suites under check on this CPU: what passes, is reported, is refused, why.
 
     python bench/other_suites.py PYTHON NAME=TESTS… --record FILE [--limit 60] [--budget 1500]
+    python bench/other_suites.py .releases/0.5.23/bin/python \
+        SGLang=CHECKOUT/test/registered@bench/selection/sglang_registered.txt --record FILE
 
 PYTHON has torch, Triton, pytest and the packages under test. Each file of tests is a process of its
-own (`-p unfix_check --unfix-device=virtual`). Of each test function the smallest case runs, by the
-product of its numbers, as upstream wrote it; a test that takes more than the limit is ended.
+own (`-p unfix_check --unfix-device=virtual`); `@LIST` names a file with the paths of those to run.
+Of each test function the smallest case runs, by the product of its numbers, as upstream wrote it;
+a test that takes more than the limit is ended.
 """
 
 from __future__ import annotations
@@ -24,7 +27,8 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from harness.cli import run_output
-from harness.core import machine, paths
+from harness.core import machine
+from harness.patching.child_environment import STARTUP_FOLDER, ChildEnvironment
 from harness.store.record_files import write_record
 
 _SELECTION = Path(__file__).parent / "selection"  # alone: it goes on the path of a suite
@@ -34,14 +38,9 @@ def run_file(python: str, file: Path, root: Path, limit: int, deadline: float) -
     """Run a file of tests; return its record, with what the process said if it left none."""
     with tempfile.TemporaryDirectory() as folder:
         record = Path(folder) / "record.json"
-        environment = {
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join(
-                map(str, (paths.HARNESS_FOLDER / "startup", _SELECTION, root, root / "src"))
-            ),
-            "OMP_NUM_THREADS": "1",
-            "SUITE_LIMIT": str(limit),
-        }
+        environment = ChildEnvironment({"OMP_NUM_THREADS": "1", "SUITE_LIMIT": str(limit)})
+        environment.use_checkout()
+        environment.add_python_path(STARTUP_FOLDER, _SELECTION, root, root / "src")
         words = ["-p", "unfix_check", "-p", "suite_selection", "-p", "no:cacheprovider", "-q"]
         words += ["--unfix-device=virtual", f"--unfix-record={record}", str(file)]
         began = time.monotonic()
@@ -72,13 +71,29 @@ def classify(test: dict[str, Any]) -> str:
     return str(test["outcome"])
 
 
-def run_suite(python: str, folder: Path, limit: int, budget: float) -> dict[str, Any]:
+def find_root(folder: Path) -> Path:
+    """Find the folder of the package's repository."""
+    places = [folder, *folder.parents]
+    for marker in ("pyproject.toml", "python/pyproject.toml"):
+        for place in places:
+            if (place / marker).is_file():
+                return place
+    raise FileNotFoundError(f"no pyproject.toml above {folder}")
+
+
+def list_files(folder: Path, selection: str) -> list[Path]:
+    if not selection:
+        return sorted(folder.rglob("test_*.py"))
+    return [folder / name for name in Path(selection).read_text().split()]
+
+
+def run_suite(
+    python: str, folder: Path, selection: str, limit: int, budget: float
+) -> dict[str, Any]:
     deadline = time.monotonic() + budget
     files, left = {}, []
-    root = next(
-        place for place in (folder, *folder.parents) if (place / "pyproject.toml").is_file()
-    )
-    for file in sorted(folder.rglob("test_*.py")):
+    root = find_root(folder)
+    for file in list_files(folder, selection):
         name = str(file.relative_to(root))
         if time.monotonic() > deadline:
             left.append(name)
@@ -116,9 +131,10 @@ def main() -> None:
     arguments = parser.parse_args()
     record: dict[str, Any] = {"machine": machine.collect_machine_facts(arguments.python)}
     for word in arguments.suites:
-        name, _, folder = word.partition("=")
+        name, _, place = word.partition("=")
+        folder, _, selection = place.partition("@")
         record[name] = run_suite(
-            arguments.python, Path(folder).resolve(), arguments.limit, arguments.budget
+            arguments.python, Path(folder).resolve(), selection, arguments.limit, arguments.budget
         )
         print(name, record[name]["outcomes"])
     text = json.dumps(record, indent=1).replace(str(Path(arguments.python).parents[1]), "PYTHON")
