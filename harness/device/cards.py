@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,7 +39,9 @@ class Card:
         return f"sm_{major}{minor}"
 
 
+@functools.cache
 def load_cards() -> dict[str, Card]:
+    """Read the table of cards; once in a process, since each question about a device needs it."""
     rows: dict[str, dict[str, Any]] = yaml.safe_load(_FILE.read_text())
     return {
         name: Card(**{**row, "capability": tuple(row["capability"])}) for name, row in rows.items()

@@ -87,18 +87,24 @@ def run_substitute(plan: OperatorPlan, args: tuple[Any, ...], options: dict[str,
     return NotImplemented if _substitute is None else _substitute(plan, args, options)
 
 
-def install(special_kernels: Mapping[str, Callable[..., Any]]) -> None:
+def install(
+    special_kernels: Mapping[str, Callable[..., Any]],
+    autograd_kernels: Mapping[str, Callable[..., Any]],
+) -> None:
     """Register a kernel of the key CUDA for each operator of torch that has one for the CPU."""
     device_guard.install()
     library = torch.library.Library("aten", "IMPL", "CUDA")
     for name, kernel in special_kernels.items():
         library.impl(name, kernel)
+    above = torch.library.Library("aten", "IMPL", "AutogradCUDA")
+    for name, kernel in autograd_kernels.items():
+        above.impl(name, kernel)
     for name in _list_operators():
         if name.removeprefix("aten::") not in special_kernels:
             library.m.impl(name, "CUDA", functools.partial(_run_named, name))
     fallback = torch.library.Library("_", "IMPL", "CUDA")
     fallback.fallback(_refuse_operator)
-    _libraries.extend((library, fallback))
+    _libraries.extend((library, above, fallback))
 
 
 _libraries: list[Any] = []  # a library that is garbage-collected removes its kernels

@@ -48,7 +48,7 @@ def install(card: str | None = None) -> None:
 
     torch_cuda.install()
     streams.WAIT_OBSERVERS.append(host_copies.deliver)
-    dispatch.install(special_operators.KERNELS)
+    dispatch.install(special_operators.KERNELS, special_operators.AUTOGRAD_KERNELS)
     host_memory.install()
     process_group.install()
     stand_ins.load_stand_ins()

@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 REFUSALS: Counter[str] = Counter()  # every refusal of this process, by its message
-_OWN_FOLDER = str(Path(__file__).parent)
+_OWN_FOLDER = str(Path(__file__).parents[1])  # the checks of kernels call operators, too
 
 
 class UnansweredName(NotImplementedError):
@@ -23,7 +23,7 @@ class UnansweredName(NotImplementedError):
 
 
 def find_caller() -> str:
-    """Return the file and line that called into the virtual device: outside of it and of torch."""
+    """Return the file and line that called into the virtual device: not ours, and not torch's."""
     frame = sys._getframe(1)
     while frame is not None:
         file = frame.f_code.co_filename

@@ -180,6 +180,35 @@ def _multiply_into(
     return torch.matmul(left.to(out_dtype), right.to(out_dtype), out=out)
 
 
+@_kernel("addmm.dtype", "baddbmm.dtype")
+def _add_product_into_dtype(
+    added: torch.Tensor,
+    left: torch.Tensor,
+    right: torch.Tensor,
+    out_dtype: torch.dtype,
+    *,
+    beta: float = 1,
+    alpha: float = 1,
+) -> torch.Tensor:
+    factors = (left.to(out_dtype), right.to(out_dtype))
+    add_product = torch.addmm if left.dim() == 2 else torch.baddbmm
+    return add_product(added.to(out_dtype), *factors, beta=beta, alpha=alpha)
+
+
+@_kernel("addmm.dtype_out", "baddbmm.dtype_out")
+def _add_product_into(
+    added: torch.Tensor,
+    left: torch.Tensor,
+    right: torch.Tensor,
+    out_dtype: torch.dtype,
+    *,
+    beta: float = 1,
+    alpha: float = 1,
+    out: torch.Tensor,
+) -> torch.Tensor:
+    return out.copy_(_add_product_into_dtype(added, left, right, out_dtype, beta=beta, alpha=alpha))
+
+
 # A convolution of each channel by itself, for which CUDA alone has an operator
 
 
@@ -205,3 +234,25 @@ def _convolve_channels(
 
 for _name in ("scaled_dot_product_attention",):
     _run_whole(_name)
+
+
+def _attend(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    **options: Any,
+) -> torch.Tensor:
+    """Attend in steps that autograd can differentiate, if it has to; else as a whole."""
+    arguments = (query, key, value, attn_mask, dropout_p, is_causal)
+    tensors = (query, key, value, *([] if attn_mask is None else [attn_mask]))
+    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
+        return torch._scaled_dot_product_attention_math(*arguments, **options)[0]
+    with _bindings._AutoDispatchBelowAutograd():
+        return torch.ops.aten.scaled_dot_product_attention(*arguments, **options)
+
+
+# Kernels above autograd, for composite operators that have one of the device.
+AUTOGRAD_KERNELS = {"scaled_dot_product_attention": _attend}

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
+from torch._ops import HigherOrderOperator
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -107,6 +108,8 @@ _MEMORY_METHODS = frozenset({"numpy", "__array__", "data_ptr", "to", "cuda", "pi
 class WriteTrackingMode(TorchDispatchMode):  # type: ignore[misc]
     """Marks elements that torch's operators write, and fills new empty tensors with poison."""
 
+    supports_higher_order_operators = True
+
     def __init__(self, memory: MemoryTracker) -> None:
         super().__init__()
         self._memory = memory
@@ -120,6 +123,8 @@ class WriteTrackingMode(TorchDispatchMode):  # type: ignore[misc]
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
+        if isinstance(func, HigherOrderOperator):  # flex attention: all its results are new
+            return func(*args, **kwargs)
         # Operators live as long as torch; hashing one takes a call, its id does not.
         effects = _OPERATOR_EFFECTS.get(id(func)) or _analyze_operator(func)
         empty = effects.returns_empty or (effects.resizes and not args[0].numel())

@@ -9,6 +9,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from harness import checking
+from harness.device.refusals import UnansweredName
+
 # Each makes a tensor from another one: views, copies, arithmetic, factories like it.
 STEPS: dict[str, Any] = {
     "row": lambda t: t[-1:] if t.dim() else t,
@@ -160,6 +163,25 @@ def test_a_product_of_halves_may_be_wider_than_they_are(is_batch: bool) -> None:
     assert torch.equal(target, result)
 
 
+@pytest.mark.parametrize("is_batch", [False, True])
+def test_a_product_is_added_to_a_wider_accumulator(is_batch: bool) -> None:
+    shape = (2, 3, 3) if is_batch else (3, 3)
+    add_product = torch.baddbmm if is_batch else torch.addmm
+    left = torch.full(shape, 200.0, dtype=torch.float16, device="cuda")
+    sums = torch.ones(shape, device="cuda")
+    result = add_product(sums, left, left, out_dtype=torch.float32, beta=2, alpha=0.5)
+    assert result.dtype is torch.float32
+    assert result.unique().tolist() == [60_002]
+    assert add_product(sums, left, left, out_dtype=torch.float32, out=sums) is sums
+    assert sums.unique().tolist() == [120_001]  # more than float16 holds
+
+
+def test_a_refusal_under_check_names_the_line_of_the_program() -> None:
+    gates = torch.ones(2, 6, device="cuda")
+    with checking.checked("virtual"), pytest.raises(UnansweredName, match=r"test_tensors\.py:\d+"):
+        torch.ops.aten._thnn_fused_gru_cell(gates, gates, gates)
+
+
 INDEXED: dict[str, Any] = {
     "factory": lambda: torch.empty(3, device=0),
     "eye": lambda: torch.eye(3, device=0),
@@ -194,3 +216,30 @@ def test_torchscript_knows_the_factories() -> None:
         return torch.zeros([length]) + torch.tensor(2.0)
 
     assert torch.jit.script(count)(3).tolist() == [2, 2, 2]
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+def test_an_operator_of_higher_order_runs_under_check() -> None:
+    from torch.nn.attention.flex_attention import flex_attention
+
+    query = torch.ones(1, 1, 4, 16, device="cuda", requires_grad=True)
+    value = torch.arange(64.0, device="cuda").view(1, 1, 4, 16)
+    with checking.checked("virtual"):
+        flex_attention(query, query.detach(), value).sum().backward()
+    assert query.grad is not None
+    assert query.grad.shape == query.shape
+
+
+def test_attention_has_the_gradients_that_the_cpu_gives() -> None:
+    gradients = []
+    for device in ("cpu", "cuda"):
+        query, key, value = (
+            torch.arange(64.0).div(64).view(1, 2, 4, 8).to(device).requires_grad_() for _ in "qkv"
+        )
+        torch.nn.functional.scaled_dot_product_attention(query, key, value).sum().backward()
+        assert query.grad is not None
+        assert key.grad is not None
+        assert value.grad is not None
+        gradients.append([query.grad.cpu(), key.grad.cpu(), value.grad.cpu()])
+    for expected, found in zip(*gradients, strict=True):
+        assert torch.allclose(expected, found, atol=1e-6)

@@ -16,6 +16,7 @@ import triton.language as tl
 from harness import checking
 from harness.core import device, paths
 from harness.core.child_process import call_in_fork
+from harness.device import cards
 from harness.patching.child_environment import STARTUP_FOLDER
 
 
@@ -113,3 +114,9 @@ def test_a_kernel_reads_what_another_thread_has_written() -> None:
         with pytest.raises(checking.UninitializedMemory):
             add_one[(1,)](missing, 4)
         check.discard_errors()
+
+
+def test_the_table_of_cards_is_read_once_in_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test under check opens a session, and each session asks for the card."""
+    monkeypatch.setattr(cards.yaml, "safe_load", lambda _: pytest.fail("the table is read again"))
+    assert cards.get_card("H200").name.startswith("NVIDIA H200")
