@@ -6,7 +6,8 @@
 
 PYTHON has torch, Triton, pytest and the packages under test. Each file of tests is a process of its
 own (`-p unfix_check --unfix-device=virtual`); with `--together` several are one, and each is run
-alone if that leaves no record. `@LIST` names a file with the paths of those to run.
+alone if that leaves no record. `@LIST` names a file with the paths of those to run. Files that the
+record already has are not run again, so that a run can go on after its budget of time.
 Of each test function the smallest case runs, by the product of its numbers, as upstream wrote it;
 a test that takes more than the limit is ended.
 """
@@ -22,6 +23,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +32,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from harness.cli import run_output
 from harness.core import machine
 from harness.patching.child_environment import STARTUP_FOLDER, ChildEnvironment
-from harness.store.record_files import write_record
+from harness.store.record_files import read_record_text, write_record
 
 _SELECTION = Path(__file__).parent / "selection"  # alone: it goes on the path of a suite
 
@@ -38,12 +40,12 @@ _SELECTION = Path(__file__).parent / "selection"  # alone: it goes on the path o
 def run_files(
     python: str, files: list[Path], root: Path, limit: int, deadline: float
 ) -> dict[str, dict[str, Any]]:
-    """Run files of tests in one process; return the record of each, or what the process said."""
+    """Run files in one process; return the record of each that ran, or none if there is none."""
     with tempfile.TemporaryDirectory() as folder:
         record = Path(folder) / "record.json"
-        environment = ChildEnvironment(
-            {"OMP_NUM_THREADS": "1", "SUITE_LIMIT": str(limit), "COLUMNS": "300"}
-        )
+        seconds = max(1.0, deadline - time.monotonic())
+        limits = {"SUITE_LIMIT": str(limit), "SUITE_BUDGET": str(seconds)}
+        environment = ChildEnvironment({"OMP_NUM_THREADS": "1", "COLUMNS": "300", **limits})
         environment.use_checkout()
         environment.add_python_path(STARTUP_FOLDER, _SELECTION, root, root / "src")
         words = ["-p", "unfix_check", "-p", "suite_selection", "-p", "no:cacheprovider", "-q"]
@@ -60,30 +62,47 @@ def run_files(
             start_new_session=True,
         )
         try:
-            output, _ = process.communicate(timeout=max(1.0, deadline - time.monotonic()))
+            output, _ = process.communicate(timeout=seconds + 2 * limit)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             output, _ = process.communicate()
-        seconds = round(time.monotonic() - began, 1)
+        taken = round(time.monotonic() - began, 1)
         tests = json.loads(record.read_text())["tests"] if record.is_file() else {}
     reasons, skips = read_reasons(output), read_skips(output)
-    records: dict[str, dict[str, Any]] = {}
-    for file in files:
-        name = str(file.relative_to(root))
-        own = {test: found for test, found in tests.items() if test.startswith(f"{name}::")}
-        for test, found in own.items():
-            if test in reasons:
-                found["reason"] = reasons[test].replace(str(root), "SUITE")
-        records[name] = {"tests": own}
-        if name in skips:
-            records[name]["skips"] = skips[name]
-        if not own and name in reasons:
-            records[name]["reason"] = reasons[name].replace(str(root), "SUITE")
-    if tests or reasons:
-        next(iter(records.values()))["seconds"] = seconds
-    else:
-        next(iter(records.values()))["output"] = output[-1000:].replace(str(root), "SUITE")
+    if not tests and not reasons and len(files) > 1:
+        return {}
+    said = (reasons, skips, output[-1000:].replace(str(root), "SUITE"))
+    names = [str(file.relative_to(root)) for file in files]
+    records = {name: describe_file(name, tests, *said) for name in names}
+    if len(files) > 1:
+        records = {name: found for name, found in records.items() if "output" not in found}
+    for first in list(records)[:1]:
+        records[first]["seconds"] = taken
     return records
+
+
+def describe_file(
+    name: str,
+    tests: dict[str, Any],
+    reasons: dict[str, str],
+    skips: dict[str, list[str]],
+    output: str,
+) -> dict[str, Any]:
+    """Describe a file's tests, without what is empty, or why there are none."""
+    own = {
+        test: {key: value for key, value in found.items() if value}
+        | ({"reason": reasons[test]} if test in reasons else {})
+        for test, found in tests.items()
+        if test.startswith(f"{name}::")
+    }
+    described: dict[str, Any] = {"tests": own}
+    if name in skips:
+        described["skips"] = skips[name]
+    if not own and name in reasons:
+        described["reason"] = reasons[name]
+    elif not own and name not in skips:
+        described["output"] = output
+    return described
 
 
 def read_reasons(output: str) -> dict[str, str]:
@@ -93,8 +112,14 @@ def read_reasons(output: str) -> dict[str, str]:
         word, _, rest = line.partition(" ")
         if word in ("FAILED", "ERROR"):
             name, _, reason = rest.partition(" - ")
-            found[name] = reason
+            found[name.removeprefix("collecting ")] = reason or _find_import_error(output, name)
     return found
+
+
+def _find_import_error(output: str, name: str) -> str:
+    """Find the error of a file that could not be collected, below its heading."""
+    rest = output.partition(f"ERROR collecting {name} ")[2]
+    return next((line[4:] for line in rest.splitlines() if line.startswith("E   ")), "")
 
 
 def read_skips(output: str) -> dict[str, list[str]]:
@@ -108,9 +133,9 @@ def read_skips(output: str) -> dict[str, list[str]]:
 
 
 def classify(test: dict[str, Any]) -> str:
-    if test["outcome"] == "passed" and not test["launches"]:
+    if test.get("outcome") == "passed" and not test.get("launches"):
         return "passed without a launch"
-    return str(test["outcome"])
+    return str(test.get("outcome", "interrupted"))
 
 
 def find_root(folder: Path) -> Path:
@@ -130,41 +155,46 @@ def list_files(folder: Path, selection: str) -> list[Path]:
 
 
 def run_suite(
-    python: str, folder: Path, selection: str, limit: int, budget: float, together: int
+    python: str, folder: Path, selection: str, known: dict[str, Any], options: argparse.Namespace
 ) -> dict[str, Any]:
-    deadline = time.monotonic() + budget
-    files: dict[str, dict[str, Any]] = {}
-    left: list[str] = []
+    deadline = time.monotonic() + options.budget
     root = find_root(folder)
-    selected = list_files(folder, selection)
-    for group in (selected[at : at + together] for at in range(0, len(selected), together)):
-        if time.monotonic() > deadline:
-            left += [str(file.relative_to(root)) for file in group]
-            continue
-        found = run_files(python, group, root, limit, min(deadline, time.monotonic() + 900))
-        if len(group) > 1 and not any(file["tests"] for file in found.values()):
-            for file in group:
-                end = min(deadline, time.monotonic() + 8 * limit)
-                found |= run_files(python, [file], root, limit, end)
+    files: dict[str, dict[str, Any]] = dict(known)
+    left = [
+        file for file in list_files(folder, selection) if str(file.relative_to(root)) not in known
+    ]
+    while left and time.monotonic() < deadline:
+        group = left[: options.together]
+        found = run_files(python, group, root, options.limit, deadline)
+        if not found and len(group) > 1:
+            found = run_files(python, group[:1], root, options.limit, deadline)
+        if not found:
+            break
         for name, file_record in found.items():
-            files[name] = file_record
             counts = Counter(classify(test) for test in file_record["tests"].values())
             print(f"{name}: {dict(counts)} {file_record.get('reason', '')}", flush=True)
-    tests = {name: test for file in files.values() for name, test in file["tests"].items()}
+        files |= found
+        left = [file for file in left if str(file.relative_to(root)) not in found]
     return {
-        "outcomes": dict(Counter(map(classify, tests.values()))),
-        "launches": sum(sum(test["launches"].values()) for test in tests.values()),
-        "kernels": len({kernel for test in tests.values() for kernel in test["launches"]}),
-        "refusals": dict(
-            Counter(reason for test in tests.values() for reason in test["refusals"].values())
-        ),
+        **summarize(test for file in files.values() for test in file["tests"].values()),
+        "not_run": [str(file.relative_to(root)) for file in left],
+        "files": files,
+    }
+
+
+def summarize(all_tests: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    tests = list(all_tests)
+    refusals = Counter(reason for test in tests for reason in test.get("refusals", {}).values())
+    reports = [report for test in tests for report in test.get("reports", [])]
+    return {
+        "outcomes": dict(Counter(map(classify, tests))),
+        "launches": sum(sum(test.get("launches", {}).values()) for test in tests),
+        "kernels": len({kernel for test in tests for kernel in test.get("launches", {})}),
+        "refusals": dict(refusals),
         "reports": {
             f"{report['file']}:{report['line']} {report['kind']}": report["headline"]
-            for test in tests.values()
-            for report in test["reports"]
+            for report in reports
         },
-        "not_run": left,
-        "files": files,
     }
 
 
@@ -178,18 +208,15 @@ def main() -> None:
     parser.add_argument("--together", type=int, default=1, help="files of a process")
     arguments = parser.parse_args()
     python = str(Path(arguments.python).absolute())  # the suites have other working folders
-    record: dict[str, Any] = {"machine": machine.collect_machine_facts(python)}
+    record: dict[str, Any] = {}
+    if arguments.record.is_file():
+        record = json.loads(read_record_text(arguments.record))
+    record["machine"] = machine.collect_machine_facts(python)
     for word in arguments.suites:
         name, _, place = word.partition("=")
         folder, _, selection = place.partition("@")
-        record[name] = run_suite(
-            python,
-            Path(folder).resolve(),
-            selection,
-            arguments.limit,
-            arguments.budget,
-            arguments.together,
-        )
+        known = record.get(name, {}).get("files", {})
+        record[name] = run_suite(python, Path(folder).resolve(), selection, known, arguments)
         print(name, record[name]["outcomes"])
     text = json.dumps(record, indent=1).replace(str(Path(python).parents[1]), "PYTHON")
     text = run_output.hide_local_paths(text)

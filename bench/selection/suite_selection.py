@@ -1,14 +1,16 @@
-"""A pytest plugin for `other_suites.py`: the smallest case of each function, and a limit for it."""
+"""A pytest plugin for `other_suites.py`: the smallest case of each function, limits of time."""
 
 from __future__ import annotations
 
 import os
 import signal
+import time
 from typing import Any
 
 import pytest
 
 _LIMIT = int(os.environ.get("SUITE_LIMIT", "60"))
+_DEADLINE = time.monotonic() + float(os.environ.get("SUITE_BUDGET", "inf"))
 
 
 class TestTookTooLong(BaseException):
@@ -35,6 +37,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if name not in smallest or _measure(item) < _measure(smallest[name]):
             smallest[name] = item
     items[:] = list(smallest.values())
+
+
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """End the run behind the file whose tests took it past its budget."""
+    is_last_of_file = nextitem is None or nextitem.path != item.path
+    if is_last_of_file and time.monotonic() > _DEADLINE:
+        item.session.shouldstop = "the budget of time is used up"
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
