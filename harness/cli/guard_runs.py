@@ -160,6 +160,18 @@ def mend_stale_toggles(trees: Sequence[SourceTree], toggle_folders: Sequence[Pat
         )
 
 
+def report_suites(names: list[str]) -> None:
+    """Say which suites the words of a call are."""
+    root = paths.project_folder()
+    places = {name: _resolve_suite(name) for name in names}
+    options.report_meanings(
+        {
+            name: f"the suite {place.relative_to(root) if place.is_relative_to(root) else place}"
+            for name, place in places.items()
+        }
+    )
+
+
 def resolve_suites(names: list[str]) -> tuple[list[str], Path]:
     """Return pytest's arguments for these suites, and its working folder."""
     root = paths.project_folder()

@@ -7,7 +7,7 @@ import dataclasses
 import math
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -102,9 +102,22 @@ def select_toggles_or_all(
 ) -> list[Toggle]:
     """Select the toggles that words name, or all; an unknown word is an error."""
     try:
-        return catalogue.select_or_all(names)
+        toggles = catalogue.select_or_all(names)
     except UnknownToggleError as error:
         raise CommandLineError(f"{error}; nor is it a file or folder", usage) from error
+    report_meanings({name: catalogue.describe_match(name) for name in names})
+    return toggles
+
+
+def report_meanings(meanings: Mapping[str, str]) -> None:
+    """Say on stderr what a command takes the words of its call for.
+
+    One word can be several things: `kv_indices` is a family of toggles and a suite. Words without
+    a meaning are errors, which come later.
+    """
+    known = [f"'{word}' is {meaning}" for word, meaning in meanings.items() if meaning]
+    if known:
+        report_status("; ".join(known))
 
 
 def split_names_and_paths(

@@ -10,7 +10,6 @@ from pathlib import Path
 from harness.cli import options, run_output
 from harness.core import machine
 from harness.core.errors import UnfixError
-from harness.core.wording import format_count
 from harness.fixes.registry import toggle_catalogue
 from harness.kernels.triton import recorded_launches
 from harness.releases import managed_releases, provisioning, source_trees
@@ -237,12 +236,12 @@ def _expand_targets(words: tuple[str, ...]) -> tuple[str, ...]:
     catalogue = toggle_catalogue.load_catalogue()
     of_toggles = [word for word in words if catalogue.has_match(word)]
     toggles = catalogue.select_all(of_toggles)
-    for word in of_toggles:
-        count = format_count(len(catalogue.select_all([word])), "toggle")
-        options.report_status(
-            f"'{word}' stands for the modules of {count}, and for a kernel, module, file or folder "
-            "of that name"
-        )
+    code = "a kernel, a module, a file or a folder"
+    meanings = {word: catalogue.describe_match(word) for word in words}
+    for word, named in meanings.items():
+        both = f"{named}, which stands for the modules that are changed, and {code} of that name"
+        meanings[word] = both if named else code
+    options.report_meanings(meanings)
     variants = (variant for toggle in toggles for variant in toggle.variants)
     modules = (target.module for variant in variants for target in variant.targets)
     return tuple(dict.fromkeys([*words, *modules]))

@@ -85,6 +85,8 @@ def prepare_new_search(request: BisectRequest) -> PreparedSearch:
         names = [request.good, request.bad, *(request.among or ())]
     guard_runs.mend_for_named_releases(names, folders, request.device)
     catalogue = toggle_catalogue.load_catalogue(folders)
+    words = request.candidates
+    options.report_meanings({word: catalogue.describe_match(word) for word in words})
     search_id, started = guard_runs.make_id_and_start()
     search = BisectSearch(
         id=search_id,

@@ -65,6 +65,7 @@ def run_fuzz(call: FuzzCall) -> int:
 def _make_request(call: FuzzCall) -> FuzzRequest:
     seconds = options.parse_budget(call.budget, "--for")
     pytest_arguments, folder = guard_runs.resolve_suites(call.suites)
+    guard_runs.report_suites(call.suites)
     targets = guard_runs.prepare_targets(
         call.release, call.device, only_ready=True, toggle_folders=call.toggles
     )

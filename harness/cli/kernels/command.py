@@ -11,6 +11,7 @@ from harness.cli.audit.execution import get_tree_path, open_tree
 from harness.core import machine
 from harness.core.errors import UnfixError
 from harness.core.files import write_atomically
+from harness.core.wording import format_count
 from harness.kernels.cuda.recorded_builds import (
     FILE_VARIABLE,
     RECORDED_BUILDS,
@@ -156,4 +157,11 @@ def _list_requested_kernels(arguments: argparse.Namespace) -> KernelInventory:
     if not inventory.kernels:
         words = " ".join(arguments.names) or tree.name
         raise UnfixError(f"no kernel matches {words}: `unfix kernels` lists all")
+    options.report_meanings(
+        {
+            word: "in the name or the path of "
+            + format_count(len(inventory.select([word]).kernels), "kernel")
+            for word in arguments.names
+        }
+    )
     return inventory

@@ -23,6 +23,7 @@ from harness.runs.mutate import (
     fault_selection,
     fault_toggles,
     line_coverage,
+    target_selection,
 )
 from harness.runs.mutate.fault_selection import MutationDiff
 from harness.runs.mutate.line_coverage import CoverageRecord
@@ -52,6 +53,9 @@ class FaultSource:
 def _prepare_source(request: MutateRequest) -> FaultSource:
     target = _choose_target(request)
     catalogue = load_catalogue(request.toggles)
+    words = target_selection.describe_words(request.targets, target.sources, catalogue)
+    options.report_meanings(words)
+    guard_runs.report_suites(request.suite)
     diff = fault_selection.read_diff(request, target.sources, catalogue, options.report_status)
     return FaultSource(request, target, catalogue, diff)
 

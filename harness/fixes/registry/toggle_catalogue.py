@@ -18,6 +18,7 @@ from harness.core import paths
 from harness.core.cache import DiskCache
 from harness.core.code_digest import compute_digest, digest_code
 from harness.core.errors import UnfixError, UnknownToggleError
+from harness.core.wording import format_count
 from harness.fixes.patterns import AST_GREP_STAMP
 from harness.fixes.registry.schema import CodeTarget, Toggle
 from harness.fixes.registry.toggle_reader import read_toggle
@@ -45,6 +46,16 @@ class ToggleCatalogue:
 
     def has_match(self, name: str) -> bool:
         return bool(self._match_name(name))
+
+    def describe_match(self, name: str) -> str:
+        """Describe what a word names: a toggle, a PR, a family, a glob; '' if it is nothing."""
+        chosen = self._match_name(name)
+        count = format_count(len(chosen), "toggle")
+        if not chosen or name in self._by_id:
+            return "a toggle" if chosen else ""
+        if any(toggle.family == name for toggle in chosen):
+            return f"a family of {count}"
+        return f"a PR with {count}" if name.isdigit() else f"a glob for {count}"
 
     def select(self, name: str) -> list[Toggle]:
         """Select toggles by a word: an id, a PR with several toggles, a family, a glob."""

@@ -41,6 +41,24 @@ def select_targets(
     return list(dict.fromkeys(targets))
 
 
+def describe_words(
+    words: Iterable[str], sources: ReleaseSources, registry: ToggleCatalogue
+) -> dict[str, str]:
+    """Describe what each word is taken for; an unknown one is left out."""
+    families = {toggle.family for toggle in registry}
+    ids = {toggle.id for toggle in registry}
+    modules = set(sources.modules())
+    meanings = {}
+    for word in words:
+        module, _, name = word.partition(":")
+        if word in families or word in ids:
+            meaning = registry.describe_match(word)
+            meanings[word] = f"{meaning}, which stands for the functions that are changed"
+        elif module in modules:
+            meanings[word] = f"a function of the module {module}" if name else "a module"
+    return meanings
+
+
 def read_functions(
     targets: Iterable[CodeTarget], sources: ReleaseSources
 ) -> Iterator[FunctionCode]:
