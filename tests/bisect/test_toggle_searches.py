@@ -131,7 +131,7 @@ def test_a_death_by_signal_is_a_failure_with_its_name(bisect: Bisect) -> None:
 def test_a_hang_is_a_failure_and_ends_with_all_below_it(bisect: Bisect) -> None:
     start = "subprocess.Popen(['sleep', '3126'], start_new_session=True)"
     command = bisect.script(f"if {WIDTH}:\n    {start}\n    time.sleep(3126)")
-    found = bisect.search("--limit", "3", "-j", "2", command=command)
+    found = bisect.search("--limit", "6", "-j", "2", command=command)
     assert found["toggle_searches"][0]["minimal_sets"] == [["toy-class-body"]]
     assert any(trial["how"].startswith("hang") for trial in found["trials"])
     left = subprocess.run(["pgrep", "-f", "sleep 3126"], capture_output=True, text=True)
@@ -163,7 +163,7 @@ sys.exit(seen != b'8')
     [
         ("False", "False", "exit code 1"),
         (WIDTH, "False", "the server ended while the command ran (exit code 7)"),
-        ("False", WIDTH, "hang: the server was not ready within 4 s"),
+        ("False", WIDTH, "hang: the server was not ready within 6 s"),
     ],
 )
 def test_a_server_and_a_client(bisect: Bisect, dies: str, late: str, how: str) -> None:
@@ -171,7 +171,8 @@ def test_a_server_and_a_client(bisect: Bisect, dies: str, late: str, how: str) -
     client = [*bisect.script(CLIENT, "client.py"), "{port}"]
     bisect.names = ("toy-class-body", "toy-static")
     serve = ("--serve", " ".join([*server, "{port}"]), "--ready", "http://127.0.0.1:{port}/")
-    found = bisect.search("--limit", "4", *serve, command=client)
+    limit = ("--limit", "6") if how.startswith("hang") else ()
+    found = bisect.search(*limit, *serve, command=client)
     assert found["toggle_searches"][0]["minimal_sets"] == [["toy-class-body"]]
     hows = {trial["how"] for trial in found["trials"] if trial["answer"] == "fails"}
     # A client may report first that its server is gone.

@@ -108,7 +108,7 @@ def test_what_took_too_long_may_take_longer_and_then_was_only_slow(mutate: Mutat
         "import time\n"
         "def test_sleeps():\n"
         + noting(told, "sizes.width(2, 3) == 7")
-        + "        time.sleep(2.5)\n",
+        + "        time.sleep(2.0)\n",
     )
     mutate.patience = (1.5, (4.5, 2.0))
     mutate.fault("width", "rows * topk", "rows * topk + 1")
