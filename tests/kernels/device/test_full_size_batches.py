@@ -1,0 +1,34 @@
+"""Pools of a full-size deployment: a batch gets the last slots, as when all others are in use."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from fixtures.rehearse import full_size_batches
+
+
+def make_allocator(**values: Any) -> Any:
+    """Make an object of a class that counts as SGLang's."""
+    kind = type("SlotAllocator", (), {"__module__": "sglang.srt.mem_cache.allocator"})
+    allocator = kind()
+    vars(allocator).update(values)
+    return allocator
+
+
+def test_the_last_states_of_linear_attention_are_given_first() -> None:
+    states = make_allocator(free_slots=torch.arange(1, 6))
+    rows = [1, 2, 3]
+    pool = SimpleNamespace(states=states, free_slots=rows, other=SimpleNamespace(free_slots=rows))
+    full_size_batches._take_last_states_first(pool)
+    assert states.free_slots.tolist() == [5, 4, 3, 2, 1]
+    assert rows == [1, 2, 3]  # rows of the token table are taken from the end anyway
+
+
+def test_the_last_pages_are_the_only_free_ones() -> None:
+    inner = make_allocator(free_pages=torch.arange(1, 11))
+    outer = make_allocator(inner=inner)
+    full_size_batches._keep_last_pages(outer, 3)
+    assert inner.free_pages.tolist() == [8, 9, 10]
