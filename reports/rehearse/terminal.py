@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from harness.store.rehearse.values import DeploymentChange, RehearsalRun
+from harness.store.rehearse.values import DeploymentChange, FindingRank, RehearsalRun
 from reports.rehearse import view
 from reports.shared.terminal import TONE_STYLES, print_tables, to_plain_text
 
@@ -37,6 +37,8 @@ def print_run(run: RehearsalRun, console: Console) -> None:
             text = f"does not start: {result.name}: {result.refusal}"
             console.print(to_plain_text(text, "bold red"), soft_wrap=True)
     for result, finding in view.list_findings(run):
+        if finding.rank is FindingRank.POSSIBLE:  # the page has these
+            continue
         style = TONE_STYLES[view.get_mark(finding).tone]
         where = f"{finding.file}:{finding.line}: " if finding.file else ""
         text = f"{finding.rank}: {result.name}: {finding.phase}: {where}{finding.headline}"

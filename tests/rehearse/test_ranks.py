@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from harness.runs.audit.deployment_ranks import make_ranks
 from harness.runs.audit.findings import AuditFinding, KernelAudit, KernelVerdict
 from harness.runs.audit.release_audit import ReleaseAudit
 from harness.runs.rehearse.comparison import compare_runs
+from harness.runs.rehearse.memory_ranks import rank_by_memory
 from harness.store.rehearse.values import (
     INT32_LIMIT,
     DeploymentResult,
@@ -113,6 +116,30 @@ def test_an_audits_findings_are_ranked_by_line_and_only_rehearsed_ones_make_it_r
     ]
     assert ranked.is_red
     assert not replace(audit, ranks=make_ranks(make_run([]))).is_red
+
+
+@pytest.mark.parametrize(
+    ("rank", "excess", "spare", "expected", "words"),
+    [
+        (FindingRank.REACHABLE, 0, 0, FindingRank.REACHABLE, "wraps"),
+        (FindingRank.REACHABLE, 13, 78, FindingRank.NEAR, "a smaller --mem-fraction-static"),
+        (FindingRank.NEAR, 13, 78, FindingRank.NEAR, "13.0 GB more than the card has"),
+        (FindingRank.REACHABLE, 90, 78, FindingRank.POSSIBLE, "the pool can spare 78.0 GB"),
+        (FindingRank.NEAR, 90, 78, FindingRank.POSSIBLE, "the pool can spare 78.0 GB"),
+    ],
+)
+def test_a_launch_behind_memory_that_does_not_fit_is_near_only_if_the_pool_can_spare_it(
+    rank: FindingRank, excess: int, spare: int, expected: FindingRank, words: str
+) -> None:
+    finding = make_finding(rank, 3)
+    rank_by_memory(finding, excess * GIGABYTE, spare * GIGABYTE)
+    assert finding.rank is expected
+    assert words in finding.headline
+    run = make_run([finding])
+    assert run.green == (expected is not FindingRank.REACHABLE)
+    assert [one.rank for one in make_ranks(run).findings] == (
+        [] if expected is FindingRank.POSSIBLE else [expected]
+    )
 
 
 def test_memory_that_does_not_fit_is_no_finding_of_a_kernel() -> None:

@@ -60,7 +60,7 @@ def make_ranks(run: RehearsalRun) -> DeploymentRanks:
     for deployment in run.deployments:
         kernels |= {name.rpartition(":")[2] for name in deployment.kernels}
         for finding in deployment.findings:
-            if not finding.kernel:
+            if not finding.kernel or finding.rank is FindingRank.POSSIBLE:
                 continue
             key = (finding.kernel.rpartition(":")[2], finding.line)
             known, names = found.get(key, (finding, []))
