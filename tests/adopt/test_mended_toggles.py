@@ -26,12 +26,16 @@ from harness.runs.bisect.request import BisectRequest
 NEW_VERSION = "0.5.23.post2+g1a2b3c4d5e6f"
 
 
+def make_rows_code(parameter: str) -> str:
+    form = FIXED_FORM.replace("size", parameter)
+    return f"def count_rows({parameter}):\n    return {form}\n"
+
+
 def make_tree(folder: Path, version: str, parameter: str) -> FolderSourceTree:
     """A release whose function has a parameter of this name."""
     package = folder / version / "sglang"
     (package / "srt").mkdir(parents=True)
-    code = f"def count_rows({parameter}):\n    return {FIXED_FORM.replace('size', parameter)}\n"
-    (package / "srt" / "rows.py").write_text(code)
+    (package / "srt" / "rows.py").write_text(make_rows_code(parameter))
     (package / "version.py").write_text(f'__version__ = "{version}"\n')
     return FolderSourceTree(folder / version, version)
 
@@ -110,6 +114,37 @@ def test_a_toggle_without_a_proposal_stays_stale_with_the_reason(
     assert find_toggle_status(load_toggle(toggles), tree).state is ToggleState.STALE
     assert f"made-up on {NEW_VERSION}: stale, " in capsys.readouterr().err
     assert toggle_catalogue.list_mended_files() == []
+
+
+def test_what_is_stale_on_one_release_stays_so_beside_one_that_is_mended(
+    toggles: Path, tmp_path: Path, capsys: Output
+) -> None:
+    """A range that ended before the later one made its toggle absent, which is good news."""
+    lost = "def count_rows(a):\n    return a\n"
+    versions = ("0.5.23.post0+gccc", "0.5.23.post1+gaaa", "0.5.23.post2+gbbb")
+    early, mended, late = (make_tree(tmp_path, version, "number") for version in versions)
+    for tree in (early, late):
+        (tree.folder / "sglang" / "srt" / "rows.py").write_text(lost)
+        guard_runs.mend_stale_toggles([tree, mended], [toggles])
+        toggle = load_toggle(toggles)
+        assert find_toggle_status(toggle, mended).state is ToggleState.FIXED
+        assert find_toggle_status(toggle, tree).state is ToggleState.STALE
+
+
+def test_a_function_that_takes_the_name_of_its_wrapper_is_followed(
+    toggles: Path, tmp_path: Path, capsys: Output
+) -> None:
+    """The wrapper goes, and what it called has its name: no fix is gone."""
+    wrapper = "def count(**words):\n    return count_rows(**words)\n\n\n"
+    base, head = (make_tree(tmp_path, f"0.5.23.post{n}+g{n}", "size") for n in (1, 2))
+    limits = "    check_limits(size, maximum, minimum)\n    return"
+    code = make_rows_code("size").replace("    return", limits)
+    (base.folder / "sglang" / "srt" / "rows.py").write_text(wrapper + code)
+    (head.folder / "sglang" / "srt" / "rows.py").write_text(code.replace("count_rows", "count"))
+    guard_runs.mend_stale_toggles([base, head], [toggles])
+    toggle = load_toggle(toggles)
+    states = [find_toggle_status(toggle, tree).state for tree in (base, head)]
+    assert states == [ToggleState.FIXED] * 2, capsys.readouterr().err
 
 
 def test_a_release_with_a_lock_of_ours_is_left_as_it_is(toggles: Path, capsys: Output) -> None:

@@ -26,6 +26,19 @@ def is_defined(target: CodeTarget, tree: SourceTree) -> bool:
     return source is not None and bool(source.find_scopes(target.qualname))
 
 
+def was_defined(target: CodeTarget, words: list[str], tree: SourceTree) -> bool:
+    """Return whether a release defines this, with the words around an edit in it.
+
+    Example: a wrapper goes, and the function behind it takes its name; the wrapper had no such
+    words. Too few words identify no code, so a definition of the name is enough then.
+    """
+    source = tree.read(target.module)
+    scopes = source.find_scopes(target.qualname) if source is not None else []
+    if len(words) < MIN_WORDS:
+        return bool(scopes)
+    return any(_has_enough_words(words, scope.text()) for scope in scopes)
+
+
 def find_in_place(target: CodeTarget, tree: SourceTree) -> list[CodeTarget]:
     return [target] if is_defined(target, tree) else []
 

@@ -26,7 +26,7 @@ from harness.fixes.adopt.definition_search import (
     find_by_name,
     find_by_words,
     find_in_place,
-    is_defined,
+    was_defined,
 )
 from harness.fixes.adopt.module_diff import ModuleDiff, dump_syntax
 from harness.fixes.adopt.token_merge import DuplicateTargetError, MergedEdit
@@ -232,7 +232,7 @@ def _port_target(target: CodeTarget, origin: ResolvedEdits, tree: SourceTree) ->
     for places, texts in stages:
         found: list[PortedTarget] = []
         for place in places:
-            if place != target and is_defined(place, origin.tree):
+            if place != target and was_defined(place, words, origin.tree):
                 continue  # defined there before, so not a moved target
             try:
                 found.append(_port_to_candidate(texts, target, place, tree, origin))

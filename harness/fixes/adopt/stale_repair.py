@@ -117,12 +117,25 @@ def _build_repaired(
 ) -> Toggle:
     """Build the toggle with the proposed variants; existing variants change only their ranges."""
     own = {to_targeted_edits(variant): variant for variant in toggle.variants}
-    run = EditTimeline(tuple((tree, cells.get(tree.name, "absent")) for tree in ordered))
+    run = EditTimeline(tuple((tree, _find_cell(tree, ordered, cells)) for tree in ordered))
     variants = [
         msgspec.structs.replace(own.get(to_targeted_edits(one), one), releases=one.releases)
         for one in release_timeline.build_variants(run, own)
     ]
     return msgspec.structs.replace(toggle, variants=tuple(variants))
+
+
+def _find_cell(
+    tree: SourceTree, ordered: list[SourceTree], cells: dict[str, ResolvedEdits | str]
+) -> ResolvedEdits | str:
+    """Return a release's edits. One without a proposal stays in the range of its neighbour.
+
+    Its toggle is stale there. Outside of every range it would be absent, which nobody looks into.
+    """
+    cell = cells.get(tree.name, "absent")
+    if tree.name in cells and isinstance(cell, str):
+        return _find_nearest(tree, ordered, cells) or cell
+    return cell
 
 
 def render_repaired_file(
