@@ -74,7 +74,7 @@ def draw_faults(place: Path, many: int, sizes: bool) -> list[Fault]:
             if not function.is_kernel and not (sizes and _launches(function.node)):
                 continue
             for operator in chosen:
-                for change in operator.find_changes(function):
+                for change in operator.iterate_changes(function):
                     line = text.count("\n", 0, change.start) + 1
                     made.append(
                         Fault(

@@ -131,7 +131,7 @@ def test_a_launch_counts_for_the_lines_of_its_kernel(
     slots: list[int] = []
     source = make_patched_source(SOURCE, "", "", [(1, line, line)], slots.append)
     with REACH.call((source,)):
-        REACH.count_launch(KernelLines([PTX]).make_question(entry))
+        REACH.count_launch(KernelLines([PTX]).select(entry))
     assert slots == ([1] if counted else [])
 
 

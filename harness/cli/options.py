@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from harness.cli.command_parser import find_nearest_word
+from harness.core.cpp_tokens import is_cpp_path
 from harness.core.device import VIRTUAL
 from harness.core.errors import (
     CommandLineError,
@@ -125,12 +126,15 @@ def split_names_and_paths(
 ) -> tuple[list[str], list[str]]:
     """Split words into names and existing paths, perhaps with a test's node id.
 
-    A bare word is a path only if a catalogue is given and has no toggle of that name.
+    A bare word is a path only if a catalogue is given and has no toggle of that name. The path of
+    a C++ source inside of the package is a name, as that of a module.
     """
     names, found_paths = [], []
     for word in words:
         file = Path(word.partition("::")[0])
-        if "/" in word or "::" in word or word.endswith(".py"):
+        if is_cpp_path(word.partition(":")[0]):
+            names.append(word)
+        elif "/" in word or "::" in word or word.endswith(".py"):
             if not file.exists():
                 beside = [entry.name for entry in file.parent.glob("*")]
                 near = find_nearest_word(file.name, beside)

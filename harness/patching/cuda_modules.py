@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from harness.core.after_import import call_after_import, rebind_in_all_modules
 from harness.core.errors import PatchError
@@ -26,6 +26,16 @@ LOADER = "sglang.kernels.jit.utils.compile.loader"
 _LOADED_MARK = "/sgl_kernel_jit_"  # in the path of each built module
 
 
+class LaunchedLines(Protocol):
+    """The lines of the kernel that a launch runs."""
+
+    def has_line(self, path: str, line: int) -> bool | None:
+        """Return whether it has a line; None for one that no kernel of its module has."""
+
+    def list_lines(self) -> set[tuple[str, int]]:
+        """Return its files and lines."""
+
+
 class LaunchReach:
     """Counts what a patched module runs: each launch if they are seen, else each call.
 
@@ -36,6 +46,8 @@ class LaunchReach:
 
     def __init__(self) -> None:
         self.sees_launches = False
+        # The lines of all kernels that are launched, by file, while they are recorded.
+        self.recorded_lines: dict[str, set[int]] | None = None
         self._local = threading.local()
 
     @contextmanager
@@ -54,12 +66,14 @@ class LaunchReach:
         finally:
             self._local.sources = before
 
-    def count_launch(self, has_line: Callable[[str, int], bool | None]) -> None:
-        """Count a launch; `has_line` is None for a line that no kernel of the module has."""
+    def count_launch(self, launched: LaunchedLines) -> None:
+        if self.recorded_lines is not None:
+            for file, line in launched.list_lines():
+                self.recorded_lines.setdefault(file, set()).add(line)
         for source in getattr(self._local, "sources", ()):
             for site in source.sites:
                 lines = range(site.first_line, site.last_line + 1)
-                answers = {has_line(source.path, line) for line in lines}
+                answers = {launched.has_line(source.path, line) for line in lines}
                 if True in answers or answers == {None}:
                     source.count_run(site.slot)
 
@@ -133,6 +147,9 @@ class PatchableModule:
             self._loader.DEFAULT_INCLUDE = [move(folder) for folder in before]
             try:
                 return self._load_jit(*self._args, **options)
+            except Exception as error:
+                BUILD_FAILURES.append(find_compiler_error(str(error)))
+                raise
             finally:
                 self._loader.DEFAULT_INCLUDE = before
 
@@ -158,6 +175,14 @@ class PatchableModule:
         return Path(package).resolve().parent
 
 
+def find_compiler_error(message: str) -> str:
+    """Return the compiler's first error in the words of a failed build, or else the first line."""
+    lines = [line.strip() for line in message.splitlines() if line.strip()]
+    errors = [line for line in lines if "error:" in line or "fatal" in line or "undefined" in line]
+    return (errors or lines or [message])[0][:300]
+
+
+BUILD_FAILURES: list[str] = []  # of patched modules in this process: a fault may not compile
 _INCLUDE_LOCK = threading.Lock()
 _installed = False
 

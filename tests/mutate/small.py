@@ -20,6 +20,21 @@ def make_faults(code: str, *names: str, lines: set[int] | None = None) -> Genera
     return generate_faults([CodeTarget("m", "")], Memory({"m": text(code)}), chosen, only)
 
 
+CPP_MODULE = "sglang/kernels/jit/csrc/k.cuh"
+
+
+def make_cpp_faults(code: str, *names: str) -> GeneratedFaults:
+    """Generate faults of the C++ source k.cuh with the operators of these names."""
+    chosen = [operators.load_operators()[name] for name in names] if names else None
+    sources = Memory({CPP_MODULE: text(code)})
+    return generate_faults([CodeTarget(CPP_MODULE, "")], sources, chosen)
+
+
+def list_cpp_lines(code: str, *names: str) -> list[str]:
+    """Return the new lines of each fault in C++."""
+    return [list_new_lines(text(code), fault) for fault in make_cpp_faults(code, *names).faults]
+
+
 def text(code: str) -> str:
     return textwrap.dedent(code).lstrip("\n")
 

@@ -13,7 +13,7 @@ ALWAYS = ("sglang.srt.managers.scheduler", "sglang.srt.managers.schedule_batch")
 def failure(function: FunctionCode) -> str:
     for operator in operators.load_operators().values():
         try:
-            changes = list(operator.find_changes(function))
+            changes = list(operator.iterate_changes(function))
         except Exception as error:
             place = f"{function.module.source.module}:{function.qualname}"
             return f"{operator.name} in {place}: {error!r}"

@@ -193,7 +193,8 @@ def test_alike_places_have_ids_of_their_own() -> None:
 def test_the_families_of_the_newest_release_have_faults_enough_of_every_kind() -> None:
     faults = generate_for_release(NEWEST).faults
     assert len(faults) >= 300
-    assert {fault.operator for fault in faults} == set(operators.load_operators())
+    in_python = {name for name, one in operators.load_operators().items() if one.find_changes}
+    assert {fault.operator for fault in faults} == in_python
     assert sum(fault.kernel for fault in faults) >= 100
 
 

@@ -122,7 +122,7 @@ class HostCalls:
                 bool(raw.is_cooperative),
                 raw.max_shared_bytes,
             )
-            REACH.count_launch(self._lines[raw.fatbin].make_question(entry))
+            REACH.count_launch(self._lines[raw.fatbin].select(entry))
             for observe in tuple(LAUNCH_OBSERVERS):
                 observe(module, launch)
             self.runner.run(module, launch, stack[-1])

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import cached_property
 
 _FILE = re.compile(r'^\s*\.file\s+(\d+)\s+"([^"]+)"', re.MULTILINE)
@@ -33,18 +34,33 @@ class KernelLines:
                     lines[name].add((files[match[2]], int(match[3])))
         return lines
 
-    def make_question(self, entry: str) -> Callable[[str, int], bool | None]:
-        """Return a function that says whether a kernel has a line of a source.
+    def select(self, entry: str) -> EntryLines:
+        return EntryLines(self, entry)
 
-        It returns None for a line that no kernel of the module has.
-        """
+    def list_lines(self, entry: str) -> set[tuple[str, int]]:
+        """Return the (file, line) pairs of a kernel, and of the functions that it may call."""
+        return self._lines.get(entry, set()) | self._lines.get("", set())
 
-        def has_line(path: str, line: int) -> bool | None:
-            having = {
-                name
-                for name, lines in self._lines.items()
-                if any(number == line and file.endswith(f"/{path}") for file, number in lines)
-            }
-            return None if not having else bool({entry, ""} & having)
+    def find_kernels(self, path: str, line: int) -> set[str]:
+        """Find the kernels that have a line of a source, whose path ends like this."""
+        return {
+            name
+            for name, lines in self._lines.items()
+            if any(number == line and file.endswith(f"/{path}") for file, number in lines)
+        }
 
-        return has_line
+
+@dataclass(frozen=True, slots=True)
+class EntryLines:
+    """The lines of one kernel of a module."""
+
+    module: KernelLines
+    entry: str
+
+    def has_line(self, path: str, line: int) -> bool | None:
+        """Return whether the kernel has a line; None for one that no kernel of the module has."""
+        having = self.module.find_kernels(path, line)
+        return None if not having else bool({self.entry, ""} & having)
+
+    def list_lines(self) -> set[tuple[str, int]]:
+        return self.module.list_lines(self.entry)

@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 import msgspec
 
 from harness.kernels.cuda.recorded_builds import RecordedBuild
+from harness.patching.cuda_modules import find_compiler_error
 from harness.runs.kernels.values import BuildResult, BuildsRequest
 
 
@@ -39,15 +40,8 @@ def build_module(build: RecordedBuild) -> BuildResult:
     try:
         call_loader(build)
     except Exception as error:
-        problem = _find_reason(f"{type(error).__name__}: {error}")
+        problem = find_compiler_error(f"{type(error).__name__}: {error}")
     return BuildResult(build.name, round(time.monotonic() - started, 1), problem)
-
-
-def _find_reason(message: str) -> str:
-    """Return the compiler's first error, or else the first line."""
-    lines = [line.strip() for line in message.splitlines() if line.strip()]
-    errors = [line for line in lines if "error:" in line or "fatal" in line or "undefined" in line]
-    return (errors or lines or [message])[0][:300]
 
 
 if __name__ == "__main__":

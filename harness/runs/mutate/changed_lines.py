@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from packaging.version import InvalidVersion, Version
 
+from harness.core.cpp_scopes import CppSource
+from harness.core.cpp_tokens import is_cpp_path
 from harness.core.errors import UnfixError
 from harness.core.git_repository import SHORT_HASH_LENGTH, GitRepository, open_repository
+from harness.core.source_scopes import ModuleSource
 from harness.fixes.registry.schema import CodeTarget
 from harness.releases import managed_releases
 from harness.releases.source_trees import SGLANG_PACKAGE, SourceTree
-from harness.runs.mutate.function_code import ModuleCode
+from harness.runs.mutate.cpp_code import CppFunctionCode, CppModuleCode
+from harness.runs.mutate.function_code import FunctionCode, ModuleCode
 
 RANGE_PATTERN = re.compile(r"^(?P<older>[^\s.]\S*?)\.\.\.?(?P<newer>[^\s.]\S*)$")
 PACKAGE_ROOTS = ("python/", "")  # the places of the package in a checkout
@@ -91,14 +95,20 @@ def list_changed_functions(
     for module, new in lines.items():
         covered = None if covered_lines is None else covered_lines.get(module, set())
         source = None if covered is not None and not covered else sources.read(module)
-        for function in ModuleCode(source).functions if source is not None else []:
-            node = function.node
-            last = node.end_lineno or node.lineno
-            if new.isdisjoint(range(node.lineno, last + 1)):
+        for function in _read_functions(source):
+            if new.isdisjoint(function.lines):
                 continue
-            if covered is None or not covered.isdisjoint(range(node.body[0].lineno, last + 1)):
+            if covered is None or not covered.isdisjoint(function.body_lines):
                 targets.append(CodeTarget(module, function.qualname))
     return targets
+
+
+def _read_functions(
+    source: ModuleSource | None,
+) -> Sequence[FunctionCode] | Sequence[CppFunctionCode]:
+    if isinstance(source, CppSource):
+        return CppModuleCode(source).functions
+    return ModuleCode(source).functions if source is not None else ()
 
 
 def read_module_text(sources: SourceTree, module: str) -> str | None:
@@ -109,14 +119,17 @@ def read_module_text(sources: SourceTree, module: str) -> str | None:
 def compare_trees(
     before: SourceTree, after: SourceTree, modules: Iterable[str] | None = None
 ) -> dict[str, set[int]]:
-    """Return the lines that are new in each of the newer modules."""
+    """Return the lines that are new in each of the newer modules; of C++ in those of `modules`."""
     changed = {}
     names = None if modules is None else set(modules)
     for path in after.iterate_files():
-        if not path.endswith(".py") or _has_same_blob(before, after, path):
+        if is_cpp_path(path) and path in (names or ()):
+            module = path
+        elif path.endswith(".py"):
+            module = path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+        else:
             continue
-        module = path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
-        if names is not None and module not in names:
+        if (names is not None and module not in names) or _has_same_blob(before, after, path):
             continue
         text, old = after.read_text(path), before.read_text(path)
         if text is not None and text != old:

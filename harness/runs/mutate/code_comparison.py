@@ -35,6 +35,24 @@ class OriginalFunction:
         self.headers = tuple(map(ast.unparse, self._header_nodes))
 
     @cached_property
+    def spans(self) -> list[tuple[int, int]]:
+        return [self.function.get_span(statement) for statement in self.function.statements]
+
+    def get_lines(self, index: int) -> range:
+        """Return the lines of a statement, or of a compound one's header."""
+        statement = self.function.statements[index]
+        last = statement.end_lineno or statement.lineno
+        body = getattr(statement, "body", None) or getattr(statement, "cases", None)
+        if body:
+            inner = body[0]
+            begins = inner.pattern.lineno if isinstance(inner, ast.match_case) else inner.lineno
+            last = max(statement.lineno, begins - 1)
+        return range(statement.lineno, last + 1)
+
+    def compile_change(self, change: CodeChange, index: int) -> ChangedStatement:
+        return compile_change(self, change, index)
+
+    @cached_property
     def header_dumps(self) -> list[str]:
         return [ast.dump(head) for head in self._header_nodes]
 

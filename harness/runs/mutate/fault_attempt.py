@@ -25,7 +25,7 @@ from harness.fixes.matching.toggle_status import ToggleState
 from harness.fixes.patch_plan import Direction, PlacedFault, ToggleChoice
 from harness.fixes.registry.schema import CodeTarget
 from harness.guards import cells, hypothesis_adapter, plugin, profiles, repeat, run_item
-from harness.patching import live_engine
+from harness.patching import cuda_modules, live_engine
 from harness.runs.mutate.messages import (
     PASSING_OUTCOMES,
     FaultAttemptReport,
@@ -104,6 +104,10 @@ class FaultAttemptRun:
                 result = self._run_guard(guard)
                 if os.getpid() != pid:  # in a fork by the guard that did not exit
                     os._exit(supervisor.INTERNAL_FAILURE_EXIT_CODE)
+                if cuda_modules.BUILD_FAILURES:
+                    why = f"does not compile: {cuda_modules.BUILD_FAILURES[0]}"
+                    _get_record_file(self.folder, self.request.serial, "not_live").write_text(why)
+                    break
                 ended.write(msgspec.json.encode(result) + b"\n")
                 if result.side.outcome not in PASSING_OUTCOMES:
                     break
@@ -164,12 +168,17 @@ class FaultAttemptRun:
         root = find_package_root()
         tracer = LineTracer(select_package_files(root))
         traced = GuardTrace({}, [])
+        cuda_modules.REACH.recorded_lines = launched = {}
         with tracer.trace():
             yield traced
+        cuda_modules.REACH.recorded_lines = None
         for file, lines in tracer.lines.items():
             module = ".".join(file.relative_to(root).with_suffix("").parts)
             if lines:
                 traced.lines[module.removesuffix(".__init__")] = sorted(lines)
+        for name, lines in launched.items():
+            if Path(name).is_relative_to(root):
+                traced.lines[Path(name).relative_to(root).as_posix()] = sorted(lines)
         new = set(sys.modules) - before
         traced.imported = sorted(name for name in new if name.partition(".")[0] == "sglang")
 

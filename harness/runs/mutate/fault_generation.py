@@ -7,14 +7,14 @@ Example: of seven removable addends in one statement the first, the fourth and t
 
 from __future__ import annotations
 
-import ast
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from harness.core.source_scopes import ReleaseSources
 from harness.fixes.registry.schema import CodeTarget
-from harness.runs.mutate.code_comparison import ChangedStatement, OriginalFunction, compile_change
+from harness.runs.mutate.code_comparison import ChangedStatement, OriginalFunction
+from harness.runs.mutate.cpp_code import CppFunctionCode, OriginalCppFunction
 from harness.runs.mutate.function_code import CodeChange, FunctionCode
 from harness.runs.mutate.mutation_operator import MutationOperator
 from harness.runs.mutate.operators import load_operators
@@ -28,6 +28,7 @@ from harness.store.mutate.faults import (
 
 MAX_FAULTS_PER_STATEMENT = 3  # limit for each operator
 TOO_MANY_REASON = "the statement has enough faults of this kind"
+Original = OriginalFunction | OriginalCppFunction
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -35,7 +36,7 @@ class CandidateFault:
     """An operator's change, and the changed statement."""
 
     operator: MutationOperator
-    function: FunctionCode
+    function: FunctionCode | CppFunctionCode
     change: CodeChange
     statement_index: int  # the index of the changed statement
     changed_statement: ChangedStatement  # the new statement, or the reason why it is no fault
@@ -63,12 +64,16 @@ def generate_faults(
 
 
 def _generate_in_function(
-    function: FunctionCode,
+    function: FunctionCode | CppFunctionCode,
     operators: list[MutationOperator],
     lines: set[int] | None,
     occurrence: int,
 ) -> tuple[list[MutationFault], list[DroppedFault]]:
-    original = OriginalFunction(function)
+    original: Original
+    if isinstance(function, CppFunctionCode):
+        original = OriginalCppFunction(function)
+    else:
+        original = OriginalFunction(function)
     numbers = _number_identical_statements(original, occurrence)
     useful: list[CandidateFault] = []
     dropped: list[DroppedFault] = []
@@ -117,21 +122,20 @@ def _sample_per_statement(candidates: list[CandidateFault]) -> list[CandidateFau
 
 
 def _iterate_candidates(
-    original: OriginalFunction, operators: list[MutationOperator], lines: set[int] | None
+    original: Original, operators: list[MutationOperator], lines: set[int] | None
 ) -> Iterator[CandidateFault]:
     """Yield the changes of the operators in statements with one of these lines."""
-    function = original.function
-    starts = [function.get_span(statement) for statement in function.statements]
+    function, spans = original.function, original.spans
     for operator in operators:
-        for change in operator.find_changes(function):
-            index = max(n for n, (first, last) in enumerate(starts) if first <= change.start < last)
-            if lines is None or lines & set(_get_statement_lines(function.statements[index])):
+        for change in operator.iterate_changes(function):
+            index = max(n for n, (first, last) in enumerate(spans) if first <= change.start < last)
+            if lines is None or lines & set(original.get_lines(index)):
                 yield CandidateFault(
-                    operator, function, change, index, compile_change(original, change, index)
+                    operator, function, change, index, original.compile_change(change, index)
                 )
 
 
-def _number_identical_statements(original: OriginalFunction, occurrence: int) -> list[str]:
+def _number_identical_statements(original: Original, occurrence: int) -> list[str]:
     """Number each statement among the statements with its text, and its function likewise."""
     seen: Counter[str] = Counter()
     numbers = []
@@ -141,25 +145,14 @@ def _number_identical_statements(original: OriginalFunction, occurrence: int) ->
     return numbers
 
 
-def _get_statement_lines(statement: ast.stmt) -> range:
-    """Return the lines of a statement, or of a compound one's header."""
-    last = statement.end_lineno or statement.lineno
-    body = getattr(statement, "body", None) or getattr(statement, "cases", None)
-    if body:
-        inner = body[0]
-        begins = inner.pattern.lineno if isinstance(inner, ast.match_case) else inner.lineno
-        last = max(statement.lineno, begins - 1)
-    return range(statement.lineno, last + 1)
-
-
 def _make_fault(
-    candidate: CandidateFault, original: OriginalFunction, statement_numbers: list[str]
+    candidate: CandidateFault, original: Original, statement_numbers: list[str]
 ) -> MutationFault:
     function, change = candidate.function, candidate.change
     statement = original.headers[candidate.statement_index]
     after = f"{candidate.changed_statement.header}\0{statement_numbers[candidate.statement_index]}"
     source = function.module.source
-    lines = _get_statement_lines(function.statements[candidate.statement_index])
+    lines = original.get_lines(candidate.statement_index)
     return MutationFault(
         id=compute_fault_id(
             candidate.operator.name, source.module, function.qualname, statement, after

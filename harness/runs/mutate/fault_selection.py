@@ -8,6 +8,7 @@ import random
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
+from harness.core.cpp_scopes import CppSource
 from harness.core.errors import UnfixError
 from harness.core.source_scopes import ReleaseSources
 from harness.fixes.registry.schema import CodeTarget
@@ -22,6 +23,7 @@ from harness.runs.mutate import (
     operators,
     target_selection,
 )
+from harness.runs.mutate.cpp_code import CppModuleCode, find_function
 from harness.runs.mutate.line_coverage import CoverageRecord
 from harness.runs.mutate.mutation_operator import MutationOperator
 from harness.runs.mutate.request import MutateRequest
@@ -167,6 +169,17 @@ def collect_codes(faults: Iterable[MutationFault], sources: ReleaseSources) -> l
             continue
         source = sources.read(fault.module)
         assert source is not None
+        if isinstance(source, CppSource):
+            function = find_function(CppModuleCode(source), fault)
+            span = (function.definition.first, function.definition.end)
+            codes[fault.target] = TargetCode(
+                fault.module,
+                fault.qualname,
+                fault.module,
+                function.lines.start,
+                function.get_text(span),
+            )
+            continue
         for scope in source.find_scopes(fault.qualname):
             area = scope.range()
             if area.start.index <= fault.start < area.end.index:

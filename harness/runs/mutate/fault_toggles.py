@@ -12,10 +12,11 @@ from __future__ import annotations
 import ast
 import textwrap
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from packaging.version import InvalidVersion, Version
 
+from harness.core.cpp_scopes import CppSource
 from harness.core.errors import UnfixError
 from harness.core.source_scopes import ModuleSource, ReleaseSources
 from harness.fixes.matching.toggle_status import locate_edit
@@ -28,6 +29,12 @@ from harness.fixes.registry.toggle_reader import find_edit_problem
 from harness.fixes.registry.toggle_writer import WRAP_COLUMNS
 from harness.releases import managed_releases
 from harness.runs.mutate import operators
+from harness.runs.mutate.cpp_code import (
+    CppFunctionCode,
+    CppModuleCode,
+    OriginalCppFunction,
+    find_function,
+)
 from harness.runs.mutate.function_code import FUNCTIONS, FunctionCode, ModuleCode
 from harness.store.mutate.faults import MutationFault
 
@@ -77,14 +84,8 @@ def build_toggle(
         raise KeepFaultError(f"{release} has no module {fault.module}")
     if source.text[fault.start : fault.end] != fault.before:
         raise KeepFaultError(f"fault {fault.id} was made for another text of {fault.module}")
-    code = ModuleCode(source)
-    function = next(
-        f
-        for f in code.functions
-        if f.qualname == fault.qualname and is_fault_within(f.module.get_span(f.node), fault)
-    )
     spans = list_local_sources() if range_sources is None else range_sources
-    for start, end, names in iterate_pattern_spans(function, fault):
+    for start, end, names in _iterate_spans(source, fault):
         fixed = extract_pattern(source.text, start, end)
         if fixed.count("\n") >= MAX_PATTERN_LINES:
             break
@@ -105,6 +106,35 @@ def build_toggle(
         f"fault {fault.id} cannot be kept: no form of at most {MAX_PATTERN_LINES} lines tells its "
         f"place in {fault.qualname} from the others"
     )
+
+
+def _iterate_spans(
+    source: ModuleSource, fault: MutationFault
+) -> Iterator[tuple[int, int, list[str]]]:
+    if isinstance(source, CppSource):
+        function = find_function(CppModuleCode(source), fault)
+        return ((*span, [fault.qualname]) for span in iterate_cpp_spans(function, fault))
+    return iterate_pattern_spans(
+        next(
+            f
+            for f in ModuleCode(source).functions
+            if f.qualname == fault.qualname and is_fault_within(f.module.get_span(f.node), fault)
+        ),
+        fault,
+    )
+
+
+def iterate_cpp_spans(function: CppFunctionCode, fault: MutationFault) -> Iterator[tuple[int, int]]:
+    """Yield the possible spans of a form: the changed code, its statement, and its neighbours."""
+    spans = OriginalCppFunction(function).spans
+    around = [n for n, span in enumerate(spans) if span[0] < fault.end and fault.start < span[1]]
+    yield fault.start, fault.end
+    for before in range(MAX_NEIGHBOURS + 1):
+        for behind in {0, before}:
+            first, last = max(0, around[0] - before), min(len(spans) - 1, around[-1] + behind)
+            yield spans[first][0], spans[last][1]
+    for behind in range(1, MAX_NEIGHBOURS + 1):
+        yield spans[around[0]][0], spans[min(len(spans) - 1, around[-1] + behind)][1]
 
 
 def list_local_sources() -> list[ReleaseSources]:
@@ -180,7 +210,7 @@ def is_reversible_edit(
         (patched,) = make_plan([ToggleChoice(trial, Direction.REVERT)], sources, release).modules
         if patched.text != fault.apply_to(before.text):
             return False
-        overlay = OverlaySources(sources, ModuleSource(before.module, before.path, patched.text))
+        overlay = OverlaySources(sources, replace(before, text=patched.text))
         (back,) = make_plan([ToggleChoice(trial, Direction.ENABLE)], overlay, release).modules
     except (UnfixError, RuntimeError, SyntaxError):
         return False  # ast-grep refuses patterns with RuntimeErrors

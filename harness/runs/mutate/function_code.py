@@ -117,6 +117,15 @@ class FunctionCode:
         self.node = node
         self.is_kernel = any(is_jit_decorator(decorator) for decorator in node.decorator_list)
 
+    @property
+    def lines(self) -> range:
+        """The lines of the whole definition, without its decorators."""
+        return range(self.node.lineno, (self.node.end_lineno or self.node.lineno) + 1)
+
+    @property
+    def body_lines(self) -> range:
+        return range(self.node.body[0].lineno, self.lines.stop)
+
     @cached_property
     def statements(self) -> list[ast.stmt]:
         """Return every statement of the body, in the order of the text."""

@@ -21,10 +21,13 @@ import msgspec
 
 from harness.core import paths
 from harness.core.code_digest import digest_code, iterate_files
+from harness.core.cpp_scopes import CppSource
+from harness.core.cpp_tokens import is_cpp_path
 from harness.core.files import write_atomically
 from harness.fixes.patch_plan import get_position
 from harness.patching.instrumentation import FUNCTION_NODES, iterate_enclosing_statements
 from harness.releases.source_trees import SourceTree
+from harness.runs.mutate.cpp_code import CppModuleCode, find_function
 from harness.runs.mutate.messages import PASSING_OUTCOMES
 from harness.store.mutate.faults import MutationFault
 from harness.store.prove.values import SideOutcome
@@ -77,14 +80,24 @@ def find_deciding_lines(fault: MutationFault, text: str) -> range:
     """Return the lines of a fault's statement; a guard that runs one of them reaches the fault.
 
     The header of a nested function runs at its definition, but a default value takes effect when
-    the body runs. So for a fault in a default the lines of the body decide.
+    the body runs. So for a fault in a default the lines of the body decide. Of a C++ source the
+    lines of launched kernels are recorded, where statements share lines or have none once they are
+    optimized: a kernel's whole function decides, and for host code the whole file.
     """
+    if is_cpp_path(fault.module):
+        return _find_launched_lines(fault, text)
     line, column = get_position(text, fault.start)
     chain = list(iterate_enclosing_statements(_parse_cached(text), line, column))
     last = chain[-1].statement if chain else None
     if isinstance(last, FUNCTION_NODES):
         return range(last.body[0].lineno, (last.end_lineno or last.lineno) + 1)
     return range(fault.first, fault.last + 1)
+
+
+def _find_launched_lines(fault: MutationFault, text: str) -> range:
+    code = CppModuleCode(CppSource(fault.module, fault.path, text))
+    function = find_function(code, fault)
+    return function.lines if function.is_kernel else range(1, text.count("\n") + 2)
 
 
 @functools.lru_cache(maxsize=4)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import ast
 import difflib
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
+from harness.core.cpp_scopes import CppSource
 from harness.core.cpp_tokens import is_cpp_path
 from harness.core.errors import UnfixError
 from harness.core.source_scopes import ReleaseSources
 from harness.fixes.registry.schema import CodeTarget, Toggle
 from harness.fixes.registry.toggle_catalogue import ToggleCatalogue
+from harness.runs.mutate.cpp_code import CppFunctionCode, CppModuleCode
 from harness.runs.mutate.function_code import FunctionCode, ModuleCode, get_dotted_name
 from harness.runs.mutate.sglang_names import SIZE_CALL
 
@@ -26,16 +28,18 @@ def select_targets(
 ) -> list[CodeTarget]:
     """Select the functions that the words name, in the order of the words and of the source.
 
-    A word is a module, `module:qualname`, a family of toggles or a toggle's id. No word means
-    every family with a property suite. A family or a toggle means the functions that its toggles
-    change on this release, and related ones: the functions of their module that they call, the
-    kernels that these launch, the sizes that they compute, and the launchers of a kernel.
+    A word is a module, `module:qualname`, a family of toggles or a toggle's id; a module is also
+    the path of a C++ source. No word means every family with a property suite, without C++: there
+    each fault is a build. A family or a toggle means the functions that its toggles change on this
+    release, and related ones: the functions of their module that they call, the kernels that these
+    launch, the sizes that they compute, and the launchers of a kernel; in C++ those alone.
     """
     index = _CallIndex(sources)
     words = list(words)
     if not words:
         chosen = [toggle for toggle in registry if toggle.family != ENGINE_FAMILY]
-        targets = index.find_toggled_functions(chosen)
+        found = index.find_toggled_functions(chosen)
+        targets = [target for target in found if not is_cpp_path(target.module)]
     else:
         targets = [target for word in words for target in _select_word(word, index, registry)]
     return list(dict.fromkeys(targets))
@@ -61,17 +65,17 @@ def describe_words(
 
 def read_functions(
     targets: Iterable[CodeTarget], sources: ReleaseSources
-) -> Iterator[FunctionCode]:
+) -> Iterator[FunctionCode | CppFunctionCode]:
     """Read the code of targets, each outermost function once, in the order of the targets."""
     index = _CallIndex(sources)
     names_by_module: dict[str, list[str]] = {}
     for target in targets:
         names_by_module.setdefault(target.module, []).append(target.qualname)
     for module, names in names_by_module.items():
-        code = index.get_module(module)
-        if code is None:
+        functions = index.get_functions(module)
+        if functions is None:
             raise UnfixError(f"there is no module {module} on this release")
-        for function in code.functions:
+        for function in functions:
             if any(_is_same_or_nested(name, function.qualname) for name in names):
                 yield function
 
@@ -101,12 +105,21 @@ class _CallIndex:
             self._modules[name] = ModuleCode(source) if source is not None else None
         return self._modules[name]
 
+    def get_functions(
+        self, module: str
+    ) -> Sequence[FunctionCode] | Sequence[CppFunctionCode] | None:
+        """Return the functions of a module or of a C++ source; None if there is no such one."""
+        if is_cpp_path(module):
+            source = self.sources.read(module)
+            return CppModuleCode(source).functions if isinstance(source, CppSource) else None
+        code = self.get_module(module)
+        return None if code is None else code.functions
+
     def find_functions(self, target: CodeTarget) -> list[CodeTarget]:
         """Find a target's outermost functions; empty if the release does not have it."""
-        code = self.get_module(target.module)
         return [
             CodeTarget(target.module, function.qualname)
-            for function in (code.functions if code is not None else [])
+            for function in self.get_functions(target.module) or ()
             if _is_same_or_nested(target.qualname, function.qualname)
         ]
 
@@ -119,8 +132,11 @@ class _CallIndex:
                 if version is not None and not variant.specifier.contains(version):
                     continue
                 for target in variant.targets:
-                    if not target.qualname or is_cpp_path(target.module):
-                        continue  # a constant of the module, or C++: faults are made in Python
+                    if is_cpp_path(target.module):
+                        targets.update(dict.fromkeys(self.find_functions(target)))
+                        continue
+                    if not target.qualname:
+                        continue  # a constant of the module
                     for function in self.find_functions(target):
                         targets.update(dict.fromkeys(self.iterate_related_functions(function)))
         return list(targets)
@@ -223,21 +239,22 @@ def _select_word(word: str, index: _CallIndex, registry: ToggleCatalogue) -> lis
         chosen = [toggle for toggle in registry if word in (toggle.family, toggle.id)]
         targets = index.find_toggled_functions(chosen)
         if not targets:
-            raise UnfixError(f"'{word}' changes no Python function of this release")
+            raise UnfixError(f"'{word}' changes no function of this release")
         return targets
     target = CodeTarget.parse(word)
-    code = index.get_module(target.module)
-    if code is not None:
+    functions = index.get_functions(target.module)
+    if functions is not None:
         targets = index.find_functions(target)
         if targets:
             return targets
         if not target.qualname:
             raise UnfixError(f"{word} defines no function")
-        near = difflib.get_close_matches(target.qualname, [f.qualname for f in code.functions], n=3)
+        near = difflib.get_close_matches(target.qualname, [f.qualname for f in functions], n=3)
         raise UnfixError(
             f"{target.module} defines no {target.qualname}{_format_near_names(near, word)}"
         )
-    choice = [*sorted(families), *sorted(ids), *index.sources.modules()]
+    modules = index.sources.cpp_sources() if is_cpp_path(word) else index.sources.modules()
+    choice = [*sorted(families), *sorted(ids), *modules]
     near = difflib.get_close_matches(target.module, choice, n=3)
     raise UnfixError(
         f"'{word}' is no module of this release, no family, no toggle{_format_near_names(near)}"

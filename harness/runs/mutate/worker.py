@@ -14,6 +14,7 @@ from collections import Counter
 import pytest
 
 from harness.core import machine, preloading
+from harness.core.cpp_tokens import is_cpp_path
 from harness.core.errors import UnfixError
 from harness.patching import live_engine, module_variants
 from harness.runs.mutate.fault_attempt import FaultAttemptRun, PreparedGuard, read_attempt_report
@@ -71,8 +72,10 @@ class MutationWorker(WorkerSession[WorkerSettings]):
         for guard in request.guards:
             with contextlib.suppress(UnfixError):  # the fork reports the error
                 self.guards[guard.guard_number].build_changed_code()
-        if request.fault is not None and (
-            source := live_engine.engine.sources.read(request.fault.module)
+        if (
+            request.fault is not None
+            and not is_cpp_path(request.fault.module)
+            and (source := live_engine.engine.sources.read(request.fault.module))
         ):
             module_variants.preload_module_text(source.text, source.path)
         if not live_engine.engine.is_idle:
@@ -92,6 +95,8 @@ def _import_modules(modules: list[str]) -> None:
     """Import modules before the forks; a failed import is the fork's to report."""
     with warnings.catch_warnings(action="ignore"):
         for name in modules:
+            if is_cpp_path(name):
+                continue
             with contextlib.suppress(Exception):
                 importlib.import_module(name)
     preloading.freeze_for_forks()

@@ -17,6 +17,11 @@ def load_operators() -> dict[str, MutationOperator]:
         module = importlib.import_module(f"{__name__}.{info.name}")
         name = info.name.replace("_", "-")
         loaded[name] = MutationOperator(
-            name, module.TITLE, module.PRS, module.SYMPTOM, module.find_changes
+            name,
+            module.TITLE,
+            module.PRS,
+            module.SYMPTOM,
+            getattr(module, "find_changes", None),
+            getattr(module, "find_cpp_changes", None),
         )
     return loaded

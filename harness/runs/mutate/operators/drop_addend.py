@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from harness.fixes.registry.schema import Symptom
+from harness.runs.mutate.cpp_code import CppFunctionCode, Span
 from harness.runs.mutate.function_code import CodeChange, FunctionCode, get_last_name
 from harness.runs.mutate.sglang_names import (
     LENGTH_NAME,
@@ -68,3 +69,42 @@ def is_offset_term(function: FunctionCode, node: ast.BinOp, term: ast.expr) -> b
         or has_name(n, STRIDE_NAME)
         for n in ast.walk(term)
     )
+
+
+PLUS = frozenset({"+"})
+
+
+def find_cpp_changes(function: CppFunctionCode) -> Iterator[CodeChange]:
+    for opening, closing, span in function.iterate_subscripts():
+        if not function.is_declaration(opening, span):
+            yield from drop_terms(function, (opening + 1, closing))
+    for span in function.mutable_statements:
+        signs = [n for n in range(*span) if function.tokens[n].text in ("=", "+=", "-=")]
+        if not signs or function.tokens[span[1] - 1].text != ";":
+            continue
+        value = (signs[0] + 1, span[1] - 1)
+        if function.tokens[signs[0]].text == "=":
+            yield from drop_terms(function, value)
+        elif is_cpp_offset(function, value):
+            target = function.get_text((span[0], signs[0]))
+            yield function.replace(span, ";", f"{target} stays as it is")
+
+
+def drop_terms(function: CppFunctionCode, value: Span) -> Iterator[CodeChange]:
+    """Drop each term of a sum that is an offset; the lanes of a thread stay."""
+    terms = function.split(value, PLUS)
+    if len(terms) < 2 or any(first == end for first, end in terms):
+        return
+    for term in terms:
+        if is_cpp_offset(function, term):
+            rest = " + ".join(function.get_text(other) for other in terms if other != term)
+            words = f"{function.get_text(term)} is no longer added"
+            yield function.replace(value, rest, words)
+
+
+def is_cpp_offset(function: CppFunctionCode, term: Span) -> bool:
+    words = [function.tokens[n].text for n in range(*term) if function.tokens[n].kind == "word"]
+    if "threadIdx" in words:
+        return False
+    names = (LENGTH_NAME, ROW_NAME, SIZE_NAME, STRIDE_NAME)
+    return any(name.search(word) for name in names for word in words)

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 
 from harness.fixes.registry.schema import Symptom
+from harness.runs.mutate.cpp_code import CppFunctionCode, Span
 from harness.runs.mutate.function_code import (
     CodeChange,
     FunctionCode,
@@ -52,3 +53,28 @@ def drop_factor(function: FunctionCode, factor: ast.expr) -> CodeChange:
         function.get_text(other),
         f"the size's factor {function.get_text(factor)} is dropped",
     )
+
+
+SHARED_SIZE_NAME = re.compile(r"(smem|shared|shm)\w*(bytes|size)", re.I)
+TIMES = frozenset({"*"})
+
+
+def find_cpp_changes(function: CppFunctionCode) -> Iterator[CodeChange]:
+    for size in iterate_cpp_sizes(function):
+        factors = function.split(size, TIMES)
+        if len(factors) > 1 and all(first < end for first, end in factors):
+            for factor in factors:
+                rest = " * ".join(function.get_text(one) for one in factors if one != factor)
+                words = f"the factor {function.get_text(factor)} is dropped"
+                yield function.replace(size, rest, words)
+
+
+def iterate_cpp_sizes(function: CppFunctionCode) -> Iterator[Span]:
+    """Yield the sizes of arrays in shared memory, and those that a launch asks for."""
+    for opening, closing, span in function.iterate_subscripts():
+        words = {function.tokens[n].text for n in range(*span)}
+        if "__shared__" in words and function.is_declaration(opening, span):
+            yield opening + 1, closing
+    for index, span in function.find_words(SHARED_SIZE_NAME):
+        if function.tokens[index + 1].text == "=" and function.tokens[span[1] - 1].text == ";":
+            yield index + 2, span[1] - 1

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 
 from harness.fixes.registry.schema import Symptom
+from harness.runs.mutate.cpp_code import CppFunctionCode
 from harness.runs.mutate.function_code import (
     CodeChange,
     FunctionCode,
@@ -51,3 +52,23 @@ def is_empty_value(value: ast.expr) -> bool:
     if isinstance(value, ast.Constant):
         return value.value is None
     return isinstance(value, ast.Dict | ast.List) and not ast.unparse(value).strip("[]{}")
+
+
+CPP_CLEARING_CALL = re.compile(r"^(clear|reset|zero|fill)\w*$|^cudaMemset(Async)?$")
+EMPTY_VALUES = ("0", "0.0f", "0.f", "0u", "{}", "-1")
+
+
+def find_cpp_changes(function: CppFunctionCode) -> Iterator[CodeChange]:
+    for span in function.mutable_statements:
+        texts = [function.tokens[n].text for n in range(*span)]
+        if texts[-1] != ";":
+            continue
+        is_call = CPP_CLEARING_CALL.match(texts[0]) and texts[1:2] == ["("]
+        if is_call:
+            yield function.replace(span, ";", "what is there from before stays")
+        elif "=" in texts and "[" in texts[: texts.index("=")]:
+            sign = texts.index("=")
+            is_declared = texts[0] in ("__shared__", "const", "static", "constexpr")
+            if "".join(texts[sign + 1 : -1]) in EMPTY_VALUES and not is_declared:
+                code = function.get_text((span[0], span[0] + sign))
+                yield function.replace(span, ";", f"{code} keeps what it had")

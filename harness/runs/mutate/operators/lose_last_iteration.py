@@ -6,6 +6,8 @@ import ast
 from collections.abc import Iterator
 
 from harness.fixes.registry.schema import Symptom
+from harness.runs.mutate.cpp_code import CppFunctionCode, wrap
+from harness.runs.mutate.cpp_code import is_number as is_number_literal
 from harness.runs.mutate.function_code import CodeChange, FunctionCode, get_dotted_name
 from harness.runs.mutate.sglang_names import is_number
 
@@ -51,3 +53,26 @@ def is_plus_one(stop: ast.expr) -> bool:
 
 def is_plain_name(node: ast.expr) -> bool:
     return isinstance(node, ast.Name | ast.Attribute)
+
+
+def find_cpp_changes(function: CppFunctionCode) -> Iterator[CodeChange]:
+    for span in function.mutable_statements:
+        kind = function.tokens[span[0]].text
+        opening = span[0] + 1
+        if kind not in ("for", "while") or function.tokens[opening].text != "(":
+            continue
+        parts = function.split((opening + 1, function.partners[opening]), frozenset({";"}))
+        if len(parts) != (3 if kind == "for" else 1):
+            continue
+        condition = parts[1] if kind == "for" else parts[0]
+        signs = [n for n in range(*condition) if function.tokens[n].text in ("<", "<=")]
+        if len(signs) != 1 or not function.is_comparison(function.tokens[signs[0]]):
+            continue
+        bound = (signs[0] + 1, condition[1])
+        code, step = function.get_text(bound), "1"
+        increment = function.get_text(parts[2]) if kind == "for" else ""
+        if "+=" in increment:
+            step = wrap(increment.partition("+=")[2].strip())
+        if code not in ("0", "1"):
+            after = f"{code if is_number_literal(code) else wrap(code)} - {step}"
+            yield function.replace(bound, after, "the loop's last turn is lost")

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from harness.fixes.registry.schema import Symptom
+from harness.runs.mutate.cpp_code import CppFunctionCode
 from harness.runs.mutate.function_code import CodeChange, FunctionCode, get_dotted_name
 
 TITLE = "Narrow int64 to int32"
@@ -38,3 +39,34 @@ def find_changes(function: FunctionCode) -> Iterator[CodeChange]:
             yield function.replace_node(
                 node.value, f"{library}.int32", "the numbers are 32 bits wide"
             )
+
+
+INT64_TYPES = {
+    "int64_t": "int32_t",
+    "uint64_t": "uint32_t",
+    "size_t": "uint32_t",
+    "ptrdiff_t": "int32_t",
+}
+
+
+def find_cpp_changes(function: CppFunctionCode) -> Iterator[CodeChange]:
+    for index, span in function.find_tokens(INT64_TYPES):
+        first = function.find_name_start(index)
+        if is_value_type(function, first, index, span[0]):
+            wide = function.tokens[index].text
+            words = f"the value is {INT64_TYPES[wide]} where {wide} is needed"
+            yield function.replace((first, index + 1), INT64_TYPES[wide], words)
+
+
+def is_value_type(function: CppFunctionCode, first: int, index: int, start: int) -> bool:
+    """Return whether a type is that of a cast or a variable, not of a pointer or a template."""
+    tokens = function.tokens
+    before, behind = tokens[first - 1].text, tokens[index + 1]
+    if before == "<":
+        return tokens[first - 2].text == "static_cast" and behind.text == ">"
+    if behind.text in ("(", "{"):
+        return True
+    if before == "(" and behind.text == ")":
+        return tokens[first - 2].text not in ("sizeof", "alignof")
+    declares = first == start or before in ("const", "constexpr", "static", "(")
+    return declares and behind.kind == "word"

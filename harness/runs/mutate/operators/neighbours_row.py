@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 from harness.fixes.registry.schema import Symptom
+from harness.runs.mutate.cpp_code import CppFunctionCode
 from harness.runs.mutate.function_code import CodeChange, FunctionCode, get_last_name
 from harness.runs.mutate.sglang_names import ROW_NAME, iterate_accesses
 
@@ -56,3 +58,23 @@ def collect_loop_names(function: FunctionCode) -> set[str]:
         for name in ast.walk(node.target)
         if isinstance(name, ast.Name)
     }
+
+
+CPP_ROW_NAME = re.compile(r"^(row|token|batch|req|seq|item|slot|page|expert)_?(id|idx|index)$")
+
+
+def find_cpp_changes(function: CppFunctionCode) -> Iterator[CodeChange]:
+    if not function.is_kernel:
+        return
+    for index, span in function.find_tokens(("blockIdx",)):
+        words = {function.tokens[n].text for n in range(*span)}
+        if "threadIdx" not in words and "=" in words:
+            code = function.get_text((index, index + 3))
+            words_of_fault = f"the row behind that of {code} is taken"
+            yield function.replace((index, index + 3), f"({code} + 1)", words_of_fault)
+    for index, _ in function.find_words(CPP_ROW_NAME):
+        before, behind = function.tokens[index - 1].text, function.tokens[index + 1].text
+        if behind == "*" or (before == "[" and behind == "]"):
+            code = function.tokens[index].text
+            words_of_fault = f"the row behind that of {code} is taken"
+            yield function.replace((index, index + 1), f"({code} + 1)", words_of_fault)

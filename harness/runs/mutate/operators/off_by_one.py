@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 
 from harness.fixes.registry.schema import Symptom
+from harness.runs.mutate.cpp_code import CppFunctionCode
 from harness.runs.mutate.function_code import CodeChange, FunctionCode, get_last_name
 from harness.runs.mutate.sglang_names import (
     LENGTH_NAME,
@@ -90,3 +91,27 @@ def iterate_address_nodes(function: FunctionCode, pointer: ast.expr) -> Iterator
         if isinstance(node, ast.Name):
             for value in function.assigned_values.get(node.id, []):
                 yield from ast.walk(value)
+
+
+SHIFTED_SIGNS = {"<": "<=", "<=": "<", ">": ">=", ">=": ">"}
+
+
+def find_cpp_changes(function: CppFunctionCode) -> Iterator[CodeChange]:
+    for index, span in function.find_tokens(SHIFTED_SIGNS):
+        token = function.tokens[index]
+        words = {one.text for one in function.tokens[span[0] : span[1]]}
+        if not function.is_comparison(token) or "constexpr" in words:
+            continue
+        if function.is_kernel or any(
+            name.search(function.tokens[place].text)
+            for place in (index - 1, index + 1)
+            for name in (LENGTH_NAME, SIZE_NAME, ROW_NAME, MASK_NAME)
+        ):
+            sign = SHIFTED_SIGNS[token.text]
+            text = f"{token.text} becomes {sign}: the bound is one off"
+            yield function.replace((index, index + 1), sign, text)
+    for index, _ in function.find_words(STRIDE_NAME) if function.is_kernel else ():
+        if "*" in (function.tokens[index - 1].text, function.tokens[index + 1].text):
+            code = function.tokens[index].text
+            text = f"rows are {code} + 1 apart"
+            yield function.replace((index, index + 1), f"({code} + 1)", text)

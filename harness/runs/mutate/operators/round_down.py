@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from harness.fixes.registry.schema import Symptom
+from harness.runs.mutate.cpp_code import CppFunctionCode, wrap
 from harness.runs.mutate.function_code import CodeChange, FunctionCode, get_dotted_name
 
 TITLE = "Round down where up is right"
@@ -64,3 +65,26 @@ def list_signed_terms(node: ast.expr, sign: str = "+") -> list[tuple[str, ast.ex
 def add_brackets(function: FunctionCode, node: ast.expr) -> str:
     code = function.get_text(node)
     return f"({code})" if isinstance(node, ast.BinOp | ast.IfExp | ast.BoolOp) else code
+
+
+CPP_ROUND_UP = ("div_ceil", "ceil_div", "ceildiv", "cdiv", "CEIL_DIV", "DIVUP")
+
+
+def find_cpp_changes(function: CppFunctionCode) -> Iterator[CodeChange]:
+    for index, _ in function.find_tokens(CPP_ROUND_UP):
+        if function.tokens[index + 1].text == "(":
+            arguments = list(map(function.get_text, function.split_arguments(index + 1)))
+            if len(arguments) == 2:
+                span = (function.find_name_start(index), function.partners[index + 1] + 1)
+                after = f"({wrap(arguments[0])} / {wrap(arguments[1])})"
+                words = "a partly filled last one is not counted"
+                yield function.replace(span, after, words)
+    for index, _ in function.find_tokens("/"):
+        opening = function.partners.get(index - 1)
+        if function.tokens[index - 1].text == ")" and opening is not None:
+            terms = function.split((opening + 1, index - 1), frozenset({"+"}))
+            last = function.get_text(terms[-1])
+            if len(terms) > 1 and last.endswith("- 1"):
+                rest = " + ".join(map(function.get_text, terms[:-1]))
+                words = "a partly filled last one is not counted"
+                yield function.replace((opening, index), wrap(rest), words)

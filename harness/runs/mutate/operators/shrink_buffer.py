@@ -6,6 +6,8 @@ import ast
 from collections.abc import Iterator
 
 from harness.fixes.registry.schema import Symptom
+from harness.runs.mutate.cpp_code import CppFunctionCode, wrap
+from harness.runs.mutate.cpp_code import is_number as is_number_literal
 from harness.runs.mutate.function_code import CodeChange, FunctionCode
 from harness.runs.mutate.sglang_names import (
     PAGE_SIZE_NAME,
@@ -34,3 +36,12 @@ def find_changes(function: FunctionCode) -> Iterator[CodeChange]:
                 yield function.replace_node(size, left, f"the spare one behind {left} is not there")
         else:
             yield function.replace_node(size, f"{code} - 1", f"{code} is one too small")
+
+
+def find_cpp_changes(function: CppFunctionCode) -> Iterator[CodeChange]:
+    for opening, closing, span in function.iterate_subscripts():
+        words = {function.tokens[n].text for n in range(*span)}
+        code = function.get_text((opening + 1, closing))
+        if "__shared__" in words and function.is_declaration(opening, span) and code != "1":
+            after = f"{code} - 1" if is_number_literal(code) else f"{wrap(code)} - 1"
+            yield function.replace((opening + 1, closing), after, f"{code} is one too small")

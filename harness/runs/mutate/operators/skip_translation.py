@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 from harness.fixes.registry.schema import Symptom
+from harness.runs.mutate.cpp_code import CppFunctionCode, wrap
 from harness.runs.mutate.function_code import CodeChange, FunctionCode, get_last_name
 from harness.runs.mutate.sglang_names import (
     POINTER_NAME,
@@ -41,3 +43,21 @@ def find_changes(function: FunctionCode) -> Iterator[CodeChange]:
 def use_untranslated(function: FunctionCode, node: ast.expr, index: ast.expr) -> CodeChange:
     code = function.get_text(index)
     return function.replace_node(node, code, f"{code} is used as it is, not translated")
+
+
+CPP_TABLE_NAME = re.compile(r"(indices|ids|locs?|slots?|page_idx)_?$", re.I)
+ASSIGNMENTS = ("=", "+=", "-=", "|=", "++", "--")
+
+
+def find_cpp_changes(function: CppFunctionCode) -> Iterator[CodeChange]:
+    for opening, closing, span in function.iterate_subscripts():
+        name = function.get_last_word(opening)
+        if not (TABLE_NAME.search(name) or CPP_TABLE_NAME.search(name)):
+            continue
+        start = max(function.find_expression_start(opening), span[0])
+        is_value = function.tokens[start - 1].text not in ("&", "const", "auto", ">")
+        is_read = function.tokens[closing + 1].text not in (*ASSIGNMENTS, "[")
+        if is_value and is_read and not function.is_declaration(opening, span):
+            code = function.get_text((opening + 1, closing))
+            words = f"{code} is used as it is, not translated"
+            yield function.replace((start, closing + 1), wrap(code), words)

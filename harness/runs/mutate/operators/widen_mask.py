@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from harness.fixes.registry.schema import Symptom
+from harness.runs.mutate.cpp_code import CppFunctionCode
 from harness.runs.mutate.function_code import CodeChange, FunctionCode
 from harness.runs.mutate.sglang_names import MASK_NAME, find_keyword, has_name, iterate_accesses
 
@@ -45,3 +46,36 @@ def drop_mask(function: FunctionCode, call: ast.Call, mask: ast.keyword) -> Code
     if other is not None and max(gone) - min(gone) > 1:
         return function.replace_node(mask.value, "True", words)
     return function.remove_items(items, gone, words)
+
+
+AND = frozenset({"&&"})
+
+
+def find_cpp_changes(function: CppFunctionCode) -> Iterator[CodeChange]:
+    if not function.is_kernel:
+        return
+    mutable = set(function.mutable_statements)
+    for span, following in zip(function.statements, function.statements[1:], strict=False):
+        opening = span[0] + 1
+        if span not in mutable or function.tokens[span[0]].text != "if":
+            continue
+        if function.tokens[opening].text != "(":
+            continue  # `if constexpr`: a switch
+        condition = (opening + 1, span[1] - 1)
+        code = function.get_text(condition)
+        left = [function.tokens[n].text for n in range(*following)]
+        parts = function.split(condition, AND)
+        if following[0] == span[1] and left in (["return", ";"], ["continue", ";"]):
+            words = f"threads go on whatever {code} says"
+            yield function.replace((span[0], following[1]), ";", words)
+        elif len(parts) > 1:
+            for part in parts:
+                rest = " && ".join(function.get_text(one) for one in parts if one != part)
+                words = f"the mask no longer asks for {function.get_text(part)}"
+                yield function.replace(condition, rest, words)
+        elif any(
+            function.tokens[n].text in ("<", "<=") and function.is_comparison(function.tokens[n])
+            for n in range(*condition)
+        ):
+            words = f"the access is made whatever {code} says"
+            yield function.replace(condition, "true", words)

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 
 from harness.fixes.registry.schema import Symptom
+from harness.runs.mutate.cpp_code import CppFunctionCode
 from harness.runs.mutate.function_code import CodeChange, FunctionCode, get_last_name
 
 TITLE = "Take the wrong branch of a mode's test"
@@ -111,3 +112,31 @@ def swap_mode_test(function: FunctionCode, mode_test: ast.Attribute) -> CodeChan
     start, end = function.get_span(mode_test)
     after = function.get_text(mode_test.value) + "." + other
     return CodeChange(start, end, after, f"{other} is tested, not {mode_test.attr}")
+
+
+CPP_SIGNS = {"==": "!=", "!=": "=="}
+
+
+def find_cpp_changes(function: CppFunctionCode) -> Iterator[CodeChange]:
+    words = "the test is answered the other way"
+    for span in function.mutable_statements:
+        opening = span[0] + 1 + (function.tokens[span[0] + 1].text == "constexpr")
+        if function.tokens[span[0]].text != "if" or function.tokens[opening].text != "(":
+            continue
+        condition = (opening + 1, span[1] - 1)
+        for sign in ("&&", "||"):
+            parts = function.split(condition, frozenset({sign}))
+            if len(parts) > 1:
+                for part in parts:
+                    rest = f" {sign} ".join(map(function.get_text, [p for p in parts if p != part]))
+                    text = f"{function.get_text(part)} is no longer tested"
+                    yield function.replace(condition, rest, text)
+                break
+        else:
+            texts = [function.tokens[n].text for n in range(*condition)]
+            turned = [condition[0] + n for n, text in enumerate(texts) if text in CPP_SIGNS]
+            if len(turned) == 1:
+                sign = CPP_SIGNS[function.tokens[turned[0]].text]
+                yield function.replace((turned[0], turned[0] + 1), sign, words)
+            elif not {"<", "<=", ">", ">="} & set(texts):
+                yield function.replace(condition, f"!({function.get_text(condition)})", words)

@@ -1,0 +1,304 @@
+"""Faults in C++ and CUDA sources: the places of each operator, and what is left alone."""
+
+from __future__ import annotations
+
+import pytest
+from memory import Memory
+from small import CPP_MODULE, list_cpp_lines, make_cpp_faults, text
+
+from harness.core.cpp_scopes import CppSource
+from harness.core.errors import UnfixError
+from harness.fixes.matching.toggle_status import ToggleState, find_toggle_status
+from harness.fixes.patch_plan import Direction, ToggleChoice, make_plan
+from harness.fixes.registry.schema import CodeTarget
+from harness.fixes.registry.toggle_catalogue import ToggleCatalogue
+from harness.releases import managed_releases
+from harness.runs.mutate import fault_selection, line_coverage, operators
+from harness.runs.mutate.cpp_code import CppModuleCode
+from harness.runs.mutate.fault_generation import generate_faults
+from harness.runs.mutate.fault_toggles import build_toggle
+from harness.runs.mutate.target_selection import select_targets
+
+NONE = ToggleCatalogue([])
+
+# An operator, the body of a kernel, and the lines that its faults write.
+CASES = [
+    (
+        "narrow-int64",
+        """
+        const int64_t row = static_cast<int64_t>(token) * stride;
+        auto* wide = reinterpret_cast<int64_t*>(out);
+        std::size_t n = sizeof(int64_t);
+        """,
+        [
+            "const int32_t row = static_cast<int64_t>(token) * stride;",
+            "const int64_t row = static_cast<int32_t>(token) * stride;",
+            "uint32_t n = sizeof(int64_t);",
+        ],
+    ),
+    (
+        "off-by-one",
+        """
+        for (int i = 0; i < n; ++i) out[row * stride + i] = vector<float>(i);
+        """,
+        [
+            "for (int i = 0; i <= n; ++i) out[row * stride + i] = vector<float>(i);",
+            "for (int i = 0; i < n; ++i) out[row * (stride + 1) + i] = vector<float>(i);",
+        ],
+    ),
+    (
+        "drop-clamp",
+        """
+        a = std::min(rows, limit - 1);
+        b = value < 0 ? 0 : value;
+        c = max(1, count);
+        """,
+        ["a = rows;", "a = (limit - 1);", "b = value;", "c = count;"],
+    ),
+    (
+        "skip-translation",
+        """
+        const auto slot = static_cast<const int*>(params.page_table)[row + 1];
+        page_table[row] = slot;
+        auto* place = &page_table[row];
+        int indices[4];
+        """,
+        ["const auto slot = (row + 1);"],
+    ),
+    (
+        "drop-addend",
+        """
+        out[base + threadIdx.x] = in[prefix_len + i];
+        pos += seq_len;
+        first = start + count;
+        """,
+        [
+            "out[threadIdx.x] = in[prefix_len + i];",
+            "out[base + threadIdx.x] = in[i];",
+            "out[base + threadIdx.x] = in[prefix_len];",
+            ";",
+            "first = count;",
+            "first = start;",
+        ],
+    ),
+    (
+        "neighbours-row",
+        """
+        const int row = blockIdx.x;
+        const int lane = blockIdx.x * blockDim.x + threadIdx.x;
+        out[token_id] = 1;
+        """,
+        ["const int row = (blockIdx.x + 1);", "out[(token_id + 1)] = 1;"],
+    ),
+    (
+        "lose-last-iteration",
+        """
+        for (int i = tid; i < n + 1; i += stride) {
+          out[i] = 0;
+        }
+        """,
+        ["for (int i = tid; i < (n + 1) - stride; i += stride) {"],
+    ),
+    (
+        "widen-mask",
+        """
+        if (i >= n) return;
+        if (i < m && ready) out[i] = 1;
+        if (j < m) out[j] = 1;
+        """,
+        [";", "if (ready) out[i] = 1;", "if (i < m) out[i] = 1;", "if (true) out[j] = 1;"],
+    ),
+    (
+        "wrong-branch",
+        """
+        if constexpr (kWide) out[0] = 1;
+        if (kind == 2) out[1] = 1;
+        if (i < n) out[2] = 1;
+        """,
+        ["if constexpr (!(kWide)) out[0] = 1;", "if (kind != 2) out[1] = 1;"],
+    ),
+    (
+        "round-down",
+        """
+        a = host::div_ceil(rows, kBlock);
+        b = (rows + kBlock - 1) / kBlock;
+        """,
+        ["a = (rows / kBlock);", "b = rows / kBlock;"],
+    ),
+    (
+        "shrink-buffer",
+        """
+        __shared__ float sums[kWarps];
+        float mine[kWarps];
+        """,
+        ["__shared__ float sums[kWarps - 1];"],
+    ),
+    (
+        "drop-size-factor",
+        """
+        __shared__ float sums[kWarps * 4];
+        const auto smem_bytes = rows * sizeof(float);
+        """,
+        [
+            "__shared__ float sums[4];",
+            "__shared__ float sums[kWarps];",
+            "const auto smem_bytes = sizeof(float);",
+            "const auto smem_bytes = rows;",
+        ],
+    ),
+    (
+        "keep-stale",
+        """
+        counts[i] = 0;
+        count = 0;
+        cudaMemsetAsync(out, 0, n, stream);
+        """,
+        [";", ";"],
+    ),
+    (
+        "drop-barrier",
+        """
+        __syncthreads();
+        cluster.sync();
+        cp_async_wait_group<0>();
+        asm volatile("cp.async.wait_all;" ::);
+        auto sync = make_sync();
+        """,
+        [";", ";", ";", ";"],
+    ),
+]
+
+
+def in_kernel(body: str) -> str:
+    return f"__global__ void kernel(int n) {{\n{text(body)}}}\n"
+
+
+@pytest.mark.parametrize(("name", "body", "wanted"), CASES, ids=[name for name, _, _ in CASES])
+def test_an_operator_finds_the_places_of_its_kind(name: str, body: str, wanted: list[str]) -> None:
+    assert sorted(list_cpp_lines(in_kernel(body), name)) == sorted(wanted)
+
+
+def test_every_operator_that_knows_cpp_has_a_case() -> None:
+    knowing = {name for name, one in operators.load_operators().items() if one.find_cpp_changes}
+    assert {name for name, _, _ in CASES} == knowing
+
+
+def test_checks_messages_and_types_are_left_alone() -> None:
+    body = """
+    static_assert(kWarps < 4 && kWide, "x");
+    assert(i < n);
+    RuntimeCheck(rows < limit, "rows ", rows);
+    TensorMatcher({N}).with_dtype<int64_t>().verify(out);
+    printf("%d", i < n);
+    using Wide = int64_t;
+    """
+    faults = make_cpp_faults(in_kernel(body))
+    assert (faults.faults, faults.dropped) == ((), ())
+
+
+def test_a_statement_is_a_header_or_what_ends_in_a_semicolon() -> None:
+    code = """
+    template <typename T>
+    SGL_DEVICE void f(T* out, int n) {
+      for (int i = 0; i < n; ++i) {
+        if (i) out[i] = T{1};
+        else { out[i] = run([&](int k) { return k; }); }
+      }
+    #pragma unroll
+      done(n);
+    }
+    """
+    (function,) = CppModuleCode(CppSource("k.cuh", "k.cuh", text(code))).functions
+    assert function.is_kernel
+    assert list(map(function.get_text, function.statements)) == [
+        "for (int i = 0; i < n; ++i)",
+        "if (i)",
+        "out[i] = T{1};",
+        "else",
+        "out[i] = run([&](int k)",
+        "return k;",
+        ");",
+        "done(n);",
+    ]
+
+
+def test_an_id_does_not_depend_on_lines_and_white_space() -> None:
+    code = in_kernel("a[i] = min(b, c);\nx(1);\na[i] = min(b, c);\n")
+    spread = code.replace("min(b, c)", "min( b ,\n   c )").replace("x(1)", "// one\n\nx(1)")
+    first, second = (make_cpp_faults(one, "drop-clamp").faults for one in (code, spread))
+    assert [fault.id for fault in first] == [fault.id for fault in second]
+    assert len({fault.id for fault in first}) == 4
+    assert {fault.kernel for fault in first} == {True}
+
+
+def test_a_word_names_a_source_a_function_or_what_is_near() -> None:
+    sources = Memory({CPP_MODULE: "void f() {}\nvoid g() {}\n", "m": ""})
+    assert select_targets([CPP_MODULE], sources, NONE) == [
+        CodeTarget(CPP_MODULE, "f"),
+        CodeTarget(CPP_MODULE, "g"),
+    ]
+    assert select_targets([f"{CPP_MODULE}:g"], sources, NONE) == [CodeTarget(CPP_MODULE, "g")]
+    with pytest.raises(UnfixError, match=rf"defines no gg; near it: {CPP_MODULE}:g"):
+        select_targets([f"{CPP_MODULE}:gg"], sources, NONE)
+    with pytest.raises(UnfixError, match=f"near it: {CPP_MODULE}"):
+        select_targets([CPP_MODULE.replace("csrc", "crsc")], sources, NONE)
+
+
+KERNEL_AND_HOST = """
+__global__ void kernel(int* out, int n) {
+  if (threadIdx.x < n) out[threadIdx.x] = 1;
+}
+
+void run(int* out, int n) {
+  launch(kernel, div_ceil(n, 32), out, n);
+}
+"""
+
+
+def test_a_kernel_s_function_decides_who_reaches_a_fault_and_a_file_for_host_code() -> None:
+    code = text(KERNEL_AND_HOST)
+    (in_device,) = make_cpp_faults(KERNEL_AND_HOST, "off-by-one").faults
+    (in_host,) = make_cpp_faults(KERNEL_AND_HOST, "round-down").faults
+    assert line_coverage.find_deciding_lines(in_device, code) == range(1, 4)
+    assert line_coverage.find_deciding_lines(in_host, code) == range(1, 9)
+
+
+def test_a_report_shows_the_function_of_a_fault() -> None:
+    faults = make_cpp_faults(KERNEL_AND_HOST, "round-down").faults
+    (code,) = fault_selection.collect_codes(faults, Memory({CPP_MODULE: text(KERNEL_AND_HOST)}))
+    assert (code.path, code.first) == (CPP_MODULE, 5)
+    assert code.text.startswith("void run(int* out, int n) {")
+
+
+@pytest.mark.parametrize(
+    ("body", "fixed", "buggy"),
+    [
+        ("a = min(b, 4) + c;", "a = min(b, 4) + c;", "a = b + c;"),
+        ("x();\na = min(b, 4);\ny();\na = min(b, 4);", "x();\na = min(b, 4);", "x();\na = b;"),
+    ],
+)
+def test_a_kept_fault_is_a_toggle_that_works_both_ways(body: str, fixed: str, buggy: str) -> None:
+    code = in_kernel(body)
+    fault = make_cpp_faults(code, "drop-clamp").faults[0]
+    sources = Memory({CPP_MODULE: code})
+    kept = build_toggle(fault, sources, "0.5.9", range_sources=[], registry=NONE)
+    ((edit,),) = (variant.edits for variant in kept.variants)
+    assert (edit.fixed, edit.buggy) == (fixed, buggy)
+    assert find_toggle_status(kept, sources).state is ToggleState.FIXED
+    (module,) = make_plan([ToggleChoice(kept, Direction.REVERT)], sources, "0.5.9").modules
+    assert module.text == fault.apply_to(code)
+
+
+@pytest.mark.parametrize("release", ["0.5.18", "0.5.23"])
+def test_real_sources_have_faults_of_every_kind(release: str) -> None:
+    sources = managed_releases.get_release(release).open_sources()
+    paths = [path for path in sources.cpp_sources() if path.endswith((".cuh", ".cu"))]
+    targets = [CodeTarget(path, "") for path in paths[::6]]
+    made = generate_faults(targets, sources)
+    assert {fault.operator for fault in made.faults} == {name for name, _, _ in CASES}
+    assert len({fault.id for fault in made.faults}) == len(made.faults)
+    for fault in made.faults:
+        source = sources.read(fault.module)
+        assert source is not None
+        assert fault.apply_to(source.text) != source.text
+        assert fault.first <= fault.line <= fault.last
