@@ -45,6 +45,7 @@ class ContextField(IntEnum):
     DYNAMIC_SHARED = 34  # bytes
     SEGMENT_COUNT = 35
     RAN_FLAGS = 36  # a byte for each block of operations
+    COPIES = 37  # the copy into each 4 bytes of shared memory, or 0 where a kernel makes none
 
 
 class FrameField(IntEnum):
@@ -67,9 +68,14 @@ class FrameField(IntEnum):
     WARP_SYNC = 14  # counts synchronizations of its warp
     SPINS = 15  # accesses in loops that may wait for others
     PAYLOAD = 16
+    COPY_GROUPS = 24  # groups of asynchronous copies that are committed
+    COPY_GROUPS_DONE = 25  # those that have been waited for
+    COPY_GROUPS_ORDERED = 26  # those that had been before the epoch of the last wait
+    COPY_EPOCH = 27  # of the last wait
+    COPY_SYNC = 28  # WARP_SYNC at the last wait
 
 
-FRAME_HEADER_FIELDS = 24
+FRAME_HEADER_FIELDS = 32
 PAYLOAD_WORDS = 16
 EXCHANGE_BYTES = PAYLOAD_WORDS * 32 * 4
 
@@ -155,6 +161,8 @@ class PtxViolationKind(IntEnum):
     DIVERGENT_BARRIER = 13
     DEADLOCK = 14
     ENDLESS_WAIT = 15
+    COPY_IN_PROGRESS = 16
+    COPY_WITHOUT_BARRIER = 17
 
 
 class CheckFlag(IntEnum):

@@ -16,6 +16,7 @@ from harness.kernels.ptx.abi import (
     PtxViolationKind,
     RegionSpace,
 )
+from harness.kernels.ptx.copy_checks import GRANULE_BITS, CopyEntry
 from harness.kernels.ptx.race_checks import RaceCheckedPtxAccess
 
 # `peek` and `poke` are reads and writes that may synchronize: volatile, relaxed, acquire, release.
@@ -25,6 +26,7 @@ ACCESS_FUNCTIONS = (
     "ptx_classify",
     "ptx_record",
     "ptx_mbarrier",
+    "ptx_begin_copy",
 )
 _SMALLEST_ADDRESS = 1 << 16
 _REGION = f"[{len(PtxRegionField)} x i64]"
@@ -129,6 +131,7 @@ class _AccessCheck(RaceCheckedPtxAccess):
         if self.verb not in ("read", "peek"):
             self._check_rules(PtxRegionField.WRITE_RULES, PtxViolationKind.FORBIDDEN_WRITE)
         self._check_initialized()
+        self._check_copies()
         if self.verb != "peek":
             self._check_races()
         code.emit("ret i32 0")
@@ -161,6 +164,39 @@ class _AccessCheck(RaceCheckedPtxAccess):
                         self._report(PtxViolationKind.UNINITIALIZED_READ, self._number)
             if self.verb not in ("read", "peek"):
                 code.emit(f"call void @llvm.memset.p0.i64(ptr {start}, i8 0, i64 %size, i1 false)")
+
+    def _check_copies(self) -> None:
+        """Report a read of bytes that a copy may not have reached; a write takes their place."""
+        code = self._code
+        table = code.load_field("%context", ContextField.COPIES)
+        space = self._field(PtxRegionField.SPACE)
+        is_shared = code.let(f"icmp eq i64 {space}, {int(RegionSpace.SHARED)}")
+        has_copies = code.let(f"icmp ne i64 {table}, 0")
+        with code.when(code.let(f"and i1 {is_shared}, {has_copies}")):
+            start = code.load_field("%context", ContextField.SHARED)
+            offset = code.let(f"sub i64 %address, {start}")
+            first = code.let(f"lshr i64 {offset}, {GRANULE_BITS}")
+            last = code.let(f"add i64 {offset}, {code.let('sub i64 %size, 1')}")
+            last = code.let(f"lshr i64 {last}, {GRANULE_BITS}")
+            count = code.let(f"add i64 {code.let(f'sub i64 {last}, {first}')}, 1")
+            with code.loop(count) as step:
+                place = code.let(f"add i64 {first}, {step}")
+                if self.verb in ("read", "peek"):
+                    self._check_copy(code.load_field(code.to_pointer(table), place))
+                else:
+                    code.store_element("i64", "0", code.to_pointer(table), place)
+
+    def _check_copy(self, value: str) -> None:
+        code = self._code
+        entry = CopyEntry(code, value)
+        with code.when(entry.is_of_block):
+            in_progress, without_barrier = entry.emit_questions()
+            for condition, kind in (
+                (in_progress, PtxViolationKind.COPY_IN_PROGRESS),
+                (without_barrier, PtxViolationKind.COPY_WITHOUT_BARRIER),
+            ):
+                with code.when(condition, exits=True):
+                    self._report(kind, self._number, entry.thread)
 
     def _check_local_memory(self, found: str) -> None:
         """Allow an address of unknown origin anywhere in the thread's own memory."""

@@ -1,9 +1,9 @@
 """Asynchronous copies, mbarriers, and clusters of one block.
 
-A copy happens where it is issued, so a missing wait is not found. An mbarrier is 64 bits of shared
-memory, laid out here as: phase (1 bit), expected arrivals (20), pending arrivals (20), bytes that
-are still to come (23, signed). A phase ends when nothing is pending; that is an order between
-threads, so it raises the epoch as a barrier does.
+A copy happens where it is issued; `copy_checks` finds a read before its wait. An mbarrier is 64
+bits of shared memory, laid out here as: phase (1 bit), expected arrivals (20), pending arrivals
+(20), bytes that are still to come (23, signed). A phase ends when nothing is pending; that is an
+order between threads, so it raises the epoch as a barrier does.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from harness.kernels.cpu.llvm_text import LlvmFunction
 from harness.kernels.ir.graph import IRValue
 from harness.kernels.ptx.abi import ContextField, FrameField, WaitKind
+from harness.kernels.ptx.copy_checks import emit_begin, emit_commit, emit_wait
 from harness.kernels.ptx.memory_ops import emit_address, emit_check, emit_space_address
 from harness.kernels.ptx.thread_code import Instruction, PtxSite, ThreadCode
 
@@ -132,6 +133,8 @@ def _emit_wait(
 
 def emit_copy(code: ThreadCode, instruction: Instruction) -> None:
     if instruction.has("commit_group", "wait_group", "wait_all"):
+        if not instruction.has("bulk"):
+            _emit_groups(code, instruction)
         return
     if instruction.has("tensor", "reduce", "multicast::cluster", "prefetch"):
         raise instruction.refuse()
@@ -145,8 +148,25 @@ def emit_copy(code: ThreadCode, instruction: Instruction) -> None:
         raise instruction.refuse()
 
 
+def _emit_groups(code: ThreadCode, instruction: Instruction) -> None:
+    if instruction.has("commit_group", "wait_all"):
+        emit_commit(code)
+    if instruction.has("wait_all"):
+        emit_wait(code, 0)
+    elif instruction.has("wait_group"):
+        in_progress = code.constant_of(instruction.operands[0])
+        if in_progress is None:
+            raise instruction.refuse()
+        emit_wait(code, in_progress)
+
+
 def _emit_copy_arrival(code: ThreadCode, instruction: Instruction) -> None:
-    """Arrive for the copies before: they are done, so without `.noinc` nothing is left to do."""
+    """Arrive for the copies before: who waits for the mbarrier waits for them.
+
+    They are done, so without `.noinc` nothing is left to do.
+    """
+    emit_commit(code)
+    emit_wait(code, 0)
     address = emit_address(code, instruction)
     emit_check(code, instruction, "peek", address, 8, instruction.operands[0])
     if instruction.has("noinc"):
@@ -182,6 +202,7 @@ def _emit_small_copy(code: ThreadCode, instruction: Instruction) -> None:
         f"call void @llvm.memcpy.p0.p0.i64(ptr {code.to_pointer(to)}, ptr {buffer},"
         f" i64 {size}, i1 false)"
     )
+    emit_begin(code, to, size)
 
 
 def _emit_bulk_copy(code: ThreadCode, instruction: Instruction) -> None:

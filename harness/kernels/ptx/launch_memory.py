@@ -216,6 +216,7 @@ class LaunchMemory:
             ContextField.LAUNCH_EPOCH: BUFFERS.epoch,
             ContextField.BARRIERS: barriers.ctypes.data,
             ContextField.SHARED_SHADOW: self.shadows.shared_uninitialized,
+            ContextField.COPIES: self.shadows.copies,
             ContextField.CHECKS: int(not lowered.blocks_synchronize),
             ContextField.DYNAMIC_SHARED: launch.shared_bytes,
             ContextField.OVERFLOWS: self.overflows.ctypes.data,

@@ -12,6 +12,7 @@ import numpy as np
 
 from harness.device.memory import map_zero_bytes
 from harness.kernels.ptx.abi import PtxRegionField, RegionSpace
+from harness.kernels.ptx.copy_checks import GRANULE_BITS
 from harness.kernels.ptx.launch import Allocation, CudaLaunch, ExecutorChecks
 from harness.kernels.ptx.lowering import LoweredPtx
 
@@ -56,10 +57,12 @@ def get_pool() -> ShadowPool:
 class LaunchShadows:
     def __init__(self, launch: CudaLaunch, lowered: LoweredPtx, checks: ExecutorChecks) -> None:
         self._launch, self._checks = launch, checks
+        self._copies_to_shared = lowered.copies_to_shared
         self._granule = _smallest_exponent(lowered.access_sizes)
         self._shared_granule = _smallest_exponent(lowered.shared_access_sizes)
         self._kept: list[Any] = []  # arrays whose addresses are in the regions
         self.shared_uninitialized = 0
+        self.copies = 0  # the table of asynchronous copies into shared memory
         self._clusters: list[tuple[int, int, int, int]] = []  # start, end, writers, readers
         if checks.races:
             get_pool().begin_launch()
@@ -85,6 +88,10 @@ class LaunchShadows:
         self._shared_shadow = (0, 0)
         if self._checks.races and size:
             self._shared_shadow = get_pool().allocate((size >> self._shared_granule) + 2)
+        if self._checks.races and self._copies_to_shared and size:
+            table = np.zeros((size >> GRANULE_BITS) + 4, dtype=np.uint64)
+            self._kept.append(table)
+            self.copies = int(table.ctypes.data)
         if self._checks.uninitialized and size:
             shadow = np.ones(size + 16, dtype=np.uint8)
             self._kept.append(shadow)

@@ -70,6 +70,7 @@ class LoweredPtx:
     access_sizes: frozenset[int]  # of accesses outside of shared and local memory
     shared_access_sizes: frozenset[int]
     blocks_synchronize: bool
+    copies_to_shared: bool  # asynchronously: a read has to wait for them
 
 
 class PtxLowering:
@@ -140,6 +141,7 @@ class PtxLowering:
             global_sizes,
             shared_sizes,
             synchronizes_blocks(graph),
+            "@ptx_begin_copy(" in text,
         )
 
     def _emit_ran(self, number: int) -> None:
@@ -330,6 +332,7 @@ _EXTERNALS = {
         "declare i32 @{name}(ptr, ptr, i64, i64, i64, i32, i32, ptr)",
     ),
     "ptx_mbarrier": "declare i64 @{name}(ptr, i64, i64, i64, i64)",
+    "ptx_begin_copy": "declare void @{name}(ptr, ptr, i64, i64)",
     "ptx_record": "declare i32 @{name}(ptr, i64, i64, i64)",
     "ptx_classify": "declare i32 @{name}(ptr, i64, i64, i1)",
 }

@@ -203,6 +203,23 @@ class PtxReport:
             f"{self.kernel}: {race} {self.describe_element()}, without an order", self.location
         )
 
+    def build_copy_in_progress(self) -> Violation:
+        other = self.thread_of(self.number(PtxReportField.OTHER))
+        return DataRace(
+            f"{self.kernel}: thread {self.thread} reads {self.describe_element()}, into which an "
+            f"asynchronous copy of thread {other} has not been waited for",
+            self.location,
+            ("it is complete after cp.async.wait_group or wait_all of the thread that copies",),
+        )
+
+    def build_copy_without_barrier(self) -> Violation:
+        other = self.thread_of(self.number(PtxReportField.OTHER))
+        return DataRace(
+            f"{self.kernel}: thread {self.thread} reads {self.describe_element()}, and no barrier "
+            f"follows the wait of thread {other} for its asynchronous copy into it",
+            self.location,
+        )
+
     def build_overflow(self) -> Violation:
         row = self.memory.overflows[self.number(PtxReportField.OTHER)]
         site = self.memory.lowered.sites[int(row[OverflowRecordField.SITE])]
@@ -269,6 +286,8 @@ _BUILDERS: dict[PtxViolationKind, Callable[[PtxReport], Exception]] = {
     PtxViolationKind.ATOMIC_RACE: lambda report: report.build_race(
         "{one} and {two} store and update atomically"
     ),
+    PtxViolationKind.COPY_IN_PROGRESS: PtxReport.build_copy_in_progress,
+    PtxViolationKind.COPY_WITHOUT_BARRIER: PtxReport.build_copy_without_barrier,
     PtxViolationKind.OVERFLOW: PtxReport.build_overflow,
     PtxViolationKind.ASSERTION: PtxReport.build_assertion,
     PtxViolationKind.TRAP: PtxReport.build_trap,

@@ -119,6 +119,11 @@ def _build_run_block() -> LlvmFunction:
             FrameField.STATUS,
             FrameField.WARP_SYNC,
             FrameField.SPINS,
+            FrameField.COPY_GROUPS,
+            FrameField.COPY_GROUPS_DONE,
+            FrameField.COPY_GROUPS_ORDERED,
+            FrameField.COPY_EPOCH,
+            FrameField.COPY_SYNC,
         ):
             code.store_element("i64", "0", frame, field)
     warps = code.let(f"lshr i64 {code.let(f'add i64 {threads}, 31')}, 5")
