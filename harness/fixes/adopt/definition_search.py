@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterator
 
 from ast_grep_py import SgNode
 
+from harness.core.cpp_scopes import CppSource
+from harness.core.cpp_tokens import is_cpp_path
 from harness.core.source_scopes import (
     ModuleSource,
     get_defined_name,
@@ -46,6 +49,8 @@ def find_in_place(target: CodeTarget, tree: SourceTree) -> list[CodeTarget]:
 def find_by_name(target: CodeTarget, tree: SourceTree) -> Iterator[CodeTarget]:
     """Yield definitions of that name in the same module, or else in all other modules."""
     name = target.qualname.rpartition(".")[2]
+    if not name and is_cpp_path(target.module):
+        yield from _find_moved_source(target, tree)
     if not name or name.startswith("__"):
         return
     own = list(_find_named(name, target.module, tree))
@@ -53,9 +58,16 @@ def find_by_name(target: CodeTarget, tree: SourceTree) -> Iterator[CodeTarget]:
     if own:
         yield from own
         return
-    for module in _list_searched_modules(tree):
+    for module in _list_searched_modules(tree, target.module):
         if module != target.module:
             yield from _find_named(name, module, tree)
+
+
+def _find_moved_source(target: CodeTarget, tree: SourceTree) -> Iterator[CodeTarget]:
+    """Yield the C++ sources with the name of one that is not there."""
+    for path in tree.cpp_sources():
+        if path.rpartition("/")[2] == target.module.rpartition("/")[2] and path != target.module:
+            yield CodeTarget(path, "")
 
 
 def _find_named(name: str, module: str, tree: SourceTree) -> Iterator[CodeTarget]:
@@ -63,7 +75,7 @@ def _find_named(name: str, module: str, tree: SourceTree) -> Iterator[CodeTarget
     # Search the text first: few modules contain the name, and parsing is ten times slower.
     if source is None or name not in source.text:
         return
-    if not re.search(rf"\b(def|class) {name}\b", source.text):
+    if not is_cpp_path(module) and not re.search(rf"\b(def|class) {name}\b", source.text):
         return
     for qualname in source.iterate_definition_names():
         if qualname.rpartition(".")[2] == name:
@@ -76,7 +88,7 @@ def find_by_words(
     """Yield functions that contain the words around an edit, for a missing definition."""
     if len(words) < MIN_WORDS:
         return
-    for module in [module_name] if module_name else _list_searched_modules(tree):
+    for module in [module_name] if module_name else _list_searched_modules(tree, target.module):
         source = tree.read(module)
         if source is None or not _has_enough_words(words, source.text):
             continue
@@ -85,6 +97,17 @@ def find_by_words(
 
 def _find_innermost(source: ModuleSource, words: list[str]) -> list[CodeTarget]:
     """Find the innermost functions that contain these words."""
+    if isinstance(source, CppSource):
+        spans = {
+            one.name: source.text[source.code.tokens[one.first].start :][
+                : source.code.tokens[one.end - 1].end - source.code.tokens[one.first].start
+            ]
+            for one in source.code.definitions
+            if one.parameters is not None
+        }
+        return [
+            CodeTarget(source.module, n) for n, t in spans.items() if _has_enough_words(words, t)
+        ]
     found: list[str] = []
 
     def search(scope: SgNode, prefix: str) -> bool:
@@ -110,5 +133,16 @@ def _has_enough_words(words: list[str], text: str) -> bool:
     return sum(word in text for word in words) >= MIN_WORD_SHARE * len(words)
 
 
-def _list_searched_modules(tree: SourceTree) -> list[str]:
+@functools.lru_cache(maxsize=16)
+def find_cpp_names(tree: SourceTree) -> frozenset[str]:
+    """Find every word in the C++ sources of a release."""
+    sources = (tree.read(path) for path in tree.cpp_sources())
+    texts = (source.text for source in sources if source is not None)
+    return frozenset(word for text in texts for word in re.findall(r"[A-Za-z_]\w*", text))
+
+
+def _list_searched_modules(tree: SourceTree, module: str) -> list[str]:
+    """List the modules, or C++ sources, in which a definition of this one may be now."""
+    if is_cpp_path(module):
+        return list(tree.cpp_sources())
     return [name for name in tree.modules() if name.startswith(SEARCHED_PACKAGES)]

@@ -11,28 +11,32 @@ against the similarity of the definition.
 
 from __future__ import annotations
 
-import builtins
-import keyword
-import re
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from harness.core.cpp_scopes import CppSource
+from harness.core.cpp_tokens import is_cpp_path
 from harness.core.errors import UnfixError
-from harness.core.source_scopes import ModuleSource
-from harness.fixes.adopt import inlining, local_imports, token_merge
-from harness.fixes.adopt.code_tokens import CodeToken, PortError, render_tokens, tokenize_code
+from harness.fixes.adopt import cpp_lines, inlining, local_imports, token_merge
+from harness.fixes.adopt.code_tokens import PortError, render_tokens
 from harness.fixes.adopt.definition_search import (
     find_by_name,
     find_by_words,
     find_in_place,
     was_defined,
 )
-from harness.fixes.adopt.module_diff import ModuleDiff, dump_syntax
+from harness.fixes.adopt.module_diff import dump_syntax
+from harness.fixes.adopt.scope_text import (
+    ScopeTokens,
+    compare_texts,
+    find_unknown_names,
+    locate_scope,
+    make_source,
+    tokenize_scope,
+)
 from harness.fixes.adopt.token_merge import DuplicateTargetError, MergedEdit
 from harness.fixes.matching.toggle_status import ToggleState, locate_edit
 from harness.fixes.patch_plan import FLIP_DIRECTIONS, ToggleChoice, make_plan
-from harness.fixes.patterns import get_indent, get_span
 from harness.fixes.registry.schema import (
     CodeTarget,
     DeviceKind,
@@ -46,9 +50,6 @@ from harness.releases.source_trees import SourceTree
 MIN_SIMILARITY_MOVED = 0.6  # share of equal tokens: the same definition in another module
 MIN_SIMILARITY_RENAMED = 0.25  # another name or another class
 MIN_SIMILARITY_SAME_NAME = 0.4  # another definition of that name in another module
-
-
-ScopeTokens = tuple[list[CodeToken], str, int, int]
 
 
 @dataclass(frozen=True)
@@ -136,7 +137,7 @@ def port_edits(origin: ResolvedEdits, tree: SourceTree) -> ResolvedEdits | str:
         how.append(one.remark)
     for module, (text, other) in texts.items():
         pair = (text, other) if moved[0].state is ToggleState.FIXED else (other, text)
-        portable, unportable = ModuleDiff(module, *pair).build_edits()
+        portable, unportable = compare_texts(module, *pair).build_edits()
         if unportable:
             return f"no pair of forms tells the edit from the rest of {module}"
         edits += [one.edit for one in portable]
@@ -151,9 +152,9 @@ def find_missing_name(resolved: ResolvedEdits) -> str:
     if resolved.state is ToggleState.FIXED:
         return ""
     for target in resolved.list_targets():
-        fixed, buggy = (ModuleSource("", "", text) for text in resolved.texts[target.module])
-        made, theirs = (_tokenize_scope(one, target.qualname)[0] for one in (fixed, buggy))
-        for name in _find_unknown_names(made, theirs, buggy):
+        fixed, buggy = (make_source(target.module, t) for t in resolved.texts[target.module])
+        made, theirs = (tokenize_scope(one, target.qualname)[0] for one in (fixed, buggy))
+        for name in find_unknown_names(made, theirs, buggy, resolved.tree):
             return f"{target}: it has no {name}"
     return ""
 
@@ -165,9 +166,12 @@ def add_missing_imports(
     edits: list[ToggleEdit] = []
     for module, (fixed, buggy) in resolved.texts.items():
         for target in (one for one in resolved.list_targets() if one.module == module):
-            made, indent, start, end = _tokenize_scope(ModuleSource("", "", fixed), target.qualname)
-            source = ModuleSource("", "", buggy)
-            names = _find_unknown_names(made, _tokenize_scope(source, target.qualname)[0], source)
+            made, indent, start, end = tokenize_scope(make_source(module, fixed), target.qualname)
+            source = make_source(module, buggy)
+            theirs = tokenize_scope(source, target.qualname)[0]
+            names = find_unknown_names(made, theirs, source, resolved.tree)
+            if names and is_cpp_path(module):
+                return f"{target}: it has no {names[0]}"
             if names:
                 try:
                     made = local_imports.insert_imports(
@@ -176,7 +180,7 @@ def add_missing_imports(
                 except PortError as lost:
                     return f"{target}: {lost}"
                 fixed = fixed[:start] + render_tokens(made, indent) + fixed[end:]
-        edits += [one.edit for one in ModuleDiff(module, fixed, buggy).build_edits()[0]]
+        edits += [one.edit for one in compare_texts(module, fixed, buggy).build_edits()[0]]
     return (
         resolve_edits(edits, resolved.tree) or "its imports cannot be separated from the rest of it"
     )
@@ -187,9 +191,9 @@ def explain_fix_present(origin: ResolvedEdits, tree: SourceTree) -> str:
     for target in origin.list_targets():
         source = tree.read(target.module)
         assert source is not None
-        fixed, buggy = (_tokenize_scope(ModuleSource("", "", text), target.qualname)[0]
+        fixed, buggy = (tokenize_scope(make_source(target.module, text), target.qualname)[0]
                         for text in origin.texts[target.module])  # fmt: skip
-        if token_merge.has_edit_already(buggy, fixed, _tokenize_scope(source, target.qualname)[0]):
+        if token_merge.has_edit_already(buggy, fixed, tokenize_scope(source, target.qualname)[0]):
             return f"{target}: its buggy form is there, and so is what the fix puts in"
     return ""
 
@@ -208,17 +212,18 @@ class PortedTarget:
 
 
 def _replace_scope(text: str, ported: PortedTarget) -> str:
-    source = ModuleSource("", "", text)
+    source = make_source(ported.target.module, text)
     (scope,) = source.find_scopes(ported.target.qualname)
-    start, end = get_span(scope)
+    start, end = locate_scope(source, scope)
     return text[:start] + ported.text + text[end:]
 
 
 def _port_target(target: CodeTarget, origin: ResolvedEdits, tree: SourceTree) -> PortedTarget:
     """Find the only definition of the release that accepts the edit of this target."""
-    sides = [_tokenize_scope(ModuleSource("", "", text), target.qualname)
+    sides = [tokenize_scope(make_source(target.module, text), target.qualname)
              for text in origin.texts[target.module]]  # fmt: skip
-    sides[0] = (local_imports.drop_own_imports(sides[0][0], sides[1][0]), *sides[0][1:])
+    if not is_cpp_path(target.module):
+        sides[0] = (local_imports.drop_own_imports(sides[0][0], sides[1][0]), *sides[0][1:])
     plain = (sides[0], sides[1])
     written = _inline_target(target, origin, sides)
     here = find_in_place(target, tree)
@@ -264,7 +269,9 @@ def _drop_namesakes(
 def _inline_target(
     target: CodeTarget, origin: ResolvedEdits, sides: list[ScopeTokens]
 ) -> tuple[ScopeTokens, ScopeTokens] | None:
-    """Inline the helpers of the edit in both texts; None if it has none."""
+    """Inline the helpers of the edit in both texts; None if it has none, or is C++."""
+    if is_cpp_path(target.module):
+        return None
     names = token_merge.find_names_in_edit(sides[0][0], sides[1][0])
     both: list[ScopeTokens] = []
     for text, (found, indent, start, end) in zip(origin.texts[target.module], sides, strict=True):
@@ -276,15 +283,6 @@ def _inline_target(
     if all(one[0] == side[0] for one, side in zip(both, sides, strict=True)):
         return None
     return both[0], both[1]
-
-
-def _tokenize_scope(source: ModuleSource, qualname: str) -> tuple[list[CodeToken], str, int, int]:
-    scopes = source.find_scopes(qualname)
-    if len(scopes) != 1:
-        raise PortError(f"{qualname or 'it'} is defined {len(scopes)} times")
-    start, end = get_span(scopes[0])
-    indent = get_indent(source.text, start)
-    return tokenize_code(source.text[start:end], indent), indent, start, end
 
 
 def _port_to_candidate(
@@ -300,7 +298,7 @@ def _port_to_candidate(
     source = tree.read(candidate.module)
     if source is None:
         raise PortError("there is no such module")
-    theirs, indent, start, end = _tokenize_scope(source, candidate.qualname)
+    theirs, indent, start, end = tokenize_scope(source, candidate.qualname)
     results: list[tuple[ToggleState, MergedEdit]] = []
     losses: list[str] = []
     for side, before, after in (
@@ -309,8 +307,8 @@ def _port_to_candidate(
     ):
         try:
             carried = token_merge.merge_edit(before[0], after[0], theirs)
-            names = _find_unknown_names(carried.tokens, theirs, source)
-            if names and side is ToggleState.FIXED:
+            names = find_unknown_names(carried.tokens, theirs, source, tree)
+            if names and (side is ToggleState.FIXED or isinstance(source, CppSource)):
                 raise PortError(f"it has no {names[0]}")
             if names:
                 text = origin.texts[target.module][0]
@@ -351,41 +349,19 @@ def _port_to_candidate(
         words += f", {carried.missing_count} of its places alike are not there"
     if carried.imported_names:
         words += f", it imports {', '.join(carried.imported_names)} itself"
-    text = render_tokens(carried.tokens, indent)
+    if isinstance(source, CppSource):
+        text = cpp_lines.render_tokens(carried.tokens)
+    else:
+        text = render_tokens(carried.tokens, indent)
     before = fixed if side is ToggleState.FIXED else buggy
     whole = carried.similarity == 1 and len(before[0]) == len(theirs)
     return PortedTarget(candidate, side, start, end, text, words, whole)
 
 
-def _find_unknown_names(
-    new_tokens: list[CodeToken], old_tokens: list[CodeToken], source: ModuleSource
-) -> list[str]:
-    """Find the names that an edit adds and that the release does not define."""
-    new = Counter(t.text for t in new_tokens if t.is_name)
-    new.subtract(t.text for t in old_tokens if t.is_name)
-    return [
-        name
-        for name, many in new.items()
-        if many > 0
-        and not keyword.iskeyword(name)
-        and not hasattr(builtins, name)
-        and not re.search(rf"\b{re.escape(name)}\b", source.text)
-        and not _is_bound(name, new_tokens)
-    ]
-
-
-def _is_bound(name: str, new_tokens: list[CodeToken]) -> bool:
-    """Return whether the edit assigns the name, or uses it as an attribute."""
-    texts = [t.text for t in new_tokens]
-    return any(
-        text == name and (texts[n + 1 : n + 2] == ["="] or texts[n - 1 : n] == ["."])
-        for n, text in enumerate(texts)
-    )
-
-
 def has_same_effect(one: ResolvedEdits, other: ResolvedEdits) -> bool:
     """Return whether two sets of edits produce the same code."""
     return one.texts.keys() == other.texts.keys() and all(
-        [dump_syntax(a) for a in pair] == [dump_syntax(b) for b in other.texts[module]]
+        [dump(a) for a in pair] == [dump(b) for b in other.texts[module]]
         for module, pair in one.texts.items()
+        for dump in (cpp_lines.normalize if is_cpp_path(module) else dump_syntax,)
     )

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from harness.core.cpp_tokens import is_cpp_path
 from harness.core.errors import UnfixError
 
 HUNK_HEADER = re.compile(r"^@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@")
@@ -15,6 +16,7 @@ SHOWN_COMMIT = re.compile(
     r"^commit [0-9a-f]{7,40}\b.*?\n\n    (\S[^\n]*)", re.MULTILINE | re.DOTALL
 )
 RUNTIME_MODULE = re.compile(r"^(?:python/)?(sglang/(?:srt|kernels|jit_kernel)/.+)\.py$")
+CPP_SOURCE = re.compile(r"^(?:python/)?(sglang/(?:kernels|jit_kernel)/.+)$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +44,10 @@ class FileDiff:
 
     @property
     def module(self) -> str:
-        """The module of SGLang's runtime; '' for any other file."""
+        """The module of SGLang's runtime, or its C++ source; '' for any other file."""
+        source = CPP_SOURCE.match(self.path) if is_cpp_path(self.path) else None
+        if source:
+            return source[1]
         found = RUNTIME_MODULE.match(self.path)
         return found[1].removesuffix("/__init__").replace("/", ".") if found else ""
 
@@ -59,7 +64,7 @@ class FileDiff:
             return "renamed, and nothing else" if self.old != self.new else "nothing but its mode"
         if not self.module:
             test = re.search(r"(^|/)(tests?|benchmark|bench|examples|docs)/", self.path)
-            return f"{test[2]}, no code of the runtime" if test else "no Python of SGLang's runtime"
+            return f"{test[2]}, no code of the runtime" if test else "no code of SGLang's runtime"
         return ""
 
 

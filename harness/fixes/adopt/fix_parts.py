@@ -6,13 +6,16 @@ import difflib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from ast_grep_py import SgNode
 
+from harness.core.cpp_tokens import is_cpp_path
 from harness.core.errors import UnfixError
 from harness.core.source_scopes import ModuleSource
 from harness.fixes.adopt import release_timeline
 from harness.fixes.adopt.anchors import FixAnchor, LeftOutChange
+from harness.fixes.adopt.cpp_diff import CppModuleDiff
 from harness.fixes.adopt.edit_porting import add_missing_imports, find_missing_name, resolve_edits
 from harness.fixes.adopt.fix_diff import RUNTIME_MODULE
 from harness.fixes.adopt.module_diff import EditSpan, ModuleDiff, NodeDifference, find_qualname
@@ -24,6 +27,7 @@ from harness.fixes.registry.toggle_catalogue import ToggleCatalogue
 from harness.releases.source_trees import SourceTree
 
 LAYOUT_ONLY = "comments or layout alone"
+NO_FORMS = "no pair of forms of a few lines tells it from the rest of its scope"
 
 
 @dataclass(frozen=True)
@@ -59,6 +63,11 @@ def split_fix(anchor: FixAnchor, as_one: bool = False) -> tuple[list[FixPart], l
     spans: list[EditSpan] = []
     left_out: list[LeftOutChange] = []
     for module, (fixed, changed) in anchor.texts.items():
+        if is_cpp_path(module):
+            found, away = _split_cpp_source(CppModuleDiff(module, fixed, changed))
+            spans += found
+            left_out += away
+            continue
         buggy, renamed = undo_renames(fixed, changed)
         left_out += [LeftOutChange(f"{module}:{one}", "a name alone") for one in renamed]
         diff = ModuleDiff(module, fixed, buggy)
@@ -78,6 +87,15 @@ def split_fix(anchor: FixAnchor, as_one: bool = False) -> tuple[list[FixPart], l
     groups = [spans] if as_one else _group_edits(spans, anchor.texts)
     named = [FixPart(_make_slug(group), tuple(one.edit for one in group)) for group in groups]
     return named, left_out
+
+
+def _split_cpp_source(diff: CppModuleDiff) -> tuple[list[EditSpan], list[LeftOutChange]]:
+    if not diff.differences:
+        return [], [LeftOutChange(diff.module, LAYOUT_ONLY)]
+    left_out = diff.drop_inert_differences()
+    found, unresolved = diff.build_edits()
+    left_out += [LeftOutChange(diff.describe(one), NO_FORMS) for one in unresolved]
+    return found, left_out
 
 
 def _drop_inert_differences(
@@ -152,7 +170,7 @@ def _describe_difference(difference: NodeDifference, module: str) -> str:
 def _explain_missing_edit(difference: NodeDifference) -> str:
     if not difference.buggy and not difference.fixed:
         return LAYOUT_ONLY
-    return "no pair of forms of a few lines tells it from the rest of its scope"
+    return NO_FORMS
 
 
 def _group_edits(
@@ -182,7 +200,9 @@ def _find_changed_names(edit: ToggleEdit, texts: tuple[str, str]) -> set[str]:
 
 def _make_slug(group: Sequence[EditSpan]) -> str:
     target = CodeTarget.parse(group[0].edit.target or "")
-    word = target.qualname.rpartition(".")[2] or target.module.rpartition(".")[2]
+    module = target.module
+    name = Path(module).stem if is_cpp_path(module) else module.rpartition(".")[2]
+    word = target.qualname.rpartition(".")[2] or name
     return re.sub(r"[^a-z0-9]+", "-", word.lower()).strip("-")
 
 

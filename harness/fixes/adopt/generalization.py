@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from ast_grep_py import SgNode, SgRoot
 
+from harness.core.cpp_tokens import is_cpp_path
 from harness.core.errors import UnfixError
 from harness.fixes.adopt.module_diff import find_differences
 from harness.fixes.patterns import (
@@ -18,7 +19,7 @@ from harness.fixes.patterns import (
     get_span,
     to_parsable_code,
 )
-from harness.fixes.registry.schema import ToggleEdit
+from harness.fixes.registry.schema import CodeTarget, ToggleEdit
 from harness.fixes.registry.toggle_reader import find_edit_problem
 
 
@@ -35,6 +36,8 @@ def generalize_edits(
 def _generalize_edit(ours: ToggleEdit, theirs: ToggleEdit) -> ToggleEdit | None:
     if (ours.fixed, ours.buggy) == (theirs.fixed, theirs.buggy):
         return ours
+    if is_cpp_path(CodeTarget.parse(ours.target or "").module):
+        return None  # metavariables are found in syntax trees
     names: dict[tuple[str, str], str] = {}
     used = find_metavariables(ours.fixed)
     forms, pairs = [], []

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from harness.core import paths
+from harness.core.cpp_tokens import is_cpp_path
 from harness.core.errors import UnfixError
 from harness.fixes.matching.toggle_status import find_toggle_status
 from harness.fixes.patch_plan import FLIP_DIRECTIONS
@@ -89,6 +90,11 @@ def _find_changed_function(
         if found.state not in FLIP_DIRECTIONS or found.variant is None:
             continue
         target = found.variant.targets[0]
+        if is_cpp_path(target.module):
+            raise UnfixError(
+                f"{toggle.id} changes {target}: a guard of a CUDA source calls SGLang's Python "
+                "function in `checking.checked_cuda()`, as those of suites/cuda_kernels do"
+            )
         source = tree.read(target.module)
         name = target.qualname.rpartition(".")[2]
         for node in ast.walk(ast.parse(source.text if source else "")):

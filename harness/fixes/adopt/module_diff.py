@@ -236,32 +236,43 @@ class ModuleDiff:
             if max(ours.count("\n"), theirs.count("\n")) >= MAX_FORM_LINES:
                 continue
             edit = ToggleEdit(fixed=ours, buggy=theirs, target=target)
-            if self._is_distinguishing(edit, name, get_span(fixed[0])[0], get_span(buggy[0])[0]):
+            starts = get_span(fixed[0])[0], get_span(buggy[0])[0]
+            if is_distinguishing(edit, self.fixed, self.buggy, name, starts):
                 return edit
         return None
 
-    def _is_distinguishing(self, edit: ToggleEdit, name: str, fixed: int, buggy: int) -> bool:
-        """Return whether the edit is valid, and each form matches once in its own text only."""
-        try:
-            if find_edit_problem(edit, self.fixed.module):
-                return False
-            places = {
-                (text, side): [
-                    match.start
-                    for scope in source.find_scopes(name)
-                    for match in parse_form(side, source.module).find(scope, source.text)
-                ]
-                for text, source in (("fixed", self.fixed), ("buggy", self.buggy))
-                for side in (edit.fixed, edit.buggy)
-            }
-        except UnfixError:  # not a valid pattern
+
+def is_distinguishing(
+    edit: ToggleEdit,
+    fixed: ModuleSource,
+    buggy: ModuleSource,
+    name: str,
+    starts: tuple[int, int],
+) -> bool:
+    """Return whether the edit is valid, and each form matches once in its own text only.
+
+    `starts` are the places of the forms in the fixed and in the buggy text.
+    """
+    try:
+        if find_edit_problem(edit, fixed.module):
             return False
-        return (
-            places["fixed", edit.fixed] == [fixed]
-            and places["buggy", edit.buggy] == [buggy]
-            and not places["fixed", edit.buggy]
-            and not places["buggy", edit.fixed]
-        )
+        places = {
+            (text, side): [
+                match.start
+                for scope in source.find_scopes(name)
+                for match in parse_form(side, source.module).find(scope, source.text)
+            ]
+            for text, source in (("fixed", fixed), ("buggy", buggy))
+            for side in (edit.fixed, edit.buggy)
+        }
+    except UnfixError:  # not a valid pattern
+        return False
+    return (
+        places["fixed", edit.fixed] == [starts[0]]
+        and places["buggy", edit.buggy] == [starts[1]]
+        and not places["fixed", edit.buggy]
+        and not places["buggy", edit.fixed]
+    )
 
 
 def iterate_candidates(difference: NodeDifference) -> Iterator[tuple[NodeRun, NodeRun]]:
