@@ -38,7 +38,7 @@ def test_a_shown_commit_says_its_title() -> None:
     ("text", "why"),
     [
         (diff("test/registered/test_x.py"), "test"),
-        (diff("README.md"), "no Python of SGLang's runtime"),
+        (diff("README.md"), "no code of SGLang's runtime"),
         (f"diff --git a/{CODE} b/{CODE}\nnew file mode 1\n--- /dev/null\n+++ b/{CODE}\n"
          "@@ -0,0 +1 @@\n+x\n", "new file"),
         (f"diff --git a/{CODE} b/{CODE}\n--- a/{CODE}\n+++ /dev/null\n@@ -1 +0,0 @@\n-x\n",

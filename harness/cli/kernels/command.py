@@ -23,7 +23,7 @@ from harness.releases.managed_releases import CPU_BASE
 from harness.releases.source_trees import SGLANG_PACKAGE
 from harness.runs.audit.release_audit import DEFAULT_LAUNCHES
 from harness.runs.kernels.inventory import list_kernels
-from harness.runs.kernels.values import KernelInventory
+from harness.runs.kernels.values import BuildSurvey, KernelInventory
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -125,15 +125,28 @@ def _build_modules(arguments: argparse.Namespace) -> int:
             f"{FILE_VARIABLE}=FILE and give the file with --builds"
         )
     options.report_status(f"building {len(builds)} CUDA modules of {release.name}")
-    results = list(cuda_builds.build_modules(release, builds, arguments.jobs))
-    failed = [result for result in results if result.problem]
+    results = []
+    for result in cuda_builds.build_modules(release, builds, arguments.jobs):
+        results.append(result)
+        if not arguments.json:
+            print(
+                f"{result.seconds:6.1f} s  {result.name}  {result.problem or 'built'}", flush=True
+            )
+    loaders = cuda_builds.list_loaders(release.open_sources())
+    survey = BuildSurvey(release.name, results, loaders)
+    if arguments.record:
+        text = msgspec.json.format(msgspec.json.encode(survey), indent=1)
+        write_atomically(arguments.record, text)
     if arguments.json:
-        options.print_json(msgspec.to_builtins(results))
+        options.print_json(msgspec.to_builtins(survey))
     else:
-        for result in results:
-            print(f"{result.seconds:6.1f} s  {result.name}  {result.problem or 'built'}")
-        print(f"{len(results) - len(failed)} of {len(results)} built")
-    return 1 if failed else 0
+        failed = len(survey.failed)
+        print(
+            f"{len(results) - sum(bool(one.problem) for one in results)} of {len(results)} modules "
+            f"built; of {len(loaders)} loaders {len(survey.built)} build, {failed} do not, and "
+            f"{len(survey.unrecorded)} have no recorded arguments"
+        )
+    return 1 if survey.failed else 0
 
 
 def _merge_records(file: Path, records: list[Path]) -> None:

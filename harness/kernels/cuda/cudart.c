@@ -288,6 +288,26 @@ Error cudaOccupancyMaxPotentialClusterSize(int *size, const void *function, cons
   *size = 8;   /* what every kernel can have on compute capability 9.0 */
   return SUCCESS;
 }
+enum { MULTIPROCESSORS = 16 };
+/* As many as fit on all multiprocessors; that a cluster lies in one group of them is not known. */
+Error cudaOccupancyMaxActiveClusters(int *clusters, const void *function,
+                                     const LaunchConfiguration *configuration) {
+  int64_t size = 1;
+  for (unsigned i = 0; i < configuration->attribute_count; i++) {
+    Dim3 cluster = one;
+    const LaunchAttribute *attribute = &configuration->attributes[i];
+    if (attribute->id == CLUSTER_DIMENSION) memcpy(&cluster, attribute->value, sizeof cluster);
+    size *= (int64_t)cluster.x * cluster.y * cluster.z;
+  }
+  if (size <= 0) return fail(INVALID_VALUE);
+  Dim3 block = configuration->block;
+  int blocks;
+  Error error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(
+      &blocks, function, block.x * block.y * block.z, configuration->shared);
+  if (error) return error;
+  *clusters = (int)(blocks * (int64_t)device_attributes[MULTIPROCESSORS] / size);
+  return SUCCESS;
+}
 
 /* Memory: the device's is this machine's. A copy is checked before it is made. */
 

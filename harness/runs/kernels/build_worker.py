@@ -41,7 +41,8 @@ def build_module(build: RecordedBuild) -> BuildResult:
         call_loader(build)
     except Exception as error:
         problem = find_compiler_error(f"{type(error).__name__}: {error}")
-    return BuildResult(build.name, round(time.monotonic() - started, 1), problem)
+    seconds = round(time.monotonic() - started, 1)
+    return BuildResult(build.name, seconds, problem, f"{build.module}.{build.function}")
 
 
 if __name__ == "__main__":

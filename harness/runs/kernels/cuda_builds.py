@@ -10,10 +10,24 @@ from harness.core.errors import NotReadyError
 from harness.kernels.cuda.recorded_builds import RecordedBuild
 from harness.patching.child_environment import SINGLE_THREAD, ChildEnvironment
 from harness.releases.managed_releases import Release
+from harness.releases.source_trees import SourceTree
 from harness.runs.audit.worker_process import get_log, iterate_answers
+from harness.runs.kernels.cuda_sources import find_loaders
 from harness.runs.kernels.values import BuildResult, BuildsRequest
 
+PACKAGE_OF_LOADERS = "sglang/kernels/"
 _WORKER_MODULE = "harness.runs.kernels.build_worker"
+
+
+def list_loaders(tree: SourceTree) -> list[str]:
+    """List the functions of a release that build CUDA modules, each with its module."""
+    found = set()
+    for path in tree.iterate_files():
+        if path.startswith(PACKAGE_OF_LOADERS) and path.endswith(".py"):
+            module = path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+            for loader in find_loaders(path, tree.read_text(path) or ""):
+                found.add(f"{module}.{loader.function}")
+    return sorted(found)
 
 
 def build_modules(

@@ -81,3 +81,32 @@ class BuildResult(msgspec.Struct, frozen=True):
     name: str
     seconds: float
     problem: str = ""
+    loader: str = ""  # its module and function
+
+
+class BuildSurvey(msgspec.Struct, frozen=True):
+    """What became of recorded builds, beside all loaders of the release."""
+
+    release: str
+    results: list[BuildResult]
+    loaders: list[str]  # of the release, each its module and function
+
+    @property
+    def built(self) -> set[str]:
+        """The loaders of which at least one module is built."""
+        return {result.loader for result in self.results if not result.problem}
+
+    @property
+    def failed(self) -> dict[str, str]:
+        """The loaders of which no module is built, each with the reason."""
+        return {
+            result.loader: result.problem
+            for result in self.results
+            if result.problem and result.loader not in self.built
+        }
+
+    @property
+    def unrecorded(self) -> list[str]:
+        """The loaders whose arguments no run has recorded."""
+        asked = {result.loader for result in self.results}
+        return [loader for loader in self.loaders if loader not in asked]

@@ -15,7 +15,7 @@ LINES = SOURCE.read_text().splitlines()
 ROUNDS = 4
 
 
-def run(entry: str, threads: int, races: bool = True) -> np.ndarray:
+def run_copies(entry: str, threads: int, races: bool = True) -> np.ndarray:
     values = np.arange(1, 64 * ROUNDS + 1, dtype=np.int32)
     out = np.zeros(64 * ROUNDS, np.int32)
     parameters = (
@@ -41,7 +41,7 @@ def run(entry: str, threads: int, races: bool = True) -> np.ndarray:
     ],
 )
 def test_copies_that_are_waited_for_are_read(entry: str, threads: int, wanted: list[int]) -> None:
-    out = run(entry, threads)
+    out = run_copies(entry, threads)
     assert out[: len(wanted)].tolist() == wanted
 
 
@@ -70,7 +70,7 @@ def test_a_read_that_may_come_before_its_copy_is_a_report(
     entry: str, threads: int, marker: str, place: tuple[int, int, int], words: str
 ) -> None:
     with pytest.raises(DataRace) as caught:
-        run(entry, threads)
+        run_copies(entry, threads)
     error: Violation = caught.value
     assert words in str(error)
     location = error.location
@@ -82,4 +82,4 @@ def test_a_read_that_may_come_before_its_copy_is_a_report(
 
 
 def test_without_the_check_of_races_copies_are_not_checked() -> None:
-    assert run("wait_is_missing", 32, races=False)[:32].tolist() == list(range(32, 0, -1))
+    assert run_copies("wait_is_missing", 32, races=False)[:32].tolist() == list(range(32, 0, -1))

@@ -1,0 +1,71 @@
+"""`unfix kernels --build`: what is built, what is not and why, beside all loaders of a release."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.cli.main import main
+from harness.kernels.cuda.recorded_builds import RecordedBuild
+from harness.releases import cuda_toolkit, managed_releases, provisioning
+from harness.runs.kernels import cuda_builds
+from harness.runs.kernels.values import BuildResult, BuildSurvey
+
+NORM = "sglang.kernels.ops.elementwise.norm"
+LINES = [
+    {"module": NORM, "function": "_jit_norm", "arguments": {"size": 64}},
+    {"module": NORM, "function": "_jit_norm", "arguments": {"size": 65}},
+    {"module": "sglang.kernels.ops.moe.gemm", "function": "_jit_gemm", "arguments": {}},
+]
+PROBLEMS = {"size=65": "error: static assertion failed", "gemm": "fatal error: cutlass/a.h"}
+
+
+def build_nothing(
+    release: Any, builds: Sequence[RecordedBuild], jobs: int
+) -> Iterator[BuildResult]:
+    for build in builds:
+        reason = next((why for part, why in PROBLEMS.items() if part in build.name), "")
+        yield BuildResult(build.name, 1.0, reason, f"{build.module}.{build.function}")
+
+
+@pytest.fixture
+def recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(cuda_builds, "build_modules", build_nothing)
+    monkeypatch.setattr(cuda_toolkit, "ensure_toolkit", lambda report: None)
+    monkeypatch.setattr(provisioning, "ensure_installed", lambda releases, report: None)
+    file = tmp_path / "builds.jsonl"
+    file.write_text("".join(json.dumps(line) + "\n" for line in LINES))
+    return file
+
+
+def test_a_record_has_each_loader_with_what_became_of_it(
+    recorded: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = tmp_path / "record.json"
+    words = ["kernels", "--build", "--builds", str(recorded), "--release", "0.5.23"]
+    assert main([*words, "--record", str(record)]) == 1
+    out = capsys.readouterr().out
+    assert "gemm._jit_gemm()  fatal error: cutlass/a.h" in out
+    survey = json.loads(record.read_text())
+    count = len(survey["loaders"])
+    assert f"1 of 3 modules built; of {count} loaders 1 build, 1 do not, and {count} have" in out
+
+
+def test_a_loader_is_built_if_one_of_its_modules_is() -> None:
+    results = [BuildResult("a(1)", 1.0, "no", "m.a"), BuildResult("a(2)", 1.0, "", "m.a")]
+    results.append(BuildResult("b()", 1.0, "why", "m.b"))
+    survey = BuildSurvey("0.5.23", results, ["m.a", "m.b", "m.c"])
+    assert survey.built == {"m.a"}
+    assert survey.failed == {"m.b": "why"}
+    assert survey.unrecorded == ["m.c"]
+
+
+def test_the_loaders_of_a_release_are_functions_that_call_load_jit() -> None:
+    loaders = cuda_builds.list_loaders(managed_releases.get_release("0.5.23").open_sources())
+    assert "sglang.kernels.ops.moe.dsv4._jit_hash_topk_module" in loaders
+    assert len(loaders) > 200
+    assert not any(name.endswith(".load_jit") for name in loaders)
