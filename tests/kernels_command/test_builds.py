@@ -33,7 +33,7 @@ def build_nothing(
 
 
 @pytest.fixture
-def recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def recorded_builds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(cuda_builds, "build_modules", build_nothing)
     monkeypatch.setattr(cuda_toolkit, "ensure_toolkit", lambda report: None)
     monkeypatch.setattr(provisioning, "ensure_installed", lambda releases, report: None)
@@ -43,10 +43,10 @@ def recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_record_has_each_loader_with_what_became_of_it(
-    recorded: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    recorded_builds: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     record = tmp_path / "record.json"
-    words = ["kernels", "--build", "--builds", str(recorded), "--release", "0.5.23"]
+    words = ["kernels", "--build", "--builds", str(recorded_builds), "--release", "0.5.23"]
     assert main([*words, "--record", str(record)]) == 1
     out = capsys.readouterr().out
     assert "gemm._jit_gemm()  fatal error: cutlass/a.h" in out
