@@ -102,6 +102,34 @@ def test_a_loaded_module_is_swapped_and_swapped_back(site_packages: Path) -> Non
     assert counts == {7: 1}
 
 
+class RefusingLoader(FakeLoader):
+    """A loader whose compiler refuses `return nothing`."""
+
+    def load_jit(self, *args: str, **options: Any) -> Any:
+        module = super().load_jit(*args, **options)
+        if "nothing" in module.run()[1]:
+            raise RuntimeError('ninja failed\nk.cuh(3): error: identifier "nothing"\n1 error')
+        return module
+
+
+def test_a_patched_source_that_does_not_compile_is_named_with_the_compiler_s_error(
+    site_packages: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failures: list[str] = []
+    monkeypatch.setattr(cuda_modules, "BUILD_FAILURES", failures)
+    loader = RefusingLoader(site_packages)
+    scale = PatchableModule(loader, loader.load_jit, ("scale",), {"cuda_files": ["scale.cuh"]})
+    run = scale.run
+    PATCHES.set(HEADER, make_patched_source(HEADER, "", "return nothing;\n", [], print))
+    try:
+        with pytest.raises(RuntimeError, match="ninja failed"):
+            run()
+    finally:
+        PATCHES.set(HEADER, None)
+    assert failures == ['k.cuh(3): error: identifier "nothing"']
+    assert "return 2" in run()[1]
+
+
 PTX = """
 .file 1 "/builds/sglang/kernels/jit/csrc/scale.cuh"
 .file 2 "/usr/include/math.h"
@@ -133,6 +161,15 @@ def test_a_launch_counts_for_the_lines_of_its_kernel(
     with REACH.call((source,)):
         REACH.count_launch(KernelLines([PTX]).select(entry))
     assert slots == ([1] if counted else [])
+
+
+def test_the_lines_of_launched_kernels_are_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(REACH, "recorded_lines", {})
+    REACH.count_launch(KernelLines([PTX]).select("first"))
+    assert REACH.recorded_lines == {
+        "/builds/sglang/kernels/jit/csrc/scale.cuh": {12},
+        "/usr/include/math.h": {40},
+    }
 
 
 def test_modules_loaded_before_are_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -105,6 +105,22 @@ def test_between_two_commits_only_the_changed_lines_count(
     assert no_lines == {}
 
 
+def test_changed_lines_of_a_cuda_source_count_where_it_is_named(
+    checkout: SglangCheckout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, code = "sglang/kernels/jit/csrc/k.cuh", "void f() {}\n\nvoid g() {\n  a(1);\n}\n"
+    checkout.commit({"kernels/jit/csrc/k.cuh": code})
+    checkout.commit({"kernels/jit/csrc/k.cuh": code.replace("a(1)", "a(div_ceil(n, m))")})
+    monkeypatch.chdir(checkout.folder)
+    sources, lines, _ = changed_lines.read_changed_lines("HEAD~1", "HEAD", modules=[path])
+    assert lines == {path: {4}}
+    targets = changed_lines.list_changed_functions(sources, lines)
+    assert targets == [CodeTarget(path, "g")]
+    result = generate_faults(targets, sources, only_lines=lines)
+    assert [(fault.operator, fault.line) for fault in result.faults] == [("round-down", 4)]
+    assert changed_lines.read_changed_lines("HEAD~1", "HEAD")[1] == {}
+
+
 def test_the_checkout_stays_as_it_is_and_what_is_not_committed_does_not_count(
     checkout: SglangCheckout,
 ) -> None:
