@@ -41,11 +41,13 @@ class CppModuleDiff:
         self.fixed = CppSource(module, module, fixed)
         self.buggy = CppSource(module, module, buggy)
         self._lines = split_lines(self.fixed.code), split_lines(self.buggy.code)
-        texts = [
+        fixed_texts, buggy_texts = (
             [" ".join(token.text for token in source.code.tokens[a:b]) for a, b in lines]
             for source, lines in zip((self.fixed, self.buggy), self._lines, strict=True)
-        ]
-        compared = difflib.SequenceMatcher(None, *texts, autojunk=False).get_opcodes()
+        )
+        compared = difflib.SequenceMatcher(
+            None, fixed_texts, buggy_texts, autojunk=False
+        ).get_opcodes()
         self.differences = [
             CppDifference((a, b), (c, d)) for kind, a, b, c, d in compared if kind != "equal"
         ]
@@ -149,4 +151,4 @@ def _find_qualname(source: CppSource, span: LineSpan) -> str:
         for one in source.code.definitions
         if one.first <= span[0] and span[1] <= one.end and (one.first, one.end) != span
     ]
-    return max(around, key=lambda one: one.first, default=None).name if around else ""
+    return max(around, key=lambda one: one.first).name if around else ""
