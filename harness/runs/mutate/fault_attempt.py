@@ -168,7 +168,8 @@ class FaultAttemptRun:
         root = find_package_root()
         tracer = LineTracer(select_package_files(root))
         traced = GuardTrace({}, [])
-        cuda_modules.REACH.recorded_lines = launched = {}
+        launched: dict[str, set[int]] = {}
+        cuda_modules.REACH.recorded_lines = launched
         with tracer.trace():
             yield traced
         cuda_modules.REACH.recorded_lines = None
