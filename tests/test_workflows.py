@@ -92,10 +92,55 @@ def test_the_report_takes_every_store_in() -> None:
         for step in job["steps"]
         if step.get("with", {}).get("path") == ".unfix/runs.sqlite"
     }
-    kinds = ("fuzz", "eval", "mutate", "zoo", "gpu")
+    kinds = ("fuzz", "eval", "mutate", "cuda-kernels", "zoo", "gpu")
     assert stores == {"prove", "matrix", *(f"store-{kind}" for kind in kinds)}
+    writers = {
+        name
+        for name, job in jobs.items()
+        if any(step.get("with", {}).get("path") == ".unfix/runs.sqlite" for step in job["steps"])
+    }
+    assert writers - set(jobs["report"]["needs"]) == {"gpu"}  # which may wait long for a machine
     (history,) = [words for words in EVERY if "--since" in words]
     assert history[history.index("--merge") + 1] == "nights/*/runs.sqlite"
+
+
+def test_each_nightly_test_is_run_by_a_job() -> None:
+    tests = paths.project_folder() / "tests"
+    nightly = {
+        file.relative_to(tests.parent)
+        for file in tests.rglob("test_*.py")
+        if re.search(r'^\W*pytest\.mark\.skipif\("UNFIX_NIGHTLY"', file.read_text(), re.MULTILINE)
+    }
+    assert len(nightly) >= 3
+    steps = [
+        step
+        for job in yaml.safe_load((FOLDER / "nightly.yml").read_text())["jobs"].values()
+        for step in job["steps"]
+    ]
+    run = {
+        Path(word)
+        for step in steps
+        if step.get("env", {}).get("UNFIX_NIGHTLY") == "1"
+        for words in commands(step["run"])
+        for word in words[1:]
+    }
+    assert {file for file in nightly if not {file, *file.parents} & run} == set()
+
+
+def test_a_run_that_is_red_keeps_no_other_run_from_its_turn() -> None:
+    """A step after one that failed is skipped unless it says otherwise."""
+    setting_up = ("releases add", "matrix plan", "matrix shards", "test")
+    for name, job in yaml.safe_load((FOLDER / "nightly.yml").read_text())["jobs"].items():
+        runs = [
+            step
+            for step in job["steps"]
+            if any(
+                not " ".join(words).startswith(setting_up)
+                for words in commands(step.get("run", ""))
+            )
+        ]
+        for step in runs[1:]:
+            assert re.search(r"always\(\)|cancelled\(\)", str(step.get("if", ""))), (name, step)
 
 
 # The review of a pull request of SGLang: an action, a workflow that reads, one that writes
@@ -164,6 +209,14 @@ def test_each_expression_names_something_that_is_there() -> None:
     named = re.findall(r"inputs\.([\w-]+)", (ROOT / "action.yml").read_text())
     assert set(named) == set(ACTION["inputs"])
     assert all("shell" in step for step in ACTION["runs"]["steps"] if "run" in step)
+
+
+def test_a_cache_is_looked_up_by_the_paths_that_it_was_saved_under() -> None:
+    """The paths of a cache are part of its version as they are written."""
+    steps = [*ACTION["runs"]["steps"], *steps_of(REVIEW)]
+    caches = [step for step in steps if step.get("uses", "").startswith("actions/cache/")]
+    assert len(caches) == 3
+    assert len({step["with"]["path"] for step in caches}) == 1
 
 
 def test_the_parts_of_all_machines_are_the_whole_review() -> None:

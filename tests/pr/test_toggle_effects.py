@@ -127,11 +127,17 @@ def test_the_parts_of_two_machines_are_joined(
     other["architectures"] = [{"name": "llama", "why": "launches a kernel"}]
     (tmp_path / "second.json").write_text(json.dumps(other))
     capsys.readouterr()
-    assert main(["pr", "--join", str(record), str(tmp_path / "second.json"), "--json"]) == 1
+    join = ["pr", "--join", str(record), str(tmp_path / "second.json"), "--json"]
+    assert main([*join, "--only", "toggles,zoo"]) == 1
     whole = json.loads(capsys.readouterr().out)
     assert whole["parts"] == ["toggles", "zoo"]
     assert whole["toggles"][0]["effect"] == "taken back"
     assert [one["name"] for one in whole["architectures"]] == ["llama"]
+    assert not [problem for problem in whole["problems"] if "not run" in problem]
+    # A machine whose part is missing is named: all parts are expected unless the call says which.
+    assert main(join) == 1
+    problems = json.loads(capsys.readouterr().out)["problems"]
+    assert "not run to the end: suites, audit, kernels, faults, rehearse" in problems
     other["head"] = "another"
     (tmp_path / "second.json").write_text(json.dumps(other))
     assert main(["pr", "--join", str(record), str(tmp_path / "second.json")]) == 2

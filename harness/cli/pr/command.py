@@ -13,8 +13,8 @@ from harness.store.pr.values import PrPart
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = (
         "unfix pr CHECKOUT BASE..HEAD [--only PARTS] [OPTIONS]\n"
-        "       unfix pr CHECKOUT --base BASE     records what reviews need of a base\n"
-        "       unfix pr --join RUN…              one review of the parts of several"
+        "       unfix pr CHECKOUT --base BASE         records what reviews need of a base\n"
+        "       unfix pr --join RUN… [--only PARTS]   one review of the parts of several"
     )
     parser.add_argument("checkout", nargs="?", metavar="CHECKOUT", help="a checkout of SGLang")
     parser.add_argument(
@@ -66,7 +66,7 @@ def run_command(arguments: argparse.Namespace) -> int:
     from harness.runs.pr.request import PrRequest
 
     if arguments.join:
-        run = execution.join_reviews(arguments.join)
+        run = execution.join_reviews(arguments.join, _parse_parts(arguments.only))
         return run_output.write_and_print_run(run_kinds.PR, run, arguments)
     if arguments.checkout is None or (arguments.range is None) == (arguments.base is None):
         raise UnfixError(

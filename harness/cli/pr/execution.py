@@ -132,14 +132,14 @@ def _read_review(name: str, store: Store) -> PrRun:
         raise UnfixError(f"{file} is no record of a review: {error}") from error
 
 
-def join_reviews(names: list[str]) -> PrRun:
+def join_reviews(names: list[str], planned: list[PrPart]) -> PrRun:
     """Join the parts of stored reviews of one change, and store the whole."""
     store = Store()
     runs = [_read_review(name, store) for name in names]
     if len({(run.base, run.head) for run in runs}) > 1:
         ends = ", ".join(sorted({f"{run.base}..{run.head}" for run in runs}))
         raise UnfixError(f"these are reviews of several changes: {ends}")
-    whole = join_runs(runs)
+    whole = join_runs(runs, planned)
     whole.id, _ = guard_runs.make_id_and_start()
     store.pr.begin(whole)
     store.pr.save(whole)

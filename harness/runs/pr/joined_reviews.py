@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from harness.store.pr.values import PrPart, PrRun
@@ -17,8 +19,11 @@ FIELDS = {
 }
 
 
-def join_runs(runs: list[PrRun]) -> PrRun:
-    """Take each part from the last review that ran it to its end."""
+def join_runs(runs: list[PrRun], planned: Sequence[PrPart]) -> PrRun:
+    """Take each part from the last review that ran it to its end.
+
+    A planned part that no machine has run keeps the whole from being green.
+    """
     ordered = sorted(runs, key=lambda run: run.started)
     whole = msgspec.structs.replace(ordered[0], parts=[], notes=[])
     for part, names in FIELDS.items():
@@ -27,7 +32,7 @@ def join_runs(runs: list[PrRun]) -> PrRun:
                 for name in names:
                     setattr(whole, name, getattr(run, name))
                 whole.parts = [*(one for one in whole.parts if one is not part), part]
-    whole.planned = [part for part in PrPart if any(part in run.planned for run in ordered)]
+    whole.planned = list(planned)
     whole.part_seconds = {
         name: seconds for run in ordered for name, seconds in run.part_seconds.items()
     }
