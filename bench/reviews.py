@@ -127,6 +127,20 @@ JUDGEMENTS = {
         "makes a fault in these lines is a limit of the operators. The seconds are those of a "
         "crowded machine."
     ),
+    "transform-index-renamed": (
+        "Wrong in one line: `topk-table-stride` is gone, it says. The function with that fix only "
+        "took the name of its wrapper, and its fixed code is there. Mending now follows such a "
+        "function, and a toggle for which nothing is proposed stays stale in place of absent. "
+        "The rest is right: two kernels answer with the same bits on 34 launches, two cells are "
+        "proven on both ends, and no fault can be made where lines are only removed and renamed."
+    ),
+    "moe-lora-slots": (
+        "Right: the kernel returns before it divides by an empty group, so "
+        "`moe-lora-shrink-programs` is brought in (its toggle has no guard); no guard launches "
+        "these kernels, and all 40 faults are unreached. The other half of the fix, slots and "
+        "experts out of range, is no toggle and no finding of the audit, so nothing is said of "
+        "it. Forty rows said that no guard runs the module; there is one now."
+    ),
 }
 
 
@@ -191,7 +205,7 @@ def review(checkout: GitRepository, folder: Path, change: WheelChange) -> dict[s
     record = folder / f"{change.name}.json"
     if not record.exists():
         ends = f"v{OLDER}..{change.name}"
-        words = ["pr", str(checkout.folder), ends, "--record", str(record), "--architectures", "0"]
+        words = ["pr", str(checkout.folder), ends, "--record", str(record)]
         words += ["--markdown", str(record.with_suffix(".md"))]
         done = subprocess.run([paths.project_folder() / "unfix", *words], stdout=subprocess.DEVNULL)
         assert done.returncode in (0, 1), done.returncode

@@ -255,8 +255,8 @@ def _make_faults(run: PrRun) -> ReviewSection:
     for one in run.faults:
         if one.nearest:
             place, nearest = code(f"{one.path}:{one.line}"), code(shorten_guard(one.nearest))
-            row = [from_mark(MARKS[one.outcome]), one.words, nearest, one.nearness]
-            rows.append([code(one.id), place, *row])
+            mark = from_mark(MARKS[one.outcome])
+            rows.append([code(one.id), place, mark, one.words, nearest, one.nearness])
             title = f"{one.id}: {one.words}"
             details.append(ReviewDetail(MARKS[one.outcome], title, [], one.diff))
         else:
@@ -308,8 +308,8 @@ def _make_rehearsals(run: PrRun) -> ReviewSection:
     details = []
     for one in run.rehearsals:
         mark = MARKS["breaks" if one.is_broken else "worse" if one.is_worse else "other"]
-        row = [one.what, from_mark(mark), one.before or quiet("none"), one.after or quiet("none")]
-        rows.append([code(one.deployment), *row])
+        before, after = (text or quiet("none") for text in (one.before, one.after))
+        rows.append([code(one.deployment), one.what, from_mark(mark), before, after])
         if not mark.good:
             details.append(ReviewDetail(mark, f"{one.deployment}: {one.what}", [one.after]))
     summary = _describe_touched(run.deployments, "deployment")

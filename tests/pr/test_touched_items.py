@@ -176,15 +176,26 @@ def test_without_a_stored_run_the_record_is_what_is_known(
 
 def make_review(tmp_path: Path, store: Store, budget: float) -> Review:
     request = PrRequest(
-        *(tmp_path, "a..b", [PrPart.REHEARSE], "default", None, None, 40, 0, 2, 2, budget, [])
+        checkout=tmp_path,
+        range="a..b",
+        parts=[PrPart.REHEARSE],
+        profile="default",
+        jobs=None,
+        memory=None,
+        fault_limit=40,
+        seed=0,
+        zoo_limit=2,
+        deployment_limit=2,
+        budget=budget,
+        toggles=[],
     )
     change = make_change(tmp_path)
-    targets = [
+    base, head = (
         ReleaseTarget(one.name, Path(sys.executable), one, one.name)
         for one in (change.base, change.head)
-    ]
+    )
     run = PrRun("r", "", str(tmp_path), "a..b", "base", "head", planned=[PrPart.REHEARSE])
-    review = Review(request, run, store, *targets, change, started=0.0)
+    review = Review(request, run, store, base, head, change, started=0.0)
     review.__dict__["listed_kernels"] = []  # no worker reads the kernels here
     return review
 
@@ -197,7 +208,7 @@ def test_a_deployment_is_rehearsed_on_both_ends_and_breaks_only_where_it_ran_bef
 ) -> None:
     earlier = [make_result(SMALL, COUNT_ROWS, 10.0), make_result(LARGE, COUNT_ROWS, 400.0)]
     save_run(store, make_run("other", earlier))
-    rehearsed = []
+    rehearsed: list[tuple[str, list[str]]] = []
 
     def rehearse(
         target: ReleaseTarget, request: RehearseRequest, deployments: list[Deployment]
