@@ -50,6 +50,7 @@ class RecordField(IntEnum):
     """Byte offsets in a record."""
 
     WRITTEN = 0
+    SIDES = 4  # of CUDA's kernels: the block's x (16 bits) and y
     LAUNCH = 8
     ADDRESS = 16
     WORD = 24
@@ -57,6 +58,7 @@ class RecordField(IntEnum):
     X = 32
     Y = 36
     Z = 40
+    THREAD = 44  # of CUDA's kernels: the thread's number in its block
     LEFT = 48
     RIGHT = 56
 

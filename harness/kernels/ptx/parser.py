@@ -75,6 +75,8 @@ class PtxKernel:
     register_types: dict[str, str] = field(default_factory=dict)
     variables: dict[str, PtxVariable] = field(default_factory=dict)
     directives: dict[str, tuple[int, ...]] = field(default_factory=dict)  # maxntid, reqntid, ...
+    # Of its head, its body and what follows, in the text without comments of the form /* */.
+    positions: tuple[int, int, int] = (0, 0, 0)
 
 
 @dataclass(slots=True)
@@ -84,8 +86,12 @@ class PtxText:
     functions: tuple[str, ...]  # functions that are called, not inlined
 
 
+def remove_block_comments(text: str) -> str:
+    return re.sub(r"/\*.*?\*/", " ", text, flags=re.DOTALL)
+
+
 def parse_ptx(text: str) -> PtxText:
-    text = re.sub(r"/\*.*?\*/", " ", text, flags=re.DOTALL)
+    text = remove_block_comments(text)
     files = {
         int(match[1]): match[2]
         for match in re.finditer(r'^\s*\.file\s+(\d+)\s+"([^"]*)"', text, re.MULTILINE)
@@ -102,9 +108,10 @@ def parse_ptx(text: str) -> PtxText:
             continue
         if head_end >= len(text) or text[head_end] != "{":
             continue
-        body = text[head_end + 1 : _find_closing_brace(text, head_end)]
+        body_end = _find_closing_brace(text, head_end)
         kernel = _parse_kernel_head(head)
-        _BodyReader(kernel, files).read(body)
+        kernel.positions = match.end(), head_end + 1, body_end
+        _BodyReader(kernel, files).read(text[head_end + 1 : body_end])
         module.kernels[kernel.name] = kernel
     module.functions = tuple(functions)
     return module

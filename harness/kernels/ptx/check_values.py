@@ -1,0 +1,104 @@
+"""The extra parameter of a launch of a kernel with checks: which memory each pointer may reach.
+
+Invariant: a pointer that no tensor of the call and no known allocation explains is not bounded, and
+its accesses count as unchecked. Example: `copy(out, source, n)` with tensors of 96 bytes at 0x1000
+and 0x2000, and accesses of 4 bytes: the entries are (0x1000, 93) and (0x2000, 93).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from harness.kernels.ptx.instrumented_kernel import UNBOUNDED, InstrumentedKernel
+from harness.kernels.ptx.launch import Allocation
+
+_SMALLEST_ADDRESS = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedParameters:
+    """The bytes of the extra parameter, and the memory that each pointer belongs to."""
+
+    data: bytes
+    targets: dict[int, Allocation]  # by the pointer's offset among the parameters
+    unbounded_roots: tuple[tuple[int, ...], ...]
+
+
+def read_pointers(parameters: bytes) -> list[int]:
+    return list(struct.unpack_from(f"<{len(parameters) // 8}Q", parameters))
+
+
+def find_targets(
+    roots: Iterable[int],
+    parameters: bytes,
+    allocations: Sequence[Allocation],
+    find_allocation: Callable[[int], Allocation | None],
+) -> dict[int, Allocation]:
+    """Find the memory that each pointer belongs to; the executor asks the same question.
+
+    Host code may move a pointer out of its tensor before it passes it on (`LaunchMemory`). If some
+    tensor of the call is nobody's, a pointer at no tensor's start has no memory here.
+    """
+    values = read_pointers(parameters)
+    starts = {one.base for one in allocations if one.size}
+    is_moved = not starts.issubset(values)
+    found: dict[int, Allocation] = {}
+    for root in roots:
+        value = int.from_bytes(parameters[root : root + 8], "little")
+        is_own = value in starts and value not in values[: root // 8]
+        if value >= _SMALLEST_ADDRESS and (is_own or not is_moved):
+            target = _find_target(value, allocations, find_allocation)
+            if target is not None:
+                found[root] = target
+    return found
+
+
+def _find_target(
+    value: int,
+    allocations: Sequence[Allocation],
+    find_allocation: Callable[[int], Allocation | None],
+) -> Allocation | None:
+    """Find the tensor that starts at a pointer, else one around it, else one that ends there."""
+    at_start = [one for one in allocations if one.base == value]
+    if at_start:
+        return max(at_start, key=lambda one: one.size)
+    around = [one for one in allocations if one.base <= value < one.end]
+    if around:
+        return min(around, key=lambda one: one.size)
+    if 1 << 32 < value < 1 << 47:
+        known = find_allocation(value)
+        if known is not None:
+            return known
+    return next((one for one in allocations if one.end == value), None)
+
+
+def make_checked_parameters(
+    kernel: InstrumentedKernel,
+    parameters: bytes,
+    allocations: Sequence[Allocation],
+    find_allocation: Callable[[int], Allocation | None],
+    table: int,
+    launch_number: int,
+    whole_storages: bool = False,
+) -> CheckedParameters:
+    """`whole_storages`: a pointer may reach to the end of its tensor's storage."""
+    roots = sorted({root for entry in kernel.entries for root in entry.roots})
+    targets = find_targets(roots, parameters, allocations, find_allocation)
+    words = [table, launch_number]
+    unbounded: dict[tuple[int, ...], None] = {}
+    for entry in kernel.entries:
+        target = targets.get(entry.roots[entry.place])
+        if target is not None:
+            end = target.end
+            if whole_storages and target.storage_size:
+                end = max(end, target.storage_base + target.storage_size)
+            words += [target.base, max(0, end - target.base - entry.size + 1)]
+        elif entry.place == 0 and not any(root in targets for root in entry.roots):
+            words += [0, UNBOUNDED]
+            unbounded[entry.roots] = None
+        else:
+            words += [0, 0]
+    data = struct.pack(f"<{len(words)}Q", *words)
+    return CheckedParameters(data, targets, tuple(unbounded))

@@ -1,0 +1,95 @@
+"""What a checked build knows of each of its kernels: plain values, saved beside the build.
+
+A kernel with checks has one more parameter behind its own: `CHECK_HEADER` bytes (the address of
+its report table, the launch's number), then two numbers for each entry, the start of a tensor and a
+limit. An address is outside of it unless `address - start < limit`, as unsigned numbers.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+CHECK_HEADER, ENTRY_BYTES = 16, 16
+MARKER = "unfix_checked_"  # of a variable whose name ends in the key of the module's file
+KEY_LENGTH = 32
+UNBOUNDED = (1 << 64) - 1
+FileLine = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class CheckEntry:
+    """One tensor that an access may be meant for.
+
+    `roots` are the parameters (byte offsets) that its address may come from, and this entry is for
+    the one at `place`; `size` are the bytes of the access, 0 if the kernel adds them itself.
+    """
+
+    roots: tuple[int, ...]
+    place: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class InstrumentedSite:
+    """An access, or an integer operation that may overflow."""
+
+    lines: tuple[FileLine, ...]  # its line, then those of its callers
+    label: str  # "read", "write", "update", or the operation's name
+    size: int
+    text: str
+    roots: tuple[int, ...] = ()
+
+
+@dataclass(slots=True)
+class InstrumentedKernel:
+    entry: str
+    parameter_layout: tuple[tuple[int, int], ...]  # offset and size of each of its own parameters
+    entries: list[CheckEntry] = field(default_factory=list)
+    sites: list[InstrumentedSite] = field(default_factory=list)
+    overflows: list[InstrumentedSite] = field(default_factory=list)
+    unchecked: dict[str, int] = field(default_factory=dict)  # accesses, by the reason
+    refusal: str = ""  # why the whole kernel is as it was
+
+    @property
+    def check_bytes(self) -> int:
+        """The size of the parameter that the checks add."""
+        return CHECK_HEADER + ENTRY_BYTES * len(self.entries)
+
+    @property
+    def accesses(self) -> int:
+        return len(self.sites) + sum(self.unchecked.values())
+
+    def to_data(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_data(cls, data: dict[str, Any]) -> InstrumentedKernel:
+        def make_site(one: dict[str, Any]) -> InstrumentedSite:
+            lines = tuple((str(file), int(line)) for file, line in one["lines"])
+            return InstrumentedSite(
+                lines, one["label"], one["size"], one["text"], tuple(one["roots"])
+            )
+
+        return cls(
+            data["entry"],
+            tuple((offset, size) for offset, size in data["parameter_layout"]),
+            [CheckEntry(tuple(e["roots"]), e["place"], e["size"]) for e in data["entries"]],
+            [make_site(one) for one in data["sites"]],
+            [make_site(one) for one in data["overflows"]],
+            data["unchecked"],
+            data["refusal"],
+        )
+
+
+def write_kernels(file: Path, kernels: dict[str, InstrumentedKernel]) -> None:
+    from harness.core.files import write_atomically
+
+    write_atomically(file, json.dumps([one.to_data() for one in kernels.values()]))
+
+
+def read_kernels(file: Path) -> dict[str, InstrumentedKernel]:
+    listed = [InstrumentedKernel.from_data(one) for one in json.loads(file.read_text())]
+    return {one.entry: one for one in listed}

@@ -1,0 +1,159 @@
+"""Which parameters a register's address may come from, by what is written to each register.
+
+Invariant: a register that may hold a pointer from somewhere else says so (`elsewhere`), and its
+accesses are left unchecked. An integer parameter that is added to a pointer counts as a root, too:
+the launch knows which of the parameters are pointers. Example: of `ld.param.u64 %rd1, [p]; add.s64
+%rd3, %rd1, %rd2;` the register `%rd3` has the root 0, the offset of `p`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from harness.kernels.ptx.basic_blocks import split_group, split_statement
+from harness.kernels.ptx.parser import PtxKernel, PtxStatement, PtxText, is_number, parse_number
+
+# The operands that a result may point into; `add` and its kind are one of both, not a choice.
+_POINTER_PLACES = {
+    "mov": (0,), "cvta": (0,), "add": (0, 1), "sub": (0,), "and": (0, 1), "or": (0, 1),
+    "min": (0, 1), "max": (0, 1), "selp": (0, 1), "mad": (2,), "cvt": (0,),
+}  # fmt: skip
+_SUMS = ("add", "and", "or")
+_ADDRESS = re.compile(r"^\[\s*([%\w$@.]+)\s*(?:\+\s*(-?\w+))?\s*\]$")
+LOADED = "it was loaded from memory"
+VARIABLE = "it is a variable of the module"
+TABLE = "it is an entry of an array among the parameters"
+ON_CHIP = "shared or local memory"
+
+
+@dataclass(frozen=True, slots=True)
+class PointerRoots:
+    """The parameters by their byte offset, and where else a pointer may come from."""
+
+    parameters: frozenset[int] = frozenset()
+    elsewhere: frozenset[str] = frozenset()
+    addresses: frozenset[int] = frozenset()  # it points at the parameter of this offset itself
+
+    def __or__(self, other: PointerRoots) -> PointerRoots:
+        return PointerRoots(
+            self.parameters | other.parameters,
+            self.elsewhere | other.elsewhere,
+            self.addresses | other.addresses,
+        )
+
+
+_NONE = PointerRoots()
+
+
+def split_address(text: str) -> tuple[str, int] | None:
+    """Return the base and the offset of `[%rd1+16]`; None for any other operand."""
+    match = _ADDRESS.match(text)
+    if match is None:
+        return None
+    return match[1], parse_number(match[2]) if match[2] else 0
+
+
+class PointerRootTable:
+    """The roots of each register of a kernel."""
+
+    def __init__(self, module: PtxText, kernel: PtxKernel) -> None:
+        self._module, self._kernel = module, kernel
+        self._offsets = {one.name: one.offset for one in kernel.parameters}
+        self._roots: dict[str, PointerRoots] = {}
+        self._parameter_addresses = self._find_parameter_addresses()
+        changed = True
+        while changed:
+            changed = False
+            for statement in kernel.statements:
+                for register, roots in self._read(statement):
+                    before = self._roots.get(register, _NONE)
+                    if before | roots != before:
+                        self._roots[register] = before | roots
+                        changed = True
+
+    def find(self, text: str) -> PointerRoots:
+        """Return the roots of an operand."""
+        if text in self._kernel.register_types:
+            return self._roots.get(text, _NONE)
+        if text in self._offsets:
+            return PointerRoots(addresses=frozenset([self._offsets[text]]))
+        name = text.partition("+")[0]
+        variable = self._kernel.variables.get(name) or self._module.variables.get(name)
+        if variable is None:
+            return _NONE
+        where = ON_CHIP if variable.space in ("shared", "local") else VARIABLE
+        return PointerRoots(elsewhere=frozenset([where]))
+
+    def _find_parameter_addresses(self) -> dict[str, int]:
+        """Find the registers that hold the address of a parameter or of a byte in it."""
+        count = Counter(
+            name for one in self._kernel.statements for name in split_statement(one)[0]
+        )
+        found: dict[str, int] = {}
+        for statement in self._kernel.statements:
+            results, operands = split_statement(statement)
+            if statement.opcode not in ("mov", "add", "cvta") or count[results[0]] > 1:
+                continue
+            base = operands[0]
+            offset = self._offsets.get(base, found.get(base))
+            if statement.opcode == "add":
+                if not is_number(operands[1]):
+                    continue
+                offset = None if offset is None else offset + parse_number(operands[1])
+            if offset is not None:
+                found[results[0]] = offset
+        return found
+
+    def _read(self, statement: PtxStatement) -> Iterable[tuple[str, PointerRoots]]:
+        results, operands = split_statement(statement)
+        if statement.opcode in ("ld", "ldu"):
+            return self._read_load(statement, results, operands[0])
+        places = _POINTER_PLACES.get(statement.opcode)
+        if places is None or len(results) != 1 or operands[0].startswith("{"):
+            return ()
+        found = [self.find(operands[place]) for place in places if place < len(operands)]
+        if statement.opcode == "mad" and "wide" not in statement.modifiers:
+            found = found if statement.modifiers[-1].endswith("64") else []
+        if statement.opcode in _SUMS:
+            # A loaded number that is added to a parameter's pointer is an index in bytes.
+            from_parameters = [one for one in found if one.parameters]
+            if from_parameters:
+                found = [one for one in found if one.elsewhere != {LOADED} or one.parameters]
+        roots = _NONE
+        for one in found:
+            roots |= one
+        return ((results[0], roots),)
+
+    def _read_load(
+        self, statement: PtxStatement, results: list[str], address: str
+    ) -> Iterable[tuple[str, PointerRoots]]:
+        kind = statement.modifiers[-1]
+        if not kind.endswith("64") or kind.startswith("f"):
+            return ()
+        base, offset = split_address(address) or ("", 0)
+        roots = self.find(base)
+        if "param" not in {one.partition("::")[0] for one in statement.modifiers}:
+            if "shared" in statement.modifiers or "local" in statement.modifiers:
+                return ((one, PointerRoots(elsewhere=frozenset([LOADED]))) for one in results)
+            loaded = PointerRoots(elsewhere=frozenset([LOADED]))
+            return ((one, loaded) for one in results)
+        known = self._offsets.get(base, self._parameter_addresses.get(base))
+        if known is not None:
+            first = known + offset
+            return (
+                (one, PointerRoots(frozenset([first + 8 * place])))
+                for place, one in enumerate(results)
+            )
+        if roots.addresses:
+            table = PointerRoots(elsewhere=frozenset([TABLE]))
+            return ((one, table) for one in results)
+        return ()
+
+
+def list_registers(kernel: PtxKernel, operands: Iterable[str]) -> list[str]:
+    """List the registers among operands, without constants."""
+    names = [name for operand in operands for name in split_group(operand)]
+    return [name for name in names if name in kernel.register_types and not is_number(name)]
