@@ -12,6 +12,7 @@ from harness.cli.command_parser import CommandParser
 from harness.core import device, machine
 from harness.core.errors import NotReadyError, UnfixError
 from harness.core.wording import format_count
+from harness.kernels.cuda import checked_toolchain
 from harness.kernels.gpu import DEFAULT_CHECKS
 from harness.kernels.gpu.kernel_summaries import KernelSummary
 from harness.kernels.launches import LAUNCH_CHECKS
@@ -71,7 +72,21 @@ def configure_environment(
     report_files.request_checks(
         environment, ",".join([*of_kernels, *rest]), _get_report_folder(folder)
     )
+    if of_kernels:
+        _request_cuda_checks(environment, tuple(of_kernels))
     return True
+
+
+def _request_cuda_checks(environment: ChildEnvironment, checks: tuple[str, ...]) -> None:
+    """Have CUDA kernels that are built while the processes run built with checks."""
+    home = checked_toolchain.find_cuda_home(environment)
+    if home is None:
+        return  # nothing can be built there
+    known = tuple(check for check in checks if check in checked_toolchain.CHECKS)
+    try:
+        checked_toolchain.make_checked_toolkit(home, known).set_variables(environment)
+    except NotReadyError as error:
+        options.report_status(f"CUDA kernels that are built meanwhile are not checked: {error}")
 
 
 def _request_host_checks(

@@ -28,6 +28,10 @@ def _install_hooks() -> None:
     bootstrap.install_import_hook()
     import_origins.install_check(bootstrap.exit_process)
     checks.install_checks()
+    if os.environ.get("UNFIX_CHECKED_CUDA"):
+        from harness.kernels.cuda import checked_modules
+
+        checked_modules.install_at_startup()
     if _on_virtual_device:  # its table of cards needs a reader of YAML
         from harness.kernels.watch import virtual_process
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -20,6 +20,7 @@ from harness.device.memory import LEDGER
 from harness.device.record import RECORD
 from harness.device.refusals import UnansweredName, find_caller
 from harness.kernels.cuda.fatbin import read_ptx
+from harness.kernels.cuda.host_arguments import describe_tensor, iterate_tensors
 from harness.kernels.cuda.host_signatures import find_parameter_names
 from harness.kernels.cuda.kernel_lines import KernelLines
 from harness.kernels.cuda.kernel_names import unmangle
@@ -206,39 +207,6 @@ class CudaModule:
 
         setattr(self, name, call)
         return call
-
-
-def iterate_tensors(
-    names: tuple[str, ...], args: Iterable[Any]
-) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield the tensors of a call, each with the name of its parameter."""
-    for place, value in enumerate(args):
-        name = names[place] if place < len(names) else f"argument {place}"
-        if isinstance(value, torch.Tensor):
-            yield name, value
-        elif isinstance(value, (list, tuple)):
-            for index, inner in enumerate(value):
-                if isinstance(inner, torch.Tensor):
-                    yield f"{name}[{index}]", inner
-
-
-def describe_tensor(name: str, tensor: torch.Tensor) -> Allocation:
-    shape, strides = tuple(tensor.shape), tuple(tensor.stride())
-    count = 0
-    if tensor.numel():
-        count = 1 + sum((side - 1) * step for side, step in zip(shape, strides, strict=True))
-    dtype = str(tensor.dtype).removeprefix("torch.")
-    storage = tensor.untyped_storage()
-    return Allocation(
-        name,
-        tensor.data_ptr(),
-        count * tensor.itemsize,
-        dtype,
-        shape,
-        strides,
-        storage.data_ptr(),
-        storage.nbytes(),
-    )
 
 
 def find_living_allocation(address: int) -> Allocation | None:

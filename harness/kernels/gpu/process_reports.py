@@ -10,15 +10,18 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from harness.kernels.gpu.pointer_arguments import PointerArgument
 from harness.kernels.gpu.report_buffer import DeviceReport, ReportBuffer
 from harness.kernels.gpu.shadow_memory import RaceShadowMemory
+
+if TYPE_CHECKING:
+    from harness.kernels.check.violations import Violation
 
 _MAX_REMEMBERED_LAUNCHES = 1 << 14  # besides those that a graph captured, which all stay
 
@@ -34,6 +37,8 @@ class LaunchRecord:
     server_phase: str  # in a server: the forward mode and batch
     compiled_kernel: Any = None  # None until the launch has returned
     inductor_source: str = ""  # the function that Inductor compiled, if this is Inductor's
+    # Of a kernel that is not Triton's: makes a report's violation.
+    build_violation: Callable[[DeviceReport], Violation] | None = None
 
     def __str__(self) -> str:
         words = [*map(str, self.pointers), *(f"{k} {v}" for k, v in self.scalars.items())]

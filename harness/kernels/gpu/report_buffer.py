@@ -27,8 +27,8 @@ _KERNEL_RECORDS_BYTES = MAX_SITES * RECORDS_PER_SITE * RECORD_BYTES
 _ALREADY_READ = 2
 _RECORD_DTYPE = np.dtype(
     {
-        "names": "written launch address word site x y z left right".split(),
-        "formats": ["<u4", "<i8", "<u8", "<u4", "<u4", "<u4", "<u4", "<u4", "<i8", "<i8"],
+        "names": "written sides launch address word site x y z thread left right".split(),
+        "formats": "<u4 <u4 <i8 <u8 <u4 <u4 <u4 <u4 <u4 <u4 <i8 <i8".split(),
         "offsets": [int(field) for field in RecordField],
         "itemsize": RECORD_BYTES,
     }
@@ -46,6 +46,9 @@ class DeviceReport:
     table: int  # the kernel's table: its number on this device
     program: tuple[int, int, int]
     operands: tuple[int, int]  # an overflow's operands, or the storage's start and size + 1
+    # Of CUDA's kernels: the thread's number in its block, and the block's sides.
+    thread: int = 0
+    block_sides: tuple[int, int] = (1, 1)
 
 
 class ReportBuffer:
@@ -107,6 +110,8 @@ class ReportBuffer:
                     int(position[0]),
                     program,
                     (int(record["left"]), int(record["right"])),
+                    int(record["thread"]),
+                    (int(record["sides"]) & 0xFFFF, int(record["sides"]) >> 16),
                 )
             )
             read["written"][tuple(position)] = _ALREADY_READ

@@ -14,8 +14,9 @@ from harness.kernels.cpu.llvm_text import LlvmFunction
 from harness.kernels.ir.graph import IRValue
 from harness.kernels.ptx.abi import ContextField, FrameField, WaitKind
 from harness.kernels.ptx.copy_checks import emit_begin, emit_commit, emit_wait
+from harness.kernels.ptx.instructions import Instruction
 from harness.kernels.ptx.memory_ops import emit_address, emit_check, emit_space_address
-from harness.kernels.ptx.thread_code import Instruction, PtxSite, ThreadCode
+from harness.kernels.ptx.thread_code import PtxSite, ThreadCode
 
 _COUNT_BITS, _COUNT_MASK = 20, (1 << 20) - 1
 _EXPECTED, _PENDING, _BYTES = 1, 1 + _COUNT_BITS, 1 + 2 * _COUNT_BITS

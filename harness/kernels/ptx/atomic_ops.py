@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from harness.kernels.ptx.memory_ops import emit_address, emit_check, space_of
+from harness.kernels.ptx.instructions import Instruction, space_of
+from harness.kernels.ptx.memory_ops import emit_address, emit_check
 from harness.kernels.ptx.parser import bits_of_type
-from harness.kernels.ptx.thread_code import Instruction, ThreadCode
+from harness.kernels.ptx.thread_code import ThreadCode
 
 _VERBS = ("add", "inc", "dec", "min", "max", "and", "or", "xor", "exch", "cas")
 

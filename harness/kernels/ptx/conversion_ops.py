@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from harness.kernels.ptx.float_ops import find_direction
+from harness.kernels.ptx.instructions import Instruction
 from harness.kernels.ptx.parser import bits_of_type
-from harness.kernels.ptx.thread_code import LLVM_FLOATS, Instruction, ThreadCode
+from harness.kernels.ptx.thread_code import LLVM_FLOATS, ThreadCode
 
 _FLOAT8 = {"e4m3x2": "f8E4M3FN", "e5m2x2": "f8E5M2"}
 _TO_INTEGER = {"rni": "rint", "rzi": "trunc", "rmi": "floor", "rpi": "ceil"}

@@ -17,13 +17,13 @@ import numpy as np
 from harness.kernels.check.violations import LaunchRefused, UncheckableKernel
 from harness.kernels.cpu.number_formats import UnsupportedOnCpu
 from harness.kernels.ptx.compiled_kernels import CompiledPtx, compile_kernel
+from harness.kernels.ptx.instructions import UnsupportedPtx
 from harness.kernels.ptx.launch import CudaLaunch, ExecutorChecks
 from harness.kernels.ptx.launch_memory import LaunchMemory
 from harness.kernels.ptx.lowering import LoweredPtx
 from harness.kernels.ptx.parser import PtxKernel, PtxSyntaxError, PtxText, parse_ptx
 from harness.kernels.ptx.reader import read_kernel
 from harness.kernels.ptx.reports import PtxReport
-from harness.kernels.ptx.thread_code import UnsupportedPtx
 from harness.kernels.ptx.variables import place_variables
 
 _GRID_LIMITS = ((1 << 31) - 1, 65535, 65535)

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from harness.kernels.ir.graph import IRValue
+from harness.kernels.ptx.instructions import Instruction
 from harness.kernels.ptx.parser import bits_of_type
-from harness.kernels.ptx.thread_code import LLVM_FLOATS, Instruction, ThreadCode
+from harness.kernels.ptx.thread_code import LLVM_FLOATS, ThreadCode
 
 _LIBRARY = {"ex2": "exp2", "lg2": "log2", "sin": "sin", "cos": "cos", "tanh": "tanh"}
 

@@ -8,11 +8,12 @@ its results are 0. Example: `ld.global.f32 %f1, [%rd4+8];` becomes
     add.s64 %ufa, %rd4, 8;  ld.param.v2.u64 {%ufs, %ufe}, [unfix_checks+16];
     sub.s64 %ufd, %ufa, %ufs;  setp.ge.u64 %ufp, %ufd, %ufe;
     @%ufp bra $UF_R0;
+    $UF_A0:
     ld.global.f32 %f1, [%rd4+8];
     $UF_B0:
 
-and at the kernel's end stands `$UF_R0`, which writes the report and goes on at `$UF_B0`. Reports
-have the layout of Triton's kernels (`gpu/report_assembly`), and the number of the thread besides.
+and at the kernel's end stands `$UF_R0`, which writes the report and goes on at `$UF_B0`; in a
+launch without a report table it goes back to `$UF_A0`, the access. Reports have the layout of Triton's kernels (`gpu/report_assembly`), and the number of the thread besides.
 """
 
 from __future__ import annotations
@@ -198,25 +199,19 @@ class _KernelRewriter:
         number = len(self.result.sites)
         lines = tuple((one.file, one.line) for one in statement.source.chain)
         parameters = tuple(sorted(roots.parameters))
-        self.result.sites.append(
-            InstrumentedSite(lines, verb, size, statement.name, parameters)
-        )
+        self.result.sites.append(InstrumentedSite(lines, verb, size, statement.name, parameters))
         check = self._write_check(
             statement, address, parameters, 0 if dynamic_size else size, dynamic_size, names
         )
         report = self._write_report(statement, number, address[0], names)
-        after = f"$UF_B{number}"
+        own, after = f"$UF_A{number}", f"$UF_B{number}"
         if span.depth:  # the labels of a scope are known inside of it alone
-            return [
-                *check, f"@!%ufp bra $UF_G{number};", *report, f"bra {after};",
-                f"$UF_G{number}:", text, f"{after}:",
-            ]  # fmt: skip
+            skip = [f"@!%ufp bra {own};", *report, f"bra {after};"]
+            return [*check, *skip, f"{own}:", text, f"{after}:"]
         self._reports += [f"$UF_R{number}:", *report, f"bra {after};"]
-        return [*check, f"@%ufp bra $UF_R{number};", text, f"{after}:"]
+        return [*check, f"@%ufp bra $UF_R{number};", f"{own}:", text, f"{after}:"]
 
-    def _find_access(
-        self, statement: PtxStatement
-    ) -> tuple[tuple[str, int], int, str, str] | None:
+    def _find_access(self, statement: PtxStatement) -> tuple[tuple[str, int], int, str, str] | None:
         """Return the address of a global access, its bytes, a register with its bytes, the verb."""
         opcode, modifiers = statement.opcode, statement.modifiers
         spaces = {one.partition("::")[0] for one in modifiers}
@@ -317,7 +312,7 @@ class _KernelRewriter:
         code = [
             f"ld.param.u64 %uft, [{PARAMETER}];",
             "setp.eq.u64 %ufo, %uft, 0;",
-            f"@%ufo bra {end};",
+            f"@%ufo bra $UF_A{site};",  # a launch without a table runs as it would
             f"atom.global.add.u32 %ufc, [%uft+{KernelTable.COUNTS + 4 * slot}], 1;",
             f"setp.ge.u32 %ufo, %ufc, {RECORDS_PER_SITE};",
             f"@%ufo bra {end};",

@@ -14,7 +14,11 @@ from dataclasses import dataclass
 
 from harness.kernels.ptx.basic_blocks import split_statement
 from harness.kernels.ptx.instrumented_kernel import InstrumentedSite
-from harness.kernels.ptx.overflow_flow import EXACT_OPERATIONS, WRAPPING_OPERATIONS, analyze_overflow
+from harness.kernels.ptx.overflow_flow import (
+    EXACT_OPERATIONS,
+    WRAPPING_OPERATIONS,
+    analyze_overflow,
+)
 from harness.kernels.ptx.parser import PtxKernel, PtxStatement, PtxText, is_number, parse_number
 from harness.kernels.ptx.reader import read_kernel
 
@@ -55,8 +59,9 @@ class OverflowInstrumentation:
         self._signs: dict[str, bool] = {}
         mixed = set()
         for value in flow.may_wrap:
-            if value.name and self._signs.setdefault(value.name, flow.signs[value]) != (
-                flow.signs[value]
+            if (
+                value.name
+                and self._signs.setdefault(value.name, flow.signs[value]) != (flow.signs[value])
             ):
                 mixed.add(value.name)
         for name in mixed:
@@ -222,9 +227,7 @@ class _Code:
                     third = self._read_true(values[2], signed, "%ufx1")
                     self.before.append(f"add.s64 {true}, %ufx0, {third};")
                 return
-        read = [
-            self._read_true(one, signed, f"%ufx{place}") for place, one in enumerate(values)
-        ]
+        read = [self._read_true(one, signed, f"%ufx{place}") for place, one in enumerate(values)]
         if opcode == "mov":
             self.before.append(f"mov.b64 {true}, {read[0]};")
         elif opcode == "neg":
@@ -299,12 +302,8 @@ class _Code:
             parts += ["%ufn0"] * bool(followed)
         states = [self._owner._state(one) for one in values if one in self._owner._wide]
         if self._opcode == "selp":
-            both = [
-                self._owner._state(one) if one in self._owner._wide else "0" for one in values
-            ]
-            self.after.append(
-                f"selp.b32 {state}, {both[0]}, {both[1]}, {self._text(operands[2])};"
-            )
+            both = [self._owner._state(one) if one in self._owner._wide else "0" for one in values]
+            self.after.append(f"selp.b32 {state}, {both[0]}, {both[1]}, {self._text(operands[2])};")
             return
         if self._opcode not in _VALUE_COUNT:
             states = []

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from harness.kernels.ptx.instructions import Instruction
 from harness.kernels.ptx.parser import bits_of_type
-from harness.kernels.ptx.thread_code import Instruction, ThreadCode
+from harness.kernels.ptx.thread_code import ThreadCode
 
 Emitter = Callable[[ThreadCode, Instruction], None]
 

@@ -27,6 +27,7 @@ from harness.kernels.ptx.flow import (
     find_pointers,
     is_vector_move,
 )
+from harness.kernels.ptx.instructions import Instruction, UnsupportedPtx, space_of
 from harness.kernels.ptx.integer_ops import INTEGER_OPERATIONS, emit_integer, is_integer_type
 from harness.kernels.ptx.memory_ops import (
     emit_cvta,
@@ -34,18 +35,12 @@ from harness.kernels.ptx.memory_ops import (
     emit_load,
     emit_move,
     emit_store,
-    space_of,
 )
 from harness.kernels.ptx.overflow_flow import analyze_overflow
 from harness.kernels.ptx.overflow_ops import OverflowTracking
 from harness.kernels.ptx.parser import PtxKernel, PtxText, bits_of_type
 from harness.kernels.ptx.special_registers import emit_special_register
-from harness.kernels.ptx.thread_code import (
-    Instruction,
-    PtxSite,
-    ThreadCode,
-    UnsupportedPtx,
-)
+from harness.kernels.ptx.thread_code import PtxSite, ThreadCode
 from harness.kernels.ptx.variables import PlacedVariable, place_variables
 from harness.kernels.ptx.warp_ops import WAITING_OPERATIONS, emit_spin, emit_trap
 

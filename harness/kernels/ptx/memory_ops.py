@@ -8,20 +8,11 @@ from __future__ import annotations
 
 from harness.kernels.ir.graph import IRValue
 from harness.kernels.ptx.abi import ContextField, FrameField
+from harness.kernels.ptx.instructions import Instruction, space_of
 from harness.kernels.ptx.parser import bits_of_type
-from harness.kernels.ptx.thread_code import Instruction, PtxSite, ThreadCode
+from harness.kernels.ptx.thread_code import PtxSite, ThreadCode
 
-SPACES = ("global", "shared", "local", "param", "const")
 _ORDERED = ("volatile", "relaxed", "acquire", "release")  # accesses that may synchronize
-
-
-def space_of(instruction: Instruction) -> str:
-    """Return the space of an address; a cluster is one block here, so its shared memory is too."""
-    for one in instruction.modifiers:
-        name = one.partition("::")[0]
-        if name in SPACES:
-            return name
-    return "generic"
 
 
 def emit_address(code: ThreadCode, instruction: Instruction, place: int = 0) -> str:

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from harness.kernels.ir.flow import map_control_flow_sources
 from harness.kernels.ir.graph import IROperation, IRValue, KernelGraph
 from harness.kernels.ptx.flow import ADDRESS_OPERANDS, is_vector_move
-from harness.kernels.ptx.memory_ops import space_of
-from harness.kernels.ptx.thread_code import NUMBER_TYPES, Instruction
+from harness.kernels.ptx.instructions import NUMBER_TYPES, Instruction, space_of
 
 # The true value of the result is computed from the true values of the operands.
 EXACT_OPERATIONS = frozenset("add sub mul mad shl shr div rem min max mov selp neg".split())

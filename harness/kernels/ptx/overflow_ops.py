@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from harness.kernels.ir.graph import IROperation, IRValue
 from harness.kernels.ptx.flow import is_vector_move
+from harness.kernels.ptx.instructions import Instruction
 from harness.kernels.ptx.overflow_flow import (
     EXACT_OPERATIONS,
     OverflowFlow,
@@ -17,7 +18,7 @@ from harness.kernels.ptx.overflow_flow import (
     reads_signed,
     value_operands,
 )
-from harness.kernels.ptx.thread_code import Instruction, PtxSite, ThreadCode
+from harness.kernels.ptx.thread_code import PtxSite, ThreadCode
 
 
 class OverflowTracking:

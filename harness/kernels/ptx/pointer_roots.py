@@ -89,9 +89,7 @@ class PointerRootTable:
 
     def _find_parameter_addresses(self) -> dict[str, int]:
         """Find the registers that hold the address of a parameter or of a byte in it."""
-        count = Counter(
-            name for one in self._kernel.statements for name in split_statement(one)[0]
-        )
+        count = Counter(name for one in self._kernel.statements for name in split_statement(one)[0])
         found: dict[str, int] = {}
         for statement in self._kernel.statements:
             results, operands = split_statement(statement)

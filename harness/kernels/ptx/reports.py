@@ -32,7 +32,7 @@ from harness.kernels.ptx.launch import Allocation, Dimensions
 from harness.kernels.ptx.launch_memory import LaunchMemory
 from harness.kernels.ptx.thread_code import PtxSite
 
-_PAST_TENSE = {"read": "read", "write": "wrote", "update": "updated"}
+PAST_TENSE = {"read": "read", "write": "wrote", "update": "updated"}
 
 
 def describe_line(source: SourceLocation) -> str:
@@ -48,6 +48,23 @@ def locate(
     short = "/".join(Path(source.file).parts[-3:])
     inlined = tuple(describe_line(one) for one in source.chain[1:])
     return KernelLocation(kernel, short, source.line, text, block, thread, inlined)
+
+
+def describe_outside(
+    address: int, size: int, ends: tuple[int, int], name: str, allocation: Allocation | None
+) -> str:
+    """Say where an access lies that leaves a region."""
+    start, end = ends
+    if address >= start:
+        position = f"{address + size - end} bytes past the end of {name}"
+    else:
+        position = f"{start - address} bytes before the start of {name}"
+    if allocation is None or not allocation.dtype:
+        first = address - start
+        return f"{position} (bytes {first}..{first + size} of {end - start})"
+    kind = f"{allocation.dtype} {list(allocation.shape)}"
+    index = (address - allocation.base) // item_size(allocation)
+    return f"{position} (its index {index}, and it is {kind})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +108,7 @@ class PtxReport:
 
     @property
     def past_verb(self) -> str:
-        return _PAST_TENSE[self.site.label]
+        return PAST_TENSE[self.site.label]
 
     # Where the access was
 
@@ -126,16 +143,7 @@ class PtxReport:
         size = self.number(PtxReportField.SIZE)
         if self.region == 0:
             return f"address {self.address:#x}, in no tensor that this launch was given"
-        if self.address >= start:
-            position = f"{self.address + size - end} bytes past the end of {self.region_name}"
-        else:
-            position = f"{start - self.address} bytes before the start of {self.region_name}"
-        allocation = self.allocation
-        if allocation is None or not allocation.dtype:
-            first = self.address - start
-            return f"{position} (bytes {first}..{first + size} of {end - start})"
-        kind = f"{allocation.dtype} {list(allocation.shape)}"
-        return f"{position} (its index {self.index_of(allocation)}, and it is {kind})"
+        return describe_outside(self.address, size, (start, end), self.region_name, self.allocation)
 
     def index_of(self, allocation: Allocation) -> int:
         return (self.address - allocation.base) // item_size(allocation)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from harness.kernels.ptx.abi import ContextField, FrameField
-from harness.kernels.ptx.thread_code import Instruction, ThreadCode, UnsupportedPtx
+from harness.kernels.ptx.instructions import Instruction, UnsupportedPtx
+from harness.kernels.ptx.thread_code import ThreadCode
 
 _SPECIAL_FIELDS: dict[str, FrameField | ContextField] = {
     "%tid.x": FrameField.TID_X,

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from harness.kernels.cpu.llvm_text import LlvmFunction
-from harness.kernels.ir.graph import IROperation, IRValue, SourceLocation
+from harness.kernels.ir.graph import IRValue, SourceLocation
 from harness.kernels.ptx.abi import (
     FRAME_HEADER_FIELDS,
     ContextField,
@@ -23,13 +23,6 @@ from harness.kernels.ptx.abi import (
 from harness.kernels.ptx.parser import bits_of_type
 
 LLVM_FLOATS = {"f16": "half", "f32": "float", "f64": "double", "bf16": "float"}
-NUMBER_TYPES = frozenset(
-    "pred b8 b16 b32 b64 u8 u16 u32 u64 s8 s16 s32 s64 f16 f32 f64 bf16 f16x2 bf16x2".split()
-)
-
-
-class UnsupportedPtx(Exception):
-    """An instruction that the executor does not know exactly."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,44 +33,6 @@ class PtxSite:
     label: str  # "read", "write", "update", or the instruction's name
     size: int = 0
     text: str = ""
-
-
-class Instruction:
-    """An operation of the graph with its modifiers taken apart."""
-
-    def __init__(self, operation: IROperation) -> None:
-        self.operation = operation
-        self.opcode = operation.name.removeprefix("ptx.")
-        text = operation.attributes.get("modifiers", "")
-        self.modifiers = tuple(text.split(".")) if text else ()
-        groups = operation.attributes.get("groups", "")
-        self.groups = [int(one) for one in groups.split(",")] if groups else []
-
-    @property
-    def name(self) -> str:
-        return ".".join((self.opcode, *self.modifiers))
-
-    @property
-    def type(self) -> str:
-        """The type that the instruction computes with: its last modifier that is one."""
-        return next(one for one in reversed(self.modifiers) if one in NUMBER_TYPES)
-
-    @property
-    def operands(self) -> tuple[IRValue, ...]:
-        return self.operation.operands
-
-    @property
-    def results(self) -> tuple[IRValue, ...]:
-        return self.operation.results
-
-    def has(self, *modifiers: str) -> bool:
-        return any(one in self.modifiers for one in modifiers)
-
-    def find(self, *modifiers: str) -> str | None:
-        return next((one for one in modifiers if one in self.modifiers), None)
-
-    def refuse(self, why: str = "") -> UnsupportedPtx:
-        return UnsupportedPtx(f"{self.name}{f' ({why})' if why else ''}")
 
 
 class ThreadCode(LlvmFunction):

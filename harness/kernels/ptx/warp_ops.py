@@ -18,7 +18,8 @@ from harness.kernels.ptx.abi import (
     WaitKind,
 )
 from harness.kernels.ptx.async_ops import emit_cluster_barrier, emit_mbarrier
-from harness.kernels.ptx.thread_code import Instruction, PtxSite, ThreadCode
+from harness.kernels.ptx.instructions import Instruction
+from harness.kernels.ptx.thread_code import PtxSite, ThreadCode
 
 Living = Sequence[IRValue]
 _FULL_MASK = "4294967295"

@@ -49,8 +49,8 @@ _requested: list[bool] = []
 _replaced_launchers: list[tuple[Any, Any]] = []  # a class and its own run, until that is restored
 
 
-def _start_checks() -> Any:
-    """Start checks at the first launch.
+def start_checks() -> Any:
+    """Start checks at the first launch, and return the launcher.
 
     Triton's own run is restored first: the launcher saves the run that it finds, and would call
     this function again.
@@ -75,7 +75,7 @@ def _replace_triton_launcher(module: Any) -> None:
     cls = module.JITFunction
 
     def run_first(kernel: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> Any:
-        return _start_checks().run(kernel, args, grid, warmup, options)
+        return start_checks().run(kernel, args, grid, warmup, options)
 
     _replaced_launchers.append((cls, jit_kernels.replace_run(cls, run_first)))
 
@@ -86,7 +86,7 @@ def _replace_inductor_launcher(module: Any) -> None:
 
     def run_first(tuner: Any, *args: Any, **options: Any) -> Any:
         cls.run = original
-        _start_checks().start_inductor()
+        start_checks().start_inductor()
         return tuner.run(*args, **options)
 
     cls.run = run_first

@@ -35,18 +35,22 @@ _LIBRARY_SECONDS = 10.0  # between two lists of loaded libraries, which take mil
 _MODEL_RUNNER_MODULE = "sglang.srt.model_executor.model_runner"
 
 _lock = threading.Lock()
-_process: _CheckedProcess | None = None
+_process: CheckedProcess | None = None
 
 
 def ensure_launcher() -> CheckedLauncher:
+    return ensure_process().launcher
+
+
+def ensure_process() -> CheckedProcess:
     global _process
     with _lock:
         if _process is None:
-            _process = _CheckedProcess(os.environ[CHECKS_VARIABLE].split(","))
-        return _process.launcher
+            _process = CheckedProcess(os.environ[CHECKS_VARIABLE].split(","))
+        return _process
 
 
-class _CheckedProcess:
+class CheckedProcess:
     def __init__(self, options: list[str]) -> None:
         self._stops_at_first_report = "stop" in options
         checks = tuple(word for word in options if word in gpu.ALL_CHECKS)
@@ -59,7 +63,7 @@ class _CheckedProcess:
         self._batch_description = ""
         self._forward_is_wrapped = False
         # Servers pass kernels views of buffers that the kernels fill further: no bound is there.
-        self.launcher = CheckedLauncher(checks, self._describe_batch, whole_storages=True)
+        self.launcher = CheckedLauncher(checks, self.describe_batch, whole_storages=True)
         self.launcher.start()
         atexit.register(self._finish)
         self._poller = ReportPoller(
@@ -110,7 +114,7 @@ class _CheckedProcess:
 
     # The batch that a server runs
 
-    def _describe_batch(self) -> str:
+    def describe_batch(self) -> str:
         if (
             not self._forward_is_wrapped
             and (module := sys.modules.get(_MODEL_RUNNER_MODULE)) is not None

@@ -1,0 +1,90 @@
+"""A report of a CUDA kernel that ran on a GPU, as a violation with the executor's words."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from harness.kernels.check.violations import IntegerOverflow, OutOfBounds, Violation
+from harness.kernels.gpu.report_assembly import OVERFLOW_MASK
+from harness.kernels.gpu.report_buffer import DeviceReport
+from harness.kernels.ir.graph import SourceLocation
+from harness.kernels.ptx.instrumented_kernel import InstrumentedKernel, InstrumentedSite
+from harness.kernels.ptx.launch import Allocation
+from harness.kernels.ptx.reports import PAST_TENSE, describe_line, describe_outside, locate
+
+
+@dataclass(frozen=True, slots=True)
+class CardLaunch:
+    """A launch as its reports need it; it holds no tensor."""
+
+    name: str
+    kernel: InstrumentedKernel
+    targets: dict[int, Allocation]  # by the offset of the pointer among the parameters
+    call: str  # the host function that launched it
+    server_phase: str = ""
+
+    def build_violation(self, report: DeviceReport) -> Violation:
+        site = self.kernel.sites[report.site]
+        width, height = report.block_sides
+        thread = (
+            report.thread % width,
+            report.thread // width % height,
+            report.thread // (width * height),
+        )
+        number = report.word & OVERFLOW_MASK
+        if number:
+            return self._build_overflow(report, site, self.kernel.overflows[number - 1], thread)
+        targets = [self.targets[root] for root in site.roots if root in self.targets]
+        position = f"address {report.address:#x}, in no tensor that this launch was given"
+        if targets:
+            nearest = min(targets, key=lambda one: _distance(report.address, one))
+            ends = nearest.base, nearest.end
+            position = describe_outside(report.address, site.size, ends, nearest.name, nearest)
+        return OutOfBounds(
+            f"{self.name} {PAST_TENSE[site.label]} {position}",
+            locate(self.name, _to_source(site), report.program, thread),
+            (f"{site.text} of {site.size} bytes", *self._describe_neighbour(report), *self._list()),
+        )
+
+    def _build_overflow(
+        self,
+        report: DeviceReport,
+        site: InstrumentedSite,
+        overflow: InstrumentedSite,
+        thread: tuple[int, int, int],
+    ) -> Violation:
+        true, wrapped = report.operands
+        details = []
+        if true != wrapped:
+            details.append(f"{true} became {wrapped} in 32 bits ({overflow.text})")
+        details.append(f"{site.label} through that address at {describe_line(_to_source(site))}")
+        return IntegerOverflow(
+            f"{self.name}: an integer overflows on its way into an address",
+            locate(self.name, _to_source(overflow), report.program, thread),
+            (*details, *self._list()),
+        )
+
+    def _describe_neighbour(self, report: DeviceReport) -> tuple[str, ...]:
+        for other in self.targets.values():
+            if other.base <= report.address < other.end:
+                inside = report.address - other.base
+                return (f"that address is in {other.name}, {inside} bytes into it",)
+        return ()
+
+    def _list(self) -> tuple[str, ...]:
+        words = ", ".join(dict.fromkeys(map(str, self.targets.values())))
+        launched = (
+            f"launched by {self.call} with {words}" if self.call else f"launched with {words}"
+        )
+        return tuple(line for line in (launched, self.server_phase) if line)
+
+
+def _distance(address: int, target: Allocation) -> int:
+    return max(target.base - address, address - target.end, 0)
+
+
+def _to_source(site: InstrumentedSite) -> SourceLocation:
+    source: SourceLocation | None = None
+    for file, line in reversed(site.lines):
+        source = SourceLocation(file, line, 0, source)
+    return source or SourceLocation()

@@ -1,0 +1,192 @@
+"""Launches of CUDA kernels with checks: this process fills the parameter that the checks added.
+
+A host call (`module.store_cache(k, v, …)`) notes its tensors; each launch that its C++ code makes
+comes to `_fill` (`launch_checks.c`), which finds the tensor of each pointer and gives the launch its
+number. Invariant: nothing here waits for the device, so launches can be captured in a graph; a
+captured launch keeps the tensors' ends and its number, and each replay is checked as its first run.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from harness.kernels.cuda.card_reports import CardLaunch
+from harness.kernels.cuda.checked_toolchain import CheckedToolkit
+from harness.kernels.cuda.host_arguments import describe_tensor, iterate_tensors
+from harness.kernels.cuda.kernel_names import unmangle
+from harness.kernels.gpu.kernel_summaries import KernelSummaries
+from harness.kernels.gpu.process_reports import PROCESS_REPORTS, LaunchRecord
+from harness.kernels.gpu.storage_registry import STORAGE_REGISTRY
+from harness.kernels.ptx.check_values import make_checked_parameters
+from harness.kernels.ptx.instrumented_kernel import (
+    CHECK_HEADER,
+    ENTRY_BYTES,
+    MARKER,
+    UNBOUNDED,
+    InstrumentedKernel,
+    read_kernels,
+)
+from harness.kernels.ptx.launch import Allocation
+from harness.patching.bootstrap import report_to_stderr
+
+_HOOK = ctypes.CFUNCTYPE(
+    ctypes.c_int,
+    ctypes.c_char_p,
+    ctypes.c_void_p,
+    ctypes.POINTER(ctypes.c_void_p),
+    ctypes.POINTER(ctypes.c_uint32),
+    ctypes.c_void_p,
+)
+_PLAIN, _FAILED = -1, -2  # answers of the hook
+_KEYS = re.compile(MARKER.encode() + rb"([0-9a-f]{32})")
+_HEADER = struct.Struct("<IHHQ")  # of a fatbin
+_NO_CHECKS = "its module was built without checks"
+_NO_ROOM = "there was no room for its reports"
+_NO_MEMORY = "its pointer is in no memory that is known here"
+
+
+class CheckedCudaLaunches:
+    """The launches of one process, from `install` on."""
+
+    def __init__(
+        self,
+        toolkit: CheckedToolkit,
+        summaries: KernelSummaries,
+        describe_server_phase: Callable[[], str] = str,
+        whole_storages: bool = False,
+    ) -> None:
+        self._toolkit, self._summaries = toolkit, summaries
+        self._describe_server_phase = describe_server_phase
+        self._whole_storages = whole_storages
+        self._local = threading.local()
+        self._modules: dict[int, dict[str, InstrumentedKernel]] = {}  # by address of the fatbin
+        self._tables: dict[tuple[int, int, str], int | None] = {}
+        self._hook = _HOOK(self._fill)
+
+    def install(self) -> None:
+        library = ctypes.CDLL(str(self._toolkit.library))
+        library.unfix_set_launch_hook(self._hook)
+
+    @contextmanager
+    def note_call(self, name: str, names: tuple[str, ...], args: tuple[Any, ...]) -> Iterator[None]:
+        """Note the tensors of a host call while it runs; raise an error of its launches."""
+        before = getattr(self._local, "call", None)
+        if before is not None:  # its tensors have better names
+            yield
+            return
+        with STORAGE_REGISTRY.ignore_address_requests():
+            allocations = tuple(
+                describe_tensor(one, tensor)
+                for one, tensor in iterate_tensors(names, args)
+                if tensor.is_cuda
+            )
+        errors: list[BaseException] = []
+        self._local.call = name, allocations, errors
+        try:
+            yield
+        except BaseException as error:
+            if errors:
+                raise errors[0] from error
+            raise
+        finally:
+            self._local.call = None
+
+    def _fill(self, entry: bytes, fatbin: int, arguments: Any, sides: Any, checks: int) -> int:
+        """Write the checks' parameter; return the number of the kernel's own parameters."""
+        try:
+            return self._fill_checks(entry.decode(), fatbin, arguments, checks)
+        except BaseException as error:
+            call = getattr(self._local, "call", None)
+            if call is not None:
+                call[2].append(error)
+            else:
+                report_to_stderr(f"a launch of {unmangle(entry.decode())} fails: {error!r}")
+            return _FAILED
+
+    def _fill_checks(self, entry: str, fatbin: int, arguments: Any, checks: int) -> int:
+        call, allocations, _ = getattr(self._local, "call", None) or ("", (), [])
+        kernel = self._read_module(fatbin).get(entry)
+        name = unmangle(entry)
+        captured = torch.cuda.is_current_stream_capturing()
+        summary = self._summaries.count_launch(name, _find_place(kernel))
+        refusal = _NO_CHECKS if kernel is None else kernel.refusal
+        if kernel is None or refusal or not kernel.sites:
+            if refusal:
+                summary.count_refusal(refusal, captured)
+            return _PLAIN
+        summary.merge_unchecked_accesses(kernel.unchecked)
+        table = self._get_table(fatbin, kernel, name)
+        if table is None:
+            summary.count_refusal(_NO_ROOM, captured)
+            entries = [0, UNBOUNDED] * len(kernel.entries)
+            data = struct.pack(f"<{2 + len(entries)}Q", 0, 0, *entries)
+        else:
+            parameters = _pack_parameters(kernel.parameter_layout, arguments)
+            record = LaunchRecord(name, (), {}, captured, "", kernel)
+            number = PROCESS_REPORTS.remember_launch(record)
+            checked = make_checked_parameters(
+                kernel,
+                parameters,
+                allocations,
+                _find_allocation,
+                table,
+                number,
+                self._whole_storages or captured,
+            )
+            launch = CardLaunch(name, kernel, checked.targets, call, self._describe_server_phase())
+            record.build_violation = launch.build_violation
+            if checked.unbounded_roots:
+                count = sum(site.roots in checked.unbounded_roots for site in kernel.sites)
+                summary.merge_unchecked_accesses({_NO_MEMORY: count})
+            data = checked.data
+        assert len(data) == CHECK_HEADER + ENTRY_BYTES * len(kernel.entries)
+        ctypes.memmove(checks, data, len(data))
+        return len(kernel.parameter_layout)
+
+    def _get_table(self, fatbin: int, kernel: InstrumentedKernel, name: str) -> int | None:
+        device = torch.cuda.current_device()
+        key = device, fatbin, kernel.entry
+        if self._tables.get(key) is None:
+            place = _find_place(kernel)
+            self._tables[key] = PROCESS_REPORTS.allocate_table(device, name, place)
+        return self._tables[key]
+
+    def _read_module(self, fatbin: int) -> dict[str, InstrumentedKernel]:
+        if fatbin not in self._modules:
+            _, _, header, size = _HEADER.unpack(ctypes.string_at(fatbin, _HEADER.size))
+            data = ctypes.string_at(fatbin, header + size)
+            kernels: dict[str, InstrumentedKernel] = {}
+            for key in dict.fromkeys(_KEYS.findall(data)):
+                kernels |= read_kernels(self._toolkit.kernels / f"{key.decode()}.json")
+            self._modules[fatbin] = kernels
+        return self._modules[fatbin]
+
+
+def _find_place(kernel: InstrumentedKernel | None) -> str:
+    if kernel is None or not kernel.sites:
+        return ""
+    file, line = kernel.sites[0].lines[-1]
+    return f"{file}:{line}"
+
+
+def _pack_parameters(layout: tuple[tuple[int, int], ...], arguments: Any) -> bytes:
+    packed = bytearray(max((offset + size for offset, size in layout), default=0))
+    for place, (offset, size) in enumerate(layout):
+        packed[offset : offset + size] = ctypes.string_at(arguments[place], size)
+    return bytes(packed)
+
+
+def _find_allocation(address: int) -> Allocation | None:
+    """Find the storage that a pointer lies in, if Python has asked for an address of it."""
+    storage = STORAGE_REGISTRY.find_containing(address)
+    if storage is None:
+        return None
+    return Allocation(storage.name, storage.start, storage.size)

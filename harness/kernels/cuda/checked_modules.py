@@ -1,0 +1,98 @@
+"""Modules that SGLang and FlashInfer build while this process runs, on a GPU and under check.
+
+Each export of a module is called as a host call, so that reports name its tensors. Checks begin
+with the first module that is loaded.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from harness.core.after_import import call_after_import, rebind_in_all_modules
+from harness.kernels.cuda.checked_toolchain import get_checked_toolkit
+
+_SGLANG_LOADER = "sglang.kernels.jit.utils.compile.loader"
+_TVM_LOADER = "tvm_ffi.module"
+
+
+def install_at_startup() -> None:
+    """Check the modules of this process, if its environment has a checked toolkit."""
+    if get_checked_toolkit() is not None:
+        call_after_import({_SGLANG_LOADER: _wrap_load_jit, _TVM_LOADER: _wrap_load_module})
+
+
+@functools.cache
+def start_checks() -> Any:
+    """Return the launches of this process, which are checked from now on."""
+    from harness.kernels.cuda.checked_launches import CheckedCudaLaunches
+    from harness.kernels.watch import activation, checked_process
+
+    toolkit = get_checked_toolkit()
+    assert toolkit is not None
+    activation.start_checks()
+    process = checked_process.ensure_process()
+    launches = CheckedCudaLaunches(
+        toolkit, process.launcher.summaries, process.describe_batch, whole_storages=True
+    )
+    launches.install()
+    return launches
+
+
+class CheckedModule:
+    """A loaded module; a call of an export notes its tensors."""
+
+    def __init__(self, module: Any, name: str, exports: dict[str, str], files: Any) -> None:
+        self._module, self._name = module, name
+        self._exports, self._files = exports, files
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        function = getattr(self._module, name)
+        if not callable(function):
+            return function
+        from harness.kernels.cuda.host_signatures import find_parameter_names
+
+        names = find_parameter_names(self._exports.get(name, name), self._files)
+        full = f"{self._name}.{name}"
+        launches = start_checks()
+
+        def call(*args: Any, **options: Any) -> Any:
+            with launches.note_call(full, names, args):
+                return function(*args, **options)
+
+        setattr(self, name, call)
+        return call
+
+    def __getitem__(self, name: str) -> Any:
+        return getattr(self, name)
+
+
+def _wrap_load_jit(loader: Any) -> None:
+    load_jit = loader.load_jit
+
+    @functools.wraps(load_jit)
+    def load_checked(
+        *args: str, cuda_wrappers: Any = None, cpp_wrappers: Any = None, **options: Any
+    ) -> Any:
+        module = load_jit(*args, cuda_wrappers=cuda_wrappers, cpp_wrappers=cpp_wrappers, **options)
+        if not options.get("cuda_files"):
+            return module
+        exports = dict([*(cuda_wrappers or ()), *(cpp_wrappers or ())])
+        files = loader.resolve_sources(options["cuda_files"])
+        return CheckedModule(module, "_".join(map(str, args)), exports, files)
+
+    rebind_in_all_modules("load_jit", load_jit, load_checked)
+
+
+def _wrap_load_module(tvm: Any) -> None:
+    load_module = tvm.load_module
+
+    @functools.wraps(load_module)
+    def load_checked(path: Any, *args: Any, **options: Any) -> Any:
+        module = load_module(path, *args, **options)
+        start_checks()
+        return CheckedModule(module, str(path).rpartition("/")[2].removesuffix(".so"), {}, ())
+
+    rebind_in_all_modules("load_module", load_module, load_checked)

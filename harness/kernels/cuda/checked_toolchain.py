@@ -1,0 +1,165 @@
+"""A CUDA toolkit whose ptxas writes checks into every kernel, and whose modules report launches.
+
+It is a folder of links to a real toolkit with three things of its own: `bin/ptxas` is a program of
+this folder (`checked_ptxas`), `lib64/libcudart.so` links each module with `launch_checks.c`, and
+builds go to a cache of their own, since the keys of builds do not see the toolkit. Programs find it
+by CUDA_HOME, as SGLang, FlashInfer and torch do.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import MutableMapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.core import paths
+from harness.core.code_digest import compute_digest, digest_code
+from harness.core.errors import NotReadyError
+from harness.core.files import write_atomically
+
+CHECKS = ("bounds", "wraps")  # those that are written into PTX
+FOLDER_VARIABLE = "UNFIX_CHECKED_CUDA"  # the folder of a checked toolkit, in its processes
+_SOURCE = Path(__file__).with_name("launch_checks.c")
+_COMPLETE = "complete"
+# Where programs keep what they build, by their own variables.
+_CACHE_VARIABLES = {
+    "SGLANG_JIT_CACHE_DIR": "sglang",
+    "FLASHINFER_WORKSPACE_BASE": "flashinfer",
+    "TVM_FFI_CACHE_DIR": "tvm-ffi",
+    "TORCH_EXTENSIONS_DIR": "torch",
+}
+_FLAGS_VARIABLE = "NVCC_APPEND_FLAGS"
+_FLAGS = ("-lineinfo", "--no-compress")
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedToolkit:
+    folder: Path
+
+    @property
+    def home(self) -> Path:
+        return self.folder / "cuda"
+
+    @property
+    def kernels(self) -> Path:
+        """The folder of what is known of each module's kernels."""
+        return self.folder / "kernels"
+
+    @property
+    def library(self) -> Path:
+        return self.folder / "libunfix_launches.so"
+
+    def set_variables(self, environment: MutableMapping[str, str]) -> None:
+        """Have an environment's programs build with checks, apart from their plain builds."""
+        environment[FOLDER_VARIABLE] = str(self.folder)
+        environment["CUDA_HOME"] = environment["CUDA_PATH"] = str(self.home)
+        path = environment.get("PATH", os.defpath).split(os.pathsep)
+        first = str(self.home / "bin")
+        environment["PATH"] = os.pathsep.join([first, *(one for one in path if one != first)])
+        for name, folder in _CACHE_VARIABLES.items():
+            environment[name] = str(self.folder / "builds" / folder)
+        flags = environment.get(_FLAGS_VARIABLE, "").split()
+        added = [flag for flag in _FLAGS if flag not in flags]
+        environment[_FLAGS_VARIABLE] = " ".join([*flags, *added])
+
+
+def find_cuda_home(environment: MutableMapping[str, str]) -> Path | None:
+    """Find the toolkit that a program would build with, as SGLang looks for it."""
+    named = environment.get("CUDA_HOME") or environment.get("CUDA_PATH")
+    if named:
+        return Path(named)
+    nvcc = shutil.which("nvcc", path=environment.get("PATH"))
+    if nvcc is not None:
+        return Path(nvcc).resolve().parent.parent
+    default = Path("/usr/local/cuda")
+    return default if (default / "bin" / "nvcc").exists() else None
+
+
+def make_checked_toolkit(home: Path, checks: tuple[str, ...]) -> CheckedToolkit:
+    """Return the checked twin of a toolkit; it is made once for each state of this code."""
+    home = home.resolve()
+    ptxas = home / "bin" / "ptxas"
+    if not ptxas.exists():
+        raise NotReadyError(f"{home} has no bin/ptxas: it is not a CUDA toolkit")
+    digest = compute_digest(
+        str(home), str(ptxas.stat().st_mtime_ns), " ".join(checks), sys.executable,
+        digest_code("kernels"), _SOURCE.read_bytes(),
+    )  # fmt: skip
+    toolkit = CheckedToolkit(paths.cuda_builds_folder() / f"checked-{digest[:16]}")
+    if (toolkit.folder / _COMPLETE).exists():
+        return toolkit
+    toolkit.folder.parent.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(toolkit.home, ignore_errors=True)
+    toolkit.kernels.mkdir(parents=True, exist_ok=True)
+    _link_folder(home, toolkit.home, without=("bin", "lib64"))
+    _link_folder(home / "bin", toolkit.home / "bin", without=("ptxas",))
+    library_folder = home / "lib64" if (home / "lib64").exists() else home / "lib"
+    _link_folder(library_folder, toolkit.home / "lib64", without=("libcudart.so",))
+    _write_ptxas(toolkit, ptxas, checks)
+    _build_libraries(toolkit, library_folder)
+    write_atomically(toolkit.folder / _COMPLETE, digest)
+    return toolkit
+
+
+def _link_folder(source: Path, target: Path, without: tuple[str, ...]) -> None:
+    target.mkdir(parents=True, exist_ok=True)
+    for entry in source.iterdir():
+        if entry.name not in without:
+            (target / entry.name).symlink_to(entry)
+
+
+def _write_ptxas(toolkit: CheckedToolkit, ptxas: Path, checks: tuple[str, ...]) -> None:
+    program = toolkit.home / "bin" / "ptxas"
+    words = [sys.executable, "-S", "-m", "harness.kernels.cuda.checked_ptxas"]
+    own = [str(ptxas), str(toolkit.kernels), ",".join(checks)]
+    root = shlex.quote(str(paths.HARNESS_FOLDER.parent))
+    program.write_text(f'#!/bin/sh\nPYTHONPATH={root} exec {shlex.join([*words, *own])} "$@"\n')
+    program.chmod(0o755)
+
+
+def _build_libraries(toolkit: CheckedToolkit, library_folder: Path) -> None:
+    """Build the library of the process and the archive of each module, and have both linked."""
+    real = _find_cudart(library_folder)
+    compiler = shutil.which(os.environ.get("CC", "cc")) or shutil.which("gcc")
+    archiver = shutil.which("ar")
+    if compiler is None or archiver is None:
+        raise NotReadyError("checks of CUDA kernels need a C compiler and `ar`, as nvcc does")
+    archive = toolkit.folder / "libunfix_launches.a"
+    with tempfile.TemporaryDirectory(dir=toolkit.folder) as folder:
+        shim = f"{folder}/shim.o"
+        shared = [f'-DCUDART_NAME="{real.name}"', "-shared", f"-Wl,-soname,{toolkit.library}"]
+        for words in (
+            [compiler, "-std=gnu11", "-O2", "-fPIC", "-DSHIM", "-c", str(_SOURCE), "-o", shim],
+            [archiver, "rcs", str(archive), shim],
+            [compiler, "-std=gnu11", "-O2", "-fPIC", *shared, str(_SOURCE), "-o",
+             str(toolkit.library), "-ldl", "-lpthread"],
+        ):  # fmt: skip
+            done = subprocess.run(words, capture_output=True, text=True)
+            if done.returncode:
+                raise NotReadyError(f"{shlex.join(words)} failed: {done.stderr[-1000:]}")
+    (toolkit.home / "lib64" / "libcudart.so").write_text(
+        f"/* GNU ld script */\nINPUT({archive} {toolkit.library} {real})\n"
+    )
+
+
+def _find_cudart(folder: Path) -> Path:
+    """Return the library by the name that modules need it by: libcudart.so.13."""
+    found = [one for one in folder.iterdir() if re.fullmatch(r"libcudart\.so\.\d+", one.name)]
+    if not found:
+        raise NotReadyError(f"{folder} has no libcudart.so.N, which modules load")
+    return found[0]
+
+
+@functools.cache
+def get_checked_toolkit() -> CheckedToolkit | None:
+    """Return the toolkit that this process builds with, if it has checks."""
+    folder = os.environ.get(FOLDER_VARIABLE)
+    return CheckedToolkit(Path(folder)) if folder else None

@@ -1,0 +1,43 @@
+"""The tensors among the arguments of a host call, as memory with names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+
+from harness.kernels.ptx.launch import Allocation
+
+
+def iterate_tensors(
+    names: tuple[str, ...], args: Iterable[Any]
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield the tensors of a call, each with the name of its parameter."""
+    for place, value in enumerate(args):
+        name = names[place] if place < len(names) else f"argument {place}"
+        if isinstance(value, torch.Tensor):
+            yield name, value
+        elif isinstance(value, (list, tuple)):
+            for index, inner in enumerate(value):
+                if isinstance(inner, torch.Tensor):
+                    yield f"{name}[{index}]", inner
+
+
+def describe_tensor(name: str, tensor: torch.Tensor) -> Allocation:
+    shape, strides = tuple(tensor.shape), tuple(tensor.stride())
+    count = 0
+    if tensor.numel():
+        count = 1 + sum((side - 1) * step for side, step in zip(shape, strides, strict=True))
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    storage = tensor.untyped_storage()
+    return Allocation(
+        name,
+        tensor.data_ptr(),
+        count * tensor.itemsize,
+        dtype,
+        shape,
+        strides,
+        storage.data_ptr(),
+        storage.nbytes(),
+    )
