@@ -20,7 +20,7 @@ class CardLaunch:
     name: str
     kernel: InstrumentedKernel
     targets: dict[int, Allocation]  # by the offset of the pointer among the parameters
-    call: str  # the host function that launched it
+    call: str  # the host function that launched it, or "code that is no host call"
     server_phase: str = ""
 
     def build_violation(self, report: DeviceReport) -> Violation:
@@ -55,7 +55,7 @@ class CardLaunch:
     ) -> Violation:
         true, wrapped = report.operands
         details = []
-        if true != wrapped:
+        if true != wrapped and overflow.size:
             details.append(f"{true} became {wrapped} in 32 bits ({overflow.text})")
         details.append(f"{site.label} through that address at {describe_line(_to_source(site))}")
         return IntegerOverflow(

@@ -1,9 +1,9 @@
 """Launches of CUDA kernels with checks: this process fills the parameter that the checks added.
 
 A host call (`module.store_cache(k, v, …)`) notes its tensors; each launch that its C++ code makes
-comes to `_fill` (`launch_checks.c`), which finds the tensor of each pointer and gives the launch its
-number. Invariant: nothing here waits for the device, so launches can be captured in a graph; a
-captured launch keeps the tensors' ends and its number, and each replay is checked as its first run.
+comes to `_fill` (`launch_checks.c`), which finds the tensor of each pointer and gives the launch
+its number. Invariant: nothing here waits for the device, so launches can be captured in a graph; a
+captured launch keeps the tensors' ends and its number: each replay is checked as its first run.
 """
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ _HOOK = ctypes.CFUNCTYPE(
 _PLAIN, _FAILED = -1, -2  # answers of the hook
 _KEYS = re.compile(MARKER.encode() + rb"([0-9a-f]{32})")
 _HEADER = struct.Struct("<IHHQ")  # of a fatbin
+_NO_CALL: tuple[str, tuple[Allocation, ...], list[BaseException]] = ("no known call", (), [])
 _NO_CHECKS = "its module was built without checks"
 _NO_ROOM = "there was no room for its reports"
 _NO_MEMORY = "its pointer is in no memory that is known here"
@@ -112,7 +113,7 @@ class CheckedCudaLaunches:
             return _FAILED
 
     def _fill_checks(self, entry: str, fatbin: int, arguments: Any, checks: int) -> int:
-        call, allocations, _ = getattr(self._local, "call", None) or ("", (), [])
+        call, allocations, _ = getattr(self._local, "call", None) or _NO_CALL
         kernel = self._read_module(fatbin).get(entry)
         name = unmangle(entry)
         captured = torch.cuda.is_current_stream_capturing()

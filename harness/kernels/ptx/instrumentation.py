@@ -1,19 +1,20 @@
 """Writes checks into the text of a PTX module; what the kernels compute stays bit for bit.
 
 In front of each access of global memory stands the question whether its address lies in a tensor
-that its pointer may belong to. A kernel gets one more parameter for these tensors, which the launch
-fills (`instrumented_kernel`). Invariant: an access that fails the check is reported and skipped, and
-its results are 0. Example: `ld.global.f32 %f1, [%rd4+8];` becomes
+that its pointer may belong to. A kernel gets one more parameter for these tensors, which the
+launch fills (`instrumented_kernel`). Invariant: an access that fails the check is reported and skipped,
+and its results are 0. Example: `ld.global.f32 %f1, [%rd4+8];` becomes
 
-    add.s64 %ufa, %rd4, 8;  ld.param.v2.u64 {%ufs, %ufe}, [unfix_checks+16];
+    add.s64 %ufa, %rd4, 8;
+    ld.param.u64 %ufs, [unfix_checks+16];  ld.param.u64 %ufe, [unfix_checks+24];
     sub.s64 %ufd, %ufa, %ufs;  setp.ge.u64 %ufp, %ufd, %ufe;
     @%ufp bra $UF_R0;
-    $UF_A0:
-    ld.global.f32 %f1, [%rd4+8];
+    $UF_A0: ld.global.f32 %f1, [%rd4+8];
     $UF_B0:
 
-and at the kernel's end stands `$UF_R0`, which writes the report and goes on at `$UF_B0`; in a
-launch without a report table it goes back to `$UF_A0`, the access. Reports have the layout of Triton's kernels (`gpu/report_assembly`), and the number of the thread besides.
+At the kernel's end stands `$UF_R0`, which writes the report and goes on at `$UF_B0`; in a launch
+without a report table it goes back to `$UF_A0`, the access. Reports have the layout of Triton's
+kernels (`gpu/report_assembly`), and the number of the thread besides.
 """
 
 from __future__ import annotations

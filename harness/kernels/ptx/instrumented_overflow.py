@@ -28,6 +28,7 @@ REGISTERS = (
     "mov.b64 %ufl, 0;", "mov.b64 %ufr, 0;", "mov.b32 %ufv, 0;",
 )  # fmt: skip
 _INEXACT = frozenset(("hi", "wide", "sat", "cc"))
+_CARRYING = ("div", "rem", "shr")  # operations whose own true result is not computed
 _INT32, _INT64 = ("u32", "s32", "b32"), ("u64", "s64", "b64")
 _VALUE_COUNT = {
     **dict.fromkeys("selp add sub mul div rem min max and or".split(), 2),
@@ -124,29 +125,33 @@ class OverflowInstrumentation:
 
         It is the nearest product or shift behind the register, or else the nearest operation.
         """
-        found = self._list_wrapping(register)
+        found, is_exact = self._list_wrapping(register)
         best = next((one for one in found if one.opcode in ("mul", "mad", "shl")), None)
-        return self.number_statement((best or found[0]), "")
+        return self.number_statement((best or found[0]), "", is_exact)
 
-    def number_statement(self, statement: PtxStatement, label: str) -> int:
+    def number_statement(self, statement: PtxStatement, label: str, is_exact: bool = True) -> int:
+        """Number an operation; `is_exact`: a report's numbers are its result and the true one."""
         lines = tuple((one.file, one.line) for one in statement.source.chain)
-        site = InstrumentedSite(lines, label or statement.opcode, 4, statement.name)
+        size = 4 if is_exact else 0
+        site = InstrumentedSite(lines, label or statement.opcode, size, statement.name)
         if site not in self._overflows:
             self._overflows.append(site)
         return 1 + self._overflows.index(site)
 
-    def _list_wrapping(self, register: str) -> list[PtxStatement]:
+    def _list_wrapping(self, register: str) -> tuple[list[PtxStatement], bool]:
         found: list[PtxStatement] = []
+        is_exact = True
         seen, waiting = {register}, [register]
         while waiting:
             for statement in self._writers[waiting.pop(0)]:
                 if statement.opcode in WRAPPING_OPERATIONS:
                     found.append(statement)
+                is_exact = is_exact and statement.opcode not in _CARRYING
                 for name in split_statement(statement)[1]:
                     if name in self._signs and name not in seen:
                         seen.add(name)
                         waiting.append(name)
-        return found or self._writers[register]
+        return found or self._writers[register], is_exact
 
     def find_low_half(self, statement: PtxStatement, operands: list[str]) -> str | None:
         """Return x for `(x << 32) >> n`, as `overflow_flow.find_extended_low_half`."""
@@ -212,7 +217,7 @@ class _Code:
         if not is_exact or not all(self._is_plain(v) or self._is_followed(v) for v in values):
             self.extend_result(result)
             return
-        if opcode in ("div", "rem", "shr"):
+        if opcode in _CARRYING:
             self._carry_difference(result, values)
             return
         if opcode in ("mul", "mad") and all(self._is_plain(one) for one in values[:2]):
