@@ -7,10 +7,14 @@ with the first module that is loaded.
 from __future__ import annotations
 
 import functools
-from typing import Any
+import threading
+from typing import TYPE_CHECKING, Any
 
 from harness.core.after_import import call_after_import, rebind_in_all_modules
 from harness.kernels.cuda.checked_toolchain import get_checked_toolkit
+
+if TYPE_CHECKING:
+    from harness.kernels.cuda.checked_launches import CheckedCudaLaunches
 
 _SGLANG_LOADER = "sglang.kernels.jit.utils.compile.loader"
 _TVM_LOADER = "tvm_ffi.module"
@@ -22,9 +26,19 @@ def install_at_startup() -> None:
         call_after_import({_SGLANG_LOADER: _wrap_load_jit, _TVM_LOADER: _wrap_load_module})
 
 
-@functools.cache
-def start_checks() -> Any:
+_lock = threading.Lock()  # modules are loaded in several threads
+_started: list[CheckedCudaLaunches] = []
+
+
+def start_checks() -> CheckedCudaLaunches:
     """Return the launches of this process, which are checked from now on."""
+    with _lock:
+        if not _started:
+            _started.append(_start())
+        return _started[0]
+
+
+def _start() -> CheckedCudaLaunches:
     from harness.kernels.cuda.checked_launches import CheckedCudaLaunches
     from harness.kernels.watch import activation, checked_process
 

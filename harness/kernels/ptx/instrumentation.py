@@ -2,8 +2,8 @@
 
 In front of each access of global memory stands the question whether its address lies in a tensor
 that its pointer may belong to. A kernel gets one more parameter for these tensors, which the
-launch fills (`instrumented_kernel`). Invariant: an access that fails the check is reported and skipped,
-and its results are 0. Example: `ld.global.f32 %f1, [%rd4+8];` becomes
+launch fills (`instrumented_kernel`). Invariant: an access that fails the check is reported and
+skipped, and its results are 0. Example: `ld.global.f32 %f1, [%rd4+8];` becomes
 
     add.s64 %ufa, %rd4, 8;
     ld.param.u64 %ufs, [unfix_checks+16];  ld.param.u64 %ufe, [unfix_checks+24];
