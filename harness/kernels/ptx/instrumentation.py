@@ -79,7 +79,7 @@ _UNKNOWN = "nothing says which parameter its address comes from"
 
 
 @dataclass(frozen=True, slots=True)
-class InstrumentedModule:
+class InstrumentedPtx:
     key: str
     text: str
     kernels: dict[str, InstrumentedKernel]
@@ -90,7 +90,7 @@ def make_key(text: str, checks: tuple[str, ...]) -> str:
     return digest[:KEY_LENGTH]
 
 
-def instrument_module(text: str, checks: tuple[str, ...]) -> InstrumentedModule:
+def instrument_module(text: str, checks: tuple[str, ...]) -> InstrumentedPtx:
     """Write the checks (`bounds`, `wraps`) into every kernel of a module.
 
     A kernel that cannot have them stays as it is, and its `refusal` gives the reason.
@@ -114,7 +114,7 @@ def instrument_module(text: str, checks: tuple[str, ...]) -> InstrumentedModule:
         parts += [text[position:head], new_head, new_body]
         position = end
     parts.append(text[position:])
-    return InstrumentedModule(key, _add_marker("".join(parts), key), kernels)
+    return InstrumentedPtx(key, _add_marker("".join(parts), key), kernels)
 
 
 def _add_marker(text: str, key: str) -> str:

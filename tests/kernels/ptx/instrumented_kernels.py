@@ -1,0 +1,101 @@
+"""Kernels with checks written into their PTX, run on this CPU; their reports as violations."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+from ptx_kernels import describe
+
+from harness.kernels.check.violations import Violation
+from harness.kernels.cuda.card_reports import CardLaunch
+from harness.kernels.gpu.report_assembly import (
+    KERNEL_TABLE_BYTES,
+    MAX_SITES,
+    RECORD_BYTES,
+    RECORDS_PER_SITE,
+    KernelTable,
+    RecordField,
+)
+from harness.kernels.gpu.report_buffer import DeviceReport
+from harness.kernels.ptx.check_values import make_checked_parameters
+from harness.kernels.ptx.executor import load_module
+from harness.kernels.ptx.instrumentation import InstrumentedPtx, instrument_module
+from harness.kernels.ptx.launch import Allocation, CudaLaunch, Dimensions, ExecutorChecks
+
+_BOUNDS_ALONE = ExecutorChecks(overflow=False, uninitialized=False, races=False)
+
+
+@functools.cache
+def instrument(text: str, checks: tuple[str, ...] = ("bounds", "wraps")) -> InstrumentedPtx:
+    return instrument_module(text, checks)
+
+
+class ReportMemory:
+    """A kernel's table, its records and the bell, where a GPU's kernels write them."""
+
+    def __init__(self) -> None:
+        self.table = np.zeros(KERNEL_TABLE_BYTES // 8, np.int64)
+        self.records = np.zeros((MAX_SITES * RECORDS_PER_SITE, RECORD_BYTES), np.uint8)
+        self.bell = np.zeros(1, np.int32)
+        self.table[KernelTable.RECORDS // 8] = self.records.ctypes.data
+        self.table[KernelTable.BELL // 8] = self.bell.ctypes.data
+
+    def find(self, address: int) -> Allocation | None:
+        parts = {"table": self.table, "records": self.records, "bell": self.bell}
+        known = [describe(name, array) for name, array in parts.items()]
+        return next((one for one in known if one.base <= address < one.end), None)
+
+    def read(self) -> list[DeviceReport]:
+        return [_read_record(one) for one in self.records if one[RecordField.WRITTEN]]
+
+
+def _read_record(record: Any) -> DeviceReport:
+    def number(field: RecordField, kind: type = np.uint32) -> int:
+        size = np.dtype(kind).itemsize
+        return int(record[field : field + size].view(kind)[0])
+
+    sides = number(RecordField.SIDES)
+    return DeviceReport(
+        number(RecordField.LAUNCH, np.int64),
+        number(RecordField.ADDRESS, np.uint64),
+        number(RecordField.WORD),
+        number(RecordField.SITE),
+        0,
+        (number(RecordField.X), number(RecordField.Y), number(RecordField.Z)),
+        (number(RecordField.LEFT, np.int64), number(RecordField.RIGHT, np.int64)),
+        number(RecordField.THREAD),
+        (sides & 0xFFFF, sides >> 16),
+    )
+
+
+def launch_with_checks(
+    text: str,
+    entry: str,
+    parameters: bytes,
+    tensors: dict[str, Any],
+    grid: Dimensions = (1, 1, 1),
+    block: Dimensions = (32, 1, 1),
+    *,
+    has_table: bool = True,
+    checks: tuple[str, ...] = ("bounds", "wraps"),
+) -> list[Violation]:
+    """Run a kernel with checks, and return its reports."""
+    module, memory = instrument(text, checks), ReportMemory()
+    kernel = module.kernels[entry]
+    allocations = tuple(describe(name, array) for name, array in tensors.items())
+    table = memory.table.ctypes.data if has_table else 0
+    checked = make_checked_parameters(
+        kernel, parameters, allocations, lambda _: None, table, launch_number=7
+    )
+    end = max(offset + size for offset, size in kernel.parameter_layout)
+    packed = parameters[:end] + bytes(-end % 8) + checked.data
+    launch = CudaLaunch(entry, entry, grid, block, 0, packed, allocations, memory.find)
+    for error in load_module(module.text).run(launch, _BOUNDS_ALONE):
+        raise error  # the access of the kernel itself was not skipped
+    reports = memory.read()
+    assert bool(memory.bell[0]) == bool(reports)
+    assert all(report.launch == 7 for report in reports)
+    card = CardLaunch(entry, kernel, checked.targets, "test")
+    return [card.build_violation(report) for report in reports]
