@@ -43,7 +43,8 @@ def violation_from_record(
     `memory` has the access rules. None if the report is about memory that has been freed since.
     """
     if launched.build_violation is not None:
-        return launched.build_violation(record)
+        built: Violation = launched.build_violation(record)
+        return built
     numbers = [0] * REPORT_SIZE
     numbers[ReportField.SITE], numbers[ReportField.ADDRESS] = record.site, record.address
     numbers[ReportField.X], numbers[ReportField.Y], numbers[ReportField.Z] = record.program

@@ -12,16 +12,13 @@ import itertools
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from harness.kernels.gpu.pointer_arguments import PointerArgument
 from harness.kernels.gpu.report_buffer import DeviceReport, ReportBuffer
 from harness.kernels.gpu.shadow_memory import RaceShadowMemory
-
-if TYPE_CHECKING:
-    from harness.kernels.check.violations import Violation
 
 _MAX_REMEMBERED_LAUNCHES = 1 << 14  # besides those that a graph captured, which all stay
 
@@ -38,7 +35,7 @@ class LaunchRecord:
     compiled_kernel: Any = None  # None until the launch has returned
     inductor_source: str = ""  # the function that Inductor compiled, if this is Inductor's
     # Of a kernel that is not Triton's: makes a report's violation.
-    build_violation: Callable[[DeviceReport], Violation] | None = None
+    build_violation: Callable[[DeviceReport], Any] | None = None
 
     def __str__(self) -> str:
         words = [*map(str, self.pointers), *(f"{k} {v}" for k, v in self.scalars.items())]
