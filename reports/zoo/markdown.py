@@ -13,7 +13,7 @@ def render_markdown(run: ZooRun) -> str:
         markdown.render_heading("Zoo", run.green),
         view.describe_run(run),
         markdown.render_list(map(escape_text, run.problems)),
-        markdown.render_report_table(view.make_table(run)),
+        *map(markdown.render_report_table, view.make_tables(run)),
     ]
     parts += [
         markdown.render_folded(

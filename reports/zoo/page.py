@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from harness.store.zoo.values import ZooClaim, ZooRun
+from harness.store.zoo.values import ARCHITECTURE_CLAIMS, FAMILY_CLAIMS, ZooRun
 from reports.shared import html_file
 from reports.shared.html_file import PageHead
 from reports.zoo import view
 
 STYLES = ("zoo/page.css",)
+MODEL_HINT = "A cell shows the largest difference of logits relative to the largest logit, and the tolerance."
+FAMILY_HINT = "Kernels that no architecture launches, each against its formula in torch."
 
 
 def render_page(run: ZooRun) -> str:
-    values = {"run": run, "view": view, "claims": list(ZooClaim), "marks": view.MARKS}
+    kinds = (
+        ("architectures", "Architectures", run.models, ARCHITECTURE_CLAIMS, MODEL_HINT),
+        ("families", "Kernel families", run.families, FAMILY_CLAIMS, FAMILY_HINT),
+    )
+    values = {"run": run, "view": view, "kinds": kinds, "marks": view.MARKS}
     head = PageHead.make(
         [f"SGLang {run.release}", f"virtual {run.card}"], [run.machine.get("unfix", "")]
     )

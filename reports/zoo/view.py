@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections import Counter
 
 from harness.core.wording import format_duration
-from harness.store.zoo.values import ArchitectureResult, ClaimResult, ZooClaim, ZooRun
+from harness.store.zoo.values import (
+    ARCHITECTURE_CLAIMS,
+    FAMILY_CLAIMS,
+    ArchitectureResult,
+    ClaimResult,
+    ZooClaim,
+    ZooRun,
+)
 from reports.shared.marks import ReportMark, make_marks
 from reports.shared.tables import ReportTable, TableCell, TableRows, code, quiet
 
@@ -32,17 +39,31 @@ def describe_error(claim: ClaimResult) -> str:
     return f"{claim.error:.1g} of {claim.tolerance or 0:.1g}"
 
 
-def sort_results(run: ZooRun) -> list[ArchitectureResult]:
-    """Return the failing architectures first, then the others, by name."""
-    return sorted(run.present, key=lambda result: (not result.failures, result.name))
+def sort_results(results: list[ArchitectureResult]) -> list[ArchitectureResult]:
+    """Return the failing rows first, then the others, by name."""
+    return sorted(results, key=lambda result: (not result.failures, result.name))
 
 
-def make_table(run: ZooRun) -> ReportTable:
-    """Make a row for each architecture and a column for each claim."""
+def make_tables(run: ZooRun) -> list[ReportTable]:
+    """Make the table of architectures and that of kernel families, each if it has rows."""
+    kinds = (
+        ("Architectures", ("architecture", "class"), run.models, ARCHITECTURE_CLAIMS),
+        ("Kernel families", ("family",), run.families, FAMILY_CLAIMS),
+    )
+    return [_make_table(*kind) for kind in kinds if kind[2]]
+
+
+def _make_table(
+    title: str,
+    heads: tuple[str, ...],
+    results: list[ArchitectureResult],
+    claims: tuple[ZooClaim, ...],
+) -> ReportTable:
+    """Make a row for each result and a column for each claim."""
     rows: TableRows = []
-    for result in sort_results(run):
+    for result in sort_results(results):
         cells: list[TableCell | str] = []
-        for claim in ZooClaim:
+        for claim in claims:
             found = find_claim(result, claim)
             if found is None:
                 cells.append(quiet(""))
@@ -51,16 +72,17 @@ def make_table(run: ZooRun) -> ReportTable:
             text = "known bug" if mark.word == "known" else mark.short.lower()
             cells.append(TableCell(text, mark.tone, mark=mark))
         counts = [str(len(result.kernels)), f"{result.seconds:.0f} s"]
-        rows.append([code(result.name), quiet(result.model_class), *cells, *counts])
-    heads = ("architecture", "class", *(claim.value for claim in ZooClaim), "kernels", "time")
-    return ReportTable("Architectures", heads, rows, ("kernels", "time"))
+        names = [code(result.name), quiet(result.model_class)][: len(heads)]
+        rows.append([*names, *cells, *counts])
+    all_heads = (*heads, *(claim.value for claim in claims), "kernels", "time")
+    return ReportTable(title, all_heads, rows, ("kernels", "time"))
 
 
 def make_kernel_table(run: ZooRun) -> ReportTable:
     rows: TableRows = [
         [code(kernel), str(len(names)), ", ".join(names)] for kernel, names in run.kernels.items()
     ]
-    return ReportTable("Kernels", ("kernel", "architectures", "by"), rows, ("architectures",))
+    return ReportTable("Kernels", ("kernel", "rows", "by"), rows, ("rows",))
 
 
 def make_stand_in_table(run: ZooRun) -> ReportTable:
@@ -87,14 +109,16 @@ def list_failures(run: ZooRun) -> list[tuple[ArchitectureResult, ClaimResult]]:
 def describe_run(run: ZooRun) -> str:
     """Describe a run in one sentence."""
     absent = len(run.architectures) - len(run.present)
-    starting = sum(result.starts for result in run.present)
+    starting = sum(result.starts for result in run.models)
     parts = [
-        f"{starting} of {len(run.present)} architectures start on SGLang {run.release}, "
+        f"{starting} of {len(run.models)} architectures start on SGLang {run.release}, "
         f"virtual {run.card}",
         ", ".join(f"{count} {word}" for word, count in run.counts.items()) or "no claims",
         f"{len(run.kernels)} Triton kernels launched under check",
         format_duration(run.seconds),
     ]
+    if run.families:
+        parts.insert(1, f"{len(run.families)} kernel families")
     if absent:
         parts.insert(1, f"{absent} not in this release")
     return "; ".join(parts)

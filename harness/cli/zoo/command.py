@@ -9,7 +9,7 @@ from harness.cli.lane_progress import LaneProgress
 from harness.cli.process_cleanup import end_processes_on_exit
 from harness.core import machine, paths
 from harness.device.cards import get_card
-from harness.runs.zoo.architecture import read_architectures
+from harness.runs.zoo.architecture import select_rows
 from harness.runs.zoo.request import ZooRequest, ZooWorkerRequest
 from harness.store.database import Store
 from harness.store.zoo.values import ArchitectureResult, ZooRun
@@ -22,8 +22,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "names",
         nargs="*",
-        metavar="ARCHITECTURE",
-        help="files of suites/zoo/architectures by name (default: all)",
+        metavar="NAME",
+        help="files of suites/zoo/architectures or fixtures/zoo/families by name (default: all)",
     )
     options.add_release(parser)
     parser.add_argument(
@@ -60,7 +60,7 @@ def run_command(arguments: argparse.Namespace) -> int:
 
 def execute_zoo(target: ReleaseTarget, request: ZooRequest) -> tuple[ZooRun, bool]:
     """Run a request on a release; return the stored run, and whether the user stopped it."""
-    architectures = read_architectures(request.names)
+    architectures, families = select_rows(request.names)
     get_card(request.card)  # an unknown name ends the call
     run_id, started = guard_runs.make_id_and_start()
     folder = paths.state_folder() / "runs" / run_id
@@ -72,6 +72,7 @@ def execute_zoo(target: ReleaseTarget, request: ZooRequest) -> tuple[ZooRun, boo
         jobs=guard_runs.choose_job_count("cpu", request.jobs),
         seconds=request.seconds,
         architectures=architectures,
+        families=families,
         check=request.check,
     )
     run = ZooRun(
@@ -81,14 +82,14 @@ def execute_zoo(target: ReleaseTarget, request: ZooRequest) -> tuple[ZooRun, boo
         card=request.card,
         command=run_output.get_recorded_command(),
         toggles=[f"-{one}" for one in request.revert] + [f"+{one}" for one in request.enable],
-        planned=[architecture.name for architecture in architectures],
+        planned=[*(architecture.name for architecture in architectures), *families],
     )
     facts = machine.collect_machine_facts(str(target.python))
     run.versions, run.machine = facts.pop("versions"), facts
     try:
         with (
             end_processes_on_exit(),
-            LaneProgress(run, "architectures", list_failures) as progress,
+            LaneProgress(run, "rows", list_failures) as progress,
         ):
             LaneRunner(worker, run, Store().zoo, progress).execute(work)
     except KeyboardInterrupt:

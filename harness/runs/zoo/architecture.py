@@ -29,6 +29,7 @@ from harness.core.yaml_document import suggest_nearest
 from harness.store.zoo.values import ClaimResult, ZooClaim
 
 ZOO_FOLDER = Path("suites") / "zoo"
+FAMILY_FOLDER = Path("fixtures") / "zoo" / "families"
 SMALLEST_KNOWN_PART = 1 / 8  # of the tolerance; rounding alone is far below it
 
 
@@ -90,11 +91,37 @@ def read_architectures(names: list[str], folder: Path | None = None) -> list[Arc
     """Read the architectures of these names, or all."""
     folder = folder or paths.project_folder() / ZOO_FOLDER
     bases: dict[str, dict[str, Any]] = SafeYamlFile(folder / "bases.yaml").values
-    files = {file.stem: file for file in sorted((folder / "architectures").glob("*.yaml"))}
+    files = _list_architecture_files(folder)
     for name in names:
         if name not in files:
             raise UnfixError(f"no architecture is called {name}{suggest_nearest(name, files)}")
     return [_read_architecture(files[name], bases) for name in names or files]
+
+
+def list_families() -> list[str]:
+    """Name the families of kernels: the modules of their folder."""
+    files = (paths.project_folder() / FAMILY_FOLDER).glob("*.py")
+    return sorted(file.stem for file in files if file.stem != "__init__")
+
+
+def select_rows(names: list[str]) -> tuple[list[Architecture], list[str]]:
+    """Return the architectures and the kernel families of these names, or all."""
+    families = list_families()
+    if not names:
+        return read_architectures([]), families
+    known = [*_list_architecture_files(paths.project_folder() / ZOO_FOLDER), *families]
+    for name in names:
+        if name not in known:
+            problem = f"no architecture and no kernel family is called {name}"
+            raise UnfixError(f"{problem}{suggest_nearest(name, known)}")
+    models = [name for name in names if name not in families]
+    return read_architectures(models) if models else [], [
+        name for name in names if name in families
+    ]
+
+
+def _list_architecture_files(folder: Path) -> dict[str, Path]:
+    return {file.stem: file for file in sorted((folder / "architectures").glob("*.yaml"))}
 
 
 def _read_architecture(file: Path, bases: dict[str, dict[str, Any]]) -> Architecture:

@@ -16,7 +16,7 @@ from harness.runs.zoo.architecture import Architecture
 class ZooRequest:
     """One valid call of `unfix zoo`."""
 
-    names: list[str]  # architectures, or all
+    names: list[str]  # architectures and kernel families, or all
     release: str | None
     card: str
     jobs: int | None
@@ -47,4 +47,5 @@ class ZooWorkerRequest(msgspec.Struct):
     jobs: int
     seconds: float
     architectures: list[Architecture]
+    families: list[str] = []  # of kernels; their numbers follow those of the architectures
     check: list[str] = []

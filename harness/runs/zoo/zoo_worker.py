@@ -17,7 +17,6 @@ from harness.core.files import write_atomically
 from harness.device import installation
 from harness.kernels.check import session
 from harness.kernels.triton import recorded_reach
-from harness.runs.zoo.architecture import Architecture
 from harness.runs.zoo.request import ZooWorkerRequest
 from harness.store.zoo.values import (
     ArchitectureResult,
@@ -35,6 +34,7 @@ from harness.workers.fork_lanes import (
 from harness.workers.function_recorder import record_functions
 
 CLAIMS_MODULE = "fixtures.zoo.claims"  # what knows SGLang and transformers
+FAMILY_MODULE = "fixtures.zoo.family_run"
 PRELOADED_MODULES = (
     "sglang.srt.layers.attention.triton_backend",
     "sglang.srt.models.registry",
@@ -72,7 +72,7 @@ class ArchitectureFork:
             return msgspec.json.decode(self.result_file.read_bytes(), type=ArchitectureResult)
         if end.is_normal:
             return None  # its graphs were not captured
-        return make_failure(self.architecture, end.words, end.log)
+        return make_failure(self.architecture.name, end.words, end.log)
 
     def _run_here(self, graphs: bool) -> None:
         os.environ[recorded_reach.LAUNCHER_VARIABLE] = f"zoo {self.architecture.name}"
@@ -89,9 +89,36 @@ class ArchitectureFork:
         write_atomically(self.result_file, msgspec.json.encode(result))
 
 
-def make_failure(architecture: Architecture, headline: str, detail: str = "") -> ArchitectureResult:
+class FamilyFork:
+    """One family of kernels in a fork of a lane."""
+
+    def __init__(self, request: ZooWorkerRequest, number: int) -> None:
+        self.name = request.families[number - len(request.architectures)]
+        self.seconds = request.seconds
+        self.folder = Path(request.folder) / str(number)
+        self.result_file = self.folder / RESULT_NAME
+
+    def run(self) -> ArchitectureResult:
+        begun = time.monotonic()
+        end = run_fork(self.folder, self.seconds, self._run_here)
+        if end.is_normal:
+            result = msgspec.json.decode(self.result_file.read_bytes(), type=ArchitectureResult)
+        else:
+            result = make_failure(self.name, end.words, end.log)
+            result.is_family = True
+        result.seconds = time.monotonic() - begun
+        return result
+
+    def _run_here(self) -> None:
+        os.environ[recorded_reach.LAUNCHER_VARIABLE] = f"zoo {self.name}"
+        family_run = importlib.import_module(FAMILY_MODULE)
+        result = family_run.FamilyRun(self.name).run()
+        write_atomically(self.result_file, msgspec.json.encode(result))
+
+
+def make_failure(name: str, headline: str, detail: str = "") -> ArchitectureResult:
     claim = ClaimResult(ZooClaim.STARTS, ClaimVerdict.FAILS, headline, detail=detail)
-    return ArchitectureResult(architecture.name, [claim])
+    return ArchitectureResult(name, [claim])
 
 
 def main() -> None:
@@ -108,12 +135,17 @@ def main() -> None:
     preloading.freeze_for_forks()
     answers.send({"seconds_to_import": time.monotonic() - begun})
 
-    def run_architecture(number: int) -> bytes:
-        return msgspec.json.encode(ArchitectureFork(claims, request, number).run())
+    models = len(request.architectures)
 
-    run_in_lanes(
-        len(request.architectures), request.jobs, Path(request.folder), answers, run_architecture
-    )
+    def run_row(number: int) -> bytes:
+        is_model = number < models
+        fork = (
+            ArchitectureFork(claims, request, number) if is_model else FamilyFork(request, number)
+        )
+        return msgspec.json.encode(fork.run())
+
+    count = models + len(request.families)
+    run_in_lanes(count, request.jobs, Path(request.folder), answers, run_row)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A stored run of `unfix zoo`: each architecture, and whether each claim about it holds."""
+"""A stored run of `unfix zoo`: each architecture and kernel family, and which claims hold."""
 
 from __future__ import annotations
 
@@ -17,11 +17,16 @@ class ZooClaim(StrEnum):
 
     STARTS = "starts"  # it loads, extends three prompts and decodes, with finite logits
     REFERENCE = "equals transformers"
+    FORMULA = "equals its formula"  # of a kernel family: each kernel computes what torch does
     BATCH = "batch of one"  # one prompt at a time gives what the batch gives
     CHUNKS = "chunks"  # a prompt in two chunks gives what it gives as a whole
     RECOMPUTE = "recompute"  # a retracted request, extended again, goes on as if it had stayed
     GRAPH = "graph"  # a replayed decode graph gives what eager decoding gives
     MEMORY = "memory checks"  # no launch reads or writes out of bounds, overflows or races
+
+
+FAMILY_CLAIMS = (ZooClaim.STARTS, ZooClaim.FORMULA, ZooClaim.MEMORY)
+ARCHITECTURE_CLAIMS = tuple(claim for claim in ZooClaim if claim is not ZooClaim.FORMULA)
 
 
 class ClaimVerdict(StrEnum):
@@ -41,7 +46,7 @@ class ClaimResult(msgspec.Struct):
 
 
 class ArchitectureResult(msgspec.Struct):
-    """One architecture on one release."""
+    """One architecture, or one family of kernels, on one release."""
 
     name: str
     claims: list[ClaimResult] = []
@@ -53,6 +58,7 @@ class ArchitectureResult(msgspec.Struct):
     refused: dict[str, str] = {}  # kernels that no check could run, with the reason
     unanswered: dict[str, int] = {}  # what the device refused by name and SGLang caught
     seconds: float = 0.0
+    is_family: bool = False  # kernels that no architecture launches, by themselves
 
     @property
     def claims_without_result(self) -> list[str]:
@@ -66,7 +72,7 @@ class ArchitectureResult(msgspec.Struct):
         reasons = {claim.claim: claim.headline for claim in self.claims}
         return [
             f"{claim}: not tested: {reasons.get(claim) or 'it has no result'}"
-            for claim in ZooClaim
+            for claim in (FAMILY_CLAIMS if self.is_family else ARCHITECTURE_CLAIMS)
             if claim not in tested and not self._is_stopped_by_memory(claim)
         ]
 
@@ -107,6 +113,16 @@ class ZooRun(LaneRun, kw_only=True):
         return [result for result in self.architectures if not result.absent]
 
     @property
+    def models(self) -> list[ArchitectureResult]:
+        """Return the architectures that the release has."""
+        return [result for result in self.present if not result.is_family]
+
+    @property
+    def families(self) -> list[ArchitectureResult]:
+        """Return the families of kernels that the release has."""
+        return [result for result in self.present if result.is_family]
+
+    @property
     def counts(self) -> dict[str, int]:
         counts = Counter(claim.verdict for result in self.present for claim in result.claims)
         return {verdict.value: counts[verdict] for verdict in ClaimVerdict if counts[verdict]}
@@ -122,10 +138,10 @@ class ZooRun(LaneRun, kw_only=True):
 
     @property
     def summary(self) -> str:
-        starting = sum(result.starts for result in self.present)
+        starting = sum(result.starts for result in self.models)
         counts = ", ".join(f"{count} {verdict}" for verdict, count in self.counts.items())
         return (
-            f"{self.release}: {starting} of {len(self.present)} architectures start, "
+            f"{self.release}: {starting} of {len(self.models)} architectures start, "
             f"{len(self.kernels)} kernels; claims: {counts or 'none'}"
         )
 
@@ -144,5 +160,5 @@ class ZooRun(LaneRun, kw_only=True):
         ]
         problems += super().problems
         if not any(result.starts for result in self.present):
-            problems.append("no architecture started: nothing is compared")
+            problems.append("nothing started: nothing is compared")
         return problems
