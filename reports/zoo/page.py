@@ -8,7 +8,10 @@ from reports.shared.html_file import PageHead
 from reports.zoo import view
 
 STYLES = ("zoo/page.css",)
-MODEL_HINT = "A cell shows the largest difference of logits relative to the largest logit, and the tolerance."
+MODEL_HINT = (
+    "A cell shows the largest difference of logits, relative to the largest logit, and the "
+    "tolerance."
+)
 FAMILY_HINT = "Kernels that no architecture launches, each against its formula in torch."
 
 

@@ -11,7 +11,7 @@ from harness.core.errors import CommandLineError
 def test_an_unknown_architecture_is_a_wrong_call(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["zoo", "llamma"]) == 2
     assert capsys.readouterr().err == (
-        "unfix: no architecture is called llamma; did you mean llama?\n"
+        "unfix: no architecture and no kernel family is called llamma; did you mean llama?\n"
     )
 
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import argparse
 
+import msgspec
+
 from harness.cli import guard_runs, options, run_kinds, run_output
 from harness.cli.lane_progress import LaneProgress
 from harness.cli.process_cleanup import end_processes_on_exit
 from harness.core import machine, paths
 from harness.device.cards import get_card
+from harness.runs.zoo import release_changes
 from harness.runs.zoo.architecture import select_rows
 from harness.runs.zoo.request import ZooRequest, ZooWorkerRequest
 from harness.store.database import Store
@@ -26,6 +29,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="files of suites/zoo/architectures or fixtures/zoo/families by name (default: all)",
     )
     options.add_release(parser)
+    parser.add_argument(
+        "--since",
+        metavar="R",
+        help="what changed from this release on: stored runs if there are any, else new ones",
+    )
     parser.add_argument(
         "--card", default="H100", metavar="CARD", help="the GPU that is played: H100, H200, B200"
     )
@@ -48,14 +56,50 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run_command(arguments: argparse.Namespace) -> int:
     request = options.make_request(ZooRequest, arguments)
-    target = guard_runs.prepare_targets(
-        [request.release] if request.release else [],
-        only_ready=True,
-        toggle_folders=request.toggles,
-    )[0]
-    run, is_stopped = execute_zoo(target, request)
+    if request.since:
+        return compare_releases(request, arguments)
+    run, is_stopped = execute_zoo(prepare_target(request, request.release), request)
     code = run_output.write_and_print_run(run_kinds.ZOO, run, arguments)
     return 130 if is_stopped else code
+
+
+def prepare_target(request: ZooRequest, release: str | None) -> ReleaseTarget:
+    return guard_runs.prepare_targets(
+        [release] if release else [], only_ready=True, toggle_folders=request.toggles
+    )[0]
+
+
+def compare_releases(request: ZooRequest, arguments: argparse.Namespace) -> int:
+    """Show what changed since a release; 1 if something became worse."""
+    runs = []
+    for release in (request.since, request.release):
+        target = prepare_target(request, release)
+        run = find_stored_run(target.name, request)
+        if run is None:
+            run, is_stopped = execute_zoo(target, request)
+            if is_stopped:
+                return 130
+        runs.append(run)
+    changes = release_changes.compare_runs(*runs, request.names)
+    if arguments.json:
+        options.print_json(msgspec.to_builtins(changes))
+    else:
+        from reports.zoo.changes import print_changes
+
+        print_changes(changes, options.make_console())
+    return 1 if changes.is_worse else 0
+
+
+def find_stored_run(release: str, request: ZooRequest) -> ZooRun | None:
+    """Find the newest whole run of a release and a card without toggles that has these rows."""
+    architectures, families = select_rows(request.names)
+    rows = {*(one.name for one in architectures), *families}
+    table = Store().zoo
+    for run in reversed(table.list_runs()):
+        is_alike = (run.release, run.card, run.toggles) == (release, request.card, [])
+        if is_alike and run.status == "finished" and rows <= set(run.planned):
+            return table.load_whole(run)
+    return None
 
 
 def execute_zoo(target: ReleaseTarget, request: ZooRequest) -> tuple[ZooRun, bool]:

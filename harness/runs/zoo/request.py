@@ -25,10 +25,17 @@ class ZooRequest:
     enable: list[str]
     toggles: list[Path]  # folders
     check: list[str]  # checks of launches: graphs, streams
+    since: str | None = None  # the release to compare with
 
     def __post_init__(self) -> None:
         if self.jobs is not None and self.jobs < 1:
             raise UnfixError(f"-j is the number of architectures at a time, not {self.jobs}")
+        if self.since and (self.revert or self.enable):
+            raise UnfixError(
+                "--since compares releases as they are: leave out --revert and --enable"
+            )
+        if self.since and self.since == self.release:
+            raise UnfixError(f"--since {self.since} is the release that is compared: name another")
         unknown = [word for word in self.check if word not in LAUNCH_CHECKS]
         if unknown:
             raise UnfixError(

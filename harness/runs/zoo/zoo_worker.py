@@ -112,7 +112,9 @@ class FamilyFork:
     def _run_here(self) -> None:
         os.environ[recorded_reach.LAUNCHER_VARIABLE] = f"zoo {self.name}"
         family_run = importlib.import_module(FAMILY_MODULE)
-        result = family_run.FamilyRun(self.name).run()
+        with record_functions() as functions:
+            result = family_run.FamilyRun(self.name).run()
+        result.functions = functions
         write_atomically(self.result_file, msgspec.json.encode(result))
 
 
