@@ -61,13 +61,19 @@ def overruns(draw: Draw) -> Pair:
     return copy(draw, count=7)
 
 
-@formula(known="a reason")
+@formula(known="a reason", says="off by")
 def differs_as_known(draw: Draw) -> Pair:
     ours, theirs = copy(draw)
     return ours, theirs + 1
 
 
-@formula(known="a reason")
+@formula(known="a reason", says="KeyError")
+def differs_otherwise(draw: Draw) -> Pair:
+    ours, theirs = copy(draw)
+    return ours, theirs + 1
+
+
+@formula(known="a reason", says="off by")
 def holds_again(draw: Draw) -> Pair:
     return copy(draw)
 
@@ -106,6 +112,7 @@ def test_a_formula_that_holds_is_green_and_counts_its_kernel(
         ("raises", ZooClaim.STARTS, "raises: KeyError: 'no such slot'"),
         ("launches_nothing", ZooClaim.STARTS, "launches_nothing: it launches no kernel"),
         ("overruns", ZooClaim.MEMORY, "overruns: copy_row read 4 bytes past the end of source"),
+        ("differs_otherwise", ZooClaim.FORMULA, "differs_otherwise: off by"),
         ("holds_again", ZooClaim.FORMULA, "it holds, and is said to fail: a reason"),
     ],
 )
@@ -123,6 +130,11 @@ def test_a_known_difference_is_not_red(monkeypatch: pytest.MonkeyPatch) -> None:
     result = run_formulas(monkeypatch, "differs_as_known")
     assert get_claim(result, ZooClaim.FORMULA).verdict is ClaimVerdict.EXPECTED
     assert result.failures == []
+
+
+def test_a_known_failure_has_its_words() -> None:
+    with pytest.raises(ValueError, match="`known` and `says`"):
+        FormulaList()(known="docs/findings/x.md")
 
 
 def test_formulas_of_later_releases_are_absent(monkeypatch: pytest.MonkeyPatch) -> None:
