@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import sys
 from types import SimpleNamespace
@@ -14,6 +15,7 @@ import triton.language as tl
 
 from fixtures.zoo.family_run import FamilyRun
 from fixtures.zoo.formulas import Draw, FormulaList, Pair, measure_pair
+from harness.checking import Violation
 from harness.store.zoo.values import ArchitectureResult, ClaimResult, ClaimVerdict, ZooClaim
 
 
@@ -59,6 +61,14 @@ def launches_nothing(draw: Draw) -> Pair:
 @formula()
 def overruns(draw: Draw) -> Pair:
     return copy(draw, count=7)
+
+
+@formula()
+def catches_its_overrun(draw: Draw) -> Pair:
+    ours, theirs = copy(draw)
+    with contextlib.suppress(Violation):
+        copy(draw, count=7)
+    return ours, theirs
 
 
 @formula(known="a reason", says="off by")
@@ -112,6 +122,7 @@ def test_a_formula_that_holds_is_green_and_counts_its_kernel(
         ("raises", ZooClaim.STARTS, "raises: KeyError: 'no such slot'"),
         ("launches_nothing", ZooClaim.STARTS, "launches_nothing: it launches no kernel"),
         ("overruns", ZooClaim.MEMORY, "overruns: copy_row read 4 bytes past the end of source"),
+        ("catches_its_overrun", ZooClaim.MEMORY, "SGLang caught it: copy_row read 4 bytes"),
         ("differs_otherwise", ZooClaim.FORMULA, "differs_otherwise: off by"),
         ("holds_again", ZooClaim.FORMULA, "it holds, and is said to fail: a reason"),
     ],
