@@ -1,0 +1,222 @@
+"""Does a rehearsal name upstream's fixes of addresses when they are taken out?
+
+    python bench/retrospect.py RECORD [CASE ...]      all cases of bench/retrospect_cases.yaml
+    python bench/retrospect.py RECORD --table         the table of a record, as Markdown
+
+A case is one deployment with the fixes that are taken out of it together, each in a kernel of its
+own. It is rehearsed with them and without; a fix is named if its kernel has a finding of an
+overflow with the fix out, and none, or one further from its limit, with the fix in. Fixes that no
+toggle of `toggles` reverts are in `bench/reverted_fixes`. The threshold of a finding is the setting
+that the rehearsal searched, or, of a near one, the batch's size divided by the share of 2^31;
+`searches: false` leaves the search out.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import yaml
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+CASES = ROOT / "bench" / "retrospect_cases.yaml"
+FOLDER = ROOT / "bench" / "reverted_fixes"
+RELEASE = "0.5.23"
+SIZES = {  # of each batch: the setting that bounds it
+    "chunk": "chunk",
+    "prompts": "prefill",
+    "prefix": "context",
+    "decode": "requests",
+    "long decode": "context",
+}
+FACTOR = 2  # within which a threshold counts as upstream's
+
+
+class Fix(msgspec.Struct, forbid_unknown_fields=True):
+    """A fix that is taken out of a deployment."""
+
+    kernel: str
+    upstream: int = 0  # the pull request; 0 for a cast without one that we found
+    threshold: int = 0  # as upstream gives it, in the setting of this deployment
+    gives: str = ""  # upstream's words for it
+    miss: str = ""  # why no rehearsal names it
+
+
+class Case(msgspec.Struct, forbid_unknown_fields=True):
+    """A deployment, and the fixes that are taken out of it together."""
+
+    model: str
+    fixes: dict[str, Fix]
+    gpu: str = "H200"
+    arguments: list[str] = []
+    layers: int = 0  # of a stage of a pipeline; 0 for all
+    searches: bool = True  # the smallest setting of each finding
+
+
+class NamedFix(msgspec.Struct):
+    """One row: what the rehearsal says of a fix."""
+
+    fix: str
+    case: str
+    kernel: str
+    rank: str  # reachable, near, or missed
+    share: float = 0.0  # of 2^31, with the fix out
+    share_with_fix: float = 0.0
+    headline: str = ""
+    setting: str = ""
+    threshold: int = 0
+    upstream: int = 0
+    upstream_threshold: int = 0
+    gives: str = ""
+    miss: str = ""
+
+    @property
+    def ratio(self) -> float:
+        """The threshold as a multiple of upstream's; 0 if one of them is unknown."""
+        return self.threshold / self.upstream_threshold if self.upstream_threshold else 0.0
+
+
+def read_cases() -> dict[str, Case]:
+    return msgspec.convert(
+        yaml.safe_load((ROOT / "bench" / "retrospect_cases.yaml").read_text()), dict[str, Case]
+    )
+
+
+def rehearse(case: Case, reverts: list[str], folder: Path) -> dict[str, Any]:
+    """Rehearse the deployment of a case; return its result."""
+    model = [case.model]
+    if case.layers:
+        from harness.runs.rehearse.deployment import read_model
+
+        config = {**read_model(case.model).config, "num_hidden_layers": case.layers}
+        file = folder / f"{case.model}.json"
+        file.write_text(json.dumps(config))
+        model = ["--config", str(file)]
+    words = [*model, "--gpu", case.gpu, "--release", RELEASE, "--seconds", "900", "--json"]
+    words += ["--toggles", str(FOLDER)] if reverts else []
+    words += [word for fix in reverts for word in ("--revert", fix)]
+    words += [] if case.searches and reverts else ["--no-thresholds"]
+    finished = subprocess.run(
+        [str(ROOT / "unfix"), "rehearse", *words, "--", *case.arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if finished.returncode not in (0, 1):
+        raise SystemExit(finished.stderr)
+    run: dict[str, Any] = json.loads(finished.stdout)
+    result: dict[str, Any] = run["deployments"][0]
+    if result["refusal"]:
+        raise SystemExit(f"{result['name']} does not start: {result['refusal']}")
+    return result
+
+
+def measure_shares(result: dict[str, Any]) -> dict[str, float]:
+    """Return each kernel's largest 32-bit integer on the way into an address, of 2^31."""
+    shares: dict[str, float] = {}
+    for launch in result["launches"]:
+        name = launch["kernel"].rpartition(":")[2]
+        shares[name] = max(shares.get(name, 0.0), launch["extent"] / (1 << 31))
+    return shares
+
+
+def judge_fix(
+    name: str, case: str, fix: Fix, reverted: dict[str, Any], fixed: dict[str, Any]
+) -> NamedFix:
+    """Compare a fix's kernel with the fix out and in."""
+    share = measure_shares(reverted).get(fix.kernel, 0.0)
+    with_fix = measure_shares(fixed).get(fix.kernel, 0.0)
+    row = NamedFix(
+        *(name, case, fix.kernel, "missed", share, with_fix),
+        upstream=fix.upstream,
+        upstream_threshold=fix.threshold,
+        gives=fix.gives,
+    )
+    found = [
+        one
+        for one in reverted["findings"]
+        if one["kernel"].rpartition(":")[2] == fix.kernel and one["kind"] == "IntegerOverflow"
+    ]
+    known = {
+        (one["text"], one["rank"])
+        for one in fixed["findings"]
+        if one["kernel"].rpartition(":")[2] == fix.kernel
+    }
+    found = [one for one in found if (one["text"], one["rank"]) not in known]
+    found.sort(key=lambda one: one["rank"] != "reachable")
+    if not found or share <= with_fix:
+        row.miss = fix.miss or (
+            "no batch of this deployment launches the kernel"
+            if fix.kernel not in measure_shares(reverted)
+            else f"{share:.1%} of 2^31 at the most"
+        )
+        return row
+    first = found[0]
+    row.rank, row.headline = first["rank"], first["headline"]
+    words = first["threshold"].split()[-2:]
+    if len(words) == 2 and words[1].isdigit():
+        row.setting, row.threshold = words[0], int(words[1])
+    elif row.rank == "near":
+        size = reverted["settings"][SIZES[first["phase"]]]
+        row.setting, row.threshold = f"{SIZES[first['phase']]}, by proportion", int(size / share)
+    return row
+
+
+def make_table(rows: list[NamedFix]) -> str:
+    named = [row for row in rows if row.rank != "missed"]
+    given = [row for row in named if row.upstream_threshold]
+    within = [row for row in given if 1 / FACTOR <= row.ratio <= FACTOR]
+    lines = [
+        "| fix | kernel | deployment | rank | of 2^31 (with the fix) | begins at | upstream |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        fix = f"{row.fix} (#{row.upstream})" if row.upstream else row.fix
+        begins = f"{row.setting} {row.threshold:,}" if row.threshold else row.miss
+        gives = f"{row.upstream_threshold:,} {row.gives}" if row.upstream_threshold else row.gives
+        share = "over" if row.rank == "reachable" else f"{row.share:.0%}"
+        lines.append(
+            f"| {fix} | `{row.kernel}` | {row.case} | {row.rank} | {share} "
+            f"({row.share_with_fix:.1%}) | {begins} | {gives} |"
+        )
+    return "\n".join(
+        [
+            *lines,
+            "",
+            f"{len(named)} of {len(rows)} are named ({len(named) / len(rows):.0%}); of "
+            f"{len(given)} with a threshold of upstream's, {len(within)} are within a factor of "
+            f"{FACTOR}.",
+        ]
+    )
+
+
+def main() -> None:
+    record = Path(sys.argv[1])
+    rows: list[NamedFix] = []
+    if record.exists():
+        rows = msgspec.json.decode(record.read_bytes(), type=list[NamedFix])
+    if "--table" not in sys.argv:
+        cases = read_cases()
+        chosen = sys.argv[2:] or list(cases)
+        with tempfile.TemporaryDirectory() as folder:
+            for name in chosen:
+                case = cases[name]
+                reverted = rehearse(case, list(case.fixes), Path(folder))
+                fixed = rehearse(case, [], Path(folder))
+                rows = [row for row in rows if row.case != name]
+                rows += [
+                    judge_fix(fix, name, one, reverted, fixed) for fix, one in case.fixes.items()
+                ]
+                record.write_bytes(msgspec.json.format(msgspec.json.encode(rows)))
+                print(name, "is rehearsed", file=sys.stderr, flush=True)
+    print(make_table(rows))
+
+
+if __name__ == "__main__":
+    main()
