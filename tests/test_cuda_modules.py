@@ -17,6 +17,8 @@ from harness.core.errors import PatchError
 from harness.device.refusals import UnansweredName
 from harness.kernels.cuda.fatbin import read_ptx
 from harness.kernels.cuda.kernel_lines import KernelLines
+from harness.kernels.cuda.kernel_names import find_plain_name
+from harness.kernels.triton import recorded_reach
 from harness.patching import cuda_modules
 from harness.patching.cuda_modules import REACH, PatchableModule
 from harness.patching.cuda_sources import (
@@ -170,6 +172,50 @@ def test_the_lines_of_launched_kernels_are_recorded(monkeypatch: pytest.MonkeyPa
         "/builds/sglang/kernels/jit/csrc/scale.cuh": {12},
         "/usr/include/math.h": {40},
     }
+
+
+INLINED_FIRST = """
+.file 1 "/builds/sglang/kernels/jit/csrc/scale.cuh"
+.file 2 "/builds/sglang/kernels/jit/include/sgl_kernel/warp.cuh"
+.visible .entry first(
+)
+{
+.loc 2 40 1, function_name $L_info_string0, inlined_at 1 12 3
+.loc 1 12 3
+.loc 2 7 1
+}
+"""
+
+
+def test_a_kernel_stands_in_the_file_that_others_are_inlined_into() -> None:
+    assert KernelLines([INLINED_FIRST]).files == {"first": f"/builds/{SOURCE}"}
+
+
+@pytest.mark.parametrize(
+    ("name", "plain"),
+    [
+        ("store_kvcache_kernel<256, 256, 32, true, long>", "store_kvcache_kernel"),
+        ("canary::canary_verify_kernel<false>", "canary_verify_kernel"),
+        ("reconstruct", "reconstruct"),
+    ],
+)
+def test_a_launch_is_recorded_by_the_kernels_own_name(name: str, plain: str) -> None:
+    assert find_plain_name(name) == plain
+
+
+def test_a_launch_of_a_cuda_kernel_is_recorded_with_its_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = tmp_path / "launches"
+    monkeypatch.setenv(recorded_reach.RECORD_VARIABLE, str(record))
+    monkeypatch.setenv(recorded_reach.LAUNCHER_VARIABLE, "a test")
+    monkeypatch.setattr(recorded_reach, "_seen_lines", {})
+    for _ in range(2):
+        recorded_reach.record_cuda_reach(f"/builds/{SOURCE}", "scale_kernel")
+    recorded_reach.record_cuda_reach("/usr/include/math.h", "other")
+    assert len(record.read_text().splitlines()) == 1
+    (reach,) = recorded_reach.read_reach(record)
+    assert (reach.kernel, reach.by) == (f"{SOURCE}:scale_kernel", {"a test"})
 
 
 def test_modules_loaded_before_are_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:

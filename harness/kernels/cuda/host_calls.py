@@ -23,9 +23,10 @@ from harness.kernels.cuda.fatbin import read_ptx
 from harness.kernels.cuda.host_arguments import describe_tensor, iterate_tensors
 from harness.kernels.cuda.host_signatures import find_parameter_names
 from harness.kernels.cuda.kernel_lines import KernelLines
-from harness.kernels.cuda.kernel_names import unmangle
+from harness.kernels.cuda.kernel_names import find_plain_name, unmangle
 from harness.kernels.ptx.executor import PtxModule, load_module
 from harness.kernels.ptx.launch import Allocation, CudaLaunch, ExecutorChecks
+from harness.kernels.triton import recorded_reach
 from harness.patching.cuda_modules import REACH, PatchableModule
 
 _ILLEGAL_ADDRESS, _LAUNCH_FAILURE = 700, 719  # of cudaError_t
@@ -127,6 +128,9 @@ class HostCalls:
             for observe in tuple(LAUNCH_OBSERVERS):
                 observe(module, launch)
             self.runner.run(module, launch, stack[-1])
+            if recorded_reach.is_recording():
+                file = self._lines[raw.fatbin].files.get(entry, "")
+                recorded_reach.record_cuda_reach(file, find_plain_name(launch.name))
         except BaseException as error:
             stack[-1].errors.append(error)
             return _ILLEGAL_ADDRESS if isinstance(error, AssertionError) else _LAUNCH_FAILURE

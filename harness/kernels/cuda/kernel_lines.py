@@ -12,6 +12,8 @@ _FILE = re.compile(r'^\s*\.file\s+(\d+)\s+"([^"]+)"', re.MULTILINE)
 _MARK = re.compile(
     r"\.(?:entry|func)\s+(?:\([^)]*\)\s*)?([\w$]+)|^\s*\.loc\s+(\d+)\s+(\d+)", re.MULTILINE
 )
+# A kernel, or a line of its own: that of an inlined function goes on with where it is inlined.
+_OWN_LINE = re.compile(r"\.entry\s+([\w$]+)|^\s*\.loc\s+(\d+)\s+\d+\s+\d+\s*$", re.MULTILINE)
 
 
 class KernelLines:
@@ -33,6 +35,19 @@ class KernelLines:
                 elif match[2] in files:
                     lines[name].add((files[match[2]], int(match[3])))
         return lines
+
+    @cached_property
+    def files(self) -> dict[str, str]:
+        """The file that each kernel stands in."""
+        found: dict[str, str] = {}
+        for text in self._texts:
+            files = dict(_FILE.findall(text))
+            name = ""
+            for match in _OWN_LINE.finditer(text):
+                name = match[1] or name
+                if match[2] in files:
+                    found.setdefault(name, files[match[2]])
+        return found
 
     def select(self, entry: str) -> EntryLines:
         return EntryLines(self, entry)

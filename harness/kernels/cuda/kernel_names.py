@@ -31,6 +31,11 @@ def unmangle(name: str) -> str:
     return _NUMBER_SUFFIX.sub("", text)
 
 
+def find_plain_name(name: str) -> str:
+    """Return the function's own name: `verify_kernel` of `canary::verify_kernel<true>`."""
+    return name.partition("<")[0].rpartition("::")[2]
+
+
 def _cut_parameters(text: str) -> str:
     depth = 0
     for index, character in enumerate(text):

@@ -6,8 +6,9 @@ has one line for each kernel and release. Example:
 
     {"kernel": "sglang.a:k", "release": "1.0", "by": ["zoo llama"], "lines": {"sglang/a.py": [9]}}
 
-A kernel on a GPU reports no lines. Where a launch was refused, because the executor cannot follow
-the kernel, the line has the reason under `refused` and no lines.
+A kernel on a GPU reports no lines, nor does one of CUDA C++, which is named by its file:
+`sglang/kernels/jit/csrc/elementwise/kvcache.cuh:store_kvcache_kernel`. Where a launch was refused,
+because the executor cannot follow the kernel, the line has the reason under `refused` and no lines.
 """
 
 from __future__ import annotations
@@ -74,7 +75,17 @@ def describe_launcher() -> str:
 
 def record_reach(kernel: Any, file_lines: Iterable[tuple[str, int]]) -> None:
     """Append a launch and its lines to the file, unless earlier launches had them all."""
-    name, launcher = _name_kernel(kernel), describe_launcher()
+    _record_reach(_name_kernel(kernel), file_lines)
+
+
+def record_cuda_reach(file: str, name: str) -> None:
+    """Append a launch of a CUDA C++ kernel that stands in this file."""
+    if path := shorten_to_package(file):
+        _record_reach(f"{path}:{name}", ())
+
+
+def _record_reach(name: str, file_lines: Iterable[tuple[str, int]]) -> None:
+    launcher = describe_launcher()
     is_first = (name, launcher) not in _seen_lines
     seen = _seen_lines.setdefault((name, launcher), set())
     lines = set(file_lines) - seen
