@@ -9,6 +9,7 @@ import pytest
 from harness.core.cpp_scopes import CppSource
 from harness.kernels.cuda.host_signatures import find_parameter_names
 from harness.kernels.cuda.kernel_names import unmangle
+from harness.patching.cuda_sources import find_package_path
 
 SOURCE = """
 #include <cuda.h>
@@ -83,3 +84,16 @@ def test_a_mangled_kernel_reads_as_in_its_source() -> None:
     mangled = "_ZN6sglang5scaleIfLi4ELb1EEEvNS_6ParamsE"
     assert unmangle(mangled) == "scale<float, 4, true>"
     assert unmangle("plain_kernel") == "plain_kernel"
+
+
+@pytest.mark.parametrize(
+    ("file", "path"),
+    [
+        ("/x/site-packages/sglang/kernels/jit/csrc/a.cuh", "sglang/kernels/jit/csrc/a.cuh"),
+        ("/x/sources/0a1b/sglang/kernels/jit/csrc/a.cuh", "sglang/kernels/jit/csrc/a.cuh"),
+        ("/home/me/sglang/python/sglang/kernels/a.cuh", "sglang/kernels/a.cuh"),
+        ("/usr/local/cuda/include/math.h", ""),
+    ],
+)
+def test_a_compiled_file_is_named_from_the_package_on(file: str, path: str) -> None:
+    assert find_package_path(file) == path

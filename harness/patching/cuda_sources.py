@@ -22,6 +22,7 @@ from harness.core.code_digest import compute_digest
 from harness.core.cpp_tokens import CPP_SUFFIXES
 
 _INCLUDE = re.compile(r"^[ \t]*#[ \t]*include[ \t]*[<\"]([^>\"]+)[>\"]", re.MULTILINE)
+_PACKAGE = "sglang/"
 _KERNELS = "sglang/kernels"
 CountRun = Callable[[int], None]
 
@@ -99,6 +100,15 @@ class CudaSourcePatch:
 
     def write(self, state: Any) -> None:
         PATCHES.set(self.path, state)
+
+
+def find_package_path(file: str) -> str:
+    """Return a source's path from the package on; '' for one that is not SGLang's.
+
+    A compiler names the file that it read, in site-packages or in a patched copy.
+    """
+    _, found, rest = file.rpartition(f"/{_PACKAGE}")
+    return f"{_PACKAGE}{rest}" if found else ""
 
 
 def find_included_files(files: Iterable[Path], folders: Iterable[Path]) -> set[Path]:

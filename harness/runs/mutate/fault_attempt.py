@@ -25,7 +25,7 @@ from harness.fixes.matching.toggle_status import ToggleState
 from harness.fixes.patch_plan import Direction, PlacedFault, ToggleChoice
 from harness.fixes.registry.schema import CodeTarget
 from harness.guards import cells, hypothesis_adapter, plugin, profiles, repeat, run_item
-from harness.patching import cuda_modules, live_engine
+from harness.patching import cuda_modules, cuda_sources, live_engine
 from harness.runs.mutate.messages import (
     PASSING_OUTCOMES,
     FaultAttemptReport,
@@ -178,8 +178,8 @@ class FaultAttemptRun:
             if lines:
                 traced.lines[module.removesuffix(".__init__")] = sorted(lines)
         for name, lines in launched.items():
-            if Path(name).is_relative_to(root):
-                traced.lines[Path(name).relative_to(root).as_posix()] = sorted(lines)
+            if path := cuda_sources.find_package_path(name):
+                traced.lines[path] = sorted(lines)
         new = set(sys.modules) - before
         traced.imported = sorted(name for name in new if name.partition(".")[0] == "sglang")
 
