@@ -125,25 +125,23 @@ def _build_modules(arguments: argparse.Namespace) -> int:
             f"{FILE_VARIABLE}=FILE and give the file with --builds"
         )
     options.report_status(f"building {len(builds)} CUDA modules of {release.name}")
-    results = []
+    survey = BuildSurvey(release.name, [], cuda_builds.list_loaders(release.open_sources()))
     for result in cuda_builds.build_modules(release, builds, arguments.jobs):
-        results.append(result)
+        survey.results.append(result)
+        if arguments.record:  # after each, so that a run that is stopped has what it did
+            text = msgspec.json.format(msgspec.json.encode(survey), indent=1)
+            write_atomically(arguments.record, text)
         if not arguments.json:
             print(
                 f"{result.seconds:6.1f} s  {result.name}  {result.problem or 'built'}", flush=True
             )
-    loaders = cuda_builds.list_loaders(release.open_sources())
-    survey = BuildSurvey(release.name, results, loaders)
-    if arguments.record:
-        text = msgspec.json.format(msgspec.json.encode(survey), indent=1)
-        write_atomically(arguments.record, text)
     if arguments.json:
         options.print_json(msgspec.to_builtins(survey))
     else:
-        failed = len(survey.failed)
+        good = sum(not result.problem for result in survey.results)
         print(
-            f"{len(results) - sum(bool(one.problem) for one in results)} of {len(results)} modules "
-            f"built; of {len(loaders)} loaders {len(survey.built)} build, {failed} do not, and "
+            f"{good} of {len(survey.results)} modules built; of {len(survey.loaders)} loaders "
+            f"{len(survey.built)} build, {len(survey.failed)} do not, and "
             f"{len(survey.unrecorded)} have no recorded arguments"
         )
     return 1 if survey.failed else 0
