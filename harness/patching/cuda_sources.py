@@ -134,7 +134,9 @@ def find_included_files(files: Iterable[Path], folders: Iterable[Path]) -> set[P
 def make_patched_tree(site_packages: Path, sources: Iterable[PatchedCudaSource]) -> Path:
     """Return a folder with all C++ sources of SGLang's kernels, some of them patched."""
     texts = {source.path: source.text for source in sources}
-    folder = paths.cuda_builds_folder() / "sources" / _digest_tree(site_packages, texts)
+    # A link to `.releases` is resolved: checkouts that share it build a toggled module once.
+    builds = paths.cuda_builds_folder().resolve()
+    folder = builds / "sources" / _digest_tree(site_packages, texts)
     if folder.is_dir():
         return folder
     folder.parent.mkdir(parents=True, exist_ok=True)

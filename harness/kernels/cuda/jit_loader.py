@@ -2,14 +2,18 @@
 
 Modules are built for the virtual card as PTX alone, with source lines. Builds lie in SGLang's own
 cache, keyed by source, flags, compilers and all included files; it is `.releases/cuda-builds/jit`,
-unless SGLANG_JIT_CACHE_DIR names another folder.
+unless SGLANG_JIT_CACHE_DIR names another folder. Checkouts that share `.releases` by a link share
+the builds: the link's own path is no part of a key.
 """
 
 from __future__ import annotations
 
 import ctypes
+import functools
 import os
 import sys
+from collections.abc import Iterable
+from pathlib import Path
 from types import FunctionType
 from typing import Any
 
@@ -28,6 +32,7 @@ from harness.releases import cuda_toolkit
 CACHE_VARIABLE = "SGLANG_JIT_CACHE_DIR"  # SGLang's own
 _LOADER = "sglang.kernels.jit.utils.compile.loader"
 _TOOLCHAIN = "sglang.kernels.jit.utils.compile.toolchain"
+_CACHE = "sglang.kernels.jit.utils.compile.cache"
 _ARCHITECTURE = "sglang.kernels.jit.utils.arch"
 _CAPSULE_NAME = b"dlpack_exchange_api"
 # Of eight bytes each: the version, the older table, four functions, and the one for streams.
@@ -55,6 +60,7 @@ def install() -> None:
         {
             _ARCHITECTURE: _choose_architecture,
             _TOOLCHAIN: _choose_flags,
+            _CACHE: _leave_links_out_of_keys,
             _LOADER: _wrap_loaded_modules,
         }
     )
@@ -85,6 +91,26 @@ def _choose_flags(toolchain: Any) -> None:
         return [f"-gencode=arch={target},code={target}", "-lineinfo", "--no-compress"]
 
     toolchain.target_flags = target_flags
+
+
+def _leave_links_out_of_keys(cache: Any) -> None:
+    """Replace the path of a link to `.releases` in keys, as SGLang does with what it leads to."""
+    find_roots = getattr(cache, "_anchor_roots", None)
+    if find_roots is not None:
+        cache._anchor_roots = functools.cache(lambda: add_linked_roots(find_roots()))
+
+
+def add_linked_roots(roots: Iterable[tuple[str, Path]]) -> tuple[tuple[str, Path], ...]:
+    """Add the roots inside of `.releases` as this checkout names them; the longest come first."""
+    named = paths.releases_folder()
+    real = named.resolve()
+    known = list(roots)
+    linked = [
+        (token, named / root.relative_to(real))
+        for token, root in known
+        if root.is_relative_to(real) and named != real
+    ]
+    return tuple(sorted([*known, *linked], key=lambda one: len(str(one[1])), reverse=True))
 
 
 def _wrap_loaded_modules(loader: Any) -> None:
