@@ -54,4 +54,4 @@ def test_faults_in_a_kernel_are_killed_by_the_guard_that_launches_it(tmp_path: P
     assert fates[("widen-mask", "idx < n")] == killed
     assert fates[("narrow-int64", "size_t")][0] == "survived"  # three positions need no 64 bits
     out_of_bounds = next(f for f in run["fates"] if f["fault"]["operator"] == "widen-mask")
-    assert "write out of bounds of dst" in out_of_bounds["headline"]
+    assert "read 8 bytes past the end of seq_lens" in out_of_bounds["headline"]
