@@ -194,7 +194,7 @@ class BayesianSearch:
             over = len(self.run_log) + self.inconclusive_runs.total() >= ends
             if weights[best] >= 1 - self.alpha or over:
                 return hypotheses[best], weights[best]
-            batch = self._choose_next_runs(hypotheses, weights, suspects)
+            batch = self._choose_next_runs(hypotheses, weights, suspects, inside, total)
             if not batch:
                 return hypotheses[best], weights[best]
             yield from self._run_batch(batch)
@@ -235,16 +235,27 @@ class BayesianSearch:
 
     def _compute_likelihood(self, runs: int, events: int, total: EventCount) -> float:
         """Return the log likelihood of the counts if a hypothesis acts in `runs` of the runs."""
-        acts = runs, events
-        not_acts = total.runs - runs, total.events - events
-        often, seldom = (acts, not_acts) if self.toggles_cause_event else (not_acts, acts)
+        often, seldom = self._split_counts(runs, events, total)
         return compute_log_likelihood(*often, *seldom, self.least_detectable_rate)
+
+    def _split_counts(
+        self, runs: int, events: int, total: EventCount
+    ) -> tuple[tuple[int, int], tuple[int, int]]:
+        """Split all runs and their events into those where a hypothesis expects the event, and the
+        others, by the counts of the runs in which it acts."""
+        acts, not_acts = (runs, events), (total.runs - runs, total.events - events)
+        return (acts, not_acts) if self.toggles_cause_event else (not_acts, acts)
 
     def _to_mask(self, toggles: ToggleIds) -> int:
         return sum(self.bit_of_toggle[name] for name in toggles)
 
     def _choose_next_runs(
-        self, hypotheses: list[CulpritHypothesis], weights: list[float], suspects: ToggleIds
+        self,
+        hypotheses: list[CulpritHypothesis],
+        weights: list[float],
+        suspects: ToggleIds,
+        active_counts: list[tuple[int, int]],
+        total: EventCount,
     ) -> list[ToggleIds]:
         """Return the sets whose runs have the largest expected information."""
         likely = sorted(
@@ -266,33 +277,35 @@ class BayesianSearch:
                 options[toggles] = None
             for fitting in self.universe.list_largest_sets(suspects - hypotheses[i].toggles):
                 options[fitting] = None
-        outcomes = [self._predict_outcomes(hypotheses[i], weights[i]) for i in likely]
-        total = sum(weights[i] for i in likely)
+        outcomes = [
+            self._predict_outcomes(hypotheses[i], weights[i], *active_counts[i], total)
+            for i in likely
+        ]
+        likely_weight = sum(weights[i] for i in likely)
         scored = []
         for place, toggles in enumerate(options):
             mask = self._to_mask(toggles)
             tried = self.counts.get(mask, EventCount()).runs + self.inconclusive_runs[toggles]
             if tried < self.repeat:
-                information = _estimate_information(mask, outcomes, total)
+                information = _estimate_information(mask, outcomes, likely_weight)
                 scored.append((-information, tried, place, toggles))
         scored.sort(key=lambda entry: entry[:3])
         return [toggles for *_, toggles in scored[: self.jobs]]
 
-    def _estimate_rates(self, hypothesis: CulpritHypothesis) -> tuple[float, float]:
-        """Estimate the rates of the event with the toggles of a hypothesis, and without."""
-        runs = events = other_runs = other_events = 0
-        for mask, count in self.counts.items():
-            if hypothesis.is_active_in(mask) == self.toggles_cause_event:
-                runs, events = runs + count.runs, events + count.events
-            else:
-                other_runs, other_events = other_runs + count.runs, other_events + count.events
-        often = (events + 1) / (runs + 2)
-        seldom = (other_events + 0.05) / (other_runs + 1)
-        return (often, seldom) if self.toggles_cause_event else (seldom, often)
-
-    def _predict_outcomes(self, hypothesis: CulpritHypothesis, weight: float) -> PredictedOutcomes:
+    def _predict_outcomes(
+        self,
+        hypothesis: CulpritHypothesis,
+        weight: float,
+        active_runs: int,
+        active_events: int,
+        total: EventCount,
+    ) -> PredictedOutcomes:
         """Weigh the rates of the event under a hypothesis, and the entropies of these rates."""
-        inside, outside = self._estimate_rates(hypothesis)
+        often, seldom = self._split_counts(active_runs, active_events, total)
+        often_rate = (often[1] + 1) / (often[0] + 2)
+        seldom_rate = (seldom[1] + 0.05) / (seldom[0] + 1)
+        rates = often_rate, seldom_rate
+        inside, outside = rates if self.toggles_cause_event else reversed(rates)
         return PredictedOutcomes(
             hypothesis.mask,
             hypothesis.each_acts_alone,
