@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,8 @@ from harness.patching.child_environment import STARTUP_FOLDER, ChildEnvironment
 
 # Words of the call, by the names that the back ends have for them.
 _HOST_CHECKS = ("bounds", "overflow", "races", "uninitialized")
-_CHECK_WORDS = (*_HOST_CHECKS, "all", *LAUNCH_CHECKS, "stop")
+_CUDA = "cuda"  # CUDA kernels as well, on a GPU
+_CHECK_WORDS = (*_HOST_CHECKS, "all", _CUDA, *LAUNCH_CHECKS, "stop")
 _MAX_LISTED = 12  # kernels in a list
 _PYTEST_VARIABLE, _PLUGIN = "PYTEST_ADDOPTS", "unfix_check"
 
@@ -34,8 +35,9 @@ def add_arguments(parser: CommandParser) -> None:
         const="",
         metavar="WORDS",
         help="check every access of every Triton kernel: bounds, overflow, races, uninitialized, "
-        "all of these; graphs, streams: every launch of every library; stop to end a process at "
-        "its first report. On this machine's GPU (default there: bounds and overflow), or with "
+        "all of these; cuda: bounds and overflow of CUDA kernels that are built meanwhile, too; "
+        "graphs, streams: every launch of every library; stop to end a process at its first "
+        "report. On this machine's GPU (default there: bounds and overflow), or with "
         "--device virtual or cpu compiled for its CPU (default there: all)",
     )
 
@@ -60,6 +62,11 @@ def configure_environment(
     if not checks and not any(word in LAUNCH_CHECKS for word in rest):
         checks = ["default"]
     if device_name in ("cpu", device.VIRTUAL):
+        if _CUDA in words:
+            raise UnfixError(
+                "--check cuda is for a GPU; --device virtual runs CUDA kernels under the same "
+                "checks with --cuda-kernels"
+            )
         _request_host_checks(environment, checks, rest, device_name, folder)
         return True
     if not machine.describe_gpus():
@@ -72,21 +79,23 @@ def configure_environment(
     report_files.request_checks(
         environment, ",".join([*of_kernels, *rest]), _get_report_folder(folder)
     )
-    if of_kernels:
-        _request_cuda_checks(environment, tuple(of_kernels))
+    if _CUDA in words:
+        _request_cuda_checks(environment, of_kernels)
     return True
 
 
-def _request_cuda_checks(environment: ChildEnvironment, checks: tuple[str, ...]) -> None:
-    """Have CUDA kernels that are built while the processes run built with checks."""
-    home = checked_toolchain.find_cuda_home(environment)
-    if home is None:
-        return  # nothing can be built there
+def _request_cuda_checks(environment: ChildEnvironment, checks: Sequence[str]) -> None:
+    """Have the processes build CUDA kernels with checks."""
     known = tuple(check for check in checks if check in checked_toolchain.CHECKS)
-    try:
-        checked_toolchain.make_checked_toolkit(home, known).set_variables(environment)
-    except NotReadyError as error:
-        options.report_status(f"CUDA kernels that are built meanwhile are not checked: {error}")
+    home = checked_toolchain.find_cuda_home(environment)
+    if not known:
+        raise UnfixError("--check cuda checks bounds and overflow, and the call names neither")
+    if home is None:
+        raise NotReadyError(
+            "--check cuda needs the CUDA toolkit that kernels are built with: CUDA_HOME names its "
+            "folder, or nvcc is on the PATH"
+        )
+    checked_toolchain.make_checked_toolkit(home, known).set_variables(environment)
 
 
 def _request_host_checks(

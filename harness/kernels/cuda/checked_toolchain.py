@@ -24,9 +24,9 @@ from harness.core import paths
 from harness.core.code_digest import compute_digest, digest_code
 from harness.core.errors import NotReadyError
 from harness.core.files import write_atomically
+from harness.kernels.watch.report_files import CHECKED_CUDA_VARIABLE
 
 CHECKS = ("bounds", "wraps")  # those that are written into PTX
-FOLDER_VARIABLE = "UNFIX_CHECKED_CUDA"  # the folder of a checked toolkit, in its processes
 _SOURCE = Path(__file__).with_name("launch_checks.c")
 _COMPLETE = "complete"
 # Where programs keep what they build, by their own variables.
@@ -59,7 +59,7 @@ class CheckedToolkit:
 
     def set_variables(self, environment: MutableMapping[str, str]) -> None:
         """Have an environment's programs build with checks, apart from their plain builds."""
-        environment[FOLDER_VARIABLE] = str(self.folder)
+        environment[CHECKED_CUDA_VARIABLE] = str(self.folder)
         environment["CUDA_HOME"] = environment["CUDA_PATH"] = str(self.home)
         path = environment.get("PATH", os.defpath).split(os.pathsep)
         first = str(self.home / "bin")
@@ -161,5 +161,5 @@ def _find_cudart(folder: Path) -> Path:
 @functools.cache
 def get_checked_toolkit() -> CheckedToolkit | None:
     """Return the toolkit that this process builds with, if it has checks."""
-    folder = os.environ.get(FOLDER_VARIABLE)
+    folder = os.environ.get(CHECKED_CUDA_VARIABLE)
     return CheckedToolkit(Path(folder)) if folder else None

@@ -22,6 +22,7 @@ from harness.kernels.gpu.process_reports import PROCESS_REPORTS, LaunchRecord
 from harness.kernels.gpu.report_buffer import DeviceReport
 from harness.kernels.watch.gpu_libraries import LoadedGpuLibraries
 from harness.kernels.watch.report_files import (
+    CHECKED_CUDA_VARIABLE,
     CHECKS_VARIABLE,
     FOLDER_VARIABLE,
     KernelReport,
@@ -57,7 +58,7 @@ class CheckedProcess:
         if "unwritten" in checks:
             empty_memory.patch_empty_factories()
         self._writer = ReportWriter(Path(os.environ[FOLDER_VARIABLE]))
-        self._gpu_libraries = LoadedGpuLibraries()
+        self._gpu_libraries = LoadedGpuLibraries(os.environ.get(CHECKED_CUDA_VARIABLE, ""))
         self._start_time = time.monotonic()
         self._reported: set[tuple[str, str, int, str]] = set()
         self._batch_description = ""

@@ -14,11 +14,15 @@ _GPU_SECTIONS = (b".nv_fatbin", b".hip_fatbin")  # sections for the driver
 class LoadedGpuLibraries:
     """The GPU libraries that this process has loaded; each file is read once."""
 
-    def __init__(self) -> None:
+    def __init__(self, checked_folder: str = "") -> None:
+        """`checked_folder`: libraries below it were built with checks, and are left out."""
+        self._checked_folder = checked_folder
         self._has_gpu_code: dict[str, bool] = {}
 
     def list_names(self) -> list[str]:
         for file in _list_mapped_libraries():
+            if self._checked_folder and file.startswith(f"{self._checked_folder}/"):
+                continue
             if file not in self._has_gpu_code:
                 self._has_gpu_code[file] = has_gpu_code(Path(file))
         names = {

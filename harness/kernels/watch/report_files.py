@@ -20,6 +20,8 @@ if TYPE_CHECKING:  # it needs torch, which a command that reads the files may no
 
 CHECKS_VARIABLE = "UNFIX_CHECK"  # the checks, and "stop" to end a process at its first report
 FOLDER_VARIABLE = "UNFIX_CHECK_REPORTS"
+# The folder of the CUDA toolkit that writes checks into kernels, and of what it has built.
+CHECKED_CUDA_VARIABLE = "UNFIX_CHECKED_CUDA"
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +113,14 @@ class CheckSummary:
     def __str__(self) -> str:
         checked = len(self.kernels) - len(self.refusals)
         return (
-            f"checked {checked} of {len(self.kernels)} kernels of Triton's and "
+            f"checked {checked} of {len(self.kernels)} kernels of Triton's{self._and_cuda} and "
             f"{self.checked_share:.1%} of their {self.launches} launches (a graph's count once)"
         )
+
+    @property
+    def _and_cuda(self) -> str:
+        is_cuda = any(".cu" in kernel.place for kernel in self.kernels.values())
+        return " and CUDA's" if is_cuda else ""
 
     @property
     def refusals(self) -> dict[str, str]:

@@ -1,0 +1,159 @@
+"""Launches of CUDA kernels with checks, on the virtual GPU: the executor runs what a card would."""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from harness.kernels.check.gpu_reports import violation_from_record
+from harness.kernels.check.violations import OutOfBounds, Violation
+from harness.kernels.cuda.checked_launches import CheckedCudaLaunches
+from harness.kernels.cuda.checked_toolchain import CheckedToolkit
+from harness.kernels.gpu.kernel_summaries import KernelSummaries
+from harness.kernels.gpu.process_reports import PROCESS_REPORTS
+from harness.kernels.ptx.executor import load_module
+from harness.kernels.ptx.instrumentation import InstrumentedPtx, instrument_module
+from harness.kernels.ptx.instrumented_kernel import MARKER, write_kernels
+from harness.kernels.ptx.launch import Allocation, CudaLaunch, ExecutorChecks
+
+_FILL = """.version 9.0
+.target sm_90a
+.address_size 64
+.visible .entry _Z4fillPii(.param .u64 out, .param .u32 count)
+{
+.reg .pred %p; .reg .b32 %r<4>; .reg .b64 %rd<4>;
+ld.param.u64 %rd1, [out];
+ld.param.u32 %r2, [count];
+mov.u32 %r1, %tid.x;
+setp.ge.u32 %p, %r1, %r2;
+@%p bra END;
+mul.wide.u32 %rd2, %r1, 4;
+add.s64 %rd3, %rd1, %rd2;
+st.global.u32 [%rd3], %r1;
+END: ret;
+}
+"""
+_ENTRY, _THREADS = b"_Z4fillPii", 32
+
+
+class CardOnCpu:
+    """Launches as a checked module makes them; the kernels run on this CPU."""
+
+    def __init__(self, folder: Path) -> None:
+        self.module: InstrumentedPtx = instrument_module(_FILL, ("bounds", "wraps"))
+        toolkit = CheckedToolkit(folder)
+        write_kernels(toolkit.kernels / f"{self.module.key}.json", self.module.kernels)
+        self.summaries = KernelSummaries()
+        self.launches = CheckedCudaLaunches(toolkit, self.summaries)
+        image = f"\x7fELF {MARKER}{self.module.key}".encode()
+        self.fatbin = ctypes.create_string_buffer(
+            struct.pack("<IHHQ", 0, 1, 16, len(image)) + image
+        )
+
+    def call(self, out: Any, count: int) -> int:
+        """Call the host function `fill(out, count)`; return the hook's answer."""
+        with self.launches.note_call("module.fill", ("out", "count"), (out, count)):
+            return self.launch(out.data_ptr(), count)
+
+    def launch(self, address: int, count: int, entry: bytes = _ENTRY) -> int:
+        own = struct.pack("<QI", address, count)
+        values = ctypes.c_uint64(address), ctypes.c_uint32(count)
+        arguments = (ctypes.c_void_p * 2)(*map(ctypes.addressof, values))
+        checks = ctypes.create_string_buffer(32768)
+        answer = self.launches._fill(
+            entry, ctypes.addressof(self.fatbin), arguments, None, ctypes.addressof(checks)
+        )
+        if answer >= 0:
+            size = self.module.kernels[entry.decode()].check_bytes
+            self._run(own + bytes(4) + checks.raw[:size])
+        return answer
+
+    def _run(self, parameters: bytes) -> None:
+        name = _ENTRY.decode()
+        block = (_THREADS, 1, 1)
+        launch = CudaLaunch(name, name, (1, 1, 1), block, 0, parameters, (), _find_any_memory)
+        checks = ExecutorChecks(overflow=False, uninitialized=False, races=False)
+        for error in load_module(self.module.text).run(launch, checks):
+            raise error
+
+    def read_reports(self) -> list[Violation | None]:
+        found = list(PROCESS_REPORTS.read_new_reports())
+        return [violation_from_record(report, launch) for report, launch in found]
+
+
+def _find_any_memory(address: int) -> Allocation:
+    return Allocation("memory", address >> 12 << 12, 1 << 13)
+
+
+@pytest.fixture
+def card(tmp_path: Path) -> CardOnCpu:
+    return CardOnCpu(tmp_path)
+
+
+def test_a_launch_inside_of_its_tensor_is_no_report(card: CardOnCpu) -> None:
+    out = torch.zeros(20, dtype=torch.int32, device="cuda")
+    assert card.call(out, 20) == 2  # its own parameters
+    assert out.tolist() == list(range(20))
+    assert card.read_reports() == []
+    [summary] = card.summaries
+    assert (summary.launches, summary.checked_launches, summary.unchecked) == (1, 1, {})
+
+
+def test_a_launch_past_the_end_names_the_argument_and_the_call(card: CardOnCpu) -> None:
+    whole = torch.full((24,), -1, dtype=torch.int32, device="cuda")
+    assert card.call(whole[:20], 22) == 2
+    first, second = card.read_reports()
+    assert isinstance(first, OutOfBounds)
+    assert "fill wrote 4 bytes past the end of out (its index 20, and it is int32 [20])" in str(
+        first
+    )
+    assert "launched by module.fill with out (int32 [20])" in str(first)
+    assert first.location is not None
+    assert first.location.thread == (20, 0, 0)
+    assert second is not None
+    assert whole.tolist() == [*range(20), -1, -1, -1, -1]
+
+
+def test_whole_storages_let_a_view_be_filled_further(card: CardOnCpu, tmp_path: Path) -> None:
+    card.launches = CheckedCudaLaunches(
+        CheckedToolkit(tmp_path), card.summaries, whole_storages=True
+    )
+    whole = torch.full((24,), -1, dtype=torch.int32, device="cuda")
+    assert card.call(whole[:20], 22) == 2
+    assert card.read_reports() == []
+    assert card.call(whole[:20], 25) == 2
+    assert len(card.read_reports()) == 1
+
+
+def test_a_launch_outside_of_every_call_is_counted_as_unbounded(card: CardOnCpu) -> None:
+    out = torch.zeros(32, dtype=torch.int32, device="cuda")
+    address = out.untyped_storage().data_ptr()
+    assert card.launch(address, 32) == 2
+    assert card.read_reports() == []
+    [summary] = card.summaries
+    assert summary.unchecked == {"its pointer is in no memory that is known here": 1}
+
+
+def test_a_kernel_without_checks_is_launched_as_it_is_and_counted(card: CardOnCpu) -> None:
+    assert card.launch(0, 0, b"_Z5otherv") == -1
+    [summary] = card.summaries
+    assert summary.refusals == {"its module was built without checks": 1}
+
+
+def test_an_error_of_the_hook_is_the_error_of_the_call(card: CardOnCpu) -> None:
+    for file in card.launches._toolkit.kernels.iterdir():
+        file.write_text("[{}]")
+    out = torch.zeros(4, dtype=torch.int32, device="cuda")
+
+    def call() -> None:
+        with card.launches.note_call("module.fill", ("out",), (out,)):
+            assert card.launch(out.data_ptr(), 4) == -2
+            raise RuntimeError("operation not supported")  # as the module's host code does
+
+    with pytest.raises(KeyError, match="entry"):
+        call()

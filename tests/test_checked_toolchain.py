@@ -1,0 +1,182 @@
+"""The toolkit that builds CUDA kernels with checks, around a toolkit that only looks like one."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness.cli import kernel_checks
+from harness.core import machine, paths
+from harness.core.errors import NotReadyError, UnfixError
+from harness.kernels.cuda import checked_toolchain
+from harness.kernels.cuda.checked_toolchain import CheckedToolkit
+from harness.kernels.ptx.instrumented_kernel import read_kernels
+from harness.patching.child_environment import ChildEnvironment
+
+PTX = paths.HARNESS_FOLDER.parent / "tests" / "kernels" / "ptx" / "faults.ptx"
+# A libcudart that prints how a kernel is launched: 'NAME: first and last argument'.
+_LIBRARY = r"""
+#include <stddef.h>
+#include <stdio.h>
+typedef struct { unsigned x, y, z; } Dim3;
+void **__cudaRegisterFatBinary(void *wrapper) { return wrapper; }
+void __cudaRegisterFunction(void **module, const char *host, char *device, const char *name,
+                            int limit, void *tid, void *bid, void *block, void *grid, int *warp) {}
+int cudaLaunchKernel(const void *function, Dim3 grid, Dim3 block, void **arguments, size_t shared,
+                     void *stream) {
+  printf("%d %d in %u blocks\n", *(int *)arguments[0], *(int *)arguments[1], grid.x);
+  fflush(stdout);
+  return 0;
+}
+int cudaGetDevice(int *device) { *device = 3; return 0; }
+"""
+_MODULE = r"""
+#include <stddef.h>
+typedef struct { unsigned x, y, z; } Dim3;
+void **__cudaRegisterFatBinary(void *);
+void __cudaRegisterFunction(void **, const char *, char *, const char *, int, void *, void *,
+                            void *, void *, int *);
+int cudaLaunchKernel(const void *, Dim3, Dim3, void **, size_t, void *);
+int cudaGetDevice(int *);
+static char kernel;
+static struct { int magic, version; const void *fatbin; } wrapper = {1, 1, "image"};
+int run(int value) {
+  void **module = __cudaRegisterFatBinary(&wrapper);
+  __cudaRegisterFunction(module, &kernel, NULL, "fill", -1, 0, 0, 0, 0, 0);
+  void *arguments[] = {&value, &value};
+  int device, error = cudaLaunchKernel(&kernel, (Dim3){7, 1, 1}, (Dim3){1, 1, 1}, arguments, 0, 0);
+  cudaGetDevice(&device);
+  return error ? error : device;
+}
+"""
+_PROCESS = """
+import ctypes, sys
+cudart = ctypes.CDLL(sys.argv[1], mode=ctypes.RTLD_GLOBAL)
+module = ctypes.CDLL(sys.argv[3])
+print(module.run(5), flush=True)
+kind = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_char_p, ctypes.c_char_p,
+                        ctypes.POINTER(ctypes.POINTER(ctypes.c_int)),
+                        ctypes.POINTER(ctypes.c_uint), ctypes.c_void_p)
+@kind
+def fill(name, fatbin, arguments, sides, checks):
+    ctypes.c_int.from_address(checks).value = 10 * arguments[0][0]
+    print(name.decode(), fatbin.decode(), sides[0], flush=True)
+    return 1
+ctypes.CDLL(sys.argv[2]).unfix_set_launch_hook(fill)
+print(module.run(6), flush=True)
+"""
+
+
+@pytest.fixture
+def toolkit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CheckedToolkit:
+    if not shutil.which("cc") or not shutil.which("ar"):
+        pytest.skip("there is no C compiler")
+    monkeypatch.setenv("UNFIX_HOME", str(tmp_path / "home"))
+    home = tmp_path / "cuda"
+    for folder in ("bin", "lib64", "include"):
+        (home / folder).mkdir(parents=True)
+    (home / "bin" / "nvcc").write_text("")
+    assembler = home / "bin" / "ptxas"
+    assembler.write_text('#!/bin/sh\necho "$@" > used\nfor one; do case $one in *.ptx)'
+                         ' cp "$one" assembled.ptx;; esac; done\n')  # fmt: skip
+    assembler.chmod(0o755)
+    _compile(_LIBRARY, home / "lib64" / "libcudart.so.13", "-Wl,-soname,libcudart.so.13")
+    (home / "lib64" / "libcudart.so").symlink_to("libcudart.so.13")
+    return checked_toolchain.make_checked_toolkit(home, ("bounds", "wraps"))
+
+
+def _compile(source: str, target: Path, *flags: str) -> None:
+    words = ["cc", "-w", "-shared", "-fPIC", "-x", "c", "-", "-o", str(target), *flags]
+    subprocess.run(words, input=source, text=True, check=True)
+
+
+def test_the_assembler_gets_the_kernels_with_checks(
+    toolkit: CheckedToolkit, tmp_path: Path
+) -> None:
+    words = [str(toolkit.home / "bin" / "ptxas"), "-arch=sm_90a", str(PTX), "-o", "out.cubin"]
+    subprocess.run(words, check=True, cwd=tmp_path)
+    text = (tmp_path / "assembled.ptx").read_text()
+    assert "unfix_checks" in text
+    [file] = toolkit.kernels.glob("*.json")
+    assert f"unfix_checked_{file.stem}" in text
+    kernel = read_kernels(file)["write_row"]
+    assert kernel.refusal == ""
+    assert [site.label for site in kernel.sites] == ["read", "read", "write"]
+    used = (tmp_path / "used").read_text().split()
+    assert (used[0], used[2:]) == ("-arch=sm_90a", ["-o", "out.cubin"])
+
+
+def test_what_the_assembler_refuses_with_checks_is_built_without(
+    toolkit: CheckedToolkit, tmp_path: Path
+) -> None:
+    real = (toolkit.home / "include").resolve().parent / "bin" / "ptxas"
+    real.write_text(real.read_text() + "! grep -q unfix_checks assembled.ptx\n")
+    words = [str(toolkit.home / "bin" / "ptxas"), str(PTX)]
+    done = subprocess.run(words, check=True, cwd=tmp_path, capture_output=True, text=True)
+    assert "it is built without" in done.stderr
+    assert (tmp_path / "assembled.ptx").read_text() == PTX.read_text()
+    assert not list(toolkit.kernels.glob("*.json"))
+
+
+def test_a_module_that_is_linked_with_it_passes_one_more_argument(
+    toolkit: CheckedToolkit, tmp_path: Path
+) -> None:
+    module = tmp_path / "module.so"
+    source = tmp_path / "module.c"
+    source.write_text(_MODULE)
+    words = ["cc", "-shared", "-fPIC", str(source), "-o", str(module)]
+    subprocess.run([*words, f"-L{toolkit.home}/lib64", "-lcudart"], check=True)
+    real = (toolkit.home / "lib64" / "libcudart.so.13").resolve()
+    words = [sys.executable, "-c", _PROCESS, str(real), str(toolkit.library), str(module)]
+    done = subprocess.run(words, check=True, capture_output=True, text=True)
+    assert done.stdout.splitlines() == ["801", "fill image 7", "6 60 in 7 blocks", "3"]
+    assert "fill was built with checks, and this process has none" in done.stderr
+
+
+def test_builds_with_checks_have_caches_of_their_own(toolkit: CheckedToolkit) -> None:
+    environment = {"NVCC_APPEND_FLAGS": "-lineinfo", "PATH": "/usr/bin"}
+    toolkit.set_variables(environment)
+    assert environment["CUDA_HOME"] == str(toolkit.home)
+    assert environment["PATH"] == f"{toolkit.home}/bin:/usr/bin"
+    assert environment["NVCC_APPEND_FLAGS"] == "-lineinfo --no-compress"
+    assert environment["SGLANG_JIT_CACHE_DIR"].startswith(f"{toolkit.folder}/")
+
+
+def test_a_call_requests_them(
+    toolkit: CheckedToolkit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine, "describe_gpus", lambda: "a GPU")
+    monkeypatch.setenv("CUDA_HOME", str((toolkit.home / "include").resolve().parent))
+
+    def request(words: str, device: str | None = None) -> ChildEnvironment:
+        environment = ChildEnvironment()
+        kernel_checks.configure_environment(environment, words, device, tmp_path)
+        return environment
+
+    assert request("cuda")["CUDA_HOME"] == str(toolkit.home)
+    assert request("cuda")["UNFIX_CHECK"] == "bounds,wraps"
+    assert request("bounds")["CUDA_HOME"] == os.environ["CUDA_HOME"]
+    assert request("bounds,cuda")["CUDA_HOME"] != str(toolkit.home)
+    with pytest.raises(UnfixError, match="--cuda-kernels"):
+        request("cuda", "virtual")
+    with pytest.raises(UnfixError, match="names neither"):
+        request("races,cuda")
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path / "nothing"))
+    with pytest.raises(NotReadyError, match="has no bin/ptxas"):
+        request("cuda")
+
+
+def test_what_is_known_of_a_kernel_survives_its_file(tmp_path: Path) -> None:
+    from harness.kernels.ptx.instrumentation import instrument_module
+    from harness.kernels.ptx.instrumented_kernel import write_kernels
+
+    kernels = instrument_module(PTX.read_text(), ("bounds", "wraps")).kernels
+    write_kernels(tmp_path / "kernels.json", kernels)
+    assert read_kernels(tmp_path / "kernels.json") == kernels
+    assert json.loads((tmp_path / "kernels.json").read_text())
