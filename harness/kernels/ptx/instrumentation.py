@@ -52,7 +52,6 @@ from harness.kernels.ptx.parser import (
     parse_number,
     parse_ptx,
     remove_block_comments,
-    split_operands,
 )
 from harness.kernels.ptx.pointer_roots import (
     LOADED,
@@ -62,7 +61,11 @@ from harness.kernels.ptx.pointer_roots import (
     PointerRootTable,
     split_address,
 )
-from harness.kernels.ptx.statement_spans import StatementSpan, iterate_statement_spans
+from harness.kernels.ptx.statement_spans import (
+    StatementSpan,
+    iterate_statement_spans,
+    split_operands,
+)
 
 PARAMETER = "unfix_checks"
 _VERBS = {"ld": "read", "ldu": "read", "st": "write", "atom": "update", "red": "update"}

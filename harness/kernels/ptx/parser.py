@@ -11,6 +11,7 @@ import re
 from dataclasses import dataclass, field
 
 from harness.kernels.ir.graph import SourceLocation
+from harness.kernels.ptx.statement_spans import split_operands
 
 _TYPE_BITS = re.compile(r"^(?:pred|b|u|s|f|bf)(\d*)(x2)?$")
 
@@ -389,18 +390,3 @@ class _BodyReader:
         if at is not None and depth < 32:
             caller = self._make_location(at, self._call_sites.get(at), depth + 1)
         return SourceLocation(self._files.get(file, "?"), line, column, caller)
-
-
-def split_operands(text: str) -> list[str]:
-    """Split at commas outside of brackets: `{a, b}, [c+4]` becomes `{a, b}` and `[c+4]`."""
-    parts, depth, current = [], 0, ""
-    for letter in text:
-        depth += (letter in "[{(") - (letter in ")}]")
-        if letter == "," and not depth:
-            parts.append(current.strip())
-            current = ""
-        else:
-            current += letter
-    if current.strip():
-        parts.append(current.strip())
-    return parts

@@ -1,4 +1,4 @@
-"""Where the statements of a kernel lie in its text, in the order in which the parser reads them."""
+"""Where statements and operands lie in a text, in the order in which the parser reads them."""
 
 from __future__ import annotations
 
@@ -37,3 +37,18 @@ def iterate_statement_spans(body: str) -> Iterator[StatementSpan]:
         if body[position] not in ".;":
             yield StatementSpan(position, end + 1, depth)
         position = end + 1
+
+
+def split_operands(text: str) -> list[str]:
+    """Split at commas outside of brackets: `{a, b}, [c+4]` becomes `{a, b}` and `[c+4]`."""
+    parts, depth, current = [], 0, ""
+    for letter in text:
+        depth += (letter in "[{(") - (letter in ")}]")
+        if letter == "," and not depth:
+            parts.append(current.strip())
+            current = ""
+        else:
+            current += letter
+    if current.strip():
+        parts.append(current.strip())
+    return parts

@@ -44,6 +44,14 @@ def test_an_access_past_the_end_is_reported_and_skipped(
     check_place(error, marker, (41, 0, 0))
 
 
+def test_the_first_byte_behind_a_tensor_is_outside() -> None:
+    out = np.zeros(16, np.uint8)
+    for offset, expected in ((14, 0), (15, 1)):
+        text = _make_kernel(f"st.global.u8 [%rd1+{offset}], 1;")
+        tensors = {"out": out[:15]}
+        assert len(launch_with_checks(text, "k", pack(out), tensors, block=(1, 1, 1))) == expected
+
+
 def test_an_access_before_the_start_is_reported() -> None:
     parameters, tensors = rows(index=[-1])
     [error] = launch_with_checks(TEXT, "read_row", parameters, tensors, block=(64, 1, 1))

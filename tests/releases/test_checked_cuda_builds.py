@@ -1,0 +1,125 @@
+"""SGLang's own loader, nvcc, ptxas and host code with checks; the executor in place of the GPU.
+
+Needs the CUDA toolkit, and SGLang 0.5.23: it runs in a process of its own, on the virtual GPU.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness.core import paths
+from harness.releases import cuda_toolkit
+
+pytestmark = pytest.mark.skipif(
+    cuda_toolkit.find_toolkit() is None, reason="no CUDA toolkit is installed"
+)
+_PROGRAM = r"""
+import contextlib, ctypes, json, os, sys
+from pathlib import Path
+
+from harness.device import installation, sglang_hooks
+from harness.device.cards import get_card
+
+installation.install()
+import torch
+
+from harness.core import paths
+from harness.core.after_import import call_after_import
+from harness.kernels.check.gpu_reports import violation_from_record
+from harness.kernels.cuda import checked_launches, checked_modules, checked_toolchain, cudart
+from harness.kernels.cuda import host_calls, jit_loader
+from harness.kernels.gpu.kernel_summaries import KernelSummaries
+from harness.kernels.gpu.process_reports import PROCESS_REPORTS
+from harness.kernels.ptx.executor import load_module
+from harness.kernels.ptx.launch import Allocation
+from harness.releases import cuda_toolkit
+
+folder, calls = Path(sys.argv[1]), host_calls.CALLS
+plain = cuda_toolkit.find_toolkit()
+paths.cuda_builds_folder = lambda: folder
+toolkit = checked_toolchain.make_checked_toolkit(plain.home, ("bounds", "wraps"))
+paths.cuda_builds_folder = lambda: plain.folder.parent / "cuda-builds"
+sglang_hooks.leave_load_jit()
+cudart.install(get_card(), calls)
+plain.set_variables(os.environ)
+toolkit.set_variables(os.environ)
+jit_loader._answer_stream_queries()
+jit_loader._forget_answers()
+
+def read_modules(fatbin):
+    _, _, header, size = checked_launches._HEADER.unpack(ctypes.string_at(fatbin, 16))
+    keys = checked_launches._KEYS.findall(ctypes.string_at(fatbin, header + size))
+    calls._lines[fatbin] = host_calls.KernelLines([])
+    return [load_module((toolkit.kernels / f"{key.decode()}.ptx").read_text()) for key in keys]
+
+calls._read_modules = read_modules
+host_calls.find_living_allocation = lambda address: Allocation("memory", address >> 12 << 12, 8192)
+summaries = KernelSummaries()
+launches = checked_launches.CheckedCudaLaunches(toolkit, summaries)
+launches.install()
+checked_modules._started.append(launches)
+note_call = launches.note_call
+
+@contextlib.contextmanager
+def note_and_run(name, names, args):
+    calls._stack.append(call := host_calls.HostCall(name, {}, ()))
+    with note_call(name, names, args):
+        yield
+    calls._stack.pop()
+    assert call.errors == []
+
+launches.note_call = note_and_run
+call_after_import({
+    jit_loader._ARCHITECTURE: jit_loader._choose_architecture,
+    jit_loader._LOADER: checked_modules._wrap_load_jit,
+})
+from sglang.kernels.jit.utils import load_jit, make_cpp_args
+
+def clamp(file):
+    args = make_cpp_args(torch.int64)
+    wrappers = [("clamp_position", f"ClampPosition<{args}>::run")]
+    module = load_jit("clamp", *args, cuda_files=[file], cuda_wrappers=wrappers)
+    lengths = torch.arange(1000, device="cuda")
+    positions = torch.zeros_like(lengths)
+    module.clamp_position(positions, lengths)
+    right = positions.equal((lengths - 1).clamp(min=0))
+    found = PROCESS_REPORTS.read_new_reports()
+    return right, [str(violation_from_record(*one)) for one in found]
+
+own = "elementwise/clamp_position.cuh"
+import sglang.kernels.jit
+source = Path(sglang.kernels.jit.__file__).parent / "csrc" / own
+planted = folder / "clamp_position.cuh"
+text = source.read_text()
+assert text.count("if (idx < n) {") == 1
+planted.write_text(text.replace("if (idx < n) {", "if (idx <= n) {"))
+print(json.dumps([clamp(own), clamp(str(planted)), sum(one.checked_launches for one in summaries)]))
+"""
+
+
+def test_a_module_of_sglang_is_built_and_launched_with_checks(tmp_path: Path) -> None:
+    standins = paths.HARNESS_FOLDER / "releases" / "standins"
+    path = os.pathsep.join(map(str, (paths.HARNESS_FOLDER.parent, standins)))
+    words = [sys.executable, "-P", "-c", _PROGRAM, str(tmp_path)]
+    done = subprocess.run(
+        words, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    plain, planted, launches = json.loads(done.stdout.splitlines()[-1])
+    assert plain == [True, []]
+    assert launches == 2
+    right, reports = planted
+    assert right
+    assert [report.splitlines()[0] for report in reports] == [
+        f"clamp_position_kernel<long> {verb} 8 bytes past the end of {name} "
+        "(its index 1000, and it is int64 [1000])"
+        for verb, name in (("read", "seq_lens"), ("wrote", "dst"))
+    ]
+    assert all("thread (232, 0, 0)" in report for report in reports)
+    assert "clamp_position.cuh:18" in reports[0]
