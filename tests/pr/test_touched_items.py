@@ -37,7 +37,7 @@ class Rotary:
 """
 SMALL, LARGE = "qwen3-0.6b-tp1", "llama-3.1-405b-tp8"
 COUNT_ROWS = {"sglang.srt.rows": ["count_rows", "make_table"]}
-KIND = ItemKind("rehearse", "deployment", "./unfix rehearse {names} --diff {base}..{head}", 2)
+KIND = ItemKind("deployment", "show {names} {base} {head}", "run {names} on {base}", "--all", 2)
 
 
 def make_tree(folder: Path, text: str, name: str = "rows") -> FolderSourceTree:
@@ -149,6 +149,18 @@ def test_what_the_limit_or_the_budget_leaves_out_says_so(
     items = [TouchedItem(str(seconds), "", 1, seconds) for seconds in (20.0, 30.0, 25.0)]
     touched_items.leave_out(items, KIND, limit, seconds_left)
     assert [one.left_out for one in items] == reasons
+
+
+def test_the_command_that_records_many_items_is_short() -> None:
+    assert KIND.fill_record_command(["a", "b"], "ga") == "run a b on ga"
+    assert KIND.fill_record_command(list(map(str, range(99))), "ga") == "run --all on ga"
+
+
+def test_a_run_that_knows_no_functions_hides_none_that_does(store: Store) -> None:
+    save_run(store, make_run("early", [make_result("a", {"m": ["f"]}, 1.0)]))
+    save_run(store, make_run("late", [make_result("a", {}, 1.0)]))
+    known = touched_items.find_known_results(store.rehearse, RehearsalRun, "late", ["a"])
+    assert known["a"].functions == {"m": ["f"]}
 
 
 def test_the_newest_run_on_the_base_is_what_is_known_of_an_item(store: Store) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 from harness.cli.pr.review import Review
 from harness.core.wording import format_count
 from harness.runs.pr import touched_items
-from harness.runs.pr.touched_items import ItemKind
+from harness.runs.pr.touched_items import MAX_NAMED, ItemKind
 from harness.runs.rehearse.deployment import Deployment, read_deployments
 from harness.runs.zoo.architecture import read_architectures
 from harness.store.lane_runs import LaneRunTable
@@ -22,7 +22,6 @@ from harness.store.zoo.values import ZooRun
 from harness.workers.release_target import ReleaseTarget
 
 ITEM_SECONDS = 240.0  # the limit of one architecture or deployment
-MAX_NAMED = 12  # of those that were left out, in a note
 
 
 def run_zoo(review: Review) -> None:
@@ -31,7 +30,13 @@ def run_zoo(review: Review) -> None:
     from harness.runs.zoo.request import ZooRequest
 
     run = review.run
-    kind = ItemKind("zoo", "architecture", "./unfix zoo {names} --release {head}", ends=1)
+    kind = ItemKind(
+        noun="architecture",
+        command="./unfix zoo {names} --release {head}",
+        record_command="./unfix zoo {names} --release {base}",
+        whole="",
+        ends=1,
+    )
     models = {one.name: {one.name, one.model_type} for one in read_architectures([])}
     run.architectures = _find_touched(review, kind, review.store.zoo, ZooRun, models)
     names = _choose(review, kind, run.architectures, review.request.zoo_limit)
@@ -68,7 +73,13 @@ def rehearse(review: Review) -> None:
     from harness.runs.rehearse.request import RehearseRequest
 
     run, known = review.run, read_deployments()
-    kind = ItemKind("rehearse", "deployment", "./unfix rehearse {names} --diff {base}..{head}", 2)
+    kind = ItemKind(
+        noun="deployment",
+        command="./unfix rehearse {names} --diff {base}..{head}",
+        record_command="./unfix rehearse {names} --release {base}",
+        whole="--all",
+        ends=2,
+    )
     models = {name: _list_classes(one) for name, one in known.items()}
     run.deployments = _find_touched(review, kind, review.store.rehearse, RehearsalRun, models)
     names = _choose(review, kind, run.deployments, review.request.deployment_limit)
@@ -123,10 +134,10 @@ def _find_touched(
     results = touched_items.find_known_results(table, run_type, review.base.name, list(models))
     unknown = [name for name in models if name not in results or not results[name].functions]
     if unknown:
-        command = kind.fill_command(unknown[:MAX_NAMED], review.base.name, review.base.name)
+        command = kind.fill_record_command(unknown, review.base.name)
         review.note(
             f"{format_count(len(unknown), kind.noun)} of {len(models)}: the functions that they "
-            f"run are not known, only kernels and models: {command} records them"
+            f"run are not known, only kernels and models: `{command}` records them"
         )
     kernels = [
         name for one in review.listed_kernels for name in (one.change.kernel, one.earlier) if name
@@ -141,7 +152,7 @@ def _choose(review: Review, kind: ItemKind, touched: list[TouchedItem], limit: i
     left_out = [one for one in touched if one.left_out]
     for reason, names in _group_by_reason(left_out).items():
         rest = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
-        command = kind.fill_command(names[:1], review.base.name, review.head.name)
+        command = kind.fill_command(names[0], review.base.name, review.head.name)
         review.note(
             f"not run, though they run changed code: {', '.join(names[:MAX_NAMED])}{rest} "
             f"({reason}); `{command}` runs one"

@@ -9,7 +9,7 @@ model stand for them.
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from harness.store.pr.values import ClaimChange, TouchedItem
 from harness.store.zoo.values import ClaimVerdict, ZooRun
 
 _MODELS = "sglang.srt.models."
+MAX_NAMED = 12  # of items that were not run, in a note
 _START_SECONDS = 20.0  # of a worker's import of SGLang
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
@@ -35,13 +36,18 @@ _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 class ItemKind:
     """What a kind of items is called."""
 
-    name: str  # of the command and of the record
     noun: str
-    command: str  # with {names}, {base} and {head}
+    command: str  # that shows an item on both ends, with {names}, {base} and {head}
+    record_command: str  # that stores what items run, with {names} and {base}
+    whole: str  # the word in place of {names} that stands for all of them
     ends: int  # on how many ends an item runs
 
-    def fill_command(self, names: Iterable[str], base: str, head: str) -> str:
-        return self.command.format(names=" ".join(names), base=base, head=head)
+    def fill_command(self, name: str, base: str, head: str) -> str:
+        return self.command.format(names=name, base=base, head=head)
+
+    def fill_record_command(self, names: Sequence[str], base: str) -> str:
+        chosen = " ".join(names) if len(names) <= MAX_NAMED else self.whole
+        return " ".join(self.record_command.format(names=chosen, base=base).split())
 
 
 @dataclass(frozen=True)
@@ -59,16 +65,16 @@ def find_known_results(
     """Return the newest result of each item: on this release, else on any, else as recorded."""
     results: dict[str, LaneResult] = {}
 
+    def is_unknown(name: str) -> bool:
+        return name in names and (name not in results or not results[name].functions)
+
     def add(run: Any) -> None:
-        for result in run.results:
-            known = results.get(result.name)
-            if result.name in names and (known is None or not known.functions):
-                results[result.name] = result
+        results.update({one.name: one for one in run.results if is_unknown(one.name)})
 
     listed = [run for run in table.list_runs() if run.status == "finished" and not run.toggles]
     listed.sort(key=lambda run: run.release == release)
     for run in reversed(listed):
-        if any(name not in results for name in run.planned):
+        if any(map(is_unknown, run.planned)):
             add(table.load_whole(run))
     file = find_record(table.kind)
     if file is not None:
