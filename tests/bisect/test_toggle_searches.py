@@ -186,8 +186,7 @@ def test_a_server_and_a_client(bisect: Bisect, dies: str, late: str, how: str) -
 @pytest.mark.parametrize(
     ("options", "text", "says"),
     [
-        ((), "print('all wrong'); sys.exit(3)", "fails already"),
-        ((), "print('all wrong'); sys.exit(3)", "all wrong"),
+        ((), "print('all wrong'); sys.exit(3)", "fails already, all wrong"),
         (("--enable",), "sys.exit(0)", "passes already"),
         ((), "sys.exit(125)", "the outcome is unknown: exit code 125"),
         (("--limit", "1"), "time.sleep(60)", "did not end within 1 s"),
@@ -202,7 +201,8 @@ def test_an_unsearchable_command_is_refused_first(
         bisect.buggy(("width = 8", "width = 80"))
     done = bisect.run(*options, command=bisect.script(text))
     assert done.returncode == 2
-    assert says in done.stderr
+    for part in says.split(", "):
+        assert part in done.stderr
     assert bisect.runs == 1
 
 
