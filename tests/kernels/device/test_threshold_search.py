@@ -57,12 +57,21 @@ def make_search(
 def test_a_finding_begins_where_one_less_passes() -> None:
     search, launcher = make_search(lambda size: size * 57344, 65536)
     assert search.find(OVERFLOW) == 37450  # 37,449 * 57,344 is less than 2^31
-    assert len(launcher.sizes) <= 17
+    assert len(launcher.sizes) <= 4  # half, the guess, and one below it
+
+
+def test_a_finding_whose_address_grows_otherwise_is_found_as_well() -> None:
+    for power in (0.3, 2, 5):
+        search, launcher = make_search(lambda n, p=power: int(3e9 * (n / 65536) ** p), 65536)
+        begins = search.find(OVERFLOW)
+        assert launcher.extent(begins) >= INT32_LIMIT > launcher.extent(begins - 1)
+        assert len(launcher.sizes) <= 24
 
 
 def test_memory_that_does_not_fit_begins_somewhere_too() -> None:
-    search, _ = make_search(lambda size: size, 4096, fits=1419)
+    search, launcher = make_search(lambda size: size, 4096, fits=1419)
     assert search.find(MEMORY) == 1420
+    assert len(launcher.sizes) <= 9
     points = dict(search.list_points(MEMORY, share=4096 / 1419))
     assert points[1419] == 1.0
     assert (min(points) < 1419, max(points), points[4096] > 2) == (True, 4096, True)
