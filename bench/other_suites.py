@@ -6,8 +6,8 @@
 
 PYTHON has torch, Triton, pytest and the packages under test. Each file of tests is a process of its
 own (`-p unfix_check --unfix-device=virtual`); with `--together` several are one, and each is run
-alone if that leaves no record. `@LIST` names a file with the paths of those to run. Files that the
-record already has are not run again, so that a run can go on after its budget of time.
+alone if that leaves no record. `@LIST` names a file with the paths of those to run. Files of the
+records that `--known` names are taken from there and not run again: a run can be divided.
 Of each test function the smallest case runs, by the product of its numbers, as upstream wrote it;
 a test that takes more than the limit is ended.
 """
@@ -206,17 +206,20 @@ def main() -> None:
     parser.add_argument("--limit", type=int, default=60, help="seconds of a test")
     parser.add_argument("--budget", type=float, default=1500, help="seconds of a suite")
     parser.add_argument("--together", type=int, default=1, help="files of a process")
+    parser.add_argument("--known", type=Path, nargs="+", default=[], metavar="RECORD")
     arguments = parser.parse_args()
     python = str(Path(arguments.python).absolute())  # the suites have other working folders
-    record: dict[str, Any] = {}
-    if arguments.record.is_file():
-        record = json.loads(read_record_text(arguments.record))
-    record["machine"] = machine.collect_machine_facts(python)
+    known = [json.loads(read_record_text(file)) for file in arguments.known]
+    record: dict[str, Any] = {"machine": machine.collect_machine_facts(python)}
     for word in arguments.suites:
         name, _, place = word.partition("=")
         folder, _, selection = place.partition("@")
-        known = record.get(name, {}).get("files", {})
-        record[name] = run_suite(python, Path(folder).resolve(), selection, known, arguments)
+        files = {
+            file: found
+            for earlier in known
+            for file, found in earlier.get(name, {}).get("files", {}).items()
+        }
+        record[name] = run_suite(python, Path(folder).resolve(), selection, files, arguments)
         print(name, record[name]["outcomes"])
     text = json.dumps(record, indent=1).replace(str(Path(python).parents[1]), "PYTHON")
     text = run_output.hide_local_paths(text)
