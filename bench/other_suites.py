@@ -135,6 +135,8 @@ def read_skips(output: str) -> dict[str, list[str]]:
 def classify(test: dict[str, Any]) -> str:
     if test.get("outcome") == "passed" and not test.get("launches"):
         return "passed without a launch"
+    if "UnansweredName" in test.get("reason", ""):
+        return "refused"
     return str(test.get("outcome", "interrupted"))
 
 

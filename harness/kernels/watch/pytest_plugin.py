@@ -13,6 +13,7 @@ import contextlib
 import json
 import os
 import time
+from collections import Counter
 from collections.abc import Generator
 from dataclasses import asdict
 from pathlib import Path
@@ -22,6 +23,7 @@ import pytest
 
 from harness.core import device
 from harness.device.cards import CARD_VARIABLE
+from harness.device.refusals import REFUSALS
 from harness.kernels.watch.report_files import CHECKS_VARIABLE
 from harness.kernels.watch.suite_checks import SuiteChecks, TestChecks
 
@@ -95,6 +97,7 @@ class CheckPlugin:
         self._stack = contextlib.ExitStack()
         self._check: Any = None
         self._test = TestChecks()
+        self._earlier_refusals: Counter[str] = Counter()  # of the virtual GPU, before the test
         self._is_controller = bool(getattr(options, "numprocesses", None)) and (
             _WORKER_VARIABLE not in os.environ
         )
@@ -144,6 +147,7 @@ class CheckPlugin:
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self) -> Generator[None, Any, Any]:
         self._test, self._start_time = TestChecks(), time.monotonic()
+        self._earlier_refusals = Counter(REFUSALS)
         with contextlib.ExitStack() as stack:
             self._check = self._make_check()
             self._check.launches.observers.append(self._count_launch)
@@ -201,6 +205,8 @@ class CheckPlugin:
         errors = list(self._check.launches.errors)
         self._check.discard_errors()
         self._test.configurations |= self._check.launches.configuration_counts
+        if own_error is not None:
+            self._test.add_device_refusals(REFUSALS - self._earlier_refusals)
         violations = [error for error in errors if isinstance(error, Violation)]
         for violation in violations:
             self._test.reports.append(asdict(self._files.write_violation(violation)))

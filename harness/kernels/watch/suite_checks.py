@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -26,6 +27,12 @@ class TestChecks:
     @property
     def checked_launches(self) -> int:
         return sum(self.launches.values()) - self.refused_launches
+
+    def add_device_refusals(self, messages: Iterable[str]) -> None:
+        """Add what the virtual GPU refused in a test that failed, without arguments and places."""
+        for message in messages:
+            name = re.split(r"\(|,? called at ", message)[0]
+            self.refusals[name] = name
 
     def to_data(self) -> dict[str, Any]:
         return asdict(self)

@@ -74,3 +74,11 @@ def test_of_a_tuned_kernel():
 
 def test_of_an_approximation():
     exponentials[(1,)](torch.ones(16, device="cuda"), BLOCK=16)
+
+
+def test_that_needs_an_operator():
+    gates = torch.ones(2, 6, device="cuda")
+    try:
+        torch.ops.aten._thnn_fused_gru_cell(gates, gates, gates)
+    except NotImplementedError:
+        raise RuntimeError("tried three times") from None

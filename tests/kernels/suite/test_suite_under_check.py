@@ -61,6 +61,7 @@ def test_a_report_fails_the_test_that_made_it(whole: tuple[int, str, dict[str, A
         "of_the_fixture_again": "passed",
         "of_a_tuned_kernel": "passed",
         "of_an_approximation": "passed",
+        "that_needs_an_operator": "refused",
     }
     assert "suite_kernels.py:10  tl.store(y + at, tl.load(x + at), mask=at < count)" in output
     assert "copy_block read 4 bytes past the end of x (its index 12" in output
@@ -79,6 +80,8 @@ def test_the_end_says_what_was_checked_and_how(whole: tuple[int, str, dict[str, 
     assert "checked 9 launches of 4 kernels in 9 tests" in output
     assert "(bounds, overflow, races, uninitialized): 2 reports" in output
     assert "refused in 1 test: the checker cannot follow it: inline assembly: bfind" in output
+    operator = "aten::_thnn_fused_gru_cell has no kernel for the virtual device"
+    assert f"refused in 1 test: {operator}\n" in output
     assert "only the first autotune configuration ran, of copy_tuned (2)" in output
     assert "within CUDA's bounds: inline assembly: ex2.approx.f32, in exponentials" in output
     assert "rounded one by one, where a GPU may fuse them" in output
