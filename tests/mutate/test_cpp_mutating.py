@@ -40,6 +40,7 @@ def test_faults_in_a_kernel_are_killed_by_the_guard_that_launches_it(tmp_path: P
     guard = tmp_path / "test_clamped.py"
     guard.write_text(GUARD)
     words = ["mutate", SOURCE, "--release", "0.5.23", "--suite", str(guard), "-j", "1", "--json"]
+    words += ["--operators", "drop-clamp,widen-mask,narrow-int64"]
     command = [sys.executable, "-m", "harness", *words, "--examples", "1"]
     environment = {**os.environ, "PYTHONPATH": str(paths.project_folder())}
     done = forked.run_unfix(command, paths.project_folder(), environment, timeout=900)
