@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import struct
+import sys
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ import torch
 
 from harness.kernels.check.gpu_reports import violation_from_record
 from harness.kernels.check.violations import OutOfBounds, Violation
+from harness.kernels.cuda import checked_modules
 from harness.kernels.cuda.checked_launches import CheckedCudaLaunches
 from harness.kernels.cuda.checked_toolchain import CheckedToolkit
 from harness.kernels.gpu.kernel_summaries import KernelSummaries
@@ -86,8 +89,8 @@ class CardOnCpu:
         return [violation_from_record(report, launch) for report, launch in found]
 
 
-def _find_any_memory(address: int) -> Allocation:
-    return Allocation("memory", address >> 12 << 12, 1 << 13)
+def _find_any_memory(_: int) -> Allocation:
+    return Allocation("memory", 1 << 32, 1 << 47)
 
 
 @pytest.fixture
@@ -117,6 +120,25 @@ def test_a_launch_past_the_end_names_the_argument_and_the_call(card: CardOnCpu) 
     assert first.location.thread == (20, 0, 0)
     assert second is not None
     assert whole.tolist() == [*range(20), -1, -1, -1, -1]
+
+
+def test_a_module_that_tvm_ffi_loads_notes_the_tensors_of_its_calls(
+    card: CardOnCpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fill(out: Any, count: int) -> int:
+        return card.launch(out.data_ptr(), count)
+
+    loader: Any = ModuleType("loader")
+    loader.load_module = lambda path: SimpleNamespace(fill=fill, version="1")
+    monkeypatch.setitem(sys.modules, "loader", loader)
+    monkeypatch.setattr(checked_modules, "_started", [card.launches])
+    checked_modules._wrap_load_module(loader)
+    module = loader.load_module("/builds/page.so")
+    assert module.version == "1"
+    assert module.fill(torch.zeros(20, dtype=torch.int32, device="cuda"), 21) == 2
+    [report] = card.read_reports()
+    assert "past the end of argument 0 (its index 20" in str(report)
+    assert "launched by page.fill with argument 0 (int32 [20])" in str(report)
 
 
 def test_whole_storages_let_a_view_be_filled_further(card: CardOnCpu, tmp_path: Path) -> None:

@@ -1,0 +1,272 @@
+"""SGLang's CUDA kernels plain and with checks on a card, and planted faults in three of them.
+
+    python bench/cuda_checks.py run plain.json
+    unfix exec --check bounds,overflow,cuda -- python bench/cuda_checks.py run checked.json
+    python bench/cuda_checks.py compare plain.json checked.json
+    unfix exec --check bounds,overflow,cuda -- python bench/cuda_checks.py plant
+
+`run` writes digests of the outputs, and microseconds of a launch in a CUDA graph; `plant` makes the
+faults named behind it, or all: each is to be reported, and the device goes on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import sglang.kernels.jit
+import torch
+from sglang.kernels.jit.utils import (
+    get_activation_cuda_cflags,
+    is_arch_support_pdl,
+    load_jit,
+    make_cpp_args,
+)
+
+CSRC = Path(sglang.kernels.jit.__file__).parent / "csrc" / "elementwise"
+BF16 = torch.bfloat16
+FILES = {
+    "store": "kvcache.cuh",
+    "activation": "activation.cuh",
+    "clamp": "clamp_position.cuh",
+    "rmsnorm": "rmsnorm.cuh",
+}
+KERNELS = ("store", "activation", "clamp", "rmsnorm")
+
+
+def overflow_in(index: str, factor: str, shift: int) -> str:
+    """Return C++ for an index by way of a 32-bit product that a large one overflows."""
+    scale = f"({factor} << {shift})"
+    product = f"static_cast<uint32_t>({index}) * static_cast<uint32_t>({scale})"
+    return f"static_cast<int32_t>({product}) / static_cast<int32_t>({scale})"
+
+
+# Texts in a kernel's source and what is put in their place, by the name of the fault.
+EDITS: dict[str, list[tuple[str, str]]] = {
+    "store_overflow": [
+        (
+            f"index * stride_{one}_cache,",
+            f"{overflow_in('index', f'stride_{one}_cache', 11)} * stride_{one}_cache,",
+        )
+        for one in "kv"
+    ],
+    "activation_overrun": [
+        ("if (token_id >= params.num_tokens) return;", "if (token_id > params.num_tokens) return;")
+    ],
+    "activation_overflow": [
+        (
+            "const auto output_offset = kReuseInput ? input_offset : tid;",
+            f"const auto output_offset = {overflow_in('token_id', 'params.hidden_dim', 15)}"
+            " * static_cast<int32_t>(num_vecs) + static_cast<int32_t>(offset);",
+        )
+    ],
+    "clamp_overrun": [("if (idx < n) {", "if (idx <= n) {")],
+    "clamp_overflow": [("= seq_lens[idx]", f"= seq_lens[{overflow_in('idx', 'n', 10)}]")],
+}
+
+
+def load(name: str) -> Any:
+    kernel = name.partition("_")[0]
+    source = CSRC / FILES[kernel]
+    if name in EDITS:
+        text = source.read_text()
+        for old, new in EDITS[name]:
+            if text.count(old) != 1:
+                raise ValueError(
+                    f"{source} has {text.count(old)} times what {name} replaces: {old}"
+                )
+            text = text.replace(old, new)
+        source = Path(tempfile.gettempdir()) / "planted" / name / source.name
+        source.parent.mkdir(parents=True, exist_ok=True)
+        source.write_text(text)
+    options: dict[str, Any] = {"cuda_files": [str(source)]}
+    pdl = is_arch_support_pdl()
+    if kernel == "store":
+        args = make_cpp_args(1024, 1024, 64, pdl)
+        wrappers = [("store_cache", f"StoreKVCacheKernel<{args}>::run")]
+    elif kernel == "activation":
+        args = make_cpp_args(BF16, pdl)
+        wrappers = [("run_activation", f"ActivationKernel<{args}>::run_activation")]
+        options["extra_cuda_cflags"] = get_activation_cuda_cflags()
+    elif kernel == "clamp":
+        args = make_cpp_args(torch.int64)
+        wrappers = [("clamp_position", f"ClampPosition<{args}>::run")]
+    else:
+        args = make_cpp_args(4096, pdl, BF16)
+        wrappers = [("rmsnorm", f"RMSNormHalfKernel<{args}>::run")]
+    return load_jit(name, *args, cuda_wrappers=wrappers, **options)
+
+
+def load_all(names: Sequence[str]) -> dict[str, Any]:
+    start = time.time()
+    load(names[0])  # what SGLang asks the device is asked once
+    with ThreadPoolExecutor(8) as pool:
+        found = dict(zip(names, pool.map(load, names), strict=True))
+    print(f"{len(names)} modules loaded in {time.time() - start:.1f} s", flush=True)
+    return found
+
+
+def draw(*shape: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(sum(shape))
+    return torch.randn(*shape, generator=generator).to(BF16).to("cuda")
+
+
+# Runs
+
+Call = tuple[Callable[[], Any], tuple[torch.Tensor, ...]]  # and the tensors that it writes
+
+
+def make_calls(modules: dict[str, Any], tokens: int, hidden: int) -> dict[str, Call]:
+    rows = 4 * tokens
+    k, v = draw(tokens, 512), draw(tokens, 512)
+    caches = tuple(torch.zeros(rows, 512, dtype=BF16, device="cuda") for _ in "kv")
+    slots = (torch.arange(tokens) * 3 % rows).to("cuda")
+    gate, out = draw(tokens, 2 * hidden), torch.zeros(tokens, hidden, dtype=BF16, device="cuda")
+    lengths = torch.arange(tokens * 64).to("cuda")
+    positions = torch.zeros_like(lengths)
+    x, weight = draw(tokens, 4096), draw(4096)
+    y = torch.zeros_like(x)
+    store, activation, clamp, rmsnorm = (modules[name] for name in KERNELS)
+    return {
+        "store": (lambda: store.store_cache(k, v, *caches, slots, rows, -1), caches),
+        "activation": (lambda: activation.run_activation(gate, out, "silu"), (out,)),
+        "clamp": (lambda: clamp.clamp_position(positions, lengths), (positions,)),
+        "rmsnorm": (lambda: rmsnorm.rmsnorm(x, weight, y, 1e-6), (y,)),
+    }
+
+
+def compute_digest(tensors: Iterable[torch.Tensor]) -> str:
+    whole = hashlib.sha256()
+    for tensor in tensors:
+        whole.update(tensor.cpu().contiguous().view(torch.uint8).numpy().tobytes())
+    return whole.hexdigest()[:16]
+
+
+def measure_microseconds(call: Callable[[], Any]) -> float:
+    """Measure one launch of a graph of 20: the best of five times 20 replays."""
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(20):
+            call()
+    times: list[float] = []
+    for _ in range(6):  # the first one warms up
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        for _ in range(20):
+            graph.replay()
+        end.record()
+        end.synchronize()
+        times.append(start.elapsed_time(end) * 1000 / 400)
+    return min(times[1:])
+
+
+def run(file: str) -> None:
+    modules = load_all(KERNELS)
+    results = {}
+    for label, tokens, hidden in (("small", 32, 64), ("large", 4096, 8192)):
+        for name, (call, written) in make_calls(modules, tokens, hidden).items():
+            call()
+            torch.cuda.synchronize()
+            one = {"digest": compute_digest(written), "microseconds": measure_microseconds(call)}
+            results[f"{name} {label}"] = one
+            print(name, label, one, flush=True)
+    Path(file).write_text(json.dumps(results))
+
+
+def compare(plain_file: str, checked_file: str) -> None:
+    plain, checked = (json.loads(Path(one).read_text()) for one in (plain_file, checked_file))
+    ratios = [checked[name]["microseconds"] / plain[name]["microseconds"] for name in plain]
+    for name, ratio in zip(plain, ratios, strict=True):
+        same = "the same bits" if plain[name]["digest"] == checked[name]["digest"] else "OTHER BITS"
+        print(f"{name}: {plain[name]['microseconds']:.1f} us, x {ratio:.2f}, {same}")
+    mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
+    print(f"geometric mean of the ratios: {mean:.2f}")
+
+
+# Faults
+
+
+def make_store_arguments(rows: int, last: int) -> list[Any]:
+    caches = [torch.zeros(rows, 512, dtype=BF16, device="cuda") for _ in "kv"]
+    slots = torch.tensor([1, 2, last], device="cuda")
+    return [draw(3, 512), draw(3, 512), *caches, slots, 1 << 20, -1]
+
+
+def plant_store_overrun(modules: dict[str, Any]) -> None:
+    modules["store"].store_cache(*make_store_arguments(16, 16))
+
+
+def plant_store_replay(modules: dict[str, Any]) -> None:
+    """The captured launch is right; its slots have changed by the time of the second replay."""
+    arguments = make_store_arguments(24, 23)
+    modules["store"].store_cache(*arguments)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        modules["store"].store_cache(*arguments)
+    graph.replay()
+    torch.cuda.synchronize()
+    arguments[4][2] = 24
+    graph.replay()
+
+
+def plant_store_overflow(modules: dict[str, Any]) -> None:
+    modules["store_overflow"].store_cache(*make_store_arguments(1100, 1030))
+
+
+def plant_activation(name: str, tokens: int) -> Callable[[dict[str, Any]], None]:
+    def call(modules: dict[str, Any]) -> None:
+        out = torch.zeros(tokens, 64, dtype=BF16, device="cuda")
+        modules[name].run_activation(draw(tokens, 128), out, "silu")
+
+    return call
+
+
+def plant_clamp(name: str, count: int) -> Callable[[dict[str, Any]], None]:
+    def call(modules: dict[str, Any]) -> None:
+        lengths = torch.arange(count, device="cuda")
+        modules[name].clamp_position(torch.zeros_like(lengths), lengths)
+
+    return call
+
+
+PLANTS: dict[str, Callable[[dict[str, Any]], None]] = {
+    "store_overrun": plant_store_overrun,
+    "store_replay": plant_store_replay,  # alone, since it has the line of the one above
+    "store_overflow": plant_store_overflow,
+    "activation_overrun": plant_activation("activation_overrun", 3),
+    "activation_overflow": plant_activation("activation_overflow", 1026),
+    "clamp_overrun": plant_clamp("clamp_overrun", 1000),
+    "clamp_overflow": plant_clamp("clamp_overflow", 2048),
+}
+
+
+def plant(names: Sequence[str]) -> None:
+    modules = load_all(["store", *(name for name in names if name in EDITS)])
+    for name in names:
+        print(f"--- {name}", flush=True)
+        PLANTS[name](modules)
+        torch.cuda.synchronize()
+        time.sleep(0.1)  # reports come meanwhile
+    print(f"the device goes on: {torch.ones(8, device='cuda').sum().item()}", flush=True)
+
+
+def main(action: str, *words: str) -> None:
+    if action == "plant":
+        plant(words or [name for name in PLANTS if name != "store_replay"])
+    elif action == "run":
+        run(*words)
+    else:
+        compare(*words)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
