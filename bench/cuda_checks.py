@@ -168,7 +168,7 @@ def measure_microseconds(call: Callable[[], Any]) -> float:
     return min(times[1:])
 
 
-def run(file: str) -> None:
+def run_kernels(file: str) -> None:
     modules = load_all(KERNELS)
     results = {}
     for label, tokens, hidden in (("small", 32, 64), ("large", 4096, 8192)):
@@ -263,7 +263,7 @@ def main(action: str, *words: str) -> None:
     if action == "plant":
         plant(words or [name for name in PLANTS if name != "store_replay"])
     elif action == "run":
-        run(*words)
+        run_kernels(*words)
     else:
         compare(*words)
 
