@@ -80,7 +80,8 @@ def compare_releases(request: ZooRequest, arguments: argparse.Namespace) -> int:
             if is_stopped:
                 return 130
         runs.append(run)
-    changes = release_changes.compare_runs(*runs, request.names)
+    before, after = runs
+    changes = release_changes.compare_runs(before, after, request.names)
     if arguments.json:
         options.print_json(msgspec.to_builtins(changes))
     else:
