@@ -110,15 +110,18 @@ def describe_run(run: ZooRun) -> str:
     """Describe a run in one sentence."""
     absent = len(run.architectures) - len(run.present)
     starting = sum(result.starts for result in run.models)
+    rows = []
+    if run.models or not run.families:
+        rows.append(f"{starting} of {len(run.models)} architectures start")
+    if run.families:
+        good = sum(not result.failures for result in run.families)
+        rows.append(f"{good} of {len(run.families)} kernel families are green")
     parts = [
-        f"{starting} of {len(run.models)} architectures start on SGLang {run.release}, "
-        f"virtual {run.card}",
+        f"{', '.join(rows)} on SGLang {run.release}, virtual {run.card}",
         ", ".join(f"{count} {word}" for word, count in run.counts.items()) or "no claims",
         f"{len(run.kernels)} Triton kernels launched under check",
         format_duration(run.seconds),
     ]
-    if run.families:
-        parts.insert(1, f"{len(run.families)} kernel families")
     if absent:
         parts.insert(1, f"{absent} not in this release")
     return "; ".join(parts)
