@@ -30,7 +30,6 @@ FOLDER = ROOT / "bench" / "reverted_fixes"
 RELEASE = "0.5.23"
 SIZES = {  # of each batch: the setting that bounds it
     "chunk": "chunk",
-    "prompts": "prefill",
     "prefix": "context",
     "decode": "requests",
     "long decode": "context",

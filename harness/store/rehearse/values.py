@@ -91,7 +91,7 @@ class DeploymentResult(msgspec.Struct):
     arguments: list[str] = []
     refusal: str = ""  # why SGLang does not start it
     detail: str = ""
-    settings: dict[str, int] = {}  # chunk, prefill, requests, context, slots, page
+    settings: dict[str, int] = {}  # chunk, requests, context, slots, page
     memory: dict[str, int] = {}  # bytes by part
     card_memory: int = 0
     phases: list[RehearsedPhase] = []
