@@ -1,0 +1,256 @@
+"""Trees of drafts in SGLang's CUDA kernels: how they are built, verified and read from a mask.
+
+THE INVARIANTS IN PLAIN WORDS
+- A draft attends to its context, to itself and to its ancestors, and stands one position behind
+  its parent.
+- First children and next siblings, followed from the root, reach each draft of a tree once.
+- Verification accepts the longest path from the root whose tokens the target predicts.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fixtures import cuda_kernels
+from harness import checking
+
+FULL, DRAFTS_ALONE, PACKED = 0, 1, 2  # what a mask covers
+
+
+@pytest.fixture(autouse=True)
+def _built_modules() -> None:
+    cuda_kernels.build_modules("speculative.tree")
+
+
+@st.composite
+def trees(draw: st.DrawFn) -> list[int]:
+    """Draw the parent of each draft but the first, which is the root."""
+    size = draw(st.integers(1, 6))
+    return [draw(st.integers(0, node)) for node in range(size)]
+
+
+batches = st.integers(1, 6).flatmap(
+    lambda size: st.lists(
+        st.tuples(*(st.integers(0, node) for node in range(size))), min_size=1, max_size=3
+    )
+)
+
+
+@given(
+    topk=st.integers(1, 3),
+    depth=st.integers(1, 3),
+    requests=st.integers(1, 3),
+    mode=st.sampled_from([FULL, DRAFTS_ALONE, PACKED]),
+    data=st.data(),
+)
+def test_a_tree_is_built_from_the_chosen_drafts(
+    topk: int, depth: int, requests: int, mode: int, data: st.DataObject
+) -> None:
+    build = cuda_kernels.require_kernel("speculative.tree", "build_tree_kernel_efficient")
+    count = data.draw(st.integers(1, topk + (depth - 1) * topk * topk))
+    lengths = [data.draw(st.integers(0, 5)) for _ in range(requests)]
+    drafts = [draw_drafts(data, topk, depth, count) for _ in range(requests)]
+    size = count + 1
+    with checking.checked_cuda() as check:
+        device = check.device
+        if mode == FULL:
+            mask_size = sum(length * size for length in lengths) + requests * size * size
+        else:
+            mask_size = requests * size * (size if mode == DRAFTS_ALONE else width_of(size))
+        mask = torch.full(
+            (mask_size,), mode == FULL, dtype=torch.uint8 if mode == PACKED else torch.bool
+        ).to(device)
+        positions = torch.empty(requests * size, dtype=torch.int64, device=device)
+        links = [torch.full((requests, size), -1, device=device) for _ in range(3)]
+        build(
+            torch.tensor([parents for parents, _, _ in drafts], device=device),
+            torch.tensor([chosen for _, chosen, _ in drafts], device=device),
+            torch.tensor(lengths, device=device),
+            mask,
+            positions,
+            *links,
+            topk,
+            depth,
+            size,
+            mode,
+        )
+        check.assert_written(positions)
+        masks = split_masks(mask.tolist(), lengths, size, mode)
+        index, children, siblings = (link.tolist() for link in links)
+    for request, (_, _, parents) in enumerate(drafts):
+        above = list_ancestors(parents)
+        assert masks[request] == [
+            [other in above[one] for other in range(size)] for one in range(size)
+        ]
+        own = positions.tolist()[request * size : (request + 1) * size]
+        assert own == [lengths[request] + len(above[one]) - 1 for one in range(size)]
+        assert index[request] == [request * size + one for one in range(size)]
+        assert follow_links(children[request], siblings[request]) == parents
+
+
+@given(trees=batches, data=st.data())
+def test_the_longest_predicted_path_is_accepted(
+    trees: list[tuple[int, ...]], data: st.DataObject
+) -> None:
+    verify = cuda_kernels.require_kernel("speculative.tree", "verify_tree_greedy")
+    size = len(trees[0]) + 1
+    tokens = [data.draw(st.lists(st.integers(0, 2), min_size=size, max_size=size)) for _ in trees]
+    targets = [data.draw(st.lists(st.integers(0, 2), min_size=size, max_size=size)) for _ in trees]
+    depth = data.draw(st.integers(1, size))
+    with checking.checked_cuda() as check:
+        device = check.device
+        links = [link_tree(list(parents)) for parents in trees]
+        predicted = torch.full((len(trees) * size,), -7, dtype=torch.int32, device=device)
+        accepted = torch.full((len(trees), depth), -1, dtype=torch.int32, device=device)
+        counts = torch.empty(len(trees), dtype=torch.int32, device=device)
+        verify(
+            predicted,
+            accepted,
+            counts,
+            torch.tensor(tokens, device=device),
+            torch.arange(len(trees) * size, device=device).view(len(trees), size),
+            torch.tensor([children for children, _ in links], device=device),
+            torch.tensor([siblings for _, siblings in links], device=device),
+            torch.tensor(targets, device=device),
+        )
+        check.assert_written(counts)
+        for request in range(len(trees)):
+            path = find_path(links[request], tokens[request], targets[request], depth)
+            first = request * size
+            assert int(counts[request]) == len(path) - 1
+            wanted = [first + node for node in path] + [-1] * (depth - len(path))
+            assert accepted[request].tolist() == wanted
+            assert [int(predicted[first + node]) for node in path] == [
+                targets[request][node] for node in path
+            ]
+
+
+@given(trees=batches, data=st.data())
+def test_a_tree_is_read_from_its_mask(trees: list[tuple[int, ...]], data: st.DataObject) -> None:
+    read = cuda_kernels.require_kernel("speculative.tree", "reconstruct_indices_from_tree_mask")
+    size = len(trees[0]) + 1
+    lengths = [data.draw(st.integers(0, 9)) for _ in trees]
+    with checking.checked_cuda() as check:
+        device = check.device
+        above = [list_ancestors(list(parents)) for parents in trees]
+        mask = [[[o in own[one] for o in range(size)] for one in range(size)] for own in above]
+        positions = torch.empty(len(trees) * size, dtype=torch.int64, device=device)
+        links = [torch.empty(len(trees), size, dtype=torch.int64, device=device) for _ in range(3)]
+        read(
+            torch.tensor(mask, device=device).flatten(),
+            torch.tensor(lengths, device=device),
+            positions,
+            *links,
+            len(trees),
+            size,
+        )
+        for written in (positions, *links):
+            check.assert_written(written)
+        _, children, siblings = (link.tolist() for link in links)
+    for request, parents in enumerate(trees):
+        assert follow_links(children[request], siblings[request]) == list(parents)
+        own = positions.tolist()[request * size : (request + 1) * size]
+        assert own == [lengths[request] + len(above[request][one]) - 1 for one in range(size)]
+
+
+def draw_drafts(
+    data: st.DataObject, topk: int, depth: int, count: int
+) -> tuple[list[int], list[int], list[int]]:
+    """Draw what the draft model chose: each candidate's parent, the chosen ones, and their tree.
+
+    The candidates of the first step are 0 to topk - 1; those of a later step are topk times topk,
+    topk for each of the candidates that the step went on with.
+    """
+    kept = list(range(topk))  # the candidates that the next step goes on with
+    parents = [-1]
+    first = topk
+    above = dict.fromkeys(kept, -1)
+    for _ in range(depth - 1):
+        parents += kept
+        new = range(first, first + topk * topk)
+        above |= {one: kept[(one - first) // topk] for one in new}
+        kept = sorted(data.draw(st.permutations(new))[:topk])
+        first += topk * topk
+    chosen: list[int] = []
+    while len(chosen) < count:
+        ready = [one for one in above if one not in chosen and above[one] in (-1, *chosen)]
+        chosen.append(data.draw(st.sampled_from(ready)))
+    chosen.sort()
+    tree = [0 if above[one] == -1 else chosen.index(above[one]) + 1 for one in chosen]
+    return parents, chosen, tree
+
+
+def list_ancestors(parents: list[int]) -> list[set[int]]:
+    """Return each draft's ancestors, itself among them; parents are those of drafts 1, 2, …"""
+    above = [{0}]
+    for place, parent in enumerate(parents):
+        above.append({place + 1} | above[parent])
+    return above
+
+
+def link_tree(parents: list[int]) -> tuple[list[int], list[int]]:
+    """Return each draft's first child and next sibling, the one with the lower number first."""
+    size = len(parents) + 1
+    children, siblings = [-1] * size, [-1] * size
+    for node in range(size - 1, 0, -1):
+        parent = parents[node - 1]
+        siblings[node], children[parent] = children[parent], node
+    return children, siblings
+
+
+def follow_links(children: list[int], siblings: list[int]) -> list[int]:
+    """Return the parent of each draft but the root, each of which is reached once."""
+    parents: dict[int, int] = {}
+    for parent, child in enumerate(children):
+        while child != -1:
+            assert child not in parents
+            parents[child] = parent
+            child = siblings[child]
+    return [parents[node] for node in range(1, len(children))]
+
+
+def find_path(
+    links: tuple[list[int], list[int]], tokens: list[int], targets: list[int], depth: int
+) -> list[int]:
+    children, siblings = links
+    path = [0]
+    while len(path) < depth:
+        child = children[path[-1]]
+        while child != -1 and tokens[child] != targets[path[-1]]:
+            child = siblings[child]
+        if child == -1:
+            break
+        path.append(child)
+    return path
+
+
+def width_of(size: int) -> int:
+    """Return the bytes of a draft's row of bits."""
+    return 4 if size > 16 else 2 if size > 8 else 1
+
+
+def split_masks(
+    mask: list[Any], lengths: list[int], size: int, mode: int
+) -> list[list[list[bool]]]:
+    """Return the part of each request's mask that is about drafts; contexts are all visible."""
+    masks, first = [], 0
+    for length in lengths:
+        rows = []
+        for _ in range(size):
+            if mode == PACKED:
+                row = mask[first : first + width_of(size)]
+                first += width_of(size)
+                rows.append([bool(row[bit // 8] >> bit % 8 & 1) for bit in range(size)])
+            else:
+                width = size + (length if mode == FULL else 0)
+                row = mask[first : first + width]
+                first += width
+                assert all(row[: width - size])
+                rows.append(row[width - size :])
+        masks.append(rows)
+    return masks

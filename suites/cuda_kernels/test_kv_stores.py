@@ -1,0 +1,209 @@
+"""Keys and values on their way into the pools, as SGLang's CUDA kernels write them.
+
+THE INVARIANTS IN PLAIN WORDS
+- A token's row lands in its slot bit for bit, and no other slot changes.
+- A row that is quantized is what its scale and the format's rounding say.
+- A layer's cache may be a view of a larger pool; other layers' bytes are not touched.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fixtures import cuda_kernels
+from harness import checking
+
+SLOTS, WIDTH = 12, 128
+FP8 = torch.float8_e4m3fn
+
+
+@pytest.fixture(autouse=True)
+def _built_modules() -> None:
+    cuda_kernels.build_modules(
+        "attention.concat_mla",
+        "attention.set_mla_kv_concat_q",
+        "kvcache.dsa_fused_store_index_cache",
+        "kvcache.fused_fp8_qkv_kv_cache",
+        "kvcache.kvcache",
+        "kvcache.minimax_store_kv_index",
+        "kvcache.set_mla_kv_buffer",
+    )
+
+
+slots = cuda_kernels.draw_rows(0, SLOTS - 1, 6)
+
+
+@given(slots=slots, seed=cuda_kernels.seeds, wide=st.booleans(), layers=st.integers(1, 3))
+def test_rows_are_stored_in_their_slots(
+    slots: list[int], seed: int, wide: bool, layers: int
+) -> None:
+    store = cuda_kernels.require_kernel("kvcache.kvcache", "store_cache")
+    with checking.checked_cuda() as check:
+        device = check.device
+        keys, values = normal(seed, len(slots), device), normal(seed + 1, len(slots), device)
+        caches = [
+            cuda_kernels.strided_pool(SLOTS, 1, WIDTH, layers, device)[:, 0] for _ in range(2)
+        ]
+        wanted = [cache.clone() for cache in caches]
+        store(keys, values, *caches, index_tensor(slots, wide, device))
+        for place, slot in enumerate(slots):
+            if slot:  # slot 0 is that of padding
+                wanted[0][slot], wanted[1][slot] = keys[place], values[place]
+        assert caches[0].equal(wanted[0])
+        assert caches[1].equal(wanted[1])
+
+
+@given(slots=slots, seed=cuda_kernels.seeds, wide=st.booleans())
+def test_latent_rows_are_stored_in_their_slots(slots: list[int], seed: int, wide: bool) -> None:
+    store = cuda_kernels.require_kernel("kvcache.set_mla_kv_buffer", "set_mla_kv_buffer")
+    with checking.checked_cuda() as check:
+        device = check.device
+        latent = normal(seed, len(slots), device, 512)
+        rotated = normal(seed + 1, len(slots), device, 64)
+        cache = torch.zeros(SLOTS, 1, 576, dtype=torch.bfloat16, device=device)
+        store(cache, index_tensor(slots, wide, device), latent[:, None], rotated[:, None])
+        wanted = torch.zeros_like(cache)
+        for place, slot in enumerate(slots):
+            if slot:
+                wanted[slot, 0] = torch.cat([latent[place], rotated[place]])
+        assert cache.equal(wanted)
+
+
+@given(slots=slots, seed=cuda_kernels.seeds, wide=st.booleans(), heads=st.integers(1, 3))
+def test_a_query_is_put_together_while_its_latent_row_is_stored(
+    slots: list[int], seed: int, wide: bool, heads: int
+) -> None:
+    name = "set_mla_kv_concat_q"
+    store = cuda_kernels.require_kernel(f"attention.{name}", name)
+    with checking.checked_cuda() as check:
+        device, count = check.device, len(slots)
+        latent, rotated = normal(seed, count, device, 512), normal(seed + 1, count, device, 64)
+        queries = normal(seed + 2, count * heads, device, 512).view(count, heads, 512)
+        turned = normal(seed + 3, count * heads, device, 64).view(count, heads, 64)
+        cache = torch.zeros(SLOTS, 576, dtype=torch.bfloat16, device=device)
+        found = store(cache, index_tensor(slots, wide, device), latent, rotated, queries, turned)
+        wanted = torch.zeros_like(cache)
+        wanted[slots] = torch.cat([latent, rotated], -1)
+        assert cache.equal(wanted)
+        assert found.equal(torch.cat([queries, turned], -1))
+
+
+@given(tokens=st.integers(1, 3), heads=st.integers(1, 3), seed=cuda_kernels.seeds)
+def test_parts_of_heads_are_put_together(tokens: int, heads: int, seed: int) -> None:
+    join_keys = cuda_kernels.require_kernel("attention.concat_mla", "concat_mla_k")
+    join_queries = cuda_kernels.require_kernel("attention.concat_mla", "concat_mla_absorb_q")
+    with checking.checked_cuda() as check:
+        device = check.device
+        plain = normal(seed, tokens * 128, device).view(tokens, 128, 128)
+        rotated = normal(seed + 1, tokens, device, 64).view(tokens, 1, 64)
+        keys = torch.empty(tokens, 128, 192, dtype=torch.bfloat16, device=device)
+        join_keys(keys, plain, rotated)
+        check.assert_written(keys)
+        assert keys.equal(torch.cat([plain, rotated.expand(-1, 128, -1)], -1))
+        absorbed = normal(seed, tokens * heads, device, 512).view(tokens, heads, 512)
+        turned = normal(seed + 1, tokens * heads, device, 64).view(tokens, heads, 64)
+        assert join_queries(absorbed, turned).equal(torch.cat([absorbed, turned], -1))
+
+
+@given(slots=slots, seed=cuda_kernels.seeds, has_values=st.booleans(), heads=st.integers(1, 2))
+def test_index_keys_are_stored_beside_the_heads(
+    slots: list[int], seed: int, has_values: bool, heads: int
+) -> None:
+    store = cuda_kernels.require_kernel("kvcache.minimax_store_kv_index", "store_kv_index")
+    with checking.checked_cuda() as check:
+        device, count = check.device, len(slots)
+        sizes = [heads, heads, 1, 1 if has_values else 0]
+        rows = [
+            normal(seed + n, count, device, max(size, 1) * WIDTH) for n, size in enumerate(sizes)
+        ]
+        caches = [
+            torch.zeros(SLOTS, max(size, 1) * WIDTH, dtype=torch.bfloat16, device=device)
+            for size in sizes
+        ]
+        keys, values, index_keys, index_values = rows
+        key_cache, value_cache, index_key_cache, index_value_cache = caches
+        store(
+            keys,
+            values,
+            key_cache,
+            value_cache,
+            index_keys,
+            index_key_cache,
+            index_values if has_values else None,
+            index_value_cache if has_values else None,
+            torch.tensor(slots, device=device),
+            num_kv_heads=heads,
+            head_bytes=2 * WIDTH,
+        )
+        for row, cache, size in zip(rows, caches, sizes, strict=True):
+            wanted = torch.zeros_like(cache)
+            if size:
+                wanted[slots] = row
+            assert cache.equal(wanted)
+
+
+@pytest.mark.guards("fp8-store-strided-cache")
+@given(
+    slots=slots,
+    seed=cuda_kernels.seeds,
+    layers=st.integers(1, 3),
+    scale=st.sampled_from([0.5, 1.0, 2.0]),
+    has_queries=st.booleans(),
+)
+def test_rows_are_stored_as_fp8(
+    slots: list[int], seed: int, layers: int, scale: float, has_queries: bool
+) -> None:
+    name = "fused_fp8_qkv_kv_cache"
+    store = cuda_kernels.fail_on_refusal(cuda_kernels.require_kernel(f"kvcache.{name}", name))
+    with checking.checked_cuda() as check:
+        device, count = check.device, len(slots)
+        keys, values = normal(seed, count, device), normal(seed + 1, count, device)
+        queries = normal(seed + 2, count, device, 2 * WIDTH) if has_queries else None
+        caches = [
+            torch.zeros(SLOTS, layers, WIDTH, device=device).to(FP8)[:, layers // 2]
+            for _ in range(2)
+        ]
+        factor = torch.tensor(scale, device=device)
+        quantized = store(
+            queries, keys, values, *caches, torch.tensor(slots, device=device), factor, factor
+        )
+        for rows, cache in zip((keys, values), caches, strict=True):
+            wanted = torch.zeros(SLOTS, WIDTH, device=device)
+            wanted[slots] = (rows.float() / scale).to(FP8).float()
+            assert cache.float().equal(wanted)
+        if queries is not None:
+            assert quantized.float().equal(queries.float().to(FP8).float())
+
+
+@given(slots=cuda_kernels.draw_rows(0, 127, 6), seed=cuda_kernels.seeds)
+def test_index_keys_are_stored_with_their_scales(slots: list[int], seed: int) -> None:
+    store = cuda_kernels.require_kernel(
+        "kvcache.dsa_fused_store_index_cache", "fused_store_index_k_cache"
+    )
+    page, pages = 64, 2
+    with checking.checked_cuda() as check:
+        device = check.device
+        keys = normal(seed, len(slots), device)
+        cache = torch.zeros(pages, page * (WIDTH + 4), dtype=torch.uint8, device=device)
+        store(keys, cache, torch.tensor(slots, device=device))
+        found = cache.cpu()
+        rows = found[:, : page * WIDTH].reshape(pages * page, WIDTH).view(FP8)
+        scales = found[:, page * WIDTH :].contiguous().view(torch.float32).reshape(-1)
+        scale = keys.float().abs().amax(-1).clamp(min=1e-4).cpu() / 448
+        torch.testing.assert_close(scales[slots], scale, rtol=1e-6, atol=0)
+        restored = rows[slots].float() * scales[slots, None]
+        torch.testing.assert_close(restored, keys.float().cpu(), rtol=0.0626, atol=1e-3)
+        others = [slot for slot in range(pages * page) if slot not in slots]
+        assert not scales[others].any()
+        assert not rows[others].float().any()
+
+
+def normal(seed: int, rows: int, device: str, width: int = WIDTH) -> torch.Tensor:
+    return cuda_kernels.draw_normal(seed, rows, width, device=device)
+
+
+def index_tensor(slots: list[int], wide: bool, device: str) -> torch.Tensor:
+    return torch.tensor(slots, dtype=torch.int64 if wide else torch.int32, device=device)
