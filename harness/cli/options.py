@@ -113,10 +113,15 @@ def select_toggles_or_all(
 def report_meanings(meanings: Mapping[str, str]) -> None:
     """Say on stderr what a command takes the words of its call for.
 
-    One word can be several things: `kv_indices` is a family of toggles and a suite. Words without
-    a meaning are errors, which come later.
+    One word can be several things: `kv_indices` is a family of toggles and a suite. A path and the
+    id of a toggle are one thing alone, so nothing is said of them. Words without a meaning are
+    errors, which come later.
     """
-    known = [f"'{word}' is {meaning}" for word, meaning in meanings.items() if meaning]
+    known = [
+        f"'{word}' is {meaning}"
+        for word, meaning in meanings.items()
+        if meaning not in ("", "a toggle") and not word.startswith((".", "/"))
+    ]
     if known:
         report_status("; ".join(known))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from harness.runs.audit.expressions import evaluate_expression, render_expression
@@ -18,6 +18,8 @@ ARITHMETIC = st.recursive(
 
 
 @given(ARITHMETIC)
+@example(("*", "rows", ("*", ("//", "rows", "columns"), "rows")))
+@example(("*", "rows", ("*", ("*", ("%", "rows", 5), 2), "rows")))
 def test_written_arithmetic_is_the_same_number(expression: Any) -> None:
     try:
         number = eval(render_expression(expression), {"min": min}, dict(VALUES))

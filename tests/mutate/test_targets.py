@@ -159,8 +159,8 @@ def test_words_keep_their_order_and_a_function_comes_once() -> None:
         ("sglang.srt.backends", f"near it: {BACKEND}"),
         (f"{BACKEND}:Backend.plans", f"defines no Backend.plans; near it: {BACKEND}:Backend.plan"),
         ("sglang.srt.empty", "sglang.srt.empty defines no function"),
-        ("limits", "'limits' changes no Python function of this release"),
-        ("later-fix", "'later-fix' changes no Python function of this release"),
+        ("limits", "'limits' changes no function of this release"),
+        ("later-fix", "'later-fix' changes no function of this release"),
         ("zzzz", "'zzzz' is no module of this release, no family, no toggle"),
     ],
 )

@@ -121,6 +121,13 @@ def _render_operand(part: Expression, precedence: int) -> str:
 
 
 def _render_right_operand(name: str, part: Expression) -> str:
-    """Render a right operand; only sums in sums and products in products need no brackets."""
+    """Render a right operand; only sums in sums and products in products need no brackets.
+
+    A product that begins with a division does: `a * (b // c * d)` is not `a * b // c * d`.
+    """
     is_associative = isinstance(part, tuple) and part[0] == name and name in "+*"
+    first = part
+    while is_associative and name == "*" and isinstance(first, tuple):
+        is_associative = first[0] not in ("//", "%")
+        first = first[1] if first[0] == "*" else ""
     return _render_operand(part, _PRECEDENCE[name] + (not is_associative))
