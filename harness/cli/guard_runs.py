@@ -232,6 +232,13 @@ def digest_guards_and_toggles(toggle_folders: list[Path], guard_files: list[Path
     return compute_digest(*parts)
 
 
+def digest_lane_code(target: ReleaseTarget, toggle_folders: list[Path]) -> str:
+    """Digest the code of ours that a zoo or a rehearsal runs; '' if SGLang itself may change."""
+    if target.requested_as == "current":
+        return ""  # an installed SGLang can be edited under the same version
+    return digest_guards_and_toggles(toggle_folders, [])
+
+
 def make_id_and_start(prefix: str = "") -> tuple[str, str]:
     """Make the id of a run that starts now, such as 20260131-235959-a1b2, and its start."""
     now = datetime.datetime.now(datetime.UTC)

@@ -40,6 +40,7 @@ class LaneRun(msgspec.Struct, kw_only=True):
     command: list[str] = []
     versions: dict[str, str] = {}
     machine: dict[str, Any] = {}
+    code: str = ""  # a digest of our code; empty where it is not known, or SGLang may change
     toggles: list[str] = []  # reverted or enabled in this run, such as "-27460"
     planned: list[str] = []  # names of the items
     seconds_to_import: float = 0.0

@@ -19,6 +19,8 @@ def print_changes(changes: ZooChanges, console: Console) -> None:
     if changes.not_compared:
         text = f"run on one of the two alone: {', '.join(changes.not_compared)}"
         console.print(to_plain_text(text), soft_wrap=True)
+    if not changes.compared:
+        console.print("nothing is compared")
     first, second = changes.runs
     console.print(to_plain_text(f"again: unfix report {first}, unfix report {second}"))
 

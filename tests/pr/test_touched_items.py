@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+import time
 from pathlib import Path
 
 import pytest
 from fixture_types import Patch
 from reviewed_files import ROWS
 
+from harness.cli import guard_runs
 from harness.cli.pr import item_parts
 from harness.cli.pr.review import Review
 from harness.cli.rehearse import command as rehearse_command
@@ -124,12 +126,12 @@ def test_the_most_concerned_come_first_and_then_the_quickest() -> None:
             "most", functions={"m": ["f", "g"]}, kernels={"m:walk": 1}, seconds=30.0
         ),
         "none": ArchitectureResult("none", functions={"m": ["h"]}),
-        # Its functions are known, and none of its model's file is among them.
-        "llama": ArchitectureResult("llama", functions={"m": ["h"]}),
+        # What is added to its model's file, such as an override, is not among what it ran.
+        "llama": ArchitectureResult("llama", functions={"m": ["h"]}, seconds=1.0),
     }
     models = {name: {name} for name in results} | {"unknown": {"llama"}}
     touched = touched_items.find_touched(code, results, models)
-    assert [one.name for one in touched] == ["most", "quick", "slow", "unknown"]
+    assert [one.name for one in touched] == ["most", "quick", "slow", "unknown", "llama"]
     assert touched[0].why == "launches walk; runs 2 changed functions, such as m:f"
     assert touched[-1].why == "its model's file changed"
 
@@ -161,6 +163,67 @@ def test_a_run_that_knows_no_functions_hides_none_that_does(store: Store) -> Non
     save_run(store, make_run("late", [make_result("a", {}, 1.0)]))
     known = touched_items.find_known_results(store.rehearse, RehearsalRun, "late", ["a"])
     assert known["a"].functions == {"m": ["f"]}
+
+
+def test_an_older_run_without_functions_replaces_no_newer_one(store: Store) -> None:
+    for name, seconds in (("early", 1.0), ("late", 2.0)):
+        save_run(store, make_run(name, [make_result("a", {}, seconds)]))
+    known = touched_items.find_known_results(store.rehearse, RehearsalRun, "none", ["a"])
+    assert known["a"].seconds == 2.0
+
+
+def test_the_search_for_functions_ends_after_some_runs(store: Store, monkeypatch: Patch) -> None:
+    monkeypatch.setattr(touched_items, "MAX_READ_RUNS", 2)
+    save_run(store, make_run("first", [make_result("a", {"m": ["f"]}, 1.0)]))
+    for name in ("second", "third"):
+        save_run(store, make_run(name, [make_result("a", {}, 1.0)]))
+    known = touched_items.find_known_results(store.rehearse, RehearsalRun, "none", ["a"])
+    assert known["a"].functions == {}
+
+
+@pytest.mark.parametrize(("code", "reruns"), [("of today", False), ("of last week", True)])
+def test_a_base_that_other_code_rehearsed_runs_again(
+    tmp_path: Path, monkeypatch: Patch, store: Store, code: str, reruns: bool
+) -> None:
+    monkeypatch.setattr(guard_runs, "digest_guards_and_toggles", lambda *_: "of today")
+    earlier = make_run("base", [make_result(SMALL, COUNT_ROWS, 10.0)])
+    earlier.code = code
+    save_run(store, earlier)
+    rehearsed: list[str] = []
+
+    def rehearse(
+        target: ReleaseTarget, request: RehearseRequest, deployments: list[Deployment]
+    ) -> tuple[RehearsalRun, bool]:
+        rehearsed.append(target.name)
+        return make_run(target.name, [make_result(SMALL, COUNT_ROWS, 10.0)]), False
+
+    monkeypatch.setattr(rehearse_command, "rehearse", rehearse)
+    monkeypatch.setattr(Review, "seconds_left", 300.0)
+    item_parts.rehearse(make_review(tmp_path, store, budget=300.0))
+    assert rehearsed == ["base"] * reruns + ["head"]
+
+
+def test_a_budget_that_leaves_no_item_is_not_green(
+    tmp_path: Path, monkeypatch: Patch, store: Store
+) -> None:
+    save_run(store, make_run("other", [make_result(LARGE, COUNT_ROWS, 400.0)]))
+    review = make_review(tmp_path, store, budget=300.0)
+    monkeypatch.setattr(Review, "seconds_left", 300.0)
+    item_parts.rehearse(review)
+    review.run.parts, review.run.status = [PrPart.REHEARSE], "finished"
+    assert review.run.problems == [
+        "no deployment that runs changed code was run: more than the 300 s that are left of "
+        "--budget"
+    ]
+
+
+def test_preparing_both_ends_does_not_count_against_the_budget(
+    tmp_path: Path, store: Store
+) -> None:
+    review = make_review(tmp_path, store, budget=300.0)
+    review.started = time.monotonic() - 500.0
+    review.run.part_seconds = {"prepare": 400.0, "base": 50.0}
+    assert 240.0 < review.seconds_left <= 250.0
 
 
 def test_the_newest_run_on_the_base_is_what_is_known_of_an_item(store: Store) -> None:

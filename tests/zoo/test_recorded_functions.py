@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+import types
 from pathlib import Path
 from typing import Any
 
+import pytest
+from fixture_types import Patch
+
+from harness.workers import function_recorder
 from harness.workers.function_recorder import record_functions
 
 MODULE = """\
@@ -43,3 +49,52 @@ def test_what_ran_in_the_block_is_recorded_by_name(tmp_path: Path) -> None:
     found = {name for name in functions["sglang.srt.rotary"] if "<" not in name}
     assert found == {"Rotary.forward", "turn", "add"}
     assert list(functions) == ["sglang.srt.rotary"]
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="3.12 and later use sys.monitoring")
+def test_beside_another_profiler_the_functions_are_unknown_and_the_block_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ours = load(tmp_path / "site-packages" / "sglang" / "srt" / "rotary.py")
+
+    def profile(*_: object) -> None: ...
+
+    earlier = sys.getprofile()
+    sys.setprofile(profile)
+    try:
+        with record_functions() as functions:
+            assert ours["add"](1) == 2
+        assert sys.getprofile() is profile
+    finally:
+        sys.setprofile(earlier)
+    assert functions == {}
+    assert "not recorded: another profiler is active" in capsys.readouterr().err
+
+
+def test_a_tool_of_sys_monitoring_is_given_back_or_none_is_taken(
+    monkeypatch: Patch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A stand-in for the module of Python 3.12: the first start of a code object counts."""
+    tools: dict[int, str] = {3: "another"}
+    callbacks: list[Any] = []
+    stand_in = types.SimpleNamespace(
+        DISABLE=object(),
+        events=types.SimpleNamespace(PY_START=1),
+        get_tool=tools.get,
+        use_tool_id=tools.__setitem__,
+        free_tool_id=tools.pop,
+        register_callback=lambda tool, event, callback: callbacks.append(callback),
+        set_events=lambda tool, events: None,
+        restart_events=lambda: None,
+    )
+    monkeypatch.setattr(sys, "monitoring", stand_in, raising=False)
+    codes: set[types.CodeType] = set()
+    with function_recorder._monitor_starts(codes):
+        assert tools[4] == "unfix"
+        assert callbacks[0](load.__code__, 0) is stand_in.DISABLE
+    assert (codes, tools, callbacks[-1]) == ({load.__code__}, {3: "another"}, None)
+    tools[4] = "one more"
+    with function_recorder._monitor_starts(codes):
+        pass
+    assert tools == {3: "another", 4: "one more"}
+    assert "both free places of sys.monitoring are taken" in capsys.readouterr().err

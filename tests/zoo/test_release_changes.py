@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
-import pytest
+import sys
+from pathlib import Path
 
+import pytest
+from fixture_types import Patch
+
+from harness.cli import guard_runs
 from harness.cli.main import main
+from harness.cli.zoo import command
+from harness.core import machine
+from harness.releases.source_trees import FolderSourceTree
 from harness.runs.zoo.release_changes import ZooChange, compare_runs
+from harness.runs.zoo.request import ZooRequest
+from harness.store.database import Store
 from harness.store.zoo.values import (
     ArchitectureResult,
     ClaimResult,
@@ -13,6 +23,7 @@ from harness.store.zoo.values import (
     ZooClaim,
     ZooRun,
 )
+from harness.workers.release_target import ReleaseTarget
 
 HOLDS, FAILS, KNOWN = ClaimVerdict.HOLDS, ClaimVerdict.FAILS, ClaimVerdict.EXPECTED
 
@@ -73,3 +84,88 @@ def test_releases_are_compared_as_they_are(capsys: pytest.CaptureFixture[str]) -
     assert "leave out --revert and --enable" in capsys.readouterr().err
     assert main(["zoo", "llama", "--since", "0.5.23", "--release", "0.5.23"]) == 2
     assert "name another" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("before", [ClaimVerdict.UNTESTED, None, HOLDS, KNOWN])
+def test_a_claim_that_fails_and_did_not_is_worse(before: ClaimVerdict | None) -> None:
+    earlier = make_run("0.5.20", make_row("one", graph=before))
+    assert compare_runs(earlier, make_run("0.5.23", make_row("one", graph=FAILS))).is_worse
+
+
+def test_a_row_that_was_absent_and_fails_is_worse() -> None:
+    before = make_run("0.5.9", ArchitectureResult("one", absent="not there"))
+    assert compare_runs(before, make_run("0.5.23", make_row("one", starts=FAILS))).is_worse
+    assert not compare_runs(before, before).is_worse
+
+
+def test_what_the_user_named_is_compared_or_the_comparison_is_incomplete() -> None:
+    one, two = make_row("one"), make_row("two")
+    before, after = make_run("0.5.20", one), make_run("0.5.23", one, two)
+    assert not compare_runs(before, after).is_incomplete
+    assert not compare_runs(before, after, ["one"]).is_incomplete
+    assert compare_runs(before, after, ["one", "two"]).is_incomplete
+    assert compare_runs(before, make_run("0.5.23", two)).is_incomplete  # nothing in both
+
+
+def make_target(name: str, requested_as: str) -> ReleaseTarget:
+    return ReleaseTarget(name, Path(sys.executable), FolderSourceTree(Path(), name), requested_as)
+
+
+def test_two_words_for_one_release_are_refused(
+    monkeypatch: Patch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(
+        command, "prepare_target", lambda request, word: make_target("0.5.23", word or "0.5.23")
+    )
+    for words in (["--since", "0.5.23"], ["--since", "current"]):
+        assert main(["zoo", "llama", *words]) == 2
+        assert "is SGLang 0.5.23, the release that is compared" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("requested_as", "code", "versions", "is_found"),
+    [
+        ("0.5.23", "now", {"torch": "2"}, True),
+        ("current", "now", {"torch": "2"}, False),
+        ("0.5.23", "earlier", {"torch": "2"}, False),
+        ("0.5.23", "now", {"torch": "1"}, False),
+    ],
+)
+def test_a_stored_run_counts_if_one_of_today_would_be_alike(
+    tmp_path: Path,
+    monkeypatch: Patch,
+    requested_as: str,
+    code: str,
+    versions: dict[str, str],
+    is_found: bool,
+) -> None:
+    monkeypatch.setenv("UNFIX_HOME", str(tmp_path))
+    target = make_target("0.5.23", requested_as)
+    facts = {"versions": {"torch": "2"}}
+    monkeypatch.setattr(machine, "collect_machine_facts", lambda python: facts)
+    request = make_request()
+    run = make_run("0.5.23", make_row("llama"))
+    monkeypatch.setattr(guard_runs, "digest_guards_and_toggles", lambda *_: code)
+    run.code = command.digest_work(make_target("0.5.23", "0.5.23"), request)
+    run.status, run.planned, run.versions = "finished", ["llama"], versions
+    table = Store().zoo
+    table.begin(run)
+    table.save_result(run.id, 0, run.architectures[0])
+    table.save(run)
+    monkeypatch.setattr(guard_runs, "digest_guards_and_toggles", lambda *_: "now")
+    assert (command.find_stored_run(target, request) is not None) is is_found
+
+
+def make_request() -> ZooRequest:
+    return ZooRequest(
+        names=["llama"],
+        release="0.5.23",
+        card="H100",
+        jobs=None,
+        seconds=120.0,
+        revert=[],
+        enable=[],
+        toggles=[],
+        check=[],
+        since="0.5.18",
+    )

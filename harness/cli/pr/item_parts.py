@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from harness.cli import guard_runs
 from harness.cli.pr.review import Review
 from harness.core.wording import format_count
 from harness.runs.pr import touched_items
@@ -110,7 +111,10 @@ def rehearse(review: Review) -> None:
             raise KeyboardInterrupt
         return done
 
-    before = review.store.rehearse.find_newest_whole(review.base.name, names)
+    code = guard_runs.digest_lane_code(review.base, review.request.toggles)
+    before = (
+        review.store.rehearse.find_newest_whole(review.base.name, names, code) if code else None
+    )
     before = before or execute_on(review.base)
     after = execute_on(review.head)
     run.rehearsals = compare_runs(before, after)

@@ -66,8 +66,9 @@ class Review:
 
     @property
     def seconds_left(self) -> float:
-        """The seconds of the budget that are left, the recording of the base not counted."""
-        used = time.monotonic() - self.started - self.run.part_seconds.get("base", 0.0)
+        """The seconds of the budget that are left; preparing the base and the head is free."""
+        spared = sum(self.run.part_seconds.get(name, 0.0) for name in ("prepare", "base"))
+        used = time.monotonic() - self.started - spared
         return max(0.0, self.request.budget - used)
 
     def note(self, text: str) -> None:

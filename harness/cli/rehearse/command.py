@@ -130,6 +130,7 @@ def rehearse(
         started=started,
         release=target.name,
         command=run_output.get_recorded_command(),
+        code=guard_runs.digest_lane_code(target, request.toggles),
         toggles=[f"-{one}" for one in request.revert] + [f"+{one}" for one in request.enable],
         planned=[deployment.name for deployment in deployments],
     )

@@ -10,6 +10,8 @@ from harness.cli import guard_runs, options, run_kinds, run_output
 from harness.cli.lane_progress import LaneProgress
 from harness.cli.process_cleanup import end_processes_on_exit
 from harness.core import machine, paths
+from harness.core.code_digest import compute_digest
+from harness.core.errors import UnfixError
 from harness.device.cards import get_card
 from harness.runs.zoo import release_changes
 from harness.runs.zoo.architecture import select_rows
@@ -70,11 +72,16 @@ def prepare_target(request: ZooRequest, release: str | None) -> ReleaseTarget:
 
 
 def compare_releases(request: ZooRequest, arguments: argparse.Namespace) -> int:
-    """Show what changed since a release; 1 if something became worse."""
+    """Show what changed since a release; 1 if something became worse or was not compared."""
+    targets = [prepare_target(request, release) for release in (request.since, request.release)]
+    if targets[0].name == targets[1].name:
+        raise UnfixError(
+            f"--since {request.since} is SGLang {targets[1].name}, the release that is compared: "
+            "name another"
+        )
     runs = []
-    for release in (request.since, request.release):
-        target = prepare_target(request, release)
-        run = find_stored_run(target.name, request)
+    for target in targets:
+        run = find_stored_run(target, request)
         if run is None:
             run, is_stopped = execute_zoo(target, request)
             if is_stopped:
@@ -88,19 +95,33 @@ def compare_releases(request: ZooRequest, arguments: argparse.Namespace) -> int:
         from reports.zoo.changes import print_changes
 
         print_changes(changes, options.make_console())
-    return 1 if changes.is_worse else 0
+    return 1 if changes.is_worse or changes.is_incomplete else 0
 
 
-def find_stored_run(release: str, request: ZooRequest) -> ZooRun | None:
-    """Find the newest whole run of a release and a card without toggles that has these rows."""
+def find_stored_run(target: ReleaseTarget, request: ZooRequest) -> ZooRun | None:
+    """Find the newest whole run that is as one of today would be and has these rows.
+
+    It is of the same release, versions, card and code of ours, without toggles.
+    """
+    code = digest_work(target, request)
+    if not code:
+        return None
+    versions = machine.collect_machine_facts(str(target.python))["versions"]
+    alike = target.name, request.card, code, versions
     architectures, families = select_rows(request.names)
     rows = {*(one.name for one in architectures), *families}
     table = Store().zoo
     for run in reversed(table.list_runs()):
-        is_alike = (run.release, run.card, run.toggles) == (release, request.card, [])
-        if is_alike and run.status == "finished" and rows <= set(run.planned):
+        is_alike = (run.release, run.card, run.code, run.versions) == alike
+        if is_alike and not run.toggles and run.status == "finished" and rows <= set(run.planned):
             return table.load_whole(run)
     return None
+
+
+def digest_work(target: ReleaseTarget, request: ZooRequest) -> str:
+    """Digest the code and the settings of a run; '' if the release itself may change."""
+    code = guard_runs.digest_lane_code(target, request.toggles)
+    return compute_digest(code, str(request.seconds), *request.check) if code else ""
 
 
 def execute_zoo(target: ReleaseTarget, request: ZooRequest) -> tuple[ZooRun, bool]:
@@ -126,6 +147,7 @@ def execute_zoo(target: ReleaseTarget, request: ZooRequest) -> tuple[ZooRun, boo
         release=target.name,
         card=request.card,
         command=run_output.get_recorded_command(),
+        code=digest_work(target, request),
         toggles=[f"-{one}" for one in request.revert] + [f"+{one}" for one in request.enable],
         planned=[*(architecture.name for architecture in architectures), *families],
     )

@@ -27,6 +27,7 @@ from harness.store.pr.values import ClaimChange, TouchedItem
 from harness.store.zoo.values import ClaimVerdict, ZooRun
 
 _MODELS = "sglang.srt.models."
+MAX_READ_RUNS = 30  # in search of an item's functions; older ones may have none
 MAX_NAMED = 12  # of items that were not run, in a note
 _START_SECONDS = 20.0  # of a worker's import of SGLang
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -69,11 +70,13 @@ def find_known_results(
         return name in names and (name not in results or not results[name].functions)
 
     def add(run: Any) -> None:
-        results.update({one.name: one for one in run.results if is_unknown(one.name)})
+        for one in run.results:
+            if is_unknown(one.name) and (one.functions or one.name not in results):
+                results[one.name] = one
 
     listed = [run for run in table.list_runs() if run.status == "finished" and not run.toggles]
     listed.sort(key=lambda run: run.release == release)
-    for run in reversed(listed):
+    for run in listed[: -MAX_READ_RUNS - 1 : -1]:
         if any(map(is_unknown, run.planned)):
             add(table.load_whole(run))
     file = find_record(table.kind)
@@ -155,7 +158,7 @@ def find_touched(
         if functions:
             count = format_count(len(functions), "changed function")
             reasons.append(f"runs {count}, such as {functions[0]}")
-        if not reasons and words & code.models and (result is None or not result.functions):
+        if not reasons and words & code.models:
             reasons.append("its model's file changed")
         if reasons:
             hits = len(kernels) + len(functions)
@@ -175,6 +178,7 @@ def leave_out(
             one.left_out = f"--{kind.noun}s {limit}"
         elif used + cost > seconds_left:
             one.left_out = f"more than the {seconds_left:.0f} s that are left of --budget"
+            one.is_over_budget = True
         else:
             chosen += 1
             used += cost

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from harness.store.zoo.values import ArchitectureResult, ZooClaim, ZooRun
+from harness.store.zoo.values import ArchitectureResult, ClaimVerdict, ZooClaim, ZooRun
 
 ABSENT = "absent"
 NO_RESULT = "no result"
@@ -28,7 +28,8 @@ class ZooChange(msgspec.Struct, frozen=True):
 
     @property
     def is_worse(self) -> bool:
-        return self.before in GOOD_WORDS and self.after not in GOOD_WORDS
+        is_lost = self.before in GOOD_WORDS and self.after not in GOOD_WORDS
+        return is_lost or self.after == ClaimVerdict.FAILS != self.before
 
 
 class ZooChanges(msgspec.Struct, frozen=True):
@@ -41,10 +42,16 @@ class ZooChanges(msgspec.Struct, frozen=True):
     gained: list[str] = []  # kernels that the later run alone launched
     lost: list[str] = []
     not_compared: list[str] = []  # rows that one of the runs did not run
+    is_named: bool = False  # the user named the rows
 
     @property
     def is_worse(self) -> bool:
         return any(change.is_worse for change in self.changes)
+
+    @property
+    def is_incomplete(self) -> bool:
+        """Return whether nothing was compared, or not all rows that the user named."""
+        return not self.compared or (self.is_named and bool(self.not_compared))
 
 
 def compare_runs(before: ZooRun, after: ZooRun, names: Sequence[str] = ()) -> ZooChanges:
@@ -64,6 +71,7 @@ def compare_runs(before: ZooRun, after: ZooRun, names: Sequence[str] = ()) -> Zo
         gained=sorted(new - old),
         lost=sorted(old - new),
         not_compared=sorted(wanted - set(both)),
+        is_named=bool(names),
     )
 
 

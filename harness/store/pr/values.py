@@ -152,6 +152,7 @@ class TouchedItem(msgspec.Struct):
     hits: int = 0  # changed kernels and functions that it runs
     seconds: float = 0.0  # of the run that is known
     left_out: str = ""  # why it was not run here
+    is_over_budget: bool = False  # that is why
 
 
 class ClaimChange(msgspec.Struct):
@@ -296,6 +297,12 @@ class PrRun(msgspec.Struct):
             for one in self.rehearsals
             if one.is_broken
         ]
+        for noun, items in (("architecture", self.architectures), ("deployment", self.deployments)):
+            if any(one.is_over_budget for one in items) and all(one.left_out for one in items):
+                problems.append(
+                    f"no {noun} that runs changed code was run: "
+                    f"{next(one.left_out for one in items if one.is_over_budget)}"
+                )
         missing = [part for part in self.planned if part not in self.parts]
         if self.status != "running" and missing:
             problems.append(f"not run to the end: {', '.join(missing)}")

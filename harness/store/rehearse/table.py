@@ -14,12 +14,18 @@ class RehearsalTable(LaneRunTable[RehearsalRun]):
     item_types: ClassVar = {"deployments": DeploymentResult}
     listed_type = RehearsalRun
 
-    def find_newest_whole(self, release: str, names: list[str]) -> RehearsalRun | None:
-        """Find the newest finished run on a release that has these deployments and no toggles."""
+    def find_newest_whole(
+        self, release: str, names: list[str], code: str | None = None
+    ) -> RehearsalRun | None:
+        """Find the newest finished run on a release that has these deployments and no toggles.
+
+        With `code`, only one that this code of ours made: what other code found may differ.
+        """
         runs = [
             run
             for run in self.list_runs()
             if (run.release, run.status, run.toggles) == (release, "finished", [])
             and set(names) <= set(run.planned)
+            and code in (None, run.code)
         ]
         return self.load_whole(runs[-1]) if runs else None
