@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
@@ -146,6 +147,22 @@ def test_builds_with_checks_have_caches_of_their_own(toolkit: CheckedToolkit) ->
     assert environment["PATH"] == f"{toolkit.home}/bin:/usr/bin"
     assert environment["NVCC_APPEND_FLAGS"] == "-lineinfo --no-compress"
     assert environment["SGLANG_JIT_CACHE_DIR"].startswith(f"{toolkit.folder}/")
+
+
+def test_one_process_at_a_time_fills_its_folder(
+    toolkit: CheckedToolkit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fill(one: CheckedToolkit, *_: object) -> None:
+        with open(one.folder / ".lock") as lock, pytest.raises(BlockingIOError):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        filled.append(one)
+
+    filled: list[CheckedToolkit] = []
+    monkeypatch.setattr(checked_toolchain, "_fill_toolkit", fill)
+    home = (toolkit.home / "include").resolve().parent
+    made = checked_toolchain.make_checked_toolkit(home, ("bounds",))
+    assert checked_toolchain.make_checked_toolkit(home, ("bounds",)) == made
+    assert filled == [made]
 
 
 def test_a_call_requests_them(

@@ -55,6 +55,14 @@ def test_a_record_has_each_loader_with_what_became_of_it(
     assert f"1 of 3 modules built; of {count} loaders 1 build, 1 do not, and {count} have" in out
 
 
+def test_a_failed_build_fails_the_call_though_its_loader_has_another(
+    recorded_builds: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["kernels", "--build", "--builds", str(recorded_builds), "--release", "0.5.23"]
+    assert main([*words, "_jit_norm"]) == 1
+    assert "1 of 2 modules built" in capsys.readouterr().out
+
+
 def test_a_loader_is_built_if_one_of_its_modules_is() -> None:
     results = [BuildResult("a(1)", 1.0, "no", "m.a"), BuildResult("a(2)", 1.0, "", "m.a")]
     results.append(BuildResult("b()", 1.0, "why", "m.b"))

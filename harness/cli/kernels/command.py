@@ -144,7 +144,7 @@ def _build_modules(arguments: argparse.Namespace) -> int:
             f"{len(survey.built)} build, {len(survey.failed)} do not, and "
             f"{len(survey.unrecorded)} have no recorded arguments"
         )
-    return 1 if survey.failed else 0
+    return 1 if any(result.problem for result in survey.results) else 0
 
 
 def _merge_records(file: Path, records: list[Path]) -> None:

@@ -69,6 +69,7 @@ class CheckedCudaLaunches:
         self._whole_storages = whole_storages
         self._local = threading.local()
         self._modules: dict[int, dict[str, InstrumentedKernel]] = {}  # by address of the fatbin
+        self._ambiguous: set[tuple[int, str]] = set()  # entries whose architectures differ
         self._tables: dict[tuple[int, int, str], int | None] = {}
         self._hook = _HOOK(self._fill)
 
@@ -99,6 +100,8 @@ class CheckedCudaLaunches:
             raise
         finally:
             self._local.call = None
+        if errors:  # host code need not look at what its launch answered
+            raise errors[0]
 
     def _fill(self, entry: bytes, fatbin: int, arguments: Any, sides: Any, checks: int) -> int:
         """Write the checks' parameter; return the number of the kernel's own parameters."""
@@ -116,6 +119,8 @@ class CheckedCudaLaunches:
         call, allocations, _ = getattr(self._local, "call", None) or _NO_CALL
         kernel = self._read_module(fatbin).get(entry)
         name = unmangle(entry)
+        if (fatbin, entry) in self._ambiguous:
+            raise ValueError(f"{name} has other checks in each architecture of its module")
         captured = torch.cuda.is_current_stream_capturing()
         summary = self._summaries.count_launch(name, _find_place(kernel))
         refusal = _NO_CHECKS if kernel is None else kernel.refusal
@@ -166,7 +171,13 @@ class CheckedCudaLaunches:
             data = ctypes.string_at(fatbin, header + size)
             kernels: dict[str, InstrumentedKernel] = {}
             for key in dict.fromkeys(_KEYS.findall(data)):
-                kernels |= read_kernels(self._toolkit.kernels / f"{key.decode()}.json")
+                found = read_kernels(self._toolkit.kernels / f"{key.decode()}.json")
+                self._ambiguous |= {
+                    (fatbin, entry)
+                    for entry, kernel in found.items()
+                    if kernels.get(entry, kernel) != kernel
+                }
+                kernels |= found
             self._modules[fatbin] = kernels
         return self._modules[fatbin]
 

@@ -8,6 +8,7 @@ by CUDA_HOME, as SGLang, FlashInfer and torch do.
 
 from __future__ import annotations
 
+import fcntl
 import functools
 import os
 import re
@@ -28,7 +29,7 @@ from harness.kernels.watch.report_files import CHECKED_CUDA_VARIABLE
 
 CHECKS = ("bounds", "wraps")  # those that are written into PTX
 _SOURCE = Path(__file__).with_name("launch_checks.c")
-_COMPLETE = "complete"
+_COMPLETE, _LOCK = "complete", ".lock"
 # Where programs keep what they build, by their own variables.
 _CACHE_VARIABLES = {
     "SGLANG_JIT_CACHE_DIR": "sglang",
@@ -96,17 +97,24 @@ def make_checked_toolkit(home: Path, checks: tuple[str, ...]) -> CheckedToolkit:
     toolkit = CheckedToolkit(paths.cuda_builds_folder() / f"checked-{digest[:16]}")
     if (toolkit.folder / _COMPLETE).exists():
         return toolkit
-    toolkit.folder.parent.mkdir(parents=True, exist_ok=True)
+    toolkit.folder.mkdir(parents=True, exist_ok=True)
+    with open(toolkit.folder / _LOCK, "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (toolkit.folder / _COMPLETE).exists():  # another process may have made it
+            _fill_toolkit(toolkit, home, checks)
+            write_atomically(toolkit.folder / _COMPLETE, digest)
+    return toolkit
+
+
+def _fill_toolkit(toolkit: CheckedToolkit, home: Path, checks: tuple[str, ...]) -> None:
     shutil.rmtree(toolkit.home, ignore_errors=True)
     toolkit.kernels.mkdir(parents=True, exist_ok=True)
     _link_folder(home, toolkit.home, without=("bin", "lib64"))
     _link_folder(home / "bin", toolkit.home / "bin", without=("ptxas",))
     library_folder = home / "lib64" if (home / "lib64").exists() else home / "lib"
     _link_folder(library_folder, toolkit.home / "lib64", without=("libcudart.so",))
-    _write_ptxas(toolkit, ptxas, checks)
+    _write_ptxas(toolkit, home / "bin" / "ptxas", checks)
     _build_libraries(toolkit, library_folder)
-    write_atomically(toolkit.folder / _COMPLETE, digest)
-    return toolkit
 
 
 def _link_folder(source: Path, target: Path, without: tuple[str, ...]) -> None:

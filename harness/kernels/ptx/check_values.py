@@ -1,8 +1,9 @@
 """The extra parameter of a launch of a kernel with checks: which memory each pointer may reach.
 
 Invariant: a pointer that no tensor of the call and no known allocation explains is not bounded, and
-its accesses count as unchecked. Example: `copy(out, source, n)` with tensors of 96 bytes at 0x1000
-and 0x2000, and accesses of 4 bytes: the entries are (0x1000, 93) and (0x2000, 93).
+all accesses that it may belong to count as unchecked. Example: `copy(out, source, n)` with tensors
+of 96 bytes at 0x1000 and 0x2000, and accesses of 4 bytes: the entries are (0x1000, 93) and
+(0x2000, 93).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from harness.kernels.ptx.instrumented_kernel import UNBOUNDED, InstrumentedKerne
 from harness.kernels.ptx.launch import Allocation
 
 _SMALLEST_ADDRESS = 1 << 16
+_DEVICE_ADDRESSES = range((1 << 32) + 1, 1 << 47)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +69,7 @@ def _find_target(
     around = [one for one in allocations if one.base <= value < one.end]
     if around:
         return min(around, key=lambda one: one.size)
-    if 1 << 32 < value < 1 << 47:
+    if value in _DEVICE_ADDRESSES:
         known = find_allocation(value)
         if known is not None:
             return known
@@ -86,18 +88,25 @@ def make_checked_parameters(
     """`whole_storages`: a pointer may reach to the end of its tensor's storage."""
     roots = sorted({root for entry in kernel.entries for root in entry.roots})
     targets = find_targets(roots, parameters, allocations, find_allocation)
+    pointers = {
+        root
+        for root in roots
+        if int.from_bytes(parameters[root : root + 8], "little") in _DEVICE_ADDRESSES
+    }
+    unknown = pointers - targets.keys()
     words = [table, launch_number]
     unbounded: dict[tuple[int, ...], None] = {}
     for entry in kernel.entries:
         target = targets.get(entry.roots[entry.place])
-        if target is not None:
+        is_unbounded = targets.keys().isdisjoint(entry.roots) or not unknown.isdisjoint(entry.roots)
+        if entry.place == 0 and is_unbounded:
+            words += [0, UNBOUNDED]
+            unbounded[entry.roots] = None
+        elif target is not None:
             end = target.end
             if whole_storages and target.storage_size:
                 end = max(end, target.storage_base + target.storage_size)
             words += [target.base, max(0, end - target.base - entry.size + 1)]
-        elif entry.place == 0 and not any(root in targets for root in entry.roots):
-            words += [0, UNBOUNDED]
-            unbounded[entry.roots] = None
         else:
             words += [0, 0]
     data = struct.pack(f"<{len(words)}Q", *words)

@@ -57,6 +57,7 @@ from harness.kernels.ptx.pointer_roots import (
     LOADED,
     ON_CHIP,
     TABLE,
+    UNKNOWN,
     VARIABLE,
     PointerRootTable,
     split_address,
@@ -78,7 +79,6 @@ _REGISTERS = (
     ".reg .pred %ufp;", ".reg .pred %ufo;",
 )  # fmt: skip
 _BULK = "it is a bulk copy"
-_UNKNOWN = "nothing says which parameter its address comes from"
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,14 +105,16 @@ def instrument_module(text: str, checks: tuple[str, ...]) -> InstrumentedPtx:
     parts, position = [], 0
     for kernel in module.kernels.values():
         head, start, end = kernel.positions
-        rewriter = _KernelRewriter(module, kernel, checks)
-        kernels[kernel.name] = rewriter.result
+        layout = tuple((one.offset, one.size) for one in kernel.parameters)
+        result = kernels[kernel.name] = InstrumentedKernel(kernel.name, layout)
         try:
-            new_body = rewriter.rewrite(text[start:end])
-            new_head = _add_parameter(text[head:start], kernel, rewriter.result.check_bytes)
+            new_body = _KernelRewriter(module, kernel, checks, result).rewrite(text[start:end])
+            new_head = _add_parameter(text[head:start], kernel, result.check_bytes)
         except PtxSyntaxError as error:
-            rewriter.result.refusal = f"its PTX is not understood: {error}"
-        if rewriter.result.refusal or not rewriter.result.sites:
+            result.refusal = f"its PTX is not understood: {error}"
+        except Exception as error:  # the other kernels are to be checked
+            result.refusal = f"its PTX is not understood: {error!r}"
+        if result.refusal or not result.sites:
             continue
         parts += [text[position:head], new_head, new_body]
         position = end
@@ -141,10 +143,16 @@ def _add_parameter(head: str, kernel: PtxKernel, size: int) -> str:
 
 
 class _KernelRewriter:
-    def __init__(self, module: PtxText, kernel: PtxKernel, checks: tuple[str, ...]) -> None:
+    def __init__(
+        self,
+        module: PtxText,
+        kernel: PtxKernel,
+        checks: tuple[str, ...],
+        result: InstrumentedKernel,
+    ) -> None:
         self._kernel = kernel
-        layout = tuple((one.offset, one.size) for one in kernel.parameters)
-        self.result = InstrumentedKernel(kernel.name, layout)
+        self.result = result
+        self._has_bounds = "bounds" in checks
         self._roots = PointerRootTable(module, kernel)
         self._entries: dict[CheckEntry, int] = {}
         self._reports: list[str] = []
@@ -186,6 +194,10 @@ class _KernelRewriter:
 
     # Accesses
 
+    def _get_state(self, register: str) -> str | None:
+        """Return the register that says whether a number in this one overflowed, if one does."""
+        return self._overflow.state_of(register) if self._overflow is not None else None
+
     def _check_access(
         self, statement: PtxStatement, span: StatementSpan, text: str, names: dict[str, str]
     ) -> list[str]:
@@ -199,6 +211,8 @@ class _KernelRewriter:
             return [text]
         if reason:
             self.result.unchecked[reason] = self.result.unchecked.get(reason, 0) + 1
+            return [text]
+        if not self._has_bounds and self._get_state(address[0]) is None:
             return [text]
         number = len(self.result.sites)
         lines = tuple((one.file, one.line) for one in statement.source.chain)
@@ -257,10 +271,10 @@ class _KernelRewriter:
             return None
         if is_generic and roots.addresses and not roots.parameters:
             return None  # of the parameters themselves
-        for reason in (LOADED, VARIABLE, TABLE, ON_CHIP):
+        for reason in (LOADED, VARIABLE, TABLE, ON_CHIP, UNKNOWN):
             if reason in roots.elsewhere:
                 return reason
-        return "" if roots.parameters else _UNKNOWN
+        return "" if roots.parameters else UNKNOWN
 
     def _write_check(
         self,
@@ -276,7 +290,9 @@ class _KernelRewriter:
         code = [f"add.s64 %ufa, {base}, {address[1]};"]
         if dynamic_size:
             code += [f"cvt.u64.u32 %ufg, {names.get(dynamic_size, dynamic_size)};"]
-        for place in range(len(roots)):
+        if not self._has_bounds:
+            code.append("setp.ne.s64 %ufp, %ufa, %ufa;")
+        for place in range(len(roots) if self._has_bounds else 0):
             entry = CheckEntry(roots, place, size)
             number = self._entries.setdefault(entry, len(self._entries))
             offset = CHECK_HEADER + ENTRY_BYTES * number
@@ -294,7 +310,7 @@ class _KernelRewriter:
                 code.append("and.pred %ufp, %ufp, %ufo;")
         if dynamic_size:
             code += ["setp.ne.and.u64 %ufp, %ufg, 0, %ufp;"]
-        state = self._overflow.state_of(address[0]) if self._overflow is not None else None
+        state = self._get_state(address[0])
         if state is not None:
             code.append(f"setp.ne.or.u32 %ufp, {state}, 0, %ufp;")
         if statement.predicate:
@@ -311,7 +327,7 @@ class _KernelRewriter:
         """Write a record and set the results to 0; the layout is that of `report_assembly`."""
         slot = site % MAX_SITES
         end = f"$UF_E{site}"
-        state = self._overflow.state_of(base) if self._overflow is not None else None
+        state = self._get_state(base)
         word = int(ReportBit.OUT_OF_BOUNDS)
         code = [
             f"ld.param.u64 %uft, [{PARAMETER}];",

@@ -27,6 +27,7 @@ LOADED = "it was loaded from memory"
 VARIABLE = "it is a variable of the module"
 TABLE = "it is an entry of an array among the parameters"
 ON_CHIP = "shared or local memory"
+UNKNOWN = "nothing says which parameter its address comes from"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,10 @@ class PointerRoots:
             self.elsewhere | other.elsewhere,
             self.addresses | other.addresses,
         )
+
+    def is_index(self, sources: set[str]) -> bool:
+        """Tell whether it comes from these sources alone, so that in a sum it is no pointer."""
+        return bool(self.elsewhere) and self.elsewhere <= sources and not self.parameters
 
 
 _NONE = PointerRoots()
@@ -111,7 +116,7 @@ class PointerRootTable:
             return self._read_load(statement, results, operands[0])
         places = _POINTER_PLACES.get(statement.opcode)
         if places is None or len(results) != 1 or operands[0].startswith("{"):
-            return ()
+            return self._leave_unknown(results)
         found = [self.find(operands[place]) for place in places if place < len(operands)]
         if statement.opcode == "mad" and "wide" not in statement.modifiers:
             found = found if statement.modifiers[-1].endswith("64") else []
@@ -119,7 +124,9 @@ class PointerRootTable:
             # A loaded number that is added to a parameter's pointer is an index in bytes.
             from_parameters = [one for one in found if one.parameters]
             if from_parameters:
-                found = [one for one in found if one.elsewhere != {LOADED} or one.parameters]
+                found = [one for one in found if not one.is_index({LOADED, UNKNOWN})]
+            elif any(one != _NONE and not one.is_index({UNKNOWN}) for one in found):
+                found = [one for one in found if not one.is_index({UNKNOWN})]
         roots = _NONE
         for one in found:
             roots |= one
@@ -148,7 +155,13 @@ class PointerRootTable:
         if roots.addresses:
             table = PointerRoots(elsewhere=frozenset([TABLE]))
             return ((one, table) for one in results)
-        return ()
+        return self._leave_unknown(results)  # of a function that the kernel called
+
+    def _leave_unknown(self, results: list[str]) -> Iterable[tuple[str, PointerRoots]]:
+        """Say of each result that can hold a pointer that nobody knows where it is from."""
+        kinds = self._kernel.register_types
+        wide = [one for one in results if kinds.get(one) in ("b64", "u64", "s64")]
+        return ((one, PointerRoots(elsewhere=frozenset([UNKNOWN]))) for one in wide)
 
 
 def list_registers(kernel: PtxKernel, operands: Iterable[str]) -> list[str]:

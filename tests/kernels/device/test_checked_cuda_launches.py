@@ -167,7 +167,8 @@ def test_a_kernel_without_checks_is_launched_as_it_is_and_counted(card: CardOnCp
     assert summary.refusals == {"its module was built without checks": 1}
 
 
-def test_an_error_of_the_hook_is_the_error_of_the_call(card: CardOnCpu) -> None:
+@pytest.mark.parametrize("raises", [True, False])
+def test_an_error_of_the_hook_is_the_error_of_the_call(card: CardOnCpu, raises: bool) -> None:
     for file in card.launches._toolkit.kernels.iterdir():
         file.write_text("[{}]")
     out = torch.zeros(4, dtype=torch.int32, device="cuda")
@@ -175,7 +176,19 @@ def test_an_error_of_the_hook_is_the_error_of_the_call(card: CardOnCpu) -> None:
     def call() -> None:
         with card.launches.note_call("module.fill", ("out",), (out,)):
             assert card.launch(out.data_ptr(), 4) == -2
-            raise RuntimeError("operation not supported")  # as the module's host code does
+            if raises:
+                raise RuntimeError("operation not supported")  # as most modules' host code does
 
     with pytest.raises(KeyError, match="entry"):
         call()
+
+
+def test_an_entry_that_differs_between_architectures_is_refused_by_name(card: CardOnCpu) -> None:
+    other = instrument_module(_FILL.replace("st.global.u32", "st.global.u16"), ("bounds",))
+    kernels = card.launches._toolkit.kernels
+    write_kernels(kernels / f"{other.key}.json", other.kernels)
+    image = f"{MARKER}{card.module.key} {MARKER}{other.key}".encode()
+    card.fatbin = ctypes.create_string_buffer(struct.pack("<IHHQ", 0, 1, 16, len(image)) + image)
+    out = torch.zeros(4, dtype=torch.int32, device="cuda")
+    with pytest.raises(ValueError, match="has other checks in each architecture"):
+        card.call(out, 4)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from instrumented_kernels import instrument, launch_with_checks
-from ptx_kernels import HEAD, launch, pack
+from ptx_kernels import HEAD, describe, launch, pack
 from test_faults import TEXT, check_place, rows
 
 from harness.kernels.check.violations import IntegerOverflow, OutOfBounds
+from harness.kernels.ptx import instrumentation
 from harness.kernels.ptx.check_values import make_checked_parameters
-from harness.kernels.ptx.parser import parse_ptx
+from harness.kernels.ptx.parser import PtxKernel, PtxText, parse_ptx
+from harness.kernels.ptx.pointer_roots import UNKNOWN
 from harness.kernels.ptx.statement_spans import iterate_statement_spans
 
 _ROW_KERNELS = ("read_row", "write_row", "update_row")
@@ -198,3 +200,55 @@ def _make_kernel(body: str, parameters: int = 1) -> str:
         f"{HEAD}.visible .entry k({listed})\n{{\n.reg .pred %p<3>;\n.reg .b32 %r<6>;\n"
         f".reg .b64 %rd<8>;\nld.param.u64 %rd1, [k_param_0];\n{body}\nret;\n}}\n"
     )
+
+
+def test_a_kernel_that_cannot_be_rewritten_leaves_the_others_checked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    text = _make_kernel("st.global.u32 [%rd1], 1;")
+    two = text + text.removeprefix(HEAD).replace("entry k", "entry other")
+    table = instrumentation.PointerRootTable
+
+    def make_table(module: PtxText, kernel: PtxKernel) -> object:
+        if kernel.name == "k":
+            raise KeyError("%rd9")
+        return table(module, kernel)
+
+    monkeypatch.setattr(instrumentation, "PointerRootTable", make_table)
+    kernels = instrumentation.instrument_module(two, ("bounds",)).kernels
+    assert kernels["k"].refusal == "its PTX is not understood: KeyError('%rd9')"
+    assert (kernels["other"].refusal, len(kernels["other"].sites)) == ("", 1)
+
+
+def test_overflow_alone_reports_no_bounds() -> None:
+    text = _make_kernel("st.global.u32 [%rd1+64], 1;")
+    assert instrument(text, ("wraps",)).kernels["k"].sites == []
+    out = np.zeros(64, np.float32)
+    errors = launch_with_checks(
+        TEXT, "overflow_product", pack(out, 1 << 20 | 1 << 44), {"out": out}, checks=("wraps",)
+    )
+    assert isinstance(errors[0], IntegerOverflow)
+    kernel = instrument(TEXT, ("wraps",)).kernels["overflow_product"]
+    assert kernel.sites
+    assert kernel.entries == []
+
+
+def test_a_pointer_that_nobody_knows_unbounds_all_accesses_of_it() -> None:
+    text = _make_kernel(
+        "ld.param.u64 %rd2, [k_param_1]; mov.u32 %r1, %tid.x; setp.lt.u32 %p1, %r1, 16;"
+        "selp.b64 %rd3, %rd1, %rd2, %p1; st.global.u32 [%rd3], %r1;",
+        parameters=2,
+    )
+    out = np.zeros(8, np.uint32)
+    kernel, known = instrument(text).kernels["k"], (describe("out", out),)
+    for other, unbounded in ((1 << 40, ((0, 8),)), (60, ())):
+        packed = pack(out, other)
+        checked = make_checked_parameters(kernel, packed, known, lambda _: None, 0, 0)
+        assert checked.unbounded_roots == unbounded
+
+
+@pytest.mark.parametrize("writer", ["mov.b64 %rd1, {%r1, %r2};", "shl.b64 %rd1, %rd2, 3;"])
+def test_a_register_that_an_unknown_number_is_written_to_is_left_unchecked(writer: str) -> None:
+    kernel = instrument(_make_kernel(f"@%p1 {writer} st.global.u32 [%rd1], 1;")).kernels["k"]
+    assert kernel.sites == []
+    assert kernel.unchecked == {UNKNOWN: 1}
