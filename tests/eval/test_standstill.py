@@ -3,16 +3,31 @@
 from __future__ import annotations
 
 import json
+import os
+import threading
+import time
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from faked import Fakes, fake
 
+from harness.runs.eval import evaluation_servers
 from harness.runs.eval.evaluation_servers import EvaluationServers
 from harness.runs.eval.runner import request_nothing
 from harness.runs.eval.serving_job import ServingJob
 from harness.store.eval.values import ServedConfiguration
-from harness.workers.servers.rank_standstill import RankActivity, ThreadActivity, stand_still
+from harness.workers.servers import rank_standstill
+from harness.workers.servers.rank_standstill import (
+    RankActivity,
+    StandstillWatch,
+    ThreadActivity,
+    stand_still,
+)
+from harness.workers.servers.server import SglangServer
+
+Patch = pytest.MonkeyPatch
 
 MAIN, POLLING, COMPILING = 1, 2, 3
 ASLEEP = ThreadActivity("S", 140, 264)
@@ -44,6 +59,17 @@ def make_rank(**threads: ThreadActivity) -> dict[int, RankActivity]:
             {"main": ASLEEP, "polling": ThreadActivity("R", 9702, 278)},
             False,
         ),
+        # a helper that swaps Python's lock, or talks through pipes, sleeps and works
+        (
+            {"main": ASLEEP, "polling": ThreadActivity("S", 10, 3, ticks=50)},
+            {"main": ASLEEP, "polling": ThreadActivity("S", 60, 4, ticks=60)},
+            False,
+        ),
+        (
+            {"main": ASLEEP, "polling": ThreadActivity("S", 10, 3, ticks=50)},
+            {"main": ASLEEP, "polling": ThreadActivity("S", 60, 4, ticks=51)},
+            True,
+        ),
         # a compiler that the rank has started, or that reads its disk
         ({"main": ASLEEP}, {"main": ASLEEP, "compiling": ThreadActivity("R", 3, 9)}, False),
         (
@@ -73,6 +99,74 @@ def test_without_a_known_rank_nothing_stands_still() -> None:
     assert not stand_still({}, still)
 
 
+def test_the_time_on_a_processor_is_read() -> None:
+    before = rank_standstill._read_threads([os.getpid()])[threading.get_native_id()]
+    ends = time.thread_time() + 0.1
+    while time.thread_time() < ends:
+        pass
+    after = rank_standstill._read_threads([os.getpid()])[threading.get_native_id()]
+    assert after.ticks > before.ticks + rank_standstill.MAX_POLLING_TICKS
+
+
+class StandingServer:
+    """A server whose ranks stand still from the start; what is done to it is written down."""
+
+    def __init__(self, patch: Patch, error: Exception | None = None) -> None:
+        self.handle = SimpleNamespace(pid=0)
+        self.seconds_to_ready = 0.0
+        self.error = error
+        self.said: list[str] = []
+        self.stopped = threading.Event()
+        patch.setattr(rank_standstill, "POLL_SECONDS", 0.01)
+        patch.setattr(rank_standstill, "MIN_STILL_SECONDS", 0.0)
+        patch.setattr(rank_standstill, "read_rank_activities", self.read_rank_activities)
+
+    def read_rank_activities(self, _: int) -> dict[int, RankActivity]:
+        return make_rank(main=ASLEEP)
+
+    def describe_hang(self) -> str:
+        self.said.append("describe")
+        if self.error is not None:
+            raise self.error
+        return "hang: here"
+
+    def stop(self) -> None:
+        self.said.append("stop")
+        self.stopped.set()
+
+    def watch(self) -> StandstillWatch:
+        return StandstillWatch(cast("SglangServer", self))
+
+
+def test_an_error_of_the_watch_ends_the_server_and_is_raised(monkeypatch: Patch) -> None:
+    standing = StandingServer(monkeypatch, OSError("no log"))
+    with pytest.raises(OSError, match="no log"), standing.watch() as watch:
+        standing.stopped.wait(10)
+    assert (standing.said, watch.hang) == (["describe", "stop"], "")
+
+
+def test_a_server_that_answered_meanwhile_is_left_alone(monkeypatch: Patch) -> None:
+    standing = StandingServer(monkeypatch)
+    watch = standing.watch()
+    reads = iter([lambda: None, watch._is_over.set])  # the last answer comes during a sample
+
+    def read_rank_activities(_: int) -> dict[int, RankActivity]:
+        next(reads)()
+        return make_rank(main=ASLEEP)
+
+    monkeypatch.setattr(rank_standstill, "read_rank_activities", read_rank_activities)
+    with watch:
+        watch._thread.join(10)
+    assert (standing.said, watch.hang) == ([], "")
+
+
+def test_a_start_that_was_quick_gives_no_short_limit(monkeypatch: Patch) -> None:
+    standing = StandingServer(monkeypatch)
+    monkeypatch.setattr(rank_standstill, "MIN_STILL_SECONDS", 60.0)
+    with standing.watch():
+        assert not standing.stopped.wait(0.2)
+
+
 class HangingServers:
     """Serves a planted fault whose ranks hang at one place after another."""
 
@@ -100,7 +194,8 @@ class HangingServers:
 
 
 @pytest.fixture
-def hanging(fakes: Fakes) -> HangingServers:
+def hanging(fakes: Fakes, monkeypatch: Patch) -> HangingServers:
+    monkeypatch.setattr(rank_standstill, "MIN_STILL_SECONDS", 0.5)
     return HangingServers(fakes)
 
 
@@ -117,4 +212,41 @@ def test_ranks_that_stand_elsewhere_are_no_repetition(hanging: HangingServers) -
     assert "first_place" in served.failure
     [again] = served.repeated  # by a third server, with all of its time: it answers
     assert again.failure == ""
+    assert [answer.right for answer in again.answers] == [True, True]
+    kept = {folder.name for folder in (hanging.fakes.root / "servers").iterdir()}
+    assert kept == {"one", "one, again 1", "one, again 1, whole"}
+
+
+def test_a_first_hang_is_not_watched(hanging: HangingServers, monkeypatch: Patch) -> None:
+    watched: list[bool] = []
+
+    def watch(server: SglangServer, *, enabled: bool) -> StandstillWatch:
+        watched.append(enabled)
+        return StandstillWatch(server, enabled=enabled)
+
+    monkeypatch.setattr(evaluation_servers, "StandstillWatch", watch)
+    hanging.serve("first", "first", "first", "first")
+    assert watched == [False, True, True, True]
+
+
+def test_a_standstill_after_the_last_answer_is_no_hang(
+    hanging: HangingServers, monkeypatch: Patch
+) -> None:
+    class LateWatch(StandstillWatch):
+        """Finds the known standstill, just as all has been answered."""
+
+        def __init__(self, server: SglangServer, *, enabled: bool = True) -> None:
+            super().__init__(server, enabled=False)
+            self.is_late = enabled
+
+        def __exit__(self, *_: object) -> None:
+            if self.is_late:
+                self.hang = self._server.describe_hang()
+                self._server.stop()
+
+    monkeypatch.setattr(evaluation_servers, "StandstillWatch", LateWatch)
+    monkeypatch.setattr(SglangServer, "describe_hang", lambda _: "hang: there")
+    served = hanging.serve("first")
+    [again] = served.repeated
+    assert (served.failure, again.failure) == ("hang: there", "")
     assert [answer.right for answer in again.answers] == [True, True]

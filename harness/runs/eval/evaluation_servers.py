@@ -41,7 +41,8 @@ HANG_PROBE_SECONDS = 60.0  # limit for one token; a slower server hangs
 
 
 class AnotherStandstill(Exception):
-    """The ranks of a repetition stood still at another place than in the hang that it repeats."""
+    """The ranks of a repetition stood still, and not as in the hang that it repeats: at another
+    place, or after their last answer."""
 
 
 class EvaluationServers:
@@ -110,7 +111,8 @@ class EvaluationServers:
             try:
                 again = self._serve_again(replace(job, name=name, known_hang=hang), release, served)
             except AnotherStandstill:  # no evidence before its limits are over
-                again = self._serve_again(replace(job, name=name), release, served)
+                whole = replace(job, name=f"{name}, whole")
+                again = self._serve_again(whole, release, served)
             served.repeated.append(RepeatedRun(again.answers, again.failure))
             if not again.failure and all(answer.right for answer in again.answers):
                 return
@@ -259,7 +261,10 @@ class EvaluationServers:
     ) -> None:
         batch = job.items_by_task
         while batch:
-            watch = self._watch_ranks(running, enabled=bool(job.known_hang))
+            # What a GPU does is not seen by the kernel's counts. A first hang has nothing to be
+            # compared with: it keeps its limits.
+            is_watched = bool(job.known_hang) and self.settings.device != "cuda"
+            watch = StandstillWatch(running, enabled=is_watched)
             try:
                 with watch:
                     answers = self._ask_batch(running, scorer, job, batch, job.concurrency)
@@ -267,9 +272,10 @@ class EvaluationServers:
             finally:
                 if running.has_died():
                     served.failure = watch.hang or f"the server died: {running.describe_exit()}"
-            if watch.hang not in ("", job.known_hang):
+            has_errors = any(answer.error for answer in answers)
+            if watch.hang and (watch.hang != job.known_hang or not has_errors):
                 raise AnotherStandstill(watch.hang)
-            if not served.failure and any(answer.error for answer in answers):
+            if not served.failure and has_errors:
                 served.failure = self._probe_server(running, job)
             if served.failure:
                 return
@@ -300,16 +306,10 @@ class EvaluationServers:
             if running.has_died():
                 served.failure = f"the server died: {running.describe_exit()}"
 
-    def _watch_ranks(self, running: SglangServer, *, enabled: bool = True) -> StandstillWatch:
-        """Watch for ranks that stand still; what a GPU does is not seen by the kernel's counts."""
-        return StandstillWatch(running, enabled=enabled and self.settings.device != "cuda")
-
     def _probe_server(self, running: SglangServer, job: ServingJob) -> str:
         """Ask a server for a single token that left answers out; describe its hang, or ''."""
         limit = min(job.request_timeout or self.settings.request_timeout, HANG_PROBE_SECONDS)
-        with self._watch_ranks(running) as watch:
-            is_answering = running.is_answering(limit)
-        return watch.hang or ("" if is_answering else running.describe_hang())
+        return "" if running.is_answering(limit) else running.describe_hang()
 
     def _empty_cache(self, running: SglangServer) -> None:
         with contextlib.suppress(OSError, http.client.HTTPException):

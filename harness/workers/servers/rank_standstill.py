@@ -6,7 +6,8 @@ sleeps and is never woken. If all ranks are like that at the same time, no answe
 
 A slow machine is no standstill. A thread that wants a processor, or waits for a disk, is not
 asleep; if it has not slept since the last sample, its rank is at work. Threads that only poll sleep
-between their polls: gloo's do so a hundred times a second.
+between their polls: gloo's do so a hundred times a second. So do threads that swap Python's lock or
+talk through pipes; those that work are told from those that poll by their time on a processor.
 
 Example, the counts of two ranks 0.5 s apart:
 
@@ -28,6 +29,8 @@ from harness.workers.servers import rank_stacks
 from harness.workers.servers.server import SglangServer
 
 POLL_SECONDS = 0.5
+MIN_STILL_SECONDS = 10.0  # a fork of a preloaded process starts in less
+MAX_POLLING_TICKS = 2  # hundredths of a second on a processor, from one sample to the next
 WORKING_STATES = "RD"  # on a processor, or waiting for one; waiting for a disk
 SLEEPING_STATES = "S"
 
@@ -39,9 +42,12 @@ class ThreadActivity:
     state: str
     sleeps: int  # how often it went to sleep by itself
     preemptions: int  # how often it lost its processor
+    ticks: int = 0  # how long it was on a processor, in hundredths of a second
 
     def is_working(self, before: ThreadActivity | None) -> bool:
         """Return whether it works, or wants to; `before` is the same thread at the last sample."""
+        if self.ticks - (before.ticks if before is not None else 0) > MAX_POLLING_TICKS:
+            return True
         has_slept = before is not None and before.sleeps != self.sleeps
         return self.state in WORKING_STATES and not has_slept
 
@@ -84,31 +90,39 @@ def _read_threads(pids: list[int]) -> dict[int, ThreadActivity]:
         with contextlib.suppress(OSError):
             for task in Path(f"/proc/{pid}/task").iterdir():
                 with contextlib.suppress(OSError, LookupError, ValueError):
-                    found[int(task.name)] = _parse_status((task / "status").read_text())
+                    found[int(task.name)] = _parse_thread(
+                        (task / "status").read_text(), (task / "stat").read_text()
+                    )
     return found
 
 
-def _parse_status(text: str) -> ThreadActivity:
-    fields = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
+def _parse_thread(status: str, stat: str) -> ThreadActivity:
+    fields = dict(line.split(":", 1) for line in status.splitlines() if ":" in line)
+    user, system = stat.rpartition(")")[2].split()[11:13]
     return ThreadActivity(
         fields["State"].split()[0],
         int(fields["voluntary_ctxt_switches"]),
         int(fields["nonvoluntary_ctxt_switches"]),
+        int(user) + int(system),
     )
 
 
 class StandstillWatch:
     """Ends a server as soon as its ranks have stood still for as long as its start took.
 
-    The start is the healthy part of the same server on the same machine under the same load. Use it
-    as a context while the server has something to answer; `hang` then says where the ranks stood.
+    The start is the healthy part of the same server on the same machine under the same load; the
+    limit is ten seconds at least. Use it as a context while the server has something to answer;
+    `hang` then says where the ranks stood. An error of the watch ends the server, and is raised at
+    the end of the context.
     """
 
     def __init__(self, server: SglangServer, *, enabled: bool = True) -> None:
         self.hang = ""
         self._server = server
         self._is_enabled = enabled
+        self._error: Exception | None = None
         self._is_over = threading.Event()
+        self._lock = threading.Lock()  # a server that has answered is not ended any more
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
     def __enter__(self) -> StandstillWatch:
@@ -117,11 +131,22 @@ class StandstillWatch:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._is_over.set()
+        with self._lock:
+            self._is_over.set()
         if self._is_enabled:
             self._thread.join()
+        if self._error is not None:
+            raise self._error
 
     def _watch(self) -> None:
+        try:
+            self._wait_for_standstill()
+        except Exception as error:
+            self._error = error
+            with contextlib.suppress(Exception):  # the first error is the one to report
+                self._server.stop()
+
+    def _wait_for_standstill(self) -> None:
         server = self._server
         before = read_rank_activities(server.handle.pid)
         moved_at = time.monotonic()
@@ -130,8 +155,10 @@ class StandstillWatch:
             now = time.monotonic()
             if not stand_still(before, after):
                 moved_at = now
-            elif now - moved_at >= server.seconds_to_ready:
-                self.hang = server.describe_hang()
-                server.stop()  # the clients' requests end with it
+            elif now - moved_at >= max(server.seconds_to_ready, MIN_STILL_SECONDS):
+                with self._lock:
+                    if not self._is_over.is_set():
+                        self.hang = server.describe_hang()
+                        server.stop()  # the clients' requests end with it
                 return
             before = after

@@ -53,11 +53,13 @@ for rank in ranks:
 """
 
 
-def wait_until_it_stands_still(name: str, supervisor_pid: int) -> None:
+def wait_until_it_stands_still(name: str, supervisor_pid: int, log: Path) -> None:
     """Wait until a rank is in its endless wait."""
     pid = dict(rank_stacks.list_ranks(supervisor_pid))[name]
     before = rank_standstill.read_rank_activities(supervisor_pid)
+    ends = time.monotonic() + 120
     while True:
+        assert time.monotonic() < ends, log.read_text()
         time.sleep(rank_standstill.POLL_SECONDS)
         after = rank_standstill.read_rank_activities(supervisor_pid)
         if not after[pid].has_moved(before[pid]):
@@ -83,7 +85,7 @@ def hung(tmp_path: Path) -> Iterator[tuple[int, Path]]:
         while log.read_text().count("ready") < 2:
             assert time.monotonic() < ends, log.read_text()
             time.sleep(0.1)
-        wait_until_it_stands_still("TP0", process.pid)
+        wait_until_it_stands_still("TP0", process.pid, log)
         yield process.pid, log
     finally:
         for pid in [*processes.iterate_descendants(process.pid), process.pid]:
