@@ -82,9 +82,7 @@ class NamedFix(msgspec.Struct):
 
 
 def read_cases() -> dict[str, Case]:
-    return msgspec.convert(
-        yaml.safe_load((ROOT / "bench" / "retrospect_cases.yaml").read_text()), dict[str, Case]
-    )
+    return msgspec.convert(yaml.safe_load(CASES.read_text()), dict[str, Case])
 
 
 def rehearse(case: Case, reverts: list[str], folder: Path) -> dict[str, Any]:

@@ -132,6 +132,40 @@ def test_a_patched_source_that_does_not_compile_is_named_with_the_compiler_s_err
     assert "return 2" in run()[1]
 
 
+@pytest.mark.parametrize(
+    ("message", "is_code"),
+    [
+        ('k.cuh(3): error: identifier "nothing"', True),
+        ("ptxas error   : Entry function 'k' uses too much shared data", True),
+        ("k.so: undefined symbol: _Z1kv", True),
+        ("/bin/sh: 1: nvcc: not found", False),
+        ("ninja: error: mkdir(build): No space left on device", False),
+        ("k.cuh:3: fatal error: error writing to /tmp/x.s: No space left on device", False),
+        ("c++: fatal error: Killed signal terminated program cc1plus", False),
+        ("the build took more than 60 s", False),
+    ],
+)
+def test_only_what_the_compiler_says_of_the_code_is_a_failure_of_the_code(
+    site_packages: Path, monkeypatch: pytest.MonkeyPatch, message: str, is_code: bool
+) -> None:
+    failures: list[str] = []
+    machine: list[str] = []
+    monkeypatch.setattr(cuda_modules, "BUILD_FAILURES", failures)
+    monkeypatch.setattr(cuda_modules, "MACHINE_FAILURES", machine)
+
+    def fail(*args: str, **options: Any) -> Any:
+        raise RuntimeError(message)
+
+    loader = FakeLoader(site_packages)
+    PATCHES.set(HEADER, make_patched_source(HEADER, "", "return 3;\n", [], print))
+    try:
+        with pytest.raises(RuntimeError):
+            PatchableModule(loader, fail, ("scale",), {"cuda_files": ["scale.cuh"]})
+    finally:
+        PATCHES.set(HEADER, None)
+    assert (failures, machine) == (([message], []) if is_code else ([], [message]))
+
+
 PTX = """
 .file 1 "/builds/sglang/kernels/jit/csrc/scale.cuh"
 .file 2 "/usr/include/math.h"

@@ -48,6 +48,8 @@ def parse_words(words: list[str]) -> Any:
     if words[0] == "test":  # the rest is pytest's
         assert all((paths.project_folder() / word).exists() for word in words[1:])
         words = words[:1]
+    if "--" in words:  # the rest is another program's
+        words = words[: words.index("--")]
     return main.build_parser(words[0]).parse_args(words)
 
 
@@ -127,9 +129,28 @@ def test_each_nightly_test_is_run_by_a_job() -> None:
     assert {file for file in nightly if not {file, *file.parents} & run} == set()
 
 
+def test_what_needs_the_cuda_toolkit_is_run_where_it_is_installed() -> None:
+    tests = paths.project_folder() / "tests"
+    needing = {
+        file.relative_to(tests.parent)
+        for file in tests.rglob("test_*.py")
+        if re.search(
+            r"pytest\.mark\.skipif\(\s*cuda_toolkit\.find_toolkit\(\) is None", file.read_text()
+        )
+    }
+    assert len(needing) >= 2
+    job = yaml.safe_load((FOLDER / "nightly.yml").read_text())["jobs"]["cuda-kernels"]
+    calls = [words for step in job["steps"] for words in commands(step.get("run", ""))]
+    assert ["releases", "add", "cuda-toolkit"] in calls
+    run = {Path(word) for words in calls if words[0] == "test" for word in words[1:]}
+    assert {file for file in needing if not {file, *file.parents} & run} == set()
+    executed = [words for words in calls if words[0] == "exec"]
+    assert any("pytest" in words and "suites/cuda_kernels" in words for words in executed)
+
+
 def test_a_run_that_is_red_keeps_no_other_run_from_its_turn() -> None:
     """A step after one that failed is skipped unless it says otherwise."""
-    setting_up = ("releases add", "matrix plan", "matrix shards", "test")
+    setting_up = ("releases add", "matrix plan", "matrix shards")
     for name, job in yaml.safe_load((FOLDER / "nightly.yml").read_text())["jobs"].items():
         runs = [
             step

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 REFUSALS: Counter[str] = Counter()  # every refusal of this process, by its message
@@ -20,6 +21,21 @@ class UnansweredName(NotImplementedError):
     def __init__(self, message: str) -> None:
         super().__init__(message)
         REFUSALS[message] += 1
+
+
+def iterate_causes(error: BaseException) -> Iterator[BaseException]:
+    """Yield an error and all errors that led to it, those of groups included."""
+    waiting: list[BaseException | None] = [error]
+    seen: set[int] = set()
+    while waiting:
+        cause = waiting.pop()
+        if cause is None or id(cause) in seen:
+            continue
+        seen.add(id(cause))
+        yield cause
+        waiting += [cause.__cause__, cause.__context__]
+        if isinstance(cause, BaseExceptionGroup):
+            waiting += cause.exceptions
 
 
 def find_caller() -> str:

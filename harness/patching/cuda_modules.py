@@ -6,6 +6,7 @@ again from patched sources when a toggle of one of its files begins, and goes ba
 
 from __future__ import annotations
 
+import re
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -148,7 +149,9 @@ class PatchableModule:
             try:
                 return self._load_jit(*self._args, **options)
             except Exception as error:
-                BUILD_FAILURES.append(find_compiler_error(str(error)))
+                message = str(error)
+                failures = BUILD_FAILURES if has_compiler_error(message) else MACHINE_FAILURES
+                failures.append(find_compiler_error(message))
                 raise
             finally:
                 self._loader.DEFAULT_INCLUDE = before
@@ -182,7 +185,22 @@ def find_compiler_error(message: str) -> str:
     return (errors or lines or [message])[0][:300]
 
 
-BUILD_FAILURES: list[str] = []  # of patched modules in this process: a fault may not compile
+def has_compiler_error(message: str) -> bool:
+    """Return whether a failed build says that its code is wrong, and not only its machine."""
+    return any(
+        _CODE_ERROR.search(line) and not _MACHINE_ERROR.search(line)
+        for line in message.splitlines()
+    )
+
+
+# nvcc: `k.cuh(3): error: …`; ptxas: `ptxas error   : …`
+_CODE_ERROR = re.compile(r"\berror\s*:|undefined (symbol|reference)|Unresolved extern")
+_MACHINE_ERROR = re.compile(
+    r"^\s*ninja:|No space left|quota exceeded|Killed signal|Cannot allocate memory"
+)
+# Of patched modules in this process: a fault may not compile, and a build may fail by itself.
+BUILD_FAILURES: list[str] = []
+MACHINE_FAILURES: list[str] = []  # a full disk, no compiler, a timeout
 _INCLUDE_LOCK = threading.Lock()
 _installed = False
 

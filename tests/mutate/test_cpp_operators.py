@@ -62,8 +62,10 @@ CASES = [
         page_table[row] = slot;
         auto* place = &page_table[row];
         int indices[4];
+        if (n) return page_table[n];
+        else page_ids[n].run();
         """,
-        ["const auto slot = (row + 1);"],
+        ["const auto slot = (row + 1);", "if (n) return n;", "else n.run();"],
     ),
     (
         "drop-addend",
@@ -191,6 +193,7 @@ def test_checks_messages_and_types_are_left_alone() -> None:
     TensorMatcher({N}).with_dtype<int64_t>().verify(out);
     printf("%d", i < n);
     using Wide = int64_t;
+    asm volatile("mov.u64 %0, %1;" : "=l"(out[row * 8 + i]) : "r"(min(i, n)));
     """
     faults = make_cpp_faults(in_kernel(body))
     assert (faults.faults, faults.dropped) == ((), ())

@@ -215,7 +215,7 @@ def test_example(rate, number, drawn):
     buggy()
     assert not fails(rate)
 
-@pytest.mark.parametrize("number", range(MANY // 2))
+@pytest.mark.parametrize("number", range(MANY * 3 // 2))
 def test_numpy(number):
     buggy()
     assert dice.random() < 0.5
@@ -270,12 +270,15 @@ def test_what_is_flaky_says_how_often_it_failed(sure: dict[str, dict[str, Any]])
 
 
 def test_chance_is_proven_at_most_now_and_then(prove: Prove) -> None:
-    """At most once in a hundred of 120 guards; more than four would be one in thousands."""
+    """At most once in a hundred of 144 guards: 14 would be less than one run in 10^9.
+
+    As seldom do all 36 guards of numpy come to the same: half of them are broken, each by itself.
+    """
     prove.write(BY_CHANCE)
     cells = run_to_red(prove)
-    assert len(cells) == 3 * 24 + 3 * 8 + 2 * 12
+    assert len(cells) == 3 * 24 + 3 * 8 + 36 + 12
     proven = [name for name, cell in cells.items() if cell["verdict"] == "proven"]
-    assert len(proven) <= 4, proven
+    assert len(proven) <= 13, proven
     assert {cell["verdict"] for cell in cells.values()} >= {"flaky", "broken", "toothless"}
     drawn = {cell["verdict"] for name, cell in cells.items() if name.startswith("numpy[")}
     assert len(drawn) > 1, "forks that draw the same would all come to the same"

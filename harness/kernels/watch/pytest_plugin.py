@@ -23,7 +23,7 @@ import pytest
 
 from harness.core import device
 from harness.device.cards import CARD_VARIABLE
-from harness.device.refusals import REFUSALS
+from harness.device.refusals import REFUSALS, UnansweredName, iterate_causes
 from harness.kernels.watch.report_files import CHECKS_VARIABLE
 from harness.kernels.watch.suite_checks import SuiteChecks, TestChecks
 
@@ -206,7 +206,7 @@ class CheckPlugin:
         self._check.discard_errors()
         self._test.configurations |= self._check.launches.configuration_counts
         if own_error is not None:
-            self._test.add_device_refusals(REFUSALS - self._earlier_refusals)
+            self._attribute_refusals(own_error)
         violations = [error for error in errors if isinstance(error, Violation)]
         for violation in violations:
             self._test.reports.append(asdict(self._files.write_violation(violation)))
@@ -221,6 +221,16 @@ class CheckPlugin:
         if own_error is not None and own_error is not shown:
             shown.add_note(f"the test itself ended in {type(own_error).__name__}: {own_error}")
         raise shown
+
+    def _attribute_refusals(self, error: BaseException) -> None:
+        """Refuse the test if a refusal led to its error; note those that its code caught."""
+        causes = [
+            str(cause) for cause in iterate_causes(error) if isinstance(cause, UnansweredName)
+        ]
+        self._test.add_device_refusals(causes)
+        for message in REFUSALS - self._earlier_refusals:
+            if message not in causes:
+                error.add_note(f"caught before, from the virtual GPU: {message}")
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, call: Any) -> Generator[None, Any, Any]:

@@ -26,6 +26,8 @@ Span = tuple[int, int]  # token indices; the second is exclusive
 
 _HEADERS = frozenset({"if", "for", "while", "switch"})
 _BLOCK_BEFORE = frozenset({")", "else", "do", "{", "}", ";", "]", "try", "const", "noexcept"})
+# Words that stand before an expression and are no part of it.
+_BEFORE_EXPRESSION = frozenset({"return", "co_return", "case", "else", "goto", "throw"})
 _DEVICE_WORDS = frozenset({"__global__", "__device__"})
 _DEVICE_MACRO = re.compile(r"^[A-Z]+_DEVICE")  # SGL_DEVICE, FLASHINFER_DEVICE
 # Checks, messages and declarations of types: nothing that a launch computes.
@@ -91,6 +93,7 @@ class CppFunctionCode:
 
     @cached_property
     def mutable_statements(self) -> list[Span]:
+        """The statements that operators change; `drop_barrier` alone reads all `statements`."""
         return [span for span in self.statements if not self._is_never_mutated(span)]
 
     def _iterate_statements(self, start: int, end: int) -> Iterator[Span]:
@@ -132,9 +135,6 @@ class CppFunctionCode:
 
     def _is_never_mutated(self, span: Span) -> bool:
         words = (token.text for token in self.tokens[span[0] : span[1]] if token.kind == "word")
-        first = self.tokens[span[0]]
-        if first.kind == "word" and first.text == "asm":
-            return False  # only `drop_barrier` reads it
         return any(_NEVER_MUTATED.match(word) for word in words)
 
     def get_text(self, span: Span) -> str:
@@ -216,6 +216,8 @@ class CppFunctionCode:
                 while depth and index:
                     index -= 1
                     depth += {">": 1, "<": -1}.get(self.tokens[index].text, 0)
+            elif before.text in _BEFORE_EXPRESSION:
+                break
             elif before.kind == "word" or before.text in (".", "->", "::"):
                 index -= 1
             else:

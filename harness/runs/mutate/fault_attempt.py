@@ -108,6 +108,9 @@ class FaultAttemptRun:
                     why = f"does not compile: {cuda_modules.BUILD_FAILURES[0]}"
                     _get_record_file(self.folder, self.request.serial, "not_live").write_text(why)
                     break
+                if cuda_modules.MACHINE_FAILURES:
+                    why = f"the build failed: {cuda_modules.MACHINE_FAILURES[0]}"
+                    result.side.outcome, result.side.headline = SideOutcome.LOST, why
                 ended.write(msgspec.json.encode(result) + b"\n")
                 if result.side.outcome not in PASSING_OUTCOMES:
                     break

@@ -1,5 +1,7 @@
 """A suite as others write it: `device="cuda"`, a skip without a GPU, autograd, fixtures."""
 
+import contextlib
+
 import pytest
 import torch
 from suite_kernels import copy_block, copy_tuned, exponentials, find_bits
@@ -82,3 +84,10 @@ def test_that_needs_an_operator():
         torch.ops.aten._thnn_fused_gru_cell(gates, gates, gates)
     except NotImplementedError:
         raise RuntimeError("tried three times") from None
+
+
+def test_that_catches_a_refusal_and_fails():
+    gates = torch.ones(2, 6, device="cuda")
+    with contextlib.suppress(NotImplementedError):
+        torch.ops.aten._thnn_fused_gru_cell(gates, gates, gates)
+    assert gates.sum() == 13

@@ -62,11 +62,22 @@ def test_a_report_fails_the_test_that_made_it(whole: tuple[int, str, dict[str, A
         "of_a_tuned_kernel": "passed",
         "of_an_approximation": "passed",
         "that_needs_an_operator": "refused",
+        "that_catches_a_refusal_and_fails": "failed",
     }
     assert "suite_kernels.py:10  tl.store(y + at, tl.load(x + at), mask=at < count)" in output
     assert "copy_block read 4 bytes past the end of x (its index 12" in output
     assert "program (1, 0, 0)" in output
     assert "the test itself ended in KeyError: 'its own error'" in output
+
+
+def test_a_refusal_that_a_test_caught_is_a_note_of_its_failure(
+    whole: tuple[int, str, dict[str, Any]],
+) -> None:
+    _, output, record = whole
+    (name,) = [name for name in record["tests"] if "catches_a_refusal" in name]
+    assert not record["tests"][name]["refusals"]
+    assert "test_that_catches_a_refusal_and_fails FAILED" in output
+    assert "caught before, from the virtual GPU: aten::_thnn_fused_gru_cell" in output
 
 
 def test_a_test_that_launched_nothing_says_so(whole: tuple[int, str, dict[str, Any]]) -> None:
