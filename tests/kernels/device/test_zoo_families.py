@@ -162,3 +162,13 @@ def test_integers_may_not_differ_and_floats_by_their_rounding() -> None:
         measure_pair((ones, ones.view(2, 2)), None)
     with pytest.raises(ValueError, match="zip"):
         measure_pair(([ones], [ones, ones]), None)
+
+
+def test_a_result_of_another_kind_or_a_named_type_is_not_excused() -> None:
+    ones = torch.ones(4)
+    with pytest.raises(ValueError, match="gives integers, not floats"):
+        measure_pair((ones.int(), ones * 1.5), None)
+    with pytest.raises(ValueError, match="gives booleans, not integers"):
+        measure_pair((ones.bool(), ones.int()), None)
+    error, tolerance = measure_pair((ones.bfloat16() * 1.02, ones.half()), None)
+    assert error > tolerance
