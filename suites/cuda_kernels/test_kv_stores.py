@@ -3,7 +3,7 @@
 THE INVARIANTS IN PLAIN WORDS
 - A token's row lands in its slot bit for bit, and no other slot changes.
 - A row that is quantized is what its scale and the format's rounding say.
-- A layer's cache may be a view of a larger pool; other layers' bytes are not touched.
+- A layer's cache may be a view of a larger pool.
 """
 
 from __future__ import annotations
