@@ -67,9 +67,9 @@ def test_a_loader_is_built_if_one_of_its_modules_is() -> None:
     results = [BuildResult("a(1)", 1.0, "no", "m.a"), BuildResult("a(2)", 1.0, "", "m.a")]
     results.append(BuildResult("b()", 1.0, "why", "m.b"))
     survey = BuildSurvey("0.5.23", results, ["m.a", "m.b", "m.c"])
-    assert survey.built == {"m.a"}
-    assert survey.failed == {"m.b": "why"}
-    assert survey.unrecorded == ["m.c"]
+    assert survey.built_loaders == {"m.a"}
+    assert survey.failure_by_loader == {"m.b": "why"}
+    assert survey.unrecorded_loaders == ["m.c"]
 
 
 def test_the_loaders_of_a_release_are_functions_that_call_load_jit() -> None:

@@ -141,8 +141,8 @@ def _build_modules(arguments: argparse.Namespace) -> int:
         good = sum(not result.problem for result in survey.results)
         print(
             f"{good} of {len(survey.results)} modules built; of {len(survey.loaders)} loaders "
-            f"{len(survey.built)} build, {len(survey.failed)} do not, and "
-            f"{len(survey.unrecorded)} have no recorded arguments"
+            f"{len(survey.built_loaders)} build, {len(survey.failure_by_loader)} do not, and "
+            f"{len(survey.unrecorded_loaders)} have no recorded arguments"
         )
     return 1 if any(result.problem for result in survey.results) else 0
 

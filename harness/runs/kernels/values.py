@@ -92,21 +92,21 @@ class BuildSurvey(msgspec.Struct, frozen=True):
     loaders: list[str]  # of the release, each its module and function
 
     @property
-    def built(self) -> set[str]:
+    def built_loaders(self) -> set[str]:
         """The loaders of which at least one module is built."""
         return {result.loader for result in self.results if not result.problem}
 
     @property
-    def failed(self) -> dict[str, str]:
+    def failure_by_loader(self) -> dict[str, str]:
         """The loaders of which no module is built, each with the reason."""
         return {
             result.loader: result.problem
             for result in self.results
-            if result.problem and result.loader not in self.built
+            if result.problem and result.loader not in self.built_loaders
         }
 
     @property
-    def unrecorded(self) -> list[str]:
+    def unrecorded_loaders(self) -> list[str]:
         """The loaders whose arguments no run has recorded."""
         asked = {result.loader for result in self.results}
         return [loader for loader in self.loaders if loader not in asked]
