@@ -4,8 +4,8 @@ THE INVARIANTS IN PLAIN WORDS
 - A draft attends to its context, to itself and to its ancestors, and stands one position behind
   its parent.
 - First children and next siblings, followed from the root, reach each draft of a tree once.
-- Verification goes from the root to the first child whose token the target predicts, and on from
-  there.
+- Verification accepts the longest path from the root whose tokens the target predicts, if no two
+  children of a draft have the same token.
 """
 
 from __future__ import annotations
@@ -88,12 +88,12 @@ def test_a_tree_is_built_from_the_chosen_drafts(
 
 
 @given(trees=batches, data=st.data())
-def test_the_first_predicted_path_is_accepted(
+def test_the_longest_predicted_path_is_accepted(
     trees: list[tuple[int, ...]], data: st.DataObject
 ) -> None:
     verify = cuda_kernels.require_kernel("speculative.tree", "verify_tree_greedy")
     size = len(trees[0]) + 1
-    tokens = [data.draw(st.lists(st.integers(0, 2), min_size=size, max_size=size)) for _ in trees]
+    tokens = [number_siblings(list(parents), data.draw(st.integers(0, 2))) for parents in trees]
     targets = [data.draw(st.lists(st.integers(0, 2), min_size=size, max_size=size)) for _ in trees]
     depth = data.draw(st.integers(1, size))
     with checking.checked_cuda() as check:
@@ -114,7 +114,7 @@ def test_the_first_predicted_path_is_accepted(
         )
         check.assert_written(counts)
         for request in range(len(trees)):
-            path = find_path(links[request], tokens[request], targets[request], depth)
+            path = find_longest_path(list(trees[request]), tokens[request], targets[request], depth)
             first = request * size
             assert int(counts[request]) == len(path) - 1
             wanted = [first + node for node in path] + [-1] * (depth - len(path))
@@ -209,19 +209,26 @@ def follow_links(children: list[int], siblings: list[int]) -> list[int]:
     return [parents[node] for node in range(1, len(children))]
 
 
-def find_path(
-    links: tuple[list[int], list[int]], tokens: list[int], targets: list[int], depth: int
+def number_siblings(parents: list[int], first: int) -> list[int]:
+    """Return a token for each draft: siblings have `first`, `first + 1`, and so on."""
+    tokens = [0]
+    for node, parent in enumerate(parents):
+        tokens.append(first + parents[:node].count(parent))
+    return tokens
+
+
+def find_longest_path(
+    parents: list[int], tokens: list[int], targets: list[int], depth: int
 ) -> list[int]:
-    children, siblings = links
-    path = [0]
-    while len(path) < depth:
-        child = children[path[-1]]
-        while child != -1 and tokens[child] != targets[path[-1]]:
-            child = siblings[child]
-        if child == -1:
-            break
-        path.append(child)
-    return path
+    """Return the longest path of at most `depth` drafts whose tokens are all predicted."""
+    paths = [sorted(above) for above in list_ancestors(parents)]
+    predicted = [
+        path
+        for path in paths
+        if len(path) <= depth
+        and all(tokens[node] == targets[parents[node - 1]] for node in path if node)
+    ]
+    return max(predicted, key=len)
 
 
 def width_of(size: int) -> int:
