@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import subprocess
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -22,8 +23,12 @@ from harness.store.record_files import read_record_text
 FOLDER = Path(__file__).parent / "fakes"
 # The sides end alike: both pass or both fail.
 ALIKE = "toothless or broken"
-# Runs end differently, for a reason that is not the side.
+# Runs end differently, for a reason that is not the side. One try in 119 is proven at most, in 35
+# where runs share memory (`docs/prove.md`). With some sixty such cells one is proven now and then,
+# so it is tried ten times more: twice at most, but for one time in 300.
 BY_CHANCE = "toothless or broken or flaky"
+MORE_TRIES, PROVEN_AGAIN = 10, 2
+OPTIONS = ("--json", "-j", "3", "--limit", "5", "--memory", "0.5")
 NO_NAMESPACES = not write_confinement.can_isolate_shared_memory()
 SIDES = {
     "node_name": "toothless",
@@ -135,16 +140,25 @@ Verdicts = dict[str, dict[str, str]]  # by the fake, and by its cell
 
 
 @pytest.fixture(scope="module")
-def cells(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
-    """Run all fakes at once, with a home of their own."""
-    prove = Prove(tmp_path_factory.mktemp("prove"))
-    for kind in FAKES:
-        shutil.copy(FOLDER / f"{kind}.py", prove.guards / f"test_{kind}.py")
+def prove(tmp_path_factory: pytest.TempPathFactory) -> Prove:
+    """All fakes, with a home of their own."""
+    return Prove(tmp_path_factory.mktemp("prove"))
+
+
+def run_at_home(prove: Prove, *words: str) -> subprocess.CompletedProcess[str]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HOME", str(prove.root / "home"))
         for name in ("XDG_CACHE_HOME", "TRITON_CACHE_DIR", "TMPDIR"):
             patch.delenv(name, raising=False)
-        done = prove.run("--json", "-j", "3", "--limit", "5", "--memory", "0.5")
+        return prove.run(*OPTIONS, *words)
+
+
+@pytest.fixture(scope="module")
+def cells(prove: Prove) -> dict[str, dict[str, Any]]:
+    """Run all fakes at once."""
+    for kind in FAKES:
+        shutil.copy(FOLDER / f"{kind}.py", prove.guards / f"test_{kind}.py")
+    done = run_at_home(prove)
     for folder in ("/tmp", "/var/tmp", "/dev/shm"):
         for left in Path(folder).glob(f"*{str(prove.root).replace('/', '-')[-40:]}*"):
             left.unlink()
@@ -166,9 +180,27 @@ def test_at_least_thirty_are_tried(verdicts: Verdicts) -> None:
 
 
 @pytest.mark.parametrize("name", BY_NAME)
-def test_a_fake_gets_the_verdict_it_earns(verdicts: Verdicts, name: str) -> None:
+def test_a_fake_gets_the_verdict_it_earns(
+    prove: Prove, cells: dict[str, dict[str, Any]], verdicts: Verdicts, name: str
+) -> None:
     possible = BY_NAME[name].split(" or ")
-    assert {cell: found for cell, found in verdicts[name].items() if found not in possible} == {}
+    others = {cell: found for cell, found in verdicts[name].items() if found not in possible}
+    if "flaky" in possible:
+        others = {
+            cell: found
+            for cell, found in others.items()
+            if found != "proven" or count_proven(prove, cells[cell]["guard"]) > PROVEN_AGAIN
+        }
+    assert others == {}
+
+
+def count_proven(prove: Prove, guard: str) -> int:
+    """Try one guard again, and return how often it is proven."""
+    function = str(prove.guards / guard.partition("[")[0])
+    again = [json.loads(run_at_home(prove, "--", function).stdout) for _ in range(MORE_TRIES)]
+    found = [c["verdict"] for run in again for c in run["cells"] if c["guard"] == guard]
+    assert len(found) == MORE_TRIES
+    return found.count("proven")
 
 
 def test_of_a_thousand_recorded_tries_one_in_a_hundred_is_proven_at_most() -> None:
