@@ -196,7 +196,7 @@ def test_libraries_with_gpu_code_are_named(tmp_path: Path, capsys: Output) -> No
     writer.write_libraries(["a/one.so", *(f"b/{number:02}.so" for number in range(20))])
     assert print_summary(tmp_path / "check") == 0
     said = capsys.readouterr().err
-    assert "not checked, since they are no Triton kernels: those of a/one.so, b/00.so" in said
+    assert "not checked, since they are binaries: the kernels of a/one.so, b/00.so" in said
     assert "b/10.so, and 9 more" in said
 
 

@@ -185,7 +185,7 @@ def format_summary(checked: CheckSummary) -> list[str]:
         names = ", ".join(libraries[:_MAX_LISTED])
         if len(libraries) > _MAX_LISTED:
             names += f", and {len(libraries) - _MAX_LISTED} more"
-        lines.append(f"not checked, since they are no Triton kernels: those of {names}")
+        lines.append(f"not checked, since they are binaries: the kernels of {names}")
     lines.append(format_count(len(checked.reports), "report") if checked.reports else "no reports")
     lines += [
         f"  {name}: {format_count(count, 'report')} dropped, of launches no longer known"

@@ -91,8 +91,10 @@ class CheckedProcess:
         seconds = time.monotonic() - self._start_time
         report = KernelReport.from_violation(violation, launch.kernel, seconds)
         if launch.captured:
-            then = f"in a graph that was captured then; now {self._batch_description}"
-            report = replace(report, details=(*report.details, then))
+            captured = "in a replay of a graph; the launch above is the captured one"
+            now = f"replayed in {self._batch_description}" if self._batch_description else ""
+            details = (*report.details, captured, *filter(None, [now]))
+            report = replace(report, details=details)
         stop = self._write_counts if self._stops_at_first_report else None
         publish_report(report, self._writer, stop)
 

@@ -1,0 +1,187 @@
+"""Default servers plain and with all run-time builds under check: shares of launches, and cost.
+
+    python bench/checked_servers.py [CASE ...] [--tool TOOL ...] [--rounds N] [--record FILE]
+
+Needs a GPU and SGLang 0.5.23 in this Python. `none` is the server as it is; its launches of a
+few steps are counted by SGLang's own profiler. `check` checks Triton's kernels, `cuda` those that
+nvcc builds while the server runs as well. Each server answers rounds of sixteen requests; tokens a
+second are those of the second half. Each tool has caches of its own, empty before its first case.
+"""
+
+from __future__ import annotations
+
+import argparse
+import concurrent.futures
+import gzip
+import json
+import re
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parent))
+
+import sanitizer
+
+from harness.cli import kernel_checks
+from harness.core import machine, paths
+from harness.kernels.cuda import checked_toolchain
+from harness.kernels.gpu import DEFAULT_CHECKS
+from harness.patching.child_environment import ChildEnvironment
+from harness.store.record_files import write_record
+from harness.workers.servers.server import (
+    DEFAULT_ENVIRONMENT,
+    ServerFailed,
+    ServerSetup,
+    SglangServer,
+)
+
+EAGLE = (
+    *("--speculative-algorithm", "EAGLE", "--speculative-num-steps", "3"),
+    *("--speculative-eagle-topk", "4", "--speculative-num-draft-tokens", "8"),
+    *("--speculative-draft-model-path", f"{sanitizer.TRAINED}/llama-eagle"),
+)
+CASES = {
+    "llama": ("llama", ()),
+    "gpt-oss": ("gpt-oss", ()),
+    "deepseek-v32": ("deepseek-v32", ()),
+    "eagle": ("llama", EAGLE),
+}
+TOOLS = ("none", "check", "cuda")
+# Only sizes are given, so that a tiny model does not take the whole card.
+SIZES = (
+    *("--dtype", "bfloat16", "--mem-fraction-static", "0.5", "--max-total-tokens", "16384"),
+    *("--max-running-requests", str(sanitizer.AT_ONCE)),
+)
+STEPS = 20  # that the profiler looks at
+
+
+def make_setup(case: str, tool: str, folder: Path) -> ServerSetup:
+    model, words = CASES[case]
+    environment = ChildEnvironment()
+    plain = dict(environment)
+    if tool == "cuda":
+        home = checked_toolchain.find_cuda_home(environment)
+        assert home is not None, "no CUDA toolkit"
+        checked_toolchain.make_checked_toolkit(home, DEFAULT_CHECKS).set_variables(environment)
+    else:
+        environment["SGLANG_JIT_CACHE_DIR"] = str(folder / f"{tool}-jit")
+        environment["TVM_FFI_CACHE_DIR"] = str(folder / f"{tool}-tvm")
+        environment["FLASHINFER_WORKSPACE_BASE"] = str(folder / f"{tool}-flashinfer")
+    environment["TRITON_CACHE_DIR"] = str(folder / f"{tool}-triton")
+    changed = {name: value for name, value in environment.items() if plain.get(name) != value}
+    return ServerSetup(
+        Path(sys.executable),
+        ("--model-path", f"{sanitizer.TRAINED}/{model}", *SIZES, *words),
+        environment={**DEFAULT_ENVIRONMENT, **changed},
+        kernel_checks="" if tool == "none" else ",".join(DEFAULT_CHECKS),
+    )
+
+
+def ask_rounds(server: SglangServer, rounds: int, limit: float) -> dict[str, Any]:
+    """Send all requests, sixteen at a time; return the tokens a second of the second half."""
+    with concurrent.futures.ThreadPoolExecutor(sanitizer.AT_ONCE) as pool:
+        numbers = range(sanitizer.AT_ONCE * rounds)
+        half = len(numbers) // 2
+        first = list(pool.map(lambda n: sanitizer.ask(server, n, limit), numbers[:half]))
+        began = time.monotonic()
+        second = list(pool.map(lambda n: sanitizer.ask(server, n, limit), numbers[half:]))
+        seconds = time.monotonic() - began
+    return {
+        "asked": len(numbers),
+        "answered": sum(first) + sum(second),
+        "tokens_per_s": round(sum(second) * sanitizer.NEW / seconds, 1),
+    }
+
+
+def count_launches(server: SglangServer, folder: Path, limit: float) -> dict[str, int]:
+    """Count launches by the kernel's name in a few steps, from a trace of SGLang's profiler."""
+    folder.mkdir(parents=True, exist_ok=True)
+    request = {"output_dir": str(folder), "num_steps": STEPS, "activities": ["CPU", "GPU"]}
+    server.send_request("/start_profile", request, limit)
+    ask_rounds(server, 2, limit)
+    ends = time.monotonic() + limit
+    while not (traces := list(folder.rglob("*.trace.json.gz"))) and time.monotonic() < ends:
+        time.sleep(0.5)
+    found: Counter[str] = Counter()
+    for trace in traces:
+        time.sleep(2)  # it may still be written
+        with gzip.open(trace, "rt") as file:
+            for event in json.load(file)["traceEvents"]:
+                if event.get("cat") == "kernel":
+                    found[shorten_name(event["name"])] += 1
+    return dict(found.most_common())
+
+
+def shorten_name(name: str) -> str:
+    """Return a kernel's name without its return type, namespaces' templates and arguments."""
+    plain = re.sub(r"^(void|int|unsigned int) ", "", name)
+    plain = re.split(r"[<(]", plain.replace("(anonymous namespace)", "_"), maxsplit=1)[0]
+    return plain.strip()
+
+
+def serve_case(
+    case: str, tool: str, folder: Path, rounds: int, patience: float, limit: float
+) -> dict[str, Any]:
+    found: dict[str, Any] = {"tool": tool}
+    place = folder / f"{case}-{tool}"
+    with SglangServer(make_setup(case, tool, folder), place) as server:
+        try:
+            server.wait_until_ready(patience)
+            found["ready_s"] = round(server.seconds_to_ready, 1)
+            found |= ask_rounds(server, rounds, limit)
+            if tool == "none":
+                found["launches"] = count_launches(server, place / "profile", limit)
+        except ServerFailed as error:
+            found["failed"] = str(error)
+            found["log"] = server.log.read_text(errors="replace")[-3000:]
+        if server.has_exited:
+            found["died"] = server.describe_exit()
+    if (checked := server.read_check_reports()) is not None:
+        found["check"] = kernel_checks.to_json(checked)
+        found["summary"] = kernel_checks.format_summary(checked)
+        found["kernels"] = {name: one.launches for name, one in checked.kernels.items()}
+    return found
+
+
+def main(given: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("cases", nargs="*", metavar="CASE", help=f"of {', '.join(CASES)}")
+    parser.add_argument("--tool", choices=TOOLS, action="append", help="only this one")
+    parser.add_argument("--rounds", type=int, default=6, help="of sixteen requests")
+    parser.add_argument("--patience", type=float, default=400.0, help="until a server is ready")
+    parser.add_argument("--limit", type=float, default=60.0, help="until a request is answered")
+    parser.add_argument("--record", type=Path)
+    arguments = parser.parse_args(given)
+    strange = set(arguments.cases) - set(CASES)
+    if strange:
+        parser.error(f"no case is called {', '.join(sorted(strange))}")
+    machine.require_device("cuda")
+    result: dict[str, Any] = {
+        "command": ["python", *sys.argv],
+        "machine": machine.collect_machine_facts(),
+        "cases": {},
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        for case in arguments.cases or CASES:
+            runs = result["cases"].setdefault(case, [])
+            for tool in arguments.tool or TOOLS:
+                limits = arguments.rounds, arguments.patience, arguments.limit
+                found = serve_case(case, tool, Path(folder), *limits)
+                runs.append(found)
+                print(case, json.dumps({k: v for k, v in found.items() if k != "kernels"}))
+                sys.stdout.flush()
+                if arguments.record:  # after each server, since the next one may hang
+                    text = json.dumps(result, indent=1).replace(str(paths.project_folder()), ".")
+                    arguments.record.parent.mkdir(parents=True, exist_ok=True)
+                    write_record(arguments.record, text.replace(folder, "/tmp") + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
