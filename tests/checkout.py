@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from calling import start_program
+from calling import PATIENCE_SECONDS, start_program
 
 ROOT = Path(__file__).resolve().parent.parent
 # The Python that created .venv: a fresh machine has the same.
@@ -99,7 +99,7 @@ class Checkout:
 
     def call(self, *words: str, **more: str) -> subprocess.CompletedProcess[str]:
         process = self.start(*words, **more)
-        output, messages = process.communicate(timeout=180)
+        output, messages = process.communicate(timeout=PATIENCE_SECONDS)
         return subprocess.CompletedProcess(words, process.returncode, output, messages)
 
     @property

@@ -62,7 +62,7 @@ _MOST = 1 << 18  # bytes of a command and its environment
 
 
 def run_unfix(
-    command: list[str], cwd: Path, env: dict[str, str], timeout: float = 120.0
+    command: list[str], cwd: Path, env: dict[str, str], timeout: float = 600.0
 ) -> subprocess.CompletedProcess[str]:
     """Run `unfix` or a script that calls it, like `subprocess.run` with captured output."""
     told = {"words": command[1:], "cwd": str(cwd), "env": env}

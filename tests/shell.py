@@ -9,7 +9,7 @@ import textwrap
 from pathlib import Path
 
 import forked
-from calling import run_program
+from calling import PATIENCE_SECONDS, run_program
 
 from harness.core import paths
 from harness.patching import attestation
@@ -39,7 +39,7 @@ class Shell:
         script = self.tmp / "program.py"
         script.write_text(textwrap.dedent(program))
         command = [sys.executable, script]
-        return run_program(command, env={**self.environment, **variables}, timeout=60)
+        return run_program(command, env={**self.environment, **variables}, timeout=PATIENCE_SECONDS)
 
     def unfix(self, *words: str) -> subprocess.CompletedProcess[str]:
         folders = ["--toggles", str(TOY / "toggles"), "--attestations", str(self.attestations)]

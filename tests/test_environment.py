@@ -6,10 +6,9 @@ import json
 import os
 import signal
 import sys
-import time
 
 import pytest
-from calling import start_program
+from calling import PATIENCE_SECONDS, start_program
 from memory import write_toggle
 from shell import ENABLE, PLAIN, REVERT, TOY, Shell
 
@@ -91,7 +90,7 @@ CHILDREN = """
             queue = context.Queue()
             child = context.Process(target=work, args=(queue,))
             child.start()
-            print(method, queue.get(timeout=30))
+            print(method, queue.get(timeout=300))
             child.join()
         code = "from sglang import users; print('subprocess', users.use(3, 5))"
         sys.stdout.flush()
@@ -307,13 +306,11 @@ def test_exec_passes_signals_on(shell: Shell) -> None:
     command = [sys.executable, "-m", "harness", "exec", "--", sys.executable, "-c"]
     search_path = f"{TOY}{os.pathsep}{paths.HARNESS_FOLDER.parent}"
     environment = {**shell.environment, "PYTHONPATH": search_path}
-    with start_program([*command, f"{code}time.sleep(60)"], env=environment) as process:
+    with start_program([*command, f"{code}time.sleep(600)"], env=environment) as process:
         assert process.stdout is not None
         process.stdout.readline()
-        started = time.monotonic()
         process.send_signal(signal.SIGTERM)
-        assert process.wait(timeout=20) == 9
-        assert time.monotonic() - started < 10
+        assert process.wait(timeout=PATIENCE_SECONDS) == 9
 
 
 def test_exec_json_holds_every_attestation(shell: Shell) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from calling import run_program
+from calling import PATIENCE_SECONDS, run_program
 
 from harness.core import paths
 
@@ -42,7 +42,9 @@ def run_unfix(workspace: Path, *words: str, **variables: str) -> subprocess.Comp
     search_path = os.pathsep.join((str(paths.project_folder()), str(TOY)))
     ours = {"UNFIX_HOME": str(workspace), "PYTHONPATH": search_path}
     command = [sys.executable, "-m", "harness", *words]
-    return run_program(command, cwd=workspace, env={**os.environ, **ours, **variables}, timeout=120)
+    return run_program(
+        command, cwd=workspace, env={**os.environ, **ours, **variables}, timeout=PATIENCE_SECONDS
+    )
 
 
 def prove_toy(workspace: Path, *words: str) -> tuple[int, dict[str, Any]]:

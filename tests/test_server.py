@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from calling import run_program
+from calling import PATIENCE_SECONDS, run_program
 from memory import write_toggle
 
 from harness.core import paths
@@ -60,7 +60,7 @@ class Server:
             headers={"content-type": "application/json"},
         )
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        with opener.open(request, timeout=60) as answer:
+        with opener.open(request, timeout=PATIENCE_SECONDS) as answer:
             data: bytes = answer.read()
             return data
 
@@ -78,7 +78,7 @@ class Server:
     def stop(self) -> None:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
-            self.process.wait(timeout=60)
+            self.process.wait(timeout=PATIENCE_SECONDS)
 
 
 @pytest.fixture(scope="module")
@@ -132,7 +132,7 @@ def test_an_inapplicable_toggle_stops_the_server(
     tmp_path: Path, toggles: list[str], message: str
 ) -> None:
     server = Server(tmp_path, *toggles)
-    assert server.process.wait(timeout=60) == 2
+    assert server.process.wait(timeout=PATIENCE_SECONDS) == 2
     assert message in server.log.read_text()
 
 
@@ -144,7 +144,7 @@ def test_a_stale_toggle_stops_the_server_itself(tmp_path: Path) -> None:
     toggles = {"SGLANG_DEBUG_REVERT_PR": "stale-one", "UNFIX_TOGGLES": str(folder)}
     python = managed_releases.get_release(RELEASE).python
     command = [python, "-m", "sglang.launch_server", "--model-path", MODEL]
-    done = run_program(command, env={**os.environ, **toggles}, timeout=60)
+    done = run_program(command, env={**os.environ, **toggles}, timeout=PATIENCE_SECONDS)
     assert done.returncode == 2
     assert "stale there: sglang.srt.environ:EnvInt.parse has neither form" in done.stderr
     assert "return int(value)" in done.stderr

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from calling import run_program, wait_until
+from calling import PATIENCE_SECONDS, run_program, wait_until
 from checkout import BASE_PYTHON, Checkout, copy_of_the_tree, fake_tools, without_tools
 
 from harness import __version__
@@ -57,7 +57,7 @@ def killed_setup(
     folder = tmp_path_factory.mktemp("set-up")
     checkout = Checkout(without_tools(copy_of_the_tree(folder / "made")))
     with checkout.start() as process:
-        wait_until(lambda: runs_pip(process), 60.0)
+        wait_until(lambda: runs_pip(process))
         os.killpg(process.pid, signal.SIGKILL)
     assert (checkout.tree / ".venv" / "bin" / "python").exists()
     assert not checkout.ready.exists()
@@ -131,7 +131,7 @@ def test_no_network_is_said_in_one_sentence(fake: Checkout) -> None:
 
 def test_a_pip_that_outlives_its_set_up_does_not_write_into_the_next_one(fake: Checkout) -> None:
     with fake.start(FAKE_PIP_SECONDS="2") as process:
-        wait_until(lambda: fake.pips == ["begins"], 60.0)
+        wait_until(lambda: fake.pips == ["begins"])
         process.kill()
     assert fake.pips == ["begins"]
     assert fake.call().stdout == ANSWER
@@ -152,7 +152,7 @@ def test_half_an_environment_or_one_without_its_python_is_made_anew(fake: Checko
 
 def test_two_calls_at_the_same_time_both_end_well_and_set_up_once(fake: Checkout) -> None:
     with fake.start(FAKE_PIP_SECONDS="1") as one, fake.start(FAKE_PIP_SECONDS="1") as other:
-        answers = [process.communicate(timeout=60)[0] for process in (one, other)]
+        answers = [process.communicate(timeout=PATIENCE_SECONDS)[0] for process in (one, other)]
     assert (answers, one.returncode, other.returncode) == ([ANSWER, ANSWER], 0, 0)
     assert fake.pips == ["begins", "ends"]
 
@@ -169,9 +169,9 @@ def test_new_dependencies_are_installed_also_from_inside_the_environment(fake: C
 
 def test_ctrl_c_stops_it_and_the_next_call_repairs(fake: Checkout) -> None:
     with fake.start(FAKE_PIP_SECONDS="60") as process:
-        wait_until(lambda: fake.pips == ["begins"], 60.0)
+        wait_until(lambda: fake.pips == ["begins"])
         os.killpg(process.pid, signal.SIGINT)
-        messages = process.communicate(timeout=60)[1]
+        messages = process.communicate(timeout=PATIENCE_SECONDS)[1]
     assert process.returncode == 130
     assert "Traceback" not in messages
     assert fake.call().stdout == ANSWER

@@ -7,11 +7,11 @@ import os
 import shutil
 import signal
 import subprocess
-import time
 from pathlib import Path
 from typing import Any
 
 import forked
+from calling import PATIENCE_SECONDS, wait_until
 
 from harness.core import paths
 
@@ -30,6 +30,7 @@ class Bisect:
         self.root = root
         self.package = TOY
         self.ran = root / "ran"
+        self.stop = root / "stop"  # the number of the run that waits until this file is gone
         self.names: tuple[str, ...] = SOME
 
     def buggy(self, *replaced: tuple[str, str]) -> None:
@@ -48,7 +49,9 @@ class Bisect:
         file = self.root / name
         file.write_text(
             "import os, signal, subprocess, sys, time\nfrom sglang import forms\n"
-            f"open({str(self.ran)!r}, 'a').write('ran\\n')\n{text}\n"
+            f"open({str(self.ran)!r}, 'a').write('ran\\n')\n"
+            f"while os.path.exists({str(self.stop)!r}) and len(open({str(self.ran)!r}).readlines())"
+            f" >= int(open({str(self.stop)!r}).read()):\n    time.sleep(0.05)\n{text}\n"
         )
         return ["python", str(file)]
 
@@ -72,16 +75,16 @@ class Bisect:
 
     def run(self, *options: str, kind: str = "toggles", command: list[str] | None = None) -> Ended:
         words = self.words(*options, kind=kind, command=command or [])
-        return forked.run_unfix(words, self.root, self.environment, timeout=180)
+        return forked.run_unfix(words, self.root, self.environment)
 
     def stop_after(self, runs: int, command: list[str]) -> None:
         """Begin a search, and stop it after this many runs."""
+        self.stop.write_text(str(runs))
         going = subprocess.Popen(self.words(command=command), cwd=self.root, env=self.environment)
-        ends = time.monotonic() + 60
-        while self.runs < runs and time.monotonic() < ends:
-            time.sleep(0.05)
+        wait_until(lambda: self.runs >= runs)
         going.send_signal(signal.SIGTERM)
-        assert going.wait(timeout=60) == 130
+        assert going.wait(timeout=PATIENCE_SECONDS) == 130
+        self.stop.unlink()
 
     def report(self, *words: str) -> Ended:
         return forked.run_unfix([*forked.UNFIX, "report", *words], self.root, self.environment)

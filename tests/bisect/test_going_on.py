@@ -10,7 +10,7 @@ from test_toggle_searches import STATIC, WIDTH, fails_if
 
 
 def test_a_search_that_was_stopped_goes_on_where_it_was(bisect: Bisect) -> None:
-    command = bisect.script(f"time.sleep(0.3); {fails_if(WIDTH)}")
+    command = bisect.script(fails_if(WIDTH))
     bisect.stop_after(4, command)
     before = bisect.runs
     script = bisect.root / "check.py"
@@ -31,7 +31,7 @@ def test_a_search_that_was_stopped_goes_on_where_it_was(bisect: Bisect) -> None:
 
 
 def test_a_search_goes_on_only_as_it_began(bisect: Bisect) -> None:
-    command = bisect.script(f"time.sleep(0.2); {fails_if(WIDTH)}")
+    command = bisect.script(fails_if(WIDTH))
     bisect.stop_after(3, command)
     # A wrong call in between is not resumed.
     assert bisect.run(command=bisect.script("sys.exit(1)", "other.py")).returncode == 2

@@ -101,7 +101,7 @@ def test_held_toggles_are_in_every_run(bisect: Bisect) -> None:
 PRINTS = "print('accuracy:', forms.Forms().width / 8, 'of', 1)"
 OTHER_FAILURE = f"if {STATIC}: sys.exit('something else')\nif {WIDTH}: sys.exit('the symptom')"
 CTRL_C = (
-    "try:\n    os.kill(os.getpid(), signal.SIGINT); time.sleep(5)\n"
+    "try:\n    os.kill(os.getpid(), signal.SIGINT); time.sleep(600)\n"
     f"except KeyboardInterrupt: {fails_if(WIDTH)}\nsys.exit(9)"
 )
 

@@ -9,7 +9,7 @@ import shlex
 import subprocess
 import sys
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +74,7 @@ class Serve:
         server = SglangServer(setup, self.root / f"server-{len(self.servers)}")
         self.servers.append(server)
         if ready:
-            server.wait_until_ready(20)
+            server.wait_until_ready(calling.PATIENCE_SECONDS)
         return server
 
     def close(self) -> None:
@@ -111,9 +111,11 @@ class Fakes:
         self.shared = shared
         self.said: list[str] = []
         self.device = "cpu"
+        self.request_timeout = calling.PATIENCE_SECONDS
 
     def where(self, **settings: Any) -> ServingSettings:
-        first = (self.device, "current", self.root, (TOY / "toggles",), True, 20.0, 5.0, MODULE)
+        limits = (calling.PATIENCE_SECONDS, self.request_timeout)
+        first = (self.device, "current", self.root, (TOY / "toggles",), True, *limits, MODULE)
         return ServingSettings(*first, **settings)
 
     def prepare_run(
@@ -139,10 +141,6 @@ class Fakes:
 def fake(name: str, against: str = "", like: str = "", **be: Any) -> EvaluationConfiguration:
     words = make_server_arguments(**be)
     return EvaluationConfiguration(name, "llama", words, against=against, like=like)
-
-
-def wait_until(claim: Callable[[], Any], seconds: float = 5.0) -> bool:
-    return calling.wait_until(claim, seconds)
 
 
 def read_pids(file: Path) -> list[int]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from calling import is_alive, run_program, start_program
+from calling import PATIENCE_SECONDS, is_alive, run_program, start_program, wait_until
 from faked import (
     MODULE,
     TOY,
@@ -20,7 +20,6 @@ from faked import (
     fake,
     make_server_arguments,
     read_pids,
-    wait_until,
     write_fake_lm_eval,
 )
 
@@ -77,10 +76,10 @@ def test_a_stopped_run_leaves_no_process(tmp_path: Path, number: signal.Signals,
     be = {"deaf": True, "brood": ["plain", "mute"], "pids": str(pids)}
     words = words_for(tmp_path, jobs=jobs, **be)
     with ended_at_exit(unfix_eval(tmp_path, str(python), *words)) as going:
-        assert wait_until(lambda: len(list(tmp_path.glob("asked.*"))) == jobs, 30)
+        assert wait_until(lambda: len(list(tmp_path.glob("asked.*"))) == jobs)
         assert wait_until(lambda: len(read_pids(pids)) == 2 * jobs)
         going.send_signal(number)
-        _, said = going.communicate(timeout=30)
+        _, said = going.communicate(timeout=PATIENCE_SECONDS)
     assert going.returncode == 130, said
     assert "Traceback" not in said
     left = read_pids(pids)
@@ -102,7 +101,7 @@ def test_a_call_from_its_words_to_its_page(tmp_path: Path) -> None:
     words = words_for(tmp_path, wrong=[2, 1])
     words += ["--items", "50", "--json", "--record", "r.json"]
     with ended_at_exit(unfix_eval(tmp_path, "", *words)) as going:
-        out, said = going.communicate(timeout=120)
+        out, said = going.communicate(timeout=PATIENCE_SECONDS)
     assert going.returncode == 1, said
     told = json.loads(out)
     assert told["state"] == "done"
@@ -123,7 +122,7 @@ def test_help_is_quick_and_listing_imports_nothing_of_this() -> None:
     )
     for words in (["eval", "--help"], ["list"], ["report", "--list"]):
         command = [sys.executable, "-c", script, *words]
-        done = run_program(command, cwd=paths.project_folder(), timeout=60)
+        done = run_program(command, cwd=paths.project_folder(), timeout=PATIENCE_SECONDS)
         assert done.stderr.endswith("[] 0\n"), done.stderr
         if words[0] == "eval":
             assert "--patience" in done.stdout

@@ -104,6 +104,7 @@ def test_errors_are_open_and_red(fakes: Fakes) -> None:
 
 
 def test_a_server_without_any_answer_hangs(fakes: Fakes) -> None:
+    fakes.request_timeout = 5.0
     hanging = (fake("all", "base", hang=[1, 1]), fake("some", "base", hang=[8, 1]))
     evaluation = fakes.run(fake("base"), *hanging, items=8)
     verdicts = {one.candidate: one.verdict for one in evaluation.compared}

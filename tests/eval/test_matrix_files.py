@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from calling import run_program
+from calling import PATIENCE_SECONDS, run_program
 
 from harness.cli.command_parser import CommandParser
 from harness.cli.eval import command, execution
@@ -228,7 +228,7 @@ def test_a_bad_call_is_refused_at_once(tmp_path: Path, words: list[str], message
     (tmp_path / "good.yaml").write_text(of(ONE))
     command = [sys.executable, "-m", "harness", "eval", "--device", "cpu", *words]
     environment = {"PYTHONPATH": str(paths.project_folder()), "PATH": "/usr/bin:/bin"}
-    done = run_program(command, cwd=tmp_path, env=environment, timeout=60)
+    done = run_program(command, cwd=tmp_path, env=environment, timeout=PATIENCE_SECONDS)
     assert done.returncode == 2, done.stderr
     assert message in done.stderr
     assert "Traceback" not in done.stderr

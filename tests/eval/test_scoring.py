@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from faked import Serve, Shared, questions, wait_until, with_share, write_fake_lm_eval
+from calling import PATIENCE_SECONDS, wait_until
+from faked import Serve, Shared, questions, with_share, write_fake_lm_eval
 from fixture_types import Patch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -25,7 +26,13 @@ Answers = list[ItemAnswer]
 
 
 def ask(shared: Shared, server: SglangServer, numbers: Any = None, **settings: Any) -> Answers:
-    settings = {"items": 60, "concurrency": 4, "model": "m", "request_timeout": 20.0, **settings}
+    settings = {
+        "items": 60,
+        "concurrency": 4,
+        "model": "m",
+        "request_timeout": PATIENCE_SECONDS,
+        **settings,
+    }
     samples = settings.pop("samples", {TASK: list(range(20)) if numbers is None else numbers})
     return shared.scorer.score_items(server, samples, **settings)
 
@@ -78,7 +85,8 @@ def test_no_answer_is_an_error(serve: Serve, lm_eval: Shared, how: str, words: s
     assert 0 < len(bad) < 10
     bes: dict[str, Any] = {how: share}
     server = serve(**bes)
-    answers = ask(lm_eval, server, numbers, request_timeout=3.0 if how == "hang" else 20.0)
+    limit = 3.0 if how == "hang" else PATIENCE_SECONDS
+    answers = ask(lm_eval, server, numbers, request_timeout=limit)
     assert [answer.number for answer in answers] == numbers
     for answer in answers:
         if answer.number in bad:
@@ -98,17 +106,18 @@ def test_a_server_that_gives_no_answer_for_a_whole_limit_gets_no_more_questions(
     answers = ask(lm_eval, server, list(range(40)), concurrency=4, request_timeout=0.5)
     assert [answer.right for answer in answers] == [None] * 40
     errors = [answer.error for answer in answers]
-    asked = len(record.read_text().splitlines())
+    asked = sum("timed out" in error for error in errors)
     assert 1 <= asked <= 4
     assert errors.count("not asked: no answer had come for 0.5 s") == 40 - asked
-    assert sum("timed out" in error for error in errors) == asked
+    # A busy server reads a request after its sender has given up.
+    assert wait_until(lambda: record.exists() and len(record.read_text().splitlines()) == asked)
 
 
 def test_time_for_all_of_them_ends(serve: Serve, lm_eval: Shared) -> None:
-    answers = ask(lm_eval, serve(slow=0.6), list(range(40)), concurrency=2, total_timeout=3.0)
+    answers = ask(lm_eval, serve(slow=0.2), list(range(40)), concurrency=2, total_timeout=3.0)
     assert [answer.number for answer in answers] == list(range(40))
     right = [answer for answer in answers if answer.right]
-    assert 2 <= len(right) <= 10  # two at a time, each of 0.6 s
+    assert 2 <= len(right) <= 30  # two at a time, each of 0.2 s
     assert {answer.right for answer in answers if answer not in right} == {None}
     assert any(answer.error == "not asked: 3 s were over" for answer in answers)
 
@@ -237,7 +246,9 @@ def test_lm_eval_that_is_silent_is_given_up(serve: Serve, monkeypatch: Patch) ->
     began = time.monotonic()
     with pytest.raises(ServerFailed, match="no answers within"):
         scorer.score_items(server, {TASK: [0]}, **asked)
-    assert time.monotonic() - began < 60  # the limits of the request are an hour and more
+    assert (
+        time.monotonic() - began < PATIENCE_SECONDS
+    )  # the limits of the request are an hour and more
     scorer.close()
 
 

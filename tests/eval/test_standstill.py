@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import cast
 
 import pytest
+from calling import PATIENCE_SECONDS
 from faked import Fakes, fake
 
 from harness.runs.eval import evaluation_servers
@@ -141,7 +142,7 @@ class StandingServer:
 def test_an_error_of_the_watch_ends_the_server_and_is_raised(monkeypatch: Patch) -> None:
     standing = StandingServer(monkeypatch, OSError("no log"))
     with pytest.raises(OSError, match="no log"), standing.watch() as watch:
-        standing.stopped.wait(10)
+        standing.stopped.wait(PATIENCE_SECONDS)
     assert (standing.said, watch.hang) == (["describe", "stop"], "")
 
 
@@ -156,7 +157,7 @@ def test_a_server_that_answered_meanwhile_is_left_alone(monkeypatch: Patch) -> N
 
     monkeypatch.setattr(rank_standstill, "read_rank_activities", read_rank_activities)
     with watch:
-        watch._thread.join(10)
+        watch._thread.join(PATIENCE_SECONDS)
     assert (standing.said, watch.hang) == ([], "")
 
 

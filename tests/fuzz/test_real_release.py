@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from calling import PATIENCE_SECONDS
 
 from harness.core import paths
 from harness.releases import managed_releases
@@ -44,7 +45,7 @@ def test_a_fix_that_is_out_is_found_shrunk_and_written(tmp_path: Path) -> None:
     while not shrunk(tmp_path) and time.monotonic() < ends:
         time.sleep(0.2)
     going.send_signal(signal.SIGINT)
-    out, err = going.communicate(timeout=30)
+    out, err = going.communicate(timeout=PATIENCE_SECONDS)
     assert going.returncode == 130, err
     night: dict[str, Any] = json.loads(out)
     (kept,) = night["failures"]

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from calling import living
+from calling import PATIENCE_SECONDS, living
 from forked import UNFIX
 from nights import Nights, by_test, failures
 
@@ -99,7 +99,7 @@ def test_writes(number):
         going = nights.start("--seed", seed, "-j", "1", "--for", "10m")
         wait_until(lambda: drawn.exists() and drawn.read_text().count("\n") >= 20)
         going.send_signal(signal.SIGINT)
-        going.communicate(timeout=30)
+        going.communicate(timeout=PATIENCE_SECONDS)
         found.append(drawn.read_text().split()[:20])
         drawn.unlink()
         shutil.rmtree(nights.root / ".unfix" / "fuzz" / "examples")
@@ -123,7 +123,7 @@ def test_a_stopped_run_keeps_its_failures(nights: Nights) -> None:
     folder = nights.root / ".unfix" / "fuzz" / "failures"
     wait_until(lambda: any(folder.glob("*.json")))
     going.send_signal(signal.SIGINT)
-    out, err = going.communicate(timeout=30)
+    out, err = going.communicate(timeout=PATIENCE_SECONDS)
     assert going.returncode == 130, err
     assert "stopped; its failures are stored" in err
     night = json.loads(out)
@@ -145,7 +145,7 @@ def test_shrinks_slowly(numbers):
     going = nights.start("--for", "10m", "-j", "1", "--json")
     wait_until(lambda: any(nights.root.rglob("*.found")))
     going.send_signal(signal.SIGINT)
-    out, err = going.communicate(timeout=30)
+    out, err = going.communicate(timeout=PATIENCE_SECONDS)
     assert going.returncode == 130, err
     (found,) = failures(json.loads(out))["shrinks_slowly"]
     assert not found["shrunk"]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from calling import is_alive, wait_until
+from calling import PATIENCE_SECONDS, is_alive, wait_until
 from driving import RAY_WARNINGS, Drive, cell
 
 from harness.core.errors import NotReadyError
@@ -85,12 +85,13 @@ def test_the_same_cells_come_to_the_same_here_and_on_ray(on_ray: Any, tmp_path: 
     flaky = "test -e $HERE.flag || { touch $HERE.flag; exit 1; }"
     ends = {
         "green": show, "red": "exit 1", "error": "exit 2", "not-ready": "exit 3",
-        "crash": "kill -SEGV $$", "hang": "sleep 60 & sleep 60", "flaky": flaky,
+        "crash": "kill -SEGV $$", "hang": "sleep 610 & sleep 610", "flaky": flaky,
     }  # fmt: skip
     told = []
     for place, executor in (("ray", on_ray), ("local", LocalExecutor(1, MachineDevices(1.0)))):
         here = f"HERE={tmp_path}/{place}; "
-        cells = [cell(name, here + script, limit=1.0) for name, script in ends.items()]
+        limits = dict.fromkeys(ends, PATIENCE_SECONDS) | {"hang": 1.0}
+        cells = [cell(name, here + ends[name], limit=limits[name]) for name in ends]
         (tmp_path / place).mkdir()
         found = run_cells(cells, executor, tmp_path / place, RetryRules(retries=1))
         attempts = {name: made.attempts for name, made in found.items()}
@@ -107,9 +108,10 @@ def test_a_killed_node_loses_only_its_cells(cluster: Cluster, on_ray: Any, tmp_p
     doomed = cluster.add_node(**NODE, resources={"doomed": 1})
     wait_until(lambda: len(nodes()) == 4)
     on_ray.nodes = [node["Resources"] for node in nodes()]
-    on_ray.gone = 60.0  # the new node may be slow to start on a busy machine
+    on_ray.gone = PATIENCE_SECONDS  # the new node may be slow to start on a busy machine
     # Each writes its node and its count; the first round waits until the node is gone.
-    script = "printf x >> {0}/{1}.ran; echo $$ >> {0}/{1}.pid; test -e {0}/gone || sleep 3"
+    script = "printf x >> {0}/{1}.ran; echo $$ >> {0}/{1}.pid; "
+    script += "until test -e {0}/gone; do sleep 0.1; done"
     cells = [cell(f"c{n}", script.format(tmp_path, f"c{n}")) for n in range(6)]
     victim = cell("victim", script.format(tmp_path, "victim"), custom={"doomed": 0.001})
     with ThreadPoolExecutor(1) as pool:
@@ -119,14 +121,14 @@ def test_a_killed_node_loses_only_its_cells(cluster: Cluster, on_ray: Any, tmp_p
         (tmp_path / "gone").touch()
         # The victim may run again elsewhere: another node like it starts once the first has gone.
         cluster.add_node(**NODE, resources={"doomed": 1})
-        found = running.result(60)
+        found = running.result(PATIENCE_SECONDS)
     assert {made.outcome_word for made in found.values()} == {"green"}
     lost = {name for name, made in found.items() if made.lost_attempt_count}
     assert lost == {"victim"}
     assert [one.outcome.value for one in found["victim"].attempts] == ["lost", "green"]
     assert all(len((tmp_path / f"c{n}.ran").read_text()) == 1 for n in range(6))
     first = int((tmp_path / "victim.pid").read_text().split()[0])
-    wait_until(lambda: not is_alive(first), 5.0)
+    wait_until(lambda: not is_alive(first))
 
 
 def nodes() -> list[dict[str, Any]]:
@@ -160,13 +162,13 @@ def test_a_node_gone_for_good_is_not_ready(cluster: Cluster, on_ray: Any, tmp_pa
     leaving = cluster.add_node(**NODE, resources={"leaving": 1})
     wait_until(lambda: any("leaving" in node["Resources"] for node in nodes()))
     on_ray.nodes = [node["Resources"] for node in nodes()]
-    stays = f"touch {tmp_path}/there; sleep 60"
+    stays = f"touch {tmp_path}/there; sleep 610"
     cells = [cell("stays", stays, custom={"leaving": 1.0}), cell("fine", "true")]
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(run_cells, cells, on_ray, tmp_path)
         wait_until((tmp_path / "there").exists)
         cluster.remove_node(leaving, allow_graceful=False)
-        found = running.result(60)
+        found = running.result(PATIENCE_SECONDS)
     assert found["fine"].outcome_word == "green"
     assert found["stays"].outcome_word == "not-ready"
     assert found["stays"].attempts[0].outcome.value == "lost"
@@ -174,7 +176,7 @@ def test_a_node_gone_for_good_is_not_ready(cluster: Cluster, on_ray: Any, tmp_pa
 
 
 def test_a_lost_driver_leaves_nothing_and_is_gone_on_with(cluster: Cluster, drive: Drive) -> None:
-    wait = f"test -e {drive.flag('go')} || {{ touch {drive.flag('there')}; sleep 67; }}"
+    wait = f"test -e {drive.flag('go')} || {{ touch {drive.flag('there')}; sleep 617; }}"
     long = f"{drive.marks('long')}; echo $$ > {drive.flag('pid')}; {wait}"
     drive.write(cell("done", drive.marks("done")), cell("long", long))
     words = ["--on", "ray", "--address", cluster.address]
@@ -183,10 +185,10 @@ def test_a_lost_driver_leaves_nothing_and_is_gone_on_with(cluster: Cluster, driv
     running.kill()
     running.communicate()
     pid = int(drive.flag("pid").read_text())
-    wait_until(lambda: not is_alive(pid), 20.0)
+    wait_until(lambda: not is_alive(pid))
     drive.flag("go").touch()
     resumed = drive.start(*words, "--resume")
-    assert resumed.communicate(timeout=60)
+    assert resumed.communicate(timeout=PATIENCE_SECONDS)
     assert resumed.returncode == 0
     assert drive.words() == {"done": "green", "long": "green"}
     assert (drive.times("done"), drive.times("long")) == (1, 2)

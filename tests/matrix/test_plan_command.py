@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from calling import PATIENCE_SECONDS
 from fixture_types import Output, Patch
 from writing import TREE, WHOLE_PAGES, make_plan, make_text, write_file
 
@@ -106,7 +107,9 @@ def test_another_process_plans_the_same(tmp_path: Path) -> None:
     for salt in ("1", "2"):
         words = [sys.executable, "-m", "harness", "matrix", "plan", "--json", str(file)]
         environment = {**os.environ, "PYTHONHASHSEED": salt}
-        done = subprocess.run(words, env=environment, capture_output=True, check=True, timeout=60)
+        done = subprocess.run(
+            words, env=environment, capture_output=True, check=True, timeout=PATIENCE_SECONDS
+        )
         assert json.loads(done.stdout)["digest"] == here.digest
 
 

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from calling import is_alive, living, wait_until
+from calling import PATIENCE_SECONDS, is_alive, living, wait_until
 from driving import Drive, cell
 
 from harness.core import paths
@@ -50,7 +50,7 @@ def test_a_cell_that_failed_and_then_passed_is_flaky_and_not_green(drive: Drive)
 def test_a_resume_remembers_a_failure_whose_retry_was_cut_off(drive: Drive) -> None:
     """Else a flaky cell would end green, since its failure is forgotten."""
     first = f"{drive.marks('a')}; test $(wc -c < {drive.root}/a.ran) = 1 && exit 1; "
-    wait = f"touch {drive.flag('again')}; test -e {drive.flag('go')} || sleep 63"
+    wait = f"touch {drive.flag('again')}; test -e {drive.flag('go')} || sleep 613"
     drive.write(cell("a", first + wait))
     running = drive.start("--retries", "1")
     wait_until(drive.flag("again").exists)
@@ -75,12 +75,12 @@ def test_fail_fast_stops_at_the_first_and_without_it_all_run(drive: Drive) -> No
 
 
 def test_a_killed_run_goes_on_and_finished_cells_are_not_run_again(drive: Drive) -> None:
-    wait = f"; touch {drive.flag('there')}; test -e {drive.flag('go')} || sleep 64"
+    wait = f"; touch {drive.flag('there')}; test -e {drive.flag('go')} || sleep 614"
     drive.write(
         cell("done", drive.marks("done")),
         cell("failed", drive.marks("failed") + "; exit 1"),
         cell("running", f"{drive.marks('running')}; echo $$ > {drive.flag('pid')}{wait}"),
-        cell("later", f"test -e {drive.flag('go')} || sleep 64; {drive.marks('later')}"),
+        cell("later", f"test -e {drive.flag('go')} || sleep 614; {drive.marks('later')}"),
     )
     running = drive.start()
     wait_until(lambda: drive.flag("there").exists() and len(drive.newest().counts) == 3)
@@ -89,7 +89,7 @@ def test_a_killed_run_goes_on_and_finished_cells_are_not_run_again(drive: Drive)
     running.kill()
     running.communicate()
     pid = int(drive.flag("pid").read_text())
-    wait_until(lambda: not is_alive(pid), 5.0)  # its supervisor ends it
+    wait_until(lambda: not is_alive(pid))  # its supervisor ends it
     wait_until(lambda: not living(drive.root))  # and the cell beside it, which `go` would release
     assert drive.newest().status == "stopped"
     drive.flag("go").touch()
@@ -104,7 +104,7 @@ def test_a_killed_run_goes_on_and_finished_cells_are_not_run_again(drive: Drive)
 
 def test_a_supervisor_whose_parent_is_gone_before_it_looks_ends_its_cell(drive: Drive) -> None:
     request = CommandRequest(
-        command=["sh", "-c", f"touch {drive.flag('there')}; sleep 63"],
+        command=["sh", "-c", f"touch {drive.flag('there')}; sleep 613"],
         environment=dict(os.environ),
         seconds=60.0,
         output=str(drive.root / "log"),
@@ -116,7 +116,9 @@ def test_a_supervisor_whose_parent_is_gone_before_it_looks_ends_its_cell(drive: 
     late = [sys.executable, "-P", "-m", command_supervisor.MODULE, str(drive.root)]
     late += [str(gone.pid), command_supervisor.SHIELDED]
     ours = {"UNFIX_HOME": str(drive.root), "PYTHONPATH": str(paths.project_folder())}
-    assert subprocess.run(late, env={**os.environ, **ours}, timeout=30.0).returncode == 1
+    assert (
+        subprocess.run(late, env={**os.environ, **ours}, timeout=PATIENCE_SECONDS).returncode == 1
+    )
     wait_until(lambda: not living(drive.root))
     assert command_supervisor.read_exit(drive.root) is None
 
@@ -143,11 +145,11 @@ def test_a_resume_runs_again_what_had_no_place_and_nothing_else(drive: Drive) ->
 
 
 def test_a_stop_ends_what_runs_and_says_so(drive: Drive) -> None:
-    drive.write(cell("long", f"echo $$ > {drive.flag('pid')}; sleep 65"))
+    drive.write(cell("long", f"echo $$ > {drive.flag('pid')}; sleep 615"))
     running = drive.start()
     wait_until(lambda: drive.flag("pid").exists() and drive.flag("pid").read_text())
     running.send_signal(signal.SIGTERM)
-    running.communicate(timeout=20)
+    running.communicate(timeout=PATIENCE_SECONDS)
     assert running.returncode == 130
     assert not is_alive(int(drive.flag("pid").read_text()))
     assert drive.newest().status == "stopped"
@@ -223,7 +225,7 @@ def test_a_lost_cell_is_run_again_so_often_and_is_flaky_only_by_its_own_failure(
 
 def test_a_cell_whose_supervisor_is_killed_is_lost_and_leaves_nothing(tmp_path: Path) -> None:
     # The command's parent is the supervisor; the log identifies the processes left behind.
-    script = f"setsid sleep 66 & echo $! > {tmp_path}/pid; kill -9 $PPID; sleep 66"
+    script = f"setsid sleep 616 & echo $! > {tmp_path}/pid; kill -9 $PPID; sleep 616"
     task = CellTask("run", "a", 1, ["sh", "-c", script], {}, 20.0, str(tmp_path), str(tmp_path))
     made = cell_attempt.run_attempt(task, tmp_path)
     assert (made.outcome, made.how) == (Outcome.LOST, "its supervisor was killed: SIGKILL")

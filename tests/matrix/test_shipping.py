@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from calling import wait_until
+from calling import PATIENCE_SECONDS, wait_until
 from driving import RAY_WARNINGS, Drive, cell
 from fixture_types import Patch
 
@@ -60,14 +60,14 @@ def cluster(home: Path) -> Iterator[Cluster]:
     started = subprocess.Popen(start, env=env, cwd=home, stdout=subprocess.DEVNULL)
     yield made
     started.terminate()
-    started.wait(60)
+    started.wait(PATIENCE_SECONDS)
     made.shutdown()  # type: ignore[no-untyped-call]
 
 
 def run_from_elsewhere(cluster: Cluster, drive: Drive, *words: str) -> CellAttempt:
     """Run by a process in another folder, since Ray's workers import from the driver's folder."""
     running = drive.start("--on", "ray", "--address", cluster.address, *words)
-    running.communicate(timeout=120)
+    running.communicate(timeout=PATIENCE_SECONDS)
     return drive.newest().cells[0].attempts[-1]
 
 
@@ -75,7 +75,7 @@ def test_a_node_without_unfix_gets_it_by_ship(cluster: Cluster, home: Path, driv
     import ray
 
     with ray.init(cluster.address, log_to_driver=False, logging_level=logging.ERROR):
-        wait_until(lambda: "bare" in ray.cluster_resources(), 60.0)  # type: ignore[no-untyped-call]
+        wait_until(lambda: "bare" in ray.cluster_resources())  # type: ignore[no-untyped-call]
     show = "python -c 'import harness; print(harness.__file__)'; echo $UNFIX_HOME"
     drive.write(cell("one", show, custom={"bare": 1.0}))
     bare = run_from_elsewhere(cluster, drive)

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from functools import cache
 
 import pytest
+from calling import PATIENCE_SECONDS
 from memory import Memory
 from released import NEWEST, OLDER, generate_for_release, sources
 from small import make_faults, text
@@ -288,7 +289,7 @@ def run_python(program: str, **variables: str) -> str:
         cwd=paths.project_folder(),
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE_SECONDS,
         check=True,
     ).stdout
 

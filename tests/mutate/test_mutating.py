@@ -8,7 +8,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from calling import living
+from calling import PATIENCE_SECONDS, living
 from toy_release import CODE, HANGS, Mutate, by_id, sources
 
 # A single child that waits and ends: one that ran the test on would fork at every example too.
@@ -198,7 +198,7 @@ def test_a_killed_worker_is_replaced(mutate: Mutate) -> None:
     mutate.wait_for_fates(1)
     time.sleep(0.5)
     os.kill(worker_of(running.pid), signal.SIGKILL)
-    running.communicate(timeout=200)
+    running.communicate(timeout=PATIENCE_SECONDS)
     newest = mutate.load_newest()
     assert {fated.fault.id: fated.fate for fated in newest.fates}[hangs.id] == "hang"
     assert any("another took its place" in problem for problem in newest.problems)
@@ -223,7 +223,7 @@ def test_a_stored_run_is_shown_again(mutate: Mutate) -> None:
         env=mutate.environment,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_SECONDS,
     )
     assert "1 survivor in sglang.srt.sizes:width" in again.stdout
     assert "+    return rows * topk + 1" in again.stdout

@@ -152,7 +152,7 @@ class Mutate:
     def call(self, *words: str, **more: str) -> subprocess.CompletedProcess[str]:
         """Call the command in the folder of a release's checkout."""
         environment = {**self.environment, **more}
-        return forked.run_unfix(self.command(*words), self.package.parent, environment, timeout=300)
+        return forked.run_unfix(self.command(*words), self.package.parent, environment)
 
     def start(self, *words: str) -> subprocess.Popen[str]:
         """Start the command in the background."""

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import subprocess
-import time
 from pathlib import Path
 from typing import Any
 
-from calling import TOY, Caller
+from calling import TOY, Caller, wait_until
 from forked import UNFIX
 
 from harness.store.database import Store
@@ -77,8 +76,9 @@ class Prove(Caller):
 
     def wait_for(self, verdicts: int) -> ProveRun:
         """Wait until the run has this many verdicts; return it."""
-        ends = time.monotonic() + 60
-        while time.monotonic() < ends:
+        found: list[ProveRun] = []
+
+        def has_verdicts() -> bool:
             file = self.root / ".unfix" / "runs.sqlite"
             if file.exists() and file.stat().st_size:
                 store = Store(file)
@@ -86,9 +86,11 @@ class Prove(Caller):
                 store.close()
                 for run in runs:
                     if run.cells and sum(c.verdict is not None for c in run.cells) >= verdicts:
-                        return run
-            time.sleep(0.05)
-        raise TimeoutError(f"no run with {verdicts} verdicts")
+                        found.append(run)
+            return bool(found)
+
+        wait_until(has_verdicts)
+        return found[0]
 
     def cells(self, *words: str, **options: Any) -> dict[str, dict[str, Any]]:
         """Return every cell of a run by its guard's own name."""

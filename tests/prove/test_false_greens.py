@@ -89,12 +89,12 @@ def test_the_word_buggy_in_a_selection_selects_both_sides(prove: Prove) -> None:
 def test_the_memory_of_a_daemon_counts_and_idle_forks_add_none(prove: Prove) -> None:
     prove.write(
         GOOD + "@guards('toy-plain')\ndef test_daemon():\n"
-        "    words = 'import time; x = bytearray(b\"1\") * (300 << 20); time.sleep(30)'\n"
+        "    words = 'import time; x = bytearray(b\"1\") * (300 << 20); time.sleep(600)'\n"
         "    subprocess.Popen(['setsid', '-f', sys.executable, '-c', words])\n"
-        "    time.sleep(3)\n    assert not buggy()\n"
+        "    buggy()\n    time.sleep(600)\n"
         "@guards('toy-plain')\ndef test_forks():\n"
         "    for _ in range(12):\n"
-        "        if not os.fork():\n            time.sleep(30)\n"
+        "        if not os.fork():\n            time.sleep(600)\n"
         "    time.sleep(1)\n    assert not buggy()\n"
     )
     code, found = run_prove(prove, "--memory", "0.15")
@@ -111,7 +111,7 @@ def test_a_second_attempt_is_reported(prove: Prove) -> None:
         "@guards('toy-plain')\ndef test_it():\n"
         "    if not notes('once'):\n"
         "        buggy()\n        note('once')\n"
-        "        os.kill(os.getppid(), signal.SIGKILL)\n        time.sleep(30)\n"
+        "        os.kill(os.getppid(), signal.SIGKILL)\n        time.sleep(600)\n"
         "    assert not buggy()\n"
     )
     code, found = run_prove(prove)
@@ -125,7 +125,7 @@ def test_files_of_a_killed_run_are_no_result(prove: Prove) -> None:
     """They go with it, and a guard that reports nothing when resumed has no older reach."""
     prove.write(
         "@guards('toy-plain')\ndef test_it():\n    buggy()\n"
-        "    note('home', os.environ['HOME'])\n    time.sleep(5)\n"
+        "    note('home', os.environ['HOME'])\n    time.sleep(600)\n"
     )
     running = prove.start()
     place = prove.shared / "home"
@@ -135,14 +135,14 @@ def test_files_of_a_killed_run_are_no_result(prove: Prove) -> None:
     run_folder = Path(place.read_text()).parent
     wait_until(lambda: not run_folder.exists())
     # The code's digest is the same guard's; its behaviour depends on this file.
-    done = prove.again("prove", "--resume", "--json", "--limit", "1")
+    done = prove.again("prove", "--resume", "--json", "--limit", "5")
     found = json.loads(done.stdout)
     assert verdicts(found) == {"test_it": "hang"}
     assert found["cells"][0]["sides"]["fixed"]["reach"] == 1
 
 
 def test_a_run_whose_guards_have_changed_is_not_resumed(prove: Prove) -> None:
-    prove.write(GOOD.replace("    assert", "    time.sleep(9)\n    assert"))
+    prove.write(GOOD.replace("    assert", "    time.sleep(600)\n    assert"))
     running = prove.start()
     prove.wait_for(verdicts=0)
     running.send_signal(signal.SIGINT)
@@ -154,8 +154,8 @@ def test_a_run_whose_guards_have_changed_is_not_resumed(prove: Prove) -> None:
 
 
 def test_a_stopped_run_is_not_green_although_all_it_has_is_proven(prove: Prove) -> None:
-    prove.write(GOOD + GOOD.replace("test_good", "test_slow").replace("assert", "time.sleep(9);"))
-    running = prove.start("-j", "1")
+    prove.write(GOOD + GOOD.replace("test_good", "test_slow").replace("assert", "time.sleep(600);"))
+    running = prove.start("-j", "2")
     prove.wait_for(verdicts=1)
     running.send_signal(signal.SIGKILL)
     running.communicate()

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from calling import PATIENCE_SECONDS
+
 from harness.core import processes
 
 # Seven forks that all continue are 128 processes, if nothing stops them.
@@ -26,7 +28,7 @@ with open(sys.argv[1], "a") as ends:
 
 def test_children_beyond_the_forks_that_are_allowed_end_as_they_are_born(tmp_path: Path) -> None:
     ends = tmp_path / "ends"
-    subprocess.run([sys.executable, "-c", FORKS, str(ends)], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", FORKS, str(ends)], check=True, timeout=PATIENCE_SECONDS)
     codes = ends.read_text().split()
     assert 1 < len(codes) <= 11  # itself, and ten children
     assert str(processes.TOO_MANY_FORKS_EXIT_CODE) in codes

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from calling import PATIENCE_SECONDS
 from proving import Prove
 
 from harness.core.child_process import call_in_fork, fork
@@ -225,7 +226,7 @@ def test_a_newer_format_is_left_alone(file: Path) -> None:
 def test_two_runs_at_once_are_two_whole_runs(prove: Prove) -> None:
     prove.write("".join(PROVEN.format(f"guard_{number}") for number in range(4)))
     running = [prove.start("--json") for _ in range(2)]
-    output = [process.communicate(timeout=60)[0] for process in running]
+    output = [process.communicate(timeout=PATIENCE_SECONDS)[0] for process in running]
     assert [process.returncode for process in running] == [0, 0]
     runs = [json.loads(text) for text in output]
     assert runs[0]["id"] != runs[1]["id"]
