@@ -11,11 +11,30 @@ from typing import Any
 
 import pytest
 from fixture_types import Patch
+from hypothesis import HealthCheck, settings
+
+from harness.guards import hypothesis_adapter, profiles
 
 TOY = Path(__file__).parent / "toy"
 # The tests under releases/ run in a release's environment, over the real release.
 if importlib.util.find_spec("sglang") is None:
     sys.path.insert(0, str(TOY))
+
+# Every run draws the same examples, however slow the machine is. The nightly workflow draws others:
+# `unfix test -m "hypothesis and not guards" --hypothesis-profile explore`.
+REPRODUCIBLE, EXPLORE = "reproducible", "explore"
+for profile, is_derandomized in ((REPRODUCIBLE, True), (EXPLORE, False)):
+    settings.register_profile(
+        profile,
+        parent=settings.get_profile("default"),
+        derandomize=is_derandomized,
+        deadline=None,
+        database=None,
+        print_blob=True,
+        suppress_health_check=(HealthCheck.too_slow,),
+    )
+settings.load_profile(REPRODUCIBLE)
+hypothesis_adapter.ignore_imported_constants()
 
 
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
@@ -32,6 +51,15 @@ def interruptible() -> Iterator[None]:
     yield
     if ignored:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+@pytest.fixture
+def smoke_profile() -> Iterator[None]:
+    """Load a profile of the suites, and restore the tests' own after the test."""
+    usual = settings.get_current_profile_name()
+    profiles.load_profile("smoke")
+    yield
+    settings.load_profile(usual)
 
 
 @pytest.fixture

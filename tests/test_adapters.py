@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.errors import DidNotReproduce
 
@@ -213,6 +213,9 @@ def test_limit_shrinking() -> None:
     assert drawn_unlimited[-1] == 700
 
 
+KINDS = ("integers", "strings", "bytes", "floats")
+
+
 def test_ignore_imported_constants() -> None:
     providers: Any = importlib.import_module("hypothesis.internal.conjecture.providers")
     own = providers._get_local_constants
@@ -223,7 +226,7 @@ def test_ignore_imported_constants() -> None:
     finally:
         providers._get_local_constants = own
     assert type(constants) is usual
-    assert not any((constants.integers, constants.strings, constants.bytes, constants.floats))
+    assert not any(getattr(constants, kind) for kind in KINDS)
 
 
 @pytest.mark.parametrize("letter", ["a"])
@@ -250,3 +253,12 @@ def test_get_unpacked_marks() -> None:
     def check() -> None: ...
 
     assert [mark.name for mark in pytest_adapter.get_unpacked_marks(check)] == ["skipif"]
+
+
+def test_the_projects_own_tests_draw_the_same_examples_in_every_run() -> None:
+    """No test of ours can fail by a draw, by what an earlier run stored, or by a slow machine."""
+    usual = settings()
+    assert (usual.derandomize, usual.deadline, usual.database) == (True, None, None)
+    assert HealthCheck.too_slow in usual.suppress_health_check
+    providers: Any = importlib.import_module("hypothesis.internal.conjecture.providers")
+    assert not any(getattr(providers._get_local_constants(), kind) for kind in KINDS)

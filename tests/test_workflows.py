@@ -6,6 +6,7 @@ import os
 import re
 import shlex
 import subprocess
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,9 @@ EVERY = [words for _, script in scripts() for words in commands(script)]
 
 def parse_words(words: list[str]) -> Any:
     if words[0] == "test":  # the rest is pytest's
-        assert all((paths.project_folder() / word).exists() for word in words[1:])
+        pairs = pairwise(words)  # an option, and the value of one, are no files
+        files = [word for before, word in pairs if word[0] != "-" != before[0]]
+        assert all((paths.project_folder() / file).exists() for file in files)
         words = words[:1]
     if "--" in words:  # the rest is another program's
         words = words[: words.index("--")]

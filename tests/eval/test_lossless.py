@@ -159,7 +159,7 @@ def test_one_that_stops_early_differs_where_it_stopped() -> None:
 
 
 @given(st.lists(st.integers(0, 2), max_size=6), st.lists(st.integers(0, 2), max_size=6))
-@settings(deadline=None, derandomize=True, database=None, max_examples=60)
+@settings(max_examples=60)
 def test_the_position_is_the_end_of_the_common_prefix(one: list[int], other: list[int]) -> None:
     at = find_first_difference(one, other)
     if at is None:

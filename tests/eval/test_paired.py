@@ -25,8 +25,7 @@ from harness.runs.eval.paired_statistics import (
 counts = st.integers(0, 120)
 errors = [st.integers(0, 8)] * 3
 pairs = st.builds(PairedCounts, *[counts] * 4, *errors).filter(lambda pair: pair.items > 0)
-settings.register_profile("evals", deadline=None, derandomize=True, database=None)
-quick = settings(settings.get_profile("evals"), max_examples=60)
+quick = settings(max_examples=60)
 
 
 @pytest.mark.parametrize(

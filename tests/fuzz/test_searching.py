@@ -12,15 +12,11 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from hypothesis.database import ExampleDatabase, InMemoryExampleDatabase
 
-from harness.guards import profiles
 from harness.runs.fuzz import search_targets
 from harness.runs.fuzz.messages import TimeSlice
 from harness.runs.fuzz.search_engine import use_fuzz_engine
 
-
-@pytest.fixture(autouse=True)
-def draw_no_imported_constants() -> None:
-    profiles.load_profile("smoke")
+pytestmark = pytest.mark.usefixtures("smoke_profile")
 
 
 def draw_values(
