@@ -7,7 +7,8 @@ import random
 import pytest
 from test_halving import names
 
-from harness.runs.bisect.bayesian_search import BayesianSearch, SequentialRateTest
+from harness.runs.bisect.bayesian_search import BayesianSearch
+from harness.runs.bisect.event_rates import SequentialRateTest
 from harness.runs.bisect.search_driver import drive_search
 from harness.runs.bisect.search_questions import SearchAnswer as Answer
 from harness.runs.bisect.search_questions import SearchQuestion as Question
