@@ -1,6 +1,7 @@
 """Default servers plain and with all run-time builds under check: shares of launches, and cost.
 
     python bench/checked_servers.py [CASE ...] [--tool TOOL ...] [--rounds N] [--record FILE]
+    python bench/checked_servers.py --read RECORD ...
 
 Needs a GPU and SGLang 0.5.23 in this Python. `none` is the server as it is; its launches of a
 few steps are counted by SGLang's own profiler. `check` checks Triton's kernels, `cuda` those that
@@ -33,7 +34,7 @@ from harness.core import machine, paths
 from harness.kernels.cuda import checked_toolchain
 from harness.kernels.gpu import DEFAULT_CHECKS
 from harness.patching.child_environment import ChildEnvironment
-from harness.store.record_files import write_record
+from harness.store.record_files import read_record_text, write_record
 from harness.workers.servers.server import (
     DEFAULT_ENVIRONMENT,
     ServerFailed,
@@ -149,6 +150,37 @@ def serve_case(
     return found
 
 
+def describe_record(record: dict[str, Any]) -> list[str]:
+    """Describe each server with checks beside the plain one."""
+    lines = []
+    for case, runs in record["cases"].items():
+        by_tool = {run["tool"]: run for run in runs}
+        plain = by_tool["none"]
+        launches = plain["launches"]
+        for tool, run in by_tool.items():
+            if tool == "none" or "check" not in run:
+                continue
+            names = {shorten_name(name).rpartition("::")[2] for name in run["kernels"]}
+            checked = sum(count for name, count in launches.items() if is_one_of(name, names))
+            check = run["check"]
+            lines.append(
+                f"{case}, {tool}, {record['machine']['gpu'].partition(',')[0]}: "
+                f"{check['checked_launches']} of {check['launches']} launches of "
+                f"{check['kernels']} kernels checked ({check['share']:.1%}), which are "
+                f"{checked / sum(launches.values()):.0%} of all launches of a few steps; "
+                f"{len(check['reports'])} reports; ready after {run['ready_s']:.0f} s for "
+                f"{plain['ready_s']:.0f} s; tokens a second times "
+                f"{run['tokens_per_s'] / plain['tokens_per_s']:.2f}"
+            )
+    return lines
+
+
+def is_one_of(traced_name: str, kernels: set[str]) -> bool:
+    """Return whether a trace's kernel is one of these; Triton's may have a suffix there."""
+    name = traced_name.rpartition("::")[2]
+    return name in kernels or any(name.startswith(f"{kernel}_") for kernel in kernels)
+
+
 def main(given: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("cases", nargs="*", metavar="CASE", help=f"of {', '.join(CASES)}")
@@ -157,7 +189,12 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--patience", type=float, default=400.0, help="until a server is ready")
     parser.add_argument("--limit", type=float, default=60.0, help="until a request is answered")
     parser.add_argument("--record", type=Path)
+    parser.add_argument("--read", type=Path, nargs="+", help="describe records")
     arguments = parser.parse_args(given)
+    for file in arguments.read or ():
+        print("\n".join(describe_record(json.loads(read_record_text(file)))))
+    if arguments.read:
+        return 0
     strange = set(arguments.cases) - set(CASES)
     if strange:
         parser.error(f"no case is called {', '.join(sorted(strange))}")

@@ -183,7 +183,11 @@ def run_kernels(file: str) -> None:
 
 
 def compare(plain_file: str, checked_file: str) -> None:
-    plain, checked = (json.loads(Path(one).read_text()) for one in (plain_file, checked_file))
+    sys.path.insert(0, str(Path(__file__).parents[1]))
+    from harness.store.record_files import read_record_text
+
+    files = Path(plain_file), Path(checked_file)
+    plain, checked = (json.loads(read_record_text(file)) for file in files)
     ratios = [checked[name]["microseconds"] / plain[name]["microseconds"] for name in plain]
     for name, ratio in zip(plain, ratios, strict=True):
         same = "the same bits" if plain[name]["digest"] == checked[name]["digest"] else "OTHER BITS"
