@@ -21,8 +21,7 @@ from harness.store.pr.values import PrPart
 from reports.pr import markdown
 
 FOLDER = paths.project_folder() / ".github" / "workflows"
-GIVEN = {"matrix.shard": "1", "matrix.of": "4", "matrix.release": "0.5.18"}
-GIVEN["inputs.shards || '4'"] = "4"
+VALUES = {"SHARD": "1", "OF": "4", "SHARDS": "4", "RELEASE": "0.5.18"}
 
 
 def scripts() -> list[tuple[str, str]]:
@@ -35,7 +34,7 @@ def scripts() -> list[tuple[str, str]]:
 
 def commands(script: str) -> list[list[str]]:
     """Return the calls of unfix in a step, with the workflow's values filled in."""
-    filled = re.sub(r"\$\{\{\s*(.*?)\s*\}\}", lambda found: GIVEN[found[1]], script)
+    filled = re.sub(r"\$([A-Z]+)\b", lambda found: VALUES.get(found[1], found[0]), script)
     joined = filled.replace("\\\n", " ")
     inner = [found[1] for found in re.finditer(r"\$\((\./unfix [^)]*)\)", joined)]
     lines = [line for line in joined.splitlines() if line.strip().startswith(("./unfix", "unfix"))]
@@ -65,7 +64,7 @@ def test_what_is_not_there_would_be_noticed() -> None:
     with pytest.raises(CommandLineError):
         parse_words(["drift", "--no-such-option"])
     assert commands("x=$(./unfix list --json)") == [["list", "--json"]]
-    script = "./unfix prove \\\n  --shard ${{ matrix.shard }}/4"
+    script = './unfix prove \\\n  --shard "$SHARD/4"'
     assert commands(script) == [["prove", "--shard", "1/4"]]
 
 
@@ -189,23 +188,42 @@ def test_each_command_of_the_review_is_there() -> None:
         assert parse_words(words).command == "pr"
 
 
-@pytest.mark.parametrize("workflow", [REVIEW, COMMENT], ids=["review", "comment"])
-def test_no_text_of_a_pull_request_is_read_as_a_script(workflow: dict[str, Any]) -> None:
+def all_steps() -> list[dict[str, Any]]:
+    workflows = [yaml.safe_load(file.read_text()) for file in sorted(FOLDER.glob("*.yml"))]
+    return [step for each in workflows for step in steps_of(each)] + ACTION["runs"]["steps"]
+
+
+def test_no_value_of_a_workflow_is_read_as_a_script() -> None:
     """Values come through the environment: a branch may be called `$(anything)`."""
-    scripts = [
-        step["run"] for step in [*steps_of(workflow), *ACTION["runs"]["steps"]] if "run" in step
-    ]
-    assert scripts
+    scripts = [step["run"] for step in all_steps() if "run" in step]
+    assert len(scripts) > 20
     assert [found for script in scripts for found in EXPRESSION.findall(script)] == []
+
+
+def test_the_code_of_others_is_pinned_to_a_commit() -> None:
+    """A tag can be moved; each action has one commit everywhere, with its version beside it."""
+    pins: dict[str, set[str]] = {}
+    for file in [*FOLDER.glob("*.yml"), ROOT / "action.yml"]:
+        for line in file.read_text().splitlines():
+            if found := re.match(r"[\s-]*uses: (?!\./)(.*)", line):
+                pin = re.fullmatch(
+                    r"([\w-]+/[\w-]+)[\w/-]*(@[0-9a-f]{40} # v\d+\.\d+\.\d+)", found[1]
+                )
+                assert pin, f"{file.name}: {line}"
+                pins.setdefault(pin[1], set()).add(pin[2])
+    assert len(pins) >= 6
+    assert all(len(versions) == 1 for versions in pins.values()), pins
+
+
+def test_no_checkout_leaves_its_token_behind() -> None:
+    checkouts = [one for one in all_steps() if one.get("uses", "").startswith("actions/checkout")]
+    assert len(checkouts) > 15
+    assert all(one.get("with", {}).get("persist-credentials") is False for one in checkouts)
 
 
 def test_what_runs_a_pull_request_cannot_write_and_what_writes_runs_nothing_of_it() -> None:
     assert REVIEW["permissions"] == {"contents": "read"}
     assert not [job for job in REVIEW["jobs"].values() if "permissions" in job]
-    checkouts = [
-        one for one in steps_of(REVIEW) if one.get("uses", "").startswith("actions/checkout")
-    ]
-    assert all(one["with"]["persist-credentials"] is False for one in checkouts)
     used = [step.get("uses", "") for step in steps_of(COMMENT)]
     assert not [one for one in used if one.startswith(("actions/checkout", "./"))]
     assert not [words for step in steps_of(COMMENT) for words in commands(step.get("run", ""))]
