@@ -63,11 +63,14 @@ def pip(*words: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def call(installed: Path, cwd: Path, *words: str) -> subprocess.CompletedProcess[str]:
+def call(
+    installed: Path, cwd: Path, *words: str, **variables: str
+) -> subprocess.CompletedProcess[str]:
     """Call `python -m harness` from the installed wheel, without the rest of the project."""
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("UNFIX_", "SGLANG_"))}
+    own = ("UNFIX_", "SGLANG_", "PRE_COMMIT")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(own)}
     command = [sys.executable, "-m", "harness", *words]
-    return run_program(command, cwd=cwd, env={**kept, "PYTHONPATH": str(installed)})
+    return run_program(command, cwd=cwd, env={**kept, "PYTHONPATH": str(installed), **variables})
 
 
 def kept_below(folder: Path) -> set[str]:
@@ -149,3 +152,11 @@ def test_installed_it_keeps_releases_where_one_works(site: Path, tmp_path: Path)
     done = call(site, tmp_path, "test")  # its own tests need a checkout
     assert (done.returncode, done.stdout) == (2, "")
     assert "checkout" in done.stderr
+
+
+def test_as_a_hook_it_keeps_its_files_in_the_users_cache(site: Path, tmp_path: Path) -> None:
+    """pre-commit runs hooks in the repository's folder, which `git add` may take in whole."""
+    variables = {"PRE_COMMIT": "1", "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    done = call(site, tmp_path, "doctor", "--json", **variables)
+    found = {line["name"]: line["found"] for line in json.loads(done.stdout)}
+    assert found["disk"].endswith(str(tmp_path / "cache" / "unfix"))

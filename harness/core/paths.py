@@ -15,11 +15,18 @@ def project_folder() -> Path:
 
 
 def workspace_folder() -> Path:
-    """Return the parent of .releases/ and .unfix/: the checkout, or a wheel's current folder."""
+    """Return the parent of .releases/ and .unfix/: the checkout, or a wheel's current folder.
+
+    A hook of pre-commit runs in the repository under check, so its files go to the user's cache.
+    """
     chosen = os.environ.get("UNFIX_HOME")
     if chosen:
         return Path(chosen).resolve()
-    return Path.cwd() if project_folder() != HARNESS_FOLDER.parent else HARNESS_FOLDER.parent
+    if project_folder() == HARNESS_FOLDER.parent:
+        return HARNESS_FOLDER.parent
+    if "PRE_COMMIT" in os.environ:  # pre-commit sets it for its hooks
+        return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "unfix"
+    return Path.cwd()
 
 
 def toggles_folder() -> Path:
