@@ -84,6 +84,16 @@ def test_a_stale_toggle_is_mended_for_the_run(
     assert str(file.parent) == os.environ[toggle_catalogue.MENDED_VARIABLE]
 
 
+def test_two_releases_with_one_state_share_a_line(
+    toggles: Path, tmp_path: Path, capsys: Output
+) -> None:
+    trees = [make_tree(tmp_path, version, "number") for version in (NEW_VERSION, "9.9.9")]
+    guard_runs.mend_stale_toggles(trees, [toggles])
+    log = capsys.readouterr().err
+    assert f"made-up on {NEW_VERSION}, 9.9.9: fixed, by a mended form" in log
+    assert log.count("by a mended form") == 1
+
+
 def test_list_and_show_say_which_state_rests_on_a_mended_form(
     toggles: Path, tmp_path: Path, capsys: Output, monkeypatch: Patch
 ) -> None:

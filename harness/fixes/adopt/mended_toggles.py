@@ -29,12 +29,15 @@ class MendedToggle:
     text: str
 
     def describe(self) -> list[str]:
-        """Describe the state on each release that it was stale on."""
-        return [
-            f"{self.repair.toggle.id} on {name}: "
-            + (f"stale, {one}" if isinstance(one, str) else f"{one.state.value}, by a mended form")
-            for name, one in self.repair.proposals.items()
-        ]
+        """Describe the state on each release that it was stale on; releases alike share a line."""
+        names: dict[str, list[str]] = {}
+        for name, one in self.repair.proposals.items():
+            state = (
+                f"stale, {one}" if isinstance(one, str) else f"{one.state.value}, by a mended form"
+            )
+            names.setdefault(state, []).append(name)
+        toggle = self.repair.toggle.id
+        return [f"{toggle} on {', '.join(alike)}: {state}" for state, alike in names.items()]
 
 
 def repair_file(
