@@ -7,6 +7,7 @@ from typing import Any
 
 from harness.store.pr.values import KernelAnswer, PrRun, ToggleEffect
 from reports.audit.sarif import render_log
+from reports.pr import view
 
 _RULES = (
     (
@@ -33,6 +34,16 @@ _RULES = (
         "fault-unnoticed",
         "A fault in a changed line is noticed by no guard",
         "Strengthen the nearest guard, or write one.",
+    ),
+    (
+        "guard-broken",
+        "A guard that passed fails, or proves its toggle no more",
+        "Run the guard on both ends: `unfix prove --release`. The review has its failure.",
+    ),
+    (
+        "model-broken",
+        "An architecture or a deployment that ran fails",
+        "Run it on both ends: `unfix zoo`, `unfix rehearse`. The review has its failure.",
     ),
 )
 
@@ -65,11 +76,19 @@ def render_sarif(run: PrRun) -> str:
     results += [
         _make_result(
             *("fault-unnoticed", "note", one.path, one.line),
-            f"{one.outcome}: {one.words}; the nearest guard: {one.nearest or 'none'}, "
-            f"{one.nearness}",
+            f"{one.outcome}: {one.words}; the nearest guard: {one.nearest}, {one.nearness}",
         )
         for one in run.faults
+        if one.nearest
     ]
+    for path, faults in view.group_unguarded_faults(run).items():
+        text = f"{view.describe_unguarded_faults(faults)}; {faults[0].nearness}"
+        results.append(_make_result("fault-unnoticed", "note", path, faults[0].line, text))
+    # These have no line of their own: they stand at the beginning of a changed file.
+    place = run.files[0].path if run.files else ""
+    broken = [("guard-broken", text) for text in run.guard_problems]
+    broken += [("model-broken", text) for text in run.model_problems]
+    results += [_make_result(rule, "error", place, 1, text) for rule, text in broken]
     return render_log("unfix pr", _RULES, results)
 
 

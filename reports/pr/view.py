@@ -187,6 +187,19 @@ def shorten_guard(guard: str) -> str:
     return f"{file.removeprefix('suites/').rpartition('/')[0]}::{test}" if file else guard
 
 
+def group_unguarded_faults(run: PrRun) -> dict[str, list[UnnoticedFault]]:
+    """Group the faults of whose module no guard runs a line, by file: each file is named once."""
+    unguarded: dict[str, list[UnnoticedFault]] = {}
+    for one in run.faults:
+        if not one.nearest:
+            unguarded.setdefault(one.path, []).append(one)
+    return unguarded
+
+
+def describe_unguarded_faults(faults: list[UnnoticedFault]) -> str:
+    return f"{format_count(len(faults), 'fault')}, such as: {faults[0].words}"
+
+
 def _make_findings(run: PrRun) -> ReviewSection:
     rows: TableRows = [
         [
@@ -202,6 +215,8 @@ def _make_findings(run: PrRun) -> ReviewSection:
         f"{format_count(run.audited, 'changed kernel')} audited: "
         f"{format_count(len(run.findings), 'finding')} that the base does not have"
     )
+    if not run.audited:
+        summary = "no changed kernel to audit"
     heads = ("kernel", "where", "kind", "", "when")
     return ReviewSection(
         PrPart.AUDIT,
@@ -239,6 +254,8 @@ def _make_kernels(run: PrRun) -> ReviewSection:
         f"{len(compared)} compared on the same launches"
         + (f": {', '.join(counts)}" if counts else "")
     )
+    if not run.kernels:
+        summary = "no kernel changed"
     heads = ("kernel", "where", "answers", "launches", "why")
     return ReviewSection(
         PrPart.KERNELS,
@@ -251,7 +268,6 @@ def _make_kernels(run: PrRun) -> ReviewSection:
 def _make_faults(run: PrRun) -> ReviewSection:
     rows: TableRows = []
     details = []
-    unguarded: dict[str, list[UnnoticedFault]] = {}  # by module: one row for each
     for one in run.faults:
         if one.nearest:
             place, nearest = code(f"{one.path}:{one.line}"), code(shorten_guard(one.nearest))
@@ -259,11 +275,9 @@ def _make_faults(run: PrRun) -> ReviewSection:
             rows.append([code(one.id), place, mark, one.words, nearest, one.nearness])
             title = f"{one.id}: {one.words}"
             details.append(ReviewDetail(MARKS[one.outcome], title, [], one.diff))
-        else:
-            unguarded.setdefault(one.path, []).append(one)
-    for path, faults in unguarded.items():
+    for path, faults in group_unguarded_faults(run).items():
         mark = from_mark(MARKS[faults[0].outcome])
-        words = f"{format_count(len(faults), 'fault')}, such as: {faults[0].words}"
+        words = describe_unguarded_faults(faults)
         rows.append(["", code(path), mark, words, quiet("none"), faults[0].nearness])
     counts = ", ".join(f"{number} {word}" for word, number in run.fault_counts.items())
     tried = sum(run.fault_counts.values())
@@ -271,6 +285,8 @@ def _make_faults(run: PrRun) -> ReviewSection:
         f"{tried} of {format_count(run.faults_made, 'fault')} in the changed lines were tried: "
         f"{counts or 'none'}"
     )
+    if not run.faults_made:
+        summary = "no fault can be made in the changed lines"
     heads = ("fault", "where", "", "what", "nearest guard", "how near")
     return ReviewSection(
         PrPart.FAULTS,

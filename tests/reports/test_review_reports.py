@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 
 import pytest
 from reviewed import ROWS, add_everything, make_run
@@ -70,12 +71,16 @@ def test_a_part_that_did_not_end_is_no_green() -> None:
 def test_sarif_has_each_problem_at_its_line() -> None:
     log = json.loads(sarif.render_sarif(add_everything(make_run())))["runs"][0]
     rules = {rule["id"] for rule in log["tool"]["driver"]["rules"]}
-    found = {}
+    found, without_line = {}, []
     for result in log["results"]:
         assert result["ruleId"] in rules
         place = result["locations"][0]["physicalLocation"]
         assert place["artifactLocation"]["uri"] == ROWS
-        found[place["region"]["startLine"]] = (result["ruleId"], result["level"])
+        line, kind = place["region"]["startLine"], (result["ruleId"], result["level"])
+        if line == 1:
+            without_line.append(kind)
+        else:
+            found[line] = kind
     assert found == {
         10: ("fix-taken-back", "error"),
         4: ("toggle-stale", "warning"),
@@ -84,6 +89,7 @@ def test_sarif_has_each_problem_at_its_line() -> None:
         7: ("kernel-answers-differ", "error"),
         8: ("fault-unnoticed", "note"),
     }
+    assert without_line == [("guard-broken", "error"), *2 * [("model-broken", "error")]]
 
 
 def test_a_comment_fits_into_what_github_allows() -> None:
@@ -111,9 +117,20 @@ def test_faults_without_any_guard_are_one_row_for_their_file() -> None:
     assert text.count(nearness) == 1
     assert "40 faults, such as: mask 0" in text
     assert "f1" in text
+    results = json.loads(sarif.render_sarif(run))["runs"][0]["results"]
+    notes = [one["message"]["text"] for one in results if one["ruleId"] == "fault-unnoticed"]
+    assert len(notes) == 2
+    assert notes[1] == f"40 faults, such as: mask 0; {nearness}"
 
 
 def test_a_change_that_no_guard_runs_is_said_to_be_unproven() -> None:
     text = render_terminal(make_run())
     assert "no guard runs a changed line: nothing is proven" in text
     assert "pass as it is" not in text
+
+
+def test_nothing_to_do_is_said_in_words_and_not_in_zeros() -> None:
+    text = render_terminal(make_run())
+    assert "no kernel changed" in text
+    assert "no fault can be made in the changed lines" in text
+    assert not re.search(r"\b0 (changed|of 0 faults)", text)

@@ -106,7 +106,7 @@ def _run_parts(review: Review) -> None:
         review.run.parts.append(part)
         review.run.part_seconds[part.value] = review.run.part_seconds.get(part, 0.0) + seconds
         review.store.pr.save(msgspec.structs.replace(review.run, status="running"))
-        options.report_status(f"{part}: {format_duration(seconds)}")
+        options.report_status(f"{part}: {format_duration(review.run.part_seconds[part.value])}")
 
 
 def record_base(request: PrRequest, base: str, as_json: bool) -> int:

@@ -207,8 +207,10 @@ def make_faults(review: Review) -> None:
     generated = fault_selection.make_faults(request, head.sources, review.catalogue, diff)
     chosen = fault_selection.choose_faults(request, generated)
     run.faults_made = len(generated.faults)
-    if not chosen or not review.request.fault_limit:
-        review.note("no fault can be made in the changed lines" if not chosen else "no faults: 0")
+    if not chosen:
+        return  # the report has a sentence for that
+    if not review.request.fault_limit:
+        review.note("no fault was tried: --faults is 0")
         return
     mutation = mutate_execution.make_run(request, head)
     mutation.made, mutation.planned = len(generated.faults), len(chosen)

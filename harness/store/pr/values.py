@@ -258,6 +258,33 @@ class PrRun(msgspec.Struct):
         return "; ".join(parts)
 
     @property
+    def guard_problems(self) -> list[str]:
+        problems = []
+        for change in self.guards:
+            if change.is_lost:
+                problems.append(
+                    f"{change.guard}: {change.toggle} was proven and is {change.after} now: "
+                    f"{change.why or change.headline}"
+                )
+            elif change.fails_now:
+                problems.append(f"{change.guard}: passed and fails now: {change.headline}")
+        return problems
+
+    @property
+    def model_problems(self) -> list[str]:
+        """Return what fails now of architectures and deployments."""
+        claims = [
+            f"{one.architecture}: {one.claim} held and fails now: {one.headline}"
+            for one in self.claims
+            if one.is_lost
+        ]
+        return claims + [
+            f"{one.deployment}: {one.what}: {one.before or 'nothing'} before, {one.after} now"
+            for one in self.rehearsals
+            if one.is_broken
+        ]
+
+    @property
     def problems(self) -> list[str]:
         """Return every reason why the run is not green."""
         problems = [
@@ -269,14 +296,7 @@ class PrRun(msgspec.Struct):
             for one in self.toggles
             if one.effect is ToggleEffect.STALE
         ]
-        for change in self.guards:
-            if change.is_lost:
-                problems.append(
-                    f"{change.guard}: {change.toggle} was proven and is {change.after} now: "
-                    f"{change.why or change.headline}"
-                )
-            elif change.fails_now:
-                problems.append(f"{change.guard}: passed and fails now: {change.headline}")
+        problems += self.guard_problems
         problems += [
             f"{one.path}:{one.line}: {one.kernel}: {one.kind}: {one.condition}"
             for one in self.findings
@@ -287,16 +307,7 @@ class PrRun(msgspec.Struct):
             for one in self.kernels
             if one.answer is KernelAnswer.REPORTED
         ]
-        problems += [
-            f"{one.architecture}: {one.claim} held and fails now: {one.headline}"
-            for one in self.claims
-            if one.is_lost
-        ]
-        problems += [
-            f"{one.deployment}: {one.what}: {one.before or 'nothing'} before, {one.after} now"
-            for one in self.rehearsals
-            if one.is_broken
-        ]
+        problems += self.model_problems
         for noun, items in (("architecture", self.architectures), ("deployment", self.deployments)):
             if any(one.is_over_budget for one in items) and all(one.left_out for one in items):
                 problems.append(
