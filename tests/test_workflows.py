@@ -190,7 +190,7 @@ def test_each_command_of_the_review_is_there() -> None:
 
 def all_steps() -> list[dict[str, Any]]:
     workflows = [yaml.safe_load(file.read_text()) for file in sorted(FOLDER.glob("*.yml"))]
-    return [step for each in workflows for step in steps_of(each)] + ACTION["runs"]["steps"]
+    return [*(step for each in workflows for step in steps_of(each)), *ACTION["runs"]["steps"]]
 
 
 def test_no_value_of_a_workflow_is_read_as_a_script() -> None:
