@@ -115,9 +115,12 @@ import os, pathlib, time
 def test_it():
     here = pathlib.Path({folder!r}, str(os.getpid()))
     here.touch()
-    time.sleep(0.5)
+    told = pathlib.Path({folder!r} + ".most")
+    while len(list(here.parent.iterdir())) < 2 and not told.exists():
+        time.sleep(0.02)
+    time.sleep(0.5)  # a third one would come as well
     most = len(list(here.parent.iterdir()))
-    pathlib.Path({folder!r} + ".most").open("a").write(f"{{most}}\\n")
+    told.open("a").write(f"{{most}}\\n")
     here.unlink()
 """
 
@@ -133,7 +136,8 @@ def test_the_requested_number_of_parts_runs_at_once(tmp_path: Path) -> None:
     begun: list[PytestPart] = []
     ended = list(execution.run_parts(made, [], paths.project_folder(), 2, begun.append))
     assert [one.exit_code for one in ended] == [0] * 5
-    assert begun == made
+    # Of two parts that start at once, either may be the first.
+    assert all(abs(begun.index(part) - place) <= 1 for place, part in enumerate(made))
     most = [int(line) for line in (tmp_path / "going.most").read_text().split()]
     assert (len(most), max(most)) == (5, 2)
 

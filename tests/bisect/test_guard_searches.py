@@ -73,7 +73,7 @@ def test_what_counts_as_a_failure(bisect: Bisect, body: str, how: str) -> None:
     ("body", "how"),
     [
         ("raise ValueError('other')", "error: ValueError"),
-        ("time.sleep(60)", "hang"),
+        ("time.sleep(600)", "hang"),
         ("pytest.skip('not today')", "skipped"),
         ("os._exit(0)", "exited"),
         ("os.kill(os.getppid(), signal.SIGKILL)", "lost"),
@@ -84,7 +84,7 @@ def test_what_counts_as_a_failure(bisect: Bisect, body: str, how: str) -> None:
 def test_what_cannot_be_told(bisect: Bisect, body: str, how: str) -> None:
     """No such run is an answer: the search skips it, and finds the other culprit."""
     command = guard(bisect, f"if {STATIC}: {body}\nassert not {WIDE}")
-    limit = ("--limit", "2") if how == "hang" else ()
+    limit = ("--limit", "5") if how == "hang" else ()
     found = bisect.search(*limit, command=command)
     assert found["toggle_searches"][0]["minimal_sets"] == [["toy-class-body"]], found["summary"]
     untold = {t["how"].partition(":")[0] for t in found["trials"] if t["answer"] == "cannot tell"}

@@ -129,12 +129,14 @@ def test_a_death_by_signal_is_a_failure_with_its_name(bisect: Bisect) -> None:
 
 
 def test_a_hang_is_a_failure_and_ends_with_all_below_it(bisect: Bisect) -> None:
-    start = "subprocess.Popen(['sleep', '3126'], start_new_session=True)"
+    own = str(3126 + os.getpid() / 2**24)  # another run of this test may be on the machine
+    start = f"subprocess.Popen(['sleep', '{own}'], start_new_session=True)"
     command = bisect.script(f"if {WIDTH}:\n    {start}\n    time.sleep(3126)")
-    found = bisect.search("--limit", "6", "-j", "2", command=command)
+    bisect.names = ("toy-class-body", "toy-static")
+    found = bisect.search("--limit", "12", "-j", "2", command=command)
     assert found["toggle_searches"][0]["minimal_sets"] == [["toy-class-body"]]
     assert any(trial["how"].startswith("hang") for trial in found["trials"])
-    left = subprocess.run(["pgrep", "-f", "sleep 3126"], capture_output=True, text=True)
+    left = subprocess.run(["pgrep", "-f", f"sleep {own}"], capture_output=True, text=True)
     assert not left.stdout
 
 
@@ -148,7 +150,7 @@ class Answer(http.server.BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(str(forms.Forms().width).encode())
     def log_message(self, *arguments): pass
-if {late}: time.sleep(60)
+if {late}: time.sleep(600)
 http.server.HTTPServer(('127.0.0.1', int(sys.argv[1])), Answer).serve_forever()
 """
 CLIENT = """
@@ -163,7 +165,7 @@ sys.exit(seen != b'8')
     [
         ("False", "False", "exit code 1"),
         (WIDTH, "False", "the server ended while the command ran (exit code 7)"),
-        ("False", WIDTH, "hang: the server was not ready within 6 s"),
+        ("False", WIDTH, "hang: the server was not ready within 12 s"),
     ],
 )
 def test_a_server_and_a_client(bisect: Bisect, dies: str, late: str, how: str) -> None:
@@ -171,7 +173,7 @@ def test_a_server_and_a_client(bisect: Bisect, dies: str, late: str, how: str) -
     client = [*bisect.script(CLIENT, "client.py"), "{port}"]
     bisect.names = ("toy-class-body", "toy-static")
     serve = ("--serve", " ".join([*server, "{port}"]), "--ready", "http://127.0.0.1:{port}/")
-    limit = ("--limit", "6") if how.startswith("hang") else ()
+    limit = ("--limit", "12") if how.startswith("hang") else ()
     found = bisect.search(*limit, *serve, command=client)
     assert found["toggle_searches"][0]["minimal_sets"] == [["toy-class-body"]]
     hows = {trial["how"] for trial in found["trials"] if trial["answer"] == "fails"}
@@ -189,7 +191,7 @@ def test_a_server_and_a_client(bisect: Bisect, dies: str, late: str, how: str) -
         ((), "print('all wrong'); sys.exit(3)", ("fails already", "all wrong")),
         (("--enable",), "sys.exit(0)", ("passes already",)),
         ((), "sys.exit(125)", ("the outcome is unknown: exit code 125",)),
-        (("--limit", "1"), "time.sleep(60)", ("did not end within 1 s",)),
+        (("--limit", "3"), "time.sleep(600)", ("did not end within 3 s",)),
         (("--metric", "x ([0-9.]+)", "--below", "1"), "print('x')", ("no line matches --metric",)),
         (("--metric", "x ([0-9.]+)", "--below", "1"), "sys.exit(1)", ("does not count",)),
     ],

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from calling import PATIENCE_SECONDS
 from nights import Nights, by_test, failures
 
 from harness.runs.fuzz.time_slice_run import FULLY_TRACED_EXAMPLES, TRACED_FRACTION
@@ -84,7 +85,15 @@ def place(make_nights: Callable[[], Nights]) -> Nights:
 
 @pytest.fixture(scope="module")
 def night(place: Nights) -> dict[str, Any]:
-    return place.night("--revert", "toy-plain", "--limit", "1", "--seed", "3", seconds=12)
+    words = ("--revert", "toy-plain", "--limit", "1", "--seed", "3")
+    return place.night(*words, seconds=12, is_enough=has_run_each_test_often)
+
+
+def has_run_each_test_often(night: dict[str, Any]) -> bool:
+    tests = by_test(night)
+    searched = [test for test in tests.values() if not (test["left_out"] or test["exhausted"])]
+    # The needle is found in the second slice, behind some 50 examples.
+    return bool(min(test["slices"] for test in searched) > 2 and tests["climbs"]["examples"] > 200)
 
 
 def test_a_failure_is_shrunk_and_written_with_all_that_runs_it_again(
@@ -191,7 +200,15 @@ def test_slow(number):
         file.write("x" if sys.gettrace() else ".")
     time.sleep(0.02)
 """)
-    run = by_test(nights.night("-j", "1", code=0))["slow"]
+
+    def is_enough(night: dict[str, Any]) -> bool:
+        run = by_test(night)["slow"]
+        if run["slices"] > 1 and run["examples"] > 2 * FULLY_TRACED_EXAMPLES:
+            return True
+        told.unlink()
+        return False
+
+    run = by_test(nights.night("-j", "1", code=0, is_enough=is_enough))["slow"]
     traced = told.read_text()
     assert run["slices"] > 1
     assert run["examples"] == len(traced) > 2 * FULLY_TRACED_EXAMPLES
@@ -202,8 +219,9 @@ def test_slow(number):
     )
 
 
-def test_the_budget_is_kept(night: dict[str, Any]) -> None:
-    assert 12 < night["seconds"] < 60  # the import, and what was begun before the end
+def test_the_budget_is_kept(place: Nights, night: dict[str, Any]) -> None:
+    # The import, and what was begun before the end, take time as well.
+    assert place.budget < night["seconds"] < place.budget + PATIENCE_SECONDS
 
 
 def test_a_failure_is_found_again_at_once_in_the_next_night(

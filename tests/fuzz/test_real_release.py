@@ -7,12 +7,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-from calling import PATIENCE_SECONDS
+from calling import PATIENCE_SECONDS, wait_until
 
 from harness.core import paths
 from harness.releases import managed_releases
@@ -41,9 +40,7 @@ def test_a_fix_that_is_out_is_found_shrunk_and_written(tmp_path: Path) -> None:
         text=True,
     )
     # The import's time varies: the run ends once it has found the failure.
-    ends = time.monotonic() + 150
-    while not shrunk(tmp_path) and time.monotonic() < ends:
-        time.sleep(0.2)
+    wait_until(lambda: shrunk(tmp_path))
     going.send_signal(signal.SIGINT)
     out, err = going.communicate(timeout=PATIENCE_SECONDS)
     assert going.returncode == 130, err

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -146,16 +145,13 @@ def test_what_no_node_has_is_said_at_once_and_the_others_run(on_ray: Any, tmp_pa
         cell("npu", "true", custom={"NPU": 1.0}),
         cell("fine", "true"),
     ]
-    begun = time.monotonic()
-    found = run_cells(
-        cells, on_ray, tmp_path
-    )  # a cell that waits for such a node would wait for ever
+    # A cell that waits for such a node would wait for ever.
+    found = run_cells(cells, on_ray, tmp_path)
     assert {name: made.outcome_word for name, made in found.items()} == {
         **dict.fromkeys(("gpu", "many", "tpu"), "not-ready"), "npu": "green", "fine": "green"
     }  # fmt: skip
     assert found["gpu"].attempts[0].how == "no node has GPU (1 needed, 0 at most)"
     assert found["tpu"].attempts[0].how == "no node has tpu (2 needed, 0 at most)"
-    assert time.monotonic() - begun < 60
 
 
 def test_a_node_gone_for_good_is_not_ready(cluster: Cluster, on_ray: Any, tmp_path: Path) -> None:

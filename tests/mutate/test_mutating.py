@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import time
 from pathlib import Path
 
-from calling import PATIENCE_SECONDS, living
+from calling import PATIENCE_SECONDS, living, wait_until
 from toy_release import CODE, HANGS, Mutate, by_id, sources
 
 # A single child that waits and ends: one that ran the test on would fork at every example too.
@@ -190,13 +189,14 @@ def test_a_killed_run_leaves_nothing_running_and_goes_on(mutate: Mutate) -> None
 
 
 def test_a_killed_worker_is_replaced(mutate: Mutate) -> None:
-    hangs = mutate.fault("width", "return rows", HANGS + "return rows")
-    mutate.patience = (1.0, (3.0, 2.0))
+    begun = mutate.root / "begun"
+    note = f"open({str(begun)!r}, 'w').close()\n    "
+    hangs = mutate.fault("width", "return rows", note + HANGS + "return rows")
+    mutate.patience = (5.0, (5.0, 2.0))
     mutate.fault("total", "range(count)", "range(count - 1)")
     mutate.faults.reverse()
     running = mutate.start()
-    mutate.wait_for_fates(1)
-    time.sleep(0.5)
+    wait_until(begun.exists)
     os.kill(worker_of(running.pid), signal.SIGKILL)
     running.communicate(timeout=PATIENCE_SECONDS)
     newest = mutate.load_newest()

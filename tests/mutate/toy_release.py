@@ -6,12 +6,11 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import forked
-from calling import living
+from calling import living, wait_until
 
 from harness.core import paths
 from harness.runs.mutate import guard_order, kill_confirmation
@@ -193,23 +192,20 @@ class Mutate:
 
     def wait_for_fates(self, count: int) -> None:
         file = self.root / ".unfix" / "runs.sqlite"
-        end = time.monotonic() + 120
-        while time.monotonic() < end:
-            if file.exists() and file.stat().st_size:
-                store = Store(file)
-                newest = store.mutate.load_newest()
-                store.close()
-                if newest is not None and len(newest.fates) >= count:
-                    return
-            time.sleep(0.05)
-        raise TimeoutError(f"no run with {count} results")
+
+        def has_fates() -> bool:
+            if not file.exists() or not file.stat().st_size:
+                return False
+            store = Store(file)
+            newest = store.mutate.load_newest()
+            store.close()
+            return newest is not None and len(newest.fates) >= count
+
+        wait_until(has_fates)
 
     def has_ended(self) -> bool:
-        """Return whether every process of a run ends within 30 s."""
-        end = time.monotonic() + 30
-        while living(self.root) and time.monotonic() < end:
-            time.sleep(0.1)
-        return not living(self.root)
+        """Wait until every process of a run has ended."""
+        return wait_until(lambda: not living(self.root))
 
     def run(self, *words: str, **more: str) -> dict[str, Any]:
         """Run to the end; return the run as data, with the exit code as `code`."""

@@ -165,7 +165,7 @@ def test_a_test_that_costs_its_worker_costs_no_other_test(prove: Prove) -> None:
     prove.write(OF_THE_OTHER_DEVICE, "test_other.py")
     prove.write(CONFTEST, "conftest.py", head="")
     (prove.toggles / "toy-device.yaml").write_text(TOGGLE)
-    done = prove.run("--json", "--device", "auto", "--limit", "4")
+    done = prove.run("--json", "--device", "auto", "-j", "2", "--limit", "10")
     run = json.loads(done.stdout)
     cells = {cell["guard"].partition("::test_")[2]: cell for cell in run["cells"]}
     assert {name: cell["verdict"] for name, cell in cells.items()} == EXPECTED

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 import sample
+from calling import PATIENCE_SECONDS, wait_until
 
 from harness.store.prove.values import ProveRun
 from reports.prove import page
@@ -42,7 +43,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def tab(browser: Browser) -> Iterator[tuple[Page, list[str]]]:
     """One tab for all tests, and the messages and requests of its pages."""
     context = browser.new_context(reduced_motion="reduce")
-    context.set_default_timeout(3000)
+    context.set_default_timeout(PATIENCE_SECONDS * 1000)
     opened = context.new_page()
     wrong: list[str] = []
 
@@ -85,11 +86,7 @@ def escape(tab: Page) -> None:
     """Close the panel, and wait for the browser to do so."""
     tab.keyboard.press("Escape")
     # The content policy of the page forbids `wait_for_function`.
-    for _ in range(250):
-        if tab.evaluate("!panel.open && !location.hash.includes('box=')"):
-            return
-        tab.wait_for_timeout(20)
-    raise TimeoutError("the panel does not close")
+    wait_until(lambda: tab.evaluate("!panel.open && !location.hash.includes('box=')"))
 
 
 def read_label(tab: Page) -> str:

@@ -14,6 +14,7 @@ import pytest
 import torch
 import triton
 import triton.language as tl
+from calling import PATIENCE_SECONDS
 
 from harness.kernels.gpu import checked_launches, compiler_hooks, process_reports
 from harness.kernels.gpu.checked_launches import CheckedLauncher
@@ -242,7 +243,7 @@ def test_the_thread_outlives_a_failure_of_its_own(poll: Poll, monkeypatch: Patch
     poll.tasks.append(PeriodicTask("counting launches", 0.0, count))
     monkeypatch.setattr(report_poller, "POLL_SECONDS", 0.001)
     poll.poller.start()
-    assert ran.wait(10)
+    assert ran.wait(PATIENCE_SECONDS)
     record_launches(poll.reports, 1)
     poll.buffer.reports = [make_report(1)]
     poll.poller.finish()

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from calling import PATIENCE_SECONDS, wait_until
 
 from harness.core import processes
 from harness.workers.servers import rank_stacks, rank_standstill
@@ -57,7 +58,7 @@ def wait_until_it_stands_still(name: str, supervisor_pid: int, log: Path) -> Non
     """Wait until a rank is in its endless wait."""
     pid = dict(rank_stacks.list_ranks(supervisor_pid))[name]
     before = rank_standstill.read_rank_activities(supervisor_pid)
-    ends = time.monotonic() + 120
+    ends = time.monotonic() + PATIENCE_SECONDS
     while True:
         assert time.monotonic() < ends, log.read_text()
         time.sleep(rank_standstill.POLL_SECONDS)
@@ -81,7 +82,7 @@ def hung(tmp_path: Path) -> Iterator[tuple[int, Path]]:
     with open(log, "a") as out:
         process = subprocess.Popen(words, stdout=out, stderr=out, env=environment)
     try:
-        ends = time.monotonic() + 120
+        ends = time.monotonic() + PATIENCE_SECONDS
         while log.read_text().count("ready") < 2:
             assert time.monotonic() < ends, log.read_text()
             time.sleep(0.1)
@@ -113,10 +114,7 @@ def test_whoever_looks_after_the_server_can_still_end_it(hung: tuple[int, Path])
     for pid in processes_of_it:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-    ends = time.monotonic() + 10
-    while any(Path(f"/proc/{pid}").exists() for pid in processes_of_it):
-        assert time.monotonic() < ends
-        time.sleep(0.05)
+    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in processes_of_it))
 
 
 def test_over_nccl_a_rank_stands_still_where_it_needs_an_answer_of_its_card() -> None:
