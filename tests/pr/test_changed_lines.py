@@ -43,6 +43,23 @@ def test_a_changed_line_of_a_function_is_the_line_itself(tmp_path: Path) -> None
     assert (file.path, file.added, file.removed) == ("python/sglang/srt/rows.py", 1, 1)
 
 
+def test_a_comment_is_no_change_of_its_function(tmp_path: Path) -> None:
+    """The review of window-only-pools counted the guards that run the lines around a comment."""
+    line = ROWS.splitlines()[9]
+    indent = line[: len(line) - len(line.lstrip())]
+    commented = ROWS.replace(line, f"{indent}# a reason\n\n{line}")
+    base, head = make_tree(tmp_path / "base", ROWS), make_tree(tmp_path / "head", commented)
+    change = source_change.read_change(base, head, ["python/sglang/srt/rows.py"])
+    assert (change.old_lines, change.new_lines) == ({}, {})
+
+
+def test_a_number_sign_in_a_string_is_no_comment(tmp_path: Path) -> None:
+    base = make_tree(tmp_path / "base", 'SOURCE = """\n#define A 1\n"""\n')
+    head = make_tree(tmp_path / "head", 'SOURCE = """\n#define A 2\n"""\n')
+    change = source_change.read_change(base, head, ["python/sglang/srt/rows.py"])
+    assert change.old_lines == change.new_lines == {"sglang.srt.rows": {2}}
+
+
 def test_a_changed_constant_stands_for_the_lines_that_use_it(tmp_path: Path) -> None:
     base = make_tree(tmp_path / "base", ROWS)
     modules = ["sglang.srt.user"]

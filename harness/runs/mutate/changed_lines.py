@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import io
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import tokenize
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from packaging.version import InvalidVersion, Version
@@ -133,7 +135,8 @@ def compare_trees(
             continue
         text, old = after.read_text(path), before.read_text(path)
         if text is not None and text != old:
-            lines = find_new_lines(old or "", text)
+            find_remarks = find_no_remarks if is_cpp_path(path) else find_python_remarks
+            lines = find_new_lines(old or "", text, find_remarks)
             if lines:
                 changed[module] = lines
     return changed
@@ -146,14 +149,48 @@ def _has_same_blob(before: SourceTree, after: SourceTree, path: str) -> bool:
     return before.find_blob(path) == after.find_blob(path)
 
 
-def find_new_lines(before: str, after: str) -> set[int]:
-    """Return the new or changed lines of `after`, from 1, and both neighbours of removed lines."""
+def find_no_remarks(text: str) -> set[int]:
+    return set()
+
+
+def find_python_remarks(text: str) -> set[int]:
+    """Return the lines that are empty or a comment; those inside of a string are neither."""
+    code: set[int] = set()
+    try:
+        for token in tokenize.generate_tokens(io.StringIO(text).readline):
+            if token.type not in _NO_CODE:
+                code |= set(range(token.start[0], token.end[0] + 1))
+    except (tokenize.TokenError, SyntaxError):
+        return set()  # it cannot be read as Python: each line counts
+    return set(range(1, text.count("\n") + 2)) - code
+
+
+_NO_CODE = frozenset(
+    getattr(tokenize, name) for name in "COMMENT NL NEWLINE INDENT DEDENT ENDMARKER".split()
+)
+
+
+def find_new_lines(
+    before: str, after: str, find_remarks: Callable[[str], set[int]] = find_no_remarks
+) -> set[int]:
+    """Return the new or changed lines of `after`, from 1, and both neighbours of removed lines.
+
+    Places where only remarks differ are no change.
+    """
     old, new = before.split("\n"), after.split("\n")
     lines: set[int] = set()
-    for kind, _, _, first, last in difflib.SequenceMatcher(None, old, new).get_opcodes():
+    for kind, gone, end, first, last in difflib.SequenceMatcher(None, old, new).get_opcodes():
+        if kind == "equal":
+            continue
+        block = [*old[gone:end], *new[first:last]]
+        if all(not line.strip() or line.lstrip().startswith("#") for line in block):
+            # Only now the texts are read whole, which takes longer than the comparison.
+            remarks = set(range(gone + 1, end + 1)) <= find_remarks(before)
+            if remarks and set(range(first + 1, last + 1)) <= find_remarks(after):
+                continue
         if kind == "delete":
             lines |= {first, first + 1} & set(range(1, len(new) + 1))
-        elif kind != "equal":
+        else:
             lines |= set(range(first + 1, last + 1))
     return lines
 

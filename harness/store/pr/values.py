@@ -241,7 +241,7 @@ class PrRun(msgspec.Struct):
         if broken:
             return f"breaks the deployment of {', '.join(broken)}"
         if not self.files:
-            return "changes no Python file of the package"
+            return "changes no Python code of the package"
         brought = [one.id for one in self.toggles if one.effect is ToggleEffect.BROUGHT]
         if brought:
             return f"brings in {format_count(len(brought), 'fix')}: {', '.join(brought)}"
