@@ -46,6 +46,16 @@ def test_a_known_failure_belongs_to_its_releases(tmp_path: Path) -> None:
     assert one.find_known_failure("chunks", "0.5.23") is None
 
 
+def test_a_claim_may_fail_otherwise_on_other_releases(tmp_path: Path) -> None:
+    text = """model_type: llama
+known:
+  graph: [{reason: older, at_most: 0.9, releases: "<0.5.10"}, {reason: newer, at_most: 0.1}]
+"""
+    one = read_one(tmp_path, text)
+    found = [one.find_known_failure("graph", release) for release in ("0.5.9", "0.5.10")]
+    assert [known.reason for known in found if known] == ["older", "newer"]
+
+
 def test_another_failure_of_the_claim_is_not_the_known_one() -> None:
     def fail(headline: str, error: float | None = None) -> ClaimResult:
         return ClaimResult(ZooClaim.GRAPH, ClaimVerdict.FAILS, headline, error)

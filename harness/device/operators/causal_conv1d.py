@@ -34,7 +34,9 @@ def convolve(
     return torch.nn.functional.silu(output) if silu_activation else output
 
 
-@stand_in("jit:causal_conv1d.causal_conv1d_fwd", source=_SOURCE)
+@stand_in(
+    "jit:causal_conv1d.causal_conv1d_fwd", "sgl_kernel.causal_conv1d_fwd", source=_SOURCE
+)
 def causal_conv1d_fwd(
     x: torch.Tensor,
     weight: torch.Tensor,
@@ -64,7 +66,9 @@ def causal_conv1d_fwd(
         sequence.copy_(convolve(sequence, state, weight, bias, silu_activation))
 
 
-@stand_in("jit:causal_conv1d.causal_conv1d_update", source=_SOURCE)
+@stand_in(
+    "jit:causal_conv1d.causal_conv1d_update", "sgl_kernel.causal_conv1d_update", source=_SOURCE
+)
 def causal_conv1d_update(
     x: torch.Tensor,
     conv_state: torch.Tensor,
@@ -75,7 +79,10 @@ def causal_conv1d_update(
     conv_state_indices: torch.Tensor | None,
     pad_slot_id: int,
 ) -> None:
-    """Convolve the new inputs of each request ([batch, channels, time]) in place."""
+    """Convolve the new inputs of each request ([batch, channels, time]) in place.
+
+    A binary of `sgl_kernel`, which earlier releases call, takes the same arguments.
+    """
     if cache_seqlens is not None:
         raise NotImplementedError("causal_conv1d_update with a circular state has no stand-in")
     slots = range(len(x)) if conv_state_indices is None else conv_state_indices.tolist()

@@ -145,6 +145,43 @@ def fused_topk_deepseek(
     topk_values.copy_(chosen / (chosen.sum(-1, keepdim=True) + 1e-20) * routed_scaling_factor)
 
 
+@stand_in(
+    "sgl_kernel.moe_fused_gate",
+    source="sgl-kernel/csrc/moe/moe_fused_gate.cu",
+    native="sglang.srt.layers.moe.topk:biased_grouped_topk_impl",
+)
+def moe_fused_gate(
+    input_tensor: torch.Tensor,
+    bias: torch.Tensor,
+    num_expert_group: int,
+    topk_group: int,
+    topk: int,
+    num_fused_shared_experts: int = 0,
+    routed_scaling_factor: float = 0.0,
+    apply_routed_scaling_factor_on_output: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Choose among the best groups; the last `num_fused_shared_experts` are the shared ones.
+
+    The routed weights sum to one, or to the scaling factor if it is applied here. Where it is
+    applied behind, a shared expert's weight is its inverse, so that it counts once.
+    """
+    routed = topk - num_fused_shared_experts
+    shape, device = (len(input_tensor), routed), input_tensor.device
+    weights = torch.empty(shape, dtype=torch.float32, device=device)
+    ids = torch.empty(shape, dtype=torch.int32, device=device)
+    scale = routed_scaling_factor if apply_routed_scaling_factor_on_output else 1.0
+    fused_topk_deepseek(
+        input_tensor, bias, num_expert_group, topk_group, routed, scale, weights, ids
+    )
+    if num_fused_shared_experts:
+        experts = input_tensor.shape[-1]
+        shared = torch.arange(experts, experts + num_fused_shared_experts, dtype=torch.int32)
+        ids = torch.cat([ids, shared.to(device).expand(len(ids), -1)], dim=-1)
+        weight = scale / routed_scaling_factor
+        weights = torch.nn.functional.pad(weights, (0, num_fused_shared_experts), value=weight)
+    return weights, ids
+
+
 @stand_in("sgl_kernel.moe_sum_reduce", source="sgl-kernel/python/sgl_kernel/moe.py: moe_sum_reduce")
 def moe_sum_reduce(
     input_tensor: torch.Tensor, output_tensor: torch.Tensor, routed_scaling_factor: float = 0.0

@@ -77,14 +77,21 @@ class Architecture(msgspec.Struct, forbid_unknown_fields=True):
     checkpoint: list[CheckpointEdit] = []  # in their order
     server: list[str] = []  # server arguments
     dtype: str = "float32"
-    known: dict[str, KnownFailure] = {}  # the claims that fail
+    known: dict[str, KnownFailure | list[KnownFailure]] = {}  # the claims that fail
 
     def find_known_failure(self, claim: str, release: str) -> KnownFailure | None:
-        """Return how a claim fails on a release, or None if it should hold."""
-        known = self.known.get(claim)
-        if known is None or not SpecifierSet(known.releases, prereleases=True).contains(release):
-            return None
-        return known
+        """Return how a claim fails on a release, or None if it should hold.
+
+        Of several entries the first whose range has the release counts.
+        """
+        for known in self.list_known_failures(claim):
+            if SpecifierSet(known.releases, prereleases=True).contains(release):
+                return known
+        return None
+
+    def list_known_failures(self, claim: str) -> list[KnownFailure]:
+        known = self.known.get(claim, [])
+        return known if isinstance(known, list) else [known]
 
 
 def read_architectures(names: list[str], folder: Path | None = None) -> list[Architecture]:
@@ -124,21 +131,26 @@ def _list_architecture_files(folder: Path) -> dict[str, Path]:
     return {file.stem: file for file in sorted((folder / "architectures").glob("*.yaml"))}
 
 
+def _check_known_failure(document: SafeYamlFile, claim: str, known: KnownFailure) -> None:
+    if known.at_most is None and not known.says:
+        raise document.make_error_at("a known failure has `at_most` or `says`", "known", claim)
+    try:
+        SpecifierSet(known.releases)
+    except InvalidSpecifier as error:
+        raise document.make_error_at(f"releases is a range: {error}", "known") from error
+
+
 def _read_architecture(file: Path, bases: dict[str, dict[str, Any]]) -> Architecture:
     document = SafeYamlFile(file)
     try:
         architecture = msgspec.convert(document.values, Architecture)
     except msgspec.ValidationError as error:
         raise document.make_error(1, str(error)) from error
-    for claim, known in architecture.known.items():
+    for claim in architecture.known:
         if claim not in list(ZooClaim):
             raise document.make_error_at(f"no claim is called {claim}", "known")
-        if known.at_most is None and not known.says:
-            raise document.make_error_at("a known failure has `at_most` or `says`", "known", claim)
-        try:
-            SpecifierSet(known.releases)
-        except InvalidSpecifier as error:
-            raise document.make_error_at(f"releases is a range: {error}", "known") from error
+        for known in architecture.list_known_failures(claim):
+            _check_known_failure(document, claim, known)
     config = dict(bases["common"])
     for base in architecture.bases:
         if base not in bases:
