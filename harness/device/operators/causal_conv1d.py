@@ -34,9 +34,7 @@ def convolve(
     return torch.nn.functional.silu(output) if silu_activation else output
 
 
-@stand_in(
-    "jit:causal_conv1d.causal_conv1d_fwd", "sgl_kernel.causal_conv1d_fwd", source=_SOURCE
-)
+@stand_in("jit:causal_conv1d.causal_conv1d_fwd", "sgl_kernel.causal_conv1d_fwd", source=_SOURCE)
 def causal_conv1d_fwd(
     x: torch.Tensor,
     weight: torch.Tensor,

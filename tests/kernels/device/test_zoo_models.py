@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from fixtures.loaded_model import refuses_second_chunk
-from fixtures.zoo.reference_model import TransformersModel, UnknownArchitecture
+from fixtures.zoo.reference_model import TransformersModel, UnknownArchitecture, draw_weights
 
 
 class PoolOfOneChunk:
@@ -33,3 +34,20 @@ def test_an_assertion_about_chunks_counts_where_it_runs() -> None:
 def test_a_model_that_transformers_lacks_is_named() -> None:
     with pytest.raises(UnknownArchitecture, match="no model of type llama_of_tomorrow"):
         TransformersModel("llama_of_tomorrow", {})
+
+
+def test_experts_have_one_scale_however_transformers_holds_them() -> None:
+    class Held(torch.nn.Module):
+        def __init__(self, experts: torch.nn.Module) -> None:
+            super().__init__()
+            self.experts = experts
+
+    apart = Held(torch.nn.ModuleList([torch.nn.Linear(64, 64, bias=False) for _ in range(4)]))
+    together = Held(torch.nn.ParameterDict({"up": torch.empty(4, 64, 64)}))
+    deviations = []
+    for model in (apart, together):
+        holder = torch.nn.ModuleDict({"mlp": model})
+        draw_weights(holder)
+        weights = torch.cat([one.flatten() for one in holder.parameters()])
+        deviations.append(float(weights.std()))
+    assert deviations == pytest.approx([1 / 16, 1 / 16], rel=0.03)
