@@ -1,4 +1,4 @@
-"""What the zoo knows of a model before it serves it: how pools continue chunks, the scale of experts."""
+"""What the zoo knows before it serves: how pools continue chunks, and the scale of experts."""
 
 from __future__ import annotations
 
