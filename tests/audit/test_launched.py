@@ -14,7 +14,7 @@ from harness.cli.audit import execution
 from harness.cli.main import main
 from harness.core import paths
 from harness.kernels.triton.recorded_launches import merge_records, read_launch_modes
-from harness.kernels.triton.recorded_reach import read_reach
+from harness.kernels.triton.recorded_reach import KernelReach, read_reach, render_reach
 from harness.releases.managed_releases import CPU_BASE
 from harness.runs.audit.release_audit import DEFAULT_LAUNCHES
 
@@ -128,11 +128,22 @@ def test_records_of_one_package_are_merged_with_each_mode_and_launcher_once(
     other = release.parent / "other"
     text = first.read_text().replace("tests/audit", "suites/other")
     other.write_text(text + text.replace("sglang.srt.modes", "__main__"))
-    first.write_text(merge_records([first, other, other], "sglang."))
+    first.write_text(merge_records([first, other, other], "sglang"))
     [mode] = list_modes(first)
     assert mode["constants"] == {"AS": {"dtype": "bf16"}, "TWICE": False}
     [reach] = read_reach(first)
     assert {by.split("/")[0] for by in reach.by} == {"suite tests", "suite suites"}
+
+
+def test_a_merged_record_has_kernels_of_cuda_as_well(tmp_path: Path) -> None:
+    """They are named by their file, and Triton's by their module."""
+    names = ["sglang/kernels/jit/csrc/a.cuh:store", "sglang.a:load", "sglang_other.a:add"]
+    reaches = [KernelReach(name, "1.0", {"suite a"}) for name in names]
+    record = tmp_path / "record"
+    record.write_text("".join(f"{render_reach(reach)}\n" for reach in reaches))
+    merged = tmp_path / "merged"
+    merged.write_text(merge_records([record], "sglang"))
+    assert {reach.kernel for reach in read_reach(merged)} == set(names[:2])
 
 
 @pytest.mark.parametrize("of", ["torch.float32", "torch.bool"])

@@ -148,7 +148,7 @@ def _build_modules(arguments: argparse.Namespace) -> int:
 
 
 def _merge_records(file: Path, records: list[Path]) -> None:
-    text = recorded_launches.merge_records([file, *records], f"{SGLANG_PACKAGE}.")
+    text = recorded_launches.merge_records([file, *records], SGLANG_PACKAGE)
     write_atomically(file, text.encode())
     options.report_status(f"merged into {file}: {', '.join(map(str, records))}")
 

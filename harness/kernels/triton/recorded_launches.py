@@ -94,7 +94,11 @@ def read_launch_modes(file: Path) -> dict[str, list[LaunchMode]]:
 
 
 def merge_records(files: Iterable[Path], package: str) -> str:
-    """Merge files into the text of one: the modes and the reach of one package's kernels."""
+    """Merge files into the text of one: the modes and the reach of one package's kernels.
+
+    Triton's are named by a module, `sglang.a:k`, and those of CUDA by a file, `sglang/a.cuh:k`.
+    """
+    prefixes = (f"{package}.", f"{package}/")
     modes: dict[str, LaunchMode] = {}
     reached: dict[tuple[str, str], KernelReach] = {}
     for file in files:
@@ -103,11 +107,11 @@ def merge_records(files: Iterable[Path], package: str) -> str:
                 modes.setdefault(mode.key, mode)
         for reach in recorded_reach.read_reach(file):
             reached.setdefault((reach.kernel, reach.release), reach).add(reach)
-    lines = [_render_mode(mode) for mode in modes.values() if mode.kernel.startswith(package)]
+    lines = [_render_mode(mode) for mode in modes.values() if mode.kernel.startswith(prefixes)]
     lines += [
         recorded_reach.render_reach(reached[key])
         for key in sorted(reached)
-        if key[0].startswith(package)
+        if key[0].startswith(prefixes)
     ]
     return "".join(f"{line}\n" for line in lines)
 
