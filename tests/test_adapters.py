@@ -7,19 +7,22 @@ An upgrade that moves one of them fails here: the name of the test is that of th
 from __future__ import annotations
 
 import importlib
+import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from hypothesis.errors import DidNotReproduce
 
-from harness.guards import hypothesis_adapter, pytest_adapter
+from harness.core import preparation
+from harness.guards import hypothesis_adapter, profiles, pytest_adapter
 
 PRIVATE_PARTS = {
-    "hypothesis.control": "current_build_context",
+    "hypothesis.control": "current_build_context currently_in_test_context",
     "hypothesis.core": "ConjectureRunner encode_failure global_force_seed",
     "hypothesis.database": "DirectoryBasedExampleDatabase._value_path",
     "hypothesis.internal.conjecture.data": "ConjectureData ConjectureResult Status",
@@ -183,6 +186,28 @@ def test_encode_and_measure_current_example() -> None:
     with hypothesis_adapter.pin_example(pinned, blob), pytest.raises(AssertionError):
         pinned()
     assert set(drawn) == {number}
+
+
+def test_leave_out_of_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SimpleNamespace(perf_counter=iter([0.0, 3600.0]).__next__)
+    monkeypatch.setattr(hypothesis_adapter, "time", clock)
+
+    @settings(max_examples=1, database=None, deadline=1, phases=[Phase.generate])
+    @given(number=st.just(1))
+    def check(number: int) -> None:
+        with hypothesis_adapter.leave_out_of_deadline():
+            time.sleep(0.02 * number)
+
+    check()
+
+
+def test_a_profile_leaves_preparation_out_of_deadlines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preparation, "LISTENERS", [])
+    usual = settings.get_current_profile_name()
+    for _ in range(2):
+        profiles.load_profile("smoke")
+    settings.load_profile(usual)
+    assert list(preparation.LISTENERS) == [hypothesis_adapter.leave_out_of_deadline]
 
 
 def test_replace_runner() -> None:

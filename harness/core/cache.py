@@ -19,6 +19,7 @@ import msgspec
 
 from harness.core import paths
 from harness.core.files import write_atomically
+from harness.core.preparation import announce_preparation
 
 T = TypeVar("T")
 MAX_ENTRIES = 8192
@@ -74,7 +75,8 @@ def get_or_compute(category: str, key: str, compute: Callable[[], T]) -> T:
     for root in dict.fromkeys((_get_writable_root(), _get_shared_root())):
         with contextlib.suppress(*unreadable):  # ImportError: the class has moved
             return pickle.loads(_locate_entry(root, category, key).read_bytes())  # type: ignore[no-any-return]
-    value = compute()
+    with announce_preparation():
+        value = compute()
     save_cached(category, key, value)
     return value
 

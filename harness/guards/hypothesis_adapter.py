@@ -10,6 +10,7 @@ import ast
 import contextlib
 import functools
 import re
+import time
 from collections.abc import Callable, Iterator
 from random import Random
 from typing import Any
@@ -17,7 +18,7 @@ from typing import Any
 import hypothesis
 import hypothesis.core
 from hypothesis import settings
-from hypothesis.control import current_build_context
+from hypothesis.control import current_build_context, currently_in_test_context
 from hypothesis.core import decode_failure, encode_failure
 from hypothesis.database import DirectoryBasedExampleDatabase
 from hypothesis.internal.conjecture import engine, providers
@@ -42,6 +43,7 @@ _BLOB = re.compile(r"reproduce_failure\('([^']+)', (b'[^']*')\)")
 _SETTINGS = "_hypothesis_internal_use_settings"
 _REPRODUCE = "_hypothesis_internal_use_reproduce_failure"
 _MISSING = object()
+_PREPARATION = "unfix: preparation"  # beside the names of draws
 
 
 def draws_examples(test: object) -> bool:
@@ -160,6 +162,19 @@ def prepare_search(test: Any, change: Callable[[settings], settings], seed: int,
     function._hypothesis_internal_use_settings = change(getattr(function, _SETTINGS, settings()))
     function._hypothesis_internal_use_seed = seed
     function._hypothesis_internal_database_key = key.encode()
+
+
+@contextlib.contextmanager
+def leave_out_of_deadline() -> Iterator[None]:
+    """Leave the time of this block out of the running example's, as Hypothesis does with draws."""
+    began = time.perf_counter()
+    try:
+        yield
+    finally:
+        if currently_in_test_context():
+            draw_times = current_build_context().data.draw_times
+            seconds = time.perf_counter() - began
+            draw_times[_PREPARATION] = draw_times.get(_PREPARATION, 0.0) + seconds
 
 
 def encode_current_example() -> str:

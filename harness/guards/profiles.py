@@ -10,6 +10,7 @@ from typing import Any
 
 from hypothesis import HealthCheck, Phase, settings
 
+from harness.core import preparation
 from harness.guards import hypothesis_adapter
 
 EXAMPLES_BY_PROFILE = {"smoke": 10, "default": 40, "nightly": 1000}
@@ -39,6 +40,9 @@ def load_profile(name: str) -> None:
         suppress_health_check=(HealthCheck.too_slow, HealthCheck.data_too_large),
     )
     settings.load_profile(f"unfix-{name}")
+    # What is built or compiled in an example is ready for the next one, and no part of its time.
+    if hypothesis_adapter.leave_out_of_deadline not in preparation.LISTENERS:
+        preparation.LISTENERS.append(hypothesis_adapter.leave_out_of_deadline)
 
 
 def extend_search(

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 from harness.core.after_import import call_after_import, rebind_in_all_modules
 from harness.core.errors import PatchError
+from harness.core.preparation import announce_preparation
 from harness.patching.cuda_sources import (
     PATCHES,
     PatchedCudaSource,
@@ -124,7 +125,8 @@ class PatchableModule:
             generation = PATCHES.generation
             sources = PATCHES.select(self._list_included()) if PATCHES else ()
             if sources not in self._variants:
-                self._variants[sources] = self._load(sources)
+                with announce_preparation():
+                    self._variants[sources] = self._load(sources)
             return generation, sources, self._variants[sources]
 
     def _load(self, sources: tuple[PatchedCudaSource, ...]) -> Any:

@@ -21,6 +21,7 @@ import torch
 
 from harness.core import paths
 from harness.core.after_import import call_after_import, rebind_in_all_modules
+from harness.core.preparation import announce_preparation
 from harness.device import sglang_hooks
 from harness.device.cards import get_card
 from harness.kernels.cuda import cudart
@@ -119,7 +120,10 @@ def _wrap_loaded_modules(loader: Any) -> None:
     def load_cuda_module(
         *args: str, cuda_wrappers: Any = None, cpp_wrappers: Any = None, **options: Any
     ) -> Any:
-        module = load_jit(*args, cuda_wrappers=cuda_wrappers, cpp_wrappers=cpp_wrappers, **options)
+        with announce_preparation():
+            module = load_jit(
+                *args, cuda_wrappers=cuda_wrappers, cpp_wrappers=cpp_wrappers, **options
+            )
         if not options.get("cuda_files"):
             return module  # host code alone
         record_build()
