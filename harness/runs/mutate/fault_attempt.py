@@ -12,6 +12,7 @@ import faulthandler
 import os
 import signal
 import sys
+import threading
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +21,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from harness.core import preparation
 from harness.core.errors import UnfixError
 from harness.fixes.matching.toggle_status import ToggleState
 from harness.fixes.patch_plan import Direction, PlacedFault, ToggleChoice
@@ -39,6 +41,9 @@ from harness.store.prove.values import RepeatMode, SideOutcome, SideResult
 from harness.toggles import ToggleContext
 from harness.workers import supervisor
 from harness.workers.line_tracer import LineTracer, select_package_files
+
+# For one build or compilation; a guard that builds several modules has it for each.
+PREPARATION_SECONDS = 300.0
 
 
 def make_live_change(fault: MutationFault) -> PlacedFault:
@@ -205,14 +210,32 @@ def find_package_root() -> Path:
 
 @contextlib.contextmanager
 def _limit_time(seconds: float) -> Iterator[None]:
-    """End this process if the block takes too long, and print its stacks."""
+    """End this process if the block takes too long, and print its stacks.
+
+    What is built or compiled meanwhile, for the changed code, has a limit of its own.
+    """
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     faulthandler.register(signal.SIGALRM, chain=True)
     signal.setitimer(signal.ITIMER_REAL, seconds)
+    preparation.LISTENERS.append(_limit_preparation)
     try:
         yield
     finally:
+        preparation.LISTENERS.remove(_limit_preparation)
         signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+@contextlib.contextmanager
+def _limit_preparation() -> Iterator[None]:
+    """Stop the guard's time during the block, which has PREPARATION_SECONDS."""
+    if threading.current_thread() is not threading.main_thread():  # only that one has the timer
+        yield
+        return
+    left, _ = signal.setitimer(signal.ITIMER_REAL, PREPARATION_SECONDS)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, max(left, 0.001))
 
 
 def read_attempt_report(

@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from harness.core import machine, paths
-from harness.core.cpp_tokens import is_cpp_path
 from harness.runs.mutate import fault_outcomes, line_coverage
 from harness.runs.mutate.coverage_recorder import CoverageRecorder
 from harness.runs.mutate.fault_outcomes import FATES_WITHOUT_EVIDENCE
@@ -45,8 +44,6 @@ from harness.workers.worker_process import ENGINE_TEST_FILE
 ENGINE_GUARDS_EXCLUDED = (
     f"suites/accuracy/{ENGINE_TEST_FILE}: its servers are other processes, without the fault"
 )
-# The first guard of a fault in a C++ source builds the modules that include it.
-BUILD_SECONDS = 300.0
 
 
 @dataclass
@@ -194,9 +191,8 @@ class MutationRunner:
         return PendingAttempt(limits, on_report, case.result.fault, case.example_factor)
 
     def _compute_limits(self, case: FaultCase) -> list[tuple[str, float]]:
-        build = BUILD_SECONDS if is_cpp_path(case.result.fault.module) else 0.0
         return [
-            (guard.guard, build + self.guard_order.compute_limit(guard, case.example_factor))
+            (guard.guard, self.guard_order.compute_limit(guard, case.example_factor))
             for guard in case.remaining_guards
         ]
 

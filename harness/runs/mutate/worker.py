@@ -17,7 +17,12 @@ from harness.core import machine, preloading
 from harness.core.cpp_tokens import is_cpp_path
 from harness.core.errors import UnfixError
 from harness.patching import live_engine, module_variants
-from harness.runs.mutate.fault_attempt import FaultAttemptRun, PreparedGuard, read_attempt_report
+from harness.runs.mutate.fault_attempt import (
+    PREPARATION_SECONDS,
+    FaultAttemptRun,
+    PreparedGuard,
+    read_attempt_report,
+)
 from harness.runs.mutate.messages import (
     FaultAttemptReport,
     FaultAttemptRequest,
@@ -81,6 +86,8 @@ class MutationWorker(WorkerSession[WorkerSettings]):
         if not live_engine.engine.is_idle:
             raise RuntimeError("the toggles of a guard could not be removed")
         seconds = sum(guard.seconds for guard in request.guards) + FORK_SLACK_SECONDS
+        if request.fault is not None and is_cpp_path(request.fault.module):
+            seconds += PREPARATION_SECONDS * len(request.guards)
         attempt = FaultAttemptRun(request, self.guards, self.folder, self.recorder)
         test_request = TestRequest(0, request.serial, seconds, request.memory_bytes)
         test_request.fork_limit *= request.example_factor * len(request.guards)
