@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from harness.cli.main import main
+from harness.core.errors import UnfixError
+from harness.kernels.cuda import build_limits
 from harness.kernels.cuda.recorded_builds import RecordedBuild
 from harness.releases import cuda_toolkit, managed_releases, provisioning
 from harness.runs.kernels import cuda_builds
@@ -25,7 +29,7 @@ PROBLEMS = {"size=65": "error: static assertion failed", "gemm": "fatal error: c
 
 
 def build_nothing(
-    release: Any, builds: Sequence[RecordedBuild], jobs: int
+    release: Any, builds: Sequence[RecordedBuild], jobs: int, limit: float | None = None
 ) -> Iterator[BuildResult]:
     for build in builds:
         reason = next((why for part, why in PROBLEMS.items() if part in build.name), "")
@@ -77,3 +81,35 @@ def test_the_loaders_of_a_release_are_functions_that_call_load_jit() -> None:
     assert "sglang.kernels.ops.moe.dsv4._jit_hash_topk_module" in loaders
     assert len(loaders) > 200
     assert not any(name.endswith(".load_jit") for name in loaders)
+
+
+def run_build(
+    script: str, limit: float, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> subprocess.CompletedProcess[str]:
+    """Run a script in place of ninja, as SGLang runs it, under a limit."""
+    hooks: dict[str, Any] = {}
+    monkeypatch.setattr(build_limits, "call_after_import", hooks.update)
+    build_limits.limit_builds(limit)
+    [change] = hooks.values()
+    ninja = SimpleNamespace()
+    change(ninja)
+    command = ["sh", "-c", script]
+    options = {"cwd": str(folder), "capture_output": True, "text": True, "timeout": 9}
+    done: subprocess.CompletedProcess[str] = ninja.subprocess.run(command, check=False, **options)
+    return done
+
+
+def test_a_build_that_takes_too_long_is_asked_to_end_its_compilers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = "trap 'touch ended; exit 1' TERM; touch began; while :; do sleep 0.01; done"
+    with pytest.raises(UnfixError, match=r"not built within 0\.05 s"):
+        run_build(script, 0.05, tmp_path, monkeypatch)
+    assert (tmp_path / "ended").exists() or not (tmp_path / "began").exists()
+
+
+def test_a_build_within_its_limit_ends_as_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = run_build("echo out; echo err >&2; exit 3", 600.0, tmp_path, monkeypatch)
+    assert (done.returncode, done.stdout, done.stderr) == (3, "out\n", "err\n")

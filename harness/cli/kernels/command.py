@@ -72,6 +72,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="builds at once"
     )
+    parser.add_argument(
+        "--limit",
+        type=float,
+        metavar="SECONDS",
+        help="end a build that takes longer, and name it (default: SGLang's own limit)",
+    )
     parser.add_argument("--html", type=Path, metavar="FILE", help="the page, in one file")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="for a job's summary")
     parser.add_argument("--record", type=Path, metavar="FILE", help="all of it as JSON, to keep")
@@ -126,7 +132,7 @@ def _build_modules(arguments: argparse.Namespace) -> int:
         )
     options.report_status(f"building {len(builds)} CUDA modules of {release.name}")
     survey = BuildSurvey(release.name, [], cuda_builds.list_loaders(release.open_sources()))
-    for result in cuda_builds.build_modules(release, builds, arguments.jobs):
+    for result in cuda_builds.build_modules(release, builds, arguments.jobs, arguments.limit):
         survey.results.append(result)
         if arguments.record:  # after each, so that a run that is stopped has what it did
             text = msgspec.json.format(msgspec.json.encode(survey), indent=1)

@@ -26,10 +26,12 @@ def main() -> None:
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb", buffering=0)
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what SGLang prints goes to the log
     from harness.device import installation
-    from harness.kernels.cuda import jit_loader
+    from harness.kernels.cuda import build_limits, jit_loader
 
     installation.install()
     jit_loader.install()
+    if request.limit is not None:
+        build_limits.limit_builds(request.limit)
     with ThreadPoolExecutor(request.jobs) as pool:
         futures = [pool.submit(build_module, build) for build in request.builds]
         for future in as_completed(futures):

@@ -31,12 +31,15 @@ def list_loaders(tree: SourceTree) -> list[str]:
 
 
 def build_modules(
-    release: Release, builds: Sequence[RecordedBuild], jobs: int
+    release: Release,
+    builds: Sequence[RecordedBuild],
+    jobs: int,
+    limit: float | None = None,
 ) -> Iterator[BuildResult]:
-    """Build these modules of a release; yield each result as it comes."""
+    """Build these modules of a release, each within `limit` seconds; yield results as they come."""
     environment = ChildEnvironment(SINGLE_THREAD)
     environment.use_checkout()
-    request = msgspec.json.encode(BuildsRequest(list(builds), jobs))
+    request = msgspec.json.encode(BuildsRequest(list(builds), jobs, limit))
     count = 0
     for line in iterate_answers(release.python, _WORKER_MODULE, request, environment):
         count += 1

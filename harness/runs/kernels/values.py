@@ -73,6 +73,7 @@ class BuildsRequest(msgspec.Struct, frozen=True):
 
     builds: list[RecordedBuild]
     jobs: int
+    limit: float | None = None  # the seconds of one build
 
 
 class BuildResult(msgspec.Struct, frozen=True):
