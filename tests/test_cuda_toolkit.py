@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -65,3 +66,40 @@ def test_a_machine_without_a_compiler_is_refused_by_its_name(
     monkeypatch.setenv("CXX", "no-such-compiler")
     with pytest.raises(NotReadyError, match=r"no C\+\+ compiler 'no-such-compiler'.*apt-get"):
         cuda_toolkit.ensure_toolkit(lambda message: None)
+
+
+# Constants of `cudart.c`, and the names that CUDA's headers have for them.
+CUDA_NAMES = {
+    "INVALID_VALUE": "cudaErrorInvalidValue",
+    "INVALID_FUNCTION": "cudaErrorInvalidDeviceFunction",
+    "NOT_SUPPORTED": "cudaErrorNotSupported",
+    "COOPERATIVE": "cudaLaunchAttributeCooperative",
+    "CLUSTER_DIMENSION": "cudaLaunchAttributeClusterDimension",
+    "MAX_DYNAMIC_SHARED": "cudaFuncAttributeMaxDynamicSharedMemorySize",
+    "SHARED_CARVEOUT": "cudaFuncAttributePreferredSharedMemoryCarveout",
+    "CLUSTER_SIZE_ALLOWED": "cudaFuncAttributeNonPortableClusterSizeAllowed",
+    "SHARED_OPTIN": "cudaDevAttrMaxSharedMemoryPerBlockOptin",
+    "SHARED_OF_PROCESSOR": "cudaDevAttrMaxSharedMemoryPerMultiprocessor",
+    "THREADS_OF_PROCESSOR": "cudaDevAttrMaxThreadsPerMultiProcessor",
+    "MULTIPROCESSORS": "cudaDevAttrMultiProcessorCount",
+}
+OWN_NAMES = {"SUCCESS": 0, "SHARED_RESERVED": 1024}  # no header has a name for the second
+
+
+def test_the_stand_in_has_the_numbers_of_the_headers() -> None:
+    toolkit = cuda_toolkit.find_toolkit()
+    if toolkit is None:
+        pytest.skip("no CUDA toolkit is installed: ./unfix releases add cuda-toolkit")
+    header = (toolkit.home / "include" / "driver_types.h").read_text()
+    of_header = {
+        own: int(match[1])
+        for own, name in CUDA_NAMES.items()
+        if (match := re.search(rf"\b{name}\s*=\s*(\d+)", header))
+    }
+    source = (paths.project_folder() / "harness/kernels/cuda/cudart.c").read_text()
+    own = {
+        name: int(value)
+        for names in re.findall(r"enum \{(.*?)\}", source)
+        for name, value in re.findall(r"(\w+) = (\d+)", names)
+    }
+    assert own == of_header | OWN_NAMES

@@ -231,7 +231,7 @@ Error cudaStreamSynchronize(Stream stream) { (void)stream; return SUCCESS; }
 
 /* Functions and their limits */
 
-enum { MAX_DYNAMIC_SHARED = 8, SHARED_CARVEOUT = 9, CLUSTER_SIZE_ALLOWED = 12 };
+enum { MAX_DYNAMIC_SHARED = 8, SHARED_CARVEOUT = 9, CLUSTER_SIZE_ALLOWED = 14 };
 enum { SHARED_OPTIN = 97, SHARED_OF_PROCESSOR = 81, THREADS_OF_PROCESSOR = 39 };
 enum { SHARED_RESERVED = 1024 };   /* of each block, for the system, since compute capability 8.0 */
 
