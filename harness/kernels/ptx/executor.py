@@ -29,6 +29,7 @@ from harness.kernels.ptx.variables import place_variables
 _GRID_LIMITS = ((1 << 31) - 1, 65535, 65535)
 _BLOCK_LIMITS = (1024, 1024, 64)
 _MAX_THREADS = 1024
+_SHARED_LIMIT = 48 << 10  # of a block, its own shared memory and what the launch adds
 _modules: dict[str, PtxModule] = {}
 
 
@@ -118,10 +119,13 @@ class PtxModule:
         compiled = self._compile(launch, checks)
         compiled.prepare()
         lowered = compiled.lowered
-        limit = launch.max_shared_bytes
-        if lowered.shared_size + launch.shared_bytes > max(limit, 48 << 10):
-            wanted = f"{lowered.shared_size} + {launch.shared_bytes} bytes of shared memory"
-            return [LaunchRefused(f"{launch.name}: {wanted}, and its limit is {limit}")]
+        limit = launch.max_shared_bytes  # of dynamic shared memory, once the host has raised it
+        if limit <= _SHARED_LIMIT:
+            limit = _SHARED_LIMIT - lowered.shared_size
+        if launch.shared_bytes > limit:
+            wanted = f"{launch.shared_bytes} bytes of shared memory"
+            own = f" beside its own {lowered.shared_size}" if lowered.shared_size else ""
+            return [LaunchRefused(f"{launch.name}: {wanted}{own}, and its limit is {limit}")]
         memory = LaunchMemory(
             launch, lowered, checks, self._list_addresses(lowered), compiled.thread_function
         )

@@ -415,7 +415,8 @@ def test_a_trap_is_found() -> None:
         ("threads_write_same", {"grid": (1, 65536, 1)}, "a grid of"),
         ("threads_write_same", {"grid": (0, 1, 1)}, "a grid of"),
         ("at_most_64", {"block": (96, 1, 1)}, "96 threads in a block, and at most 64"),
-        ("uses_shared", {"shared": 32768}, "bytes of shared memory"),
+        ("uses_shared", {"shared": 16385}, "16385 bytes of .* its own 32768, .* limit is 16384"),
+        ("uses_shared", {"shared": 65537, "max_shared_bytes": 65536}, "its limit is 65536"),
     ],
 )
 def test_a_launch_that_cuda_refuses_is_refused(
@@ -424,6 +425,12 @@ def test_a_launch_that_cuda_refuses_is_refused(
     out = np.zeros(64, np.float32)
     with pytest.raises(LaunchRefused, match=words):
         launch_fault(entry, pack(out), {"out": out}, **options)
+
+
+def test_a_raised_limit_is_that_of_dynamic_shared_memory_alone() -> None:
+    out = np.zeros(64, np.float32)
+    for shared, limit in ((16384, 48 << 10), (65536, 65536)):
+        launch_fault("uses_shared", pack(out), {"out": out}, shared=shared, max_shared_bytes=limit)
 
 
 def test_an_instruction_that_is_not_specified_is_refused_by_name() -> None:
