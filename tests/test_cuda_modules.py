@@ -275,3 +275,11 @@ def test_ptx_is_read_from_a_fatbin() -> None:
 def test_a_module_without_readable_ptx_is_refused(buffer: Any, reason: str) -> None:
     with pytest.raises(UnansweredName, match=reason):
         read_ptx(ctypes.addressof(buffer))
+
+
+def test_an_export_may_have_any_name(site_packages: Path) -> None:
+    loader = FakeLoader(site_packages)
+    exports = SimpleNamespace(prepare=lambda rows: f"{rows} rows prepared", load=lambda: "loaded")
+    module = PatchableModule(loader, lambda *_, **__: exports, ("rows",), {"cuda_files": []})
+    assert (module.prepare(3), module.load()) == ("3 rows prepared", "loaded")
+    assert not [name for name in vars(PatchableModule) if not name.startswith("_")]

@@ -115,7 +115,7 @@ class PatchableModule:
         setattr(self, name, call)
         return call
 
-    def prepare(self) -> None:
+    def _build_variant(self) -> None:
         """Load the variant of the sources that are patched now, before anything is timed."""
         self._current = self._select_variant()
 

@@ -96,6 +96,12 @@ def install(card: Card, calls: RuntimeHooks) -> None:
     _loaded.update(library=library, hooks=hooks)
 
 
+def take_last_error() -> int:
+    """Return this thread's last error and forget it, as CUDA's own function does."""
+    error: int = _loaded["library"].cudaGetLastError()
+    return error
+
+
 def get_stream_function() -> int:
     """Return the address of the function that answers DLPack's question for a stream."""
     function = _loaded["library"].unfix_current_stream

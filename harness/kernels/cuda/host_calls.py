@@ -19,6 +19,7 @@ from harness.device import graphs
 from harness.device.memory import LEDGER
 from harness.device.record import RECORD
 from harness.device.refusals import UnansweredName, find_caller
+from harness.kernels.cuda import cudart
 from harness.kernels.cuda.fatbin import read_ptx
 from harness.kernels.cuda.host_arguments import describe_tensor, iterate_tensors
 from harness.kernels.cuda.host_signatures import find_parameter_names
@@ -98,6 +99,8 @@ class HostCalls:
             raise
         finally:
             self._stack.pop()
+            if call.errors:  # the next call's host code may ask for the last error
+                cudart.take_last_error()
         if call.errors:
             raise call.errors[0]
         return result
@@ -184,7 +187,10 @@ CALLS = HostCalls()
 
 
 class CudaModule:
-    """A loaded JIT module of SGLang: each export is called as a host call."""
+    """A loaded JIT module of SGLang: each export is called as a host call.
+
+    An export may have any name, so that a method of this class has none without an underscore.
+    """
 
     def __init__(
         self, module: Any, name: str, exports: dict[str, str], files: tuple[str, ...]
@@ -194,10 +200,10 @@ class CudaModule:
         self._exports = exports  # C++ expressions by exported name
         self._files = files
 
-    def prepare(self) -> None:
-        """Build the module's variant that is patched now, if toggles can patch it."""
+    def _build_variant(self) -> None:
+        """Build the variant of the sources that is patched now, if toggles can patch them."""
         if isinstance(self._module, PatchableModule):
-            self._module.prepare()
+            self._module._build_variant()
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -211,6 +217,11 @@ class CudaModule:
 
         setattr(self, name, call)
         return call
+
+
+def prepare_module(module: CudaModule) -> None:
+    """Build what a module needs under the patches of now, before anything is timed."""
+    module._build_variant()
 
 
 def find_living_allocation(address: int) -> Allocation | None:
