@@ -24,6 +24,7 @@ from harness.releases.source_trees import SGLANG_PACKAGE
 from harness.runs.audit.release_audit import DEFAULT_LAUNCHES
 from harness.runs.kernels.inventory import list_kernels
 from harness.runs.kernels.values import BuildSurvey, KernelInventory
+from harness.store.record_files import write_record
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -135,8 +136,8 @@ def _build_modules(arguments: argparse.Namespace) -> int:
     for result in cuda_builds.build_modules(release, builds, arguments.jobs, arguments.limit):
         survey.results.append(result)
         if arguments.record:  # after each, so that a run that is stopped has what it did
-            text = msgspec.json.format(msgspec.json.encode(survey), indent=1)
-            write_atomically(arguments.record, text)
+            text = msgspec.json.format(msgspec.json.encode(survey), indent=1).decode()
+            write_record(arguments.record, run_output.hide_local_paths(text) + "\n")
         if not arguments.json:
             print(
                 f"{result.seconds:6.1f} s  {result.name}  {result.problem or 'built'}", flush=True

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
+import re
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -17,6 +18,8 @@ import msgspec
 from harness.kernels.cuda.recorded_builds import RecordedBuild
 from harness.patching.cuda_modules import find_compiler_error
 from harness.runs.kernels.values import BuildResult, BuildsRequest
+
+_PACKAGES = re.compile(r"\S*/site-packages/")  # so that a record is of any machine
 
 
 def main() -> None:
@@ -49,6 +52,7 @@ def build_module(build: RecordedBuild) -> BuildResult:
         call_loader(build)
     except Exception as error:
         problem = find_compiler_error(f"{type(error).__name__}: {error}")
+        problem = _PACKAGES.sub("", problem)
     seconds = round(time.monotonic() - started, 1)
     return BuildResult(build.name, seconds, problem, f"{build.module}.{build.function}")
 
