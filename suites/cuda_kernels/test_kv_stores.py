@@ -3,10 +3,12 @@
 THE INVARIANTS IN PLAIN WORDS
 - A token's row lands in its slot bit for bit, and no other slot changes.
 - A row that is quantized is what its scale and the format's rounding say.
-- A layer's cache may be a view of a larger pool.
+- A layer's cache may be a view of a larger pool; other layers' bytes are not touched.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import pytest
 import torch
@@ -24,6 +26,7 @@ FP8 = torch.float8_e4m3fn
 def _built_modules() -> None:
     cuda_kernels.build_modules(
         "attention.concat_mla",
+        "attention.dsv4.attn",
         "attention.set_mla_kv_concat_q",
         "kvcache.dsa_fused_store_index_cache",
         "kvcache.fused_fp8_qkv_kv_cache",
@@ -44,16 +47,14 @@ def test_rows_are_stored_in_their_slots(
     with checking.checked_cuda() as check:
         device = check.device
         keys, values = normal(seed, len(slots), device), normal(seed + 1, len(slots), device)
-        caches = [
-            cuda_kernels.strided_pool(SLOTS, 1, WIDTH, layers, device)[:, 0] for _ in range(2)
-        ]
-        wanted = [cache.clone() for cache in caches]
+        pools = [cuda_kernels.StridedPool(SLOTS, 1, WIDTH, layers, device) for _ in range(2)]
+        caches = [pool.cache[:, 0] for pool in pools]
         store(keys, values, *caches, index_tensor(slots, wide, device))
-        for place, slot in enumerate(slots):
-            if slot:  # slot 0 is that of padding
-                wanted[0][slot], wanted[1][slot] = keys[place], values[place]
-        assert caches[0].equal(wanted[0])
-        assert caches[1].equal(wanted[1])
+        for pool, rows in zip(pools, (keys, values), strict=True):
+            for place, slot in enumerate(slots):
+                if slot:  # slot 0 is that of padding
+                    pool.wanted[slot, 0] = rows[place]
+            assert pool.list_differences() == []
 
 
 @given(slots=slots, seed=cuda_kernels.seeds, wide=st.booleans())
@@ -162,27 +163,23 @@ def test_rows_are_stored_as_fp8(
         device, count = check.device, len(slots)
         keys, values = normal(seed, count, device), normal(seed + 1, count, device)
         queries = normal(seed + 2, count, device, 2 * WIDTH) if has_queries else None
-        caches = [
-            torch.zeros(SLOTS, layers, WIDTH, device=device).to(FP8)[:, layers // 2]
-            for _ in range(2)
-        ]
+        pools = [cuda_kernels.StridedPool(SLOTS, 1, WIDTH, layers, device, FP8) for _ in range(2)]
+        caches = [pool.cache[:, 0] for pool in pools]
         factor = torch.tensor(scale, device=device)
         quantized = store(
             queries, keys, values, *caches, torch.tensor(slots, device=device), factor, factor
         )
-        for rows, cache in zip((keys, values), caches, strict=True):
-            wanted = torch.zeros(SLOTS, WIDTH, device=device)
-            wanted[slots] = (rows.float() / scale).to(FP8).float()
-            assert cache.float().equal(wanted)
+        for rows, pool in zip((keys, values), pools, strict=True):
+            pool.wanted[slots, 0] = (rows.float() / scale).to(FP8)
+            assert pool.list_differences() == []
         if queries is not None:
             assert quantized.float().equal(queries.float().to(FP8).float())
 
 
+@pytest.mark.parametrize("kind", ["dsa", "dsv4"])
 @given(slots=cuda_kernels.draw_rows(0, 127, 6), seed=cuda_kernels.seeds)
-def test_index_keys_are_stored_with_their_scales(slots: list[int], seed: int) -> None:
-    store = cuda_kernels.require_kernel(
-        "kvcache.dsa_fused_store_index_cache", "fused_store_index_k_cache"
-    )
+def test_index_keys_are_stored_with_their_scales(kind: str, slots: list[int], seed: int) -> None:
+    store = require_index_store(kind)
     page, pages = 64, 2
     with checking.checked_cuda() as check:
         device = check.device
@@ -199,6 +196,40 @@ def test_index_keys_are_stored_with_their_scales(slots: list[int], seed: int) ->
         others = [slot for slot in range(pages * page) if slot not in slots]
         assert not scales[others].any()
         assert not rows[others].float().any()
+
+
+@given(slots=cuda_kernels.draw_rows(0, 127, 4), seed=cuda_kernels.seeds)
+def test_latent_rows_are_stored_with_a_scale_for_64_values(slots: list[int], seed: int) -> None:
+    store = cuda_kernels.require_kernel("attention.dsv4.attn", "fused_store_cache")
+    page, pages, row_bytes = 64, 2, 576
+    with checking.checked_cuda() as check:
+        device = check.device
+        rows = normal(seed, len(slots), device, 512)
+        size = -(-584 * page // 576) * 576
+        cache = torch.zeros(pages, size, dtype=torch.uint8, device=device)
+        store(rows, cache, torch.tensor(slots, device=device), page_size=page, type="flashmla")
+        found = cache.cpu()
+        for row, slot in zip(rows.cpu(), slots, strict=True):
+            own = found[slot // page]
+            data = own[slot % page * row_bytes :][:row_bytes]
+            scales = own[page * row_bytes + slot % page * 8 :][:7]
+            assert data[448:].clone().view(torch.bfloat16).equal(row[448:])
+            exponents = torch.exp2(scales.float() - 127)
+            restored = data[:448].clone().view(FP8).float().view(7, 64) * exponents[:, None]
+            exact = row[:448].float().view(7, 64)
+            assert (restored.abs() <= 448 * exponents[:, None]).all()
+            torch.testing.assert_close(restored, exact, rtol=0.0626, atol=1e-2)
+            largest = exact.abs().amax(-1)
+            assert (exponents * 448 >= largest * 0.999).all()
+            assert (exponents * 448 <= largest * 2.001).all()
+
+
+def require_index_store(kind: str) -> Any:
+    if kind == "dsa":
+        module = "kvcache.dsa_fused_store_index_cache"
+        return cuda_kernels.require_kernel(module, "fused_store_index_k_cache")
+    store = cuda_kernels.require_kernel("attention.dsv4.attn", "fused_store_cache")
+    return lambda keys, cache, slots: store(keys, cache, slots, page_size=64, type="indexer")
 
 
 def normal(seed: int, rows: int, device: str, width: int = WIDTH) -> torch.Tensor:

@@ -163,9 +163,10 @@ def test_a_step_updates_the_state_of_a_far_slot(distance: int) -> None:
     channels, width = 8, 4
     with checking.checked_cuda() as check:
         device = check.device
-        kept = channels * (width - 1)  # of a slot; what lies behind it belongs to other layers
-        pool = checking.virtual_zeros((3, kept + distance // 2), torch.bfloat16, device)
-        states = pool[:, :kept].view(3, channels, width - 1)
+        # The states of other layers lie behind a slot's own.
+        state_size = channels * (width - 1)
+        pool = checking.virtual_zeros((3, state_size + distance // 2), torch.bfloat16, device)
+        states = pool[:, :state_size].view(3, channels, width - 1)
         token = cuda_kernels.draw_normal(1, 1, channels, device=device).view(1, channels, 1)
         wanted = token.clone()
         weight = torch.zeros(channels, width, dtype=torch.bfloat16, device=device)

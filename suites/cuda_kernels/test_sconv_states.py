@@ -1,7 +1,7 @@
 """Inkling's convolution states in SGLang's CUDA kernels, in a pool of all layers.
 
 THE INVARIANTS IN PLAIN WORDS
-- A layer's cache may be a strided view of a pool; a kernel reads and writes its own rows alone.
+- A layer's cache may be a strided view of a pool; other layers' bytes are not touched.
 - After an update a slot holds the last rows of its old state and the new tokens, one after another.
 - A state is copied bit for bit.
 """
@@ -29,62 +29,64 @@ def _built_modules() -> None:
 @pytest.mark.guards("sconv-update-strided-cache")
 @given(
     lengths=cuda_kernels.sequence_lengths,
+    seed=cuda_kernels.seeds,
     layers=st.integers(1, 3),
     has_state=st.lists(st.booleans(), min_size=4, max_size=4),
 )
 def test_an_update_shifts_each_state(
-    lengths: list[int], layers: int, has_state: list[bool]
+    seed: int, lengths: list[int], layers: int, has_state: list[bool]
 ) -> None:
     update = require_kernel("update_sconv_cache")
     with checking.checked_cuda() as check:
         device = check.device
-        cache = cuda_kernels.strided_pool(SLOTS, ROWS, WIDTH, layers, device)
-        before = cache.clone()
-        tokens = torch.randn(sum(lengths), WIDTH, device=device).to(torch.bfloat16)
+        pool = cuda_kernels.StridedPool(SLOTS, ROWS, WIDTH, layers, device)
+        before = pool.cache.clone()
+        tokens = cuda_kernels.draw_normal(seed, sum(lengths), WIDTH, device=device)
         starts = torch.tensor([0, *lengths], device=device).cumsum(0).to(torch.int32)
         slots = torch.arange(1, len(lengths) + 1, dtype=torch.int32, device=device)
         states = torch.tensor(has_state[: len(lengths)], device=device)
-        update(tokens, cache, slots, states, starts)
-        wanted = before.clone()
+        update(tokens, pool.cache, slots, states, starts)
         for request, length in enumerate(lengths):
             if length:
                 slot, first = request + 1, sum(lengths[:request])
                 old = before[slot] * has_state[request]
-                wanted[slot] = torch.cat([old, tokens[first : first + length]])[-ROWS:]
-        assert cache.equal(wanted)
+                pool.wanted[slot] = torch.cat([old, tokens[first : first + length]])[-ROWS:]
+        assert pool.list_differences() == []
 
 
 @pytest.mark.guards("sconv-gather-strided-cache")
 @given(
+    seed=cuda_kernels.seeds,
     layers=st.integers(1, 3),
     rows=st.lists(st.tuples(st.booleans(), st.integers(0, 3)), min_size=1, max_size=4),
 )
-def test_gathered_rows_land_in_their_slots(layers: int, rows: list[tuple[bool, int]]) -> None:
+def test_gathered_rows_land_in_their_slots(
+    seed: int, layers: int, rows: list[tuple[bool, int]]
+) -> None:
     gather = require_kernel("fused_gather_scatter_to_sconv_cache")
     with checking.checked_cuda() as check:
         device = check.device
-        cache = cuda_kernels.strided_pool(SLOTS, ROWS, WIDTH, layers, device)
-        wanted = cache.clone()
-        hidden = torch.randn(8, WIDTH, device=device).to(torch.bfloat16)
+        pool = cuda_kernels.StridedPool(SLOTS, ROWS, WIDTH, layers, device)
+        hidden = cuda_kernels.draw_normal(seed, 8, WIDTH, device=device)
         track = torch.tensor([[first, first + 1, first + 2] for _, first in rows], device=device)
         mask = torch.tensor([chosen for chosen, _ in rows], device=device)
         slots = torch.arange(len(rows), device=device)
-        gather(hidden, cache, track.to(torch.int32), mask, slots)
+        gather(hidden, pool.cache, track.to(torch.int32), mask, slots)
         for slot, (chosen, first) in enumerate(rows):
             if chosen:
-                wanted[slot] = hidden[first : first + ROWS]
-        assert cache.equal(wanted)
+                pool.wanted[slot] = hidden[first : first + ROWS]
+        assert pool.list_differences() == []
 
 
 @pytest.mark.guards("sconv-conv-strided-cache")
-@given(lengths=cuda_kernels.sequence_lengths, layers=st.integers(1, 3))
-def test_a_convolution_reads_its_own_prefix(lengths: list[int], layers: int) -> None:
+@given(seed=cuda_kernels.seeds, lengths=cuda_kernels.sequence_lengths, layers=st.integers(1, 3))
+def test_a_convolution_reads_its_own_prefix(seed: int, lengths: list[int], layers: int) -> None:
     convolve = require_kernel("causal_conv1d")
     with checking.checked_cuda() as check:
         device = check.device
-        cache = cuda_kernels.strided_pool(SLOTS, ROWS, WIDTH, layers, device)
-        tokens = torch.randn(sum(lengths), WIDTH, device=device).to(torch.bfloat16)
-        weight = torch.randn(WIDTH, ROWS + 1, device=device).to(torch.bfloat16)
+        pool = cuda_kernels.StridedPool(SLOTS, ROWS, WIDTH, layers, device)
+        tokens = cuda_kernels.draw_normal(seed, sum(lengths), WIDTH, device=device)
+        weight = cuda_kernels.draw_normal(seed + 1, WIDTH, ROWS + 1, device=device)
         count = len(lengths)
         slots = torch.arange(1, count + 1, device=device)
         mask = torch.ones(count, 1, 1, dtype=torch.bool, device=device)
@@ -92,66 +94,76 @@ def test_a_convolution_reads_its_own_prefix(lengths: list[int], layers: int) -> 
         owners = torch.repeat_interleave(
             torch.arange(count, device=device), torch.tensor(lengths, device=device)
         ).to(torch.int32)
-        found = convolve(tokens, weight, cache, mask, slots, starts, owners, use_residual=False)
+        found = convolve(
+            tokens, weight, pool.cache, mask, slots, starts, owners, use_residual=False
+        )
         parts = []
         for request, length in enumerate(lengths):
             first = sum(lengths[:request])
-            row = torch.cat([cache[request + 1], tokens[first : first + length]]).double()
+            row = torch.cat([pool.cache[request + 1], tokens[first : first + length]]).double()
             windows = row.unfold(0, ROWS + 1, 1) if length else row.new_zeros(0, WIDTH, ROWS + 1)
             parts.append((windows * weight.double()).sum(-1))
         torch.testing.assert_close(found.double(), torch.cat(parts), atol=0.05, rtol=0.02)
+        assert pool.list_differences() == []
 
 
 @pytest.mark.guards("sconv-draft-strided-cache")
-@given(layers=st.integers(1, 3), accepted=st.lists(st.integers(0, 4), min_size=1, max_size=4))
-def test_a_draft_keeps_its_accepted_tokens(layers: int, accepted: list[int]) -> None:
+@given(
+    seed=cuda_kernels.seeds,
+    layers=st.integers(1, 3),
+    accepted=st.lists(st.integers(0, 4), min_size=1, max_size=4),
+)
+def test_a_draft_keeps_its_accepted_tokens(seed: int, layers: int, accepted: list[int]) -> None:
     extend = require_kernel("fused_draft_extend_sconv_cache")
     drafted = 4
     with checking.checked_cuda() as check:
         device = check.device
-        cache = cuda_kernels.strided_pool(SLOTS, ROWS, WIDTH, layers, device)
-        wanted = cache.clone()
-        hidden = torch.randn(len(accepted) * drafted, WIDTH, device=device).to(torch.bfloat16)
+        pool = cuda_kernels.StridedPool(SLOTS, ROWS, WIDTH, layers, device)
+        hidden = cuda_kernels.draw_normal(seed, len(accepted) * drafted, WIDTH, device=device)
         slots = torch.arange(1, len(accepted) + 1, dtype=torch.int32, device=device)
         counts = torch.tensor(accepted, dtype=torch.int32, device=device)
-        extend(hidden, cache, slots, counts, drafted)
+        extend(hidden, pool.cache, slots, counts, drafted)
         for request, count in enumerate(accepted):
             own = hidden[request * drafted : (request + 1) * drafted]
-            wanted[request + 1] = torch.cat([wanted[request + 1], own])[count : count + ROWS]
-        assert cache.equal(wanted)
+            pool.wanted[request + 1] = torch.cat([pool.wanted[request + 1], own])[
+                count : count + ROWS
+            ]
+        assert pool.list_differences() == []
 
 
 @pytest.mark.guards("sconv-decode-strided-cache")
 @given(
+    seed=cuda_kernels.seeds,
     layers=st.integers(1, 3),
     lanes=st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=4),
 )
-def test_a_decode_step_shifts_each_state(layers: int, lanes: list[tuple[bool, bool]]) -> None:
+def test_a_decode_step_shifts_each_state(
+    seed: int, layers: int, lanes: list[tuple[bool, bool]]
+) -> None:
     step = require_kernel("fused_causal_conv1d_update_decode")
     with checking.checked_cuda() as check:
         device = check.device
-        cache = cuda_kernels.strided_pool(SLOTS, ROWS, WIDTH, layers, device)
-        before = cache.clone()
-        tokens = torch.randn(len(lanes), WIDTH, device=device).to(torch.bfloat16)
-        weight = torch.randn(WIDTH, ROWS + 1, device=device).to(torch.bfloat16)
+        pool = cuda_kernels.StridedPool(SLOTS, ROWS, WIDTH, layers, device)
+        before = pool.cache.clone()
+        tokens = cuda_kernels.draw_normal(seed, len(lanes), WIDTH, device=device)
+        weight = cuda_kernels.draw_normal(seed + 1, WIDTH, ROWS + 1, device=device)
         slots = [place + 1 if is_valid else -1 for place, (is_valid, _) in enumerate(lanes)]
         states = torch.tensor([has_state for _, has_state in lanes], device=device)
         found = step(
             tokens,
             weight,
-            cache,
+            pool.cache,
             torch.tensor(slots, dtype=torch.int32, device=device),
             states,
             use_residual=False,
         )
-        wanted = before.clone()
         for lane, (is_valid, has_state) in enumerate(lanes):
             if is_valid:
                 row = torch.cat([before[lane + 1] * has_state, tokens[lane : lane + 1]])
                 exact = (row.double() * weight.double().T).sum(0)
                 torch.testing.assert_close(found[lane].double(), exact, atol=0.05, rtol=0.02)
-                wanted[lane + 1] = row[1:]
-        assert cache.equal(wanted)
+                pool.wanted[lane + 1] = row[1:]
+        assert pool.list_differences() == []
 
 
 def require_kernel(name: str) -> Any:
