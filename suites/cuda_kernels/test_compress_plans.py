@@ -117,5 +117,5 @@ def check_plan(prefixes: list[int], lengths: list[int], spare: int, is_on_card: 
     found = [one for one in compressed if one[0] != INVALID]
     assert sorted(one[:3] for one in found) == sorted(one[:3] for one in wanted_compressed)
     states = {one[1]: one[3] for one in wanted_compressed}
-    assert all(one[4] == states[one[1]] for one in found if one[2])
+    assert all(one[3:] == (states[one[1]],) * 2 for one in found if one[2])
     assert sorted(one for one in written if one[0] != INVALID) == sorted(wanted_written)
