@@ -4,12 +4,16 @@ THE INVARIANTS IN PLAIN WORDS
 - A draft attends to its context, to itself and to its ancestors, and stands one position behind
   its parent.
 - First children and next siblings, followed from the root, reach each draft of a tree once.
+- A draft whose parent was not chosen is linked to no other; nothing is read for it behind the
+  request's own drafts.
 - Verification accepts the longest path from the root whose tokens the target predicts, if no two
   children of a draft have the same token.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -21,6 +25,15 @@ from fixtures import cuda_kernels
 from harness import checking
 
 FULL, DRAFTS_ALONE, PACKED = 0, 1, 2  # what a mask covers
+
+
+@dataclass(frozen=True)
+class Drafts:
+    """What the draft model chose for a request."""
+
+    parents: list[int]  # the candidates that each step went on with
+    chosen: list[int]  # candidates
+    tree: list[int | None]  # the parent of each: a draft's number, from 1; 0 is the root
 
 
 @pytest.fixture(autouse=True)
@@ -35,21 +48,58 @@ batches = st.integers(1, 6).flatmap(
 )
 
 
+requests = st.integers(1, 3)
+
+
 @given(
     topk=st.integers(1, 3),
     depth=st.integers(1, 3),
-    requests=st.integers(1, 3),
+    requests=requests,
     mode=st.sampled_from([FULL, DRAFTS_ALONE, PACKED]),
     data=st.data(),
 )
 def test_a_tree_is_built_from_the_chosen_drafts(
     topk: int, depth: int, requests: int, mode: int, data: st.DataObject
 ) -> None:
-    build = cuda_kernels.require_kernel("speculative.tree", "build_tree_kernel_efficient")
     count = data.draw(st.integers(1, topk + (depth - 1) * topk * topk))
-    lengths = [data.draw(st.integers(0, 5)) for _ in range(requests)]
     drafts = [draw_drafts(data, topk, depth, count) for _ in range(requests)]
-    size = count + 1
+    check_built_trees(drafts, data, topk, depth, mode)
+
+
+@pytest.mark.guards("36201-eagle")
+@given(
+    topk=st.integers(1, 3),
+    requests=requests,
+    mode=st.sampled_from([FULL, DRAFTS_ALONE]),
+    data=st.data(),
+)
+def test_a_draft_whose_parent_was_not_chosen_has_no_parent(
+    topk: int, requests: int, mode: int, data: st.DataObject
+) -> None:
+    check_trees_with_orphans(data, topk, requests, mode)
+
+
+@pytest.mark.guards("36201-eagle-packed")
+@given(topk=st.integers(1, 3), requests=requests, data=st.data())
+def test_a_draft_in_a_packed_tree_has_no_parent_that_was_not_chosen(
+    topk: int, requests: int, data: st.DataObject
+) -> None:
+    check_trees_with_orphans(data, topk, requests, PACKED)
+
+
+def check_trees_with_orphans(data: st.DataObject, topk: int, requests: int, mode: int) -> None:
+    depth = 3
+    count = data.draw(st.integers(1, topk + topk * topk))
+    drafts = [draw_orphans(data, topk, depth, count) for _ in range(requests)]
+    check_built_trees(drafts, data, topk, depth, mode)
+
+
+def check_built_trees(
+    drafts: list[Drafts], data: st.DataObject, topk: int, depth: int, mode: int
+) -> None:
+    build = cuda_kernels.require_kernel("speculative.tree", "build_tree_kernel_efficient")
+    requests, size = len(drafts), len(drafts[0].chosen) + 1
+    lengths = [data.draw(st.integers(0, 5)) for _ in drafts]
     with checking.checked_cuda() as check:
         device = check.device
         if mode == FULL:
@@ -62,8 +112,8 @@ def test_a_tree_is_built_from_the_chosen_drafts(
         positions = torch.empty(requests * size, dtype=torch.int64, device=device)
         links = [torch.full((requests, size), -1, device=device) for _ in range(3)]
         build(
-            torch.tensor([parents for parents, _, _ in drafts], device=device),
-            torch.tensor([chosen for _, chosen, _ in drafts], device=device),
+            torch.tensor([one.parents for one in drafts], device=device),
+            torch.tensor([one.chosen for one in drafts], device=device),
             torch.tensor(lengths, device=device),
             mask,
             positions,
@@ -76,15 +126,15 @@ def test_a_tree_is_built_from_the_chosen_drafts(
         check.assert_written(positions)
         masks = split_masks(mask.tolist(), lengths, size, mode)
         index, children, siblings = (link.tolist() for link in links)
-    for request, (_, _, parents) in enumerate(drafts):
-        above = list_ancestors(parents)
+    for request, draft in enumerate(drafts):
+        above = list_ancestors(draft.tree)
         assert masks[request] == [
             [other in above[one] for other in range(size)] for one in range(size)
         ]
         own = positions.tolist()[request * size : (request + 1) * size]
         assert own == [lengths[request] + len(above[one]) - 1 for one in range(size)]
         assert index[request] == [request * size + one for one in range(size)]
-        assert follow_links(children[request], siblings[request]) == parents
+        assert follow_links(children[request], siblings[request]) == draft.tree
 
 
 @given(trees=batches, data=st.data())
@@ -153,10 +203,31 @@ def test_a_tree_is_read_from_its_mask(trees: list[tuple[int, ...]], data: st.Dat
         assert own == [lengths[request] + len(above[request][one]) - 1 for one in range(size)]
 
 
-def draw_drafts(
-    data: st.DataObject, topk: int, depth: int, count: int
-) -> tuple[list[int], list[int], list[int]]:
-    """Draw what the draft model chose: each candidate's parent, the chosen ones, and their tree.
+def draw_drafts(data: st.DataObject, topk: int, depth: int, count: int) -> Drafts:
+    """Draw what the draft model chose: a draft is chosen after its parent."""
+    parents, above = draw_candidates(data, topk, depth)
+    chosen: list[int] = []
+    while len(chosen) < count:
+        ready = [one for one in above if one not in chosen and above[one] in (-1, *chosen)]
+        chosen.append(data.draw(st.sampled_from(ready)))
+    return make_drafts(parents, above, chosen)
+
+
+def draw_orphans(data: st.DataObject, topk: int, depth: int, count: int) -> Drafts:
+    """Draw any drafts, as scores that are NaN choose them."""
+    parents, above = draw_candidates(data, topk, depth)
+    return make_drafts(parents, above, data.draw(st.permutations(list(above)))[:count])
+
+
+def make_drafts(parents: list[int], above: dict[int, int], chosen: list[int]) -> Drafts:
+    chosen = sorted(chosen)
+    place_of: dict[int, int | None] = {-1: 0}
+    place_of |= {one: place + 1 for place, one in enumerate(chosen)}
+    return Drafts(parents, chosen, [place_of.get(above[one]) for one in chosen])
+
+
+def draw_candidates(data: st.DataObject, topk: int, depth: int) -> tuple[list[int], dict[int, int]]:
+    """Draw the candidates of each step: the list of parents, and each candidate's own.
 
     The candidates of the first step are 0 to topk - 1; those of a later step are topk times topk,
     topk for each of the candidates that the step went on with.
@@ -171,20 +242,17 @@ def draw_drafts(
         above |= {one: expanded[(one - first) // topk] for one in new}
         expanded = sorted(data.draw(st.permutations(new))[:topk])
         first += topk * topk
-    chosen: list[int] = []
-    while len(chosen) < count:
-        ready = [one for one in above if one not in chosen and above[one] in (-1, *chosen)]
-        chosen.append(data.draw(st.sampled_from(ready)))
-    chosen.sort()
-    tree = [0 if above[one] == -1 else chosen.index(above[one]) + 1 for one in chosen]
-    return parents, chosen, tree
+    return parents, above
 
 
-def list_ancestors(parents: list[int]) -> list[set[int]]:
-    """Return each draft's ancestors, itself among them; parents are those of drafts 1, 2, …"""
+def list_ancestors(parents: Sequence[int | None]) -> list[set[int]]:
+    """Return each draft's ancestors, itself and the root among them.
+
+    Parents are those of drafts 1, 2, …; None is that of a draft that is linked to no other.
+    """
     above = [{0}]
     for place, parent in enumerate(parents):
-        above.append({place + 1} | above[parent])
+        above.append({place + 1} | above[parent or 0])
     return above
 
 
@@ -198,15 +266,15 @@ def link_tree(parents: list[int]) -> tuple[list[int], list[int]]:
     return children, siblings
 
 
-def follow_links(children: list[int], siblings: list[int]) -> list[int]:
-    """Return the parent of each draft but the root, each of which is reached once."""
+def follow_links(children: list[int], siblings: list[int]) -> list[int | None]:
+    """Return the parent of each draft but the root, each of which is reached at most once."""
     parents: dict[int, int] = {}
     for parent, child in enumerate(children):
         while child != -1:
             assert child not in parents
             parents[child] = parent
             child = siblings[child]
-    return [parents[node] for node in range(1, len(children))]
+    return [parents.get(node) for node in range(1, len(children))]
 
 
 def number_siblings(parents: list[int], first: int) -> list[int]:
