@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import signal
 
 import pytest
@@ -21,7 +22,7 @@ def test_a_build_is_no_part_of_a_guards_time(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(signal, "setitimer", set_timer)
     monkeypatch.setattr(signal, "signal", lambda *_: None)
-    monkeypatch.setattr(fault_attempt.faulthandler, "register", lambda *_, **__: None)
+    monkeypatch.setattr(faulthandler, "register", lambda *_, **__: None)
     with contextlib.suppress(ZeroDivisionError), fault_attempt._limit_time(9.0):
         with preparation.announce_preparation():
             pass
