@@ -21,13 +21,21 @@ BLOCK = 4
 
 @pytest.fixture(autouse=True)
 def _built_modules() -> None:
-    cuda_kernels.build_modules("moe.moe_align", "moe.moe_permute_prepare", "moe.dsv4")
+    cuda_kernels.build_modules(
+        "moe.cutlass_prepare_moe_input",
+        "moe.dsv4",
+        "moe.moe_align",
+        "moe.moe_align_single_token",
+        "moe.moe_permute_prepare",
+        "moe.moe_topk_sigmoid",
+        "moe.moe_topk_softmax",
+    )
 
 
 chosen_experts = st.lists(st.integers(0, 3), min_size=1, max_size=6)
 
 
-@pytest.mark.guards("moe-align-fill-tail")
+@pytest.mark.guards("moe-align-fill-tail", "37663-align")
 @given(chosen=chosen_experts, spare=st.integers(0, 3))
 def test_alignment_pads_its_ids_and_no_more(chosen: list[int], spare: int) -> None:
     check_alignment(65, chosen, spare)
@@ -56,6 +64,8 @@ def check_alignment(experts: int, chosen: list[int], spare: int) -> None:
             padding = -len(own) % BLOCK
             wanted += own + [routes] * padding
         assert int(total) == len(wanted)
+        owners = [chosen[wanted[first]] for first in range(0, len(wanted), BLOCK)]
+        assert blocks.tolist()[: len(owners)] == owners
         found = ids.tolist()
         assert [sorted(found[i : i + BLOCK]) for i in range(0, len(wanted), BLOCK)] == [
             sorted(wanted[i : i + BLOCK]) for i in range(0, len(wanted), BLOCK)
@@ -98,3 +108,111 @@ def test_hash_routed_weights_are_finite(scores: list[float], tokens: int) -> Non
         raw = torch.nn.functional.softplus(logits.double()).sqrt().gather(1, chosen.long())
         wanted = raw / raw.sum(1, keepdim=True).clamp(min=1e-20)
         torch.testing.assert_close(weights.double(), wanted, atol=1e-5, rtol=1e-4)
+
+
+@given(experts=cuda_kernels.draw_rows(0, 9, 6), block=st.sampled_from([1, 4, 16]))
+def test_a_single_token_has_a_block_for_each_expert(experts: list[int], block: int) -> None:
+    align = cuda_kernels.require_kernel("moe.moe_align_single_token", "moe_align_single_token")
+    count = len(experts)
+    with checking.checked_cuda() as check:
+        topk = torch.tensor([experts], dtype=torch.int32, device=check.device)
+        ids, blocks, total = align(topk, block)
+        check.assert_written(ids)
+        order = sorted(range(count), key=experts.__getitem__)
+        assert blocks.tolist() == [experts[place] for place in order]
+        assert ids.tolist() == [one for place in order for one in [place, *[count] * (block - 1)]]
+        assert total.tolist() == [count * block]
+
+
+@given(
+    experts=st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=1, max_size=6),
+    data=st.data(),
+)
+def test_routes_of_padding_lose_their_experts(
+    experts: list[tuple[int, int]], data: st.DataObject
+) -> None:
+    mask = cuda_kernels.require_kernel("moe.dsv4", "mask_topk_ids")
+    count = data.draw(st.integers(0, len(experts)))
+    with checking.checked_cuda() as check:
+        ids = torch.tensor(experts, dtype=torch.int32, device=check.device)
+        mask(ids, torch.tensor([count], dtype=torch.int32, device=check.device))
+        assert ids.tolist() == [
+            list(own) if place < count else [-1, -1] for place, own in enumerate(experts)
+        ]
+
+
+@pytest.mark.parametrize("experts", [8, 12, 512], ids=["in-registers", "any-number", "many"])
+@pytest.mark.parametrize("kind", ["softmax", "sigmoid"])
+@given(tokens=st.integers(1, 3), renormalize=st.booleans(), seed=cuda_kernels.seeds)
+def test_the_best_experts_have_their_weights(
+    kind: str, experts: int, tokens: int, renormalize: bool, seed: int
+) -> None:
+    choose = cuda_kernels.require_kernel(f"moe.moe_topk_{kind}", f"topk_{kind}")
+    topk = 3
+    with checking.checked_cuda() as check:
+        generator = torch.Generator().manual_seed(seed)
+        order = torch.stack([torch.randperm(experts, generator=generator) for _ in range(tokens)])
+        scores = (order / experts * 8 - 4).to(check.device)
+        weights = torch.empty(tokens, topk, dtype=torch.float32, device=check.device)
+        ids = torch.empty(tokens, topk, dtype=torch.int32, device=check.device)
+        choose(weights, ids, scores, renormalize)
+        check.assert_written(weights)
+        exact = scores.double()
+        exact = exact.softmax(-1) if kind == "softmax" else exact.sigmoid()
+        best = exact.topk(topk)
+        assert ids.tolist() == best.indices.tolist()
+        wanted = best.values
+        if renormalize:
+            wanted = wanted / wanted.sum(-1, keepdim=True)
+        torch.testing.assert_close(weights.double(), wanted, rtol=1e-3, atol=1e-5)
+
+
+@given(chosen=st.lists(st.integers(-1, 4), min_size=1, max_size=6), has_scales=st.booleans())
+def test_a_grouped_product_gets_its_shapes_and_rows(chosen: list[int], has_scales: bool) -> None:
+    name = "cutlass_prepare_moe_input"
+    prepare = cuda_kernels.require_kernel(f"moe.{name}", name)
+    experts, inner, outer = 4, 16, 32
+    with checking.checked_cuda() as check:
+        device, routes = check.device, 2 * len(chosen)
+
+        def empty(*shape: int) -> torch.Tensor:
+            return torch.empty(shape, dtype=torch.int32, device=device)
+
+        topk = torch.tensor([[one, (one + 1) % 4] for one in chosen], dtype=torch.int32)
+        offsets, scales = empty(experts + 1), empty(experts + 1) if has_scales else None
+        shapes = [empty(experts, 3), empty(experts, 3)]
+        inputs, outputs = empty(routes), empty(routes)
+        prepare(
+            topk.to(device),
+            offsets,
+            *shapes,
+            inputs,
+            outputs,
+            experts,
+            inner,
+            outer,
+            scales,
+        )
+        for written in (offsets, *shapes, inputs, outputs):
+            check.assert_written(written)
+        flat = topk.flatten().tolist()
+        counts = [flat.count(expert) for expert in range(experts)]
+        begins = [sum(counts[:expert]) for expert in range(experts + 1)]
+        assert offsets.tolist() == begins
+        assert shapes[0].tolist() == [[count, 2 * inner, outer] for count in counts]
+        assert shapes[1].tolist() == [[count, outer, inner] for count in counts]
+        places = outputs.tolist()
+        for route, expert in enumerate(flat):
+            if 0 <= expert < experts:
+                assert begins[expert] <= places[route] < begins[expert + 1]
+                assert inputs.tolist()[places[route]] == route // 2
+            else:
+                assert places[route] == -1
+        used = [place for place in places if place >= 0]
+        assert sorted(used) == list(range(begins[-1]))
+        assert inputs.tolist()[begins[-1] :] == [0] * (routes - begins[-1])
+        if scales is not None:
+            assert scales.tolist() == [
+                sum(-(-count // 128) * 128 for count in counts[:expert])
+                for expert in range(experts + 1)
+            ]
