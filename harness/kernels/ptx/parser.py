@@ -180,9 +180,16 @@ def _parse_initializer(value: str, size: int) -> tuple[bytes, tuple[tuple[int, s
 
 
 def parse_number(word: str) -> int:
-    """Return the bits of an immediate: an integer, or a float such as `0f3F800000`."""
+    """Return the bits of an immediate: an integer, a float such as `0f3F800000`, or `0.`.
+
+    Inline assembly may write a float in decimals. Only zero has the same bits in every type.
+    """
     if word[:2] in ("0f", "0F", "0d", "0D"):
         return int(word[2:], 16)
+    if re.match(r"^-?\d*\.", word):
+        if word.startswith("-") or float(word) != 0:
+            raise PtxSyntaxError(f"the decimal number {word}, whose bits depend on its type")
+        return 0
     text = word.rstrip("U")
     sign, digits = (-1, text[1:]) if text.startswith("-") else (1, text)
     if re.match(r"^0[0-7]+$", digits):

@@ -13,6 +13,8 @@ import torch
 from operands import RANDOM, TYPES, N, draw, from_bf16, to_bf16
 from ptx_kernels import apply
 
+from harness.kernels.check.violations import UncheckableKernel
+
 COMPARISONS = {
     "eq": lambda a, b: a == b, "ne": lambda a, b: (a != b) & (a == a) & (b == b),
     "lt": lambda a, b: a < b, "le": lambda a, b: a <= b,
@@ -250,3 +252,11 @@ def test_eight_bit_floats(name: str, dtype: torch.dtype, largest: float) -> None
     back = apply(f"cvt.rn.f16x2.{name} {{d}}, {{0}};", [("b16", packed)], ("b32", np.uint32))
     low = torch.from_numpy((packed & 255).astype(np.uint8)).view(dtype).to(torch.float16)
     assert np.array_equal(back.view(np.float16)[::2], low.numpy())
+
+
+def test_a_zero_in_decimals_is_zero_in_every_type() -> None:
+    """FlashInfer's inline assembly starts its sums with `0.`."""
+    a = draw("f32")
+    assert np.array_equal(apply("add.f32 {d}, {0}, 0.;", [("f32", a)], ("f32", np.float32)), a)
+    with pytest.raises(UncheckableKernel, match=r"the decimal number 1\.5, whose bits depend on"):
+        apply("add.f32 {d}, {0}, 1.5;", [("f32", a)], ("f32", np.float32))
