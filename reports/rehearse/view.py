@@ -42,6 +42,37 @@ def list_plot_points(finding: RehearsalFinding) -> list[tuple[float, float]]:
     ]
 
 
+def list_fitting_pools(
+    result: DeploymentResult, finding: RehearsalFinding
+) -> list[tuple[int, int]]:
+    """List each probed size of a batch with the largest pool, in slots, that it fits beside.
+
+    Example: 512 requests fit beside 700,000 slots, and 1,024 beside 600,000 alone.
+    """
+    slots, pools = result.settings.get("slots", 0), result.memory.get("pools", 0)
+    if finding.kernel or not slots or not pools:
+        return []
+    sizes = [
+        (size, round(slots * (1 + (1 - share) * result.card_memory / pools)))
+        for size, share in finding.points
+    ]
+    return [(size, fitting) for size, fitting in sizes if fitting > 0]
+
+
+def scale_fitting_pools(
+    result: DeploymentResult, fitting: list[tuple[int, int]]
+) -> list[tuple[float, float]]:
+    """Return sizes and pools as points of a plot 100 wide and 50 high; the first is SGLang's pool.
+
+    Above the line a batch does not fit.
+    """
+    slots = result.settings["slots"]
+    most = max(slots, *(count for _, count in fitting))
+    largest = max(size for size, _ in fitting)
+    points = [(largest, slots), *fitting]
+    return [(100 * size / largest, 50 - 50 * count / most) for size, count in points]
+
+
 def get_plotted_setting(finding: RehearsalFinding) -> str:
     """Return the setting of a finding's plot: '--max-running-requests'."""
     return finding.threshold.split()[-2] if finding.threshold else "the batch's size"

@@ -40,3 +40,26 @@ def test_the_page_has_a_plot_and_says_how_the_threshold_is_known() -> None:
     assert "<p>begins at <code>" in page
     run.deployments[0].findings = [make_finding(FindingRank.NEAR)]
     assert "by proportion it would begin at" in render_page(run)
+
+
+def test_memory_that_does_not_fit_is_plotted_over_the_batch_and_the_pool() -> None:
+    """A pool of 60 GB has 600 slots; at 512 requests the card of 100 GB is just full."""
+    gigabyte = 10**9
+    result = DeploymentResult(
+        *("lite", "lite", "H200", 8),
+        settings={"slots": 600},
+        memory={"pools": 60 * gigabyte},
+        card_memory=100 * gigabyte,
+    )
+    points = [(256, 0.9), (512, 1.0), (1024, 1.2), (4096, 1.7)]
+    finding = RehearsalFinding("OutOfMemory", "decode", "", "does not fit", points=points)
+    fitting = view.list_fitting_pools(result, finding)
+    assert fitting == [(256, 700), (512, 600), (1024, 400)]  # no pool is small enough for 4,096
+    own, *line = view.scale_fitting_pools(result, fitting)
+    assert (own[0], line[0][1]) == (100, 0)
+    assert own[1] < line[2][1]  # SGLang's pool is above the line: it does not fit beside 1,024
+    assert view.list_fitting_pools(result, make_finding(FindingRank.NEAR)) == []
+    run = RehearsalRun(id="r", started="2026-01-01T00:00:00+00:00", release="0.5.23")
+    run.deployments = [result]
+    result.findings = [finding]
+    assert "700 slots at 256, 400 at 1,024" in render_page(run)
