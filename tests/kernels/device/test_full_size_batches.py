@@ -32,3 +32,17 @@ def test_the_last_pages_are_the_only_free_ones() -> None:
     outer = make_allocator(inner=inner)
     full_size_batches._keep_last_pages(outer, 3)
     assert inner.free_pages.tolist() == [8, 9, 10]
+
+
+def test_what_prepares_a_batch_runs_no_layer_and_samples_a_token_for_each_request() -> None:
+    def run_layers(*args: Any) -> Any:
+        raise AssertionError("a layer ran")
+
+    runner_class = type("Runner", (), {"forward": run_layers, "sample": run_layers})
+    model = object.__new__(full_size_batches.FullSizeModel)
+    model.runner = runner = runner_class()
+    batch = SimpleNamespace(seq_lens=torch.tensor([2, 2, 2]))
+    with model._without_layers():
+        tokens = runner.sample(runner.forward(batch).logits_output, batch)
+    assert (tokens.dtype, len(tokens)) == (torch.int64, 3)
+    assert vars(runner) == {}  # the layers are back
