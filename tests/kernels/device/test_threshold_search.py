@@ -40,7 +40,7 @@ class AddressOfSize:
 
 
 def make_search(
-    extent: Callable[[int], int], size: int, fits: int = 1 << 40
+    extent: Callable[[int], int], size: int, fits: int = 1 << 40, resident: float = 0.0
 ) -> tuple[ThresholdSearch, AddressOfSize]:
     launcher = AddressOfSize(extent)
     batch = FullSizeBatch("chunk", "", "--chunked-prefill-size", size, launcher.make)
@@ -48,7 +48,8 @@ def make_search(
     def probe_memory(make: Callable[[], None]) -> ProbedMemory:
         make()
         size = launcher.sizes[-1]
-        return ProbedMemory(size / fits, [MEMORY] if size > fits else [])
+        share = resident + (1 - resident) * size / fits
+        return ProbedMemory(share, [MEMORY] if size > fits else [])
 
     search = ThresholdSearch(launcher, batch, probe_memory)  # type: ignore[arg-type]
     return search, launcher
@@ -70,11 +71,18 @@ def test_a_finding_whose_address_grows_otherwise_is_found_as_well() -> None:
 
 def test_memory_that_does_not_fit_begins_somewhere_too() -> None:
     search, launcher = make_search(lambda size: size, 4096, fits=1419)
-    assert search.find(MEMORY) == 1420
+    assert search.find(MEMORY, whole=4096 / 1419) == 1420
     assert len(launcher.sizes) <= 9
     points = dict(search.list_points(MEMORY, share=4096 / 1419))
     assert points[1419] == 1.0
     assert (min(points) < 1419, max(points), points[4096] > 2) == (True, 4096, True)
+
+
+def test_memory_beside_weights_and_pools_takes_few_batches_to_search() -> None:
+    """Nine tenths of the card are in use before the batch, which grows in proportion."""
+    search, launcher = make_search(lambda size: size, 4096, fits=3000, resident=0.9)
+    assert search.find(MEMORY, whole=0.9 + 0.1 * 4096 / 3000) == 3001
+    assert len(launcher.sizes) <= 4
 
 
 @pytest.mark.parametrize(
