@@ -17,6 +17,8 @@ SHAPES: dict[str, Callable[..., Any]] = {}
 _WRITING = (
     "jit:per_token_group_quant.per_token_group_quant",
     "jit:activation.run_activation_sorted_filtered",
+    "jit:concat_mla_k.concat_mla_k",
+    "sgl_kernel.concat_mla_k",
     "jit:activation.run_activation_filtered",
     "deep_gemm.fp8_gemm_nt",
     "deep_gemm.bf16_gemm_nt",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,12 @@ import pytest
 from harness.cli.main import main
 from harness.core import paths
 from harness.device.cards import load_cards
-from harness.runs.rehearse.deployment import REHEARSE_FOLDER, read_deployments, read_model
+from harness.runs.rehearse.deployment import (
+    REHEARSE_FOLDER,
+    Deployment,
+    read_deployments,
+    read_model,
+)
 
 SMALLEST_SET = 24
 
@@ -31,6 +37,13 @@ def test_the_fixed_set_is_large_and_each_deployment_is_another_one() -> None:
     assert len({one.command for one in deployments.values()}) == len(deployments)
 
 
+def test_the_command_of_a_deployment_can_be_pasted_into_a_shell() -> None:
+    overrides = '{"max_position_embeddings": 1010000}'
+    arguments = ["--tp", "4", "--json-model-override-args", overrides]
+    command = Deployment("qwen3-next-80b-a3b", arguments=arguments).command
+    assert shlex.split(command)[-len(arguments) :] == arguments
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -41,10 +54,7 @@ def test_the_fixed_set_is_large_and_each_deployment_is_another_one() -> None:
             ["llama-3.1-8b", "--", "--speculative-algorithm", "EAGLE"],
             "--speculative-algorithm: speculation is not rehearsed",
         ),
-        (
-            ["deepseek-v3", "--", "--enable-dp-attention"],
-            "attention in data parallel is not rehearsed",
-        ),
+        (["llama-3.1-8b", "--", "--enable-lora"], "--enable-lora: LoRA is not rehearsed"),
         (["llama-3.1-405b-tp8", "--", "--tp", "4"], "so --tp 4 cannot apply; name its model"),
         (["llama-3.1-405b-tp8", "--gpu", "H100"], "so --gpu cannot apply"),
         (["--all", "--gpus", "4"], "so --gpus cannot apply"),

@@ -13,6 +13,7 @@ A model is the `config.json` that was published, with its address:
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,6 @@ DEFAULT_CARD = "H200"
 _NOT_REHEARSED = {
     "--speculative-algorithm": "speculation",
     "--speculative-algo": "speculation",
-    "--enable-dp-attention": "attention in data parallel",
     "--enable-lora": "LoRA",
     "--lora-paths": "LoRA",
     "--pp-size": "pipeline parallelism",
@@ -65,7 +65,7 @@ class Deployment(msgspec.Struct, forbid_unknown_fields=True):
         """The command that rehearses it alone."""
         model = ["--config", self.config_file] if self.config_file else [self.model]
         words = ["./unfix rehearse", *model, "--gpu", self.gpu, "--gpus", str(self.gpus)]
-        return " ".join([*words, "--", *self.arguments])
+        return shlex.join([*words, "--", *self.arguments])
 
 
 def read_model(name: str) -> ModelFile:
