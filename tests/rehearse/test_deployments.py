@@ -41,6 +41,7 @@ def test_the_command_of_a_deployment_can_be_pasted_into_a_shell() -> None:
     overrides = '{"max_position_embeddings": 1010000}'
     arguments = ["--tp", "4", "--json-model-override-args", overrides]
     command = Deployment("qwen3-next-80b-a3b", arguments=arguments).command
+    assert command.startswith("./unfix rehearse qwen3-next-80b-a3b --gpu H200 ")
     assert shlex.split(command)[-len(arguments) :] == arguments
 
 

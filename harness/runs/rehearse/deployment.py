@@ -64,7 +64,7 @@ class Deployment(msgspec.Struct, forbid_unknown_fields=True):
     def command(self) -> str:
         """The command that rehearses it alone."""
         model = ["--config", self.config_file] if self.config_file else [self.model]
-        words = ["./unfix rehearse", *model, "--gpu", self.gpu, "--gpus", str(self.gpus)]
+        words = ["./unfix", "rehearse", *model, "--gpu", self.gpu, "--gpus", str(self.gpus)]
         return shlex.join([*words, "--", *self.arguments])
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from fixtures.rehearse import full_size_batches
+from fixtures.rehearse.deployment_rehearsal import DeploymentRehearsal
 
 
 def make_allocator(**values: Any) -> Any:
@@ -46,3 +47,13 @@ def test_what_prepares_a_batch_runs_no_layer_and_samples_a_token_for_each_reques
         tokens = runner.sample(runner.forward(batch).logits_output, batch)
     assert (tokens.dtype, len(tokens)) == (torch.int64, 3)
     assert vars(runner) == {}  # the layers are back
+
+
+def test_a_batch_is_measured_without_what_the_last_one_left() -> None:
+    """Else the size at which memory runs out would depend on the sizes that were probed before."""
+    backend = SimpleNamespace(forward_metadata=torch.zeros(8))
+    rehearsal = object.__new__(DeploymentRehearsal)
+    rehearsal.model = SimpleNamespace(runner=SimpleNamespace(attn_backend=backend))  # type: ignore[assignment]
+    rehearsal.result = SimpleNamespace(card_memory=1 << 40)  # type: ignore[assignment]
+    rehearsal._drop_batch_memory()
+    assert backend.forward_metadata is None
