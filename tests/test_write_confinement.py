@@ -119,3 +119,24 @@ def test_entries_of_a_cache_are_shared_once_their_process_has_ended(
     assert computed == []
     shared = tmp_path / ".unfix" / "kernels" / "graphs" / "ab"
     assert [file.name for file in shared.iterdir()] == [key], "what is no entry stays behind"
+
+
+@pytest.mark.skipif(
+    not write_confinement.can_make_namespaces(), reason="n/a: no namespaces can be made here"
+)
+def test_a_bound_folder_is_at_its_place_for_one_process_alone(folders: tuple[Path, Path]) -> None:
+    """Its confinement and shared memory of its own hold there as well."""
+    own, place = folders
+
+    def write_at_place() -> list[str]:
+        write_confinement.bind_folder(own, place)
+        write_confinement.isolate_shared_memory()
+        write_confinement.confine_writes([place])
+        (place / "inside" / "new").write_text("x")
+        with pytest.raises(PermissionError):
+            (place.parent / "new").write_text("x")
+        return [str(file.relative_to(place)) for file in sorted(place.rglob("*"))]
+
+    assert call_in_fork(write_at_place) == ["inside", "inside/new"]
+    assert (own / "inside" / "new").read_text() == "x"
+    assert [file.name for file in place.iterdir()] == ["file"]

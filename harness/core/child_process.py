@@ -54,9 +54,14 @@ class ProcessHandle:
         """Wait for this child's end; return its exit code."""
         return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
 
-    def __del__(self) -> None:
+    def close(self) -> None:
+        """Close the descriptor, in a fork that does not wait for this process."""
         if self._pidfd >= 0:
             os.close(self._pidfd)
+            self._pidfd = -1
+
+    def __del__(self) -> None:
+        self.close()
 
 
 def fork(

@@ -6,7 +6,10 @@ in PermissionError. Neither privileges nor a container are needed; there is no w
 Example: after `confine_writes([Path("/tmp/a")])`, `open("/root/x", "w")` raises PermissionError.
 
 Shared memory has a name in `/dev/shm` or a System V key, and both outlive their process. Namespaces
-give a process shared memory of its own, empty at first, where the system lets it make them.
+give a process shared memory of its own, empty at first, and let it see a folder at another place,
+where the system lets it make them. Example: processes that each call `bind_folder` with a folder of
+their own, `/tmp/a/1` or `/tmp/a/2`, and with `/tmp/a/run`, all write below `/tmp/a/run`, and none
+meets the files of another one.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
+import tempfile
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
@@ -36,8 +40,8 @@ _OF_FILES = (1 << 1) | _TRUNCATE
 
 # Of unshare(2): mounts, System V memory and message queues, users.
 _NEW_MOUNTS, _NEW_IPC, _NEW_USERS = 0x20000, 0x8000000, 0x10000000
-# Of mount(2): no set-user-ID, no devices; all mounts below, seen by nobody else.
-_WITHOUT_PRIVILEGES, _RECURSIVE, _PRIVATE = 2 | 4, 1 << 14, 1 << 18
+# Of mount(2): no set-user-ID, no devices; a folder; all mounts below, seen by nobody else.
+_WITHOUT_PRIVILEGES, _BIND, _RECURSIVE, _PRIVATE = 2 | 4, 1 << 12, 1 << 14, 1 << 18
 
 
 class _Ruleset(ctypes.Structure):
@@ -82,14 +86,18 @@ def confine_writes(writable_paths: Iterable[Path]) -> None:
 
 
 @cache
-def can_isolate_shared_memory() -> bool:
-    """Return whether the system lets a process have shared memory of its own."""
+def can_make_namespaces() -> bool:
+    """Return whether a process can have shared memory and a place for a folder of its own."""
     if platform.system() != "Linux" or not SHARED_MEMORY.is_dir():
         return False
 
     def try_isolation() -> bool:
         try:
             isolate_shared_memory()
+            # In memory of its own, so that nothing is left.
+            folder, place = (Path(tempfile.mkdtemp(dir=SHARED_MEMORY)) for _ in range(2))
+            bind_folder(folder, place)
+            isolate_shared_memory()  # as a test does, below its supervisor
         except OSError:
             return False
         return True
@@ -99,10 +107,22 @@ def can_isolate_shared_memory() -> bool:
 
 def isolate_shared_memory() -> None:
     """Give this process and its descendants shared memory of their own; it has one thread."""
+    _enter_namespaces(_NEW_MOUNTS | _NEW_IPC)
+    _mount(b"tmpfs", SHARED_MEMORY, b"tmpfs", _WITHOUT_PRIVILEGES, b"mode=1777")
+
+
+def bind_folder(folder: Path, place: Path) -> None:
+    """Show a folder at a place to this process and its descendants alone; it has one thread."""
+    _enter_namespaces(_NEW_MOUNTS)
+    _mount(os.fsencode(folder), place, None, _BIND | _RECURSIVE, None)
+
+
+def _enter_namespaces(kinds: int) -> None:
+    """Enter new namespaces, one of mounts among them, whose mounts no other process sees."""
     libc = ctypes.CDLL(None, use_errno=True)
     user, group = os.getuid(), os.getgid()
-    if libc.unshare(_NEW_MOUNTS | _NEW_IPC) != 0:  # it needs a privilege, or a namespace of users
-        _check(libc.unshare(_NEW_MOUNTS | _NEW_IPC | _NEW_USERS), "new namespaces")
+    if libc.unshare(kinds) != 0:  # it needs a privilege, or a namespace of users
+        _check(libc.unshare(kinds | _NEW_USERS), "new namespaces")
         for name, entry in (
             ("setgroups", "deny"),
             ("uid_map", f"{user} {user} 1"),
@@ -110,9 +130,13 @@ def isolate_shared_memory() -> None:
         ):
             Path(f"/proc/self/{name}").write_text(entry)
     _check(libc.mount(None, b"/", None, _RECURSIVE | _PRIVATE, None), "private mounts")
-    folder = os.fsencode(SHARED_MEMORY)
-    mounted = libc.mount(b"tmpfs", folder, b"tmpfs", _WITHOUT_PRIVILEGES, b"mode=1777")
-    _check(mounted, str(SHARED_MEMORY))
+
+
+def _mount(
+    source: bytes, place: Path, kind: bytes | None, flags: int, options: bytes | None
+) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    _check(libc.mount(source, os.fsencode(place), kind, flags, options), str(place))
 
 
 def _call(number: int, *arguments: object) -> int:

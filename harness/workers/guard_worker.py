@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 
-from harness.core import device, write_confinement
+from harness.core import device
 from harness.core.errors import UnfixError
 from harness.fixes.matching.toggle_status import ToggleState
 from harness.guards import cells, plugin, repeat, replay, run_item, unrunnable_guards
@@ -59,13 +59,7 @@ class GuardWorker(WorkerSession[GuardWorkerSettings]):
     def make_run_folder(self, number: int) -> RunFolder | None:
         if not self.settings.run_folders:
             return None
-        path = Path(self.settings.run_folders) / str(number)
-        return RunFolder(
-            path,
-            Path.cwd(),
-            write_confinement.can_confine(),
-            write_confinement.can_isolate_shared_memory(),
-        )
+        return RunFolder.make(Path(self.settings.run_folders), number)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:

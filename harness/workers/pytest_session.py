@@ -205,6 +205,7 @@ class WorkerSession(Generic[SettingsT]):
         """Serve requests as a supervisor."""
         for other in self._supervisors:
             other.pipe.close()
+            other.process.close()  # else a test could tell its lane by its open descriptors
         self.pipe.close()
         self.pipe = pipe
         self.run_folder = self.make_run_folder(self._supervisor_count)

@@ -3,7 +3,8 @@
 A file that a test leaves must not be there in its next run, or a guard could count its runs. So
 each run begins in the same folders, which are empty but for the working folder: that one has a link
 to each file and folder of the usual one. Elsewhere the kernel refuses writes, if it can. Shared
-memory (`/dev/shm`, System V) is that of the run, if the system allows namespaces.
+memory (`/dev/shm`, System V) is that of the run, if the system allows namespaces. Then FOLDER has
+the same path in all lanes, too: it is the lane's own folder, bound to that place by its supervisor.
 
     FOLDER/home     HOME, and all folders of the XDG base directories
     FOLDER/tmp      TMPDIR, and pytest's temporary folders
@@ -52,6 +53,18 @@ class RunFolder:
     working_folder: Path  # the usual one
     may_confine: bool  # whether the kernel refuses writes elsewhere
     may_isolate: bool = False  # whether a run can have shared memory of its own
+
+    @classmethod
+    def make(cls, lanes: Path, number: int) -> RunFolder:
+        """Make the folder of a lane, in its supervisor; all lanes have it at one place, if any."""
+        path = lanes / str(number)
+        may_isolate = write_confinement.can_make_namespaces()
+        if may_isolate:
+            own, path = path, lanes / "run"
+            for folder in (own, path):
+                folder.mkdir(exist_ok=True)
+            write_confinement.bind_folder(own, path)
+        return cls(path, Path.cwd(), write_confinement.can_confine(), may_isolate)
 
     @property
     def home(self) -> Path:

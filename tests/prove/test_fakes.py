@@ -29,7 +29,7 @@ ALIKE = "toothless or broken"
 BY_CHANCE = "toothless or broken or flaky"
 MORE_TRIES, PROVEN_AGAIN = 10, 2
 OPTIONS = ("--json", "-j", "3", "--limit", "5", "--memory", "0.5")
-NO_NAMESPACES = not write_confinement.can_isolate_shared_memory()
+NO_NAMESPACES = not write_confinement.can_make_namespaces()
 SIDES = {
     "node_name": "toothless",
     "node_keywords": "toothless",
@@ -47,7 +47,8 @@ SIDES = {
     "words_in_the_environment": "toothless",
     "digest_of_the_environment": ALIKE,
     "command_line": "toothless",
-    "seeded_by_its_folders": BY_CHANCE,
+    "seeded_by_its_folders": BY_CHANCE if NO_NAMESPACES else ALIKE,
+    "seeded_by_its_descriptors": ALIKE,
     "order_of_a_set": ALIKE,
     "hash_of_a_word": ALIKE,
     "functions_that_call_it": ALIKE,

@@ -122,6 +122,12 @@ def test_seeded_by_its_folders(number, tmp_path):
 
 
 @pytest.mark.parametrize("number", MANY)
+def test_seeded_by_its_descriptors(number):
+    run_code()
+    assert draw((sorted(os.listdir("/proc/self/fd")),), number) < 0.5
+
+
+@pytest.mark.parametrize("number", MANY)
 def test_order_of_a_set(number):
     run_code()
     assert next(iter({"fixed", "buggy", f"{number}"})) == "fixed"
