@@ -185,7 +185,8 @@ def write_sources(release: Release, folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     with zipfile.ZipFile(wheel) as archive:
         names = [one for one in archive.namelist() if one.startswith("sglang/")]
-        archive.extractall(folder, [one for one in names if not one.endswith(".so")])
+        built = (".so", "/_version.py")  # no checkout has them
+        archive.extractall(folder, [one for one in names if not one.endswith(built)])
     required = ",\n".join(f"  {str(one)!r}" for one in pins.read_wheel_requirements(wheel))
     project = (
         f'[project]\nname = "sglang"\ndynamic = ["version"]\ndependencies = [\n{required}\n]\n'

@@ -94,6 +94,41 @@ def test_two_releases_with_one_state_share_a_line(
     assert log.count("by a mended form") == 1
 
 
+def test_a_checkout_without_a_version_is_newer_than_every_release(
+    toggles: Path, tmp_path: Path, monkeypatch: Patch
+) -> None:
+    """It was the oldest, so it was mended from the form of the oldest release."""
+    known = managed_releases.list_releases()[0]
+    older = make_tree(tmp_path, "0.5.9", "size")
+    (older.folder / "sglang" / "srt" / "rows.py").rename(
+        older.folder / "sglang" / "srt" / "old_rows.py"
+    )
+    file = toggles / "made-up.yaml"
+    variant = TOGGLE.partition("variants:\n")[2].replace("srt.rows", "srt.old_rows")
+    file.write_text(
+        TOGGLE.replace(">=0.5.9", ">=0.5.10") + variant.replace(">=0.5.9", ">=0.5.9,<0.5.10")
+    )
+
+    class OlderRelease:
+        name, has_sources = "0.5.9", True
+
+        def open_sources(self) -> FolderSourceTree:
+            return older
+
+    monkeypatch.setattr(
+        managed_releases, "list_releases", lambda device="cpu": [OlderRelease(), known]
+    )
+    tree = make_tree(tmp_path, "checkout", "number")
+    (tree.folder / "sglang" / "version.py").unlink()
+    assert tree.version is None
+    guard_runs.mend_stale_toggles([tree], [toggles])
+    mended = load_toggle(toggles)
+    assert find_toggle_status(mended, tree).state is ToggleState.FIXED
+    for release in (older, known.open_sources()):
+        assert find_toggle_status(mended, release).state is ToggleState.FIXED
+    assert [one.releases for one in mended.variants][-1] == ">=0.5.23.post1"
+
+
 def test_list_and_show_say_which_state_rests_on_a_mended_form(
     toggles: Path, tmp_path: Path, capsys: Output, monkeypatch: Patch
 ) -> None:

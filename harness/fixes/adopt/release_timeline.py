@@ -71,8 +71,7 @@ def build_variants(
     runs: list[_VariantRange] = []
     open_run = False
     for tree, cell in course.cells:
-        # A range cannot name the local part of a version, such as a checkout's commit.
-        name = tree.version.public if tree.version else tree.name
+        name = _name_in_range(tree, [each for each, _ in course.cells])
         if runs and open_run:
             runs[-1].end_release = name
         if isinstance(cell, str):
@@ -93,6 +92,20 @@ def build_variants(
         )
         for run in runs
     )
+
+
+def _name_in_range(tree: SourceTree, trees: Sequence[SourceTree]) -> str:
+    """Return the version of a tree as a range has it.
+
+    A range cannot name the local part of a version, such as a checkout's commit. A checkout without
+    a version is behind the newest release: behind 0.5.23 it is 0.5.23.post1.
+    """
+    if tree.version is not None:
+        return tree.version.public
+    newest = max((each.version for each in trees if each.version), default=None)
+    if newest is None:
+        return tree.name
+    return f"{newest.base_version}.post{(newest.post or 0) + 1}"
 
 
 def _merge_edits(

@@ -48,7 +48,11 @@ def repair_toggle(
     if not stale:
         return None
     findings |= {tree.name: find_toggle_status(toggle, tree) for tree in healthy_trees}
-    ordered = sorted([*trees, *healthy_trees], key=lambda tree: tree.version or Version("0"))
+    # A checkout without a version is newer than every release.
+    ordered = sorted(
+        [*trees, *healthy_trees],
+        key=lambda tree: (tree.version is None, tree.version or Version("0")),
+    )
     cells: dict[str, ResolvedEdits | str] = {}
     for tree in ordered:
         found = findings[tree.name]
