@@ -127,6 +127,22 @@ JUDGEMENTS = {
         "makes a fault in these lines is a limit of the operators. The seconds are those of a "
         "crowded machine."
     ),
+    "cyclic-allocation": (
+        "Right: both methods are new and nothing calls them, so no guard runs a changed "
+        "line and no kernel changed. The three faults in `alloc_cyclic` are unreached, and the "
+        "nearest guard runs another function of the module. The other method returns its argument, "
+        "where no fault can be made."
+    ),
+    "logical-page-table": (
+        "Right: two new methods without a caller; no guard, kernel or fault. It does not say that "
+        "`indexer_logical_page_table`, which one of them reads, is nowhere in this tree, since the "
+        "files that bring it are not part of the branch."
+    ),
+    "spec-platform-worker": (
+        "Right: no guard creates a speculative worker, so nothing is proven and the one fault is "
+        "unreached. It does not say that `get_speculative_worker_cls` is nowhere in this tree. "
+        "Which deployments create such a worker was not known: the records had no functions."
+    ),
     "transform-index-renamed": (
         "Wrong in one line: `topk-table-stride` is gone, it says. The function with that fix only "
         "took the name of its wrapper, and its fixed code is there. Mending now follows such a "
