@@ -2,9 +2,10 @@
 
     unfix exec --record FILE -- python bench/thresholds_on_gpu.py
 
-The thresholds are those of `unfix rehearse`, in pages of `docs/findings`. Each case runs in a process of its own. A tensor lies 2^31 elements behind the start of a buffer, so
-an offset that wraps around reads or writes the buffer's first half, where it is seen, and no memory
-of others. `correct` says that every value is right and the first half is untouched.
+The thresholds are those of `unfix rehearse`, in pages of `docs/findings`. Each case runs in a
+process of its own. A tensor lies 2^31 elements behind the start of a buffer, so an offset that
+wraps around reads or writes the buffer's first half, where it is seen, and no memory of others.
+`correct` says that every value is right and the first half is untouched.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def run_qkvzba(tokens: int) -> dict[str, Any]:
 
     _, qkvz = make_behind_front((tokens, 12288), 1.0, 3.0)
     ba = torch.ones(tokens, 64, dtype=torch.bfloat16, device="cuda")
-    qkv, z, b, a = fused_qkvzba_split_reshape_cat(qkvz, ba, 16, 32, 128, 128)
+    qkv, z, *_ = fused_qkvzba_split_reshape_cat(qkvz, ba, 16, 32, 128, 128)
     torch.cuda.synchronize()
     return {
         "correct": is_all(qkv, 1.0) and is_all(z, 1.0),

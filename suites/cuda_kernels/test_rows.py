@@ -18,7 +18,6 @@ from fixtures import cuda_kernels
 from harness import checking
 
 EPSILON = 1e-6
-Rows = torch.Tensor
 
 
 @pytest.fixture(autouse=True)
@@ -110,11 +109,11 @@ def test_other_norms_are_what_they_say(tokens: int, seed: int) -> None:
         expect_close(by_group(groups, weight, 512, EPSILON), exact.flatten(1))
 
 
-def _silu(gate: Rows) -> Rows:
+def _silu(gate: torch.Tensor) -> torch.Tensor:
     return gate * gate.sigmoid()
 
 
-ACTIVATIONS: dict[str, Callable[[Rows], Rows]] = {
+ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "silu_and_mul": _silu,
     "gelu_and_mul": torch.nn.functional.gelu,
     "gelu_tanh_and_mul": lambda gate: torch.nn.functional.gelu(gate, approximate="tanh"),
@@ -193,18 +192,18 @@ def test_the_rows_of_a_tokens_experts_are_summed(
         expect_close(out, exact)
 
 
-def draw(seed: int, rows: int, width: int, device: str) -> Rows:
+def draw(seed: int, rows: int, width: int, device: str) -> torch.Tensor:
     return cuda_kernels.draw_normal(seed, rows, width, device=device)
 
 
-def draw_weight(seed: int, width: int, device: str) -> Rows:
+def draw_weight(seed: int, width: int, device: str) -> torch.Tensor:
     return draw(seed + 50, 1, width, device)[0]
 
 
-def norm(rows: Rows, weight: Rows) -> Rows:
+def norm(rows: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     exact = rows.double()
     return exact * (exact.square().mean(-1, keepdim=True) + EPSILON).rsqrt() * weight.double()
 
 
-def expect_close(found: Rows, wanted: Rows) -> None:
+def expect_close(found: torch.Tensor, wanted: torch.Tensor) -> None:
     torch.testing.assert_close(found.double(), wanted.double(), rtol=0.01, atol=0.02)
