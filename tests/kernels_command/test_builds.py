@@ -103,9 +103,9 @@ def test_a_build_that_takes_too_long_is_asked_to_end_its_compilers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script = "trap 'touch ended; exit 1' TERM; touch began; while :; do sleep 0.01; done"
-    with pytest.raises(UnfixError, match=r"not built within 0\.05 s"):
-        run_build(script, 0.05, tmp_path, monkeypatch)
-    assert (tmp_path / "ended").exists() or not (tmp_path / "began").exists()
+    with pytest.raises(UnfixError, match=r"not built within 3 s"):
+        run_build(script, 3.0, tmp_path, monkeypatch)
+    assert (tmp_path / "ended").exists()
 
 
 def test_a_build_within_its_limit_ends_as_without(

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from calling import is_alive
+from calling import PATIENCE_SECONDS, is_alive
 from driving import Drive, cell
 from fixture_types import Patch
 
@@ -31,9 +31,10 @@ def test_each_end_has_its_name_and_none_hides_another(drive: Drive) -> None:
         "not-ready": "exit 3",
         "crash": "kill -SEGV $$",
         "below": "sh -c 'kill -ABRT $$'; exit $?",
-        "hang": "sleep 60",
+        "hang": "sleep 600",
     }
-    drive.write(*(cell(name, script, limit=1.0) for name, script in ends.items()))
+    limits = {**dict.fromkeys(ends, PATIENCE_SECONDS), "hang": 1.0}
+    drive.write(*(cell(name, script, limit=limits[name]) for name, script in ends.items()))
     assert drive.run() == 1
     assert drive.words() == {**{name: name for name in ends}, "odd": "error", "below": "crash"}
     hows = {one.identity: one.attempts[0].how for one in drive.newest().cells}
@@ -43,11 +44,11 @@ def test_each_end_has_its_name_and_none_hides_another(drive: Drive) -> None:
     assert hows["hang"] == "ran past its limit of 1 s"
 
 
-@pytest.mark.parametrize(("ends", "word"), [("; sleep 61", "hang"), ("", "green")])
+@pytest.mark.parametrize(("ends", "word"), [("; sleep 611", "hang"), ("", "green")])
 def test_no_process_of_a_cell_outlives_it(drive: Drive, ends: str, word: str) -> None:
     """Its process group and processes outside of it are gone."""
-    script = f"setsid sleep 61 & echo $! > {drive.flag('pid')}{ends}"
-    drive.write(cell("cell", script, limit=0.5))
+    script = f"setsid sleep 611 & echo $! > {drive.flag('pid')}{ends}"
+    drive.write(cell("cell", script, limit=5.0 if ends else PATIENCE_SECONDS))
     assert drive.run() == (1 if ends else 0)
     assert drive.words() == {"cell": word}
     assert not is_alive(int(drive.flag("pid").read_text()))

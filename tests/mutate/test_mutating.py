@@ -151,7 +151,7 @@ def test_sources_are_what_they_were_and_nothing_lives_on(mutate: Mutate) -> None
     mutate.fault("width", "return rows", f"{LEAVES_A_CHILD}\n    return rows")
     mutate.run()
     assert sources(mutate) == before
-    assert living(mutate.root) == []
+    wait_until(lambda: not living(mutate.root))
     left = {path.name for path in (mutate.root / ".unfix").iterdir()}
     assert left - {"cache"} == {"reach", "runs", "runs.sqlite"}
     assert list((mutate.root / ".unfix" / "runs").iterdir()) == []

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from calling import PATIENCE_SECONDS, living
+from calling import PATIENCE_SECONDS, living, wait_until
 from toy_release import Mutate
 
 # Above the test is its supervisor, above that the worker; then it waits for its end.
@@ -153,7 +153,7 @@ def test_a_fault_that_ends_every_worker_is_lost_and_the_run_goes_on(mutate: Muta
     told = {fated["fault"]["id"]: (fated["fate"], fated["how"]) for fated in run["fates"]}
     assert told == {ends.id: ("lost", None), after.id: ("killed", "assertion")}
     assert any("another took its place" in problem for problem in run["problems"])
-    assert living(mutate.root) == []
+    wait_until(lambda: not living(mutate.root))
 
 
 def test_a_guard_that_fails_once_has_to_fail_again(mutate: Mutate) -> None:

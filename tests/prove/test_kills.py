@@ -197,7 +197,7 @@ def test_a_worker_or_a_supervisor_is_killed_at_each_step_and_another_takes_over(
         for alone in (chosen, chosen + half):  # both ended the same run, which is lost then
             done, _ = run_stepping(prove, command, alone)
             check_finished_run(done, alone)
-    assert living(prove.root) == []
+    wait_until(lambda: not living(prove.root))
 
 
 def check_finished_run(done: subprocess.CompletedProcess[str], step: int) -> None:
@@ -236,7 +236,7 @@ def test_ctrl_c_keeps_finished_cells_and_resume_runs_the_others(prove: Prove) ->
     assert run["id"] == kept["id"]
     ran = (prove.shared / "ran").read_text().split()
     assert all(ran.count(number) == once for number in proven), "a finished cell is not run again"
-    assert living(prove.root) == []
+    wait_until(lambda: not living(prove.root))
     again = prove.again("prove", "--resume")
     assert again.returncode == 2
     assert "is finished" in again.stderr

@@ -63,8 +63,9 @@ def wait_until_it_stands_still(name: str, supervisor_pid: int, log: Path) -> Non
         assert time.monotonic() < ends, log.read_text()
         time.sleep(rank_standstill.POLL_SECONDS)
         after = rank_standstill.read_rank_activities(supervisor_pid)
-        if not after[pid].has_moved(before[pid]):
-            assert not rank_standstill.stand_still(before, after)  # TP1 goes on
+        # TP1 goes on; both seem to stand still while it gets no processor.
+        stands = not after[pid].has_moved(before[pid])
+        if stands and not rank_standstill.stand_still(before, after):
             return
         before = after
 
