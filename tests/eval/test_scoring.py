@@ -85,7 +85,7 @@ def test_no_answer_is_an_error(serve: Serve, lm_eval: Shared, how: str, words: s
     assert 0 < len(bad) < 10
     bes: dict[str, Any] = {how: share}
     server = serve(**bes)
-    limit = 10.0 if how == "hang" else PATIENCE_SECONDS
+    limit = 3.0 if how == "hang" else PATIENCE_SECONDS
     answers = ask(lm_eval, server, numbers, request_timeout=limit)
     assert [answer.number for answer in answers] == numbers
     for answer in answers:
@@ -121,7 +121,7 @@ def test_time_for_all_of_them_ends(serve: Serve, lm_eval: Shared) -> None:
     right = [answer for answer in answers if answer.right]
     assert 2 <= len(right) <= 34  # two at a time, each of 0.6 s
     assert {answer.right for answer in answers if answer not in right} == {None}
-    assert any(answer.error == "not asked: 3 s were over" for answer in answers)
+    assert any(answer.error == "not asked: 10 s were over" for answer in answers)
 
 
 def test_a_dying_servers_answers_are_kept(serve: Serve, lm_eval: Shared) -> None:
