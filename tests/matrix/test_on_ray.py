@@ -108,11 +108,15 @@ def test_a_killed_node_loses_only_its_cells(cluster: Cluster, on_ray: Any, tmp_p
     wait_until(lambda: len(nodes()) == 4)
     on_ray.nodes = [node["Resources"] for node in nodes()]
     on_ray.gone = PATIENCE_SECONDS  # the new node may be slow to start on a busy machine
-    # Each writes its node and its count; the first round waits until the node is gone.
-    script = "printf x >> {0}/{1}.ran; echo $$ >> {0}/{1}.pid; "
-    script += "until test -e {0}/gone; do sleep 0.1; done"
-    cells = [cell(f"c{n}", script.format(tmp_path, f"c{n}")) for n in range(6)]
-    victim = cell("victim", script.format(tmp_path, "victim"), custom={"doomed": 0.001})
+    # Each writes its process and its count. The first round waits until the node is gone; the
+    # victim's first attempt does not end before the test has looked.
+    begin = "printf x >> {0}/{1}.ran; echo $$ >> {0}/{1}.pid; "
+    wait = "until test -e {0}/{2}; do sleep 0.1; done"
+    script = begin + wait
+    cells = [cell(f"c{n}", script.format(tmp_path, f"c{n}", "gone")) for n in range(6)]
+    script = begin + 'test "$(wc -c < {0}/{1}.ran)" -gt 1 || ' + wait
+    doomed_script = script.format(tmp_path, "victim", "seen")
+    victim = cell("victim", doomed_script, custom={"doomed": 0.001})
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(run_cells, [victim, *cells], on_ray, tmp_path / "logs")
         wait_until((tmp_path / "victim.pid").exists)
@@ -126,6 +130,7 @@ def test_a_killed_node_loses_only_its_cells(cluster: Cluster, on_ray: Any, tmp_p
     assert lost == {"victim"}
     assert [one.outcome.value for one in found["victim"].attempts] == ["lost", "green"]
     assert all(len((tmp_path / f"c{n}.ran").read_text()) == 1 for n in range(6))
+    (tmp_path / "seen").touch()
     first = int((tmp_path / "victim.pid").read_text().split()[0])
     wait_until(lambda: not is_alive(first))
 
