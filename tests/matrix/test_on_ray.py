@@ -113,10 +113,13 @@ def test_a_killed_node_loses_only_its_cells(cluster: Cluster, on_ray: Any, tmp_p
     begin = "printf x >> {0}/{1}.ran; echo $$ >> {0}/{1}.pid; "
     wait = "until test -e {0}/{2}; do sleep 0.1; done"
     script = begin + wait
-    cells = [cell(f"c{n}", script.format(tmp_path, f"c{n}", "gone")) for n in range(6)]
+    names = [f"c{n}" for n in range(6)]
+    cells = [
+        cell(name, script.format(tmp_path, name, "gone"), limit=PATIENCE_SECONDS) for name in names
+    ]
     script = begin + 'test "$(wc -c < {0}/{1}.ran)" -gt 1 || ' + wait
     doomed_script = script.format(tmp_path, "victim", "seen")
-    victim = cell("victim", doomed_script, custom={"doomed": 0.001})
+    victim = cell("victim", doomed_script, limit=PATIENCE_SECONDS, custom={"doomed": 0.001})
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(run_cells, [victim, *cells], on_ray, tmp_path / "logs")
         wait_until((tmp_path / "victim.pid").exists)
