@@ -60,10 +60,15 @@ class RunFolder:
         path = lanes / str(number)
         may_isolate = write_confinement.can_make_namespaces()
         if may_isolate:
-            own, path = path, lanes / "run"
-            for folder in (own, path):
+            own, place = path, lanes / "run"
+            for folder in (own, place):
                 folder.mkdir(exist_ok=True)
-            write_confinement.bind_folder(own, path)
+            try:
+                write_confinement.bind_folder(own, place)
+            except OSError:  # refused on this file system or under this system's rules
+                may_isolate = False
+            else:
+                path = place
         return cls(path, Path.cwd(), write_confinement.can_confine(), may_isolate)
 
     @property
