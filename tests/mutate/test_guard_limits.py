@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import os
 import signal
+import threading
 
 import pytest
 
-from harness.core import preparation
+from harness.core import child_process, preparation
 from harness.runs.mutate import fault_attempt
 
 
 def test_a_build_is_no_part_of_a_guards_time(monkeypatch: pytest.MonkeyPatch) -> None:
     timers = [0.0]
+    listeners = list(preparation.LISTENERS)
 
     def set_timer(which: int, seconds: float) -> tuple[float, float]:
         assert which == signal.ITIMER_REAL
@@ -30,4 +33,76 @@ def test_a_build_is_no_part_of_a_guards_time(monkeypatch: pytest.MonkeyPatch) ->
             raise ZeroDivisionError
     building = fault_attempt.PREPARATION_SECONDS
     assert timers == [0.0, 9.0, building, 7.5, building, 6.0, 0]
-    assert fault_attempt._limit_preparation not in preparation.LISTENERS
+    assert listeners == preparation.LISTENERS
+
+
+def read_timer() -> float:
+    return signal.getitimer(signal.ITIMER_REAL)[0]
+
+
+def test_a_fork_that_builds_gets_no_limit() -> None:
+    """It has no timer of its own: one that is set at the end of its build would kill it."""
+
+    def fork_and_build() -> list[float]:
+        with fault_attempt._limit_time(60.0):
+            pid = os.fork()
+            if pid == 0:
+                with preparation.announce_preparation():
+                    during = read_timer()
+                os._exit(0 if during == read_timer() == 0.0 else 3)
+            return [float(os.waitpid(pid, 0)[1]), read_timer()]
+
+    status, left = child_process.call_in_fork(fork_and_build)
+    assert status == 0
+    assert 0 < left <= 60.0
+
+
+def test_builds_in_other_threads_stop_the_time_until_the_last_one_ends() -> None:
+    def build_in_threads() -> list[float]:
+        started, ends = threading.Semaphore(0), [threading.Event(), threading.Event()]
+
+        def build(end: threading.Event) -> None:
+            with preparation.announce_preparation():
+                started.release()
+                end.wait()
+
+        threads = [threading.Thread(target=build, args=[end]) for end in ends]
+        seen = []
+        with fault_attempt._limit_time(60.0):
+            threads[0].start()
+            started.acquire()
+            seen.append(read_timer())
+            threads[1].start()
+            started.acquire()
+            ends[0].set()
+            threads[0].join()
+            seen.append(read_timer())
+            ends[1].set()
+            threads[1].join()
+            seen.append(read_timer())
+        return seen
+
+    first, second, after = child_process.call_in_fork(build_in_threads)
+    assert first > 60.0
+    assert second > 60.0
+    assert 0 < after <= 60.0
+
+
+def test_a_build_that_outlives_its_guard_sets_no_timer() -> None:
+    def build_beyond() -> float:
+        started, end = threading.Event(), threading.Event()
+
+        def build() -> None:
+            with preparation.announce_preparation():
+                started.set()
+                end.wait()
+
+        thread = threading.Thread(target=build)
+        with fault_attempt._limit_time(60.0):
+            thread.start()
+            started.wait()
+        end.set()
+        thread.join()
+        return read_timer()
+
+    assert child_process.call_in_fork(build_beyond) == 0.0

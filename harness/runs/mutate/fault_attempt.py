@@ -42,7 +42,8 @@ from harness.toggles import ToggleContext
 from harness.workers import supervisor
 from harness.workers.line_tracer import LineTracer, select_package_files
 
-# For one build or compilation; a guard that builds several modules has it for each.
+# For one build or compilation: the guard's own timer allows it to each. The attempt as a whole has
+# it once for each guard, and only for a fault in C++: builds that together take longer end there.
 PREPARATION_SECONDS = 300.0
 
 
@@ -216,26 +217,56 @@ def _limit_time(seconds: float) -> Iterator[None]:
     """
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     faulthandler.register(signal.SIGALRM, chain=True)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    preparation.LISTENERS.append(_limit_preparation)
+    timer = _GuardTimer(seconds)
+    preparation.LISTENERS.append(timer.stop_during_preparation)
     try:
         yield
     finally:
-        preparation.LISTENERS.remove(_limit_preparation)
-        signal.setitimer(signal.ITIMER_REAL, 0)
+        preparation.LISTENERS.remove(timer.stop_during_preparation)
+        timer.end()
 
 
-@contextlib.contextmanager
-def _limit_preparation() -> Iterator[None]:
-    """Stop the guard's time during the block, which has PREPARATION_SECONDS."""
-    if threading.current_thread() is not threading.main_thread():  # only that one has the timer
-        yield
-        return
-    left, _ = signal.setitimer(signal.ITIMER_REAL, PREPARATION_SECONDS)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, max(left, 0.001))
+class _GuardTimer:
+    """The timer of a guard's time, which stops while any thread builds.
+
+    It is that of one process: a fork inherits the listener and no timer, so it has no limit here.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._builds = 0  # that run now
+        self._has_ended = False
+        self._left = 0.0
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+
+    @contextlib.contextmanager
+    def stop_during_preparation(self) -> Iterator[None]:
+        """Stop the guard's time during the block, which has PREPARATION_SECONDS."""
+        if os.getpid() != self._pid:
+            yield
+            return
+        with self._lock:
+            if not self._has_ended:
+                left, _ = signal.setitimer(signal.ITIMER_REAL, PREPARATION_SECONDS)
+                if self._builds == 0:
+                    self._left = left
+            self._builds += 1
+        try:
+            yield
+        finally:
+            if os.getpid() == self._pid:  # no fork inside the block
+                with self._lock:
+                    self._builds -= 1
+                    if self._builds == 0 and not self._has_ended:
+                        signal.setitimer(signal.ITIMER_REAL, max(self._left, 0.001))
+
+    def end(self) -> None:
+        """Stop the timer for good; a build of another thread may still run."""
+        if os.getpid() == self._pid:
+            with self._lock:
+                self._has_ended = True
+                signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 def read_attempt_report(
