@@ -13,6 +13,7 @@ import pytest
 from fixture_types import Patch
 from hypothesis import HealthCheck, settings
 
+from harness.core import preparation
 from harness.guards import hypothesis_adapter, profiles
 
 TOY = Path(__file__).parent / "toy"
@@ -56,10 +57,11 @@ def interruptible() -> Iterator[None]:
 @pytest.fixture
 def smoke_profile() -> Iterator[None]:
     """Load a profile of the suites, and restore the tests' own after the test."""
-    usual = settings.get_current_profile_name()
+    usual, listeners = settings.get_current_profile_name(), list(preparation.LISTENERS)
     profiles.load_profile("smoke")
     yield
     settings.load_profile(usual)
+    preparation.LISTENERS[:] = listeners
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from hypothesis.control import current_build_context
 from hypothesis.errors import DidNotReproduce
 
 from harness.core import preparation
@@ -199,6 +200,40 @@ def test_leave_out_of_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
             time.sleep(0.02 * number)
 
     check()
+
+
+def test_preparation_inside_a_draw_is_left_out_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its draw is left out already; else a slow example would have a negative time."""
+    clock = SimpleNamespace(perf_counter=iter([0.0, 3600.0]).__next__)
+    monkeypatch.setattr(hypothesis_adapter, "time", clock)
+
+    def prepare() -> int:
+        with hypothesis_adapter.leave_out_of_deadline():
+            return 1
+
+    left_out: list[float] = []
+
+    @settings(max_examples=1, database=None, deadline=None, phases=[Phase.generate])
+    @given(data=st.data())
+    def check(data: st.DataObject) -> None:
+        assert data.draw(st.builds(prepare)) == 1
+        left_out.append(sum(current_build_context().data.draw_times.values()))
+
+    check()
+    [seconds] = left_out
+    assert 0 <= seconds < 3600
+
+
+@pytest.fixture
+def same_listeners() -> Iterator[None]:
+    before = list(preparation.LISTENERS)
+    yield
+    assert before == preparation.LISTENERS
+
+
+@pytest.mark.usefixtures("same_listeners", "smoke_profile")
+def test_the_profile_of_a_test_leaves_no_listener() -> None:
+    assert hypothesis_adapter.leave_out_of_deadline in preparation.LISTENERS
 
 
 def test_a_profile_leaves_preparation_out_of_deadlines(monkeypatch: pytest.MonkeyPatch) -> None:
