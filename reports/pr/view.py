@@ -39,7 +39,7 @@ MARKS = make_marks("""
     confirmed          | YES | ✕ | broken    | A launch shows it.
     unconfirmed        | MAY | ? | unreached | No launch that was tried shows it.
     held               | YES | ✓ | good      | The claim holds, or fails for a known reason.
-    holds no more      | NO  | ✕ | broken    | The claim held before, and fails now.
+    holds no more      | NO  | ✕ | broken    | The claim held before, and fails or is gone now.
     breaks             | BRK | ✕ | broken    | A server fails there, and did not before.
     worse              | MOR | △ | bug       | It takes more memory, or comes nearer to a limit.
     other              | CHG | · | quiet     | It changes, and not for the worse.

@@ -82,6 +82,21 @@ def test_new_lines_are_counted_from_one_and_a_gap_is_its_neighbours(
     assert changed_lines.find_new_lines(old, new) == lines
 
 
+def test_remarks_are_looked_for_once_in_each_text_and_only_where_needed() -> None:
+    read: list[str] = []
+
+    def find_remarks(text: str) -> set[int]:
+        read.append(text)
+        return changed_lines.find_python_remarks(text)
+
+    old, new = "a = 1\n# x\nb = 2\n# y\nc = 3\n", "a = 1\n# X\nb = 2\n# Y\nc = 3\n"
+    assert changed_lines.find_new_lines(old, new, find_remarks) == set()
+    assert read == [old, new]
+    read.clear()
+    assert changed_lines.find_new_lines(old, old.replace("b", "B"), find_remarks) == {3}
+    assert read == []
+
+
 def test_between_two_commits_only_the_changed_lines_count(
     checkout: SglangCheckout, monkeypatch: pytest.MonkeyPatch
 ) -> None:

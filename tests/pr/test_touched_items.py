@@ -23,9 +23,15 @@ from harness.runs.pr.touched_items import ChangedNames, ItemKind
 from harness.runs.rehearse.deployment import Deployment
 from harness.runs.rehearse.request import RehearseRequest
 from harness.store.database import Store
-from harness.store.pr.values import PrPart, PrRun, TouchedItem
+from harness.store.pr.values import ClaimChange, PrPart, PrRun, TouchedItem
 from harness.store.rehearse.values import DeploymentResult, RehearsalRun, RehearsedPhase
-from harness.store.zoo.values import ArchitectureResult, ZooRun
+from harness.store.zoo.values import (
+    ArchitectureResult,
+    ClaimResult,
+    ClaimVerdict,
+    ZooClaim,
+    ZooRun,
+)
 from harness.workers.release_target import ReleaseTarget
 from reports.pr import view
 
@@ -318,3 +324,22 @@ def test_the_records_are_of_this_checkout() -> None:
         file = touched_items.find_record(kind)
         assert file is not None
         assert file.is_relative_to(paths.project_folder())
+
+
+def make_zoo_run(*results: ArchitectureResult) -> ZooRun:
+    return ZooRun(id="1", started="", release="r", card="H100", architectures=list(results))
+
+
+def test_an_architecture_that_the_change_removes_is_lost() -> None:
+    holding = [ClaimResult(ZooClaim.STARTS, ClaimVerdict.HOLDS)]
+    gone = ArchitectureResult("llama", absent="SGLang runs it through transformers' own code")
+    never = ArchitectureResult("zaya", absent="no such type")
+    after = make_zoo_run(gone, never)
+    assert touched_items.needs_base_run(after)
+    before = make_zoo_run(ArchitectureResult("llama", holding), never)
+    (change,) = touched_items.compare_claims(before, after)
+    assert change == ClaimChange("llama", "starts", "holds", "absent", gone.absent)
+    assert change.is_lost
+    run = PrRun("1", "", "", "a..b", "a", "b", "finished", claims=[change])
+    assert run.model_problems == [f"llama: starts held and is absent now: {gone.absent}"]
+    assert not touched_items.needs_base_run(make_zoo_run(ArchitectureResult("llama", holding)))

@@ -86,10 +86,13 @@ def test_an_error_near_the_tolerance_keeps_its_reason() -> None:
         "graphs: {reason: stale, at_most: 1}",
         "graph: {reason: stale, at_most: 1, releases: newest}",
         "graph: {reason: stale}",
+        "graph: [{reason: all, at_most: 1}, {reason: old, at_most: 1, releases: '<0.5.10'}]",
     ],
 )
 def test_a_known_failure_names_a_claim_and_a_range(tmp_path: Path, known: str) -> None:
-    with pytest.raises(UnfixError, match=r"one.yaml:2: (no claim|releases is a range|a known)"):
+    with pytest.raises(
+        UnfixError, match=r"one.yaml:2: (no claim|releases is a range|a known|only the last)"
+    ):
         read_one(tmp_path, f"model_type: llama\nknown: {{{known}}}\n")
 
 

@@ -63,7 +63,7 @@ def run_zoo(review: Review) -> None:
         return done
 
     after = execute_on(review.head)
-    before = execute_on(review.base) if touched_items.list_failing(after) else None
+    before = execute_on(review.base) if touched_items.needs_base_run(after) else None
     run.claims = touched_items.compare_claims(before, after)
 
 

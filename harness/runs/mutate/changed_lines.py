@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import io
 import re
 import tokenize
@@ -179,14 +180,15 @@ def find_new_lines(
     """
     old, new = before.split("\n"), after.split("\n")
     lines: set[int] = set()
+    find_remarks_once = functools.cache(find_remarks)  # of each text
     for kind, gone, end, first, last in difflib.SequenceMatcher(None, old, new).get_opcodes():
         if kind == "equal":
             continue
         block = [*old[gone:end], *new[first:last]]
         if all(not line.strip() or line.lstrip().startswith("#") for line in block):
             # Only now the texts are read whole, which takes longer than the comparison.
-            remarks = set(range(gone + 1, end + 1)) <= find_remarks(before)
-            if remarks and set(range(first + 1, last + 1)) <= find_remarks(after):
+            remarks = set(range(gone + 1, end + 1)) <= find_remarks_once(before)
+            if remarks and set(range(first + 1, last + 1)) <= find_remarks_once(after):
                 continue
         if kind == "delete":
             lines |= {first, first + 1} & set(range(1, len(new) + 1))

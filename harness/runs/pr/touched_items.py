@@ -24,7 +24,7 @@ from harness.runs.pr.source_change import SourceChange
 from harness.store import record_files
 from harness.store.lane_runs import LaneResult, LaneRunTable
 from harness.store.pr.values import ClaimChange, TouchedItem
-from harness.store.zoo.values import ClaimVerdict, ZooRun
+from harness.store.zoo.values import ClaimVerdict, ZooClaim, ZooRun
 
 _MODELS = "sglang.srt.models."
 MAX_READ_RUNS = 30  # in search of an item's functions; older ones may have none
@@ -184,19 +184,29 @@ def leave_out(
             used += cost
 
 
-def list_failing(run: ZooRun) -> list[str]:
-    return [one.name for one in run.present if one.failures]
+def needs_base_run(after: ZooRun) -> bool:
+    """Return whether something fails or is absent, which it may have done before the change."""
+    return any(one.absent or one.failures for one in after.architectures)
 
 
 def compare_claims(before: ZooRun | None, after: ZooRun) -> list[ClaimChange]:
-    """Pair the claims of both ends; an end that was not run has held."""
+    """Pair the claims of both ends; an end that was not run has held.
+
+    An architecture that only the earlier end has is one change, of whether it starts.
+    """
     earlier = {
         (one.name, claim.claim): claim.verdict.value
         for one in (before.present if before is not None else ())
         for claim in one.claims
     }
     default = ClaimVerdict.HOLDS.value if before is None else ClaimVerdict.UNTESTED.value
-    return [
+    gone = [
+        ClaimChange(one.name, claim, earlier[one.name, claim], "absent", one.absent)
+        for one in after.architectures
+        for claim in [ZooClaim.STARTS]
+        if one.absent and (one.name, claim) in earlier
+    ]
+    return gone + [
         ClaimChange(
             architecture=one.name,
             claim=claim.claim.value,

@@ -151,6 +151,10 @@ def _read_architecture(file: Path, bases: dict[str, dict[str, Any]]) -> Architec
             raise document.make_error_at(f"no claim is called {claim}", "known")
         for known in architecture.list_known_failures(claim):
             _check_known_failure(document, claim, known)
+        if not all(known.releases for known in architecture.list_known_failures(claim)[:-1]):
+            raise document.make_error_at(
+                f"only the last entry of {claim} has no `releases`: none behind it counts", "known"
+            )
     config = dict(bases["common"])
     for base in architecture.bases:
         if base not in bases:

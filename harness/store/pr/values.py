@@ -166,7 +166,7 @@ class ClaimChange(msgspec.Struct):
 
     @property
     def is_lost(self) -> bool:
-        return self.before in ("holds", "known") and self.after == "fails"
+        return self.before in ("holds", "known") and self.after in ("fails", "absent")
 
 
 class PrRun(msgspec.Struct):
@@ -274,7 +274,8 @@ class PrRun(msgspec.Struct):
     def model_problems(self) -> list[str]:
         """Return what fails now of architectures and deployments."""
         claims = [
-            f"{one.architecture}: {one.claim} held and fails now: {one.headline}"
+            f"{one.architecture}: {one.claim} held and "
+            f"{'is absent' if one.after == 'absent' else 'fails'} now: {one.headline}"
             for one in self.claims
             if one.is_lost
         ]
