@@ -84,8 +84,10 @@ def test_heads_are_normed_in_place(tokens: int, queries: int, keys: int, seed: i
         wanted = heads.double().clone()
         wanted[:, :queries] = norm(heads[:, :queries], weights[0])
         wanted[:, queries : queries + keys] = norm(heads[:, queries : queries + keys], weights[1])
+        values = heads[:, queries + keys :].clone()
         run(heads[:, :queries], heads[:, queries : queries + keys], *weights, EPSILON)
         expect_close(heads, wanted)
+        assert heads[:, queries + keys :].equal(values)
 
 
 @given(tokens=tokens, seed=cuda_kernels.seeds)
@@ -137,6 +139,7 @@ def test_a_gate_is_applied(name: str, skipped: list[bool], has_experts: bool, se
         wanted = ACTIVATIONS[name](gate) * up
         if has_experts:
             wanted[torch.tensor(skipped)] = 0  # rows of no expert are left alone
+            assert not out[torch.tensor(skipped)].any()
         expect_close(out, wanted)
 
 
