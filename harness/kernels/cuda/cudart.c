@@ -16,7 +16,7 @@ typedef void *Stream;
 
 enum { SUCCESS = 0, INVALID_VALUE = 1, INVALID_FUNCTION = 98, NOT_SUPPORTED = 801 };
 
-/* What crosses to Python; harness/kernels/cuda/runtime.py has the same fields. */
+/* What crosses to Python; harness/kernels/cuda/cudart.py has the same fields. */
 typedef struct {
   const char *entry;   /* mangled */
   const void *fatbin;
@@ -60,7 +60,7 @@ typedef struct {
   const void *key;   /* the host's function or variable */
   Module *module;
   const char *name;
-  int max_shared_bytes;
+  int max_shared_bytes;   /* of dynamic shared memory; 0: never set */
 } Symbol;
 typedef struct { Symbol *items; size_t count, capacity; } Symbols;
 static Symbols kernels, variables;
@@ -131,8 +131,7 @@ static Error launch(const void *function, Dim3 grid, Dim3 block, Dim3 cluster, v
   Symbol *kernel = find_symbol(&kernels, function);
   if (!kernel) return fail(INVALID_FUNCTION);
   Launch values = {kernel->name, kernel->module->fatbin, arguments, shared,
-                   kernel->max_shared_bytes ? kernel->max_shared_bytes : device_attributes[8],
-                   grid, block, cluster, is_cooperative};
+                   kernel->max_shared_bytes, grid, block, cluster, is_cooperative};
   Error error = launch_hook(&values);
   return error ? fail(error) : SUCCESS;
 }

@@ -119,9 +119,7 @@ class PtxModule:
         compiled = self._compile(launch, checks)
         compiled.prepare()
         lowered = compiled.lowered
-        limit = launch.max_shared_bytes  # of dynamic shared memory, once the host has raised it
-        if limit <= _SHARED_LIMIT:
-            limit = _SHARED_LIMIT - lowered.shared_size
+        limit = launch.max_shared_bytes or _SHARED_LIMIT - lowered.shared_size
         if launch.shared_bytes > limit:
             wanted = f"{launch.shared_bytes} bytes of shared memory"
             own = f" beside its own {lowered.shared_size}" if lowered.shared_size else ""

@@ -59,4 +59,4 @@ class CudaLaunch:
     find_allocation: Callable[[int], Allocation | None]
     cluster: Dimensions = (1, 1, 1)
     is_cooperative: bool = False
-    max_shared_bytes: int = 48 << 10  # as cudaFuncSetAttribute has set it
+    max_shared_bytes: int = 0  # of dynamic shared memory, by cudaFuncSetAttribute; 0: never set
