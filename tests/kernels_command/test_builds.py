@@ -10,12 +10,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from calling import is_alive, wait_until
 
 from harness.cli.main import main
 from harness.core.errors import UnfixError
 from harness.kernels.cuda import build_limits
 from harness.kernels.cuda.recorded_builds import RecordedBuild
 from harness.releases import cuda_toolkit, managed_releases, provisioning
+from harness.releases.source_trees import FolderSourceTree
 from harness.runs.kernels import cuda_builds
 from harness.runs.kernels.values import BuildResult, BuildSurvey
 
@@ -106,6 +108,27 @@ def test_a_build_that_takes_too_long_is_asked_to_end_its_compilers(
     with pytest.raises(UnfixError, match=r"not built within 3 s"):
         run_build(script, 3.0, tmp_path, monkeypatch)
     assert (tmp_path / "ended").exists()
+
+
+def test_a_build_that_does_not_end_is_killed_with_its_compilers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(build_limits, "END_SECONDS", 0.1, raising=False)
+    # The compiler has a process group of its own, as ninja's have.
+    script = "trap '' TERM; setsid sh -c 'echo $$ >began; sleep 8; touch built'; touch ended"
+    with pytest.raises(UnfixError, match=r"not built within 3 s"):
+        run_build(script, 3.0, tmp_path, monkeypatch)
+    compiler = int((tmp_path / "began").read_text())
+    assert wait_until(lambda: not is_alive(compiler))
+    assert not (tmp_path / "built").exists()
+    assert not (tmp_path / "ended").exists()
+
+
+def test_a_release_whose_builds_cannot_have_a_limit_is_named(tmp_path: Path) -> None:
+    tree = FolderSourceTree(tmp_path, "0.1")
+    release: Any = SimpleNamespace(name="0.1", python="", open_sources=lambda: tree)
+    with pytest.raises(UnfixError, match=r"0\.1 has no .*compile\.ninja: its builds cannot"):
+        list(cuda_builds.build_modules(release, [], 1, 3.0))
 
 
 def test_a_build_within_its_limit_ends_as_without(

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from harness.core.errors import NotReadyError
+from harness.core.errors import NotReadyError, UnfixError
+from harness.kernels.cuda.build_limits import NINJA_MODULE
 from harness.kernels.cuda.recorded_builds import RecordedBuild
 from harness.patching.child_environment import SINGLE_THREAD, ChildEnvironment
 from harness.releases.managed_releases import Release
@@ -37,6 +38,8 @@ def build_modules(
     limit: float | None = None,
 ) -> Iterator[BuildResult]:
     """Build these modules of a release, each within `limit` seconds; yield results as they come."""
+    if limit is not None and release.open_sources().read(NINJA_MODULE) is None:
+        raise UnfixError(f"{release.name} has no {NINJA_MODULE}: its builds cannot have a limit")
     environment = ChildEnvironment(SINGLE_THREAD)
     environment.use_checkout()
     request = msgspec.json.encode(BuildsRequest(list(builds), jobs, limit))
