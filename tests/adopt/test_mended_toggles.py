@@ -14,6 +14,7 @@ from harness.cli import guard_runs
 from harness.cli.bisect import execution as bisect_execution
 from harness.cli.main import main
 from harness.core import paths
+from harness.fixes.adopt import release_timeline
 from harness.fixes.matching.toggle_status import ToggleState, find_toggle_status
 from harness.fixes.registry import toggle_catalogue
 from harness.fixes.registry.schema import Toggle
@@ -127,6 +128,18 @@ def test_a_checkout_without_a_version_is_newer_than_every_release(
     for release in (older, known.open_sources()):
         assert find_toggle_status(mended, release).state is ToggleState.FIXED
     assert [one.releases for one in mended.variants][-1] == ">=0.5.23.post1"
+
+
+@pytest.mark.parametrize(
+    ("newest", "bound"),
+    [("0.5.23", "0.5.23.post1"), ("0.5.23.post1", "0.5.23.post2"), ("0.5.24rc1", "0.5.24")],
+)
+def test_a_checkout_without_a_version_is_just_behind_the_newest(
+    tmp_path: Path, newest: str, bound: str
+) -> None:
+    trees = [make_tree(tmp_path, version, "size") for version in ("0.5.22", newest, "checkout")]
+    (trees[-1].folder / "sglang" / "version.py").unlink()
+    assert release_timeline.name_in_range(trees[-1], trees) == bound
 
 
 def test_list_and_show_say_which_state_rests_on_a_mended_form(

@@ -71,7 +71,7 @@ def build_variants(
     runs: list[_VariantRange] = []
     open_run = False
     for tree, cell in course.cells:
-        name = _name_in_range(tree, [each for each, _ in course.cells])
+        name = name_in_range(tree, [each for each, _ in course.cells])
         if runs and open_run:
             runs[-1].end_release = name
         if isinstance(cell, str):
@@ -94,17 +94,20 @@ def build_variants(
     )
 
 
-def _name_in_range(tree: SourceTree, trees: Sequence[SourceTree]) -> str:
+def name_in_range(tree: SourceTree, trees: Sequence[SourceTree]) -> str:
     """Return the version of a tree as a range has it.
 
     A range cannot name the local part of a version, such as a checkout's commit. A checkout without
-    a version is behind the newest release: behind 0.5.23 it is 0.5.23.post1.
+    a version is behind the newest release: behind 0.5.23 it is 0.5.23.post1, and behind 0.5.24rc1
+    it is 0.5.24. That is provisional: a release that comes later may have this name.
     """
     if tree.version is not None:
         return tree.version.public
     newest = max((each.version for each in trees if each.version), default=None)
     if newest is None:
         return tree.name
+    if newest.is_prerelease:
+        return newest.base_version
     return f"{newest.base_version}.post{(newest.post or 0) + 1}"
 
 
