@@ -303,7 +303,7 @@ def _make_zoo(run: PrRun) -> ReviewSection:
         if one.is_lost:
             mark = MARKS["holds no more"]
         else:
-            mark = MARKS["fails as before" if one.after == "fails" else "held"]
+            mark = MARKS["fails as before" if one.after in ("fails", "absent") else "held"]
         if one.after == "not tested":
             continue
         rows.append([code(one.architecture), one.claim, from_mark(mark), one.before, one.after])

@@ -34,6 +34,7 @@ from harness.store.zoo.values import (
 )
 from harness.workers.release_target import ReleaseTarget
 from reports.pr import view
+from reports.shared.tables import from_mark
 
 NESTED = """\
 class Rotary:
@@ -342,4 +343,9 @@ def test_an_architecture_that_the_change_removes_is_lost() -> None:
     assert change.is_lost
     run = PrRun("1", "", "", "a..b", "a", "b", "finished", claims=[change])
     assert run.model_problems == [f"llama: starts held and is absent now: {gone.absent}"]
+    run.parts, run.claims = [PrPart.ZOO], [change, ClaimChange("zaya", "starts", "fails", "absent")]
+    (section,) = view.make_sections(run)
+    assert [row[2] for row in section.table.rows] == [
+        from_mark(view.MARKS[name]) for name in ("holds no more", "fails as before")
+    ]
     assert not touched_items.needs_base_run(make_zoo_run(ArchitectureResult("llama", holding)))
