@@ -84,7 +84,7 @@ def place(make_nights: Callable[[], Nights]) -> Nights:
 
 @pytest.fixture(scope="module")
 def night(place: Nights) -> dict[str, Any]:
-    words = ("--revert", "toy-plain", "--limit", "5", "--seed", "3")
+    words = ("--revert", "toy-plain", "--limit", "1", "--seed", "3")
     return place.night(*words, seconds=12, is_enough=has_run_each_test_often)
 
 
