@@ -27,14 +27,15 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parent))
 
+import recording
 import sanitizer
 
 from harness.cli import kernel_checks
-from harness.core import machine, paths
+from harness.core import machine
 from harness.kernels.cuda import checked_toolchain
 from harness.kernels.gpu import DEFAULT_CHECKS
 from harness.patching.child_environment import ChildEnvironment
-from harness.store.record_files import read_record_text, write_record
+from harness.store.record_files import read_record_text
 from harness.workers.servers.server import (
     DEFAULT_ENVIRONMENT,
     ServerFailed,
@@ -199,24 +200,18 @@ def main(given: Sequence[str] | None = None) -> int:
     if strange:
         parser.error(f"no case is called {', '.join(sorted(strange))}")
     machine.require_device("cuda")
-    result: dict[str, Any] = {
-        "command": ["python", *sys.argv],
-        "machine": machine.collect_machine_facts(),
-        "cases": {},
-    }
+    cases: dict[str, list[dict[str, Any]]] = {}
     with tempfile.TemporaryDirectory() as folder:
         for case in arguments.cases or CASES:
-            runs = result["cases"].setdefault(case, [])
+            runs = cases.setdefault(case, [])
             for tool in arguments.tool or TOOLS:
                 limits = arguments.rounds, arguments.patience, arguments.limit
                 found = serve_case(case, tool, Path(folder), *limits)
                 runs.append(found)
                 print(case, json.dumps({k: v for k, v in found.items() if k != "kernels"}))
                 sys.stdout.flush()
-                if arguments.record:  # after each server, since the next one may hang
-                    text = json.dumps(result, indent=1).replace(str(paths.project_folder()), ".")
-                    arguments.record.parent.mkdir(parents=True, exist_ok=True)
-                    write_record(arguments.record, text.replace(folder, "/tmp") + "\n")
+                # After each server, since the next one may hang.
+                recording.record({"cases": cases}, arguments.record, say=False)
     return 0
 
 

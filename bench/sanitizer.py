@@ -14,7 +14,6 @@ import argparse
 import concurrent.futures
 import contextlib
 import http.client
-import json
 import re
 import shutil
 import stat
@@ -27,12 +26,14 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parent))
+
+import recording
 
 from harness.cli import kernel_checks
-from harness.core import machine, paths
+from harness.core import machine
 from harness.core.errors import NotReadyError
 from harness.kernels.gpu import DEFAULT_CHECKS
-from harness.store.record_files import write_record
 from harness.workers.servers.server import (
     DEFAULT_ENVIRONMENT,
     ServerFailed,
@@ -201,25 +202,19 @@ def main(given: Sequence[str] | None = None) -> int:
     machine.require_device("cuda")
     if shutil.which("compute-sanitizer") is None:
         raise NotReadyError("compute-sanitizer is not on the PATH: it comes with the CUDA toolkit")
-    result: dict[str, Any] = {
-        "command": ["python", *sys.argv],
-        "machine": machine.collect_machine_facts(),
-        "cases": {},
-    }
+    cases: dict[str, dict[str, Any]] = {}
     with tempfile.TemporaryDirectory() as folder:
         for name in arguments.cases or CASES:
             case = CASES[name]
-            runs = result["cases"][name] = {"revert": case.revert, "serve": words(case), "runs": []}
+            runs = cases[name] = {"revert": case.revert, "serve": words(case), "runs": []}
             for tool in arguments.tool or TOOLS[bool(case.revert) :]:
                 place = Path(folder) / f"{name}-{tool}"
                 limits = arguments.rounds, arguments.patience, arguments.limit
                 found = serve_case(case, tool, place, *limits)
                 runs["runs"].append(found)
                 print(in_short(name, found), flush=True)
-                if arguments.record:  # after each case, since the next one may hang
-                    text = json.dumps(result, indent=1).replace(str(paths.project_folder()), ".")
-                    arguments.record.parent.mkdir(parents=True, exist_ok=True)
-                    write_record(arguments.record, text.replace(folder, "/tmp") + "\n")
+                # After each server, since the next one may hang.
+                recording.record({"cases": cases}, arguments.record, say=False)
     return 0
 
 

@@ -53,7 +53,7 @@ def test_rows_are_stored_in_their_slots(
         for pool, rows in zip(pools, (keys, values), strict=True):
             for place, slot in enumerate(slots):
                 if slot:  # slot 0 is that of padding
-                    pool.wanted[slot, 0] = rows[place]
+                    pool.expected_layer[slot, 0] = rows[place]
             assert pool.list_differences() == []
 
 
@@ -170,7 +170,7 @@ def test_rows_are_stored_as_fp8(
             queries, keys, values, *caches, torch.tensor(slots, device=device), factor, factor
         )
         for rows, pool in zip((keys, values), pools, strict=True):
-            pool.wanted[slots, 0] = (rows.float() / scale).to(FP8)
+            pool.expected_layer[slots, 0] = (rows.float() / scale).to(FP8)
             assert pool.list_differences() == []
         if queries is not None:
             assert quantized.float().equal(queries.float().to(FP8).float())

@@ -50,7 +50,7 @@ def test_an_update_shifts_each_state(
             if length:
                 slot, first = request + 1, sum(lengths[:request])
                 old = before[slot] * has_state[request]
-                pool.wanted[slot] = torch.cat([old, tokens[first : first + length]])[-ROWS:]
+                pool.expected_layer[slot] = torch.cat([old, tokens[first : first + length]])[-ROWS:]
         assert pool.list_differences() == []
 
 
@@ -74,7 +74,7 @@ def test_gathered_rows_land_in_their_slots(
         gather(hidden, pool.cache, track.to(torch.int32), mask, slots)
         for slot, (chosen, first) in enumerate(rows):
             if chosen:
-                pool.wanted[slot] = hidden[first : first + ROWS]
+                pool.expected_layer[slot] = hidden[first : first + ROWS]
         assert pool.list_differences() == []
 
 
@@ -125,7 +125,7 @@ def test_a_draft_keeps_its_accepted_tokens(seed: int, layers: int, accepted: lis
         extend(hidden, pool.cache, slots, counts, drafted)
         for request, count in enumerate(accepted):
             own = hidden[request * drafted : (request + 1) * drafted]
-            pool.wanted[request + 1] = torch.cat([pool.wanted[request + 1], own])[
+            pool.expected_layer[request + 1] = torch.cat([pool.expected_layer[request + 1], own])[
                 count : count + ROWS
             ]
         assert pool.list_differences() == []
@@ -162,7 +162,7 @@ def test_a_decode_step_shifts_each_state(
                 row = torch.cat([before[lane + 1] * has_state, tokens[lane : lane + 1]])
                 exact = (row.double() * weight.double().T).sum(0)
                 torch.testing.assert_close(found[lane].double(), exact, atol=0.05, rtol=0.02)
-                pool.wanted[lane + 1] = row[1:]
+                pool.expected_layer[lane + 1] = row[1:]
         assert pool.list_differences() == []
 
 
