@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 import time
 from pathlib import Path
@@ -20,7 +21,7 @@ from harness.runs.pr import source_change, touched_items
 from harness.runs.pr.request import PrRequest
 from harness.runs.pr.source_change import SourceChange
 from harness.runs.pr.touched_items import ChangedNames, ItemKind
-from harness.runs.rehearse.deployment import Deployment
+from harness.runs.rehearse.deployment import Deployment, read_deployments
 from harness.runs.rehearse.request import RehearseRequest
 from harness.store.database import Store
 from harness.store.pr.values import ClaimChange, PrPart, PrRun, TouchedItem
@@ -80,6 +81,10 @@ def store(tmp_path: Path, monkeypatch: Patch) -> Store:
     """A store without runs, beside an unfix without records."""
     monkeypatch.setenv("UNFIX_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(touched_items, "find_record", lambda kind: None)
+    known = read_deployments()
+    monkeypatch.setattr(
+        item_parts, "read_deployments", lambda: {name: known[name] for name in (SMALL, LARGE)}
+    )
     return Store()
 
 
@@ -196,6 +201,7 @@ def test_a_base_that_other_code_rehearsed_runs_again(
     earlier = make_run("base", [make_result(SMALL, COUNT_ROWS, 10.0)])
     earlier.code = code
     save_run(store, earlier)
+    save_run(store, make_run("other", [make_result(LARGE, {"m": ["f"]}, 10.0)]))
     rehearsed: list[str] = []
 
     def rehearse(
@@ -213,7 +219,8 @@ def test_a_base_that_other_code_rehearsed_runs_again(
 def test_a_budget_that_leaves_no_item_is_not_green(
     tmp_path: Path, monkeypatch: Patch, store: Store
 ) -> None:
-    save_run(store, make_run("other", [make_result(LARGE, COUNT_ROWS, 400.0)]))
+    others = [make_result(LARGE, COUNT_ROWS, 400.0), make_result(SMALL, {"m": ["f"]}, 1.0)]
+    save_run(store, make_run("other", others))
     review = make_review(tmp_path, store, budget=300.0)
     monkeypatch.setattr(Review, "seconds_left", 300.0)
     item_parts.rehearse(review)
@@ -315,9 +322,66 @@ def test_a_deployment_is_rehearsed_on_both_ends_and_breaks_only_where_it_ran_bef
     assert [detail.lines for detail in section.details] == ([[failure]] if is_broken else [])
     (left_out,) = [note for note in review.run.notes if LARGE in note and "not run" in note]
     assert f"`./unfix rehearse {LARGE} --diff base..head` runs one" in left_out
-    assert any("the functions that they run are not known" in note for note in review.run.notes)
+    assert not any("are not known" in note for note in review.run.notes)
     # What breaks it is the headline.
     assert ("breaks the deployment" in review.run.headline) is is_broken
+
+
+@pytest.fixture
+def rehearsed(monkeypatch: Patch, store: Store) -> list[tuple[str, list[str]]]:
+    """What was rehearsed: a base and a head whose deployments run `count_rows` in a second."""
+    calls: list[tuple[str, list[str]]] = []
+
+    def rehearse(
+        target: ReleaseTarget, request: RehearseRequest, deployments: list[Deployment]
+    ) -> tuple[RehearsalRun, bool]:
+        names = [one.name for one in deployments]
+        calls.append((target.name, names))
+        functions = COUNT_ROWS if target.requested_as != "silent" else {}
+        run = make_run(target.name, [make_result(name, functions, 1.0) for name in names])
+        run.id += f"-{len(calls)}"
+        run.code = guard_runs.digest_lane_code(target, [])
+        save_run(store, run)
+        return run, False
+
+    monkeypatch.setattr(rehearse_command, "rehearse", rehearse)
+    monkeypatch.setattr(guard_runs, "digest_guards_and_toggles", lambda *_: "of today")
+    monkeypatch.setattr(Review, "seconds_left", 300.0)
+    return calls
+
+
+def test_a_base_without_runs_runs_all_items_once_and_later_reviews_name_what_they_touch(
+    tmp_path: Path, store: Store, rehearsed: list[tuple[str, list[str]]]
+) -> None:
+    for number in range(2):
+        review = make_review(tmp_path / str(number), store, budget=300.0)
+        item_parts.rehearse(review)
+        assert [one.name for one in review.run.deployments] == [LARGE, SMALL]
+        assert all("runs 1 changed function" in one.why for one in review.run.deployments)
+    recorded = ("base", [SMALL, LARGE])
+    compared = ("head", [LARGE, SMALL])
+    assert rehearsed == [recorded, compared, compared]
+
+
+def test_a_base_that_is_recorded_beforehand_is_not_run_by_a_review(
+    tmp_path: Path, store: Store, rehearsed: list[tuple[str, list[str]]]
+) -> None:
+    review = make_review(tmp_path, store, budget=300.0)
+    item_parts.record_unknown_items(review.request, store, review.base)
+    assert rehearsed == [("base", [SMALL, LARGE])]
+    item_parts.rehearse(review)
+    assert rehearsed[1:] == [("head", [LARGE, SMALL])]
+
+
+def test_an_item_whose_functions_stay_unknown_does_not_run_at_each_review(
+    tmp_path: Path, store: Store, rehearsed: list[tuple[str, list[str]]]
+) -> None:
+    review = make_review(tmp_path, store, budget=300.0)
+    review.base = dataclasses.replace(review.base, requested_as="silent")
+    for _ in range(2):
+        item_parts.rehearse(review)
+    assert rehearsed == [("base", [SMALL, LARGE])]
+    assert "2 deployments of 2: the functions that they run are not known" in review.run.notes[0]
 
 
 def test_the_records_are_of_this_checkout() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from harness.cli import guard_runs, options, run_output
-from harness.cli.pr import parts
+from harness.cli.pr import item_parts, parts
 from harness.cli.pr.review import Review, record_coverage
 from harness.core import machine
 from harness.core.errors import UnfixError
@@ -110,10 +110,11 @@ def _run_parts(review: Review) -> None:
 
 
 def record_base(request: PrRequest, base: str, as_json: bool) -> int:
-    """Record the lines that each guard runs on a base, and audit it, for the reviews to come."""
+    """Record what guards, architectures and deployments run on a base, for the reviews to come."""
     folder = request.checkout.expanduser().resolve()
     (target,) = guard_runs.prepare_targets([f"{folder}@{base}"], toggle_folders=request.toggles)
     coverages = record_coverage(request, target)
+    item_parts.record_unknown_items(request, Store(), target)
     if as_json:
         options.print_json({"base": target.name, "guards": len(coverages)})
     else:

@@ -6,18 +6,22 @@ long as the budget lasts. The others are left out by name.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from harness.cli import guard_runs
+from harness.cli import guard_runs, options
 from harness.cli.pr.review import Review
 from harness.core.wording import format_count
 from harness.runs.pr import touched_items
+from harness.runs.pr.request import PrRequest
 from harness.runs.pr.touched_items import MAX_NAMED, ItemKind
-from harness.runs.rehearse.deployment import Deployment, read_deployments
+from harness.runs.rehearse.deployment import read_deployments
 from harness.runs.zoo.architecture import read_architectures
-from harness.store.lane_runs import LaneRunTable
-from harness.store.pr.values import TouchedItem
+from harness.store.database import Store
+from harness.store.lane_runs import LaneResult, LaneRunTable
+from harness.store.pr.values import PrPart, TouchedItem
 from harness.store.rehearse.values import RehearsalRun
 from harness.store.zoo.values import ZooRun
 from harness.workers.release_target import ReleaseTarget
@@ -25,12 +29,84 @@ from harness.workers.release_target import ReleaseTarget
 ITEM_SECONDS = 240.0  # the limit of one architecture or deployment
 
 
+@dataclass(frozen=True)
+class ItemPart:
+    """A kind of items, and how a review finds and runs them."""
+
+    kind: ItemKind
+    models: dict[str, set[str]]  # of each item, the names that stand for its model
+    table: LaneRunTable[Any]
+    run_type: type[Any]
+    execute: Callable[[ReleaseTarget, list[str]], tuple[Any, bool]]  # the run; whether stopped
+
+    def execute_on(self, target: ReleaseTarget, names: list[str]) -> Any:
+        done, is_stopped = self.execute(target, names)
+        if is_stopped:
+            raise KeyboardInterrupt
+        return done
+
+
 def run_zoo(review: Review) -> None:
     """Run architectures that run changed code: on the head, and on the base those that fail."""
+    part, run = make_zoo_part(review.request, review.store), review.run
+    run.architectures = _find_touched(review, part)
+    names = _choose(review, part.kind, run.architectures, review.request.zoo_limit)
+    if not names:
+        return
+    after = _execute_on(review, part, review.head, names)
+    before = None
+    if touched_items.needs_base_run(after):
+        before = _execute_on(review, part, review.base, names)
+    run.claims = touched_items.compare_claims(before, after)
+
+
+def rehearse(review: Review) -> None:
+    """Rehearse deployments that run changed code on both ends; a stored run of the base counts."""
+    from harness.runs.rehearse.comparison import compare_runs
+
+    part, run = make_rehearse_part(review.request, review.store), review.run
+    run.deployments = _find_touched(review, part)
+    names = _choose(review, part.kind, run.deployments, review.request.deployment_limit)
+    if not names:
+        return
+    code = guard_runs.digest_lane_code(review.base, review.request.toggles)
+    before = (
+        review.store.rehearse.find_newest_whole(review.base.name, names, code) if code else None
+    )
+    before = before or _execute_on(review, part, review.base, names)
+    after = _execute_on(review, part, review.head, names)
+    run.rehearsals = compare_runs(before, after)
+    for one in after.deployments:
+        if one.refusal and not any(change.deployment == one.name for change in run.rehearsals):
+            review.note(f"{one.name} starts on neither end: {one.refusal}")
+
+
+def record_unknown_items(request: PrRequest, store: Store, base: ReleaseTarget) -> None:
+    """Run what reviews of this base would have to run first, to know which functions run."""
+    for name, make_part in PARTS.items():
+        if name in request.parts:
+            part = make_part(request, store)
+            _record_unknown(part, base, request.toggles)
+
+
+def make_zoo_part(request: PrRequest, store: Store) -> ItemPart:
     from harness.cli.zoo import command as zoo
     from harness.runs.zoo.request import ZooRequest
 
-    run = review.run
+    def execute(target: ReleaseTarget, names: list[str]) -> tuple[ZooRun, bool]:
+        zoo_request = ZooRequest(
+            names=names,
+            release=target.name,
+            card="H100",
+            jobs=request.jobs,
+            seconds=ITEM_SECONDS,
+            revert=[],
+            enable=[],
+            toggles=request.toggles,
+            check=[],
+        )
+        return zoo.execute_zoo(target, zoo_request)
+
     kind = ItemKind(
         noun="architecture",
         command="./unfix zoo {names} --release {head}",
@@ -39,56 +115,15 @@ def run_zoo(review: Review) -> None:
         ends=1,
     )
     models = {one.name: {one.name, one.model_type} for one in read_architectures([])}
-    run.architectures = _find_touched(review, kind, review.store.zoo, ZooRun, models)
-    names = _choose(review, kind, run.architectures, review.request.zoo_limit)
-    if not names:
-        return
-
-    def execute_on(target: ReleaseTarget) -> ZooRun:
-        request = ZooRequest(
-            names=names,
-            release=target.name,
-            card="H100",
-            jobs=review.request.jobs,
-            seconds=ITEM_SECONDS,
-            revert=[],
-            enable=[],
-            toggles=review.request.toggles,
-            check=[],
-        )
-        done, is_stopped = zoo.execute_zoo(target, request)
-        run.runs[f"zoo {target.name}"] = done.id
-        if is_stopped:
-            raise KeyboardInterrupt
-        return done
-
-    after = execute_on(review.head)
-    before = execute_on(review.base) if touched_items.needs_base_run(after) else None
-    run.claims = touched_items.compare_claims(before, after)
+    return ItemPart(kind, models, store.zoo, ZooRun, execute)
 
 
-def rehearse(review: Review) -> None:
-    """Rehearse deployments that run changed code on both ends; a stored run of the base counts."""
+def make_rehearse_part(request: PrRequest, store: Store) -> ItemPart:
     from harness.cli.rehearse import command as rehearsal
-    from harness.runs.rehearse.comparison import compare_runs
     from harness.runs.rehearse.request import RehearseRequest
 
-    run, known = review.run, read_deployments()
-    kind = ItemKind(
-        noun="deployment",
-        command="./unfix rehearse {names} --diff {base}..{head}",
-        record_command="./unfix rehearse {names} --release {base}",
-        whole="--all",
-        ends=2,
-    )
-    models = {name: _list_classes(one) for name, one in known.items()}
-    run.deployments = _find_touched(review, kind, review.store.rehearse, RehearsalRun, models)
-    names = _choose(review, kind, run.deployments, review.request.deployment_limit)
-    if not names:
-        return
-
-    def execute_on(target: ReleaseTarget) -> RehearsalRun:
-        request = RehearseRequest(
+    def execute(target: ReleaseTarget, names: list[str]) -> tuple[RehearsalRun, bool]:
+        rehearse_request = RehearseRequest(
             models=names,
             config=None,
             gpu=None,
@@ -97,57 +132,80 @@ def rehearse(review: Review) -> None:
             thresholds=False,  # a search takes longer than the batches
             release=target.name,
             diff="",
-            jobs=review.request.jobs,
+            jobs=request.jobs,
             seconds=ITEM_SECONDS,
             revert=[],
             enable=[],
-            toggles=review.request.toggles,
+            toggles=request.toggles,
         )
-        done, is_stopped = rehearsal.rehearse(
-            target, request, rehearsal.list_deployments(request, [])
-        )
-        run.runs[f"rehearse {target.name}"] = done.id
-        if is_stopped:
-            raise KeyboardInterrupt
-        return done
+        deployments = rehearsal.list_deployments(rehearse_request, [])
+        return rehearsal.rehearse(target, rehearse_request, deployments)
 
-    code = guard_runs.digest_lane_code(review.base, review.request.toggles)
-    before = (
-        review.store.rehearse.find_newest_whole(review.base.name, names, code) if code else None
+    kind = ItemKind(
+        noun="deployment",
+        command="./unfix rehearse {names} --diff {base}..{head}",
+        record_command="./unfix rehearse {names} --release {base}",
+        whole="--all",
+        ends=2,
     )
-    before = before or execute_on(review.base)
-    after = execute_on(review.head)
-    run.rehearsals = compare_runs(before, after)
-    for one in after.deployments:
-        if one.refusal and not any(change.deployment == one.name for change in run.rehearsals):
-            review.note(f"{one.name} starts on neither end: {one.refusal}")
+    models = {name: set(one.config["architectures"]) for name, one in read_deployments().items()}
+    return ItemPart(kind, models, store.rehearse, RehearsalRun, execute)
 
 
-def _list_classes(deployment: Deployment) -> set[str]:
-    return set(deployment.config["architectures"])
+PARTS: dict[PrPart, Callable[[PrRequest, Store], ItemPart]] = {
+    PrPart.ZOO: make_zoo_part,
+    PrPart.REHEARSE: make_rehearse_part,
+}
 
 
-def _find_touched(
-    review: Review,
-    kind: ItemKind,
-    table: LaneRunTable[Any],
-    run_type: type[Any],
-    models: dict[str, set[str]],
-) -> list[TouchedItem]:
-    """Find the items that run changed code, by stored runs and the record of the newest release."""
-    results = touched_items.find_known_results(table, run_type, review.base.name, list(models))
-    unknown = [name for name in models if name not in results or not results[name].functions]
+def _execute_on(review: Review, part: ItemPart, target: ReleaseTarget, names: list[str]) -> Any:
+    done = part.execute_on(target, names)
+    review.run.runs[f"{part.table.kind} {target.name}"] = done.id
+    return done
+
+
+def _find_touched(review: Review, part: ItemPart) -> list[TouchedItem]:
+    """Find the items that run changed code; those of which too little is known run on the base."""
+    with review.count_as_base():
+        _record_unknown(part, review.base, review.request.toggles)
+    results = _find_known_results(part, review.base)
+    unknown = _list_unknown(part, results)
     if unknown:
-        command = kind.fill_record_command(unknown, review.base.name)
+        command = part.kind.fill_record_command(unknown, review.base.name)
         review.note(
-            f"{format_count(len(unknown), kind.noun)} of {len(models)}: the functions that they "
-            f"run are not known, only kernels and models: `{command}` records them"
+            f"{format_count(len(unknown), part.kind.noun)} of {len(part.models)}: the functions "
+            f"that they run are not known, only kernels and models: `{command}` runs them"
         )
     kernels = [
         name for one in review.listed_kernels for name in (one.change.kernel, one.earlier) if name
     ]
     code = touched_items.find_changed_code(review.change, kernels, results.values())
-    return touched_items.find_touched(code, results, models)
+    return touched_items.find_touched(code, results, part.models)
+
+
+def _record_unknown(part: ItemPart, base: ReleaseTarget, toggle_folders: list[Path]) -> None:
+    """Run on the base the items whose functions no stored run and no record has.
+
+    The store keeps what they ran, so this happens once; those that ran on the base with this code
+    of ours, and have no functions all the same, do not run again.
+    """
+    code = guard_runs.digest_lane_code(base, toggle_folders)
+    unknown = _list_unknown(part, _find_known_results(part, base))
+    names = touched_items.leave_out_recorded(part.table, base.name, code, unknown)
+    if names:
+        options.report_status(
+            f"{format_count(len(names), part.kind.noun)}: the functions that they run are not "
+            f"known: they run on {base.name} once"
+        )
+        part.execute_on(base, names)
+
+
+def _find_known_results(part: ItemPart, base: ReleaseTarget) -> dict[str, LaneResult]:
+    return touched_items.find_known_results(part.table, part.run_type, base.name, list(part.models))
+
+
+def _list_unknown(part: ItemPart, results: dict[str, LaneResult]) -> list[str]:
+    return [name for name in part.models if name not in results or not results[name].functions]
 
 
 def _choose(review: Review, kind: ItemKind, touched: list[TouchedItem], limit: int) -> list[str]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -41,11 +42,8 @@ class Review:
     @cached_property
     def coverages(self) -> list[GuardCoverage]:
         """The lines that each guard runs on the base."""
-        begun = time.monotonic()
-        try:
+        with self.count_as_base():
             return record_coverage(self.request, self.base)
-        finally:
-            self.run.part_seconds["base"] = time.monotonic() - begun
 
     @cached_property
     def traced_old_lines(self) -> LinesByModule:
@@ -70,6 +68,16 @@ class Review:
         spared = sum(self.run.part_seconds.get(name, 0.0) for name in ("prepare", "base"))
         used = time.monotonic() - self.started - spared
         return max(0.0, self.request.budget - used)
+
+    @contextlib.contextmanager
+    def count_as_base(self) -> Iterator[None]:
+        """Count the time of a block as the base's, which is recorded once and has no budget."""
+        begun = time.monotonic()
+        try:
+            yield
+        finally:
+            spent = time.monotonic() - begun
+            self.run.part_seconds["base"] = self.run.part_seconds.get("base", 0.0) + spent
 
     def note(self, text: str) -> None:
         self.run.notes.append(text)

@@ -85,6 +85,19 @@ def find_known_results(
     return results
 
 
+def leave_out_recorded(
+    table: LaneRunTable[Any], release: str, code: str, names: Iterable[str]
+) -> list[str]:
+    """Leave out the items that finished runs on a release have, if this code of ours made them."""
+    recorded = {
+        name
+        for run in table.list_runs()
+        if (run.release, run.status, run.toggles, run.code) == (release, "finished", [], code)
+        for name in run.planned
+    }
+    return [name for name in names if name not in recorded]
+
+
 def find_record(kind: str) -> Path | None:
     """Find the record of the newest release, which a checkout of unfix has."""
     folder = paths.project_folder() / "bench" / "recorded"
