@@ -328,7 +328,7 @@ def test_a_deployment_is_rehearsed_on_both_ends_and_breaks_only_where_it_ran_bef
 
 
 @pytest.fixture
-def rehearsed(monkeypatch: Patch, store: Store) -> list[tuple[str, list[str]]]:
+def rehearsals(monkeypatch: Patch, store: Store) -> list[tuple[str, list[str]]]:
     """What was rehearsed: a base and a head whose deployments run `count_rows` in a second."""
     calls: list[tuple[str, list[str]]] = []
 
@@ -351,7 +351,7 @@ def rehearsed(monkeypatch: Patch, store: Store) -> list[tuple[str, list[str]]]:
 
 
 def test_a_base_without_runs_runs_all_items_once_and_later_reviews_name_what_they_touch(
-    tmp_path: Path, store: Store, rehearsed: list[tuple[str, list[str]]]
+    tmp_path: Path, store: Store, rehearsals: list[tuple[str, list[str]]]
 ) -> None:
     for number in range(2):
         review = make_review(tmp_path / str(number), store, budget=300.0)
@@ -360,27 +360,27 @@ def test_a_base_without_runs_runs_all_items_once_and_later_reviews_name_what_the
         assert all("runs 1 changed function" in one.why for one in review.run.deployments)
     recorded = ("base", [SMALL, LARGE])
     compared = ("head", [LARGE, SMALL])
-    assert rehearsed == [recorded, compared, compared]
+    assert rehearsals == [recorded, compared, compared]
 
 
 def test_a_base_that_is_recorded_beforehand_is_not_run_by_a_review(
-    tmp_path: Path, store: Store, rehearsed: list[tuple[str, list[str]]]
+    tmp_path: Path, store: Store, rehearsals: list[tuple[str, list[str]]]
 ) -> None:
     review = make_review(tmp_path, store, budget=300.0)
     item_parts.record_unknown_items(review.request, store, review.base)
-    assert rehearsed == [("base", [SMALL, LARGE])]
+    assert rehearsals == [("base", [SMALL, LARGE])]
     item_parts.rehearse(review)
-    assert rehearsed[1:] == [("head", [LARGE, SMALL])]
+    assert rehearsals[1:] == [("head", [LARGE, SMALL])]
 
 
 def test_an_item_whose_functions_stay_unknown_does_not_run_at_each_review(
-    tmp_path: Path, store: Store, rehearsed: list[tuple[str, list[str]]]
+    tmp_path: Path, store: Store, rehearsals: list[tuple[str, list[str]]]
 ) -> None:
     review = make_review(tmp_path, store, budget=300.0)
     review.base = dataclasses.replace(review.base, requested_as="silent")
     for _ in range(2):
         item_parts.rehearse(review)
-    assert rehearsed == [("base", [SMALL, LARGE])]
+    assert rehearsals == [("base", [SMALL, LARGE])]
     assert "2 deployments of 2: the functions that they run are not known" in review.run.notes[0]
 
 
