@@ -9,7 +9,9 @@ own (`-p unfix_check --unfix-device=virtual`); with `--together` several are one
 alone if that leaves no record. `@LIST` names a file with the paths of those to run. Files of the
 records that `--known` names are taken from there and not run again: a run can be divided.
 Of each test function the smallest case runs, by the product of its numbers, as upstream wrote it;
-a test that takes more than the limit is ended.
+with `--sample N`, of N functions of each file, the same ones at each run. The record has the
+numbers of cases and functions of each file and of those that ran. A test that takes more CPU time
+than the limit is ended.
 """
 
 from __future__ import annotations
@@ -38,13 +40,18 @@ _SELECTION = Path(__file__).parent / "selection"  # alone: it goes on the path o
 
 
 def run_files(
-    python: str, files: list[Path], root: Path, limit: int, deadline: float
+    python: str, files: list[Path], root: Path, options: argparse.Namespace, deadline: float
 ) -> dict[str, dict[str, Any]]:
     """Run files in one process; return the record of each that ran, or none if there is none."""
     with tempfile.TemporaryDirectory() as folder:
-        record = Path(folder) / "record.json"
+        record, counts = Path(folder) / "record.json", Path(folder) / "counts.json"
         seconds = max(1.0, deadline - time.monotonic())
-        limits = {"SUITE_LIMIT": str(limit), "SUITE_BUDGET": str(seconds)}
+        limits = {
+            "SUITE_LIMIT": str(options.limit),
+            "SUITE_BUDGET": str(seconds),
+            "SUITE_SAMPLE": str(options.sample),
+            "SUITE_COUNTS": str(counts),
+        }
         environment = ChildEnvironment({"OMP_NUM_THREADS": "1", "COLUMNS": "300", **limits})
         environment.use_checkout()
         environment.add_python_path(STARTUP_FOLDER, _SELECTION, root, root / "src")
@@ -62,12 +69,13 @@ def run_files(
             start_new_session=True,
         )
         try:
-            output, _ = process.communicate(timeout=seconds + 2 * limit)
+            output, _ = process.communicate(timeout=seconds + options.grace)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             output, _ = process.communicate()
         taken = round(time.monotonic() - began, 1)
         tests = json.loads(record.read_text())["tests"] if record.is_file() else {}
+        counted = json.loads(counts.read_text()) if counts.is_file() else {}
     reasons, skips = read_reasons(output), read_skips(output)
     if not tests and not reasons and len(files) > 1:
         return {}
@@ -76,6 +84,8 @@ def run_files(
     records = {name: describe_file(name, tests, *said) for name in names}
     if len(files) > 1:
         records = {name: found for name, found in records.items() if "output" not in found}
+    for name, found in records.items():
+        found |= counted.get(name, {})
     for first in list(records)[:1]:
         records[first]["seconds"] = taken
     return records
@@ -137,6 +147,8 @@ def classify(test: dict[str, Any]) -> str:
         return "passed without a launch"
     if "UnansweredName" in test.get("reason", ""):
         return "refused"
+    if "TestTookTooLong" in test.get("reason", ""):
+        return "too slow"
     return str(test.get("outcome", "interrupted"))
 
 
@@ -167,9 +179,9 @@ def run_suite(
     ]
     while left and time.monotonic() < deadline:
         group = left[: options.together]
-        found = run_files(python, group, root, options.limit, deadline)
+        found = run_files(python, group, root, options, deadline)
         if not found and len(group) > 1:
-            found = run_files(python, group[:1], root, options.limit, deadline)
+            found = run_files(python, group[:1], root, options, deadline)
         if not found:
             break
         for name, file_record in found.items():
@@ -205,7 +217,9 @@ def main() -> None:
     parser.add_argument("python")
     parser.add_argument("suites", nargs="+", metavar="NAME=TESTS")
     parser.add_argument("--record", type=Path, required=True)
-    parser.add_argument("--limit", type=int, default=60, help="seconds of a test")
+    parser.add_argument("--limit", type=int, default=60, help="CPU seconds of a test")
+    parser.add_argument("--sample", type=int, default=0, help="functions of a file; 0 is all")
+    parser.add_argument("--grace", type=float, default=120, help="seconds past the budget")
     parser.add_argument("--budget", type=float, default=1500, help="seconds of a suite")
     parser.add_argument("--together", type=int, default=1, help="files of a process")
     parser.add_argument("--known", type=Path, nargs="+", default=[], metavar="RECORD")

@@ -1,15 +1,24 @@
-"""A pytest plugin for `other_suites.py`: the smallest case of each function, limits of time."""
+"""A pytest plugin for `other_suites.py`: the smallest case of each function, limits of time.
+
+SUITE_SAMPLE=N takes N functions of each file, the same ones at each run, and SUITE_COUNTS names a
+file for how many there were. A test's limit is of this process's CPU time: others' load ends none.
+"""
 
 from __future__ import annotations
 
+import json
 import os
+import random
 import signal
 import time
+from collections import defaultdict
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 _LIMIT = int(os.environ.get("SUITE_LIMIT", "60"))
+_SAMPLE = int(os.environ.get("SUITE_SAMPLE", "0"))
 _DEADLINE = time.monotonic() + float(os.environ.get("SUITE_BUDGET", "inf"))
 
 
@@ -31,12 +40,31 @@ def _measure(item: pytest.Item) -> int:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    smallest: dict[str, pytest.Item] = {}
+    cases: dict[str, int] = defaultdict(int)
+    smallest: dict[str, dict[str, pytest.Item]] = defaultdict(dict)
     for item in items:
         name = item.nodeid.partition("[")[0]
-        if name not in smallest or _measure(item) < _measure(smallest[name]):
-            smallest[name] = item
-    items[:] = list(smallest.values())
+        file = name.partition("::")[0]
+        cases[file] += 1
+        functions = smallest[file]
+        if name not in functions or _measure(item) < _measure(functions[name]):
+            functions[name] = item
+    chosen = {file: _choose(file, functions) for file, functions in smallest.items()}
+    items[:] = [item for functions in chosen.values() for item in functions]
+    counts = {
+        file: {"cases": cases[file], "functions": len(smallest[file]), "run": len(functions)}
+        for file, functions in chosen.items()
+    }
+    if place := os.environ.get("SUITE_COUNTS"):
+        Path(place).write_text(json.dumps(counts))
+
+
+def _choose(file: str, functions: dict[str, pytest.Item]) -> list[pytest.Item]:
+    names = list(functions)
+    if _SAMPLE and len(names) > _SAMPLE:
+        chosen = set(random.Random(file).sample(names, _SAMPLE))
+        names = [name for name in names if name in chosen]
+    return [functions[name] for name in names]
 
 
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> None:
@@ -49,12 +77,12 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_call(item: pytest.Item) -> Any:
     def stop(*_: object) -> None:
-        raise TestTookTooLong(f"{_LIMIT} s")
+        raise TestTookTooLong(f"{_LIMIT} s of CPU time")
 
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.alarm(_LIMIT)
+    before = signal.signal(signal.SIGPROF, stop)
+    signal.setitimer(signal.ITIMER_PROF, _LIMIT)
     try:
         return (yield)
     finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
