@@ -209,6 +209,66 @@ def _add_product_into(
     return out.copy_(_add_product_into_dtype(added, left, right, out_dtype, beta=beta, alpha=alpha))
 
 
+# Operators that CUDA computes in float32 for halves: the CPU rounds in between, or has no such type
+
+_HALVES = (torch.float16, torch.bfloat16)
+
+
+def _make_softmax(name: str) -> Callable[..., torch.Tensor]:
+    operator = getattr(torch.ops.aten, name).default
+
+    def compute(data: torch.Tensor, dim: int, half_to_float: bool) -> torch.Tensor:
+        result = operator(_widen(data), dim, False)
+        dtype = torch.float32 if half_to_float else data.dtype
+        return memory.to_device(result.to(dtype), data.get_device())
+
+    return compute
+
+
+def _make_gradient(name: str) -> Callable[..., torch.Tensor]:
+    operator = getattr(torch.ops.aten, name).default
+
+    def compute(
+        gradient: torch.Tensor, output: torch.Tensor, dim: int, input_dtype: torch.dtype
+    ) -> torch.Tensor:
+        widened = _widen(gradient), _widen(output)
+        result = operator(*widened, dim, widened[1].dtype).to(input_dtype)
+        return memory.to_device(result, output.get_device())
+
+    return compute
+
+
+def _make_loss(name: str) -> Callable[..., tuple[torch.Tensor, ...]]:
+    operator = getattr(torch.ops.aten, name).default
+
+    def compute(
+        data: torch.Tensor,
+        target: torch.Tensor,
+        weight: torch.Tensor | None,
+        reduction: int,
+        ignore_index: int,
+    ) -> tuple[torch.Tensor, ...]:
+        wide_weight = None if weight is None else _widen(weight)
+        operands = _widen(data), memory.to_host(target), wide_weight
+        results = operator(*operands, reduction, ignore_index)
+        index = data.get_device()
+        return tuple(memory.to_device(one.to(data.dtype), index) for one in results)
+
+    return compute
+
+
+def _widen(tensor: torch.Tensor) -> torch.Tensor:
+    host = memory.to_host(tensor)
+    return host.float() if host.dtype in _HALVES else host
+
+
+for _name in ("_softmax", "_log_softmax"):
+    _kernel(_name)(_make_softmax(_name))
+    _kernel(f"{_name}_backward_data")(_make_gradient(f"{_name}_backward_data"))
+for _name in ("nll_loss_forward", "nll_loss2d_forward"):
+    _kernel(_name)(_make_loss(_name))
+
+
 # A convolution of each channel by itself, for which CUDA alone has an operator
 
 

@@ -178,6 +178,34 @@ def test_a_product_is_added_to_a_wider_accumulator(is_batch: bool) -> None:
     assert sums.unique().tolist() == [120_001]  # more than float16 holds
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("soften", [torch.softmax, torch.log_softmax])
+def test_a_softmax_of_halves_is_computed_in_float32_and_rounded_once(
+    soften: Any, dtype: torch.dtype
+) -> None:
+    data = torch.randn(40, 320, generator=torch.Generator().manual_seed(0)).to(dtype)
+    device = data.to("cuda").requires_grad_()
+    wide = data.float().requires_grad_()
+    assert torch.equal(soften(device, -1).cpu(), soften(wide, -1).to(dtype))
+    result = soften(device, -1, dtype=torch.float32)
+    assert torch.equal(result.cpu(), soften(wide, -1))
+    result.square().sum().backward()
+    soften(wide, -1).square().sum().backward()
+    assert device.grad is not None and wide.grad is not None
+    assert torch.equal(device.grad.cpu(), wide.grad.to(dtype))
+
+
+@pytest.mark.parametrize("shape", [(2000, 8), (2, 8, 10, 100)])
+def test_a_loss_of_halves_is_summed_in_float32(shape: tuple[int, ...]) -> None:
+    generator = torch.Generator().manual_seed(0)
+    scores = (torch.randn(shape, generator=generator) - 6).to("cuda", torch.bfloat16)
+    rows = (shape[0], *shape[2:])
+    target = torch.zeros(rows, dtype=torch.int64, device="cuda")
+    loss = torch.nn.functional.nll_loss(scores, target, reduction="sum")
+    exact = torch.nn.functional.nll_loss(scores.cpu().float(), target.cpu(), reduction="sum")
+    assert loss.cpu() == exact.to(torch.bfloat16)
+
+
 def test_a_refusal_under_check_names_the_line_of_the_program() -> None:
     gates = torch.ones(2, 6, device="cuda")
     with checking.checked("virtual"), pytest.raises(UnansweredName, match=r"test_tensors\.py:\d+"):
