@@ -23,6 +23,12 @@ from harness.patching.cuda_sources import (
     find_included_files,
     make_patched_tree,
 )
+from harness.patching.device_code import (
+    DeviceCodeVariant,
+    build_device_code,
+    can_build_device_code,
+    have_same_host_code,
+)
 
 LOADER = "sglang.kernels.jit.utils.compile.loader"
 _LOADED_MARK = "/sgl_kernel_jit_"  # in the path of each built module
@@ -133,6 +139,11 @@ class PatchableModule:
         if not sources:
             return self._load_jit(*self._args, **self._options)
         root = self._find_site_packages()
+        needs_device_code_alone = (
+            REACH.sees_launches
+            and can_build_device_code(self._loader)
+            and all(have_same_host_code((root / s.path).read_text(), s.text) for s in sources)
+        )
         tree = make_patched_tree(root, sources)
 
         def move(path: str) -> str:
@@ -149,7 +160,10 @@ class PatchableModule:
             before = self._loader.DEFAULT_INCLUDE
             self._loader.DEFAULT_INCLUDE = [move(folder) for folder in before]
             try:
-                return self._load_jit(*self._args, **options)
+                if needs_device_code_alone:
+                    built = build_device_code(self._loader, self._load_jit, self._args, options)
+                else:
+                    built = self._load_jit(*self._args, **options)
             except Exception as error:
                 message = str(error)
                 failures = BUILD_FAILURES if has_compiler_error(message) else MACHINE_FAILURES
@@ -157,6 +171,11 @@ class PatchableModule:
                 raise
             finally:
                 self._loader.DEFAULT_INCLUDE = before
+        if not isinstance(built, str):
+            return built
+        if () not in self._variants:
+            self._variants[()] = self._load(())
+        return DeviceCodeVariant(self._variants[()], built)
 
     def _list_included(self) -> frozenset[str]:
         if self._included is None:

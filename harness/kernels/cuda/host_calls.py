@@ -25,10 +25,12 @@ from harness.kernels.cuda.host_arguments import describe_tensor, iterate_tensors
 from harness.kernels.cuda.host_signatures import find_parameter_names
 from harness.kernels.cuda.kernel_lines import KernelLines
 from harness.kernels.cuda.kernel_names import find_plain_name, unmangle
+from harness.kernels.cuda.recorded_builds import RecordedBuild, record_launches
 from harness.kernels.ptx.executor import PtxModule, load_module
 from harness.kernels.ptx.launch import Allocation, CudaLaunch, ExecutorChecks
 from harness.kernels.triton import recorded_reach
 from harness.patching.cuda_modules import REACH, PatchableModule
+from harness.patching.device_code import get_device_code
 
 _ILLEGAL_ADDRESS, _LAUNCH_FAILURE = 700, 719  # of cudaError_t
 # Called for each launch before it runs: the PTX module and the launch.
@@ -43,6 +45,7 @@ class HostCall:
     tensors: dict[str, torch.Tensor]  # by the names of the host function's parameters
     allocations: tuple[Allocation, ...]
     errors: list[BaseException] = field(default_factory=list)
+    launched: set[str] = field(default_factory=set)  # kernels that ran to their end
 
 
 class LaunchRunner(Protocol):
@@ -74,8 +77,9 @@ class HostCalls:
 
     def __init__(self) -> None:
         self._local = threading.local()
-        self._modules: dict[int, list[PtxModule]] = {}  # by the address of the fatbin
-        self._lines: dict[int, KernelLines] = {}
+        # By the address of the fatbin, and the PTX that runs in place of what is in it.
+        self._modules: dict[tuple[int, str], list[PtxModule]] = {}
+        self._lines: dict[tuple[int, str], KernelLines] = {}
         self.runner: LaunchRunner = BoundsRunner()
 
     @property
@@ -85,23 +89,31 @@ class HostCalls:
         stack: list[HostCall] = self._local.stack
         return stack
 
-    def run(self, name: str, names: tuple[str, ...], function: Any, args: tuple[Any, ...]) -> Any:
-        """Call a host function; raise the first error of its launches."""
+    def run(
+        self,
+        name: str,
+        names: tuple[str, ...],
+        launched: set[str],
+        function: Any,
+        args: tuple[Any, ...],
+    ) -> Any:
+        """Call a host function, adding its kernels to `launched`; raise their first error."""
         tensors = dict(iterate_tensors(names, args))
         call = HostCall(name, tensors, tuple(map(describe_tensor, tensors, tensors.values())))
+        call.launched = launched
         self._stack.append(call)
         RECORD.count_kernel_call(name)
         try:
             result = function(*args)
         except BaseException as error:
+            cudart.take_last_error()  # the next call's host code may ask for the last error
             if call.errors:
                 raise call.errors[0] from error
             raise
         finally:
             self._stack.pop()
-            if call.errors:  # the next call's host code may ask for the last error
-                cudart.take_last_error()
         if call.errors:
+            cudart.take_last_error()
             raise call.errors[0]
         return result
 
@@ -127,12 +139,14 @@ class HostCalls:
                 bool(raw.is_cooperative),
                 raw.max_shared_bytes,
             )
-            REACH.count_launch(self._lines[raw.fatbin].select(entry))
+            lines = self._lines[raw.fatbin, get_device_code()]
+            REACH.count_launch(lines.select(entry))
             for observe in tuple(LAUNCH_OBSERVERS):
                 observe(module, launch)
             self.runner.run(module, launch, stack[-1])
+            stack[-1].launched.add(find_plain_name(launch.name))
             if recorded_reach.is_recording():
-                file = self._lines[raw.fatbin].files.get(entry, "")
+                file = lines.files.get(entry, "")
                 recorded_reach.record_cuda_reach(file, find_plain_name(launch.name))
         except BaseException as error:
             stack[-1].errors.append(error)
@@ -147,11 +161,12 @@ class HostCalls:
         raise UnansweredName(f"no PTX of its module defines the kernel {unmangle(entry)}")
 
     def _read_modules(self, fatbin: int) -> list[PtxModule]:
-        if fatbin not in self._modules:
-            texts = read_ptx(fatbin)
-            self._modules[fatbin] = [load_module(text) for text in texts]
-            self._lines[fatbin] = KernelLines(texts)
-        return self._modules[fatbin]
+        text = get_device_code()
+        if (fatbin, text) not in self._modules:
+            texts = [text] if text else read_ptx(fatbin)
+            self._modules[fatbin, text] = [load_module(text) for text in texts]
+            self._lines[fatbin, text] = KernelLines(texts)
+        return self._modules[fatbin, text]
 
     def find_variable(self, fatbin: int, name: bytes) -> int:
         """Return the address of a module's variable on the device; the hook of cudart.c."""
@@ -193,12 +208,27 @@ class CudaModule:
     """
 
     def __init__(
-        self, module: Any, name: str, exports: dict[str, str], files: tuple[str, ...]
+        self,
+        module: Any,
+        name: str,
+        exports: dict[str, str],
+        files: tuple[str, ...],
+        build: RecordedBuild | None = None,
     ) -> None:
         self._module = module
         self._name = name
         self._exports = exports  # C++ expressions by exported name
         self._files = files
+        self._build = build  # if builds are recorded
+        self._launched: set[str] = set()
+
+    def _call(self, name: str, names: tuple[str, ...], function: Any, args: Any) -> Any:
+        known = len(self._launched)
+        try:
+            return CALLS.run(name, names, self._launched, function, args)
+        finally:
+            if self._build is not None and len(self._launched) > known:
+                record_launches(self._build, self._launched)
 
     def _build_variant(self) -> None:
         """Build the variant of the sources that is patched now, if toggles can patch them."""
@@ -213,7 +243,7 @@ class CudaModule:
         full = f"jit:{self._name}.{name}"
 
         def call(*args: Any) -> Any:
-            return graphs.run_captured(full, CALLS.run, full, names, function, args)
+            return graphs.run_captured(full, self._call, full, names, function, args)
 
         setattr(self, name, call)
         return call

@@ -126,10 +126,10 @@ def _wrap_loaded_modules(loader: Any) -> None:
             )
         if not options.get("cuda_files"):
             return module  # host code alone
-        record_build()
+        build = record_build()
         exports = dict([*(cuda_wrappers or ()), *(cpp_wrappers or ())])
         files = loader.resolve_sources(options["cuda_files"])
-        return CudaModule(module, "_".join(map(str, args)), exports, files)
+        return CudaModule(module, "_".join(map(str, args)), exports, files, build)
 
     rebind_in_all_modules("load_jit", load_jit, load_cuda_module)
 

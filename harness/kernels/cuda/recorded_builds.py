@@ -1,6 +1,7 @@
 """The modules that runs have asked `load_jit` for: a line for each loader and its arguments.
 
-UNFIX_CUDA_BUILDS=FILE has a process add its own. `unfix kernels --build` builds them ahead.
+UNFIX_CUDA_BUILDS=FILE has a process add its own, and again with the kernels that a module has
+launched and that ran to their end. `unfix kernels --build` builds them ahead.
 """
 
 from __future__ import annotations
@@ -22,12 +23,13 @@ _MACHINERY = "sglang.kernels.jit."
 _PLAIN = (int, float, str, bool, type(None))
 
 
-class RecordedBuild(msgspec.Struct, frozen=True, order=True):
-    """A loader, and the arguments that it was called with."""
+class RecordedBuild(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A loader, the arguments that it was called with, and what its module has launched."""
 
     module: str
     function: str
     arguments: dict[str, Any]  # plain values; 'torch.bfloat16' for a type of torch
+    kernels: list[str] = []
 
     @property
     def name(self) -> str:
@@ -43,27 +45,42 @@ def read_recorded_builds(file: Path) -> list[RecordedBuild]:
 
 
 def merge_recorded_builds(files: Iterable[Path]) -> str:
-    """Return the lines of all files, each build once, in order."""
-    lines = {
-        msgspec.json.encode(build).decode()
-        for file in files
-        for build in read_recorded_builds(file)
-    }
+    """Return the lines of all files, each build once with all of its kernels, in order."""
+    kernels: dict[bytes, set[str]] = {}
+    for file in files:
+        for build in read_recorded_builds(file):
+            call = msgspec.json.encode(msgspec.structs.replace(build, kernels=[]))
+            kernels.setdefault(call, set()).update(build.kernels)
+    lines = []
+    for call, names in kernels.items():
+        build = msgspec.json.decode(call, type=RecordedBuild)
+        build = msgspec.structs.replace(build, kernels=sorted(names))
+        lines.append(msgspec.json.encode(build).decode())
     return "".join(f"{line}\n" for line in sorted(lines))
 
 
-def record_build() -> None:
+def record_build() -> RecordedBuild | None:
     """Add the loader that is calling `load_jit` to the file, if this process has one."""
-    file = os.environ.get(FILE_VARIABLE)
-    frame = _find_loader(sys._getframe(1)) if file else None
-    if file is None or frame is None:
-        return
-    arguments = _describe_arguments(frame)
-    if arguments is None:
-        return
+    if not os.environ.get(FILE_VARIABLE):
+        return None
+    frame = _find_loader(sys._getframe(1))
+    arguments = None if frame is None else _describe_arguments(frame)
+    if frame is None or arguments is None:
+        return None
     build = RecordedBuild(frame.f_globals["__name__"], frame.f_code.co_name, arguments)
-    with open(file, "a") as lines:  # one write of a line, which processes do not tear
-        lines.write(msgspec.json.encode(build).decode() + "\n")
+    _append(build)
+    return build
+
+
+def record_launches(build: RecordedBuild, kernels: Iterable[str]) -> None:
+    """Add kernels that a module of a recorded build has launched."""
+    _append(msgspec.structs.replace(build, kernels=sorted(kernels)))
+
+
+def _append(build: RecordedBuild) -> None:
+    if file := os.environ.get(FILE_VARIABLE):
+        with open(file, "a") as lines:  # one write of a line, which processes do not tear
+            lines.write(msgspec.json.encode(build).decode() + "\n")
 
 
 def call_loader(build: RecordedBuild) -> Any:

@@ -15,19 +15,23 @@ from harness.kernels.cuda.host_calls import HostCalls
 from harness.releases import cuda_toolkit
 
 
-def test_an_error_of_one_call_is_not_the_next_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("is_violation", [True, False], ids=["violation", "refused by host code"])
+def test_an_error_of_one_call_is_not_the_next_ones(
+    is_violation: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     taken: list[str] = []
     monkeypatch.setattr(cudart, "take_last_error", lambda: taken.append("last error"))
     calls = HostCalls()
 
     def launch_and_fail() -> None:
-        calls._stack[-1].errors.append(OutOfBounds("a launch reads past its tensor"))
+        if is_violation:
+            calls._stack[-1].errors.append(OutOfBounds("a launch reads past its tensor"))
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
-    calls.run("jit:good", (), lambda: None, ())
+    calls.run("jit:good", (), set(), lambda: None, ())
     assert taken == []
-    with pytest.raises(OutOfBounds, match="past its tensor"):
-        calls.run("jit:bad", (), launch_and_fail, ())
+    with pytest.raises(OutOfBounds if is_violation else RuntimeError):
+        calls.run("jit:bad", (), set(), launch_and_fail, ())
     assert taken == ["last error"]
     assert calls._stack == []
 
