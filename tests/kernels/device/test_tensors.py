@@ -191,7 +191,8 @@ def test_a_softmax_of_halves_is_computed_in_float32_and_rounded_once(
     assert torch.equal(result.cpu(), soften(wide, -1))
     result.square().sum().backward()
     soften(wide, -1).square().sum().backward()
-    assert device.grad is not None and wide.grad is not None
+    assert device.grad is not None
+    assert wide.grad is not None
     assert torch.equal(device.grad.cpu(), wide.grad.to(dtype))
 
 
