@@ -48,7 +48,7 @@ def run_files(
         places = [_BENCH / "selection", root, root / "src"]
         places.append(_STARTUP if ours else options.site.resolve())
         plugins = ["-p", "suite_selection", "-p", "suite_outcomes", "-p", "no:cacheprovider", "-q"]
-        plugins.append("--import-mode=importlib")
+        plugins += ["--import-mode=importlib", f"--confcutdir={root}"]
         if ours:
             words = ["-m", "pytest", "-p", "unfix_check", "--unfix-device=cpu"]
         else:
@@ -62,7 +62,7 @@ def run_files(
                 "OUTCOMES": str(outcomes),
                 "OMP_NUM_THREADS": "1",
                 "SUITE_LIMIT": str(options.limit),
-                "SUITE_SAMPLE": str(options.sample),
+                "SUITE_SAMPLE": str(0 if root.is_relative_to(_BENCH) else options.sample),
             },
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
