@@ -373,6 +373,21 @@ def test_a_base_that_is_recorded_beforehand_is_not_run_by_a_review(
     assert rehearsals[1:] == [("head", [LARGE, SMALL])]
 
 
+def test_a_review_records_what_its_budget_allows_and_base_records_the_rest(
+    tmp_path: Path, store: Store, rehearsals: list[tuple[str, list[str]]]
+) -> None:
+    results = [make_result(LARGE, {}, 400.0), make_result(SMALL, {}, 10.0)]
+    save_run(store, make_run("other", results))
+    review = make_review(tmp_path, store, budget=300.0)
+    item_parts.rehearse(review)
+    assert rehearsals == [("base", [SMALL]), ("head", [SMALL])]
+    (note,) = review.run.notes
+    assert "1 deployment of 2: the functions that they run are not known" in note
+    assert f"`./unfix rehearse {LARGE} --release base` runs them" in note
+    item_parts.record_unknown_items(review.request, store, review.base)
+    assert rehearsals[2:] == [("base", [LARGE])]
+
+
 def test_an_item_whose_functions_stay_unknown_does_not_run_at_each_review(
     tmp_path: Path, store: Store, rehearsals: list[tuple[str, list[str]]]
 ) -> None:

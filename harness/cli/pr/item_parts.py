@@ -6,6 +6,7 @@ long as the budget lasts. The others are left out by name.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -86,7 +87,7 @@ def record_unknown_items(request: PrRequest, store: Store, base: ReleaseTarget) 
     for name, make_part in PARTS.items():
         if name in request.parts:
             part = make_part(request, store)
-            _record_unknown(part, base, request.toggles)
+            _record_unknown(part, base, request.toggles, math.inf)
 
 
 def make_zoo_part(request: PrRequest, store: Store) -> ItemPart:
@@ -167,7 +168,7 @@ def _execute_on(review: Review, part: ItemPart, target: ReleaseTarget, names: li
 def _find_touched(review: Review, part: ItemPart) -> list[TouchedItem]:
     """Find the items that run changed code; those of which too little is known run on the base."""
     with review.count_as_base():
-        _record_unknown(part, review.base, review.request.toggles)
+        _record_unknown(part, review.base, review.request.toggles, review.request.budget)
     results = _find_known_results(part, review.base)
     unknown = _list_unknown(part, results)
     if unknown:
@@ -183,15 +184,20 @@ def _find_touched(review: Review, part: ItemPart) -> list[TouchedItem]:
     return touched_items.find_touched(code, results, part.models)
 
 
-def _record_unknown(part: ItemPart, base: ReleaseTarget, toggle_folders: list[Path]) -> None:
+def _record_unknown(
+    part: ItemPart, base: ReleaseTarget, toggle_folders: list[Path], seconds: float
+) -> None:
     """Run on the base the items whose functions no stored run and no record has.
 
-    The store keeps what they ran, so this happens once; those that ran on the base with this code
-    of ours, and have no functions all the same, do not run again.
+    The quickest run first, as long as the seconds last. The store keeps what they ran, so this
+    happens once; those that ran on the base with this code of ours, and have no functions all the
+    same, do not run again.
     """
     code = guard_runs.digest_lane_code(base, toggle_folders)
-    unknown = _list_unknown(part, _find_known_results(part, base))
+    results = _find_known_results(part, base)
+    unknown = _list_unknown(part, results)
     names = touched_items.leave_out_recorded(part.table, base.name, code, unknown)
+    names = touched_items.choose_quickest(names, results, seconds)
     if names:
         options.report_status(
             f"{format_count(len(names), part.kind.noun)}: the functions that they run are not "

@@ -30,6 +30,7 @@ _MODELS = "sglang.srt.models."
 MAX_READ_RUNS = 30  # in search of an item's functions; older ones may have none
 MAX_NAMED = 12  # of items that were not run, in a note
 _START_SECONDS = 20.0  # of a worker's import of SGLang
+_UNKNOWN_SECONDS = 60.0  # of an item that has not run yet
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
@@ -96,6 +97,22 @@ def leave_out_recorded(
         for name in run.planned
     }
     return [name for name in names if name not in recorded]
+
+
+def choose_quickest(
+    names: Iterable[str], results: Mapping[str, LaneResult], seconds: float
+) -> list[str]:
+    """Choose the quickest items that fit into some seconds, by what earlier runs took."""
+    lengths = {
+        name: results[name].seconds if name in results else _UNKNOWN_SECONDS for name in names
+    }
+    chosen, used = set(), 0.0
+    for name in sorted(lengths, key=lambda name: lengths[name]):
+        used += lengths[name]
+        if used > seconds:
+            break
+        chosen.add(name)
+    return [name for name in lengths if name in chosen]
 
 
 def find_record(kind: str) -> Path | None:
