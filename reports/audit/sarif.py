@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from harness import __version__
+from harness.runs.audit.deployment_ranks import DeploymentFinding
 from harness.runs.audit.findings import AuditFinding, FindingKind
 from harness.runs.audit.release_audit import ReleaseAudit
 from harness.store.rehearse.values import FindingRank
@@ -36,7 +37,9 @@ _LEVELS = {
 
 
 def render_sarif(audit: ReleaseAudit) -> str:
-    results = [_make_result(audit, one) for one in audit.findings]
+    """Render what deployments reach or come near to, then what is possible alone."""
+    results = [_make_headline_result(audit, one) for one in audit.headline]
+    results += [_make_result(audit, one) for one in audit.possible]
     return render_log("unfix audit", _RULES, results)
 
 
@@ -53,26 +56,45 @@ def render_log(
     return json.dumps({"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}, indent=1) + "\n"
 
 
-def _get_level(audit: ReleaseAudit, finding: AuditFinding) -> str:
-    """Return how loud a finding is: by its rank if deployments were rehearsed."""
-    if audit.ranks is None:
-        return "error" if finding.is_confirmed else "warning"
-    return _LEVELS[audit.rank(finding)]
+def _make_headline_result(audit: ReleaseAudit, line: DeploymentFinding) -> dict[str, Any]:
+    """Make the result of a line that deployments reach, under the key of its own finding."""
+    finding = audit.find_by_arithmetic(line)
+    rule = FindingKind.OVERFLOWS if line.is_overflow else FindingKind.OVERRUNS
+    names = ", ".join(line.deployments)
+    return _make_entry(
+        finding.kind if finding else rule,
+        _LEVELS[line.rank],
+        f"{line.rank} in {names}: {line.headline}. To see it: {line.command}",
+        (line.file, line.line, line.text),
+        finding.key if finding else (rule, *line.key),
+    )
 
 
 def _make_result(audit: ReleaseAudit, finding: AuditFinding) -> dict[str, Any]:
-    region = {"startLine": finding.line, "snippet": {"text": finding.text}}
-    sentences = f"{finding.condition}. {finding.arithmetic}. {finding.confirmed}"
+    level = "error" if finding.is_confirmed else "warning"
+    return _make_entry(
+        finding.kind,
+        level if audit.ranks is None else _LEVELS[FindingRank.POSSIBLE],
+        f"{finding.kernel}: {finding.condition}. {finding.arithmetic}. {finding.confirmed}",
+        (finding.file, finding.line, finding.text),
+        finding.key,
+    )
+
+
+def _make_entry(
+    rule: str, level: str, message: str, place: tuple[str, int, str], key: tuple[str, ...]
+) -> dict[str, Any]:
+    file, line, text = place
     physical = {
-        "artifactLocation": {"uri": f"python/{view.shorten_path(finding.file)}"},
-        "region": region,
+        "artifactLocation": {"uri": f"python/{view.shorten_path(file)}"},
+        "region": {"startLine": line, "snippet": {"text": text}},
     }
     return {
-        "ruleId": finding.kind,
-        "level": _get_level(audit, finding),
-        "message": {"text": f"{finding.kernel}: {sentences}"},
+        "ruleId": rule,
+        "level": level,
+        "message": {"text": message},
         "locations": [{"physicalLocation": physical}],
         "partialFingerprints": {
-            "kernelLine/v1": hashlib.sha256("\0".join(finding.key).encode()).hexdigest()
+            "kernelLine/v1": hashlib.sha256("\0".join(key).encode()).hexdigest()
         },
     }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from harness.runs.audit.deployment_ranks import DeploymentRanks
 from harness.runs.audit.release_audit import ReleaseAudit
 from harness.store.rehearse.values import FindingRank
 from reports.audit import view
@@ -13,36 +12,45 @@ from reports.shared.terminal import make_table, print_tables, to_plain_text
 if TYPE_CHECKING:
     from rich.console import Console
 
-MAX_FINDINGS = 40  # findings; --all and the page have them all
+MAX_FINDINGS = 40  # of a table; --all and the page have them all
 
 
-def _print_ranked(ranks: DeploymentRanks, console: Console) -> None:
+def _print_headline(audit: ReleaseAudit, console: Console, show_all: bool) -> None:
     """Print what deployments reach, and what they come near to."""
-    if not ranks.findings:
+    headline = audit.headline[: None if show_all else MAX_FINDINGS]
+    if not headline:
         return
-    shown = make_table("rank", "kernel, line", "what", "deployments")
-    for one in ranks.findings:
-        names = ", ".join(one.deployments[:3])
-        more = len(one.deployments) - 3
+    shown = make_table("#", "rank", "kernel, line", "what", "deployments")
+    for number, one in enumerate(headline, 1):
         shown.add_row(
+            to_plain_text(str(number), "dim"),
             to_plain_text(one.rank, "bold red" if one.rank is FindingRank.REACHABLE else "yellow"),
-            to_plain_text(f"{one.kernel}\n{one.file}:{one.line}\n{one.text}"),
+            to_plain_text(f"{one.kernel}\n{view.shorten_path(one.file)}:{one.line}\n{one.text}"),
             to_plain_text(f"{one.headline}\n{one.command}"),
-            to_plain_text(names + (f" and {more} more" if more > 0 else "")),
+            to_plain_text(view.name_deployments(one)),
         )
     console.print(shown)
+    _print_left_out(len(audit.headline) - len(headline), console)
 
 
-def print_run(audit: ReleaseAudit, console: Console, show_all: bool) -> None:
-    if audit.ranks is not None:
-        _print_ranked(audit.ranks, console)
-    most = None if show_all else 0 if audit.ranks is not None else MAX_FINDINGS
-    findings = audit.findings[:most]
+def _print_left_out(count: int, console: Console) -> None:
+    if count:
+        console.print(to_plain_text(f"and {count} more: --all lists them, as does the page", "dim"))
+
+
+def print_run(
+    audit: ReleaseAudit, console: Console, show_all: bool, lists_possible: bool = False
+) -> None:
+    """Print an audit; what is possible alone is folded away behind what deployments reach."""
+    _print_headline(audit, console, show_all)
+    folds = audit.ranks is not None and not lists_possible
+    possible = audit.possible
+    findings = possible[: None if show_all else 0 if folds else MAX_FINDINGS]
     if findings:
         shown = make_table("#", "kernel, line", "when", "model", "seen")
         if any(one.since for one in findings):
             shown.add_column("since")
-        for number, one in enumerate(findings, 1):
+        for number, one in enumerate(findings, len(audit.headline) + 1):
             cells = [
                 to_plain_text(str(number), "dim"),
                 to_plain_text(f"{one.kernel}\n{view.describe_location(one)}\n{one.text}"),
@@ -52,9 +60,7 @@ def print_run(audit: ReleaseAudit, console: Console, show_all: bool) -> None:
             ]
             shown.add_row(*cells, *([to_plain_text(one.since)] if one.since else []))
         console.print(shown)
-    if len(findings) < len(audit.findings):
-        left = len(audit.findings) - len(findings)
-        console.print(to_plain_text(f"and {left} more: --all lists them, as does the page", "dim"))
+    _print_left_out(len(possible) - len(findings), console)
     if show_all:
         print_tables([view.make_kernel_table(audit)], console)
     for reason, count in view.count_unknown_reasons(audit)[: None if show_all else 8]:

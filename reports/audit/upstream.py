@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from harness.runs.audit.deployment_ranks import DeploymentFinding
 from harness.runs.audit.findings import CONFIRMED, AuditFinding, FindingKind
+from harness.runs.audit.release_audit import ReleaseAudit
+from harness.store.rehearse.values import FindingRank
 from reports.audit import view
 from reports.shared import markdown
 
@@ -19,17 +22,47 @@ _KIND_SENTENCES = {
 }
 
 
-def render_upstream_report(finding: AuditFinding, release: str) -> str:
-    code = "\n".join(
-        f"{'>' if here else ' '} {number:5} {line}"
-        for number, line, here in view.get_surrounding_lines(finding, 5, 2)
+def render_deployment_report(audit: ReleaseAudit, line: DeploymentFinding) -> str:
+    """Render a line that deployments reach or come near to, with what arithmetic says of it."""
+    kind = FindingKind.OVERFLOWS if line.is_overflow else FindingKind.OVERRUNS
+    title = _KIND_SENTENCES[kind][0].format("int32" if line.is_overflow else "its tensor")
+    finding = audit.find_by_arithmetic(line)
+    verb = "does it" if line.rank is FindingRank.REACHABLE else "comes near to it"
+    parts = [
+        f"# `{line.kernel}`: {title}",
+        f"SGLang {audit.release}, `{view.shorten_path(line.file)}:{line.line}`:",
+        _render_code(line),
+        f"**Which deployment {verb}.** {', '.join(line.deployments)}, at its own sizes, as rank 0 "
+        f"on a virtual GPU, with each address checked: {line.headline}.",
+        f"**To see it.** `{line.command}`",
+    ]
+    if finding is not None:
+        parts += [
+            f"**Smallest input.** {finding.condition}. {finding.arithmetic}.",
+            f"**How sure.** {_describe_evidence(finding)}",
+        ]
+    mends = view.suggest_fix(finding) if finding is not None else view.suggest_cast(line.text)
+    if finding is not None or line.is_overflow:
+        parts.append(f"**What would mend it.** {mends}.")
+    return "\n\n".join(parts)
+
+
+def _render_code(place: AuditFinding | DeploymentFinding) -> str:
+    return markdown.render_code_block(
+        "\n".join(
+            f"{'>' if here else ' '} {number:5} {line}"
+            for number, line, here in view.get_surrounding_lines(place, 5, 2)
+        )
     )
+
+
+def render_upstream_report(finding: AuditFinding, release: str) -> str:
     reached = [f"- {words}" for words in view.describe_affected_models(finding)]
     title, shows = _KIND_SENTENCES[finding.kind]
     parts = [
         f"# `{finding.kernel}`: {title.format(finding.element)}",
         f"SGLang {release}, `{view.describe_location(finding)}`:",
-        markdown.render_code_block(code),
+        _render_code(finding),
         f"**Smallest input.** {finding.condition}. {finding.arithmetic}.",
         f"**How it shows.** The `{finding.access}` at line {finding.access_line} goes {shows}.",
         f"**How sure.** {_describe_evidence(finding)}",

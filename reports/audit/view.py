@@ -7,6 +7,7 @@ import functools
 import linecache
 import zipfile
 
+from harness.runs.audit.deployment_ranks import DeploymentFinding
 from harness.runs.audit.findings import AuditFinding, FindingKind, KernelVerdict
 from harness.runs.audit.release_audit import ReleaseAudit
 from harness.store.rehearse.values import FindingRank
@@ -42,9 +43,34 @@ def make_finding_table(audit: ReleaseAudit) -> ReportTable:
             f"{finding.kind} {finding.condition}",
             finding.confirmed,
         ]
-        for finding in audit.findings
+        for finding in audit.possible
     ]
-    return ReportTable("Findings", ("kernel", "place", "line", "when", "seen"), rows)
+    title = "Findings" if audit.ranks is None else "Possible by arithmetic alone"
+    return ReportTable(title, ("kernel", "place", "line", "when", "seen"), rows)
+
+
+def make_headline_table(audit: ReleaseAudit) -> ReportTable:
+    """Make the table of what deployments reach, and what they come near to."""
+    rows: TableRows = [
+        [
+            one.rank,
+            code(one.kernel),
+            code(f"{shorten_path(one.file)}:{one.line}"),
+            code(one.text),
+            one.headline,
+            name_deployments(one),
+            code(one.command),
+        ]
+        for one in audit.headline
+    ]
+    heads = ("rank", "kernel", "place", "line", "what", "deployments", "command")
+    return ReportTable("What deployments reach", heads, rows)
+
+
+def name_deployments(finding: DeploymentFinding, most: int = 3) -> str:
+    more = len(finding.deployments) - most
+    names = ", ".join(finding.deployments[:most])
+    return f"{names} and {more} more" if more > 0 else names
 
 
 def describe_audit(audit: ReleaseAudit) -> str:
@@ -52,11 +78,12 @@ def describe_audit(audit: ReleaseAudit) -> str:
     verdicts = ", ".join(f"{count} {word}" for word, count in counts.items() if count)
     confirmed = sum(finding.is_confirmed for finding in audit.findings)
     if audit.ranks is not None:
-        launched = audit.ranks.count_launched(audit.findings)
+        possible = audit.possible
+        launched = audit.ranks.count_launched(possible)
         return (
             f"{audit.ranks.count(FindingRank.REACHABLE)} reachable and "
             f"{audit.ranks.count(FindingRank.NEAR)} near in {audit.ranks.deployments} deployments "
-            f"of {audit.release}; possible by arithmetic alone: {len(audit.findings)} findings, "
+            f"of {audit.ranks.release}; possible by arithmetic alone: {len(possible)} findings, "
             f"{launched} of them in kernels that a deployment launches"
         )
     return (
@@ -107,7 +134,7 @@ def read_source_lines(file: str) -> tuple[str, ...]:
 
 
 def get_surrounding_lines(
-    finding: AuditFinding, before: int = 8, after: int = 4
+    finding: AuditFinding | DeploymentFinding, before: int = 8, after: int = 4
 ) -> list[tuple[int, str, bool]]:
     """Return the lines around a finding: number, text, and True for the finding's lines."""
     text = read_source_lines(finding.file)
@@ -122,8 +149,13 @@ def suggest_fix(finding: AuditFinding) -> str:
     """Suggest a fix: the first factor of the product cast to 64 bits, or a mask."""
     if finding.kind is FindingKind.OVERRUNS:
         return f"a mask that ends where `{finding.element}` ends, or a larger `{finding.element}`"
+    return suggest_cast(finding.text)
+
+
+def suggest_cast(text: str) -> str:
+    """Suggest a cast of the first factor of a line's product to 64 bits."""
     try:
-        tree = ast.parse(finding.text.rstrip(",").lstrip("+ "))
+        tree = ast.parse(text.rstrip(",").lstrip("+ "))
     except SyntaxError:
         return "a cast of the row's number to tl.int64 before it is multiplied"
     products = [

@@ -95,8 +95,9 @@ def test_a_run_is_red_for_what_is_reachable_and_green_for_what_is_near() -> None
 def make_audit_finding(line: int) -> AuditFinding:
     numbers = {"access_line": line, "threshold": 1, "largest": 10, "value": 1}
     texts = dict.fromkeys(
-        "module text element access quantity shape grows model arithmetic launched".split(), ""
+        "module element access quantity shape grows model arithmetic launched".split(), ""
     )
+    texts["text"] = f"line {line}"
     return AuditFinding(kernel="walk", file="a.py", line=line, reaches=(), **texts, **numbers)  # type: ignore[arg-type]
 
 

@@ -82,7 +82,7 @@ def test_audit_names_the_file_that_a_full_disk_refuses(
     kernel = KernelAudit("walk", "m", "a.py", 1, KernelVerdict.SAFE, 0, ())
     audit = ReleaseAudit("0.5.23", (kernel,), "limits.yaml", 0)
     monkeypatch.setattr(execution, "_audit_requested_trees", lambda chosen: audit)
-    assert main(["audit", option, str(full)]) == 3
+    assert main(["audit", "--no-rehearsal", option, str(full)]) == 3
     assert describe_refusal(full) in capsys.readouterr().err
 
 

@@ -48,6 +48,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--exceptions", type=Path, metavar="FILE", help="another file of known findings"
     )
     parser.add_argument(
+        "--no-rehearsal",
+        dest="rehearsal",
+        action="store_false",
+        help="rank nothing by what deployments reach: every finding by arithmetic counts",
+    )
+    parser.add_argument(
         "--upstream", type=int, metavar="N", help="the text for a report of finding N, in Markdown"
     )
     parser.add_argument(

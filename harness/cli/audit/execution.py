@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from harness.cli import options, run_output
+from harness.cli.audit import ranking
 from harness.core import machine
 from harness.core.errors import UnfixError
 from harness.fixes.registry import toggle_catalogue
@@ -16,7 +17,6 @@ from harness.releases import managed_releases, provisioning, source_trees
 from harness.releases.managed_releases import CPU_BASE
 from harness.releases.source_trees import FolderSourceTree, SourceTree, WheelSourceTree
 from harness.runs.audit import audit_record, exemptions, gpu_confirmation, release_files
-from harness.runs.audit.deployment_ranks import make_ranks
 from harness.runs.audit.findings import FindingKey
 from harness.runs.audit.release_audit import (
     DEFAULT_LAUNCHES,
@@ -26,8 +26,6 @@ from harness.runs.audit.release_audit import (
     audit_release,
 )
 from harness.runs.audit.size_limits import DEFAULT_LIMITS, GENERAL_LIMITS
-from harness.runs.rehearse.deployment import read_deployments
-from harness.store.database import Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +45,7 @@ class AuditOptions:
     gpu_seconds: float
     jobs: int
     upstream: int | None
+    ranks: bool  # by what deployments reach
     show_all: bool
     sarif: Path | None
     as_json: bool
@@ -93,6 +92,7 @@ def parse_options(arguments: argparse.Namespace) -> AuditOptions:
         gpu_seconds=options.parse_budget(arguments.budget, "--for"),
         jobs=arguments.jobs,
         upstream=arguments.upstream,
+        ranks=arguments.rehearsal,
         show_all=arguments.all,
         sarif=arguments.sarif,
         as_json=arguments.json,
@@ -105,8 +105,8 @@ def run_audit(arguments: argparse.Namespace) -> int:
     exempt = exemptions.read_exemptions(chosen.exemptions)
     expired = audit.find_expired(exempt) if chosen.is_whole else []
     audit = audit.apply_exemptions(exempt)
-    if release_files.PACKAGE in _find_read_packages(chosen):
-        audit = _rank_by_deployments(audit)
+    if chosen.ranks and release_files.PACKAGE in _find_read_packages(chosen):
+        audit = _rank_findings(audit, chosen)
     if not audit.kernels and not chosen.difference and not chosen.targets:
         raise UnfixError(
             f"{audit.release} has no Triton kernel: no function of "
@@ -133,7 +133,8 @@ def run_audit(arguments: argparse.Namespace) -> int:
     if chosen.as_json:
         options.print_json(data)
     else:
-        terminal.print_run(audit, options.make_console(), chosen.show_all)
+        lists = chosen.show_all or bool(chosen.targets)
+        terminal.print_run(audit, options.make_console(), chosen.show_all, lists_possible=lists)
     for each in expired:
         options.report_status(
             f"an exception has expired: {each.kernel} has no such finding any more: {each.line}"
@@ -141,16 +142,15 @@ def run_audit(arguments: argparse.Namespace) -> int:
     return 1 if audit.is_red else 0
 
 
-def _rank_by_deployments(audit: ReleaseAudit) -> ReleaseAudit:
-    """Rank the findings by the newest rehearsal of this release, if the store has one."""
-    run = Store().rehearse.find_newest_whole(audit.release, list(read_deployments()))
-    if run is None:
-        options.report_status(
-            "no deployment of this release was rehearsed, so each finding is by arithmetic alone: "
-            f"`unfix rehearse --all --release {audit.release}` says which of them a server reaches"
-        )
-        return audit
-    return replace(audit, ranks=make_ranks(run))
+def _rank_findings(audit: ReleaseAudit, chosen: AuditOptions) -> ReleaseAudit:
+    """Rank the findings by what deployments reach, in the release or the trees of the call."""
+    if chosen.difference:
+        earlier, later = chosen.difference
+        of_path = chosen.folder is not None or _is_path(later)
+        return ranking.rank_difference(audit, "" if of_path else later, earlier)
+    if chosen.folder is not None:
+        return ranking.rank_sources(audit)
+    return ranking.rank_release(audit, rehearses=chosen.is_whole and chosen.record is None)
 
 
 def _audit_requested_trees(chosen: AuditOptions) -> ReleaseAudit:
@@ -250,9 +250,13 @@ def _expand_targets(words: tuple[str, ...]) -> tuple[str, ...]:
 def open_tree(word: str, path: Path | None = None) -> SourceTree:
     if path:
         return source_trees.open_tree(path)
-    if ("/" in word or word.endswith(".whl") or Path(word).is_dir()) and Path(word).exists():
+    if _is_path(word):
         return source_trees.open_tree(Path(word))
     return provisioning.ensure_tree(word, options.report_status)
+
+
+def _is_path(word: str) -> bool:
+    return ("/" in word or word.endswith(".whl") or Path(word).is_dir()) and Path(word).exists()
 
 
 def get_tree_path(tree: SourceTree) -> Path:
@@ -284,9 +288,17 @@ def _date_findings(audits: list[ReleaseAudit]) -> ReleaseAudit:
 
 
 def _print_upstream_report(audit: ReleaseAudit, number: int) -> int:
-    if not 1 <= number <= len(audit.findings):
-        raise UnfixError(f"there is no finding {number}: there are {len(audit.findings)}")
     from reports.audit import upstream
 
-    print(upstream.render_upstream_report(audit.findings[number - 1], audit.release))
+    headline, possible = audit.headline, audit.possible
+    if not 1 <= number <= len(headline) + len(possible):
+        raise UnfixError(
+            f"there is no finding {number}: there are {len(headline) + len(possible)}, which "
+            "`unfix audit --all` numbers"
+        )
+    if number <= len(headline):
+        print(upstream.render_deployment_report(audit, headline[number - 1]))
+    else:
+        finding = possible[number - 1 - len(headline)]
+        print(upstream.render_upstream_report(finding, audit.release))
     return 0

@@ -33,9 +33,7 @@ def audit_to_json(audit: ReleaseAudit) -> dict[str, Any]:
         ],
         "kernels": [asdict(kernel) for kernel in audit.kernels],
         "rehearsal": None if audit.ranks is None else audit.ranks.run,
-        "deployments": [
-            asdict(finding) for finding in (audit.ranks.findings if audit.ranks else ())
-        ],
+        "deployments": [asdict(finding) for finding in audit.headline],
     }
 
 

@@ -3,17 +3,23 @@
 A finding by arithmetic says that a number wraps, and not that a server gets so far. A rehearsal
 runs the launches of named deployments at their true size: a line that it stops at is reachable, one
 whose addresses take over a quarter of 32 bits is near, and all else is possible.
+
+A line is known by its kernel and its text, so a rehearsal of one release ranks the sources of
+another, wherever the line stands there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, replace
 
 from harness.runs.audit.findings import AuditFinding
-from harness.store.rehearse.values import FindingRank, RehearsalFinding, RehearsalRun
+from harness.store.rehearse.values import INT32_LIMIT, FindingRank, RehearsalFinding, RehearsalRun
 
-_LineKey = tuple[str, int]  # a kernel's name and a line
+RankedLine = tuple[str, str]  # a kernel's name and the text of a line
+LineFinder = Callable[["DeploymentFinding"], tuple[str, int] | None]  # its file and line
+OVERFLOW = "IntegerOverflow"  # the kind of most findings
+_ORDER = {rank: number for number, rank in enumerate(FindingRank)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,22 +34,38 @@ class DeploymentFinding:
     headline: str
     deployments: tuple[str, ...]
     command: str  # the first deployment's, at the smallest setting that is known
+    kind: str  # IntegerOverflow, OutOfBounds, …
+    extent: int  # the largest 32-bit integer on the way into its address; 2^31 at the most
+
+    @property
+    def key(self) -> RankedLine:
+        return self.kernel, " ".join(self.text.split())
+
+    @property
+    def is_overflow(self) -> bool:
+        return self.kind == OVERFLOW
 
 
 @dataclass(frozen=True, slots=True)
 class DeploymentRanks:
-    """What a rehearsal found in kernels, the reachable first."""
+    """What a rehearsal found in kernels, the reachable first, then the nearest."""
 
     run: str  # the rehearsal's id
+    release: str  # that was rehearsed
     deployments: int
     kernels: frozenset[str]  # names of kernels that a deployment launches
     findings: tuple[DeploymentFinding, ...]
 
+    def find(self, finding: AuditFinding) -> DeploymentFinding | None:
+        """Find what the rehearsal says of the line of a finding by arithmetic."""
+        key = finding.kernel, " ".join(finding.text.split())
+        same = [known for known in self.findings if known.key == key]
+        same.sort(key=lambda known: known.line != finding.line)
+        return same[0] if same else None
+
     def rank(self, finding: AuditFinding) -> FindingRank:
-        for known in self.findings:
-            if (known.kernel, known.line) == (finding.kernel, finding.line):
-                return known.rank
-        return FindingRank.POSSIBLE
+        known = self.find(finding)
+        return FindingRank.POSSIBLE if known is None else known.rank
 
     def count(self, rank: FindingRank) -> int:
         return sum(finding.rank is rank for finding in self.findings)
@@ -52,10 +74,34 @@ class DeploymentRanks:
         """Count the findings in kernels that some deployment launches."""
         return sum(finding.kernel in self.kernels for finding in findings)
 
+    def keep_kernels(self, names: Collection[str]) -> DeploymentRanks:
+        findings = tuple(finding for finding in self.findings if finding.kernel in names)
+        return replace(self, findings=findings)
+
+    def drop_known(self, earlier: DeploymentRanks) -> DeploymentRanks:
+        """Drop the lines that an earlier release has at the same rank or a higher one."""
+        known = {finding.key: _ORDER[finding.rank] for finding in reversed(earlier.findings)}
+        findings = tuple(
+            finding
+            for finding in self.findings
+            if _ORDER[finding.rank] < known.get(finding.key, len(_ORDER))
+        )
+        return replace(self, findings=findings)
+
+    def locate(self, find_line: LineFinder, *, drops_missing: bool) -> DeploymentRanks:
+        """Give each line its place in some sources, and drop those that these have not."""
+        located = []
+        for finding in self.findings:
+            if place := find_line(finding):
+                located.append(replace(finding, file=place[0], line=place[1]))
+            elif not drops_missing:
+                located.append(finding)
+        return replace(self, findings=tuple(located))
+
 
 def make_ranks(run: RehearsalRun) -> DeploymentRanks:
     """Join a rehearsal's findings in kernels by their lines."""
-    found: dict[_LineKey, tuple[RehearsalFinding, list[str]]] = {}
+    found: dict[tuple[str, int], tuple[RehearsalFinding, list[str]]] = {}
     kernels: set[str] = set()
     for deployment in run.deployments:
         kernels |= {name.rpartition(":")[2] for name in deployment.kernels}
@@ -70,7 +116,6 @@ def make_ranks(run: RehearsalRun) -> DeploymentRanks:
             else:
                 names.append(deployment.name)
             found[key] = known, names
-    order = list(FindingRank)
     findings = [
         DeploymentFinding(
             finding.rank,
@@ -81,15 +126,18 @@ def make_ranks(run: RehearsalRun) -> DeploymentRanks:
             finding.headline,
             tuple(dict.fromkeys(names)),
             finding.threshold or f"./unfix rehearse {names[0]} --release {run.release}",
+            finding.kind,
+            finding.extent or INT32_LIMIT,
         )
         for (kernel, line), (finding, names) in found.items()
     ]
-    findings.sort(key=lambda one: (order.index(one.rank), one.kernel, one.line))
-    return DeploymentRanks(run.id, len(run.deployments), frozenset(kernels), tuple(findings))
+    findings.sort(key=lambda one: (_ORDER[one.rank], -one.extent, one.kernel, one.line))
+    return DeploymentRanks(
+        run.id, run.release, len(run.deployments), frozenset(kernels), tuple(findings)
+    )
 
 
 def _precedes(finding: RehearsalFinding, known: RehearsalFinding) -> bool:
-    order = list(FindingRank)
     if finding.rank is not known.rank:
-        return order.index(finding.rank) < order.index(known.rank)
+        return _ORDER[finding.rank] < _ORDER[known.rank]
     return finding.extent > known.extent

@@ -18,7 +18,7 @@ from harness.core.code_digest import compute_digest, describe_versions, digest_c
 from harness.core.errors import NotReadyError
 from harness.patching.child_environment import SINGLE_THREAD, ChildEnvironment
 from harness.releases.managed_releases import CPU_BASE
-from harness.runs.audit.deployment_ranks import DeploymentRanks
+from harness.runs.audit.deployment_ranks import DeploymentFinding, DeploymentRanks
 from harness.runs.audit.exemptions import FindingExemption
 from harness.runs.audit.findings import AuditFinding, KernelAudit, KernelVerdict, judge_kernel
 from harness.runs.audit.release_files import iterate_sources
@@ -75,6 +75,23 @@ class ReleaseAudit:
             findings.values(),
             key=lambda each: (order.index(self.rank(each)), each.nearness, *each.line_key),
         )
+
+    @property
+    def headline(self) -> tuple[DeploymentFinding, ...]:
+        """What rehearsed deployments reach or come near to, whether arithmetic finds it or not."""
+        return () if self.ranks is None else self.ranks.findings
+
+    @property
+    def possible(self) -> list[AuditFinding]:
+        """The findings by arithmetic alone."""
+        return [one for one in self.findings if self.rank(one) is FindingRank.POSSIBLE]
+
+    def find_by_arithmetic(self, line: DeploymentFinding) -> AuditFinding | None:
+        """Find what arithmetic says of a line that deployments reach or come near to."""
+        for finding in self.findings:
+            if self.ranks is not None and self.ranks.find(finding) is line:
+                return finding
+        return None
 
     @property
     def is_red(self) -> bool:
