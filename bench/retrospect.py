@@ -28,6 +28,7 @@ sys.path.insert(0, str(ROOT))
 CASES = ROOT / "bench" / "retrospect_cases.yaml"
 FOLDER = ROOT / "bench" / "reverted_fixes"
 RELEASE = "0.5.23"
+OLDEST = "0.5.9"  # of the releases here
 SIZES = {  # of each batch: the setting that bounds it
     "chunk": "chunk",
     "prefix": "context",
@@ -42,9 +43,11 @@ class Fix(msgspec.Struct, forbid_unknown_fields=True):
 
     kernel: str
     upstream: int = 0  # the pull request; 0 for a cast without one that we found
+    fixed: str = ""  # the first release that has it; empty if our oldest has it already
     threshold: int = 0  # as upstream gives it, in the setting of this deployment
     gives: str = ""  # upstream's words for it
     miss: str = ""  # why no rehearsal names it
+    grows_with: str = ""  # the setting that the address grows with, if not the one of its batch
 
 
 class Case(msgspec.Struct, forbid_unknown_fields=True):
@@ -71,6 +74,7 @@ class NamedFix(msgspec.Struct):
     setting: str = ""
     threshold: int = 0
     upstream: int = 0
+    fixed: str = ""  # the first release that has it
     upstream_threshold: int = 0
     gives: str = ""
     miss: str = ""
@@ -129,12 +133,7 @@ def judge_fix(
     """Compare a fix's kernel with the fix out and in."""
     share = measure_shares(reverted).get(fix.kernel, 0.0)
     with_fix = measure_shares(fixed).get(fix.kernel, 0.0)
-    row = NamedFix(
-        *(name, case, fix.kernel, "missed", share, with_fix),
-        upstream=fix.upstream,
-        upstream_threshold=fix.threshold,
-        gives=fix.gives,
-    )
+    row = NamedFix(name, case, fix.kernel, "missed", share, with_fix)
     found = [
         one
         for one in reverted["findings"]
@@ -160,9 +159,18 @@ def judge_fix(
     if len(words) == 2 and words[1].isdigit():
         row.setting, row.threshold = words[0], int(words[1])
     elif row.rank == "near":
-        size = reverted["settings"][SIZES[first["phase"]]]
-        row.setting, row.threshold = f"{SIZES[first['phase']]}, by proportion", int(size / share)
+        setting = fix.grows_with or SIZES[first["phase"]]
+        size = reverted["settings"][setting]
+        row.setting, row.threshold = f"{setting}, by proportion", int(size / share)
     return row
+
+
+def add_upstream(rows: list[NamedFix], cases: dict[str, Case]) -> None:
+    """Say of each row what upstream says today, which is no part of a measurement."""
+    for row in rows:
+        fix = cases[row.case].fixes[row.fix]
+        row.upstream, row.fixed = fix.upstream, fix.fixed
+        row.upstream_threshold, row.gives = fix.threshold, fix.gives
 
 
 def make_table(rows: list[NamedFix]) -> str:
@@ -170,8 +178,8 @@ def make_table(rows: list[NamedFix]) -> str:
     given = [row for row in named if row.upstream_threshold]
     within = [row for row in given if 1 / FACTOR <= row.ratio <= FACTOR]
     lines = [
-        "| fix | kernel | deployment | rank | of 2^31 (with the fix) | begins at | upstream |",
-        "|---|---|---|---|---|---|---|",
+        "| fix | since | kernel | deployment | rank | of 2^31 (with it) | begins at | upstream |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for row in rows:
         fix = f"{row.fix} (#{row.upstream})" if row.upstream else row.fix
@@ -179,16 +187,17 @@ def make_table(rows: list[NamedFix]) -> str:
         gives = f"{row.upstream_threshold:,} {row.gives}" if row.upstream_threshold else row.gives
         share = "over" if row.rank == "reachable" else f"{row.share:.0%}"
         lines.append(
-            f"| {fix} | `{row.kernel}` | {row.case} | {row.rank} | {share} "
-            f"({row.share_with_fix:.1%}) | {begins} | {gives} |"
+            f"| {fix} | {row.fixed or 'before'} | `{row.kernel}` | {row.case} | {row.rank} "
+            f"| {share} ({row.share_with_fix:.1%}) | {begins} | {gives} |"
         )
     return "\n".join(
         [
             *lines,
             "",
-            f"{len(named)} of {len(rows)} are named ({len(named) / len(rows):.0%}); of "
-            f"{len(given)} with a threshold of upstream's, {len(within)} are within a factor of "
-            f"{FACTOR}.",
+            f"{len(named)} of {len(rows)} are named ({len(named) / len(rows):.0%}), "
+            f"{sum(bool(row.fixed) for row in named)} of {sum(bool(row.fixed) for row in rows)} of "
+            f"those that came between {OLDEST} and {RELEASE}; of {len(given)} with a threshold of "
+            f"upstream's, {len(within)} are within a factor of {FACTOR}.",
         ]
     )
 
@@ -198,8 +207,9 @@ def main() -> None:
     rows: list[NamedFix] = []
     if record.exists():
         rows = msgspec.json.decode(record.read_bytes(), type=list[NamedFix])
+    cases = read_cases()
+    add_upstream(rows, cases)
     if "--table" not in sys.argv:
-        cases = read_cases()
         chosen = sys.argv[2:] or list(cases)
         with tempfile.TemporaryDirectory() as folder:
             for name in chosen:
@@ -210,6 +220,7 @@ def main() -> None:
                 rows += [
                     judge_fix(fix, name, one, reverted, fixed) for fix, one in case.fixes.items()
                 ]
+                add_upstream(rows, cases)
                 record.write_bytes(msgspec.json.format(msgspec.json.encode(rows)))
                 print(name, "is rehearsed", file=sys.stderr, flush=True)
     print(make_table(rows))

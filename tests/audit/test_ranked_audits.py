@@ -10,6 +10,7 @@ import pytest
 from rich.console import Console
 
 from harness.cli.audit import execution, ranking
+from harness.releases.managed_releases import get_newest_release
 from harness.runs.audit.deployment_ranks import make_ranks
 from harness.runs.audit.findings import AuditFinding, KernelAudit, KernelVerdict
 from harness.runs.audit.release_audit import ReleaseAudit
@@ -79,7 +80,7 @@ def audit(tmp_path: Path) -> ReleaseAudit:
             value=1,
             reaches=(),
             confirmed="confirmed",
-            **texts,
+            **texts,  # type: ignore[arg-type]
         )
         for line, text in ((4, REACHED), (6, POSSIBLE))
     )
@@ -190,7 +191,7 @@ def test_without_the_earlier_rehearsal_a_difference_counts_kernels_that_changed(
 def test_other_sources_are_ranked_in_the_lines_that_they_still_have(
     audit: ReleaseAudit, stored_runs: dict[str, RehearsalRun]
 ) -> None:
-    newest = ranking.managed_releases.get_newest_release().name
+    newest = get_newest_release().name
     stored_runs[newest] = make_run(
         make_finding(NEAR, FindingRank.NEAR, extent=INT32_LIMIT // 2, line=905),
         make_finding("tl.load(x + row * gone)", FindingRank.REACHABLE, line=904),
