@@ -133,6 +133,7 @@ def test_a_launch_behind_memory_that_does_not_fit_is_near_only_if_the_pool_can_s
     rank: FindingRank, excess: int, spare: int, expected: FindingRank, words: str
 ) -> None:
     finding = make_finding(rank, 3)
+    finding.fits = False
     rank_by_memory(finding, excess * GIGABYTE, spare * GIGABYTE)
     assert finding.rank is expected
     assert words in finding.headline
@@ -141,6 +142,13 @@ def test_a_launch_behind_memory_that_does_not_fit_is_near_only_if_the_pool_can_s
     assert [one.rank for one in make_ranks(run).findings] == (
         [] if expected is FindingRank.POSSIBLE else [expected]
     )
+
+
+def test_a_launch_before_memory_that_does_not_fit_is_one_that_the_server_makes() -> None:
+    """The attention of a layer has run by the time that its experts do not fit."""
+    finding = make_finding(FindingRank.REACHABLE, 3)
+    rank_by_memory(finding, excess=90 * GIGABYTE, spare=0)
+    assert (finding.rank, finding.headline) == (FindingRank.REACHABLE, "wraps")
 
 
 def test_memory_that_does_not_fit_is_no_finding_of_a_kernel() -> None:

@@ -1,7 +1,8 @@
 """The rank of a finding whose batch does not fit on the card.
 
 A dry run goes on behind an allocation that does not fit, and a server does not. Whether a server
-can still do what a later launch does depends on the pool, which `--mem-fraction-static` sizes.
+can still do what a later launch does depends on the pool, which `--mem-fraction-static` sizes. A
+launch before that allocation is one that the server makes, whatever comes behind it.
 
 Example: a batch needs 13 GB more than the card has, beside a pool of 84 GB of which it uses 6 GB.
 With a pool of 71 GB it fits, so what its launches do is near. If it needed 90 GB more, no pool
@@ -15,7 +16,7 @@ from harness.store.rehearse.values import FindingRank, RehearsalFinding
 
 def rank_by_memory(finding: RehearsalFinding, excess: int, spare: int) -> None:
     """Lower a finding's rank by the bytes that its batch lacks and the pool could spare."""
-    if excess <= 0 or not finding.kernel:
+    if excess <= 0 or finding.fits or not finding.kernel:
         return
     lacking = f"the batch needs {excess / 1e9:.1f} GB more than the card has"
     if excess > spare:

@@ -14,7 +14,7 @@ import contextlib
 import itertools
 import linecache
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -92,6 +92,7 @@ class SampledLauncher(CpuLauncher):
         self.phase = ""
         self.launches: dict[LaunchKey, RehearsedLaunch] = {}
         self.findings: dict[tuple[str, ...], RehearsalFinding] = {}
+        self.fits: Callable[[], bool] = lambda: True  # what the batch has allocated so far
         self.is_recording = False  # outside of the phases integers are computed, and no more
         self._slices = False
         self._current: RehearsedLaunch | None = None
@@ -188,7 +189,8 @@ class SampledLauncher(CpuLauncher):
         if known is not None:
             known.count += 1
             return known, False
-        record = self.launches[key] = RehearsedLaunch(name, self.phase, (x, y, z), arguments)
+        record = RehearsedLaunch(name, self.phase, (x, y, z), arguments, fits=self.fits())
+        self.launches[key] = record
         return record, True
 
     def list_findings(self) -> list[RehearsalFinding]:
@@ -214,6 +216,7 @@ class SampledLauncher(CpuLauncher):
             line=where.line if where else 0,
             text=where.text if where else "",
             detail=str(violation),
+            fits=record.fits,
         )
         if isinstance(violation, IntegerOverflow):
             record.extent = INT32_LIMIT
@@ -237,6 +240,7 @@ def make_near_finding(launch: RehearsedLaunch) -> RehearsalFinding:
         text=launch.extent_text,
         rank=FindingRank.NEAR,
         extent=launch.extent,
+        fits=launch.fits,
     )
 
 

@@ -34,6 +34,7 @@ class RehearsedLaunch(msgspec.Struct):
     extent_file: str = ""
     extent_line: int = 0
     extent_text: str = ""
+    fits: bool = True  # all that its batch had allocated by then fits on the card
 
     @property
     def nearness(self) -> float:
@@ -56,6 +57,7 @@ class RehearsalFinding(msgspec.Struct):
     rank: FindingRank = FindingRank.REACHABLE
     threshold: str = ""  # the smallest setting at which it begins, as a command
     extent: int = 0  # of a near one: the largest 32-bit integer on the way into an address
+    fits: bool = True  # all that its batch had allocated by then fits on the card
     points: list[tuple[int, float]] = []  # values of the setting, with the share of the limit
 
     @property

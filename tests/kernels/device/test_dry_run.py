@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 import triton
 import triton.language as tl
@@ -79,13 +80,14 @@ def add_to_row(target, stride, width):
     tl.store(target + place, tl.load(target + place, mask=lanes < width) + 1, mask=lanes < width)
 
 
-def sample(rows: int, stride: int) -> str:
+def sample(rows: int, stride: int, fits: bool = True) -> str:
     """Launch over rows of a large tensor; return its extent, its ranks, and its headlines."""
 
     def launch() -> list[Any]:
         target = torch.empty_strided((rows, 16), (stride, 1), device="cuda")
         launcher = SampledLauncher()
         launcher.phase, launcher.is_recording = "decode", True
+        launcher.fits = lambda: fits
         with launcher:
             for _ in range(3):
                 add_to_row[(rows,)](target, stride, 4)
@@ -93,7 +95,7 @@ def sample(rows: int, stride: int) -> str:
         findings = launcher.list_findings()
         return [
             [record.extent, record.count, record.programs, record.extent_text],
-            [[str(one.rank), one.headline] for one in findings],
+            [[str(one.rank), one.headline, one.fits] for one in findings],
         ]
 
     return json.dumps(call_in_dry_run(launch))
@@ -111,9 +113,16 @@ def test_the_extent_of_an_address_is_that_of_its_active_lanes() -> None:
 def test_an_address_over_a_quarter_of_its_limit_is_near_and_one_past_it_reachable() -> None:
     stride = 1 << 21
     _, near = json.loads(sample(300, stride))
-    [[rank, headline]] = near
+    [[rank, headline, _]] = near
     assert (rank, "29% of its limit" in headline) == ("near", True)
     (extent, *_), past = json.loads(sample(1026, stride))
-    [[rank, headline]] = past
+    [[rank, headline, _]] = past
     assert (rank, extent) == ("reachable", 1 << 31)
     assert "1025 * 2097152 became" in headline
+
+
+@pytest.mark.parametrize("fits", [True, False])
+def test_a_finding_says_whether_all_memory_before_its_launch_fits(fits: bool) -> None:
+    for rows in (300, 1026):
+        _, [[*_, says]] = json.loads(sample(rows, 1 << 21, fits))
+        assert says is fits
