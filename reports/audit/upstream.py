@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from harness.runs.audit.deployment_ranks import DeploymentFinding
 from harness.runs.audit.findings import CONFIRMED, AuditFinding, FindingKind
-from harness.runs.audit.release_audit import ReleaseAudit
 from harness.store.rehearse.values import FindingRank
 from reports.audit import view
 from reports.shared import markdown
@@ -22,28 +21,23 @@ _KIND_SENTENCES = {
 }
 
 
-def render_deployment_report(audit: ReleaseAudit, line: DeploymentFinding) -> str:
-    """Render a line that deployments reach or come near to, with what arithmetic says of it."""
+def render_deployment_report(line: DeploymentFinding, release: str) -> str:
+    """Render a line that deployments reach or come near to: by their sizes, and by no guess."""
     kind = FindingKind.OVERFLOWS if line.is_overflow else FindingKind.OVERRUNS
     title = _KIND_SENTENCES[kind][0].format("int32" if line.is_overflow else "its tensor")
-    finding = audit.find_by_arithmetic(line)
     verb = "does it" if line.rank is FindingRank.REACHABLE else "comes near to it"
     parts = [
         f"# `{line.kernel}`: {title}",
-        f"SGLang {audit.release}, `{view.shorten_path(line.file)}:{line.line}`:",
+        f"SGLang {release}, `{view.shorten_path(line.file)}:{line.line}`:",
         _render_code(line),
-        f"**Which deployment {verb}.** {', '.join(line.deployments)}, at its own sizes, as rank 0 "
-        f"on a virtual GPU, with each address checked: {line.headline}.",
+        f"**Which deployment {verb}.** {', '.join(line.deployments)}: {line.headline}.",
         f"**To see it.** `{line.command}`",
+        "**How sure.** SGLang made the launch at that size, with a model's published "
+        "configuration, as rank 0 on a virtual GPU; programs of its grid ran on a CPU with each "
+        "address checked.",
     ]
-    if finding is not None:
-        parts += [
-            f"**Smallest input.** {finding.condition}. {finding.arithmetic}.",
-            f"**How sure.** {_describe_evidence(finding)}",
-        ]
-    mends = view.suggest_fix(finding) if finding is not None else view.suggest_cast(line.text)
-    if finding is not None or line.is_overflow:
-        parts.append(f"**What would mend it.** {mends}.")
+    if line.is_overflow:
+        parts.append(f"**What would mend it.** {view.suggest_cast(line.text)}.")
     return "\n\n".join(parts)
 
 

@@ -297,7 +297,7 @@ def _print_upstream_report(audit: ReleaseAudit, number: int) -> int:
             "`unfix audit --all` numbers"
         )
     if number <= len(headline):
-        print(upstream.render_deployment_report(audit, headline[number - 1]))
+        print(upstream.render_deployment_report(headline[number - 1], audit.release))
     else:
         finding = possible[number - 1 - len(headline)]
         print(upstream.render_upstream_report(finding, audit.release))
