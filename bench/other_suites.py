@@ -152,6 +152,12 @@ def classify(test: dict[str, Any]) -> str:
     return str(test.get("outcome", "interrupted"))
 
 
+def needs_triton_alone(test: dict[str, Any]) -> bool:
+    """Whether a test launched a kernel or failed, and asked for nothing that is not Triton's."""
+    ended_badly = classify(test) in ("failed", "too slow", "interrupted")
+    return bool(test.get("launches") or test.get("refused_launches") or ended_badly)
+
+
 def find_root(folder: Path) -> Path:
     """Find the folder of the package's repository."""
     places = [folder, *folder.parents]
@@ -200,8 +206,12 @@ def summarize(all_tests: Iterable[dict[str, Any]]) -> dict[str, Any]:
     tests = list(all_tests)
     refusals = Counter(reason for test in tests for reason in test.get("refusals", {}).values())
     reports = [report for test in tests for report in test.get("reports", [])]
+    triton = [test for test in tests if needs_triton_alone(test)]
+    good = [test for test in triton if classify(test) == "passed" or test.get("reports")]
     return {
         "outcomes": dict(Counter(map(classify, tests))),
+        "needing Triton alone": len(triton),
+        "of them passed or reported": len(good),
         "launches": sum(sum(test.get("launches", {}).values()) for test in tests),
         "kernels": len({kernel for test in tests for kernel in test.get("launches", {})}),
         "refusals": dict(refusals),
