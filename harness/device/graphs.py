@@ -171,7 +171,7 @@ def _is_blocking_copy(
         return args[0].is_cuda != result.is_cuda and not options["non_blocking"]
     if name != "aten::copy_":
         return False
-    target, source, non_blocking = args
+    target, source, non_blocking = (*args, options.get("non_blocking", False))[:3]
     return target.is_cuda != source.is_cuda and not non_blocking and source.dim() > 0
 
 

@@ -45,6 +45,18 @@ def test_the_command_of_a_deployment_can_be_pasted_into_a_shell() -> None:
     assert shlex.split(command)[-len(arguments) :] == arguments
 
 
+def test_a_server_argument_is_read_in_both_ways_of_writing_it() -> None:
+    deployment = Deployment("m", arguments=["--tp", "8", "--page-size=64", "--enable-mixed-chunk"])
+    names = ("--tp", "--page-size", "--enable-mixed-chunk", "--ep")
+    assert [deployment.get_argument(name) for name in names] == ["8", "64", "", None]
+
+
+def test_the_draft_model_is_one_of_the_models_folder() -> None:
+    deployment = read_deployments()["llama-3.1-8b-eagle3"]
+    assert deployment.draft_config["architectures"] == ["LlamaForCausalLMEagle3"]
+    assert read_deployments()["llama-3.1-8b-tp1"].draft_config == {}
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -52,8 +64,12 @@ def test_the_command_of_a_deployment_can_be_pasted_into_a_shell() -> None:
         ([], "which model?"),
         (["llama-3.1-8b", "--gpu", "H300"], "there is no card 'H300'"),
         (
-            ["llama-3.1-8b", "--", "--speculative-algorithm", "EAGLE"],
-            "--speculative-algorithm: speculation is not rehearsed",
+            ["llama-3.1-8b", "--", "--speculative-algorithm", "NGRAM"],
+            "--speculative-algorithm NGRAM is not rehearsed; these are: EAGLE, EAGLE3, NEXTN",
+        ),
+        (
+            ["llama-3.1-8b", "--", "--speculative-draft-model-path=llama-3.1-8b-eagle"],
+            "no model is called llama-3.1-8b-eagle; did you mean llama-3.1-8b-eagle3?",
         ),
         (["llama-3.1-8b", "--", "--enable-lora"], "--enable-lora: LoRA is not rehearsed"),
         (["llama-3.1-405b-tp8", "--", "--tp", "4"], "so --tp 4 cannot apply; name its model"),

@@ -12,6 +12,7 @@ A model is the `config.json` that was published, with its address:
 
 from __future__ import annotations
 
+import itertools
 import json
 import shlex
 from pathlib import Path
@@ -30,8 +31,6 @@ CARDS_OF_A_HOST = 8
 DEFAULT_CARD = "H200"
 # Arguments whose batches nothing here makes yet, by what they are called.
 _NOT_REHEARSED = {
-    "--speculative-algorithm": "speculation",
-    "--speculative-algo": "speculation",
     "--enable-lora": "LoRA",
     "--lora-paths": "LoRA",
     "--pp-size": "pipeline parallelism",
@@ -39,6 +38,11 @@ _NOT_REHEARSED = {
     "--disaggregation-mode": "prefill and decode on different servers",
     "--enable-two-batch-overlap": "two overlapping batches",
 }
+# Arguments whose batches SGLang's scheduler makes.
+SPECULATION = "--speculative-algorithm"
+MIXED_CHUNK = "--enable-mixed-chunk"
+DRAFT_MODEL = "--speculative-draft-model-path"  # names a model of the models' folder
+_ALGORITHMS = frozenset({"EAGLE", "EAGLE3", "NEXTN"})
 
 
 class ModelFile(msgspec.Struct, forbid_unknown_fields=True):
@@ -59,6 +63,22 @@ class Deployment(msgspec.Struct, forbid_unknown_fields=True):
     config: dict[str, Any] = {}
     config_file: str = ""  # of a model that has no name here
     thresholds: bool = True  # search the setting at which each finding begins
+
+    def get_argument(self, name: str) -> str | None:
+        """Return the value of a server argument; None if it is not given."""
+        for word, following in itertools.zip_longest(
+            self.arguments, self.arguments[1:], fillvalue=""
+        ):
+            given, has_value, value = word.partition("=")
+            if given == name:
+                return value if has_value else following
+        return None
+
+    @property
+    def draft_config(self) -> dict[str, Any]:
+        """The config.json of the draft model; empty without a draft model of its own."""
+        name = self.get_argument(DRAFT_MODEL)
+        return {} if name is None else read_model(name).config
 
     @property
     def command(self) -> str:
@@ -141,4 +161,12 @@ def check_deployment(deployment: Deployment) -> Deployment:
                 f"{deployment.name}: {name}: {_NOT_REHEARSED[name]} is not rehearsed: leave it "
                 "out to rehearse the rest"
             )
+    algorithm = deployment.get_argument(SPECULATION)
+    if algorithm is not None and algorithm not in _ALGORITHMS:
+        raise UnfixError(
+            f"{deployment.name}: {SPECULATION} {algorithm} is not rehearsed; these are: "
+            f"{', '.join(sorted(_ALGORITHMS))}"
+        )
+    if any(word.partition("=")[0] == DRAFT_MODEL for word in deployment.arguments):
+        _ = deployment.draft_config  # an unknown name ends the call
     return deployment

@@ -31,6 +31,7 @@ REHEARSAL_MODULE = "fixtures.rehearse.deployment_rehearsal"  # what knows SGLang
 PRELOADED_MODULES = (
     "sglang.srt.layers.attention.triton_backend",
     "sglang.srt.models.registry",
+    "sglang.srt.managers.scheduler",
 )
 
 

@@ -1,0 +1,88 @@
+"""What SGLang's scheduler makes at full size: prefill with decode, and rounds of speculation.
+
+The model has three layers, whose states EAGLE takes, and launches what each layer launches.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.core import paths
+from harness.releases import managed_releases
+from harness.runs.rehearse.deployment import read_model
+
+RELEASE = "0.5.23"
+SPECULATION = [
+    *("--speculative-algorithm", "EAGLE3", "--speculative-draft-model-path", "llama-3.1-8b-eagle3"),
+    *("--speculative-num-steps", "3", "--speculative-eagle-topk", "4"),
+    *("--speculative-num-draft-tokens", "16", "--context-length", "2048"),
+]
+
+pytestmark = pytest.mark.skipif(
+    not managed_releases.get_release(RELEASE).is_ready,
+    reason=f"needs the environment of {RELEASE}: ./unfix test makes it",
+)
+
+
+def rehearse_layers(home: Path, arguments: list[str]) -> dict[str, Any]:
+    """Rehearse three layers of Llama-3.1-8B."""
+    file = home / "layer.json"
+    file.write_text(json.dumps({**read_model("llama-3.1-8b").config, "num_hidden_layers": 3}))
+    (home / ".releases").symlink_to(paths.releases_folder())
+    words = ["--config", str(file), "--release", RELEASE, "--json", "--no-thresholds"]
+    finished = subprocess.run(
+        [sys.executable, "-m", "harness", "rehearse", *words, "--", *arguments],
+        cwd=paths.project_folder(),
+        env={**os.environ, "UNFIX_HOME": str(home)},
+        capture_output=True,
+        text=True,
+        timeout=400,
+    )
+    assert finished.returncode in (0, 1), finished.stderr
+    deployment: dict[str, Any]
+    [deployment] = json.loads(finished.stdout)["deployments"]
+    assert not deployment["refusal"], deployment["detail"]
+    assert [one["failure"] for one in deployment["phases"]] == [""] * len(deployment["phases"])
+    return deployment
+
+
+def list_kernels(deployment: dict[str, Any], phase: str) -> dict[str, list[int]]:
+    """Return the grid of each kernel that a phase launched."""
+    return {
+        launch["kernel"].rpartition(":")[2]: launch["grid"]
+        for launch in deployment["launches"]
+        if launch["phase"] == phase
+    }
+
+
+@pytest.mark.skipif("UNFIX_NIGHTLY" not in os.environ, reason="a nightly test")
+def test_a_chunk_is_extended_together_with_requests_that_decode(tmp_path: Path) -> None:
+    deployment = rehearse_layers(tmp_path, ["--enable-mixed-chunk", "--max-running-requests", "32"])
+    kernels = list_kernels(deployment, "mixed")
+    assert kernels["compute_position_kernel"] == [32, 1, 1]  # 31 that decode, and the chunk
+    assert kernels["_fwd_kernel"][0] == 32
+    assert "_fwd_grouped_kernel_stage1" not in kernels  # no decode of its own
+
+
+def test_a_round_drafts_verifies_and_extends_at_the_most_requests(tmp_path: Path) -> None:
+    deployment = rehearse_layers(tmp_path, SPECULATION)
+    count = deployment["settings"]["requests"]
+    draft = list_kernels(deployment, "speculation: draft")
+    assert draft["generate_draft_decode_kv_indices"] == [3, count, 4]  # steps, requests, topk
+    assert draft["_fwd_grouped_kernel_stage1"][0] == 4 * count
+    verify = list_kernels(deployment, "speculation: verify")
+    assert verify["assign_extend_cache_locs_uniform"] == [count, 1, 1]
+    assert verify["_fwd_kernel"][0] == count
+    extend = list_kernels(deployment, "speculation: draft extend")
+    assert extend["compute_position_kernel"] == [count, 1, 1]
+    # The slots that a round reserves for a request near its context's end do not fit in its row.
+    [finding] = [one for one in deployment["findings"] if one["kind"] == "OutOfBounds"]
+    assert "past the end of req_to_token" in finding["headline"]
+    assert finding["kernel"].endswith(":assign_req_to_token_pool")
