@@ -57,8 +57,14 @@ def relabel_as_device(tensor: torch.Tensor, index: int) -> torch.Tensor:
 
 
 def to_host(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a CPU tensor over the bytes of a device tensor, which stay alive with it."""
-    return _relabel(tensor, _CPU)
+    """Return a CPU tensor over the bytes of a device tensor, which stay alive with it.
+
+    A view that is conjugated or negated when it is read, such as `x.conj()`, stays one.
+    """
+    host = _relabel(tensor, _CPU)
+    if tensor.is_conj():
+        host = host.conj()
+    return torch._neg_view(host) if tensor.is_neg() else host
 
 
 def make_unowned_alias(tensor: torch.Tensor) -> torch.Tensor:
