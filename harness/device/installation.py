@@ -36,6 +36,7 @@ def install(card: str | None = None) -> None:
         dispatch,
         host_copies,
         host_memory,
+        memory,
         packages,
         process_group,
         sglang_hooks,
@@ -49,6 +50,7 @@ def install(card: str | None = None) -> None:
     torch_cuda.install()
     streams.WAIT_OBSERVERS.append(host_copies.deliver)
     dispatch.install(special_operators.KERNELS, special_operators.AUTOGRAD_KERNELS)
+    memory.install_storages()
     host_memory.install()
     process_group.install()
     stand_ins.load_stand_ins()

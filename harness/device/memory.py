@@ -142,6 +142,20 @@ def _contiguous_strides(size: Sequence[int]) -> list[int]:
     return strides[::-1]
 
 
+def install_storages() -> None:
+    """Let storages of the device be made by their size, as `deepcopy` and `torch.load` do."""
+    original: Any = torch.UntypedStorage.__new__
+
+    def make(cls: type, *args: Any, device: Any = None, **options: Any) -> Any:
+        if device is None or torch.device(device).type != "cuda":
+            return original(cls, *args, device=device, **options)
+        (size,) = args or (0,)
+        return torch.empty(size, dtype=torch.uint8, device=device).untyped_storage()
+
+    storage: Any = torch.UntypedStorage
+    storage.__new__ = make
+
+
 class AllocationLedger:
     """The living allocations of each device, by which it can run out of memory.
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import gc
+import io
 from typing import Any
 
 import pytest
@@ -176,6 +178,39 @@ def test_a_product_is_added_to_a_wider_accumulator(is_batch: bool) -> None:
     assert result.unique().tolist() == [60_002]
     assert add_product(sums, left, left, out_dtype=torch.float32, out=sums) is sums
     assert sums.unique().tolist() == [120_001]  # more than float16 holds
+
+
+def copy_by_file(tensor: torch.Tensor, device: str | None = None) -> torch.Tensor:
+    file = io.BytesIO()
+    torch.save(tensor, file)
+    file.seek(0)
+    loaded: torch.Tensor = torch.load(file, map_location=device)
+    return loaded
+
+
+COPIES: dict[str, Any] = {
+    "deepcopy": copy.deepcopy,
+    "a file": copy_by_file,
+    "a file from the host": lambda x: copy_by_file(x.cpu(), "cuda"),
+    "the host's storage": lambda x: x.new_empty(0).set_(x.cpu().untyped_storage().cuda(), 0, (4,)),
+}
+
+
+@pytest.mark.parametrize("name", COPIES)
+def test_a_copy_of_a_tensors_storage_is_on_the_device_and_its_own(name: str) -> None:
+    tensor = torch.arange(4.0, device="cuda")
+    copied = COPIES[name](tensor)
+    assert copied.device == tensor.device
+    copied.add_(1)
+    assert copied.tolist() == [1, 2, 3, 4]
+    assert tensor.tolist() == [0, 1, 2, 3]
+
+
+def test_a_storage_of_the_host_is_made_as_before() -> None:
+    assert torch.UntypedStorage(8).device.type == "cpu"
+    assert torch.UntypedStorage(8, device="cpu").nbytes() == 8
+    assert torch.UntypedStorage([1, 2]).tolist() == [1, 2]
+    assert torch.UntypedStorage().nbytes() == 0
 
 
 LAZY_VIEWS = {
