@@ -7,6 +7,7 @@ are a binary. A run records its adaptations.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import importlib.util
@@ -113,7 +114,8 @@ def _run_kernels_on_cpu(checked: bool) -> None:
 
     With `checked`, the kernels that its event loop launches are checked. The virtual GPU runs all
     kernels by itself; with `checked`, the scheduler's are checked from its start on, graphs
-    included.
+    included. Functions under `torch.compile` run as they are written: to compile them for this CPU
+    takes each scheduler longer than a hundred answers.
     """
     from sglang.srt.managers.scheduler import Scheduler
 
@@ -130,7 +132,7 @@ def _run_kernels_on_cpu(checked: bool) -> None:
         def run_in_session(self: Any, *args: Any, **options: Any) -> Any:
             if _is_cuda_available():
                 return plain(self, *args, **options)
-            with session():
+            with session(), _run_uncompiled():
                 return plain(self, *args, **options)
 
         run_in_session.plain = plain  # type: ignore[attr-defined]
@@ -148,6 +150,13 @@ def _check_before(method: Any) -> Any:
         return method(self, *args, **options)
 
     return check_and_call
+
+
+def _run_uncompiled() -> contextlib.AbstractContextManager[Any]:
+    """Run the functions of `torch.compile` uncompiled during the block."""
+    import torch
+
+    return torch.compiler.set_stance("force_eager")
 
 
 def _is_cuda_available() -> bool:
