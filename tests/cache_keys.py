@@ -94,34 +94,55 @@ class ChangedCode:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._patch, self._changed = monkeypatch, Path()
-        read = functools.cache(code_digest.read_file)
         monkeypatch.setattr(
-            code_digest, "read_file", lambda file: read(file) + b"#" * (file == self._changed)
+            code_digest, "read_file", lambda file: _read_file(file) + b"#" * (file == self._changed)
         )
+        monkeypatch.setattr(code_digest, "iterate_files", _list_files)
 
     def compute_key(self, case: CacheCase, changed: Path = Path()) -> str:
         self._changed = changed
         code_digest.digest_code.cache_clear()
         try:
             with self._patch.context() as patch:
-                for module in list_loaded_modules():
-                    _renew_digests(module, patch)
+                _renew_digests(patch)
                 return case.compute_key()
         finally:
             self._changed = Path()
             code_digest.digest_code.cache_clear()
 
+    def get_unchanged_key(self, case: CacheCase) -> str:
+        """Return the key of the code as it is, computed once for all tests of a case."""
+        if case.name not in _UNCHANGED_KEYS:
+            _UNCHANGED_KEYS[case.name] = self.compute_key(case)
+        return _UNCHANGED_KEYS[case.name]
 
-def _renew_digests(module: ModuleType, patch: pytest.MonkeyPatch) -> None:
-    """Compute a module's digests of code anew, as the statements that do it when imported."""
-    for name, statement in _find_digests(module.__name__).items():
+
+_UNCHANGED_KEYS: dict[str, str] = {}
+_read_file = functools.cache(code_digest.read_file)
+
+
+@functools.cache
+def _list_files(place: Path, iterate: Callable[[Path], Any] = code_digest.iterate_files) -> Any:
+    return tuple(iterate(place))
+
+
+def _renew_digests(patch: pytest.MonkeyPatch) -> None:
+    """Compute each module's digests of code anew, as the statements that do it when imported."""
+    texts: dict[str, list[tuple[ModuleType, str]]] = {}
+    for module in list_loaded_modules():
+        for name, value in vars(module).items():
+            if type(value) is str:
+                texts.setdefault(value, []).append((module, name))
+    renewed = [
+        (module, name, statement, texts[getattr(module, name)])
+        for module in list_loaded_modules()
+        for name, statement in _find_digests(module.__name__).items()
+    ]
+    for module, name, statement, copies in renewed:
         scope = dict(vars(module))
         exec(statement, scope)
-        before = getattr(module, name)
-        for other in list_loaded_modules():
-            for own, value in list(vars(other).items()):
-                if type(value) is str and value == before:
-                    patch.setattr(other, own, scope[name])
+        for holder, own in copies:
+            patch.setattr(holder, own, scope[name])
 
 
 def list_loaded_modules() -> list[ModuleType]:
@@ -146,12 +167,14 @@ def _find_digests(module: str) -> dict[str, CodeType]:
 
 def list_callers(names: set[str]) -> set[str]:
     """List the modules of the project that call a function or class of one of these names."""
+    texts = {module: file.read_text() for module, file in test_layers.modules().items()}
     return {
         module
-        for module, file in test_layers.modules().items()
-        if any(
+        for module, text in texts.items()
+        if any(name in text for name in names)
+        and any(
             isinstance(node, ast.Call)
             and (getattr(node.func, "id", "") or getattr(node.func, "attr", "")) in names
-            for node in ast.walk(ast.parse(file.read_text()))
+            for node in ast.walk(ast.parse(text))
         )
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import sys
 from collections.abc import Iterator
 from importlib import metadata
@@ -67,11 +68,18 @@ NO_CACHES = {
 
 
 @pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: Patch) -> Path:
-    monkeypatch.setenv("UNFIX_HOME", str(tmp_path / "home"))
+def home(tmp_path: Path, home_of_keys: Path, monkeypatch: Patch) -> Iterator[Path]:
+    """An empty home, at one place for all tests: a key may depend on the place."""
+    monkeypatch.setenv("UNFIX_HOME", str(home_of_keys))
     monkeypatch.setattr(cache, "_LOADED_VALUES", {})
     paths.state_folder().mkdir(parents=True)
-    return tmp_path
+    yield tmp_path
+    shutil.rmtree(home_of_keys)
+
+
+@pytest.fixture(scope="module")
+def home_of_keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("keys") / "home"
 
 
 @pytest.fixture
@@ -158,13 +166,19 @@ CASES = (
 )
 
 
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_the_same_code_gives_a_value_the_same_key(
+    case: CacheCase, changed_code: ChangedCode
+) -> None:
+    """Else each test below would see another key whatever it changes."""
+    assert changed_code.compute_key(case) == changed_code.get_unchanged_key(case)
+
+
 @pytest.mark.parametrize(("case", "file"), pair_with_folders(CASES))
 def test_a_byte_in_any_folder_that_a_value_stands_on_is_a_miss(
     case: CacheCase, file: Path, changed_code: ChangedCode
 ) -> None:
-    before = changed_code.compute_key(case)
-    assert changed_code.compute_key(case) == before
-    assert changed_code.compute_key(case, changed=file) != before
+    assert changed_code.compute_key(case, changed=file) != changed_code.get_unchanged_key(case)
 
 
 def test_code_that_no_value_stands_on_is_no_miss(changed_code: ChangedCode) -> None:

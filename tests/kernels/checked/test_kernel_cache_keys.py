@@ -92,13 +92,19 @@ def changed_code(monkeypatch: pytest.MonkeyPatch) -> Iterator[ChangedCode]:
     program_cache._hash_host.cache_clear()
 
 
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_the_same_code_gives_a_kernels_value_the_same_key(
+    case: CacheCase, changed_code: ChangedCode
+) -> None:
+    """Else each test below would see another key whatever it changes."""
+    assert changed_code.compute_key(case) == changed_code.get_unchanged_key(case)
+
+
 @pytest.mark.parametrize(("case", "file"), pair_with_folders(CASES))
 def test_a_byte_in_any_folder_that_a_kernels_value_stands_on_is_a_miss(
     case: CacheCase, file: Path, changed_code: ChangedCode
 ) -> None:
-    before = changed_code.compute_key(case)
-    assert changed_code.compute_key(case) == before
-    assert changed_code.compute_key(case, changed=file) != before
+    assert changed_code.compute_key(case, changed=file) != changed_code.get_unchanged_key(case)
 
 
 @pytest.mark.parametrize(
