@@ -30,10 +30,9 @@ class StandIn:
     takes_build: bool  # it wants the JIT module's template arguments
 
     def call(self, name: str, build: JitBuild | None, args: Any, options: Any) -> Any:
-        RECORD.count_stand_in(name)
         if self.takes_build:
             options = {**options, "build": build}
-        return graphs.run_captured(name, self.function, *args, **options)
+        return _run_counted(name, self.function, args, options)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,14 +80,23 @@ def call_stand_in(name: str, args: Any, options: Any, build: JitBuild | None = N
     """Compute an operator, or raise UnansweredName with the line that called it."""
     entry = STAND_INS.get(name) or STAND_INS.get(_without_submodules(name))
     if entry is None and name in _shapes:
-        RECORD.count_stand_in(name)
-        return _shapes[name](*args, **options)
+        return _run_counted(name, _shapes[name], args, options)
     if entry is None:
         raise UnansweredName(
             f"no stand-in computes {name}({_describe_arguments(args, options)}), called at "
             f"{find_caller()}: add one to harness/device/operators"
         )
     return entry.call(name, build, args, options)
+
+
+def _run_counted(name: str, function: Callable[..., Any], args: Any, options: Any) -> Any:
+    """Run a stand-in as one launch and count it, in each replay of a graph also."""
+
+    def count_and_run(*args: Any, **options: Any) -> Any:
+        RECORD.count_stand_in(name)
+        return function(*args, **options)
+
+    return graphs.run_captured(name, count_and_run, *args, **options)
 
 
 def has_stand_in(name: str) -> bool:

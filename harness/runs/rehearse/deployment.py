@@ -42,6 +42,13 @@ _NOT_REHEARSED = {
 SPECULATION = "--speculative-algorithm"
 MIXED_CHUNK = "--enable-mixed-chunk"
 DRAFT_MODEL = "--speculative-draft-model-path"  # names a model of the models' folder
+# Arguments that say which batches have a CUDA graph: without one of them none is captured.
+GRAPH_SIZES = frozenset(
+    {
+        *("--cuda-graph-max-bs", "--cuda-graph-bs"),
+        *("--cuda-graph-max-bs-decode", "--cuda-graph-bs-decode"),
+    }
+)
 _ALGORITHMS = frozenset({"EAGLE", "EAGLE3", "NEXTN"})
 
 
@@ -73,6 +80,10 @@ class Deployment(msgspec.Struct, forbid_unknown_fields=True):
             if given == name:
                 return value if has_value else following
         return None
+
+    @property
+    def argument_names(self) -> frozenset[str]:
+        return frozenset(word.partition("=")[0] for word in self.arguments)
 
     @property
     def draft_config(self) -> dict[str, Any]:
@@ -167,6 +178,11 @@ def check_deployment(deployment: Deployment) -> Deployment:
             f"{deployment.name}: {SPECULATION} {algorithm} is not rehearsed; these are: "
             f"{', '.join(sorted(_ALGORITHMS))}"
         )
-    if any(word.partition("=")[0] == DRAFT_MODEL for word in deployment.arguments):
+    if algorithm is not None and GRAPH_SIZES & deployment.argument_names:
+        raise UnfixError(
+            f"{deployment.name}: CUDA graphs of drafts are not rehearsed: leave "
+            f"{', '.join(sorted(GRAPH_SIZES & deployment.argument_names))} out to rehearse the rest"
+        )
+    if DRAFT_MODEL in deployment.argument_names:
         _ = deployment.draft_config  # an unknown name ends the call
     return deployment

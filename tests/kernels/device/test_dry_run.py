@@ -57,6 +57,19 @@ def test_integers_and_small_floats_are_computed() -> None:
     assert call_in_dry_run(compute) == [sum(range(1, 1 << 17)), [1.5] * 8]
 
 
+def test_a_graph_captures_a_copy_that_computes_nothing() -> None:
+    def capture() -> list[str]:
+        source = torch.zeros(SIDE, 2, device="cuda")
+        target = torch.empty_like(source)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            target.copy_(source)
+        graph.replay()
+        return list(graph.steps)
+
+    assert call_in_dry_run(capture) == ["aten::copy_"]
+
+
 def test_a_router_without_values_spreads_its_choices() -> None:
     def route() -> list[int]:
         scores = torch.zeros(4096, 64, device="cuda")

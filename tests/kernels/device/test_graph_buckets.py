@@ -1,0 +1,68 @@
+"""The largest of SGLang's graphs: what is captured, and which batches run in it."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from fixtures.rehearse import graph_buckets
+from fixtures.rehearse.graph_buckets import GraphCaptures
+from harness.device import graphs, stand_ins
+from harness.device.record import RECORD
+
+SIZES = [1, 2, 4, 8, 248, 256]
+
+
+def make_captures(monkeypatch: pytest.MonkeyPatch) -> tuple[GraphCaptures, Any, Any]:
+    """Return captures with a launcher, and a module that chooses sizes as SGLang's does."""
+    module: Any = ModuleType(graph_buckets._RUNNER_MODULE)
+    module.get_batch_sizes_to_capture = lambda runner: (list(SIZES), list(SIZES))
+    monkeypatch.setitem(sys.modules, graph_buckets._RUNNER_MODULE, module)
+    launcher = SimpleNamespace(phase="", is_recording=False)
+    return GraphCaptures(launcher), launcher, module  # type: ignore[arg-type]
+
+
+def test_the_largest_graph_alone_is_captured_and_its_launches_are_recorded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    captures, launcher, module = make_captures(monkeypatch)
+    with captures.record():
+        assert module.get_batch_sizes_to_capture(None) == ([256], [256])
+        graph = graphs.CUDAGraph()
+        graph.capture_begin()
+        assert (launcher.phase, launcher.is_recording) == ("graph capture", True)
+        graph.capture_end()
+        assert not launcher.is_recording
+    assert captures.buckets == SIZES
+    assert module.get_batch_sizes_to_capture(None) == (SIZES, SIZES)
+    assert captures not in graphs.GRAPH_OBSERVERS
+
+
+def test_a_batch_that_a_smaller_graph_would_take_runs_without_one() -> None:
+    captures = GraphCaptures(SimpleNamespace())  # type: ignore[arg-type]
+    captures.buckets = SIZES
+    runner = SimpleNamespace(
+        decode_cuda_graph_runner=SimpleNamespace(can_run_graph=lambda batch: batch.batch_size < 257)
+    )
+    captures.keep_smaller_out(runner)
+    can_run = runner.decode_cuda_graph_runner.can_run_graph
+    sizes = (6, 248, 249, 256, 257)
+    taken = [size for size in sizes if can_run(SimpleNamespace(batch_size=size))]
+    assert taken == [249, 256]
+    assert captures.smallest_padded == 249
+
+
+def test_a_replay_counts_the_operators_that_nothing_checks() -> None:
+    name = "test.operator_of_a_graph"
+    graph = graphs.CUDAGraph()
+    before = RECORD.stand_ins[name]
+    graph.capture_begin()
+    try:
+        stand_ins._run_counted(name, lambda: None, (), {})
+    finally:
+        graph.capture_end()
+    graph.replay()
+    assert RECORD.stand_ins[name] - before == 2
