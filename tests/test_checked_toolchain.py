@@ -35,6 +35,16 @@ int cudaLaunchKernel(const void *function, Dim3 grid, Dim3 block, void **argumen
   fflush(stdout);
   return 0;
 }
+typedef struct { int id; char padding[4]; char value[64]; } Attribute;
+typedef struct { Dim3 grid, block; size_t shared; void *stream; Attribute *attributes;
+                 unsigned count; } Configuration;
+int cudaLaunchKernelExC(const Configuration *given, const void *function, void **arguments) {
+  printf("attributes:");
+  for (unsigned i = 0; i < given->count; ++i) printf(" %d", given->attributes[i].id);
+  printf("\n");
+  fflush(stdout);
+  return 0;
+}
 int cudaGetDevice(int *device) { *device = 3; return 0; }
 """
 _MODULE = r"""
@@ -44,6 +54,7 @@ void **__cudaRegisterFatBinary(void *);
 void __cudaRegisterFunction(void **, const char *, char *, const char *, int, void *, void *,
                             void *, void *, int *);
 int cudaLaunchKernel(const void *, Dim3, Dim3, void **, size_t, void *);
+int cudaLaunchKernelExC(const void *, const void *, void **);
 int cudaGetDevice(int *);
 static char kernel;
 static struct { int magic, version; const void *fatbin; } wrapper = {1, 1, "image"};
@@ -52,6 +63,10 @@ int run(int value) {
   __cudaRegisterFunction(module, &kernel, NULL, "fill", -1, 0, 0, 0, 0, 0);
   void *arguments[] = {&value, &value};
   int device, error = cudaLaunchKernel(&kernel, (Dim3){7, 1, 1}, (Dim3){1, 1, 1}, arguments, 0, 0);
+  struct { int id; char padding[4]; char value[64]; } attributes[] = {{4}, {6}, {8}};
+  struct { Dim3 grid, block; size_t shared; void *stream, *attributes; unsigned count; }
+    configuration = {{7, 1, 1}, {1, 1, 1}, 0, (void *)16, attributes, 3};
+  if (!error) cudaLaunchKernelExC(&configuration, &kernel, arguments);
   cudaGetDevice(&device);
   return error ? error : device;
 }
@@ -63,13 +78,13 @@ module = ctypes.CDLL(sys.argv[3])
 print(module.run(5), flush=True)
 kind = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_char_p, ctypes.c_char_p,
                         ctypes.POINTER(ctypes.POINTER(ctypes.c_int)),
-                        ctypes.POINTER(ctypes.c_uint), ctypes.c_void_p)
+                        ctypes.POINTER(ctypes.c_uint), ctypes.c_void_p, ctypes.c_void_p)
 @kind
-def fill(name, fatbin, arguments, sides, checks):
+def fill(name, fatbin, arguments, sides, checks, stream):
     ctypes.c_int.from_address(checks).value = 10 * arguments[0][0]
-    print(name.decode(), fatbin.decode(), sides[0], flush=True)
+    print(name.decode(), fatbin.decode(), sides[0], stream, flush=True)
     return 1
-ctypes.CDLL(sys.argv[2]).unfix_set_launch_hook(fill)
+ctypes.CDLL(sys.argv[2]).unfix_set_launch_hook(fill, int(sys.argv[4]))
 print(module.run(6), flush=True)
 """
 
@@ -134,10 +149,18 @@ def test_a_module_that_is_linked_with_it_passes_one_more_argument(
     words = ["cc", "-shared", "-fPIC", str(source), "-o", str(module)]
     subprocess.run([*words, f"-L{toolkit.home}/lib64", "-lcudart"], check=True)
     real = (toolkit.home / "lib64" / "libcudart.so.13").resolve()
-    words = [sys.executable, "-c", _PROCESS, str(real), str(toolkit.library), str(module)]
-    done = subprocess.run(words, check=True, capture_output=True, text=True)
-    assert done.stdout.splitlines() == ["801", "fill image 7", "6 60 in 7 blocks", "3"]
-    assert "fill was built with checks, and this process has none" in done.stderr
+    for waits, attributes in (("0", "4 6 8"), ("1", "4 8")):  # 6 is dependent launch
+        words = [sys.executable, "-c", _PROCESS, str(real), str(toolkit.library), str(module)]
+        done = subprocess.run([*words, waits], check=True, capture_output=True, text=True)
+        assert done.stdout.splitlines() == [
+            "801",
+            "fill image 7 None",
+            "6 60 in 7 blocks",
+            "fill image 7 16",
+            f"attributes: {attributes}",
+            "3",
+        ]
+        assert "fill was built with checks, and this process has none" in done.stderr
 
 
 def test_builds_with_checks_have_caches_of_their_own(toolkit: CheckedToolkit) -> None:
@@ -182,8 +205,9 @@ def test_a_call_requests_them(
     assert request("bounds,cuda")["CUDA_HOME"] != str(toolkit.home)
     with pytest.raises(UnfixError, match="--cuda-kernels"):
         request("cuda", "virtual")
-    with pytest.raises(UnfixError, match="names neither"):
-        request("races,cuda")
+    assert request("races,uninitialized,cuda")["UNFIX_CHECK"] == "races,unwritten"
+    with pytest.raises(UnfixError, match="does not say for what"):
+        request("graphs,cuda")
     monkeypatch.setenv("CUDA_HOME", str(tmp_path / "nothing"))
     with pytest.raises(NotReadyError, match="has no bin/ptxas"):
         request("cuda")

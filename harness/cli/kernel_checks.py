@@ -35,7 +35,7 @@ def add_arguments(parser: CommandParser) -> None:
         const="",
         metavar="WORDS",
         help="check every access of every Triton kernel: bounds, overflow, races, uninitialized, "
-        "all of these; cuda: bounds and overflow of CUDA kernels that are built meanwhile, too; "
+        "all of these; cuda: the same of CUDA kernels that are built meanwhile; "
         "graphs, streams: every launch of every library; stop to end a process at its first "
         "report. On this machine's GPU (default there: bounds and overflow), or with "
         "--device virtual or cpu compiled for its CPU (default there: all)",
@@ -86,16 +86,18 @@ def configure_environment(
 
 def _request_cuda_checks(environment: ChildEnvironment, checks: Sequence[str]) -> None:
     """Have the processes build CUDA kernels with checks."""
-    known = tuple(check for check in checks if check in checked_toolchain.CHECKS)
+    if not checks:
+        raise UnfixError(
+            "--check cuda says which kernels are checked, and the call does not say for what: add "
+            f"one of {', '.join(_HOST_CHECKS)}, or all"
+        )
     home = checked_toolchain.find_cuda_home(environment)
-    if not known:
-        raise UnfixError("--check cuda checks bounds and overflow, and the call names neither")
     if home is None:
         raise NotReadyError(
             "--check cuda needs the CUDA toolkit that kernels are built with: CUDA_HOME names its "
             "folder, or nvcc is on the PATH"
         )
-    checked_toolchain.make_checked_toolkit(home, known).set_variables(environment)
+    checked_toolchain.make_checked_toolkit(home, tuple(checks)).set_variables(environment)
 
 
 def _request_host_checks(

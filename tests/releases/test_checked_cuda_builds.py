@@ -34,6 +34,8 @@ from harness.core.after_import import call_after_import
 from harness.kernels.check.gpu_reports import violation_from_record
 from harness.kernels.cuda import checked_launches, checked_modules, checked_toolchain, cudart
 from harness.kernels.cuda import host_calls, jit_loader
+from harness.kernels import gpu
+from harness.kernels.gpu import empty_memory, shadow_entries
 from harness.kernels.gpu.kernel_summaries import KernelSummaries
 from harness.kernels.gpu.process_reports import PROCESS_REPORTS
 from harness.kernels.ptx.executor import load_module
@@ -43,7 +45,7 @@ from harness.releases import cuda_toolkit
 folder, calls = Path(sys.argv[1]), host_calls.CALLS
 plain = cuda_toolkit.find_toolkit()
 paths.cuda_builds_folder = lambda: folder
-toolkit = checked_toolchain.make_checked_toolkit(plain.home, ("bounds", "wraps"))
+toolkit = checked_toolchain.make_checked_toolkit(plain.home, gpu.ALL_CHECKS)
 paths.cuda_builds_folder = lambda: plain.folder.parent / "cuda-builds"
 sglang_hooks.leave_load_jit()
 cudart.install(get_card(), calls)
@@ -61,7 +63,15 @@ def read_modules(fatbin):
 calls._read_modules = read_modules
 host_calls.find_living_allocation = lambda _: Allocation("memory", 1 << 32, 1 << 47)
 summaries = KernelSummaries()
-launches = checked_launches.CheckedCudaLaunches(toolkit, summaries)
+number = torch.zeros(1, dtype=torch.int64)
+entries = len(shadow_entries.ShadowTable) * shadow_entries.SLOTS_PER_TABLE
+shadows = torch.zeros(entries, dtype=torch.int64)
+
+def number_launch(stream):
+    number.add_(1)
+    return number.untyped_storage().data_ptr(), shadows.untyped_storage().data_ptr()
+
+launches = checked_launches.CheckedCudaLaunches(toolkit, summaries, number_launch=number_launch)
 launches.install()
 checked_modules._started.append(launches)
 note_call = launches.note_call
@@ -81,11 +91,13 @@ call_after_import({
 })
 from sglang.kernels.jit.utils import load_jit, make_cpp_args
 
-def clamp(file):
+def clamp(file, is_empty=False):
     args = make_cpp_args(torch.int64)
     wrappers = [("clamp_position", f"ClampPosition<{args}>::run")]
     module = load_jit("clamp", *args, cuda_files=[file], cuda_wrappers=wrappers)
     lengths = torch.arange(1000, device="cuda")
+    if is_empty:
+        empty_memory.fill_with_poison(lengths)
     positions = torch.zeros_like(lengths)
     module.clamp_position(positions, lengths)
     right = positions.equal((lengths - 1).clamp(min=0))
@@ -95,11 +107,22 @@ def clamp(file):
 own = "elementwise/clamp_position.cuh"
 import sglang.kernels.jit
 source = Path(sglang.kernels.jit.__file__).parent / "csrc" / own
-planted = folder / "clamp_position.cuh"
 text = source.read_text()
-assert text.count("if (idx < n) {") == 1
-planted.write_text(text.replace("if (idx < n) {", "if (idx <= n) {"))
-print(json.dumps([clamp(own), clamp(str(planted)), sum(one.checked_launches for one in summaries)]))
+
+def plant(name, old, new):
+    file = folder / name / "clamp_position.cuh"
+    file.parent.mkdir()
+    assert text.count(old) == 1
+    file.write_text(text.replace(old, new))
+    return clamp(str(file))
+
+found = {
+    "none": clamp(own),
+    "overrun": plant("overrun", "if (idx < n) {", "if (idx <= n) {"),
+    "race": plant("race", "dst[idx] =", "dst[idx / 999] ="),
+    "empty": clamp(own, is_empty=True),
+}
+print(json.dumps([found, sum(one.checked_launches for one in summaries)]))
 """
 
 
@@ -111,10 +134,10 @@ def test_a_module_of_sglang_is_built_and_launched_with_checks(tmp_path: Path) ->
         words, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    plain, planted, launches = json.loads(done.stdout.splitlines()[-1])
-    assert plain == [True, []]
-    assert launches == 2
-    right, reports = planted
+    found, launches = json.loads(done.stdout.splitlines()[-1])
+    assert found["none"] == [True, []]
+    assert launches == 4
+    right, reports = found["overrun"]
     assert right
     assert [report.splitlines()[0] for report in reports] == [
         f"clamp_position_kernel<long> {verb} 8 bytes past the end of {name} "
@@ -123,3 +146,10 @@ def test_a_module_of_sglang_is_built_and_launched_with_checks(tmp_path: Path) ->
     ]
     assert all("thread (232, 0, 0)" in report for report in reports)
     assert "clamp_position.cuh:18" in reports[0]
+    race = found["race"][1][0]
+    assert "different values to dst, index 0, without an order" in race
+    assert "clamp_position.cuh:19" in race
+    empty = found["empty"][1][0]
+    assert empty.startswith(
+        "clamp_position_kernel<long> read uninitialized memory: seq_lens, index"
+    )

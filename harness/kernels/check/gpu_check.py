@@ -24,8 +24,9 @@ from harness.kernels.check.guard_zones import GuardZoneCopies, replace_tensors
 from harness.kernels.check.launch_log import KernelLaunch, to_full_grid
 from harness.kernels.check.tracked_memory import Index
 from harness.kernels.check.violations import DeviceLost, UncheckableKernel, Violation
+from harness.kernels.gpu import POISON
 from harness.kernels.gpu.checked_launches import CheckedLauncher
-from harness.kernels.gpu.empty_memory import EMPTY_STORAGES, POISON
+from harness.kernels.gpu.empty_memory import EMPTY_STORAGES
 from harness.kernels.gpu.process_reports import PROCESS_REPORTS
 from harness.kernels.gpu.storage_registry import STORAGE_REGISTRY
 from harness.patching import jit_kernels as patching

@@ -5,12 +5,9 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from math import prod
 from typing import Any
 
-import numpy as np
-
-from harness.kernels.check.tracked_memory import MemoryTracker, ProgramId, TensorSpan
+from harness.kernels.check.tracked_memory import MemoryTracker, TensorSpan
 from harness.kernels.check.violation_report import ViolationReport
 from harness.kernels.check.violations import OutOfBounds, Violation
 from harness.kernels.cpu.abi import REPORT_SIZE, ReportField, ViolationKind
@@ -19,9 +16,9 @@ from harness.kernels.gpu import compiler_hooks, report_buffer, storage_registry
 from harness.kernels.gpu.empty_memory import EMPTY_STORAGES
 from harness.kernels.gpu.pointer_arguments import PointerArgument
 from harness.kernels.gpu.process_reports import LaunchRecord
-from harness.kernels.gpu.program_grid import unpack_grid_shape
+from harness.kernels.gpu.program_grid import unpack_grid_shape, unravel_program
 from harness.kernels.gpu.report_assembly import OVERFLOW_MASK, ReportBit
-from harness.kernels.gpu.shadow_memory import FLAG_BITS, PROGRAM_BITS
+from harness.kernels.gpu.shadow_entries import FLAG_BITS, PROGRAM_BITS
 from harness.kernels.gpu.storage_registry import STORAGE_REGISTRY
 from harness.kernels.ir.graph import bits_of, wrap_integer
 
@@ -43,7 +40,7 @@ def violation_from_record(
     `memory` has the access rules. None if the report is about memory that has been freed since.
     """
     if launched.build_violation is not None:
-        built: Violation = launched.build_violation(record)
+        built: Violation | None = launched.build_violation(record)
         return built
     numbers = [0] * REPORT_SIZE
     numbers[ReportField.SITE], numbers[ReportField.ADDRESS] = record.site, record.address
@@ -76,7 +73,7 @@ def violation_from_record(
         tuple(spans),
         None,
         memory or MemoryTracker(),
-        lambda number: _unravel_program(number, grid),
+        lambda number: unravel_program(number, grid),
         launched,
     )
     if kind is not None:
@@ -107,14 +104,6 @@ def _find_span(address: int, spans: list[TensorSpan]) -> TensorSpan | None:
             return span
     storage = STORAGE_REGISTRY.find_containing(address)
     return None if storage is None else _span_from_storage(storage)
-
-
-def _unravel_program(number: int, grid: ProgramId) -> ProgramId | None:
-    """Return the program of a number, if no other program's number ends in the same bits."""
-    if prod(grid) > 1 << PROGRAM_BITS:
-        return None
-    x, y, z = map(int, np.unravel_index(number, grid))
-    return x, y, z
 
 
 def _find_pointed_span(

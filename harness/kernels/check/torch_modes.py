@@ -18,7 +18,8 @@ from harness.kernels.check.tracked_memory import (
     MemoryTracker,
     is_in_host_memory,
 )
-from harness.kernels.gpu.empty_memory import EMPTY_STORAGES, POISON
+from harness.kernels.gpu import POISON
+from harness.kernels.gpu.empty_memory import EMPTY_STORAGES
 
 _EMPTY_FACTORIES = frozenset(
     {

@@ -4,13 +4,34 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from harness.kernels.check.violations import IntegerOverflow, OutOfBounds, Violation
-from harness.kernels.gpu.report_assembly import OVERFLOW_MASK
+from harness.kernels.check.violations import (
+    DataRace,
+    IntegerOverflow,
+    OutOfBounds,
+    UninitializedMemory,
+    Violation,
+)
+from harness.kernels.gpu.program_grid import unpack_grid_shape, unravel_program
+from harness.kernels.gpu.report_assembly import OVERFLOW_MASK, ReportBit
 from harness.kernels.gpu.report_buffer import DeviceReport
+from harness.kernels.gpu.shadow_entries import FLAG_BITS, PROGRAM_BITS
 from harness.kernels.ir.graph import SourceLocation
 from harness.kernels.ptx.instrumented_kernel import InstrumentedKernel, InstrumentedSite
-from harness.kernels.ptx.launch import Allocation
-from harness.kernels.ptx.reports import PAST_TENSE, describe_line, describe_outside, locate
+from harness.kernels.ptx.launch import Allocation, Dimensions
+from harness.kernels.ptx.reports import (
+    PAST_TENSE,
+    describe_line,
+    describe_outside,
+    item_size,
+    locate,
+)
+
+_RACES = {
+    ReportBit.WRITE_WRITE_RACE: "{one} and {two} write different values to",
+    ReportBit.ATOMIC_STORE_RACE: "{one} and {two} store and update atomically",
+    ReportBit.READ_AFTER_WRITE: "{one} writes and {two} reads",
+    ReportBit.WRITE_AFTER_READ: "{one} reads and {two} writes",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +43,10 @@ class CardLaunch:
     targets: dict[int, Allocation]  # by the offset of the pointer among the parameters
     call: str  # the host function that launched it, or "code that is no host call"
     server_phase: str = ""
+    made_empty: frozenset[int] = frozenset()  # the pointers into memory from `torch.empty`
 
-    def build_violation(self, report: DeviceReport) -> Violation:
+    def build_violation(self, report: DeviceReport) -> Violation | None:
+        """Return a report as a violation; None of poison that `torch.empty` did not write."""
         site = self.kernel.sites[report.site]
         width, height = report.block_sides
         thread = (
@@ -34,6 +57,11 @@ class CardLaunch:
         number = report.word & OVERFLOW_MASK
         if number:
             return self._build_overflow(report, site, self.kernel.overflows[number - 1], thread)
+        if report.word & ReportBit.UNINITIALIZED_READ:
+            return self._build_uninitialized(report, site, thread)
+        race = next((words for bit, words in _RACES.items() if report.word & bit), None)
+        if race is not None:
+            return self._build_race(race, report, site, thread)
         targets = [self.targets[root] for root in site.roots if root in self.targets]
         position = f"address {report.address:#x}, in no tensor that this launch was given"
         if targets:
@@ -63,6 +91,42 @@ class CardLaunch:
             locate(self.name, _to_source(overflow), report.program, thread),
             (*details, *self._list()),
         )
+
+    def _build_uninitialized(
+        self, report: DeviceReport, site: InstrumentedSite, thread: Dimensions
+    ) -> Violation | None:
+        if self.made_empty.isdisjoint(site.roots):
+            return None
+        return UninitializedMemory(
+            f"{self.name} {PAST_TENSE[site.label]} uninitialized memory: "
+            f"{self._describe_element(report, site)}",
+            locate(self.name, _to_source(site), report.program, thread),
+            self._list(),
+        )
+
+    def _build_race(
+        self, words: str, report: DeviceReport, site: InstrumentedSite, thread: Dimensions
+    ) -> Violation:
+        entry, sides = report.operands
+        number = entry >> FLAG_BITS & ((1 << PROGRAM_BITS) - 1)
+        other = unravel_program(number, unpack_grid_shape(sides))
+        one = f"block {other}" if other is not None else "another block"
+        race = words.format(one=one, two=f"block {report.program}")
+        return DataRace(
+            f"{self.name}: {race} {self._describe_element(report, site)}, without an order",
+            locate(self.name, _to_source(site), report.program, thread),
+            self._list(),
+        )
+
+    def _describe_element(self, report: DeviceReport, site: InstrumentedSite) -> str:
+        targets = [self.targets[root] for root in site.roots if root in self.targets]
+        inside = [one for one in targets if one.base <= report.address < one.end]
+        if not inside:
+            return f"address {report.address:#x}"
+        target, offset = inside[0], report.address - inside[0].base
+        if target.dtype:
+            return f"{target.name}, index {offset // item_size(target)}"
+        return f"{target.name}, byte {offset}"
 
     def _describe_neighbour(self, report: DeviceReport) -> tuple[str, ...]:
         for other in self.targets.values():

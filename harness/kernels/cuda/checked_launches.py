@@ -22,7 +22,8 @@ from harness.kernels.cuda.card_reports import CardLaunch
 from harness.kernels.cuda.checked_toolchain import CheckedToolkit
 from harness.kernels.cuda.host_arguments import describe_tensor, iterate_tensors
 from harness.kernels.cuda.kernel_names import unmangle
-from harness.kernels.gpu.kernel_summaries import KernelSummaries
+from harness.kernels.gpu.empty_memory import EMPTY_STORAGES
+from harness.kernels.gpu.kernel_summaries import NO_SHADOW_MEMORY, KernelSummaries
 from harness.kernels.gpu.process_reports import PROCESS_REPORTS, LaunchRecord
 from harness.kernels.gpu.storage_registry import STORAGE_REGISTRY
 from harness.kernels.ptx.check_values import make_checked_parameters
@@ -44,6 +45,7 @@ _HOOK = ctypes.CFUNCTYPE(
     ctypes.POINTER(ctypes.c_void_p),
     ctypes.POINTER(ctypes.c_uint32),
     ctypes.c_void_p,
+    ctypes.c_void_p,
 )
 _PLAIN, _FAILED = -1, -2  # answers of the hook
 _KEYS = re.compile(MARKER.encode() + rb"([0-9a-f]{32})")
@@ -63,7 +65,14 @@ class CheckedCudaLaunches:
         summaries: KernelSummaries,
         describe_server_phase: Callable[[], str] = str,
         whole_storages: bool = False,
+        number_launch: Callable[[int], tuple[int, int] | None] | None = None,
     ) -> None:
+        """`number_launch`: launches what numbers the next launch of a stream, for races.
+
+        It returns the addresses of that number and of the shadow tables; None in a capture before
+        there are any.
+        """
+        self._number_launch = number_launch
         self._toolkit, self._summaries = toolkit, summaries
         self._describe_server_phase = describe_server_phase
         self._whole_storages = whole_storages
@@ -75,7 +84,7 @@ class CheckedCudaLaunches:
 
     def install(self) -> None:
         library = ctypes.CDLL(str(self._toolkit.library))
-        library.unfix_set_launch_hook(self._hook)
+        library.unfix_set_launch_hook(self._hook, self._number_launch is not None)
 
     @contextmanager
     def note_call(self, name: str, names: tuple[str, ...], args: tuple[Any, ...]) -> Iterator[None]:
@@ -103,10 +112,12 @@ class CheckedCudaLaunches:
         if errors:  # host code need not look at what its launch answered
             raise errors[0]
 
-    def _fill(self, entry: bytes, fatbin: int, arguments: Any, sides: Any, checks: int) -> int:
+    def _fill(
+        self, entry: bytes, fatbin: int, arguments: Any, sides: Any, checks: int, stream: int | None
+    ) -> int:
         """Write the checks' parameter; return the number of the kernel's own parameters."""
         try:
-            return self._fill_checks(entry.decode(), fatbin, arguments, checks)
+            return self._fill_checks(entry.decode(), fatbin, arguments, checks, stream or 0)
         except BaseException as error:
             call = getattr(self._local, "call", None)
             if call is not None:
@@ -115,7 +126,9 @@ class CheckedCudaLaunches:
                 report_to_stderr(f"a launch of {unmangle(entry.decode())} fails: {error!r}")
             return _FAILED
 
-    def _fill_checks(self, entry: str, fatbin: int, arguments: Any, checks: int) -> int:
+    def _fill_checks(
+        self, entry: str, fatbin: int, arguments: Any, checks: int, stream: int
+    ) -> int:
         call, allocations, _ = getattr(self._local, "call", None) or _NO_CALL
         kernel = self._read_module(fatbin).get(entry)
         name = unmangle(entry)
@@ -133,11 +146,16 @@ class CheckedCudaLaunches:
         if table is None:
             summary.count_refusal(_NO_ROOM, captured)
             entries = [0, UNBOUNDED] * len(kernel.entries)
-            data = struct.pack(f"<{2 + len(entries)}Q", 0, 0, *entries)
+            data = bytes(CHECK_HEADER) + struct.pack(f"<{len(entries)}Q", *entries)
         else:
             parameters = _pack_parameters(kernel.parameter_layout, arguments)
             record = LaunchRecord(name, (), {}, captured, "", kernel)
             number = PROCESS_REPORTS.remember_launch(record)
+            shadow = None
+            if kernel.race_groups and self._number_launch is not None:
+                shadow = self._number_launch(stream)
+                if shadow is None:
+                    summary.count_skipped_check(NO_SHADOW_MEMORY)
             checked = make_checked_parameters(
                 kernel,
                 parameters,
@@ -146,8 +164,16 @@ class CheckedCudaLaunches:
                 table,
                 number,
                 self._whole_storages or captured,
+                shadow,
             )
-            launch = CardLaunch(name, kernel, checked.targets, call, self._describe_server_phase())
+            launch = CardLaunch(
+                name,
+                kernel,
+                checked.targets,
+                call,
+                self._describe_server_phase(),
+                _find_made_empty(checked.targets),
+            )
             record.build_violation = launch.build_violation
             if checked.unbounded_roots:
                 count = sum(site.roots in checked.unbounded_roots for site in kernel.sites)
@@ -194,6 +220,15 @@ def _pack_parameters(layout: tuple[tuple[int, int], ...], arguments: Any) -> byt
     for place, (offset, size) in enumerate(layout):
         packed[offset : offset + size] = ctypes.string_at(arguments[place], size)
     return bytes(packed)
+
+
+def _find_made_empty(targets: dict[int, Allocation]) -> frozenset[int]:
+    """Find the pointers into memory from `torch.empty`."""
+    return frozenset(
+        root
+        for root, target in targets.items()
+        if len(EMPTY_STORAGES) and EMPTY_STORAGES.contains(target.storage_base or target.base)
+    )
 
 
 def _find_allocation(address: int) -> Allocation | None:

@@ -47,7 +47,11 @@ def _start() -> CheckedCudaLaunches:
     activation.start_checks()
     process = checked_process.ensure_process()
     launches = CheckedCudaLaunches(
-        toolkit, process.launcher.summaries, process.describe_batch, whole_storages=True
+        toolkit,
+        process.launcher.summaries,
+        process.describe_batch,
+        whole_storages=True,
+        number_launch=process.launcher.number_launch if "races" in process.checks else None,
     )
     launches.install()
     return launches

@@ -27,7 +27,6 @@ from harness.core.errors import NotReadyError
 from harness.core.files import write_atomically
 from harness.kernels.watch.report_files import CHECKED_CUDA_VARIABLE
 
-CHECKS = ("bounds", "wraps")  # those that are written into PTX
 _SOURCE = Path(__file__).with_name("launch_checks.c")
 _COMPLETE, _LOCK = "complete", ".lock"
 # Where programs keep what they build, by their own variables.

@@ -12,11 +12,12 @@
 typedef int Error;
 typedef struct { unsigned x, y, z; } Dim3;
 typedef void *Stream;
+typedef struct { int id; char padding[4]; char value[64]; } Attribute;
 typedef struct {
   Dim3 grid, block;
   size_t shared;
   Stream stream;
-  void *attributes;
+  Attribute *attributes;
   unsigned attribute_count;
 } LaunchConfiguration;
 
@@ -60,14 +61,19 @@ FORWARD(Error, cudaLaunchKernelExC,
 #include <stdlib.h>
 #include <string.h>
 
+enum { PROGRAMMATIC_STREAM_SERIALIZATION = 6, MAX_ATTRIBUTES = 32 };
 enum { NOT_SUPPORTED = 801, MAX_PARAMETERS = 512, CHECK_BYTES = 32768 };
 
-/* Fills `checks`; returns the number of the kernel's own parameters, -1 for a kernel that has no
-   checks, -2 for one that must not be launched. */
-static int (*launch_hook)(const char *entry, const void *fatbin, void **arguments,
-                          const Dim3 *sides, void *checks);
+/* Fills `checks`, and may launch something in front on `stream`; returns the number of the kernel's
+   own parameters, -1 for a kernel that has no checks, -2 for one that must not be launched. */
+typedef int (*LaunchHook)(const char *entry, const void *fatbin, void **arguments,
+                          const Dim3 *sides, void *checks, Stream stream);
+static LaunchHook launch_hook;
+/* Whether a checked launch waits for the whole launch in front of it: what numbers it for races. */
+static int waits_for_launches;
 
-void unfix_set_launch_hook(int (*hook)(const char *, const void *, void **, const Dim3 *, void *)) {
+void unfix_set_launch_hook(LaunchHook hook, int waits) {
+  waits_for_launches = waits;
   launch_hook = hook;
 }
 
@@ -160,7 +166,7 @@ typedef struct { void *arguments[MAX_PARAMETERS + 1]; char checks[CHECK_BYTES]; 
 
 /* Returns the arguments to launch with, NULL if the launch must not be. */
 static void **add_checks(const void *function, void **arguments, Dim3 grid, Dim3 block,
-                         Checked *room) {
+                         Stream stream, Checked *room) {
   Kernel kernel = find_kernel(function);
   if (!kernel.key) return arguments;
   if (!launch_hook) {
@@ -168,7 +174,7 @@ static void **add_checks(const void *function, void **arguments, Dim3 grid, Dim3
     return NULL;
   }
   Dim3 sides[2] = {grid, block};
-  int count = launch_hook(kernel.name, kernel.fatbin, arguments, sides, room->checks);
+  int count = launch_hook(kernel.name, kernel.fatbin, arguments, sides, room->checks, stream);
   if (count == -1) return arguments;
   if (count < 0 || count > MAX_PARAMETERS) return NULL;
   memcpy(room->arguments, arguments, (size_t)count * sizeof(void *));
@@ -181,7 +187,7 @@ static void **add_checks(const void *function, void **arguments, Dim3 grid, Dim3
                      Stream stream) {                                                             \
     REAL(Error, #name, (const void *, Dim3, Dim3, void **, size_t, Stream))                       \
     Checked room;                                                                                 \
-    void **given = add_checks(function, arguments, grid, block, &room);                           \
+    void **given = add_checks(function, arguments, grid, block, stream, &room);                   \
     return given ? real(function, grid, block, given, shared, stream) : NOT_SUPPORTED;            \
   }
 LAUNCH(cudaLaunchKernel)
@@ -192,8 +198,21 @@ Error unfix_cudaLaunchKernelExC(const LaunchConfiguration *configuration, const 
                                 void **arguments) {
   REAL(Error, "cudaLaunchKernelExC", (const LaunchConfiguration *, const void *, void **))
   Checked room;
-  void **given =
-      add_checks(function, arguments, configuration->grid, configuration->block, &room);
-  return given ? real(configuration, function, given) : NOT_SUPPORTED;
+  void **given = add_checks(function, arguments, configuration->grid, configuration->block,
+                            configuration->stream, &room);
+  if (!given) return NOT_SUPPORTED;
+  if (given == arguments || !waits_for_launches) return real(configuration, function, given);
+  /* Without programmatic dependent launch (PDL): a kernel that need not wait for the one in front
+     of it waits all the same, and computes what it would. */
+  LaunchConfiguration waiting = *configuration;
+  Attribute kept[MAX_ATTRIBUTES];
+  if (waiting.attribute_count > MAX_ATTRIBUTES) return NOT_SUPPORTED;
+  unsigned count = 0;
+  for (unsigned i = 0; i < configuration->attribute_count; ++i)
+    if (configuration->attributes[i].id != PROGRAMMATIC_STREAM_SERIALIZATION)
+      kept[count++] = configuration->attributes[i];
+  waiting.attributes = kept;
+  waiting.attribute_count = count;
+  return real(&waiting, function, given);
 }
 #endif

@@ -9,7 +9,7 @@ and `report_assembly` write the reports.
 Launching: `checked_launches` launches what `compiler_hooks` has Triton compile, `inductor` turns
 TorchInductor's launches into Triton's. `process_reports` finds the launch of each report that lies
 in a `report_buffer`, and `kernel_summaries` counts launches. `shadow_memory` holds the programs
-that accessed an element, `storage_registry` and `empty_memory` the known storages.
+that accessed an element, in `shadow_entries`; `storage_registry` and `empty_memory` the storages.
 
 This module loads next to nothing: a checked process imports it before its program runs.
 """
@@ -27,6 +27,7 @@ ALL_CHECKS = (*DEFAULT_CHECKS, "unwritten", "races")
 RULES_CHECK = "rules"  # each launch passes a table of access rules
 LINE_CHECK = "line"  # overflow counts at one source line alone, which each launch passes
 SUBGRID_CHECK = "subgrid"  # each launch passes which programs of a larger grid it runs
+POISON = 0xFB  # each byte from `torch.empty`: an improbable float; as an index before all tensors
 SUBGRID_PARAMETERS = tuple(
     f"{name}{axis}" for name in ("first_program", "grid_side") for axis in range(3)
 )

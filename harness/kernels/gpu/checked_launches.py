@@ -26,7 +26,12 @@ from harness.kernels.gpu import (
     compiler_hooks,
     inductor,
 )
-from harness.kernels.gpu.kernel_summaries import KernelSummaries, KernelSummary, find_place
+from harness.kernels.gpu.kernel_summaries import (
+    NO_SHADOW_MEMORY,
+    KernelSummaries,
+    KernelSummary,
+    find_place,
+)
 from harness.kernels.gpu.pointer_arguments import (
     PointerArgument,
     find_overlapping_pointers,
@@ -47,7 +52,6 @@ ALL_CALLS = "all calls"
 _FIXED_CONSTANTS_KEY = "constants stay constants"
 _NO_ROOM = "there was no room for its reports"
 _MAY_OVERLAP = "races: it may begin before the launch in front of it has ended (launch_pdl)"
-_NO_SHADOW_MEMORY = "races: a graph captured it before there was memory to remember accesses"
 
 
 class CheckedLauncher:
@@ -108,6 +112,17 @@ class CheckedLauncher:
             inductor.replace_inductor_run(self._original_inductor_run)
         if self._original_data_ptr is not None:
             torch.Tensor.data_ptr = self._original_data_ptr
+
+    def number_launch(self, stream: int) -> tuple[int, int] | None:
+        """Number the next launch of a stream, which is no Triton kernel's, for races.
+
+        Return the addresses of the number and of the tables; None in a capture without tables.
+        """
+        device = torch.cuda.current_device()
+        if stream == torch.cuda.current_stream(device).cuda_stream:
+            return PROCESS_REPORTS.begin_launch(device, self._original_run)
+        with torch.cuda.stream(torch.cuda.ExternalStream(stream, device=device)):
+            return PROCESS_REPORTS.begin_launch(device, self._original_run)
 
     def find_refusal(
         self,
@@ -274,7 +289,7 @@ class CheckedLauncher:
             return None
         races = PROCESS_REPORTS.begin_launch(device, self._original_run)
         if races is None:
-            summary.count_skipped_check(_NO_SHADOW_MEMORY)
+            summary.count_skipped_check(NO_SHADOW_MEMORY)
         return races
 
     def _get_checked_kernel(

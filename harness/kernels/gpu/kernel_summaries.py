@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+NO_SHADOW_MEMORY = "races: a graph captured it before there was memory to remember accesses"
 _LOCK = threading.Lock()  # held while a summary changes or is read: a thread writes them to disk
 
 

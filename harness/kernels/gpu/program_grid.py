@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import prod
 
 from harness.kernels.gpu.graph_builder import GraphBuilder
+from harness.kernels.gpu.shadow_entries import PROGRAM_BITS
 from harness.kernels.ir.graph import IROperation, IRRegion, IRValue, KernelGraph, ValueType
 
 _INT64 = ValueType("i64")
@@ -64,6 +66,14 @@ class ProgramGrid:
 def unpack_grid_shape(packed_shape: int) -> tuple[int, int, int]:
     mask = (1 << _AXIS_BITS) - 1
     return packed_shape >> (2 * _AXIS_BITS), packed_shape >> _AXIS_BITS & mask, packed_shape & mask
+
+
+def unravel_program(number: int, grid: tuple[int, int, int]) -> tuple[int, int, int] | None:
+    """Return the program of a number, if no other program's number ends in the same bits."""
+    if prod(grid) > 1 << PROGRAM_BITS or not 0 <= number < prod(grid):
+        return None
+    x, rest = divmod(number, grid[1] * grid[2])
+    return x, *divmod(rest, grid[2])
 
 
 @dataclass(frozen=True, slots=True)

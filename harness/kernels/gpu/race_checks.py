@@ -24,10 +24,11 @@ from harness.kernels.gpu.pointer_bounds import PointerBoundsTracker
 from harness.kernels.gpu.program_grid import ProgramGrid
 from harness.kernels.gpu.report_assembly import ReportBit
 from harness.kernels.gpu.report_emission import ReportEmitter, reduce_to_nonzero_lane
-from harness.kernels.gpu.shadow_memory import (
+from harness.kernels.gpu.shadow_entries import (
     ATOMIC_FLAG,
     CHANGED_FLAG,
     FLAG_BITS,
+    HASH_MULTIPLIER,
     LAUNCH_SHIFT,
     PROGRAM_BITS,
     SLOTS_PER_TABLE,
@@ -37,7 +38,6 @@ from harness.kernels.gpu.shadow_memory import (
 from harness.kernels.ir.graph import IROperation, IRValue, KernelGraph, ValueType
 
 _INT64 = ValueType("i64")
-_HASH_MULTIPLIER = 0x9E3779B97F4A7C15 - (1 << 64)  # odd, with mixed bits
 
 
 class RaceChecks:
@@ -123,7 +123,7 @@ class RaceChecks:
             high = code.binary(
                 "shrui", place, code.constant(SLOTS_PER_TABLE.bit_length() - 1, kind)
             )
-            mixed = code.binary("muli", high, code.constant(_HASH_MULTIPLIER, kind))
+            mixed = code.binary("muli", high, code.constant(HASH_MULTIPLIER, kind))
             slot = code.binary("addi", place, mixed)
             slot = code.binary("andi", slot, code.constant(SLOTS_PER_TABLE - 1, kind))
             slot = code.binary("shli", slot, code.constant(3, kind))
@@ -180,7 +180,7 @@ class RaceChecks:
             flag = code.select(changed, code.constant(CHANGED_FLAG, kind), code.constant(0, kind))
             entry = code.binary("ori", entry, flag)
         before = self._exchange_entry(ShadowTable.WRITERS, slot, entry, mask)
-        number = code.binary("muli", stored, code.constant(_HASH_MULTIPLIER, kind))
+        number = code.binary("muli", stored, code.constant(HASH_MULTIPLIER, kind))
         number = code.binary("shrui", number, code.constant(64 - LAUNCH_SHIFT, kind))
         value = code.binary("ori", tag, code.splat(self._get_launch_stamp(), kind.shape))
         value = code.binary("ori", value, number)

@@ -1,35 +1,25 @@
 """The programs that accessed an element in this launch: hash tables on the device, by address.
 
-An entry holds an address's tag (25 bits), the launch's number (14), the program's number (23) and
-two flags. Invariant: a hash collision can lose a report but never invents one, as an entry of
-another tag or launch is ignored. A kernel launched in front of each checked one makes the launch's
-number on the device, since each replay of a graph is a launch of its own. Numbers repeat after
-16,384 launches; with each number some entries are cleared, all of them within 8,192 launches.
+Invariant: a hash collision can lose a report but never invents one, as an entry of another tag or
+launch is ignored (`shadow_entries`). A kernel launched in front of each checked one makes the
+launch's number on the device, since each replay of a graph is a launch of its own. Numbers repeat
+after 16,384 launches; with each number some entries are cleared, all within 8,192 launches.
 """
 
 from __future__ import annotations
-
-from enum import IntEnum
 
 import torch
 import triton
 import triton.language as tl
 
-SLOTS_PER_TABLE = 1 << 23  # entries
-TAG_SHIFT, PROGRAM_BITS, FLAG_BITS = 39, 23, 2
-LAUNCH_SHIFT = PROGRAM_BITS + FLAG_BITS
-LAUNCH_NUMBER_COUNT = 1 << (TAG_SHIFT - LAUNCH_SHIFT)
-CHANGED_FLAG, ATOMIC_FLAG = 1, 2  # flags of a writer's entry
+from harness.kernels.gpu.shadow_entries import (
+    LAUNCH_NUMBER_COUNT,
+    SLOTS_PER_TABLE,
+    ShadowTable,
+)
+
 # Slots for launch numbers: those that take turns, and all, with those of captured launches.
 _TRANSIENT_LAUNCHES, _LAUNCH_CAPACITY = 1 << 16, 1 << 20
-
-
-class ShadowTable(IntEnum):
-    WRITERS = 0
-    VALUES = 1  # a hash of the written value in the program's bits
-    READERS = 2
-    EARLIER_READERS = 3  # the reader before the last one, if it is another program
-
 
 _ENTRY_COUNT = SLOTS_PER_TABLE * len(ShadowTable)
 _CLEARED_PER_LAUNCH = 2 * _ENTRY_COUNT // LAUNCH_NUMBER_COUNT

@@ -9,8 +9,8 @@ not checked, since each of their values is a valid one.
 
 from __future__ import annotations
 
+from harness.kernels.gpu import POISON
 from harness.kernels.gpu.accesses import get_element_bytes, get_mask, get_verb
-from harness.kernels.gpu.empty_memory import POISON
 from harness.kernels.gpu.graph_builder import EQ, NE, GraphBuilder
 from harness.kernels.gpu.pointer_bounds import PointerBoundsTracker
 from harness.kernels.gpu.report_assembly import ReportBit

@@ -12,7 +12,12 @@ import struct
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from harness.kernels.ptx.instrumented_kernel import UNBOUNDED, InstrumentedKernel
+from harness.kernels.ptx.instrumented_kernel import (
+    MAX_RACE_GROUPS,
+    UNBOUNDED,
+    InstrumentedKernel,
+    RaceGroup,
+)
 from harness.kernels.ptx.launch import Allocation
 
 _SMALLEST_ADDRESS = 1 << 16
@@ -84,9 +89,14 @@ def make_checked_parameters(
     table: int,
     launch_number: int,
     whole_storages: bool = False,
+    shadow: tuple[int, int] | None = None,
 ) -> CheckedParameters:
-    """`whole_storages`: a pointer may reach to the end of its tensor's storage."""
-    roots = sorted({root for entry in kernel.entries for root in entry.roots})
+    """`whole_storages`: a pointer may reach to the end of its tensor's storage.
+
+    `shadow`: the addresses of the launch's number and of the tables; None without race checks.
+    """
+    listed = (*kernel.entries, *kernel.race_groups, *kernel.sites)
+    roots = sorted({root for one in listed for root in one.roots})
     targets = find_targets(roots, parameters, allocations, find_allocation)
     pointers = {
         root
@@ -94,7 +104,8 @@ def make_checked_parameters(
         if int.from_bytes(parameters[root : root + 8], "little") in _DEVICE_ADDRESSES
     }
     unknown = pointers - targets.keys()
-    words = [table, launch_number]
+    words = [table, launch_number, *(shadow or (0, 0))]
+    words.append(_make_race_mask(kernel.race_groups, targets) if shadow else 0)
     unbounded: dict[tuple[int, ...], None] = {}
     for entry in kernel.entries:
         target = targets.get(entry.roots[entry.place])
@@ -111,3 +122,31 @@ def make_checked_parameters(
             words += [0, 0]
     data = struct.pack(f"<{len(words)}Q", *words)
     return CheckedParameters(data, targets, tuple(unbounded))
+
+
+def _make_race_mask(groups: Sequence[RaceGroup], targets: dict[int, Allocation]) -> int:
+    """Return the bits of the groups that count, and above them of written ones that are read.
+
+    Groups of other pieces do not meet in the tables, so they are no reason for each other.
+    """
+    spans = [
+        [(targets[root].base, targets[root].end) for root in group.roots if root in targets]
+        for group in groups
+    ]
+
+    def overlaps(one: int, other: int) -> bool:
+        return groups[one].piece == groups[other].piece and any(
+            max(first, start) < min(last, end)
+            for first, last in spans[one]
+            for start, end in spans[other]
+        )
+
+    mask = 0
+    for number, group in enumerate(groups):
+        met = [at for at in range(len(groups)) if at == number or overlaps(number, at)]
+        bit = 1 << min(number, MAX_RACE_GROUPS - 1)
+        if any("write" in groups[at].verbs for at in met):
+            mask |= bit
+        if "write" in group.verbs and any("read" in groups[at].verbs for at in met):
+            mask |= bit << MAX_RACE_GROUPS
+    return mask

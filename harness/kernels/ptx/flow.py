@@ -6,6 +6,7 @@ from collections import defaultdict
 
 from harness.kernels.ir.flow import list_branch_targets, map_control_flow_sources
 from harness.kernels.ir.graph import IRBlock, IROperation, IRValue, KernelGraph
+from harness.kernels.ptx.instructions import Instruction, space_of
 
 # The result points into the memory that one of these operands points into.
 POINTER_OPERANDS = {
@@ -131,3 +132,29 @@ def find_loop_blocks(graph: KernelGraph) -> set[str]:
         if label in seen:
             found.add(label)
     return found
+
+
+def synchronizes_blocks(graph: KernelGraph) -> bool:
+    """Return whether blocks may wait for each other, so that their accesses may have an order.
+
+    They may if one uses the result of an atomic update of global memory or rereads it.
+    """
+    used = {value for operation in graph.walk() for value in operation.operands}
+    for operation in graph.walk():
+        if operation.name not in ("ptx.atom", "ptx.ld"):
+            continue
+        instruction = Instruction(operation)
+        if space_of(instruction) not in ("global", "generic"):
+            continue
+        if operation.name == "ptx.atom" and not used.isdisjoint(operation.results):
+            return True
+        if operation.name == "ptx.ld" and may_spin(instruction):
+            return True
+    return False
+
+
+def may_spin(instruction: Instruction) -> bool:
+    """Return whether a loop over an instruction may wait for another thread."""
+    if instruction.opcode == "ld":
+        return instruction.has("volatile", "relaxed", "acquire")
+    return instruction.opcode == "atom"

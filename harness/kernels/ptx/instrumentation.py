@@ -12,9 +12,10 @@ skipped, and its results are 0. Example: `ld.global.f32 %f1, [%rd4+8];` becomes
     $UF_A0: ld.global.f32 %f1, [%rd4+8];
     $UF_B0:
 
-At the kernel's end stands `$UF_R0`, which writes the report and goes on at `$UF_B0`; in a launch
-without a report table it goes back to `$UF_A0`, the access. Reports have the layout of Triton's
-kernels (`gpu/report_assembly`), and the number of the thread besides.
+At the kernel's end stands `$UF_R0`, which writes the report (`instrumented_records`) and goes on at
+`$UF_B0`; in a launch without a report table it goes back to `$UF_A0`. There stand the questions
+about races and uninitialized memory (`instrumented_races`, `instrumented_reads`), if the call asks
+them: they report, and the access happens.
 """
 
 from __future__ import annotations
@@ -23,15 +24,10 @@ import re
 from dataclasses import dataclass
 
 from harness.core.code_digest import compute_digest, digest_code
-from harness.kernels.gpu.report_assembly import (
-    MAX_SITES,
-    RECORD_BYTES,
-    RECORDS_PER_SITE,
-    KernelTable,
-    RecordField,
-    ReportBit,
-)
+from harness.kernels.gpu.report_assembly import RecordField, ReportBit
+from harness.kernels.ptx import instrumented_races, instrumented_reads
 from harness.kernels.ptx.basic_blocks import split_statement
+from harness.kernels.ptx.global_accesses import GlobalAccess, GlobalAccesses
 from harness.kernels.ptx.instrumented_kernel import (
     CHECK_HEADER,
     ENTRY_BYTES,
@@ -42,43 +38,26 @@ from harness.kernels.ptx.instrumented_kernel import (
     InstrumentedSite,
 )
 from harness.kernels.ptx.instrumented_overflow import OverflowInstrumentation, StatementCode
+from harness.kernels.ptx.instrumented_races import RaceInstrumentation
+from harness.kernels.ptx.instrumented_records import PARAMETER, REGISTERS, write_record
 from harness.kernels.ptx.parser import (
     PtxKernel,
     PtxStatement,
     PtxSyntaxError,
     PtxText,
     bits_of_type,
-    is_number,
-    parse_number,
     parse_ptx,
     remove_block_comments,
 )
-from harness.kernels.ptx.pointer_roots import (
-    LOADED,
-    ON_CHIP,
-    TABLE,
-    UNKNOWN,
-    VARIABLE,
-    PointerRootTable,
-    split_address,
-)
+from harness.kernels.ptx.pointer_roots import PointerRootTable
 from harness.kernels.ptx.statement_spans import (
     StatementSpan,
     iterate_statement_spans,
     split_operands,
 )
 
-PARAMETER = "unfix_checks"
-_VERBS = {"ld": "read", "ldu": "read", "st": "write", "atom": "update", "red": "update"}
-_SPACES = ("global", "shared", "local", "param", "const")
 _MAX_ENTRIES = 1500  # of at most 32,764 bytes of parameters
 _MAX_PARAMETER_BYTES = 32764
-_REGISTERS = (
-    ".reg .b64 %ufa;", ".reg .b64 %ufd;", ".reg .b64 %ufs;", ".reg .b64 %ufe;", ".reg .b64 %uft;",
-    ".reg .b64 %ufg;", ".reg .b32 %ufc;", ".reg .b32 %ufw;", ".reg .b32 %ufh;", ".reg .b32 %ufi;",
-    ".reg .pred %ufp;", ".reg .pred %ufo;",
-)  # fmt: skip
-_BULK = "it is a bulk copy"
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +73,7 @@ def make_key(text: str, checks: tuple[str, ...]) -> str:
 
 
 def instrument_module(text: str, checks: tuple[str, ...]) -> InstrumentedPtx:
-    """Write the checks (`bounds`, `wraps`) into every kernel of a module.
+    """Write checks (of `gpu.ALL_CHECKS`) into every kernel of a module.
 
     A kernel that cannot have them stays as it is, and its `refusal` gives the reason.
     """
@@ -152,29 +131,45 @@ class _KernelRewriter:
     ) -> None:
         self._kernel = kernel
         self.result = result
-        self._has_bounds = "bounds" in checks
-        self._roots = PointerRootTable(module, kernel)
+        self._has_bounds, self._has_reads = "bounds" in checks, "unwritten" in checks
+        accesses = GlobalAccesses(kernel, PointerRootTable(module, kernel))
+        self._accesses, self.result.unchecked = accesses.by_place, dict(accesses.unchecked)
+        self._races: RaceInstrumentation | None = None
+        if "races" in checks:
+            self._prepare_races(module)
         self._entries: dict[CheckEntry, int] = {}
         self._reports: list[str] = []
         self._overflow: OverflowInstrumentation | None = None
         if "wraps" in checks:
             self._overflow = OverflowInstrumentation(module, kernel, self.result.overflows)
 
+    def _prepare_races(self, module: PtxText) -> None:
+        groups = instrumented_races.group_accesses(self._accesses.values())
+        if not any("write" in group.verbs for group in groups):
+            return
+        if instrumented_races.may_synchronize_blocks(module, self._kernel):
+            self.result.unchecked[instrumented_races.MAY_SYNCHRONIZE] = len(self._accesses)
+            return
+        self.result.race_groups = groups
+        self._races = RaceInstrumentation(self._kernel, groups)
+
     def rewrite(self, body: str) -> str:
         spans = list(iterate_statement_spans(body))
         if len(spans) != len(self._kernel.statements):
             raise PtxSyntaxError(f"{len(spans)} of {len(self._kernel.statements)} statements found")
         parts, position = [], 0
-        for span, statement in zip(spans, self._kernel.statements, strict=True):
+        for place, span in enumerate(spans):
             text = body[span.start : span.end]
-            parts += [body[position : span.start], self._rewrite_statement(statement, span, text)]
+            parts += [body[position : span.start], self._rewrite_statement(place, span, text)]
             position = span.end
         self.result.entries = list(self._entries)
         if len(self._entries) > _MAX_ENTRIES or self._parameter_bytes > _MAX_PARAMETER_BYTES:
             self.result.refusal = f"it has {len(self._entries)} kinds of accesses"
-        declared = [*_REGISTERS]
+        declared = [*REGISTERS]
         if self._overflow is not None:
             declared += self._overflow.declarations
+        if self._races is not None:
+            declared += [*instrumented_races.REGISTERS, *self._races.entry_code]
         return "\n".join(
             ("", *declared, "".join(parts) + body[position:], "ret;", *self._reports, "")
         )
@@ -184,13 +179,15 @@ class _KernelRewriter:
         own = max((one.offset + one.size for one in self._kernel.parameters), default=0)
         return own + 8 + self.result.check_bytes
 
-    def _rewrite_statement(self, statement: PtxStatement, span: StatementSpan, text: str) -> str:
+    def _rewrite_statement(self, place: int, span: StatementSpan, text: str) -> str:
+        statement = self._kernel.statements[place]
         names = _map_texts(statement, text)
         code = StatementCode()
         if self._overflow is not None:
             code = self._overflow.rewrite(statement, names)
-        lines = [*code.before, *self._check_access(statement, span, text, names), *code.after]
-        return "\n".join(lines)
+        access = self._accesses.get(place)
+        own = [text] if access is None else self._check_access(access, span, text, names)
+        return "\n".join([*code.before, *own, *code.after])
 
     # Accesses
 
@@ -199,101 +196,70 @@ class _KernelRewriter:
         return self._overflow.state_of(register) if self._overflow is not None else None
 
     def _check_access(
-        self, statement: PtxStatement, span: StatementSpan, text: str, names: dict[str, str]
+        self, access: GlobalAccess, span: StatementSpan, text: str, names: dict[str, str]
     ) -> list[str]:
-        access = self._find_access(statement)
-        if access is None:
+        """Write the checks of an access in front of it: where it goes, races, what it reads."""
+        checks_place = self._has_bounds or self._get_state(access.base) is not None
+        checks_read = self._has_reads and instrumented_reads.is_checked(access)
+        group = self._races.find_group(access) if self._races is not None else None
+        if not checks_place and not checks_read and group is None:
             return [text]
-        address, size, dynamic_size, verb = access
-        roots = self._roots.find(address[0])
-        reason = self._find_reason(statement, address[0])
-        if reason is None:
-            return [text]
-        if reason:
-            self.result.unchecked[reason] = self.result.unchecked.get(reason, 0) + 1
-            return [text]
-        if not self._has_bounds and self._get_state(address[0]) is None:
-            return [text]
-        number = len(self.result.sites)
+        number, statement = len(self.result.sites), access.statement
         lines = tuple((one.file, one.line) for one in statement.source.chain)
-        parameters = tuple(sorted(roots.parameters))
-        self.result.sites.append(InstrumentedSite(lines, verb, size, statement.name, parameters))
-        check = self._write_check(
-            statement, address, parameters, 0 if dynamic_size else size, dynamic_size, names
+        self.result.sites.append(
+            InstrumentedSite(lines, access.verb, access.size, statement.name, access.roots)
         )
-        report = self._write_report(statement, number, address[0], names)
+        guard = _make_guard(statement, names)
+        code = [f"add.s64 %ufa, {names.get(access.base, access.base)}, {access.offset};"]
         own, after = f"$UF_A{number}", f"$UF_B{number}"
-        if span.depth:  # the labels of a scope are known inside of it alone
-            skip = [f"@!%ufp bra {own};", *report, f"bra {after};"]
-            return [*check, *skip, f"{own}:", text, f"{after}:"]
-        self._reports += [f"$UF_R{number}:", *report, f"bra {after};"]
-        return [*check, f"@%ufp bra $UF_R{number};", f"{own}:", text, f"{after}:"]
-
-    def _find_access(self, statement: PtxStatement) -> tuple[tuple[str, int], int, str, str] | None:
-        """Return the address of a global access, its bytes, a register with its bytes, the verb."""
-        opcode, modifiers = statement.opcode, statement.modifiers
-        spaces = {one.partition("::")[0] for one in modifiers}
-        if opcode in _VERBS:
-            if spaces & {"shared", "local", "param", "const"}:
-                return None
-            operands = split_statement(statement)[1]
-            address = split_address(operands[0])
-            if address is None:
-                raise PtxSyntaxError(f"the address {operands[0]}")
-            kind = next(
-                one for one in reversed(modifiers) if re.fullmatch(r"(b|u|s|f|bf)\d+(x2)?", one)
+        if checks_place:
+            code += self._write_question(access, names, guard)
+            answer = self._write_answer(access, number, names)
+            if span.depth:  # the labels of a scope are known inside of it alone
+                code += [f"@!%ufp bra {own};", *answer, f"bra {after};", f"{own}:"]
+            else:
+                self._reports += [f"$UF_R{number}:", *answer, f"bra {after};"]
+                code += [f"@%ufp bra $UF_R{number};", f"{own}:"]
+        if group is not None:
+            assert self._races is not None
+            back = f"$UF_D{number}"
+            code += self._races.write_question(group, guard)
+            answer = self._races.write_answer(access, group, number, back, names)
+            code += self._branch_to(f"$UF_C{number}", back, answer, span)
+        if checks_read:
+            back = f"$UF_V{number}"
+            code += instrumented_reads.write_question(access, guard, names)
+            answer = instrumented_reads.write_answer(
+                access, number, back, self._find_entry_offset(access)
             )
-            count = next((int(one[1:]) for one in modifiers if re.fullmatch(r"v\d", one)), 1)
-            return address, bits_of_type(kind) // 8 * count, "", _VERBS[opcode]
-        if opcode == "cp" and modifiers[:1] == ("async",) and "bulk" not in modifiers:
-            if "global" not in modifiers:
-                return None  # of a group
-            address = split_address(statement.operands[1])
-            if address is None:
-                raise PtxSyntaxError(f"the address {statement.operands[1]}")
-            size = parse_number(statement.operands[2])
-            given = statement.operands[3] if len(statement.operands) > 3 else ""
-            if is_number(given) if given else False:
-                size, given = parse_number(given), ""
-            if given and self._kernel.register_types.get(given) in (None, "b64", "pred"):
-                given = ""  # a cache policy, or a mask that ignores the source
-            return address, size, given, "read"
-        if opcode in ("multimem", "cp") and ("global" in modifiers or opcode == "multimem"):
-            reason = _BULK if opcode == "cp" else "it is multimem"
-            self.result.unchecked[reason] = self.result.unchecked.get(reason, 0) + 1
-        return None
+            code += self._branch_to(f"$UF_U{number}", back, answer, span)
+        return [*code, text, f"{after}:"] if checks_place else [*code, text]
 
-    def _find_reason(self, statement: PtxStatement, base: str) -> str | None:
-        """Return why an access is not checked, "" if it is; None if it is none of global memory."""
-        roots = self._roots.find(base)
-        is_generic = "global" not in {one.partition("::")[0] for one in statement.modifiers}
-        if is_generic and roots.elsewhere == {ON_CHIP} and not roots.parameters:
-            return None
-        if is_generic and roots.addresses and not roots.parameters:
-            return None  # of the parameters themselves
-        for reason in (LOADED, VARIABLE, TABLE, ON_CHIP, UNKNOWN):
-            if reason in roots.elsewhere:
-                return reason
-        return "" if roots.parameters else UNKNOWN
-
-    def _write_check(
-        self,
-        statement: PtxStatement,
-        address: tuple[str, int],
-        roots: tuple[int, ...],
-        size: int,
-        dynamic_size: str,
-        names: dict[str, str],
+    def _branch_to(
+        self, label: str, back: str, answer: list[str], span: StatementSpan
     ) -> list[str]:
-        """Set %ufp if the access is to be reported, and %ufa to its address."""
-        base = names.get(address[0], address[0])
-        code = [f"add.s64 %ufa, {base}, {address[1]};"]
-        if dynamic_size:
-            code += [f"cvt.u64.u32 %ufg, {names.get(dynamic_size, dynamic_size)};"]
+        """Write code for where %ufp is set: at the kernel's end, in a scope right here."""
+        if span.depth:
+            return [f"@!%ufp bra {back};", *answer, f"{back}:"]
+        self._reports += [f"{label}:", *answer, f"bra {back};"]
+        return [f"@%ufp bra {label};", f"{back}:"]
+
+    def _find_entry_offset(self, access: GlobalAccess) -> int | None:
+        """Return where the parameter of the checks has an access's tensor, if it is one."""
+        if len(access.roots) != 1:
+            return None
+        entry = CheckEntry(access.roots, 0, access.size)
+        return CHECK_HEADER + ENTRY_BYTES * self._entries.setdefault(entry, len(self._entries))
+
+    def _write_question(self, access: GlobalAccess, names: dict[str, str], guard: str) -> list[str]:
+        """Set %ufp if the access at %ufa is to be reported."""
+        dynamic_size = names.get(access.dynamic_size, access.dynamic_size)
+        size = 0 if dynamic_size else access.size
+        code = [f"cvt.u64.u32 %ufg, {dynamic_size};"] if dynamic_size else []
         if not self._has_bounds:
             code.append("setp.ne.s64 %ufp, %ufa, %ufa;")
-        for place in range(len(roots) if self._has_bounds else 0):
-            entry = CheckEntry(roots, place, size)
+        for place in range(len(access.roots) if self._has_bounds else 0):
+            entry = CheckEntry(access.roots, place, size)
             number = self._entries.setdefault(entry, len(self._entries))
             offset = CHECK_HEADER + ENTRY_BYTES * number
             target = "%ufo" if place else "%ufp"
@@ -310,84 +276,31 @@ class _KernelRewriter:
                 code.append("and.pred %ufp, %ufp, %ufo;")
         if dynamic_size:
             code += ["setp.ne.and.u64 %ufp, %ufg, 0, %ufp;"]
-        state = self._get_state(address[0])
+        state = self._get_state(access.base)
         if state is not None:
             code.append(f"setp.ne.or.u32 %ufp, {state}, 0, %ufp;")
-        if statement.predicate:
-            guard = names.get(statement.predicate, statement.predicate)
-            if statement.is_negated:
-                code.append(f"not.pred %ufo, {guard};")
-                guard = "%ufo"
-            code.append(f"and.pred %ufp, %ufp, {guard};")
-        return code
+        word = guard.strip().removeprefix("@")
+        if word.startswith("!"):
+            code.append(f"not.pred %ufo, {word[1:]};")
+            word = "%ufo"
+        return [*code, f"and.pred %ufp, %ufp, {word};"] if word else code
 
-    def _write_report(
-        self, statement: PtxStatement, site: int, base: str, names: dict[str, str]
-    ) -> list[str]:
-        """Write a record and set the results to 0; the layout is that of `report_assembly`."""
-        slot = site % MAX_SITES
-        end = f"$UF_E{site}"
-        state = self._get_state(base)
-        word = int(ReportBit.OUT_OF_BOUNDS)
-        code = [
-            f"ld.param.u64 %uft, [{PARAMETER}];",
-            "setp.eq.u64 %ufo, %uft, 0;",
-            f"@%ufo bra $UF_A{site};",  # a launch without a table runs as it would
-            f"atom.global.add.u32 %ufc, [%uft+{KernelTable.COUNTS + 4 * slot}], 1;",
-            f"setp.ge.u32 %ufo, %ufc, {RECORDS_PER_SITE};",
-            f"@%ufo bra {end};",
-            f"mov.b32 %ufw, {word};",
-        ]
+    def _write_answer(self, access: GlobalAccess, site: int, names: dict[str, str]) -> list[str]:
+        """Write a record and set the results to 0; a launch without a table runs as it would."""
+        state = self._get_state(access.base)
+        word = [f"mov.b32 %ufw, {int(ReportBit.OUT_OF_BOUNDS)};"]
+        operands: list[str] = []
         if state is not None:
-            code += [f"setp.ne.u32 %ufo, {state}, 0;", f"selp.b32 %ufw, {state}, %ufw, %ufo;"]
-        code += [
-            f"ld.global.u64 %ufg, [%uft+{int(KernelTable.RECORDS)}];",
-            f"mul.wide.u32 %ufd, %ufc, {RECORD_BYTES};",
-            "add.s64 %ufg, %ufg, %ufd;",
-            f"add.s64 %ufg, %ufg, {slot * RECORDS_PER_SITE * RECORD_BYTES};",
-            f"ld.param.u64 %ufd, [{PARAMETER}+8];",
-            f"st.volatile.global.u64 [%ufg+{int(RecordField.LAUNCH)}], %ufd;",
-            f"st.volatile.global.u64 [%ufg+{int(RecordField.ADDRESS)}], %ufa;",
-            f"st.volatile.global.u32 [%ufg+{int(RecordField.WORD)}], %ufw;",
-            f"mov.u32 %ufh, {site};",
-            f"st.volatile.global.u32 [%ufg+{int(RecordField.SITE)}], %ufh;",
-        ]
-        for axis, field in zip("xyz", (RecordField.X, RecordField.Y, RecordField.Z), strict=True):
-            code += [
-                f"mov.u32 %ufh, %ctaid.{axis};",
-                f"st.volatile.global.u32 [%ufg+{int(field)}], %ufh;",
-            ]
-        code += [
-            "mov.u32 %ufh, %tid.z;", "mov.u32 %ufi, %ntid.y;", "mul.lo.u32 %ufh, %ufh, %ufi;",
-            "mov.u32 %ufi, %tid.y;", "add.u32 %ufh, %ufh, %ufi;",
-            "mov.u32 %ufi, %ntid.x;", "mul.lo.u32 %ufh, %ufh, %ufi;",
-            "mov.u32 %ufi, %tid.x;", "add.u32 %ufh, %ufh, %ufi;",
-            f"st.volatile.global.u32 [%ufg+{int(RecordField.THREAD)}], %ufh;",
-        ]  # fmt: skip
-        code += [
-            "mov.u32 %ufh, %ntid.y;", "shl.b32 %ufh, %ufh, 16;", "mov.u32 %ufi, %ntid.x;",
-            "or.b32 %ufh, %ufh, %ufi;",
-            f"st.volatile.global.u32 [%ufg+{int(RecordField.SIDES)}], %ufh;",
-        ]  # fmt: skip
-        if state is not None:
-            code += [
+            word += [f"setp.ne.u32 %ufo, {state}, 0;", f"selp.b32 %ufw, {state}, %ufw, %ufo;"]
+            operands = [
                 f"setp.eq.u32 %ufo, %ufv, {state};",
                 "selp.b64 %ufd, %ufl, 0, %ufo;",
                 f"st.volatile.global.u64 [%ufg+{int(RecordField.LEFT)}], %ufd;",
                 "selp.b64 %ufd, %ufr, 0, %ufo;",
                 f"st.volatile.global.u64 [%ufg+{int(RecordField.RIGHT)}], %ufd;",
             ]
-        code += [
-            "membar.sys;",
-            "mov.u32 %ufh, 1;",
-            f"st.volatile.global.u32 [%ufg+{int(RecordField.WRITTEN)}], %ufh;",
-            "membar.sys;",
-            f"ld.global.u64 %ufg, [%uft+{int(KernelTable.BELL)}];",
-            "st.volatile.global.u32 [%ufg], %ufh;",
-            f"{end}:",
-            *self._clear_results(statement, names),
-        ]
-        return code
+        record = write_record(site, f"$UF_A{site}", f"$UF_E{site}", "%ufa", operands, word)
+        return [*record, *self._clear_results(access.statement, names)]
 
     def _clear_results(self, statement: PtxStatement, names: dict[str, str]) -> list[str]:
         kinds = self._kernel.register_types
@@ -396,6 +309,14 @@ class _KernelRewriter:
             for name in split_statement(statement)[0]
             if name in kinds
         ]
+
+
+def _make_guard(statement: PtxStatement, names: dict[str, str]) -> str:
+    """Return the predicate that a statement has, as text in front of another one."""
+    if not statement.predicate:
+        return ""
+    word = names.get(statement.predicate, statement.predicate)
+    return f"@{'!' * statement.is_negated}{word} "
 
 
 def _map_texts(statement: PtxStatement, text: str) -> dict[str, str]:

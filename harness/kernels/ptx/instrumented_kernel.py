@@ -1,8 +1,10 @@
 """What a checked build knows of each of its kernels: plain values, saved beside the build.
 
 A kernel with checks has one more parameter behind its own: `CHECK_HEADER` bytes (the address of
-its report table, the launch's number), then two numbers for each entry, the start of a tensor and a
-limit. An address is outside of it unless `address - start < limit`, as unsigned numbers.
+its report table, the launch's number; for races the addresses of the launch's number on the device
+and of the shadow tables, and the groups that count), then two numbers for each entry, the start of
+a tensor and a limit. An address is outside of it unless `address - start < limit`, as unsigned
+numbers.
 """
 
 from __future__ import annotations
@@ -12,7 +14,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-CHECK_HEADER, ENTRY_BYTES = 16, 16
+CHECK_HEADER, ENTRY_BYTES = 40, 16
+LAUNCH_NUMBER_OFFSET, SHADOW_TABLES_OFFSET, RACE_MASK_OFFSET = 16, 24, 32
+MAX_RACE_GROUPS = 32  # bits of the mask that say which are looked at; as many say which are read
 MARKER = "unfix_checked_"  # of a variable whose name ends in the key of the module's file
 KEY_LENGTH = 32
 UNBOUNDED = (1 << 64) - 1
@@ -43,6 +47,15 @@ class InstrumentedSite:
     roots: tuple[int, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class RaceGroup:
+    """Accesses that may meet in memory, looked at in pieces of so many bytes."""
+
+    roots: tuple[int, ...]
+    piece: int
+    verbs: tuple[str, ...]
+
+
 @dataclass(slots=True)
 class InstrumentedKernel:
     entry: str
@@ -51,6 +64,7 @@ class InstrumentedKernel:
     sites: list[InstrumentedSite] = field(default_factory=list)
     overflows: list[InstrumentedSite] = field(default_factory=list)
     unchecked: dict[str, int] = field(default_factory=dict)  # accesses, by the reason
+    race_groups: list[RaceGroup] = field(default_factory=list)  # empty: no check for races
     refusal: str = ""  # why the whole kernel is as it was
 
     @property
@@ -80,6 +94,10 @@ class InstrumentedKernel:
             [make_site(one) for one in data["sites"]],
             [make_site(one) for one in data["overflows"]],
             data["unchecked"],
+            [
+                RaceGroup(tuple(g["roots"]), g["piece"], tuple(g["verbs"]))
+                for g in data["race_groups"]
+            ],
             data["refusal"],
         )
 

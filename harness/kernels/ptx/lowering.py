@@ -26,6 +26,8 @@ from harness.kernels.ptx.flow import (
     find_loop_blocks,
     find_pointers,
     is_vector_move,
+    may_spin,
+    synchronizes_blocks,
 )
 from harness.kernels.ptx.instructions import Instruction, UnsupportedPtx, space_of
 from harness.kernels.ptx.integer_ops import INTEGER_OPERATIONS, emit_integer, is_integer_type
@@ -346,29 +348,3 @@ def _list_lines(block: IRBlock) -> frozenset[FileLine]:
     return frozenset(
         place.line_key for operation in block.operations for place in operation.source.chain
     )
-
-
-def synchronizes_blocks(graph: KernelGraph) -> bool:
-    """Return whether blocks may wait for each other, so that their accesses may have an order.
-
-    They may if one uses the result of an atomic update of global memory or rereads it.
-    """
-    used = {value for operation in graph.walk() for value in operation.operands}
-    for operation in graph.walk():
-        if operation.name not in ("ptx.atom", "ptx.ld"):
-            continue
-        instruction = Instruction(operation)
-        if space_of(instruction) not in ("global", "generic"):
-            continue
-        if operation.name == "ptx.atom" and not used.isdisjoint(operation.results):
-            return True
-        if operation.name == "ptx.ld" and may_spin(instruction):
-            return True
-    return False
-
-
-def may_spin(instruction: Instruction) -> bool:
-    """Return whether a loop over an instruction may wait for another thread."""
-    if instruction.opcode == "ld":
-        return instruction.has("volatile", "relaxed", "acquire")
-    return instruction.opcode == "atom"

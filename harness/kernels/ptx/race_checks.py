@@ -4,7 +4,7 @@ Threads run one after another, so a race is found from earlier accesses. An entr
 an access: the epoch, which every barrier and every block raises; the count of its warp's
 synchronizations; the thread; two flags. Two accesses of one block have an order if a barrier lies
 between them, if one thread does both, or if their warp has synchronized between them. Blocks have
-no order, unless the kernel may synchronize them itself (`lowering.synchronizes_blocks`). Example:
+no order, unless the kernel may synchronize them itself (`flow.synchronizes_blocks`). Example:
 thread 3 writes a word of shared memory in epoch 70, thread 4 reads it in epoch 70: a race. A write
 of the value that is there already is none: it cannot change a result.
 """

@@ -54,7 +54,7 @@ def ensure_process() -> CheckedProcess:
 class CheckedProcess:
     def __init__(self, options: list[str]) -> None:
         self._stops_at_first_report = "stop" in options
-        checks = tuple(word for word in options if word in gpu.ALL_CHECKS)
+        self.checks = checks = tuple(word for word in options if word in gpu.ALL_CHECKS)
         if "unwritten" in checks:
             empty_memory.patch_empty_factories()
         self._writer = ReportWriter(Path(os.environ[FOLDER_VARIABLE]))

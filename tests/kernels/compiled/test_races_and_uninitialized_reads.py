@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.checking import DataRace, UninitializedMemory
-from harness.kernels.gpu import ALL_CHECKS, shadow_memory
-from harness.kernels.gpu.empty_memory import EMPTY_STORAGES, POISON
+from harness.kernels.gpu import ALL_CHECKS, POISON, shadow_memory
+from harness.kernels.gpu.empty_memory import EMPTY_STORAGES
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "checked"))
 import kernels_to_check as known

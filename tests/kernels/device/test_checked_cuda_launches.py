@@ -69,7 +69,7 @@ class CardOnCpu:
         arguments = (ctypes.c_void_p * 2)(*map(ctypes.addressof, values))
         checks = ctypes.create_string_buffer(32768)
         answer = self.launches._fill(
-            entry, ctypes.addressof(self.fatbin), arguments, None, ctypes.addressof(checks)
+            entry, ctypes.addressof(self.fatbin), arguments, None, ctypes.addressof(checks), None
         )
         if answer >= 0:
             size = self.module.kernels[entry.decode()].check_bytes

@@ -19,6 +19,7 @@ from harness.kernels.gpu.report_assembly import (
     RecordField,
 )
 from harness.kernels.gpu.report_buffer import DeviceReport
+from harness.kernels.gpu.shadow_entries import SLOTS_PER_TABLE, ShadowTable
 from harness.kernels.ptx.check_values import make_checked_parameters
 from harness.kernels.ptx.executor import load_module
 from harness.kernels.ptx.instrumentation import InstrumentedPtx, instrument_module
@@ -33,9 +34,11 @@ def instrument(text: str, checks: tuple[str, ...] = ("bounds", "wraps")) -> Inst
 
 
 class ReportMemory:
-    """A kernel's table, its records and the bell, where a GPU's kernels write them."""
+    """A kernel's table, its records and the bell, where a GPU's kernels write them; and shadows."""
 
     def __init__(self) -> None:
+        self.launch_number = np.full(1, 9, np.int64)
+        self.shadows = np.zeros(len(ShadowTable) * SLOTS_PER_TABLE, np.int64)  # touched pages alone
         self.table = np.zeros(KERNEL_TABLE_BYTES // 8, np.int64)
         self.records = np.zeros((MAX_SITES * RECORDS_PER_SITE, RECORD_BYTES), np.uint8)
         self.bell = np.zeros(1, np.int32)
@@ -44,8 +47,13 @@ class ReportMemory:
 
     def find(self, address: int) -> Allocation | None:
         parts = {"table": self.table, "records": self.records, "bell": self.bell}
+        parts |= {"number": self.launch_number, "shadows": self.shadows}
         known = [describe(name, array) for name, array in parts.items()]
         return next((one for one in known if one.base <= address < one.end), None)
+
+    @property
+    def shadow_addresses(self) -> tuple[int, int]:
+        return self.launch_number.ctypes.data, self.shadows.ctypes.data
 
     def read(self) -> list[DeviceReport]:
         return [_read_record(one) for one in self.records if one[RecordField.WRITTEN]]
@@ -80,22 +88,31 @@ def launch_with_checks(
     *,
     has_table: bool = True,
     checks: tuple[str, ...] = ("bounds", "wraps"),
+    mapped: dict[str, Any] | None = None,
 ) -> list[Violation]:
-    """Run a kernel with checks, and return its reports."""
+    """Run a kernel with checks, and return its reports; `mapped` is memory that exists besides."""
     module, memory = instrument(text, checks), ReportMemory()
     kernel = module.kernels[entry]
     allocations = tuple(describe(name, array) for name, array in tensors.items())
-    table = memory.table.ctypes.data if has_table else 0
     checked = make_checked_parameters(
-        kernel, parameters, allocations, lambda _: None, table, launch_number=7
+        kernel,
+        parameters,
+        allocations,
+        lambda _: None,
+        memory.table.ctypes.data if has_table else 0,
+        launch_number=7,
+        shadow=memory.shadow_addresses if has_table else None,
     )
     end = max(offset + size for offset, size in kernel.parameter_layout)
     packed = parameters[:end] + bytes(-end % 8) + checked.data
-    launch = CudaLaunch(entry, entry, grid, block, 0, packed, allocations, memory.find)
+    parts = {**tensors, **(mapped or {})}
+    known = tuple(describe(name, array) for name, array in parts.items())
+    launch = CudaLaunch(entry, entry, grid, block, 0, packed, known, memory.find)
     for error in load_module(module.text).run(launch, _BOUNDS_ALONE):
         raise error  # the access of the kernel itself was not skipped
     reports = memory.read()
     assert bool(memory.bell[0]) == bool(reports)
     assert all(report.launch == 7 for report in reports)
-    card = CardLaunch(entry, kernel, checked.targets, "test")
-    return [card.build_violation(report) for report in reports]
+    card = CardLaunch(entry, kernel, checked.targets, "test", "", frozenset(checked.targets))
+    found = [card.build_violation(report) for report in reports]
+    return [error for error in found if error is not None]

@@ -1,0 +1,72 @@
+"""The record of a report, written by the kernel itself; the layout is that of `report_assembly`."""
+
+from __future__ import annotations
+
+from harness.kernels.gpu.report_assembly import (
+    MAX_SITES,
+    RECORD_BYTES,
+    RECORDS_PER_SITE,
+    KernelTable,
+    RecordField,
+)
+
+PARAMETER = "unfix_checks"
+REGISTERS = (
+    ".reg .b64 %ufa;", ".reg .b64 %ufd;", ".reg .b64 %ufs;", ".reg .b64 %ufe;", ".reg .b64 %uft;",
+    ".reg .b64 %ufg;", ".reg .b32 %ufc;", ".reg .b32 %ufw;", ".reg .b32 %ufh;", ".reg .b32 %ufi;",
+    ".reg .pred %ufp;", ".reg .pred %ufo;",
+)  # fmt: skip
+
+
+def write_record(
+    site: int, without_table: str, end: str, address: str, operands: list[str], word: list[str]
+) -> list[str]:
+    """Write a record, if the site has room for one more; `end` is the label behind it.
+
+    `without_table`: where a launch without a report table goes. `word` sets %ufw, and `operands`
+    store the two more numbers of the record at %ufg.
+    """
+    slot = site % MAX_SITES
+    code = [
+        f"ld.param.u64 %uft, [{PARAMETER}];",
+        "setp.eq.u64 %ufo, %uft, 0;",
+        f"@%ufo bra {without_table};",
+        f"atom.global.add.u32 %ufc, [%uft+{KernelTable.COUNTS + 4 * slot}], 1;",
+        f"setp.ge.u32 %ufo, %ufc, {RECORDS_PER_SITE};",
+        f"@%ufo bra {end};",
+        *word,
+        f"ld.global.u64 %ufg, [%uft+{int(KernelTable.RECORDS)}];",
+        f"mul.wide.u32 %ufd, %ufc, {RECORD_BYTES};",
+        "add.s64 %ufg, %ufg, %ufd;",
+        f"add.s64 %ufg, %ufg, {slot * RECORDS_PER_SITE * RECORD_BYTES};",
+        f"ld.param.u64 %ufd, [{PARAMETER}+8];",
+        f"st.volatile.global.u64 [%ufg+{int(RecordField.LAUNCH)}], %ufd;",
+        f"st.volatile.global.u64 [%ufg+{int(RecordField.ADDRESS)}], {address};",
+        f"st.volatile.global.u32 [%ufg+{int(RecordField.WORD)}], %ufw;",
+        f"mov.u32 %ufh, {site};",
+        f"st.volatile.global.u32 [%ufg+{int(RecordField.SITE)}], %ufh;",
+    ]
+    for axis, field in zip("xyz", (RecordField.X, RecordField.Y, RecordField.Z), strict=True):
+        code += [
+            f"mov.u32 %ufh, %ctaid.{axis};",
+            f"st.volatile.global.u32 [%ufg+{int(field)}], %ufh;",
+        ]
+    code += [
+        "mov.u32 %ufh, %tid.z;", "mov.u32 %ufi, %ntid.y;", "mul.lo.u32 %ufh, %ufh, %ufi;",
+        "mov.u32 %ufi, %tid.y;", "add.u32 %ufh, %ufh, %ufi;",
+        "mov.u32 %ufi, %ntid.x;", "mul.lo.u32 %ufh, %ufh, %ufi;",
+        "mov.u32 %ufi, %tid.x;", "add.u32 %ufh, %ufh, %ufi;",
+        f"st.volatile.global.u32 [%ufg+{int(RecordField.THREAD)}], %ufh;",
+        "mov.u32 %ufh, %ntid.y;", "shl.b32 %ufh, %ufh, 16;", "mov.u32 %ufi, %ntid.x;",
+        "or.b32 %ufh, %ufh, %ufi;",
+        f"st.volatile.global.u32 [%ufg+{int(RecordField.SIDES)}], %ufh;",
+        *operands,
+        "membar.sys;",
+        "mov.u32 %ufh, 1;",
+        f"st.volatile.global.u32 [%ufg+{int(RecordField.WRITTEN)}], %ufh;",
+        "membar.sys;",
+        f"ld.global.u64 %ufg, [%uft+{int(KernelTable.BELL)}];",
+        "st.volatile.global.u32 [%ufg], %ufh;",
+        f"{end}:",
+    ]  # fmt: skip
+    return code

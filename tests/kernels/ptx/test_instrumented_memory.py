@@ -1,0 +1,248 @@
+"""Checks for uninitialized reads and races that are written into PTX, as a GPU would run them."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+from instrumented_kernels import instrument, launch_with_checks
+from ptx_kernels import HEAD, describe, pack
+
+from harness.kernels.check.violations import DataRace, UninitializedMemory, Violation
+from harness.kernels.gpu import POISON
+from harness.kernels.ptx.check_values import make_checked_parameters
+from harness.kernels.ptx.instrumented_kernel import MAX_RACE_GROUPS, RaceGroup
+from harness.kernels.ptx.instrumented_races import MAY_SYNCHRONIZE
+
+_REGISTERS = (
+    ".reg .pred %p<3>;\n.reg .b16 %rs<6>;\n.reg .b32 %r<9>;\n.reg .b64 %rd<9>;\n"
+    "ld.param.u64 %rd1, [k_param_0];\nld.param.u64 %rd2, [k_param_1];\n"
+    "mov.u32 %r1, %ctaid.x;\nmov.u32 %r2, %tid.x;\n"
+)
+_READS, _RACES = ("bounds", "unwritten"), ("bounds", "races")
+
+
+def make_kernel(body: str) -> str:
+    head = f"{HEAD}.visible .entry k(.param .u64 k_param_0, .param .u64 k_param_1)\n{{\n"
+    return f"{head}{_REGISTERS}{body}\nret;\n}}\n"
+
+
+def poison(count: int, kind: Any) -> Any:
+    return np.full(count * np.dtype(kind).itemsize, POISON, np.uint8).view(kind)
+
+
+def read_poison(body: str, source: Any, target: Any, **options: Any) -> list[Violation]:
+    tensors = {"target": target, "source": source}
+    text = make_kernel(body)
+    return launch_with_checks(
+        text, "k", pack(target, source), tensors, block=(1, 1, 1), checks=_READS, **options
+    )
+
+
+# Uninitialized reads
+
+
+@pytest.mark.parametrize(
+    ("load", "kind", "index"),
+    [
+        ("ld.global.u16 %rs1, [%rd2+12];", np.uint16, 6),
+        ("ld.global.nc.u32 %r3, [%rd2+12];", np.uint32, 3),
+        ("ld.global.b64 %rd3, [%rd2+8];", np.uint64, 1),
+        ("ld.global.v4.u32 {%r3, %r4, %r5, %r6}, [%rd2];", np.uint32, 2),
+        ("{ .reg .b64 %q; add.s64 %q, %rd2, 8; ld.global.u32 %r3, [%q]; }", np.uint32, 2),
+        ("mov.u64 %rd4, 0; cp.async.ca.shared.global [%rd4], [%rd2], 16;", np.uint32, 2),
+        ("atom.global.add.u32 %r3, [%rd2+12], 1;", np.uint32, 3),
+        ("red.global.add.u32 [%rd2+12], 1;", np.uint32, 3),
+    ],
+)
+def test_a_read_of_poison_is_reported_where_it_is(load: str, kind: Any, index: int) -> None:
+    source, target = poison(16 // np.dtype(kind).itemsize, kind), np.zeros(8, np.uint32)
+    if "cp.async" in load:
+        load = ".shared .align 16 .b8 room[16];\nmov.u64 %rd4, room;" + load.partition(";")[2]
+    source[: len(source) // 2] = 7
+    [error] = read_poison(load, source, target)
+    assert isinstance(error, UninitializedMemory)
+    verb = "updated" if "add.u32" in load else "read"
+    assert error.headline == f"k {verb} uninitialized memory: source, index {index}"
+    source[:] = 7
+    assert read_poison(load, source, target) == []
+
+
+def test_a_value_beside_written_ones_is_no_poison() -> None:
+    source, target = poison(8, np.uint16), np.zeros(8, np.uint32)
+    source[5] = 1
+    assert read_poison("ld.global.u16 %rs1, [%rd2+12];", source, target) == []
+
+
+def test_what_lies_behind_a_tensor_does_not_count() -> None:
+    memory, target = poison(8, np.uint16), np.zeros(8, np.uint32)
+    memory[7] = 1
+    load = "ld.global.u16 %rs1, [%rd2+12];"
+    assert len(read_poison(load, memory[:7], target, mapped={"source": memory})) == 1
+    assert read_poison(load, memory, target) == []
+
+
+def test_a_read_that_does_not_happen_is_no_report() -> None:
+    source, target = poison(4, np.uint32), np.zeros(8, np.uint32)
+    body = "setp.eq.u32 %p1, %r2, {}; @%p1 ld.global.u32 %r3, [%rd2];"
+    assert read_poison(body.format(1), source, target) == []
+    assert len(read_poison(body.format(0), source, target)) == 1
+
+
+def test_poison_that_torch_did_not_write_is_a_value() -> None:
+    from harness.kernels.cuda.card_reports import CardLaunch
+    from harness.kernels.gpu.report_assembly import ReportBit
+    from harness.kernels.gpu.report_buffer import DeviceReport
+
+    kernel = instrument(make_kernel("ld.global.u32 %r3, [%rd2];"), _READS).kernels["k"]
+    source = np.zeros(4, np.uint32)
+    target = describe("source", source)
+    report = DeviceReport(
+        7, target.base, int(ReportBit.UNINITIALIZED_READ), 0, 0, (0, 0, 0), (0, 0)
+    )
+    for made_empty, expected in ((frozenset({8}), True), (frozenset[int](), False)):
+        card = CardLaunch("k", kernel, {8: target}, "test", "", made_empty)
+        assert (card.build_violation(report) is not None) == expected
+
+
+# Races
+
+
+def race(body: str, blocks: int = 4, kind: Any = np.uint32, **given: Any) -> list[Violation]:
+    target = np.zeros(64, kind)
+    tensors = {"target": target, "source": given.get("source", target[32:])}
+    text = make_kernel(body)
+    return launch_with_checks(
+        text,
+        "k",
+        pack(*tensors.values()),
+        tensors,
+        grid=(blocks, 1, 1),
+        block=(1, 1, 1),
+        checks=_RACES,
+    )
+
+
+_ROW = "mul.wide.u32 %rd3, %r1, 4; add.s64 %rd4, %rd1, %rd3;"
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (
+            "st.global.u32 [%rd1+8], %r1;",
+            "k: block (0, 0, 0) and block (1, 0, 0) write different values to target, index 2, "
+            "without an order",
+        ),
+        (
+            f"{_ROW} add.u32 %r3, %r1, 1; st.global.u32 [%rd4], %r3; ld.global.u32 %r4, [%rd1];",
+            "k: block (0, 0, 0) writes and block (1, 0, 0) reads target, index 0, without an order",
+        ),
+        (
+            "setp.eq.u32 %p1, %r1, 2; ld.global.u32 %r4, [%rd1+4];@%p1 st.global.u32 [%rd1+4], 9;",
+            "k: block (1, 0, 0) reads and block (2, 0, 0) writes target, index 1, without an order",
+        ),
+        (
+            "setp.eq.u32 %p1, %r1, 0; @%p1 st.global.u32 [%rd1], 9;"
+            "@!%p1 red.global.add.u32 [%rd1], 1;",
+            "k: block (0, 0, 0) and block (1, 0, 0) store and update atomically target, index 0, "
+            "without an order",
+        ),
+    ],
+)
+def test_two_blocks_that_meet_in_one_element_are_reported(body: str, words: str) -> None:
+    first = race(body, blocks=3)[0]
+    assert isinstance(first, DataRace)
+    assert first.headline == words
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        f"{_ROW} st.global.u32 [%rd4], %r1; ld.global.u32 %r3, [%rd4];",  # each its own
+        "st.global.u32 [%rd1], 5;",  # the same value
+        "ld.global.u32 %r3, [%rd1]; st.global.u32 [%rd1], 0;",  # it changes nothing
+        "red.global.add.u32 [%rd1], 1;",
+        "ld.global.u32 %r3, [%rd1]; st.global.u32 [%rd1+64], 0;",
+    ],
+)
+def test_blocks_that_do_not_meet_are_no_race(body: str) -> None:
+    assert race(body) == []
+
+
+def test_one_block_is_no_race() -> None:
+    assert race("st.global.u32 [%rd1+8], %r1;", blocks=1) == []
+
+
+def test_a_vector_meets_a_single_element_in_it() -> None:
+    body = (
+        "setp.eq.u32 %p1, %r1, 0; @%p1 st.global.v4.u32 [%rd1], {%r1, %r1, %r1, 3};"
+        "@!%p1 st.global.u32 [%rd1+12], %r1;"
+    )
+    first = race(body)[0]
+    assert "write different values to target, index 3" in first.headline
+
+
+@pytest.mark.parametrize(
+    ("store", "kind"),
+    [
+        ("cvt.u16.u32 %rs1, %r1; st.global.u8 [%rd1], %rs1;", np.uint8),
+        ("cvt.u16.u32 %rs1, %r1; st.global.v2.b16 [%rd1], {%rs1, %rs1};", np.uint16),
+        ("cvt.u64.u32 %rd5, %r1; st.global.b64 [%rd1], %rd5;", np.uint64),
+        ("{ .reg .b64 %q; mov.b64 %q, %rd1; st.global.u32 [%q], %r1; }", np.uint32),
+    ],
+)
+def test_values_of_each_width_are_compared(store: str, kind: Any) -> None:
+    assert "write different values" in race(store, kind=kind)[0].headline
+
+
+def test_a_tensor_that_two_parameters_name_is_one() -> None:
+    body = f"{_ROW} add.u32 %r3, %r1, 1; st.global.u32 [%rd4], %r3; ld.global.u32 %r4, [%rd2];"
+    memory = np.zeros(64, np.uint32)
+    text = make_kernel(body)
+    tensors = {"target": memory, "source": memory}
+    options: dict[str, Any] = {"grid": (4, 1, 1), "block": (1, 1, 1), "checks": _RACES}
+    errors = launch_with_checks(text, "k", pack(memory, memory), tensors, **options)
+    assert "writes and block" in errors[0].headline
+    assert race(body) == []  # another part of the memory
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "atom.global.add.u32 %r3, [%rd2], 1; st.global.u32 [%rd1], %r3;",
+        "ld.volatile.global.u32 %r3, [%rd2]; st.global.u32 [%rd1], %r1;",
+        "barrier.cluster.arrive.aligned; st.global.u32 [%rd1], %r1;",
+    ],
+)
+def test_a_kernel_whose_blocks_may_wait_for_each_other_is_counted(body: str) -> None:
+    kernel = instrument(make_kernel(body), _RACES).kernels["k"]
+    assert kernel.race_groups == []
+    assert kernel.unchecked[MAY_SYNCHRONIZE] > 0
+    assert "exch" not in re.sub(r"//.*", "", instrument(make_kernel(body), _RACES).text)
+
+
+def test_a_launch_without_shadow_memory_is_not_looked_at() -> None:
+    kernel = instrument(make_kernel("st.global.u32 [%rd1+8], %r1;"), _RACES).kernels["k"]
+    target = np.zeros(64, np.uint32)
+    known = (describe("target", target),)
+    for shadow, mask in ((None, 0), ((16, 32), 1)):
+        checked = make_checked_parameters(
+            kernel, pack(target, 0), known, lambda _: None, 0, 0, shadow=shadow
+        )
+        assert int.from_bytes(checked.data[32:40], "little") == mask
+
+
+def test_accesses_that_share_a_parameter_are_one_group() -> None:
+    body = (
+        "setp.eq.u32 %p1, %r1, 0; selp.b64 %rd3, %rd1, %rd2, %p1; st.global.u32 [%rd3], 1;"
+        "ld.global.u16 %rs1, [%rd1];"
+    )
+    kernel = instrument(make_kernel(body), _RACES).kernels["k"]
+    assert kernel.race_groups == [RaceGroup((0, 8), 2, ("read", "write"))]
+    target = np.zeros(64, np.uint32)
+    packed, known = pack(target, target), (describe("target", target),)
+    checked = make_checked_parameters(kernel, packed, known, lambda _: None, 0, 0, shadow=(16, 32))
+    assert int.from_bytes(checked.data[32:40], "little") == 1 | 1 << MAX_RACE_GROUPS
