@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import argparse
 import concurrent.futures
-import contextlib
+import http
 import http.client
 import re
 import shutil
@@ -20,6 +20,7 @@ import stat
 import sys
 import tempfile
 import time
+import urllib.error
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,7 +33,7 @@ import recording
 
 from harness.cli import kernel_checks
 from harness.core import machine
-from harness.core.errors import NotReadyError
+from harness.core.errors import NotReadyError, UnfixError
 from harness.kernels.gpu import DEFAULT_CHECKS
 from harness.workers.servers.server import (
     DEFAULT_ENVIRONMENT,
@@ -98,17 +99,27 @@ def under_sanitizer(folder: Path) -> Path:
     return program
 
 
-def ask(server: SglangServer, number: int, limit: float) -> bool:
-    """Send one request near the context's end; True if it was answered."""
-    length = CONTEXT - NEW - 8 - number % AT_ONCE
+def ask(server: SglangServer, number: int, limit: float, reserved: int = 8) -> bool:
+    """Send one request near the context's end; True if it was answered.
+
+    `reserved`: what the server wants free behind it. A request that it refuses as too long is a
+    mistake of this bench, and ends it.
+    """
+    length = CONTEXT - NEW - reserved - number % AT_ONCE
     question = {
         "input_ids": [2 + (7 * number + place) % 250 for place in range(length)],
         "sampling_params": {"temperature": 0, "max_new_tokens": NEW, "ignore_eos": True},
     }
-    with contextlib.suppress(OSError, http.client.HTTPException):
+    try:
         server.send_request("/generate", question, limit)
-        return True
-    return False
+    except urllib.error.HTTPError as error:
+        if error.code == http.HTTPStatus.BAD_REQUEST:
+            text = error.read().decode(errors="replace")
+            raise UnfixError(f"the server refuses {length} tokens: {text}") from error
+        return False
+    except (OSError, http.client.HTTPException):
+        return False
+    return True
 
 
 def said_by_sanitizer(folder: Path) -> tuple[list[str], int]:
