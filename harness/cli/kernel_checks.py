@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -12,7 +13,7 @@ from harness.cli.command_parser import CommandParser
 from harness.core import device, machine
 from harness.core.errors import NotReadyError, UnfixError
 from harness.core.wording import format_count
-from harness.kernels.cuda import checked_toolchain
+from harness.kernels.cuda import checked_toolchain, kernel_names
 from harness.kernels.gpu import DEFAULT_CHECKS
 from harness.kernels.gpu.kernel_summaries import KernelSummary
 from harness.kernels.launches import LAUNCH_CHECKS
@@ -145,6 +146,12 @@ def to_json(checked: CheckSummary) -> dict[str, Any]:
             for name, one in checked.kernels.items()
             if one.refusals or one.skipped_checks or one.unchecked
         },
+        "all_launches": {
+            "launches": checked.all_launches.total(),
+            "share": round(checked.share_of_all, 4),
+            "not_checked": dict(_count_unchecked_names(checked).most_common()),
+            "uncounted": checked.uncounted,
+        },
         "dropped_reports": checked.dropped_reports,
         "reporter_failures": checked.failures,
         "followed": None if checked.traced is None else dict(checked.traced.counts),
@@ -181,6 +188,7 @@ def format_summary(checked: CheckSummary) -> list[str]:
     if checked.traced is not None:
         traced = checked.traced
         lines.append(f"{traced}, in {format_count(traced.processes, 'process')}")
+    lines += _format_all_launches(checked)
     lines += _format_reasons("not checked", checked.refusals)
     lines += _format_reasons("checked except for", partly)
     if libraries := checked.unchecked_libraries:
@@ -199,6 +207,39 @@ def format_summary(checked: CheckSummary) -> list[str]:
     if further:
         lines.append(f"  and {format_count(further, 'report')} by other threads, of these lines")
     return lines
+
+
+def _format_all_launches(checked: CheckSummary) -> list[str]:
+    """Say the checked launches' share of all, and whose the others are."""
+    lines = []
+    if total := checked.all_launches.total():
+        lines.append(
+            f"that is {checked.share_of_all:.1%} of all {total} launches of these processes; the "
+            "others are"
+        )
+        others = _count_unchecked_names(checked).most_common()
+        for name, count in others[:_MAX_LISTED]:
+            lines.append(f"  {count} ({count / total:.1%}): {name}")
+        if rest := sum(count for _, count in others[_MAX_LISTED:]):
+            more = format_count(len(others) - _MAX_LISTED, "other kernel")
+            lines.append(f"  {rest} ({rest / total:.1%}): {more}")
+    lines += [f"launches of all libraries were not counted in {one}" for one in checked.uncounted]
+    return lines
+
+
+def _count_unchecked_names(checked: CheckSummary) -> Counter[str]:
+    """Count the launches of kernels that were never under check, by their plain names."""
+    known = {
+        kernel_names.find_plain_name(one.name)
+        for one in checked.kernels.values()
+        if one.checked_launches
+    }
+    counts: Counter[str] = Counter()
+    for mangled, count in checked.all_launches.items():
+        name = kernel_names.unmangle(mangled).partition("<")[0]
+        if kernel_names.find_plain_name(name) not in known:
+            counts[name] += count
+    return counts
 
 
 def _iter_unchecked_parts(kernel: KernelSummary) -> Iterator[str]:

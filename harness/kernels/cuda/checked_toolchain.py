@@ -25,9 +25,11 @@ from harness.core import paths
 from harness.core.code_digest import compute_digest, digest_code
 from harness.core.errors import NotReadyError
 from harness.core.files import write_atomically
+from harness.kernels.watch.all_launches import COUNTING_LIBRARY
 from harness.kernels.watch.report_files import CHECKED_CUDA_VARIABLE
 
 _SOURCE = Path(__file__).with_name("launch_checks.c")
+_COUNTING_SOURCE = Path(__file__).with_name("launch_counts.c")
 _COMPLETE, _LOCK = "complete", ".lock"
 # Where programs keep what they build, by their own variables.
 _CACHE_VARIABLES = {
@@ -91,7 +93,7 @@ def make_checked_toolkit(home: Path, checks: tuple[str, ...]) -> CheckedToolkit:
         raise NotReadyError(f"{home} has no bin/ptxas: it is not a CUDA toolkit")
     digest = compute_digest(
         str(home), str(ptxas.stat().st_mtime_ns), " ".join(checks), sys.executable,
-        digest_code("kernels"), _SOURCE.read_bytes(),
+        digest_code("kernels"), _SOURCE.read_bytes(), _COUNTING_SOURCE.read_bytes(),
     )  # fmt: skip
     toolkit = CheckedToolkit(paths.cuda_builds_folder() / f"checked-{digest[:16]}")
     if (toolkit.folder / _COMPLETE).exists():
@@ -148,6 +150,8 @@ def _build_libraries(toolkit: CheckedToolkit, library_folder: Path) -> None:
             [archiver, "rcs", str(archive), shim],
             [compiler, "-std=gnu11", "-O2", "-fPIC", *shared, str(_SOURCE), "-o",
              str(toolkit.library), "-ldl", "-lpthread"],
+            [compiler, "-std=gnu11", "-O2", "-fPIC", "-shared", str(_COUNTING_SOURCE), "-o",
+             str(toolkit.folder / COUNTING_LIBRARY), "-ldl", "-lpthread"],
         ):  # fmt: skip
             done = subprocess.run(words, capture_output=True, text=True)
             if done.returncode:

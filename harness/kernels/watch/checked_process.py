@@ -20,6 +20,7 @@ from harness.kernels.gpu import empty_memory
 from harness.kernels.gpu.checked_launches import CheckedLauncher
 from harness.kernels.gpu.process_reports import PROCESS_REPORTS, LaunchRecord
 from harness.kernels.gpu.report_buffer import DeviceReport
+from harness.kernels.watch.all_launches import COUNTING_LIBRARY, AllLaunches
 from harness.kernels.watch.gpu_libraries import LoadedGpuLibraries
 from harness.kernels.watch.report_files import (
     CHECKED_CUDA_VARIABLE,
@@ -59,6 +60,10 @@ class CheckedProcess:
             empty_memory.patch_empty_factories()
         self._writer = ReportWriter(Path(os.environ[FOLDER_VARIABLE]))
         self._gpu_libraries = LoadedGpuLibraries(os.environ.get(CHECKED_CUDA_VARIABLE, ""))
+        checked_cuda = os.environ.get(CHECKED_CUDA_VARIABLE)
+        self._all_launches: AllLaunches | None = None
+        if checked_cuda:
+            self._all_launches = AllLaunches(Path(checked_cuda, COUNTING_LIBRARY))
         self._start_time = time.monotonic()
         self._reported: set[tuple[str, str, int, str]] = set()
         self._batch_description = ""
@@ -102,6 +107,8 @@ class CheckedProcess:
         for kernel, count in PROCESS_REPORTS.count_dropped().items():
             self.launcher.summaries.get_summary(*kernel).dropped_reports = count
         self._writer.write_kernels(self.launcher.summaries)
+        if self._all_launches is not None:
+            self._writer.write_all_launches(self._all_launches.read(), self._all_launches.failure)
 
     def _write_libraries(self) -> None:
         self._writer.write_libraries(self._gpu_libraries.list_names())

@@ -96,6 +96,14 @@ class CheckSummary:
     unchecked_libraries: list[str] = field(default_factory=list)  # libraries with GPU code
     failures: list[str] = field(default_factory=list)  # of the processes' reporters
     traced: TracedLaunches | None = None  # None: no process had the checks of launches
+    # Launches of all libraries by the kernel's mangled name, and why processes did not count them.
+    all_launches: Counter[str] = field(default_factory=Counter)
+    uncounted: list[str] = field(default_factory=list)
+
+    @property
+    def share_of_all(self) -> float:
+        """The checked launches' share of those of all libraries."""
+        return self.checked_launches / max(self.all_launches.total(), self.checked_launches, 1)
 
     @property
     def launches(self) -> int:
@@ -194,6 +202,7 @@ class ReportWriter:
         self._kernels_file = folder / f"{os.getpid()}.kernels"
         self._libraries_file = folder / f"{os.getpid()}.others"
         self._launches_file = folder / f"{os.getpid()}.launches"
+        self._all_launches_file = folder / f"{os.getpid()}.all"
         self._failures_file = folder / f"{os.getpid()}.failures"
         self._written: dict[Path, str] = {}
         self._failures: set[str] = set()
@@ -216,6 +225,9 @@ class ReportWriter:
 
     def write_launches(self, counts: dict[str, int]) -> None:
         self._write_if_changed(self._launches_file, counts)
+
+    def write_all_launches(self, counts: dict[str, int], failure: str) -> None:
+        self._write_if_changed(self._all_launches_file, {"counts": counts, "failure": failure})
 
     def write_libraries(self, names: list[str]) -> None:
         self._write_if_changed(self._libraries_file, names)
@@ -245,6 +257,12 @@ def read_reports(folder: Path, of_launches: bool = False) -> CheckSummary:
     for file in folder.glob("*.launches"):
         traced.processes += 1
         traced.counts.update(json.loads(file.read_text()))
+    all_launches: Counter[str] = Counter()
+    uncounted = []
+    for file in sorted(folder.glob("*.all")):
+        data = json.loads(file.read_text())
+        all_launches.update(data["counts"])
+        uncounted += [f"pid {file.stem}: {data['failure']}"] if data["failure"] else []
     reports = sorted(_iter_reports(folder), key=lambda report: report.seconds)
     kernels = label_kernels(summaries)
     return CheckSummary(
@@ -254,6 +272,8 @@ def read_reports(folder: Path, of_launches: bool = False) -> CheckSummary:
         sorted(libraries),
         failures,
         traced if traced.processes or of_launches else None,
+        all_launches,
+        uncounted,
     )
 
 
