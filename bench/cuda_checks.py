@@ -4,9 +4,11 @@
     unfix exec --check bounds,overflow,cuda -- python bench/cuda_checks.py run checked.json
     python bench/cuda_checks.py compare plain.json checked.json
     unfix exec --check bounds,overflow,cuda -- python bench/cuda_checks.py plant
+    unfix exec --check all,cuda -- python bench/cuda_checks.py plant store_race clamp_empty
 
 `run` writes digests of the outputs, and microseconds of a launch in a CUDA graph; `plant` makes the
-faults named behind it, or all: each is to be reported, and the device goes on.
+faults named behind it, or all of bounds and overflow: each is to be reported, and the device goes
+on. `build` only builds the modules of the faults.
 """
 
 from __future__ import annotations
@@ -71,6 +73,7 @@ EDITS: dict[str, list[tuple[str, str]]] = {
     ],
     "clamp_overrun": [("if (idx < n) {", "if (idx <= n) {")],
     "clamp_overflow": [("= seq_lens[idx]", f"= seq_lens[{overflow_in('idx', 'n', 10)}]")],
+    "clamp_race": [("dst[idx] =", "dst[idx / 512] =")],
 }
 
 
@@ -245,6 +248,24 @@ def plant_clamp(name: str, count: int) -> Callable[[dict[str, Any]], None]:
     return call
 
 
+def plant_store_race(modules: dict[str, Any]) -> None:
+    """Two tokens get one slot."""
+    arguments = make_store_arguments(16, 15)
+    arguments[4][0] = 15
+    modules["store"].store_cache(*arguments)
+
+
+def plant_activation_empty(modules: dict[str, Any]) -> None:
+    gate = torch.empty(8, 128, dtype=BF16, device="cuda")
+    out = torch.zeros(8, 64, dtype=BF16, device="cuda")
+    modules["activation"].run_activation(gate, out, "silu")
+
+
+def plant_clamp_empty(modules: dict[str, Any]) -> None:
+    lengths = torch.empty(1024, dtype=torch.int64, device="cuda")
+    modules["clamp"].clamp_position(torch.zeros_like(lengths), lengths)
+
+
 PLANTS: dict[str, Callable[[dict[str, Any]], None]] = {
     "store_overrun": plant_store_overrun,
     "store_replay": plant_store_replay,  # alone, since it has the line of the one above
@@ -253,11 +274,23 @@ PLANTS: dict[str, Callable[[dict[str, Any]], None]] = {
     "activation_overflow": plant_activation("activation_overflow", 1026),
     "clamp_overrun": plant_clamp("clamp_overrun", 1000),
     "clamp_overflow": plant_clamp("clamp_overflow", 2048),
+    "clamp_right": plant_clamp("clamp", 1024),  # no fault
+    "store_race": plant_store_race,
+    "clamp_race": plant_clamp("clamp_race", 1024),
+    "activation_empty": plant_activation_empty,
+    "clamp_empty": plant_clamp_empty,
 }
+ADDRESS_FAULTS = [name for name in PLANTS if name.endswith(("_overrun", "_overflow"))]
+
+
+def list_modules(faults: Sequence[str]) -> list[str]:
+    """List the modules that faults need: one with an edit, or the kernel as it is."""
+    listed = (name if name in EDITS else name.partition("_")[0] for name in faults)
+    return list(dict.fromkeys(listed))
 
 
 def plant(names: Sequence[str]) -> None:
-    modules = load_all(["store", *(name for name in names if name in EDITS)])
+    modules = load_all(list_modules(names))
     for name in names:
         print(f"--- {name}", flush=True)
         PLANTS[name](modules)
@@ -268,7 +301,9 @@ def plant(names: Sequence[str]) -> None:
 
 def main(action: str, *words: str) -> None:
     if action == "plant":
-        plant(words or [name for name in PLANTS if name != "store_replay"])
+        plant(words or ADDRESS_FAULTS)
+    elif action == "build":
+        load_all(list_modules(words or list(PLANTS)))
     elif action == "run":
         run_kernels(*words)
     else:

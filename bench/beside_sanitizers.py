@@ -1,0 +1,144 @@
+"""Planted faults of CUDA kernels under unfix, compute-sanitizer and torch's sanitizer, on a card.
+
+    python bench/beside_sanitizers.py [FAULT …] [--tool TOOL …] [--record FILE]
+    python bench/beside_sanitizers.py --read RECORD
+
+The faults are those of `bench/cuda_checks.py`, each in a process of its own; `none` is no fault.
+Needs a GPU, nvcc, compute-sanitizer and SGLang 0.5.23 in this Python. memcheck and initcheck run
+with PyTorch's caching off, since they know memory by its cudaMalloc. Recorded of each: whether the
+tool named the fault, its first words, and the seconds of the process. Modules are built before.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parent))
+
+import recording
+
+from harness.core import machine
+from harness.store.record_files import read_record_text
+
+ROOT = Path(__file__).parents[1]
+PROGRAM = ROOT / "bench" / "cuda_checks.py"
+FAULTS = (
+    *("none", "store_overrun", "store_overflow", "activation_overrun", "activation_overflow"),
+    *("clamp_overrun", "clamp_overflow", "store_race", "clamp_race", "activation_empty"),
+    "clamp_empty",
+)
+_SANITIZER = "compute-sanitizer"
+_CHECK = (*(str(ROOT / "unfix"), "exec", "--check", "all,cuda", "--"), sys.executable)
+TOOLS: dict[str, tuple[str, ...]] = {
+    "plain": (sys.executable,),
+    "unfix": _CHECK,
+    "memcheck": (_SANITIZER, "--tool", "memcheck", sys.executable),
+    "racecheck": (_SANITIZER, "--tool", "racecheck", sys.executable),
+    "initcheck": (_SANITIZER, "--tool", "initcheck", sys.executable),
+    "torch": (sys.executable,),
+}
+_VARIABLES = {
+    "memcheck": {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"},
+    "initcheck": {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"},
+    "torch": {"TORCH_CUDA_SANITIZER": "1"},
+}
+# A line of each tool that says that something is wrong with an access.
+_WORDS = {
+    "plain": re.compile(r"an illegal memory access.*"),
+    "unfix": re.compile(r"(?:OutOfBounds|IntegerOverflow|DataRace|UninitializedMemory): .*"),
+    "memcheck": re.compile(r"========= (Invalid .*)"),
+    "racecheck": re.compile(r"========= ((?:Error|Warning): .*)"),
+    "initcheck": re.compile(r"========= (Uninitialized .*)"),
+    "torch": re.compile(r"(?:CSAN detected|Possible data race).*"),
+}
+
+
+def run_fault(fault: str, tool: str, limit: float) -> dict[str, Any]:
+    words = [*TOOLS[tool], str(PROGRAM), "plant", fault if fault != "none" else "clamp_right"]
+    began = time.monotonic()
+    try:
+        done = subprocess.run(
+            words,
+            env={**os.environ, **_VARIABLES.get(tool, {})},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            timeout=limit,
+        )
+        output, code = done.stdout, done.returncode
+    except subprocess.TimeoutExpired as error:
+        output, code = (error.stdout or b"").decode(errors="replace"), None
+    said = [match.group(0).strip() for match in _WORDS[tool].finditer(output)]
+    return {
+        "fault": fault,
+        "tool": tool,
+        "exit": code,
+        "seconds": round(time.monotonic() - began, 1),
+        "reports": len(said),
+        "said": list(dict.fromkeys(said))[:4],
+        **({} if code in (0, 1) and said else {"end": output[-400:]}),
+    }
+
+
+def describe(runs: Sequence[dict[str, Any]]) -> list[str]:
+    return [
+        f"{run['fault']}, {run['tool']}: {run['reports']} reports in {run['seconds']} s, "
+        f"exit {run['exit']}: {run['said'][0] if run['said'] else 'nothing'}"
+        for run in runs
+    ]
+
+
+def build_modules(tool: str) -> float:
+    began = time.monotonic()
+    words = [*TOOLS[tool], str(PROGRAM), "build"]
+    done = subprocess.run(words, capture_output=True, text=True)
+    if "modules loaded" not in done.stdout:  # unfix ends with 3: nothing was launched
+        raise SystemExit(f"{tool}: the modules are not built: {done.stderr[-2000:]}")
+    return round(time.monotonic() - began, 1)
+
+
+def main(given: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("faults", nargs="*", metavar="FAULT", help=f"of {', '.join(FAULTS)}")
+    parser.add_argument("--tool", choices=tuple(TOOLS), action="append", help="only this one")
+    parser.add_argument("--limit", type=float, default=90.0, help="seconds of a process")
+    parser.add_argument("--at-once", type=int, default=6, help="processes at a time")
+    parser.add_argument("--record", type=Path)
+    parser.add_argument("--read", type=Path, help="describe a record")
+    arguments = parser.parse_args(given)
+    if arguments.read:
+        print("\n".join(describe(json.loads(read_record_text(arguments.read))["runs"])))
+        return 0
+    if strange := set(arguments.faults) - set(FAULTS):
+        parser.error(f"no fault is called {', '.join(sorted(strange))}")
+    machine.require_device("cuda")
+    tools = arguments.tool or list(TOOLS)
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["SGLANG_JIT_CACHE_DIR"] = folder
+        kinds = [kind for kind in ("unfix", "plain") if kind in tools or kind == "plain"]
+        with ThreadPoolExecutor(2) as pool:
+            builds = dict(zip(kinds, pool.map(build_modules, kinds), strict=True))
+        pairs = [(fault, tool) for tool in tools for fault in arguments.faults or FAULTS]
+        with ThreadPoolExecutor(arguments.at_once) as pool:
+            runs = list(pool.map(lambda pair: run_fault(*pair, arguments.limit), pairs))
+    result = {"build_s": builds, "at_once": arguments.at_once, "runs": runs}
+    recording.record(result, arguments.record, say=False)
+    print("\n".join(describe(runs)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
