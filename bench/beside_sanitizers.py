@@ -40,7 +40,10 @@ FAULTS = (
     "clamp_empty",
 )
 _SANITIZER = "compute-sanitizer"
-_CHECK = (*(str(ROOT / "unfix"), "exec", "--check", "all,cuda", "--"), sys.executable)
+_CHECK = (
+    *(sys.executable, "-m", "harness", "exec", "--check", "all,cuda", "--"),
+    sys.executable,
+)
 TOOLS: dict[str, tuple[str, ...]] = {
     "plain": (sys.executable,),
     "unfix": _CHECK,
@@ -71,6 +74,7 @@ def run_fault(fault: str, tool: str, limit: float) -> dict[str, Any]:
     try:
         done = subprocess.run(
             words,
+            cwd=ROOT,
             env={**os.environ, **_VARIABLES.get(tool, {})},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -104,7 +108,7 @@ def describe(runs: Sequence[dict[str, Any]]) -> list[str]:
 def build_modules(tool: str) -> float:
     began = time.monotonic()
     words = [*TOOLS[tool], str(PROGRAM), "build"]
-    done = subprocess.run(words, capture_output=True, text=True)
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
     if "modules loaded" not in done.stdout:  # unfix ends with 3: nothing was launched
         raise SystemExit(f"{tool}: the modules are not built: {done.stderr[-2000:]}")
     return round(time.monotonic() - began, 1)
