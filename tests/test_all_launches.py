@@ -81,7 +81,7 @@ def test_another_subscriber_is_said(libraries: tuple[Path, Path], tmp_path: Path
     assert "has none of its functions" in AllLaunches(counting, counting).failure
 
 
-def test_the_summary_says_the_share_of_all_launches(tmp_path: Path) -> None:
+def test_the_summary_says_the_share_of_all_launches_and_what_was_compiled(tmp_path: Path) -> None:
     writer, summaries = ReportWriter(tmp_path), KernelSummaries()
     summaries.count_launch("fill<int>", "fill.cu:3").count_launches(5)
     writer.write_kernels(summaries)
@@ -98,6 +98,17 @@ def test_the_summary_says_the_share_of_all_launches(tmp_path: Path) -> None:
     shares = kernel_checks.to_json(checked)["all_launches"]
     assert shares["share"] == 0.25
     assert shares["not_checked"] == {"ampere_gemm": 14, "at::native::add": 4}
+    assert not any("compiled" in line for line in lines)
+    for name, seconds in (("_matmul", 40.0), ("_matmul", 30.5), ("_topk", 1.0)):
+        summaries.get_summary(name, "").count_compilations(1, seconds)
+    writer.write_kernels(summaries)
+    checked = report_files.read_reports(tmp_path)
+    compiled = "Triton compiled with checks 3 times, in 71.5 s: _matmul 2 times, in 70.5 s"
+    assert compiled in kernel_checks.format_summary(checked)
+    assert kernel_checks.to_json(checked)["compilations"]["_matmul"] == {
+        "count": 2,
+        "seconds": 70.5,
+    }
     writer.write_all_launches({}, "no CUPTI")
     lines = kernel_checks.format_summary(report_files.read_reports(tmp_path))
     assert f"launches of all libraries were not counted in pid {os.getpid()}: no CUPTI" in lines

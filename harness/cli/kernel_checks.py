@@ -152,6 +152,11 @@ def to_json(checked: CheckSummary) -> dict[str, Any]:
             "not_checked": dict(_count_unchecked_names(checked).most_common()),
             "uncounted": checked.uncounted,
         },
+        "compilations": {
+            name: {"count": one.compilations, "seconds": round(one.compile_seconds, 1)}
+            for name, one in checked.kernels.items()
+            if one.compilations
+        },
         "dropped_reports": checked.dropped_reports,
         "reporter_failures": checked.failures,
         "followed": None if checked.traced is None else dict(checked.traced.counts),
@@ -189,6 +194,7 @@ def format_summary(checked: CheckSummary) -> list[str]:
         traced = checked.traced
         lines.append(f"{traced}, in {format_count(traced.processes, 'process')}")
     lines += _format_all_launches(checked)
+    lines += _format_compilations(checked)
     lines += _format_reasons("not checked", checked.refusals)
     lines += _format_reasons("checked except for", partly)
     if libraries := checked.unchecked_libraries:
@@ -225,6 +231,19 @@ def _format_all_launches(checked: CheckSummary) -> list[str]:
             lines.append(f"  {rest} ({rest / total:.1%}): {more}")
     lines += [f"launches of all libraries were not counted in {one}" for one in checked.uncounted]
     return lines
+
+
+def _format_compilations(checked: CheckSummary) -> list[str]:
+    compiled = [one for one in checked.kernels.values() if one.compilations]
+    if not compiled:
+        return []
+    count = sum(one.compilations for one in compiled)
+    seconds = sum(one.compile_seconds for one in compiled)
+    longest = max(compiled, key=lambda one: one.compile_seconds)
+    return [
+        f"Triton compiled with checks {count} times, in {seconds:.1f} s: {longest.name} "
+        f"{longest.compilations} times, in {longest.compile_seconds:.1f} s"
+    ]
 
 
 def _count_unchecked_names(checked: CheckSummary) -> Counter[str]:

@@ -10,6 +10,7 @@ checked runs as it is, and the summary gives the reason; the kernel's other ones
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -237,7 +238,8 @@ class CheckedLauncher:
         values += (pointer.reachable_bytes for pointer in pointers)
         values += (*call.symbolic_values, *call.args)
         try:
-            with compiler_hooks.compile_with_checks(request):
+            began = time.perf_counter()
+            with compiler_hooks.compile_with_checks(request) as compiled:
                 record.compiled_kernel = self._original_run(
                     checked_kernel, *values, grid=call.grid, warmup=False, **call.options
                 )
@@ -257,6 +259,8 @@ class CheckedLauncher:
             summary.count_refusal(reason, capturing)
             remember_refusal(kernel, args, options, reason, has_rules)
             return result
+        if compiled.kernels:
+            summary.count_compilations(compiled.kernels, time.perf_counter() - began)
         metadata = getattr(record.compiled_kernel.metadata, compiler_hooks.METADATA_KEY, None)
         if metadata is None:
             metadata = {"refused": "it was compiled past the checks"}

@@ -17,6 +17,7 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from triton._C.libtriton import ir
@@ -72,12 +73,19 @@ def build_checked_kernel(kernel: Any, request: InstrumentationRequest) -> Any:
     )
 
 
+@dataclass(slots=True)
+class CompilationCount:
+    """What was compiled in a block; a kernel from Triton's disk cache was not."""
+
+    kernels: int = 0
+
+
 @contextmanager
-def compile_with_checks(request: InstrumentationRequest | None) -> Iterator[None]:
+def compile_with_checks(request: InstrumentationRequest | None) -> Iterator[CompilationCount]:
     """Add checks to the kernels that this thread compiles inside the block."""
-    _current_request.now = request
+    _current_request.now, _current_request.count = request, CompilationCount()
     try:
-        yield
+        yield _current_request.count
     finally:
         _current_request.now = None
 
@@ -131,6 +139,7 @@ def instrument_module(
     module: Any, metadata: dict[str, Any], request: InstrumentationRequest
 ) -> Any:
     """Return the module with checks, or unchanged; the metadata record which."""
+    _current_request.count.kernels += 1
     context = module.context
     module.set_attr("generic", ir.builder(context).get_int32_attr(1))
     text = str(module.str())

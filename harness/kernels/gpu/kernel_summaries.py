@@ -30,6 +30,8 @@ class KernelSummary:
     unchecked: dict[str, int] = field(default_factory=dict)  # accesses, by the reason
     dropped_reports: int = 0  # reports of violations in launches that are no longer known
     further_reports: int = 0  # reports of lines that have as many as are recorded
+    compilations: int = 0  # by Triton, with checks
+    compile_seconds: float = 0.0
 
     @property
     def checked_launches(self) -> int:
@@ -50,6 +52,11 @@ class KernelSummary:
         with _LOCK:
             _add(self.skipped_checks, {reason: 1})
 
+    def count_compilations(self, count: int, seconds: float) -> None:
+        with _LOCK:
+            self.compilations += count
+            self.compile_seconds += seconds
+
     def merge_unchecked_accesses(self, accesses: dict[str, int]) -> None:
         """Keep the most unchecked accesses that any compiled form of the kernel has."""
         with _LOCK:
@@ -61,6 +68,8 @@ class KernelSummary:
         self.launches += other.launches
         self.dropped_reports += other.dropped_reports
         self.further_reports += other.further_reports
+        self.compilations += other.compilations
+        self.compile_seconds += other.compile_seconds
         _add(self.refusals, other.refusals)
         _add(self.captured_refusals, other.captured_refusals)
         _add(self.skipped_checks, other.skipped_checks)

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.checking import DataRace, UninitializedMemory
-from harness.kernels.gpu import ALL_CHECKS, POISON, shadow_memory
+from harness.kernels.gpu import ALL_CHECKS, POISON, shadow_entries, shadow_memory
 from harness.kernels.gpu.empty_memory import EMPTY_STORAGES
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "checked"))
@@ -201,7 +201,7 @@ def test_numbers_of_launches_come_back_to_cleared_tables() -> None:
     room = shadow_memory.RaceShadowMemory("cpu")
     room._tables[:] = 1
     room._launch_numbers[0] = -1 + (1 << 40)
-    for _ in range(shadow_memory.LAUNCH_NUMBER_COUNT // 2):
+    for _ in range(shadow_entries.LAUNCH_NUMBER_COUNT // 2):
         room.begin_launch(launch_on_cpu, captured=False)
     assert not room._tables.any()
     numbers = {room.begin_launch(launch_on_cpu, captured=True) for _ in range(3)}
