@@ -14,11 +14,14 @@ from __future__ import annotations
 import argparse
 import concurrent.futures
 import gzip
+import http
+import http.client
 import json
 import re
 import sys
 import tempfile
 import time
+import urllib.error
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -32,6 +35,7 @@ import sanitizer
 
 from harness.cli import kernel_checks
 from harness.core import machine
+from harness.core.errors import UnfixError
 from harness.kernels.cuda import checked_toolchain
 from harness.kernels.gpu import DEFAULT_CHECKS
 from harness.patching.child_environment import ChildEnvironment
@@ -87,14 +91,27 @@ def make_setup(case: str, tool: str, folder: Path) -> ServerSetup:
     )
 
 
+def ask(server: SglangServer, number: int, limit: float) -> bool:
+    """Send one request; a refusal, as of one that is too long, is a mistake of this bench."""
+    try:
+        sanitizer.send_question(server, number, limit, RESERVED)
+    except urllib.error.HTTPError as error:
+        if error.code == http.HTTPStatus.BAD_REQUEST:
+            raise UnfixError(f"the server refuses a request: {error.read().decode()}") from error
+        return False
+    except (OSError, http.client.HTTPException):
+        return False
+    return True
+
+
 def ask_rounds(server: SglangServer, rounds: int, limit: float) -> dict[str, Any]:
     """Send all requests, sixteen at a time; return the tokens a second of the second half."""
     with concurrent.futures.ThreadPoolExecutor(sanitizer.AT_ONCE) as pool:
         numbers = range(sanitizer.AT_ONCE * rounds)
         half = len(numbers) // 2
-        first = list(pool.map(lambda n: sanitizer.ask(server, n, limit, RESERVED), numbers[:half]))
+        first = list(pool.map(lambda n: ask(server, n, limit), numbers[:half]))
         began = time.monotonic()
-        second = list(pool.map(lambda n: sanitizer.ask(server, n, limit, RESERVED), numbers[half:]))
+        second = list(pool.map(lambda n: ask(server, n, limit), numbers[half:]))
         seconds = time.monotonic() - began
     return {
         "asked": len(numbers),
