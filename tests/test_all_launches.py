@@ -69,8 +69,8 @@ def test_each_launch_counts_once_by_its_name(libraries: tuple[Path, Path]) -> No
     driver.launch(307, b"begin_launch_kernel")  # of the checks
     assert launches.read() == {"gemm": 2, "_Z4fillPii": 1}
     many = Counter({f"kernel_{number:04}_{'x' * 60}": 1 for number in range(1500)})
-    for name in many:
-        driver.launch(307, name.encode())
+    for kernel in many:
+        driver.launch(307, kernel.encode())
     assert launches.read() == many + Counter({"gemm": 2, "_Z4fillPii": 1})
 
 

@@ -95,8 +95,8 @@ def make_checked_parameters(
 
     `shadow`: the addresses of the launch's number and of the tables; None without race checks.
     """
-    listed = (*kernel.entries, *kernel.race_groups, *kernel.sites)
-    roots = sorted({root for one in listed for root in one.roots})
+    listed = [one.roots for one in kernel.sites] + [one.roots for one in kernel.race_groups]
+    roots = sorted({root for each in listed for root in each})
     targets = find_targets(roots, parameters, allocations, find_allocation)
     pointers = {
         root
