@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,8 @@ ON_H200 = f"{CONFIRMED} on an NVIDIA H200"
 @pytest.fixture
 def record(small: ReleaseAudit, release: Path, tmp_path: Path) -> Path:
     file = tmp_path / "record.json.xz"
-    main(["audit", "--from", str(release), "-j", "1", "--record", str(file), "--json"])
+    words = ["--from", str(release), "--no-rehearsal", "-j", "1", "--record", str(file), "--json"]
+    main(["audit", *words])
     return file
 
 
@@ -52,9 +54,19 @@ def test_another_file_is_no_record(tmp_path: Path, content: bytes) -> None:
     assert main(["audit", "--again", str(other), "--device", "cuda"]) == 2
 
 
-@pytest.mark.parametrize("more", [[], ["--device", "cuda", "moe"]])
-def test_a_record_says_what_is_run_and_a_gpu_runs_it(record: Path, more: list[str]) -> None:
+@pytest.mark.parametrize("more", [["moe"], ["--device", "cuda", "moe"], ["--diff", "a..b"]])
+def test_a_record_says_which_findings_there_are(record: Path, more: list[str]) -> None:
     assert main(["audit", "--again", str(record), *more]) == 2
+
+
+def test_a_record_is_ranked_anew_without_reading_its_release(
+    record: Path, small: ReleaseAudit, capsys: pytest.CaptureFixture[str]
+) -> None:
+    capsys.readouterr()
+    assert main(["audit", "--again", str(record), "--json"]) == 1  # nothing was rehearsed
+    data = json.loads(capsys.readouterr().out)
+    assert len(data["findings"]) == len(small.findings)
+    assert data["rehearsal"] is None
 
 
 def test_what_is_known_is_known_of_another_record(

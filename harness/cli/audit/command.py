@@ -13,7 +13,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "unfix audit [TARGET…] [--release R | --from PATH] [OPTIONS]\n"
         "       unfix audit [TARGET…] [--from CHECKOUT] --diff A..B\n"
         "       unfix audit [TARGET…] --upstream N\n"
-        "       unfix audit --device cuda [--again RECORD [--known RECORD]] [--for TIME]"
+        "       unfix audit --again RECORD [--device cuda [--known RECORD]] [--for TIME]"
     )
     parser.add_argument(
         "targets",
@@ -66,7 +66,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--again",
         type=Path,
         metavar="RECORD",
-        help="with --device cuda: the findings of this record are run, and nothing is read",
+        help="the findings of this record are ranked anew, and nothing is read; with --device cuda "
+        "they are run as well",
     )
     parser.add_argument(
         "--known",

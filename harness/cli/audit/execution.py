@@ -60,10 +60,14 @@ def parse_options(arguments: argparse.Namespace) -> AuditOptions:
         raise UnfixError("--release excludes --from and --diff: give one of them")
     if arguments.jobs < 1:
         raise UnfixError(f"-j {arguments.jobs} is no number of processes: give 1 or more")
-    if arguments.again and (arguments.device == "cpu" or arguments.targets or arguments.diff):
-        raise UnfixError("--again RECORD says what is run: give --device cuda and no TARGET")
-    if arguments.known and not arguments.again:
-        raise UnfixError("--known RECORD belongs to --again RECORD: say --again as well")
+    if arguments.again and (arguments.targets or arguments.diff):
+        raise UnfixError(
+            "--again RECORD says which findings there are: give no TARGET and no --diff"
+        )
+    if arguments.known and not (arguments.again and arguments.device == "cuda"):
+        raise UnfixError(
+            "--known RECORD belongs to --device cuda --again RECORD: say --again as well"
+        )
     earlier, separator, later = arguments.diff.partition("..")
     if arguments.diff and not (earlier and (later or arguments.place)):
         raise UnfixError(
