@@ -77,6 +77,9 @@ def main() -> None:
         ran.append({"change": change.name, **run_hooks(arguments.pre_commit, checkout, home)})
         print(change.name, ran[-1]["hooks"], flush=True)
         reviews.run_git(checkout, "reset", "-q", "--hard")
+    for change in ran:
+        change["output"] = change["output"].replace(str(folder), "FOLDER")
+    sys.argv[1:3] = ["FOLDER", "PRE_COMMIT"]
     recording.record({"release": release.name, "changes": ran}, arguments.record)
 
 
@@ -126,7 +129,7 @@ def run_hooks(program: Path, checkout: GitRepository, home: Path) -> dict[str, A
         "code": done.returncode,
         "hooks": {found["name"].strip(): found["word"] for found in LINE.finditer(output)},
         "seconds": round(time.monotonic() - began, 1),
-        "output": output.replace(str(checkout.folder), "CHECKOUT")[-3000:],
+        "output": output[-3000:],
     }
 
 
