@@ -306,9 +306,13 @@ def _attend(
     **options: Any,
 ) -> torch.Tensor:
     """Attend in steps that autograd can differentiate, if it has to; else as a whole."""
-    arguments = (query, key, value, attn_mask, dropout_p, is_causal)
     tensors = (query, key, value, *([] if attn_mask is None else [attn_mask]))
-    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
+    in_steps = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+    if in_steps and attn_mask is not None and attn_mask.dtype is torch.bool:
+        added = torch.zeros_like(attn_mask, dtype=query.dtype)  # a step adds the mask
+        attn_mask = added.masked_fill_(attn_mask.logical_not(), float("-inf"))
+    arguments = (query, key, value, attn_mask, dropout_p, is_causal)
+    if in_steps:
         return torch._scaled_dot_product_attention_math(*arguments, **options)[0]
     with _bindings._AutoDispatchBelowAutograd():
         return torch.ops.aten.scaled_dot_product_attention(*arguments, **options)
