@@ -24,8 +24,13 @@ def is_checked(access: GlobalAccess) -> bool:
 
 def write_question(access: GlobalAccess, guard: str, names: dict[str, str]) -> list[str]:
     """Set %ufp if the memory at %ufa holds poison, and %ufe to the first address that does."""
-    dynamic = names.get(access.dynamic_size, access.dynamic_size)
     code, step = ["setp.ne.s64 %ufp, %ufa, %ufa;"], min(access.size, _WORD_BYTES)
+    if access.dynamic_size:  # a shorter copy may point anywhere, and nobody says what counts of it
+        combine, word = (".and", guard.strip().removeprefix("@")) if guard else ("", "")
+        dynamic = names.get(access.dynamic_size, access.dynamic_size)
+        ended = f", {word}" if word else ""
+        code.append(f"setp.eq{combine}.u32 %ufk, {dynamic}, {access.size}{ended};")
+        guard = "@%ufk "
     for offset in reversed(range(0, access.size, step)):
         if step == _WORD_BYTES:
             code += [
@@ -40,8 +45,6 @@ def write_question(access: GlobalAccess, guard: str, names: dict[str, str]) -> l
                 f"setp.eq.u32 %ufo, %ufh, {_make_poison(step) & 0xFFFFFFFF >> 32 - 8 * step};",
             ]
         code += [f"@%ufo add.s64 %ufe, %ufa, {offset};", "or.pred %ufp, %ufp, %ufo;"]
-    if dynamic:  # of a shorter copy nobody says which bytes count
-        code += [f"setp.eq.and.u32 %ufp, {dynamic}, {access.size}, %ufp;"]
     return code
 
 

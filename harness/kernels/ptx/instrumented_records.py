@@ -14,7 +14,7 @@ PARAMETER = "unfix_checks"
 REGISTERS = (
     ".reg .b64 %ufa;", ".reg .b64 %ufd;", ".reg .b64 %ufs;", ".reg .b64 %ufe;", ".reg .b64 %uft;",
     ".reg .b64 %ufg;", ".reg .b32 %ufc;", ".reg .b32 %ufw;", ".reg .b32 %ufh;", ".reg .b32 %ufi;",
-    ".reg .pred %ufp;", ".reg .pred %ufo;",
+    ".reg .pred %ufp;", ".reg .pred %ufo;", ".reg .pred %ufk;",
 )  # fmt: skip
 
 

@@ -91,6 +91,17 @@ def test_a_read_that_does_not_happen_is_no_report() -> None:
     assert len(read_poison(body.format(0), source, target)) == 1
 
 
+def test_a_copy_of_no_bytes_reads_nothing_wherever_it_points() -> None:
+    source, target = poison(4, np.uint32), np.zeros(8, np.uint32)
+    body = (
+        ".shared .align 16 .b8 room[16];\nmov.u64 %rd4, room; mov.u32 %r3, {};"
+        "cp.async.cg.shared.global [%rd4], [%rd2+{}], 16, %r3;"
+    )
+    assert read_poison(body.format(0, 1 << 20), source, target) == []
+    assert read_poison(body.format(8, 0), source, target) == []  # nobody says which bytes count
+    assert len(read_poison(body.format(16, 0), source, target)) == 1
+
+
 def test_poison_that_torch_did_not_write_is_a_value() -> None:
     from harness.kernels.cuda.card_reports import CardLaunch
     from harness.kernels.gpu.report_assembly import ReportBit
