@@ -73,11 +73,18 @@ def _replace_memory_size(module: ModuleType) -> None:
     module.get_nvgpu_memory_capacity = lambda: get_card().memory / (1 << 20)  # type: ignore[attr-defined]
 
 
+def _replace_rope_module(module: ModuleType) -> None:
+    """Build it without FlashInfer's headers, which 0.5.9 looks for in FlashInfer's folder."""
+    name = "apply_rope_pos_ids_cos_sin_cache"
+    setattr(module, f"_jit_{name}_module", lambda: load_jit(name))
+
+
 # The modules of `load_jit` since 0.5.18, which builds by a file for ninja that it writes itself.
 REAL_LOADERS = ("sglang.kernels.jit.utils.compile.loader", "sglang.kernels.jit.utils")
 _HOOKS: dict[str, Callable[[ModuleType], None]] = {
     **dict.fromkeys(REAL_LOADERS, _replace_load_jit),
     "sglang.jit_kernel.utils": _replace_load_jit,
+    "sglang.jit_kernel.rope": _replace_rope_module,
     "sglang.srt.utils.common": _replace_memory_size,
     "sglang.srt.distributed.device_communicators.shm_broadcast": _replace_message_queue,
 }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 
 from harness.device.operators.kv_cache import store_rows
@@ -79,6 +81,23 @@ def rotary_embedding(
         if heads is not None:
             view = heads if heads.dim() == 3 else heads.unflatten(-1, (-1, head_size))
             rotate(view, cos_sin, positions.flatten(), is_neox)
+
+
+@dataclass(frozen=True)
+class KvBufferArguments:
+    """Where a rotation stores keys and values: `sgl_kernel.FusedSetKVBufferArg`, a plain value."""
+
+    value: torch.Tensor
+    k_buffer: torch.Tensor
+    v_buffer: torch.Tensor
+    k_scale: float | None
+    v_scale: float | None
+    cache_loc: torch.Tensor
+
+
+stand_in("sgl_kernel.FusedSetKVBufferArg", source="sgl-kernel/python/sgl_kernel/elementwise.py")(
+    KvBufferArguments
+)
 
 
 @stand_in(

@@ -62,6 +62,7 @@ class CheckpointEdit(msgspec.Struct, forbid_unknown_fields=True):
     tensors: str  # a regular expression: whose names it matches anywhere
     rename: str | None = None  # what replaces the match
     transpose: bool = False  # the last two axes
+    transformers: str = ""  # the versions that save them so, such as ">=5", or all
 
 
 class Architecture(msgspec.Struct, forbid_unknown_fields=True):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import importlib.metadata
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,8 +11,10 @@ from typing import Any
 
 import pytest
 import torch
+from triton.compiler.errors import CompilationError
 
-from fixtures.zoo.claims import CONTINUATION, ArchitectureRun
+from fixtures.zoo import claims
+from fixtures.zoo.claims import CONTINUATION, AbsentModel, ArchitectureRun
 from harness import checking
 from harness.runs.zoo.architecture import Architecture, KnownFailure
 from harness.store.zoo.values import ClaimResult, ClaimVerdict, ZooClaim
@@ -89,6 +93,47 @@ def test_a_kernel_that_the_executor_refused_and_sglang_caught_is_not_tested(
     assert claim.verdict is ClaimVerdict.UNTESTED
     assert claim.headline == "SGLang caught it: wide_kernel: no float8 here"
     assert architecture_run.result.refused == {"wide_kernel": "wide_kernel: no float8 here"}
+
+
+def test_what_triton_itself_does_not_compile_fails_on_every_machine(
+    architecture_run: ArchitectureRun,
+) -> None:
+    def launch() -> None:
+        refusal = checking.UncheckableKernel("kernel: Triton refuses it")
+        catch(architecture_run, refusal)
+        raise refusal from CompilationError("x = None + 1", ast.parse("x"), "no type 'None'")
+
+    assert not architecture_run._test(ZooClaim.STARTS, launch)
+    (claim,) = architecture_run.result.claims
+    assert claim.verdict is ClaimVerdict.FAILS
+    assert claim.headline == "Triton does not compile it: no type 'None'"
+    architecture_run._add_caught_errors()
+    assert not architecture_run.result.refused  # no limit of the executor
+
+
+@pytest.mark.parametrize(
+    ("name", "error"), [("NobodysForCausalLM", AbsentModel), ("LlamaForCausalLM", ImportError)]
+)
+def test_a_model_without_code_in_sglang_is_absent_and_one_with_code_is_not(
+    architecture_run: ArchitectureRun,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    name: str,
+    error: type[Exception],
+) -> None:
+    models = tmp_path / "sglang" / "srt" / "models"
+    models.mkdir(parents=True)
+    (models / "llama.py").write_text("class LlamaForCausalLM: ...\n")
+
+    def refuse(*_: object) -> None:
+        raise ValueError(f"{name} has no SGlang implementation")
+
+    monkeypatch.setattr(claims, "ServedModel", refuse)
+    architecture_run.reference = SimpleNamespace(architectures=[name])  # type: ignore[assignment]
+    architecture_run.check.ignore_races = contextlib.nullcontext  # type: ignore[method-assign]
+    monkeypatch.setattr(claims, "find_installed_tree", lambda: SimpleNamespace(folder=tmp_path))
+    with pytest.raises(error):
+        architecture_run._start()
 
 
 def make_model(replays: int) -> SimpleNamespace:

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fixtures.loaded_model import refuses_second_chunk
-from fixtures.zoo.reference_model import draw_weights
+from fixtures.zoo.reference_model import DoublePrecision, draw_weights
 
 
 class PoolOfOneChunk:
@@ -46,3 +46,20 @@ def test_experts_have_one_scale_however_transformers_holds_them() -> None:
         weights = torch.cat([one.flatten() for one in holder.parameters()])
         deviations.append(float(weights.detach().std()))
     assert deviations == pytest.approx([1 / 16, 1 / 16], rel=0.03)
+
+
+def test_what_a_model_computes_in_float32_is_float64_in_the_exact_run() -> None:
+    def route(hidden: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
+        """Compute as a router does that multiplies in float32, whatever the model's type is."""
+        scores = hidden.float() @ gate.to(torch.float32)
+        return torch.zeros(3, dtype=torch.float32).index_add_(
+            0, torch.arange(3), scores.softmax(-1, dtype=torch.float32)
+        )
+
+    torch.manual_seed(0)
+    hidden, gate = torch.randn(4, dtype=torch.float64), torch.randn(4, 3, dtype=torch.float64)
+    with DoublePrecision():
+        exact = route(hidden, gate)
+    assert exact.dtype == torch.float64
+    assert torch.equal(exact, (hidden @ gate).softmax(-1))
+    assert route(hidden, gate).dtype == torch.float32
