@@ -22,6 +22,7 @@ import torch
 from harness.device.record import RECORD
 from harness.device.refusals import UnansweredName, find_caller
 from harness.device.stand_ins import call_stand_in, has_stand_in
+from harness.releases.standins._refusing import RefusingModule, RefusingName
 
 # Import name: the distributions that hold it, by release.
 PACKAGES = {
@@ -38,27 +39,15 @@ _OPERATOR_NAMESPACES = ("sgl_kernel",)  # of torch.ops
 _LANGUAGES = frozenset({"cutlass", "cuda", "quack"})
 
 
-class PackageName:
+class PackageName(RefusingName):
     """A name inside a package: called, it runs its stand-in."""
 
-    def __init__(self, package: str, path: str) -> None:
-        self.__package = package
-        self.__path = path
-        self.__name__ = self.__qualname__ = path.rpartition(".")[2]
-        self.__module__ = package
-
-    def __getattr__(self, name: str) -> PackageName:
-        if name.startswith("__") and name.endswith("__"):
-            raise AttributeError(name)
-        if name == "default":  # an operator's only overload
-            return self
-        inner = PackageName(self.__package, f"{self.__path}.{name}".lstrip("."))
-        setattr(self, name, inner)  # the same object each time: SGLang compares scalar types
-        return inner
+    def __getattr__(self, name: str) -> Any:
+        return self if name == "default" else super().__getattr__(name)  # an only overload
 
     def __call__(self, *args: Any, **options: Any) -> Any:
-        name = f"{self.__package}.{self.__path}"
-        if self.__package in _LANGUAGES and not has_stand_in(name) and _is_module_level():
+        name = f"{self._package}.{self._path}"
+        if self._package in _LANGUAGES and not has_stand_in(name) and _is_module_level():
             is_decorator = len(args) == 1 and callable(args[0]) and not options
             return args[0] if is_decorator else self
         return call_stand_in(name, args, options)
@@ -72,15 +61,12 @@ class PackageName:
 
     def _compute(self, other: object) -> PackageName:
         """Stand for a constant that a module computes from a language's own constants."""
-        if self.__package in _LANGUAGES and _is_module_level():
+        if self._package in _LANGUAGES and _is_module_level():
             return self
         raise UnansweredName(f"{self!r} has no value, computed with at {find_caller()}")
 
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _compute
     __floordiv__ = __rfloordiv__ = __truediv__ = __rtruediv__ = __mod__ = __rmod__ = _compute
-
-    def __mro_entries__(self, bases: object) -> tuple[type, ...]:
-        return (type(self.__name__, (), {}),)  # a subclass can be defined, but not instantiated
 
     def __instancecheck__(self, value: object) -> bool:
         return False  # nothing here is of a type of the package
@@ -88,13 +74,8 @@ class PackageName:
     def __subclasscheck__(self, kind: type) -> bool:
         return False
 
-    def __or__(self, other: object) -> Any:
-        return Any  # `Name | None` in an annotation that is evaluated
-
-    __ror__ = __or__
-
     def __repr__(self) -> str:
-        return f"<virtual {self.__package}.{self.__path}>"
+        return f"<virtual {self._package}.{self._path}>"
 
 
 def _is_module_level() -> bool:
@@ -102,18 +83,16 @@ def _is_module_level() -> bool:
     return sys._getframe(2).f_code.co_flags & 0x2 == 0  # CO_NEWLOCALS: a function's code
 
 
-class PackageModule(ModuleType):
+class PackageModule(RefusingModule):
     """A module whose unknown names are PackageNames."""
 
-    def __getattr__(self, name: str) -> PackageName:
-        if name.startswith("__") and name.endswith("__"):
-            raise AttributeError(f"the virtual device's module {self.__name__!r} has no {name!r}")
-        package, _, path = f"{self.__name__}.{name}".partition(".")
-        if not has_stand_in(f"{package}.{path}"):
-            RECORD.count_import(f"{package}.{path}")
-        value = PackageName(package, path)
-        setattr(self, name, value)
-        return value
+    name_class = PackageName
+
+    def __getattr__(self, name: str) -> Any:
+        found = super().__getattr__(name)
+        if not has_stand_in(full_name := f"{self.__name__}.{name}"):
+            RECORD.count_import(full_name)
+        return found
 
 
 class PackageFinder:

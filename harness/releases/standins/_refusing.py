@@ -1,4 +1,7 @@
-"""The stand-in mechanism: a module that imports like a real package and refuses to run."""
+"""The stand-in mechanism: a module that imports like a real package and refuses to run.
+
+The virtual device's packages (`harness/device/packages.py`) are such modules whose names compute.
+"""
 
 from __future__ import annotations
 
@@ -21,24 +24,24 @@ class RefusingName:
     """
 
     def __init__(self, package: str, path: str) -> None:
-        self.__package = package
-        self.__path = path
+        self._package = package
+        self._path = path
         self.__name__ = self.__qualname__ = path.rpartition(".")[2]
         self.__module__ = package
 
-    def __getattr__(self, name: str) -> RefusingName:
+    def __getattr__(self, name: str) -> Any:
         if _is_dunder(name):
             raise AttributeError(name)
-        inner = RefusingName(self.__package, f"{self.__path}.{name}")
+        inner = type(self)(self._package, f"{self._path}.{name}".lstrip("."))
         setattr(self, name, inner)  # the same object each time: SGLang compares scalar types
         return inner
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        functions = _provided[self.__package]
-        function = functions.get(self.__path) or functions.get(self.__name__)
+        functions = _provided[self._package]
+        function = functions.get(self._path) or functions.get(self.__name__)
         if function is None:
             raise RuntimeError(
-                f"stand-in for {self.__package}: {self.__path} needs the real package on a GPU"
+                f"stand-in for {self._package}: {self._path} needs the real package on a GPU"
             )
         return function(*args, **kwargs)
 
@@ -51,17 +54,19 @@ class RefusingName:
     __ror__ = __or__
 
     def __repr__(self) -> str:
-        return f"<stand-in for {self.__package}.{self.__path}>"
+        return f"<stand-in for {self._package}.{self._path}>"
 
 
 class RefusingModule(ModuleType):
     """A module of a stand-in: every unknown name is a RefusingName."""
 
-    def __getattr__(self, name: str) -> RefusingName:
+    name_class: type[RefusingName] = RefusingName
+
+    def __getattr__(self, name: str) -> Any:
         if _is_dunder(name):
             raise AttributeError(f"stand-in module {self.__name__!r} has no {name!r}")
         package, _, path = f"{self.__name__}.{name}".partition(".")
-        refusing = RefusingName(package, path)
+        refusing = self.name_class(package, path)
         setattr(self, name, refusing)
         return refusing
 
