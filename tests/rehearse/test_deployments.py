@@ -71,7 +71,17 @@ def test_the_draft_model_is_one_of_the_models_folder() -> None:
             ["llama-3.1-8b", "--", "--speculative-draft-model-path=llama-3.1-8b-eagle"],
             "no model is called llama-3.1-8b-eagle; did you mean llama-3.1-8b-eagle3?",
         ),
-        (["llama-3.1-8b", "--", "--enable-lora"], "--enable-lora: LoRA is not rehearsed"),
+        (
+            ["llama-3.1-8b", "--", "--lora-paths", "a=b"],
+            "--lora-paths: an adapter of its own (--enable-lora has the largest ones) is not",
+        ),
+        (
+            [
+                *("llama-3.1-8b", "--", "--cuda-graph-max-bs-decode=8"),
+                *("--speculative-algorithm", "EAGLE"),
+            ],
+            "CUDA graphs of drafts are not rehearsed: leave --cuda-graph-max-bs-decode out",
+        ),
         (["llama-3.1-405b-tp8", "--", "--tp", "4"], "so --tp 4 cannot apply; name its model"),
         (["llama-3.1-405b-tp8", "--gpu", "H100"], "so --gpu cannot apply"),
         (["--all", "--gpus", "4"], "so --gpus cannot apply"),

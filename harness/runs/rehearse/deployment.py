@@ -31,8 +31,7 @@ CARDS_OF_A_HOST = 8
 DEFAULT_CARD = "H200"
 # Arguments whose batches nothing here makes yet, by what they are called.
 _NOT_REHEARSED = {
-    "--enable-lora": "LoRA",
-    "--lora-paths": "LoRA",
+    "--lora-paths": "an adapter of its own (--enable-lora has the largest ones)",
     "--pp-size": "pipeline parallelism",
     "--pipeline-parallel-size": "pipeline parallelism",
     "--disaggregation-mode": "prefill and decode on different servers",
@@ -40,6 +39,7 @@ _NOT_REHEARSED = {
 }
 # Arguments whose batches SGLang's scheduler makes.
 SPECULATION = "--speculative-algorithm"
+ADAPTERS = "--enable-lora"
 MIXED_CHUNK = "--enable-mixed-chunk"
 DRAFT_MODEL = "--speculative-draft-model-path"  # names a model of the models' folder
 # Arguments that say which batches have a CUDA graph: without one of them none is captured.

@@ -5,8 +5,10 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 import torch
 
+from fixtures.loaded_model import LoadedModel
 from fixtures.rehearse import full_size_batches
 from fixtures.rehearse.deployment_rehearsal import DeploymentRehearsal
 
@@ -57,3 +59,15 @@ def test_a_batch_is_measured_without_what_the_last_one_left() -> None:
     rehearsal.result = SimpleNamespace(card_memory=1 << 40)  # type: ignore[assignment]
     rehearsal._drop_batch_memory()
     assert backend.forward_metadata is None
+
+
+def test_adapters_have_their_turn_and_the_last_one_is_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A single request then uses the last slot of the adapters' pool."""
+    monkeypatch.setattr(LoadedModel, "make_request", lambda *args: SimpleNamespace(lora_id=None))
+    model = object.__new__(full_size_batches.FullSizeModel)
+    assert model.make_request(0, [1]).lora_id is None
+    model.adapters = ["first", "last"]
+    chosen = [model.make_request(number, [1]).lora_id for number in range(3)]
+    assert chosen == ["last", "first", "last"]
