@@ -28,8 +28,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
-from harness.core import paths, processes
+from harness.core import code_digest, machine, paths, preloading, processes
+from harness.fixes.registry import toggle_catalogue
 from harness.patching.child_environment import STARTUP_FOLDER
+from reports.shared import html_file
 
 PROJECT = str(paths.HARNESS_FOLDER.parent)
 UNFIX = [sys.executable, "-m", "harness"]
@@ -57,6 +59,7 @@ AS_FORKS = (
     "harness.workers.guard_worker",
 )  # not a fuzzing worker, which finds less in its time as a fork
 _pids: list[int] = []  # of servers
+_ends: dict[int, int] = {}  # in a server: where the exit code of each running command goes
 PLAIN: list[str] = []  # the default search path of a Python of this project
 _MOST = 1 << 18  # bytes of a command and its environment
 
@@ -130,22 +133,20 @@ def serve(line: socket.socket) -> dict[str, Any]:
         told, ends, _, _ = socket.recv_fds(line, _MOST, 3)
         if not told:
             os._exit(0)
-        if not os.fork():
+        out, err, end = ends
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
+        pid = os.fork()
+        if not pid:
             break
-        for end in ends:
-            os.close(end)
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    line.close()
-    out, err, end = ends
-    pid = os.fork()
-    if pid:
+        _ends[pid] = end
+        os.write(end, f"{pid} ".encode())
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
         os.close(out)
         os.close(err)
-        os.write(end, f"{pid} ".encode())
-        _, status = os.waitpid(pid, 0)
-        os.write(end, str(os.waitstatus_to_exitcode(status)).encode())
-        os._exit(0)
-    os.close(end)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
+    for other in [line.detach(), end, *_ends.values()]:
+        os.close(other)
     for number, stream in ((1, out), (2, err)):
         os.dup2(stream, number)
         os.close(stream)
@@ -153,10 +154,13 @@ def serve(line: socket.socket) -> dict[str, Any]:
 
 
 def _reap(*_: Any) -> None:
-    """Reap a command's orphans, whose exit codes do not matter."""
+    """Report the exit codes of commands; those of their orphans do not matter."""
     with contextlib.suppress(ChildProcessError):
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
+        while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+            pid, status = ended
+            if (end := _ends.pop(pid, None)) is not None:
+                os.write(end, str(os.waitstatus_to_exitcode(status)).encode())
+                os.close(end)
 
 
 class Started(subprocess.Popen[Any]):
@@ -231,6 +235,16 @@ def become(words: list[str], environment: dict[str, str]) -> None:
         runpy.run_path(what, run_name="__main__")
 
 
+def preload_values() -> None:
+    """Compute what each command would: its process need not."""
+    toggle_catalogue.load_catalogue()
+    machine.describe_commit()
+    code_digest.digest_code("cli")
+    templates = html_file.make_environment()
+    for name in templates.list_templates(extensions=["j2"]):
+        templates.get_template(name)
+
+
 def main() -> None:
     PLAIN[:] = [entry for entry in sys.path[1:] if entry != PROJECT]
     for name in IMPORTED:
@@ -240,11 +254,10 @@ def main() -> None:
                 continue
             with contextlib.suppress(ImportError):  # modules for a release's own Python
                 importlib.import_module(module)
-    importlib.import_module(
-        "harness.fixes.registry.toggle_catalogue"
-    ).load_catalogue()  # a fork need not read it again
+    preload_values()
     gc.collect()
     gc.freeze()
+    preloading.collapse_into_huge_pages()
     processes.adopt_orphans()
     signal.signal(signal.SIGCHLD, _reap)
     told = serve(socket.socket(fileno=int(sys.argv[1])))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,12 +23,22 @@ def checkout(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_commit_is_that_of_the_tree_as_it_is(checkout: Path, monkeypatch: Patch) -> None:
+@pytest.fixture
+def own_checkout(checkout: Path, monkeypatch: Patch) -> Iterator[Path]:
+    """A checkout in the place of this project's."""
     monkeypatch.setattr(paths, "project_folder", lambda: checkout)
+    machine.describe_commit.cache_clear()
+    yield checkout
+    machine.describe_commit.cache_clear()
+
+
+def test_the_commit_is_that_of_the_tree_as_it_is_when_first_named(own_checkout: Path) -> None:
     commit = machine.describe_commit()
     assert len(commit) == 12
     assert machine.collect_machine_facts()["unfix"] == commit
-    (checkout / "test_new.py").touch()  # git does not track it, and it may be a guard
+    (own_checkout / "test_new.py").touch()  # git does not track it, and it may be a guard
+    assert machine.describe_commit() == commit
+    machine.describe_commit.cache_clear()  # as in another process
     assert machine.describe_commit() == f"{commit}, changed"
 
 

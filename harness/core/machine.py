@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import functools
 import importlib.metadata
 import json
 import os
@@ -62,8 +63,12 @@ def require_device(device: str) -> None:
         raise NotReadyError("this machine has no CUDA device: --device cpu")
 
 
+@functools.cache
 def describe_commit() -> str:
-    """Name the commit of unfix, with ', changed' if files differ from it; else its version."""
+    """Name the commit of unfix, with ', changed' if files differ from it; else its version.
+
+    That is as it was at the first call: a process runs the code that it has imported.
+    """
     root = paths.project_folder()
     return (_describe_head(root) if (root / ".git").exists() else "") or __version__
 

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import BytecodeCache, Environment, FileSystemLoader, StrictUndefined
+from jinja2.bccache import Bucket
 from markupsafe import Markup
 
 from harness.core.wording import format_duration
@@ -22,7 +23,7 @@ from reports.shared.marks import ReportMark
 
 REPORTS_FOLDER = Path(__file__).parent.parent
 BASE_STYLES = ("shared/page.css", "shared/tables.css")  # of every page
-DEFAULT_FILTERS: dict[str, Callable[..., Any]] = {
+FILTERS: dict[str, Callable[..., Any]] = {
     "visible": formatting.make_visible,
     "duration": format_duration,
     "when": formatting.format_time,
@@ -52,23 +53,46 @@ def render_template(
     head: PageHead,
     styles: Iterable[str] = (),
     scripts: Iterable[str] = (),
-    filters: Mapping[str, Callable[..., Any]] | None = None,
 ) -> str:
     """Render a template with these values; half a surrogate pair is shown as its escape."""
     style, body = _join_files((*BASE_STYLES, *styles)), _join_files(scripts)
     script = f'(() => {{\n"use strict";\n{body}}})();\n' if body else ""
-    jinja = Environment(
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        loader=FileSystemLoader(REPORTS_FOLDER),
-    )
-    jinja.filters |= DEFAULT_FILTERS | dict(filters or {})
+    jinja = make_environment()
     # Globals, unlike the values of one rendering, reach the macros of an imported file.
     jinja.globals |= {"style": Markup(style), "script": Markup(script)}
     jinja.globals["policy"] = build_content_policy(style, script)
     page = jinja.get_template(template).render(values, head=head)
     return page.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def make_environment() -> Environment:
+    """Make an environment for one page; all that a process makes compile a template once."""
+    jinja = Environment(
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        loader=FileSystemLoader(REPORTS_FOLDER),
+        bytecode_cache=_COMPILED_TEMPLATES,
+    )
+    jinja.filters |= FILTERS
+    return jinja
+
+
+class CompiledTemplates(BytecodeCache):
+    """The compiled templates of this process; Jinja compares their sources."""
+
+    def __init__(self) -> None:
+        self._codes: dict[str, bytes] = {}
+
+    def load_bytecode(self, bucket: Bucket) -> None:
+        if code := self._codes.get(bucket.key):
+            bucket.bytecode_from_string(code)
+
+    def dump_bytecode(self, bucket: Bucket) -> None:
+        self._codes[bucket.key] = bucket.bytecode_to_string()
+
+
+_COMPILED_TEMPLATES = CompiledTemplates()
 
 
 def _join_files(names: Iterable[str]) -> str:
