@@ -292,7 +292,7 @@ def _convolve_channels(
     return result
 
 
-for _name in ("scaled_dot_product_attention",):
+for _name in ("scaled_dot_product_attention", "convolution_backward"):
     _run_whole(_name)
 
 

@@ -323,14 +323,25 @@ def test_a_bare_index_is_a_device_of_cuda(name: str) -> None:
 
 
 @pytest.mark.parametrize("shape", [(2, 4, 9), (2, 4, 9, 7)], ids=["1d", "2d"])
-def test_a_convolution_of_each_channel_equals_the_cpus(shape: tuple[int, ...]) -> None:
-    data = torch.randn(shape)
-    weight = torch.randn(8, 1, *[3] * (len(shape) - 2))  # two for each channel
+def test_a_convolution_of_each_channel_and_its_gradients_equal_the_cpus(
+    shape: tuple[int, ...],
+) -> None:
+    generator = torch.Generator().manual_seed(0)
+    data = torch.randn(shape, generator=generator)
+    weight = torch.randn(8, 1, *[3] * (len(shape) - 2), generator=generator)  # two a channel
     convolve = torch.nn.functional.conv1d if len(shape) == 3 else torch.nn.functional.conv2d
     options: Any = {"groups": 4, "padding": 1, "dilation": 2, "stride": 2}
-    host = convolve(data, weight, torch.arange(8.0), **options)
-    device = convolve(data.cuda(), weight.cuda(), torch.arange(8.0).cuda(), **options)
-    torch.testing.assert_close(device.cpu(), host)
+    results = []
+    for device in ("cpu", "cuda"):
+        inputs = [
+            one.detach().to(device).requires_grad_() for one in (data, weight, torch.arange(8.0))
+        ]
+        out = convolve(*inputs, **options)
+        out.square().sum().backward()
+        gradients = [one.grad.cpu() for one in inputs if one.grad is not None]
+        results.append([out.detach().cpu(), *gradients])
+    assert len(results[1]) == 4
+    torch.testing.assert_close(results[1], results[0])
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning")
