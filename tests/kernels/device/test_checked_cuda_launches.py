@@ -5,20 +5,29 @@ from __future__ import annotations
 import ctypes
 import struct
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from harness.kernels.check.gpu_reports import violation_from_record
-from harness.kernels.check.violations import OutOfBounds, Violation
+from harness.kernels.check.violations import (
+    DataRace,
+    OutOfBounds,
+    UninitializedMemory,
+    Violation,
+)
 from harness.kernels.cuda import checked_modules
 from harness.kernels.cuda.checked_launches import CheckedCudaLaunches
 from harness.kernels.cuda.checked_toolchain import CheckedToolkit
-from harness.kernels.gpu.kernel_summaries import KernelSummaries
+from harness.kernels.gpu import ALL_CHECKS, DEFAULT_CHECKS, empty_memory
+from harness.kernels.gpu.kernel_summaries import NO_SHADOW_MEMORY, KernelSummaries
 from harness.kernels.gpu.process_reports import PROCESS_REPORTS
+from harness.kernels.gpu.shadow_entries import SLOTS_PER_TABLE, ShadowTable
 from harness.kernels.ptx.executor import load_module
 from harness.kernels.ptx.instrumentation import InstrumentedPtx, instrument_module
 from harness.kernels.ptx.instrumented_kernel import MARKER, write_kernels
@@ -41,18 +50,25 @@ st.global.u32 [%rd3], %r1;
 END: ret;
 }
 """
-_ENTRY, _THREADS = b"_Z4fillPii", 32
+_ENTRY, _THREADS, _STREAM = b"_Z4fillPii", 32, 77
 
 
 class CardOnCpu:
     """Launches as a checked module makes them; the kernels run on this CPU."""
 
-    def __init__(self, folder: Path) -> None:
-        self.module: InstrumentedPtx = instrument_module(_FILL, ("bounds", "wraps"))
+    def __init__(
+        self,
+        folder: Path,
+        text: str = _FILL,
+        checks: tuple[str, ...] = DEFAULT_CHECKS,
+        number_launch: Callable[[int], tuple[int, int] | None] | None = None,
+    ) -> None:
+        self.module: InstrumentedPtx = instrument_module(text, checks)
+        self.grid = (1, 1, 1)
         toolkit = CheckedToolkit(folder)
         write_kernels(toolkit.kernels / f"{self.module.key}.json", self.module.kernels)
         self.summaries = KernelSummaries()
-        self.launches = CheckedCudaLaunches(toolkit, self.summaries)
+        self.launches = CheckedCudaLaunches(toolkit, self.summaries, number_launch=number_launch)
         image = f"\x7fELF {MARKER}{self.module.key}".encode()
         self.fatbin = ctypes.create_string_buffer(
             struct.pack("<IHHQ", 0, 1, 16, len(image)) + image
@@ -69,7 +85,7 @@ class CardOnCpu:
         arguments = (ctypes.c_void_p * 2)(*map(ctypes.addressof, values))
         checks = ctypes.create_string_buffer(32768)
         answer = self.launches._fill(
-            entry, ctypes.addressof(self.fatbin), arguments, None, ctypes.addressof(checks), None
+            entry, ctypes.addressof(self.fatbin), arguments, None, ctypes.addressof(checks), _STREAM
         )
         if answer >= 0:
             size = self.module.kernels[entry.decode()].check_bytes
@@ -79,7 +95,7 @@ class CardOnCpu:
     def _run(self, parameters: bytes) -> None:
         name = _ENTRY.decode()
         block = (_THREADS, 1, 1)
-        launch = CudaLaunch(name, name, (1, 1, 1), block, 0, parameters, (), _find_any_memory)
+        launch = CudaLaunch(name, name, self.grid, block, 0, parameters, (), _find_any_memory)
         checks = ExecutorChecks(overflow=False, uninitialized=False, races=False)
         for error in load_module(self.module.text).run(launch, checks):
             raise error
@@ -192,3 +208,60 @@ def test_an_entry_that_differs_between_architectures_is_refused_by_name(card: Ca
     out = torch.zeros(4, dtype=torch.int32, device="cuda")
     with pytest.raises(ValueError, match="has other checks in each architecture"):
         card.call(out, 4)
+
+
+class LaunchNumbers:
+    """What a small kernel in front of each launch does on a card."""
+
+    def __init__(self) -> None:
+        self.number = np.zeros(1, np.int64)
+        self.tables = np.zeros(len(ShadowTable) * SLOTS_PER_TABLE, np.int64)
+        self.streams: list[int] = []
+
+    def next(self, stream: int) -> tuple[int, int]:
+        self.streams.append(stream)
+        self.number += 1
+        return self.number.ctypes.data, self.tables.ctypes.data
+
+
+def test_blocks_that_meet_in_one_launch_are_reported(tmp_path: Path) -> None:
+    numbers = LaunchNumbers()
+    store = "mov.u32 %r3, %ctaid.x; st.global.u32 [%rd3], %r3;"
+    text = _FILL.replace("st.global.u32 [%rd3], %r1;", store)
+    card = CardOnCpu(tmp_path, text, ALL_CHECKS, numbers.next)
+    out = torch.zeros(20, dtype=torch.int32, device="cuda")
+    assert card.call(out, 20) == 2
+    out.fill_(5)
+    assert card.call(out, 20) == 2  # it writes other elements than the launch before left
+    assert card.read_reports() == []
+    card.grid = (2, 1, 1)
+    assert card.call(out, 20) == 2
+    found = card.read_reports()
+    assert {type(one) for one in found} == {DataRace}
+    words = "block (0, 0, 0) and block (1, 0, 0) write different values to out, index 0"
+    assert words in str(found[0])
+    assert numbers.streams == [_STREAM] * 3
+
+
+def test_a_launch_without_shadow_memory_is_counted(tmp_path: Path) -> None:
+    card = CardOnCpu(tmp_path, _FILL, ALL_CHECKS, lambda _: None)
+    out = torch.zeros(20, dtype=torch.int32, device="cuda")
+    assert card.call(out, 20) == 2
+    assert card.read_reports() == []
+    [summary] = card.summaries
+    assert summary.skipped_checks == {NO_SHADOW_MEMORY: 1}
+
+
+def test_a_read_of_memory_that_torch_left_empty_is_reported(tmp_path: Path) -> None:
+    text = _FILL.replace("st.global.u32 [%rd3], %r1;", "ld.global.u32 %r3, [%rd3];")
+    card = CardOnCpu(tmp_path, text, ALL_CHECKS)
+    out = torch.zeros(20, dtype=torch.int32, device="cuda")
+    out.fill_(-0x04040405)  # the bytes of the pattern, as values
+    assert card.call(out, 20) == 2
+    assert card.read_reports() == [None] * 4  # a line has room for four
+    empty_memory.fill_with_poison(out)
+    PROCESS_REPORTS.reset()
+    assert card.call(out, 20) == 2
+    first = card.read_reports()[0]
+    assert isinstance(first, UninitializedMemory)
+    assert "fill read uninitialized memory: out, index 0" in str(first)
