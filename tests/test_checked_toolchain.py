@@ -125,7 +125,33 @@ def test_the_assembler_gets_the_kernels_with_checks(
     assert kernel.refusal == ""
     assert [site.label for site in kernel.sites] == ["read", "read", "write"]
     used = (tmp_path / "used").read_text().split()
-    assert (used[0], used[2:]) == ("-arch=sm_90a", ["-o", "out.cubin"])
+    assert (used[0], used[2:]) == ("-arch=sm_90a", ["-o", "out.cubin", "-v"])
+
+
+@pytest.mark.parametrize(
+    ("plain", "checked", "limit"),
+    [(40, 60, ""), (40, 72, ".maxnreg 64"), (100, 120, ""), (100, 130, ".maxnreg 128")],
+)
+def test_checks_leave_a_kernel_the_registers_of_its_blocks(
+    toolkit: CheckedToolkit, tmp_path: Path, plain: int, checked: int, limit: str
+) -> None:
+    real = (toolkit.home / "include").resolve().parent / "bin" / "ptxas"
+    lines = "echo \"ptxas info    : Compiling entry function 'write_row' for 'sm_90a'\" >&2\n"
+    lines += f"grep -q unfix_checks assembled.ptx && n={checked} || n={plain}\n"
+    lines += 'echo "ptxas info    : Used $n registers, used 0 barriers" >&2\n'
+    real.write_text(
+        real.read_text() + lines + "for one; do case $one in *.cubin) touch $one;; esac; done\n"
+    )
+    words = [str(toolkit.home / "bin" / "ptxas"), str(PTX), "-o", "out.cubin"]
+    done = subprocess.run(words, check=True, cwd=tmp_path, capture_output=True, text=True)
+    assert done.stderr == ""
+    text = (tmp_path / "assembled.ptx").read_text()
+    if checked > 64:
+        text = next(toolkit.kernels.glob("*.ptx")).read_text()
+    head = text[text.index(".entry write_row") :]
+    head = head[: head.index("{")]
+    assert (limit in head) if limit else ("maxnreg" not in head)
+    assert "maxnreg" not in text.replace(head, "")
 
 
 def test_what_the_assembler_refuses_with_checks_is_built_without(

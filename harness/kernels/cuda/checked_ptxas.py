@@ -4,11 +4,16 @@
 
 What the checks are is saved as FOLDER/KEY.json; the module carries KEY in the name of a variable.
 A module that cannot be rewritten is assembled as it is, and its kernels are listed as unchecked.
+
+Checks take registers, and a block whose threads need too many cannot be launched. A kernel that
+says nothing of its blocks may be launched with as many threads as its registers allow; so it gets a
+limit where the checks would take it over one (`_BLOCK_LIMITS`).
 """
 
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -17,6 +22,11 @@ from pathlib import Path
 from harness.core.files import write_atomically
 from harness.kernels.ptx.instrumentation import instrument_module
 from harness.kernels.ptx.instrumented_kernel import write_kernels
+
+_BLOCK_LIMITS = (64, 128)  # registers with which blocks of 1,024 and of 512 threads can be launched
+_MAX_REGISTERS = 255
+_REGISTERS = re.compile(r"Compiling entry function '([^']+)'[\s\S]*?Used (\d+) registers")
+_INFORMATION = re.compile(r"ptxas info\s*:|\s+\d+ bytes stack frame")
 
 
 def main(arguments: list[str]) -> int:
@@ -34,14 +44,65 @@ def main(arguments: list[str]) -> int:
         return subprocess.call([real, *own])
     with tempfile.TemporaryDirectory() as temporary:
         file = Path(temporary, Path(own[place]).name)
-        file.write_text(module.text)
-        code = subprocess.call([real, *own[:place], str(file), *own[place + 1 :]])
+        text, code, used = module.text, 0, {}
+        for round_number in range(2):
+            file.write_text(text)
+            code, used = _assemble([real, *own[:place], str(file), *own[place + 1 :]])
+            over = {name for name, count in used.items() if count > min(_BLOCK_LIMITS)}
+            over = {name for name in over if not _says_block(text, name)}
+            if code or round_number or not over:
+                break
+            _, plain = _assemble([real, *_write_elsewhere(own, Path(temporary, "plain"))])
+            limits = {name: _find_limit(plain.get(name, 0)) for name in over}
+            limits = {name: limit for name, limit in limits.items() if used[name] > limit}
+            if not limits:
+                break
+            text = _limit_registers(text, limits)
     if code:
         print("unfix: ptxas refuses the module with checks; it is built without", file=sys.stderr)
         return subprocess.call([real, *own])
-    write_atomically(Path(folder, f"{module.key}.ptx"), module.text)
+    write_atomically(Path(folder, f"{module.key}.ptx"), text)
     write_kernels(Path(folder, f"{module.key}.json"), module.kernels)
     return 0
+
+
+def _assemble(words: list[str]) -> tuple[int, dict[str, int]]:
+    """Run ptxas; return its code, and the registers of each kernel."""
+    done = subprocess.run([*words, "-v"], stderr=subprocess.PIPE, text=True, errors="replace")
+    lines = done.stderr.splitlines(keepends=True)
+    sys.stderr.write("".join(one for one in lines if not _INFORMATION.match(one)))
+    return done.returncode, {name: int(count) for name, count in _REGISTERS.findall(done.stderr)}
+
+
+def _write_elsewhere(own: list[str], file: Path) -> list[str]:
+    changed = list(own)
+    for at, word in enumerate(own[:-1]):
+        if word in ("-o", "--output-file"):
+            changed[at + 1] = str(file)
+    return changed
+
+
+def _find_limit(registers: int) -> int:
+    """Return how many registers a kernel of so many may have for the blocks that it may have."""
+    return next((limit for limit in _BLOCK_LIMITS if registers <= limit), _MAX_REGISTERS)
+
+
+def _find_entry(text: str, name: str) -> int:
+    found = re.search(rf"\.entry\s+{re.escape(name)}\s*[({{]", text)
+    assert found is not None, f"ptxas names {name}, and the module has no such kernel"
+    return found.start()
+
+
+def _says_block(text: str, entry: str) -> bool:
+    head = text[_find_entry(text, entry) :]
+    return bool(re.search(r"\.(maxntid|reqntid|maxnreg)\b", head[: head.index("{")]))
+
+
+def _limit_registers(text: str, limits: dict[str, int]) -> str:
+    for entry, limit in limits.items():
+        start = text.index("{", _find_entry(text, entry))
+        text = f"{text[:start]}.maxnreg {limit}\n{text[start:]}"
+    return text
 
 
 if __name__ == "__main__":
