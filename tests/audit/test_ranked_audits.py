@@ -216,7 +216,7 @@ def test_a_release_is_rehearsed_once(
     audit: ReleaseAudit, stored_runs: dict[str, RehearsalRun], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ranking, "_find_target", lambda release: "its target")
-    monkeypatch.setattr(ranking, "_rehearse_once", lambda target: RUN)
+    monkeypatch.setattr(ranking, "_rehearse_once", lambda target, jobs: RUN)
     assert list_headline(ranking.rank_release(audit, rehearses=True))[0] == ("reachable", 4)
     monkeypatch.setattr(ranking, "_find_target", lambda release: None)  # not installed
     assert ranking.rank_release(audit, rehearses=True).ranks is None

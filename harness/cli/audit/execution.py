@@ -154,7 +154,8 @@ def _rank_findings(audit: ReleaseAudit, chosen: AuditOptions) -> ReleaseAudit:
         return ranking.rank_difference(audit, "" if of_path else later, earlier)
     if chosen.folder is not None:
         return ranking.rank_sources(audit)
-    return ranking.rank_release(audit, rehearses=chosen.is_whole and chosen.record is None)
+    rehearses = chosen.is_whole and chosen.record is None
+    return ranking.rank_release(audit, rehearses=rehearses, jobs=chosen.jobs)
 
 
 def _audit_requested_trees(chosen: AuditOptions) -> ReleaseAudit:

@@ -23,10 +23,10 @@ from reports.audit import view
 REHEARSAL_SECONDS = 600.0  # the limit of one deployment, beside others
 
 
-def rank_release(audit: ReleaseAudit, *, rehearses: bool) -> ReleaseAudit:
+def rank_release(audit: ReleaseAudit, *, rehearses: bool, jobs: int = 1) -> ReleaseAudit:
     """Rank a managed release; `rehearses` makes its rehearsal if this code of ours made none."""
     target = _find_target(audit.release) if rehearses else None
-    run = _find_rehearsal(audit.release) if target is None else _rehearse_once(target)
+    run = _find_rehearsal(audit.release) if target is None else _rehearse_once(target, jobs)
     if run is None:
         _report_missing(audit.release)
         return audit
@@ -98,7 +98,7 @@ def _find_target(release: str) -> ReleaseTarget | None:
     return target
 
 
-def _rehearse_once(target: ReleaseTarget) -> RehearsalRun:
+def _rehearse_once(target: ReleaseTarget, jobs: int) -> RehearsalRun:
     """Return the rehearsal that this code of ours made of the fixed set, or make it."""
     from harness.cli.rehearse import command as rehearsal
     from harness.runs.rehearse.request import RehearseRequest
@@ -121,7 +121,7 @@ def _rehearse_once(target: ReleaseTarget) -> RehearsalRun:
         thresholds=True,
         release=target.name,
         diff="",
-        jobs=None,
+        jobs=jobs,
         seconds=REHEARSAL_SECONDS,
         revert=[],
         enable=[],
