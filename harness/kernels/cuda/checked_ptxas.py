@@ -44,26 +44,37 @@ def main(arguments: list[str]) -> int:
         return subprocess.call([real, *own])
     with tempfile.TemporaryDirectory() as temporary:
         file = Path(temporary, Path(own[place]).name)
-        text, code, used = module.text, 0, {}
-        for round_number in range(2):
-            file.write_text(text)
-            code, used = _assemble([real, *own[:place], str(file), *own[place + 1 :]])
-            over = {name for name, count in used.items() if count > min(_BLOCK_LIMITS)}
-            over = {name for name in over if not _says_block(text, name)}
-            if code or round_number or not over:
-                break
-            _, plain = _assemble([real, *_write_elsewhere(own, Path(temporary, "plain"))])
-            limits = {name: _find_limit(plain.get(name, 0)) for name in over}
-            limits = {name: limit for name, limit in limits.items() if used[name] > limit}
-            if not limits:
-                break
-            text = _limit_registers(text, limits)
+        code, checked_text = _assemble_with_limits(real, own, place, file, module.text)
     if code:
         print("unfix: ptxas refuses the module with checks; it is built without", file=sys.stderr)
         return subprocess.call([real, *own])
-    write_atomically(Path(folder, f"{module.key}.ptx"), text)
+    write_atomically(Path(folder, f"{module.key}.ptx"), checked_text)
     write_kernels(Path(folder, f"{module.key}.json"), module.kernels)
     return 0
+
+
+def _assemble_with_limits(
+    real: str, own: list[str], place: int, file: Path, text: str
+) -> tuple[int, str]:
+    """Assemble a text as `file`; return ptxas's code, and the text with the limits it needs."""
+    words = [real, *own[:place], str(file), *own[place + 1 :]]
+    file.write_text(text)
+    code, used = _assemble(words)
+    over = [
+        name
+        for name, count in used.items()
+        if count > min(_BLOCK_LIMITS) and not _says_block(text, name)
+    ]
+    if code or not over:
+        return code, text
+    _, plain = _assemble([real, *_write_elsewhere(own, file.with_suffix(".plain"))])
+    limits = {name: _find_limit(plain.get(name, 0)) for name in over}
+    limits = {name: limit for name, limit in limits.items() if used[name] > limit}
+    if limits:
+        text = _limit_registers(text, limits)
+        file.write_text(text)
+        code, _ = _assemble(words)
+    return code, text
 
 
 def _assemble(words: list[str]) -> tuple[int, dict[str, int]]:
@@ -87,21 +98,21 @@ def _find_limit(registers: int) -> int:
     return next((limit for limit in _BLOCK_LIMITS if registers <= limit), _MAX_REGISTERS)
 
 
-def _find_entry(text: str, name: str) -> int:
-    found = re.search(rf"\.entry\s+{re.escape(name)}\s*[({{]", text)
-    assert found is not None, f"ptxas names {name}, and the module has no such kernel"
-    return found.start()
+def _find_head(text: str, entry: str) -> tuple[int, int]:
+    """Return where a kernel's head starts, and where its body does; (0, 0) if it has none here."""
+    found = re.search(rf"\.entry\s+{re.escape(entry)}\s*[({{]", text)
+    return (0, 0) if found is None else (found.start(), text.index("{", found.start()))
 
 
 def _says_block(text: str, entry: str) -> bool:
-    head = text[_find_entry(text, entry) :]
-    return bool(re.search(r"\.(maxntid|reqntid|maxnreg)\b", head[: head.index("{")]))
+    start, body = _find_head(text, entry)
+    return not body or bool(re.search(r"\.(maxntid|reqntid|maxnreg)\b", text[start:body]))
 
 
 def _limit_registers(text: str, limits: dict[str, int]) -> str:
     for entry, limit in limits.items():
-        start = text.index("{", _find_entry(text, entry))
-        text = f"{text[:start]}.maxnreg {limit}\n{text[start:]}"
+        _, body = _find_head(text, entry)
+        text = f"{text[:body]}.maxnreg {limit}\n{text[body:]}"
     return text
 
 
