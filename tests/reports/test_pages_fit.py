@@ -23,6 +23,7 @@ from harness.store.bisect.values import BisectAnswer, BisectSearch, BisectTrial,
 from harness.store.mutate.values import MutationRun
 from harness.store.prove.values import ProveRun
 from harness.store.record_files import read_record_text
+from harness.store.rehearse.values import RehearsalRun
 from harness.store.zoo.values import ZooRun
 from reports.audit import page as audit_page
 from reports.bisect import page as bisect_page
@@ -32,6 +33,7 @@ from reports.matrix import page as matrix_page
 from reports.mutate import page as mutate_page
 from reports.pr import page as pr_page
 from reports.prove import page as prove_page
+from reports.rehearse import page as rehearse_page
 from reports.zoo import page as zoo_page
 
 if TYPE_CHECKING:
@@ -43,7 +45,9 @@ CUT_OFF = """() => {
   const found = [];
   for (const one of document.querySelectorAll('body *')) {
     if (!one.checkVisibility() || one.closest('.hidden, .where, pre')) continue;
-    const { overflowX, display } = getComputedStyle(one);
+    const { overflowX, overflowY, display } = getComputedStyle(one);
+    if (overflowY === 'hidden' && one.clientHeight && one.scrollHeight > one.clientHeight + 1)
+      found.push(`cut off below: ${one.className}: ${one.textContent.trim().slice(0, 60)}`);
     if (overflowX === 'auto' || display === 'inline' || one.closest('svg')) continue;
     if (overflowX === 'hidden' && one.clientWidth && one.scrollWidth > one.clientWidth + 1)
       found.push(`cut off: ${one.className}: ${one.textContent.trim().slice(0, 60)}`);
@@ -145,6 +149,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "a matrix run": lambda: matrix_page.render_page(test_matrix_pages.fine()),
     "a mutation run": lambda: mutate_page.render_page(read_run("mutation-0.5.23", MutationRun)),
     "a zoo run": lambda: zoo_page.render_page(read_run("zoo-0.5.23", ZooRun)),
+    "a rehearsal": lambda: rehearse_page.render_page(read_run("rehearse-0.5.23", RehearsalRun)),
     "an inventory of kernels": lambda: kernels_page.render_page(make_inventory(), "abc, changed"),
     "a review": lambda: pr_page.render_page(reviewed.add_everything(reviewed.make_run())),
     "an audit": lambda: audit_page.render_page(read_audit(), "abc"),
