@@ -141,6 +141,9 @@ def main() -> None:
         name: run_suite(python, files, root, known.get(name, {}), arguments, deadline)
         for name, (root, files) in suites.items()
     }
+    places = ["PYTHON", "SITE", *(["LIGER"] if arguments.liger else [])]
+    limits = ["--limit", str(arguments.limit), "--sample", str(arguments.sample)]
+    sys.argv = ["bench/beside_triton_viz.py", *places, *limits]
     record(result, arguments.record, python=python)
 
 
