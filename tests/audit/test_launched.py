@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import subprocess
@@ -49,19 +51,35 @@ with checking.checked():
 """
 
 
-@pytest.fixture
-def release(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def release(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if not CPU_BASE.is_current():
         pytest.skip("the releases' base is not installed here")
-    package = tmp_path / "release" / "sglang" / "srt"
+    root = tmp_path_factory.mktemp("package") / "release"
+    package = root / "sglang" / "srt"
     package.mkdir(parents=True)
     (package / "modes.py").write_text(MODULE)
-    return tmp_path / "release"
+    return root
 
 
-def record_launches(release: Path, twice: bool = False, of: str = "torch.float32") -> Path:
+@pytest.fixture(scope="module")
+def launches(release: Path) -> Path:
+    """The launches of one run, for tests that ask what is read of them; none may change it."""
+    return record_launches(release, release.parent / "launches")
+
+
+@pytest.fixture(scope="module")
+def guessed_reasons(release: Path) -> list[str]:
+    """Why an audit that knows no launch cannot tell."""
+    guessed = audit_kernel(release)
+    assert guessed["verdict"] == "cannot tell"
+    return list(guessed["reasons"])
+
+
+def record_launches(
+    release: Path, file: Path, twice: bool = False, of: str = "torch.float32"
+) -> Path:
     """Run a script that launches the kernel under check; return the file of its launches."""
-    file = release.parent / "launches"
     subprocess.run(
         [CPU_BASE.python, "-c", SCRIPT.format(twice=twice, of=of)],
         env={
@@ -79,33 +97,36 @@ def list_modes(file: Path) -> list[dict[str, Any]]:
     return [line for line in lines if "by" not in line]
 
 
-def audit_kernel(release: Path, capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
-    main(["audit", "--from", str(release), "-j", "1", "--json", *words])
-    [kernel] = json.loads(capsys.readouterr().out)["kernels"]
+def audit_kernel(release: Path, *words: str) -> dict[str, Any]:
+    with contextlib.redirect_stdout(io.StringIO()) as output:
+        main(["audit", "--from", str(release), "-j", "1", "--json", *words])
+    [kernel] = json.loads(output.getvalue())["kernels"]
     assert isinstance(kernel, dict)
     return kernel
 
 
-def test_each_mode_is_written_once_and_a_one_is_a_number(release: Path) -> None:
-    record_launches(release)
-    [first] = list_modes(record_launches(release))
+def test_each_mode_is_written_once_and_a_one_is_a_number(release: Path, tmp_path: Path) -> None:
+    file = tmp_path / "launches"
+    record_launches(release, file)
+    [first] = list_modes(record_launches(release, file))
     assert first["kernel"] == "sglang.srt.modes:by_kind"
     assert first["kinds"] == {
         "x_ptr": "*fp32", "out_ptr": "*fp32", "stride": "i32", "AS": "constexpr",
         "TWICE": "constexpr",
     }  # fmt: skip
     assert first["constants"] == {"AS": {"dtype": "bf16"}, "TWICE": False}
-    modes = list_modes(record_launches(release, twice=True))
+    modes = list_modes(record_launches(release, file, twice=True))
     assert [one["constants"]["TWICE"] for one in modes] == [False, True]
 
 
 def test_a_launch_is_recorded_with_its_launcher_and_the_lines_that_ran(
-    release: Path, monkeypatch: pytest.MonkeyPatch
+    release: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The test that runs names itself; another name is taken from the environment."""
     lines = MODULE.splitlines()
     in_branch = lines.index("        tl.store(out_ptr + at, 1)") + 1
-    [first] = read_reach(record_launches(release))
+    file = tmp_path / "launches"
+    [first] = read_reach(record_launches(release, file))
     assert first.kernel == "sglang.srt.modes:by_kind"
     assert first.by == {
         "suite tests/audit/test_launched.py::"
@@ -116,16 +137,16 @@ def test_a_launch_is_recorded_with_its_launcher_and_the_lines_that_ran(
     }
     assert in_branch not in first.lines["sglang/srt/modes.py"]
     monkeypatch.setenv("UNFIX_LAUNCHED_BY", "zoo llama")
-    [second] = read_reach(record_launches(release, twice=True))
+    [second] = read_reach(record_launches(release, file, twice=True))
     assert second.by - first.by == {"zoo llama"}
     assert in_branch in second.lines["sglang/srt/modes.py"]
 
 
 def test_records_of_one_package_are_merged_with_each_mode_and_launcher_once(
-    release: Path, monkeypatch: pytest.MonkeyPatch
+    launches: Path, tmp_path: Path
 ) -> None:
-    first = record_launches(release)
-    other = release.parent / "other"
+    first, other = tmp_path / "first", tmp_path / "other"
+    first.write_text(launches.read_text())
     text = first.read_text().replace("tests/audit", "suites/other")
     other.write_text(text + text.replace("sglang.srt.modes", "__main__"))
     first.write_text(merge_records([first, other, other], "sglang"))
@@ -148,12 +169,12 @@ def test_a_merged_record_has_kernels_of_cuda_as_well(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("of", ["torch.float32", "torch.bool"])
 def test_a_kernel_is_read_as_it_was_launched(
-    release: Path, capsys: pytest.CaptureFixture[str], of: str
+    release: Path, launches: Path, guessed_reasons: list[str], tmp_path: Path, of: str
 ) -> None:
-    untold = audit_kernel(release, capsys)
-    assert untold["verdict"] == "cannot tell"
-    assert untold["reasons"][0].startswith("Triton does not take the arguments that are guessed")
-    told = audit_kernel(release, capsys, "--launches", str(record_launches(release, of=of)))
+    assert guessed_reasons[0].startswith("Triton does not take the arguments that are guessed")
+    if of != "torch.float32":
+        launches = record_launches(release, tmp_path / "launches", of=of)
+    told = audit_kernel(release, "--launches", str(launches))
     [finding] = told["findings"]
     assert (told["verdict"], finding["threshold"]) == ("wraps", 2**31 // 4096 + 1)
     assert finding["confirmed"] == "confirmed"
@@ -161,23 +182,23 @@ def test_a_kernel_is_read_as_it_was_launched(
 
 
 def test_the_suites_launches_are_taken_by_themselves(
-    release: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    release: Path, launches: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same file replaces the suites' own."""
     assert {one.split(":")[0].split(".")[0] for one in read_launch_modes(DEFAULT_LAUNCHES)} == {
         "sglang"
     }
-    monkeypatch.setattr(execution, "DEFAULT_LAUNCHES", record_launches(release))
-    assert audit_kernel(release, capsys)["verdict"] == "wraps"
+    monkeypatch.setattr(execution, "DEFAULT_LAUNCHES", launches)
+    assert audit_kernel(release)["verdict"] == "wraps"
 
 
 def test_a_launch_of_another_kernel_of_that_name_says_nothing(
-    release: Path, capsys: pytest.CaptureFixture[str]
+    release: Path, launches: Path, guessed_reasons: list[str], tmp_path: Path
 ) -> None:
-    file = record_launches(release)
-    file.write_text(file.read_text().replace('"stride"', '"step"'))
-    told = audit_kernel(release, capsys, "--launches", str(file))
-    assert told["reasons"] == audit_kernel(release, capsys)["reasons"]
+    file = tmp_path / "launches"
+    file.write_text(launches.read_text().replace('"stride"', '"step"'))
+    told = audit_kernel(release, "--launches", str(file))
+    assert told["reasons"] == guessed_reasons
 
 
 @pytest.mark.parametrize(
@@ -185,9 +206,13 @@ def test_a_launch_of_another_kernel_of_that_name_says_nothing(
     [(None, "there is no file of launches"), ("[1]", "holds no launches"), ("{", "no launches")],
 )
 def test_what_holds_no_launches_is_said(
-    release: Path, capsys: pytest.CaptureFixture[str], content: str | None, words: str
+    release: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    content: str | None,
+    words: str,
 ) -> None:
-    file = release.parent / "other"
+    file = tmp_path / "other"
     if content is not None:
         file.write_text(content)
     assert main(["audit", "--from", str(release), "--launches", str(file)]) == 2

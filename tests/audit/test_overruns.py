@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import textwrap
+from collections.abc import Callable
 
 import pytest
 
@@ -35,103 +36,135 @@ def gather(x_ptr, rows_ptr, out_ptr, stride):
     tl.store(out_ptr + tl.program_id(0), tl.load(x_ptr + row * stride))
 
 
-def {name}({parameters}):
+def launch({parameters}):
 {body}
 """
 FLAT = "fill_flat[(triton.cdiv(rows, 64),)](out, {many}, BLOCK=64)"
 
 
-def findings(
-    folder: Path, body: str, parameters: str = "rows: int, other: int"
-) -> list[AuditFinding]:
+# Each launching function is a module of one package, which one audit reads; by its test's words.
+LEAST_LOADS = [
+    ("rows", "rows", None),
+    ("rows", "rows + 1", 1),
+    ("triton.cdiv(rows, 64) * 64", "rows", None),
+    ("rows // 8 * 8", "rows", 1),
+    ("max(rows, 100)", "rows", None),
+    ("min(rows, 100)", "rows", 101),
+]
+UNKNOWN_SIZES = {
+    "nothing says how two words go together": "out = torch.empty(rows)\n"
+    + FLAT.format(many="other"),
+    "what the function asserts holds": "assert rows % 8 == 0\nout = torch.empty(rows // 8 * 8)\n"
+    + FLAT.format(many="rows"),
+    "a limit that it asserts holds": "assert rows <= 100\nout = torch.empty(min(rows, 100))\n"
+    + FLAT.format(many="rows"),
+    "what its test says of the word is not known": "if not supported(rows):\n    return\n"
+    "out = torch.empty(rows - 1)\n" + FLAT.format(many="rows"),
+    "a name that is bound twice is no word": "many = rows\nout = torch.empty(many)\n"
+    "many = rows - 1\n" + FLAT.format(many="rows"),
+    "a tensor of which a part is given has no size": "out = torch.empty(rows)\n"
+    "out = out if other else out[1:]\n" + FLAT.format(many="rows"),
+}
+EQUAL_WORDS = "assert other == rows and 48 == rows\nout = torch.empty(rows)\n"
+SHAPE = "rows, columns = out.shape\n" + FLAT.format(many="rows * columns{}").replace(
+    "cdiv(rows, 64)", "cdiv(rows * columns, 64) + 1"
+)
+THROWN_AWAY = SHAPE.replace("rows, columns", "_, columns").replace("rows * ", "3 * ")
+GATHER = (
+    "x = torch.empty(1, 64)\nout = torch.empty({size})\ngather[(other,)](x, rows, out, x.stride(0))"
+)
+BODIES = {
+    "one row too few": "out = torch.empty(rows - 1, 64)\n"
+    "fill[(rows,)](out, rows, out.stride(0), BLOCK=64)",
+    **{
+        f"{size} and {many}": f"out = torch.zeros(({size},))\n" + FLAT.format(many=many)
+        for size, many, _ in LEAST_LOADS
+    },
+    **UNKNOWN_SIZES,
+    "equal words": EQUAL_WORDS + FLAT.format(many="other"),
+    "equal words and one more": EQUAL_WORDS + FLAT.format(many="other + 1"),
+    "shape": SHAPE.format("", many=""),
+    "shape and one more": SHAPE.format(" + 1", many=""),
+    "shape that is thrown away": THROWN_AWAY.format("", many=""),
+    "rows that hold zeros": GATHER.format(size="other"),
+    "too few rows": GATHER.format(size="other // 2"),
+}
+PARAMETERS = {
+    **dict.fromkeys(
+        ("shape", "shape and one more", "shape that is thrown away"), "out: torch.Tensor"
+    ),
+    **dict.fromkeys(("rows that hold zeros", "too few rows"), "rows: torch.Tensor, other: int"),
+}
+Findings = Callable[[str], list[AuditFinding]]
+
+
+@pytest.fixture(scope="module")
+def audit(tmp_path_factory: pytest.TempPathFactory) -> ReleaseAudit:
     if not CPU_BASE.is_current():
         pytest.skip("the releases' base is not installed here")
-    package = folder / "sglang" / "srt"
-    package.mkdir(parents=True, exist_ok=True)
-    lines = "\n".join(f"    {line}" for line in body.splitlines())
-    text = KERNELS.replace("{name}", "launch").replace("{parameters}", parameters)
-    (package / "kernels.py").write_text(text.replace("{body}", lines))
-    return audit_folder(folder).findings
+    root = tmp_path_factory.mktemp("release")
+    package = root / "sglang" / "srt"
+    package.mkdir(parents=True)
+    for number, (name, body) in enumerate(BODIES.items()):
+        text = KERNELS.replace("{parameters}", PARAMETERS.get(name, "rows: int, other: int"))
+        text = text.replace("{body}", textwrap.indent(body, "    "))
+        (package / f"launch_{number}.py").write_text(text)
+    return audit_release(AuditRequest(root, "small"), print)
 
 
-def audit_folder(folder: Path) -> ReleaseAudit:
-    return audit_release(AuditRequest(folder, "small"), print)
+@pytest.fixture
+def findings(audit: ReleaseAudit) -> Findings:
+    """Find what the audit says of a launching function."""
+
+    def select(name: str) -> list[AuditFinding]:
+        module = f"sglang.srt.launch_{list(BODIES).index(name)}"
+        return [one for one in audit.findings if one.module == module]
+
+    return select
 
 
-def test_one_row_too_few_is_seen_at_the_first_row(tmp_path: Path) -> None:
-    body = "out = torch.empty(rows - 1, 64)\nfill[(rows,)](out, rows, out.stride(0), BLOCK=64)"
-    [found] = findings(tmp_path, body)
+def test_one_row_too_few_is_seen_at_the_first_row(findings: Findings) -> None:
+    [found] = findings("one row too few")
     assert found.kind is FindingKind.OVERRUNS
     assert found.text.startswith("tl.store(out_ptr + row * stride")
     assert found.condition == "at rows = 1"
     assert "index 0 of out_ptr, which has 0 elements: (rows - 1) * 64" in found.arithmetic
     assert found.confirmed == "confirmed"
-    assert audit_folder(tmp_path).count_verdicts()[KernelVerdict.OVERRUNS] == 1
 
 
-@pytest.mark.parametrize(
-    ("size", "many", "at"),
-    [
-        ("rows", "rows", None),
-        ("rows", "rows + 1", 1),
-        ("triton.cdiv(rows, 64) * 64", "rows", None),
-        ("rows // 8 * 8", "rows", 1),
-        ("max(rows, 100)", "rows", None),
-        ("min(rows, 100)", "rows", 101),
-    ],
-)
+def test_each_kernel_with_a_finding_is_counted(audit: ReleaseAudit) -> None:
+    kernels = {(one.module, one.kernel) for one in audit.findings}
+    assert len(kernels) == 7
+    assert audit.count_verdicts()[KernelVerdict.OVERRUNS] == len(kernels)
+
+
+@pytest.mark.parametrize(("size", "many", "at"), LEAST_LOADS)
 def test_the_least_load_that_goes_past(
-    size: str, many: str, at: int | None, tmp_path: Path
+    size: str, many: str, at: int | None, findings: Findings
 ) -> None:
-    found = findings(tmp_path, f"out = torch.zeros(({size},))\n" + FLAT.format(many=many))
+    found = findings(f"{size} and {many}")
     assert [one.value for one in found] == ([] if at is None else [at])
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        "out = torch.empty(rows)\n" + FLAT.format(many="other"),
-        "assert rows % 8 == 0\nout = torch.empty(rows // 8 * 8)\n" + FLAT.format(many="rows"),
-        "assert rows <= 100\nout = torch.empty(min(rows, 100))\n" + FLAT.format(many="rows"),
-        "if not supported(rows):\n    return\nout = torch.empty(rows - 1)\n"
-        + FLAT.format(many="rows"),
-        "many = rows\nout = torch.empty(many)\nmany = rows - 1\n" + FLAT.format(many="rows"),
-        "out = torch.empty(rows)\nout = out if other else out[1:]\n" + FLAT.format(many="rows"),
-    ],
-    ids=[
-        "nothing says how two words go together",
-        "what the function asserts holds",
-        "a limit that it asserts holds",
-        "what its test says of the word is not known",
-        "a name that is bound twice is no word",
-        "a tensor of which a part is given has no size",
-    ],
-)
-def test_what_the_host_does_not_say_is_no_finding(body: str, tmp_path: Path) -> None:
-    assert findings(tmp_path, body) == []
+@pytest.mark.parametrize("name", UNKNOWN_SIZES)
+def test_what_the_host_does_not_say_is_no_finding(name: str, findings: Findings) -> None:
+    assert findings(name) == []
 
 
-def test_what_the_function_asks_to_be_equal_is_one_word(tmp_path: Path) -> None:
-    body = "assert other == rows and 48 == rows\nout = torch.empty(rows)\n"
-    assert findings(tmp_path, body + FLAT.format(many="other")) == []
-    [found] = findings(tmp_path, body + FLAT.format(many="other + 1"))
+def test_what_the_function_asks_to_be_equal_is_one_word(findings: Findings) -> None:
+    assert findings("equal words") == []
+    [found] = findings("equal words and one more")
     assert found.condition == "at other = 48, rows = 48"
 
 
-def test_the_shape_of_a_callers_tensor_is_its_size(tmp_path: Path) -> None:
-    body = "rows, columns = out.shape\n" + FLAT.format(many="rows * columns{}")
-    body = body.replace("cdiv(rows, 64)", "cdiv(rows * columns, 64) + 1")
-    assert findings(tmp_path, body.format("", many=""), "out: torch.Tensor") == []
-    [found] = findings(tmp_path, body.format(" + 1", many=""), "out: torch.Tensor")
+def test_the_shape_of_a_callers_tensor_is_its_size(findings: Findings) -> None:
+    assert findings("shape") == []
+    [found] = findings("shape and one more")
     assert (found.grows, found.value) == ("out.shape[0]", 1)
-    thrown = body.replace("rows, columns", "_, columns").replace("rows * ", "3 * ")
-    assert findings(tmp_path, thrown.format("", many=""), "out: torch.Tensor") == []
+    assert findings("shape that is thrown away") == []
 
 
-def test_tensors_of_numbers_hold_zeros(tmp_path: Path) -> None:
-    body = "x = torch.empty(1, 64)\nout = torch.empty(other)\n"
-    launch = "gather[(other,)](x, rows, out, x.stride(0))"
-    assert findings(tmp_path, body + launch, "rows: torch.Tensor, other: int") == []
-    empty = body.replace("empty(other)", "empty(other // 2)") + launch
-    [found] = findings(tmp_path, empty, "rows: torch.Tensor, other: int")
+def test_tensors_of_numbers_hold_zeros(findings: Findings) -> None:
+    assert findings("rows that hold zeros") == []
+    [found] = findings("too few rows")
     assert found.element == "out_ptr"
