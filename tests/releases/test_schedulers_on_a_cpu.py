@@ -23,7 +23,7 @@ def test_a_scheduler_compiles_none_of_its_functions(
         compiled.append(graph)
         return graph.forward
 
-    @torch.compile(backend=record_compilation)
+    @torch.compile(backend=record_compilation)  # type: ignore[untyped-decorator]
     def double(values: torch.Tensor) -> torch.Tensor:
         return values * 2
 

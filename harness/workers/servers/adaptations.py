@@ -156,7 +156,8 @@ def _run_uncompiled() -> contextlib.AbstractContextManager[Any]:
     """Run the functions of `torch.compile` uncompiled during the block."""
     import torch
 
-    return torch.compiler.set_stance("force_eager")
+    stance: contextlib.AbstractContextManager[Any] = torch.compiler.set_stance("force_eager")
+    return stance
 
 
 def _is_cuda_available() -> bool:
