@@ -6,6 +6,7 @@ Example: the decode scratch of 0.5.23 is 2.1 GB larger than that of 0.5.20, `_fw
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 
 from harness.store.rehearse.values import (
@@ -15,6 +16,7 @@ from harness.store.rehearse.values import (
     FindingRank,
     RehearsalFinding,
     RehearsalRun,
+    RehearsedLaunch,
 )
 
 _SMALLEST_BYTES = 1 << 27  # smaller changes of memory are not worth a line
@@ -55,6 +57,8 @@ def compare_deployments(
             yield DeploymentChange(name, setting, f"{old:,}", f"{new:,}")
     yield from _compare_memory(before, after)
     yield from _compare_kernels(before, after)
+    yield from _compare_launches(before, after)
+    yield from _compare_operators(before, after)
     yield from _compare_failures(before, after)
     old_findings = {(one.rank, *one.key): one for one in before.findings}
     new_findings = {(one.rank, *one.key): one for one in after.findings}
@@ -134,3 +138,49 @@ def _compare_kernels(
         if grew or shrank:
             words = f"{least / INT32_LIMIT:.1%} of 2^31", f"{most / INT32_LIMIT:.1%} of 2^31"
             yield DeploymentChange(after.name, f"nearness of {kernel}", *words, is_worse=grew)
+
+
+def _compare_launches(
+    before: DeploymentResult, after: DeploymentResult
+) -> Iterator[DeploymentChange]:
+    """Compare how a batch launches a kernel: how often, its grid, and the shapes it is given.
+
+    A kernel that one batch launches in several ways is compared by its number of launches alone.
+    """
+    old, new = _group_launches(before), _group_launches(after)
+    for key in sorted(old.keys() & new.keys()):
+        phase, kernel = key
+        where = f"{kernel} of {phase}"
+        counts = [sum(launch.count for launch in group[key]) for group in (old, new)]
+        if counts[0] != counts[1]:
+            words = [f"{count:,}" for count in counts]
+            yield DeploymentChange(after.name, f"launches of {where}", *words)
+        if len(old[key]) != 1 or len(new[key]) != 1:
+            continue
+        (earlier,), (later,) = old[key], new[key]
+        grids = [" x ".join(map(str, launch.grid)) for launch in (earlier, later)]
+        if grids[0] != grids[1]:
+            yield DeploymentChange(after.name, f"grid of {where}", *grids)
+        for name in sorted(earlier.arguments.keys() & later.arguments.keys()):
+            values = earlier.arguments[name], later.arguments[name]
+            if values[0] != values[1]:
+                yield DeploymentChange(after.name, f"{name} of {where}", *values)
+
+
+def _group_launches(result: DeploymentResult) -> dict[tuple[str, str], list[RehearsedLaunch]]:
+    """Group launches by their batch and kernel; modules move from release to release."""
+    groups: dict[tuple[str, str], list[RehearsedLaunch]] = defaultdict(list)
+    for launch in result.launches:
+        groups[launch.phase, launch.kernel.rpartition(":")[2]].append(launch)
+    return groups
+
+
+def _compare_operators(
+    before: DeploymentResult, after: DeploymentResult
+) -> Iterator[DeploymentChange]:
+    """Compare the calls of CUDA operators, which nothing checks."""
+    old, new = ({one.name: one.calls for one in result.operators} for result in (before, after))
+    for name in sorted(old.keys() | new.keys()):
+        if old.get(name) != new.get(name):
+            calls = [f"{group[name]:,}" if name in group else "" for group in (old, new)]
+            yield DeploymentChange(after.name, f"calls of {name}", *calls)
