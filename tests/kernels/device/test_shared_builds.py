@@ -1,11 +1,13 @@
-"""Checkouts that share `.releases` by a link have the same keys for SGLang's builds."""
+"""No build and no message of one depends on where a checkout keeps its builds."""
 
 from __future__ import annotations
 
+import traceback
 from pathlib import Path
 
 import pytest
 
+from fixtures.cuda_kernels import fail_on_refusal
 from harness.core import paths
 from harness.kernels.cuda.jit_loader import add_linked_roots
 
@@ -33,3 +35,14 @@ def test_a_link_to_the_releases_is_no_part_of_a_key(
         nvcc = tmp_path / name / ".releases" / "cuda-toolkit" / "bin" / "nvcc"
         texts.append(normalize(f"command = {nvcc} -I/usr/include", add_linked_roots(roots)))
     assert texts == ["command = <toolkit>/bin/nvcc -I<sys>/include"] * 2
+
+
+def test_a_refusal_by_the_host_code_names_its_source_from_the_package_on() -> None:
+    def refuse() -> None:
+        raise RuntimeError("Failed at /a/cuda-builds/sources/0a1b/sglang/b/c.cuh:499 in plan; /d/e")
+
+    with pytest.raises(AssertionError) as refusal:
+        fail_on_refusal(refuse)()
+    words = "the host code refuses the call: Failed at sglang/b/c.cuh:499 in plan; /d/e"
+    assert str(refusal.value) == words
+    assert "0a1b" not in "".join(traceback.format_exception(refusal.value))
