@@ -122,9 +122,6 @@ class AttestationRecorder:
         with self._lock:
             self._counts[slot] += 1
 
-    def get_count(self, slot: int) -> int:
-        return self._counts[slot]
-
     def list_counts(self) -> list[tuple[CounterSlot, int]]:
         with self._lock:
             return [(slot, self._counts[i]) for i, slot in enumerate(self._slots)]

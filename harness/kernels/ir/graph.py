@@ -36,10 +36,6 @@ class ValueType:
         return self.element[0] == "i" and self.element[1:].isdigit()
 
     @property
-    def is_float(self) -> bool:
-        return self.element.startswith(("f", "bf"))
-
-    @property
     def bits(self) -> int:
         return bits_of(self.element)
 

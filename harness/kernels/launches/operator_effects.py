@@ -31,7 +31,6 @@ _SILENT = frozenset(
     lift_fresh detach detach_ is_set_to sym_size sym_stride sym_numel is_pinned
     """.split()
 )
-RECORD_STREAM = "aten::record_stream"
 
 
 @dataclass(frozen=True, slots=True)

@@ -102,9 +102,6 @@ class PtxModule:
                 )
         return int(self._variables[name].ctypes.data)
 
-    def variable_size(self, name: str) -> int:
-        return self.ptx.variables[name].size
-
     # Launches
 
     def run(self, launch: CudaLaunch, checks: ExecutorChecks | None = None) -> list[Exception]:

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from harness.kernels.ptx.basic_blocks import split_group, split_statement
+from harness.kernels.ptx.basic_blocks import split_statement
 from harness.kernels.ptx.parser import PtxKernel, PtxStatement, PtxText, is_number, parse_number
 
 # The operands that a result may point into; `add` and its kind are one of both, not a choice.
@@ -162,9 +162,3 @@ class PointerRootTable:
         kinds = self._kernel.register_types
         wide = [one for one in results if kinds.get(one) in ("b64", "u64", "s64")]
         return ((one, PointerRoots(elsewhere=frozenset([UNKNOWN]))) for one in wide)
-
-
-def list_registers(kernel: PtxKernel, operands: Iterable[str]) -> list[str]:
-    """List the registers among operands, without constants."""
-    names = [name for operand in operands for name in split_group(operand)]
-    return [name for name in names if name in kernel.register_types and not is_number(name)]

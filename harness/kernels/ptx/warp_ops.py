@@ -22,7 +22,6 @@ from harness.kernels.ptx.instructions import Instruction
 from harness.kernels.ptx.thread_code import PtxSite, ThreadCode
 
 Living = Sequence[IRValue]
-_FULL_MASK = "4294967295"
 
 
 def _wait_for_lanes(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 
 from harness.runs.mutate.line_coverage import GuardCoverage
@@ -28,12 +28,6 @@ def count_reached_lines(coverages: Iterable[GuardCoverage], lines: LinesByModule
 def get_test_name(guard: str) -> str:
     """Return a guard's node id without its parameters."""
     return guard.partition("[")[0]
-
-
-def find_guards_of_toggles(
-    guards_by_toggle: Mapping[str, set[str]], toggles: Iterable[str]
-) -> set[str]:
-    return {guard for toggle in toggles for guard in guards_by_toggle.get(toggle, ())}
 
 
 def resolve_nodes(names: Iterable[str], folder: Path) -> list[str]:
