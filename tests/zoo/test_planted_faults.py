@@ -60,3 +60,8 @@ def test_faults_in_heads_experts_and_ropes_are_seen_by_the_comparison(tmp_path: 
 def test_a_window_one_short_is_seen_by_the_comparison(tmp_path: Path) -> None:
     found = list_failures(tmp_path, ["laguna"], ["zoo-window-one-short"])
     assert "equals transformers" in found["laguna"]
+
+
+@pytest.mark.skipif("UNFIX_NIGHTLY" not in os.environ, reason="a nightly test")
+def test_an_address_that_a_graph_has_no_longer_is_seen_by_its_replay(tmp_path: Path) -> None:
+    assert list_failures(tmp_path, ["llama"], ["zoo-stale-graph-address"]) == {"llama": ["graph"]}

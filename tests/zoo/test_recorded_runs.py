@@ -6,12 +6,14 @@ from pathlib import Path
 
 import msgspec
 import pytest
+import yaml
 
 from harness.core import paths
 from harness.store.record_files import read_record_text
 from harness.store.zoo.values import ClaimVerdict, ZooClaim, ZooRun
 
-RECORDS = sorted((paths.project_folder() / "bench" / "recorded").glob("zoo-*.json.xz"))
+RECORDED = paths.project_folder() / "bench" / "recorded"
+RECORDS = sorted(RECORDED.glob("zoo-*.json.xz"))
 
 
 def test_there_is_a_record() -> None:
@@ -58,3 +60,9 @@ def test_a_recorded_architecture_that_does_not_start_has_its_reason(file: Path) 
         )
     ]
     assert not unexplained
+
+
+def test_each_recorded_release_is_run_every_night() -> None:
+    text = (paths.project_folder() / ".github" / "workflows" / "nightly.yml").read_text()
+    releases = yaml.safe_load(text)["jobs"]["zoo"]["strategy"]["matrix"]["release"]
+    assert {read_run(file).release for file in RECORDS} <= set(releases)
