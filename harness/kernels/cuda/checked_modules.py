@@ -97,6 +97,7 @@ def _wrap_load_jit(loader: Any) -> None:
         module = load_jit(*args, cuda_wrappers=cuda_wrappers, cpp_wrappers=cpp_wrappers, **options)
         if not options.get("cuda_files"):
             return module
+        start_checks()
         exports = dict([*(cuda_wrappers or ()), *(cpp_wrappers or ())])
         files = loader.resolve_sources(options["cuda_files"])
         return CheckedModule(module, "_".join(map(str, args)), exports, files)

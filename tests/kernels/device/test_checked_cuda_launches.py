@@ -157,6 +157,22 @@ def test_a_module_that_tvm_ffi_loads_notes_the_tensors_of_its_calls(
     assert "launched by page.fill with argument 0 (int32 [20])" in str(report)
 
 
+def test_checks_begin_with_the_first_module_that_sglang_loads(
+    card: CardOnCpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loader: Any = ModuleType("loader")
+    loader.load_jit = lambda *args, **options: SimpleNamespace()
+    loader.resolve_sources = list
+    monkeypatch.setitem(sys.modules, "loader", loader)
+    started: list[bool] = []
+    monkeypatch.setattr(checked_modules, "start_checks", lambda: started.append(True))
+    checked_modules._wrap_load_jit(loader)
+    loader.load_jit("no kernels")
+    assert started == []
+    loader.load_jit("page", cuda_files=["page.cuh"])
+    assert started == [True]  # before the memory of its first call is allocated
+
+
 def test_whole_storages_let_a_view_be_filled_further(card: CardOnCpu, tmp_path: Path) -> None:
     card.launches = CheckedCudaLaunches(
         CheckedToolkit(tmp_path), card.summaries, whole_storages=True
