@@ -171,28 +171,43 @@ def serve_case(
 
 
 def describe_record(record: dict[str, Any]) -> list[str]:
-    """Describe each server with checks beside the plain one."""
+    """Describe each server with checks, beside the plain one if the record has it."""
     lines = []
     for case, runs in record["cases"].items():
         by_tool = {run["tool"]: run for run in runs}
-        plain = by_tool["none"]
-        launches = plain["launches"]
+        plain = by_tool.get("none")
         for tool, run in by_tool.items():
             if tool == "none" or "check" not in run:
                 continue
-            names = {shorten_name(name).rpartition("::")[2] for name in run["kernels"]}
-            checked = sum(count for name, count in launches.items() if is_one_of(name, names))
             check = run["check"]
-            lines.append(
-                f"{case}, {tool}, {record['machine']['gpu'].partition(',')[0]}: "
+            words = [
                 f"{check['checked_launches']} of {check['launches']} launches of "
-                f"{check['kernels']} kernels checked ({check['share']:.1%}), which are "
-                f"{checked / sum(launches.values()):.0%} of all launches of a few steps; "
-                f"{len(check['reports'])} reports; ready after {run['ready_s']:.0f} s for "
-                f"{plain['ready_s']:.0f} s; tokens a second times "
-                f"{run['tokens_per_s'] / plain['tokens_per_s']:.2f}"
-            )
+                f"{check['kernels']} kernels checked ({check['share']:.1%})"
+            ]
+            if counted := check.get("all_launches", {}).get("launches"):
+                share = check["all_launches"]["share"]
+                words.append(f"{share:.0%} of all {counted} launches")
+            if plain is not None:
+                words.append(f"{find_traced_share(plain, run):.0%} of those of a few steps")
+            words.append(f"{len(check['reports'])} reports")
+            words.append(f"{run.get('answered')} of {run.get('asked')} requests answered")
+            if "ready_s" in run:
+                words.append(f"ready after {run['ready_s']:.0f} s")
+            if plain is not None and "tokens_per_s" in run:
+                ratio = run["tokens_per_s"] / plain["tokens_per_s"]
+                words.append(f"plain after {plain['ready_s']:.0f} s")
+                words.append(f"tokens a second times {ratio:.2f}")
+            gpu = record["machine"]["gpu"].partition(",")[0]
+            lines.append(f"{case}, {tool}, {gpu}: {'; '.join(words)}")
     return lines
+
+
+def find_traced_share(plain: dict[str, Any], run: dict[str, Any]) -> float:
+    """Return which part of the launches that the profiler saw are of kernels under check."""
+    launches = plain["launches"]
+    names = {shorten_name(name).rpartition("::")[2] for name in run["kernels"]}
+    checked = sum(count for name, count in launches.items() if is_one_of(name, names))
+    return float(checked / sum(launches.values()))
 
 
 def is_one_of(traced_name: str, kernels: set[str]) -> bool:
