@@ -78,9 +78,9 @@ def load_stand_ins() -> dict[str, StandIn]:
 
 def call_stand_in(name: str, args: Any, options: Any, build: JitBuild | None = None) -> Any:
     """Compute an operator, or raise UnansweredName with the line that called it."""
-    entry = STAND_INS.get(name) or STAND_INS.get(_without_submodules(name))
-    if entry is None and name in _shapes:
+    if name in _shapes:
         return _run_counted(name, _shapes[name], args, options)
+    entry = STAND_INS.get(name) or STAND_INS.get(_without_submodules(name))
     if entry is None:
         raise UnansweredName(
             f"no stand-in computes {name}({_describe_arguments(args, options)}), called at "
@@ -104,7 +104,7 @@ def has_stand_in(name: str) -> bool:
 
 
 def answer_with_shapes(shapes: Mapping[str, Callable[..., Any]]) -> None:
-    """Answer names without a stand-in by these functions, which compute nothing (`dry_run`)."""
+    """Answer these names by functions that compute nothing, stand-in or not (`dry_run`)."""
     _shapes.update(shapes)
 
 

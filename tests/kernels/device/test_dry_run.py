@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 
 from harness.core import child_process
-from harness.device import dry_run
+from harness.device import dry_run, stand_ins
 from harness.device.memory import LEDGER
 from harness.runs.rehearse.sampled_launches import SampledLauncher, choose_programs
 
@@ -55,6 +55,19 @@ def test_integers_and_small_floats_are_computed() -> None:
         return [int(lengths.cumsum(0)[-1]), small.tolist()]
 
     assert call_in_dry_run(compute) == [sum(range(1, 1 << 17)), [1.5] * 8]
+
+
+def test_an_operator_with_a_stand_in_may_still_compute_nothing() -> None:
+    def activate() -> list[float]:
+        stand_ins.load_stand_ins()
+        output = torch.ones(1, 2, device="cuda")
+        experts = torch.zeros(1, dtype=torch.int32, device="cuda")
+        source = torch.full((1, 4), 5.0, device="cuda")
+        name = "jit:activation.run_activation_filtered"
+        stand_ins.call_stand_in(name, (source, output, experts, 1, "silu"), {})
+        return output[0].tolist()
+
+    assert call_in_dry_run(activate) == [1.0, 1.0]
 
 
 def test_a_graph_captures_a_copy_that_computes_nothing() -> None:
