@@ -77,8 +77,8 @@ def main() -> None:
         ran.append({"change": change.name, **run_hooks(arguments.pre_commit, checkout, home)})
         print(change.name, ran[-1]["hooks"], flush=True)
         reviews.run_git(checkout, "reset", "-q", "--hard")
-    for change in ran:
-        change["output"] = change["output"].replace(str(folder), "FOLDER")
+    for one in ran:
+        one["output"] = one["output"].replace(str(folder), "FOLDER")
     sys.argv[1:3] = ["FOLDER", "PRE_COMMIT"]
     recording.record({"release": release.name, "changes": ran}, arguments.record)
 
