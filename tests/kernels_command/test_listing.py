@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 from pathlib import Path
 from typing import Any
@@ -105,34 +107,36 @@ REACH = {
 }
 
 
-@pytest.fixture
-def release(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def release(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if not CPU_BASE.is_current():
         pytest.skip("the releases' base is not installed here")
+    root = tmp_path_factory.mktemp("kernels") / "release"
     for name, text in FILES.items():
-        file = tmp_path / "release" / name
+        file = root / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
-    return tmp_path / "release"
+    return root
 
 
 class ToyListing:
     """The kernels of the toy release by name, with a record of launches."""
 
-    def __init__(self, release: Path, capsys: pytest.CaptureFixture[str], record: Any) -> None:
+    def __init__(self, release: Path, record: Any) -> None:
         launches = release.parent / "launches"
         launches.write_text(json.dumps(record) + "\n")
         page = str(release.parent / "page.html")
         words = ["kernels", "--from", str(release), "--launches", str(launches), "--html", page]
-        assert main([*words, "--json"]) == 0
-        self.data = json.loads(capsys.readouterr().out)
+        with contextlib.redirect_stdout(io.StringIO()) as output:
+            assert main([*words, "--json"]) == 0
+        self.data = json.loads(output.getvalue())
         self.kernels = {kernel["name"]: kernel for kernel in self.data["kernels"]}
         self.page = Path(page).read_text()
 
 
-@pytest.fixture
-def listing(release: Path, capsys: pytest.CaptureFixture[str]) -> ToyListing:
-    return ToyListing(release, capsys, REACH)
+@pytest.fixture(scope="module")
+def listing(release: Path) -> ToyListing:
+    return ToyListing(release, REACH)
 
 
 def test_every_triton_and_cuda_kernel_is_listed(listing: ToyListing) -> None:
@@ -157,12 +161,10 @@ def test_a_kernel_has_its_launchers_and_its_lines(listing: ToyListing) -> None:
     assert kernel["obstacle"] == ""
 
 
-def test_a_helper_is_reached_by_its_lines(
-    listing: ToyListing, release: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_helper_is_reached_by_its_lines(listing: ToyListing, release: Path) -> None:
     assert listing.kernels["helper"]["reached_by"] == REACH["by"]
     without = REACH | {"lines": {"sglang/kernels/ops/toy/a.py": [13]}}
-    helper = ToyListing(release, capsys, without).kernels["helper"]
+    helper = ToyListing(release, without).kernels["helper"]
     assert helper["reached_by"] == []
     assert helper["obstacle"] == "only kernels that nothing reaches call it"
 
@@ -196,16 +198,14 @@ def test_a_loader_builds_the_kernels_of_its_files_and_of_their_headers(listing: 
         assert site.endswith("built.py:3 _toy_module")
 
 
-def test_a_refused_launch_is_not_reach(release: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_refused_launch_is_not_reach(release: Path) -> None:
     refusal = REACH | {"by": [], "lines": {}, "refused": ["inline assembly"]}
-    kernel = ToyListing(release, capsys, refusal).kernels["reached_kernel"]
+    kernel = ToyListing(release, refusal).kernels["reached_kernel"]
     assert (kernel["reached_by"], kernel["obstacle"]) == ([], "the executor refuses it")
 
 
-def test_lines_of_another_release_do_not_count(
-    release: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    listing = ToyListing(release, capsys, REACH | {"release": "0.5.9"})
+def test_lines_of_another_release_do_not_count(release: Path) -> None:
+    listing = ToyListing(release, REACH | {"release": "0.5.9"})
     kernel = listing.kernels["reached_kernel"]
     assert (kernel["reached_by"], kernel["line_count"]) == (REACH["by"], 0)
     assert listing.data["recorded_on"] == ["0.5.9"]
