@@ -232,5 +232,12 @@ def test_the_same_line_at_two_places_is_ranked_by_the_nearer(ranked_audit: Relea
     )
     reached, possible = ranked_audit.findings
     assert twin.rank(reached) is FindingRank.REACHABLE
-    assert twin.rank(replace(reached, line=40)) is FindingRank.NEAR
+    assert twin.rank(replace(reached, line=40, access_line=40)) is FindingRank.NEAR
     assert twin.rank(possible) is FindingRank.POSSIBLE
+
+
+def test_a_near_address_is_named_by_its_access(ranked_audit: ReleaseAudit) -> None:
+    possible = ranked_audit.possible[0]
+    before_the_access = replace(possible, text="place = row * stride", line=3, access_line=5)
+    assert ranked_audit.rank(before_the_access) is FindingRank.NEAR
+    assert ranked_audit.rank(replace(before_the_access, access_line=6)) is FindingRank.POSSIBLE

@@ -57,10 +57,18 @@ class DeploymentRanks:
     findings: tuple[DeploymentFinding, ...]
 
     def find(self, finding: AuditFinding) -> DeploymentFinding | None:
-        """Find what the rehearsal says of the line of a finding by arithmetic."""
-        key = finding.kernel, " ".join(finding.text.split())
-        same = [known for known in self.findings if known.key == key]
-        same.sort(key=lambda known: known.line != finding.line)
+        """Find what the rehearsal says of a finding by arithmetic: of its line, or its access.
+
+        A rehearsal names the line that overflows, and of a near address the access.
+        """
+        text = " ".join(finding.text.split())
+        same = [
+            known
+            for known in self.findings
+            if known.kernel == finding.kernel
+            and (known.key[1] == text or known.line == finding.access_line)
+        ]
+        same.sort(key=lambda known: known.line not in (finding.line, finding.access_line))
         return same[0] if same else None
 
     def rank(self, finding: AuditFinding) -> FindingRank:
