@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import enum
 import json
 import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,7 +17,17 @@ from calling import is_alive, wait_until
 from harness.cli.main import main
 from harness.core.errors import UnfixError
 from harness.kernels.cuda import build_limits
-from harness.kernels.cuda.recorded_builds import RecordedBuild
+from harness.kernels.cuda.recorded_builds import (
+    FILE_VARIABLE,
+    FURTHER_BUILDS,
+    RECORDED_BUILDS,
+    RecordedBuild,
+    call_loader,
+    merge_recorded_builds,
+    read_recorded_builds,
+    record_build,
+    record_launches,
+)
 from harness.releases import cuda_toolkit, managed_releases, provisioning
 from harness.releases.source_trees import FolderSourceTree
 from harness.runs.kernels import cuda_builds
@@ -23,7 +35,7 @@ from harness.runs.kernels.values import BuildResult, BuildSurvey
 
 NORM = "sglang.kernels.ops.elementwise.norm"
 LINES = [
-    {"module": NORM, "function": "_jit_norm", "arguments": {"size": 64}},
+    {"module": NORM, "function": "_jit_norm", "arguments": {"size": 64}, "kernels": ["norm"]},
     {"module": NORM, "function": "_jit_norm", "arguments": {"size": 65}},
     {"module": "sglang.kernels.ops.moe.gemm", "function": "_jit_gemm", "arguments": {}},
 ]
@@ -35,7 +47,8 @@ def build_nothing(
 ) -> Iterator[BuildResult]:
     for build in builds:
         reason = next((why for part, why in PROBLEMS.items() if part in build.name), "")
-        yield BuildResult(build.name, 1.0, reason, f"{build.module}.{build.function}")
+        loader = f"{build.module}.{build.function}"
+        yield BuildResult(build.name, 1.0, reason, loader, build.kernels)
 
 
 @pytest.fixture
@@ -59,6 +72,8 @@ def test_a_record_has_each_loader_with_what_became_of_it(
     survey = json.loads(record.read_text())
     count = len(survey["loaders"])
     assert f"1 of 3 modules built; of {count} loaders 1 build, 1 do not, and {count} have" in out
+    assert "kernels of 1 were launched" in out
+    assert "written for AMD's GPUs" in out
 
 
 def test_a_failed_build_fails_the_call_though_its_loader_has_another(
@@ -76,6 +91,61 @@ def test_a_loader_is_built_if_one_of_its_modules_is() -> None:
     assert survey.built_loaders == {"m.a"}
     assert survey.failure_by_loader == {"m.b": "why"}
     assert survey.unrecorded_loaders == ["m.c"]
+
+
+def test_a_loader_that_launched_nothing_has_a_reason() -> None:
+    results = [BuildResult("a()", 1.0, "", "m.a", ["k"]), BuildResult("b()", 1.0, "why", "m.b")]
+    results.append(BuildResult("c()", 1.0, "", "m.c"))
+    survey = BuildSurvey("0.5.23", results, ["m.a", "m.b", "m.c", "m.d"], {"m.d": "for AMD"})
+    assert survey.launched_loaders == {"m.a"}
+    assert survey.reason_by_loader == {
+        "m.b": "why",
+        "m.c": "no recorded run launches it",
+        "m.d": "for AMD",
+    }
+
+
+def test_an_obstacle_is_one_of_a_loader_that_nothing_has_launched() -> None:
+    loaders = cuda_builds.list_loaders(managed_releases.get_release("0.5.23").open_sources())
+    obstacles = cuda_builds.read_obstacles()
+    assert set(obstacles) <= set(loaders)
+    builds = [*read_recorded_builds(RECORDED_BUILDS), *read_recorded_builds(FURTHER_BUILDS)]
+    launched = {f"{build.module}.{build.function}" for build in builds if build.kernels}
+    assert launched
+    assert not launched & set(obstacles)
+
+
+def test_lines_of_one_build_are_merged_with_all_of_its_kernels(tmp_path: Path) -> None:
+    file = tmp_path / "mine.jsonl"
+    lines = [{**LINES[0], "kernels": kernels} for kernels in ([], ["b"], ["a", "b"])]
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    merged = json.loads(merge_recorded_builds([file]))
+    assert merged == {**LINES[0], "kernels": ["a", "b"]}
+
+
+class PageLayout(enum.Enum):
+    DENSE = 1
+
+
+def test_a_loader_is_called_with_what_it_was_recorded_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "mine.jsonl"
+    monkeypatch.setenv(FILE_VARIABLE, str(file))
+    module = ModuleType("sglang.loaders_of_a_test")
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    calls: list[Any] = []
+    vars(module).update(record_build=record_build, calls=calls)
+    exec(
+        "def load(size, *, layout):\n  calls.append((size, layout))\n  return record_build()",
+        vars(module),
+    )
+    build = vars(module)["load"](64, layout=PageLayout.DENSE)
+    record_launches(build, {"k"})
+    first, second = read_recorded_builds(file)
+    assert (first.kernels, second.kernels) == ([], ["k"])
+    call_loader(second)
+    assert calls == 2 * [(64, PageLayout.DENSE)]
 
 
 def test_the_loaders_of_a_release_are_functions_that_call_load_jit() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections import Counter
 from pathlib import Path
 
 from harness.cli import options, run_output
@@ -66,9 +67,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--builds",
         type=Path,
-        default=RECORDED_BUILDS,
+        action="append",
         metavar="FILE",
-        help="builds that were recorded with UNFIX_CUDA_BUILDS=FILE (default: those of the suites)",
+        help="builds that were recorded with UNFIX_CUDA_BUILDS=FILE, again for further files "
+        "(default: those of the suites)",
     )
     parser.add_argument(
         "--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="builds at once"
@@ -121,18 +123,26 @@ def _build_modules(arguments: argparse.Namespace) -> int:
     version = arguments.release or managed_releases.get_newest_release().name
     release = managed_releases.get_release(version)
     provisioning.ensure_installed([release], options.report_status)
+    files = arguments.builds or [RECORDED_BUILDS]
     builds = [
         build
-        for build in read_recorded_builds(arguments.builds)
+        for file in files
+        for build in read_recorded_builds(file)
         if not arguments.names or any(name in build.name for name in arguments.names)
     ]
     if not builds:
         raise UnfixError(
-            f"{arguments.builds} records no build of that name: run what needs it with "
+            f"{', '.join(map(str, files))} records no build of that name: run what needs it with "
             f"{FILE_VARIABLE}=FILE and give the file with --builds"
         )
     options.report_status(f"building {len(builds)} CUDA modules of {release.name}")
-    survey = BuildSurvey(release.name, [], cuda_builds.list_loaders(release.open_sources()))
+    loaders = cuda_builds.list_loaders(release.open_sources())
+    obstacles = {
+        loader: reason
+        for loader, reason in cuda_builds.read_obstacles().items()
+        if loader in loaders
+    }
+    survey = BuildSurvey(release.name, [], loaders, obstacles)
     for result in cuda_builds.build_modules(release, builds, arguments.jobs, arguments.limit):
         survey.results.append(result)
         if arguments.record:  # after each, so that a run that is stopped has what it did
@@ -145,11 +155,14 @@ def _build_modules(arguments: argparse.Namespace) -> int:
     if arguments.json:
         options.print_json(msgspec.to_builtins(survey))
     else:
+        for reason, count in Counter(survey.reason_by_loader.values()).most_common():
+            print(f"{count:6} not launched  {reason}")
         good = sum(not result.problem for result in survey.results)
         print(
             f"{good} of {len(survey.results)} modules built; of {len(survey.loaders)} loaders "
             f"{len(survey.built_loaders)} build, {len(survey.failure_by_loader)} do not, and "
-            f"{len(survey.unrecorded_loaders)} have no recorded arguments"
+            f"{len(survey.unrecorded_loaders)} have no recorded arguments; kernels of "
+            f"{len(survey.launched_loaders)} were launched"
         )
     return 1 if any(result.problem for result in survey.results) else 0
 

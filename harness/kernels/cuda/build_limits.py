@@ -47,8 +47,7 @@ def limit_builds(seconds: float) -> None:
 def _kill_with_descendants(pid: int) -> None:
     """Kill a process and all below it: ninja gives each compiler a process group of its own.
 
-    A process ends before those that it started, or it would go on as if they had ended by
-    themselves.
+    A process ends before those that it started: otherwise it would go on when they have ended.
     """
     for each in [pid, *processes.iterate_descendants(pid)]:
         with contextlib.suppress(ProcessLookupError):

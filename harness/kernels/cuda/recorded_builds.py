@@ -6,6 +6,8 @@ launched and that ran to their end. `unfix kernels --build` builds them ahead.
 
 from __future__ import annotations
 
+import enum
+import importlib
 import inspect
 import os
 import sys
@@ -18,6 +20,8 @@ import msgspec
 
 FILE_VARIABLE = "UNFIX_CUDA_BUILDS"
 RECORDED_BUILDS = Path(__file__).with_name("builds.jsonl")
+FURTHER_BUILDS = Path(__file__).with_name("further_builds.jsonl")  # which no suite needs
+_ENUM = "enum "
 _LOADERS_BELOW = "sglang."
 _MACHINERY = "sglang.kernels.jit."
 _PLAIN = (int, float, str, bool, type(None))
@@ -28,7 +32,8 @@ class RecordedBuild(msgspec.Struct, frozen=True, omit_defaults=True):
 
     module: str
     function: str
-    arguments: dict[str, Any]  # plain values; 'torch.bfloat16' for a type of torch
+    # Plain values; 'torch.bfloat16' for a type of torch, 'enum MODULE:CLASS.MEMBER' for a member.
+    arguments: dict[str, Any]
     kernels: list[str] = []
 
     @property
@@ -85,19 +90,21 @@ def _append(build: RecordedBuild) -> None:
 
 def call_loader(build: RecordedBuild) -> Any:
     """Call a recorded loader: it builds its module, or finds it built."""
-    import importlib
-
-    import torch
-
     function = getattr(importlib.import_module(build.module), build.function)
-    return function(
-        **{
-            name: getattr(torch, value.removeprefix("torch."))
-            if isinstance(value, str) and value.startswith("torch.")
-            else value
-            for name, value in build.arguments.items()
-        }
-    )
+    return function(**{name: _find_value(value) for name, value in build.arguments.items()})
+
+
+def _find_value(described: Any) -> Any:
+    """Find the argument of a plain value."""
+    if isinstance(described, str) and described.startswith("torch."):
+        import torch
+
+        return getattr(torch, described.removeprefix("torch."))
+    if isinstance(described, str) and described.startswith(_ENUM):
+        module, _, path = described.removeprefix(_ENUM).partition(":")
+        kind, _, member = path.rpartition(".")
+        return getattr(importlib.import_module(module), kind)[member]
+    return described
 
 
 def _find_loader(frame: FrameType | None) -> FrameType | None:
@@ -118,6 +125,9 @@ def _describe_arguments(frame: FrameType) -> dict[str, Any] | None:
         value = frame.f_locals.get(name)
         if str(value).startswith("torch.") and type(value).__module__ == "torch":
             found[name] = str(value)
+        elif isinstance(value, enum.Enum):
+            kind = type(value)
+            found[name] = f"{_ENUM}{kind.__module__}:{kind.__qualname__}.{value.name}"
         elif isinstance(value, _PLAIN):
             found[name] = value
         else:

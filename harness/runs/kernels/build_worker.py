@@ -54,7 +54,8 @@ def build_module(build: RecordedBuild) -> BuildResult:
         problem = find_compiler_error(f"{type(error).__name__}: {error}")
         problem = _PACKAGES.sub("", problem)
     seconds = round(time.monotonic() - started, 1)
-    return BuildResult(build.name, seconds, problem, f"{build.module}.{build.function}")
+    loader = f"{build.module}.{build.function}"
+    return BuildResult(build.name, seconds, problem, loader, build.kernels)
 
 
 if __name__ == "__main__":

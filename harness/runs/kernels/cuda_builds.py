@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
+from harness.core import paths
 from harness.core.errors import NotReadyError, UnfixError
 from harness.kernels.cuda.build_limits import NINJA_MODULE
 from harness.kernels.cuda.recorded_builds import RecordedBuild
@@ -17,6 +18,7 @@ from harness.runs.kernels.cuda_sources import find_loaders
 from harness.runs.kernels.values import BuildResult, BuildsRequest
 
 PACKAGE_OF_LOADERS = "sglang/kernels/"
+OBSTACLES = paths.HARNESS_FOLDER / "kernels/cuda/launch_obstacles.yaml"
 _WORKER_MODULE = "harness.runs.kernels.build_worker"
 
 
@@ -29,6 +31,15 @@ def list_loaders(tree: SourceTree) -> list[str]:
             for loader in find_loaders(path, tree.read_text(path) or ""):
                 found.add(f"{module}.{loader.function}")
     return sorted(found)
+
+
+def read_obstacles() -> dict[str, str]:
+    """Return what keeps a loader's kernels from being launched here, by its module and function."""
+    import yaml
+
+    reasons = yaml.safe_load(OBSTACLES.read_text())
+    package = PACKAGE_OF_LOADERS.replace("/", ".")
+    return {f"{package}{name}": reason for reason, names in reasons.items() for name in names}
 
 
 def build_modules(

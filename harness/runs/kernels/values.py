@@ -83,6 +83,7 @@ class BuildResult(msgspec.Struct, frozen=True):
     seconds: float
     problem: str = ""
     loader: str = ""  # its module and function
+    kernels: list[str] = []  # that recorded runs have launched, each to its end
 
 
 class BuildSurvey(msgspec.Struct, frozen=True):
@@ -91,11 +92,28 @@ class BuildSurvey(msgspec.Struct, frozen=True):
     release: str
     results: list[BuildResult]
     loaders: list[str]  # of the release, each its module and function
+    obstacles: dict[str, str] = {}  # what keeps a loader's kernels from being launched here
 
     @property
     def built_loaders(self) -> set[str]:
         """The loaders of which at least one module is built."""
         return {result.loader for result in self.results if not result.problem}
+
+    @property
+    def launched_loaders(self) -> set[str]:
+        """The loaders of which a module is built and has launched a kernel."""
+        return {one.loader for one in self.results if one.kernels and not one.problem}
+
+    @property
+    def reason_by_loader(self) -> dict[str, str]:
+        """The loaders of which nothing was launched, each with the reason."""
+        return {
+            loader: self.obstacles.get(loader)
+            or self.failure_by_loader.get(loader)
+            or "no recorded run launches it"
+            for loader in self.loaders
+            if loader not in self.launched_loaders
+        }
 
     @property
     def failure_by_loader(self) -> dict[str, str]:

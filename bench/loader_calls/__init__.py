@@ -1,0 +1,1 @@
+"""Calls of SGLang's CUDA kernels that no suite drives: one for each loader, small, on the GPU."""
