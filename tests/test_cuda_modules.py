@@ -16,7 +16,7 @@ from harness.core import paths
 from harness.core.errors import PatchError
 from harness.device.refusals import UnansweredName
 from harness.kernels.cuda.fatbin import read_ptx
-from harness.kernels.cuda.kernel_lines import KernelLines
+from harness.kernels.cuda.kernel_lines import KernelLines, remove_places
 from harness.kernels.cuda.kernel_names import find_plain_name
 from harness.kernels.triton import recorded_reach
 from harness.patching import cuda_modules
@@ -181,6 +181,29 @@ PTX = """
 .loc 1 30 5
 }
 """
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "is_same"),
+    [
+        (".loc\t1 12 3", ".loc\t1 13 3", True),
+        ("scale.cuh", "patched/scale.cuh", True),
+        (")\n{", ")\n\n{ // begin inline asm", True),
+        ("\tadd.s32 \t", "add.s32 ", True),
+        ("add.s32", "sub.s32", False),
+    ],
+)
+def test_places_are_no_part_of_a_kernels_code(old: str, new: str, is_same: bool) -> None:
+    text = """.visible .entry first(
+)
+{
+\t.loc\t1 12 3
+\tadd.s32 \t%r1, %r2, %r3;
+}
+\t.file\t1 "/builds/scale.cuh"
+"""
+    assert old in text
+    assert (remove_places(text) == remove_places(text.replace(old, new))) is is_same
 
 
 @pytest.mark.parametrize(

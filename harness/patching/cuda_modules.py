@@ -54,6 +54,7 @@ class LaunchReach:
 
     def __init__(self) -> None:
         self.sees_launches = False
+        self.unchanged_launches = 0  # of patched modules of which nvcc made the same code
         # The lines of all kernels that are launched, by file, while they are recorded.
         self.recorded_lines: dict[str, set[int]] | None = None
         self._local = threading.local()

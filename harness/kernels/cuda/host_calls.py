@@ -23,7 +23,7 @@ from harness.kernels.cuda import cudart
 from harness.kernels.cuda.fatbin import read_ptx
 from harness.kernels.cuda.host_arguments import describe_tensor, iterate_tensors
 from harness.kernels.cuda.host_signatures import find_parameter_names
-from harness.kernels.cuda.kernel_lines import KernelLines
+from harness.kernels.cuda.kernel_lines import KernelLines, remove_places
 from harness.kernels.cuda.kernel_names import find_plain_name, unmangle
 from harness.kernels.cuda.recorded_builds import RecordedBuild, record_launches
 from harness.kernels.ptx.executor import PtxModule, load_module
@@ -80,6 +80,7 @@ class HostCalls:
         # By the address of the fatbin, and the PTX that runs in place of what is in it.
         self._modules: dict[tuple[int, str], list[PtxModule]] = {}
         self._lines: dict[tuple[int, str], KernelLines] = {}
+        self._unchanged: set[tuple[int, str]] = set()  # texts with the code that the fatbin has
         self.runner: LaunchRunner = BoundsRunner()
 
     @property
@@ -139,8 +140,12 @@ class HostCalls:
                 bool(raw.is_cooperative),
                 raw.max_shared_bytes,
             )
-            lines = self._lines[raw.fatbin, get_device_code()]
-            REACH.count_launch(lines.select(entry))
+            code = raw.fatbin, get_device_code()
+            lines = self._lines[code]
+            if code in self._unchanged:
+                REACH.unchanged_launches += 1
+            else:
+                REACH.count_launch(lines.select(entry))
             for observe in tuple(LAUNCH_OBSERVERS):
                 observe(module, launch)
             self.runner.run(module, launch, stack[-1])
@@ -163,9 +168,12 @@ class HostCalls:
     def _read_modules(self, fatbin: int) -> list[PtxModule]:
         text = get_device_code()
         if (fatbin, text) not in self._modules:
-            texts = [text] if text else read_ptx(fatbin)
+            own = read_ptx(fatbin)
+            texts = [text] if text else own
             self._modules[fatbin, text] = [load_module(text) for text in texts]
             self._lines[fatbin, text] = KernelLines(texts)
+            if text and list(map(remove_places, own)) == [remove_places(text)]:
+                self._unchanged.add((fatbin, text))
         return self._modules[fatbin, text]
 
     def find_variable(self, fatbin: int, name: bytes) -> int:

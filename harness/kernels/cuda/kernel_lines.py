@@ -16,6 +16,18 @@ _MARK = re.compile(
 _OWN_LINE = re.compile(r"\.entry\s+([\w$]+)|^\s*\.loc\s+(\d+)\s+\d+\s+\d+\s*$", re.MULTILINE)
 
 
+def remove_places(text: str) -> str:
+    """Return a PTX text without its places in sources: the code that two texts may have in common.
+
+    Comments and white space go, too: a fatbin has no more of them than it needs. Files and the names
+    of inlined functions stand behind the last kernel.
+    """
+    end = _FILE.search(text)
+    code = text[: end.start()] if end else text
+    lines = (" ".join(line.partition("//")[0].split()) for line in code.splitlines())
+    return "\n".join(line for line in lines if line and not line.startswith(".loc "))
+
+
 class KernelLines:
     """The lines of a module's kernels by file; read when a patched module asks for the first."""
 

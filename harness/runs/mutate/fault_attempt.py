@@ -120,7 +120,14 @@ class FaultAttemptRun:
                 ended.write(msgspec.json.encode(result) + b"\n")
                 if result.side.outcome not in PASSING_OUTCOMES:
                     break
+            else:
+                if cuda_modules.REACH.unchanged_launches and not self._count_runs():
+                    why = "nvcc makes the same code of it"
+                    _get_record_file(self.folder, self.request.serial, "not_live").write_text(why)
         return SideResult("", SideOutcome.PASSED)
+
+    def _count_runs(self) -> int:
+        return live_engine.engine.reach(self.changes)
 
     def _run_guard(self, guard_request: GuardRequest) -> GuardResult:
         guard = self.guards[guard_request.guard_number]
@@ -130,7 +137,7 @@ class FaultAttemptRun:
             )
         item: Any = guard.item
         item.config.stash[plugin.APPLIED_CHANGES] = guard.enabled_fixes
-        before = live_engine.engine.reach(self.changes)
+        before = self._count_runs()
         if self.request.random_seed is not None:
             repeat.seed_random_sources(self.request.random_seed)
         with (
@@ -146,9 +153,7 @@ class FaultAttemptRun:
             _get_record_file(self.folder, self.request.serial, "traced").write_bytes(
                 msgspec.json.encode(traced)
             )
-        return GuardResult(
-            guard_request.guard_number, side, live_engine.engine.reach(self.changes) - before
-        )
+        return GuardResult(guard_request.guard_number, side, self._count_runs() - before)
 
     def _choose_examples(self, item: Any) -> contextlib.AbstractContextManager[None]:
         request = self.request
