@@ -47,6 +47,18 @@ def test_alignment_of_many_experts_pads_no_more(chosen: list[int], spare: int) -
     check_alignment(1025, chosen, spare)
 
 
+@given(chosen=chosen_experts, spare=st.integers(0, 3))
+def test_alignment_of_few_experts_pads_no_more(chosen: list[int], spare: int) -> None:
+    check_alignment(9, chosen, spare)
+
+
+@given(chosen=chosen_experts, spare=st.integers(0, 3))
+def test_alignment_of_many_routes_to_few_experts_pads_no_more(
+    chosen: list[int], spare: int
+) -> None:
+    check_alignment(9, (chosen * 1024)[:1024], spare)
+
+
 def check_alignment(experts: int, chosen: list[int], spare: int) -> None:
     align = cuda_kernels.require_kernel("moe.moe_align", "moe_align_block_size")
     routes = len(chosen)
@@ -58,6 +70,8 @@ def check_alignment(experts: int, chosen: list[int], spare: int) -> None:
         total = torch.empty(1, dtype=torch.int32, device=check.device)
         sums = torch.empty(experts + 1, dtype=torch.int32, device=check.device)
         align(topk, experts, BLOCK, ids, blocks, total, sums, True)
+        if experts > 64 or routes >= 1024:  # of fewer, the sums stay in shared memory
+            check.assert_written(sums)
         wanted: list[int] = []
         for expert in sorted(set(chosen)):
             own = [place for place, one in enumerate(chosen) if one == expert]

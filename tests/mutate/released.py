@@ -35,3 +35,8 @@ def targets(release: str) -> list[CodeTarget]:
 @cache
 def generate_for_release(release: str) -> GeneratedFaults:
     return generate_faults(targets(release), sources(release))
+
+
+def generate_for_module(release: str, module: str) -> GeneratedFaults:
+    """Return the faults of all functions of a module."""
+    return generate_faults(select_targets([module], sources(release), registry()), sources(release))
