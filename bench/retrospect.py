@@ -166,11 +166,13 @@ def judge_fix(
 
 
 def add_upstream(rows: list[NamedFix], cases: dict[str, Case]) -> None:
-    """Say of each row what upstream says today, which is no part of a measurement."""
+    """Add to each row what upstream says, and why it is missed: no part of a measurement."""
     for row in rows:
         fix = cases[row.case].fixes[row.fix]
         row.upstream, row.fixed = fix.upstream, fix.fixed
         row.upstream_threshold, row.gives = fix.threshold, fix.gives
+        if row.rank == "missed" and fix.miss:
+            row.miss = fix.miss
 
 
 def make_table(rows: list[NamedFix]) -> str:
