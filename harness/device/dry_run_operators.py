@@ -1,7 +1,8 @@
 """CUDA operators whose results have shapes alone: for dry runs, where no float has a value.
 
-A stand-in of `operators` computes; these do not, so they are asked only in a dry run: for names that
-no stand-in has, and for those whose stand-in takes long without large floats. Each is counted like a stand-in: its launches are named and not checked.
+A stand-in of `operators` computes; these do not, so they are asked only in a dry run: for names
+that no stand-in has, and for those whose stand-in takes long without large floats. Each is counted
+like a stand-in: its launches are named and not checked.
 """
 
 from __future__ import annotations

@@ -35,6 +35,8 @@ _get_pointer.restype, _get_pointer.argtypes = ctypes.c_void_p, [ctypes.py_object
 _NORESERVE = 0x4000  # Linux allocates pages at the first access, without checking that all fit
 MAPPED_SIZE = 1 << 24  # bytes from which an allocation is mapped, and takes touched pages alone
 
+_is_expired: Callable[[int], bool] = torch.UntypedStorage._expired  # type: ignore[attr-defined]
+
 _Allocation = tuple[StorageWeakRef, int, int]  # its bytes and its device
 _MAX_RECENT = 1024
 
@@ -221,13 +223,15 @@ class AllocationLedger:
     def estimate(self, index: int) -> int:
         """Return these bytes in less time: never less than they are."""
         with self._lock:
-            self._recent = [one for one in self._recent if not one[0].expired()]
+            self._recent = [one for one in self._recent if not _is_expired(one[0].cdata)]
             recent = sum(nbytes for _, nbytes, owner in self._recent if owner == index)
         return self._settled_bytes[index] + recent
 
     def _settle(self) -> None:
         with self._lock:
-            living = [one for one in (*self._settled, *self._recent) if not one[0].expired()]
+            living = [
+                one for one in (*self._settled, *self._recent) if not _is_expired(one[0].cdata)
+            ]
             self._settled, self._recent = living, []
             self._settled_bytes.clear()
             for _, nbytes, owner in living:

@@ -94,6 +94,7 @@ class SampledLauncher(CpuLauncher):
         self.findings: dict[tuple[str, ...], RehearsalFinding] = {}
         self.fits: Callable[[], bool] = lambda: True  # what the batch has allocated so far
         self.is_recording = False  # outside of the phases integers are computed, and no more
+        self._ignores_recording = False  # while the memory of a batch alone is of interest
         self._slices = False
         self._current: RehearsedLaunch | None = None
 
@@ -102,14 +103,15 @@ class SampledLauncher(CpuLauncher):
         return "slice" if self._slices else "whole"
 
     @contextlib.contextmanager
-    def probe(self) -> Iterator[ProbedLaunches]:
+    def probe(self, checks_launches: bool = True) -> Iterator[ProbedLaunches]:
         """Check other batches meanwhile, and yield what they show, apart from the record."""
         launches, findings = self.launches, self.findings
         self.launches, self.findings = {}, {}
+        self._ignores_recording = not checks_launches
         try:
             yield ProbedLaunches(self.launches, self.findings)
         finally:
-            self.is_recording = False
+            self.is_recording = self._ignores_recording = False
             self.launches, self.findings = launches, findings
 
     def build_graph(self, kernel: Any, bound: Any) -> KernelGraph:
@@ -179,7 +181,7 @@ class SampledLauncher(CpuLauncher):
     def _record(
         self, kernel: Any, sides: Sequence[int], values: dict[str, Any]
     ) -> tuple[RehearsedLaunch | None, bool]:
-        if not self.is_recording:
+        if not self.is_recording or self._ignores_recording:
             return None, False
         name = f"{kernel.fn.__module__}:{kernel.fn.__qualname__}"
         x, y, z = (*sides, 1, 1)[:3]

@@ -26,12 +26,14 @@ class AddressOfSize:
         self.sizes: list[int] = []  # that were made
 
     @contextlib.contextmanager
-    def probe(self) -> Iterator[ProbedLaunches]:
-        self.probed = ProbedLaunches({}, {})
+    def probe(self, checks_launches: bool = True) -> Iterator[ProbedLaunches]:
+        self.probed, self.checks_launches = ProbedLaunches({}, {}), checks_launches
         yield self.probed
 
     def make(self, size: int) -> None:
         self.sizes.append(size)
+        if not self.checks_launches:
+            return
         extent = min(self.extent(size), INT32_LIMIT)
         launch = RehearsedLaunch("m:walk", "chunk", (1, 1, 1), {}, extent=extent)
         launch.extent_file, launch.extent_line = "a.py", 3
@@ -74,6 +76,18 @@ def test_a_finding_whose_address_grows_otherwise_is_found_as_well() -> None:
         begins = search.find(OVERFLOW)
         assert launcher.extent(begins) >= INT32_LIMIT > launcher.extent(begins - 1)
         assert len(launcher.sizes) <= 24
+
+
+def test_a_probe_for_memory_checks_no_launch_and_one_for_an_address_does() -> None:
+    search, launcher = make_search(lambda size: size * 57344, 65536, fits=20000)
+    search.find(MEMORY)
+    probed = len(launcher.sizes)
+    assert not launcher.checks_launches
+    assert search.find(OVERFLOW) == 37450  # the sizes that were probed for memory say nothing
+    assert launcher.checks_launches
+    assert len(launcher.sizes) > probed
+    points = search.list_points(OVERFLOW, 1.0)
+    assert all(share for _, share in points)
 
 
 def test_memory_that_does_not_fit_begins_somewhere_too() -> None:
