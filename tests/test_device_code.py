@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -141,6 +142,19 @@ def test_a_module_of_several_cuda_sources_is_built_as_a_whole(loader: NinjaLoade
     module = PatchableModule(loader, loader.load_jit, ("scale",), {"cuda_files": ["scale.cuh"]})
     patch("*out = 5", "*out = 7")
     assert module.run() == ("patched", "")
+
+
+def test_a_module_that_another_thread_loads_meanwhile_is_built(loader: NinjaLoader) -> None:
+    options = {"cuda_files": ["scale.cuh"]}
+
+    def load_with_another(*args: Any, **options: Any) -> Any:
+        with ThreadPoolExecutor(1) as pool:
+            other = pool.submit(loader.load_jit, *args, **options).result()
+        assert other.run() == ("own", "")
+        return loader.load_jit(*args, **options)
+
+    assert isinstance(build_device_code(loader, load_with_another, ("scale",), options), str)
+    assert loader.built == ["scale.so", "device-code.ptx"]
 
 
 def test_a_text_that_was_built_once_is_read(loader: NinjaLoader) -> None:

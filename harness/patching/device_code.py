@@ -120,10 +120,11 @@ def build_device_code(loader: Any, load_jit: Any, args: Any, options: dict[str, 
     text is kept beside the builds of the same key, and sources in a patched tree are named by their
     digest: nothing that the compiler reads is left out of its path.
     """
-    ninja = loader.ninja
+    ninja, own_thread = loader.ninja, threading.get_ident()
 
     def build(*, spec: Any, build_dir: Path, build_file: str) -> Path:
-        if len(_OBJECT.findall(build_file)) != 1:
+        is_other = threading.get_ident() != own_thread  # which loads a module of its own meanwhile
+        if is_other or len(_OBJECT.findall(build_file)) != 1:
             library: Path = ninja.build(spec=spec, build_dir=build_dir, build_file=build_file)
             return library
         kept = build_dir.parent / _TARGET
