@@ -35,7 +35,7 @@ _get_pointer.restype, _get_pointer.argtypes = ctypes.c_void_p, [ctypes.py_object
 _NORESERVE = 0x4000  # Linux allocates pages at the first access, without checking that all fit
 MAPPED_SIZE = 1 << 24  # bytes from which an allocation is mapped, and takes touched pages alone
 
-_is_expired: Callable[[int], bool] = torch.UntypedStorage._expired  # type: ignore[attr-defined]
+_is_expired: Callable[[int], bool] = torch.UntypedStorage._expired
 
 _Allocation = tuple[StorageWeakRef, int, int]  # its bytes and its device
 _MAX_RECENT = 1024

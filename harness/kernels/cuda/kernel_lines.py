@@ -19,8 +19,8 @@ _OWN_LINE = re.compile(r"\.entry\s+([\w$]+)|^\s*\.loc\s+(\d+)\s+\d+\s+\d+\s*$", 
 def remove_places(text: str) -> str:
     """Return a PTX text without its places in sources: the code that two texts can share.
 
-    Comments and white space go, too: a fatbin has no more of them than it needs. Files and the names
-    of inlined functions stand behind the last kernel.
+    Comments and white space go, too: a fatbin has no more of them than it needs. Files and the
+    names of inlined functions stand behind the last kernel.
     """
     end = _FILE.search(text)
     code = text[: end.start()] if end else text

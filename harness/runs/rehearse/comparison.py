@@ -153,14 +153,14 @@ def _compare_launches(
         where = f"{kernel} of {phase}"
         counts = [sum(launch.count for launch in group[key]) for group in (old, new)]
         if counts[0] != counts[1]:
-            words = [f"{count:,}" for count in counts]
-            yield DeploymentChange(after.name, f"launches of {where}", *words)
+            was, now = (f"{count:,}" for count in counts)
+            yield DeploymentChange(after.name, f"launches of {where}", was, now)
         if len(old[key]) != 1 or len(new[key]) != 1:
             continue
         (earlier,), (later,) = old[key], new[key]
-        grids = [" x ".join(map(str, launch.grid)) for launch in (earlier, later)]
-        if grids[0] != grids[1]:
-            yield DeploymentChange(after.name, f"grid of {where}", *grids)
+        was, now = (" x ".join(map(str, launch.grid)) for launch in (earlier, later))
+        if was != now:
+            yield DeploymentChange(after.name, f"grid of {where}", was, now)
         for name in sorted(earlier.arguments.keys() & later.arguments.keys()):
             values = earlier.arguments[name], later.arguments[name]
             if values[0] != values[1]:
@@ -182,5 +182,5 @@ def _compare_operators(
     old, new = ({one.name: one.calls for one in result.operators} for result in (before, after))
     for name in sorted(old.keys() | new.keys()):
         if old.get(name) != new.get(name):
-            calls = [f"{group[name]:,}" if name in group else "" for group in (old, new)]
-            yield DeploymentChange(after.name, f"calls of {name}", *calls)
+            was, now = (f"{group[name]:,}" if name in group else "" for group in (old, new))
+            yield DeploymentChange(after.name, f"calls of {name}", was, now)
