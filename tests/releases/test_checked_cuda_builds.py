@@ -57,7 +57,7 @@ jit_loader._forget_answers()
 def read_modules(fatbin):
     _, _, header, size = checked_launches._HEADER.unpack(ctypes.string_at(fatbin, 16))
     keys = checked_launches._KEYS.findall(ctypes.string_at(fatbin, header + size))
-    calls._lines[fatbin] = host_calls.KernelLines([])
+    calls._lines[fatbin, host_calls.get_device_code()] = host_calls.KernelLines([])
     return [load_module((toolkit.kernels / f"{key.decode()}.ptx").read_text()) for key in keys]
 
 calls._read_modules = read_modules
@@ -79,10 +79,13 @@ note_call = launches.note_call
 @contextlib.contextmanager
 def note_and_run(name, names, args):
     calls._stack.append(call := host_calls.HostCall(name, {}, ()))
-    with note_call(name, names, args):
-        yield
-    calls._stack.pop()
-    assert call.errors == []
+    try:
+        with note_call(name, names, args):
+            yield
+    finally:
+        calls._stack.pop()
+        for error in call.errors:  # of the executor, which the host code only has as a number
+            raise error
 
 launches.note_call = note_and_run
 call_after_import({
