@@ -60,13 +60,18 @@ def test_a_record_says_which_findings_there_are(record: Path, more: list[str]) -
 
 
 def test_a_record_is_ranked_anew_without_reading_its_release(
-    record: Path, small: ReleaseAudit, capsys: pytest.CaptureFixture[str]
+    record: Path, small: ReleaseAudit, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    file = tmp_path / "exceptions.yaml"
+    file.write_text("- {kernel: carried, line: at += 3, because: nobody has as many}\n")
     capsys.readouterr()
-    assert main(["audit", "--again", str(record), "--json"]) == 1  # nothing was rehearsed
-    data = json.loads(capsys.readouterr().out)
+    words = ["--again", str(record), "--exceptions", str(file), "--json"]
+    assert main(["audit", *words]) == 1  # nothing was rehearsed
+    shown = capsys.readouterr()
+    data = json.loads(shown.out)
     assert len(data["findings"]) == len(small.findings)
     assert data["rehearsal"] is None
+    assert "has expired" not in shown.err  # a record is without exempt findings
 
 
 def test_what_is_known_is_known_of_another_record(

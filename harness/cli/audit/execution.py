@@ -107,7 +107,8 @@ def run_audit(arguments: argparse.Namespace) -> int:
     chosen = parse_options(arguments)
     audit = _audit_requested_trees(chosen)
     exempt = exemptions.read_exemptions(chosen.exemptions)
-    expired = audit.find_expired(exempt) if chosen.is_whole else []
+    reads_all = chosen.is_whole and chosen.record is None  # a record is without exempt findings
+    expired = audit.find_expired(exempt) if reads_all else []
     audit = audit.apply_exemptions(exempt)
     if chosen.ranks and release_files.PACKAGE in _find_read_packages(chosen):
         audit = _rank_findings(audit, chosen)
