@@ -1,6 +1,6 @@
 """A planted fault makes its column red, and only in its own architecture.
 
-The first run is of every test run; the second needs `UNFIX_NIGHTLY=1`.
+The first run is of every test run; the others need `UNFIX_NIGHTLY=1`.
 """
 
 from __future__ import annotations
@@ -26,11 +26,14 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def list_failures(home: Path, names: list[str], faults: list[str]) -> dict[str, list[str]]:
+def list_failures(
+    home: Path, names: list[str], faults: list[str], check: str = ""
+) -> dict[str, list[str]]:
     """Run the zoo with these faults; return the failing claims of each architecture."""
     (home / ".releases").symlink_to(paths.releases_folder())
     words = [*names, "--release", RELEASE, "--toggles", str(TOGGLES), "--json", "-j", "2"]
     words += [word for fault in faults for word in ("--revert", fault)]
+    words += ["--check", check] if check else []
     finished = subprocess.run(
         [sys.executable, "-m", "harness", "zoo", *words],
         cwd=paths.project_folder(),
@@ -65,3 +68,9 @@ def test_a_window_one_short_is_seen_by_the_comparison(tmp_path: Path) -> None:
 @pytest.mark.skipif("UNFIX_NIGHTLY" not in os.environ, reason="a nightly test")
 def test_an_address_that_a_graph_has_no_longer_is_seen_by_its_replay(tmp_path: Path) -> None:
     assert list_failures(tmp_path, ["llama"], ["zoo-stale-graph-address"]) == {"llama": ["graph"]}
+
+
+@pytest.mark.skipif("UNFIX_NIGHTLY" not in os.environ, reason="a nightly test")
+def test_a_use_before_its_event_is_seen_by_the_check_of_streams(tmp_path: Path) -> None:
+    found = list_failures(tmp_path, ["olmo2"], ["zoo-use-before-its-event"], check="streams")
+    assert found == {"olmo2": ["memory checks"]}

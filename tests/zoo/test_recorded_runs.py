@@ -14,6 +14,14 @@ from harness.store.zoo.values import ClaimVerdict, ZooClaim, ZooRun
 
 RECORDED = paths.project_folder() / "bench" / "recorded"
 RECORDS = sorted(RECORDED.glob("zoo-*.json.xz"))
+PLANTED = {  # a fault of tests/zoo/toggles: the architecture that it is in
+    "zoo-head-scale": "qwen3",
+    "zoo-expert-off-by-one": "mixtral",
+    "zoo-rope-of-another-layer": "laguna",
+    "zoo-window-one-short": "laguna",
+    "zoo-stale-graph-address": "llama",
+    "zoo-use-before-its-event": "olmo2",
+}
 
 
 def test_there_is_a_record() -> None:
@@ -66,3 +74,16 @@ def test_each_recorded_release_is_run_every_night() -> None:
     text = (paths.project_folder() / ".github" / "workflows" / "nightly.yml").read_text()
     releases = yaml.safe_load(text)["jobs"]["zoo"]["strategy"]["matrix"]["release"]
     assert {read_run(file).release for file in RECORDS} <= set(releases)
+
+
+def test_the_page_names_the_column_that_saw_each_planted_fault() -> None:
+    page = (paths.project_folder() / "docs" / "zoo.md").read_text()
+    seen: dict[str, tuple[str, list[str]]] = {}
+    for run in map(read_run, RECORDED.glob("planted-in-zoo-*.json.xz")):
+        planted = {fault: PLANTED[fault] for one in run.toggles if (fault := one.removeprefix("-"))}
+        failures = {row.name: [one.claim.value for one in row.failures] for row in run.models}
+        assert {name for name, claims in failures.items() if claims} == set(planted.values())
+        seen |= {fault: (name, failures[name]) for fault, name in planted.items()}
+    assert set(seen) == set(PLANTED)
+    for fault, (name, claims) in seen.items():
+        assert f"| `{fault}` | {name} | {', '.join(claims)} |" in page
