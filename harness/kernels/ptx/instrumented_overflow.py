@@ -32,7 +32,7 @@ _CARRYING = ("div", "rem", "shr")  # operations whose own true result is not com
 _INT32, _INT64 = ("u32", "s32", "b32"), ("u64", "s64", "b64")
 _VALUE_COUNT = {
     **dict.fromkeys("selp add sub mul div rem min max and or".split(), 2),
-    **dict.fromkeys("shl shr mov cvt cvta neg".split(), 1),
+    **dict.fromkeys("shl shr mov cvt cvta neg not".split(), 1),
     "mad": 3,
 }
 
@@ -237,6 +237,8 @@ class _Code:
             self.before.append(f"mov.b64 {true}, {read[0]};")
         elif opcode == "neg":
             self.before.append(f"neg.s64 {true}, {read[0]};")
+        elif opcode == "not":
+            self.before.append(f"not.b64 {true}, {read[0]};")
         elif opcode in ("add", "sub", "min", "max"):
             self.before.append(f"{opcode}.s64 {true}, {read[0]}, {read[1]};")
         elif opcode == "mul":

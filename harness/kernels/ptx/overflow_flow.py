@@ -16,9 +16,10 @@ from harness.kernels.ptx.flow import ADDRESS_OPERANDS, is_vector_move
 from harness.kernels.ptx.instructions import NUMBER_TYPES, Instruction, space_of
 
 # The true value of the result is computed from the true values of the operands.
-EXACT_OPERATIONS = frozenset("add sub mul mad shl shr div rem min max mov selp neg".split())
+# `not` is -1 - x: the compiler makes `a - b - 1` of unsigned numbers `a + ~b`.
+EXACT_OPERATIONS = frozenset("add sub mul mad shl shr div rem min max mov selp neg not".split())
 # The result may not fit.
-WRAPPING_OPERATIONS = frozenset("add sub mul mad shl neg cvt".split())
+WRAPPING_OPERATIONS = frozenset("add sub mul mad shl neg not cvt".split())
 _SIGN_DEFINED = frozenset("shr div rem min max".split())
 _WIDE_OPERATIONS = frozenset(
     "add sub mul mad shl shr div rem min max mov selp cvt cvta and or".split()
@@ -40,7 +41,7 @@ def value_operands(instruction: Instruction) -> tuple[IRValue, ...]:
     operands = instruction.operands
     if instruction.opcode in ("selp", "add", "sub", "mul", "div", "rem", "min", "max"):
         return operands[:2]
-    if instruction.opcode in ("shl", "shr", "mov", "cvt", "cvta", "neg"):
+    if instruction.opcode in ("shl", "shr", "mov", "cvt", "cvta", "neg", "not"):
         return operands[:1]
     return operands
 

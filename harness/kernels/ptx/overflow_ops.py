@@ -82,6 +82,8 @@ class OverflowTracking:
             return values[0]
         if opcode == "neg":
             return code.let(f"sub i64 0, {values[0]}")
+        if opcode == "not":
+            return code.let(f"sub i64 -1, {values[0]}")
         if opcode in ("add", "sub", "mul"):
             return code.let(f"{opcode} i64 {values[0]}, {values[1]}")
         if opcode == "mad":

@@ -110,6 +110,27 @@ def test_a_difference_that_a_sum_undoes_is_no_overflow() -> None:
     assert out[3] == 1
 
 
+def test_a_difference_less_one_is_computed_with_a_complement_and_no_overflow() -> None:
+    """nvcc makes `end - start - 1` of unsigned numbers `end + ~start`."""
+    body = (
+        "ld.global.u32 %r1, [%rd1]; ld.global.u32 %r2, [%rd1+4]; not.b32 %r3, %r1;"
+        "add.s32 %r4, %r2, %r3; mul.wide.u32 %rd2, %r4, 4; add.s64 %rd3, %rd1, %rd2;"
+        "st.global.u32 [%rd3], 7;"
+    )
+    for start, end, expected in ((3, 9, 5), (0, 9, 8)):
+        out = np.zeros(16, np.uint32)
+        out[:2] = start, end
+        one = (1, 1, 1)
+        text = _make_kernel(body)
+        assert launch_with_checks(text, "k", pack(out), {"out": out}, block=one) == []
+        assert out[expected] == 7
+        assert launch(text, pack(out), {"out": out}) == []
+    out[:2] = 9, 9
+    [error] = launch_with_checks(text, "k", pack(out), {"out": out}, block=one)
+    assert isinstance(error, IntegerOverflow), error
+    assert "-1 became 4294967295" in str(launch(text, pack(out), {"out": out})[0])
+
+
 def test_a_predicated_access_counts_where_it_happens() -> None:
     body = (
         "mov.u32 %r1, %tid.x; mul.wide.u32 %rd2, %r1, 4; add.s64 %rd3, %rd1, %rd2;"
