@@ -136,11 +136,14 @@ def main(given: Sequence[str] | None = None) -> int:
         with ThreadPoolExecutor(2) as pool:
             builds = dict(zip(kinds, pool.map(build_modules, kinds), strict=True))
         pairs = [(fault, tool) for tool in tools for fault in arguments.faults or FAULTS]
+        runs: list[dict[str, Any]] = []
         with ThreadPoolExecutor(arguments.at_once) as pool:
-            runs = list(pool.map(lambda pair: run_fault(*pair, arguments.limit), pairs))
-    result = {"build_s": builds, "at_once": arguments.at_once, "runs": runs}
-    recording.record(result, arguments.record, say=False)
-    print("\n".join(describe(runs)))
+            for run in pool.map(lambda pair: run_fault(*pair, arguments.limit), pairs):
+                runs.append(run)
+                print(describe([run])[0], flush=True)
+                # After each process, since a later one may hang.
+                result = {"build_s": builds, "at_once": arguments.at_once, "runs": runs}
+                recording.record(result, arguments.record, say=False)
     return 0
 
 
