@@ -104,7 +104,7 @@ def toolkit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CheckedToolkit:
     assembler.chmod(0o755)
     _compile(_LIBRARY, home / "lib64" / "libcudart.so.13", "-Wl,-soname,libcudart.so.13")
     (home / "lib64" / "libcudart.so").symlink_to("libcudart.so.13")
-    return checked_toolchain.make_checked_toolkit(home, ("bounds", "wraps"))
+    return checked_toolchain.make_checked_toolkit(home, ("bounds", "overflow"))
 
 
 def _compile(source: str, target: Path, *flags: str) -> None:
@@ -226,12 +226,12 @@ def test_a_call_requests_them(
         return environment
 
     assert request("cuda")["CUDA_HOME"] == str(toolkit.home)
-    assert request("cuda")["UNFIX_CHECK"] == "bounds,wraps"
+    assert request("cuda")["UNFIX_CHECK"] == "bounds,overflow"
     assert request("bounds")["CUDA_HOME"] == os.environ["CUDA_HOME"]
     assert request("bounds,cuda")["CUDA_HOME"] != str(toolkit.home)
     with pytest.raises(UnfixError, match="--cuda-kernels"):
         request("cuda", "virtual")
-    assert request("races,uninitialized,cuda")["UNFIX_CHECK"] == "races,unwritten"
+    assert request("races,uninitialized,cuda")["UNFIX_CHECK"] == "races,uninitialized"
     with pytest.raises(UnfixError, match="does not say for what"):
         request("graphs,cuda")
     monkeypatch.setenv("CUDA_HOME", str(tmp_path / "nothing"))
@@ -243,7 +243,7 @@ def test_what_is_known_of_a_kernel_survives_its_file(tmp_path: Path) -> None:
     from harness.kernels.ptx.instrumentation import instrument_module
     from harness.kernels.ptx.instrumented_kernel import write_kernels
 
-    kernels = instrument_module(PTX.read_text(), ("bounds", "wraps")).kernels
+    kernels = instrument_module(PTX.read_text(), ("bounds", "overflow")).kernels
     write_kernels(tmp_path / "kernels.json", kernels)
     assert read_kernels(tmp_path / "kernels.json") == kernels
     assert json.loads((tmp_path / "kernels.json").read_text())

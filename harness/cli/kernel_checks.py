@@ -76,7 +76,7 @@ def configure_environment(
             "CPU, and torch has a GPU that is not here"
         )
     environment[device.DEVICE_VARIABLE] = "cuda"
-    of_kernels = DEFAULT_CHECKS if checks == ["default"] else report_files.to_gpu_checks(checks)
+    of_kernels = DEFAULT_CHECKS if checks == ["default"] else tuple(checks)
     report_files.request_checks(
         environment, ",".join([*of_kernels, *rest]), _get_report_folder(folder)
     )

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from harness.kernels.triton.specialization import Specialization, SymbolicParameter
 
-DEFAULT_CHECKS = ("bounds", "wraps")
-ALL_CHECKS = (*DEFAULT_CHECKS, "unwritten", "races")
+DEFAULT_CHECKS = ("bounds", "overflow")
+ALL_CHECKS = (*DEFAULT_CHECKS, "uninitialized", "races")
 RULES_CHECK = "rules"  # each launch passes a table of access rules
 LINE_CHECK = "line"  # overflow counts at one source line alone, which each launch passes
 SUBGRID_CHECK = "subgrid"  # each launch passes which programs of a larger grid it runs

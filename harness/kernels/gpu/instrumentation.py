@@ -112,7 +112,7 @@ class _GraphInstrumenter:
         )
         shared = code, self._emitter, self._bounds_tracker
         self._uninitialized_checks = (
-            UninitializedReadChecks(*shared) if "unwritten" in checks else None
+            UninitializedReadChecks(*shared) if "uninitialized" in checks else None
         )
         self._race_checks: RaceChecks | None = None
         if "races" in checks and flow.has_program_synchronization(graph):
@@ -218,7 +218,7 @@ def _find_tracked_integers(
     graph: KernelGraph, rows: AccessRows, checks: tuple[str, ...]
 ) -> flow.AddressIntegers:
     """Find the integers that lead to an address and may overflow."""
-    if "wraps" not in checks:
+    if "overflow" not in checks:
         return flow.AddressIntegers({}, frozenset())
     pointers: list[IRValue] = []
     for row in rows.by_access.values():

@@ -131,7 +131,7 @@ class _KernelRewriter:
     ) -> None:
         self._kernel = kernel
         self.result = result
-        self._has_bounds, self._has_reads = "bounds" in checks, "unwritten" in checks
+        self._has_bounds, self._has_reads = "bounds" in checks, "uninitialized" in checks
         accesses = GlobalAccesses(kernel, PointerRootTable(module, kernel))
         self._accesses, self.result.unchecked = accesses.by_place, dict(accesses.unchecked)
         self._races: RaceInstrumentation | None = None
@@ -140,7 +140,7 @@ class _KernelRewriter:
         self._entries: dict[CheckEntry, int] = {}
         self._reports: list[str] = []
         self._overflow: OverflowInstrumentation | None = None
-        if "wraps" in checks:
+        if "overflow" in checks:
             self._overflow = OverflowInstrumentation(module, kernel, self.result.overflows)
 
     def _prepare_races(self, module: PtxText) -> None:

@@ -70,7 +70,7 @@ def _replace_triton_launcher(module: Any) -> None:
         from harness.kernels.gpu import empty_memory, storage_registry
 
         storage_registry.track_data_ptr()
-        if "unwritten" in os.environ[CHECKS_VARIABLE].split(","):
+        if "uninitialized" in os.environ[CHECKS_VARIABLE].split(","):
             empty_memory.patch_empty_factories()
     cls = module.JITFunction
 

@@ -56,7 +56,7 @@ class CheckedProcess:
     def __init__(self, options: list[str]) -> None:
         self._stops_at_first_report = "stop" in options
         self.checks = checks = tuple(word for word in options if word in gpu.ALL_CHECKS)
-        if "unwritten" in checks:
+        if "uninitialized" in checks:
             empty_memory.patch_empty_factories()
         self._writer = ReportWriter(Path(os.environ[FOLDER_VARIABLE]))
         self._gpu_libraries = LoadedGpuLibraries(os.environ.get(CHECKED_CUDA_VARIABLE, ""))

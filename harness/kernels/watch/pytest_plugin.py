@@ -160,9 +160,8 @@ class CheckPlugin:
     def _make_check(self) -> Any:
         if self._device == "cuda":
             from harness.kernels.check.gpu_check import GpuCheck
-            from harness.kernels.watch.report_files import to_gpu_checks
 
-            return GpuCheck(to_gpu_checks(self._checks))
+            return GpuCheck(self._checks)
         from harness.kernels.watch.host_process import make_check
 
         return make_check(self._device, self._options)

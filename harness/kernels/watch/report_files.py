@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -179,14 +179,6 @@ class CheckSummary:
             f"none of {format_count(self.launches, 'launch')} was checked, so the check says "
             f"nothing: {listed}"
         )
-
-
-_GPU_CHECKS = {"overflow": "wraps", "uninitialized": "unwritten"}  # words of the GPU's back end
-
-
-def to_gpu_checks(checks: Iterable[str]) -> tuple[str, ...]:
-    """Return the checks by the names that the back end for GPUs has for them."""
-    return tuple(_GPU_CHECKS.get(name, name) for name in checks)
 
 
 def request_checks(environment: dict[str, str], checks: str, folder: Path) -> None:

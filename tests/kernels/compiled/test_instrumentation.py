@@ -253,7 +253,7 @@ def test_a_pointer_into_unknown_memory_is_counted_as_unchecked() -> None:
 
 def test_only_integers_that_lead_to_an_address_are_tracked() -> None:
     def list_watched_sites(kernel: Any, *args: Any, **named: Any) -> list[str]:
-        kernel_binary = compile_kernel(kernel, *args, **named, checks=("wraps",))
+        kernel_binary = compile_kernel(kernel, *args, **named, checks=("overflow",))
         return [site.label for site in compiler_hooks.load_sites(kernel_binary, "overflows")]
 
     assert list_watched_sites(known.at_product, int32_zeros(4), 3, 5) == ["*"]

@@ -33,7 +33,7 @@ def capture(shift):
 def test_a_graph_that_was_captured_unchecked_stays_on_record(tmp_path: Path) -> None:
     """Its capture is the process's first launch, when the reports have no memory yet."""
     code = "torch.cuda.synchronize()\ncapture(0)\nlaunch(0)\nlaunch(0)\ngraph.replay()\n"
-    done = process(f"{START}{code}torch.cuda.synchronize()", "bounds,wraps", tmp_path)
+    done = process(f"{START}{code}torch.cuda.synchronize()", "bounds,overflow", tmp_path)
     checked = read_reports(tmp_path)
     assert (checked.launches, checked.checked_launches) == (3, 2), done.stderr
     [reason] = checked.refusals.values()
@@ -45,7 +45,7 @@ def test_a_graph_that_was_captured_unchecked_stays_on_record(tmp_path: Path) -> 
 
 def test_a_process_all_of_whose_launches_are_refused_has_checked_none(tmp_path: Path) -> None:
     code = "capture(0)\nfor _ in range(5):\n    graph.replay()\n"
-    done = process(f"{START}{code}torch.cuda.synchronize()", "bounds,wraps", tmp_path)
+    done = process(f"{START}{code}torch.cuda.synchronize()", "bounds,overflow", tmp_path)
     checked = read_reports(tmp_path)
     assert (checked.launches, checked.checked_launches) == (1, 0), done.stderr
     assert checked.failure.startswith("none of 1 launch was checked, so the check says nothing")

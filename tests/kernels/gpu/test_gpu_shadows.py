@@ -202,7 +202,7 @@ torch.cuda.synchronize()
 
 @pytest.mark.parametrize("wrong", [False, True])
 def test_a_whole_process_reports_both(wrong: bool, tmp_path: Path) -> None:
-    done = process(f"WRONG = {wrong}\n{PLANTED}", "bounds,wraps,unwritten,races", tmp_path)
+    done = process(f"WRONG = {wrong}\n{PLANTED}", "bounds,overflow,uninitialized,races", tmp_path)
     found = sorted((one["kind"], one["kernel"]) for one in reports(tmp_path))
     expected = [
         ("DataRace", "same_place"),
@@ -240,7 +240,7 @@ print(pool[4].sum().item())
 @pytest.mark.parametrize("wrong", [False, True])
 def test_what_inductor_compiled_is_checked_as_well(wrong: bool, tmp_path: Path) -> None:
     """Its own assertion is reported, and so is the access: the process continues."""
-    done = process(f"WRONG = {wrong}\n{INDUCTORS}", "bounds,wraps", tmp_path)
+    done = process(f"WRONG = {wrong}\n{INDUCTORS}", "bounds,overflow", tmp_path)
     assert done.stdout == "0.0\n"
     found = reports(tmp_path)
     kinds = {one["kind"] for one in found}

@@ -29,7 +29,7 @@ _BOUNDS_ALONE = ExecutorChecks(overflow=False, uninitialized=False, races=False)
 
 
 @functools.cache
-def instrument(text: str, checks: tuple[str, ...] = ("bounds", "wraps")) -> InstrumentedPtx:
+def instrument(text: str, checks: tuple[str, ...] = ("bounds", "overflow")) -> InstrumentedPtx:
     return instrument_module(text, checks)
 
 
@@ -87,7 +87,7 @@ def launch_with_checks(
     block: Dimensions = (32, 1, 1),
     *,
     has_table: bool = True,
-    checks: tuple[str, ...] = ("bounds", "wraps"),
+    checks: tuple[str, ...] = ("bounds", "overflow"),
     mapped: dict[str, Any] | None = None,
 ) -> list[Violation]:
     """Run a kernel with checks, and return its reports; `mapped` is memory that exists besides."""

@@ -243,13 +243,13 @@ def test_a_kernel_that_cannot_be_rewritten_leaves_the_others_checked(
 
 def test_overflow_alone_reports_no_bounds() -> None:
     text = _make_kernel("st.global.u32 [%rd1+64], 1;")
-    assert instrument(text, ("wraps",)).kernels["k"].sites == []
+    assert instrument(text, ("overflow",)).kernels["k"].sites == []
     out = np.zeros(64, np.float32)
     errors = launch_with_checks(
-        TEXT, "overflow_product", pack(out, 1 << 20 | 1 << 44), {"out": out}, checks=("wraps",)
+        TEXT, "overflow_product", pack(out, 1 << 20 | 1 << 44), {"out": out}, checks=("overflow",)
     )
     assert isinstance(errors[0], IntegerOverflow)
-    kernel = instrument(TEXT, ("wraps",)).kernels["overflow_product"]
+    kernel = instrument(TEXT, ("overflow",)).kernels["overflow_product"]
     assert kernel.sites
     assert kernel.entries == []
 

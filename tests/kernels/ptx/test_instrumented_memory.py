@@ -21,7 +21,7 @@ _REGISTERS = (
     "ld.param.u64 %rd1, [k_param_0];\nld.param.u64 %rd2, [k_param_1];\n"
     "mov.u32 %r1, %ctaid.x;\nmov.u32 %r2, %tid.x;\n"
 )
-_READS, _RACES = ("bounds", "unwritten"), ("bounds", "races")
+_READS, _RACES = ("bounds", "uninitialized"), ("bounds", "races")
 
 
 def make_kernel(body: str) -> str:
