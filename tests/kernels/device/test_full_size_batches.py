@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fixtures.loaded_model import LoadedModel
-from fixtures.rehearse import deployment_rehearsal, full_size_batches
+from fixtures.rehearse import full_size_batches, memory_watch
 from fixtures.rehearse.deployment_rehearsal import DeploymentRehearsal
 from harness.store.rehearse.values import RehearsedPhase
 
@@ -77,8 +77,8 @@ def test_adapters_have_their_turn_and_the_last_one_is_first(
 def test_a_peak_stays_when_an_estimate_was_too_high(monkeypatch: pytest.MonkeyPatch) -> None:
     estimates, counts = iter([100, 105]), iter([100, 90])
     ledger = SimpleNamespace(estimate=lambda _: next(estimates), measure=lambda _: next(counts))
-    monkeypatch.setattr(deployment_rehearsal, "LEDGER", ledger)
-    watch = deployment_rehearsal.MemoryWatch(RehearsedPhase("decode", ""), 1 << 40)
+    monkeypatch.setattr(memory_watch, "LEDGER", ledger)
+    watch = memory_watch.MemoryWatch(RehearsedPhase("decode", ""), 1 << 40)
     large = torch.empty(1 << 23, dtype=torch.uint8)
     watch.observe(large, large)
     watch.observe(large, large)
