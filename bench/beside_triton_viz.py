@@ -13,6 +13,7 @@ have not run; `--known RECORD` goes on from there.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import subprocess
@@ -53,22 +54,23 @@ def run_files(
             words = ["-m", "pytest", "-p", "unfix_check", "--unfix-device=cpu"]
         else:
             words = ["-c", _SANITIZE, "pytest"]
-        subprocess.run(
-            [python, *words, *plugins, *map(str, files)],
-            cwd=root,
-            env={
-                **os.environ,
-                "PYTHONPATH": os.pathsep.join(map(str, places)),
-                "OUTCOMES": str(outcomes),
-                "OMP_NUM_THREADS": "1",
-                "SUITE_LIMIT": str(options.limit),
-                "SUITE_SAMPLE": str(0 if root.is_relative_to(_BENCH) else options.sample),
-            },
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            timeout=1200,
-            check=False,
-        )
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            subprocess.run(
+                [python, *words, *plugins, *map(str, files)],
+                cwd=root,
+                env={
+                    **os.environ,
+                    "PYTHONPATH": os.pathsep.join(map(str, places)),
+                    "OUTCOMES": str(outcomes),
+                    "OMP_NUM_THREADS": "1",
+                    "SUITE_LIMIT": str(options.limit),
+                    "SUITE_SAMPLE": str(0 if root.is_relative_to(_BENCH) else options.sample),
+                },
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                timeout=1200,
+                check=False,
+            )
         return json.loads(outcomes.read_text()) if outcomes.is_file() else {}
 
 
@@ -97,10 +99,14 @@ def run_suite(
     tests: dict[str, dict[str, Any]] = dict(known.get("tests", {}))
     names = known.get("not_run")
     left = [file for file in files if names is None or str(file.relative_to(root)) in names]
+    silent: list[Path] = []  # files of a process that ended without outcomes
     while left and time.monotonic() < deadline:
         group, left = left[: options.together], left[options.together :]
         for tool in _TOOLS:
-            for test, found in run_files(python, tool, group, root, options).items():
+            outcomes = run_files(python, tool, group, root, options)
+            if not outcomes:
+                silent += [file for file in group if file not in silent]
+            for test, found in outcomes.items():
                 tests.setdefault(test, {})[tool] = found
         print(*(file.name for file in group), flush=True)
     ran_in_both = [test for test in tests.values() if all(tool in test for tool in _TOOLS)]
@@ -112,7 +118,7 @@ def run_suite(
         "seconds": {
             tool: round(sum(test[tool]["seconds"] for test in ran_in_both), 1) for tool in _TOOLS
         },
-        "not_run": [str(file.relative_to(root)) for file in left],
+        "not_run": [str(file.relative_to(root)) for file in [*silent, *left]],
         "tests": tests,
     }
 

@@ -71,16 +71,16 @@ def main() -> None:
     base = home / ".releases" / "base"
     if not base.exists():
         base.symlink_to(paths.releases_folder() / "base")
-    ran = []
+    results = []
     for change in CHANGES:
         stage(checkout, change, release)
-        ran.append({"change": change.name, **run_hooks(arguments.pre_commit, checkout, home)})
-        print(change.name, ran[-1]["hooks"], flush=True)
+        results.append({"change": change.name, **run_hooks(arguments.pre_commit, checkout, home)})
+        print(change.name, results[-1]["hooks"], flush=True)
         reviews.run_git(checkout, "reset", "-q", "--hard")
-    for one in ran:
+    for one in results:
         one["output"] = one["output"].replace(str(folder), "FOLDER")
     sys.argv[1:3] = ["FOLDER", "PRE_COMMIT"]
-    recording.record({"release": release.name, "changes": ran}, arguments.record)
+    recording.record({"release": release.name, "changes": results}, arguments.record)
 
 
 def build_checkout(folder: Path, release: managed_releases.Release) -> GitRepository:

@@ -153,7 +153,7 @@ def classify(test: dict[str, Any]) -> str:
 
 
 def needs_triton_alone(test: dict[str, Any]) -> bool:
-    """Whether a test launched a kernel or failed, and asked for nothing that is not Triton's."""
+    """Whether a test launched a kernel, had a launch refused, or ended badly."""
     ended_badly = classify(test) in ("failed", "too slow", "interrupted")
     return bool(test.get("launches") or test.get("refused_launches") or ended_badly)
 

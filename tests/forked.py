@@ -68,28 +68,28 @@ def run_unfix(
     command: list[str], cwd: Path, env: dict[str, str], timeout: float = 600.0
 ) -> subprocess.CompletedProcess[str]:
     """Run `unfix` or a script that calls it, like `subprocess.run` with captured output."""
-    told = {"words": command[1:], "cwd": str(cwd), "env": env}
+    request = {"words": command[1:], "cwd": str(cwd), "env": env}
     pipes = [os.pipe() for _ in ("out", "err", "end")]
-    said: list[bytes] = [b""] * len(pipes)
+    outputs: list[bytes] = [b""] * len(pipes)
 
     def listen(place: int) -> None:
         with open(pipes[place][0], "rb", buffering=0) as end:
             for part in iter(lambda: end.read(1 << 16), b""):
-                said[place] += part
+                outputs[place] += part
 
     ears = [threading.Thread(target=listen, args=(place,), daemon=True) for place in (0, 1, 2)]
-    socket.send_fds(_server(), [json.dumps(told).encode()], [write for _, write in pipes])
+    socket.send_fds(_server(), [json.dumps(request).encode()], [write for _, write in pipes])
     for (_, write), ear in zip(pipes, ears, strict=True):
         os.close(write)
         ear.start()
     for ear in ears:
         ear.join(timeout)
-    pid, _, code = said[2].decode().partition(" ")
+    pid, _, code = outputs[2].decode().partition(" ")
     if any(ear.is_alive() for ear in ears):
         with contextlib.suppress(ProcessLookupError):
             os.kill(int(pid), signal.SIGKILL)
-        raise subprocess.TimeoutExpired(command, timeout, *said[:2])
-    return subprocess.CompletedProcess(command, int(code), said[0].decode(), said[1].decode())
+        raise subprocess.TimeoutExpired(command, timeout, *outputs[:2])
+    return subprocess.CompletedProcess(command, int(code), outputs[0].decode(), outputs[1].decode())
 
 
 def unfix(*words: str, **more: str) -> subprocess.CompletedProcess[str]:
@@ -130,10 +130,10 @@ def _server() -> socket.socket:
 def serve(line: socket.socket) -> dict[str, Any]:
     """Fork for each command; return in the fork, with the request."""
     while True:
-        told, ends, _, _ = socket.recv_fds(line, _MOST, 3)
-        if not told:
+        request, descriptors, _, _ = socket.recv_fds(line, _MOST, 3)
+        if not request:
             os._exit(0)
-        out, err, end = ends
+        out, err, end = descriptors
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
         pid = os.fork()
         if not pid:
@@ -150,7 +150,7 @@ def serve(line: socket.socket) -> dict[str, Any]:
     for number, stream in ((1, out), (2, err)):
         os.dup2(stream, number)
         os.close(stream)
-    return dict(json.loads(told))
+    return dict(json.loads(request))
 
 
 def _reap(*_: Any) -> None:
@@ -260,10 +260,10 @@ def main() -> None:
     preloading.collapse_into_huge_pages()
     processes.adopt_orphans()
     signal.signal(signal.SIGCHLD, _reap)
-    told = serve(socket.socket(fileno=int(sys.argv[1])))
-    os.chdir(told["cwd"])
+    request = serve(socket.socket(fileno=int(sys.argv[1])))
+    os.chdir(request["cwd"])
     subprocess.Popen = Started  # type: ignore[assignment,misc]
-    become(told["words"], told["env"])
+    become(request["words"], request["env"])
 
 
 if __name__ == "__main__":

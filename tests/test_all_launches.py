@@ -85,19 +85,21 @@ def test_the_summary_says_the_share_of_all_launches_and_what_was_compiled(tmp_pa
     writer, summaries = ReportWriter(tmp_path), KernelSummaries()
     summaries.count_launch("fill<int>", "fill.cu:3").count_launches(5)
     writer.write_kernels(summaries)
-    counts = {"_Z4fillIiEvPT_i": 6, "ampere_gemm": 14, "_ZN2at6native3addIfEEvPT_": 4}
+    # Two launches of `fill` were not under check.
+    counts = {"_Z4fillIiEvPT_i": 8, "ampere_gemm": 14, "_ZN2at6native3addIfEEvPT_": 2}
     writer.write_all_launches(counts, "")
     checked = report_files.read_reports(tmp_path)
     lines = kernel_checks.format_summary(checked)
     at = next(n for n, line in enumerate(lines) if "of all" in line)
-    assert lines[at : at + 3] == [
+    assert lines[at : at + 4] == [
         "that is 25.0% of all 24 launches of these processes; the others are",
         "  14 (58.3%): ampere_gemm",
-        "  4 (16.7%): at::native::add",
+        "  2 (8.3%): fill",
+        "  2 (8.3%): at::native::add",
     ]
     shares = kernel_checks.to_json(checked)["all_launches"]
     assert shares["share"] == 0.25
-    assert shares["not_checked"] == {"ampere_gemm": 14, "at::native::add": 4}
+    assert shares["not_checked"] == {"ampere_gemm": 14, "fill": 2, "at::native::add": 2}
     assert not any("compiled" in line for line in lines)
     for name, seconds in (("_matmul", 40.0), ("_matmul", 30.5), ("_topk", 1.0)):
         summaries.get_summary(name, "").count_compilations(1, seconds)

@@ -247,18 +247,18 @@ def _format_compilations(checked: CheckSummary) -> list[str]:
 
 
 def _count_unchecked_names(checked: CheckSummary) -> Counter[str]:
-    """Count the launches of kernels that were never under check, by their plain names."""
-    known = {
-        kernel_names.find_plain_name(one.name)
-        for one in checked.kernels.values()
-        if one.checked_launches
-    }
+    """Count the launches that were not under check, by their kernels' plain names."""
+    left: Counter[str] = Counter()
+    for one in checked.kernels.values():
+        left[kernel_names.find_plain_name(one.name)] += one.checked_launches
     counts: Counter[str] = Counter()
     for mangled, count in checked.all_launches.items():
         name = kernel_names.unmangle(mangled).partition("<")[0]
-        if kernel_names.find_plain_name(name) not in known:
-            counts[name] += count
-    return counts
+        plain = kernel_names.find_plain_name(name)
+        under_check = min(count, left[plain])
+        left[plain] -= under_check
+        counts[name] += count - under_check
+    return +counts
 
 
 def _iter_unchecked_parts(kernel: KernelSummary) -> Iterator[str]:

@@ -174,9 +174,9 @@ def test_a_kernel_is_read_as_it_was_launched(
     assert guessed_reasons[0].startswith("Triton does not take the arguments that are guessed")
     if of != "torch.float32":
         launches = record_launches(release, tmp_path / "launches", of=of)
-    told = audit_kernel(release, "--launches", str(launches))
-    [finding] = told["findings"]
-    assert (told["verdict"], finding["threshold"]) == ("wraps", 2**31 // 4096 + 1)
+    result = audit_kernel(release, "--launches", str(launches))
+    [finding] = result["findings"]
+    assert (result["verdict"], finding["threshold"]) == ("wraps", 2**31 // 4096 + 1)
     assert finding["confirmed"] == "confirmed"
     assert "TWICE = False (a launch that was made)" in finding["constants"]
 
@@ -197,8 +197,8 @@ def test_a_launch_of_another_kernel_of_that_name_says_nothing(
 ) -> None:
     file = tmp_path / "launches"
     file.write_text(launches.read_text().replace('"stride"', '"step"'))
-    told = audit_kernel(release, "--launches", str(file))
-    assert told["reasons"] == guessed_reasons
+    result = audit_kernel(release, "--launches", str(file))
+    assert result["reasons"] == guessed_reasons
 
 
 @pytest.mark.parametrize(
