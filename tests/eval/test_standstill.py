@@ -178,8 +178,9 @@ class HangingServers:
     def serve(self, *places: str) -> ServedConfiguration:
         (self.fakes.root / "places").write_text(" ".join(places))
         one = fake("one", ranks=str(self.fakes.root), record=str(self.asked))
-        # The first server has this limit; a repetition that waits for its own takes a minute.
-        job = ServingJob("one", one, {"unfix_recall": [0, 1]}, 2, 2, "", request_timeout=0.3)
+        # The first server has this limit, in which its ranks reach the place where they hang; a
+        # repetition that waits for its own takes a minute.
+        job = ServingJob("one", one, {"unfix_recall": [0, 1]}, 2, 2, "", request_timeout=1.5)
         job.is_planted, job.server_arguments = True, one.server_arguments
         servers = EvaluationServers(replace(self.fakes.where(), request_timeout=60.0), 0)
         servers._idle_scorers.put(self.fakes.shared.scorer)
