@@ -5,8 +5,8 @@
 
 The faults are those of `bench/cuda_checks.py`, each in a process of its own; `none` is no fault.
 Needs a GPU, nvcc, compute-sanitizer and SGLang 0.5.23 in this Python. memcheck and initcheck run
-with PyTorch's caching off, since they know memory by its cudaMalloc. Recorded of each: whether the
-tool named the fault, its first words, and the seconds of the process. Modules are built before.
+with PyTorch's caching off, since they know memory by its cudaMalloc. The record says of each
+process what the tool reported and how long it ran. Modules are built before.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import argparse
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -71,29 +72,32 @@ _WORDS = {
 def run_fault(fault: str, tool: str, limit: float) -> dict[str, Any]:
     words = [*TOOLS[tool], str(PROGRAM), "plant", fault if fault != "none" else "clamp_right"]
     began = time.monotonic()
+    process = subprocess.Popen(
+        words,
+        cwd=ROOT,
+        env={**os.environ, **_VARIABLES.get(tool, {})},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    )
+    code: int | None = None
     try:
-        done = subprocess.run(
-            words,
-            cwd=ROOT,
-            env={**os.environ, **_VARIABLES.get(tool, {})},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            timeout=limit,
-        )
-        output, code = done.stdout, done.returncode
-    except subprocess.TimeoutExpired as error:
-        output, code = (error.stdout or b"").decode(errors="replace"), None
-    said = [match.group(0).strip() for match in _WORDS[tool].finditer(output)]
+        output, _ = process.communicate(timeout=limit)
+        code = process.returncode
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)  # the tool, and the Python that it watches
+        output, _ = process.communicate()
+    messages = [match.group(0).strip() for match in _WORDS[tool].finditer(output)]
     return {
         "fault": fault,
         "tool": tool,
         "exit": code,
         "seconds": round(time.monotonic() - began, 1),
-        "reports": len(said),
-        "said": list(dict.fromkeys(said))[:4],
-        **({} if code in (0, 1) and said else {"end": output[-400:]}),
+        "reports": len(messages),
+        "said": list(dict.fromkeys(messages))[:4],
+        **({} if code in (0, 1) and messages else {"end": output[-400:]}),
     }
 
 

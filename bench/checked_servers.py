@@ -184,16 +184,17 @@ def describe_record(record: dict[str, Any]) -> list[str]:
                 f"{check['checked_launches']} of {check['launches']} launches of "
                 f"{check['kernels']} kernels checked ({check['share']:.1%})"
             ]
-            if counted := check.get("all_launches", {}).get("launches"):
-                share = check["all_launches"]["share"]
+            counted = check.get("all_launches", {}).get("launches")
+            share = check.get("all_launches", {}).get("share")
+            if share is not None:
                 words.append(f"{share:.0%} of all {counted} launches")
-            if plain is not None:
+            if plain is not None and "launches" in plain:
                 words.append(f"{find_traced_share(plain, run):.0%} of those of a few steps")
             words.append(f"{len(check['reports'])} reports")
             words.append(f"{run.get('answered')} of {run.get('asked')} requests answered")
             if "ready_s" in run:
                 words.append(f"ready after {run['ready_s']:.0f} s")
-            if plain is not None and "tokens_per_s" in run:
+            if plain is not None and "tokens_per_s" in run and "tokens_per_s" in plain:
                 ratio = run["tokens_per_s"] / plain["tokens_per_s"]
                 words.append(f"plain after {plain['ready_s']:.0f} s")
                 words.append(f"tokens a second times {ratio:.2f}")

@@ -125,11 +125,15 @@ def time_with_checks(
     """Return what `time_launch` does under check, and why the launches count for nothing."""
     launcher = checked_launches.CheckedLauncher(checks, strict=True)
     launcher.start()
-    milliseconds, first = time_launch(launch)
-    launcher.stop()
-    refused = [each.describe_refusals() for each in launcher.summaries if each.refusals]
-    reports = list(process_reports.PROCESS_REPORTS.read_new_reports())
-    return milliseconds, first, "; ".join(refused) or (f"{len(reports)} reports" if reports else "")
+    try:
+        milliseconds, first = time_launch(launch)
+    finally:
+        launcher.stop()
+    failures = [each.describe_refusals() for each in launcher.summaries if each.refusals]
+    failures += [why for each in launcher.summaries for why in each.skipped_checks]
+    if reports := list(process_reports.PROCESS_REPORTS.read_new_reports()):
+        failures.append(f"{len(reports)} reports")
+    return milliseconds, first, "; ".join(failures)
 
 
 def main() -> int:
@@ -141,24 +145,24 @@ def main() -> int:
         chosen = release_kernels.cases()
     else:
         chosen = cases()
-    took: dict[str, list[float]] = {name: [] for name in CHECKS}
+    ratios: dict[str, list[float]] = {name: [] for name in CHECKS}
     compiled: dict[str, list[float]] = {name: [] for name in CHECKS}
     failures = 0
     for name, launch in chosen.items():
         plain, first = time_launch(launch)
         words = [f"{name}: {plain:.4f} ms, compiled in {first:.2f} s"]
         for level, checks in CHECKS.items():
-            now, begun, failure = time_with_checks(launch, checks)
+            now, first_checked, failure = time_with_checks(launch, checks)
             if failure:
                 failures += 1
                 words.append(f"{level}: {failure}")
                 continue
-            took[level].append(now / plain)
-            compiled[level].append(begun / first)
-            words.append(f"{level} x {now / plain:.2f}, in {begun:.2f} s")
+            ratios[level].append(now / plain)
+            compiled[level].append(first_checked / first)
+            words.append(f"{level} x {now / plain:.2f}, in {first_checked:.2f} s")
         print("; ".join(words), flush=True)
-    for title, ratios in (("geometric mean", took), ("the first launch", compiled)):
-        means = (f"{level} x {mean(found):.2f}" for level, found in ratios.items() if found)
+    for title, by_level in (("geometric mean", ratios), ("the first launch", compiled)):
+        means = (f"{level} x {mean(found):.2f}" for level, found in by_level.items() if found)
         print(f"{title}: {'; '.join(means)}")
     return 1 if failures else 0
 

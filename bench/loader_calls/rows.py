@@ -4,168 +4,209 @@ from __future__ import annotations
 
 import torch
 
-from loader_calls.tensors import draw_rotations, empty, find, floats, launches, normal, zeros
+from loader_calls.tensors import (
+    draw_floats,
+    draw_normal,
+    draw_rotations,
+    find_function,
+    make_empty,
+    make_zeros,
+    register_loader,
+)
 
 _CLAMP = "ops.activation.silu_and_mul_clamp"
 _DIFFUSION = "ops.diffusion"
 _KDA = "kda_kernels"
 
 
-@launches("ops.activation.kimi_k3_situ_and_mul._jit_situ_and_mul_module")
+@register_loader("ops.activation.kimi_k3_situ_and_mul._jit_situ_and_mul_module")
 def gate_by_situ() -> None:
-    gate = find("ops.activation.kimi_k3_situ_and_mul", "situ_and_mul")
-    gate(normal(2, 512), None, 1.0, None)
+    gate = find_function("ops.activation.kimi_k3_situ_and_mul", "situ_and_mul")
+    gate(draw_normal(2, 512), None, 1.0, None)
 
 
-@launches(f"{_CLAMP}._jit_silu_and_mul_clamp_module")
+@register_loader(f"{_CLAMP}._jit_silu_and_mul_clamp_module")
 def gate_and_clamp() -> None:
     half = torch.float16
-    find(_CLAMP, "silu_and_mul_clamp")(normal(2, 512, dtype=half), empty(2, 256, dtype=half), 7.0)
+    find_function(_CLAMP, "silu_and_mul_clamp")(
+        draw_normal(2, 512, dtype=half), make_empty(2, 256, dtype=half), 7.0
+    )
 
 
-@launches(f"{_CLAMP}._jit_silu_mul_quant_contig_module")
+@register_loader(f"{_CLAMP}._jit_silu_mul_quant_contig_module")
 def gate_and_quantize() -> None:
-    outputs = empty(4, 512, dtype=torch.float8_e4m3fn), empty(4, 4, dtype=torch.float32)
-    find(_CLAMP, "silu_and_mul_contig_post_quant")(normal(4, 1024), *outputs, 128)
+    outputs = make_empty(4, 512, dtype=torch.float8_e4m3fn), make_empty(4, 4, dtype=torch.float32)
+    find_function(_CLAMP, "silu_and_mul_contig_post_quant")(draw_normal(4, 1024), *outputs, 128)
 
 
-@launches("ops.elementwise.hc_combine._jit_hc_combine_module")
+@register_loader("ops.elementwise.hc_combine._jit_hc_combine_module")
 def combine_connections() -> None:
-    combine = find("ops.elementwise.hc_combine", "hc_combine")
-    combine(normal(2, 4096), *(normal(2, 16384) for _ in range(2)), normal(4, 16384), 4, 4096)
+    combine = find_function("ops.elementwise.hc_combine", "hc_combine")
+    combine(
+        draw_normal(2, 4096),
+        *(draw_normal(2, 16384) for _ in range(2)),
+        draw_normal(4, 16384),
+        4,
+        4096,
+    )
 
 
-@launches("ops.elementwise.hc_combine_decode._jit_module")
+@register_loader("ops.elementwise.hc_combine_decode._jit_module")
 def combine_connections_of_a_step() -> None:
-    shares = find("ops.elementwise.hc_combine_decode", "hc_combine_gate")(
-        normal(2, 10240), normal(4, 10240)
+    shares = find_function("ops.elementwise.hc_combine_decode", "hc_combine_gate")(
+        draw_normal(2, 10240), draw_normal(4, 10240)
     )
-    find("ops.elementwise.hc_combine_decode", "hc_combine_apply")(
-        normal(2, 2560), normal(2, 10240), shares
+    find_function("ops.elementwise.hc_combine_decode", "hc_combine_apply")(
+        draw_normal(2, 2560), draw_normal(2, 10240), shares
     )
 
 
-@launches("ops.layernorm.muse_spark_norm_gate_jit._jit_module")
+@register_loader("ops.layernorm.muse_spark_norm_gate_jit._jit_module")
 def norm_and_gate_heads() -> None:
-    norm = find("ops.layernorm.muse_spark_norm_gate_jit", "rms_norm_gate")
-    norm(normal(2, 256), normal(2, 256), normal(128), head_dim=128)
+    norm = find_function("ops.layernorm.muse_spark_norm_gate_jit", "rms_norm_gate")
+    norm(draw_normal(2, 256), draw_normal(2, 256), draw_normal(128), head_dim=128)
 
 
-@launches("ops.layernorm.muse_spark_norm_residual_jit._jit_module")
+@register_loader("ops.layernorm.muse_spark_norm_residual_jit._jit_module")
 def norm_a_residual_twice() -> None:
-    norm = find("ops.layernorm.muse_spark_norm_residual_jit", "fused_norm_residual")
-    weights = {"post_weight": normal(2048), "pre_weight": normal(2048)}
-    norm(normal(2, 2048), floats(2, 2048), 1e-6, 1e-6, **weights)
+    norm = find_function("ops.layernorm.muse_spark_norm_residual_jit", "fused_norm_residual")
+    weights = {"post_weight": draw_normal(2048), "pre_weight": draw_normal(2048)}
+    norm(draw_normal(2, 2048), draw_floats(2, 2048), 1e-6, 1e-6, **weights)
 
 
-@launches(f"{_DIFFUSION}.activation.gelu_tanh_cat_jit._module")
+@register_loader(f"{_DIFFUSION}.activation.gelu_tanh_cat_jit._module")
 def gate_beside_attention() -> None:
-    join = find(f"{_DIFFUSION}.activation.gelu_tanh_cat_jit", "fused_gelu_tanh_cat")
-    join(normal(2, 3, 64), normal(2, 3, 128))
+    join = find_function(f"{_DIFFUSION}.activation.gelu_tanh_cat_jit", "fused_gelu_tanh_cat")
+    join(draw_normal(2, 3, 64), draw_normal(2, 3, 128))
 
 
-@launches(f"{_DIFFUSION}.attention.vdn_delta_factors_jit._jit_vdn_delta_factors_module")
+@register_loader(f"{_DIFFUSION}.attention.vdn_delta_factors_jit._jit_vdn_delta_factors_module")
 def invert_delta_factors() -> None:
-    invert = find(f"{_DIFFUSION}.attention.vdn_delta_factors_jit", "vdn_delta_factors")
+    invert = find_function(f"{_DIFFUSION}.attention.vdn_delta_factors_jit", "vdn_delta_factors")
     unit = torch.eye(128).expand(1, 128, 128).contiguous().to("cuda")
     invert(unit, unit.clone(), torch.ones(1, 128, device="cuda"))
 
 
-@launches(f"{_DIFFUSION}.layout.usp_relayout_jit._jit_usp_relayout_module")
+@register_loader(f"{_DIFFUSION}.layout.usp_relayout_jit._jit_usp_relayout_module")
 def merge_heads() -> None:
-    find(f"{_DIFFUSION}.layout.usp_relayout_jit", "_usp_merge_heads_cuda")(normal(2, 3, 1, 2, 64))
+    find_function(f"{_DIFFUSION}.layout.usp_relayout_jit", "_usp_merge_heads_cuda")(
+        draw_normal(2, 3, 1, 2, 64)
+    )
 
 
-@launches(f"{_DIFFUSION}.layout.minimax_h3_vae_output_jit._jit_minimax_h3_vae_output_module")
+@register_loader(f"{_DIFFUSION}.layout.minimax_h3_vae_output_jit._jit_minimax_h3_vae_output_module")
 def clamp_pixels() -> None:
-    clamp = find(f"{_DIFFUSION}.layout.minimax_h3_vae_output_jit", "minimax_h3_vae_denorm_clamp")
-    clamp(normal(1, 3, 2, 4, 8), mean=[0.0] * 3, std=[1.0] * 3)
+    clamp = find_function(
+        f"{_DIFFUSION}.layout.minimax_h3_vae_output_jit", "minimax_h3_vae_denorm_clamp"
+    )
+    clamp(draw_normal(1, 3, 2, 4, 8), mean=[0.0] * 3, std=[1.0] * 3)
 
 
-@launches(f"{_DIFFUSION}.norm.bias_residual_add_jit._jit_module")
+@register_loader(f"{_DIFFUSION}.norm.bias_residual_add_jit._jit_module")
 def add_bias_and_residual() -> None:
-    add = find(f"{_DIFFUSION}.norm.bias_residual_add_jit", "bias_residual_add")
-    add(normal(1, 16, 2, 4), normal(16), normal(1, 16, 2, 4))
+    add = find_function(f"{_DIFFUSION}.norm.bias_residual_add_jit", "bias_residual_add")
+    add(draw_normal(1, 16, 2, 4), draw_normal(16), draw_normal(1, 16, 2, 4))
 
 
-@launches(f"{_DIFFUSION}.norm.channel_rmsnorm_finish_silu_jit._jit_module")
+@register_loader(f"{_DIFFUSION}.norm.channel_rmsnorm_finish_silu_jit._jit_module")
 def finish_a_channel_norm() -> None:
-    finish = find(
+    finish = find_function(
         f"{_DIFFUSION}.norm.channel_rmsnorm_finish_silu_jit", "channel_rmsnorm_finish_silu"
     )
-    finish(normal(1, 16, 2, 4), torch.ones(1, 1, 2, 4, device="cuda"), normal(16, 1, 1), 4.0)
+    finish(
+        draw_normal(1, 16, 2, 4), torch.ones(1, 1, 2, 4, device="cuda"), draw_normal(16, 1, 1), 4.0
+    )
 
 
-@launches(f"{_DIFFUSION}.norm.channel_rmsnorm_silu_nhwc_jit._jit_module")
+@register_loader(f"{_DIFFUSION}.norm.channel_rmsnorm_silu_nhwc_jit._jit_module")
 def norm_channels_that_lie_last() -> None:
-    norm = find(f"{_DIFFUSION}.norm.channel_rmsnorm_silu_nhwc_jit", "channel_rmsnorm_silu_nhwc")
-    rows = normal(1, 16, 2, 4).contiguous(memory_format=torch.channels_last)
-    norm(rows, normal(16, 1, 1), 4.0)
+    norm = find_function(
+        f"{_DIFFUSION}.norm.channel_rmsnorm_silu_nhwc_jit", "channel_rmsnorm_silu_nhwc"
+    )
+    rows = draw_normal(1, 16, 2, 4).contiguous(memory_format=torch.channels_last)
+    norm(rows, draw_normal(16, 1, 1), 4.0)
 
 
-@launches(f"{_DIFFUSION}.norm.flux2_gated_resnorm_jit._module")
+@register_loader(f"{_DIFFUSION}.norm.flux2_gated_resnorm_jit._module")
 def norm_a_gated_residual() -> None:
-    norm = find(f"{_DIFFUSION}.norm.flux2_gated_resnorm_jit", "flux2_gated_resnorm_raw")
-    norm(*(normal(1, 2, 6144) for _ in range(2)), *(normal(6144) for _ in range(3)), 1e-6)
+    norm = find_function(f"{_DIFFUSION}.norm.flux2_gated_resnorm_jit", "flux2_gated_resnorm_raw")
+    norm(*(draw_normal(1, 2, 6144) for _ in range(2)), *(draw_normal(6144) for _ in range(3)), 1e-6)
 
 
-@launches(f"{_DIFFUSION}.norm.wan_norm_silu_post._module")
+@register_loader(f"{_DIFFUSION}.norm.wan_norm_silu_post._module")
 def finish_a_video_norm() -> None:
-    finish = find(f"{_DIFFUSION}.norm.wan_norm_silu_post", "_wan_norm_silu_post")
-    norm, out = torch.ones(1, 1, 1, 2, 4, device="cuda"), zeros(1, 16, 1, 2, 4, dtype=torch.float32)
-    finish(normal(1, 16, 1, 2, 4), norm, floats(16), floats(16), out, 4.0, False)
+    finish = find_function(f"{_DIFFUSION}.norm.wan_norm_silu_post", "_wan_norm_silu_post")
+    norm, out = (
+        torch.ones(1, 1, 1, 2, 4, device="cuda"),
+        make_zeros(1, 16, 1, 2, 4, dtype=torch.float32),
+    )
+    finish(draw_normal(1, 16, 1, 2, 4), norm, draw_floats(16), draw_floats(16), out, 4.0, False)
 
 
-@launches(f"{_DIFFUSION}.rope.helios_qk_rope_jit._jit_helios_qk_rope_module")
+@register_loader(f"{_DIFFUSION}.rope.helios_qk_rope_jit._jit_helios_qk_rope_module")
 def rotate_in_place() -> None:
-    rotate = find(f"{_DIFFUSION}.rope.helios_qk_rope_jit", "fused_inplace_helios_qk_rope")
-    rotate(normal(1, 4, 2, 128), normal(1, 4, 2, 128), floats(1, 4, 256))
+    rotate = find_function(f"{_DIFFUSION}.rope.helios_qk_rope_jit", "fused_inplace_helios_qk_rope")
+    rotate(draw_normal(1, 4, 2, 128), draw_normal(1, 4, 2, 128), draw_floats(1, 4, 256))
 
 
-@launches(f"{_DIFFUSION}.rope.interleaved_rope_fp64_jit._jit_interleaved_rope_fp64_module")
+@register_loader(f"{_DIFFUSION}.rope.interleaved_rope_fp64_jit._jit_interleaved_rope_fp64_module")
 def rotate_in_doubles() -> None:
-    rotate = find(f"{_DIFFUSION}.rope.interleaved_rope_fp64_jit", "fused_interleaved_rope_fp64")
-    tables = (normal(4, 64, dtype=torch.float64) for _ in range(2))
-    rotate(normal(1, 4, 2, 128), normal(1, 4, 2, 128), *tables)
+    rotate = find_function(
+        f"{_DIFFUSION}.rope.interleaved_rope_fp64_jit", "fused_interleaved_rope_fp64"
+    )
+    tables = (draw_normal(4, 64, dtype=torch.float64) for _ in range(2))
+    rotate(draw_normal(1, 4, 2, 128), draw_normal(1, 4, 2, 128), *tables)
 
 
-@launches(f"{_DIFFUSION}.rope.ltx25_decoder_rope_jit._jit_ltx25_decoder_rope_module")
+@register_loader(f"{_DIFFUSION}.rope.ltx25_decoder_rope_jit._jit_ltx25_decoder_rope_module")
 def rotate_by_three_axes() -> None:
-    rotate = find(f"{_DIFFUSION}.rope.ltx25_decoder_rope_jit", "fused_ltx25_decoder_rope")
-    tables = (floats(2, size) for size in (10, 10, 10, 10, 12, 12))
-    rotate(*(normal(1, 1, 2, 2, 2, 64) for _ in range(2)), *tables, 20, 20)
+    rotate = find_function(f"{_DIFFUSION}.rope.ltx25_decoder_rope_jit", "fused_ltx25_decoder_rope")
+    tables = (draw_floats(2, size) for size in (10, 10, 10, 10, 12, 12))
+    rotate(*(draw_normal(1, 1, 2, 2, 2, 64) for _ in range(2)), *tables, 20, 20)
 
 
-@launches(f"{_DIFFUSION}.rope.qknorm_complex_rope_jit._jit_module")
+@register_loader(f"{_DIFFUSION}.rope.qknorm_complex_rope_jit._jit_module")
 def norm_and_rotate_by_complex_numbers() -> None:
-    module = find(f"{_DIFFUSION}.rope.qknorm_complex_rope_jit", "_jit_module")(False, False)
+    module = find_function(f"{_DIFFUSION}.rope.qknorm_complex_rope_jit", "_jit_module")(
+        False, False
+    )
     rotations = torch.view_as_real(draw_rotations(4, 128))
-    module.norm_rope(normal(1, 4, 2, 128), empty(1, 4, 2, 128), normal(128), rotations, 1e-6)
+    module.norm_rope(
+        draw_normal(1, 4, 2, 128), make_empty(1, 4, 2, 128), draw_normal(128), rotations, 1e-6
+    )
 
 
-@launches(f"{_DIFFUSION}.rope.qwen_qkv_epilogue_jit.qwen_qkv_epilogue_module")
+@register_loader(f"{_DIFFUSION}.rope.qwen_qkv_epilogue_jit.qwen_qkv_epilogue_module")
 def join_text_and_image() -> None:
-    join = find(f"{_DIFFUSION}.rope.qwen_qkv_epilogue_jit", "try_fused_qwen_qkv_epilogue")
-    rows, weights = (normal(1, 4, 2, 128) for _ in range(6)), (normal(128) for _ in range(4))
-    assert join(*rows, *weights, floats(4, 128), floats(4, 128), 1e-6, 1e-6) is not None
+    join = find_function(f"{_DIFFUSION}.rope.qwen_qkv_epilogue_jit", "try_fused_qwen_qkv_epilogue")
+    rows, weights = (
+        (draw_normal(1, 4, 2, 128) for _ in range(6)),
+        (draw_normal(128) for _ in range(4)),
+    )
+    assert join(*rows, *weights, draw_floats(4, 128), draw_floats(4, 128), 1e-6, 1e-6) is not None
 
 
-@launches(f"{_DIFFUSION}.modulate.residual_gate_add2_jit._jit_residual_gate_add2_module")
+@register_loader(f"{_DIFFUSION}.modulate.residual_gate_add2_jit._jit_residual_gate_add2_module")
 def add_two_gated_updates() -> None:
     module = f"{_DIFFUSION}.modulate.residual_gate_add2_jit"
-    rows = (normal(2, 3, 64) for _ in range(3))
-    find(module, "_residual_gate_add2_custom_op")(*rows, normal(1, 1, 64))
+    rows = (draw_normal(2, 3, 64) for _ in range(3))
+    find_function(module, "_residual_gate_add2_custom_op")(*rows, draw_normal(1, 1, 64))
 
 
-@launches(f"{_KDA}.causal_conv3d_cat_pad_jit._jit_causal_conv3d_cat_pad_module")
+@register_loader(f"{_KDA}.causal_conv3d_cat_pad_jit._jit_causal_conv3d_cat_pad_module")
 def pad_frames_behind_a_cache() -> None:
-    pad = find(f"{_KDA}.causal_conv3d_cat_pad_jit", "fused_causal_conv3d_cat_pad_cuda")
-    pad(normal(1, 2, 2, 4, 4), normal(1, 2, 1, 4, 4), (1, 1, 1, 1, 2, 0))
+    pad = find_function(f"{_KDA}.causal_conv3d_cat_pad_jit", "fused_causal_conv3d_cat_pad_cuda")
+    pad(draw_normal(1, 2, 2, 4, 4), draw_normal(1, 2, 1, 4, 4), (1, 1, 1, 1, 2, 0))
 
 
-@launches(f"{_KDA}.ltx2_qknorm_split_rope_jit._jit_ltx2_qknorm_split_rope_module")
+@register_loader(f"{_KDA}.ltx2_qknorm_split_rope_jit._jit_ltx2_qknorm_split_rope_module")
 def norm_and_rotate_split_heads() -> None:
     module = f"{_KDA}.ltx2_qknorm_split_rope_jit"
-    side = normal(1, 4, 4096), normal(1, 32, 4, 64), normal(1, 32, 4, 64), normal(4096)
+    side = (
+        draw_normal(1, 4, 4096),
+        draw_normal(1, 32, 4, 64),
+        draw_normal(1, 32, 4, 64),
+        draw_normal(4096),
+    )
     other = [tensor.clone() for tensor in side]
-    find(module, "_ltx2_qknorm_split_rope_custom_op")(*side, *other, 1e-6, 32, 128, False)
+    find_function(module, "_ltx2_qknorm_split_rope_custom_op")(*side, *other, 1e-6, 32, 128, False)

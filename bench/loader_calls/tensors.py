@@ -13,7 +13,7 @@ _KERNELS = "sglang.kernels."
 _Call = Callable[[], Any]
 
 
-def launches(loader: str) -> Callable[[_Call], _Call]:
+def register_loader(loader: str) -> Callable[[_Call], _Call]:
     """Register a call by the loader, below `sglang.kernels`, whose kernels it launches."""
 
     def register(call: _Call) -> _Call:
@@ -23,32 +23,32 @@ def launches(loader: str) -> Callable[[_Call], _Call]:
     return register
 
 
-def find(module: str, name: str) -> Any:
+def find_function(module: str, name: str) -> Any:
     return getattr(importlib.import_module(f"{_KERNELS}{module}"), name)
 
 
-def normal(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
+def draw_normal(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
     generator = torch.Generator().manual_seed(3)
     return torch.randn(shape, generator=generator).to(dtype).to("cuda")
 
 
-def floats(*shape: int) -> torch.Tensor:
-    return normal(*shape, dtype=torch.float32)
+def draw_floats(*shape: int) -> torch.Tensor:
+    return draw_normal(*shape, dtype=torch.float32)
 
 
-def empty(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
+def make_empty(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
     return torch.empty(shape, dtype=dtype, device="cuda")
 
 
-def zeros(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
+def make_zeros(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
     return torch.zeros(shape, dtype=dtype, device="cuda")
 
 
-def int32(values: Any) -> torch.Tensor:
+def make_int32(values: Any) -> torch.Tensor:
     return torch.tensor(values, dtype=torch.int32, device="cuda")
 
 
-def int64(values: Any) -> torch.Tensor:
+def make_int64(values: Any) -> torch.Tensor:
     return torch.tensor(values, dtype=torch.int64, device="cuda")
 
 
