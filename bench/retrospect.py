@@ -44,8 +44,8 @@ class Fix(msgspec.Struct, forbid_unknown_fields=True):
     kernel: str
     upstream: int = 0  # the pull request; 0 for a cast without one that we found
     fixed: str = ""  # the first release that has it; empty if our oldest has it already
-    threshold: int = 0  # as upstream gives it, in the setting of this deployment
-    gives: str = ""  # upstream's words for it
+    threshold: int = 0  # upstream's formula with the sizes of this deployment
+    gives: str = ""  # what the threshold counts, and from which formula
     miss: str = ""  # why no rehearsal names it
     grows_with: str = ""  # the setting that the address grows with, if not the one of its batch
 
@@ -198,8 +198,8 @@ def make_table(rows: list[NamedFix]) -> str:
             "",
             f"{len(named)} of {len(rows)} are named ({len(named) / len(rows):.0%}), "
             f"{sum(bool(row.fixed) for row in named)} of {sum(bool(row.fixed) for row in rows)} of "
-            f"those that came between {OLDEST} and {RELEASE}; of {len(given)} with a threshold of "
-            f"upstream's, {len(within)} are within a factor of {FACTOR}.",
+            f"those that came between {OLDEST} and {RELEASE}; of {len(given)} whose threshold "
+            f"upstream's formula gives with these sizes, {len(within)} are within a factor of {FACTOR}.",
         ]
     )
 
