@@ -199,7 +199,8 @@ def make_table(rows: list[NamedFix]) -> str:
             f"{len(named)} of {len(rows)} are named ({len(named) / len(rows):.0%}), "
             f"{sum(bool(row.fixed) for row in named)} of {sum(bool(row.fixed) for row in rows)} of "
             f"those that came between {OLDEST} and {RELEASE}; of {len(given)} whose threshold "
-            f"upstream's formula gives with these sizes, {len(within)} are within a factor of {FACTOR}.",
+            f"upstream's formula gives with these sizes, {len(within)} are within a factor of "
+            f"{FACTOR}.",
         ]
     )
 
