@@ -112,6 +112,25 @@ def test_the_summary_says_the_share_of_all_launches_and_what_was_compiled(tmp_pa
         "seconds": 70.5,
     }
     writer.write_all_launches({}, "no CUPTI")
-    lines = kernel_checks.format_summary(report_files.read_reports(tmp_path))
+    checked = report_files.read_reports(tmp_path)
+    lines = kernel_checks.format_summary(checked)
+    assert not any("of all 0" in line for line in lines)
+    shares = kernel_checks.to_json(checked)["all_launches"]
+    assert (shares["launches"], shares["share"]) == (0, None)
     assert f"launches of all libraries were not counted in pid {os.getpid()}: no CUPTI" in lines
     assert json.loads((tmp_path / f"{os.getpid()}.all").read_text())["failure"] == "no CUPTI"
+
+
+def test_no_share_is_said_if_one_process_did_not_count_its_launches(tmp_path: Path) -> None:
+    """Its checked launches are in the sum of the checked ones, and not in that of all."""
+    writer, summaries = ReportWriter(tmp_path), KernelSummaries()
+    summaries.count_launch("fill<int>", "fill.cu:3").count_launches(5)
+    writer.write_kernels(summaries)
+    writer.write_all_launches({"ampere_gemm": 14}, "")
+    other = {"counts": {}, "failure": "another subscriber"}
+    (tmp_path / "1.all").write_text(json.dumps(other))
+    checked = report_files.read_reports(tmp_path)
+    assert kernel_checks.to_json(checked)["all_launches"]["share"] is None
+    lines = kernel_checks.format_summary(checked)
+    assert not any("of all 14 launches" in line for line in lines)
+    assert "launches of all libraries were not counted in pid 1: another subscriber" in lines

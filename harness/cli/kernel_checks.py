@@ -135,6 +135,7 @@ def _get_report_folder(folder: Path) -> Path:
 
 
 def to_json(checked: CheckSummary) -> dict[str, Any]:
+    share_of_all = checked.share_of_all
     return {
         "processes": checked.processes,
         "kernels": len(checked.kernels),
@@ -148,7 +149,7 @@ def to_json(checked: CheckSummary) -> dict[str, Any]:
         },
         "all_launches": {
             "launches": checked.all_launches.total(),
-            "share": round(checked.share_of_all, 4),
+            "share": None if share_of_all is None else round(share_of_all, 4),
             "not_checked": dict(_count_unchecked_names(checked).most_common()),
             "uncounted": checked.uncounted,
         },
@@ -218,10 +219,11 @@ def format_summary(checked: CheckSummary) -> list[str]:
 def _format_all_launches(checked: CheckSummary) -> list[str]:
     """Say the checked launches' share of all, and whose the others are."""
     lines = []
-    if total := checked.all_launches.total():
+    share = checked.share_of_all
+    if share is not None:
+        total = checked.all_launches.total()
         lines.append(
-            f"that is {checked.share_of_all:.1%} of all {total} launches of these processes; the "
-            "others are"
+            f"that is {share:.1%} of all {total} launches of these processes; the others are"
         )
         others = _count_unchecked_names(checked).most_common()
         for name, count in others[:_MAX_LISTED]:

@@ -101,9 +101,15 @@ class CheckSummary:
     uncounted: list[str] = field(default_factory=list)
 
     @property
-    def share_of_all(self) -> float:
-        """The checked launches' share of those of all libraries."""
-        return self.checked_launches / max(self.all_launches.total(), self.checked_launches, 1)
+    def share_of_all(self) -> float | None:
+        """The checked launches' share of those of all libraries.
+
+        None if a process did not count them, as its checked launches are not among them.
+        """
+        total = self.all_launches.total()
+        if self.uncounted or not total:
+            return None
+        return self.checked_launches / max(total, self.checked_launches)
 
     @property
     def launches(self) -> int:
