@@ -68,6 +68,7 @@ class OverflowInstrumentation:
         for name in mixed:
             del self._signs[name]
         self._wide = {value.name for value in flow.wide if value.name}
+        self._bit_complements = {value.name for value in flow.bit_complements}
         self._writers: dict[str, list[PtxStatement]] = defaultdict(list)
         for statement in kernel.statements:
             for name in split_statement(statement)[0]:
@@ -214,6 +215,8 @@ class _Code:
             self.before.append(f"mov.b64 {true}, {self._text(operands[0])};")
             return
         is_exact = opcode in EXACT_OPERATIONS and _INEXACT.isdisjoint(self._modifiers)
+        if opcode == "not" and result in self._owner._bit_complements:
+            is_exact = False
         if not is_exact or not all(self._is_plain(v) or self._is_followed(v) for v in values):
             self.extend_result(result)
             return

@@ -16,11 +16,13 @@ from harness.kernels.ptx.flow import ADDRESS_OPERANDS, is_vector_move
 from harness.kernels.ptx.instructions import NUMBER_TYPES, Instruction, space_of
 
 # The true value of the result is computed from the true values of the operands.
-# `not` is -1 - x: the compiler makes `a - b - 1` of unsigned numbers `a + ~b`.
+# `not` is -1 - x on its way into a sum: the compiler makes `a - b - 1` of unsigned numbers
+# `a + ~b`. An unsigned use of another kind, as the shift of `~key >> 24`, means its 32 bits.
 EXACT_OPERATIONS = frozenset("add sub mul mad shl shr div rem min max mov selp neg not".split())
 # The result may not fit.
 WRAPPING_OPERATIONS = frozenset("add sub mul mad shl neg not cvt".split())
 _SIGN_DEFINED = frozenset("shr div rem min max".split())
+_SUMS = frozenset("add sub mad neg".split())
 _WIDE_OPERATIONS = frozenset(
     "add sub mul mad shl shr div rem min max mov selp cvt cvta and or".split()
 )
@@ -34,6 +36,7 @@ class OverflowFlow:
     may_wrap: frozenset[IRValue]  # of those, the ones whose true value may differ
     wide: frozenset[IRValue]  # values of 64 bits that depend on one
     low_halves: dict[IRValue, IRValue]  # results that are the low half of a value
+    bit_complements: frozenset[IRValue]  # results of `not` whose true value is their 32 bits
 
 
 def value_operands(instruction: Instruction) -> tuple[IRValue, ...]:
@@ -88,6 +91,9 @@ def reads_signed(instruction: Instruction) -> bool:
     return instruction.modifiers[-1].startswith("s")
 
 
+_Step = tuple[IRValue, bool | None, bool]  # a value, the sign of its use, whether it is in a sum
+
+
 class _Walk:
     def __init__(self, graph: KernelGraph) -> None:
         self.sources = map_control_flow_sources(graph)
@@ -96,33 +102,36 @@ class _Walk:
         }
         self.signs: dict[IRValue, set[bool]] = defaultdict(set)
         self.wide: set[IRValue] = set()
-        waiting: list[tuple[IRValue, bool | None]] = [
-            (operation.operands[place], None)
+        self.bit_complements: set[IRValue] = set()
+        seen: set[_Step] = set()
+        waiting: list[_Step] = [
+            (operation.operands[place], None, False)
             for operation in graph.walk()
             for place in ADDRESS_OPERANDS.get(operation.name, ())
             if place < len(operation.operands)
             and space_of(Instruction(operation)) in ("global", "generic")
         ]
         while waiting:
-            value, sign = waiting.pop()
+            value, sign, in_sum = step = waiting.pop()
             if value.type.bits == 64:
                 if value in self.wide:
                     continue
                 self.wide.add(value)
             elif value.type.bits == 32 and sign is not None:
-                if sign in self.signs[value]:
+                if step in seen:
                     continue
+                seen.add(step)
                 self.signs[value].add(sign)
             else:
                 continue
-            waiting += [(source, sign) for source in self.sources.get(value, ())]
+            waiting += [(source, sign, in_sum) for source in self.sources.get(value, ())]
             operation = self.definitions.get(value)
             if operation is not None:
-                waiting += self._enter(operation, value, sign)
+                waiting += self._enter(operation, value, sign, in_sum)
 
     def _enter(
-        self, operation: IROperation, value: IRValue, sign: bool | None
-    ) -> list[tuple[IRValue, bool | None]]:
+        self, operation: IROperation, value: IRValue, sign: bool | None, in_sum: bool
+    ) -> list[_Step]:
         instruction = Instruction(operation)
         if instruction.opcode == "mov" and is_vector_move(operation):
             return []
@@ -133,17 +142,21 @@ class _Walk:
                 return []
             if is_widening(instruction):
                 signed = reads_signed(instruction)
-                narrow = [(one, signed) for one in instruction.operands[:2]]
-                rest = [(one, None) for one in instruction.operands[2:]]
+                narrow: list[_Step] = [(one, signed, False) for one in instruction.operands[:2]]
+                rest: list[_Step] = [(one, None, False) for one in instruction.operands[2:]]
                 return [*(narrow[:1] if instruction.opcode == "cvt" else narrow), *rest]
-            return [(one, None) for one in value_operands(instruction)]
+            return [(one, None, False) for one in value_operands(instruction)]
         if is_narrowing(instruction):
-            return [(instruction.operands[0], None)]
+            return [(instruction.operands[0], None, False)]
         if instruction.opcode not in EXACT_OPERATIONS or instruction.has("hi", "wide", "sat", "cc"):
             return []
+        if instruction.opcode == "not" and not sign and not in_sum:
+            self.bit_complements.add(value)
+            return []
         if instruction.opcode in _SIGN_DEFINED:
-            sign = reads_signed(instruction)
-        return [(one, sign) for one in value_operands(instruction)]
+            sign, in_sum = reads_signed(instruction), False
+        in_sum = in_sum or instruction.opcode in _SUMS
+        return [(one, sign, in_sum) for one in value_operands(instruction)]
 
 
 def analyze_overflow(graph: KernelGraph) -> OverflowFlow:
@@ -178,14 +191,15 @@ def analyze_overflow(graph: KernelGraph) -> OverflowFlow:
         if (operation := walk.definitions.get(value)) is not None
         and (half := find_extended_low_half(operation, walk.definitions)) is not None
     }
-    return OverflowFlow(signs, frozenset(may_wrap), frozenset(wide), halves)
+    complements = frozenset(walk.bit_complements)
+    return OverflowFlow(signs, frozenset(may_wrap), frozenset(wide), halves, complements)
 
 
 def _may_wrap(walk: _Walk, value: IRValue, may_wrap: set[IRValue]) -> bool:
     if any(source in may_wrap for source in walk.sources.get(value, ())):
         return True
     operation = walk.definitions.get(value)
-    if operation is None or operation.name == "ptx.constant":
+    if operation is None or operation.name == "ptx.constant" or value in walk.bit_complements:
         return False
     instruction = Instruction(operation)
     if instruction.opcode == "mov" and is_vector_move(operation):

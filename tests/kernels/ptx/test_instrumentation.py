@@ -131,6 +131,20 @@ def test_a_difference_less_one_is_computed_with_a_complement_and_no_overflow() -
     assert "-1 became 4294967295" in str(launch(text, pack(out), {"out": out})[0])
 
 
+@pytest.mark.parametrize("use", ["shr.u32 %r4, %r3, 28;", "min.u32 %r4, %r3, 15;"])
+def test_the_complement_of_a_key_is_its_bits_and_no_overflow(use: str) -> None:
+    """A radix sort of descending keys takes its bins from the bits of `~key`."""
+    body = (
+        f"ld.global.u32 %r1, [%rd1]; not.b32 %r3, %r1; {use}"
+        "mul.wide.u32 %rd2, %r4, 4; add.s64 %rd3, %rd1, %rd2; st.global.u32 [%rd3], 7;"
+    )
+    out = np.zeros(16, np.uint32)
+    text = _make_kernel(body)
+    assert launch_with_checks(text, "k", pack(out), {"out": out}, block=(1, 1, 1)) == []
+    assert out[15] == 7
+    assert launch(text, pack(out), {"out": out}) == []
+
+
 def test_a_predicated_access_counts_where_it_happens() -> None:
     body = (
         "mov.u32 %r1, %tid.x; mul.wide.u32 %rd2, %r1, 4; add.s64 %rd3, %rd1, %rd2;"
