@@ -43,10 +43,8 @@ class CardLaunch:
     targets: dict[int, Allocation]  # by the offset of the pointer among the parameters
     call: str  # the host function that launched it, or "code that is no host call"
     server_phase: str = ""
-    made_empty: frozenset[int] = frozenset()  # the pointers into memory from `torch.empty`
 
-    def build_violation(self, report: DeviceReport) -> Violation | None:
-        """Return a report as a violation; None of poison that `torch.empty` did not write."""
+    def build_violation(self, report: DeviceReport) -> Violation:
         site = self.kernel.sites[report.site]
         width, height = report.block_sides
         thread = (
@@ -94,9 +92,7 @@ class CardLaunch:
 
     def _build_uninitialized(
         self, report: DeviceReport, site: InstrumentedSite, thread: Dimensions
-    ) -> Violation | None:
-        if self.made_empty.isdisjoint(site.roots):
-            return None
+    ) -> Violation:
         return UninitializedMemory(
             f"{self.name} {PAST_TENSE[site.label]} uninitialized memory: "
             f"{self._describe_element(report, site)}",

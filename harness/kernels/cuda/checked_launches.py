@@ -165,15 +165,12 @@ class CheckedCudaLaunches:
                 number,
                 self._whole_storages or captured,
                 shadow,
+                _is_from_empty,
             )
-            launch = CardLaunch(
-                name,
-                kernel,
-                checked.targets,
-                call,
-                self._describe_server_phase(),
-                _find_made_empty(checked.targets),
-            )
+            for reason in checked.skipped_checks:
+                summary.count_skipped_check(reason)
+            phase = self._describe_server_phase()
+            launch = CardLaunch(name, kernel, checked.targets, call, phase)
             record.build_violation = launch.build_violation
             if checked.unbounded_roots:
                 count = sum(site.roots in checked.unbounded_roots for site in kernel.sites)
@@ -222,13 +219,9 @@ def _pack_parameters(layout: tuple[tuple[int, int], ...], arguments: Any) -> byt
     return bytes(packed)
 
 
-def _find_made_empty(targets: dict[int, Allocation]) -> frozenset[int]:
-    """Find the pointers into memory from `torch.empty`."""
-    return frozenset(
-        root
-        for root, target in targets.items()
-        if len(EMPTY_STORAGES) and EMPTY_STORAGES.contains(target.storage_base or target.base)
-    )
+def _is_from_empty(target: Allocation) -> bool:
+    base = target.storage_base or target.base
+    return len(EMPTY_STORAGES) > 0 and EMPTY_STORAGES.contains(base)
 
 
 def _find_allocation(address: int) -> Allocation | None:

@@ -17,9 +17,11 @@ from harness.kernels.ptx.instrumented_kernel import (
     UNBOUNDED,
     InstrumentedKernel,
     RaceGroup,
+    empty_bit,
 )
 from harness.kernels.ptx.launch import Allocation
 
+OTHER_WIDTHS = "races: of pointers into the same memory whose accesses have other widths"
 _SMALLEST_ADDRESS = 1 << 16
 _DEVICE_ADDRESSES = range((1 << 32) + 1, 1 << 47)
 
@@ -31,6 +33,7 @@ class CheckedParameters:
     data: bytes
     targets: dict[int, Allocation]  # by the pointer's offset among the parameters
     unbounded_roots: tuple[tuple[int, ...], ...]
+    skipped_checks: tuple[str, ...]  # the reasons
 
 
 def read_pointers(parameters: bytes) -> list[int]:
@@ -90,10 +93,12 @@ def make_checked_parameters(
     launch_number: int,
     whole_storages: bool = False,
     shadow: tuple[int, int] | None = None,
+    is_from_empty: Callable[[Allocation], bool] = lambda _: False,
 ) -> CheckedParameters:
     """`whole_storages`: a pointer may reach to the end of its tensor's storage.
 
     `shadow`: the addresses of the launch's number and of the tables; None without race checks.
+    `is_from_empty`: whether memory is from `torch.empty`, so that poison in it is no value.
     """
     listed = [one.roots for one in kernel.sites] + [one.roots for one in kernel.race_groups]
     roots = sorted({root for each in listed for root in each})
@@ -104,8 +109,9 @@ def make_checked_parameters(
         if int.from_bytes(parameters[root : root + 8], "little") in _DEVICE_ADDRESSES
     }
     unknown = pointers - targets.keys()
-    words = [table, launch_number, *(shadow or (0, 0))]
-    words.append(_make_race_mask(kernel.race_groups, targets) if shadow else 0)
+    groups = _AliasedGroups(kernel.race_groups, targets) if shadow else None
+    words = [table, launch_number, *(shadow or (0, 0)), groups.make_mask() if groups else 0]
+    words.append(sum({empty_bit(root) for root, one in targets.items() if is_from_empty(one)}))
     unbounded: dict[tuple[int, ...], None] = {}
     for entry in kernel.entries:
         target = targets.get(entry.roots[entry.place])
@@ -121,32 +127,51 @@ def make_checked_parameters(
         else:
             words += [0, 0]
     data = struct.pack(f"<{len(words)}Q", *words)
-    return CheckedParameters(data, targets, tuple(unbounded))
+    skipped = (OTHER_WIDTHS,) if groups and groups.have_other_widths() else ()
+    return CheckedParameters(data, targets, tuple(unbounded), skipped)
 
 
-def _make_race_mask(groups: Sequence[RaceGroup], targets: dict[int, Allocation]) -> int:
-    """Return the bits of the groups that count, and above them of written ones that are read.
+class _AliasedGroups:
+    """The groups of a kernel whose accesses may go to the same memory in one launch.
 
     Groups of other pieces do not meet in the tables, so they are no reason for each other.
     """
-    spans = [
-        [(targets[root].base, targets[root].end) for root in group.roots if root in targets]
-        for group in groups
-    ]
 
-    def overlaps(one: int, other: int) -> bool:
-        return groups[one].piece == groups[other].piece and any(
-            max(first, start) < min(last, end)
-            for first, last in spans[one]
-            for start, end in spans[other]
+    def __init__(self, groups: Sequence[RaceGroup], targets: dict[int, Allocation]) -> None:
+        self._groups = groups
+        self._spans = [
+            [(targets[root].base, targets[root].end) for root in group.roots if root in targets]
+            for group in groups
+        ]
+
+    def _list_overlapping(self, number: int) -> list[RaceGroup]:
+        return [
+            group
+            for at, group in enumerate(self._groups)
+            if at == number
+            or any(
+                max(first, start) < min(last, end)
+                for first, last in self._spans[number]
+                for start, end in self._spans[at]
+            )
+        ]
+
+    def make_mask(self) -> int:
+        """Return the bits of groups that count, and above them of written ones that are read."""
+        mask = 0
+        for number, group in enumerate(self._groups):
+            others = [one for one in self._list_overlapping(number) if one.piece == group.piece]
+            bit = 1 << min(number, MAX_RACE_GROUPS - 1)
+            if any("write" in one.verbs for one in others):
+                mask |= bit
+            if "write" in group.verbs and any("read" in one.verbs for one in others):
+                mask |= bit << MAX_RACE_GROUPS
+        return mask
+
+    def have_other_widths(self) -> bool:
+        """Return whether a group writes to memory that one of another piece reaches, too."""
+        return any(
+            "write" in group.verbs
+            and any(one.piece != group.piece for one in self._list_overlapping(number))
+            for number, group in enumerate(self._groups)
         )
-
-    mask = 0
-    for number, group in enumerate(groups):
-        met = [at for at in range(len(groups)) if at == number or overlaps(number, at)]
-        bit = 1 << min(number, MAX_RACE_GROUPS - 1)
-        if any("write" in groups[at].verbs for at in met):
-            mask |= bit
-        if "write" in group.verbs and any("read" in groups[at].verbs for at in met):
-            mask |= bit << MAX_RACE_GROUPS
-    return mask

@@ -39,7 +39,12 @@ from harness.kernels.ptx.instrumented_kernel import (
 )
 from harness.kernels.ptx.instrumented_overflow import OverflowInstrumentation, StatementCode
 from harness.kernels.ptx.instrumented_races import RaceInstrumentation
-from harness.kernels.ptx.instrumented_records import PARAMETER, REGISTERS, write_record
+from harness.kernels.ptx.instrumented_records import (
+    PARAMETER,
+    REGISTERS,
+    select_place_slot,
+    write_record,
+)
 from harness.kernels.ptx.parser import (
     PtxKernel,
     PtxStatement,
@@ -145,13 +150,18 @@ class _KernelRewriter:
 
     def _prepare_races(self, module: PtxText) -> None:
         groups = instrumented_races.group_accesses(self._accesses.values())
-        if not any("write" in group.verbs for group in groups):
+        has_writes = any("write" in group.verbs for group in groups)
+        wide = sum(not instrumented_races.is_checked(one) for one in self._accesses.values())
+        if not has_writes and not wide:
             return
         if instrumented_races.may_synchronize_blocks(module, self._kernel):
             self.result.unchecked[instrumented_races.MAY_SYNCHRONIZE] = len(self._accesses)
             return
-        self.result.race_groups = groups
-        self._races = RaceInstrumentation(self._kernel, groups)
+        if wide:
+            self.result.unchecked[instrumented_races.TOO_WIDE] = wide
+        if has_writes:
+            self.result.race_groups = groups
+            self._races = RaceInstrumentation(self._kernel, groups)
 
     def rewrite(self, body: str) -> str:
         spans = list(iterate_statement_spans(body))
@@ -299,7 +309,8 @@ class _KernelRewriter:
                 "selp.b64 %ufd, %ufr, 0, %ufo;",
                 f"st.volatile.global.u64 [%ufg+{int(RecordField.RIGHT)}], %ufd;",
             ]
-        record = write_record(site, f"$UF_A{site}", f"$UF_E{site}", "%ufa", operands, word)
+        slot = select_place_slot(site, self._has_reads or self._races is not None)
+        record = write_record(site, slot, f"$UF_A{site}", f"$UF_E{site}", "%ufa", operands, word)
         return [*record, *self._clear_results(access.statement, names)]
 
     def _clear_results(self, statement: PtxStatement, names: dict[str, str]) -> list[str]:

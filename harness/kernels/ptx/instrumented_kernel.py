@@ -2,7 +2,8 @@
 
 A kernel with checks has one more parameter behind its own: `CHECK_HEADER` bytes (the address of
 its report table, the launch's number; for races the addresses of the launch's number on the device
-and of the shadow tables, and the groups that count), then two numbers for each entry, the start of
+and of the shadow tables, and the groups that count; for uninitialized reads the pointers into
+memory from `torch.empty`), then two numbers for each entry, the start of
 a tensor and a limit. An address is outside of it unless `address - start < limit`, as unsigned
 numbers.
 """
@@ -14,13 +15,18 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-CHECK_HEADER, ENTRY_BYTES = 40, 16
-LAUNCH_NUMBER_OFFSET, SHADOW_TABLES_OFFSET, RACE_MASK_OFFSET = 16, 24, 32
+CHECK_HEADER, ENTRY_BYTES = 48, 16
+LAUNCH_NUMBER_OFFSET, SHADOW_TABLES_OFFSET, RACE_MASK_OFFSET, EMPTY_MASK_OFFSET = 16, 24, 32, 40
 MAX_RACE_GROUPS = 32  # bits of the mask that say which are looked at; as many say which are read
 MARKER = "unfix_checked_"  # of a variable whose name ends in the key of the module's file
 KEY_LENGTH = 32
 UNBOUNDED = (1 << 64) - 1
 FileLine = tuple[str, int]
+
+
+def empty_bit(root: int) -> int:
+    """Return the bit of a parameter in the mask of pointers into memory from `torch.empty`."""
+    return 1 << root // 8 % 63
 
 
 @dataclass(frozen=True, slots=True)

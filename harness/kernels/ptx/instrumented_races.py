@@ -37,11 +37,12 @@ from harness.kernels.ptx.instrumented_kernel import (
     SHADOW_TABLES_OFFSET,
     RaceGroup,
 )
-from harness.kernels.ptx.instrumented_records import PARAMETER, write_record
+from harness.kernels.ptx.instrumented_records import PARAMETER, select_memory_slot, write_record
 from harness.kernels.ptx.parser import PtxKernel, PtxText, bits_of_type, is_number, parse_number
 from harness.kernels.ptx.reader import read_kernel
 
 MAY_SYNCHRONIZE = "races, as its blocks may tell each other something"
+TOO_WIDE = "races, as it writes values of more than 8 bytes"
 REGISTERS = (
     ".reg .b64 %ufb<9>;", ".reg .pred %ufy<4>;", ".reg .b64 %ufrm;", ".reg .b64 %ufrl;",
     ".reg .b64 %ufrs;", ".reg .b64 %ufrt;", ".reg .b16 %ufz;",
@@ -59,11 +60,15 @@ def may_synchronize_blocks(module: PtxText, kernel: PtxKernel) -> bool:
     return synchronizes_blocks(read_kernel(module, kernel))
 
 
+def is_checked(access: GlobalAccess) -> bool:
+    return access.part_size <= 8 or access.verb == "read"
+
+
 def group_accesses(accesses: Iterable[GlobalAccess]) -> list[RaceGroup]:
     """Put accesses that may share a pointer's memory into one group."""
     groups: list[RaceGroup] = []
     for access in accesses:
-        if access.part_size > 8 and access.verb != "read":
+        if not is_checked(access):
             continue
         roots, size, verbs = set(access.roots), access.size, {access.verb}
         for other in [one for one in groups if roots.intersection(one.roots)]:
@@ -106,7 +111,7 @@ class RaceInstrumentation:
 
     def find_group(self, access: GlobalAccess) -> int | None:
         """Return the number of an access's group; None if it is not checked."""
-        if access.part_size > 8 and access.verb != "read":
+        if not is_checked(access):
             return None
         for number, group in enumerate(self._groups):
             if set(access.roots) <= set(group.roots):
@@ -172,7 +177,8 @@ class RaceInstrumentation:
             ),
             f"st.volatile.global.u64 [%ufg+{int(RecordField.RIGHT)}], %ufd;",
         ]
-        return [*code, *write_record(site, back, f"$UF_H{site}", _PLACE, operands, [])]
+        slot = select_memory_slot(site)
+        return [*code, *write_record(site, slot, back, f"$UF_H{site}", _PLACE, operands, [])]
 
     # The three verbs
 

@@ -9,11 +9,14 @@ reads the eight bytes around it once more.
 
 from __future__ import annotations
 
+import functools
+import operator
+
 from harness.kernels.gpu import POISON
 from harness.kernels.gpu.report_assembly import ReportBit
 from harness.kernels.ptx.global_accesses import GlobalAccess
-from harness.kernels.ptx.instrumented_kernel import UNBOUNDED
-from harness.kernels.ptx.instrumented_records import PARAMETER, write_record
+from harness.kernels.ptx.instrumented_kernel import EMPTY_MASK_OFFSET, UNBOUNDED, empty_bit
+from harness.kernels.ptx.instrumented_records import PARAMETER, select_memory_slot, write_record
 
 _WORD_BYTES = 8
 
@@ -23,7 +26,10 @@ def is_checked(access: GlobalAccess) -> bool:
 
 
 def write_question(access: GlobalAccess, guard: str, names: dict[str, str]) -> list[str]:
-    """Set %ufp if the memory at %ufa holds poison, and %ufe to the first address that does."""
+    """Set %ufp if the memory at %ufa holds poison, and %ufe to the first address that does.
+
+    Poison in memory that `torch.empty` did not make is a value like others; the launch says which.
+    """
     code, step = ["setp.ne.s64 %ufp, %ufa, %ufa;"], min(access.size, _WORD_BYTES)
     if access.dynamic_size:  # a shorter copy may point anywhere, and nobody says what counts of it
         combine, word = (".and", guard.strip().removeprefix("@")) if guard else ("", "")
@@ -45,7 +51,13 @@ def write_question(access: GlobalAccess, guard: str, names: dict[str, str]) -> l
                 f"setp.eq.u32 %ufo, %ufh, {_make_poison(step) & 0xFFFFFFFF >> 32 - 8 * step};",
             ]
         code += [f"@%ufo add.s64 %ufe, %ufa, {offset};", "or.pred %ufp, %ufp, %ufo;"]
-    return code
+    mask = functools.reduce(operator.or_, map(empty_bit, access.roots))
+    return [
+        *code,
+        f"ld.param.u64 %ufd, [{PARAMETER}+{EMPTY_MASK_OFFSET}];",
+        f"and.b64 %ufd, %ufd, {mask};",
+        "setp.ne.and.s64 %ufp, %ufd, 0, %ufp;",
+    ]
 
 
 def write_answer(access: GlobalAccess, site: int, back: str, entry_offset: int | None) -> list[str]:
@@ -75,7 +87,8 @@ def write_answer(access: GlobalAccess, site: int, back: str, entry_offset: int |
             ]
         code += ["setp.ne.s64 %ufo, %ufd, 0;", f"@%ufo bra {back};"]
     word = f"mov.b32 %ufw, {int(ReportBit.UNINITIALIZED_READ)};"
-    return [*code, *write_record(site, back, f"$UF_G{site}", "%ufe", [], [word])]
+    slot = select_memory_slot(site)
+    return [*code, *write_record(site, slot, back, f"$UF_G{site}", "%ufe", [], [word])]
 
 
 def _make_poison(size: int) -> int:

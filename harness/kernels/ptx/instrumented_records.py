@@ -11,6 +11,7 @@ from harness.kernels.gpu.report_assembly import (
 )
 
 PARAMETER = "unfix_checks"
+_HALF = MAX_SITES // 2
 REGISTERS = (
     ".reg .b64 %ufa;", ".reg .b64 %ufd;", ".reg .b64 %ufs;", ".reg .b64 %ufe;", ".reg .b64 %uft;",
     ".reg .b64 %ufg;", ".reg .b32 %ufc;", ".reg .b32 %ufw;", ".reg .b32 %ufh;", ".reg .b32 %ufi;",
@@ -18,15 +19,30 @@ REGISTERS = (
 )  # fmt: skip
 
 
+def select_place_slot(site: int, has_memory_checks: bool) -> int:
+    """Return the slot of the reports of where a site's access goes."""
+    return site % (_HALF if has_memory_checks else MAX_SITES)
+
+
+def select_memory_slot(site: int) -> int:
+    """Return the slot of the reports of races and uninitialized memory: never that of a place."""
+    return _HALF + site % _HALF
+
+
 def write_record(
-    site: int, without_table: str, end: str, address: str, operands: list[str], word: list[str]
+    site: int,
+    slot: int,
+    without_table: str,
+    end: str,
+    address: str,
+    operands: list[str],
+    word: list[str],
 ) -> list[str]:
-    """Write a record, if the site has room for one more; `end` is the label behind it.
+    """Write a record, if the slot has room for one more; `end` is the label behind it.
 
     `without_table`: where a launch without a report table goes. `word` sets %ufw, and `operands`
     store the two more numbers of the record at %ufg.
     """
-    slot = site % MAX_SITES
     code = [
         f"ld.param.u64 %uft, [{PARAMETER}];",
         "setp.eq.u64 %ufo, %uft, 0;",

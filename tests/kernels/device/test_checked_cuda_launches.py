@@ -288,7 +288,7 @@ def test_a_read_of_memory_that_torch_left_empty_is_reported(tmp_path: Path) -> N
     out = torch.zeros(20, dtype=torch.int32, device="cuda")
     out.fill_(-0x04040405)  # the bytes of the pattern, as values
     assert card.call(out, 20) == 2
-    assert card.read_reports() == [None] * 4  # a line has room for four
+    assert card.read_reports() == []
     empty_memory.fill_with_poison(out)
     PROCESS_REPORTS.reset()
     assert card.call(out, 20) == 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -89,8 +90,12 @@ def launch_with_checks(
     has_table: bool = True,
     checks: tuple[str, ...] = ("bounds", "overflow"),
     mapped: dict[str, Any] | None = None,
+    empty: Collection[str] | None = None,
 ) -> list[Violation]:
-    """Run a kernel with checks, and return its reports; `mapped` is memory that exists besides."""
+    """Run a kernel with checks, and return its reports; `mapped` is memory that exists besides.
+
+    `empty`: the tensors from `torch.empty`; without it all are.
+    """
     module, memory = instrument(text, checks), ReportMemory()
     kernel = module.kernels[entry]
     allocations = tuple(describe(name, array) for name, array in tensors.items())
@@ -102,6 +107,7 @@ def launch_with_checks(
         memory.table.ctypes.data if has_table else 0,
         launch_number=7,
         shadow=memory.shadow_addresses if has_table else None,
+        is_from_empty=lambda one: empty is None or one.name in empty,
     )
     end = max(offset + size for offset, size in kernel.parameter_layout)
     packed = parameters[:end] + bytes(-end % 8) + checked.data
@@ -113,6 +119,5 @@ def launch_with_checks(
     reports = memory.read()
     assert bool(memory.bell[0]) == bool(reports)
     assert all(report.launch == 7 for report in reports)
-    card = CardLaunch(entry, kernel, checked.targets, "test", "", frozenset(checked.targets))
-    found = [card.build_violation(report) for report in reports]
-    return [error for error in found if error is not None]
+    card = CardLaunch(entry, kernel, checked.targets, "test")
+    return [card.build_violation(report) for report in reports]

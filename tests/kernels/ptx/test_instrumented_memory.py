@@ -10,11 +10,16 @@ import pytest
 from instrumented_kernels import instrument, launch_with_checks
 from ptx_kernels import HEAD, describe, pack
 
-from harness.kernels.check.violations import DataRace, UninitializedMemory, Violation
+from harness.kernels.check.violations import (
+    DataRace,
+    OutOfBounds,
+    UninitializedMemory,
+    Violation,
+)
 from harness.kernels.gpu import POISON
-from harness.kernels.ptx.check_values import make_checked_parameters
+from harness.kernels.ptx.check_values import OTHER_WIDTHS, make_checked_parameters
 from harness.kernels.ptx.instrumented_kernel import MAX_RACE_GROUPS, RaceGroup
-from harness.kernels.ptx.instrumented_races import MAY_SYNCHRONIZE
+from harness.kernels.ptx.instrumented_races import MAY_SYNCHRONIZE, TOO_WIDE
 
 _REGISTERS = (
     ".reg .pred %p<3>;\n.reg .b16 %rs<6>;\n.reg .b32 %r<9>;\n.reg .b64 %rd<9>;\n"
@@ -103,19 +108,22 @@ def test_a_copy_of_no_bytes_reads_nothing_wherever_it_points() -> None:
 
 
 def test_poison_that_torch_did_not_write_is_a_value() -> None:
-    from harness.kernels.cuda.card_reports import CardLaunch
-    from harness.kernels.gpu.report_assembly import ReportBit
-    from harness.kernels.gpu.report_buffer import DeviceReport
+    source, target = poison(4, np.uint32), np.zeros(8, np.uint32)
+    load = "ld.global.u32 %r3, [%rd2];"
+    assert read_poison(load, source, target, empty=("target",)) == []
+    assert len(read_poison(load, source, target, empty=("source",))) == 1
 
-    kernel = instrument(make_kernel("ld.global.u32 %r3, [%rd2];"), _READS).kernels["k"]
-    source = np.zeros(4, np.uint32)
-    target = describe("source", source)
-    report = DeviceReport(
-        7, target.base, int(ReportBit.UNINITIALIZED_READ), 0, 0, (0, 0, 0), (0, 0)
+
+def test_reports_of_poison_leave_room_for_an_access_outside_at_the_same_place() -> None:
+    """Four threads read poison, and the fifth, which runs behind them, reads past the end."""
+    source, target = poison(4, np.uint32), np.zeros(8, np.uint32)
+    body = "mul.wide.u32 %rd3, %r2, 4; add.s64 %rd4, %rd2, %rd3; ld.global.u32 %r3, [%rd4];"
+    tensors = {"target": target, "source": source}
+    found = launch_with_checks(
+        make_kernel(body), "k", pack(target, source), tensors, block=(5, 1, 1), checks=_READS
     )
-    for made_empty, expected in ((frozenset({8}), True), (frozenset[int](), False)):
-        card = CardLaunch("k", kernel, {8: target}, "test", "", made_empty)
-        assert (card.build_violation(report) is not None) == expected
+    kinds = [type(one) for one in found]
+    assert kinds == [OutOfBounds, *[UninitializedMemory] * 4]
 
 
 # Races
@@ -233,6 +241,28 @@ def test_a_kernel_whose_blocks_may_wait_for_each_other_is_counted(body: str) -> 
     assert kernel.race_groups == []
     assert kernel.unchecked[MAY_SYNCHRONIZE] > 0
     assert "exch" not in re.sub(r"//.*", "", instrument(make_kernel(body), _RACES).text)
+
+
+@pytest.mark.parametrize("kind", ["st.global.b128 [%rd2], %rq1;", "ld.global.u32 %r3, [%rd2];"])
+def test_a_write_of_more_than_eight_bytes_is_counted(kind: str) -> None:
+    body = f".reg .b128 %rq<2>; mov.b128 %rq1, {{%rd1, %rd1}}; st.global.b128 [%rd1], %rq1; {kind}"
+    kernel = instrument(make_kernel(body), _RACES).kernels["k"]
+    assert kernel.race_groups == []
+    assert kernel.unchecked == {TOO_WIDE: 1 + ("st." in kind)}
+
+
+@pytest.mark.parametrize(("width", "count"), [("u16", 1), ("u32", 0)])
+def test_pointers_of_other_widths_into_one_memory_are_counted(width: str, count: int) -> None:
+    body = f"st.global.u32 [%rd1], %r1; ld.global.{width} {{}}, [%rd2];"
+    body = body.format("%rs1" if width == "u16" else "%r3")
+    kernel = instrument(make_kernel(body), _RACES).kernels["k"]
+    memory, other = np.zeros(64, np.uint32), np.zeros(64, np.uint32)
+    for source, expected in ((memory, count), (other, 0)):
+        known = (describe("target", memory), describe("source", source))
+        checked = make_checked_parameters(
+            kernel, pack(memory, source), known, lambda _: None, 0, 0, shadow=(16, 32)
+        )
+        assert checked.skipped_checks == (OTHER_WIDTHS,) * expected
 
 
 def test_a_launch_without_shadow_memory_is_not_looked_at() -> None:
