@@ -54,7 +54,8 @@ class LaunchReach:
 
     def __init__(self) -> None:
         self.sees_launches = False
-        self.unchanged_launches = 0  # of patched modules of which nvcc made the same code
+        # Launches of patched modules: of which nvcc made the same code, and other code.
+        self.unchanged_launches, self.changed_launches = 0, 0
         # The lines of all kernels that are launched, by file, while they are recorded.
         self.recorded_lines: dict[str, set[int]] | None = None
         self._local = threading.local()
@@ -79,7 +80,9 @@ class LaunchReach:
         if self.recorded_lines is not None:
             for file, line in launched.list_lines():
                 self.recorded_lines.setdefault(file, set()).add(line)
-        for source in getattr(self._local, "sources", ()):
+        sources = getattr(self._local, "sources", ())
+        self.changed_launches += bool(sources)
+        for source in sources:
             for site in source.sites:
                 lines = range(site.first_line, site.last_line + 1)
                 answers = {launched.has_line(source.path, line) for line in lines}

@@ -121,9 +121,12 @@ class FaultAttemptRun:
                 if result.side.outcome not in PASSING_OUTCOMES:
                     break
             else:
-                if cuda_modules.REACH.unchanged_launches and not self._count_runs():
-                    why = "nvcc makes the same code of it"
-                    _get_record_file(self.folder, self.request.serial, "not_live").write_text(why)
+                reach = cuda_modules.REACH
+                is_same = reach.unchanged_launches and not reach.changed_launches
+                if is_same and not self._count_runs():
+                    # Of a template, instantiations that no guard launches may differ.
+                    why = "the launched modules have the same code"
+                    _get_record_file(self.folder, self.request.serial, "unreached").write_text(why)
         return SideResult("", SideOutcome.PASSED)
 
     def _count_runs(self) -> int:
@@ -283,6 +286,7 @@ def read_attempt_report(
         with contextlib.suppress(msgspec.DecodeError):  # the fork ended in the middle of a line
             report.results.append(msgspec.json.decode(line, type=GuardResult))
     report.not_live_reason = _read_record(folder, request.serial, "not_live").decode()
+    report.unreached_reason = _read_record(folder, request.serial, "unreached").decode()
     if traced := _read_record(folder, request.serial, "traced"):
         report.trace = msgspec.json.decode(traced, type=GuardTrace)
     return report

@@ -76,6 +76,7 @@ class FaultAttemptReport(msgspec.Struct, tag=True):
     fork_side: SideResult
     reach: int = 0  # calls of the fault's code
     not_live_reason: str = ""  # the reason why a living process cannot get the fault
+    unreached_reason: str = ""  # the reason why its code did not run, if one is known
     trace: GuardTrace | None = None
 
 

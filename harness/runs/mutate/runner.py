@@ -211,7 +211,7 @@ class MutationRunner:
             result.fate, result.why = FaultOutcome.NOT_LIVE, report.not_live_reason
             self._finish_case(case)
         elif kill is None:
-            self._handle_survival(case)
+            self._handle_survival(case, report.unreached_reason)
         else:
             guard, side = kill
             if side.headline == NO_RESULT_HEADLINE:
@@ -242,12 +242,13 @@ class MutationRunner:
         else:
             self._handle_survival(case)
 
-    def _handle_survival(self, case: FaultCase) -> None:
+    def _handle_survival(self, case: FaultCase, unreached_reason: str = "") -> None:
         result = case.result
         if result.fate in FATES_WITHOUT_EVIDENCE.values():
             pass  # guards that passed do not say how the other one would have ended
         elif not result.ran:
-            result.why = fault_outcomes.describe_unreached(case.conflicts, case.guard_count)
+            described = fault_outcomes.describe_unreached(case.conflicts, case.guard_count)
+            result.why = unreached_reason or described
         else:
             result.fate = FaultOutcome.SURVIVED
             if case.example_factor == 1:

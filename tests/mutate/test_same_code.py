@@ -1,0 +1,67 @@
+"""A fault of which nvcc makes the same code in the modules that a guard launches.
+
+Another instantiation, which no guard launches, may have other code: so the fault is unreached, and
+nothing says that it cannot live.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from harness.patching import cuda_modules
+from harness.patching.live_engine import engine
+from harness.runs.mutate import fault_attempt
+from harness.runs.mutate.messages import FaultAttemptReport, FaultAttemptRequest
+from harness.runs.mutate.runner import FaultCase, MutationRunner
+from harness.store.mutate.faults import MutationFault
+from harness.store.mutate.values import FaultOutcome, FaultResult
+from harness.store.prove.values import SideOutcome, SideResult
+
+WORDS = "the launched modules have the same code"
+FAULT = MutationFault(
+    "f", "operator", "toy", "fill", "toy.cuh", False, 0, 1, 1, 1, 1, "a", "b", "words"
+)
+
+
+@pytest.mark.parametrize(
+    ("unchanged", "changed", "words"), [(2, 0, WORDS), (2, 1, ""), (0, 1, ""), (0, 0, "")]
+)
+def test_an_attempt_says_that_the_launched_modules_have_the_same_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unchanged: int, changed: int, words: str
+) -> None:
+    monkeypatch.setattr(engine, "enter", lambda changes: None)
+    monkeypatch.setattr(cuda_modules.REACH, "unchanged_launches", unchanged)
+    monkeypatch.setattr(cuda_modules.REACH, "changed_launches", changed)
+    request = FaultAttemptRequest(1, [], 0)
+    listener: Any = SimpleNamespace()
+    side = fault_attempt.FaultAttemptRun(request, [], tmp_path, listener).run()
+    report = fault_attempt.read_attempt_report(tmp_path, request, side)
+    assert (report.not_live_reason, report.unreached_reason) == ("", words)
+
+
+def test_a_launch_of_a_patched_module_with_other_code_is_counted() -> None:
+    reach = cuda_modules.LaunchReach()
+    reach.sees_launches = True
+    launched: Any = SimpleNamespace()
+    reach.count_launch(launched)
+    assert reach.changed_launches == 0
+    source: Any = SimpleNamespace(sites=[])
+    with reach.call((source,)):
+        reach.count_launch(launched)
+    assert reach.changed_launches == 1
+
+
+def test_such_a_fault_is_unreached() -> None:
+    runner: Any = MutationRunner.__new__(MutationRunner)
+    runner.plan = SimpleNamespace(equivalents={})
+    runner.mutation = SimpleNamespace(id=1, fates=[])
+    runner.store = SimpleNamespace(save_result=lambda *_: None)
+    runner.listener = SimpleNamespace(report_result=lambda *_: None)
+    result = FaultResult(FAULT, FaultOutcome.UNREACHED)
+    report = FaultAttemptReport(1, [], SideResult("", SideOutcome.PASSED), unreached_reason=WORDS)
+    runner._handle_report(FaultCase(result, []), report, [])
+    assert (result.fate, result.why) == (FaultOutcome.UNREACHED, WORDS)
