@@ -46,6 +46,23 @@ def test_more_launches_are_a_change_also_where_a_batch_launches_in_two_ways() ->
     assert list_changes(before, after) == [("launches of stage1 of decode", "32", "33")]
 
 
+def test_a_kernel_that_a_batch_launches_no_more_has_no_launches_there() -> None:
+    """Another batch launches it still, so the kernel itself is not gone."""
+    before, after = make_result(), make_result()
+    before.phases.append(RehearsedPhase("chunk", ""))
+    after.phases.append(RehearsedPhase("chunk", ""))
+    before.launches.append(RehearsedLaunch(KERNEL, "chunk: draft", (1, 1, 1), {}, count=32))
+    assert list_changes(before, after) == [("launches of stage1 of chunk: draft", "32", "0")]
+    assert list_changes(after, before) == [("launches of stage1 of chunk: draft", "0", "32")]
+
+
+def test_the_launches_of_a_batch_of_one_run_alone_are_no_change() -> None:
+    after = make_result()
+    after.phases.append(RehearsedPhase("graph", ""))
+    after.launches.append(RehearsedLaunch(KERNEL, "graph", (1, 1, 1), {}, count=32))
+    assert list_changes(make_result(), after) == []
+
+
 def test_an_operator_that_is_new_or_called_more_often_is_a_change() -> None:
     after = make_result()
     after.operators = [UncheckedOperator("jit:rope", 64), UncheckedOperator("jit:tree", 1)]

@@ -146,10 +146,14 @@ def _compare_launches(
     """Compare how a batch launches a kernel: how often, its grid, and the shapes it is given.
 
     A kernel that one batch launches in several ways is compared by its number of launches alone.
+    One that only one of the runs launches in a batch of both has 0 launches in the other.
     """
     old, new = _group_launches(before), _group_launches(after)
-    for key in sorted(old.keys() & new.keys()):
+    common = {phase.name for phase in before.phases} & {phase.name for phase in after.phases}
+    for key in sorted(old.keys() | new.keys()):
         phase, kernel = key
+        if phase.partition(": ")[0] not in common:
+            continue
         where = f"{kernel} of {phase}"
         counts = [sum(launch.count for launch in group[key]) for group in (old, new)]
         if counts[0] != counts[1]:
