@@ -7,15 +7,17 @@ import sys
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
 from fixture_types import Patch
 from reviewed_files import ROWS
 
 from harness.cli import guard_runs
-from harness.cli.pr import item_parts
+from harness.cli.pr import execution, item_parts, parts
 from harness.cli.pr.review import Review
 from harness.cli.rehearse import command as rehearse_command
 from harness.core import paths
+from harness.releases.managed_releases import get_newest_release
 from harness.releases.source_trees import FolderSourceTree
 from harness.runs.pr import source_change, touched_items
 from harness.runs.pr.request import PrRequest
@@ -23,6 +25,8 @@ from harness.runs.pr.source_change import SourceChange
 from harness.runs.pr.touched_items import ChangedNames, ItemKind
 from harness.runs.rehearse.deployment import Deployment, read_deployments
 from harness.runs.rehearse.request import RehearseRequest
+from harness.runs.zoo.architecture import list_families, read_architectures
+from harness.store import record_files
 from harness.store.database import Store
 from harness.store.pr.values import ClaimChange, PrPart, PrRun, TouchedItem
 from harness.store.rehearse.values import DeploymentResult, RehearsalRun, RehearsedPhase
@@ -73,6 +77,7 @@ def make_result(name: str, functions: dict[str, list[str]], seconds: float) -> D
 def make_run(release: str, results: list[DeploymentResult]) -> RehearsalRun:
     run = RehearsalRun(id=f"run-{release}", started="", release=release, status="finished")
     run.deployments, run.planned = results, [one.name for one in results]
+    run.has_thresholds = False
     return run
 
 
@@ -363,6 +368,49 @@ def test_a_base_without_runs_runs_all_items_once_and_later_reviews_name_what_the
     assert rehearsals == [recorded, compared, compared]
 
 
+def test_a_run_that_finds_out_functions_is_named_and_searches_no_thresholds(
+    tmp_path: Path, store: Store, monkeypatch: Patch, rehearsals: list[tuple[str, list[str]]]
+) -> None:
+    rehearse = rehearse_command.rehearse
+    searches: set[bool] = set()
+
+    def note_searches(
+        target: ReleaseTarget, request: RehearseRequest, deployments: list[Deployment]
+    ) -> tuple[RehearsalRun, bool]:
+        searches.update(one.thresholds for one in deployments)
+        return rehearse(target, request, deployments)
+
+    monkeypatch.setattr(rehearse_command, "rehearse", note_searches)
+    review = make_review(tmp_path, store, budget=300.0)
+    item_parts.rehearse(review)
+    assert review.run.runs == {
+        "functions of rehearse base": "run-base-1",
+        "rehearse head": "run-head-2",
+    }
+    assert searches == {False}
+
+
+def test_the_time_of_the_base_is_no_time_of_a_part(
+    tmp_path: Path, store: Store, monkeypatch: Patch
+) -> None:
+    clock = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+
+    def run_part(review: Review) -> None:
+        with review.count_as_base():
+            clock[0] += 40.0
+        clock[0] += 2.0
+
+    monkeypatch.setattr(parts, "find_toggle_changes", lambda review: None)
+    monkeypatch.setattr(parts, "PARTS", {PrPart.REHEARSE: run_part})
+    review = make_review(tmp_path, store, budget=300.0)
+    store.pr.begin(review.run)
+    review.run.files = review.change.files
+    assert review.run.files
+    execution._run_parts(review)
+    assert review.run.part_seconds == {"toggles": 0.0, "base": 40.0, "rehearse": 2.0}
+
+
 def test_a_base_that_is_recorded_beforehand_is_not_run_by_a_review(
     tmp_path: Path, store: Store, rehearsals: list[tuple[str, list[str]]]
 ) -> None:
@@ -399,11 +447,56 @@ def test_an_item_whose_functions_stay_unknown_does_not_run_at_each_review(
     assert "2 deployments of 2: the functions that they run are not known" in review.run.notes[0]
 
 
-def test_the_records_are_of_this_checkout() -> None:
-    for kind in ("zoo", "rehearse"):
+def test_the_records_are_of_this_checkout_and_of_the_newest_release() -> None:
+    items = {
+        "zoo": (ZooRun, {one.name for one in read_architectures([])} | {*list_families()}),
+        "rehearse": (RehearsalRun, set(read_deployments())),
+    }
+    for kind, (run_type, names) in items.items():
         file = touched_items.find_record(kind)
         assert file is not None
         assert file.is_relative_to(paths.project_folder())
+        run = msgspec.json.decode(record_files.read_record_text(file), type=run_type)
+        assert run.release == get_newest_release().name
+        assert {one.name for one in run.results} <= names
+
+
+def test_a_record_of_another_release_stands_for_none(tmp_path: Path, monkeypatch: Patch) -> None:
+    """Nor does one of a few deployments, whose name comes behind any number."""
+    monkeypatch.setattr(paths, "project_folder", lambda: tmp_path)
+    folder = tmp_path / "bench" / "recorded"
+    folder.mkdir(parents=True)
+    for name in ("zoo-0.5.9", "zoo-whole-prompts"):
+        (folder / f"{name}.json.xz").touch()
+    assert touched_items.find_record("zoo") is None
+    newest = folder / f"zoo-{get_newest_release().name}.json.xz"
+    newest.touch()
+    assert touched_items.find_record("zoo") == newest
+
+
+@pytest.mark.parametrize(("refusal", "left"), [("", []), ("exceeded 240 s", ["a"])])
+def test_an_item_that_was_killed_is_not_recorded(
+    store: Store, refusal: str, left: list[str]
+) -> None:
+    run = make_run("base", [make_result("a", {}, 1.0)])
+    run.deployments[0].refusal = refusal
+    save_run(store, run)
+    assert touched_items.leave_out_recorded(store.rehearse, "base", "", ["a"]) == left
+
+
+def test_an_architecture_that_a_release_lacks_is_recorded(store: Store) -> None:
+    results = [
+        ArchitectureResult("gone", absent="no such type"),
+        ArchitectureResult("killed", [ClaimResult(ZooClaim.STARTS, ClaimVerdict.FAILS)]),
+    ]
+    run = make_zoo_run(*results)
+    run.status = "finished"
+    store.zoo.begin(run)
+    for number, result in enumerate(results):
+        store.zoo.save_result(run.id, number, result)
+    store.zoo.save(run)
+    names = ["gone", "killed"]
+    assert touched_items.leave_out_recorded(store.zoo, "r", "", names) == ["killed"]
 
 
 def make_zoo_run(*results: ArchitectureResult) -> ZooRun:

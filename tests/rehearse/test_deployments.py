@@ -14,6 +14,7 @@ from harness.device.cards import load_cards
 from harness.runs.rehearse.deployment import (
     REHEARSE_FOLDER,
     Deployment,
+    check_deployment,
     read_deployments,
     read_model,
 )
@@ -51,6 +52,11 @@ def test_a_server_argument_is_read_in_both_ways_of_writing_it() -> None:
     assert [deployment.get_argument(name) for name in names] == ["8", "64", "", None]
 
 
+def test_a_whole_name_that_a_longer_one_begins_with_is_no_short_one() -> None:
+    for word in ("--cuda-graph-max-bs", "--cuda-graph-max-bs-decode", "--enable-lora", "--tp"):
+        check_deployment(Deployment("m", arguments=[word, "8"]))
+
+
 def test_the_draft_model_is_one_of_the_models_folder() -> None:
     deployment = read_deployments()["llama-3.1-8b-eagle3"]
     assert deployment.draft_config["architectures"] == ["LlamaForCausalLMEagle3"]
@@ -81,6 +87,18 @@ def test_the_draft_model_is_one_of_the_models_folder() -> None:
                 *("--speculative-algorithm", "EAGLE"),
             ],
             "CUDA graphs of drafts are not rehearsed: leave --cuda-graph-max-bs-decode out",
+        ),
+        (
+            ["llama-3.1-8b", "--", "--speculative-algo", "EAGLE"],
+            "--speculative-algo is short for --speculative-algorithm, which a rehearsal reads by",
+        ),
+        (
+            ["llama-3.1-8b", "--", "--cuda-graph-bs-d=8"],
+            "--cuda-graph-bs-d is short for --cuda-graph-bs-decode, ",
+        ),
+        (
+            ["llama-3.1-8b", "--", "--lora-p", "a=b"],
+            "--lora-p is short for --lora-paths, ",
         ),
         (["llama-3.1-405b-tp8", "--", "--tp", "4"], "so --tp 4 cannot apply; name its model"),
         (["llama-3.1-405b-tp8", "--gpu", "H100"], "so --gpu cannot apply"),

@@ -144,6 +144,22 @@ def test_a_launch_behind_memory_that_does_not_fit_is_near_only_if_the_pool_can_s
     )
 
 
+@pytest.mark.parametrize(
+    ("rank", "expected"),
+    [
+        (FindingRank.REACHABLE, FindingRank.NEAR),
+        (FindingRank.NEAR, FindingRank.POSSIBLE),  # a smaller batch is further from the limit
+    ],
+)
+def test_what_a_smaller_batch_may_show_is_near_though_no_pool_fits_beside_the_whole(
+    rank: FindingRank, expected: FindingRank
+) -> None:
+    finding = make_finding(rank, 3)
+    finding.fits = False
+    rank_by_memory(finding, 90 * GIGABYTE, 78 * GIGABYTE, is_smallest=False)
+    assert finding.rank is expected
+
+
 def test_a_launch_before_memory_that_does_not_fit_is_one_that_the_server_makes() -> None:
     """The attention of a layer has run by the time that its experts do not fit."""
     finding = make_finding(FindingRank.REACHABLE, 3)

@@ -34,6 +34,7 @@ def test_it_is_the_newest_of_the_release_that_is_whole_and_without_toggles(tmp_p
         make_run("other-release", "2026-01-04T00:00:00+00:00", release="0.5.18"),
         make_run("some", "2026-01-05T00:00:00+00:00", planned=["lite"]),
         make_run("stopped", "2026-01-06T00:00:00+00:00", status="stopped"),
+        make_run("unsearched", "2026-01-07T00:00:00+00:00", has_thresholds=False),
     ):
         table.begin(run)
         for number, result in enumerate(run.deployments):
@@ -43,3 +44,6 @@ def test_it_is_the_newest_of_the_release_that_is_whole_and_without_toggles(tmp_p
     assert found is not None
     assert (found.id, [one.name for one in found.deployments]) == ("newest", NAMES)
     assert table.find_newest_whole("0.5.20", NAMES) is None
+    unsearched = table.find_newest_whole("0.5.23", NAMES, has_thresholds=False)
+    assert unsearched is not None
+    assert unsearched.id == "unsearched"

@@ -100,11 +100,13 @@ def _run_parts(review: Review) -> None:
         if part not in review.request.parts:
             continue
         started = time.monotonic()
+        times = review.run.part_seconds
+        of_base = times.get("base", 0.0)
         if review.run.files:
             run_part(review)
-        seconds = time.monotonic() - started
+        seconds = time.monotonic() - started - (times.get("base", 0.0) - of_base)
         review.run.parts.append(part)
-        review.run.part_seconds[part.value] = review.run.part_seconds.get(part, 0.0) + seconds
+        times[part.value] = times.get(part, 0.0) + seconds
         review.store.pr.save(msgspec.structs.replace(review.run, status="running"))
         options.report_status(f"{part}: {format_duration(review.run.part_seconds[part.value])}")
 

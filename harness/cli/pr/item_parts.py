@@ -71,9 +71,11 @@ def rehearse(review: Review) -> None:
     if not names:
         return
     code = guard_runs.digest_lane_code(review.base, review.request.toggles)
-    before = (
-        review.store.rehearse.find_newest_whole(review.base.name, names, code) if code else None
-    )
+    before = None
+    if code:
+        before = review.store.rehearse.find_newest_whole(
+            review.base.name, names, code, has_thresholds=False
+        )
     before = before or _execute_on(review, part, review.base, names)
     after = _execute_on(review, part, review.head, names)
     run.rehearsals = compare_runs(before, after)
@@ -168,7 +170,9 @@ def _execute_on(review: Review, part: ItemPart, target: ReleaseTarget, names: li
 def _find_touched(review: Review, part: ItemPart) -> list[TouchedItem]:
     """Find the items that run changed code; those of which too little is known run on the base."""
     with review.count_as_base():
-        _record_unknown(part, review.base, review.request.toggles, review.request.budget)
+        recorded = _record_unknown(part, review.base, review.request.toggles, review.request.budget)
+    if recorded is not None:
+        review.run.runs[f"functions of {part.table.kind} {review.base.name}"] = recorded.id
     results = _find_known_results(part, review.base)
     unknown = _list_unknown(part, results)
     if unknown:
@@ -186,24 +190,25 @@ def _find_touched(review: Review, part: ItemPart) -> list[TouchedItem]:
 
 def _record_unknown(
     part: ItemPart, base: ReleaseTarget, toggle_folders: list[Path], seconds: float
-) -> None:
+) -> Any:
     """Run on the base the items whose functions no stored run and no record has.
 
     The quickest run first, as long as the seconds last. The store keeps what they ran, so this
     happens once; those that ran on the base with this code of ours, and have no functions all the
-    same, do not run again.
+    same, do not run again. Return the run; None if there is nothing to run.
     """
     code = guard_runs.digest_lane_code(base, toggle_folders)
     results = _find_known_results(part, base)
     unknown = _list_unknown(part, results)
     names = touched_items.leave_out_recorded(part.table, base.name, code, unknown)
     names = touched_items.choose_quickest(names, results, seconds)
-    if names:
-        options.report_status(
-            f"{format_count(len(names), part.kind.noun)}: the functions that they run are not "
-            f"known: they run on {base.name} once"
-        )
-        part.execute_on(base, names)
+    if not names:
+        return None
+    options.report_status(
+        f"{format_count(len(names), part.kind.noun)}: the functions that they run are not "
+        f"known: they run on {base.name} once"
+    )
+    return part.execute_on(base, names)
 
 
 def _find_known_results(part: ItemPart, base: ReleaseTarget) -> dict[str, LaneResult]:

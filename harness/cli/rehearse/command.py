@@ -76,10 +76,7 @@ def add_arguments(parser: CommandParser) -> None:
 
 def run_command(arguments: argparse.Namespace) -> int:
     request = options.make_request(RehearseRequest, arguments)
-    deployments = [
-        msgspec.structs.replace(one, thresholds=request.thresholds)
-        for one in list_deployments(request, arguments.words)
-    ]
+    deployments = list_deployments(request, arguments.words)
     targets = guard_runs.prepare_targets(
         request.releases, only_ready=True, toggle_folders=request.toggles
     )
@@ -133,6 +130,7 @@ def rehearse(
         code=guard_runs.digest_lane_code(target, request.toggles),
         toggles=[f"-{one}" for one in request.revert] + [f"+{one}" for one in request.enable],
         planned=[deployment.name for deployment in deployments],
+        has_thresholds=request.thresholds,
     )
     facts = machine.collect_machine_facts(str(target.python))
     run.versions, run.machine = facts.pop("versions"), facts
@@ -146,6 +144,13 @@ def rehearse(
 
 def list_deployments(request: RehearseRequest, words: list[str]) -> list[Deployment]:
     """List the deployments of a call: models with the words behind `--`, or those of the set."""
+    return [
+        msgspec.structs.replace(one, thresholds=request.thresholds)
+        for one in _find_deployments(request, words)
+    ]
+
+
+def _find_deployments(request: RehearseRequest, words: list[str]) -> list[Deployment]:
     known = read_deployments()
     names = list(known) if request.all else request.models
     make = partial(make_deployment, gpu=request.gpu, gpus=request.gpus, arguments=words)

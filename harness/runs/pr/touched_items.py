@@ -18,6 +18,7 @@ import msgspec
 
 from harness.core import paths
 from harness.core.wording import format_count
+from harness.releases.managed_releases import get_newest_release
 from harness.releases.source_trees import SourceTree
 from harness.runs.pr import source_change
 from harness.runs.pr.source_change import SourceChange
@@ -31,6 +32,7 @@ MAX_READ_RUNS = 30  # in search of an item's functions; older ones may have none
 MAX_NAMED = 12  # of items that were not run, in a note
 _START_SECONDS = 20.0  # of a worker's import of SGLang
 _UNKNOWN_SECONDS = 60.0  # of an item that has not run yet
+_WHOLE_OUTCOMES = ("green", "absent")  # of an item that ran to its end, or that is not there
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
@@ -89,12 +91,16 @@ def find_known_results(
 def leave_out_recorded(
     table: LaneRunTable[Any], release: str, code: str, names: Iterable[str]
 ) -> list[str]:
-    """Leave out the items that finished runs on a release have, if this code of ours made them."""
+    """Leave out the items that finished runs on a release have, if this code of ours made them.
+
+    One that was killed or took too long, so that its functions are not stored, runs again.
+    """
     recorded = {
-        name
+        one.name
         for run in table.list_runs()
         if (run.release, run.status, run.toggles, run.code) == (release, "finished", [], code)
-        for name in run.planned
+        for one in table.load_whole(run).results
+        if one.functions or one.outcome in _WHOLE_OUTCOMES
     }
     return [name for name in names if name not in recorded]
 
@@ -116,9 +122,10 @@ def choose_quickest(
 
 
 def find_record(kind: str) -> Path | None:
-    """Find the record of the newest release, which a checkout of unfix has."""
-    folder = paths.project_folder() / "bench" / "recorded"
-    return max(folder.glob(f"{kind}-*.json.xz"), default=None)
+    """Find the record of the newest release; None if this checkout of unfix has none."""
+    name = f"{kind}-{get_newest_release().name}.json.xz"
+    file = paths.project_folder() / "bench" / "recorded" / name
+    return file if file.is_file() else None
 
 
 def find_changed_code(

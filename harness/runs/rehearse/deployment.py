@@ -49,7 +49,13 @@ GRAPH_SIZES = frozenset(
         *("--cuda-graph-max-bs-decode", "--cuda-graph-bs-decode"),
     }
 )
+ATTENTION_ARGUMENTS = frozenset({"--attention-backend", "--prefill-attention-backend"})
 _ALGORITHMS = frozenset({"EAGLE", "EAGLE3", "NEXTN"})
+# All arguments that a rehearsal looks at, by their full names.
+_READ_ARGUMENTS = frozenset(
+    {SPECULATION, ADAPTERS, MIXED_CHUNK, DRAFT_MODEL, *GRAPH_SIZES, *ATTENTION_ARGUMENTS}
+    | _NOT_REHEARSED.keys()
+)
 
 
 class ModelFile(msgspec.Struct, forbid_unknown_fields=True):
@@ -163,10 +169,22 @@ def _read_config(file: Path) -> dict[str, Any]:
     return config
 
 
+def _find_full_names(name: str) -> list[str]:
+    """Find the arguments that a rehearsal reads and that SGLang's argparse may take a name for."""
+    if not name.startswith("--") or name in _READ_ARGUMENTS:
+        return []
+    return sorted(full for full in _READ_ARGUMENTS if full.startswith(name))
+
+
 def check_deployment(deployment: Deployment) -> Deployment:
     get_card(deployment.gpu)  # an unknown name ends the call
     for word in deployment.arguments:
         name = word.partition("=")[0]
+        if full := _find_full_names(name):
+            raise UnfixError(
+                f"{deployment.name}: {name} is short for {' or '.join(full)}, which a rehearsal "
+                "reads by the full name: write the full name"
+            )
         if name in _NOT_REHEARSED:
             raise UnfixError(
                 f"{deployment.name}: {name}: {_NOT_REHEARSED[name]} is not rehearsed: leave it "

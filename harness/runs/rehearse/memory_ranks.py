@@ -14,15 +14,24 @@ from __future__ import annotations
 from harness.store.rehearse.values import FindingRank, RehearsalFinding
 
 
-def rank_by_memory(finding: RehearsalFinding, excess: int, spare: int) -> None:
-    """Lower a finding's rank by the bytes that its batch lacks and the pool could spare."""
+def rank_by_memory(
+    finding: RehearsalFinding, excess: int, spare: int, is_smallest: bool = True
+) -> None:
+    """Lower a finding's rank by the bytes that its batch lacks and the pool could spare.
+
+    `is_smallest` says that no smaller batch shows the finding; if one may, and may fit, it is near.
+    """
     if excess <= 0 or finding.fits or not finding.kernel:
         return
     lacking = f"the batch needs {excess / 1e9:.1f} GB more than the card has"
-    if excess > spare:
+    is_open = finding.rank is FindingRank.REACHABLE and not is_smallest
+    if excess > spare and not is_open:
         finding.rank = FindingRank.POSSIBLE
         finding.headline += f"; {lacking}, and the pool can spare {max(0, spare) / 1e9:.1f} GB"
         return
     if finding.rank is FindingRank.REACHABLE:
         finding.rank = FindingRank.NEAR
-    finding.headline += f"; {lacking}: a smaller --mem-fraction-static makes room"
+    room = "a smaller --mem-fraction-static makes room"
+    if excess > spare:
+        room = "no smaller batch was searched that fits and shows it, too"
+    finding.headline += f"; {lacking}: {room}"

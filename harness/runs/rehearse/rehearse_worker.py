@@ -47,6 +47,7 @@ def rehearse_deployment(
         result.functions = functions
         write_atomically(result_file, msgspec.json.encode(result))
 
+    begun = time.monotonic()
     end = run_fork(folder, seconds, rehearse_here)
     with contextlib.suppress(FileNotFoundError):
         return msgspec.json.decode(result_file.read_bytes(), type=DeploymentResult)
@@ -58,6 +59,7 @@ def rehearse_deployment(
         deployment.arguments,
         refusal=end.words,
         detail=end.log,
+        seconds=time.monotonic() - begun,
     )
 
 

@@ -15,11 +15,16 @@ class RehearsalTable(LaneRunTable[RehearsalRun]):
     listed_type = RehearsalRun
 
     def find_newest_whole(
-        self, release: str, names: list[str], code: str | None = None
+        self,
+        release: str,
+        names: list[str],
+        code: str | None = None,
+        has_thresholds: bool = True,
     ) -> RehearsalRun | None:
         """Find the newest finished run on a release that has these deployments and no toggles.
 
         With `code`, only one that this code of ours made: what other code found may differ.
+        So may the ranks of a run that searched no thresholds.
         """
         runs = [
             run
@@ -27,5 +32,6 @@ class RehearsalTable(LaneRunTable[RehearsalRun]):
             if (run.release, run.status, run.toggles) == (release, "finished", [])
             and set(names) <= set(run.planned)
             and code in (None, run.code)
+            and run.has_thresholds == has_thresholds
         ]
         return self.load_whole(runs[-1]) if runs else None

@@ -156,6 +156,7 @@ class RehearsalRun(LaneRun, kw_only=True):
     """One call of `unfix rehearse` with its results."""
 
     deployments: list[DeploymentResult] = msgspec.field(default_factory=list)
+    has_thresholds: bool = True  # the smallest setting of each finding was searched
 
     @property
     def results(self) -> list[DeploymentResult]:

@@ -37,8 +37,30 @@ def test_the_largest_graph_alone_is_captured_and_its_launches_are_recorded(
         graph.capture_end()
         assert not launcher.is_recording
     assert captures.buckets == SIZES
+    captures.check_captured()
+    with captures.require_replay():
+        graph.replay()
+    with (
+        pytest.raises(RuntimeError, match="ran without the graph of 256 requests: no replay"),
+        captures.require_replay(),
+    ):
+        pass
     assert module.get_batch_sizes_to_capture(None) == (SIZES, SIZES)
     assert captures not in graphs.GRAPH_OBSERVERS
+
+
+def test_arguments_that_ask_for_graphs_and_get_none_are_an_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    captures, _, module = make_captures(monkeypatch)
+    with captures.record():
+        pass
+    with pytest.raises(RuntimeError, match=r"no CUDA graph of decode was captured .*sizes: none"):
+        captures.check_captured()
+    with captures.record():
+        module.get_batch_sizes_to_capture(None)
+    with pytest.raises(RuntimeError, match="no CUDA graph of decode was captured"):
+        captures.check_captured()
 
 
 def test_a_batch_that_a_smaller_graph_would_take_runs_without_one() -> None:

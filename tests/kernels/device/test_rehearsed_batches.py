@@ -1,0 +1,134 @@
+"""Batches of a rehearsal that are not what was asked for, and findings behind their memory."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from fixtures.rehearse.deployment_rehearsal import DeploymentRehearsal
+from fixtures.rehearse.graph_buckets import REPLAY_PHASE
+from fixtures.rehearse.scheduled_batches import ScheduledModel
+from fixtures.rehearse.threshold_search import FullSizeBatch
+from harness.runs.rehearse.deployment import Deployment
+from harness.store.rehearse.values import DeploymentResult, FindingRank, RehearsalFinding
+
+GIGABYTE = 10**9
+
+
+def make_mode(name: str) -> Any:
+    return SimpleNamespace(
+        name=name, is_decode=lambda: name == "DECODE", is_mixed=lambda: name == "MIXED"
+    )
+
+
+def make_model(mode: str, requests: int) -> tuple[ScheduledModel, list[Any]]:
+    """Return a model whose scheduler chooses a batch of a mode, and the batches that it ran."""
+    batch = SimpleNamespace(forward_mode=make_mode(mode), reqs=[None] * requests)
+    ran: list[Any] = []
+    model: Any = object.__new__(ScheduledModel)
+    model.scheduler = SimpleNamespace(
+        waiting_queue=[],
+        running_batch=batch,
+        last_batch=batch,
+        tree_cache=None,
+        get_next_batch_to_run=lambda **_: SimpleNamespace(running_batch=batch, batch_to_run=batch),
+        run_batch=ran.append,
+    )
+    request = SimpleNamespace(sampling_params=SimpleNamespace(normalize=str), output_ids=[])
+    model.runner = SimpleNamespace()
+    model.one_batch = SimpleNamespace(extend=lambda *_: (None, None, SimpleNamespace()))
+    for name in ("_restart", "_queue", "_lengthen", "_write_slots"):
+        setattr(model, name, lambda *_: None)
+    model._make_long_request = lambda *_: request
+    return model, ran
+
+
+@pytest.mark.parametrize(
+    ("mode", "requests", "found"),
+    [
+        ("DECODE", 4, ""),
+        ("DECODE", 3, "a batch of mode DECODE with 3 requests, not a round of 4 requests"),
+        ("EXTEND", 4, "a batch of mode EXTEND with 4 requests, not a round of 4 requests"),
+    ],
+)
+def test_a_round_is_of_all_requests_and_drafts_for_them(
+    mode: str, requests: int, found: str
+) -> None:
+    model, ran = make_model(mode, requests)
+    if not found:
+        model.speculate(4, 16)
+        assert len(ran) == 1
+        return
+    with pytest.raises(RuntimeError, match=found):
+        model.speculate(4, 16)
+    assert ran == []
+
+
+@pytest.mark.parametrize(
+    ("mode", "requests", "found"),
+    [
+        ("MIXED", 4, ""),
+        ("MIXED", 3, "a batch of mode MIXED with 3 requests, not one of prefill with decode, of 3"),
+        ("EXTEND", 4, "a batch of mode EXTEND with 4 requests, not one of prefill with decode"),
+    ],
+)
+def test_a_chunk_is_mixed_with_all_other_requests(mode: str, requests: int, found: str) -> None:
+    model, ran = make_model(mode, requests)
+    if not found:
+        model.mix(4, 16, 8)
+        assert len(ran) == 1
+        return
+    with pytest.raises(RuntimeError, match=found):
+        model.mix(4, 16, 8)
+    assert ran == []
+
+
+def test_a_part_of_a_round_that_a_release_calls_otherwise_is_an_error() -> None:
+    worker = SimpleNamespace(draft_worker=SimpleNamespace(draft=print), verify=print)
+    model: Any = object.__new__(ScheduledModel)
+    model.scheduler = SimpleNamespace(draft_worker=worker)
+    with pytest.raises(RuntimeError, match="has no method _draft_extend_for_decode"):
+        model._name_parts()
+    worker.draft_worker._draft_extend_for_decode = print
+    model._name_parts()
+
+
+@pytest.mark.parametrize(
+    ("phase", "setting", "failure", "thresholds", "rank"),
+    [
+        (REPLAY_PHASE, "", "", True, FindingRank.POSSIBLE),  # no graph is smaller
+        ("decode", "--max-running-requests", "no such row", True, FindingRank.NEAR),
+        ("decode", "--max-running-requests", "", False, FindingRank.NEAR),
+    ],
+)
+def test_what_no_search_looks_at_is_ranked_by_memory_too(
+    phase: str, setting: str, failure: str, thresholds: bool, rank: FindingRank
+) -> None:
+    """A launch behind 90 GB that do not fit beside a pool of 80 GB: no server makes it.
+
+    It is near if a smaller batch may fit and make it.
+    """
+    finding = RehearsalFinding("IntegerOverflow", phase, "m:walk", "wraps", fits=False)
+
+    def make(size: int) -> None:
+        if failure:
+            raise ValueError(failure)
+
+    rehearsal: Any = object.__new__(DeploymentRehearsal)
+    rehearsal.deployment, rehearsal.phases = Deployment("m", thresholds=thresholds), None
+    rehearsal.result = DeploymentResult(
+        *("m", "m", "H200", 8),
+        memory={"pools": 80 * GIGABYTE},
+        settings={"slots": 8},
+        card_memory=140 * GIGABYTE,
+    )
+    rehearsal.model = SimpleNamespace(runner=None)
+    rehearsal.launcher = SimpleNamespace(list_findings=lambda: [finding], is_recording=False)
+    rehearsal._list_batches = lambda: [FullSizeBatch(phase, "", setting, 8, make)]
+    rehearsal._get_peak = lambda phase: 230 / 140
+    rehearsal._rehearse_batches()
+    assert [bool(one.failure) for one in rehearsal.result.phases] == [bool(failure)]
+    assert finding.rank is rank
+    assert "the batch needs 90.0 GB more than the card has" in finding.headline
