@@ -25,6 +25,7 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from harness.device.cards import get_card
+from harness.device.refusals import UnansweredName
 
 _bindings: Any = torch._C
 _to_capsule, _from_capsule = _bindings._to_dlpack, _bindings._from_dlpack
@@ -144,15 +145,27 @@ def _contiguous_strides(size: Sequence[int]) -> list[int]:
     return strides[::-1]
 
 
+_CONTENTS = ("size", "sequence")
+
+
 def install_storages() -> None:
-    """Let storages of the device be made by their size, as `deepcopy` and `torch.load` do."""
+    """Let storages of the device be made by size, as `deepcopy` does, or from bytes."""
     original: Any = torch.UntypedStorage.__new__
 
     def make(cls: type, *args: Any, device: Any = None, **options: Any) -> Any:
         if device is None or torch.device(device).type != "cuda":
             return original(cls, *args, device=device, **options)
-        (size,) = args or (0,)
-        return torch.empty(size, dtype=torch.uint8, device=device).untyped_storage()
+        contents = [*args, *(options.pop(name) for name in _CONTENTS if name in options)]
+        if len(contents) > 1 or any(value is not None for value in options.values()):
+            names = ", ".join((*map(repr, contents), *options))
+            raise UnansweredName(
+                f"a storage of the device is made by its size or by its bytes alone, not by {names}"
+            )
+        content = contents[0] if contents else 0
+        if isinstance(content, int):
+            return torch.empty(content, dtype=torch.uint8, device=device).untyped_storage()
+        host = original(cls, content)
+        return torch.tensor(list(host), dtype=torch.uint8, device=device).untyped_storage()
 
     storage: Any = torch.UntypedStorage
     storage.__new__ = make

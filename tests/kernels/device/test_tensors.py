@@ -233,6 +233,20 @@ def test_a_copy_of_a_tensors_storage_is_on_the_device_and_its_own(name: str) -> 
     assert tensor.tolist() == [0, 1, 2, 3]
 
 
+def test_a_storage_of_the_device_is_made_by_its_size_or_its_bytes() -> None:
+    assert torch.UntypedStorage(device="cuda").nbytes() == 0
+    for sized in (
+        torch.UntypedStorage(8, device="cuda"),
+        torch.UntypedStorage(size=8, device="cuda"),
+    ):
+        assert (sized.nbytes(), sized.device.type) == (8, "cuda")
+    filled = torch.UntypedStorage([1, 2, 3], device="cuda")
+    tensor = torch.empty(0, dtype=torch.uint8, device="cuda").set_(filled)
+    assert (tensor.tolist(), tensor.device.type) == ([1, 2, 3], "cuda")
+    with pytest.raises(UnansweredName, match="not by 8, allocator"):
+        torch.UntypedStorage(8, device="cuda", allocator=1)  # type: ignore[call-arg]
+
+
 def test_a_storage_of_the_host_is_made_as_before() -> None:
     assert torch.UntypedStorage(8).device.type == "cpu"
     assert torch.UntypedStorage(8, device="cpu").nbytes() == 8
