@@ -25,6 +25,7 @@ TEXT = """
 constexpr int kThreads = 128;
 SGL_DEVICE int get_row(int row) { return row + 1; }
 SGL_DEVICE_HOST int get_column(int column) { return column + 2; }
+HOST_DEVICE int get_page(int page) { return page + 7; }
 __device__ constexpr int get_width() { return 3; }
 template <typename T>
 __global__ void scale(T* out, int n) { if (threadIdx.x < n) out[get_row(n)] = 4; }
@@ -42,6 +43,7 @@ struct Kernel {
         ("threadIdx.x < n", "threadIdx.x <= n", True),
         ("*out = 5", "*out = 6", True),
         ("column + 2", "column", False),
+        ("page + 7", "page", False),
         ("return 3", "return 4", False),
         ("kThreads = 128", "kThreads = 64", False),
         ("<<<6", "<<<7", False),

@@ -23,7 +23,8 @@ from harness.core.cpp_tokens import CppText
 from harness.core.files import write_atomically
 
 _DEVICE_WORDS = frozenset({"__global__", "__device__"})
-_DEVICE_MACRO = re.compile(r"^[A-Z]+_DEVICE$")  # SGL_DEVICE, and not SGL_DEVICE_HOST
+# SGL_DEVICE, and neither SGL_DEVICE_HOST nor HOST_DEVICE
+_DEVICE_MACRO = re.compile(r"^(?!.*HOST)[A-Z]+_DEVICE$")
 _HOST_WORDS = frozenset({"__host__", "constexpr", "consteval", "auto", "decltype"})
 _TARGET = "device-code.ptx"
 _RULE = f"""
@@ -117,7 +118,7 @@ def build_device_code(loader: Any, load_jit: Any, args: Any, options: dict[str, 
     """Build the PTX alone of what `load_jit` is asked for, and return it.
 
     Returns the whole module where it is built already, and where it has several CUDA sources. A
-    text is kept beside the builds of the same key, and sources in a patched tree are named by their
+    text stays beside the builds of the same key, and sources in a patched tree are named by their
     digest: nothing that the compiler reads is left out of its path.
     """
     ninja, own_thread = loader.ninja, threading.get_ident()
@@ -127,14 +128,14 @@ def build_device_code(loader: Any, load_jit: Any, args: Any, options: dict[str, 
         if is_other or len(_OBJECT.findall(build_file)) != 1:
             library: Path = ninja.build(spec=spec, build_dir=build_dir, build_file=build_file)
             return library
-        kept = build_dir.parent / _TARGET
-        if not kept.exists():
+        target = build_dir.parent / _TARGET
+        if not target.exists():
             rule = _OBJECT.search(build_file)
             assert rule is not None
             changed = _DEFAULT.sub("", build_file) + rule.expand(_RULE)
             ninja.build(spec=spec, build_dir=build_dir, build_file=changed)
-            write_atomically(kept, (build_dir / _TARGET).read_bytes())
-        raise _DeviceCode(kept.read_text())
+            write_atomically(target, (build_dir / _TARGET).read_bytes())
+        raise _DeviceCode(target.read_text())
 
     loader.ninja = SimpleNamespace(**{**vars(ninja), "build": build})
     try:
