@@ -16,6 +16,7 @@ from harness.cli import kernel_checks
 from harness.core import machine, paths
 from harness.core.errors import NotReadyError, UnfixError
 from harness.kernels.cuda import checked_toolchain
+from harness.kernels.cuda.checked_ptxas import _write_elsewhere
 from harness.kernels.cuda.checked_toolchain import CheckedToolkit
 from harness.kernels.ptx.instrumented_kernel import read_kernels
 from harness.patching.child_environment import ChildEnvironment
@@ -154,6 +155,13 @@ def test_checks_leave_a_kernel_the_registers_of_its_blocks(
     assert "maxnreg" not in text.replace(head, "")
 
 
+def test_the_plain_module_never_takes_the_place_of_the_one_with_checks(tmp_path: Path) -> None:
+    other = tmp_path / "plain"
+    assert _write_elsewhere(["a.ptx", "-o", "out"], other) == ["a.ptx", "-o", str(other)]
+    with pytest.raises(ValueError, match="without `-o FILE` as two words"):
+        _write_elsewhere(["a.ptx", "--output-file=out"], other)
+
+
 def test_what_the_assembler_refuses_with_checks_is_built_without(
     toolkit: CheckedToolkit, tmp_path: Path
 ) -> None:
@@ -187,6 +195,22 @@ def test_a_module_that_is_linked_with_it_passes_one_more_argument(
             "3",
         ]
         assert "fill was built with checks, and this process has none" in done.stderr
+
+
+def test_a_launch_with_too_many_attributes_is_refused_by_name(
+    toolkit: CheckedToolkit, tmp_path: Path
+) -> None:
+    module, source = tmp_path / "module.so", tmp_path / "module.c"
+    text = _MODULE.replace("attributes[] = {{4}, {6}, {8}}", "attributes[33] = {{4}}")
+    source.write_text(text.replace(", attributes, 3}", ", attributes, 33}"))
+    words = ["cc", "-shared", "-fPIC", str(source), "-o", str(module)]
+    subprocess.run([*words, f"-L{toolkit.home}/lib64", "-lcudart"], check=True)
+    real = (toolkit.home / "lib64" / "libcudart.so.13").resolve()
+    words = [sys.executable, "-c", _PROCESS, str(real), str(toolkit.library), str(module), "1"]
+    done = subprocess.run(words, check=True, capture_output=True, text=True)
+    assert "attributes:" not in done.stdout
+    assert "fill is not launched: it has 33 launch attributes" in done.stderr
+    assert "a launch may have 32" in done.stderr
 
 
 def test_builds_with_checks_have_caches_of_their_own(toolkit: CheckedToolkit) -> None:

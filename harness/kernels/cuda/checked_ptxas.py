@@ -90,6 +90,11 @@ def _write_elsewhere(own: list[str], file: Path) -> list[str]:
     for at, word in enumerate(own[:-1]):
         if word in ("-o", "--output-file"):
             changed[at + 1] = str(file)
+    if changed == own:  # the plain module would take the place of the one with checks
+        raise ValueError(
+            f"nvcc calls ptxas without `-o FILE` as two words, so its output cannot be told "
+            f"apart: {' '.join(own)}"
+        )
     return changed
 
 

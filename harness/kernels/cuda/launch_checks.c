@@ -205,13 +205,18 @@ Error unfix_cudaLaunchKernelExC(const LaunchConfiguration *configuration, const 
   /* Without programmatic dependent launch (PDL): a kernel that need not wait for the one in front
      of it waits all the same, and computes what it would. */
   LaunchConfiguration waiting = *configuration;
-  Attribute kept[MAX_ATTRIBUTES];
-  if (waiting.attribute_count > MAX_ATTRIBUTES) return NOT_SUPPORTED;
+  Attribute attributes[MAX_ATTRIBUTES];
+  if (waiting.attribute_count > MAX_ATTRIBUTES) {
+    fprintf(stderr, "unfix: %s is not launched: it has %u launch attributes, and with checks for"
+            " races a launch may have %d\n", find_kernel(function).name, waiting.attribute_count,
+            MAX_ATTRIBUTES);
+    return NOT_SUPPORTED;
+  }
   unsigned count = 0;
   for (unsigned i = 0; i < configuration->attribute_count; ++i)
     if (configuration->attributes[i].id != PROGRAMMATIC_STREAM_SERIALIZATION)
-      kept[count++] = configuration->attributes[i];
-  waiting.attributes = kept;
+      attributes[count++] = configuration->attributes[i];
+  waiting.attributes = attributes;
   waiting.attribute_count = count;
   return real(&waiting, function, given);
 }
