@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -127,6 +128,11 @@ class PageLayout(enum.Enum):
     DENSE = 1
 
 
+class Pages:
+    class Order(enum.Enum):
+        FIRST = 1
+
+
 def test_a_loader_is_called_with_what_it_was_recorded_with(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -137,15 +143,35 @@ def test_a_loader_is_called_with_what_it_was_recorded_with(
     calls: list[Any] = []
     vars(module).update(record_build=record_build, calls=calls)
     exec(
-        "def load(size, *, layout):\n  calls.append((size, layout))\n  return record_build()",
+        "def load(size, *, layout, order):\n  calls.append((size, layout, order))\n"
+        "  return record_build()",
         vars(module),
     )
-    build = vars(module)["load"](64, layout=PageLayout.DENSE)
+    build = vars(module)["load"](64, layout=PageLayout.DENSE, order=Pages.Order.FIRST)
     record_launches(build, {"k"})
     first, second = read_recorded_builds(file)
     assert (first.kernels, second.kernels) == ([], ["k"])
     call_loader(second)
-    assert calls == 2 * [(64, PageLayout.DENSE)]
+    assert calls == 2 * [(64, PageLayout.DENSE, Pages.Order.FIRST)]
+
+
+def test_a_line_of_any_length_is_written_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Processes that write at the same time cannot tear it."""
+    monkeypatch.setenv(FILE_VARIABLE, str(tmp_path / "mine.jsonl"))
+    sizes: list[int] = []
+    write = os.write
+
+    def count_write(file: int, data: bytes) -> int:
+        sizes.append(len(data))
+        return write(file, data)
+
+    monkeypatch.setattr(os, "write", count_write)
+    build = RecordedBuild("module", "load", {})
+    record_launches(build, [f"kernel_{number:04}" for number in range(9000)])
+    assert len(sizes) == 1
+    assert len((tmp_path / "mine.jsonl").read_bytes()) == sizes[0] > 100_000
 
 
 def test_the_loaders_of_a_release_are_functions_that_call_load_jit() -> None:

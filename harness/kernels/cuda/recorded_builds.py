@@ -7,6 +7,7 @@ launched and that ran to their end. `unfix kernels --build` builds them ahead.
 from __future__ import annotations
 
 import enum
+import functools
 import importlib
 import inspect
 import os
@@ -84,8 +85,11 @@ def record_launches(build: RecordedBuild, kernels: Iterable[str]) -> None:
 
 def _append(build: RecordedBuild) -> None:
     if file := os.environ.get(FILE_VARIABLE):
-        with open(file, "a") as lines:  # one write of a line, which processes do not tear
-            lines.write(msgspec.json.encode(build).decode() + "\n")
+        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+        try:  # one write of a line, however long, which processes do not tear
+            os.write(descriptor, msgspec.json.encode(build) + b"\n")
+        finally:
+            os.close(descriptor)
 
 
 def call_loader(build: RecordedBuild) -> Any:
@@ -103,7 +107,8 @@ def _find_value(described: Any) -> Any:
     if isinstance(described, str) and described.startswith(_ENUM):
         module, _, path = described.removeprefix(_ENUM).partition(":")
         kind, _, member = path.rpartition(".")
-        return getattr(importlib.import_module(module), kind)[member]
+        found: Any = functools.reduce(getattr, kind.split("."), importlib.import_module(module))
+        return found[member]
     return described
 
 
@@ -125,7 +130,7 @@ def _describe_arguments(frame: FrameType) -> dict[str, Any] | None:
         value = frame.f_locals.get(name)
         if str(value).startswith("torch.") and type(value).__module__ == "torch":
             found[name] = str(value)
-        elif isinstance(value, enum.Enum):
+        elif isinstance(value, enum.Enum) and "<locals>" not in type(value).__qualname__:
             kind = type(value)
             found[name] = f"{_ENUM}{kind.__module__}:{kind.__qualname__}.{value.name}"
         elif isinstance(value, _PLAIN):
