@@ -14,11 +14,17 @@ from pathlib import Path
 import pytest
 
 from harness.core import paths
-from harness.releases import cuda_toolkit
+from harness.releases import cuda_toolkit, managed_releases
 
+RELEASE = "0.5.23"
+SECONDS = 1800  # for one engine, with the builds of its kernels
 pytestmark = [
     pytest.mark.skipif("UNFIX_NIGHTLY" not in os.environ, reason="a nightly test"),
     pytest.mark.skipif(cuda_toolkit.find_toolkit() is None, reason="no CUDA toolkit is installed"),
+    pytest.mark.skipif(
+        not managed_releases.get_release(RELEASE).is_installed,
+        reason=f"SGLang {RELEASE} is not installed",
+    ),
 ]
 MODEL = paths.project_folder() / "fixtures/models/trained/llama"
 ENGINE = """
@@ -50,13 +56,14 @@ def generate(
     """Return an engine's tokens, and what the run has printed."""
     script = folder / "engine.py"
     script.write_text(ENGINE)
-    words = ["exec", *options, "--release", "0.5.23", "--", "python", str(script), str(MODEL)]
+    words = ["exec", *options, "--release", RELEASE, "--", "python", str(script), str(MODEL)]
     done = subprocess.run(
         [str(paths.project_folder() / "unfix"), *words, device, attention],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         check=False,
+        timeout=SECONDS,
     )
     lines = [line for line in done.stdout.splitlines() if line.startswith("TOKENS ")]
     assert len(lines) == 1, done.stdout[-3000:]
