@@ -9,26 +9,13 @@ from typing import Any
 
 from harness import __version__
 from harness.runs.audit.deployment_ranks import DeploymentFinding
-from harness.runs.audit.findings import AuditFinding, FindingKind
+from harness.runs.audit.findings import AuditFinding
 from harness.runs.audit.release_audit import ReleaseAudit
 from harness.store.rehearse.values import FindingRank
 from reports.audit import view
+from reports.audit.fault_words import ALL_FAULT_WORDS, find_fault_words
 
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
-_RULES = (
-    (
-        FindingKind.OVERFLOWS,
-        "An integer wraps on its way into an address",
-        "Cast the number to tl.int64 before it is multiplied.",
-    ),
-    (
-        FindingKind.OVERRUNS,
-        "An access goes past the end of its tensor",
-        "Mask it with the tensor's size, or make the tensor larger.",
-    ),
-)
-
-
 _LEVELS = {
     FindingRank.REACHABLE: "error",
     FindingRank.NEAR: "warning",
@@ -38,9 +25,11 @@ _LEVELS = {
 
 def render_sarif(audit: ReleaseAudit) -> str:
     """Render what deployments reach or come near to, then what is possible alone."""
+    counted = {one.key for one in audit.counted}
     results = [_make_headline_result(audit, one) for one in audit.headline]
-    results += [_make_result(audit, one) for one in audit.possible]
-    return render_log("unfix audit", _RULES, results)
+    results += [_make_result(one, one.key in counted) for one in audit.possible]
+    rules = [(words.rule, words.description, words.mend) for words in ALL_FAULT_WORDS]
+    return render_log("unfix audit", rules, results)
 
 
 def render_log(
@@ -59,22 +48,22 @@ def render_log(
 def _make_headline_result(audit: ReleaseAudit, line: DeploymentFinding) -> dict[str, Any]:
     """Make the result of a line that deployments reach, under the key of its own finding."""
     finding = audit.find_by_arithmetic(line)
-    rule = FindingKind.OVERFLOWS if line.is_overflow else FindingKind.OVERRUNS
+    rule = find_fault_words(line.kind).rule
     names = ", ".join(line.deployments)
     return _make_entry(
         finding.kind if finding else rule,
         _LEVELS[line.rank],
         f"{line.rank} in {names}: {line.headline}. To see it: {line.command}",
         (line.file, line.line, line.text),
-        finding.key if finding else (rule, *line.key),
+        finding.key if finding else (rule, *line.key[1:]),
     )
 
 
-def _make_result(audit: ReleaseAudit, finding: AuditFinding) -> dict[str, Any]:
+def _make_result(finding: AuditFinding, counts: bool) -> dict[str, Any]:
     level = "error" if finding.is_confirmed else "warning"
     return _make_entry(
         finding.kind,
-        level if audit.ranks is None else _LEVELS[FindingRank.POSSIBLE],
+        level if counts else _LEVELS[FindingRank.POSSIBLE],
         f"{finding.kernel}: {finding.condition}. {finding.arithmetic}. {finding.confirmed}",
         (finding.file, finding.line, finding.text),
         finding.key,
@@ -85,6 +74,8 @@ def _make_entry(
     rule: str, level: str, message: str, place: tuple[str, int, str], key: tuple[str, ...]
 ) -> dict[str, Any]:
     file, line, text = place
+    earlier = view.count_equal_lines_before(file, line)
+    fingerprint = "\0".join((*key, *([str(earlier)] if earlier else [])))
     physical = {
         "artifactLocation": {"uri": f"python/{view.shorten_path(file)}"},
         "region": {"startLine": line, "snippet": {"text": text}},
@@ -94,7 +85,5 @@ def _make_entry(
         "level": level,
         "message": {"text": message},
         "locations": [{"physicalLocation": physical}],
-        "partialFingerprints": {
-            "kernelLine/v1": hashlib.sha256("\0".join(key).encode()).hexdigest()
-        },
+        "partialFingerprints": {"kernelLine/v1": hashlib.sha256(fingerprint.encode()).hexdigest()},
     }

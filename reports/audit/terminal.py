@@ -41,11 +41,12 @@ def _print_left_out(count: int, console: Console) -> None:
 def print_run(
     audit: ReleaseAudit, console: Console, show_all: bool, lists_possible: bool = False
 ) -> None:
-    """Print an audit; what is possible alone is folded away behind what deployments reach."""
+    """Print an audit; what is possible alone and does not count is folded away."""
     _print_headline(audit, console, show_all)
     folds = audit.ranks is not None and not lists_possible
     possible = audit.possible
-    findings = possible[: None if show_all else 0 if folds else MAX_FINDINGS]
+    most = min(len(audit.counted), MAX_FINDINGS) if folds else MAX_FINDINGS
+    findings = possible[: None if show_all else most]
     if findings:
         shown = make_table("#", "kernel, line", "when", "model", "seen")
         if any(one.since for one in findings):
@@ -65,6 +66,8 @@ def print_run(
         print_tables([view.make_kernel_table(audit)], console)
     for reason, count in view.count_unknown_reasons(audit)[: None if show_all else 8]:
         console.print(to_plain_text(f"cannot tell, {count}: {reason}", "dim"), soft_wrap=True)
+    for words in view.list_uncounted_deployments(audit):
+        console.print(to_plain_text(words, "yellow"), soft_wrap=True)
     console.print(
         to_plain_text(view.describe_audit(audit), "bold red" if audit.is_red else "bold green")
     )

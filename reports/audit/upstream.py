@@ -6,6 +6,7 @@ from harness.runs.audit.deployment_ranks import DeploymentFinding
 from harness.runs.audit.findings import CONFIRMED, AuditFinding, FindingKind
 from harness.store.rehearse.values import FindingRank
 from reports.audit import view
+from reports.audit.fault_words import find_fault_words
 from reports.shared import markdown
 
 _KIND_SENTENCES = {
@@ -23,8 +24,7 @@ _KIND_SENTENCES = {
 
 def render_deployment_report(line: DeploymentFinding, release: str) -> str:
     """Render a line that deployments reach or come near to: by their sizes, and by no guess."""
-    kind = FindingKind.OVERFLOWS if line.is_overflow else FindingKind.OVERRUNS
-    title = _KIND_SENTENCES[kind][0].format("int32" if line.is_overflow else "its tensor")
+    title = find_fault_words(line.kind).title
     verb = "does it" if line.rank is FindingRank.REACHABLE else "comes near to it"
     parts = [
         f"# `{line.kernel}`: {title}",

@@ -80,16 +80,26 @@ def describe_audit(audit: ReleaseAudit) -> str:
     if audit.ranks is not None:
         possible = audit.possible
         launched = audit.ranks.count_launched(possible)
+        counted = len(audit.counted)
+        new = f", {counted} of them new, which counts" if counted else ""
         return (
             f"{audit.ranks.count(FindingRank.REACHABLE)} reachable and "
             f"{audit.ranks.count(FindingRank.NEAR)} near in {audit.ranks.deployments} deployments "
-            f"of {audit.ranks.release}; possible by arithmetic alone: {len(possible)} findings, "
-            f"{launched} of them in kernels that a deployment launches"
+            f"of {audit.ranks.release}; possible by arithmetic alone: {len(possible)} findings"
+            f"{new}, {launched} of them in kernels that a deployment launches"
         )
     return (
         f"{len(audit.kernels)} kernels of {audit.release}: {verdicts}; "
         f"{len(audit.findings)} findings, {confirmed} confirmed"
     )
+
+
+def list_uncounted_deployments(audit: ReleaseAudit) -> list[str]:
+    """Say of each deployment that did not start and finish why not, and if none did."""
+    if audit.ranks is None:
+        return []
+    none = [f"no deployment of {audit.ranks.release} counts"] if not audit.ranks.deployments else []
+    return [f"not counted: {words}" for words in audit.ranks.uncounted] + none
 
 
 def describe_location(finding: AuditFinding) -> str:
@@ -131,6 +141,14 @@ def read_source_lines(file: str) -> tuple[str, ...]:
         with zipfile.ZipFile(f"{wheel}.whl") as opened:
             return tuple(opened.read(path.lstrip("/!")).decode().splitlines())
     return tuple(line.rstrip("\n") for line in linecache.getlines(file))
+
+
+def count_equal_lines_before(file: str, line: int) -> int:
+    """Count the lines with the same text before a line, in its function."""
+    lines = [text.strip() for text in read_source_lines(file)[:line]]
+    heads = [number for number, text in enumerate(lines) if text.startswith("def ")]
+    inside = lines[heads[-1] :] if heads else lines
+    return inside[:-1].count(inside[-1]) if inside else 0
 
 
 def get_surrounding_lines(

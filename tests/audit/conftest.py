@@ -5,9 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from rehearsals import POSSIBLE, REACHED, RUN, SOURCE
 
+from harness.cli.audit import ranking
 from harness.releases.managed_releases import CPU_BASE
+from harness.runs.audit.findings import AuditFinding, KernelAudit, KernelVerdict
 from harness.runs.audit.release_audit import AuditRequest, ReleaseAudit, audit_release
+from harness.store.rehearse.values import RehearsalRun
 
 KERNELS = """
 import torch
@@ -287,3 +291,46 @@ def small(release: Path) -> ReleaseAudit:
     if not CPU_BASE.is_current():
         pytest.skip("the releases' base is not installed here")
     return audit_release(AuditRequest(release, "small"), print)
+
+
+@pytest.fixture
+def audit(tmp_path: Path) -> ReleaseAudit:
+    """An audit whose arithmetic finds what deployments reach and what is possible, not the near."""
+    file = tmp_path / "sglang" / "srt" / "layers" / "walk.py"
+    file.parent.mkdir(parents=True)
+    file.write_text(SOURCE)
+    words = "element access quantity shape grows model arithmetic launched"
+    texts = dict.fromkeys(words.split(), "")
+    findings = tuple(
+        AuditFinding(
+            kernel="walk",
+            module="m",
+            file=str(file),
+            line=line,
+            text=text,
+            access_line=line,
+            threshold=1,
+            largest=10,
+            value=1,
+            reaches=(),
+            confirmed="confirmed",
+            **texts,  # type: ignore[arg-type]
+        )
+        for line, text in ((4, REACHED), (6, POSSIBLE))
+    )
+    kernel = KernelAudit("walk", "m", str(file), 2, KernelVerdict.OVERFLOWS, 3, findings)
+    return ReleaseAudit("0.5.23", (kernel,), "", 1)
+
+
+@pytest.fixture
+def ranked_audit(audit: ReleaseAudit, stored_runs: dict[str, RehearsalRun]) -> ReleaseAudit:
+    stored_runs["0.5.23"] = RUN
+    return ranking.rank_release(audit, rehearses=False)
+
+
+@pytest.fixture
+def stored_runs(monkeypatch: pytest.MonkeyPatch) -> dict[str, RehearsalRun]:
+    """The rehearsals that the store has, by release."""
+    runs: dict[str, RehearsalRun] = {}
+    monkeypatch.setattr(ranking, "_find_rehearsal", runs.get)
+    return runs

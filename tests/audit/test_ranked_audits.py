@@ -6,104 +6,39 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
+from rehearsals import (
+    COMMAND,
+    POSSIBLE,
+    REACHED,
+    RUN,
+    SOURCE,
+    list_headline,
+    make_finding,
+    make_run,
+)
 from rich.console import Console
 
+from harness.cli import guard_runs
 from harness.cli.audit import execution, ranking
-from harness.releases.managed_releases import get_newest_release
+from harness.cli.rehearse import command as rehearsal
+from harness.core import paths
+from harness.releases.source_trees import FolderSourceTree
 from harness.runs.audit.deployment_ranks import make_ranks
-from harness.runs.audit.findings import AuditFinding, KernelAudit, KernelVerdict
 from harness.runs.audit.release_audit import ReleaseAudit
+from harness.store.database import Store
 from harness.store.rehearse.values import (
     INT32_LIMIT,
     DeploymentResult,
     FindingRank,
-    RehearsalFinding,
     RehearsalRun,
+    RehearsedPhase,
 )
-from reports.audit import markdown, page, sarif, terminal
+from harness.workers.release_target import ReleaseTarget
+from reports.audit import fault_words, markdown, page, sarif, terminal, upstream
 
-SOURCE = """
-def walk(x, stride):
-    row = tl.program_id(0)
-    tl.load(x + row * stride)
-    tl.store(x + row * stride + 1)
-    tl.load(x + row * stride + 2)
-"""
-REACHED, NEAR, POSSIBLE = (line.strip() for line in SOURCE.splitlines()[3:6])
-COMMAND = "./unfix rehearse lite -- --context-length 9"
-
-
-def make_finding(
-    text: str, rank: FindingRank, *, extent: int = 0, line: int = 0, threshold: str = COMMAND
-) -> RehearsalFinding:
-    return RehearsalFinding(
-        *("IntegerOverflow", "decode", "m:walk", f"says {text}", "srt/layers/walk.py"),
-        *(line, text),
-        rank=rank,
-        threshold=threshold,
-        extent=extent,
-    )
-
-
-def make_run(*findings: RehearsalFinding, release: str = "0.5.23") -> RehearsalRun:
-    run = RehearsalRun(id="r", started="", release=release, status="finished")
-    run.deployments = [
-        DeploymentResult("lite", "deepseek-v2-lite", "H200", 8, findings=list(findings))
-    ]
-    return run
-
-
-RUN = make_run(
-    make_finding(NEAR, FindingRank.NEAR, extent=INT32_LIMIT // 2, line=5),
-    make_finding(REACHED, FindingRank.REACHABLE, line=4),
-)
-
-
-@pytest.fixture
-def audit(tmp_path: Path) -> ReleaseAudit:
-    """An audit whose arithmetic finds what deployments reach and what is possible, not the near."""
-    file = tmp_path / "sglang" / "srt" / "layers" / "walk.py"
-    file.parent.mkdir(parents=True)
-    file.write_text(SOURCE)
-    words = "module element access quantity shape grows model arithmetic launched"
-    texts = dict.fromkeys(words.split(), "")
-    findings = tuple(
-        AuditFinding(
-            kernel="walk",
-            file=str(file),
-            line=line,
-            text=text,
-            access_line=line,
-            threshold=1,
-            largest=10,
-            value=1,
-            reaches=(),
-            confirmed="confirmed",
-            **texts,  # type: ignore[arg-type]
-        )
-        for line, text in ((4, REACHED), (6, POSSIBLE))
-    )
-    kernel = KernelAudit("walk", "m", str(file), 2, KernelVerdict.OVERFLOWS, 3, findings)
-    return ReleaseAudit("0.5.23", (kernel,), "", 1)
-
-
-@pytest.fixture
-def ranked_audit(audit: ReleaseAudit, stored_runs: dict[str, RehearsalRun]) -> ReleaseAudit:
-    stored_runs["0.5.23"] = RUN
-    return ranking.rank_release(audit, rehearses=False)
-
-
-@pytest.fixture
-def stored_runs(monkeypatch: pytest.MonkeyPatch) -> dict[str, RehearsalRun]:
-    """The rehearsals that the store has, by release."""
-    runs: dict[str, RehearsalRun] = {}
-    monkeypatch.setattr(ranking, "_find_rehearsal", runs.get)
-    return runs
-
-
-def list_headline(audit: ReleaseAudit) -> list[tuple[str, int]]:
-    return [(str(one.rank), one.line) for one in audit.headline]
+KINDS = list(fault_words.FAULT_WORDS)
 
 
 def test_the_headline_has_what_arithmetic_does_not_find(ranked_audit: ReleaseAudit) -> None:
@@ -164,62 +99,145 @@ def test_the_page_and_markdown_have_the_headline_first(ranked_audit: ReleaseAudi
         assert text.index("What deployments reach") < text.index("Possible by arithmetic")
 
 
-def test_a_difference_counts_what_the_earlier_release_did_not_reach(
-    audit: ReleaseAudit, stored_runs: dict[str, RehearsalRun]
-) -> None:
-    stored_runs["0.5.23"] = RUN
-    stored_runs["0.5.18"] = make_run(make_finding(REACHED, FindingRank.REACHABLE, line=40))
-    assert list_headline(ranking.rank_difference(audit, "0.5.23", "0.5.18")) == [("near", 5)]
-    stored_runs["0.5.18"] = make_run(
-        make_finding(REACHED, FindingRank.NEAR, extent=INT32_LIMIT // 2)
-    )
-    new = ranking.rank_difference(audit, "0.5.23", "0.5.18")
-    assert list_headline(new) == [("reachable", 4), ("near", 5)]
-    stored_runs["0.5.18"] = RUN
-    assert not ranking.rank_difference(audit, "0.5.23", "0.5.18").is_red
-
-
-def test_without_the_earlier_rehearsal_a_difference_counts_kernels_that_changed(
-    audit: ReleaseAudit, stored_runs: dict[str, RehearsalRun]
-) -> None:
-    stored_runs["0.5.23"] = RUN
-    assert len(ranking.rank_difference(audit, "0.5.23", "0.5.18").headline) == 2
-    unchanged = replace(audit, kernels=())
-    assert not ranking.rank_difference(unchanged, "0.5.23", "0.5.18").is_red
-
-
-def test_other_sources_are_ranked_in_the_lines_that_they_still_have(
-    audit: ReleaseAudit, stored_runs: dict[str, RehearsalRun]
-) -> None:
-    newest = get_newest_release().name
-    stored_runs[newest] = make_run(
-        make_finding(NEAR, FindingRank.NEAR, extent=INT32_LIMIT // 2, line=905),
-        make_finding("tl.load(x + row * gone)", FindingRank.REACHABLE, line=904),
-        release=newest,
-    )
-    assert list_headline(ranking.rank_sources(audit)) == [("near", 5)]
-    assert list_headline(ranking.rank_difference(audit, "", "main")) == [("near", 5)]
-
-
 def test_without_any_rehearsal_each_finding_by_arithmetic_counts(
     audit: ReleaseAudit, stored_runs: dict[str, RehearsalRun]
 ) -> None:
     for unranked in (
         ranking.rank_release(audit, rehearses=False),
-        ranking.rank_sources(audit),
+        ranking.rank_sources(audit, lambda release: set()),
         ranking.rank_difference(audit, "0.5.23", "0.5.18"),
     ):
         assert (unranked.ranks, unranked.is_red, len(unranked.possible)) == (None, True, 2)
 
 
-def test_a_release_is_rehearsed_once(
-    audit: ReleaseAudit, stored_runs: dict[str, RehearsalRun], monkeypatch: pytest.MonkeyPatch
+def test_a_release_is_rehearsed_once_for_each_state_of_our_code(
+    audit: ReleaseAudit, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(ranking, "_find_target", lambda release: "its target")
-    monkeypatch.setattr(ranking, "_rehearse_once", lambda target, jobs: RUN)
+    store = Store(tmp_path / "runs.sqlite")
+    rehearsed, code = [], "one"
+
+    def rehearse(*_: object) -> tuple[RehearsalRun, bool]:
+        rehearsed.append(code)
+        run = make_run(*RUN.deployments[0].findings)
+        run = msgspec.structs.replace(run, id=f"run-{len(rehearsed)}", code=code, planned=["lite"])
+        store.rehearse.begin(run)
+        store.rehearse.save_result(run.id, 0, run.deployments[0])
+        store.rehearse.save(run)
+        return run, False
+
+    target = ReleaseTarget("0.5.23", Path("python"), FolderSourceTree(tmp_path, "0.5.23"))
+    monkeypatch.setattr(ranking, "_find_target", lambda release: target)
+    monkeypatch.setattr(ranking, "Store", lambda: store)
+    monkeypatch.setattr(ranking, "read_deployments", lambda: {"lite": None})
+    monkeypatch.setattr(guard_runs, "digest_lane_code", lambda *_: code)
+    monkeypatch.setattr(rehearsal, "rehearse", rehearse)
+    monkeypatch.setattr(rehearsal, "list_deployments", lambda *_: [])
+    for _ in range(2):
+        ranked = ranking.rank_release(audit, rehearses=True)
+        assert list_headline(ranked)[0] == ("reachable", 4)
+    assert rehearsed == ["one"]
+    code = "two"
+    ranking.rank_release(audit, rehearses=True)
+    assert rehearsed == ["one", "two"]
+    monkeypatch.setattr(ranking, "_find_target", lambda release: None)  # not installed any more
     assert list_headline(ranking.rank_release(audit, rehearses=True))[0] == ("reachable", 4)
-    monkeypatch.setattr(ranking, "_find_target", lambda release: None)  # not installed
-    assert ranking.rank_release(audit, rehearses=True).ranks is None
+    assert rehearsed == ["one", "two"]
+
+
+def test_only_deployments_that_started_and_finished_count(audit: ReleaseAudit) -> None:
+    run = make_run()
+    run.planned = ["lite", "refused", "early"]
+    refused = DeploymentResult("refused", "m", "H200", 8, refusal="ValueError: no", card_memory=9)
+    early = DeploymentResult("early", "m", "H200", 8)
+    early.phases = [RehearsedPhase("decode", "", failure="KeyError: 'rows'")]
+    run.deployments += [refused, early]
+    ranks = make_ranks(run)
+    assert ranks.deployments == 1
+    assert ranks.uncounted == (
+        "early: decode ended early: KeyError: 'rows'",
+        "refused: SGLang refuses it: ValueError: no",
+    )
+    ranked = replace(audit, ranks=ranks)
+    assert not ranked.is_red  # they are named
+    assert "refused: SGLang refuses it: ValueError: no" in markdown.render_markdown(ranked)
+    assert "refused: SGLang refuses it: ValueError: no" in page.render_page(ranked, "abc")
+    run.deployments = [refused]
+    run.planned = ["refused"]
+    assert replace(audit, ranks=make_ranks(run)).is_red  # none counts
+    run.planned = ["refused", "lite"]
+    assert "lite: it was not run" in make_ranks(run).uncounted
+
+
+def test_an_audit_by_deployments_that_were_cut_short_is_not_green(
+    audit: ReleaseAudit, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = make_run()
+    words = "it did not end within 600 s"
+    run.deployments.append(DeploymentResult("slow", "m", "H200", 8, refusal=words))
+    ranked = replace(audit, ranks=make_ranks(run))
+    assert ranked.is_red
+    terminal.print_run(ranked, Console(width=200), show_all=False)
+    text = capsys.readouterr().out
+    assert f"not counted: slow: {words}" in text
+    assert "in 1 deployments of 0.5.23" in text
+
+
+def test_a_finding_is_of_the_line_that_a_deployment_reaches_and_of_no_equal_one(
+    ranked_audit: ReleaseAudit,
+) -> None:
+    reached = ranked_audit.findings[0]
+    assert ranked_audit.rank(reached) is FindingRank.REACHABLE
+    for other in (
+        replace(reached, module="copy"),
+        replace(reached, line=40, access_line=40),
+    ):
+        assert ranked_audit.rank(other) is FindingRank.POSSIBLE
+
+
+@pytest.mark.parametrize("kind", ["DataRace", "MisalignedAccess", "KernelAssertion", "Other"])
+def test_what_is_no_overflow_has_a_rule_and_a_sentence_of_its_own(
+    audit: ReleaseAudit, kind: str
+) -> None:
+    run = make_run(make_finding(REACHED, FindingRank.REACHABLE, line=4, kind=kind))
+    ranked = replace(audit, ranks=make_ranks(run))
+    [log] = json.loads(sarif.render_sarif(ranked))["runs"]
+    words = fault_words.find_fault_words(kind)
+    assert log["results"][0]["ruleId"] == words.rule
+    rules = [rule["id"] for rule in log["tool"]["driver"]["rules"]]
+    assert len(set(rules)) == len(rules) == 7
+    assert set(rules) >= {one["ruleId"] for one in log["results"]}
+    assert words.rule not in ("wraps", "overruns")
+    title = upstream.render_deployment_report(ranked.headline[0], "0.5.23").splitlines()[0]
+    assert title == f"# `walk`: {words.title}"
+    assert "goes past" not in title
+    assert len(ranked.possible) == 2  # arithmetic says something else of that line
+
+
+def test_the_words_of_a_fault_are_of_kinds_that_checks_report() -> None:
+    text = (paths.HARNESS_FOLDER / "kernels" / "check" / "violations.py").read_text()
+    assert [kind for kind in KINDS if f"class {kind}(Violation):" not in text] == []
+    assert {fault_words.find_fault_words(kind).rule for kind in KINDS} >= {"wraps", "overruns"}
+
+
+def test_equal_lines_of_a_kernel_have_fingerprints_of_their_own(audit: ReleaseAudit) -> None:
+    file = Path(audit.kernels[0].file).with_name("twins.py")
+    file.write_text(f"{SOURCE}    {REACHED}\n{SOURCE}")
+    [kernel] = audit.kernels
+    first = kernel.findings[0]
+    lines = [4, 7, 11]  # the third is the first of its function
+
+    def make_prints(numbers: list[int]) -> list[str]:
+        twins = tuple(
+            replace(first, file=str(file), line=number, access_line=number) for number in numbers
+        )
+        log = sarif.render_sarif(replace(audit, kernels=(replace(kernel, findings=twins),)))
+        results = json.loads(log)["runs"][0]["results"]
+        return [one["partialFingerprints"]["kernelLine/v1"] for one in results]
+
+    prints = make_prints(lines)
+    assert prints[0] != prints[1]
+    assert prints[0] == prints[2]
+    assert make_prints([7]) == [prints[1]]  # whether or not the other is listed
 
 
 def test_the_same_line_at_two_places_is_ranked_by_the_nearer(ranked_audit: ReleaseAudit) -> None:

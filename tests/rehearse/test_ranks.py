@@ -97,7 +97,7 @@ def make_audit_finding(line: int) -> AuditFinding:
     texts = dict.fromkeys(
         "module element access quantity shape grows model arithmetic launched".split(), ""
     )
-    texts["text"] = f"line {line}"
+    texts |= {"text": f"line {line}", "module": "m"}
     return AuditFinding(kernel="walk", file="a.py", line=line, reaches=(), **texts, **numbers)  # type: ignore[arg-type]
 
 

@@ -47,3 +47,22 @@ def test_it_is_the_newest_of_the_release_that_is_whole_and_without_toggles(tmp_p
     unsearched = table.find_newest_whole("0.5.23", NAMES, has_thresholds=False)
     assert unsearched is not None
     assert unsearched.id == "unsearched"
+
+
+def test_it_is_none_in_which_a_deployment_was_cut_short_or_has_no_result(tmp_path: Path) -> None:
+    table = Store(tmp_path / "runs.sqlite").rehearse
+    lite = DeploymentResult("lite", "m", "H200", 8)
+    refused = DeploymentResult("large", "m", "H200", 8, refusal="ValueError: no", card_memory=9)
+    late = DeploymentResult("large", "m", "H200", 8, refusal="it did not end within 600 s")
+    for run in (
+        make_run("refused", "2026-01-01T00:00:00+00:00", deployments=[lite, refused]),
+        make_run("late", "2026-01-02T00:00:00+00:00", deployments=[lite, late]),
+        make_run("missing", "2026-01-03T00:00:00+00:00", deployments=[lite]),
+    ):
+        table.begin(run)
+        for number, result in enumerate(run.deployments):
+            table.save_result(run.id, number, result)
+        table.save(run)
+    found = table.find_newest_whole("0.5.23", NAMES)
+    assert found is not None
+    assert found.id == "refused"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from harness.releases import managed_releases, provisioning, source_trees
 from harness.releases.managed_releases import CPU_BASE
 from harness.releases.source_trees import FolderSourceTree, SourceTree, WheelSourceTree
 from harness.runs.audit import audit_record, exemptions, gpu_confirmation, release_files
+from harness.runs.audit.exemptions import FindingExemption
 from harness.runs.audit.findings import FindingKey
 from harness.runs.audit.release_audit import (
     DEFAULT_LAUNCHES,
@@ -105,13 +106,14 @@ def parse_options(arguments: argparse.Namespace) -> AuditOptions:
 
 def run_audit(arguments: argparse.Namespace) -> int:
     chosen = parse_options(arguments)
+    _report_meanings(chosen.targets)
     audit = _audit_requested_trees(chosen)
     exempt = exemptions.read_exemptions(chosen.exemptions)
     reads_all = chosen.is_whole and chosen.record is None  # a record is without exempt findings
     expired = audit.find_expired(exempt) if reads_all else []
     audit = audit.apply_exemptions(exempt)
     if chosen.ranks and release_files.PACKAGE in _find_read_packages(chosen):
-        audit = _rank_findings(audit, chosen)
+        audit = _rank_findings(audit, chosen, exempt)
     if not audit.kernels and not chosen.difference and not chosen.targets:
         raise UnfixError(
             f"{audit.release} has no Triton kernel: no function of "
@@ -147,16 +149,37 @@ def run_audit(arguments: argparse.Namespace) -> int:
     return 1 if audit.is_red else 0
 
 
-def _rank_findings(audit: ReleaseAudit, chosen: AuditOptions) -> ReleaseAudit:
+def _rank_findings(
+    audit: ReleaseAudit, chosen: AuditOptions, exempt: Sequence[FindingExemption]
+) -> ReleaseAudit:
     """Rank the findings by what deployments reach, in the release or the trees of the call."""
+    if chosen.record:
+        return _rank_record(audit)
     if chosen.difference:
         earlier, later = chosen.difference
-        of_path = chosen.folder is not None or _is_path(later)
-        return ranking.rank_difference(audit, "" if of_path else later, earlier)
-    if chosen.folder is not None:
-        return ranking.rank_sources(audit)
-    rehearses = chosen.is_whole and chosen.record is None
-    return ranking.rank_release(audit, rehearses=rehearses, jobs=chosen.jobs)
+        if not ranking.is_release(later):
+            return ranking.rank_new_sources(audit, get_tree_path(open_tree(earlier)))
+        return ranking.rank_difference(audit, later, earlier, _expand_targets(chosen.targets))
+    if chosen.folder is None and ranking.is_release(audit.release):
+        return ranking.rank_release(audit, rehearses=chosen.is_whole, jobs=chosen.jobs)
+    place = chosen.folder.expanduser().resolve() if chosen.folder else chosen.release
+
+    def find_new(release: str) -> set[FindingKey]:
+        options.report_status(f"what {audit.release} has and {release} has not counts")
+        new = _audit_sources(replace(chosen, difference=(release, str(place))))
+        return {finding.key for finding in new.apply_exemptions(exempt).findings}
+
+    return ranking.rank_sources(audit, find_new)
+
+
+def _rank_record(audit: ReleaseAudit) -> ReleaseAudit:
+    """Rank a record by the name of what it audited; of other sources each finding counts."""
+    if ranking.is_release(audit.release):
+        return ranking.rank_release(audit, rehearses=False)
+    earlier, _, later = audit.release.partition("..")
+    if ranking.is_release(later):
+        return ranking.rank_difference(audit, later, earlier)
+    return ranking.rank_sources(audit, lambda _: {finding.key for finding in audit.findings})
 
 
 def _audit_requested_trees(chosen: AuditOptions) -> ReleaseAudit:
@@ -242,15 +265,19 @@ def _expand_targets(words: tuple[str, ...]) -> tuple[str, ...]:
     catalogue = toggle_catalogue.load_catalogue()
     of_toggles = [word for word in words if catalogue.has_match(word)]
     toggles = catalogue.select_all(of_toggles)
+    variants = (variant for toggle in toggles for variant in toggle.variants)
+    modules = (target.module for variant in variants for target in variant.targets)
+    return tuple(dict.fromkeys([*words, *modules]))
+
+
+def _report_meanings(words: tuple[str, ...]) -> None:
+    catalogue = toggle_catalogue.load_catalogue()
     code = "a kernel, a module, a file or a folder"
     meanings = {word: catalogue.describe_match(word) for word in words}
     for word, named in meanings.items():
         both = f"{named}, which stands for the modules that are changed, and {code} of that name"
         meanings[word] = both if named else code
     options.report_meanings(meanings)
-    variants = (variant for toggle in toggles for variant in toggle.variants)
-    modules = (target.module for variant in variants for target in variant.targets)
-    return tuple(dict.fromkeys([*words, *modules]))
 
 
 def open_tree(word: str, path: Path | None = None) -> SourceTree:

@@ -1,18 +1,26 @@
 """The ranks of an audit: by the stored rehearsal of its release, or by one that is made now.
 
-A difference counts what the later release reaches and the earlier did not: by both rehearsals, or,
-if the earlier was not rehearsed, in the kernels that changed. Sources that no rehearsal ran, as of
-a checkout, are ranked by the newest release's, in the lines that they still have.
+A difference of releases counts what the later reaches and the earlier did not: by both rehearsals,
+or, if the earlier was not rehearsed, in the kernels that changed.
+
+Sources that no rehearsal ran, as of a checkout, are ranked by the newest release's, in the lines
+that they still have. That rehearsal says nothing of what these sources add. So a finding by
+arithmetic counts there if the earlier tree lacks it: the other end of a difference, or the release
+that was rehearsed. Of a difference the lines drop out that the earlier tree has as well.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence, Set
 from dataclasses import replace
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 
 from harness.cli import guard_runs, options
 from harness.releases import managed_releases
 from harness.runs.audit.deployment_ranks import DeploymentFinding, DeploymentRanks, make_ranks
+from harness.runs.audit.findings import FindingKey
+from harness.runs.audit.function_lines import SourceLines, count_lines, find_function
+from harness.runs.audit.kernel_targets import is_targeted
 from harness.runs.audit.release_audit import ReleaseAudit
 from harness.runs.rehearse.deployment import read_deployments
 from harness.store.database import Store
@@ -23,6 +31,11 @@ from reports.audit import view
 REHEARSAL_SECONDS = 600.0  # the limit of one deployment, beside others
 
 
+def is_release(name: str) -> bool:
+    """Return whether a name is a managed release's, which can be rehearsed under that name."""
+    return name in {one.name for one in managed_releases.list_known_releases()}
+
+
 def rank_release(audit: ReleaseAudit, *, rehearses: bool, jobs: int = 1) -> ReleaseAudit:
     """Rank a managed release; `rehearses` makes its rehearsal if this code of ours made none."""
     target = _find_target(audit.release) if rehearses else None
@@ -30,58 +43,92 @@ def rank_release(audit: ReleaseAudit, *, rehearses: bool, jobs: int = 1) -> Rele
     if run is None:
         _report_missing(audit.release)
         return audit
-    ranks = make_ranks(run)
-    if not rehearses:  # an audit of some kernels
-        ranks = ranks.keep_kernels({kernel.kernel for kernel in audit.kernels})
-    return _add_ranks(audit, ranks, is_other_tree=False)
+    ranked = _add_ranks(audit, make_ranks(run))
+    return ranked if rehearses else _keep_kernels(ranked)  # an audit of some kernels
 
 
-def rank_sources(audit: ReleaseAudit) -> ReleaseAudit:
-    """Rank sources by the newest release's rehearsal."""
+def rank_sources(audit: ReleaseAudit, find_new: Callable[[str], Set[FindingKey]]) -> ReleaseAudit:
+    """Rank sources by the newest release's rehearsal, and count what that release lacks.
+
+    `find_new` finds the findings by arithmetic that are not in a release.
+    """
     ranks = _find_newest_ranks()
     if ranks is None:
         return audit
-    ranks = ranks.keep_kernels({kernel.kernel for kernel in audit.kernels})
-    return _add_ranks(audit, ranks, is_other_tree=True)
+    ranked = _keep_kernels(_add_ranks(audit, ranks, is_other_tree=True))
+    new = find_new(ranks.release) if ranked.possible else frozenset()
+    return replace(ranked, unrehearsed=frozenset(new))
 
 
-def rank_difference(audit: ReleaseAudit, later: str, earlier: str) -> ReleaseAudit:
-    """Rank what a later release has and an earlier had not; `later` is empty for other sources."""
-    changed = {kernel.kernel for kernel in audit.kernels}
-    if not later:
-        ranks = _find_newest_ranks()
-        if ranks is None:
-            return audit
-        return _add_ranks(audit, ranks.keep_kernels(changed), is_other_tree=True)
+def rank_new_sources(audit: ReleaseAudit, earlier: Path) -> ReleaseAudit:
+    """Rank what sources have that those of an earlier tree, at a location, have not."""
+    ranked = rank_sources(audit, lambda _: {finding.key for finding in audit.findings})
+    if ranked.ranks is None:
+        return ranked
+    before = SourceLines(earlier)
+
+    def is_new(line: DeploymentFinding) -> bool:
+        if ranked.find_by_arithmetic(line):  # each finding of a difference is new
+            return True
+        text = line.key[2]
+        lines = view.read_source_lines(line.file)
+        function = find_function(lines, line.line)
+        known = before.count_lines(view.shorten_path(line.file), function, text)
+        return not function or count_lines(lines, function, text) > known
+
+    return replace(ranked, ranks=ranked.ranks.keep_lines(is_new))
+
+
+def rank_difference(
+    audit: ReleaseAudit, later: str, earlier: str, targets: Sequence[str] = ()
+) -> ReleaseAudit:
+    """Rank what a later release has and an earlier had not, in the kernels of the targets."""
     run = _find_rehearsal(later)
     if run is None:
         _report_missing(later)
         return audit
     before = _find_rehearsal(earlier)
     if before is None:
+        command = f": `unfix rehearse --all --release {earlier}` says what its deployments reach"
         options.report_status(
-            f"{earlier} was not rehearsed, so what counts is in kernels that changed since: "
-            f"`unfix rehearse --all --release {earlier}` says what its deployments reach"
+            f"{earlier} was not rehearsed, so what counts is in kernels that changed since"
+            f"{command if is_release(earlier) else ''}"
         )
-        ranks = make_ranks(run).keep_kernels(changed)
-    else:
-        ranks = make_ranks(run).drop_known(make_ranks(before))
-    return _add_ranks(audit, ranks, is_other_tree=False)
+        return _keep_kernels(_add_ranks(audit, make_ranks(run)))
+    ranks = make_ranks(run).drop_known(make_ranks(before))
+    return _add_ranks(
+        audit, ranks.keep_lines(lambda line: is_targeted(line.module, line.kernel, targets))
+    )
 
 
-def _add_ranks(audit: ReleaseAudit, ranks: DeploymentRanks, *, is_other_tree: bool) -> ReleaseAudit:
-    def find_line(finding: DeploymentFinding) -> tuple[str, int] | None:
+def _keep_kernels(audit: ReleaseAudit) -> ReleaseAudit:
+    """Keep of the ranks the kernels of the audit."""
+    assert audit.ranks is not None
+    kernels = {(kernel.module, kernel.kernel) for kernel in audit.kernels}
+    return replace(audit, ranks=audit.ranks.keep_kernels(kernels))
+
+
+def _add_ranks(
+    audit: ReleaseAudit, ranks: DeploymentRanks, *, is_other_tree: bool = False
+) -> ReleaseAudit:
+    def find_lines(finding: DeploymentFinding) -> tuple[str, list[tuple[str, int]]]:
+        same = [kernel for kernel in audit.kernels if kernel.kernel == finding.kernel]
+        known = [kernel for kernel in same if kernel.module == finding.module]
+        if len(same) == 1:  # other sources may have it in another module
+            known = same
         ends = f"/{PurePosixPath(finding.file)}"
         files = [kernel.file for kernel in audit.kernels if kernel.file.endswith(ends)]
-        files += [kernel.file for kernel in audit.kernels if kernel.kernel == finding.kernel]
+        files += [kernel.file for kernel in known or same]
+        module = known[0].module if known else finding.module
         for file in dict.fromkeys(files):
             lines = enumerate(view.read_source_lines(file), 1)
-            same = [number for number, text in lines if text.strip() == finding.text]
-            if same:
-                return file, min(same, key=lambda number: abs(number - finding.line))
-        return None
+            equal = [number for number, text in lines if " ".join(text.split()) == finding.key[2]]
+            if equal:
+                equal.sort(key=lambda number: abs(number - finding.line))
+                return module, [(file, number) for number in equal]
+        return module, []
 
-    located = ranks.locate(find_line, drops_missing=is_other_tree)
+    located = ranks.locate(find_lines, drops_missing=is_other_tree)
     if is_other_tree:
         options.report_status(
             f"ranked by the rehearsal of {ranks.release}, in the lines that {audit.release} has"

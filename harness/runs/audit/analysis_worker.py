@@ -16,7 +16,7 @@ import pickle
 import signal
 import sys
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
@@ -39,6 +39,7 @@ from harness.runs.audit.kernel_reading import (
     make_unknown_audit,
     shorten_error,
 )
+from harness.runs.audit.kernel_targets import is_targeted
 from harness.runs.audit.lazy_release import LazyRelease
 from harness.runs.audit.release_kernels import CODE_DIGEST, ReleaseKernels, normalize_lines
 from harness.runs.audit.size_limits import SizeLimits
@@ -93,13 +94,13 @@ def main() -> None:
         kernel.recorded_launches = modes.get(f"{kernel.module}:{kernel.name}", ())
     targets = request["targets"]
     candidates = kernels.kernels if earlier is None else kernels.list_changed_since(earlier)
-    chosen = [kernel for kernel in candidates if _is_targeted(kernel, targets)]
+    chosen = [one for one in candidates if is_targeted(one.module, one.name, targets)]
     gc.freeze()
     gc.enable()
     preloading.raise_gc_thresholds()
     if len(chosen) > preloading.FORKS_TO_REPAY_COLLAPSE:
         preloading.collapse_into_huge_pages()
-    targeted = sum(_is_targeted(kernel, targets) for kernel in kernels.kernels)
+    targeted = sum(is_targeted(one.module, one.name, targets) for one in kernels.kernels)
     counts = {"kernels": len(chosen), "targeted": targeted}
     os.write(_answer_pipe, (json.dumps(counts) + "\n").encode())
     for kernel in chosen:
@@ -127,18 +128,6 @@ def _load_kernels(
     kernels.compute_digests()
     reader.reap()
     return kernels, ReleaseKernels(*locations[1])
-
-
-def _is_targeted(kernel: SourceKernel, targets: Sequence[str]) -> bool:
-    """Return whether a target names the kernel, its module, a folder on the way, or its file."""
-    path = kernel.module.replace(".", "/")
-    return not targets or any(
-        target in (kernel.name, kernel.module, f"{kernel.module}:{kernel.name}")
-        or kernel.module.startswith(f"{target}.")
-        or target in kernel.module.split(".")
-        or target.removesuffix(".py").endswith(path)
-        for target in targets
-    )
 
 
 def _make_queue(count: int) -> int:

@@ -32,6 +32,8 @@ def audit_to_json(audit: ReleaseAudit) -> dict[str, Any]:
             for finding in audit.findings
         ],
         "kernels": [asdict(kernel) for kernel in audit.kernels],
+        "counted": [finding.key for finding in audit.counted],
+        "not_counted": [] if audit.ranks is None else audit.ranks.uncounted,
         "rehearsal": None if audit.ranks is None else audit.ranks.run,
         "deployments": [asdict(finding) for finding in audit.headline],
     }

@@ -20,7 +20,13 @@ from harness.patching.child_environment import SINGLE_THREAD, ChildEnvironment
 from harness.releases.managed_releases import CPU_BASE
 from harness.runs.audit.deployment_ranks import DeploymentFinding, DeploymentRanks
 from harness.runs.audit.exemptions import FindingExemption
-from harness.runs.audit.findings import AuditFinding, KernelAudit, KernelVerdict, judge_kernel
+from harness.runs.audit.findings import (
+    AuditFinding,
+    FindingKey,
+    KernelAudit,
+    KernelVerdict,
+    judge_kernel,
+)
 from harness.runs.audit.release_files import iterate_sources
 from harness.runs.audit.size_limits import DEFAULT_LIMITS
 from harness.runs.audit.worker_process import PACKAGES, get_log, iterate_answers
@@ -60,7 +66,8 @@ class ReleaseAudit:
     targeted_count: int  # kernels of the targets, new or not
     seconds: float = 0.0
     gpu: dict[str, str] = field(default_factory=dict)  # with versions, if it ran findings
-    ranks: DeploymentRanks | None = None  # of a rehearsal of this release, if there is one
+    ranks: DeploymentRanks | None = None  # of a rehearsal of this release, or of the newest one
+    unrehearsed: frozenset[FindingKey] = frozenset()  # of lines that no rehearsal of `ranks` ran
 
     @property
     def findings(self) -> list[AuditFinding]:
@@ -73,7 +80,12 @@ class ReleaseAudit:
         order = list(FindingRank)
         return sorted(
             findings.values(),
-            key=lambda each: (order.index(self.rank(each)), each.nearness, *each.line_key),
+            key=lambda each: (
+                order.index(self.rank(each)),
+                each.key not in self.unrehearsed,
+                each.nearness,
+                *each.line_key,
+            ),
         )
 
     @property
@@ -83,8 +95,19 @@ class ReleaseAudit:
 
     @property
     def possible(self) -> list[AuditFinding]:
-        """The findings by arithmetic alone."""
+        """The findings by arithmetic alone, those that count first."""
         return [one for one in self.findings if self.rank(one) is FindingRank.POSSIBLE]
+
+    @property
+    def counted(self) -> list[AuditFinding]:
+        """The findings by arithmetic alone that make the audit red: no rehearsal ran their lines.
+
+        Without any rehearsal these are all. Example: a line that a checkout adds to the newest
+        release, whose rehearsal cannot have reached it.
+        """
+        if self.ranks is None:
+            return self.possible
+        return [one for one in self.possible if one.key in self.unrehearsed]
 
     def find_by_arithmetic(self, line: DeploymentFinding) -> AuditFinding | None:
         """Find what arithmetic says of a line that deployments reach or come near to."""
@@ -95,8 +118,12 @@ class ReleaseAudit:
 
     @property
     def is_red(self) -> bool:
-        """Whether a deployment reaches a finding or is near; without a rehearsal, any finding."""
-        return bool(self.findings if self.ranks is None else self.ranks.findings)
+        """Whether a deployment reaches a finding or is near, or a finding counts by arithmetic.
+
+        A rehearsal of which deployments were cut short, or of which none counts, proves nothing.
+        """
+        is_conclusive = self.ranks is None or self.ranks.is_conclusive
+        return bool(self.headline or self.counted) or not is_conclusive
 
     def rank(self, finding: AuditFinding) -> FindingRank:
         return FindingRank.POSSIBLE if self.ranks is None else self.ranks.rank(finding)

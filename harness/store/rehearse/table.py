@@ -21,17 +21,21 @@ class RehearsalTable(LaneRunTable[RehearsalRun]):
         code: str | None = None,
         has_thresholds: bool = True,
     ) -> RehearsalRun | None:
-        """Find the newest finished run on a release that has these deployments and no toggles.
+        """Find the newest run on a release that has results of these deployments and no toggles.
 
-        With `code`, only one that this code of ours made: what other code found may differ.
-        So may the ranks of a run that searched no thresholds.
+        A run with a deployment that was cut short, as by a machine under load, is none. With
+        `code`, only one that this code of ours made: what other code found may differ. So may the
+        ranks of a run that searched no thresholds.
         """
-        runs = [
-            run
-            for run in self.list_runs()
-            if (run.release, run.status, run.toggles) == (release, "finished", [])
-            and set(names) <= set(run.planned)
-            and code in (None, run.code)
-            and run.has_thresholds == has_thresholds
-        ]
-        return self.load_whole(runs[-1]) if runs else None
+        for run in reversed(self.list_runs()):
+            if (run.release, run.status, run.toggles) != (release, "finished", []):
+                continue
+            if not set(names) <= set(run.planned) or code not in (None, run.code):
+                continue
+            if run.has_thresholds != has_thresholds:
+                continue
+            whole = self.load_whole(run)
+            rehearsed = {one.name for one in whole.deployments}
+            if set(run.planned) <= rehearsed and not whole.has_cut_deployment:
+                return whole
+        return None

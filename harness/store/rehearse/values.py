@@ -133,6 +133,22 @@ class DeploymentResult(msgspec.Struct):
         return "refused" if self.refusal else "red" if self.reachable else "green"
 
     @property
+    def is_cut(self) -> bool:
+        """Whether the process ended before it had a result: by the limit of time, or a signal.
+
+        The process itself stores the card's memory before SGLang may refuse anything.
+        """
+        return bool(self.refusal) and not self.card_memory
+
+    @property
+    def problem(self) -> str:
+        """Why the deployment did not start and finish; empty if it did."""
+        if self.refusal:
+            return self.refusal if self.is_cut else f"SGLang refuses it: {self.refusal}"
+        early = [f"{one.name} ended early: {one.failure}" for one in self.phases if one.failure]
+        return "; ".join(early)
+
+    @property
     def reachable(self) -> list[RehearsalFinding]:
         return [one for one in self.findings if one.rank is FindingRank.REACHABLE]
 
@@ -161,6 +177,10 @@ class RehearsalRun(LaneRun, kw_only=True):
     @property
     def results(self) -> list[DeploymentResult]:
         return self.deployments
+
+    @property
+    def has_cut_deployment(self) -> bool:
+        return any(one.is_cut for one in self.deployments)
 
     @property
     def summary(self) -> str:

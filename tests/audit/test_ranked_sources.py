@@ -1,0 +1,237 @@
+"""What is new in other sources or in a later release, by rehearsals of releases."""
+
+from __future__ import annotations
+
+import json
+import linecache
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rehearsals import (
+    ALL_KEYS,
+    NEAR,
+    POSSIBLE,
+    REACHED,
+    RUN,
+    SOURCE,
+    list_headline,
+    make_finding,
+    make_run,
+)
+from rich.console import Console
+
+from harness.cli.audit import execution, ranking
+from harness.releases import managed_releases
+from harness.releases.managed_releases import Release, get_newest_release
+from harness.runs.audit.findings import FindingKey
+from harness.runs.audit.release_audit import ReleaseAudit
+from harness.store.rehearse.values import (
+    INT32_LIMIT,
+    FindingRank,
+    RehearsalRun,
+)
+from reports.audit import sarif, terminal, view
+
+
+def test_a_difference_counts_what_the_earlier_release_did_not_reach(
+    audit: ReleaseAudit, stored_runs: dict[str, RehearsalRun]
+) -> None:
+    stored_runs["0.5.23"] = RUN
+    stored_runs["0.5.18"] = make_run(make_finding(REACHED, FindingRank.REACHABLE, line=40))
+    assert list_headline(ranking.rank_difference(audit, "0.5.23", "0.5.18")) == [("near", 5)]
+    stored_runs["0.5.18"] = make_run(
+        make_finding(REACHED, FindingRank.NEAR, extent=INT32_LIMIT // 2)
+    )
+    new = ranking.rank_difference(audit, "0.5.23", "0.5.18")
+    assert list_headline(new) == [("reachable", 4), ("near", 5)]
+    stored_runs["0.5.18"] = RUN
+    assert not ranking.rank_difference(audit, "0.5.23", "0.5.18").is_red
+
+
+def test_without_the_earlier_rehearsal_a_difference_counts_kernels_that_changed(
+    audit: ReleaseAudit, stored_runs: dict[str, RehearsalRun]
+) -> None:
+    stored_runs["0.5.23"] = RUN
+    assert len(ranking.rank_difference(audit, "0.5.23", "0.5.18").headline) == 2
+    unchanged = replace(audit, kernels=())
+    assert not ranking.rank_difference(unchanged, "0.5.23", "0.5.18").is_red
+
+
+def test_other_sources_are_ranked_in_the_lines_that_they_still_have(
+    audit: ReleaseAudit, stored_runs: dict[str, RehearsalRun]
+) -> None:
+    newest = get_newest_release().name
+    stored_runs[newest] = make_run(
+        make_finding(NEAR, FindingRank.NEAR, extent=INT32_LIMIT // 2, line=905),
+        make_finding("tl.load(x + row * gone)", FindingRank.REACHABLE, line=904),
+        release=newest,
+    )
+    ranked = ranking.rank_sources(audit, lambda release: set())
+    assert list_headline(ranked) == [("near", 5)]
+    assert [one.line for one in ranked.possible] == [4, 6]
+    assert ranked.counted == []
+
+
+def test_what_other_sources_add_counts_though_no_deployment_reaches_it(
+    audit: ReleaseAudit, stored_runs: dict[str, RehearsalRun], capsys: pytest.CaptureFixture[str]
+) -> None:
+    newest = get_newest_release().name
+    stored_runs[newest] = make_run(release=newest)
+    added = audit.findings[1].key
+    asked = []
+
+    def find_new(release: str) -> set[FindingKey]:
+        asked.append(release)
+        return {added}
+
+    ranked = ranking.rank_sources(audit, find_new)
+    assert asked == [newest]
+    assert (ranked.headline, ranked.is_red) == ((), True)
+    assert [one.key for one in ranked.counted] == [added]
+    assert ranked.possible[0].key == added
+    terminal.print_run(ranked, Console(width=200), show_all=False)
+    text = capsys.readouterr().out
+    assert POSSIBLE in text
+    assert REACHED not in text
+    assert "possible by arithmetic alone: 2 findings, 1 of them new, which counts" in text
+    results = json.loads(sarif.render_sarif(ranked))["runs"][0]["results"]
+    assert [one["level"] for one in results] == ["error", "note"]
+    assert not ranking.rank_sources(audit, lambda release: set()).is_red
+
+
+def test_a_difference_of_sources_is_red_for_what_the_earlier_tree_lacks(
+    audit: ReleaseAudit, stored_runs: dict[str, RehearsalRun], tmp_path: Path
+) -> None:
+    """The audit of a difference has the new findings alone."""
+    newest = get_newest_release().name
+    near = make_finding(NEAR, FindingRank.NEAR, extent=INT32_LIMIT // 2, line=5)
+    stored_runs[newest] = make_run(near, release=newest)
+    before = tmp_path / "before"
+    earlier = before / "sglang" / "srt" / "layers" / "walk.py"
+    earlier.parent.mkdir(parents=True)
+    edited = SOURCE.replace("row = tl.program_id(0)", "row = tl.program_id(1)")
+    earlier.write_text(edited)
+    assert ranking.rank_new_sources(audit, before).counted == audit.possible
+    unchanged = replace(audit, kernels=(audit.kernels[0].drop_findings(ALL_KEYS),))
+    assert not ranking.rank_new_sources(unchanged, before).is_red  # the near line is an old one
+    for lacking in (
+        edited.replace(NEAR, "pass"),
+        edited.replace("def walk", "def run"),  # another kernel has the line
+        edited.replace(NEAR, "pass") + edited.replace("def walk", "def run"),
+    ):
+        earlier.write_text(lacking)
+        assert list_headline(ranking.rank_new_sources(unchanged, before)) == [("near", 5)]
+    earlier.rename(earlier.with_name("moved.py"))
+    earlier.with_name("moved.py").write_text(edited)
+    assert not ranking.rank_new_sources(unchanged, before).is_red
+
+
+def test_a_line_that_the_earlier_tree_has_less_often_is_new(
+    audit: ReleaseAudit, stored_runs: dict[str, RehearsalRun], tmp_path: Path
+) -> None:
+    newest = get_newest_release().name
+    near = make_finding(NEAR, FindingRank.NEAR, extent=INT32_LIMIT // 2, line=5)
+    stored_runs[newest] = make_run(near, release=newest)
+    earlier = tmp_path / "before" / "sglang" / "srt" / "layers" / "walk.py"
+    earlier.parent.mkdir(parents=True)
+    earlier.write_text(SOURCE)
+    file = Path(audit.kernels[0].file)
+    file.write_text(f"{SOURCE}    {NEAR}\n")
+    linecache.checkcache(str(file))
+    view.read_source_lines.cache_clear()
+    unchanged = replace(audit, kernels=(audit.kernels[0].drop_findings(ALL_KEYS),))
+    new = ranking.rank_new_sources(unchanged, tmp_path / "before")
+    assert list_headline(new) == [("near", 5)]
+
+
+def test_a_difference_of_releases_has_the_kernels_of_the_targets_alone(
+    audit: ReleaseAudit, stored_runs: dict[str, RehearsalRun]
+) -> None:
+    other = make_finding("x", FindingRank.REACHABLE, line=4, kernel="srt.moe.experts:fused")
+    stored_runs["0.5.23"] = make_run(other, *RUN.deployments[0].findings)
+    stored_runs["0.5.18"] = make_run()
+
+    def rank(*targets: str) -> list[str]:
+        ranked = ranking.rank_difference(audit, "0.5.23", "0.5.18", targets)
+        return [one.kernel for one in ranked.headline]
+
+    assert sorted(rank()) == ["fused", "walk", "walk"]
+    assert rank("walk") == ["walk", "walk"]
+    assert rank("moe") == ["fused"]
+    assert rank("dsv4") == []
+
+
+def test_an_equal_line_of_another_module_or_another_place_is_new(
+    audit: ReleaseAudit, stored_runs: dict[str, RehearsalRun]
+) -> None:
+    def rank(later: RehearsalRun, earlier: RehearsalRun) -> list[tuple[str, int]]:
+        stored_runs.update({"0.5.23": later, "0.5.18": earlier})
+        ranked = ranking.rank_difference(replace(audit, kernels=()), "0.5.23", "0.5.18")
+        return [(one.module, one.line) for one in ranked.headline]
+
+    one = make_finding(REACHED, FindingRank.REACHABLE, line=4)
+    second = make_finding(REACHED, FindingRank.REACHABLE, line=14)
+    copied = make_finding(REACHED, FindingRank.REACHABLE, line=4, kernel="copy:walk")
+    assert rank(make_run(one, copied), make_run(one)) == [("copy", 4)]
+    assert rank(make_run(copied), make_run(one)) == []  # the kernel has moved
+    assert rank(make_run(one, second), make_run(one)) == [("m", 4), ("m", 14)]
+    assert rank(make_run(one, second), make_run(one, second)) == []
+    assert rank(make_run(one), make_run(one, second)) == []
+
+
+def test_equal_lines_have_a_place_each_in_other_sources(
+    audit: ReleaseAudit, stored_runs: dict[str, RehearsalRun]
+) -> None:
+    file = Path(audit.kernels[0].file).with_name("shifted.py")
+    file.write_text("\n" * 20 + SOURCE.replace(NEAR, REACHED))
+    newest = get_newest_release().name
+    stored_runs[newest] = make_run(
+        make_finding(REACHED, FindingRank.REACHABLE, line=4),
+        make_finding(REACHED, FindingRank.REACHABLE, line=5),
+        make_finding(REACHED, FindingRank.REACHABLE, line=6),
+        release=newest,
+    )
+    shifted = replace(audit, kernels=(replace(audit.kernels[0], file=str(file), findings=()),))
+    ranked = ranking.rank_sources(shifted, lambda release: set())
+    assert [one.line for one in ranked.headline] == [24, 25]  # it has two of the three
+
+
+@pytest.mark.parametrize(
+    ("label", "headline"),
+    [
+        ("sglang", [("near", 5)]),
+        ("main..sglang", [("near", 5)]),
+        ("0.5.18..0.5.23", [("reachable", 4)]),
+        ("0.5.23", [("reachable", 4)]),
+    ],
+)
+def test_a_record_is_ranked_by_what_it_audited(
+    audit: ReleaseAudit,
+    stored_runs: dict[str, RehearsalRun],
+    monkeypatch: pytest.MonkeyPatch,
+    label: str,
+    headline: list[tuple[str, int]],
+) -> None:
+    near = make_finding(NEAR, FindingRank.NEAR, extent=INT32_LIMIT // 2, line=5)
+    stored_runs["99.0"] = make_run(near, release="99.0")
+    stored_runs["0.5.23"] = make_run(make_finding(REACHED, FindingRank.REACHABLE, line=4))
+    names = [Release("0.5.18"), Release("0.5.23"), Release("99.0")]
+    monkeypatch.setattr(managed_releases, "list_releases", lambda: names)
+    monkeypatch.setattr(managed_releases, "list_known_releases", lambda: names)
+    ranked = execution._rank_record(replace(audit, release=label))
+    assert list_headline(ranked) == headline
+    # Of sources that are not there any more, each finding counts.
+    assert len(ranked.counted) == (2 if "sglang" in label else 0)
+
+
+def test_a_command_to_rehearse_names_a_release_that_can_be(
+    audit: ReleaseAudit, stored_runs: dict[str, RehearsalRun], capsys: pytest.CaptureFixture[str]
+) -> None:
+    stored_runs["0.5.23"] = RUN
+    ranking.rank_difference(audit, "0.5.23", "somewhere/sglang")
+    text = capsys.readouterr().err
+    assert "somewhere/sglang was not rehearsed" in text
+    assert "unfix rehearse" not in text
+    ranking.rank_difference(audit, "0.5.23", "0.5.18")
+    assert "`unfix rehearse --all --release 0.5.18`" in capsys.readouterr().err
