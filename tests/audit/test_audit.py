@@ -8,9 +8,12 @@ import re
 from pathlib import Path
 
 import pytest
+from rehearsals import make_run
 
+from harness.cli.audit import ranking
 from harness.cli.main import main
 from harness.fixes.registry import toggle_catalogue
+from harness.runs.audit.deployment_ranks import make_ranks
 from harness.runs.audit.findings import AuditFinding, KernelAudit, KernelVerdict
 from harness.runs.audit.release_audit import AuditRequest, ReleaseAudit, audit_release
 from harness.runs.audit.size_limits import DEFAULT_LIMITS as LIMITS
@@ -197,30 +200,67 @@ def test_a_difference_is_what_is_new_alone(
     assert json.loads(out)["kernels"] == []
 
 
-def test_a_kernel_has_changed_with_its_helper_its_constant_and_its_launch(
-    small: ReleaseAudit, release: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+CHANGES = {
+    "its helper": (
+        "    return row * stride",
+        "    return row.to(tl.int64) * stride",
+        ["scaled", "through_a_helper"],
+    ),
+    "its constant": ("tl.constexpr(tl.float8e4nv)", "tl.constexpr(tl.float8e5)", ["by_its_bits"]),
+    "its launch": ("carried[(1,)](out, tokens, out", "carried[(1,)](out, 8, out", ["carried"]),
+    "a name in its launch": (
+        "tokens, hidden = q.shape",
+        "tokens, heads = q.shape",
+        ["by_its_side"],
+    ),
+}
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_a_kernel_has_changed_with(
+    what: str,
+    small: ReleaseAudit,
+    release: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    changes = (
-        (
-            "    return row * stride",
-            "    return row.to(tl.int64) * stride",
-            ["through_a_helper", "scaled"],
-        ),
-        ("tl.constexpr(tl.float8e4nv)", "tl.constexpr(tl.float8e5)", ["by_its_bits"]),
-        ("carried[(1,)](out, tokens, out", "carried[(1,)](out, 8, out", ["carried"]),
-        ("tokens, hidden = q.shape", "tokens, heads = q.shape", ["by_its_side"]),
-    )
+    """Each change changes its own kernels, and leaves those of the other changes as they are."""
+    now, then, changed = CHANGES[what]
     before = tmp_path / "sglang" / "srt" / "kernels.py"
     before.parent.mkdir(parents=True)
     text = (release / "sglang" / "srt" / "kernels.py").read_text()
-    for now, then, _ in changes:
-        assert text.count(now) == 1
-        text = text.replace(now, then)
-    before.write_text(text)
+    assert text.count(now) == 1
+    before.write_text(text.replace(now, then))
     (before.parent / "sizes.py").write_text(SIZES)
     _, out = call(["--diff", f"{tmp_path}..{release}", "--json", "-j", "1"], capsys)
-    found = sorted(one["kernel"] for one in json.loads(out)["kernels"])
-    assert found == sorted(kernel for *_, kernels in changes for kernel in kernels)
+    assert sorted(one["kernel"] for one in json.loads(out)["kernels"]) == changed
+
+
+def test_what_a_checkout_adds_to_the_rehearsed_release_counts(
+    small: ReleaseAudit,
+    release: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """No rehearsal ran the new line, with and without a difference."""
+    before = tmp_path / "sglang" / "srt" / "kernels.py"
+    before.parent.mkdir(parents=True)
+    text = (release / "sglang" / "srt" / "kernels.py").read_text()
+    added = "out_ptr + row * stride"
+    before.write_text(text.replace(added, "out_ptr + row.to(tl.int64) * stride"))
+    (before.parent / "sizes.py").write_text(SIZES)
+    ranks = make_ranks(make_run(release=str(tmp_path)))
+    monkeypatch.setattr(ranking, "_find_newest_ranks", lambda: ranks)
+    for words in (["--diff", f"{tmp_path}..{release}"], ["--from", str(release)]):
+        code = main(["audit", *words, "--json", "-j", "1"])
+        [(_, name, line)] = json.loads(capsys.readouterr().out)["counted"]
+        assert (code, name) == (1, "row_in_32_bits")
+        assert added in line
+    before.write_text(text)
+    for words in (["--diff", f"{tmp_path}..{release}"], ["--from", str(release)]):
+        assert main(["audit", *words, "--json", "-j", "1"]) == 0
+        assert json.loads(capsys.readouterr().out)["counted"] == []
 
 
 def test_a_line_that_was_there_is_not_new_if_it_wrapped_there(
