@@ -129,7 +129,7 @@ class PageLayout(enum.Enum):
 
 
 class Pages:
-    class Order(enum.Enum):
+    class PageOrder(enum.Enum):
         FIRST = 1
 
 
@@ -147,12 +147,12 @@ def test_a_loader_is_called_with_what_it_was_recorded_with(
         "  return record_build()",
         vars(module),
     )
-    build = vars(module)["load"](64, layout=PageLayout.DENSE, order=Pages.Order.FIRST)
+    build = vars(module)["load"](64, layout=PageLayout.DENSE, order=Pages.PageOrder.FIRST)
     record_launches(build, {"k"})
     first, second = read_recorded_builds(file)
     assert (first.kernels, second.kernels) == ([], ["k"])
     call_loader(second)
-    assert calls == 2 * [(64, PageLayout.DENSE, Pages.Order.FIRST)]
+    assert calls == 2 * [(64, PageLayout.DENSE, Pages.PageOrder.FIRST)]
 
 
 def test_a_line_of_any_length_is_written_at_once(
