@@ -127,6 +127,47 @@ def test_a_difference_of_sources_is_red_for_what_the_earlier_tree_lacks(
     assert not ranking.rank_new_sources(unchanged, before).is_red
 
 
+def test_an_old_line_that_overflows_anew_stays_in_a_difference(
+    audit: ReleaseAudit, stored_runs: dict[str, RehearsalRun], tmp_path: Path
+) -> None:
+    """The earlier tree has the text, and its numbers had 64 bits there: so arithmetic says."""
+    newest = get_newest_release().name
+    reached = make_finding(REACHED, FindingRank.REACHABLE, line=4)
+    stored_runs[newest] = make_run(reached, release=newest)
+    earlier = tmp_path / "before" / "sglang" / "srt" / "layers" / "walk.py"
+    earlier.parent.mkdir(parents=True)
+    earlier.write_text(SOURCE)
+    ranked = ranking.rank_new_sources(audit, tmp_path / "before")
+    assert list_headline(ranked) == [("reachable", 4)]
+
+
+def test_a_kernel_that_moved_keeps_its_ranks_and_one_of_its_name_has_none(
+    audit: ReleaseAudit, stored_runs: dict[str, RehearsalRun]
+) -> None:
+    newest = get_newest_release().name
+    reached = make_finding(REACHED, FindingRank.REACHABLE, line=4)
+    other = make_finding("tl.load(x)", FindingRank.NEAR, extent=INT32_LIMIT // 2, line=9)
+    stored_runs[newest] = make_run(reached, other, release=newest)
+    kernel = audit.kernels[0]
+    found = tuple(replace(finding, module="moved") for finding in kernel.findings)
+    moved = replace(audit, kernels=(replace(kernel, module="moved", findings=found),))
+    ranked = ranking.rank_sources(moved, lambda release: set())
+    assert [(one.module, one.line) for one in ranked.headline] == [("moved", 4)]
+    assert [one.line for one in ranked.possible] == [6]
+    launched = make_finding("tl.load(y)", FindingRank.REACHABLE, line=2, kernel="moved:walk")
+    stored_runs[newest] = make_run(reached, launched, release=newest)  # it has ranks of its own
+    assert ranking.rank_sources(moved, lambda release: set()).headline == ()
+
+
+def test_an_audit_of_some_kernels_has_none_of_their_name_in_other_modules(
+    audit: ReleaseAudit, stored_runs: dict[str, RehearsalRun]
+) -> None:
+    copied = make_finding(REACHED, FindingRank.REACHABLE, line=4, kernel="copy:walk")
+    stored_runs["0.5.23"] = make_run(copied)
+    assert ranking.rank_release(audit, rehearses=False).headline == ()
+    assert ranking.rank_difference(audit, "0.5.23", "0.5.18").headline == ()
+
+
 def test_a_line_that_the_earlier_tree_has_less_often_is_new(
     audit: ReleaseAudit, stored_runs: dict[str, RehearsalRun], tmp_path: Path
 ) -> None:

@@ -114,11 +114,12 @@ def _add_ranks(
     def find_lines(finding: DeploymentFinding) -> tuple[str, list[tuple[str, int]]]:
         same = [kernel for kernel in audit.kernels if kernel.kernel == finding.kernel]
         known = [kernel for kernel in same if kernel.module == finding.module]
-        if len(same) == 1:  # other sources may have it in another module
-            known = same
+        if is_other_tree and not known and len(same) == 1:
+            moved = (same[0].module, finding.kernel) not in ranks.kernels
+            known = same if moved else []
         ends = f"/{PurePosixPath(finding.file)}"
         files = [kernel.file for kernel in audit.kernels if kernel.file.endswith(ends)]
-        files += [kernel.file for kernel in known or same]
+        files += [kernel.file for kernel in known]
         module = known[0].module if known else finding.module
         for file in dict.fromkeys(files):
             lines = enumerate(view.read_source_lines(file), 1)
