@@ -194,7 +194,7 @@ def test_a_finding_is_of_the_line_that_a_deployment_reaches_and_of_no_equal_one(
         assert ranked_audit.rank(other) is FindingRank.POSSIBLE
 
 
-@pytest.mark.parametrize("kind", ["DataRace", "MisalignedAccess", "KernelAssertion", "Other"])
+@pytest.mark.parametrize("kind", [*KINDS[2:], "Other"])
 def test_what_is_no_overflow_has_a_rule_and_a_sentence_of_its_own(
     audit: ReleaseAudit, kind: str
 ) -> None:
