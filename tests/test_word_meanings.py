@@ -48,7 +48,7 @@ def test_fuzz_takes_the_same_word_for_a_suite(capsys: pytest.CaptureFixture[str]
 
 
 def test_audit_takes_it_for_a_family_and_for_code(capsys: pytest.CaptureFixture[str]) -> None:
-    audit_execution._expand_targets(("kv_indices", "moe"))
+    audit_execution._report_meanings(("kv_indices", "moe"))
     said = capsys.readouterr().err
     assert "'kv_indices' is a family of" in said
     assert "and a kernel, a module, a file or a folder of that name" in said
