@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from rehearsals import POSSIBLE, REACHED, RUN, SOURCE
 
 from harness.cli.audit import ranking
 from harness.releases.managed_releases import CPU_BASE
 from harness.runs.audit.findings import AuditFinding, KernelAudit, KernelVerdict
 from harness.runs.audit.release_audit import AuditRequest, ReleaseAudit, audit_release
 from harness.store.rehearse.values import RehearsalRun
+from tests.audit.rehearsals import POSSIBLE, REACHED, RUN, SOURCE
 
 KERNELS = """
 import torch
