@@ -43,8 +43,8 @@ def cluster() -> Iterator[Cluster]:
     # The head has no CPU: cells run on nodes that may die.
     head = {**NODE, "num_cpus": 0, "_system_config": QUICK, "include_dashboard": False}
     made = Cluster(initialize_head=True, head_node_args=head)
-    made.add_node(**NODE, resources={"npu": 1, "accelerator_type:H200": 1})
-    made.add_node(**NODE)
+    made.add_node(**NODE, resources={"npu": 1, "accelerator_type:H200": 1, "stays": 1})
+    made.add_node(**NODE, resources={"stays": 1})
     yield made
     made.shutdown()  # type: ignore[no-untyped-call]
 
@@ -113,9 +113,15 @@ def test_a_killed_node_loses_only_its_cells(cluster: Cluster, on_ray: Any, tmp_p
     begin = "printf x >> {0}/{1}.ran; echo $$ >> {0}/{1}.pid; "
     wait = "until test -e {0}/{2}; do sleep 0.1; done"
     script = begin + wait
-    names = [f"c{n}" for n in range(6)]
+    # The others run on the two nodes that stay: on the doomed one they would take its place.
     cells = [
-        cell(name, script.format(tmp_path, name, "gone"), limit=PATIENCE_SECONDS) for name in names
+        cell(
+            f"c{n}",
+            script.format(tmp_path, f"c{n}", "gone"),
+            limit=PATIENCE_SECONDS,
+            custom={"stays": 0.001},
+        )
+        for n in range(6)
     ]
     script = begin + 'test "$(wc -c < {0}/{1}.ran)" -gt 1 || ' + wait
     doomed_script = script.format(tmp_path, "victim", "seen")
