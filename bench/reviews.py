@@ -143,6 +143,13 @@ JUDGEMENTS = {
         "unreached. It does not say that `get_speculative_worker_cls` is nowhere in this tree. "
         "Which deployments create such a worker was not known: the records had no functions."
     ),
+    "window-only-pools": (
+        "Right: six guards run the five lines that give each pool its layers' ids, and end as "
+        "before; that nothing looks at these ids is shown by the one fault, which survives. That "
+        "no guard and no fault is in `get_v_head_dim` is not said. The architectures and deployments "
+        "are those with windows, and what was run of them is as before. Not explained: two claims "
+        "of two architectures read `holds` before and `known` after, and count as held."
+    ),
     "transform-index-renamed": (
         "Wrong in one line: `topk-table-stride` is gone, it says. The function with that fix only "
         "took the name of its wrapper, and its fixed code is there. Mending now follows such a "
