@@ -146,8 +146,8 @@ JUDGEMENTS = {
     "window-only-pools": (
         "Right: six guards run the five lines that give each pool its layers' ids, and end as "
         "before; that nothing looks at these ids is shown by the one fault, which survives. That "
-        "no guard and no fault is in `get_v_head_dim` is not said. The architectures and deployments "
-        "are those with windows, and what was run of them is as before. Not explained: two claims "
+        "no guard and no fault is in `get_v_head_dim` is not said. Architectures and deployments "
+        "are those with windows, and what was run of them is as before. Not explained: claims "
         "of two architectures read `holds` before and `known` after, and count as held."
     ),
     "transform-index-renamed": (
