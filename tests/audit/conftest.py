@@ -11,7 +11,6 @@ from harness.releases.managed_releases import CPU_BASE
 from harness.runs.audit.findings import AuditFinding, KernelAudit, KernelVerdict
 from harness.runs.audit.release_audit import AuditRequest, ReleaseAudit, audit_release
 from harness.store.rehearse.values import RehearsalRun
-from tests.audit.rehearsals import POSSIBLE, REACHED, RUN, SOURCE
 
 KERNELS = """
 import torch
@@ -296,6 +295,8 @@ def small(release: Path) -> ReleaseAudit:
 @pytest.fixture
 def audit(tmp_path: Path) -> ReleaseAudit:
     """An audit whose arithmetic finds what deployments reach and what is possible, not the near."""
+    from rehearsals import POSSIBLE, REACHED, SOURCE  # not there for tests of kernels
+
     file = tmp_path / "sglang" / "srt" / "layers" / "walk.py"
     file.parent.mkdir(parents=True)
     file.write_text(SOURCE)
@@ -324,6 +325,8 @@ def audit(tmp_path: Path) -> ReleaseAudit:
 
 @pytest.fixture
 def ranked_audit(audit: ReleaseAudit, stored_runs: dict[str, RehearsalRun]) -> ReleaseAudit:
+    from rehearsals import RUN
+
     stored_runs["0.5.23"] = RUN
     return ranking.rank_release(audit, rehearses=False)
 

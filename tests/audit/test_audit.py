@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 
 import pytest
+from rehearsals import make_run
 
 from harness.cli.audit import ranking
 from harness.cli.main import main
@@ -17,7 +18,6 @@ from harness.runs.audit.findings import AuditFinding, KernelAudit, KernelVerdict
 from harness.runs.audit.release_audit import AuditRequest, ReleaseAudit, audit_release
 from harness.runs.audit.size_limits import DEFAULT_LIMITS as LIMITS
 from tests.audit.conftest import SIZES
-from tests.audit.rehearsals import make_run
 
 ROW = 32 * 128  # columns of `out`, as the launching function allocates it
 

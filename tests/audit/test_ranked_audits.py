@@ -8,6 +8,16 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from rehearsals import (
+    COMMAND,
+    POSSIBLE,
+    REACHED,
+    RUN,
+    SOURCE,
+    list_headline,
+    make_finding,
+    make_run,
+)
 from rich.console import Console
 
 from harness.cli import guard_runs
@@ -27,16 +37,6 @@ from harness.store.rehearse.values import (
 )
 from harness.workers.release_target import ReleaseTarget
 from reports.audit import fault_words, markdown, page, sarif, terminal, upstream
-from tests.audit.rehearsals import (
-    COMMAND,
-    POSSIBLE,
-    REACHED,
-    RUN,
-    SOURCE,
-    list_headline,
-    make_finding,
-    make_run,
-)
 
 KINDS = list(fault_words.FAULT_WORDS)
 

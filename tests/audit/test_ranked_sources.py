@@ -8,6 +8,17 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from rehearsals import (
+    ALL_KEYS,
+    NEAR,
+    POSSIBLE,
+    REACHED,
+    RUN,
+    SOURCE,
+    list_headline,
+    make_finding,
+    make_run,
+)
 from rich.console import Console
 
 from harness.cli.audit import execution, ranking
@@ -21,17 +32,6 @@ from harness.store.rehearse.values import (
     RehearsalRun,
 )
 from reports.audit import sarif, terminal, view
-from tests.audit.rehearsals import (
-    ALL_KEYS,
-    NEAR,
-    POSSIBLE,
-    REACHED,
-    RUN,
-    SOURCE,
-    list_headline,
-    make_finding,
-    make_run,
-)
 
 
 def test_a_difference_counts_what_the_earlier_release_did_not_reach(
