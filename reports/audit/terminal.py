@@ -45,7 +45,7 @@ def print_run(
     _print_headline(audit, console, show_all)
     folds = audit.ranks is not None and not lists_possible
     possible = audit.possible
-    most = min(len(audit.counted), MAX_FINDINGS) if folds else MAX_FINDINGS
+    most = min(len(audit.red_findings), MAX_FINDINGS) if folds else MAX_FINDINGS
     findings = possible[: None if show_all else most]
     if findings:
         shown = make_table("#", "kernel, line", "when", "model", "seen")

@@ -80,7 +80,7 @@ def describe_audit(audit: ReleaseAudit) -> str:
     if audit.ranks is not None:
         possible = audit.possible
         launched = audit.ranks.count_launched(possible)
-        counted = len(audit.counted)
+        counted = len(audit.red_findings)
         new = f", {counted} of them new, which counts" if counted else ""
         return (
             f"{audit.ranks.count(FindingRank.REACHABLE)} reachable and "

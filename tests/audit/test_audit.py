@@ -254,13 +254,13 @@ def test_what_a_checkout_adds_to_the_rehearsed_release_counts(
     monkeypatch.setattr(ranking, "_find_newest_ranks", lambda: ranks)
     for words in (["--diff", f"{tmp_path}..{release}"], ["--from", str(release)]):
         code = main(["audit", *words, "--json", "-j", "1"])
-        [(_, name, line)] = json.loads(capsys.readouterr().out)["counted"]
+        [(_, name, line)] = json.loads(capsys.readouterr().out)["red_findings"]
         assert (code, name) == (1, "row_in_32_bits")
         assert added in line
     before.write_text(text)
     for words in (["--diff", f"{tmp_path}..{release}"], ["--from", str(release)]):
         assert main(["audit", *words, "--json", "-j", "1"]) == 0
-        assert json.loads(capsys.readouterr().out)["counted"] == []
+        assert json.loads(capsys.readouterr().out)["red_findings"] == []
 
 
 def test_a_line_that_was_there_is_not_new_if_it_wrapped_there(

@@ -70,7 +70,7 @@ def test_other_sources_are_ranked_in_the_lines_that_they_still_have(
     ranked = ranking.rank_sources(audit, lambda release: set())
     assert list_headline(ranked) == [("near", 5)]
     assert [one.line for one in ranked.possible] == [4, 6]
-    assert ranked.counted == []
+    assert ranked.red_findings == []
 
 
 def test_what_other_sources_add_counts_though_no_deployment_reaches_it(
@@ -88,7 +88,7 @@ def test_what_other_sources_add_counts_though_no_deployment_reaches_it(
     ranked = ranking.rank_sources(audit, find_new)
     assert asked == [newest]
     assert (ranked.headline, ranked.is_red) == ((), True)
-    assert [one.key for one in ranked.counted] == [added]
+    assert [one.key for one in ranked.red_findings] == [added]
     assert ranked.possible[0].key == added
     terminal.print_run(ranked, Console(width=200), show_all=False)
     text = capsys.readouterr().out
@@ -112,7 +112,7 @@ def test_a_difference_of_sources_is_red_for_what_the_earlier_tree_lacks(
     earlier.parent.mkdir(parents=True)
     edited = SOURCE.replace("row = tl.program_id(0)", "row = tl.program_id(1)")
     earlier.write_text(edited)
-    assert ranking.rank_new_sources(audit, before).counted == audit.possible
+    assert ranking.rank_new_sources(audit, before).red_findings == audit.possible
     unchanged = replace(audit, kernels=(audit.kernels[0].drop_findings(ALL_KEYS),))
     assert not ranking.rank_new_sources(unchanged, before).is_red  # the near line is an old one
     for lacking in (
@@ -263,7 +263,7 @@ def test_a_record_is_ranked_by_what_it_audited(
     ranked = execution._rank_record(replace(audit, release=label))
     assert list_headline(ranked) == headline
     # Of sources that are not there any more, each finding counts.
-    assert len(ranked.counted) == (2 if "sglang" in label else 0)
+    assert len(ranked.red_findings) == (2 if "sglang" in label else 0)
 
 
 def test_a_command_to_rehearse_names_a_release_that_can_be(

@@ -9,10 +9,15 @@ from checkouts import SglangCheckout
 from fixture_types import Patch
 from made_up_toggle import TOGGLE
 from reviewed_files import PROJECT, ROWS
+from touched_runs import LARGE, SMALL
 
+from harness.cli.pr import item_parts
 from harness.core import paths
 from harness.fixes.registry import toggle_catalogue
 from harness.releases import managed_releases
+from harness.runs.pr import touched_items
+from harness.runs.rehearse.deployment import read_deployments
+from harness.store.database import Store
 
 
 @pytest.fixture
@@ -40,3 +45,15 @@ def checkout(tmp_path: Path, toggles: Path) -> SglangCheckout:
     checkout.commit({"__init__.py": "", "srt/rows.py": ROWS, "srt/user.py": user})
     checkout.git("tag", "v0.5.23")
     return checkout
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: Patch) -> Store:
+    """A store without runs, beside an unfix without records."""
+    monkeypatch.setenv("UNFIX_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(touched_items, "find_record", lambda kind: None)
+    known = read_deployments()
+    monkeypatch.setattr(
+        item_parts, "read_deployments", lambda: {name: known[name] for name in (SMALL, LARGE)}
+    )
+    return Store()

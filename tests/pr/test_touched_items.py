@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import sys
 import time
 from pathlib import Path
 
@@ -11,25 +9,34 @@ import msgspec
 import pytest
 from fixture_types import Patch
 from reviewed_files import ROWS
+from touched_runs import (
+    COUNT_ROWS,
+    KIND,
+    LARGE,
+    SMALL,
+    make_change,
+    make_result,
+    make_review,
+    make_run,
+    make_tree,
+    save_run,
+)
 
 from harness.cli import guard_runs
-from harness.cli.pr import execution, item_parts, parts
+from harness.cli.pr import item_parts
 from harness.cli.pr.review import Review
 from harness.cli.rehearse import command as rehearse_command
 from harness.core import paths
 from harness.releases.managed_releases import get_newest_release
-from harness.releases.source_trees import FolderSourceTree
 from harness.runs.pr import source_change, touched_items
-from harness.runs.pr.request import PrRequest
-from harness.runs.pr.source_change import SourceChange
-from harness.runs.pr.touched_items import ChangedNames, ItemKind
+from harness.runs.pr.touched_items import ChangedNames
 from harness.runs.rehearse.deployment import Deployment, read_deployments
 from harness.runs.rehearse.request import RehearseRequest
 from harness.runs.zoo.architecture import list_families, read_architectures
 from harness.store import record_files
 from harness.store.database import Store
 from harness.store.pr.values import ClaimChange, PrPart, PrRun, TouchedItem
-from harness.store.rehearse.values import DeploymentResult, RehearsalRun, RehearsedPhase
+from harness.store.rehearse.values import RehearsalRun
 from harness.store.zoo.values import (
     ArchitectureResult,
     ClaimResult,
@@ -49,55 +56,6 @@ class Rotary:
             return x + 1
         return turn
 """
-SMALL, LARGE = "qwen3-0.6b-tp1", "llama-3.1-405b-tp8"
-COUNT_ROWS = {"sglang.srt.rows": ["count_rows", "make_table"]}
-KIND = ItemKind("deployment", "show {names} {base} {head}", "run {names} on {base}", "--all", 2)
-
-
-def make_tree(folder: Path, text: str, name: str = "rows") -> FolderSourceTree:
-    package = folder / "sglang" / "srt"
-    package.mkdir(parents=True)
-    (package / f"{name}.py").write_text(text)
-    return FolderSourceTree(folder, folder.name)
-
-
-def make_change(tmp_path: Path) -> SourceChange:
-    base = make_tree(tmp_path / "base", ROWS)
-    head = make_tree(tmp_path / "head", ROWS.replace("size + 1", "size"))
-    return source_change.read_change(base, head, ["python/sglang/srt/rows.py"])
-
-
-def make_result(name: str, functions: dict[str, list[str]], seconds: float) -> DeploymentResult:
-    result = DeploymentResult(name, name, "H200", 8, functions=functions)
-    result.seconds = seconds
-    result.phases = [RehearsedPhase("decode", "one request")]
-    return result
-
-
-def make_run(release: str, results: list[DeploymentResult]) -> RehearsalRun:
-    run = RehearsalRun(id=f"run-{release}", started="", release=release, status="finished")
-    run.deployments, run.planned = results, [one.name for one in results]
-    run.has_thresholds = False
-    return run
-
-
-@pytest.fixture
-def store(tmp_path: Path, monkeypatch: Patch) -> Store:
-    """A store without runs, beside an unfix without records."""
-    monkeypatch.setenv("UNFIX_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(touched_items, "find_record", lambda kind: None)
-    known = read_deployments()
-    monkeypatch.setattr(
-        item_parts, "read_deployments", lambda: {name: known[name] for name in (SMALL, LARGE)}
-    )
-    return Store()
-
-
-def save_run(store: Store, run: RehearsalRun) -> None:
-    store.rehearse.begin(run)
-    for number, result in enumerate(run.deployments):
-        store.rehearse.save_result(run.id, number, result)
-    store.rehearse.save(run)
 
 
 @pytest.mark.parametrize(
@@ -268,32 +226,6 @@ def test_without_a_stored_run_the_record_is_what_is_known(
     assert all(one.kernels for one in known.values())
 
 
-def make_review(tmp_path: Path, store: Store, budget: float) -> Review:
-    request = PrRequest(
-        checkout=tmp_path,
-        range="a..b",
-        parts=[PrPart.REHEARSE],
-        profile="default",
-        jobs=None,
-        memory=None,
-        fault_limit=40,
-        seed=0,
-        zoo_limit=2,
-        deployment_limit=2,
-        budget=budget,
-        toggles=[],
-    )
-    change = make_change(tmp_path)
-    base, head = (
-        ReleaseTarget(one.name, Path(sys.executable), one, one.name)
-        for one in (change.base, change.head)
-    )
-    run = PrRun("r", "", str(tmp_path), "a..b", "base", "head", planned=[PrPart.REHEARSE])
-    review = Review(request, run, store, base, head, change, started=0.0)
-    review.__dict__["listed_kernels"] = []  # no worker reads the kernels here
-    return review
-
-
 @pytest.mark.parametrize(
     ("failure", "is_broken"), [("", False), ("KeyError: 'a row that is gone'", True)]
 )
@@ -330,121 +262,6 @@ def test_a_deployment_is_rehearsed_on_both_ends_and_breaks_only_where_it_ran_bef
     assert not any("are not known" in note for note in review.run.notes)
     # What breaks it is the headline.
     assert ("breaks the deployment" in review.run.headline) is is_broken
-
-
-@pytest.fixture
-def rehearsals(monkeypatch: Patch, store: Store) -> list[tuple[str, list[str]]]:
-    """What was rehearsed: a base and a head whose deployments run `count_rows` in a second."""
-    calls: list[tuple[str, list[str]]] = []
-
-    def rehearse(
-        target: ReleaseTarget, request: RehearseRequest, deployments: list[Deployment]
-    ) -> tuple[RehearsalRun, bool]:
-        names = [one.name for one in deployments]
-        calls.append((target.name, names))
-        functions = COUNT_ROWS if target.requested_as != "silent" else {}
-        run = make_run(target.name, [make_result(name, functions, 1.0) for name in names])
-        run.id += f"-{len(calls)}"
-        run.code = guard_runs.digest_lane_code(target, [])
-        save_run(store, run)
-        return run, False
-
-    monkeypatch.setattr(rehearse_command, "rehearse", rehearse)
-    monkeypatch.setattr(guard_runs, "digest_guards_and_toggles", lambda *_: "of today")
-    monkeypatch.setattr(Review, "seconds_left", 300.0)
-    return calls
-
-
-def test_a_base_without_runs_runs_all_items_once_and_later_reviews_name_what_they_touch(
-    tmp_path: Path, store: Store, rehearsals: list[tuple[str, list[str]]]
-) -> None:
-    for number in range(2):
-        review = make_review(tmp_path / str(number), store, budget=300.0)
-        item_parts.rehearse(review)
-        assert [one.name for one in review.run.deployments] == [LARGE, SMALL]
-        assert all("runs 1 changed function" in one.why for one in review.run.deployments)
-    recorded = ("base", [SMALL, LARGE])
-    compared = ("head", [LARGE, SMALL])
-    assert rehearsals == [recorded, compared, compared]
-
-
-def test_a_run_that_finds_out_functions_is_named_and_searches_no_thresholds(
-    tmp_path: Path, store: Store, monkeypatch: Patch, rehearsals: list[tuple[str, list[str]]]
-) -> None:
-    rehearse = rehearse_command.rehearse
-    searches: set[bool] = set()
-
-    def note_searches(
-        target: ReleaseTarget, request: RehearseRequest, deployments: list[Deployment]
-    ) -> tuple[RehearsalRun, bool]:
-        searches.update(one.thresholds for one in deployments)
-        return rehearse(target, request, deployments)
-
-    monkeypatch.setattr(rehearse_command, "rehearse", note_searches)
-    review = make_review(tmp_path, store, budget=300.0)
-    item_parts.rehearse(review)
-    assert review.run.runs == {
-        "functions of rehearse base": "run-base-1",
-        "rehearse head": "run-head-2",
-    }
-    assert searches == {False}
-
-
-def test_the_time_of_the_base_is_no_time_of_a_part(
-    tmp_path: Path, store: Store, monkeypatch: Patch
-) -> None:
-    clock = [0.0]
-    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
-
-    def run_part(review: Review) -> None:
-        with review.count_as_base():
-            clock[0] += 40.0
-        clock[0] += 2.0
-
-    monkeypatch.setattr(parts, "find_toggle_changes", lambda review: None)
-    monkeypatch.setattr(parts, "PARTS", {PrPart.REHEARSE: run_part})
-    review = make_review(tmp_path, store, budget=300.0)
-    store.pr.begin(review.run)
-    review.run.files = review.change.files
-    assert review.run.files
-    execution._run_parts(review)
-    assert review.run.part_seconds == {"toggles": 0.0, "base": 40.0, "rehearse": 2.0}
-
-
-def test_a_base_that_is_recorded_beforehand_is_not_run_by_a_review(
-    tmp_path: Path, store: Store, rehearsals: list[tuple[str, list[str]]]
-) -> None:
-    review = make_review(tmp_path, store, budget=300.0)
-    item_parts.record_unknown_items(review.request, store, review.base)
-    assert rehearsals == [("base", [SMALL, LARGE])]
-    item_parts.rehearse(review)
-    assert rehearsals[1:] == [("head", [LARGE, SMALL])]
-
-
-def test_a_review_records_what_its_budget_allows_and_base_records_the_rest(
-    tmp_path: Path, store: Store, rehearsals: list[tuple[str, list[str]]]
-) -> None:
-    results = [make_result(LARGE, {}, 400.0), make_result(SMALL, {}, 10.0)]
-    save_run(store, make_run("other", results))
-    review = make_review(tmp_path, store, budget=300.0)
-    item_parts.rehearse(review)
-    assert rehearsals == [("base", [SMALL]), ("head", [SMALL])]
-    (note,) = review.run.notes
-    assert "1 deployment of 2: the functions that they run are not known" in note
-    assert f"`./unfix rehearse {LARGE} --release base` runs them" in note
-    item_parts.record_unknown_items(review.request, store, review.base)
-    assert rehearsals[2:] == [("base", [LARGE])]
-
-
-def test_an_item_whose_functions_stay_unknown_does_not_run_at_each_review(
-    tmp_path: Path, store: Store, rehearsals: list[tuple[str, list[str]]]
-) -> None:
-    review = make_review(tmp_path, store, budget=300.0)
-    review.base = dataclasses.replace(review.base, requested_as="silent")
-    for _ in range(2):
-        item_parts.rehearse(review)
-    assert rehearsals == [("base", [SMALL, LARGE])]
-    assert "2 deployments of 2: the functions that they run are not known" in review.run.notes[0]
 
 
 def test_the_records_are_of_this_checkout_and_of_the_newest_release() -> None:

@@ -32,7 +32,7 @@ def audit_to_json(audit: ReleaseAudit) -> dict[str, Any]:
             for finding in audit.findings
         ],
         "kernels": [asdict(kernel) for kernel in audit.kernels],
-        "counted": [finding.key for finding in audit.counted],
+        "red_findings": [finding.key for finding in audit.red_findings],
         "not_counted": [] if audit.ranks is None else audit.ranks.uncounted,
         "rehearsal": None if audit.ranks is None else audit.ranks.run,
         "deployments": [asdict(finding) for finding in audit.headline],

@@ -99,7 +99,7 @@ class ReleaseAudit:
         return [one for one in self.findings if self.rank(one) is FindingRank.POSSIBLE]
 
     @property
-    def counted(self) -> list[AuditFinding]:
+    def red_findings(self) -> list[AuditFinding]:
         """The findings by arithmetic alone that make the audit red: no rehearsal ran their lines.
 
         Without any rehearsal these are all. Example: a line that a checkout adds to the newest
@@ -123,7 +123,7 @@ class ReleaseAudit:
         A rehearsal of which deployments were cut short, or of which none counts, proves nothing.
         """
         is_conclusive = self.ranks is None or self.ranks.is_conclusive
-        return bool(self.headline or self.counted) or not is_conclusive
+        return bool(self.headline or self.red_findings) or not is_conclusive
 
     def rank(self, finding: AuditFinding) -> FindingRank:
         return FindingRank.POSSIBLE if self.ranks is None else self.ranks.rank(finding)
