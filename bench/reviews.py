@@ -147,8 +147,8 @@ JUDGEMENTS = {
         "Right: six guards run the five lines that give each pool its layers' ids, and end as "
         "before; that nothing looks at these ids is shown by the one fault, which survives. That "
         "no guard and no fault is in `get_v_head_dim` is not said. Architectures and deployments "
-        "are those with windows, and what was run of them is as before. Not explained: claims "
-        "of two architectures read `holds` before and `known` after, and count as held."
+        "are those with windows, and what was run of them is as before. It said `holds` of a base "
+        "whose architectures did not run, since nothing failed after; they are untested there now."
     ),
     "transform-index-renamed": (
         "Wrong in one line: `topk-table-stride` is gone, it says. The function with that fix only "

@@ -227,7 +227,7 @@ def needs_base_run(after: ZooRun) -> bool:
 
 
 def compare_claims(before: ZooRun | None, after: ZooRun) -> list[ClaimChange]:
-    """Pair the claims of both ends; an end that was not run has held.
+    """Pair the claims of both ends; a claim that did not run on the base is untested there.
 
     An architecture that only the earlier end has is one change, of whether it starts.
     """
@@ -236,7 +236,6 @@ def compare_claims(before: ZooRun | None, after: ZooRun) -> list[ClaimChange]:
         for one in (before.present if before is not None else ())
         for claim in one.claims
     }
-    default = ClaimVerdict.HOLDS.value if before is None else ClaimVerdict.UNTESTED.value
     gone = [
         ClaimChange(one.name, claim, earlier[one.name, claim], "absent", one.absent)
         for one in after.architectures
@@ -247,7 +246,7 @@ def compare_claims(before: ZooRun | None, after: ZooRun) -> list[ClaimChange]:
         ClaimChange(
             architecture=one.name,
             claim=claim.claim.value,
-            before=earlier.get((one.name, claim.claim), default),
+            before=earlier.get((one.name, claim.claim), ClaimVerdict.UNTESTED.value),
             after=claim.verdict.value,
             headline=claim.headline,
         )
