@@ -104,6 +104,20 @@ def test_a_loaded_module_is_swapped_and_swapped_back(site_packages: Path) -> Non
     assert counts == {7: 1}
 
 
+def test_the_side_that_a_release_has_runs_its_own_module(site_packages: Path) -> None:
+    """Nothing is built for it, and its launches count."""
+    loader, counts = FakeLoader(site_packages), Counter[int]()
+    scale = PatchableModule(loader, loader.load_jit, ("scale",), {"cuda_files": ["scale.cuh"]})
+    text = (site_packages / HEADER).read_text()
+    same = make_patched_source(HEADER, "", text, [(7, 1, 1)], lambda slot: counts.update([slot]))
+    PATCHES.set(HEADER, same)
+    try:
+        assert scale.run() == (str(site_packages / SOURCE), text)
+    finally:
+        PATCHES.set(HEADER, None)
+    assert counts == {7: 1}
+
+
 class RefusingLoader(FakeLoader):
     """A loader whose compiler refuses `return nothing`."""
 

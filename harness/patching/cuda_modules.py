@@ -140,9 +140,9 @@ class PatchableModule:
             return generation, sources, self._variants[sources]
 
     def _load(self, sources: tuple[PatchedCudaSource, ...]) -> Any:
-        if not sources:
-            return self._load_jit(*self._args, **self._options)
         root = self._find_site_packages()
+        if all((root / source.path).read_text() == source.text for source in sources):
+            return self._load_unpatched()  # the side of a toggle that the release has by itself
         needs_device_code_alone = (
             REACH.sees_launches
             and can_build_device_code(self._loader)
@@ -177,9 +177,12 @@ class PatchableModule:
                 self._loader.DEFAULT_INCLUDE = before
         if not isinstance(built, str):
             return built
+        return DeviceCodeVariant(self._load_unpatched(), built)
+
+    def _load_unpatched(self) -> Any:
         if () not in self._variants:
-            self._variants[()] = self._load(())
-        return DeviceCodeVariant(self._variants[()], built)
+            self._variants[()] = self._load_jit(*self._args, **self._options)
+        return self._variants[()]
 
     def _list_included(self) -> frozenset[str]:
         if self._included is None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 from calling import is_alive, wait_until
 
@@ -28,6 +29,7 @@ from harness.kernels.cuda.recorded_builds import (
     read_recorded_builds,
     record_build,
     record_launches,
+    takes_arguments,
 )
 from harness.releases import cuda_toolkit, managed_releases, provisioning
 from harness.releases.source_trees import FolderSourceTree
@@ -153,6 +155,11 @@ def test_a_loader_is_called_with_what_it_was_recorded_with(
     assert (first.kernels, second.kernels) == ([], ["k"])
     call_loader(second)
     assert calls == 2 * [(64, PageLayout.DENSE, Pages.PageOrder.FIRST)]
+    assert takes_arguments(second)
+    assert not takes_arguments(
+        msgspec.structs.replace(second, arguments={**second.arguments, "threads": 32})
+    )
+    assert not takes_arguments(msgspec.structs.replace(second, function="load_pages"))
 
 
 def test_a_line_of_any_length_is_written_at_once(

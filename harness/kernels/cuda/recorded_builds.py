@@ -94,8 +94,21 @@ def _append(build: RecordedBuild) -> None:
 
 def call_loader(build: RecordedBuild) -> Any:
     """Call a recorded loader: it builds its module, or finds it built."""
-    function = getattr(importlib.import_module(build.module), build.function)
-    return function(**{name: _find_value(value) for name, value in build.arguments.items()})
+    arguments = {name: _find_value(value) for name, value in build.arguments.items()}
+    return _find_function(build)(**arguments)
+
+
+def takes_arguments(build: RecordedBuild) -> bool:
+    """Return whether this release has the loader and it takes what another one was asked for."""
+    try:
+        inspect.signature(_find_function(build)).bind(**build.arguments)
+    except (AttributeError, TypeError):
+        return False
+    return True
+
+
+def _find_function(build: RecordedBuild) -> Any:
+    return getattr(importlib.import_module(build.module), build.function)
 
 
 def _find_value(described: Any) -> Any:
