@@ -7,7 +7,10 @@
 PYTHON has torch, Triton, pytest and the packages under test. Each file of tests is a process of its
 own (`-p unfix_check --unfix-device=virtual`); with `--together` several are one, and each is run
 alone if that leaves no record. `@LIST` names a file with the paths of those to run. Files of the
-records that `--known` names are taken from there and not run again: a run can be divided.
+records that `--known` names are taken from there and not run again: a run can be divided. `--again`
+names those of them that are; `--without`, functions that are kept out, with more memory than a
+machine has, for example. With `--cuda-kernels` SGLang's own CUDA C++ kernels run, in place of
+stand-ins; the record names the files that ran so.
 Of each test function the smallest case runs, by the product of its numbers, as upstream wrote it;
 with `--sample N`, of N functions of each file, the same ones at each run. The record has the
 numbers of cases and functions of each file and of those that ran. A test that takes more CPU time
@@ -33,6 +36,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from harness.cli import run_output
 from harness.core import machine
+from harness.core.device import DEVICE_VARIABLE, VIRTUAL
 from harness.patching.child_environment import STARTUP_FOLDER, ChildEnvironment
 from harness.store.record_files import read_record_text, write_record
 
@@ -51,7 +55,10 @@ def run_files(
             "SUITE_BUDGET": str(seconds),
             "SUITE_SAMPLE": str(options.sample),
             "SUITE_COUNTS": str(counts),
+            "SUITE_WITHOUT": ",".join(options.without),
         }
+        if options.cuda_kernels:
+            limits |= {DEVICE_VARIABLE: VIRTUAL, "UNFIX_CUDA_KERNELS": "run"}
         environment = ChildEnvironment({"OMP_NUM_THREADS": "1", "COLUMNS": "300", **limits})
         environment.use_checkout()
         environment.add_python_path(STARTUP_FOLDER, _SELECTION, root, root / "src")
@@ -85,7 +92,7 @@ def run_files(
     if len(files) > 1:
         records = {name: found for name, found in records.items() if "output" not in found}
     for name, found in records.items():
-        found |= counted.get(name, {})
+        found |= counted.get(name, {}) | ({"cuda_kernels": True} if options.cuda_kernels else {})
     for first in list(records)[:1]:
         records[first]["seconds"] = taken
     return records
@@ -232,6 +239,9 @@ def main() -> None:
     parser.add_argument("--grace", type=float, default=120, help="seconds past the budget")
     parser.add_argument("--budget", type=float, default=1500, help="seconds of a suite")
     parser.add_argument("--together", type=int, default=1, help="files of a process")
+    parser.add_argument("--without", nargs="+", default=[], metavar="TEST")
+    parser.add_argument("--cuda-kernels", action="store_true")
+    parser.add_argument("--again", nargs="+", default=[], metavar="FILE", help="its last words")
     parser.add_argument("--known", type=Path, nargs="+", default=[], metavar="RECORD")
     arguments = parser.parse_args()
     python = str(Path(arguments.python).absolute())  # the suites have other working folders
@@ -244,6 +254,7 @@ def main() -> None:
             file: found
             for earlier in known
             for file, found in earlier.get(name, {}).get("files", {}).items()
+            if not file.endswith(tuple(arguments.again))
         }
         record[name] = run_suite(python, Path(folder).resolve(), selection, files, arguments)
         print(name, record[name]["outcomes"])

@@ -1,7 +1,8 @@
 """A pytest plugin for `other_suites.py`: the smallest case of each function, limits of time.
 
-SUITE_SAMPLE=N takes N functions of each file, the same ones at each run, and SUITE_COUNTS names a
-file for how many there were. A test's limit is of this process's CPU time: others' load ends none.
+SUITE_SAMPLE=N takes N functions of each file, the same ones at each run. SUITE_WITHOUT names
+functions that do not run, SUITE_COUNTS a file for how many there were. A test's limit is of this
+process's CPU time: others' load ends none.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any
 import pytest
 
 _LIMIT = int(os.environ.get("SUITE_LIMIT", "60"))
+_WITHOUT = [name for name in os.environ.get("SUITE_WITHOUT", "").split(",") if name]
 _SAMPLE = int(os.environ.get("SUITE_SAMPLE", "0"))
 _DEADLINE = time.monotonic() + float(os.environ.get("SUITE_BUDGET", "inf"))
 
@@ -51,16 +53,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             functions[name] = item
     chosen = {file: _choose(file, functions) for file, functions in smallest.items()}
     items[:] = [item for functions in chosen.values() for item in functions]
-    counts = {
+    counts: dict[str, dict[str, Any]] = {
         file: {"cases": cases[file], "functions": len(smallest[file]), "run": len(functions)}
         for file, functions in chosen.items()
     }
+    for file, functions in smallest.items():
+        if kept_out := [name for name in functions if name.endswith(tuple(_WITHOUT))]:
+            counts[file]["kept_out"] = kept_out
     if place := os.environ.get("SUITE_COUNTS"):
         Path(place).write_text(json.dumps(counts))
 
 
 def _choose(file: str, functions: dict[str, pytest.Item]) -> list[pytest.Item]:
-    names = list(functions)
+    names = [name for name in functions if not name.endswith(tuple(_WITHOUT))]
     if _SAMPLE and len(names) > _SAMPLE:
         chosen = set(random.Random(file).sample(names, _SAMPLE))
         names = [name for name in names if name in chosen]
