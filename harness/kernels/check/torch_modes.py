@@ -47,7 +47,7 @@ def fill_with_poison(tensor: torch.Tensor) -> None:
             # Made on the tensor's device: during a graph capture nothing may come from the host.
             size = tensor.element_size()
             bits = torch.full((size,), POISON, dtype=torch.uint8, device=tensor.device)
-            tensor.copy_(bits.view(tensor.dtype).expand(tensor.shape))
+            tensor.copy_(bits.view(tensor.dtype).view(()).expand(tensor.shape))
 
 
 class CpuDeviceMode(TorchFunctionMode):  # type: ignore[misc]

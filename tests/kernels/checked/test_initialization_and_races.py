@@ -61,6 +61,16 @@ def test_a_tensor_can_be_marked_uninitialized_again() -> None:
             session.assert_written(target)
 
 
+@pytest.mark.parametrize("shape", [(), (0,), (2, 3)])
+def test_memory_of_any_shape_can_be_uninitialized(shape: tuple[int, ...]) -> None:
+    with check() as session:
+        made = torch.empty(shape, dtype=torch.int64)
+        assert made.shape == shape
+        if made.numel():
+            with pytest.raises(UninitializedMemory):
+                session.assert_written(made)
+
+
 # Races
 
 
