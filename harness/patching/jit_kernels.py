@@ -147,6 +147,12 @@ def _make_counting_run(cls: Any) -> Callable[..., Any]:
     return count_and_run
 
 
+def get_run(cls: Any) -> Callable[..., Any]:
+    """Return the function that launches a kernel class's kernels."""
+    with _lock:
+        return _original_runs.get(cls) or cls.__dict__["run"]  # type: ignore[no-any-return]
+
+
 def replace_run(cls: Any, run: Callable[..., Any]) -> Callable[..., Any]:
     """Replace how a kernel class launches, and return the previous function; counts go on."""
     with _lock:

@@ -41,17 +41,25 @@ def _install_hooks() -> None:
 
 
 def _run_cuda_kernels() -> None:
-    """Build and run SGLang's CUDA C++ kernels, once torch is imported and has the device."""
+    """Build and run SGLang's CUDA C++ kernels, once torch is imported, under checks of sessions."""
     from types import ModuleType
 
     from harness.core.after_import import call_after_import
 
     def install(torch: ModuleType) -> None:
         from harness.kernels.cuda import jit_loader
+        from harness.kernels.cuda.host_calls import CALLS
+        from harness.kernels.watch import virtual_process
 
         jit_loader.install()
+        CALLS.prepare = virtual_process.open_first_session
 
-    call_after_import({"torch": install})
+    def extend_sessions(virtual_check: ModuleType) -> None:
+        from harness.kernels.cuda.session import check_launches
+
+        virtual_check.SESSION_EXTENSIONS.append(check_launches)
+
+    call_after_import({"torch": install, "harness.kernels.check.virtual_check": extend_sessions})
 
 
 def _run_next_sitecustomize() -> None:

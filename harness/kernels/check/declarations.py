@@ -46,6 +46,10 @@ class Check:
     def memory(self) -> MemoryTracker:
         return self._memory
 
+    @property
+    def options(self) -> CheckOptions:
+        return self._options
+
     def allow(
         self, tensor: torch.Tensor, *, write: IndexRule | None = None, read: IndexRule | None = None
     ) -> None:

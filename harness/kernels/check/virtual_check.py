@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -16,6 +16,9 @@ from harness.kernels.check import torch_modes
 from harness.kernels.check.declarations import Check
 from harness.kernels.check.options import CheckOptions
 from harness.kernels.check.tracked_memory import MemoryTracker, TrackedStorage
+
+# Entered by each session: what runs and checks the launches of other kernels than Triton's.
+SESSION_EXTENSIONS: list[Callable[[Check], contextlib.AbstractContextManager[None]]] = []
 
 
 class VirtualCheck(Check):
@@ -37,6 +40,8 @@ class VirtualCheck(Check):
         stack.enter_context(self._track_other_threads())
         stack.enter_context(torch_modes.WriteTrackingMode(self._memory))
         stack.enter_context(CpuLauncher(self._memory, self.launches, self._options))
+        for extend in SESSION_EXTENSIONS:
+            stack.enter_context(extend(self))
 
     @contextlib.contextmanager
     def _track_other_threads(self) -> Iterator[None]:

@@ -44,6 +44,7 @@ class HostCall:
     name: str
     tensors: dict[str, torch.Tensor]  # by the names of the host function's parameters
     allocations: tuple[Allocation, ...]
+    file: str = ""  # the source of the kernel that it launched last
     errors: list[BaseException] = field(default_factory=list)
     launched: set[str] = field(default_factory=set)  # kernels that ran to their end
 
@@ -82,6 +83,7 @@ class HostCalls:
         self._lines: dict[tuple[int, str], KernelLines] = {}
         self._unchanged: set[tuple[int, str]] = set()  # texts with the code that the fatbin has
         self.runner: LaunchRunner = BoundsRunner()
+        self.prepare: Callable[[], None] | None = None  # before the first call
 
     @property
     def _stack(self) -> list[HostCall]:
@@ -99,6 +101,9 @@ class HostCalls:
         args: tuple[Any, ...],
     ) -> Any:
         """Call a host function, adding its kernels to `launched`; raise their first error."""
+        if self.prepare is not None:
+            prepare, self.prepare = self.prepare, None
+            prepare()
         tensors = dict(iterate_tensors(names, args))
         call = HostCall(name, tensors, tuple(map(describe_tensor, tensors, tensors.values())))
         call.launched = launched
@@ -148,11 +153,11 @@ class HostCalls:
                 REACH.count_launch(lines.select(entry))
             for observe in tuple(LAUNCH_OBSERVERS):
                 observe(module, launch)
+            stack[-1].file = lines.files.get(entry, "")
             self.runner.run(module, launch, stack[-1])
             stack[-1].launched.add(find_plain_name(launch.name))
             if recorded_reach.is_recording():
-                file = lines.files.get(entry, "")
-                recorded_reach.record_cuda_reach(file, find_plain_name(launch.name))
+                recorded_reach.record_cuda_reach(stack[-1].file, find_plain_name(launch.name))
         except BaseException as error:
             stack[-1].errors.append(error)
             return _ILLEGAL_ADDRESS if isinstance(error, AssertionError) else _LAUNCH_FAILURE

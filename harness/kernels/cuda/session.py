@@ -3,7 +3,8 @@
     with session.check_cuda_kernels() as check:
         store_cache(keys, values, key_cache, value_cache, slots)
 
-Access rules, uninitialized memory and the log of launches are those of Triton's kernels.
+Access rules, uninitialized memory and the log of launches are those of Triton's kernels. Under
+`unfix exec --cuda-kernels` every session on the virtual GPU checks them, a test suite's as well.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import numpy as np
 from harness.kernels.check import session
 from harness.kernels.check.declarations import Check
 from harness.kernels.check.launch_log import KernelLaunch, LaunchLog
+from harness.kernels.check.options import OVERFLOW, RACES, UNINITIALIZED
 from harness.kernels.check.tracked_memory import MemoryTracker, ProgramId, TrackedStorage
 from harness.kernels.check.violations import OutOfBounds, UncheckableKernel, Violation
 from harness.kernels.cuda import jit_loader
@@ -31,36 +33,53 @@ def check_cuda_kernels(exact: bool = False) -> Iterator[Check]:
     """Open a session on the virtual GPU that checks the launches of CUDA modules, too."""
     with session.checked("virtual", exact) as check:
         jit_loader.install()
-        before = CALLS.runner
-        CALLS.runner = CheckedRunner(check.memory, check.launches)
-        try:
+        with check_launches(check):
             yield check
-        finally:
-            CALLS.runner = before
+
+
+@contextlib.contextmanager
+def check_launches(check: Check) -> Iterator[None]:
+    """Run the launches of CUDA modules under the checks and the declarations of a session."""
+    before, CALLS.runner = CALLS.runner, CheckedRunner(check)
+    try:
+        yield
+    finally:
+        CALLS.runner = before
 
 
 class CheckedRunner:
-    """Runs launches under the checks and the declarations of a session."""
+    """Runs launches under the checks and the declarations of a session.
 
-    def __init__(self, memory: MemoryTracker, launches: LaunchLog) -> None:
-        self._memory = memory
-        self._launches = launches
+    A violation ends its launch, whatever it is of: bounds are checked always.
+    """
+
+    def __init__(self, check: Check) -> None:
+        self._memory: MemoryTracker = check.memory
+        self._launches: LaunchLog = check.launches
+        self._options = check.options
 
     def run(self, module: PtxModule, launch: CudaLaunch, call: HostCall) -> None:
         name = launch.name.partition("<")[0]
-        logged = KernelLaunch(name, launch.grid, dict(call.tensors), call.name)
+        logged = KernelLaunch(name, launch.grid, dict(call.tensors), call.name, call.file)
         if self._launches.get_chosen_programs(logged) is not None:
             raise ValueError(f"{name} is a CUDA kernel, which runs all its blocks: no `run_only`")
-        checks = ExecutorChecks(races=not self._launches.ignores_races)
+        checks = ExecutorChecks(
+            overflow=OVERFLOW in self._options.checks,
+            uninitialized=UNINITIALIZED in self._options.checks,
+            races=RACES in self._options.checks and not self._launches.ignores_races,
+        )
         self._launches.begin_launch(logged, self._memory)
         try:
             allocations = tuple(
                 self._add_declarations(one, call.tensors[one.name]) for one in launch.allocations
             )
-            found = module.run(replace(launch, allocations=allocations), checks)
-            if found:
-                raise found[0]
-        except (Violation, UncheckableKernel) as error:
+            for found in module.run(replace(launch, allocations=allocations), checks):
+                raise found
+        except Violation as error:
+            self._launches.add_violations([error], self._options.max_reports)
+            raise
+        except UncheckableKernel as error:
+            logged.refusal = str(error)
             self._launches.errors.append(error)
             raise
         finally:
@@ -71,10 +90,12 @@ class CheckedRunner:
         for address, verb in ((source, "reads"), (target, "writes")):
             storage = None if address is None else self._memory.find_living(address)
             if storage is not None and address is not None and address + size > storage.end:
-                raise OutOfBounds(
+                violation = OutOfBounds(
                     f"cudaMemcpyAsync {verb} {size} bytes of {storage.name} from its byte "
                     f"{address - storage.start} on, and it has {storage.size}"
                 )
+                self._launches.add_violations([violation], self._options.max_reports)
+                raise violation
         storage = self._memory.find_living(target)
         if storage is not None and storage.uninitialized is not None:
             first = target - storage.start

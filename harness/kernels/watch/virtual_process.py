@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -25,6 +26,7 @@ from harness.patching.child_environment import STARTUP_FOLDER, ChildEnvironment
 _RECORDS = "virtual"  # a folder
 _launch_lock = threading.RLock()
 _open_sessions = contextlib.ExitStack()
+_openers: list[Callable[[], None]] = []  # one, once Triton is imported
 
 
 def configure_environment(environment: ChildEnvironment, card: str | None, folder: Path) -> None:
@@ -70,12 +72,25 @@ def _install_launcher(jit: Any) -> None:
 
     def launch_first(kernel: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> Any:
         with _launch_lock:
-            if before:
-                jit_kernels.replace_run(jit.JITFunction, before.pop())
-                _open_sessions.enter_context(_run_kernels())
+            open_first_session()
         return kernel.run(*args, grid=grid, warmup=warmup, **options)
 
-    before = [jit_kernels.replace_run(jit.JITFunction, launch_first)]
+    def open_first_session() -> None:
+        if jit_kernels.get_run(jit.JITFunction) is launch_first:
+            jit_kernels.replace_run(jit.JITFunction, before)
+            _open_sessions.enter_context(_run_kernels())
+
+    before = jit_kernels.replace_run(jit.JITFunction, launch_first)
+    _openers.append(open_first_session)
+
+
+def open_first_session() -> None:
+    """Run kernels from here on as the environment requests, unless this process does so already."""
+    import triton.runtime.jit  # noqa: F401 - its hook appends the opener
+
+    with _launch_lock:
+        for open_session in _openers:
+            open_session()
 
 
 def check_kernels() -> None:
