@@ -89,6 +89,14 @@ def test_the_draft_model_is_one_of_the_models_folder() -> None:
             "CUDA graphs of drafts are not rehearsed: leave --cuda-graph-max-bs-decode out",
         ),
         (
+            ["llama-3.1-8b", "--", "--cuda-graph-bs-prefill", "8"],
+            "--cuda-graph-bs-prefill: prefill in CUDA graphs of compiled code is not rehearsed",
+        ),
+        (
+            ["llama-3.1-8b", "--", "--cuda-graph-config", "{}"],
+            "--cuda-graph-config: a configuration of graphs (--cuda-graph-bs-decode has those",
+        ),
+        (
             ["llama-3.1-8b", "--", "--speculative-algo", "EAGLE"],
             "--speculative-algo is short for --speculative-algorithm, which a rehearsal reads by",
         ),

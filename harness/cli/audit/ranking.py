@@ -167,6 +167,7 @@ def _rehearse_once(target: ReleaseTarget, jobs: int) -> RehearsalRun:
         gpus=None,
         all=True,
         thresholds=True,
+        all_layers=False,
         release=target.name,
         diff="",
         jobs=jobs,

@@ -133,6 +133,7 @@ def make_rehearse_part(request: PrRequest, store: Store) -> ItemPart:
             gpus=None,
             all=False,
             thresholds=False,  # a search takes longer than the batches
+            all_layers=False,
             release=target.name,
             diff="",
             jobs=request.jobs,

@@ -52,6 +52,11 @@ def add_arguments(parser: CommandParser) -> None:
         help="do not search the smallest setting at which a finding begins",
     )
     parser.add_argument(
+        "--all-layers",
+        action="store_true",
+        help="run the layers that launch as an earlier one of a batch does, too",
+    )
+    parser.add_argument(
         "--gpu", metavar="CARD", help="the GPU that is played: H100, H200 (default), B200"
     )
     parser.add_argument(
@@ -145,7 +150,7 @@ def rehearse(
 def list_deployments(request: RehearseRequest, words: list[str]) -> list[Deployment]:
     """List the deployments of a call: models with the words behind `--`, or those of the set."""
     return [
-        msgspec.structs.replace(one, thresholds=request.thresholds)
+        msgspec.structs.replace(one, thresholds=request.thresholds, all_layers=request.all_layers)
         for one in _find_deployments(request, words)
     ]
 

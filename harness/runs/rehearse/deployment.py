@@ -36,7 +36,17 @@ _NOT_REHEARSED = {
     "--pipeline-parallel-size": "pipeline parallelism",
     "--disaggregation-mode": "prefill and decode on different servers",
     "--enable-two-batch-overlap": "two overlapping batches",
-}
+    "--cuda-graph-config": "a configuration of graphs (--cuda-graph-bs-decode has those of decode)",
+} | dict.fromkeys(
+    (
+        "--cuda-graph-backend-prefill",
+        "--cuda-graph-bs-prefill",
+        "--cuda-graph-max-bs-prefill",
+        "--cuda-graph-max-seq-len-prefill",
+        "--cuda-graph-prefill-max-context",
+    ),
+    "prefill in CUDA graphs of compiled code",
+)
 # Arguments whose batches SGLang's scheduler makes.
 SPECULATION = "--speculative-algorithm"
 ADAPTERS = "--enable-lora"
@@ -76,6 +86,7 @@ class Deployment(msgspec.Struct, forbid_unknown_fields=True):
     config: dict[str, Any] = {}
     config_file: str = ""  # of a model that has no name here
     thresholds: bool = True  # search the setting at which each finding begins
+    all_layers: bool = False  # run those that launch as an earlier one does, too
 
     def get_argument(self, name: str) -> str | None:
         """Return the value of a server argument; None if it is not given."""

@@ -21,6 +21,7 @@ class RehearseRequest:
     gpus: int | None
     all: bool
     thresholds: bool
+    all_layers: bool
     release: str | None
     diff: str  # A..B: what changed from one release to the other
     jobs: int | None

@@ -97,6 +97,7 @@ class SampledLauncher(CpuLauncher):
         self._ignores_recording = False  # while the memory of a batch alone is of interest
         self._slices = False
         self._current: RehearsedLaunch | None = None
+        self._followed: list[RehearsedLaunch] = []
 
     @property
     def graph_variant(self) -> str:  # type: ignore[override]
@@ -113,6 +114,15 @@ class SampledLauncher(CpuLauncher):
         finally:
             self.is_recording = self._ignores_recording = False
             self.launches, self.findings = launches, findings
+
+    @contextlib.contextmanager
+    def follow(self) -> Iterator[list[RehearsedLaunch]]:
+        """Yield the records of what is launched meanwhile, one for each launch."""
+        before, self._followed = self._followed, []
+        try:
+            yield self._followed
+        finally:
+            self._followed = before
 
     def build_graph(self, kernel: Any, bound: Any) -> KernelGraph:
         graph = super().build_graph(kernel, bound)
@@ -190,9 +200,11 @@ class SampledLauncher(CpuLauncher):
         known = self.launches.get(key)
         if known is not None:
             known.count += 1
+            self._followed.append(known)
             return known, False
         record = RehearsedLaunch(name, self.phase, (x, y, z), arguments, fits=self.fits())
         self.launches[key] = record
+        self._followed.append(record)
         return record, True
 
     def list_findings(self) -> list[RehearsalFinding]:

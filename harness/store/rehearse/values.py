@@ -74,6 +74,8 @@ class RehearsedPhase(msgspec.Struct):
     failure: str = ""
     detail: str = ""
     seconds: float = 0.0
+    layers: int = 0  # calls of layers of the model
+    passed_layers: int = 0  # of these, that launch as an earlier one and passed their input on
 
 
 class UncheckedOperator(msgspec.Struct):

@@ -1,4 +1,4 @@
-"""The largest of SGLang's graphs: what is captured, and which batches run in it."""
+"""The largest and the smallest of SGLang's graphs: which batches run in them."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def make_captures(monkeypatch: pytest.MonkeyPatch) -> tuple[GraphCaptures, Any, 
     return GraphCaptures(launcher), launcher, module  # type: ignore[arg-type]
 
 
-def test_the_largest_graph_alone_is_captured_and_its_launches_are_recorded(
+def test_the_ends_alone_are_captured_and_their_launches_are_recorded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     captures, launcher, module = make_captures(monkeypatch)
     with captures.record():
-        assert module.get_batch_sizes_to_capture(None) == ([256], [256])
+        assert module.get_batch_sizes_to_capture(None) == ([1, 256], [1, 256])
         graph = graphs.CUDAGraph()
         graph.capture_begin()
         assert (launcher.phase, launcher.is_recording) == ("graph capture", True)
@@ -41,7 +41,7 @@ def test_the_largest_graph_alone_is_captured_and_its_launches_are_recorded(
     with captures.require_replay():
         graph.replay()
     with (
-        pytest.raises(RuntimeError, match="ran without the graph of 256 requests: no replay"),
+        pytest.raises(RuntimeError, match="ran without a graph of 1 or 256 requests: no replay"),
         captures.require_replay(),
     ):
         pass
@@ -63,17 +63,17 @@ def test_arguments_that_ask_for_graphs_and_get_none_are_an_error(
         captures.check_captured()
 
 
-def test_a_batch_that_a_smaller_graph_would_take_runs_without_one() -> None:
+def test_a_batch_that_a_graph_between_would_take_runs_without_one() -> None:
     captures = GraphCaptures(SimpleNamespace())  # type: ignore[arg-type]
     captures.buckets = SIZES
     runner = SimpleNamespace(
         decode_cuda_graph_runner=SimpleNamespace(can_run_graph=lambda batch: batch.batch_size < 257)
     )
-    captures.keep_smaller_out(runner)
+    captures.keep_others_out(runner)
     can_run = runner.decode_cuda_graph_runner.can_run_graph
-    sizes = (6, 248, 249, 256, 257)
+    sizes = (1, 2, 6, 248, 249, 256, 257)
     taken = [size for size in sizes if can_run(SimpleNamespace(batch_size=size))]
-    assert taken == [249, 256]
+    assert taken == [1, 249, 256]
     assert captures.smallest_padded == 249
 
 
