@@ -117,6 +117,22 @@ def test_memory_beside_weights_and_pools_takes_few_batches_to_search() -> None:
     assert len(launcher.sizes) <= 4
 
 
+def test_memory_begins_where_any_tensor_does_not_fit() -> None:
+    """Of 1,199 to 1,295 requests a later, smaller tensor than the scratch does not fit."""
+    search, launcher = make_search(lambda size: size, 4014, fits=1198, resident=0.87)
+    smaller = RehearsalFinding("OutOfMemory", "chunk", "", "does not fit", text="torch.zeros(n)")
+
+    def probe_memory(make: Callable[[], None]) -> ProbedMemory:
+        make()
+        size = launcher.sizes[-1]
+        lacks = MEMORY if size >= 1296 else smaller
+        return ProbedMemory(0.87 + 0.13 * size / 1198, [lacks] if size > 1198 else [])
+
+    search._probe_memory = probe_memory
+    assert 1199 <= search.find(MEMORY, whole=0.87 + 0.13 * 4014 / 1198) < 1199 + 4014 // 256
+    assert len(launcher.sizes) <= 5
+
+
 @pytest.mark.parametrize(
     ("power", "begins"), [(1, 524288), (2, 262144)], ids=["linear", "quadratic"]
 )
