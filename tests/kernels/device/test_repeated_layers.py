@@ -26,6 +26,11 @@ class SmallLayer(torch.nn.Module):
         self.weight = torch.nn.Parameter(torch.zeros(2, 2))
         self.inner = [launcher]
         self.returns_more = False
+        attention = SimpleNamespace(window=window)
+        self.chain: list[Any] = [attention]
+        for _ in range(20):  # the longer way to an object comes first
+            self.chain = [self.chain]
+        self.attention = attention
 
     def forward(
         self,
@@ -34,12 +39,12 @@ class SmallLayer(torch.nn.Module):
         residual: torch.Tensor | None,
         capture: Any = None,
         **options: int,
-    ) -> tuple[torch.Tensor, ...]:
+    ) -> tuple[torch.Tensor | None, ...]:
         forward_batch.ran.append(self.layer_id)
         launch_kernel(self.inner[0], f"window {self.window}")
         RECORD.count_stand_in("norm")
         residual = hidden_states if residual is None else residual
-        more = (hidden_states,) if self.returns_more else ()
+        more = (hidden_states if self.returns_more else None,)
         return hidden_states + 1, residual, *more
 
 
@@ -67,7 +72,13 @@ class SmallModel(torch.nn.Module):
             capture = self.capture if number in self.captured else None
             scale = 2 if number in self.scaled else 1
             results = layer(
-                hidden_states, batch, residual, capture=capture, scale=scale, layer_id=number
+                hidden_states,
+                batch,
+                residual,
+                capture=capture,
+                scale=scale,
+                layer_id=number,
+                next_layer_id=None if number + 1 == len(self.layers) else number + 1,
             )
             hidden_states, residual = results[:2]
         return list(batch.ran)
@@ -116,6 +127,7 @@ def make_function(number: int) -> Callable[[], int]:
         lambda layer: setattr(layer, "weight", torch.nn.Parameter(torch.zeros(2, 3))),
         lambda layer: setattr(layer, "inner", [layer.inner[0], object(), layer.inner[2]]),
         lambda layer: setattr(layer, "inner", [*layer.inner[:2], make_function(1)]),
+        lambda layer: setattr(layer.attention, "window", 1),
     ],
 )
 def test_a_layer_that_differs_runs(change: Callable[[Any], None]) -> None:
