@@ -10,6 +10,9 @@ along the row, or a comparison of the lane's position with an end, or both. Exam
 None] * stride + lane[None, :]` with the mask `lane[None, :] < width` and 4 rows of 32 lanes has
 first pointers `x + row * stride` (4 x 1) and n = min(width, 32). Other accesses are checked lane by
 lane.
+
+A row may wrap around at a remainder, `(start + lane) % width` (`row_remainders`). It counts from
+its smallest lane to its largest one, and its mask is constant along it.
 """
 
 from __future__ import annotations
@@ -20,16 +23,22 @@ from dataclasses import dataclass, field, replace
 
 from harness.kernels.gpu.accesses import ACCESS_OPERATIONS, get_mask
 from harness.kernels.gpu.axis_contiguity import AxisContiguity
-from harness.kernels.gpu.graph_builder import SGE, SGT, SLE, SLT, GraphBuilder
+from harness.kernels.gpu.graph_builder import SGT, GraphBuilder
+from harness.kernels.gpu.row_remainders import RowRemainders
+from harness.kernels.gpu.row_shapes import (
+    SpreadPath,
+    format_row_constant,
+    is_elementwise,
+    is_row,
+    map_axis_to_operand,
+    parse_comparison,
+    to_row_kind,
+)
 from harness.kernels.ir import flow
 from harness.kernels.ir.graph import IRBlock, IROperation, IRRegion, IRValue, KernelGraph, ValueType
-from harness.kernels.ir.operations import POINTER_CASTS, SPREADING_OPERATIONS
+from harness.kernels.ir.operations import SPREADING_OPERATIONS
 
-_ELEMENTWISE_OPERATIONS = POINTER_CASTS | {"tt.addptr"}
 _COUNT_ELEMENT = "i64"
-
-
-_SpreadPath = tuple[tuple[IROperation, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +46,7 @@ class AccessRow:
     """An access's rows: each value has a side of one along them."""
 
     first_pointer: IRValue
-    last_pointer: IRValue  # pointer of the last enabled lane
+    last_pointer: IRValue  # pointer of the last enabled lane, of a wrapped row the largest one
     lane_count: int | IRValue
     enabled: IRValue | None
 
@@ -65,6 +74,9 @@ class AccessRows:
         self._carried_rows: dict[IRValue, _CarriedRows] = {}  # by a loop's carried value
         self._makers = flow.map_defining_operations(graph)
         self._first_lanes: ChainMap[tuple[IRValue, int], IRValue] = ChainMap()
+        self._remainders = RowRemainders(
+            code, contiguity, self._makers, self._list_carried_sources, self.non_overflowing
+        )
         self.graph = replace(graph, body=self._rewrite_region(graph.body))
 
     # The walk
@@ -121,13 +133,16 @@ class AccessRows:
     def _analyze_access(self, operation: IROperation) -> None:
         pointer, mask = operation.operands[0], get_mask(operation)
         axis = self._contiguity.find_contiguous_axis(pointer)
-        if axis is None or not self._can_compute_row(pointer, axis):
+        if axis is None:
+            self._analyze_wrapped_access(operation)
+            return
+        if not self._can_compute_row(pointer, axis):
             return
         if mask is not None and not self._can_split_mask(mask, axis):
             return
         code, side = self._code, pointer.type.shape[axis]
         on, count = self._split_mask(mask, axis) if mask is not None else (None, None)
-        kind = _to_row_kind(ValueType("i32", pointer.type.shape), axis)
+        kind = to_row_kind(ValueType("i32", pointer.type.shape), axis)
         if count is None:
             lane = code.constant(side - 1, kind)
         else:
@@ -142,6 +157,51 @@ class AccessRows:
         last = self._compute_last_lane(pointer, axis, lane)
         self.by_access[operation] = AccessRow(first, last, side if count is None else count, on)
 
+    # Rows that wrap around
+
+    def _analyze_wrapped_access(self, operation: IROperation) -> None:
+        pointer, mask = operation.operands[0], get_mask(operation)
+        axis = self._contiguity.find_wrapped_axis(pointer)
+        if axis is None or not self._can_compute_row(pointer, axis):
+            return
+        if mask is not None and not self._contiguity.is_constant_along(mask, axis):
+            return
+        if mask is not None and not self._can_compute_row(mask, axis):
+            return
+        remainder = self._remainders.find_remainder(pointer, axis)
+        if remainder is None:
+            return
+        code = self._code
+        on = None if mask is None else self._get_first_lane(mask, axis)
+        _, count = self._emit_remainder_ends(remainder.operation, remainder.axis)
+        for one, its in remainder.spread:
+            count = self._spread_row(one, its, count)
+        lane = self._mark_non_overflowing(code.binary("subi", count, code.constant(1, count.type)))
+        lane = self._mark_non_overflowing(code.truncate(lane, "i32"))
+        first = self._get_first_lane(pointer, axis)
+        last = self._compute_last_lane(pointer, axis, lane)
+        self.by_access[operation] = AccessRow(first, last, count, on)
+
+    def _emit_remainder_ends(self, operation: IROperation, axis: int) -> tuple[IRValue, IRValue]:
+        given, divisor = (self._get_first_lane(one, axis) for one in operation.operands)
+        return self._remainders.emit_ends(operation, axis, given, divisor)
+
+    def _compute_largest_remainder(
+        self, operation: IROperation, axis: int, lane: IRValue, spread: SpreadPath
+    ) -> IRValue:
+        """Compute the largest remainder of a row; it has the overflow of the last lane's."""
+        code, (dividend, divisor) = self._code, operation.operands
+        all_lanes = code.constant(operation.result.type.shape[axis] - 1, lane.type)
+        rest = code.clone_operation(
+            operation,
+            (
+                self._compute_last_lane(dividend, axis, all_lanes, spread),
+                self._compute_last_lane(divisor, axis, lane, spread),
+            ),
+            lane.type.with_element(operation.result.type.element),
+        )
+        return code.binary("maxsi", self._add_lane(operation.result, axis, lane, spread), rest)
+
     # Masks
 
     def _can_split_mask(self, mask: IRValue, axis: int) -> bool:
@@ -153,9 +213,9 @@ class AccessRows:
         if maker.name == "arith.andi":
             return all(self._can_split_mask(part, axis) for part in maker.operands)
         if maker.name in SPREADING_OPERATIONS:
-            inner = _map_axis_to_operand(maker, axis)
+            inner = map_axis_to_operand(maker, axis)
             return inner is not None and self._can_split_mask(maker.operands[0], inner)
-        if maker.name != "arith.cmpi" or (compared := _parse_comparison(maker)) is None:
+        if maker.name != "arith.cmpi" or (compared := parse_comparison(maker)) is None:
             return False
         way, end, _ = compared
         return (
@@ -178,12 +238,12 @@ class AccessRows:
             ]
             return both[0], both[1]
         if maker.name in SPREADING_OPERATIONS:
-            inner = _map_axis_to_operand(maker, axis)
+            inner = map_axis_to_operand(maker, axis)
             assert inner is not None
             parts = self._split_mask(maker.operands[0], inner)
             on, count = (part and self._spread_row(maker, axis, part) for part in parts)
             return on, count
-        compared = _parse_comparison(maker)
+        compared = parse_comparison(maker)
         assert compared is not None
         *both_ways, more = compared
         way, end = (self._to_int64(self._get_first_lane(value, axis)) for value in both_ways)
@@ -204,25 +264,30 @@ class AccessRows:
     ) -> bool:
         if value in seen:
             return True
-        if value in self._carried_rows:
-            operation = self._carried_rows[value].operation
-            body = operation.regions[0].block
-            place = body.arguments.index(value) - 1
-            ways = operation.operands[3 + place], body.operations[-1].operands[place]
-            return all(self._can_compute_row(way, axis, seen | {value}) for way in ways)
+        if sources := self._list_carried_sources(value):
+            return all(self._can_compute_row(one, axis, seen | {value}) for one in sources)
         maker = self._makers.get(value)
         if maker is None:
             return False
-        if _is_row(value, axis) or maker.name in ("tt.make_range", "arith.constant"):
+        if is_row(value, axis) or maker.name in ("tt.make_range", "arith.constant"):
             return "[" not in maker.attributes.get("value", "")
         if maker.name in SPREADING_OPERATIONS:
-            inner = _map_axis_to_operand(maker, axis)
+            inner = map_axis_to_operand(maker, axis)
             return inner is None or self._can_compute_row(maker.operands[0], inner, seen)
-        if not _is_elementwise(maker):
+        if not is_elementwise(maker):
             return False
         return all(
             self._can_compute_row(one, axis, seen) for one in maker.operands if one.type.shape
         )
+
+    def _list_carried_sources(self, value: IRValue) -> tuple[IRValue, ...]:
+        """Return what a loop begins a carried value with, and what an iteration hands on."""
+        if value not in self._carried_rows:
+            return ()
+        operation = self._carried_rows[value].operation
+        body = operation.regions[0].block
+        place = body.arguments.index(value) - 1
+        return operation.operands[3 + place], body.operations[-1].operands[place]
 
     def _get_first_lane(self, value: IRValue, axis: int) -> IRValue:
         if (value, axis) not in self._first_lanes:
@@ -231,20 +296,22 @@ class AccessRows:
 
     def _compute_first_lane(self, value: IRValue, axis: int) -> IRValue:
         code = self._code
-        if _is_row(value, axis):
+        if is_row(value, axis):
             return value
         if value in self._carried_rows:
             more = self._carried_rows[value].row_values
             if (value, axis) not in more:
-                more[value, axis] = code.new_value(_to_row_kind(value.type, axis))
+                more[value, axis] = code.new_value(to_row_kind(value.type, axis))
             return more[value, axis]
-        maker, kind = self._makers[value], _to_row_kind(value.type, axis)
+        maker, kind = self._makers[value], to_row_kind(value.type, axis)
+        if maker.name == "arith.remsi" and self._contiguity.is_wrapped_along(value, axis):
+            return self._emit_remainder_ends(maker, axis)[0]
         if maker.name == "tt.make_range":
             return code.constant(maker.get_int("start"), kind)
         if maker.name == "arith.constant":
-            return code.emit(maker.name, (), kind, value=_format_row_constant(maker, kind))
+            return code.emit(maker.name, (), kind, value=format_row_constant(maker, kind))
         if maker.name in SPREADING_OPERATIONS:
-            inner, below = _map_axis_to_operand(maker, axis), maker.operands[0]
+            inner, below = map_axis_to_operand(maker, axis), maker.operands[0]
             return self._spread_row(
                 maker, axis, below if inner is None else self._get_first_lane(below, inner)
             )
@@ -254,7 +321,7 @@ class AccessRows:
         return code.clone_operation(maker, operands, kind)
 
     def _compute_last_lane(
-        self, value: IRValue, axis: int, lane: IRValue, spread: _SpreadPath = ()
+        self, value: IRValue, axis: int, lane: IRValue, spread: SpreadPath = ()
     ) -> IRValue:
         """Compute the value at a lane; a sum along the axis may overflow before it.
 
@@ -262,7 +329,9 @@ class AccessRows:
         """
         code, maker = self._code, self._makers.get(value)
         moves = not self._contiguity.is_constant_along(value, axis)
-        if moves and maker is not None and _is_elementwise(maker):
+        if moves and maker is not None and maker.name == "arith.remsi":
+            return self._compute_largest_remainder(maker, axis, lane, spread)
+        if moves and maker is not None and is_elementwise(maker):
             operands = [
                 self._compute_last_lane(one, axis, lane, spread) if one.type.shape else one
                 for one in maker.operands
@@ -270,16 +339,23 @@ class AccessRows:
             kind = lane.type.with_element(value.type.element)
             return code.clone_operation(maker, operands, kind)
         if moves and maker is not None and maker.name in SPREADING_OPERATIONS:
-            inner = _map_axis_to_operand(maker, axis)
+            inner = map_axis_to_operand(maker, axis)
             if inner is not None:
                 return self._compute_last_lane(
                     maker.operands[0], inner, lane, ((maker, axis), *spread)
                 )
+        if moves:
+            return self._add_lane(value, axis, lane, spread)
+        return self._get_spread_first_lane(value, axis, spread)
+
+    def _get_spread_first_lane(self, value: IRValue, axis: int, spread: SpreadPath) -> IRValue:
         first = self._get_first_lane(value, axis)
         for one, its in spread:
             first = self._spread_row(one, its, first)
-        if not moves:
-            return first
+        return first
+
+    def _add_lane(self, value: IRValue, axis: int, lane: IRValue, spread: SpreadPath) -> IRValue:
+        code, first = self._code, self._get_spread_first_lane(value, axis, spread)
         if value.type.is_pointer:
             return code.emit("tt.addptr", (first, lane), first.type)
         bits = value.type.bits
@@ -295,7 +371,7 @@ class AccessRows:
 
     def _spread_row(self, maker: IROperation, axis: int, value: IRValue) -> IRValue:
         """Apply a shape operation, with a side of one along the axis."""
-        kind = _to_row_kind(maker.result.type, axis).with_element(value.type.element)
+        kind = to_row_kind(maker.result.type, axis).with_element(value.type.element)
         if value.type == kind:
             return value
         if not value.type.shape:
@@ -311,46 +387,3 @@ def _iter_growing_keys(
     while done < len(row_values):
         yield list(row_values)[done]
         done += 1
-
-
-def _to_row_kind(kind: ValueType, axis: int) -> ValueType:
-    """Return the type of a value for each row; the only row of a vector is a scalar."""
-    if len(kind.shape) == 1:
-        return ValueType(kind.element)
-    return ValueType(kind.element, (*kind.shape[:axis], 1, *kind.shape[axis + 1 :]))
-
-
-def _is_row(value: IRValue, axis: int) -> bool:
-    return len(value.type.shape) > 1 and value.type.shape[axis] == 1
-
-
-def _map_axis_to_operand(maker: IROperation, axis: int) -> int | None:
-    """Return the operand's axis that becomes this axis, if there is one."""
-    [given] = maker.operands
-    if maker.name == "tt.expand_dims":
-        new = maker.get_int("axis")
-        return None if new == axis else axis - (new < axis)
-    return axis if given.type.shape and given.type.shape[axis] > 1 else None
-
-
-def _is_elementwise(maker: IROperation) -> bool:
-    if maker.name == "arith.constant":
-        return False
-    return maker.name.startswith("arith.") or maker.name in _ELEMENTWISE_OPERATIONS
-
-
-def _parse_comparison(maker: IROperation) -> tuple[IRValue, IRValue, int] | None:
-    """Parse a comparison: the position, its end, and 1 if the end is included."""
-    predicate, (left, right) = maker.get_int("predicate"), maker.operands
-    if predicate in (SLT, SLE):
-        return left, right, int(predicate == SLE)
-    if predicate in (SGT, SGE):
-        return right, left, int(predicate == SGE)
-    return None
-
-
-def _format_row_constant(maker: IROperation, kind: ValueType) -> str:
-    text = maker.attributes["value"].removeprefix("dense<").partition(">")[0]
-    if kind.shape:
-        return f"dense<{text}> : tensor<{'x'.join(map(str, kind.shape))}x{kind.element}>"
-    return text if text in ("true", "false") else f"{text} : {kind.element}"

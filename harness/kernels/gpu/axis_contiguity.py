@@ -1,7 +1,8 @@
 """The axis along which a pointer's lanes lie side by side (Triton's contiguity).
 
 For each value and axis: 0 if all lanes along it are equal, 1 if each lane is one more than the one
-before, None if neither is known. Example: `x + row[:, None] * stride + lane` has (None, 1).
+before, 2 if that holds up to the remainder of a division, None if nothing is known. Example: `x +
+row[:, None] * stride + lane` has (None, 1), and with `lane % width` in place of `lane` (None, 2).
 Triton analyzes the same when it chooses vector instructions. Here it decides which lanes are
 checked as one row, and where a mask of ours may carry a hint.
 """
@@ -13,7 +14,8 @@ from collections import defaultdict
 from harness.kernels.ir import flow
 from harness.kernels.ir.graph import IROperation, IRValue, KernelGraph
 
-_CONSTANT, _UNIT_STEP = 0, 1  # steps from a lane to the next along an axis
+# Steps from a lane to the next along an axis; _WRAPPED_STEP: those of a remainder.
+_CONSTANT, _UNIT_STEP, _WRAPPED_STEP = 0, 1, 2
 LaneSteps = tuple[int | None, ...]
 
 
@@ -46,6 +48,15 @@ class AxisContiguity:
         """Find the axis along which each lane follows the one before."""
         run = self._steps.get(pointer, ())
         return run.index(_UNIT_STEP) if _UNIT_STEP in run else None
+
+    def find_wrapped_axis(self, pointer: IRValue) -> int | None:
+        """Find the axis along which each lane follows the one before, by a remainder."""
+        run = self._steps.get(pointer, ())
+        return run.index(_WRAPPED_STEP) if _WRAPPED_STEP in run else None
+
+    def is_wrapped_along(self, value: IRValue, axis: int) -> bool:
+        """Return whether the lanes along the axis are those of a remainder, and a constant."""
+        return self._steps.get(value, ())[axis : axis + 1] == (_WRAPPED_STEP,)
 
     def is_constant_along(self, value: IRValue, axis: int) -> bool:
         """Return whether all lanes along the axis are equal."""
@@ -103,10 +114,10 @@ class AxisContiguity:
     def _combine_steps(name: str, steps: list[int | None]) -> int | None:
         if all(step == _CONSTANT for step in steps):
             return _CONSTANT
-        if name in ("tt.addptr", "arith.addi") and sorted(map(str, steps)) == ["0", "1"]:
-            return _UNIT_STEP
-        if name == "arith.subi" and steps == [_UNIT_STEP, _CONSTANT]:
-            return _UNIT_STEP
-        return (
-            _UNIT_STEP if name in ("arith.extsi", "arith.extui") and steps == [_UNIT_STEP] else None
-        )
+        if name == "arith.remsi" and steps == [_UNIT_STEP, _CONSTANT]:
+            return _WRAPPED_STEP
+        if name in ("tt.addptr", "arith.addi") and _CONSTANT in steps:
+            return steps[1 - steps.index(_CONSTANT)]
+        if name == "arith.subi" and steps[1] == _CONSTANT:
+            return steps[0]
+        return steps[0] if name in ("arith.extsi", "arith.extui") else None

@@ -1,0 +1,133 @@
+"""Rows whose lanes are remainders: `(start + lane) % width`, from the smallest to the largest.
+
+Invariant: the smallest and the largest of a row are both remainders of its lanes, so a check from
+the one to the other reports no lane that is not accessed. Example: start = 80, width = 96 and 32
+lanes are 80 to 95 and 0 to 15: the smallest one is 0, and there are 96 elements to the largest. As
+in C the remainder of a negative number is negative, too: start = -20 gives -20 to 11.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from harness.kernels.gpu.axis_contiguity import AxisContiguity
+from harness.kernels.gpu.graph_builder import SGE, SGT, SLT, GraphBuilder
+from harness.kernels.gpu.row_shapes import SpreadPath, map_axis_to_operand
+from harness.kernels.ir.graph import IROperation, IRValue
+from harness.kernels.ir.operations import SPREADING_OPERATIONS
+
+_INT64 = "i64"
+
+
+@dataclass(frozen=True, slots=True)
+class RowRemainder:
+    """A remainder along its axis, and the operations that spread it over a pointer."""
+
+    operation: IROperation
+    axis: int
+    spread: SpreadPath
+
+
+class RowRemainders:
+    def __init__(
+        self,
+        code: GraphBuilder,
+        contiguity: AxisContiguity,
+        makers: Mapping[IRValue, IROperation],
+        find_carried_sources: Callable[[IRValue], tuple[IRValue, ...]],
+        non_overflowing: set[IRValue],
+    ) -> None:
+        """`find_carried_sources`: what a loop's carried value may be; empty for other values.
+
+        `non_overflowing`: gets the sums that cannot overflow.
+        """
+        self._code, self._contiguity, self._makers = code, contiguity, makers
+        self._find_carried_sources = find_carried_sources
+        self._non_overflowing = non_overflowing
+
+    def find_remainder(self, pointer: IRValue, axis: int) -> RowRemainder | None:
+        """Find the remainder that a pointer's lanes wrap around at, if it is the only one."""
+        found = list(self._iterate(pointer, axis, (), frozenset()))
+        results = {remainder.operation.result for remainder in found}
+        return found[0] if len(results) == 1 else None
+
+    def _iterate(
+        self, value: IRValue, axis: int, spread: SpreadPath, seen: frozenset[IRValue]
+    ) -> Iterator[RowRemainder]:
+        """Yield the value's remainders; of one that a loop carries, the initial one's first."""
+        if value in seen:
+            return
+        if sources := self._find_carried_sources(value):
+            for source in sources:
+                yield from self._iterate(source, axis, spread, seen | {value})
+            return
+        maker = self._makers[value]
+        if maker.name == "arith.remsi":
+            yield RowRemainder(maker, axis, spread)
+        elif maker.name in SPREADING_OPERATIONS:
+            inner = map_axis_to_operand(maker, axis)
+            assert inner is not None
+            yield from self._iterate(maker.operands[0], inner, ((maker, axis), *spread), seen)
+        else:
+            for one in maker.operands:
+                if self._contiguity.is_wrapped_along(one, axis):
+                    yield from self._iterate(one, axis, spread, seen)
+
+    def emit_ends(
+        self, operation: IROperation, axis: int, given: IRValue, divisor: IRValue
+    ) -> tuple[IRValue, IRValue]:
+        """Emit each row's smallest remainder, and how many elements there are to the largest.
+
+        `given`, `divisor`: the operands of the row's first lane. The smallest remainder is a
+        minimum of that lane's, so that it has its overflow.
+        """
+        code, last_lane_number = self._code, operation.result.type.shape[axis] - 1
+        kind = given.type
+        wide = kind.with_element(_INT64)
+        rest = code.clone_operation(operation, (given, divisor), kind)
+        first, start, width = map(self._to_int64, (rest, given, divisor))
+        limit = (1 << (kind.bits - 1)) - 1
+        zero, one, last_lane, most_int = (
+            code.constant(number, wide) for number in (0, 1, last_lane_number, limit)
+        )
+        width = code.binary("maxsi", width, self._subtract(zero, width))
+        largest_rest, least_rest = self._subtract(width, one), self._subtract(one, width)
+        end, first_end = self._add(start, last_lane), self._add(first, last_lane)
+        # From below 0 the remainders rise to 0 and, still below 0, begin again at 1 - width.
+        below = code.compare(SLT, start, zero)
+        lanes_below = code.binary("minsi", last_lane, self._subtract(zero, start))
+        restarts_below = code.compare(SGT, self._add(first, lanes_below), zero)
+        largest_below = code.select(
+            code.compare(SGE, end, zero),
+            code.binary("minsi", end, largest_rest),
+            code.select(restarts_below, zero, first_end),
+        )
+        # Behind an overflow the lanes are negative; they are masked off, and the overflow reported.
+        overflows = code.compare(SGT, end, most_int)
+        restarts = code.compare(SGE, first_end, width)
+        largest = code.select(below, largest_below, code.select(restarts, largest_rest, first_end))
+        least = code.select(code.binary("ori", below, overflows), least_rest, zero)
+        restarts = code.select(below, restarts_below, code.binary("ori", restarts, overflows))
+        least = code.select(restarts, least, most_int)
+        if kind != wide:
+            least = code.truncate(least, kind.element)
+            self._non_overflowing.add(least)
+        smallest = code.binary("minsi", rest, least)
+        distance = self._subtract(largest, self._to_int64(smallest))
+        return smallest, self._add(distance, one)
+
+    def _to_int64(self, value: IRValue) -> IRValue:
+        if value.type.element == _INT64:
+            return value
+        return self._code.extend(value, _INT64, signed=True)
+
+    def _add(self, left: IRValue, right: IRValue) -> IRValue:
+        result = self._code.binary("addi", left, right)
+        self._non_overflowing.add(result)
+        return result
+
+    def _subtract(self, left: IRValue, right: IRValue) -> IRValue:
+        result = self._code.binary("subi", left, right)
+        self._non_overflowing.add(result)
+        return result
