@@ -1,9 +1,10 @@
 """Launches of a whole process, whatever compiled them: which memory each uses, when, in what order.
 
-Two checks stand on that. `graphs`: a captured launch keeps addresses and numbers, and both may be
+Three checks stand on that. `graphs`: a captured launch keeps addresses and numbers, and both may be
 out of date when the graph is replayed. `streams`: launches of two streams have no order unless an
-event gives them one. Both take events from a source, of which there are two: `virtual_source` (the
+event gives them one. `zones`: a compiled operator must not change the bytes behind a tensor, on a
+GPU alone. They take events from a source, of which there are two: `virtual_source` (the
 virtual GPU) and `card_source` (a GPU, through torch). The checks know neither.
 """
 
-LAUNCH_CHECKS = ("graphs", "streams")
+LAUNCH_CHECKS = ("graphs", "streams", "zones")

@@ -24,7 +24,9 @@ from harness.core.after_import import call_after_import
 from harness.device import streams
 from harness.device.streams import Clock
 from harness.kernels.launches import collective_effects, kernel_effects, operator_effects
+from harness.kernels.launches.card_zones import CardZones
 from harness.kernels.launches.launch_tracer import LaunchTracer
+from harness.kernels.launches.zone_check import is_compiled_operator
 from harness.patching import jit_kernels
 
 _bindings: Any = torch._C
@@ -93,8 +95,8 @@ class CardClocks:
 
 
 class CardSource:
-    def __init__(self, tracer: LaunchTracer, clocks: CardClocks) -> None:
-        self._tracer, self._clocks = tracer, clocks
+    def __init__(self, tracer: LaunchTracer, clocks: CardClocks, zones: CardZones) -> None:
+        self._tracer, self._clocks, self._zones = tracer, clocks, zones
         self._mode = _TracingMode(tracer, clocks)
         self._is_open = False
         self._undo: list[Callable[[], Any]] = []
@@ -102,7 +104,7 @@ class CardSource:
     def open(self) -> None:
         self._is_open = True
         _bindings._activate_gpu_trace()
-        clocks, tracer = self._clocks, self._tracer
+        clocks = self._clocks
         callbacks: dict[str, Callable[..., Any]] = {
             "event_record": clocks.record_event,
             "event_wait": clocks.wait_event,
@@ -110,8 +112,8 @@ class CardSource:
             "event_synchronization": clocks.synchronize_event,
             "stream_synchronization": clocks.synchronize_stream,
             "device_synchronization": clocks.synchronize_device,
-            "memory_allocation": lambda start: tracer.allocate(start, 0),
-            "memory_deallocation": tracer.free,
+            "memory_allocation": self._note_allocation,
+            "memory_deallocation": self._note_free,
         }
         for name, function in callbacks.items():
             register = getattr(_gpu_trace, f"register_callback_for_{name}")
@@ -134,6 +136,14 @@ class CardSource:
         for undo in reversed(self._undo):
             undo()
         self._undo.clear()
+
+    def _note_allocation(self, start: int) -> None:
+        self._zones.note_allocation(start)
+        self._tracer.allocate(start, 0)
+
+    def _note_free(self, start: int) -> None:
+        self._zones.note_free(start)
+        self._tracer.free(start)
 
     def _while_open(self, function: Callable[..., Any]) -> Callable[..., None]:
         def call(*args: int) -> None:
@@ -288,7 +298,11 @@ class _TracingMode(TorchDispatchMode):  # type: ignore[misc]
     ) -> Any:
         options = kwargs or {}
         self._clocks.take_waiting_stream()
-        result = func(*args, **options)
+        zone_check = self._tracer.zone_check
+        if zone_check is None or self._tracer.is_paused or not is_compiled_operator(func):
+            result = func(*args, **options)
+        else:
+            result = zone_check.run(func, args, options)
         if self._tracer.is_paused:
             return result
         collective = collective_effects.OPERATORS.get(func._schema.name)

@@ -9,7 +9,8 @@ from typing import Protocol
 from harness.device import installation
 from harness.kernels.check.violations import Violation
 from harness.kernels.launches import stream_check
-from harness.kernels.launches.launch_tracer import LaunchTracer
+from harness.kernels.launches.launch_tracer import ZONES, LaunchTracer
+from harness.kernels.launches.zone_check import GuardZoneCheck
 
 
 class LaunchSource(Protocol):
@@ -60,13 +61,20 @@ def _make_source(
     checks: Sequence[str], report: Callable[[Violation], None]
 ) -> tuple[LaunchTracer, LaunchSource]:
     if installation.is_installed():
+        if ZONES in checks:
+            raise ValueError(
+                "guard zones need a GPU: on the virtual one stand-ins take the compiled "
+                "operators' place, and the executor of PTX checks their kernels"
+            )
         from harness.kernels.launches.virtual_source import VirtualClocks, VirtualSource
 
         # Memory is not handed out as on a GPU here, so a block of a fitting size counts as reused.
         tracer = LaunchTracer(checks, VirtualClocks(), report, stream_check.has_fitting_size)
         return tracer, VirtualSource(tracer)
     from harness.kernels.launches.card_source import CardClocks, CardSource
+    from harness.kernels.launches.card_zones import CardZones
 
-    clocks = CardClocks()
-    tracer = LaunchTracer(checks, clocks, report, stream_check.has_same_memory)
-    return tracer, CardSource(tracer, clocks)
+    clocks, zones = CardClocks(), CardZones()
+    zone_check = GuardZoneCheck(zones, report) if ZONES in checks else None
+    tracer = LaunchTracer(checks, clocks, report, stream_check.has_same_memory, zone_check)
+    return tracer, CardSource(tracer, clocks, zones)

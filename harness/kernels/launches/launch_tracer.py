@@ -33,8 +33,9 @@ from harness.kernels.launches.device_memory import (
 )
 from harness.kernels.launches.graph_check import GraphCheck, ReplayableGraph
 from harness.kernels.launches.stream_check import StreamCheck
+from harness.kernels.launches.zone_check import GuardZoneCheck
 
-GRAPHS, STREAMS = LAUNCH_CHECKS
+GRAPHS, STREAMS, ZONES = LAUNCH_CHECKS
 _MAX_TABLE = 1 << 16  # elements of a host tensor that is searched for addresses
 _SMALLEST_ADDRESS = 1 << 20
 
@@ -72,8 +73,10 @@ class LaunchTracer:
         clocks: DeviceClocks,
         report: Callable[[Violation], None],
         may_reuse: Callable[[DeviceAllocation, DeviceAllocation], bool],
+        zone_check: GuardZoneCheck | None = None,
     ) -> None:
         self.counts = LaunchCounts()
+        self.zone_check = zone_check
         self._clocks = clocks
         self._memory = AllocationTable()
         self._graph_check = GraphCheck(report) if GRAPHS in checks else None
@@ -269,6 +272,9 @@ class LaunchTracer:
 
     def finish(self) -> None:
         """Report what is still waiting to be confirmed."""
+        if self.zone_check is not None:
+            torch.cuda.synchronize()
+            self.zone_check.read()
         if self._graph_check is not None:
             # Triton's compiler leaves cycles that hold a copy of the kernel's globals, and so
             # tensors that the program has dropped: they are freed here.

@@ -63,7 +63,11 @@ class _TracedProcess:
             publish_report(report, self._writer, stop)
 
     def _write_counts(self) -> None:
-        self._writer.write_launches(asdict(self._tracer.counts))
+        counts = asdict(self._tracer.counts)
+        if (zone_check := self._tracer.zone_check) is not None:
+            zone_check.read()
+            counts |= asdict(zone_check.counts)
+        self._writer.write_launches(counts)
 
     def _finish(self) -> None:
         self._tracer.finish()

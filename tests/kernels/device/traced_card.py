@@ -19,15 +19,21 @@ from harness.device import memory, streams
 from harness.kernels.check.violations import Violation
 from harness.kernels.launches import stream_check
 from harness.kernels.launches.card_source import CardClocks, CardSource
+from harness.kernels.launches.card_zones import CardZones
 from harness.kernels.launches.launch_checks import run_tracer
 from harness.kernels.launches.launch_tracer import LaunchTracer
+from harness.kernels.launches.zone_check import GuardZoneCheck
 
 
 @contextlib.contextmanager
-def trace_card(checks: Sequence[str], report: Callable[[Violation], None]) -> Iterator[None]:
+def trace_card(
+    checks: Sequence[str],
+    report: Callable[[Violation], None],
+    zone_check: GuardZoneCheck | None = None,
+) -> Iterator[None]:
     clocks = CardClocks()
-    tracer = LaunchTracer(checks, clocks, report, stream_check.has_fitting_size)
-    source = CardSource(tracer, clocks)
+    tracer = LaunchTracer(checks, clocks, report, stream_check.has_fitting_size, zone_check)
+    source = CardSource(tracer, clocks, CardZones())
     with _fire_trace(), run_tracer(tracer, source):
         yield
 
