@@ -1,12 +1,14 @@
 """Planted faults of CUDA kernels under unfix, compute-sanitizer and torch's sanitizer, on a card.
 
-    python bench/beside_sanitizers.py [FAULT …] [--tool TOOL …] [--record FILE]
+    python bench/beside_sanitizers.py [FAULT …] [--tool TOOL …] [--total SECONDS] [--record FILE]
     python bench/beside_sanitizers.py --read RECORD
 
 The faults are those of `bench/cuda_checks.py`, each in a process of its own; `none` is no fault.
 Needs a GPU, nvcc, compute-sanitizer and SGLang 0.5.23 in this Python. memcheck and initcheck run
 with PyTorch's caching off, since they know memory by its cudaMalloc. The record says of each
-process what the tool reported and how long it ran. Modules are built before.
+process what the tool reported and how long it ran. Modules are built before. First come the faults
+of the kind that a tool is for, with no fault, then the other pairs; a pair whose turn comes after
+the total of seconds is listed as not run.
 """
 
 from __future__ import annotations
@@ -20,8 +22,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +42,17 @@ FAULTS = (
     *("clamp_overrun", "clamp_overflow", "store_race", "clamp_race", "activation_empty"),
     "clamp_empty",
 )
+_ADDRESSES = tuple(fault for fault in FAULTS if fault.endswith(("_overrun", "_overflow")))
+_RACES, _EMPTIES = ("store_race", "clamp_race"), ("activation_empty", "clamp_empty")
+# What each tool is for; these pairs come first.
+_OWN_FAULTS = {
+    "unfix": FAULTS,
+    "memcheck": ("none", *_ADDRESSES),
+    "racecheck": ("none", *_RACES),
+    "initcheck": ("none", *_EMPTIES),
+    "torch": ("none", *_RACES),
+    "plain": ("none",),
+}
 _SANITIZER = "compute-sanitizer"
 _CHECK = (
     *(sys.executable, "-m", "harness", "exec", "--check", "all,cuda", "--"),
@@ -67,6 +80,9 @@ _WORDS = {
     "initcheck": re.compile(r"========= (Uninitialized .*)"),
     "torch": re.compile(r"(?:CSAN detected|Possible data race).*"),
 }
+
+
+_SHORTEST_SECONDS = 15.0  # with less time left a process is not begun
 
 
 def run_fault(fault: str, tool: str, limit: float) -> dict[str, Any]:
@@ -101,6 +117,27 @@ def run_fault(fault: str, tool: str, limit: float) -> dict[str, Any]:
     }
 
 
+def order_pairs(faults: Sequence[str], tools: Sequence[str]) -> list[tuple[str, str]]:
+    """Order faults and tools: first a tool's own faults, in the tools' order."""
+    pairs = [(fault, tool) for tool in tools for fault in faults]
+    return sorted(pairs, key=lambda pair: pair[0] not in _OWN_FAULTS[pair[1]])
+
+
+def run_pairs(
+    pairs: Sequence[tuple[str, str]], at_once: int, limit: float, ends: float
+) -> Iterator[dict[str, Any]]:
+    """Run each pair and yield its result as it ends; none of them runs longer than until `ends`."""
+
+    def run(pair: tuple[str, str]) -> dict[str, Any] | None:
+        left = ends - time.monotonic()
+        return run_fault(*pair, min(limit, left)) if left > _SHORTEST_SECONDS else None
+
+    with ThreadPoolExecutor(at_once) as pool:
+        for future in as_completed([pool.submit(run, pair) for pair in pairs]):
+            if (result := future.result()) is not None:
+                yield result
+
+
 def describe(runs: Sequence[dict[str, Any]]) -> list[str]:
     return [
         f"{run['fault']}, {run['tool']}: {run['reports']} reports in {run['seconds']} s, "
@@ -122,8 +159,9 @@ def main(given: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("faults", nargs="*", metavar="FAULT", help=f"of {', '.join(FAULTS)}")
     parser.add_argument("--tool", choices=tuple(TOOLS), action="append", help="only this one")
-    parser.add_argument("--limit", type=float, default=90.0, help="seconds of a process")
-    parser.add_argument("--at-once", type=int, default=6, help="processes at a time")
+    parser.add_argument("--limit", type=float, default=45.0, help="seconds of a process")
+    parser.add_argument("--total", type=float, default=150.0, help="seconds, builds included")
+    parser.add_argument("--at-once", type=int, default=8, help="processes at a time")
     parser.add_argument("--record", type=Path)
     parser.add_argument("--read", type=Path, help="describe a record")
     arguments = parser.parse_args(given)
@@ -133,21 +171,30 @@ def main(given: Sequence[str] | None = None) -> int:
     if strange := set(arguments.faults) - set(FAULTS):
         parser.error(f"no fault is called {', '.join(sorted(strange))}")
     machine.require_device("cuda")
-    tools = arguments.tool or list(TOOLS)
+    ends = time.monotonic() + arguments.total
+    tools = arguments.tool or list(_OWN_FAULTS)
+    pairs = order_pairs(arguments.faults or FAULTS, tools)
     with tempfile.TemporaryDirectory() as folder:
         os.environ["SGLANG_JIT_CACHE_DIR"] = folder
         kinds = [kind for kind in ("unfix", "plain") if kind in tools or kind == "plain"]
         with ThreadPoolExecutor(2) as pool:
             builds = dict(zip(kinds, pool.map(build_modules, kinds), strict=True))
-        pairs = [(fault, tool) for tool in tools for fault in arguments.faults or FAULTS]
+        print(f"modules built in {builds} s", flush=True)
         runs: list[dict[str, Any]] = []
-        with ThreadPoolExecutor(arguments.at_once) as pool:
-            for run in pool.map(lambda pair: run_fault(*pair, arguments.limit), pairs):
-                runs.append(run)
-                print(describe([run])[0], flush=True)
-                # After each process, since a later one may hang.
-                result = {"build_s": builds, "at_once": arguments.at_once, "runs": runs}
-                recording.record(result, arguments.record, say=False)
+        for run in run_pairs(pairs, arguments.at_once, arguments.limit, ends):
+            runs.append(run)
+            print(describe([run])[0], flush=True)
+            have_run = {(each["fault"], each["tool"]) for each in runs}
+            result = {
+                "build_s": builds,
+                "at_once": arguments.at_once,
+                "runs": runs,
+                "not_run": [pair for pair in pairs if pair not in have_run],
+            }
+            # After each process, since a later one may hang.
+            recording.record(result, arguments.record, say=False)
+        not_run = [pair for pair in pairs if pair not in {(r["fault"], r["tool"]) for r in runs}]
+        print(f"not run: {len(not_run)}", *map(", ".join, not_run), sep="\n  ")
     return 0
 
 
