@@ -128,12 +128,12 @@ def run_pairs(
 ) -> Iterator[dict[str, Any]]:
     """Run each pair and yield its result as it ends; none of them runs longer than until `ends`."""
 
-    def run(pair: tuple[str, str]) -> dict[str, Any] | None:
+    def run_in_time(pair: tuple[str, str]) -> dict[str, Any] | None:
         left = ends - time.monotonic()
         return run_fault(*pair, min(limit, left)) if left > _SHORTEST_SECONDS else None
 
     with ThreadPoolExecutor(at_once) as pool:
-        for future in as_completed([pool.submit(run, pair) for pair in pairs]):
+        for future in as_completed([pool.submit(run_in_time, pair) for pair in pairs]):
             if (result := future.result()) is not None:
                 yield result
 

@@ -67,7 +67,10 @@ def test_without_a_gpu_nothing_is_started() -> None:
 def test_a_check_that_nobody_knows_is_a_wrong_call(gpu: str) -> None:
     done = unfix("--check", "bounds,leaks", "--", "true", path=gpu)
     assert done.returncode == 2
-    assert "races, uninitialized, all, cuda, graphs, streams, stop, and not leaks" in done.stderr
+    assert (
+        "races, uninitialized, all, cuda, graphs, streams, zones, stop, and not leaks"
+        in done.stderr
+    )
 
 
 def test_a_command_that_launches_no_kernel_says_nothing(gpu: str) -> None:

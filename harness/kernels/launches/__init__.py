@@ -7,4 +7,5 @@ GPU alone. They take events from a source, of which there are two: `virtual_sour
 virtual GPU) and `card_source` (a GPU, through torch). The checks know neither.
 """
 
-LAUNCH_CHECKS = ("graphs", "streams", "zones")
+VIRTUAL_LAUNCH_CHECKS = ("graphs", "streams")  # on the virtual GPU as well
+LAUNCH_CHECKS = (*VIRTUAL_LAUNCH_CHECKS, "zones")

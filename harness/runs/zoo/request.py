@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from harness.core.errors import UnfixError
-from harness.kernels.launches import LAUNCH_CHECKS
+from harness.kernels.launches import VIRTUAL_LAUNCH_CHECKS
 from harness.runs.zoo.architecture import Architecture
 
 
@@ -36,11 +36,11 @@ class ZooRequest:
             )
         if self.since and self.since == self.release:
             raise UnfixError(f"--since {self.since} is the release that is compared: name another")
-        unknown = [word for word in self.check if word not in LAUNCH_CHECKS]
+        unknown = [word for word in self.check if word not in VIRTUAL_LAUNCH_CHECKS]
         if unknown:
             raise UnfixError(
-                f"--check takes {' and '.join(LAUNCH_CHECKS)} here, and not {', '.join(unknown)}; "
-                "the checks of kernels are always on"
+                f"--check takes {' and '.join(VIRTUAL_LAUNCH_CHECKS)} here, and not "
+                f"{', '.join(unknown)}; the checks of kernels are always on"
             )
         if not self.seconds > 0:
             raise UnfixError(f"--seconds is a positive number, not {self.seconds}")

@@ -25,7 +25,9 @@ LARGEST = (1 << 31) - 1
 
 
 @triton.jit
-def wrapped(target, start, width, stride, turns, ROWS: tl.constexpr, WIDTH: tl.constexpr):
+def store_wrapped_rows(
+    target, start, width, stride, turns, ROWS: tl.constexpr, WIDTH: tl.constexpr
+):
     row, lane = tl.arange(0, ROWS), tl.arange(0, WIDTH)
     pointer = target + row[:, None] * stride + ((start + lane) % width)[None, :]
     for _ in range(turns):
@@ -34,7 +36,7 @@ def wrapped(target, start, width, stride, turns, ROWS: tl.constexpr, WIDTH: tl.c
 
 
 @triton.jit
-def wrapped_vector(target, start, width, WIDTH: tl.constexpr):
+def store_wrapped_vector(target, start, width, WIDTH: tl.constexpr):
     tl.store(target + (start + tl.arange(0, WIDTH)) % width, 1)
 
 
@@ -92,7 +94,7 @@ def test_a_row_is_outside_exactly_if_one_of_its_lanes_is(
     memory = torch.zeros(AROUND + size + AROUND, dtype=torch.int32)
     target = memory[AROUND:-AROUND]
     args = (target, start, width, stride, turns)
-    found = find_violations(wrapped, *args, ROWS=ROWS, WIDTH=WIDTH)
+    found = find_violations(store_wrapped_rows, *args, ROWS=ROWS, WIDTH=WIDTH)
     reached = {
         row * stride + remainder(start + lane, width)
         for row in range(ROWS * turns)
@@ -107,17 +109,17 @@ def test_a_row_is_outside_exactly_if_one_of_its_lanes_is(
 
 
 def test_a_wrapped_row_is_reported_with_its_first_element_outside() -> None:
-    [outside] = find_violations(wrapped_vector, int32_zeros(90), 80, 96, WIDTH=32)
+    [outside] = find_violations(store_wrapped_vector, int32_zeros(90), 80, 96, WIDTH=32)
     assert isinstance(outside, OutOfBounds)
     assert "past the end of target (its index 90," in outside.headline
-    assert not find_violations(wrapped_vector, int32_zeros(96), 80, 96, WIDTH=32)
+    assert not find_violations(store_wrapped_vector, int32_zeros(96), 80, 96, WIDTH=32)
 
 
 @pytest.mark.parametrize("start", [LARGEST - 10, LARGEST])
 def test_an_overflow_in_front_of_the_remainder_is_reported(start: int) -> None:
-    found = find_violations(wrapped_vector, int32_zeros(96), start, 96, WIDTH=32)
+    found = find_violations(store_wrapped_vector, int32_zeros(96), start, 96, WIDTH=32)
     assert any(isinstance(one, IntegerOverflow) for one in found)
-    assert not find_violations(wrapped_vector, int32_zeros(96), LARGEST - 31, 96, WIDTH=32)
+    assert not find_violations(store_wrapped_vector, int32_zeros(96), LARGEST - 31, 96, WIDTH=32)
 
 
 def test_lanes_that_a_mask_removes_are_not_counted() -> None:

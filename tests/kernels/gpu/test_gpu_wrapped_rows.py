@@ -13,7 +13,7 @@ from harness.checking import OutOfBounds
 
 FOLDERS = [Path(__file__).parents[1] / name for name in ("checked", "compiled")]
 sys.path[:0] = map(str, FOLDERS)
-from test_wrapped_rows import product_of_columns, wrapped_vector  # noqa: E402
+from test_wrapped_rows import product_of_columns, store_wrapped_vector  # noqa: E402
 
 pytestmark = pytest.mark.needs_cuda
 
@@ -36,5 +36,5 @@ def test_the_first_element_outside_is_named() -> None:
     target = torch.zeros(90, dtype=torch.int32, device="cuda")
     words = r"past the end of target \(its index 90,"
     with pytest.raises(OutOfBounds, match=words), checking.checked("cuda"):
-        wrapped_vector[(1,)](target, 80, 96, WIDTH=32)
+        store_wrapped_vector[(1,)](target, 80, 96, WIDTH=32)
     assert not target.any()
