@@ -8,10 +8,12 @@ from harness.kernels.ptx.parser import bits_of_type
 from harness.kernels.ptx.thread_code import LLVM_FLOATS, ThreadCode
 
 _FLOAT8 = {"e4m3x2": "f8E4M3FN", "e5m2x2": "f8E5M2"}
+_FLOAT4 = "e2m1x2"
 _TO_INTEGER = {"rni": "rint", "rzi": "trunc", "rmi": "floor", "rpi": "ceil"}
 _TYPES = frozenset(
     (
-        "u8 s8 u16 s16 u32 s32 u64 s64 f16 f32 f64 bf16 f16x2 bf16x2 e4m3x2 e5m2x2 b8 b16 b32 b64"
+        "u8 s8 u16 s16 u32 s32 u64 s64 f16 f32 f64 bf16 f16x2 bf16x2 e4m3x2 e5m2x2 e2m1x2 "
+        "b8 b16 b32 b64"
     ).split()
 )
 
@@ -23,7 +25,9 @@ def emit_conversion(code: ThreadCode, instruction: Instruction) -> None:
     if len(kinds) != 2:
         raise instruction.refuse()
     target, source = kinds
-    if target in _FLOAT8 or source in _FLOAT8:
+    if _FLOAT4 in kinds:
+        _emit_float4(code, instruction, target, source)
+    elif target in _FLOAT8 or source in _FLOAT8:
         _emit_float8(code, instruction, target, source)
     elif target.endswith("x2"):
         _emit_packing(code, instruction, target[:-2], source)
@@ -162,6 +166,28 @@ def _emit_float8(code: ThreadCode, instruction: Instruction, target: str, source
         byte = code.let(f"trunc i16 {code.let(f'lshr i16 {word}, {8 * place}')} to i8")
         wide = code.let(f"call float @widen_{_FLOAT8[source]}(i8 {byte})")
         half = code.let(f"bitcast half {code.let(f'fptrunc float {wide} to half')} to i16")
+        moved = code.let(f"shl i32 {code.let(f'zext i16 {half} to i32')}, {16 * place}")
+        result = code.let(f"or i32 {result}, {moved}")
+    code.set(instruction.results[0], result, 32)
+
+
+def _emit_float4(code: ThreadCode, instruction: Instruction, target: str, source: str) -> None:
+    """Convert two float32 to a byte, the first one above, or a byte to two halves."""
+    if source == "f32" and instruction.has("satfinite") and len(instruction.operands) == 2:
+        above, below = (
+            code.let(f"call i8 @narrow_e2m1(float {code.get_float(value, source)})")
+            for value in instruction.operands
+        )
+        byte = code.let(f"or i8 {code.let(f'shl i8 {above}, 4')}, {below}")
+        code.set(instruction.results[0], byte, 8)
+        return
+    if target != "f16x2":
+        raise instruction.refuse()
+    byte = code.get(instruction.operands[0], 8)
+    result = "0"
+    for place in (0, 1):
+        nibble = code.let(f"lshr i8 {byte}, {4 * place}")
+        half = code.let(f"call i16 @widen_e2m1(i8 {nibble})")
         moved = code.let(f"shl i32 {code.let(f'zext i16 {half} to i32')}, {16 * place}")
         result = code.let(f"or i32 {result}, {moved}")
     code.set(instruction.results[0], result, 32)

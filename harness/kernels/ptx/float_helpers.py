@@ -97,6 +97,53 @@ HELPERS = {
   ret float %r
 }
 """,
+    # The code of a 4-bit float next to a number; between two, the even one. NaN is the largest.
+    "narrow_e2m1": """define internal i8 @narrow_e2m1(float %x) alwaysinline {
+  %a = call float @llvm.fabs.f32(float %x)
+  %c1 = fcmp ugt float %a, 0.25
+  %c2 = fcmp uge float %a, 0.75
+  %c3 = fcmp ugt float %a, 1.25
+  %c4 = fcmp uge float %a, 1.75
+  %c5 = fcmp ugt float %a, 2.5
+  %c6 = fcmp uge float %a, 3.5
+  %c7 = fcmp ugt float %a, 5.0
+  %w1 = zext i1 %c1 to i8
+  %w2 = zext i1 %c2 to i8
+  %w3 = zext i1 %c3 to i8
+  %w4 = zext i1 %c4 to i8
+  %w5 = zext i1 %c5 to i8
+  %w6 = zext i1 %c6 to i8
+  %w7 = zext i1 %c7 to i8
+  %s2 = add i8 %w1, %w2
+  %s3 = add i8 %s2, %w3
+  %s4 = add i8 %s3, %w4
+  %s5 = add i8 %s4, %w5
+  %s6 = add i8 %s5, %w6
+  %s7 = add i8 %s6, %w7
+  %bits = bitcast float %x to i32
+  %negative = icmp slt i32 %bits, 0
+  %number = fcmp ord float %x, 0.0
+  %minus = and i1 %negative, %number
+  %sign = select i1 %minus, i8 8, i8 0
+  %r = or i8 %s7, %sign
+  ret i8 %r
+}
+""",
+    "widen_e2m1": """define internal i16 @widen_e2m1(i8 %code) alwaysinline {
+  %low = and i8 %code, 7
+  %wide = zext i8 %low to i16
+  %moved = shl i16 %wide, 9
+  %normal = add i16 %moved, 14336
+  %small = icmp ult i8 %low, 2
+  %half = mul i16 %wide, 14336
+  %size = select i1 %small, i16 %half, i16 %normal
+  %signs = and i8 %code, 8
+  %far = zext i8 %signs to i16
+  %sign = shl i16 %far, 12
+  %r = or i16 %size, %sign
+  ret i16 %r
+}
+""",
 }
 
 

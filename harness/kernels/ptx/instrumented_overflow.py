@@ -69,6 +69,7 @@ class OverflowInstrumentation:
             del self._signs[name]
         self._wide = {value.name for value in flow.wide if value.name}
         self._bit_complements = {value.name for value in flow.bit_complements}
+        self._differences = {value.name for value in flow.differences}
         self._writers: dict[str, list[PtxStatement]] = defaultdict(list)
         for statement in kernel.statements:
             for name in split_statement(statement)[0]:
@@ -213,6 +214,9 @@ class _Code:
         kinds = [one for one in self._modifiers if one in (*_INT32, *_INT64)]
         if opcode == "cvt" and len(kinds) == 2 and kinds[0] in _INT32 and kinds[1] in _INT64:
             self.before.append(f"mov.b64 {true}, {self._text(operands[0])};")
+            return
+        if opcode == "or" and result in self._owner._differences:
+            self.after.append(f"cvt.s64.s32 {true}, {self._text(result)};")
             return
         is_exact = opcode in EXACT_OPERATIONS and _INEXACT.isdisjoint(self._modifiers)
         if opcode == "not" and result in self._owner._bit_complements:

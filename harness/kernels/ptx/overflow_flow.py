@@ -37,6 +37,7 @@ class OverflowFlow:
     wide: frozenset[IRValue]  # values of 64 bits that depend on one
     low_halves: dict[IRValue, IRValue]  # results that are the low half of a value
     bit_complements: frozenset[IRValue]  # results of `not` whose true value is their 32 bits
+    differences: frozenset[IRValue]  # results of `or` that are x - 2**n
 
 
 def value_operands(instruction: Instruction) -> tuple[IRValue, ...]:
@@ -103,6 +104,7 @@ class _Walk:
         self.signs: dict[IRValue, set[bool]] = defaultdict(set)
         self.wide: set[IRValue] = set()
         self.bit_complements: set[IRValue] = set()
+        self.differences: set[IRValue] = set()
         seen: set[_Step] = set()
         waiting: list[_Step] = [
             (operation.operands[place], None, False)
@@ -148,6 +150,9 @@ class _Walk:
             return [(one, None, False) for one in value_operands(instruction)]
         if is_narrowing(instruction):
             return [(instruction.operands[0], None, False)]
+        if in_sum and self._is_difference(instruction):
+            self.differences.add(value)
+            return []
         if instruction.opcode not in EXACT_OPERATIONS or instruction.has("hi", "wide", "sat", "cc"):
             return []
         if instruction.opcode == "not" and not sign and not in_sum:
@@ -157,6 +162,15 @@ class _Walk:
             sign, in_sum = reads_signed(instruction), False
         in_sum = in_sum or instruction.opcode in _SUMS
         return [(one, sign, in_sum) for one in value_operands(instruction)]
+
+    def _is_difference(self, instruction: Instruction) -> bool:
+        """Return whether it is `x | -2**n`: with x below 2**n the compiler's x - 2**n in a sum."""
+        if instruction.opcode != "or":
+            return False
+        definitions = [self.definitions.get(one) for one in instruction.operands]
+        values = [one.attributes.get("value") for one in definitions if one is not None]
+        sizes = [-int(value) for value in values if value is not None]
+        return any(0 < size < 1 << 31 and size & (size - 1) == 0 for size in sizes)
 
 
 def analyze_overflow(graph: KernelGraph) -> OverflowFlow:
@@ -191,12 +205,14 @@ def analyze_overflow(graph: KernelGraph) -> OverflowFlow:
         if (operation := walk.definitions.get(value)) is not None
         and (half := find_extended_low_half(operation, walk.definitions)) is not None
     }
-    complements = frozenset(walk.bit_complements)
-    return OverflowFlow(signs, frozenset(may_wrap), frozenset(wide), halves, complements)
+    complements, differences = frozenset(walk.bit_complements), frozenset(walk.differences)
+    return OverflowFlow(
+        signs, frozenset(may_wrap), frozenset(wide), halves, complements, differences
+    )
 
 
 def _may_wrap(walk: _Walk, value: IRValue, may_wrap: set[IRValue]) -> bool:
-    if any(source in may_wrap for source in walk.sources.get(value, ())):
+    if value in walk.differences or any(one in may_wrap for one in walk.sources.get(value, ())):
         return True
     operation = walk.definitions.get(value)
     if operation is None or operation.name == "ptx.constant" or value in walk.bit_complements:

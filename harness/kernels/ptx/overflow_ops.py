@@ -73,6 +73,8 @@ class OverflowTracking:
         code, opcode = self._code, instruction.opcode
         if is_narrowing(instruction):
             return code.get(instruction.operands[0], 64)
+        if opcode == "or":  # x - 2**n
+            return code.resize(code.get(instruction.results[0], 32), 32, 64, True)
         if opcode not in EXACT_OPERATIONS:
             return wrapped
         if opcode in ("shr", "div", "rem", "min", "max"):

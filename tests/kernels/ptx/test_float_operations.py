@@ -254,6 +254,37 @@ def test_eight_bit_floats(name: str, dtype: torch.dtype, largest: float) -> None
     assert np.array_equal(back.view(np.float16)[::2], low.numpy())
 
 
+FOUR_BITS = np.array([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])
+
+
+def test_four_bit_floats() -> None:
+    a, b = draw("f32"), draw("f32")
+    a[:9] = [0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0, 1e9, -0.0]  # between two: the even one
+    a[9], a[10] = np.nan, -0.3
+    packed = apply(
+        ".reg .b8 two; cvt.rn.satfinite.e2m1x2.f32 two, {0}, {1}; cvt.u32.u8 {d}, two;",
+        [("f32", a), ("f32", b)],
+        ("u32", np.uint32),
+    )
+
+    def encode(values: Any) -> Any:
+        limited = np.minimum(np.abs(np.nan_to_num(values, nan=6.0)), 6.0)
+        distances = np.abs(limited[:, None] - FOUR_BITS)
+        nearest = distances == distances.min(1, keepdims=True)
+        codes = np.where(nearest[:, ::2].any(1), nearest[:, ::2].argmax(1) * 2, nearest.argmax(1))
+        return codes | (np.signbit(values) & ~np.isnan(values)) << 3
+
+    assert np.array_equal(packed, encode(b) | encode(a) << 4)
+    back = apply(
+        ".reg .b8 two; cvt.u8.u32 two, {0}; cvt.rn.f16x2.e2m1x2 {d}, two;",
+        [("u32", packed)],
+        ("b32", np.uint32),
+    )
+    codes = np.stack([packed & 15, packed >> 4], 1)
+    expected = FOUR_BITS[codes & 7] * np.where(codes & 8, -1, 1)
+    assert np.array_equal(back.view(np.float16).reshape(-1, 2), expected)
+
+
 def test_a_zero_in_decimals_is_zero_in_every_type() -> None:
     """FlashInfer's inline assembly starts its sums with `0.`."""
     a = draw("f32")

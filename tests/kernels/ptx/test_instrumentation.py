@@ -131,6 +131,26 @@ def test_a_difference_less_one_is_computed_with_a_complement_and_no_overflow() -
     assert "-1 became 4294967295" in str(launch(text, pack(out), {"out": out})[0])
 
 
+@pytest.mark.parametrize(("step", "found"), [(512, 0), (256, 1)])
+def test_a_loop_that_begins_one_step_early_overflows_only_if_it_stays_below(
+    step: int, found: int
+) -> None:
+    """The compiler makes `k - 512` of an unsigned k below 512 `k | -512`, and adds 512 first."""
+    body = (
+        "ld.global.u32 %r1, [%rd1]; and.b32 %r2, %r1, 15; or.b32 %r3, %r2, -512;"
+        f"add.s32 %r4, %r3, {step}; mul.wide.u32 %rd2, %r4, 4; add.s64 %rd3, %rd1, %rd2;"
+        "st.global.u32 [%rd3], 7;"
+    )
+    out = np.zeros(16, np.uint32)
+    text = _make_kernel(body)
+    reports = launch_with_checks(text, "k", pack(out), {"out": out}, block=(1, 1, 1))
+    overflows = [report for report in reports if "overflows" in str(report)]
+    assert len(overflows) == found
+    out[0] = 0
+    reports = launch(text, pack(out), {"out": out})
+    assert [str(report).count("-256 became 4294967040") for report in reports] == [1] * found
+
+
 @pytest.mark.parametrize("use", ["shr.u32 %r4, %r3, 28;", "min.u32 %r4, %r3, 15;"])
 def test_the_complement_of_a_key_is_its_bits_and_no_overflow(use: str) -> None:
     """A radix sort of descending keys takes its bins from the bits of `~key`."""
