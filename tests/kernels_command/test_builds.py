@@ -18,6 +18,7 @@ from calling import is_alive, wait_until
 
 from harness.cli.main import main
 from harness.core.errors import UnfixError
+from harness.device.cards import CARD_VARIABLE
 from harness.kernels.cuda import build_limits
 from harness.kernels.cuda.recorded_builds import (
     FILE_VARIABLE,
@@ -34,7 +35,7 @@ from harness.kernels.cuda.recorded_builds import (
 from harness.releases import cuda_toolkit, managed_releases, provisioning
 from harness.releases.source_trees import FolderSourceTree
 from harness.runs.kernels import cuda_builds
-from harness.runs.kernels.values import BuildResult, BuildSurvey
+from harness.runs.kernels.values import BuildResult, BuildsRequest, BuildSurvey
 
 NORM = "sglang.kernels.ops.elementwise.norm"
 LINES = [
@@ -160,6 +161,35 @@ def test_a_loader_is_called_with_what_it_was_recorded_with(
         msgspec.structs.replace(second, arguments={**second.arguments, "threads": 32})
     )
     assert not takes_arguments(msgspec.structs.replace(second, function="load_pages"))
+
+
+def test_a_build_is_of_the_card_that_was_played(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "mine.jsonl"
+    monkeypatch.setenv(FILE_VARIABLE, str(file))
+    module = ModuleType("sglang.loaders_of_a_test")
+    vars(module).update(record_build=record_build)
+    exec("def load():\n  return record_build()", vars(module))
+    for card in ("H100", "B200"):
+        monkeypatch.setenv(CARD_VARIABLE, card)
+        vars(module)["load"]()
+    default, other = read_recorded_builds(file)
+    assert (default.card, other.card) == ("", "B200")
+    assert other.name == "loaders_of_a_test.load() for B200"
+    assert len(merge_recorded_builds([file]).splitlines()) == 2
+
+    cards: list[str] = []
+
+    def answer(python: Any, worker: str, request: bytes, environment: Any) -> Iterator[bytes]:
+        cards.append(environment[CARD_VARIABLE])
+        for build in msgspec.json.decode(request, type=BuildsRequest).builds:
+            yield msgspec.json.encode(BuildResult(build.name, 1.0))
+
+    monkeypatch.setattr(cuda_builds, "iterate_answers", answer)
+    release = managed_releases.get_release("0.5.23")
+    found = [one.name for one in cuda_builds.build_modules(release, [other, default], 1)]
+    assert (cards, found) == (["B200", "H100"], [other.name, default.name])
 
 
 def test_a_line_of_any_length_is_written_at_once(

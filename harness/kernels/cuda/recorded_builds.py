@@ -19,6 +19,8 @@ from typing import Any
 
 import msgspec
 
+from harness.device.cards import CARD_VARIABLE, DEFAULT_CARD
+
 FILE_VARIABLE = "UNFIX_CUDA_BUILDS"
 RECORDED_BUILDS = Path(__file__).with_name("builds.jsonl")
 FURTHER_BUILDS = Path(__file__).with_name("further_builds.jsonl")  # which no suite needs
@@ -36,11 +38,13 @@ class RecordedBuild(msgspec.Struct, frozen=True, omit_defaults=True):
     # Plain values; 'torch.bfloat16' for a type of torch, 'enum MODULE:CLASS.MEMBER' for a member.
     arguments: dict[str, Any]
     kernels: list[str] = []
+    card: str = ""  # that the module is built for; empty for the one that is played by default
 
     @property
     def name(self) -> str:
         values = ", ".join(f"{name}={value}" for name, value in self.arguments.items())
-        return f"{self.module.rpartition('.')[2]}.{self.function}({values})"
+        call = f"{self.module.rpartition('.')[2]}.{self.function}({values})"
+        return f"{call} for {self.card}" if self.card else call
 
 
 def read_recorded_builds(file: Path) -> list[RecordedBuild]:
@@ -73,7 +77,13 @@ def record_build() -> RecordedBuild | None:
     arguments = None if frame is None else _describe_arguments(frame)
     if frame is None or arguments is None:
         return None
-    build = RecordedBuild(frame.f_globals["__name__"], frame.f_code.co_name, arguments)
+    card = os.environ.get(CARD_VARIABLE, DEFAULT_CARD)
+    build = RecordedBuild(
+        frame.f_globals["__name__"],
+        frame.f_code.co_name,
+        arguments,
+        card="" if card == DEFAULT_CARD else card,
+    )
     _append(build)
     return build
 

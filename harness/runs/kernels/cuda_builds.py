@@ -8,6 +8,7 @@ import msgspec
 
 from harness.core import paths
 from harness.core.errors import NotReadyError, UnfixError
+from harness.device.cards import CARD_VARIABLE, DEFAULT_CARD
 from harness.kernels.cuda.build_limits import NINJA_MODULE
 from harness.kernels.cuda.recorded_builds import RecordedBuild
 from harness.patching.child_environment import SINGLE_THREAD, ChildEnvironment
@@ -51,13 +52,15 @@ def build_modules(
     """Build these modules of a release, each within `limit` seconds; yield results as they come."""
     if limit is not None and release.open_sources().read(NINJA_MODULE) is None:
         raise UnfixError(f"{release.name} has no {NINJA_MODULE}: its builds cannot have a limit")
-    environment = ChildEnvironment(SINGLE_THREAD)
-    environment.use_checkout()
-    request = msgspec.json.encode(BuildsRequest(list(builds), jobs, limit))
     count = 0
-    for line in iterate_answers(release.python, _WORKER_MODULE, request, environment):
-        count += 1
-        yield msgspec.json.decode(line, type=BuildResult)
+    for card in dict.fromkeys(build.card for build in builds):  # a worker's process plays one card
+        environment = ChildEnvironment({**SINGLE_THREAD, CARD_VARIABLE: card or DEFAULT_CARD})
+        environment.use_checkout()
+        chosen = [build for build in builds if build.card == card]
+        request = msgspec.json.encode(BuildsRequest(chosen, jobs, limit))
+        for line in iterate_answers(release.python, _WORKER_MODULE, request, environment):
+            count += 1
+            yield msgspec.json.decode(line, type=BuildResult)
     if count < len(builds):
         tail = get_log().read_text(errors="replace")[-2000:]
         raise NotReadyError(
