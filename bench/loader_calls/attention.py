@@ -116,7 +116,8 @@ def decode_packed_delta_rule() -> None:
     )
 
 
-@register_loader("ops.attention.kda_fused_decode._jit_kda_fused_decode_module")
+# Two lanes' words are added by shuffles, and the first lane writes the place of the second one's.
+@register_loader("ops.attention.kda_fused_decode._jit_kda_fused_decode_module", races=False)
 def decode_fused_delta_rule() -> None:
     decode = find_function("ops.attention.kda_fused_decode", "kda_fused_decode")
     batch, heads = 2, 3
@@ -154,7 +155,7 @@ def store_index_key_states() -> None:
 @register_loader("ops.attention.minimax_qknorm_rope._jit_module")
 def norm_and_rotate_two_groups() -> None:
     norm_and_rotate = find_function("ops.attention.minimax_qknorm_rope", "_fused_gemma_qknorm_rope")
-    groups = 0, 1, 128, 1, 256, 1, 0, 0, 3
+    groups = 0, 1, 1, 1, 2, 1, 0, 0, 3
     weights = [draw_normal(128)] * 4
     norm_and_rotate(
         draw_normal(2, 384), *weights, draw_floats(32, 64), make_int64([1, 2]), *groups, 1e-6

@@ -5,12 +5,12 @@ from __future__ import annotations
 import torch
 
 from loader_calls.tensors import (
+    compare,
     draw_floats,
     draw_normal,
     find_function,
     make_empty,
     make_int32,
-    make_int64,
     make_zeros,
     register_loader,
 )
@@ -67,7 +67,7 @@ def choose_and_quantize() -> None:
     choose(draw_floats(2, 896), draw_floats(896), draw_normal(2, 3584), 16, True, 1.0, False)
 
 
-@register_loader("ops.moe.moe_front._jit_module")
+@register_loader("ops.moe.moe_front._jit_module", "B200")
 def finish_a_merged_front() -> None:
     outputs = (
         make_empty(2, 16, dtype=torch.float32),
@@ -91,12 +91,19 @@ def choose_muse_experts() -> None:
     choose(draw_floats(2, 128), draw_floats(128), 8, 1.0)
 
 
-@register_loader("ops.moe.paged_experts._jit_module")
+# Lanes read a table, shuffle, and then one of them writes it: an order that CUDA promises nowhere.
+@register_loader("ops.moe.paged_experts._jit_module", races=False)
 def decide_which_experts_move() -> None:
     decide = find_function("ops.moe.paged_experts", "paged_experts_decide")
-    none = [torch.full((size,), -1, dtype=torch.int32, device="cuda") for size in (4, 8)]
-    lists = [make_zeros(4, dtype=torch.int32) for _ in range(3)]
-    decide(make_int32([1, 3]), make_int32([1]), *none, *lists, make_zeros(1, dtype=torch.int32))
+    slots, experts = make_int32([5, 1, -1, 2]), make_int32([-1, 1, 3, -1, -1, 0, -1, -1])
+    used, count = make_int32([3, 2, 0, 1]), make_zeros(1, dtype=torch.int32)
+    moved, places = (make_zeros(4, dtype=torch.int32) for _ in range(2))
+    decide(make_int32([1, 3, 4]), make_int32([6]), slots, experts, used, moved, places, count)
+    compare(count, torch.tensor([2]))
+    compare(moved[:2], torch.tensor([3, 4]))
+    compare(places[:2], torch.tensor([2, 3]))  # the slots that were used least recently
+    compare(slots, torch.tensor([5, 1, 3, 4]))
+    compare(experts, torch.tensor([-1, 1, -1, 2, 3, 0, -1, -1]))
 
 
 @register_loader("ops.moe.dsv4._jit_silu_mul_quant_varlen_module")
@@ -110,7 +117,8 @@ def gate_and_quantize_by_expert() -> None:
 def gate_and_quantize_kimi_rows() -> None:
     gate = find_function("ops.moe.kimi_k3_situ_and_mul_quant", "situ_and_mul_masked_post_quant")
     outputs = make_empty(2, 4, 256, dtype=_FP8), make_empty(2, 4, 2, dtype=torch.float32)
-    gate(draw_normal(2, 4, 512), *outputs, 128, make_int32([2, 3]), 1.0, 1.0)
+    # A block without a row reads padding of a struct, which the check takes for data.
+    gate(draw_normal(2, 4, 512), *outputs, 128, make_int32([4, 4]), 1.0, 1.0)
 
 
 @register_loader("ops.lplb.cuda_solver._dispatch_module")
@@ -196,7 +204,7 @@ def quantize_by_groups_first() -> None:
 def prepare_a_dispatch() -> None:
     rows = make_zeros(4, 512, dtype=_FP8), make_zeros(4, 4, dtype=torch.int32)
     routes = make_zeros(4, 2, dtype=torch.int64), make_zeros(4, 2, dtype=torch.float32)
-    chosen = make_int64([[0, 1], [2, 3]])
+    chosen = make_int32([[0, 1], [2, 3]])
     find_function("ops.moe.dsv4", "mega_moe_pre_dispatch")(
         draw_normal(2, 512), chosen, draw_floats(2, 2), *rows, *routes
     )

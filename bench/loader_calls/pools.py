@@ -6,6 +6,7 @@ import torch
 
 from loader_calls.tensors import (
     collect_addresses,
+    compare,
     draw_normal,
     find_function,
     make_int32,
@@ -76,3 +77,63 @@ def plan_canary_entries() -> None:
         swa_window_size=0,
         **{f"out_verify_{name}": make_zeros(8, dtype=torch.int64) for name in names},
     )
+
+
+@register_loader("ops.kvcache.hisparse._jit_copy_planned_module")
+def replay_planned_copies() -> None:
+    source, target = draw_normal(8, 64), make_zeros(8, 64)
+    plan = make_int64([[3, 5, 0]]), make_int32([[1, 2, 0]]), make_int32([2]), make_int32([1])
+    names = ("miss_src", "miss_dst", "miss_count", "num_real_reqs")
+    caches = {"host_cache": source, "device_buffer": target, "item_size_bytes": 128}
+    find_function("ops.kvcache.hisparse", "copy_cache_planned_mla")(
+        **dict(zip(names, plan, strict=True)), **caches
+    )
+    compare(target[:3], torch.stack([torch.zeros(64), source[3].cpu(), source[5].cpu()]))
+
+
+@register_loader("ops.kvcache.hisparse._jit_dsv4_transfer_module")
+def move_latents_between_pages() -> None:
+    sources, targets = (
+        [torch.full((2, 37440), fill, dtype=torch.uint8, device="cuda") for fill in fills]
+        for fills in ((7, 9), (0, 0))
+    )
+    places = make_int64([3, 70]), make_int64([64, 1])
+    addresses = collect_addresses(sources), collect_addresses(targets)
+    find_function("ops.kvcache.hisparse", "transfer_cache_dsv4_mla")(*addresses, *places)
+    for source, target in zip(sources, targets, strict=True):
+        expected = torch.zeros(2, 37440, dtype=torch.uint8)
+        for page, slot in ((1, 0), (0, 1)):
+            expected[page, 576 * slot : 576 * slot + 576] = source.cpu()[0, 0]
+            expected[page, 36864 + 8 * slot : 36872 + 8 * slot] = source.cpu()[0, 0]
+        compare(target, expected)
+
+
+@register_loader("ops.kvcache.hisparse._jit_spec_module")
+def load_tokens_of_drafts() -> None:
+    steps, best, hot = 2, 1024, 2048
+    tokens = torch.full((1, steps, best), -1, dtype=torch.int32)
+    tokens[0, 0, :3], tokens[0, 1, :2] = torch.tensor([4, 9, 2]), torch.tensor([9, 7])
+    kinds = find_function("ops.kvcache.hisparse", "HiSparseSpecState")
+    state = kinds(
+        torch.full((1, 2, 4096), -1, dtype=torch.int64, device="cuda"),
+        make_zeros(2, hot, dtype=torch.int32),
+        torch.arange(hot + 1, hot + 65, dtype=torch.int32).view(1, 64).to("cuda"),
+        make_zeros(2, 5 * steps * best, dtype=torch.int32),
+    )
+    source, target = draw_normal(16, 64), make_zeros(hot + 65, 64)
+    found = torch.full((1, steps, best), -1, dtype=torch.int32, device="cuda")
+    find_function("ops.kvcache.hisparse", "load_cache_to_device_buffer_spec_mla")(
+        top_k_tokens=tokens.to("cuda"),
+        device_buffer_tokens=torch.full((1, hot + 1), -1, dtype=torch.int32, device="cuda"),
+        host_cache_locs=torch.arange(16).view(1, 16).to("cuda"),
+        device_buffer_locs=torch.arange(hot + 1, dtype=torch.int32).view(1, hot + 1).to("cuda"),
+        host_cache=source,
+        device_buffer=target,
+        top_k_device_locs=found,
+        req_pool_indices=make_int64([0]),
+        seq_lens=make_int32([14, 15]),
+        state=state,
+        num_real_reqs=make_int32([1]),
+    )
+    chosen = tokens >= 0
+    compare(target[found.cpu()[chosen].long()], source[tokens[chosen].long()])

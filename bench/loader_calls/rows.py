@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from loader_calls.tensors import (
+    compare,
     draw_floats,
     draw_normal,
     draw_rotations,
@@ -12,6 +13,7 @@ from loader_calls.tensors import (
     make_empty,
     make_zeros,
     register_loader,
+    rotate_pairs,
 )
 
 _CLAMP = "ops.activation.silu_and_mul_clamp"
@@ -51,7 +53,7 @@ def combine_connections() -> None:
     )
 
 
-@register_loader("ops.elementwise.hc_combine_decode._jit_module")
+@register_loader("ops.elementwise.hc_combine_decode._jit_module", "B200")
 def combine_connections_of_a_step() -> None:
     shares = find_function("ops.elementwise.hc_combine_decode", "hc_combine_gate")(
         draw_normal(2, 10240), draw_normal(4, 10240)
@@ -99,7 +101,9 @@ def clamp_pixels() -> None:
     clamp = find_function(
         f"{_DIFFUSION}.layout.minimax_h3_vae_output_jit", "minimax_h3_vae_denorm_clamp"
     )
-    clamp(draw_normal(1, 3, 2, 4, 8), mean=[0.0] * 3, std=[1.0] * 3)
+    pixels = draw_floats(1, 3, 2, 4, 8)
+    found = clamp(pixels, mean=[0.25] * 3, std=[0.5] * 3)
+    compare(found, ((pixels - 0.25) / 0.5).clamp(0, 1))
 
 
 @register_loader(f"{_DIFFUSION}.norm.bias_residual_add_jit._jit_module")
@@ -154,14 +158,18 @@ def rotate_in_doubles() -> None:
     rotate = find_function(
         f"{_DIFFUSION}.rope.interleaved_rope_fp64_jit", "fused_interleaved_rope_fp64"
     )
-    tables = (draw_normal(4, 64, dtype=torch.float64) for _ in range(2))
-    rotate(draw_normal(1, 4, 2, 128), draw_normal(1, 4, 2, 128), *tables)
+    rows = [draw_normal(1, 4, 2, 128) for _ in range(2)]
+    tables = [draw_normal(1, 4, 1, 128, dtype=torch.float64) for _ in range(2)]
+    cos, sin = (table.cpu()[..., ::2] for table in tables)
+    for found, row in zip(rotate(*rows, *tables), rows, strict=True):
+        compare(found, rotate_pairs(row.cpu().double(), cos, sin), 1e-2)
 
 
 @register_loader(f"{_DIFFUSION}.rope.ltx25_decoder_rope_jit._jit_ltx25_decoder_rope_module")
 def rotate_by_three_axes() -> None:
     rotate = find_function(f"{_DIFFUSION}.rope.ltx25_decoder_rope_jit", "fused_ltx25_decoder_rope")
-    tables = (draw_floats(2, size) for size in (10, 10, 10, 10, 12, 12))
+    sizes = (1, 10), (1, 10), (2, 10), (2, 10), (2, 12), (2, 12)
+    tables = (draw_floats(*size) for size in sizes)
     rotate(*(draw_normal(1, 1, 2, 2, 2, 64) for _ in range(2)), *tables, 20, 20)
 
 

@@ -2,11 +2,14 @@
 
 THE INVARIANTS IN PLAIN WORDS
 - Alignment writes each of its tensors, and nothing behind them, whatever the number of padded ids.
+- Blocks behind those of the last expert are marked as nobody's, where the caller asks for it.
 - A route of padding (expert -1) is no expert's row: the first expert's rows begin at 0.
 - A token's weights are finite, whatever its scores, and add up to 1 where any of them counts.
 """
 
 from __future__ import annotations
+
+import inspect
 
 import pytest
 import torch
@@ -15,6 +18,7 @@ from hypothesis import strategies as st
 
 from fixtures import cuda_kernels
 from harness import checking
+from harness.guards import skip_not_applicable
 
 BLOCK = 4
 
@@ -57,6 +61,26 @@ def test_alignment_of_many_routes_to_few_experts_pads_no_more(
     chosen: list[int], spare: int
 ) -> None:
     check_alignment(9, (chosen * 1024)[:1024], spare)
+
+
+@pytest.mark.parametrize("experts", [9, 65, 1025], ids=["few", "some", "many"])
+@given(chosen=chosen_experts)
+def test_blocks_behind_the_last_expert_are_marked_where_that_is_asked(
+    experts: int, chosen: list[int]
+) -> None:
+    align = cuda_kernels.require_kernel("moe.moe_align", "moe_align_block_size")
+    if "pad_expert_ids" not in inspect.signature(align).parameters:
+        skip_not_applicable("this release's alignment marks no blocks")
+    routes = len(chosen)
+    with checking.checked_cuda() as check:
+        topk = torch.tensor(chosen, dtype=torch.int32, device=check.device)
+        ids, blocks, total, sums = (
+            torch.empty(size, dtype=torch.int32, device=check.device)
+            for size in (routes * BLOCK, routes + 2, 1, experts + 1)
+        )
+        align(topk, experts, BLOCK, ids, blocks, total, sums, True, pad_expert_ids=True)
+        owners = [one for one in sorted(set(chosen)) for _ in range(-(-chosen.count(one) // BLOCK))]
+        assert blocks.tolist() == owners + [-1] * (routes + 2 - len(owners))
 
 
 def check_alignment(experts: int, chosen: list[int], spare: int) -> None:
