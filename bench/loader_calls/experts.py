@@ -51,8 +51,13 @@ def choose_kimi_experts() -> None:
 @register_loader(f"{_TRTLLM}.topk_softmax_pack._jit_topk_softmax_pack_module")
 def pack_chosen_experts() -> None:
     pack = find_function(f"{_TRTLLM}.topk_softmax_pack", "topk_softmax_pack")
-    ids = make_empty(2, 2, dtype=torch.int32), make_empty(2, 2, dtype=torch.int32)
-    pack(make_empty(2, 2, dtype=torch.float32), *ids, draw_floats(2, 8), True)
+    weights, scores = make_empty(2, 2, dtype=torch.float32), draw_floats(2, 8)
+    ids, packed = make_empty(2, 2, dtype=torch.int32), make_empty(2, 2, dtype=torch.int32)
+    pack(weights, ids, packed, scores, True)
+    best = scores.softmax(-1).topk(2)
+    compare(ids, best.indices)
+    compare(weights, best.values / best.values.sum(-1, keepdim=True), 1e-4)
+    compare(packed >> 16, best.indices)
 
 
 @register_loader("ops.moe.moe_route_radix._jit_route_radix_module")
@@ -82,7 +87,9 @@ def finish_a_merged_front() -> None:
 @register_loader("ops.moe.inkling_gate_topk_renorm._jit_module")
 def choose_inkling_experts() -> None:
     choose = find_function("ops.moe.inkling_gate_topk_renorm", "inkling_gate_topk_renorm_v2")
-    choose(draw_floats(2, 264)[:, :258], draw_floats(256), draw_floats(1), 1.0)
+    scores, bias = draw_floats(2, 264)[:, :258], draw_floats(256)
+    _, ids, _, _ = choose(scores, bias, draw_floats(1), 1.0)
+    compare(ids.sort().values, (scores[:, :256].sigmoid() + bias).topk(6).indices.sort().values)
 
 
 @register_loader("ops.moe.muse_spark_routing_jit._jit_module")
@@ -130,29 +137,30 @@ def draw_copies_of_experts() -> None:
 
 @register_loader("ops.gemm.hopper_bf16_gemv._jit_hopper_bf16_gemv_module")
 def multiply_one_row() -> None:
-    find_function("ops.gemm.hopper_bf16_gemv", "hopper_bf16_gemv")(
-        draw_normal(1, 512), draw_normal(64, 512)
-    )
+    row, weights = draw_normal(1, 512), draw_normal(64, 512)
+    found = find_function("ops.gemm.hopper_bf16_gemv", "hopper_bf16_gemv")(row, weights)
+    compare(found, row.float() @ weights.float().T, 1e-2)
 
 
 @register_loader("ops.gemm.inkling_rel_proj._jit_rel_proj_module")
 def project_relations() -> None:
-    find_function("ops.gemm.inkling_rel_proj", "rel_proj_small_t")(
-        draw_normal(2, 4, 128), draw_normal(128, 64)
-    )
+    rows, weights = draw_normal(2, 4, 128), draw_normal(128, 64)
+    found = find_function("ops.gemm.inkling_rel_proj", "rel_proj_small_t")(rows, weights)
+    compare(found, rows.float() @ weights.float(), 1e-2)
 
 
 @register_loader("ops.gemm.tiny_gemm._jit_tiny_gemm_module")
 def multiply_few_rows() -> None:
     multiply = find_function("ops.gemm.tiny_gemm", "tiny_gemm_bf16")
-    multiply(draw_normal(2, 1024), draw_normal(16, 1024), max_m=4)
+    rows, weights = draw_normal(2, 1024), draw_normal(16, 1024)
+    compare(multiply(rows, weights, max_m=4), rows.float() @ weights.float().T, 1e-2)
 
 
 @register_loader("ops.gemm.muse_spark_router_gemm._jit_module")
 def multiply_by_a_router() -> None:
-    find_function("ops.gemm.muse_spark_router_gemm", "router_gemm")(
-        draw_floats(2, 4096), draw_floats(4096, 64)
-    )
+    rows, weights = draw_floats(2, 4096), draw_floats(4096, 64)
+    found = find_function("ops.gemm.muse_spark_router_gemm", "router_gemm")(rows, weights)
+    compare(found, rows @ weights, 1e-3)
 
 
 @register_loader("ops.quantization.awq_marlin_repack._jit_awq_marlin_repack_module")
@@ -180,9 +188,9 @@ def dequantize_awq_weights() -> None:
 
 @register_loader("ops.quantization.per_tensor_quant_fp8._jit_per_tensor_absmax_fp8_module")
 def find_a_scale() -> None:
-    find_function("ops.quantization.per_tensor_quant_fp8", "per_tensor_absmax_fp8")(
-        draw_normal(4, 256), make_zeros(1, dtype=torch.float32)
-    )
+    rows, found = draw_normal(4, 256), make_zeros(1, dtype=torch.float32)
+    find_function("ops.quantization.per_tensor_quant_fp8", "per_tensor_absmax_fp8")(rows, found)
+    compare(found, rows.float().abs().max().view(1) / 448, 1e-6)
 
 
 @register_loader("ops.quantization.per_token_group_quant_8bit_v2._jit_module")
@@ -190,8 +198,11 @@ def quantize_groups() -> None:
     quantize = find_function(
         "ops.quantization.per_token_group_quant_8bit_v2", "per_token_group_quant_8bit_v2"
     )
-    outputs = make_empty(2, 256, dtype=_FP8), make_empty(2, 2, dtype=torch.float32)
-    quantize(draw_normal(2, 256), *outputs, 128, 1e-10, -448.0, 448.0)
+    rows, found = draw_normal(2, 256), make_empty(2, 256, dtype=_FP8)
+    scales = make_empty(2, 2, dtype=torch.float32)
+    quantize(rows, found, scales, 128, 1e-10, -448.0, 448.0)
+    compare(scales, rows.float().view(2, 2, 128).abs().amax(-1) / 448, 1e-6)
+    compare(found.float().view(2, 2, 128) * scales[..., None], rows.view(2, 2, 128), 0.07)
 
 
 @register_loader("ops.quantization.fp8_group_major_quant_ue8m0._jit_module")

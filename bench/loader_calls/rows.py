@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from torch.nn.functional import gelu, silu
 
 from loader_calls.tensors import (
     compare,
@@ -12,6 +13,7 @@ from loader_calls.tensors import (
     find_function,
     make_empty,
     make_zeros,
+    norm_rows,
     register_loader,
     rotate_pairs,
 )
@@ -29,10 +31,10 @@ def gate_by_situ() -> None:
 
 @register_loader(f"{_CLAMP}._jit_silu_and_mul_clamp_module")
 def gate_and_clamp() -> None:
-    half = torch.float16
-    find_function(_CLAMP, "silu_and_mul_clamp")(
-        draw_normal(2, 512, dtype=half), make_empty(2, 256, dtype=half), 7.0
-    )
+    rows, found = draw_normal(2, 512, dtype=torch.float16), make_empty(2, 256, dtype=torch.float16)
+    find_function(_CLAMP, "silu_and_mul_clamp")(rows, found, 7.0)
+    gate, up = rows.cpu().float().chunk(2, -1)  # none of them is beyond the limit
+    compare(found, silu(gate) * up, 1e-2)
 
 
 @register_loader(f"{_CLAMP}._jit_silu_mul_quant_contig_module")
@@ -66,20 +68,27 @@ def combine_connections_of_a_step() -> None:
 @register_loader("ops.layernorm.muse_spark_norm_gate_jit._jit_module")
 def norm_and_gate_heads() -> None:
     norm = find_function("ops.layernorm.muse_spark_norm_gate_jit", "rms_norm_gate")
-    norm(draw_normal(2, 256), draw_normal(2, 256), draw_normal(128), head_dim=128)
+    rows, gates, weight = draw_normal(2, 256), draw_normal(2, 256), draw_normal(128)
+    found = norm(rows, gates, weight, head_dim=128)
+    normed = norm_rows(rows.view(2, 2, 128), weight).flatten(-2)
+    compare(found, normed * gates.float().sigmoid(), 2e-2)
 
 
 @register_loader("ops.layernorm.muse_spark_norm_residual_jit._jit_module")
 def norm_a_residual_twice() -> None:
     norm = find_function("ops.layernorm.muse_spark_norm_residual_jit", "fused_norm_residual")
-    weights = {"post_weight": draw_normal(2048), "pre_weight": draw_normal(2048)}
-    norm(draw_normal(2, 2048), draw_floats(2, 2048), 1e-6, 1e-6, **weights)
+    weight, branch, stream = draw_normal(2048), draw_normal(2, 2048), draw_floats(2, 2048)
+    found, summed, _ = norm(branch, stream, 1e-6, 1e-6, post_weight=weight, pre_weight=weight)
+    compare(summed, stream + norm_rows(branch, weight), 5e-2)
+    compare(found, norm_rows(summed, weight), 5e-2)
 
 
 @register_loader(f"{_DIFFUSION}.activation.gelu_tanh_cat_jit._module")
 def gate_beside_attention() -> None:
     join = find_function(f"{_DIFFUSION}.activation.gelu_tanh_cat_jit", "fused_gelu_tanh_cat")
-    join(draw_normal(2, 3, 64), draw_normal(2, 3, 128))
+    attention, hidden = draw_normal(2, 3, 64), draw_normal(2, 3, 128)
+    expected = torch.cat([attention.float(), gelu(hidden.float(), approximate="tanh")], -1)
+    compare(join(attention, hidden), expected, 1e-2)
 
 
 @register_loader(f"{_DIFFUSION}.attention.vdn_delta_factors_jit._jit_vdn_delta_factors_module")
@@ -91,9 +100,9 @@ def invert_delta_factors() -> None:
 
 @register_loader(f"{_DIFFUSION}.layout.usp_relayout_jit._jit_usp_relayout_module")
 def merge_heads() -> None:
-    find_function(f"{_DIFFUSION}.layout.usp_relayout_jit", "_usp_merge_heads_cuda")(
-        draw_normal(2, 3, 1, 2, 64)
-    )
+    rows = draw_normal(2, 3, 1, 2, 64)
+    found = find_function(f"{_DIFFUSION}.layout.usp_relayout_jit", "_usp_merge_heads_cuda")(rows)
+    compare(found, rows.permute(2, 1, 0, 3, 4))
 
 
 @register_loader(f"{_DIFFUSION}.layout.minimax_h3_vae_output_jit._jit_minimax_h3_vae_output_module")
@@ -109,7 +118,8 @@ def clamp_pixels() -> None:
 @register_loader(f"{_DIFFUSION}.norm.bias_residual_add_jit._jit_module")
 def add_bias_and_residual() -> None:
     add = find_function(f"{_DIFFUSION}.norm.bias_residual_add_jit", "bias_residual_add")
-    add(draw_normal(1, 16, 2, 4), draw_normal(16), draw_normal(1, 16, 2, 4))
+    rows, bias, residual = draw_normal(1, 16, 2, 4), draw_normal(16), draw_normal(1, 16, 2, 4)
+    compare(add(rows, bias, residual), (rows + bias.view(1, 16, 1, 1)) + residual)
 
 
 @register_loader(f"{_DIFFUSION}.norm.channel_rmsnorm_finish_silu_jit._jit_module")
@@ -197,8 +207,10 @@ def join_text_and_image() -> None:
 @register_loader(f"{_DIFFUSION}.modulate.residual_gate_add2_jit._jit_residual_gate_add2_module")
 def add_two_gated_updates() -> None:
     module = f"{_DIFFUSION}.modulate.residual_gate_add2_jit"
-    rows = (draw_normal(2, 3, 64) for _ in range(3))
-    find_function(module, "_residual_gate_add2_custom_op")(*rows, draw_normal(1, 1, 64))
+    residual, first, second = (scale * draw_normal(2, 3, 64) for scale in (1, 2, -3))
+    gate = draw_normal(1, 1, 64)
+    found = find_function(module, "_residual_gate_add2_custom_op")(residual, first, second, gate)
+    compare(found, residual.float() + gate.float() * (first + second).float(), 1e-2)
 
 
 @register_loader(f"{_KDA}.causal_conv3d_cat_pad_jit._jit_causal_conv3d_cat_pad_module")
