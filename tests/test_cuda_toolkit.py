@@ -55,6 +55,30 @@ def test_a_changed_lock_installs_it_again(
     assert len(pip_calls) == 2
 
 
+def test_headers_are_installed_without_what_python_could_import(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run_pip(words: list[str]) -> None:
+        assert {"--require-hashes", str(cuda_toolkit.HEADERS_LOCK)} <= set(words)
+        package = Path(words[words.index("--target") + 1]) / "flashinfer"
+        for name in ("__init__.py", "jit/env.py", "data/include/a.cuh", "data/cccl/b.h"):
+            (package / name).parent.mkdir(parents=True, exist_ok=True)
+            (package / name).write_text("")
+
+    monkeypatch.setattr(installer, "run_pip", run_pip)
+    monkeypatch.setattr(paths, "releases_folder", lambda: tmp_path / ".releases")
+    assert cuda_toolkit.find_headers() is None
+    messages: list[str] = []
+    package = cuda_toolkit.ensure_headers(messages.append)
+    assert [message.startswith("installing headers of FlashInfer") for message in messages] == [
+        True
+    ]
+    files = [path.relative_to(package) for path in package.rglob("*") if path.is_file()]
+    assert list(map(str, files)) == ["data/include/a.cuh"]
+    assert cuda_toolkit.ensure_headers(messages.append) == package
+    assert len(messages) == 1
+
+
 def test_each_package_of_the_lock_has_a_hash_for_both_machines() -> None:
     packages = cuda_toolkit.LOCK_FILE.read_text().split("==")[1:]
     assert [package.count("--hash=sha256:") for package in packages] == [2] * 6

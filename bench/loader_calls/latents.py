@@ -148,3 +148,17 @@ def sort_chosen_blocks() -> None:
     padding = torch.iinfo(torch.int32).max
     compare(chosen, torch.tensor([[3, 5, 9, padding], [0, 1, padding, padding]]))
     compare(pages, torch.tensor([[59, 61, 33, padding], [48, 49, padding, padding]]))
+
+
+@register_loader("ops.speculative.sampling._jit_sampling_module")
+def sample_along_a_chain_of_drafts() -> None:
+    chosen = torch.eye(8)[[5, 2, 7]].view(1, 3, 8)  # what the target samples behind each token
+    found = [
+        torch.full(size, -1, dtype=torch.int32, device="cuda") for size in ((3,), (1, 3), (1,))
+    ]
+    tree = (make_int64([row]) for row in ([1, 5, 2], [0, 1, 2], [1, 2, -1], [-1, -1, -1]))
+    samples = torch.full((1, 3), 0.5, device="cuda"), torch.full((1,), 0.5, device="cuda")
+    sample = find_function("ops.speculative.sampling", "tree_speculative_sampling_target_only")
+    sample(*found, *tree, *samples, chosen.to("cuda"), make_zeros(1, 3, 8, dtype=torch.float32))
+    for output, expected in zip(found, ([5, 2, 7], [[0, 1, 2]], [2]), strict=True):
+        compare(output, torch.tensor(expected))

@@ -1,7 +1,8 @@
 """The CUDA toolkit that builds SGLang's kernels: nvcc and its headers, from the package index.
 
 It lies in `.releases/cuda-toolkit`, beside the releases, and needs no GPU and no driver. A C++
-compiler has to be on the machine: nvcc hands all host code to it.
+compiler has to be on the machine: nvcc hands all host code to it. Some modules include headers of
+FlashInfer and CUTLASS: `.releases/cuda-headers` has them, of FlashInfer's wheel and without Python.
 """
 
 from __future__ import annotations
@@ -22,7 +23,11 @@ from harness.releases.installer import ReportMessage
 from harness.releases.managed_releases import COMPLETION_MARKER
 
 LOCK_FILE = managed_releases.LOCKS_FOLDER / "cuda-toolkit.txt"
+HEADERS_LOCK = managed_releases.LOCKS_FOLDER / "cuda-headers.txt"
 DOWNLOAD_BYTES, DISK_BYTES = 105e6, 275e6  # measured
+HEADERS_DOWNLOAD_BYTES, HEADERS_DISK_BYTES = 16e6, 306e6
+_HEADERS_PACKAGE = "flashinfer"
+_HEADERS_FOLDERS = ("include", "csrc", "cutlass", "spdlog")  # of its `data`
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +57,22 @@ class CudaToolkit:
 def find_toolkit() -> CudaToolkit | None:
     """Find the installed toolkit; None if it is missing, incomplete or of another lock."""
     folder = paths.releases_folder() / "cuda-toolkit"
-    try:
-        is_current = json.loads((folder / COMPLETION_MARKER).read_text()) == _describe_lock()
-    except (OSError, ValueError):
-        return None
-    return CudaToolkit(folder) if is_current else None
+    return CudaToolkit(folder) if _is_installed(folder, LOCK_FILE) else None
+
+
+def find_headers() -> Path | None:
+    """Find the installed headers' package; None if it is missing, incomplete or of another lock."""
+    folder = paths.releases_folder() / "cuda-headers"
+    return folder / _HEADERS_PACKAGE if _is_installed(folder, HEADERS_LOCK) else None
+
+
+def ensure_headers(report: ReportMessage) -> Path:
+    """Return the headers' package, and install it first if it is missing."""
+    found = find_headers()
+    if found is not None:
+        return found
+    with installer.hold_install_lock():
+        return find_headers() or _install_headers(report)
 
 
 def ensure_toolkit(report: ReportMessage) -> CudaToolkit:
@@ -84,23 +100,56 @@ def check_host_compiler() -> str:
 
 def _install_toolkit(report: ReportMessage) -> CudaToolkit:
     toolkit = CudaToolkit(paths.releases_folder() / "cuda-toolkit")
-    report(
-        "installing the CUDA toolkit that builds SGLang's kernels "
-        f"({installer.format_size(DOWNLOAD_BYTES)} to fetch, "
-        f"{installer.format_size(DISK_BYTES)} on disk)"
-    )
-    installer.remove_folder(toolkit.folder)
-    words = "install --no-deps --no-compile --only-binary :all: --require-hashes --target".split()
-    installer.run_pip([*words, str(toolkit.folder), "-r", str(LOCK_FILE)])
+    what = "the CUDA toolkit that builds SGLang's kernels"
+    _install(toolkit.folder, LOCK_FILE, what, (DOWNLOAD_BYTES, DISK_BYTES), report)
     # The wheels lack what a linker looks for: the folder lib64, and libcudart.so without a version.
     library = next(toolkit.home.glob("lib/libcudart.so.*"), None)
     if library is None:
         raise NotReadyError(f"the wheel of nvidia-cuda-runtime has no {toolkit.home}/lib/libcudart")
     (toolkit.home / "lib64").symlink_to("lib")
     (toolkit.home / "lib" / "libcudart.so").symlink_to(library.name)
-    write_atomically(toolkit.folder / COMPLETION_MARKER, json.dumps(_describe_lock()))
+    _complete(toolkit.folder, LOCK_FILE)
     return toolkit
 
 
-def _describe_lock() -> dict[str, str]:
-    return {"lock": compute_digest(LOCK_FILE.read_bytes())}
+def _install_headers(report: ReportMessage) -> Path:
+    folder = paths.releases_folder() / "cuda-headers"
+    what = "headers of FlashInfer and CUTLASS that CUDA modules include"
+    sizes = HEADERS_DOWNLOAD_BYTES, HEADERS_DISK_BYTES
+    _install(folder, HEADERS_LOCK, what, sizes, report)
+    package = folder / _HEADERS_PACKAGE
+    data = package / "data"
+    kept = {package, data, *(data / name for name in _HEADERS_FOLDERS)}
+    for path in {*folder.iterdir(), *package.iterdir(), *data.iterdir()} - kept:
+        if path.is_dir():
+            installer.remove_folder(path)
+        else:
+            path.unlink()
+    _complete(folder, HEADERS_LOCK)
+    return package
+
+
+def _install(
+    folder: Path, lock: Path, what: str, sizes: tuple[float, float], report: ReportMessage
+) -> None:
+    download, disk = map(installer.format_size, sizes)
+    report(f"installing {what} ({download} to fetch, {disk} on disk)")
+    installer.remove_folder(folder)
+    words = "install --no-deps --no-compile --only-binary :all: --require-hashes --target".split()
+    installer.run_pip([*words, str(folder), "-r", str(lock)])
+
+
+def _is_installed(folder: Path, lock: Path) -> bool:
+    try:
+        found = json.loads((folder / COMPLETION_MARKER).read_text())
+    except (OSError, ValueError):
+        return False
+    return bool(found == _describe(lock))
+
+
+def _complete(folder: Path, lock: Path) -> None:
+    write_atomically(folder / COMPLETION_MARKER, json.dumps(_describe(lock)))
+
+
+def _describe(lock: Path) -> dict[str, str]:
+    return {"lock": compute_digest(lock.read_bytes())}

@@ -48,7 +48,7 @@ def fill_wheelhouse(
         _download_wheels(folder, python, list(map(str, wanted)), "--only-binary :all: --no-deps")
     if releases[0].device == "cpu":
         report("fetching the CUDA toolkit that builds SGLang's kernels")
-        locked = ["-r", str(cuda_toolkit.LOCK_FILE)]
+        locked = ["-r", str(cuda_toolkit.LOCK_FILE), "-r", str(cuda_toolkit.HEADERS_LOCK)]
         _download_wheels(folder, python, locked, "--only-binary :all: --no-deps --require-hashes")
 
 

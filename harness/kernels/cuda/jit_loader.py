@@ -34,6 +34,7 @@ CACHE_VARIABLE = "SGLANG_JIT_CACHE_DIR"  # SGLang's own
 _LOADER = "sglang.kernels.jit.utils.compile.loader"
 _TOOLCHAIN = "sglang.kernels.jit.utils.compile.toolchain"
 _CACHE = "sglang.kernels.jit.utils.compile.cache"
+_DEPENDENCIES = "sglang.kernels.jit.utils.deps"
 _ARCHITECTURE = "sglang.kernels.jit.utils.arch"
 _CAPSULE_NAME = b"dlpack_exchange_api"
 # Of eight bytes each: the version, the older table, four functions, and the one for streams.
@@ -63,6 +64,7 @@ def install() -> None:
             _TOOLCHAIN: _choose_flags,
             _CACHE: _leave_links_out_of_keys,
             _LOADER: _wrap_loaded_modules,
+            _DEPENDENCIES: _find_headers,
         }
     )
     _installed = True
@@ -94,11 +96,27 @@ def _choose_flags(toolchain: Any) -> None:
     toolchain.target_flags = target_flags
 
 
+def _find_headers(dependencies: Any) -> None:
+    """Answer where FlashInfer's package is by its headers alone: nothing can import it."""
+    find_package_root = getattr(dependencies, "_find_package_root", None)
+    if find_package_root is None:
+        return
+
+    def find_package_or_headers(package: str) -> Path | None:
+        found: Path | None = find_package_root(package)
+        if found is None and package == "flashinfer":
+            found = cuda_toolkit.ensure_headers(lambda message: print(message, file=sys.stderr))
+        return found
+
+    dependencies._find_package_root = find_package_or_headers
+
+
 def _leave_links_out_of_keys(cache: Any) -> None:
     """Replace the path of a link to `.releases` in keys, as SGLang does with what it leads to."""
     find_roots = getattr(cache, "_anchor_roots", None)
     if find_roots is not None:
-        cache._anchor_roots = functools.cache(lambda: add_linked_roots(find_roots()))
+        headers = ("cuda-headers", (paths.releases_folder() / "cuda-headers").resolve())
+        cache._anchor_roots = functools.cache(lambda: add_linked_roots([headers, *find_roots()]))
 
 
 def add_linked_roots(roots: Iterable[tuple[str, Path]]) -> tuple[tuple[str, Path], ...]:
