@@ -140,7 +140,7 @@ def convolve_and_norm_a_step() -> None:
         compare(pools[place][[5, 3], 0], (keys, values)[place])
 
 
-@register_loader(f"{_DSV4}.candidate_table._jit_candidate_block_table_module")
+@register_loader(f"{_DSV4}.candidate_table._jit_candidate_block_table_module", "B200")
 def sort_chosen_blocks() -> None:
     chosen, table = make_int32([[9, 3, -1, 5], [1, 0, -1, -1]]), make_int32([[7, 4], [6, 2]])
     sort = find_function(f"{_DSV4}.candidate_table", "sort_candidate_blocks")

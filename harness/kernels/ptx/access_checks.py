@@ -158,9 +158,15 @@ class _AccessCheck(RaceCheckedPtxAccess):
         with code.when(code.let(f"icmp ne i64 {shadow}, 0")):
             start = code.element_pointer(code.to_pointer(shadow), "i8", self._offset)
             if self.verb in ("read", "update", "peek"):
+                # Of a read, `%new` has a bit for each byte that is used of it, or none for all.
+                mask = "0" if self.verb == "update" else code.let("ptrtoint ptr %new to i64")
+                is_whole = code.let(f"icmp eq i64 {mask}, 0")
                 with code.loop("%size") as place:
                     empty = code.load_element("i8", start, place)
-                    with code.when(code.let(f"icmp ne i8 {empty}, 0"), exits=True):
+                    bit = code.let(f"trunc i64 {code.let(f'lshr i64 {mask}, {place}')} to i1")
+                    is_used = code.let(f"select i1 {is_whole}, i1 true, i1 {bit}")
+                    is_empty = code.let(f"icmp ne i8 {empty}, 0")
+                    with code.when(code.let(f"and i1 {is_used}, {is_empty}"), exits=True):
                         self._report(PtxViolationKind.UNINITIALIZED_READ, self._number)
             if self.verb not in ("read", "peek"):
                 code.emit(f"call void @llvm.memset.p0.i64(ptr {start}, i8 0, i64 %size, i1 false)")

@@ -43,6 +43,7 @@ from harness.kernels.ptx.overflow_ops import OverflowTracking
 from harness.kernels.ptx.parser import PtxKernel, PtxText, bits_of_type
 from harness.kernels.ptx.special_registers import emit_special_register
 from harness.kernels.ptx.thread_code import PtxSite, ThreadCode
+from harness.kernels.ptx.used_bytes import UsedBytes
 from harness.kernels.ptx.variables import PlacedVariable, place_variables
 from harness.kernels.ptx.warp_ops import WAITING_OPERATIONS, emit_spin, emit_trap
 
@@ -84,6 +85,7 @@ class PtxLowering:
             result: operation for operation in graph.walk() for result in operation.results
         }
         self.code = ThreadCode(self._constants)
+        self.code.used_bytes = UsedBytes(graph)
         self.code.companions["r"] = dict.fromkeys(find_pointers(graph), "i32")
         self._overflow = (
             OverflowTracking(self.code, analyze_overflow(graph)) if tracks_overflow else None

@@ -23,10 +23,11 @@ def emit_address(code: ThreadCode, instruction: Instruction, place: int = 0) -> 
 def emit_space_address(code: ThreadCode, instruction: Instruction, place: int, space: str) -> str:
     value = instruction.operands[place]
     bits = 32 if space == "shared" and value.type.bits == 32 else 64
-    address = code.resize(code.get(value, bits), bits, 64)
+    address = code.get(value, bits)
     offset = int(instruction.operation.attributes.get(f"offset{place}", "0"))
-    if offset:
-        address = code.let(f"add i64 {address}, {offset}")
+    if offset:  # a sum of 32 bits may have begun below 0
+        address = code.let(f"add i{bits} {address}, {offset}")
+    address = code.resize(address, bits, 64)
     if space == "shared":
         address = code.let(f"add i64 {address}, {code.context_field(ContextField.SHARED)}")
     return address
@@ -65,7 +66,9 @@ def emit_load(code: ThreadCode, instruction: Instruction) -> None:
     size = bits // 8 * count
     if space not in ("param", "const"):
         verb = "peek" if instruction.has(*_ORDERED) else "read"
-        emit_check(code, instruction, verb, address, size, instruction.operands[0])
+        used = code.used_bytes.find_mask(instruction, bits // 8) if code.used_bytes else 0
+        mask = f"inttoptr (i64 {used} to ptr)" if used else "null"
+        emit_check(code, instruction, verb, address, size, instruction.operands[0], mask)
     pointer = code.to_pointer(address)
     ordering = " volatile" if instruction.has(*_ORDERED) else ""
     for place, result in enumerate(instruction.results):

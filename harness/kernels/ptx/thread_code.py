@@ -21,6 +21,7 @@ from harness.kernels.ptx.abi import (
     WaitKind,
 )
 from harness.kernels.ptx.parser import bits_of_type
+from harness.kernels.ptx.used_bytes import UsedBytes
 
 LLVM_FLOATS = {"f16": "half", "f32": "float", "f64": "double", "bf16": "float"}
 
@@ -48,6 +49,7 @@ class ThreadCode(LlvmFunction):
         self.companions: dict[str, dict[IRValue, str]] = {}  # kind -> value -> LLVM type
         # What a value without a companion passes on to one that has it, if that is not 0.
         self.companion_defaults: dict[str, Callable[[IRValue, IRValue], str]] = {}
+        self.used_bytes: UsedBytes | None = None
 
     # Values
 

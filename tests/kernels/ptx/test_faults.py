@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from ptx_kernels import FOLDER, launch, pack
+from ptx_kernels import FOLDER, HEAD, launch, pack
 
 from harness.kernels.check.violations import (
     AccessRuleViolation,
@@ -242,6 +242,46 @@ def test_shared_memory_that_nothing_wrote_is_found() -> None:
     check_place(caught.value, "shared uninitialized", (20, 0, 0))
     quiet = ExecutorChecks(uninitialized=False)
     launch_fault("read_shared_uninitialized", pack(out, 20), {"out": out}, checks=quiet)
+
+
+def test_an_address_of_32_bits_may_begin_below_its_variable() -> None:
+    """The compiler counts a loop over shared memory from one step before its start."""
+    text = (
+        f"{HEAD}.shared .align 16 .b8 one[16];\n.visible .entry k(.param .u64 k_param_0)\n{{\n"
+        ".reg .b32 %r<4>; .reg .b64 %rd<4>;\n"
+        "ld.param.u64 %rd1, [k_param_0]; mov.u32 %r1, one; add.s32 %r1, %r1, -512;\n"
+        "mov.u32 %r2, 7; st.shared.u32 [%r1+524], %r2; ld.shared.u32 %r3, [%r1+524];\n"
+        "st.global.u32 [%rd1], %r3; ret;\n}\n"
+    )
+    out = np.zeros(1, np.uint32)
+    assert launch(text, pack(out), {"out": out}) == []
+    assert out[0] == 7
+    [report] = launch(text.replace("524", "528"), pack(out), {"out": out})
+    assert isinstance(report, OutOfBounds)
+
+
+@pytest.mark.parametrize(
+    ("use", "found"),
+    [
+        ("and.b16 %rs6, %rs1, 255; cvt.u32.u16 %r1, %rs6;", 0),
+        ("cvt.u32.u8 %r1, %rs1;", 0),
+        ("cvt.u32.u16 %r1, %rs1;", 1),
+        ("and.b16 %rs6, %rs1, 255; add.u16 %rs6, %rs6, %rs3; cvt.u32.u16 %r1, %rs6;", 1),
+    ],
+    ids=["low-byte", "as-a-byte", "both-bytes", "another-element"],
+)
+def test_padding_of_a_struct_that_is_loaded_as_a_whole_is_not_read(use: str, found: int) -> None:
+    text = (
+        f"{HEAD}.shared .align 16 .b8 one[16];\n.visible .entry k(.param .u64 k_param_0)\n{{\n"
+        ".reg .b16 %rs<8>; .reg .b32 %r<4>; .reg .b64 %rd<4>;\n"
+        "ld.param.u64 %rd1, [k_param_0]; mov.u16 %rs5, 1; st.shared.u8 [one+8], %rs5;\n"
+        "ld.shared.v4.u16 {%rs1, %rs2, %rs3, %rs4}, [one+8];\n"
+        f"{use} st.global.u32 [%rd1], %r1; ret;\n}}\n"
+    )
+    out = np.zeros(1, np.uint32)
+    reports = launch(text, pack(out), {"out": out})
+    assert [type(report) for report in reports] == [UninitializedMemory] * found
+    assert found or out[0] == 1
 
 
 def test_uninitialized_elements_of_a_tensor_are_found_until_they_are_written() -> None:
