@@ -147,7 +147,13 @@ def shorten_name(name: str) -> str:
 
 
 def serve_case(
-    case: str, tool: str, folder: Path, rounds: int, patience: float, limit: float
+    case: str,
+    tool: str,
+    folder: Path,
+    rounds: int,
+    patience: float,
+    limit: float,
+    profiled: bool = True,
 ) -> dict[str, Any]:
     found: dict[str, Any] = {"tool": tool}
     place = folder / f"{case}-{tool}"
@@ -156,7 +162,7 @@ def serve_case(
             server.wait_until_ready(patience)
             found["ready_s"] = round(server.seconds_to_ready, 1)
             found |= ask_rounds(server, rounds, limit)
-            if tool == "none":
+            if tool == "none" and profiled:
                 found["launches"] = count_launches(server, place / "profile", limit)
         except ServerFailed as error:
             found["failed"] = str(error)
@@ -224,6 +230,7 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=6, help="of sixteen requests")
     parser.add_argument("--patience", type=float, default=400.0, help="until a server is ready")
     parser.add_argument("--limit", type=float, default=60.0, help="until a request is answered")
+    parser.add_argument("--without-profile", action="store_true", help="count no launches")
     parser.add_argument("--record", type=Path)
     parser.add_argument("--read", type=Path, nargs="+", help="describe records")
     arguments = parser.parse_args(given)
@@ -241,7 +248,8 @@ def main(given: Sequence[str] | None = None) -> int:
             runs = cases.setdefault(case, [])
             for tool in arguments.tool or TOOLS:
                 limits = arguments.rounds, arguments.patience, arguments.limit
-                found = serve_case(case, tool, Path(folder), *limits)
+                profiled = not arguments.without_profile
+                found = serve_case(case, tool, Path(folder), *limits, profiled)
                 runs.append(found)
                 print(case, json.dumps({k: v for k, v in found.items() if k != "kernels"}))
                 sys.stdout.flush()
