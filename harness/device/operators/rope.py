@@ -13,13 +13,20 @@ _CSRC = "sglang/kernels/jit/csrc/elementwise/rope.cuh"
 
 
 def rotate(
-    heads: torch.Tensor, cos_sin: torch.Tensor, positions: torch.Tensor, is_neox: bool
+    heads: torch.Tensor,
+    cos_sin: torch.Tensor,
+    positions: torch.Tensor,
+    is_neox: bool,
+    dtype: torch.dtype = torch.float32,
 ) -> None:
-    """Rotate the first `cos_sin.shape[-1]` elements of each head of [tokens, heads, size]."""
+    """Rotate the first `cos_sin.shape[-1]` elements of each head of [tokens, heads, size].
+
+    `dtype` is that of the arithmetic, to which products and sums are rounded.
+    """
     width = cos_sin.shape[-1]
-    cos, sin = cos_sin[positions.long()].float().unsqueeze(1).chunk(2, dim=-1)
+    cos, sin = cos_sin[positions.long()].to(dtype).unsqueeze(1).chunk(2, dim=-1)
     rotated = heads[..., :width]
-    exact = rotated.float()
+    exact = rotated.to(dtype)
     if is_neox:
         first, second = exact.chunk(2, dim=-1)
     else:
@@ -80,7 +87,8 @@ def rotary_embedding(
     for heads in (query, key):
         if heads is not None:
             view = heads if heads.dim() == 3 else heads.unflatten(-1, (-1, head_size))
-            rotate(view, cos_sin, positions.flatten(), is_neox)
+            dtype = heads.dtype if heads.dtype == cos_sin.dtype else torch.float32
+            rotate(view, cos_sin, positions.flatten(), is_neox, dtype)
 
 
 @dataclass(frozen=True)

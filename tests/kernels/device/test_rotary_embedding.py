@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.device.operators.rope import apply_rope_pos_ids_cos_sin_cache
+from harness.device.operators.rope import apply_rope_pos_ids_cos_sin_cache, rotary_embedding
 
 
 @settings(deadline=None, max_examples=30)
@@ -40,3 +41,14 @@ def test_a_pair_turns_by_its_angle_and_the_rest_stays(
     torch.testing.assert_close(q_rope, turn(q), rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(k_buffer[slots], turn(k), rtol=1e-5, atol=1e-5)
     assert torch.equal(v_buffer[slots], v)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_products_are_rounded_to_the_type_of_heads_and_angles(dtype: torch.dtype) -> None:
+    """As in `pos_enc.cuh`, whose numbers all have the type of the heads."""
+    torch.manual_seed(0)
+    heads, cos_sin = torch.randn(9, 64).to(dtype), torch.randn(9, 32).to(dtype)
+    (cos, sin), (first, second) = cos_sin.chunk(2, dim=-1), heads[:, :32].chunk(2, dim=-1)
+    expected = torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
+    rotary_embedding(torch.arange(9), heads, None, 64, cos_sin)
+    assert torch.equal(heads[:, :32], expected)
