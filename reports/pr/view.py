@@ -282,7 +282,8 @@ def _make_faults(run: PrRun) -> ReviewSection:
     counts = ", ".join(f"{number} {word}" for word, number in run.fault_counts.items())
     tried = sum(run.fault_counts.values())
     summary = (
-        f"{tried} of {format_count(run.faults_made, 'fault')} in the changed lines were tried: "
+        f"{tried} of {format_count(run.faults_made, 'fault')} in the changed lines "
+        f"{'was' if run.faults_made == 1 else 'were'} tried: "
         f"{counts or 'none'}"
     )
     if not run.faults_made:
