@@ -193,6 +193,18 @@ def test_an_evaluation_takes_checkouts_by_their_paths(checkout: SglangCheckout) 
     assert matrix.configurations[0].release == request.against
 
 
+def test_a_checkout_in_this_folder_is_found_by_its_name(
+    checkout: SglangCheckout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(checkout.folder.parent)
+    before = checkout.git("rev-parse", "HEAD~1")[:12]
+    for word in (f"sglang@{before}", "sglang@HEAD~1"):
+        assert added_releases.find_release(word, "cpu", print).name == f"g{before}"
+    assert added_releases.is_path("sglang")
+    assert not added_releases.is_path("0.5.23")
+    assert not added_releases.is_path("another@HEAD")
+
+
 def test_a_matrix_takes_checkouts_by_their_paths(checkout: SglangCheckout, tmp_path: Path) -> None:
     word = f"{checkout.folder}@HEAD~1"
     file = tmp_path / "matrix.yaml"

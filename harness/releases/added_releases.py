@@ -42,7 +42,9 @@ class AddedRecord:
 
 def is_path(word: str) -> bool:
     """Return whether a word names a wheel, a checkout or a commit of one, and no version."""
-    return "/" in word or word.startswith("~") or word.endswith(".whl") or word in (".", "..")
+    if "/" in word or word.startswith("~") or word.endswith(".whl") or word in (".", ".."):
+        return True
+    return Path(word.partition("@")[0], ".git").exists()  # a checkout in this folder, by its name
 
 
 def find_release(word: str, device: str, report: ReportMessage) -> Release:
