@@ -200,9 +200,9 @@ def test_a_checkout_in_this_folder_is_found_by_its_name(
     before = checkout.git("rev-parse", "HEAD~1")[:12]
     for word in (f"sglang@{before}", "sglang@HEAD~1"):
         assert added_releases.find_release(word, "cpu", print).name == f"g{before}"
-    assert added_releases.is_path("sglang")
-    assert not added_releases.is_path("0.5.23")
-    assert not added_releases.is_path("another@HEAD")
+    assert managed_releases.is_path("sglang")
+    assert not managed_releases.is_path("0.5.23")
+    assert not managed_releases.is_path("another@HEAD")
 
 
 def test_a_matrix_takes_checkouts_by_their_paths(checkout: SglangCheckout, tmp_path: Path) -> None:

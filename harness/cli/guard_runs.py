@@ -102,9 +102,9 @@ def prepare_targets(
 
 def name_release(word: str | None, device: str = "cpu") -> str | None:
     """Return the name of the release that a word names; one named by a path is added first."""
-    from harness.releases import added_releases
+    from harness.releases import added_releases, managed_releases
 
-    if word is None or not added_releases.is_path(word):
+    if word is None or not managed_releases.is_path(word):
         return word
     environment = get_environment(device)
     return added_releases.find_release(word, environment, options.report_status).name

@@ -40,16 +40,9 @@ class AddedRecord:
     contents: str
 
 
-def is_path(word: str) -> bool:
-    """Return whether a word names a wheel, a checkout or a commit of one, and no version."""
-    if "/" in word or word.startswith("~") or word.endswith(".whl") or word in (".", ".."):
-        return True
-    return Path(word.partition("@")[0], ".git").exists()  # a checkout in this folder, by its name
-
-
 def find_release(word: str, device: str, report: ReportMessage) -> Release:
     """Find the release that a word names; one named by a path is added, or packed again."""
-    return add_release(word, device, report) if is_path(word) else (
+    return add_release(word, device, report) if managed_releases.is_path(word) else (
         managed_releases.get_release(word, device)
     )  # fmt: skip
 
@@ -59,7 +52,7 @@ def add_release(word: str, device: str, report: ReportMessage) -> Release:
     known = {release.name: release for release in managed_releases.list_known_releases(device)}
     if word in known:
         return known[word]
-    if not is_path(word) and not Path(word).is_dir():
+    if not managed_releases.is_path(word) and not Path(word).is_dir():
         return _add_version(word, device, report)
     path = Path(word).expanduser()
     if path.suffix == ".whl":

@@ -187,14 +187,16 @@ def get_release(name: str, device: str = "cpu") -> Release:
 
 def find_named_release(name_or_path: str | None) -> Release | None:
     """Find the managed release that a `--release` word names; None for a path and for 'current'."""
-    if (
-        name_or_path is None
-        or name_or_path == "current"
-        or "/" in name_or_path
-        or name_or_path.endswith(".whl")
-    ):
+    if name_or_path is None or name_or_path == "current" or is_path(name_or_path):
         return None
     return get_release(name_or_path)
+
+
+def is_path(word: str) -> bool:
+    """Return whether a word names a wheel, a checkout or a commit of one, and no version."""
+    if "/" in word or word.startswith("~") or word.endswith(".whl") or word in (".", ".."):
+        return True
+    return Path(word.partition("@")[0], ".git").exists()  # a checkout in this folder, by its name
 
 
 def find_default_release(device: str = "cpu") -> Release | None:

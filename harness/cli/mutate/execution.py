@@ -16,7 +16,7 @@ from harness.core import machine, paths
 from harness.core.errors import UnfixError
 from harness.fixes.registry import toggle_writer
 from harness.fixes.registry.toggle_catalogue import ToggleCatalogue, load_catalogue
-from harness.releases import added_releases, managed_releases
+from harness.releases import managed_releases
 from harness.runs.mutate import (
     equivalent_faults,
     fault_outcomes,
@@ -194,7 +194,7 @@ def _choose_target(request: MutateRequest) -> ReleaseTarget:
     if word is None and ".." in request.diff:
         later = request.diff.rpartition("..")[2].lstrip(".")
         word = later if later in names else None
-    if word is not None and word not in names and not added_releases.is_path(word):
+    if word is not None and word not in names and not managed_releases.is_path(word):
         raise UnfixError(
             f"--release names one release that can be run, and not '{word}': "
             f"there are {', '.join(names[1:])}, 'current', and a checkout (~/sglang)"

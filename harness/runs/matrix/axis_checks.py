@@ -7,7 +7,7 @@ from pathlib import Path
 from harness.core.yaml_document import YamlDocument, suggest_nearest
 from harness.matrices import reader
 from harness.matrices.schema import RESERVED_AXIS, ChosenValues, MatrixFile, to_list
-from harness.releases import added_releases, managed_releases
+from harness.releases import managed_releases
 from harness.runs.matrix import command_template
 
 Step = str | int  # a key, or an index into a list
@@ -55,7 +55,7 @@ class MatrixChecks:
     def _check_releases(self) -> None:
         known = [release.name for release in managed_releases.list_known_releases()]
         for index, name in enumerate(self.matrix.list_values("release")):
-            if name not in known and name != "current" and not added_releases.is_path(name):
+            if name not in known and name != "current" and not managed_releases.is_path(name):
                 step = index if isinstance(self.matrix.axes["release"], list) else name
                 problem = f"'{name}' is no managed release{suggest_nearest(name, known)}"
                 self.fail(problem, "axes", "release", step)

@@ -27,7 +27,7 @@ def find_needed_release(values: dict[str, str], command: list[str]) -> str:
     It is a managed release's name, or on the axis `release` the path of a wheel or a checkout.
     """
     known = {release.name for release in managed_releases.list_known_releases()}
-    if added_releases.is_path(values.get(RELEASE_AXIS, "")):
+    if managed_releases.is_path(values.get(RELEASE_AXIS, "")):
         known.add(values[RELEASE_AXIS])
     for word in command:
         for value in values.values():
@@ -58,7 +58,7 @@ def prepare_release(name: str, run_id: str, install_command: list[str], log: Pat
 
 def _is_ready(name: str) -> bool:
     """Return whether a release is ready; a checkout is, once it is packed as it is now."""
-    if not added_releases.is_path(name):
+    if not managed_releases.is_path(name):
         return managed_releases.get_release(name).is_ready
     try:
         return added_releases.find_release(name, "cpu", lambda _: None).is_ready
