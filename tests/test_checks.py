@@ -73,6 +73,20 @@ def test_a_check_that_nobody_knows_is_a_wrong_call(gpu: str) -> None:
     )
 
 
+def test_guard_zones_are_refused_on_the_virtual_gpu_with_what_would_check_there(gpu: str) -> None:
+    done = unfix("--device", "virtual", "--check", "graphs,zones", "--", "true", path=gpu)
+    assert done.returncode == 2
+    assert "--check zones needs a GPU" in done.stderr
+    assert "--cuda-kernels" in done.stderr
+
+
+def test_a_summary_says_how_many_storages_had_a_guard_zone(tmp_path: Path, capsys: Output) -> None:
+    ReportWriter(tmp_path).write_launches({"launches": 3, "storages": 4, "with_zone": 3})
+    print_summary(tmp_path)
+    said = capsys.readouterr().err
+    assert "3 of 4 storages that compiled operators got had a guard zone" in said
+
+
 def test_a_command_that_launches_no_kernel_says_nothing(gpu: str) -> None:
     done = unfix("--check", "--", sys.executable, "-c", "print('ran')", path=gpu)
     assert (done.returncode, done.stdout) == (3, "ran\n")
