@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
@@ -43,6 +44,7 @@ def imports(file: Path, known: dict[str, Path]) -> Iterator[str]:
                     yield node.module
 
 
+@functools.cache
 def graph() -> dict[str, set[str]]:
     known = modules()
     return {name: set(imports(file, known)) - {name} for name, file in known.items()}

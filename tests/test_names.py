@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections import defaultdict
-from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -31,8 +32,24 @@ METHODS = {"cut", "let", "put", "read", "run", "set", "split"}
 PUBLIC = {"checked", "enabled", "observed", "reverted"}
 
 
-def functions_and_classes() -> Iterator[tuple[Path, str, ast.AST, bool]]:
-    """Yield each function and class with its file, and whether it is inside a class."""
+@dataclass(frozen=True)
+class NamedDefinition:
+    """A function or a class of the tree."""
+
+    file: Path
+    line: int
+    name: str
+    is_class: bool
+    is_in_class: bool
+    is_property: bool
+
+    def __str__(self) -> str:
+        return f"{self.file.relative_to(ROOT)}:{self.line}"
+
+
+@functools.cache
+def list_definitions() -> list[NamedDefinition]:
+    definitions = []
     for folder in FOLDERS:
         for file in sorted((ROOT / folder).rglob("*.py")):
             if any(f"/{place}" in f"/{file.relative_to(ROOT)}" for place in STAND_INS):
@@ -41,33 +58,36 @@ def functions_and_classes() -> Iterator[tuple[Path, str, ast.AST, bool]]:
             while pending:
                 node, in_class = pending.pop()
                 for child in ast.iter_child_nodes(node):
+                    is_class = isinstance(child, ast.ClassDef)
                     if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-                        yield file, child.name, child, in_class
-                    pending.append((child, isinstance(child, ast.ClassDef)))
-
-
-def is_property(node: ast.AST) -> bool:
-    decorators = getattr(node, "decorator_list", [])
-    return any("property" in ast.unparse(one) for one in decorators)
+                        decorators = map(ast.unparse, child.decorator_list)
+                        is_property = any("property" in decorator for decorator in decorators)
+                        definitions.append(
+                            NamedDefinition(
+                                file, child.lineno, child.name, is_class, in_class, is_property
+                            )
+                        )
+                    pending.append((child, is_class))
+    return definitions
 
 
 def participles() -> list[str]:
     return [
-        f"{file.relative_to(ROOT)}:{getattr(node, 'lineno', 0)} {name}"
-        for file, name, node, in_class in functions_and_classes()
-        if not isinstance(node, ast.ClassDef)
-        and PARTICIPLE.fullmatch(name)
-        and name.strip("_") not in ALLOWED
-        and not (in_class and (is_property(node) or name.strip("_") in METHODS))
-        and not (name in PUBLIC and file.name in ("toggles.py", "session.py"))
+        f"{one} {one.name}"
+        for one in list_definitions()
+        if not one.is_class
+        and PARTICIPLE.fullmatch(one.name)
+        and one.name.strip("_") not in ALLOWED
+        and not (one.is_in_class and (one.is_property or one.name.strip("_") in METHODS))
+        and not (one.name in PUBLIC and one.file.name in ("toggles.py", "session.py"))
     ]
 
 
 def class_names() -> dict[str, list[str]]:
     places: dict[str, list[str]] = defaultdict(list)
-    for file, name, node, _ in functions_and_classes():
-        if isinstance(node, ast.ClassDef):
-            places[name].append(f"{file.relative_to(ROOT)}:{node.lineno}")
+    for one in list_definitions():
+        if one.is_class:
+            places[one.name].append(str(one))
     return places
 
 
