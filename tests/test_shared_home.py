@@ -60,9 +60,9 @@ class EngineCheckout:
 
 
 def checkout(folder: Path, home: Path) -> EngineCheckout:
-    ignored = shutil.ignore_patterns("__pycache__")
+    # With its bytecode, which stays valid: a copy has its original's modification time.
     for name in ("harness", "toggles", "fixtures", "reports"):
-        shutil.copytree(paths.project_folder() / name, folder / name, ignore=ignored)
+        shutil.copytree(paths.project_folder() / name, folder / name)
     shutil.copy(paths.project_folder() / "conftest.py", folder)
     (folder / "suites").mkdir()
     (folder / "suites" / "proof_exceptions.yaml").write_text("exceptions: []\n")
