@@ -30,8 +30,8 @@ from harness.core.cpp_tokens import is_cpp_path, tokenize
 from harness.core.errors import NotReadyError
 from harness.core.source_scopes import ModuleSource
 from harness.fixes.drift import DriftSurvey, ReleaseDrift, survey_drift
+from harness.fixes.matching.toggle_status import EditSite, ToggleStatus, find_toggle_status
 from harness.fixes.matching.toggle_status import ToggleState as State
-from harness.fixes.matching.toggle_status import ToggleStatus, find_toggle_status
 from harness.fixes.patch_plan import FLIP_DIRECTIONS, ToggleChoice, make_plan
 from harness.fixes.registry import toggle_catalogue
 from harness.fixes.registry.schema import Toggle
@@ -112,17 +112,24 @@ def test_every_state_is_as_a_person_read_it(release: str) -> None:
     assert column(release).states == read
 
 
+def read_target(site: EditSite) -> tuple[str, ...]:
+    """Return the lines of each definition of an edit's target."""
+    lines = site.source.text.split("\n")
+    spans = map(site.source.get_lines, site.source.find_scopes(site.target.qualname))
+    return tuple("\n".join(lines[first : last + 1]) for first, last in spans)
+
+
 @cache
 def list_flips() -> dict[str, list[ToggleStatus]]:
-    """List the toggles to flip on each release, without those whose modules are no others.
+    """List the toggles to flip on each release, without those whose targets are no others.
 
-    A plan is made from the texts of its modules alone: on equal texts it is the same plan.
+    A plan edits the texts of its targets alone, and copies the rest of their modules.
     """
     flips: dict[str, list[ToggleStatus]] = {}
     known = set[tuple[object, ...]]()
     for release in RELEASES:
         found = {
-            (one.toggle.id, repr(one.variant), tuple(site.source.text for site in one.sites)): one
+            (one.toggle.id, repr(one.variant), *map(read_target, one.sites)): one
             for one in column(release).statuses
             if one.state in FLIP_DIRECTIONS
         }
