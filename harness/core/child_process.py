@@ -100,7 +100,6 @@ def fork(
 def fork_with_pipe(
     serve: Callable[[PipeEnd], object],
     *,
-    dies_with_parent: bool = True,
     new_session: bool = False,
 ) -> tuple[ProcessHandle, PipeEnd]:
     """Fork a child that serves its end of two pipes; return the parent's end."""
@@ -110,7 +109,7 @@ def fork_with_pipe(
         ours.close()
         serve(theirs)
 
-    child = fork(serve_in_child, dies_with_parent=dies_with_parent, new_session=new_session)
+    child = fork(serve_in_child, new_session=new_session)
     theirs.close()
     return child, ours
 

@@ -101,13 +101,9 @@ def describe_machine(python: str = sys.executable) -> dict[str, str]:
     return {name: str(value) for name, value in (facts | versions).items()}
 
 
-def collect_machine_facts(
-    python: str = sys.executable, environment: dict[str, str] | None = None
-) -> dict[str, Any]:
+def collect_machine_facts(python: str = sys.executable) -> dict[str, Any]:
     """Date, hardware, and the versions of the recorded packages under a Python interpreter."""
-    done = subprocess.run(
-        [python, "-c", VERSIONS_SCRIPT], capture_output=True, text=True, env=environment
-    )
+    done = subprocess.run([python, "-c", VERSIONS_SCRIPT], capture_output=True, text=True)
     return {
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "system": f"{platform.system()} {platform.machine()}",

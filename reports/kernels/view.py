@@ -98,9 +98,9 @@ def describe_way(kernel: ListedKernel) -> str:
     return " ".join(parts)
 
 
-def shorten_list(words: list[str], most: int = _MAX_NAMES) -> str:
-    more = f" and {len(words) - most} more" if len(words) > most else ""
-    return ", ".join(words[:most]) + more
+def shorten_list(words: list[str]) -> str:
+    more = f" and {len(words) - _MAX_NAMES} more" if len(words) > _MAX_NAMES else ""
+    return ", ".join(words[:_MAX_NAMES]) + more
 
 
 def list_launchers(kernel: ListedKernel) -> str:

@@ -32,6 +32,7 @@ OUTCOME_MARKS = make_marks("""
 """)
 MAX_SLOWEST = 12
 TAIL_LINES = 12
+TAIL_LETTERS = 2000
 
 
 @dataclass(frozen=True)
@@ -171,11 +172,9 @@ def choose_output(cell: MatrixCellResult) -> str:
     return next((attempt.output for attempt in failed if attempt.output), "")
 
 
-def get_output_tail(
-    cell: MatrixCellResult, lines: int = TAIL_LINES, max_letters: int = 2000
-) -> str:
+def get_output_tail(cell: MatrixCellResult, lines: int = TAIL_LINES) -> str:
     output = formatting.make_visible(choose_output(cell)).rstrip().splitlines()
-    return "\n".join(output[-lines:])[-max_letters:]
+    return "\n".join(output[-lines:])[-TAIL_LETTERS:]
 
 
 def format_inside_counts(cell: MatrixCellResult) -> str:

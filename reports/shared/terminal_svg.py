@@ -33,12 +33,12 @@ def make_recording_console(width: int = DEFAULT_COLUMNS) -> Console:
     )
 
 
-def save_svg(console: Console, file: Path, name: str = "") -> None:
-    """Save a recording console's output as a picture; the name separates its styles."""
+def save_svg(console: Console, file: Path) -> None:
+    """Save a recording console's output as a picture; the file's name separates its styles."""
     file.parent.mkdir(parents=True, exist_ok=True)
     console.save_svg(
         str(file),
         theme=DIMMED_MONOKAI,
         code_format=SVG_FRAME,
-        unique_id=re.sub(r"\W", "-", name or file.stem),
+        unique_id=re.sub(r"\W", "-", file.stem),
     )

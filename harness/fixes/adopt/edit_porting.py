@@ -66,9 +66,9 @@ class ResolvedEdits:
         return list(dict.fromkeys(CodeTarget.parse(edit.target or "") for edit in self.edits))
 
 
-def make_trial_toggle(edits: Iterable[ToggleEdit], releases: str = "!=0") -> Toggle:
-    """Make a temporary toggle with these edits."""
-    variant = ToggleVariant(releases=releases, edits=tuple(edits))
+def make_trial_toggle(edits: Iterable[ToggleEdit]) -> Toggle:
+    """Make a temporary toggle with these edits, for any release."""
+    variant = ToggleVariant(releases="!=0", edits=tuple(edits))
     return Toggle(
         id="trial",
         title="trial",

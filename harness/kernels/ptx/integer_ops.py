@@ -22,23 +22,20 @@ def emit_integer(code: ThreadCode, instruction: Instruction) -> None:
     emitter(code, instruction)
 
 
-def _get_all(
-    code: ThreadCode, instruction: Instruction, bits: int, signed: bool = False
-) -> list[str]:
-    return [code.get(value, bits, signed) for value in instruction.operands]
+def _get_all(code: ThreadCode, instruction: Instruction, bits: int) -> list[str]:
+    return [code.get(value, bits) for value in instruction.operands]
 
 
-def _binary(verb: str, signed_verb: str | None = None) -> Emitter:
+def _binary(verb: str) -> Emitter:
     def emit(code: ThreadCode, instruction: Instruction) -> None:
         kind = instruction.type
         bits = bits_of_type(kind)
         if instruction.has("cc", "sat"):
             raise instruction.refuse()
         left, right = _get_all(code, instruction, bits)
-        chosen = signed_verb if signed_verb and kind[0] == "s" else verb
         code.set(
             instruction.results[0],
-            code.let(f"{chosen} i{bits} {left}, {right}"),
+            code.let(f"{verb} i{bits} {left}, {right}"),
             bits,
             kind[0] == "s",
         )

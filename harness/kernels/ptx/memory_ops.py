@@ -15,9 +15,9 @@ from harness.kernels.ptx.thread_code import PtxSite, ThreadCode
 _ORDERED = ("volatile", "relaxed", "acquire", "release")  # accesses that may synchronize
 
 
-def emit_address(code: ThreadCode, instruction: Instruction, place: int = 0) -> str:
-    """Return the address of an operand in this process."""
-    return emit_space_address(code, instruction, place, space_of(instruction))
+def emit_address(code: ThreadCode, instruction: Instruction) -> str:
+    """Return the address of the first operand in this process."""
+    return emit_space_address(code, instruction, 0, space_of(instruction))
 
 
 def emit_space_address(code: ThreadCode, instruction: Instruction, place: int, space: str) -> str:

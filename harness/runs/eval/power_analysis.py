@@ -120,24 +120,14 @@ def find_smallest_drop(
     comparison_count: int = 1,
     churn: float = 0.0,
     *,
-    power: float = TARGET_POWER,
-    alpha: float = ALPHA,
     tolerance: float = TOLERANCE,
-    batch: int = BATCH_ITEMS,
 ) -> float | None:
-    """Find the smallest drop, in steps of 0.1 %, detected with this power; None if none is."""
+    """Find the smallest drop, in steps of 0.1 %, detected with the target power."""
 
     def is_found(step: int) -> bool:
-        cell = compute_verdict_odds(
-            step * DROP_STEP,
-            items,
-            comparison_count,
-            churn,
-            alpha=alpha,
-            tolerance=tolerance,
-            batch=batch,
-        )
-        return cell[AccuracyVerdict.REGRESSED] >= power
+        drop = step * DROP_STEP
+        cell = compute_verdict_odds(drop, items, comparison_count, churn, tolerance=tolerance)
+        return cell[AccuracyVerdict.REGRESSED] >= TARGET_POWER
 
     missed, enough = 0, 1
     most = round((1 - churn) / DROP_STEP)
