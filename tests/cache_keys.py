@@ -154,11 +154,11 @@ def list_loaded_modules() -> list[ModuleType]:
 def _find_digests(module: str) -> dict[str, CodeType]:
     """Find a module's assignments at its top level that call `digest_code`."""
     file = test_layers.modules().get(module)
-    if file is None:
+    if file is None or "digest_code" not in (text := file.read_text()):
         return {}
     return {
         statement.targets[0].id: compile(ast.Module([statement], []), str(file), "exec")
-        for statement in ast.parse(file.read_text()).body
+        for statement in ast.parse(text).body
         if isinstance(statement, ast.Assign)
         and isinstance(statement.targets[0], ast.Name)
         and any(isinstance(n, ast.Name) and n.id == "digest_code" for n in ast.walk(statement))

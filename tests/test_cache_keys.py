@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import shutil
 import sys
@@ -82,8 +83,13 @@ def home_of_keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("keys") / "home"
 
 
+# The same for every key, and listed by a process.
+list_installed_packages = functools.cache(line_coverage._list_installed_packages)
+
+
 @pytest.fixture
 def changed_code(monkeypatch: Patch) -> Iterator[ChangedCode]:
+    monkeypatch.setattr(line_coverage, "_list_installed_packages", list_installed_packages)
     yield ChangedCode(monkeypatch)
     code_digest.digest_code.cache_clear()
 

@@ -22,6 +22,7 @@ def layers() -> dict[str, int]:
     return {name: row for row, cell in enumerate(rows) for name in re.findall(r"`([^`]+)`", cell)}
 
 
+@functools.cache
 def modules() -> dict[str, Path]:
     files = (file for name in PACKAGES for file in (ROOT / name).rglob("*.py"))
     return {name_of(file.relative_to(ROOT)): file for file in files}
