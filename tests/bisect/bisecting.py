@@ -19,7 +19,7 @@ Ended = subprocess.CompletedProcess[str]
 Log = dict[str, Any]
 TOY = Path(__file__).parents[1] / "toy"
 
-NAMES = ("cached", "class-body", "constant", "default", "overlap", "plain", "static", "super")
+NAMES = ("class-body", "constant", "overlap", "plain", "static")
 SOME = tuple(f"toy-{name}" for name in NAMES)
 
 

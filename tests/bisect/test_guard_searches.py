@@ -48,10 +48,9 @@ def test_a_guard_is_searched_in_few_runs_of_one_process(bisect: Bisect) -> None:
     assert all(trial["reach_by_toggle"]["toy-static"] for trial in ran)
 
 
-@pytest.mark.parametrize("jobs", ["1", "3"])
-def test_two_that_act_together(bisect: Bisect, jobs: str) -> None:
+def test_two_that_act_together(bisect: Bisect) -> None:
     command = guard(bisect, f"assert not ({WIDE} and {STATIC})")
-    (found,) = bisect.sets("-j", jobs, command=command)
+    (found,) = bisect.sets("-j", "3", command=command)
     assert set(found) == {"toy-class-body", "toy-static"}
 
 

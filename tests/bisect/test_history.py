@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from bisecting import TOY, Bisect
+from bisecting import TOY, Bisect, Log
 from calling import run_program
 
 from harness.core.errors import UnfixError
@@ -123,14 +124,18 @@ sys.exit(3 if forms.Forms().width != 8 or forms.Forms.static(5) != 4 else 0)
 class Repository:
     """A checkout of the toy release, with a history."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, origin: Repository | None = None) -> None:
         self.folder = folder
         self.forms = folder / "python" / "sglang" / "forms.py"
+        self.commits: list[str] = []
+        if origin is not None:
+            shutil.copytree(origin.folder, folder)
+            self.commits += origin.commits
+            return
         ignore = shutil.ignore_patterns("__pycache__")
         shutil.copytree(TOY / "sglang", folder / "python" / "sglang", ignore=ignore)
         (self.folder / "python" / "sglang" / "srt" / "__init__.py").touch()
         self.git("init", "--quiet")
-        self.commits: list[str] = []
 
     def git(self, *words: str) -> str:
         who = ("-c", "user.name=Toy", "-c", "user.email=toy@example.org")
@@ -155,9 +160,10 @@ def repository(tmp_path: Path) -> Repository:
     return Repository(tmp_path / "repo")
 
 
-@pytest.fixture
-def history(repository: Repository) -> Repository:
+@pytest.fixture(scope="module")
+def written_history(tmp_path_factory: pytest.TempPathFactory) -> Repository:
     """A history whose seventh commit adds a bug, after another in the third."""
+    repository = Repository(tmp_path_factory.mktemp("history") / "repo")
     for i in range(10):
         edits: list[tuple[str, str]] = []
         if i == 2:
@@ -168,6 +174,11 @@ def history(repository: Repository) -> Repository:
     return repository
 
 
+@pytest.fixture
+def history(written_history: Repository, tmp_path: Path) -> Repository:
+    return Repository(tmp_path / "repo", written_history)
+
+
 def commits(bisect: Bisect, tree: Repository, good: str, bad: str, *options: str) -> list[str]:
     script = bisect.root / "check.py"
     script.write_text(CHECK)
@@ -175,14 +186,40 @@ def commits(bisect: Bisect, tree: Repository, good: str, bad: str, *options: str
     return [*where, *options, "--", "python", str(script)]
 
 
-def test_the_commit_is_found_in_an_untouched_checkout(bisect: Bisect, history: Repository) -> None:
-    branch = history.git("status", "--branch", "--porcelain")
-    found = bisect.search(*commits(bisect, history, history.commits[0], "HEAD"), kind="commits")
+@dataclass(frozen=True)
+class RecordedSearch:
+    bisect: Bisect
+    history: Repository
+    found: Log
+    record: Path
+
+
+@pytest.fixture(scope="module")
+def recorded_search(
+    written_history: Repository, tmp_path_factory: pytest.TempPathFactory
+) -> RecordedSearch:
+    """A search between the first and the last commit."""
+    bisect = Bisect(tmp_path_factory.mktemp("search"))
+    history = Repository(bisect.root / "repo", written_history)
+    record = bisect.root / "record.json"
+    words = commits(bisect, history, history.commits[0], "HEAD", "--record", str(record))
+    return RecordedSearch(bisect, history, bisect.search(*words, kind="commits"), record)
+
+
+def test_the_commit_is_found(recorded_search: RecordedSearch) -> None:
+    found, history = recorded_search.found, recorded_search.history
     assert found["verdict"] == "found", found["summary"]
     assert history.commits[2].startswith(found["step"]["after"])
     assert "commit 2" in found["step"]["about"]
     assert found["step"]["changed"] == ["toy-static: fixed → buggy"]
-    assert history.git("status", "--branch", "--porcelain") == branch
+
+
+def test_a_search_leaves_the_checkout_untouched(
+    recorded_search: RecordedSearch, written_history: Repository
+) -> None:
+    history = recorded_search.history
+    status = ("status", "--branch", "--porcelain")
+    assert history.git(*status) == written_history.git(*status)
     assert history.git("worktree", "list").count("\n") == 0
     assert not history.git("for-each-ref", "refs/bisect")
 
@@ -298,11 +335,9 @@ def test_a_commit_that_cannot_be_read_is_no_answer(bisect: Bisect, history: Repo
     assert history.commits[6].startswith(found["step"]["after"]), found["summary"]
 
 
-def test_commits_replay_and_a_changed_log_is_refused(bisect: Bisect, history: Repository) -> None:
-    record = bisect.root / "record.json"
-    words = commits(bisect, history, history.commits[0], "HEAD", "--record", str(record))
-    found = bisect.search(*words, kind="commits")
-    again = ("--replay", str(record), "--repo", str(history.folder))
+def test_commits_replay_and_a_changed_log_is_refused(recorded_search: RecordedSearch) -> None:
+    bisect, found, record = recorded_search.bisect, recorded_search.found, recorded_search.record
+    again = ("--replay", str(record), "--repo", str(recorded_search.history.folder))
     replayed = bisect.search(*again, kind="commits")
     assert replayed["step"] == found["step"]
     log = json.loads(record.read_text())
