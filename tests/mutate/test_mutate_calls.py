@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from checkouts import SglangCheckout
 from test_diffs import MODULE, NEW, OLD
-from test_kept_faults import ONCE, keep_fault
+from test_fault_toggles import ONCE, keep_fault
 
 from harness.cli import main
 from harness.core.errors import UnfixError

@@ -1,4 +1,4 @@
-"""The events of a GPU, for a `LaunchTracer`, as torch tells them.
+"""The events of a GPU, for a `LaunchTracer`, as torch reports them.
 
 - Operators, custom ones too: a dispatch mode, in every thread.
 - Memory, events, streams: torch's own trace of the GPU (`torch.cuda._gpu_trace`), which calls when
@@ -65,7 +65,7 @@ class CardClocks:
             self._events[handle] = streams.Event()
         return self._events[handle]
 
-    # What torch tells
+    # Reported by torch
 
     def record_event(self, event: int, stream: int) -> None:
         self._get_event(event).record(self._get_stream(stream))

@@ -14,7 +14,7 @@ from harness.kernels.launches.zone_check import GuardZoneCheck
 
 
 class LaunchSource(Protocol):
-    """What tells a tracer of a device's events, from `open` to `close`."""
+    """The source of a device's events for a tracer, from `open` to `close`."""
 
     def open(self) -> None: ...
 

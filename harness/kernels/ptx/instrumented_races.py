@@ -4,7 +4,7 @@ The questions are those of Triton's kernels (`gpu/race_checks`), a block being a
 exchanges its block's entry and the value that it wrote, a load its entry as a reader; each compares
 the entry that it takes out. Invariant: a report is true whatever the order of the blocks, since
 nothing orders them. A kernel whose blocks may wait for each other is not checked. Threads of one
-block are not told apart; the executor does that.
+block are not distinguished; the executor does that.
 
 Accesses that may meet, by the parameters of their pointers, are one `RaceGroup`, and are looked at
 in pieces of its smallest one. The launch says which groups count (`check_values`): those that are

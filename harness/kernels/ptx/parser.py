@@ -385,7 +385,7 @@ class _BodyReader:
             return self._source
         here = (int(match[1]), int(match[2]), int(match[3]))
         at = (int(match[4]), int(match[5]), int(match[6])) if match[4] is not None else None
-        if at is not None:  # the nearest line before an instruction tells of its callers
+        if at is not None:  # the nearest line before an instruction names its callers
             self._call_sites[here] = at
         return self._make_location(here, at, 0)
 

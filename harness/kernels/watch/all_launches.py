@@ -1,8 +1,8 @@
 """The launches of all libraries in this process, counted by the kernel's name (`launch_counts.c`).
 
-CUPTI tells of each launch that the driver gets, in a function in C, so that a launch costs next to
-nothing. A captured launch counts once. CUPTI has room for one subscriber: with another profiler in
-the process nothing is counted, and the summary says so.
+CUPTI calls a function in C for each launch that the driver gets, so a launch costs next to nothing.
+A captured launch counts once. CUPTI has room for one subscriber: with another profiler in the
+process nothing is counted, and the summary says so.
 """
 
 from __future__ import annotations

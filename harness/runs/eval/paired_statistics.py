@@ -296,7 +296,7 @@ def estimate_further_items(
 ) -> int | None:
     """Estimate the items missing for a verdict, at the rates of the items so far."""
 
-    def tells(items: int) -> bool:
+    def is_decisive(items: int) -> bool:
         part = items / pair.items
         best, worst = (
             (lost * part, alike * part, gained * part)
@@ -308,11 +308,11 @@ def estimate_further_items(
         )
 
     known, enough = pair.items, 2 * pair.items
-    while not tells(enough):
+    while not is_decisive(enough):
         known, enough = enough, 2 * enough
         if known > MAX_ESTIMATED_ITEMS:
             return None
     while enough - known > 1:
         middle = (known + enough) // 2
-        known, enough = (known, middle) if tells(middle) else (middle, enough)
+        known, enough = (known, middle) if is_decisive(middle) else (middle, enough)
     return enough - pair.items

@@ -3,7 +3,7 @@
 A node is a definition at the top level of a module: a function, or a class with its methods. A
 definition refers to another if it contains its name, and lies in the same module or names that
 module, or if no other module defines the name. So a call through a table or `getattr` is missed,
-and a name in a string or comment counts: the result tells where to look and proves nothing.
+and a name in a string or comment counts: the result shows where to look and proves nothing.
 """
 
 from __future__ import annotations

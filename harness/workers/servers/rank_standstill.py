@@ -7,7 +7,7 @@ sleeps and is never woken. If all ranks are like that at the same time, no answe
 A slow machine is no standstill. A thread that wants a processor, or waits for a disk, is not
 asleep; if it has not slept since the last sample, its rank is at work. Threads that only poll sleep
 between their polls: gloo's do so a hundred times a second. So do threads that swap Python's lock or
-talk through pipes; those that work are told from those that poll by their time on a processor.
+talk through pipes; the time on a processor distinguishes those that work from those that poll.
 
 Example, the counts of two ranks 0.5 s apart:
 
