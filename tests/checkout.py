@@ -53,12 +53,17 @@ if "FAKE_FREE" in os.environ:
 """
 
 
-def copy_of_the_tree(to: Path) -> Path:
-    """Copy git's files: hidden entries but .gitignore, caches and reports stay behind."""
+def copy_of_the_tree(to: Path, *folders: str) -> Path:
+    """Copy git's files: hidden entries but .gitignore, caches and reports stay behind.
+
+    With `folders`, only these and the files beside them are copied.
+    """
     made_here = shutil.ignore_patterns("__pycache__", "*.pyc", "*.egg-info", "dist", "build", "out")
     to.mkdir(parents=True)
     for entry in ROOT.iterdir():
         if entry.is_dir() and not entry.name.startswith("."):
+            if folders and entry.name not in folders:
+                continue
             shutil.copytree(entry, to / entry.name, ignore=made_here)
         elif entry.is_file() and (entry.name == ".gitignore" or not entry.name.startswith(".")):
             shutil.copy2(entry, to / entry.name)

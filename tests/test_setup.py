@@ -67,8 +67,9 @@ def killed_setup(
 
 @pytest.fixture
 def fake(tmp_path: Path) -> Checkout:
-    """A fresh checkout beside a fake pip and venv."""
-    return Checkout(copy_of_the_tree(tmp_path / "tree"), fake_tools(tmp_path / "fakes"))
+    """A fresh checkout of the engine and the toggles, beside a fake pip and venv."""
+    tree = copy_of_the_tree(tmp_path / "tree", "harness", "toggles")
+    return Checkout(tree, fake_tools(tmp_path / "fakes"))
 
 
 Made = tuple[Checkout, subprocess.CompletedProcess[str]]
