@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from enum import IntEnum, auto
+from enum import IntEnum
 
 
 class ContextField(IntEnum):
@@ -41,7 +41,7 @@ class ContextField(IntEnum):
     SHARED_SHADOW = 30  # uninitialized bytes of shared memory, or 0
     OVERFLOWS = 31
     OVERFLOW_COUNT = 32
-    CHECKS = 33  # CheckFlag
+    UNORDERED_BLOCKS = 33  # 1 if the kernel does not synchronize its blocks itself
     DYNAMIC_SHARED = 34  # bytes
     SEGMENT_COUNT = 35
     RAN_FLAGS = 36  # a byte for each block of operations
@@ -163,10 +163,6 @@ class PtxViolationKind(IntEnum):
     ENDLESS_WAIT = 15
     COPY_IN_PROGRESS = 16
     COPY_WITHOUT_BARRIER = 17
-
-
-class CheckFlag(IntEnum):
-    RACES = auto()
 
 
 MAX_OVERFLOWS = 1 << 12

@@ -217,7 +217,7 @@ class LaunchMemory:
             ContextField.BARRIERS: barriers.ctypes.data,
             ContextField.SHARED_SHADOW: self.shadows.shared_uninitialized,
             ContextField.COPIES: self.shadows.copies,
-            ContextField.CHECKS: int(not lowered.blocks_synchronize),
+            ContextField.UNORDERED_BLOCKS: int(not lowered.blocks_synchronize),
             ContextField.DYNAMIC_SHARED: launch.shared_bytes,
             ContextField.OVERFLOWS: self.overflows.ctypes.data,
             ContextField.RAN_FLAGS: self.ran_flags.ctypes.data,

@@ -89,9 +89,9 @@ class RaceCheckedPtxAccess:
         self._block_epoch = code.load_field("%context", ContextField.BLOCK_EPOCH)
         space = self._field(PtxRegionField.SPACE)
         is_global = code.let(f"icmp eq i64 {space}, {int(RegionSpace.GLOBAL)}")
-        apart = code.load_field("%context", ContextField.CHECKS)
-        unordered = code.let(f"icmp ne i64 {apart}, 0")
-        self._blocks_race = code.let(f"and i1 {is_global}, {unordered}")
+        unordered = code.load_field("%context", ContextField.UNORDERED_BLOCKS)
+        is_unordered = code.let(f"icmp ne i64 {unordered}, 0")
+        self._blocks_race = code.let(f"and i1 {is_global}, {is_unordered}")
 
     def _emit_changes(self) -> str:
         """Emit whether a write changes what is there; an atomic update always counts."""
