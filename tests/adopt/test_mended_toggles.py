@@ -12,6 +12,7 @@ from made_up_toggle import FIXED_FORM, TOGGLE
 
 from harness.cli import guard_runs
 from harness.cli.bisect import execution as bisect_execution
+from harness.cli.bisect import preparation
 from harness.cli.main import main
 from harness.core import paths
 from harness.fixes.adopt import release_timeline
@@ -247,7 +248,7 @@ def test_a_search_over_releases_mends_for_both_of_its_ends(
     request = BisectRequest(
         "releases", ["true"], OutcomeRules(), [str(toggles)], good="gbbb", bad="gaaa"
     )
-    prepared = bisect_execution.prepare_new_search(request)
+    prepared = preparation.prepare_new_search(request)
     (toggle,) = prepared.catalogue.select("made-up")
     states = [find_toggle_status(toggle, one.tree).state for one in commits]
     assert states == [ToggleState.FIXED] * 2

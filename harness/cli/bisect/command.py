@@ -122,7 +122,7 @@ def _add_shared_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run_command(arguments: argparse.Namespace) -> int:
-    from harness.cli.bisect import dry_run, execution
+    from harness.cli.bisect import dry_run, execution, preparation
     from harness.store.database import Store
 
     if arguments.over == "toggles" and not arguments.words:
@@ -134,7 +134,7 @@ def run_command(arguments: argparse.Namespace) -> int:
     if getattr(arguments, "dry_run", False) and isinstance(request, BisectRequest):
         return dry_run.print_plan(request, arguments.json)
     store = Store()
-    prepared = execution.prepare_search(request, store)
+    prepared = preparation.prepare_search(request, store)
     is_stopped = execution.run_search(prepared, store)
     code = run_output.write_and_print_run(run_kinds.BISECT, prepared.search, arguments)
     if is_stopped:

@@ -8,12 +8,8 @@ from pathlib import Path
 import msgspec
 
 from harness.cli import options
-from harness.cli.bisect.execution import (
-    PreparedSearch,
-    choose_candidates,
-    list_releases_between,
-    prepare_new_search,
-)
+from harness.cli.bisect.execution import choose_candidates, list_releases_between
+from harness.cli.bisect.preparation import PreparedSearch, prepare_new_search
 from harness.core.errors import UnfixError
 from harness.releases import provisioning
 from harness.runs.bisect import guard_runner, search_driver

@@ -1,26 +1,21 @@
-"""The execution of `unfix bisect`: prepares, runs, resumes or replays a search."""
+"""The execution of `unfix bisect`: runs a prepared search over toggles, releases or commits."""
 
 from __future__ import annotations
 
-import contextlib
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
 from packaging.version import InvalidVersion, Version
 
-from harness.cli import guard_runs, options, resumption, run_output
+from harness.cli import guard_runs, options
+from harness.cli.bisect.preparation import PreparedSearch
 from harness.cli.bisect.progress import BisectProgress
 from harness.cli.process_cleanup import end_processes_on_exit
 from harness.core import git_repository, machine, paths
 from harness.core.errors import UnfixError
 from harness.fixes.patch_plan import Direction
-from harness.fixes.registry import toggle_catalogue
-from harness.fixes.registry.toggle_catalogue import ToggleCatalogue
-from harness.patching import bootstrap
 from harness.releases import managed_releases
 from harness.releases.managed_releases import Release
 from harness.runs.bisect import (
@@ -31,21 +26,13 @@ from harness.runs.bisect import (
     toggle_candidates,
 )
 from harness.runs.bisect.command_runner import CommandRunner
-from harness.runs.bisect.request import BisectRequest, EarlierSearch
+from harness.runs.bisect.request import BisectRequest
 from harness.runs.bisect.search_driver import SearchDriver
 from harness.runs.bisect.trial_runner import ToggleChoices, TrialJob, TrialRunner, VersionUnderTest
 from harness.store.bisect.values import BisectSearch, BisectTrial
 from harness.store.database import Store
 
 GUARD_TIME_LIMIT = 300.0  # seconds for a run of a guard, if the caller gives no limit
-
-
-@dataclass(frozen=True)
-class PreparedSearch:
-    request: BisectRequest
-    search: BisectSearch
-    catalogue: ToggleCatalogue
-    replayed: BisectSearch | None = None  # the log with every answer
 
 
 class ReplayRunner:
@@ -67,141 +54,6 @@ class ReplayRunner:
         yield from ()
 
     def close(self) -> None: ...
-
-
-# Preparing
-
-
-def prepare_search(request: BisectRequest | EarlierSearch, store: Store) -> PreparedSearch:
-    if isinstance(request, BisectRequest):
-        return prepare_new_search(request)
-    return _prepare_replay(request, store) if request.replay else _prepare_resume(request, store)
-
-
-def prepare_new_search(request: BisectRequest) -> PreparedSearch:
-    folders = [Path(folder) for folder in request.toggle_folders]
-    names = [request.release]
-    if request.kind == "releases":
-        names = [request.good, request.bad, *(request.among or ())]
-    guard_runs.mend_for_named_releases(names, folders, request.device)
-    catalogue = toggle_catalogue.load_catalogue(folders)
-    words = request.candidates
-    options.report_meanings({word: catalogue.describe_match(word) for word in words})
-    search_id, started = guard_runs.make_id_and_start()
-    search = BisectSearch(
-        id=search_id,
-        kind=request.kind,
-        started=started,
-        symptom_command=request.command,
-        command=run_output.get_recorded_command(),
-        settings=_make_settings(request),
-        toggles=[guard_runs.make_toggle_facts(toggle) for toggle in catalogue],
-        pinned_toggles=_find_pinned_toggles(request, catalogue),
-    )
-    return PreparedSearch(request, search, catalogue)
-
-
-def _make_settings(request: BisectRequest) -> dict[str, object]:
-    code, folder = _digest_code(request), str(Path.cwd())
-    return {**msgspec.to_builtins(request), "code": code, "folder": folder}
-
-
-def _prepare_resume(earlier: EarlierSearch, store: Store) -> PreparedSearch:
-    runs = [run for run in store.bisect.list_runs() if earlier.name or run.kind == earlier.kind]
-    noun = f"search over {earlier.kind}"
-    stopped = store.bisect.load_whole(resumption.find_stopped_run(runs, earlier.name, noun))
-    fresh = prepare_new_search(_read_request(earlier, stopped))
-    resumption.refuse_if_changed(
-        *(stopped.settings.get("code"), fresh.search.settings["code"], stopped.id),
-        "the command, guards or toggles",
-    )
-    if stopped.settings.get("folder") != fresh.search.settings["folder"]:
-        raise UnfixError(f"search {stopped.id} began in {stopped.settings.get('folder')}")
-    if stopped.pinned_toggles != fresh.search.pinned_toggles:
-        raise UnfixError(
-            f"search {stopped.id} held {stopped.pinned_toggles or 'nothing'}, "
-            f"this one {fresh.search.pinned_toggles}"
-        )
-    return PreparedSearch(fresh.request, _restart_search(fresh, stopped), fresh.catalogue)
-
-
-def _prepare_replay(earlier: EarlierSearch, store: Store) -> PreparedSearch:
-    log = _read_log(earlier.name, store)
-    fresh = prepare_new_search(_read_request(earlier, log))
-    fresh.search.pinned_toggles = log.pinned_toggles
-    return PreparedSearch(fresh.request, _restart_search(fresh, log), fresh.catalogue, log)
-
-
-def _restart_search(fresh: PreparedSearch, earlier: BisectSearch) -> BisectSearch:
-    """Return an earlier search at its start, with its trials as known ones."""
-    return msgspec.structs.replace(
-        fresh.search,
-        id=earlier.id,
-        started=earlier.started,
-        command=earlier.command,
-        seconds=earlier.seconds,
-        trials=earlier.trials,
-    )
-
-
-def _read_log(name: str, store: Store) -> BisectSearch:
-    """Read a search to replay, from the store or from a record's file."""
-    file = Path(name)
-    if not file.is_file():
-        log = store.bisect.get(name)
-    else:
-        try:
-            log = msgspec.json.decode(file.read_bytes(), type=BisectSearch)
-        except msgspec.MsgspecError as error:
-            raise UnfixError(f"{file} is no record of a search: {error}") from error
-    if log.status == "refused":
-        raise UnfixError(f"search {log.id} was refused: {log.summary}")
-    return log
-
-
-def _read_request(earlier: EarlierSearch, search: BisectSearch) -> BisectRequest:
-    """Read the request of an earlier search, with this machine's folders if the call has some."""
-    if search.kind != earlier.kind:
-        raise UnfixError(f"{search.id} is a search over {search.kind}")
-    request = msgspec.convert(search.settings, BisectRequest)
-    repository = earlier.repository or str(Path(request.repository).expanduser())
-    return msgspec.structs.replace(
-        request,
-        toggle_folders=earlier.toggle_folders or request.toggle_folders,
-        repository=repository if request.repository else "",
-    )
-
-
-def _digest_code(request: BisectRequest) -> str:
-    """Compute a digest of a search's dependencies: toggles, suites, and its command's files."""
-    files = []
-    for word in request.command:
-        with contextlib.suppress(OSError):  # a word may be too long for a file's name
-            file = Path(word.partition("::")[0])
-            if file.is_file():
-                files.append(file)
-    return guard_runs.digest_guards_and_toggles(
-        [Path(folder) for folder in request.toggle_folders], files
-    )
-
-
-def _find_pinned_toggles(request: BisectRequest, catalogue: ToggleCatalogue) -> dict[str, str]:
-    """Find the toggles that are fixed or buggy in every run, the environment's included."""
-    reverted, enabled = bootstrap.read_requested_ids()
-    sides: dict[str, str] = {}
-    for side, words in (
-        ("fixed", [*request.hold_fixed, *enabled]),
-        ("buggy", [*request.hold_buggy, *reverted]),
-    ):
-        for toggle in catalogue.select_all(
-            [name for word in words for name in bootstrap.split_ids(word)]
-        ):
-            if sides.setdefault(toggle.id, side) != side:
-                raise UnfixError(f"{toggle.id} cannot be held both fixed and buggy")
-    return sides
-
-
-# Running
 
 
 def run_search(prepared: PreparedSearch, store: Store) -> bool:
