@@ -93,6 +93,10 @@ def test_the_draft_model_is_one_of_the_models_folder() -> None:
             "--cuda-graph-bs-prefill: prefill in CUDA graphs of compiled code is not rehearsed",
         ),
         (
+            ["llama-3.1-8b", "--", "--attn-cp-size=2"],
+            "--attn-cp-size: context parallelism is not rehearsed: leave it out",
+        ),
+        (
             ["llama-3.1-8b", "--", "--cuda-graph-config", "{}"],
             "--cuda-graph-config: a configuration of graphs (--cuda-graph-bs-decode has those",
         ),

@@ -61,7 +61,7 @@ def describe(deployment: dict[str, Any]) -> dict[str, Any]:
         if name == "phases"
         else value
         for name, value in deployment.items()
-        if name not in ("seconds", "resident", "functions")
+        if name not in ("seconds", "processor_seconds", "resident", "functions")
     }
 
 

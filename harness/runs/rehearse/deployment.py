@@ -37,7 +37,15 @@ _NOT_REHEARSED = {
     "--disaggregation-mode": "prefill and decode on different servers",
     "--enable-two-batch-overlap": "two overlapping batches",
     "--cuda-graph-config": "a configuration of graphs (--cuda-graph-bs-decode has those of decode)",
-} | dict.fromkeys(
+}
+_NOT_REHEARSED |= dict.fromkeys(
+    (
+        *("--attn-cp-size", "--attention-context-parallel-size", "--enable-prefill-cp"),
+        *("--dcp-size", "--decode-context-parallel-size"),
+    ),
+    "context parallelism",
+)
+_NOT_REHEARSED |= dict.fromkeys(
     (
         "--cuda-graph-backend-prefill",
         "--cuda-graph-bs-prefill",

@@ -105,6 +105,7 @@ class DeploymentResult(msgspec.Struct):
     operators: list[UncheckedOperator] = []
     resident: int = 0  # bytes that the rehearsal itself took of this machine
     seconds: float = 0.0
+    processor_seconds: float = 0.0  # of these, in which it ran: a busy machine takes longer
 
     @property
     def kernels(self) -> dict[str, RehearsedLaunch]:
