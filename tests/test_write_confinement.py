@@ -12,6 +12,7 @@ import pytest
 
 from harness.core import cache, write_confinement
 from harness.core.child_process import call_in_fork
+from harness.core.code_digest import compute_digest
 
 pytestmark = pytest.mark.skipif(
     not write_confinement.can_confine(), reason="n/a: this kernel has no Landlock"
@@ -93,11 +94,12 @@ def test_its_descendants_are_confined(folders: tuple[Path, Path]) -> None:
     assert not (other / "new").exists()
 
 
+@pytest.mark.parametrize("key", ["ab" * 32, compute_digest("a prompt")], ids=["whole", "short"])
 def test_entries_of_a_cache_are_shared_once_their_process_has_ended(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("UNFIX_HOME", str(tmp_path))
-    key, own = "ab" * 32, tmp_path / "own"
+    own = tmp_path / "own"
     computed: list[int] = []
 
     def compute() -> int:
@@ -112,12 +114,12 @@ def test_entries_of_a_cache_are_shared_once_their_process_has_ended(
     own.mkdir()
     assert call_in_fork(compute_twice) == [42, 42, 1], "its own entry is found again"
     assert not cache.is_cached("graphs", key)
-    (own / "graphs" / "ab" / "a counter").write_text("x")
+    (own / "graphs" / key[:2] / "a counter").write_text("x")
     cache.adopt_entries(own)
     assert cache.is_cached("graphs", key)
     assert cache.get_or_compute("graphs", key, compute) == 42
     assert computed == []
-    shared = tmp_path / ".unfix" / "kernels" / "graphs" / "ab"
+    shared = tmp_path / ".unfix" / "kernels" / "graphs" / key[:2]
     assert [file.name for file in shared.iterdir()] == [key], "what is no entry stays behind"
 
 

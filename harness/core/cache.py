@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import pickle
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -23,7 +24,7 @@ from harness.core.preparation import announce_preparation
 
 T = TypeVar("T")
 MAX_ENTRIES = 8192
-_KEY_LENGTH = 64  # of a SHA-256 in hexadecimal digits
+_KEY = re.compile(r"[0-9a-f]{32}|[0-9a-f]{64}")  # of `compute_digest`, and a whole SHA-256
 _DAY = 86400.0
 _MONTH = 30 * _DAY
 _LOADED_VALUES: dict[str, dict[str, Any]] = {}
@@ -101,8 +102,10 @@ def write_below(root: Path) -> None:
 
 def adopt_entries(root: Path) -> None:
     """Share the entries below the folder of a process that has ended."""
-    for file in root.glob(f"*/??/{'?' * _KEY_LENGTH}"):
+    for file in root.glob("*/??/*"):
         category, key = file.parent.parent.name, file.name
+        if not _KEY.fullmatch(key):
+            continue
         with contextlib.suppress(OSError):  # a disk that is full or read-only costs time alone
             write_atomically(_locate_entry(_get_shared_root(), category, key), file.read_bytes())
 
