@@ -23,6 +23,7 @@ from harness.guards import (
     cells,
     hypothesis_adapter,
     not_applicable,
+    preparations,
     profiles,
     pytest_adapter,
     replay,
@@ -65,6 +66,9 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", f"{cells.GUARDS_MARKER}(*toggles): the toggles it guards")
     config.addinivalue_line(
         "markers", f"{BEFORE_FORKS_MARKER}(ready=…): a function to call once, before any fork"
+    )
+    config.addinivalue_line(
+        "markers", f"{preparations.PREPARED_MARKER}(by=…, names=…): a function to call in the setup"
     )
     if config.getoption("teeth") and not config.stash.get(IS_PREPARED, False):
         prepare_session(config)
@@ -151,6 +155,13 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
     changes = item.config.stash.get(APPLIED_CHANGES, ())
     with ToggleContext(changes) if changes else contextlib.nullcontext():
         return (yield)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    preparation = preparations.read_preparation(item)
+    if preparation is not None and unrunnable_guards.UNRUNNABLE_REASON not in item.stash:
+        preparation.run()
 
 
 @pytest.hookimpl(tryfirst=True, specname="pytest_runtest_protocol")

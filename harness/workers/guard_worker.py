@@ -24,7 +24,15 @@ import pytest
 from harness.core import device
 from harness.core.errors import UnfixError
 from harness.fixes.matching.toggle_status import ToggleState
-from harness.guards import cells, plugin, repeat, replay, run_item, unrunnable_guards
+from harness.guards import (
+    cells,
+    plugin,
+    preparations,
+    repeat,
+    replay,
+    run_item,
+    unrunnable_guards,
+)
 from harness.guards.cells import GUARDED_STATUS, GuardCell, Side
 from harness.guards.sides import AttemptScope, SideAttempt, choose_side
 from harness.patching import attestation, live_engine
@@ -152,6 +160,10 @@ class GuardWorker(WorkerSession[GuardWorkerSettings]):
         for request in self._receive_test_requests():
             self.dispatch_request(request)
 
+    def find_supervisor_kind(self, request: TestRequest) -> object:
+        preparation = preparations.read_preparation(self.items[request.number])
+        return None if preparation is None else preparation.function
+
     def run_request(self, request: TestRequest) -> values.SideResult:
         item = self.items[request.number]
         toggles = self._read_toggle_directions(item, request)
@@ -267,19 +279,24 @@ class GuardWorker(WorkerSession[GuardWorkerSettings]):
 
 
 def _prebuild_patches(item: pytest.Item, request: TestRequest) -> None:
-    """Build the patched code once, for all the forks that run it."""
+    """Prepare an item, and build the patched code, once for all the forks that run it."""
     marks = cells.read_guard_marks(item)
     assert marks is not None
     status = item.stash.get(GUARDED_STATUS, None)
     cell = GuardCell(status, Side(request.side)) if status is not None else None
     under = item.config.stash.get(plugin.APPLIED_CHANGES, ())
+    preparation = preparations.read_preparation(item)
+    if preparation is not None:
+        with contextlib.suppress(Exception):  # the test itself reports it
+            preparation.run()
     with (
         contextlib.suppress(Exception),  # the test itself reports it
         warnings.catch_warnings(action="ignore"),
         cells.revert_where_present(marks.always_reverted),
         cells.apply_cell(cell) if cell is not None else ToggleContext(under),
     ):
-        pass
+        if preparation is not None:
+            preparation.run()
     if not live_engine.engine.is_idle:
         what = cell or ", ".join(map(str, under))
         raise RuntimeError(

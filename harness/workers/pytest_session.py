@@ -165,9 +165,14 @@ class WorkerSession(Generic[SettingsT]):
         """Make the message to the run about a request's result."""
         raise NotImplementedError
 
+    def find_supervisor_kind(self, request: Any) -> object:
+        """Return the kind of supervisor that serves a request; by default there is one."""
+        return None
+
     def dispatch_request(self, request: Any) -> None:
-        encoded = msgspec.json.encode(request)
-        for supervisor in [each for each in self._supervisors if each.pending_request is None]:
+        encoded, kind = msgspec.json.encode(request), self.find_supervisor_kind(request)
+        idle = [each for each in self._supervisors if each.pending_request is None]
+        for supervisor in [each for each in idle if each.kind == kind]:
             try:
                 supervisor.pipe.send(encoded)
             except BrokenPipeError:  # the supervisor ended while it was idle
@@ -177,6 +182,7 @@ class WorkerSession(Generic[SettingsT]):
                 return
         self._supervisor_count += 1
         supervisor = supervision.fork_supervisor(self._serve_as_supervisor)
+        supervisor.kind = kind
         self._supervisors.append(supervisor)
         supervisor.pending_request = request
         with contextlib.suppress(BrokenPipeError):  # it has just ended; its pipe reports that

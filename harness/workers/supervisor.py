@@ -68,6 +68,7 @@ class Supervisor:
         self.pipe = pipe
         self.pending_request: Any = None  # the request without a reply so far
         self.is_retiring = False  # it gets no further request
+        self.kind: object = None  # it serves requests of this kind alone
 
     def describe_exit(self) -> str:
         """Describe the supervisor's end, once its pipe is closed."""

@@ -21,10 +21,9 @@ SLOTS, BYTES, ANCHOR, MASK = 8, 32, 0xC0FFEE1234567890, (1 << 64) - 1
 MISMATCHED_BYTES = 1 << 2  # the bit of a report that is about a slot's bytes
 
 
-@pytest.fixture(autouse=True)
-def _built_modules() -> None:
-    cuda_kernels.build_modules("kv_canary.verify", "kv_canary.write")
-
+pytestmark = pytest.mark.prepared(
+    by=cuda_kernels.build_modules, names=("kv_canary.verify", "kv_canary.write")
+)
 
 layers = st.integers(1, 3)
 slots = st.lists(st.integers(1, SLOTS - 1), min_size=1, max_size=4, unique=True)

@@ -22,9 +22,7 @@ GROUP = 128  # tokens that are compressed into one
 INVALID = 0xFFFFFFFF
 
 
-@pytest.fixture(autouse=True)
-def _built_modules() -> None:
-    cuda_kernels.build_modules("attention.dsv4.compress")
+pytestmark = pytest.mark.prepared(by=cuda_kernels.build_modules, names=("attention.dsv4.compress",))
 
 
 @pytest.mark.guards("compress-plan-shared-race")

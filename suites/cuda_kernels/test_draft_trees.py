@@ -36,10 +36,7 @@ class Drafts:
     tree: list[int | None]  # the parent of each: a draft's number, from 1; 0 is the root
 
 
-@pytest.fixture(autouse=True)
-def _built_modules() -> None:
-    cuda_kernels.build_modules("speculative.tree")
-
+pytestmark = pytest.mark.prepared(by=cuda_kernels.build_modules, names=("speculative.tree",))
 
 batches = st.integers(1, 6).flatmap(
     lambda size: st.lists(

@@ -22,9 +22,9 @@ SLOTS, WIDTH = 12, 128
 FP8 = torch.float8_e4m3fn
 
 
-@pytest.fixture(autouse=True)
-def _built_modules() -> None:
-    cuda_kernels.build_modules(
+pytestmark = pytest.mark.prepared(
+    by=cuda_kernels.build_modules,
+    names=(
         "attention.concat_mla",
         "attention.dsv4.attn",
         "attention.set_mla_kv_concat_q",
@@ -33,8 +33,8 @@ def _built_modules() -> None:
         "kvcache.kvcache",
         "kvcache.minimax_store_kv_index",
         "kvcache.set_mla_kv_buffer",
-    )
-
+    ),
+)
 
 slots = cuda_kernels.draw_rows(0, SLOTS - 1, 6)
 

@@ -23,16 +23,17 @@ upstream_bug = pytest.mark.xfail(
 )
 
 
-@pytest.fixture(autouse=True)
-def _built_modules() -> None:
-    cuda_kernels.build_modules(
+pytestmark = pytest.mark.prepared(
+    by=cuda_kernels.build_modules,
+    names=(
         "attention.dsa.fused_metadata_copy",
         "attention.fixup_zero_kv",
         "attention.fused_qknorm_rope",
         "mamba.causal_conv1d",
         "mamba.inkling_sconv",
         "speculative.tree",
-    )
+    ),
+)
 
 
 def near_and_far(elements: int = BOUNDARY) -> pytest.MarkDecorator:

@@ -23,9 +23,9 @@ from harness.guards import skip_not_applicable
 BLOCK = 4
 
 
-@pytest.fixture(autouse=True)
-def _built_modules() -> None:
-    cuda_kernels.build_modules(
+pytestmark = pytest.mark.prepared(
+    by=cuda_kernels.build_modules,
+    names=(
         "moe.cutlass_prepare_moe_input",
         "moe.dsv4",
         "moe.moe_align",
@@ -33,8 +33,8 @@ def _built_modules() -> None:
         "moe.moe_permute_prepare",
         "moe.moe_topk_sigmoid",
         "moe.moe_topk_softmax",
-    )
-
+    ),
+)
 
 chosen_experts = st.lists(st.integers(0, 3), min_size=1, max_size=6)
 

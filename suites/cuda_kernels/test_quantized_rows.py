@@ -20,15 +20,15 @@ from harness import checking
 FP8, LARGEST, GROUP = torch.float8_e4m3fn, 448.0, 128
 
 
-@pytest.fixture(autouse=True)
-def _built_modules() -> None:
-    cuda_kernels.build_modules(
+pytestmark = pytest.mark.prepared(
+    by=cuda_kernels.build_modules,
+    names=(
         "quantization.hadamard",
         "quantization.per_tensor_quant_fp8",
         "quantization.per_token_group_quant",
         "quantization.per_token_quant_fp8",
-    )
-
+    ),
+)
 
 sizes = st.sampled_from([1e-3, 1.0, 300.0])
 

@@ -19,16 +19,16 @@ from harness import checking
 HEAD, SLOTS, POSITIONS = 64, 10, 40
 
 
-@pytest.fixture(autouse=True)
-def _built_modules() -> None:
-    cuda_kernels.build_modules(
+pytestmark = pytest.mark.prepared(
+    by=cuda_kernels.build_modules,
+    names=(
         "attention.clamp_position",
         "attention.dsv4.norm_rope",
         "attention.fused_qknorm_rope",
         "attention.minimax_qknorm_rope",
         "attention.rope",
-    )
-
+    ),
+)
 
 positions = st.lists(st.integers(0, POSITIONS - 1), min_size=1, max_size=4)
 heads = st.integers(1, 3)

@@ -20,9 +20,9 @@ from harness import checking
 EPSILON = 1e-6
 
 
-@pytest.fixture(autouse=True)
-def _built_modules() -> None:
-    cuda_kernels.build_modules(
+pytestmark = pytest.mark.prepared(
+    by=cuda_kernels.build_modules,
+    names=(
         "activation.activation",
         "activation.bias_gelu",
         "elementwise.add3",
@@ -35,8 +35,8 @@ def _built_modules() -> None:
         "layernorm.rmsnorm_hf",
         "moe.moe_topk_sum",
         "moe.shuffle_weighted_sum",
-    )
-
+    ),
+)
 
 tokens = st.integers(1, 4)
 

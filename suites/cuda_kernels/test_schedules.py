@@ -18,9 +18,10 @@ from harness import checking
 BLOCK, TOPK = 64, 512
 
 
-@pytest.fixture(autouse=True)
-def _built_modules() -> None:
-    cuda_kernels.build_modules("attention.dsv4.flashmla_sched_meta")
+pytestmark = pytest.mark.prepared(
+    by=cuda_kernels.build_modules,
+    names=("attention.dsv4.flashmla_sched_meta",),
+)
 
 
 @pytest.mark.guards("flashmla-idle-partitions")

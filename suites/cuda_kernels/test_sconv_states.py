@@ -21,9 +21,7 @@ from harness import checking
 ROWS, WIDTH, SLOTS = 3, 8, 6  # taps before the current token, channels, slots of the pool
 
 
-@pytest.fixture(autouse=True)
-def _built_modules() -> None:
-    cuda_kernels.build_modules("mamba.inkling_sconv")
+pytestmark = pytest.mark.prepared(by=cuda_kernels.build_modules, names=("mamba.inkling_sconv",))
 
 
 @pytest.mark.guards("sconv-update-strided-cache")

@@ -21,11 +21,14 @@ from harness import checking
 CONTEXT, SPLIT, END = 12, 256, 3  # columns of a table, tokens of a block, the end of text
 
 
-@pytest.fixture(autouse=True)
-def _built_modules() -> None:
-    cuda_kernels.build_modules(
-        "attention.dsa.fused_metadata_copy", "attention.dsv4.attn", "embeddings.ngram_embedding"
-    )
+pytestmark = pytest.mark.prepared(
+    by=cuda_kernels.build_modules,
+    names=(
+        "attention.dsa.fused_metadata_copy",
+        "attention.dsv4.attn",
+        "embeddings.ngram_embedding",
+    ),
+)
 
 
 @given(

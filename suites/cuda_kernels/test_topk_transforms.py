@@ -18,16 +18,15 @@ from hypothesis import strategies as st
 from fixtures import cuda_kernels
 from harness import checking
 
-
-@pytest.fixture(autouse=True)
-def _built_modules() -> None:
-    cuda_kernels.build_modules(
+pytestmark = pytest.mark.prepared(
+    by=cuda_kernels.build_modules,
+    names=(
         "attention.dsv4.candidate_blocks",
         "attention.dsv4.topk",
         "attention.fast_topk",
         "attention.minimax_decode_topk",
-    )
-
+    ),
+)
 
 levels = st.sampled_from([3, 40, 1 << 20])  # how many different scores there are
 

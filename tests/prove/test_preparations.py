@@ -1,0 +1,57 @@
+"""A guard's preparation is made once for many runs, and no other guard sees it."""
+
+from __future__ import annotations
+
+from proving import Prove
+
+PREPARED = """
+ready = []
+
+def prepare(*names):
+    if not ready:
+        note("once")
+    ready.extend(names)
+
+@pytest.mark.prepared(by=prepare, names=("pool",))
+@guards("toy-plain")
+def test_with():
+    note("ran")
+    assert set(ready) == {"pool"}
+    assert not buggy()
+"""
+UNPREPARED = """
+@guards("toy-plain")
+def test_{}():
+    if ready:
+        raise RuntimeError("it runs where another guard was prepared")
+    assert not buggy()
+"""
+
+
+def test_a_supervisor_prepares_once_and_its_runs_find_it_done(prove: Prove) -> None:
+    prove.write(PREPARED)
+    assert prove.cells("-j", "1")["with"]["verdict"] == "proven"
+    assert len((prove.shared / "ran").read_text()) == 7
+    assert len((prove.shared / "once").read_text()) == 1
+
+
+def test_a_guard_without_a_preparation_never_runs_where_one_was_made(prove: Prove) -> None:
+    # One lane takes them in an order of its own; one of both runs behind the prepared guard.
+    prove.write("ready = []" + UNPREPARED.format("first") + PREPARED + UNPREPARED.format("last"))
+    cells = prove.cells("-j", "1")
+    assert {name: cell["verdict"] for name, cell in cells.items()} == dict.fromkeys(
+        ("first", "with", "last"), "proven"
+    )
+
+
+def test_a_preparation_that_fails_breaks_its_guard_alone(prove: Prove) -> None:
+    prove.write(
+        "def fail_to_prepare():\n    raise OSError('no compiler')\n"
+        "@pytest.mark.prepared(by=fail_to_prepare, names=())\n"
+        "@guards('toy-plain')\ndef test_with():\n    assert not buggy()\n"
+        "@guards('toy-plain')\ndef test_without():\n    assert not buggy()\n"
+    )
+    cells = prove.cells()
+    assert cells["without"]["verdict"] == "proven"
+    assert cells["with"]["verdict"] == "broken"
+    assert "no compiler" in cells["with"]["why"]
