@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
-import functools
 import os
 import shutil
 import sys
@@ -39,7 +38,7 @@ from harness.patching import attestation, live_engine
 from harness.store.prove import values
 from harness.store.prove.values import SideOutcome
 from harness.toggles import ToggleContext
-from harness.workers import drop_references
+from harness.workers import drop_references, loaded_programs
 from harness.workers.messages import (
     UNSIDED,
     GuardsCollected,
@@ -169,9 +168,17 @@ class GuardWorker(WorkerSession[GuardWorkerSettings]):
         toggles = self._read_toggle_directions(item, request)
         _prebuild_patches(item, request)
         _validate_strategies(item)
-        return self.run_in_own_process(
-            request, functools.partial(self._run_test, item, request), toggles
-        )
+        parent = self.folder if self.run_folder is None else self.run_folder.path
+        programs = parent / f"{request.serial}.programs"
+
+        def run_test() -> values.SideResult:
+            side = self._run_test(item, request)
+            loaded_programs.write_loaded_programs(programs)
+            return side
+
+        side = self.run_in_own_process(request, run_test, toggles)
+        loaded_programs.preload_programs(programs)
+        return side
 
     def _run_test(self, item: pytest.Item, request: TestRequest) -> values.SideResult:
         if request.random_seed is not None:

@@ -76,7 +76,7 @@ class CompiledPtx:
 
     def __init__(self, key: str, stored: StoredPtx, thorough: bool) -> None:
         self.lowered = stored.lowered
-        self._key, self._thorough = key, thorough
+        self._key, self.thorough = key, thorough
         self._seconds_run = 0.0
         [self.thread_function] = get_runtime().jit.load_functions(stored.code, "thread")
 
@@ -88,8 +88,8 @@ class CompiledPtx:
 
     def prepare(self) -> None:
         """Compile thoroughly what has run for long."""
-        if self._seconds_run > _RECOMPILE_AFTER_SECONDS and not self._thorough:
-            self._thorough = True
+        if self._seconds_run > _RECOMPILE_AFTER_SECONDS and not self.thorough:
+            self.thorough = True
             stored = _compile(self._key, self.lowered, True)
             [self.thread_function] = get_runtime().jit.load_functions(stored.code, "thread")
 

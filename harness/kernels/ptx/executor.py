@@ -12,6 +12,7 @@ import hashlib
 import math
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from harness.kernels.check.violations import LaunchRefused, UncheckableKernel
@@ -41,19 +42,59 @@ def load_module(text: str) -> PtxModule:
     return _modules[key]
 
 
+def list_loaded_programs() -> list[LoadedPtx]:
+    """List the kernels that this process has loaded, with the text if a preload did not give it."""
+    return [
+        LoadedPtx(
+            key,
+            "" if key in _preloaded else module.text,
+            [(entry, overflow, one.thorough) for (entry, overflow), one in module.compiled.items()],
+        )
+        for key, module in _modules.items()
+        if module.compiled
+    ]
+
+
+def preload_programs(programs: list[Any]) -> None:
+    """Load kernels that a fork of this process needed; the programs are those of a JSON text."""
+    for program in msgspec.convert(programs, list[LoadedPtx]):
+        if program.text and len(_modules) < _MAX_PRELOADED_MODULES:
+            load_module(program.text)
+            _preloaded.add(program.key)
+        module = _modules.get(program.key)
+        if module is None:
+            continue
+        for entry, overflow, thorough in program.kernels:
+            known = module.compiled.get((entry, overflow))
+            if known is None or thorough > known.thorough:
+                module.compile(entry, overflow)
+
+
+class LoadedPtx(msgspec.Struct, array_like=True):
+    """A module of which a process has loaded kernels."""
+
+    key: str
+    text: str
+    kernels: list[tuple[str, bool, bool]]  # entry, whether overflow is tracked, compiled thoroughly
+
+
+_MAX_PRELOADED_MODULES = 300  # in one process
+_preloaded: set[str] = set()
+
+
 class PtxModule:
     """A module in this process: its kernels, and the memory of its variables."""
 
     def __init__(self, text: str, key: str) -> None:
-        self._text, self._key = text, key
+        self.text, self._key = text, key
         self._ptx: PtxText | None = None
-        self._compiled: dict[tuple[str, bool], CompiledPtx] = {}
+        self.compiled: dict[tuple[str, bool], CompiledPtx] = {}
         self._variables: dict[str, Any] = {}
 
     @property
     def ptx(self) -> PtxText:
         if self._ptx is None:
-            self._ptx = parse_ptx(self._text)
+            self._ptx = parse_ptx(self.text)
         return self._ptx
 
     @property
@@ -131,15 +172,19 @@ class PtxModule:
 
     def _compile(self, launch: CudaLaunch, checks: ExecutorChecks) -> CompiledPtx:
         key = launch.entry, checks.overflow
-        if key not in self._compiled:
+        if key not in self.compiled:
             self._get_kernel(launch.entry)
             try:
-                self._compiled[key] = compile_kernel(
-                    self.ptx, self._key, launch.entry, checks.overflow
-                )
+                self.compile(launch.entry, checks.overflow)
             except (UnsupportedPtx, UnsupportedOnCpu, PtxSyntaxError) as error:
                 raise UncheckableKernel(f"{launch.name}: not checked: {error}") from error
-        return self._compiled[key]
+        return self.compiled[key]
+
+    def compile(self, entry: str, tracks_overflow: bool) -> None:
+        """Compile a kernel for this process, or load it from disk."""
+        self.compiled[entry, tracks_overflow] = compile_kernel(
+            self.ptx, self._key, entry, tracks_overflow
+        )
 
     def _list_addresses(self, lowered: LoweredPtx) -> list[int]:
         return [

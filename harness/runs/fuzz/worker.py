@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import inspect
 import time
@@ -12,7 +11,6 @@ from pathlib import Path
 from types import CodeType
 from typing import Any
 
-import msgspec
 import pytest
 
 from harness.core import machine, preloading
@@ -20,7 +18,6 @@ from harness.core.errors import NotReadyError, UnfixError
 from harness.fixes.matching.toggle_status import ToggleState, ToggleStatus
 from harness.fixes.registry.schema import Toggle
 from harness.guards import cells, hypothesis_adapter, plugin
-from harness.kernels import cpu
 from harness.patching import live_engine
 from harness.runs.fuzz import regressions
 from harness.runs.fuzz.messages import (
@@ -34,6 +31,7 @@ from harness.runs.fuzz.messages import (
 from harness.runs.fuzz.time_slice_run import TimeSliceRun
 from harness.store.prove.values import SideResult
 from harness.toggles import ToggleContext
+from harness.workers import loaded_programs
 from harness.workers.messages import StartFailure, TestRequest
 from harness.workers.pytest_session import WorkerSession, make_choices, run_worker
 
@@ -126,10 +124,7 @@ class FuzzWorker(WorkerSession[FuzzWorkerSettings]):
         )
         run = functools.partial(self._run_time_slice, time_slice)
         side = self.run_in_own_process(request, run, {})
-        with contextlib.suppress(FileNotFoundError):  # the file of a slice that died
-            cpu.preload_programs(
-                msgspec.json.decode(self._locate_programs(time_slice).read_bytes())
-            )
+        loaded_programs.preload_programs(self._locate_programs(time_slice))
         return side
 
     def _run_time_slice(self, time_slice: TimeSlice) -> SideResult:
@@ -141,9 +136,7 @@ class FuzzWorker(WorkerSession[FuzzWorkerSettings]):
         files = self.tests[time_slice.test_number].covered_files
         slice_run = TimeSliceRun(item, time_slice, self.folder, files)
         side = slice_run.run_slice(self.recorder, Path(self.settings.corpus))
-        self._locate_programs(time_slice).write_bytes(
-            msgspec.json.encode(cpu.list_loaded_programs())
-        )
+        loaded_programs.write_loaded_programs(self._locate_programs(time_slice))
         return side
 
     def _locate_programs(self, time_slice: TimeSlice) -> Path:

@@ -1,0 +1,79 @@
+"""A process preloads the kernels in PTX that a fork of it needed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from ptx_kernels import FOLDER, launch, pack
+
+from harness.kernels.ptx import executor
+
+TEXT = (FOLDER / "waits.ptx").read_text()
+
+
+def run_kernel() -> None:
+    values, out = np.arange(32, dtype=np.int32), np.zeros((32, 24), np.int32)
+    tensors = {"in": values, "out": out}
+    parameters = pack(values, out, 32)
+    assert not launch(TEXT, parameters, tensors, entry="warp_operations", block=(32, 1, 1))
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Record what is read from here on, with nothing loaded so far: texts, and kernels by entry."""
+    known: list[str] = []
+    parse, compile_kernel = executor.parse_ptx, executor.compile_kernel
+
+    def record_text(text: str) -> Any:
+        known.append("a text")
+        return parse(text)
+
+    def record_kernel(module: Any, key: str, entry: str, overflow: bool) -> Any:
+        known.append(entry)
+        return compile_kernel(module, key, entry, overflow)
+
+    monkeypatch.setattr(executor, "_modules", {})
+    monkeypatch.setattr(executor, "_preloaded", set())
+    monkeypatch.setattr(executor, "parse_ptx", record_text)
+    monkeypatch.setattr(executor, "compile_kernel", record_kernel)
+    return known
+
+
+def send() -> Any:
+    """Return what this process has loaded, as its supervisor reads it."""
+    return msgspec.json.decode(msgspec.json.encode(executor.list_loaded_programs()))
+
+
+def test_kernels_that_a_fork_needed_are_there_in_advance(reads: list[str]) -> None:
+    run_kernel()
+    assert len(reads) == 2
+    needed = send()
+    executor._modules.clear()  # a supervisor has none of it
+    executor.preload_programs(needed)
+    assert len(reads) == 4
+    run_kernel()  # in the next fork
+    executor.preload_programs(send())
+    assert len(reads) == 4
+
+
+def test_a_text_is_sent_once(reads: list[str]) -> None:
+    run_kernel()
+    [(_, text, kernels)] = send()
+    assert text == TEXT
+    assert len(kernels) == 1
+    executor.preload_programs(send())
+    assert [text for _, text, _ in send()] == [""]
+
+
+def test_the_number_of_preloaded_modules_is_limited(
+    reads: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_kernel()
+    needed = send()
+    executor._modules.clear()
+    monkeypatch.setattr(executor, "_MAX_PRELOADED_MODULES", 0)
+    executor.preload_programs(needed)
+    assert not executor.list_loaded_programs()
