@@ -247,6 +247,8 @@ class CudaModule:
         """Build the variant of the sources that is patched now, if toggles can patch them."""
         if isinstance(self._module, PatchableModule):
             self._module._build_variant()
+        for name in self._exports:
+            getattr(self, name)  # which reads its signature
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):

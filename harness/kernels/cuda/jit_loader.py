@@ -26,7 +26,7 @@ from harness.device import sglang_hooks
 from harness.device.cards import get_card
 from harness.kernels.cuda import cudart
 from harness.kernels.cuda.host_calls import CALLS, CudaModule
-from harness.kernels.cuda.recorded_builds import record_build
+from harness.kernels.cuda.recorded_builds import is_recording_builds, record_build
 from harness.patching.cuda_modules import REACH
 from harness.releases import cuda_toolkit
 
@@ -134,10 +134,14 @@ def add_linked_roots(roots: Iterable[tuple[str, Path]]) -> tuple[tuple[str, Path
 
 def _wrap_loaded_modules(loader: Any) -> None:
     load_jit = loader.load_jit
+    known: dict[str, CudaModule] = {}  # SGLang asks again if a loader's arguments are spelt anew
 
     def load_cuda_module(
         *args: str, cuda_wrappers: Any = None, cpp_wrappers: Any = None, **options: Any
     ) -> Any:
+        key = repr((args, cuda_wrappers, cpp_wrappers, sorted(options.items())))
+        if key in known and not is_recording_builds():
+            return known[key]
         with announce_preparation():
             module = load_jit(
                 *args, cuda_wrappers=cuda_wrappers, cpp_wrappers=cpp_wrappers, **options
@@ -147,7 +151,8 @@ def _wrap_loaded_modules(loader: Any) -> None:
         build = record_build()
         exports = dict([*(cuda_wrappers or ()), *(cpp_wrappers or ())])
         files = loader.resolve_sources(options["cuda_files"])
-        return CudaModule(module, "_".join(map(str, args)), exports, files, build)
+        known[key] = CudaModule(module, "_".join(map(str, args)), exports, files, build)
+        return known[key]
 
     rebind_in_all_modules("load_jit", load_jit, load_cuda_module)
 

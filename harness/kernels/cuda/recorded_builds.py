@@ -69,9 +69,13 @@ def merge_recorded_builds(files: Iterable[Path]) -> str:
     return "".join(f"{line}\n" for line in sorted(lines))
 
 
+def is_recording_builds() -> bool:
+    return bool(os.environ.get(FILE_VARIABLE))
+
+
 def record_build() -> RecordedBuild | None:
     """Add the loader that is calling `load_jit` to the file, if this process has one."""
-    if not os.environ.get(FILE_VARIABLE):
+    if not is_recording_builds():
         return None
     frame = _find_loader(sys._getframe(1))
     arguments = None if frame is None else _describe_arguments(frame)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import traceback
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
 
 from fixtures.cuda_kernels import fail_on_refusal
 from harness.core import paths
-from harness.kernels.cuda.jit_loader import add_linked_roots
+from harness.kernels.cuda.jit_loader import _wrap_loaded_modules, add_linked_roots
+from harness.kernels.cuda.recorded_builds import FILE_VARIABLE
 
 
 def normalize(text: str, roots: tuple[tuple[str, Path], ...]) -> str:
@@ -46,3 +51,25 @@ def test_a_refusal_by_the_host_code_names_its_source_from_the_package_on() -> No
     words = "the host code refuses the call: Failed at sglang/b/c.cuh:499 in plan; /d/e"
     assert str(refusal.value) == words
     assert "0a1b" not in "".join(traceback.format_exception(refusal.value))
+
+
+def test_a_module_that_is_asked_for_again_is_the_one_that_is_loaded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loader: Any = ModuleType("toy_loader")
+    loads: list[str] = []
+
+    def load_jit(*args: str, **_: Any) -> object:
+        loads.append(args[0])
+        return object()
+
+    loader.load_jit, loader.resolve_sources = load_jit, tuple
+    monkeypatch.setitem(sys.modules, "toy_loader", loader)
+    monkeypatch.delenv(FILE_VARIABLE, raising=False)
+    _wrap_loaded_modules(loader)
+    first = loader.load_jit("rows", cuda_files=["rows.cuh"])
+    assert loader.load_jit("rows", cuda_files=["rows.cuh"]) is first
+    assert loader.load_jit("rows", cuda_files=["other.cuh"]) is not first
+    assert loads == ["rows", "rows"]
+    monkeypatch.setenv(FILE_VARIABLE, os.devnull)
+    assert loader.load_jit("rows", cuda_files=["rows.cuh"]) is not first, "each load is recorded"
