@@ -1,4 +1,4 @@
-"""Preparations of tests: what a test needs ready before it is timed, and before it is forked.
+"""A test's marker may name a function that prepares it, before it is timed and before it is forked.
 
     pytestmark = pytest.mark.prepared(by=build_modules, names=("moe.dsv4",))
 

@@ -55,7 +55,7 @@ class AxisContiguity:
         return run.index(_WRAPPED_STEP) if _WRAPPED_STEP in run else None
 
     def is_wrapped_along(self, value: IRValue, axis: int) -> bool:
-        """Return whether the lanes along the axis are those of a remainder, and a constant."""
+        """Return whether the lanes along the axis are those of a remainder plus a constant."""
         return self._steps.get(value, ())[axis : axis + 1] == (_WRAPPED_STEP,)
 
     def is_constant_along(self, value: IRValue, axis: int) -> bool:

@@ -80,7 +80,8 @@ class RowRemainders:
         """Emit each row's smallest remainder, and how many elements there are to the largest.
 
         `given`, `divisor`: the operands of the row's first lane. The smallest remainder is a
-        minimum of that lane's, so that it has its overflow.
+        minimum of the first lane's remainder and another value, so that an overflow in the first
+        lane's remainder is one in the smallest, too.
         """
         code, last_lane_number = self._code, operation.result.type.shape[axis] - 1
         kind = given.type
