@@ -13,7 +13,10 @@ _make_storage: Any = torch._C._construct_storage_from_data_pointer
 
 
 class CardZones:
-    """Knows the storages that PyTorch's allocator made: behind others lies foreign memory."""
+    """Knows the storages that PyTorch's allocator made: behind others lies foreign memory.
+
+    A storage of another maker may begin where a block does, and end before the block's tensor.
+    """
 
     def __init__(self) -> None:
         self._starts: set[int] = set()
@@ -27,15 +30,20 @@ class CardZones:
     def find_zone(self, storage: torch.UntypedStorage) -> torch.Tensor | None:
         start, size = storage.data_ptr(), storage.nbytes()
         rest = -size % BLOCK_BYTES
-        if start not in self._starts or not rest:
+        if not rest or start not in self._starts or not _is_own_block(storage):
             return None
         return _view_bytes(start + size, rest, storage.device)
 
-    def allocate_results(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Allocate pinned memory, which has one address for the host and the device."""
+    def allocate_results(self, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+        """Allocate pinned memory, which has one address for the host and each device."""
         host = torch.empty(MAX_SITES, dtype=torch.int32, pin_memory=True)
-        device = torch.device("cuda", torch.cuda.current_device())
         return host, _view_bytes(host.data_ptr(), 4 * MAX_SITES, device).view(torch.int32)
+
+
+def _is_own_block(storage: torch.UntypedStorage) -> bool:
+    """Return whether freeing a storage returns a block: PyTorch's allocator made it as a whole."""
+    has_own_deleter: Any = torch._C._has_Standard_Deleter
+    return bool(has_own_deleter(storage._cdata))
 
 
 def _view_bytes(address: int, size: int, device: torch.device) -> torch.Tensor:

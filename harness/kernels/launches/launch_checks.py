@@ -46,6 +46,8 @@ def run_tracer(tracer: LaunchTracer, source: LaunchSource) -> Iterator[None]:
                 tracer.finish()
             except Violation as violation:
                 error.add_note(f"a check reports as well: {violation}")
+            except Exception as failure:
+                error.add_note(f"the checks failed at their end: {failure}")
             raise
         tracer.finish()
 

@@ -271,10 +271,14 @@ class LaunchTracer:
                 )
 
     def finish(self) -> None:
-        """Report what is still waiting to be confirmed."""
-        if self.zone_check is not None:
-            torch.cuda.synchronize()
-            self.zone_check.read()
+        """Report what is still waiting to be confirmed, even if the device has failed."""
+        try:
+            if self.zone_check is not None:
+                self.zone_check.finish()
+        finally:
+            self._confirm_graphs()
+
+    def _confirm_graphs(self) -> None:
         if self._graph_check is not None:
             # Triton's compiler leaves cycles that hold a copy of the kernel's globals, and so
             # tensors that the program has dropped: they are freed here.

@@ -34,16 +34,17 @@ class ZoneMemory(Protocol):
         """Return the bytes behind a storage that belong to nobody, if there are some."""
         ...
 
-    def allocate_results(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return MAX_SITES int32 as the host sees them, and as the device does."""
+    def allocate_results(self, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return MAX_SITES int32 as the host sees them, and as a device does."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class _ZoneSite:
-    """One argument of an operator, of one size."""
+    """One argument of an operator, of one size, on one device."""
 
     number: int
+    device: torch.device
     operator: str
     argument: str
     tensor: str
@@ -60,7 +61,7 @@ class OpenZone:
 
 @dataclass(slots=True)
 class ZoneCounts:
-    """The storages that compiled operators got, and those of them that had a zone."""
+    """The device's storages that compiled operators got, and those of them that had a zone."""
 
     storages: int = 0
     with_zone: int = 0
@@ -75,7 +76,7 @@ class GuardZoneCheck:
         self.counts = ZoneCounts()
         self._memory, self._report = memory, report
         self._sites: dict[tuple[Any, ...], _ZoneSite] = {}
-        self._results: tuple[torch.Tensor, torch.Tensor] | None = None
+        self._results: dict[torch.device, tuple[torch.Tensor, torch.Tensor]] = {}
         self._reported: set[int] = set()
         self._lock = threading.Lock()
 
@@ -110,37 +111,40 @@ class GuardZoneCheck:
         """Find the site of an argument, or None if there are too many."""
         dtype = str(tensor.dtype).removeprefix("torch.")
         words, size = f"{dtype} {list(tensor.shape)}", tensor.untyped_storage().nbytes()
-        key = operator, argument, words, size
+        device = tensor.device
+        key = operator, argument, words, size, device
         with self._lock:
-            if self._results is None:
-                self._results = self._memory.allocate_results()
-                self._results[0].fill_(UNCHANGED)
+            if device not in self._results:
+                results = self._memory.allocate_results(device)
+                results[0].fill_(UNCHANGED)
+                self._results[device] = results
             if key not in self._sites and len(self._sites) < MAX_SITES:
                 number = len(self._sites)
                 self._sites[key] = _ZoneSite(
-                    number, operator, argument, words, size, capture_stack()
+                    number, device, operator, argument, words, size, capture_stack()
                 )
             return self._sites.get(key)
 
     def _compare(self, open_zone: OpenZone) -> None:
         """Keep the nearest byte that has changed, in the site's result."""
-        assert self._results is not None
-        zone, number = open_zone.zone, open_zone.site.number
-        result = self._results[1][number : number + 1]
+        zone, site = open_zone.zone, open_zone.site
+        result = self._results[site.device][1][site.number : site.number + 1]
         place = torch.arange(zone.numel(), dtype=torch.int32, device=zone.device)
         nearest = place.masked_fill(zone == open_zone.before, UNCHANGED).amin(0, keepdim=True)
         result.copy_(torch.minimum(result, nearest))
 
+    def finish(self) -> None:
+        """Wait for the devices that compare zones, and report; also if a device has failed."""
+        try:
+            if torch.cuda.is_initialized():  # false in a fork, which has no device
+                for device in list(self._results):
+                    torch.cuda.synchronize(device)
+        finally:
+            self.read()
+
     def read(self) -> None:
         """Report the zones that have changed; it reads memory of the host alone."""
-        if self._results is None:
-            return
-        with self._lock:
-            sites = list(self._sites.values())
-        for site, nearest in zip(sites, self._results[0][: len(sites)].tolist(), strict=True):
-            if nearest == UNCHANGED or site.number in self._reported:
-                continue
-            self._reported.add(site.number)
+        for site, nearest in self._take_changed():
             self._report(
                 OutOfBounds(
                     f"{site.operator} wrote past the end of {site.argument} ({site.tensor})",
@@ -151,3 +155,16 @@ class GuardZoneCheck:
                     ),
                 )
             )
+
+    def _take_changed(self) -> list[tuple[_ZoneSite, int]]:
+        """Return the sites whose zones have changed, each once in the process."""
+        with self._lock:
+            values = {device: host.tolist() for device, (host, _) in self._results.items()}
+            changed = [
+                (site, values[site.device][site.number])
+                for site in self._sites.values()
+                if site.number not in self._reported
+                and values[site.device][site.number] != UNCHANGED
+            ]
+            self._reported |= {site.number for site, _ in changed}
+        return changed

@@ -70,5 +70,7 @@ class _TracedProcess:
         self._writer.write_launches(counts)
 
     def _finish(self) -> None:
-        self._tracer.finish()
+        """Report what is waiting; a device that has failed is a failure, not the end of it."""
+        with self._tasks.record_failure("waiting for the device at the end"):
+            self._tracer.finish()
         self._tasks.finish()
