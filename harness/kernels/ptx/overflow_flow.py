@@ -14,6 +14,7 @@ from harness.kernels.ir.flow import map_control_flow_sources
 from harness.kernels.ir.graph import IROperation, IRValue, KernelGraph
 from harness.kernels.ptx.flow import ADDRESS_OPERANDS, is_vector_move
 from harness.kernels.ptx.instructions import NUMBER_TYPES, Instruction, space_of
+from harness.kernels.ptx.integer_bounds import IntegerBounds
 
 # The true value of the result is computed from the true values of the operands.
 # `not` is -1 - x on its way into a sum: the compiler makes `a - b - 1` of unsigned numbers
@@ -101,6 +102,7 @@ class _Walk:
         self.definitions = {
             result: operation for operation in graph.walk() for result in operation.results
         }
+        self._bounds = IntegerBounds(graph, self.definitions)
         self.signs: dict[IRValue, set[bool]] = defaultdict(set)
         self.wide: set[IRValue] = set()
         self.bit_complements: set[IRValue] = set()
@@ -164,13 +166,23 @@ class _Walk:
         return [(one, sign, in_sum) for one in value_operands(instruction)]
 
     def _is_difference(self, instruction: Instruction) -> bool:
-        """Return whether it is `x | -2**n`: with x below 2**n the compiler's x - 2**n in a sum."""
+        """Return whether it is `x | -2**n` with x below 2**n: the compiler's x - 2**n in a sum.
+
+        Of an x that may reach 2**n, `or` is an operation on bits, whose result is its 32 bits.
+        """
         if instruction.opcode != "or":
             return False
-        definitions = [self.definitions.get(one) for one in instruction.operands]
-        values = [one.attributes.get("value") for one in definitions if one is not None]
-        sizes = [-int(value) for value in values if value is not None]
-        return any(0 < size < 1 << 31 and size & (size - 1) == 0 for size in sizes)
+        largest = [self._bounds.find_largest(one) for one in instruction.operands]
+        sizes = [
+            -int(operation.attributes["value"]) & 0xFFFFFFFF
+            if (operation := self.definitions.get(one)) and operation.name == "ptx.constant"
+            else 0
+            for one in instruction.operands
+        ]
+        return any(
+            0 < size < 1 << 31 and size & (size - 1) == 0 and other < size
+            for size, other in zip(sizes, reversed(largest), strict=True)
+        )
 
 
 def analyze_overflow(graph: KernelGraph) -> OverflowFlow:

@@ -9,6 +9,7 @@ operation `ptx.symbol`.
 
 from __future__ import annotations
 
+import math
 import re
 
 from harness.kernels.ir.graph import (
@@ -26,6 +27,7 @@ from harness.kernels.ptx.basic_blocks import (
     split_group,
     split_statement,
 )
+from harness.kernels.ptx.integer_bounds import MOST_THREADS
 from harness.kernels.ptx.parser import (
     PtxKernel,
     PtxStatement,
@@ -103,7 +105,12 @@ class _KernelReader:
         made = tuple(
             IRBlock(label, given, tuple(operations)) for label, given, operations in blocks
         )
-        return KernelGraph(self._kernel.name, IRRegion(made))
+        directives = self._kernel.directives
+        limits = [
+            math.prod(sides) for name in ("maxntid", "reqntid") if (sides := directives.get(name))
+        ]
+        attributes = {MOST_THREADS: str(min(limits))} if limits else {}
+        return KernelGraph(self._kernel.name, IRRegion(made), attributes=attributes)
 
     # Values
 

@@ -151,6 +151,49 @@ def test_a_loop_that_begins_one_step_early_overflows_only_if_it_stays_below(
     assert [str(report).count("-256 became 4294967040") for report in reports] == [1] * found
 
 
+@pytest.mark.parametrize(
+    ("make", "found"),
+    [
+        ("mov.u32 %r2, %r1;", 1),  # a number that a tensor holds may be anything
+        ("and.b32 %r2, %r1, 1023;", 1),  # and one below 1024 is not below 512
+        ("and.b32 %r2, %r1, 511;", 0),
+        ("shr.u32 %r2, %r1, 23;", 0),
+        ("rem.u32 %r2, %r1, 512;", 0),
+        ("mov.u32 %r2, %laneid; shl.b32 %r2, %r2, 4;", 0),
+        ("mov.u32 %r2, %laneid; shl.b32 %r2, %r2, 5;", 1),
+        ("mov.u32 %r2, %tid.x;", 1),  # up to 1,024 threads
+    ],
+)
+def test_bits_that_may_reach_a_power_of_two_are_no_difference_from_it(
+    make: str, found: int
+) -> None:
+    """Of `unsigned(x | 0xFFFFFE00) + 512` the wrap is reported, unless x is below 512."""
+    body = (
+        f"ld.global.u32 %r1, [%rd1]; {make} or.b32 %r3, %r2, -512;"
+        "add.s32 %r4, %r3, 512; mul.wide.u32 %rd2, %r4, 4; add.s64 %rd3, %rd1, %rd2;"
+        "st.global.u32 [%rd3], 7;"
+    )
+    out = np.zeros(16, np.uint32)
+    text = _make_kernel(body)
+    reports = launch_with_checks(text, "k", pack(out), {"out": out}, block=(1, 1, 1))
+    assert [isinstance(report, IntegerOverflow) for report in reports] == [True] * found
+    out[0] = 0
+    reports = launch(text, pack(out), {"out": out})
+    assert [isinstance(report, IntegerOverflow) for report in reports] == [True] * found
+
+
+def test_the_threads_of_a_kernel_bound_its_differences() -> None:
+    body = (
+        "mov.u32 %r1, %tid.x; or.b32 %r3, %r1, -512;"
+        "add.s32 %r4, %r3, 512; mul.wide.u32 %rd2, %r4, 4; add.s64 %rd3, %rd1, %rd2;"
+        "st.global.u32 [%rd3], 7;"
+    )
+    out, one = np.zeros(16, np.uint32), (1, 1, 1)
+    for limit, found in ((512, 0), (513, 1)):
+        text = _make_kernel(body).replace("{", f".maxntid {limit}, 1, 1\n{{", 1)
+        assert len(launch_with_checks(text, "k", pack(out), {"out": out}, block=one)) == found
+
+
 @pytest.mark.parametrize("use", ["shr.u32 %r4, %r3, 28;", "min.u32 %r4, %r3, 15;"])
 def test_the_complement_of_a_key_is_its_bits_and_no_overflow(use: str) -> None:
     """A radix sort of descending keys takes its bins from the bits of `~key`."""
