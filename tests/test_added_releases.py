@@ -17,10 +17,19 @@ from fixture_types import Output
 from packaging.utils import canonicalize_name
 
 from harness.cli import guard_runs
+from harness.cli.audit import execution as audit_execution
 from harness.cli.eval import execution as eval_execution
 from harness.cli.main import build_parser, main
-from harness.releases import added_releases, installer, lock_solver, managed_releases, pins
+from harness.releases import (
+    added_releases,
+    installer,
+    lock_solver,
+    managed_releases,
+    pins,
+    source_trees,
+)
 from harness.releases.managed_releases import Release
+from harness.releases.source_trees import FolderSourceTree
 from harness.runs.eval import evaluation_request
 from harness.runs.matrix import plan_builder, release_setup
 
@@ -203,6 +212,39 @@ def test_a_checkout_in_this_folder_is_found_by_its_name(
     assert managed_releases.is_path("sglang")
     assert not managed_releases.is_path("0.5.23")
     assert not managed_releases.is_path("another@HEAD")
+
+
+def test_audit_reads_a_checkout_in_this_folder_and_a_commit_of_it(
+    checkout: SglangCheckout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(checkout.folder.parent)
+    value = {
+        word: audit_execution.open_tree(word).read_text("sglang/srt/a.py")
+        for word in ("sglang", "sglang@HEAD~1")
+    }
+    assert value == {"sglang": "VALUE = 2\n", "sglang@HEAD~1": "VALUE = 1\n"}
+
+
+def test_current_is_the_release_though_a_checkout_has_that_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "current" / ".git").mkdir(parents=True)
+    (tmp_path / "current" / "sglang" / "srt").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    installed = FolderSourceTree(tmp_path / "installed", "current")
+    monkeypatch.setattr(source_trees, "find_installed_tree", lambda: installed)
+    assert guard_runs.name_release("current") == "current"
+    assert audit_execution.open_tree("current") is installed
+
+
+def test_a_cell_without_a_release_needs_none_in_a_checkout(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / ".git").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert release_setup.find_needed_release({"model": "a"}, ["true"]) == ""
+    assert not managed_releases.is_path("")
+    assert not managed_releases.is_path("@main")
 
 
 def test_a_matrix_takes_checkouts_by_their_paths(checkout: SglangCheckout, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -59,10 +60,23 @@ class EngineCheckout:
         return run_program(command, env=self.variables(), cwd="/", timeout=300)
 
 
+def copy_if_there(source: str, target: str) -> None:
+    with contextlib.suppress(FileNotFoundError):  # another process has replaced its bytecode
+        shutil.copy2(source, target)
+
+
+def copy_live_tree(source: Path, target: Path) -> None:
+    """Copy a folder whose bytecode other processes write meanwhile.
+
+    The copy of bytecode stays valid: it has its original's modification time.
+    """
+    ignored = shutil.ignore_patterns("*.pyc.*")  # Python's temporary names
+    shutil.copytree(source, target, ignore=ignored, copy_function=copy_if_there)
+
+
 def checkout(folder: Path, home: Path) -> EngineCheckout:
-    # With its bytecode, which stays valid: a copy has its original's modification time.
     for name in ("harness", "toggles", "fixtures", "reports"):
-        shutil.copytree(paths.project_folder() / name, folder / name)
+        copy_live_tree(paths.project_folder() / name, folder / name)
     shutil.copy(paths.project_folder() / "conftest.py", folder)
     (folder / "suites").mkdir()
     (folder / "suites" / "proof_exceptions.yaml").write_text("exceptions: []\n")
@@ -91,6 +105,23 @@ def other(tmp_path: Path, release: Release) -> EngineCheckout:
     done = made.call("releases", "add", VERSION)
     assert (done.returncode, done.stderr) == (0, "")
     return made
+
+
+def test_a_live_tree_is_copied_though_bytecode_vanishes(tmp_path: Path, monkeypatch: Patch) -> None:
+    source = tmp_path / "live"
+    source.mkdir()
+    for name in ("a.py", "b.pyc", "c.pyc.140234"):
+        (source / name).write_text("")
+    copy = shutil.copy2
+
+    def copy_after_it_vanished(path: str, target: str) -> None:
+        if path.endswith("b.pyc"):
+            Path(path).unlink()
+        copy(path, target)
+
+    monkeypatch.setattr(shutil, "copy2", copy_after_it_vanished)
+    copy_live_tree(source, tmp_path / "copy")
+    assert [path.name for path in (tmp_path / "copy").iterdir()] == ["a.py"]
 
 
 def marks(home: Path) -> list[int]:

@@ -196,7 +196,8 @@ def is_path(word: str) -> bool:
     """Return whether a word names a wheel, a checkout or a commit of one, and no version."""
     if "/" in word or word.startswith("~") or word.endswith(".whl") or word in (".", ".."):
         return True
-    return Path(word.partition("@")[0], ".git").exists()  # a checkout in this folder, by its name
+    name = word.partition("@")[0]  # a checkout in this folder, by its name; "" would be this folder
+    return name != "" and word != "current" and Path(name, ".git").exists()
 
 
 def find_default_release(device: str = "cpu") -> Release | None:

@@ -150,7 +150,7 @@ def test_an_outcome_that_changes_by_itself_is_told() -> None:
     assert "came out in two ways" in found.cannot_tell
 
 
-@pytest.mark.parametrize("failing", range(1, 12))
+@pytest.mark.parametrize("failing", range(1, 8))  # an undisturbed search asks 7 questions
 def test_one_answer_that_differs_is_no_finding(failing: int) -> None:
     """Whichever of the runs fails by accident, no culprit is named to be the only one."""
     asked: list[Question] = []
@@ -161,4 +161,5 @@ def test_one_answer_that_differs_is_no_finding(failing: int) -> None:
 
     search = HalvingSearch(Universe(names(4)), confirm_twice=True)
     found, _ = drive(search, fail_once)
+    assert len(asked) >= failing
     assert not found.minimal_sets or found.cannot_tell or found.others_show_symptom is not False

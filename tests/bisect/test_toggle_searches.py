@@ -8,6 +8,10 @@ import subprocess
 
 import pytest
 from bisecting import TOY, Bisect
+from test_halving import drive
+
+from harness.runs.bisect.halving_search import HalvingSearch
+from harness.runs.bisect.search_questions import SearchAnswer, ToggleUniverse
 
 WIDTH = "forms.Forms().width != 8"  # toy-class-body
 LIMIT = "forms.LIMIT != 100"  # toy-constant
@@ -288,13 +292,18 @@ def test_a_search_is_shown_and_written(bisect: Bisect) -> None:
 
 
 def test_one_failing_run_is_no_finding(bisect: Bisect) -> None:
-    """The third run with toggles fails by accident: a repetition of it passes."""
+    """The first run, one in the middle or the last fails by accident: another of it passes."""
     bisect.names = ("toy-cached", "toy-default", "toy-super", "toy-static")
-    command = bisect.script(f"sys.exit(len(open({str(bisect.ran)!r}).readlines()) == 5)")
-    done = bisect.run(command=command)
-    assert bisect.runs > 5
-    assert done.returncode in (1, 2), done.stdout
-    assert "it fail; all" not in done.stdout
+    search = HalvingSearch(ToggleUniverse(bisect.names), confirm_twice=True)
+    _, asked = drive(search, lambda _: SearchAnswer(False))
+    undisturbed = 2 + len(asked)  # two runs with nothing toggled come first
+    for failing in (1, undisturbed // 2 + 1, undisturbed):
+        bisect.ran.unlink(missing_ok=True)
+        text = f"sys.exit(len(open({str(bisect.ran)!r}).readlines()) == {failing})"
+        done = bisect.run(command=bisect.script(text))
+        assert bisect.runs >= failing
+        assert done.returncode in (1, 2), (failing, done.stdout)
+        assert "it fail; all" not in done.stdout, failing
 
 
 def test_a_smaller_set_that_cannot_be_told_is_no_smallest_set(bisect: Bisect) -> None:

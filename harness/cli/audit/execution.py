@@ -283,13 +283,7 @@ def _report_meanings(words: tuple[str, ...]) -> None:
 def open_tree(word: str, path: Path | None = None) -> SourceTree:
     if path:
         return source_trees.open_tree(path)
-    if _is_path(word):
-        return source_trees.open_tree(Path(word))
     return provisioning.ensure_tree(word, options.report_status)
-
-
-def _is_path(word: str) -> bool:
-    return ("/" in word or word.endswith(".whl") or Path(word).is_dir()) and Path(word).exists()
 
 
 def get_tree_path(tree: SourceTree) -> Path:

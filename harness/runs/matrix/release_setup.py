@@ -27,7 +27,7 @@ def find_needed_release(values: dict[str, str], command: list[str]) -> str:
     It is a managed release's name, or on the axis `release` the path of a wheel or a checkout.
     """
     known = {release.name for release in managed_releases.list_known_releases()}
-    if managed_releases.is_path(values.get(RELEASE_AXIS, "")):
+    if RELEASE_AXIS in values and managed_releases.is_path(values[RELEASE_AXIS]):
         known.add(values[RELEASE_AXIS])
     for word in command:
         for value in values.values():
