@@ -168,17 +168,20 @@ class GuardWorker(WorkerSession[GuardWorkerSettings]):
         toggles = self._read_toggle_directions(item, request)
         _prebuild_patches(item, request)
         _validate_strategies(item)
-        parent = self.folder if self.run_folder is None else self.run_folder.path
-        programs = parent / f"{request.serial}.programs"
 
         def run_test() -> values.SideResult:
-            side = self._run_test(item, request)
-            loaded_programs.write_loaded_programs(programs)
-            return side
+            with loaded_programs.record_loaded_programs(self._locate_programs(request)):
+                return self._run_test(item, request)
 
-        side = self.run_in_own_process(request, run_test, toggles)
-        loaded_programs.preload_programs(programs)
-        return side
+        return self.run_in_own_process(request, run_test, toggles)
+
+    def learn_from_run(self, request: TestRequest) -> None:
+        loaded_programs.preload_programs(self._locate_programs(request))
+
+    def _locate_programs(self, request: TestRequest) -> Path:
+        """Return the file of the compiled kernels that a run loaded."""
+        folder = self.folder if self.run_folder is None else self.run_folder.path
+        return folder / f"{request.serial}.programs"
 
     def _run_test(self, item: pytest.Item, request: TestRequest) -> values.SideResult:
         if request.random_seed is not None:

@@ -28,6 +28,9 @@ class Answer(msgspec.Struct):
     filling: str = ""
 
 
+LAST = 99  # the number of a request behind which the supervisor ends
+
+
 class Echo(WorkerSession[Any]):
     """A session whose supervisors run nothing, and whose replies to the run are recorded."""
 
@@ -44,6 +47,10 @@ class Echo(WorkerSession[Any]):
         if request.number < 0:
             raise RuntimeError("the toggle could not be taken out again")
         return SideResult("", SideOutcome.PASSED)
+
+    def learn_from_run(self, request: Request) -> None:
+        if request.number == LAST:
+            os._exit(1)
 
     def make_reply(self, request: Request, side: SideResult) -> Answer:
         supervisor = 0 if side.outcome is SideOutcome.LOST else os.getpid()
@@ -74,6 +81,12 @@ def session() -> Iterator[Echo]:
     yield echo
     echo.renew_supervisors()
     echo.pipe.close()
+
+
+def test_a_reply_is_sent_before_the_supervisor_learns_from_the_run(session: Echo) -> None:
+    session.dispatch_request(Request(LAST))
+    reply = session.hear()
+    assert (reply.number, reply.headline) == (LAST, "")
 
 
 def test_one_supervisor_answers_many(session: Echo) -> None:

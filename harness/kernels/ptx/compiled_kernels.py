@@ -102,11 +102,21 @@ def _compile(key: str, lowered: LoweredPtx, thorough: bool) -> StoredPtx:
     )
 
 
+def is_compiled(module_key: str, entry: str, tracks_overflow: bool) -> bool:
+    """Return whether a kernel lies on disk in a compiled form."""
+    key = _make_key(module_key, entry, tracks_overflow)
+    return any(is_cached(category, key) for category in _CATEGORIES.values())
+
+
+def _make_key(module_key: str, entry: str, tracks_overflow: bool) -> str:
+    text = f"{module_key} {entry} {tracks_overflow} {_hash_host()}"
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
 def compile_kernel(
     module: PtxText, module_key: str, entry: str, tracks_overflow: bool
 ) -> CompiledPtx:
-    text = f"{module_key} {entry} {tracks_overflow} {_hash_host()}"
-    key = hashlib.sha256(text.encode()).hexdigest()
+    key = _make_key(module_key, entry, tracks_overflow)
 
     def compute() -> StoredPtx:
         kernel = module.kernels[entry]

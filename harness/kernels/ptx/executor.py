@@ -17,7 +17,7 @@ import numpy as np
 
 from harness.kernels.check.violations import LaunchRefused, UncheckableKernel
 from harness.kernels.cpu.number_formats import UnsupportedOnCpu
-from harness.kernels.ptx.compiled_kernels import CompiledPtx, compile_kernel
+from harness.kernels.ptx.compiled_kernels import CompiledPtx, compile_kernel, is_compiled
 from harness.kernels.ptx.instructions import UnsupportedPtx
 from harness.kernels.ptx.launch import CudaLaunch, ExecutorChecks
 from harness.kernels.ptx.launch_memory import LaunchMemory
@@ -56,7 +56,10 @@ def list_loaded_programs() -> list[LoadedPtx]:
 
 
 def preload_programs(programs: list[Any]) -> None:
-    """Load kernels that a fork of this process needed; the programs are those of a JSON text."""
+    """Load kernels that a fork of this process needed, if they are on disk.
+
+    The programs are those of a JSON text. Nothing is compiled here, where no limit holds.
+    """
     for program in msgspec.convert(programs, list[LoadedPtx]):
         if program.text and len(_modules) < _MAX_PRELOADED_MODULES:
             load_module(program.text)
@@ -66,7 +69,9 @@ def preload_programs(programs: list[Any]) -> None:
             continue
         for entry, overflow, thorough in program.kernels:
             known = module.compiled.get((entry, overflow))
-            if known is None or thorough > known.thorough:
+            if (known is None or thorough > known.thorough) and is_compiled(
+                program.key, entry, overflow
+            ):
                 module.compile(entry, overflow)
 
 

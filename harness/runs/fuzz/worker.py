@@ -123,9 +123,10 @@ class FuzzWorker(WorkerSession[FuzzWorkerSettings]):
             time_slice.test_number, time_slice.serial, time_slice.end_after, time_slice.memory
         )
         run = functools.partial(self._run_time_slice, time_slice)
-        side = self.run_in_own_process(request, run, {})
+        return self.run_in_own_process(request, run, {})
+
+    def learn_from_run(self, time_slice: TimeSlice) -> None:
         loaded_programs.preload_programs(self._locate_programs(time_slice))
-        return side
 
     def _run_time_slice(self, time_slice: TimeSlice) -> SideResult:
         """Run a slice in its own process, without garbage collection, which would waste time."""
@@ -135,9 +136,8 @@ class FuzzWorker(WorkerSession[FuzzWorkerSettings]):
         item.config.stash[plugin.APPLIED_CHANGES] = make_choices([*self.settings.under, *enabled])
         files = self.tests[time_slice.test_number].covered_files
         slice_run = TimeSliceRun(item, time_slice, self.folder, files)
-        side = slice_run.run_slice(self.recorder, Path(self.settings.corpus))
-        loaded_programs.write_loaded_programs(self._locate_programs(time_slice))
-        return side
+        with loaded_programs.record_loaded_programs(self._locate_programs(time_slice)):
+            return slice_run.run_slice(self.recorder, Path(self.settings.corpus))
 
     def _locate_programs(self, time_slice: TimeSlice) -> Path:
         """Return the compiled kernels that a slice loaded, with which later slices start."""

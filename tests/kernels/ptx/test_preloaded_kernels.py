@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from ptx_kernels import FOLDER, launch, pack
 
-from harness.kernels.ptx import executor
+from harness.kernels.ptx import compiled_kernels, executor
 
 TEXT = (FOLDER / "waits.ptx").read_text()
 
@@ -76,4 +76,17 @@ def test_the_number_of_preloaded_modules_is_limited(
     executor._modules.clear()
     monkeypatch.setattr(executor, "_MAX_PRELOADED_MODULES", 0)
     executor.preload_programs(needed)
+    assert not executor.list_loaded_programs()
+
+
+def test_a_kernel_that_is_not_on_disk_is_left_to_the_forks(
+    reads: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_kernel()
+    needed = send()
+    executor._modules.clear()
+    reads.clear()
+    monkeypatch.setattr(compiled_kernels, "is_cached", lambda category, key: False)
+    executor.preload_programs(needed)
+    assert not reads
     assert not executor.list_loaded_programs()
