@@ -33,6 +33,7 @@ PRIVATE_PARTS = {
     "hypothesis.internal.constants_ast": "Constants",
     "_pytest.config": "ConftestImportFailure",
     "_pytest.mark.structures": "get_unpacked_marks",
+    "_pytest.skipping": "evaluate_skip_marks evaluate_xfail_marks",
 }
 
 
@@ -313,6 +314,28 @@ def test_get_unpacked_marks() -> None:
     def check() -> None: ...
 
     assert [mark.name for mark in pytest_adapter.get_unpacked_marks(check)] == ["skipif"]
+
+
+@pytest.mark.parametrize(
+    ("mark", "is_left_out"),
+    [
+        (pytest.mark.skip(reason="later"), True),
+        (pytest.mark.skipif(False, reason="never"), False),
+        (pytest.mark.skipif("no such name", reason="here"), True),
+        (pytest.mark.xfail(run=False), True),
+        (pytest.mark.xfail(reason="it runs"), False),
+    ],
+)
+def test_is_left_out(
+    request: pytest.FixtureRequest, mark: pytest.MarkDecorator, is_left_out: bool
+) -> None:
+    item = request.node
+    assert not pytest_adapter.is_left_out(item)
+    item.own_markers.append(mark.mark)
+    try:
+        assert pytest_adapter.is_left_out(item) is is_left_out
+    finally:
+        item.own_markers.pop()
 
 
 def test_the_projects_own_tests_draw_the_same_examples_in_every_run() -> None:

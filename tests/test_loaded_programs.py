@@ -15,8 +15,8 @@ from harness.workers import loaded_programs
 HOLDER = "toy_programs"
 
 
-@pytest.fixture
-def preloaded(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+@pytest.fixture(name="preloaded")
+def record_preloads(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """A module that has loaded one program; return what it preloads."""
     found: list[Any] = []
     holder: Any = ModuleType(HOLDER)
@@ -63,8 +63,8 @@ def test_a_fork_that_returns_from_the_test_writes_nothing(
 def test_a_failure_to_write_is_no_failure_of_the_test(preloaded: list[Any], tmp_path: Path) -> None:
     with loaded_programs.record_loaded_programs(Path("/dev/null/1.programs")):
         pass
-    preloaded_holder: Any = sys.modules[HOLDER]
-    preloaded_holder.list_loaded_programs = lambda: 1 / 0
+    holder: Any = sys.modules[HOLDER]
+    holder.list_loaded_programs = lambda: 1 / 0
     with loaded_programs.record_loaded_programs(tmp_path / "1.programs"):
         pass
     assert not list(tmp_path.iterdir())

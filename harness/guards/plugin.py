@@ -157,8 +157,8 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
         return (yield)
 
 
-@pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Prepare a test, after pytest has seen whether a marker leaves it out."""
     preparation = preparations.read_preparation(item)
     if preparation is not None and unrunnable_guards.UNRUNNABLE_REASON not in item.stash:
         preparation.run()

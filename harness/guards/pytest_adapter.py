@@ -12,12 +12,14 @@ import pytest
 from _pytest.config import ConftestImportFailure
 from _pytest.mark.structures import get_unpacked_marks
 from _pytest.runner import runtestprotocol
+from _pytest.skipping import evaluate_skip_marks, evaluate_xfail_marks
 
 __all__ = [
     "ConftestImportFailure",
     "get_own_arguments",
     "get_parameter",
     "get_unpacked_marks",
+    "is_left_out",
     "remove_parameter_id",
     "run_phases",
 ]
@@ -32,6 +34,17 @@ def get_parameter(item: pytest.Item, name: str) -> Any:
     """Return the value of one of a test's parameters; None if it has no such parameter."""
     callspec: Any = getattr(item, "callspec", None)
     return callspec.params.get(name) if callspec is not None else None
+
+
+def is_left_out(item: pytest.Item) -> bool:
+    """Return whether a marker keeps a test from running: skip, or xfail(run=False)."""
+    try:
+        if evaluate_skip_marks(item) is not None:
+            return True
+        xfailed = evaluate_xfail_marks(item)
+    except (Exception, pytest.fail.Exception):
+        return True  # of a condition that cannot be evaluated: the test fails by it in its setup
+    return xfailed is not None and not xfailed.run and not item.config.getoption("runxfail")
 
 
 def run_phases(item: pytest.Item) -> None:

@@ -27,6 +27,7 @@ from harness.guards import (
     cells,
     plugin,
     preparations,
+    pytest_adapter,
     repeat,
     replay,
     run_item,
@@ -166,7 +167,7 @@ class GuardWorker(WorkerSession[GuardWorkerSettings]):
     def run_request(self, request: TestRequest) -> values.SideResult:
         item = self.items[request.number]
         toggles = self._read_toggle_directions(item, request)
-        _prebuild_patches(item, request)
+        self.is_worn_out = not _prepare_item(item, request)
         _validate_strategies(item)
 
         def run_test() -> values.SideResult:
@@ -288,17 +289,20 @@ class GuardWorker(WorkerSession[GuardWorkerSettings]):
         return dict(request.toggle_directions)
 
 
-def _prebuild_patches(item: pytest.Item, request: TestRequest) -> None:
-    """Prepare an item, and build the patched code, once for all the forks that run it."""
+def _prepare_item(item: pytest.Item, request: TestRequest) -> bool:
+    """Make an item's preparation and patched code, once for all the forks that run it.
+
+    Return whether the preparation succeeded; if not, this process may hold half of it.
+    """
     marks = cells.read_guard_marks(item)
     assert marks is not None
     status = item.stash.get(GUARDED_STATUS, None)
     cell = GuardCell(status, Side(request.side)) if status is not None else None
     under = item.config.stash.get(plugin.APPLIED_CHANGES, ())
     preparation = preparations.read_preparation(item)
-    if preparation is not None:
-        with contextlib.suppress(Exception):  # the test itself reports it
-            preparation.run()
+    if preparation is not None and pytest_adapter.is_left_out(item):
+        preparation = None
+    succeeded = preparation is None or _try_preparation(preparation)
     with (
         contextlib.suppress(Exception),  # the test itself reports it
         warnings.catch_warnings(action="ignore"),
@@ -306,12 +310,22 @@ def _prebuild_patches(item: pytest.Item, request: TestRequest) -> None:
         cells.apply_cell(cell) if cell is not None else ToggleContext(under),
     ):
         if preparation is not None:
-            preparation.run()
+            succeeded &= _try_preparation(preparation)
     if not live_engine.engine.is_idle:
         what = cell or ", ".join(map(str, under))
         raise RuntimeError(
             f"{what} could not be reverted: later results in this process would mean nothing"
         )
+    return succeeded
+
+
+def _try_preparation(preparation: preparations.TestPreparation) -> bool:
+    """Return whether a preparation succeeded; if not, the test itself reports it."""
+    try:
+        preparation.run()
+    except (Exception, pytest.skip.Exception, pytest.fail.Exception):
+        return False
+    return True
 
 
 def _validate_strategies(item: pytest.Item) -> None:

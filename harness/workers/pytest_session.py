@@ -42,6 +42,7 @@ class WorkerSession(Generic[SettingsT]):
 
     request_type: ClassVar[Any]  # the type of requests to a supervisor
     items: list[pytest.Item]  # the collected tests
+    is_worn_out = False  # whether this supervisor ends after its reply
     only_forks_use_device = True  # this process leaves the GPU to its forks
 
     def __init__(self, settings: SettingsT, pipe: PipeEnd) -> None:
@@ -231,7 +232,11 @@ class WorkerSession(Generic[SettingsT]):
                     side.detail = traceback.format_exc()
                     self.send_message(self.make_reply(request, side))
                     raise
+                if self.is_worn_out:
+                    os.close(pipe.read_end)  # before the reply, so that the worker forks another
                 self.send_message(self.make_reply(request, side))
+                if self.is_worn_out:
+                    return
                 self.learn_from_run(request)
 
     def _receive_from_supervisor(self, supervisor: supervision.Supervisor) -> None:
