@@ -217,6 +217,16 @@ def make_change_table(runs: list[RehearsalRun], changes: list[DeploymentChange])
     return ReportTable("Changes", ("deployment", "", *(run.release for run in runs)), rows)
 
 
+def describe_passed_layers(calls: int, passed: int) -> str:
+    """Describe how many calls of layers ran, if others passed their input on."""
+    if not passed:
+        return ""
+    return (
+        f"of {calls:,} calls of layers {calls - passed:,} ran, and the launches of "
+        "the others, which are alike, are counted and not made"
+    )
+
+
 def describe_run(run: RehearsalRun) -> str:
     """Describe a run in one sentence."""
     counts = run.counts
@@ -227,7 +237,8 @@ def describe_run(run: RehearsalRun) -> str:
         f"on SGLang {run.release}",
         f"{counts['reachable']} reachable and {counts['near']} near findings",
         f"{counts['launches']:,} launches of {counts['kernels']} Triton kernels",
+        describe_passed_layers(counts["layer calls"], counts["passed layers"]),
         f"{share:.0%} of all launches not checked",
         format_duration(run.seconds),
     ]
-    return "; ".join(parts)
+    return "; ".join(filter(None, parts))

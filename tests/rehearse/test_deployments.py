@@ -10,6 +10,7 @@ import pytest
 
 from harness.cli.main import main
 from harness.core import paths
+from harness.core.errors import UnfixError
 from harness.device.cards import load_cards
 from harness.runs.rehearse.deployment import (
     REHEARSE_FOLDER,
@@ -55,6 +56,39 @@ def test_a_server_argument_is_read_in_both_ways_of_writing_it() -> None:
 def test_a_whole_name_that_a_longer_one_begins_with_is_no_short_one() -> None:
     for word in ("--cuda-graph-max-bs", "--cuda-graph-max-bs-decode", "--enable-lora", "--tp"):
         check_deployment(Deployment("m", arguments=[word, "8"]))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--context-bucket", "4096"],
+        ["--cuda-graph-prefill-max-context=4096"],
+        ["--enable-piecewise-cuda-graph"],
+        ["--enforce-piecewise-cuda-graph"],
+        ["--enable-breakable-cuda-graph"],
+        ["--enable-prefill-context-parallel"],
+        ["--enable-nsa-prefill-context-parallel"],
+        ["--enable-dsa-prefill-context-parallel"],
+        ["--cuda-graph-backend-prefill", "tc_piecewise"],
+        ["--cuda-graph-backend-prefill=disabled", "--cuda-graph-backend-prefill=full"],
+        ["--attn-cp-size", "1", "--dcp-size=2"],
+        ["--pp-size", "2"],
+    ],
+)
+def test_each_spelling_of_what_is_not_rehearsed_is_refused(words: list[str]) -> None:
+    with pytest.raises(UnfixError, match="is not rehearsed: leave it out to rehearse the rest"):
+        check_deployment(Deployment("m", arguments=words))
+
+
+def test_a_value_that_switches_such_a_feature_off_is_taken() -> None:
+    for words in (
+        ["--cuda-graph-backend-prefill=disabled"],
+        ["--cuda-graph-backend-prefill", "disabled", "--cuda-graph-max-bs-decode", "8"],
+        ["--attn-cp-size", "1", "--attention-context-parallel-size=1"],
+        ["--dcp-size", "1", "--decode-context-parallel-size=1"],
+        ["--pp-size=1", "--pipeline-parallel-size", "1", "--disaggregation-mode", "null"],
+    ):
+        check_deployment(Deployment("m", arguments=words))
 
 
 def test_the_draft_model_is_one_of_the_models_folder() -> None:

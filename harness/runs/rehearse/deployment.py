@@ -15,6 +15,7 @@ from __future__ import annotations
 import itertools
 import json
 import shlex
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,8 @@ _NOT_REHEARSED = {
 _NOT_REHEARSED |= dict.fromkeys(
     (
         *("--attn-cp-size", "--attention-context-parallel-size", "--enable-prefill-cp"),
-        *("--dcp-size", "--decode-context-parallel-size"),
+        *("--enable-prefill-context-parallel", "--enable-nsa-prefill-context-parallel"),
+        *("--enable-dsa-prefill-context-parallel", "--dcp-size", "--decode-context-parallel-size"),
     ),
     "context parallelism",
 )
@@ -51,10 +53,22 @@ _NOT_REHEARSED |= dict.fromkeys(
         "--cuda-graph-bs-prefill",
         "--cuda-graph-max-bs-prefill",
         "--cuda-graph-max-seq-len-prefill",
-        "--cuda-graph-prefill-max-context",
+        *("--cuda-graph-prefill-max-context", "--context-bucket"),
+        *("--enable-piecewise-cuda-graph", "--enforce-piecewise-cuda-graph"),
+        "--enable-breakable-cuda-graph",
     ),
     "prefill in CUDA graphs of compiled code",
 )
+# The value of such an argument that switches it off, as a server without it does.
+_OFF_VALUES = dict.fromkeys(
+    (
+        *("--pp-size", "--pipeline-parallel-size"),
+        *("--attn-cp-size", "--attention-context-parallel-size"),
+        *("--dcp-size", "--decode-context-parallel-size"),
+    ),
+    "1",
+)
+_OFF_VALUES |= {"--cuda-graph-backend-prefill": "disabled", "--disaggregation-mode": "null"}
 # Arguments whose batches SGLang's scheduler makes.
 SPECULATION = "--speculative-algorithm"
 ADAPTERS = "--enable-lora"
@@ -98,13 +112,20 @@ class Deployment(msgspec.Struct, forbid_unknown_fields=True):
 
     def get_argument(self, name: str) -> str | None:
         """Return the value of a server argument; None if it is not given."""
+        return next((value for given, value in self._list_words() if given == name), None)
+
+    def _list_words(self) -> Iterator[tuple[str, str]]:
+        """List each word as the name of an argument, with what would be its value."""
         for word, following in itertools.zip_longest(
             self.arguments, self.arguments[1:], fillvalue=""
         ):
-            given, has_value, value = word.partition("=")
-            if given == name:
-                return value if has_value else following
-        return None
+            name, has_value, value = word.partition("=")
+            yield name, value if has_value else following
+
+    def find_argument_of_no_rehearsal(self) -> str:
+        """Return the first argument that asks for what nothing here makes; empty without one."""
+        asked = (name for name, value in self._list_words() if value != _OFF_VALUES.get(name))
+        return next((name for name in asked if name in _NOT_REHEARSED), "")
 
     @property
     def argument_names(self) -> frozenset[str]:
@@ -204,11 +225,11 @@ def check_deployment(deployment: Deployment) -> Deployment:
                 f"{deployment.name}: {name} is short for {' or '.join(full)}, which a rehearsal "
                 "reads by the full name: write the full name"
             )
-        if name in _NOT_REHEARSED:
-            raise UnfixError(
-                f"{deployment.name}: {name}: {_NOT_REHEARSED[name]} is not rehearsed: leave it "
-                "out to rehearse the rest"
-            )
+    if name := deployment.find_argument_of_no_rehearsal():
+        raise UnfixError(
+            f"{deployment.name}: {name}: {_NOT_REHEARSED[name]} is not rehearsed: leave it out to "
+            "rehearse the rest"
+        )
     algorithm = deployment.get_argument(SPECULATION)
     if algorithm is not None and algorithm not in _ALGORITHMS:
         raise UnfixError(

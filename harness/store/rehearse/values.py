@@ -27,7 +27,7 @@ class RehearsedLaunch(msgspec.Struct):
     phase: str
     grid: tuple[int, int, int]
     arguments: dict[str, str]
-    count: int = 1  # how often it was launched
+    count: int = 1  # with each layer that launches so and passed its input on
     programs: int = 0  # that ran under check
     refusal: str = ""  # why no check could run it
     extent: int = 0  # the largest 32-bit integer on the way into an address
@@ -74,8 +74,8 @@ class RehearsedPhase(msgspec.Struct):
     failure: str = ""
     detail: str = ""
     seconds: float = 0.0
-    layers: int = 0  # calls of layers of the model
-    passed_layers: int = 0  # of these, that launch as an earlier one and passed their input on
+    layers: int = 0  # calls of layers of the model: two of each in a batch that runs it twice
+    passed_layers: int = 0  # of these calls, those that launch as an earlier one and did not run
 
 
 class UncheckedOperator(msgspec.Struct):
@@ -119,7 +119,17 @@ class DeploymentResult(msgspec.Struct):
 
     @property
     def launch_count(self) -> int:
+        """The launches of its batches; those of layers that passed their input on are not made."""
         return sum(launch.count for launch in self.launches)
+
+    @property
+    def layer_calls(self) -> int:
+        return sum(phase.layers for phase in self.phases)
+
+    @property
+    def passed_layers(self) -> int:
+        """Calls of layers that did not run: they launch as an earlier one, which is counted."""
+        return sum(phase.passed_layers for phase in self.phases)
 
     @property
     def unchecked_launches(self) -> int:
@@ -201,6 +211,8 @@ class RehearsalRun(LaneRun, kw_only=True):
             "refused": sum(bool(one.refusal) for one in self.deployments),
             "kernels": len({kernel for one in self.deployments for kernel in one.kernels}),
             "launches": sum(one.launch_count for one in self.deployments),
+            "layer calls": sum(one.layer_calls for one in self.deployments),
+            "passed layers": sum(one.passed_layers for one in self.deployments),
             "not checked": sum(one.unchecked_launches for one in self.deployments),
         }
 

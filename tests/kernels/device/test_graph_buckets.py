@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -16,10 +17,24 @@ from harness.device.record import RECORD
 SIZES = [1, 2, 4, 8, 248, 256]
 
 
+class GraphRunner:
+    """Captures a graph of a size, and keeps it."""
+
+    def __init__(self) -> None:
+        self.graphs: dict[int, graphs.CUDAGraph] = {}
+
+    def capture_one_shape(self, size: int, forward: Callable[[], Any]) -> None:
+        graph = self.graphs[size] = graphs.CUDAGraph()
+        graph.capture_begin()
+        forward()
+        graph.capture_end()
+
+
 def make_captures(monkeypatch: pytest.MonkeyPatch) -> tuple[GraphCaptures, Any, Any]:
     """Return captures with a launcher, and a module that chooses sizes as SGLang's does."""
     module: Any = ModuleType(graph_buckets._RUNNER_MODULE)
     module.get_batch_sizes_to_capture = lambda runner: (list(SIZES), list(SIZES))
+    module.DecodeCudaGraphRunner = type("Runner", (GraphRunner,), {})
     monkeypatch.setitem(sys.modules, graph_buckets._RUNNER_MODULE, module)
     launcher = SimpleNamespace(phase="", is_recording=False)
     return GraphCaptures(launcher), launcher, module  # type: ignore[arg-type]
@@ -31,21 +46,23 @@ def test_the_ends_alone_are_captured_and_their_launches_are_recorded(
     captures, launcher, module = make_captures(monkeypatch)
     with captures.record():
         assert module.get_batch_sizes_to_capture(None) == ([1, 256], [1, 256])
-        graph = graphs.CUDAGraph()
-        graph.capture_begin()
-        assert (launcher.phase, launcher.is_recording) == ("graph capture", True)
-        graph.capture_end()
+        seen = []
+        runner = module.DecodeCudaGraphRunner()
+        runner.capture_one_shape(256, lambda: seen.append((launcher.phase, launcher.is_recording)))
+        assert seen == [("graph capture", True)]
         assert not launcher.is_recording
+        runner.capture_one_shape(1, int)
     assert captures.buckets == SIZES
     captures.check_captured()
-    with captures.require_replay():
-        graph.replay()
-    with (
-        pytest.raises(RuntimeError, match="ran without a graph of 1 or 256 requests: no replay"),
-        captures.require_replay(),
-    ):
+    with captures.require_replay(256):
+        runner.graphs[256].replay()
+    message = r"without the graph of 1 request \(sizes that were replayed: {}\)"
+    with pytest.raises(RuntimeError, match=message.format(256)), captures.require_replay(1):
+        runner.graphs[256].replay()
+    with pytest.raises(RuntimeError, match=message.format("none")), captures.require_replay(1):
         pass
     assert module.get_batch_sizes_to_capture(None) == (SIZES, SIZES)
+    assert module.DecodeCudaGraphRunner.capture_one_shape is GraphRunner.capture_one_shape
     assert captures not in graphs.GRAPH_OBSERVERS
 
 

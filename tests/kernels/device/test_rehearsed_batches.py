@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from types import SimpleNamespace
 from typing import Any
 
@@ -93,6 +94,20 @@ def test_a_part_of_a_round_that_a_release_calls_otherwise_is_an_error() -> None:
         model._name_parts()
     worker.draft_worker._draft_extend_for_decode = print
     model._name_parts()
+
+
+def test_layers_that_prepare_a_batch_are_not_counted_with_it() -> None:
+    counts = [(3, 2), (61, 54)]
+    rehearsal: Any = object.__new__(DeploymentRehearsal)
+    rehearsal.result = DeploymentResult("m", "m", "H200", 8, card_memory=GIGABYTE)
+    rehearsal.model = SimpleNamespace(runner=None)
+    rehearsal.launcher = SimpleNamespace(is_recording=False, phase="")
+    rehearsal.layers = SimpleNamespace(take_counts=lambda: counts.pop(0))
+    rehearsal._operators = Counter()
+    with rehearsal._phase("speculation", "a round"):
+        rehearsal._begin_recording()
+    [phase] = rehearsal.result.phases
+    assert (phase.layers, phase.passed_layers) == (61, 54)
 
 
 @pytest.mark.parametrize(

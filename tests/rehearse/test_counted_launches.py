@@ -1,0 +1,47 @@
+"""A report says how many calls of layers ran: the launches of the others are counted alone."""
+
+from __future__ import annotations
+
+import pytest
+from rich.console import Console
+
+from harness.store.rehearse.values import (
+    DeploymentResult,
+    RehearsalRun,
+    RehearsedLaunch,
+    RehearsedPhase,
+)
+from reports.rehearse import terminal
+from reports.rehearse.markdown import render_markdown
+from reports.rehearse.page import render_page
+
+COUNTED = (
+    "1,220 launches of 1 Triton kernels; of 1,244 calls of layers 142 ran, and the launches of "
+    "the others, which are alike, are counted and not made; "
+)
+
+
+def make_run(passed: int) -> RehearsalRun:
+    launch = RehearsedLaunch("m:walk", "decode", (8, 1, 1), {}, count=1220)
+    phases = [
+        RehearsedPhase("decode", "2 requests", layers=1122, passed_layers=passed),
+        RehearsedPhase("long decode", "1 request", layers=122, passed_layers=passed and 108),
+    ]
+    one = DeploymentResult("lite", "m", "H200", 8, phases=phases, launches=[launch])
+    run = RehearsalRun(
+        id="r", started="2026-01-01T00:00:00+00:00", release="0.5.23", status="finished"
+    )
+    run.deployments = [one]
+    return run
+
+
+@pytest.mark.parametrize(("passed", "is_said"), [(994, True), (0, False)])
+def test_each_report_tells_launches_from_those_that_are_counted(passed: int, is_said: bool) -> None:
+    run = make_run(passed)
+    console = Console(record=True, width=120)
+    terminal.print_run(run, console)
+    page = render_page(run)
+    reports = (console.export_text(), render_markdown(run), page)
+    assert [COUNTED in report for report in reports] == [is_said] * len(reports)
+    assert ("of 122 calls of layers 14 ran, and" in page) is is_said
+    assert ("1,220 launches of 1 kernels, made or counted, " in page) is is_said
