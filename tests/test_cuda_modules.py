@@ -118,6 +118,21 @@ def test_the_side_that_a_release_has_runs_its_own_module(site_packages: Path) ->
     assert counts == {7: 1}
 
 
+def test_a_source_that_the_release_lacks_is_another_text(site_packages: Path) -> None:
+    loader = FakeLoader(site_packages)
+    scale = PatchableModule(loader, loader.load_jit, ("scale",), {"cuda_files": ["scale.cuh"]})
+    added = HEADER.replace("sgl_kernel", "added")
+    run = scale.run
+    scale._included = frozenset({added})
+    PATCHES.set(added, make_patched_source(added, "", "// µ\n", [], print))
+    try:
+        file, _ = run()
+    finally:
+        PATCHES.set(added, None)
+    assert "cuda-builds/sources" in file
+    assert (Path(file.partition("sglang/")[0]) / added).read_text(encoding="utf-8") == "// µ\n"
+
+
 class RefusingLoader(FakeLoader):
     """A loader whose compiler refuses `return nothing`."""
 

@@ -22,6 +22,7 @@ from sglang import forms
 
 from harness import toggles
 from harness.core.errors import PatchError
+from harness.patching import cached_answers
 from harness.patching.live_engine import engine
 
 TOY_TOGGLES = (Path(__file__).parent / "toy" / "toggles",)
@@ -82,6 +83,63 @@ def test_a_reloaded_module_is_toggled_anew(lab: Lab) -> None:
     with lab.revert("lab-reload"):
         assert module.f() == 2
     assert module.f() == 1
+
+
+ANSWERS = """
+import functools
+
+def cache_once(function):
+    result_map = {}
+
+    @functools.wraps(function)
+    def ask(*arguments):
+        if arguments not in result_map:
+            result_map[arguments] = function(*arguments)
+        return result_map[arguments]
+
+    return ask
+
+def helper():
+    return 1
+
+@cache_once
+def load_module():
+    return helper() + 10
+"""
+
+
+@pytest.mark.parametrize(
+    ("target", "text"), [("helper", "return 1"), ("load_module", "helper() + 10")]
+)
+def test_answers_that_the_other_code_gave_are_asked_anew(lab: Lab, target: str, text: str) -> None:
+    """A supervisor loads modules without toggles; its forks run the loaders under them."""
+    module = lab.module("answers", ANSWERS)
+    lab.toggle("lab-answers", "answers", target, text, text.replace("1", "2"))
+    own, expected = module.load_module(), {"helper": 12, "load_module": 21}[target]
+    with lab.revert("lab-answers"):
+        assert module.load_module() == expected
+    assert module.load_module() == own == 11
+
+
+def test_what_loaders_loaded_depends_on_all_code_of_the_kernels(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    names = ("sglang.kernels.ops.lab", "sglang.kernels.jit.lab", "sglang.srt.lab")
+    loaders, machinery, other = (types.ModuleType(name) for name in names)
+    for module in (loaders, machinery, other):
+        exec(ANSWERS, vars(module))
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    kept = {"of ours"}
+    monkeypatch.setattr(cached_answers, "_registered", [kept])
+
+    def count_answers(module: types.ModuleType) -> int:
+        return sum(map(len, cached_answers.iterate_answer_maps(module)))
+
+    loaders.load_module()
+    cached_answers.forget_dependent_answers(other)
+    assert (count_answers(loaders), kept) == (1, {"of ours"})
+    cached_answers.forget_dependent_answers(machinery)
+    assert (count_answers(loaders), kept) == (0, set())
 
 
 CONSTANT = "LIMIT = 100\n\n\ndef read():\n    return LIMIT\n"

@@ -140,13 +140,19 @@ class PatchableModule:
             return generation, sources, self._variants[sources]
 
     def _load(self, sources: tuple[PatchedCudaSource, ...]) -> Any:
+        if not sources:
+            return self._load_unpatched()
         root = self._find_site_packages()
-        if all((root / source.path).read_text() == source.text for source in sources):
+        own_texts = [_read_own_text(root, source) for source in sources]
+        if own_texts == [source.text for source in sources]:
             return self._load_unpatched()  # the side of a toggle that the release has by itself
         needs_device_code_alone = (
             REACH.sees_launches
             and can_build_device_code(self._loader)
-            and all(have_same_host_code((root / s.path).read_text(), s.text) for s in sources)
+            and all(
+                own is not None and have_same_host_code(own, source.text)
+                for own, source in zip(own_texts, sources, strict=True)
+            )
         )
         tree = make_patched_tree(root, sources)
 
@@ -204,6 +210,12 @@ class PatchableModule:
     def _find_site_packages(self) -> Path:
         package = sys.modules["sglang"].__path__[0]
         return Path(package).resolve().parent
+
+
+def _read_own_text(root: Path, source: PatchedCudaSource) -> str | None:
+    """Return the release's own text of a source; None if the release has no such file."""
+    file = root / source.path
+    return file.read_text(encoding="utf-8") if file.is_file() else None
 
 
 def find_compiler_error(message: str) -> str:

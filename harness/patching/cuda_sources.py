@@ -147,7 +147,8 @@ def make_patched_tree(site_packages: Path, sources: Iterable[PatchedCudaSource])
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(file, target)
         for path, text in texts.items():
-            (copy / path).write_text(text)
+            (copy / path).parent.mkdir(parents=True, exist_ok=True)
+            (copy / path).write_text(text, encoding="utf-8")
         copy.chmod(0o755)
         os.rename(copy, folder)
     except OSError:

@@ -19,6 +19,7 @@ from typing import Any
 from harness.core.errors import PatchError
 from harness.fixes.patch_plan import Direction, PatchedModule
 from harness.patching import class_bodies, jit_kernels, live_functions
+from harness.patching.cached_answers import CachedAnswersPatch
 from harness.patching.constant_importers import find_derived_line, find_importers, read_source_text
 from harness.patching.import_hook import PatchedLoader, cache_source_lines
 from harness.patching.instrumentation import (
@@ -124,6 +125,8 @@ class ModuleVariantBuilder:
             if kernel is None:
                 self._refuse(qualname, "a kernel that its module does not hold by name")
             self.variant.watched_kernels.append((jit_kernels.unwrap_kernel(kernel), slots))
+        if any(not isinstance(patch, KernelPatch) for patch in self.variant.patches):
+            self.variant.patches.append(CachedAnswersPatch(self.module))
         return self.variant
 
     def _add_site(self, chain: list[StatementLocation], target: str) -> None:

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import importlib
 import os
 import sys
 from collections.abc import Iterable
-from pathlib import Path
-from types import FunctionType
+from pathlib import Path, PurePath
 from typing import Any
 
 import torch
@@ -27,6 +27,11 @@ from harness.device.cards import get_card
 from harness.kernels.cuda import cudart
 from harness.kernels.cuda.host_calls import CALLS, CudaModule
 from harness.kernels.cuda.recorded_builds import is_recording_builds, record_build
+from harness.patching.cached_answers import (
+    KERNELS_PACKAGE,
+    iterate_answer_maps,
+    register_answers,
+)
 from harness.patching.cuda_modules import REACH
 from harness.releases import cuda_toolkit
 
@@ -73,13 +78,9 @@ def install() -> None:
 def _forget_answers() -> None:
     """Empty SGLang's caches of what it asked the device, and of modules, before this device."""
     for name, module in list(sys.modules.items()):
-        if name.startswith("sglang.kernels."):
-            for function in list(vars(module).values()):
-                if isinstance(function, FunctionType) and function.__closure__:
-                    variables = function.__code__.co_freevars
-                    if "result_map" in variables:  # of its decorator `cache_once`
-                        place = variables.index("result_map")
-                        function.__closure__[place].cell_contents.clear()
+        if name.startswith(KERNELS_PACKAGE):
+            for answers in iterate_answer_maps(module):
+                answers.clear()
 
 
 def _choose_architecture(arch: Any) -> None:
@@ -135,11 +136,12 @@ def add_linked_roots(roots: Iterable[tuple[str, Path]]) -> tuple[tuple[str, Path
 def _wrap_loaded_modules(loader: Any) -> None:
     load_jit = loader.load_jit
     known: dict[str, CudaModule] = {}  # SGLang asks again if a loader's arguments are spelt anew
+    register_answers(known)
 
     def load_cuda_module(
         *args: str, cuda_wrappers: Any = None, cpp_wrappers: Any = None, **options: Any
     ) -> Any:
-        key = repr((args, cuda_wrappers, cpp_wrappers, sorted(options.items())))
+        key = _describe_module((args, cuda_wrappers, cpp_wrappers, sorted(options.items())))
         if key in known and not is_recording_builds():
             return known[key]
         with announce_preparation():
@@ -151,10 +153,31 @@ def _wrap_loaded_modules(loader: Any) -> None:
         build = record_build()
         exports = dict([*(cuda_wrappers or ()), *(cpp_wrappers or ())])
         files = loader.resolve_sources(options["cuda_files"])
-        known[key] = CudaModule(module, "_".join(map(str, args)), exports, files, build)
-        return known[key]
+        loaded = CudaModule(module, "_".join(map(str, args)), exports, files, build)
+        if key is not None:
+            known[key] = loaded
+        return loaded
 
     rebind_in_all_modules("load_jit", load_jit, load_cuda_module)
+
+
+def _describe_module(request: Any) -> str | None:
+    """Describe what `load_jit` is asked for and what it would build for; None without a plain form.
+
+    SGLang's own flags name the architecture, which `override_jit_cuda_arch` changes for a block.
+    """
+    if not _is_plain(request):
+        return None
+    architecture, toolchain = (importlib.import_module(one) for one in (_ARCHITECTURE, _TOOLCHAIN))
+    flags = architecture.get_default_target_flags(), toolchain.target_flags()
+    return repr((request, get_card(), flags))
+
+
+def _is_plain(value: Any) -> bool:
+    """Return whether the words for a value are those of no other value."""
+    if isinstance(value, list | tuple):
+        return all(map(_is_plain, value))
+    return isinstance(value, str | int | float | PurePath | None)
 
 
 def _answer_stream_queries() -> None:

@@ -13,8 +13,10 @@ import pytest
 
 from fixtures.cuda_kernels import fail_on_refusal
 from harness.core import paths
-from harness.kernels.cuda.jit_loader import _wrap_loaded_modules, add_linked_roots
+from harness.device.cards import CARD_VARIABLE
+from harness.kernels.cuda import jit_loader
 from harness.kernels.cuda.recorded_builds import FILE_VARIABLE
+from harness.patching import cached_answers
 
 
 def normalize(text: str, roots: tuple[tuple[str, Path], ...]) -> str:
@@ -38,7 +40,9 @@ def test_a_link_to_the_releases_is_no_part_of_a_key(
             paths, "releases_folder", lambda name=name: tmp_path / name / ".releases"
         )
         nvcc = tmp_path / name / ".releases" / "cuda-toolkit" / "bin" / "nvcc"
-        texts.append(normalize(f"command = {nvcc} -I/usr/include", add_linked_roots(roots)))
+        texts.append(
+            normalize(f"command = {nvcc} -I/usr/include", jit_loader.add_linked_roots(roots))
+        )
     assert texts == ["command = <toolkit>/bin/nvcc -I<sys>/include"] * 2
 
 
@@ -53,9 +57,9 @@ def test_a_refusal_by_the_host_code_names_its_source_from_the_package_on() -> No
     assert "0a1b" not in "".join(traceback.format_exception(refusal.value))
 
 
-def test_a_module_that_is_asked_for_again_is_the_one_that_is_loaded(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+@pytest.fixture(name="loads")
+def record_loads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Wrap a made-up loader, `toy_loader`, and return what it is asked to load."""
     loader: Any = ModuleType("toy_loader")
     loads: list[str] = []
 
@@ -65,11 +69,65 @@ def test_a_module_that_is_asked_for_again_is_the_one_that_is_loaded(
 
     loader.load_jit, loader.resolve_sources = load_jit, tuple
     monkeypatch.setitem(sys.modules, "toy_loader", loader)
+    architecture: Any = ModuleType(jit_loader._ARCHITECTURE)
+    toolchain: Any = ModuleType(jit_loader._TOOLCHAIN)
+    architecture.get_default_target_flags = lambda: ["-DSGL_CUDA_ARCH=900"]
+    toolchain.target_flags = lambda: ["-gencode=arch=compute_90a"]
+    for module in (architecture, toolchain):
+        monkeypatch.setitem(sys.modules, module.__name__, module)
     monkeypatch.delenv(FILE_VARIABLE, raising=False)
-    _wrap_loaded_modules(loader)
-    first = loader.load_jit("rows", cuda_files=["rows.cuh"])
-    assert loader.load_jit("rows", cuda_files=["rows.cuh"]) is first
-    assert loader.load_jit("rows", cuda_files=["other.cuh"]) is not first
+    monkeypatch.delenv(CARD_VARIABLE, raising=False)
+    monkeypatch.setattr(cached_answers, "_registered", [])
+    jit_loader._wrap_loaded_modules(loader)
+    return loads
+
+
+def load(*args: Any, **options: Any) -> Any:
+    return sys.modules["toy_loader"].load_jit(*args, **{"cuda_files": ["rows.cuh"], **options})
+
+
+def test_a_module_that_is_asked_for_again_is_the_one_that_is_loaded(
+    loads: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = load("rows")
+    assert load("rows") is first
+    assert load("rows", cuda_files=["other.cuh"]) is not first
     assert loads == ["rows", "rows"]
     monkeypatch.setenv(FILE_VARIABLE, os.devnull)
-    assert loader.load_jit("rows", cuda_files=["rows.cuh"]) is not first, "each load is recorded"
+    assert load("rows") is not first, "each load is recorded"
+
+
+def test_a_module_is_loaded_for_one_architecture_and_one_card(
+    loads: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = load("rows")
+    for name, function in (
+        (jit_loader._ARCHITECTURE, "get_default_target_flags"),
+        (jit_loader._TOOLCHAIN, "target_flags"),
+    ):
+        with monkeypatch.context() as other:
+            other.setattr(sys.modules[name], function, lambda: ["-DSGL_CUDA_ARCH=1000"])
+            assert load("rows") is not first
+    monkeypatch.setenv(CARD_VARIABLE, "B200")
+    assert load("rows") is not first
+    monkeypatch.delenv(CARD_VARIABLE)
+    assert load("rows") is first
+    assert len(loads) == 4
+
+
+class Unnamed:
+    """A value of which all have the same words."""
+
+    def __repr__(self) -> str:
+        return "it"
+
+
+def test_a_module_of_values_without_a_plain_form_is_loaded_each_time(loads: list[str]) -> None:
+    first = load("rows", extra_cuda_cflags=[Unnamed()])
+    assert load("rows", extra_cuda_cflags=[Unnamed()]) is not first
+
+
+def test_a_module_is_loaded_anew_when_code_of_the_kernels_changes(loads: list[str]) -> None:
+    first = load("rows")
+    cached_answers.forget_dependent_answers(ModuleType("sglang.kernels.jit.toy"))
+    assert load("rows") is not first
