@@ -13,6 +13,7 @@ import contextlib
 import os
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -25,10 +26,12 @@ from harness.device.cards import CARD_VARIABLE, DEFAULT_CARD
 
 # Each registers its calls.
 MODULES = (attention, experts, four_bits, latents, pools, products, rows)
+COMPARED, NOT_COMPARED = "launched, outputs compared", "launched, outputs not compared"
+FAILED = "failed"
 
 
 def main(parts: list[str]) -> int:
-    failures, card = 0, os.environ.get(CARD_VARIABLE, DEFAULT_CARD)
+    outcomes, card = Counter[str](), os.environ.get(CARD_VARIABLE, DEFAULT_CARD)
     for loader, call in sorted(tensors.CALLS.items()):
         if call.card != card or (parts and not any(part in loader for part in parts)):
             continue
@@ -39,13 +42,22 @@ def main(parts: list[str]) -> int:
                 if not call.races:
                     stack.enter_context(check.ignore_races())
                 call.run()
-            outcome = f"launched, {sum(tensors.COMPARISONS)} elements compared"
+            kind, outcome = describe_launch(sum(tensors.COMPARISONS), call.races)
         except Exception as error:
-            failures += 1
             print(error, file=sys.stderr)
-            outcome = f"{type(error).__name__}: {error}".splitlines()[0]
+            kind, outcome = FAILED, f"{type(error).__name__}: {error}".splitlines()[0]
+        outcomes[kind] += 1
         print(f"{time.monotonic() - started:6.1f} s  {loader}  {outcome}", flush=True)
-    return 1 if failures else 0
+    print("; ".join(f"{count} {kind}" for kind, count in outcomes.items()))
+    return 1 if outcomes[FAILED] else 0
+
+
+def describe_launch(compared: int, races: bool) -> tuple[str, str]:
+    """Return what kind of launch a call was, and the same with its numbers."""
+    unsought = "" if races else "; races were not looked for"
+    if not compared:
+        return NOT_COMPARED, NOT_COMPARED + unsought
+    return COMPARED, f"{COMPARED}: {compared} elements{unsought}"
 
 
 if __name__ == "__main__":

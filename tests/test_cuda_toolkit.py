@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,8 @@ import pytest
 from harness.core import paths
 from harness.core.errors import NotReadyError
 from harness.releases import cuda_toolkit, installer
+
+HEADERS = [f"flashinfer/data/{name}/a.h" for name in ("include", "csrc", "cutlass", "spdlog")]
 
 
 @pytest.fixture
@@ -55,17 +59,24 @@ def test_a_changed_lock_installs_it_again(
     assert len(pip_calls) == 2
 
 
+def install_headers_wheel(names: Sequence[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make pip install a wheel of FlashInfer with these files."""
+
+    def run_pip(words: list[str]) -> None:
+        assert {"--require-hashes", str(cuda_toolkit.HEADERS_LOCK)} <= set(words)
+        folder = Path(words[words.index("--target") + 1])
+        for name in names:
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text("")
+
+    monkeypatch.setattr(installer, "run_pip", run_pip)
+
+
 def test_headers_are_installed_without_what_python_could_import(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def run_pip(words: list[str]) -> None:
-        assert {"--require-hashes", str(cuda_toolkit.HEADERS_LOCK)} <= set(words)
-        package = Path(words[words.index("--target") + 1]) / "flashinfer"
-        for name in ("__init__.py", "jit/env.py", "data/include/a.cuh", "data/cccl/b.h"):
-            (package / name).parent.mkdir(parents=True, exist_ok=True)
-            (package / name).write_text("")
-
-    monkeypatch.setattr(installer, "run_pip", run_pip)
+    others = [f"flashinfer/{name}" for name in ("__init__.py", "jit/env.py", "data/cccl/b.h")]
+    install_headers_wheel([*HEADERS, *others], monkeypatch)
     monkeypatch.setattr(paths, "releases_folder", lambda: tmp_path / ".releases")
     assert cuda_toolkit.find_headers() is None
     messages: list[str] = []
@@ -73,10 +84,40 @@ def test_headers_are_installed_without_what_python_could_import(
     assert [message.startswith("installing headers of FlashInfer") for message in messages] == [
         True
     ]
-    files = [path.relative_to(package) for path in package.rglob("*") if path.is_file()]
-    assert list(map(str, files)) == ["data/include/a.cuh"]
+    files = [path.relative_to(package.parent) for path in package.rglob("*") if path.is_file()]
+    assert sorted(map(str, files)) == sorted(HEADERS)
     assert cuda_toolkit.ensure_headers(messages.append) == package
     assert len(messages) == 1
+
+
+@pytest.mark.parametrize(
+    ("names", "missing"),
+    [
+        (["flashinfer_python/data/include/a.cuh"], "flashinfer/data/include, "),
+        (["flashinfer/include/a.cuh"], "flashinfer/data/include, "),
+        (HEADERS[:-1], "flashinfer/data/spdlog$"),
+    ],
+)
+def test_a_wheel_without_the_headers_is_refused_with_what_it_lacks(
+    names: list[str], missing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install_headers_wheel(names, monkeypatch)
+    monkeypatch.setattr(paths, "releases_folder", lambda: tmp_path / ".releases")
+    with pytest.raises(NotReadyError, match=f"the wheel of flashinfer-python has no {missing}"):
+        cuda_toolkit.ensure_headers(lambda message: None)
+    assert cuda_toolkit.find_headers() is None
+
+
+def test_without_a_network_it_is_said_what_could_not_be_fetched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = "ERROR: Could not find a version that satisfies flashinfer-python (from versions: none)"
+    failed = subprocess.CompletedProcess(["pip"], 1, "", said)
+    monkeypatch.setattr(subprocess, "run", lambda *words, **options: failed)
+    monkeypatch.setattr(paths, "releases_folder", lambda: tmp_path / ".releases")
+    what = r"^not installed: headers of FlashInfer.*: the package index cannot be reached"
+    with pytest.raises(NotReadyError, match=what):
+        cuda_toolkit.ensure_headers(lambda message: None)
 
 
 def test_each_package_of_the_lock_has_a_hash_for_both_machines() -> None:

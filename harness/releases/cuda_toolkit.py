@@ -119,7 +119,11 @@ def _install_headers(report: ReportMessage) -> Path:
     _install(folder, HEADERS_LOCK, what, sizes, report)
     package = folder / _HEADERS_PACKAGE
     data = package / "data"
-    kept = {package, data, *(data / name for name in _HEADERS_FOLDERS)}
+    needed = [data / name for name in _HEADERS_FOLDERS]
+    missing = [str(path.relative_to(folder)) for path in needed if not path.is_dir()]
+    if missing:
+        raise NotReadyError(f"the wheel of flashinfer-python has no {', '.join(missing)}")
+    kept = {package, data, *needed}
     for path in {*folder.iterdir(), *package.iterdir(), *data.iterdir()} - kept:
         if path.is_dir():
             installer.remove_folder(path)
@@ -136,7 +140,10 @@ def _install(
     report(f"installing {what} ({download} to fetch, {disk} on disk)")
     installer.remove_folder(folder)
     words = "install --no-deps --no-compile --only-binary :all: --require-hashes --target".split()
-    installer.run_pip([*words, str(folder), "-r", str(lock)])
+    try:
+        installer.run_pip([*words, str(folder), "-r", str(lock)])
+    except NotReadyError as error:
+        raise NotReadyError(f"not installed: {what}: {error}") from error
 
 
 def _is_installed(folder: Path, lock: Path) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import enum
 import json
 import os
@@ -17,7 +18,8 @@ import pytest
 from calling import is_alive, wait_until
 
 from harness.cli.main import main
-from harness.core.errors import UnfixError
+from harness.core import paths
+from harness.core.errors import NotReadyError, UnfixError
 from harness.device.cards import CARD_VARIABLE
 from harness.kernels.cuda import build_limits
 from harness.kernels.cuda.recorded_builds import (
@@ -119,6 +121,46 @@ def test_an_obstacle_is_one_of_a_loader_that_nothing_has_launched() -> None:
     assert not launched & set(obstacles)
 
 
+def read_calls_of_the_bench() -> dict[str, bool]:
+    """Return the loaders that the bench calls, and whether a call compares its outputs."""
+    calls: dict[str, bool] = {}
+    for file in (paths.project_folder() / "bench" / "loader_calls").glob("*.py"):
+        names: dict[str, Any] = {}
+        for node in ast.parse(file.read_text()).body:
+            if isinstance(node, ast.Assign) and isinstance(
+                node.value, ast.Constant | ast.JoinedStr
+            ):
+                exec(ast.unparse(node), names)
+            for call in node.decorator_list if isinstance(node, ast.FunctionDef) else ():
+                if isinstance(call, ast.Call) and ast.unparse(call.func) == "register_loader":
+                    loader = eval(ast.unparse(call.args[0]), names)
+                    used = {name.id for name in ast.walk(node) if isinstance(name, ast.Name)}
+                    calls[f"sglang.kernels.{loader}"] = bool(used & {"compare", "_compare_rows"})
+    return calls
+
+
+def test_the_page_says_how_many_outputs_are_compared() -> None:
+    of_suites, further = (
+        {
+            f"{build.module}.{build.function}"
+            for build in read_recorded_builds(file)
+            if build.kernels
+        }
+        for file in (RECORDED_BUILDS, FURTHER_BUILDS)
+    )
+    calls = read_calls_of_the_bench()
+    further -= of_suites
+    called = further & set(calls)
+    compared = sum(calls[loader] for loader in called)
+    page = (paths.project_folder() / "docs" / "cuda-kernels.md").read_text().replace("\n", " ")
+    assert (
+        f"{len(of_suites)} of the {len(of_suites | further)} are launched by the suites, "
+        f"{len(called)} by calls of `bench/cuda_loaders.py`, and {len(further - called)} by other "
+        f"recorded runs. {compared} of the {len(called)} calls hold outputs against torch. "
+        f"Of the other {len(called) - compared} and of those {len(further - called)} only"
+    ) in page
+
+
 def test_lines_of_one_build_are_merged_with_all_of_its_kernels(tmp_path: Path) -> None:
     file = tmp_path / "mine.jsonl"
     lines = [{**LINES[0], "kernels": kernels} for kernels in ([], ["b"], ["a", "b"])]
@@ -190,6 +232,29 @@ def test_a_build_is_of_the_card_that_was_played(
     release = managed_releases.get_release("0.5.23")
     found = [one.name for one in cuda_builds.build_modules(release, [other, default], 1)]
     assert (cards, found) == (["B200", "H100"], [other.name, default.name])
+
+
+def test_a_worker_that_dies_is_told_with_its_card_and_its_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = tmp_path / "worker.log"
+    monkeypatch.setattr(cuda_builds, "get_log", lambda: log)
+
+    def die_for_b200(python: Any, worker: str, request: bytes, environment: Any) -> Iterator[bytes]:
+        card = environment[CARD_VARIABLE]
+        log.write_text(f"what the worker of {card} said")
+        for build in msgspec.json.decode(request, type=BuildsRequest).builds:
+            if card != "B200" or build.function == "first":
+                yield msgspec.json.encode(BuildResult(build.name, 1.0))
+
+    monkeypatch.setattr(cuda_builds, "iterate_answers", die_for_b200)
+    builds = [RecordedBuild("m", name, {}, card="B200") for name in ("first", "second")]
+    builds.append(RecordedBuild("m", "third", {}))
+    release = managed_releases.get_release("0.5.23")
+    results = cuda_builds.build_modules(release, builds, 1)
+    assert next(results).name == builds[0].name
+    with pytest.raises(NotReadyError, match=r"(?s)1 of 2 modules for B200 .*of B200 said"):
+        next(results)
 
 
 def test_a_line_of_any_length_is_written_at_once(

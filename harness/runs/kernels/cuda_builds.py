@@ -52,18 +52,18 @@ def build_modules(
     """Build these modules of a release, each within `limit` seconds; yield results as they come."""
     if limit is not None and release.open_sources().read(NINJA_MODULE) is None:
         raise UnfixError(f"{release.name} has no {NINJA_MODULE}: its builds cannot have a limit")
-    count = 0
     for card in dict.fromkeys(build.card for build in builds):  # a worker's process plays one card
         environment = ChildEnvironment({**SINGLE_THREAD, CARD_VARIABLE: card or DEFAULT_CARD})
         environment.use_checkout()
         chosen = [build for build in builds if build.card == card]
         request = msgspec.json.encode(BuildsRequest(chosen, jobs, limit))
+        count = 0
         for line in iterate_answers(release.python, _WORKER_MODULE, request, environment):
             count += 1
             yield msgspec.json.decode(line, type=BuildResult)
-    if count < len(builds):
-        tail = get_log().read_text(errors="replace")[-2000:]
-        raise NotReadyError(
-            f"{len(builds) - count} of {len(builds)} modules were not built; the end of the "
-            f"log:\n{tail}"
-        )
+        if count < len(chosen):  # the log is this worker's until the next one starts
+            tail = get_log().read_text(errors="replace")[-2000:]
+            raise NotReadyError(
+                f"{len(chosen) - count} of {len(chosen)} modules for {card or DEFAULT_CARD} were "
+                f"not built; the end of the log:\n{tail}"
+            )
