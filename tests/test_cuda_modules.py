@@ -15,6 +15,8 @@ import pytest
 from harness.core import paths
 from harness.core.errors import PatchError
 from harness.device.refusals import UnansweredName
+from harness.fixes.patch_plan import Direction, ToggleChoice
+from harness.fixes.registry.toggle_reader import read_toggle
 from harness.kernels.cuda.fatbin import read_ptx
 from harness.kernels.cuda.kernel_lines import KernelLines, remove_places
 from harness.kernels.cuda.kernel_names import find_plain_name
@@ -27,6 +29,9 @@ from harness.patching.cuda_sources import (
     make_patched_source,
     make_patched_tree,
 )
+from harness.patching.live_engine import ToggleEngine
+from harness.releases import source_trees
+from harness.releases.source_trees import FolderSourceTree
 
 HEADER = "sglang/kernels/jit/include/sgl_kernel/math.cuh"
 SOURCE = "sglang/kernels/jit/csrc/scale.cuh"
@@ -131,6 +136,49 @@ def test_a_source_that_the_release_lacks_is_another_text(site_packages: Path) ->
         PATCHES.set(added, None)
     assert "cuda-builds/sources" in file
     assert (Path(file.partition("sglang/")[0]) / added).read_text(encoding="utf-8") == "// µ\n"
+
+
+TOGGLE = """
+id: {name}
+title: A number of a test
+family: cuda_kernels
+symptom: crash
+devices: [cpu, cuda]
+why: It is a number.
+variants:
+  - releases: ">=0.5.9"
+    target: sglang/kernels/jit/csrc/numbers.cuh:{name}
+    edits:
+      - fixed: 'return {fixed};'
+        buggy: 'return {buggy};'
+"""
+
+
+def test_two_toggles_of_one_source_stack(
+    site_packages: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second one begins at the release's text, and not at that of the first."""
+    path = "sglang/kernels/jit/csrc/numbers.cuh"
+    (site_packages / path).write_text("int one() { return 1; }\nint two() { return 2; }\n")
+    (site_packages / "sglang/version.py").write_text('__version__ = "0.5.23"\n')
+    tree = FolderSourceTree(site_packages, "current")
+    monkeypatch.setattr(source_trees, "find_installed_tree", lambda: tree)
+    choices = []
+    for name, fixed, buggy in (("one", 1, 10), ("two", 2, 20)):
+        file = tmp_path / f"{name}.yaml"
+        file.write_text(TOGGLE.format(name=name, fixed=fixed, buggy=buggy))
+        choices.append(ToggleChoice(read_toggle(file), Direction.REVERT))
+    engine = ToggleEngine()
+    engine.enter(choices[:1])
+    try:
+        assert PATCHES.get(path).text == "int one() { return 10; }\nint two() { return 2; }\n"
+        engine.enter(choices[1:])
+        assert PATCHES.get(path).text == "int one() { return 10; }\nint two() { return 20; }\n"
+        engine.leave(choices[:1])
+        assert PATCHES.get(path).text == "int one() { return 1; }\nint two() { return 20; }\n"
+    finally:
+        engine.leave([*engine._active_changes])
+    assert PATCHES.get(path) is None
 
 
 class RefusingLoader(FakeLoader):

@@ -101,6 +101,19 @@ def revert_where_present(toggles: tuple[Toggle, ...]) -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def enable_where_missing(*names: str) -> Iterator[None]:
+    """Put these fixes into a release without them in a block: a guard sees its own bug alone."""
+    choices = tuple(
+        ToggleChoice(toggle, Direction.ENABLE)
+        for name in names
+        for toggle in load_registry().select(name)
+        if find_toggle_state(toggle).state is ToggleState.BUGGY
+    )
+    with ToggleContext(choices) if choices else contextlib.nullcontext():
+        yield
+
+
 def choose_direction(cell: GuardCell) -> Direction:
     """Return the direction in which the toggle leads from the release to the cell's side."""
     own_side = Side.FIXED if cell.finding.state is ToggleState.FIXED else Side.BUGGY

@@ -18,7 +18,7 @@ import sys
 import threading
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -49,9 +49,13 @@ from harness.releases import source_trees
 
 
 class LoadedSources:
-    """The sources of the release in this process, with the patched text of patched modules."""
+    """The sources of the release in this process, as they were patched before it began.
 
-    def __init__(self) -> None:
+    A live patch is none of them: the plan of several toggles begins at the source without any.
+    """
+
+    def __init__(self, find_cuda_patch: Callable[[str], Any]) -> None:
+        self._find_cuda_patch = find_cuda_patch
         self._modules: dict[str, ModuleSource | None] = {}
         tree = source_trees.find_installed_tree()
         if tree is None:
@@ -68,7 +72,7 @@ class LoadedSources:
         if module not in self._modules:
             loader = getattr(getattr(sys.modules.get(module), "__spec__", None), "loader", None)
             found = self._tree.read(module)
-            patched = PATCHES.get(module)
+            patched = self._find_cuda_patch(module)
             if found is not None and patched is not None:
                 found = replace(found, text=patched.text)
             if found is not None and isinstance(loader, PatchedLoader):
@@ -105,8 +109,13 @@ class ToggleEngine:
     @property
     def sources(self) -> LoadedSources:
         if self._sources is None:
-            self._sources = LoadedSources()
+            self._sources = LoadedSources(self._find_cuda_patch)
         return self._sources
+
+    def _find_cuda_patch(self, path: str) -> Any:
+        """Return the patch of a CUDA source that stood before the first live one."""
+        _, original = self._original_states.get(("cuda source", path), (None, PATCHES.get(path)))
+        return original
 
     @property
     def recorder(self) -> AttestationRecorder:
