@@ -177,7 +177,6 @@ class AccessRows:
         for one, its in remainder.spread:
             count = self._spread_row(one, its, count)
         lane = self._mark_non_overflowing(code.binary("subi", count, code.constant(1, count.type)))
-        lane = self._mark_non_overflowing(code.truncate(lane, "i32"))
         first = self._get_first_lane(pointer, axis)
         last = self._compute_last_lane(pointer, axis, lane)
         self.by_access[operation] = AccessRow(first, last, count, on)
@@ -359,9 +358,9 @@ class AccessRows:
         if value.type.is_pointer:
             return code.emit("tt.addptr", (first, lane), first.type)
         bits = value.type.bits
-        if bits > 32:
+        if bits > lane.type.bits:
             lane = code.extend(lane, value.type.element, signed=True)
-        elif bits < 32:
+        elif bits < lane.type.bits:
             lane = self._mark_non_overflowing(code.truncate(lane, value.type.element))
         return self._mark_non_overflowing(code.binary("addi", first, lane))
 

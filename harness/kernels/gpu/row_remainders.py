@@ -1,7 +1,8 @@
 """Rows whose lanes are remainders: `(start + lane) % width`, from the smallest to the largest.
 
 Invariant: the smallest and the largest of a row are both remainders of its lanes, so a check from
-the one to the other reports no lane that is not accessed. Example: start = 80, width = 96 and 32
+the one to the other reports no lane that is not accessed, also if `start + lane` overflows and goes
+on from the smallest integer. Example: start = 80, width = 96 and 32
 lanes are 80 to 95 and 0 to 15: the smallest one is 0, and there are 96 elements to the largest. As
 in C the remainder of a negative number is negative, too: start = -20 gives -20 to 11.
 """
@@ -12,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from harness.kernels.gpu.axis_contiguity import AxisContiguity
-from harness.kernels.gpu.graph_builder import SGE, SGT, SLT, GraphBuilder
+from harness.kernels.gpu.graph_builder import EQ, SGE, SGT, SLT, GraphBuilder
 from harness.kernels.gpu.row_shapes import SpreadPath, map_axis_to_operand
 from harness.kernels.ir.graph import IROperation, IRValue
 from harness.kernels.ir.operations import SPREADING_OPERATIONS
@@ -89,12 +90,16 @@ class RowRemainders:
         rest = code.clone_operation(operation, (given, divisor), kind)
         first, start, width = map(self._to_int64, (rest, given, divisor))
         limit = (1 << (kind.bits - 1)) - 1
-        zero, one, last_lane, most_int = (
-            code.constant(number, wide) for number in (0, 1, last_lane_number, limit)
+        zero, one, last_lane, most_int, last_start = (
+            code.constant(number, wide)
+            for number in (0, 1, last_lane_number, limit, limit - last_lane_number)
         )
         width = code.binary("maxsi", width, self._subtract(zero, width))
         largest_rest, least_rest = self._subtract(width, one), self._subtract(one, width)
-        end, first_end = self._add(start, last_lane), self._add(first, last_lane)
+        # Behind an overflow the lanes go on from the smallest integer.
+        overflows = code.compare(SGT, start, last_start)
+        last_up = code.select(overflows, self._subtract(most_int, start), last_lane)
+        end, first_end = self._add(start, last_lane), self._add(first, last_up)
         # From below 0 the remainders rise to 0 and, still below 0, begin again at 1 - width.
         below = code.compare(SLT, start, zero)
         lanes_below = code.binary("minsi", last_lane, self._subtract(zero, start))
@@ -104,19 +109,34 @@ class RowRemainders:
             code.binary("minsi", end, largest_rest),
             code.select(restarts_below, zero, first_end),
         )
-        # Behind an overflow the lanes are negative; they are masked off, and the overflow reported.
-        overflows = code.compare(SGT, end, most_int)
         restarts = code.compare(SGE, first_end, width)
         largest = code.select(below, largest_below, code.select(restarts, largest_rest, first_end))
-        least = code.select(code.binary("ori", below, overflows), least_rest, zero)
-        restarts = code.select(below, restarts_below, code.binary("ori", restarts, overflows))
-        least = code.select(restarts, least, most_int)
+        least = code.select(
+            code.select(below, restarts_below, restarts),
+            code.select(below, least_rest, zero),
+            most_int,
+        )
+        smallest_rest = self._emit_smallest_rest(operation, divisor, width)
+        overflown = self._add(smallest_rest, self._subtract(start, self._add(last_start, one)))
+        least_overflown = code.select(code.compare(SGT, overflown, zero), least_rest, smallest_rest)
+        least = code.select(overflows, least_overflown, least)
         if kind != wide:
             least = code.truncate(least, kind.element)
             self._non_overflowing.add(least)
         smallest = code.binary("minsi", rest, least)
         distance = self._subtract(largest, self._to_int64(smallest))
         return smallest, self._add(distance, one)
+
+    def _emit_smallest_rest(
+        self, operation: IROperation, divisor: IRValue, width: IRValue
+    ) -> IRValue:
+        """Emit the remainder of the smallest integer, whose quotient by -1 no integer holds."""
+        code, kind = self._code, divisor.type
+        next_smallest = code.constant(1 - (1 << (kind.bits - 1)), kind)
+        rest = self._to_int64(code.clone_operation(operation, (next_smallest, divisor), kind))
+        below = self._subtract(rest, code.constant(1, rest.type))
+        ends = code.compare(EQ, self._add(below, width), code.constant(0, rest.type))
+        return code.select(ends, code.constant(0, rest.type), below)
 
     def _to_int64(self, value: IRValue) -> IRValue:
         if value.type.element == _INT64:

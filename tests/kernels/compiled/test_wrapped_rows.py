@@ -14,9 +14,16 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from harness.checking import IntegerOverflow, OutOfBounds
+from harness.kernels.ir import flow
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "checked"))
-from cpu_runs import find_violations, float16_zeros, int32_zeros, run_on_cpu  # noqa: F401
+from cpu_runs import (  # noqa: F401
+    find_violations,
+    float16_zeros,
+    int32_zeros,
+    run_checked,
+    run_on_cpu,
+)
 from test_instrumentation import compile_kernel, sites
 
 ROWS, WIDTH = 2, 32  # of a tile
@@ -38,6 +45,11 @@ def store_wrapped_rows(
 @triton.jit
 def store_wrapped_vector(target, start, width, WIDTH: tl.constexpr):
     tl.store(target + (start + tl.arange(0, WIDTH)) % width, 1)
+
+
+@triton.jit
+def store_from_a_place(target, start, width, place, WIDTH: tl.constexpr):
+    tl.store(target + place + (start + tl.arange(0, WIDTH)) % width, 1)
 
 
 @triton.jit
@@ -69,16 +81,40 @@ def product_of_columns(left, right, target, wide, deep, BLOCK: tl.constexpr):
     tl.store(target + row[:, None] * BLOCK + lane[None, :], total.to(tl.float16))
 
 
+@triton.jit
+def store_enabled_rows(
+    target, start, width, stride, enabled, ROWS: tl.constexpr, WIDTH: tl.constexpr
+):
+    row, lane = tl.arange(0, ROWS), tl.arange(0, WIDTH)
+    pointer = target + row[:, None] * stride + ((start + lane) % width)[None, :]
+    tl.store(pointer, 1, mask=(enabled >> row[:, None]) & 1 != 0)
+
+
+@triton.jit
+def store_wrapped_int64(target, start, width, WIDTH: tl.constexpr):
+    lane = tl.arange(0, WIDTH).to(tl.int64)
+    tl.store(target + (start + lane) % width, 1)
+
+
 def remainder(number: int, divisor: int) -> int:
     """Return the remainder as CUDA has it: with the dividend's sign."""
-    return number % divisor if number >= 0 else -(-number % divisor)
+    size = abs(divisor)
+    return number % size if number >= 0 else -(-number % size)
+
+
+def wrap(number: int) -> int:
+    """Return the number that 32 bits hold."""
+    return (number + (1 << 31)) % (1 << 32) - (1 << 31)
+
+
+widths = st.integers(-100, 100).filter(bool)
 
 
 @settings(deadline=None)  # the first one compiles
 @given(
     size=st.integers(1, 300),
     start=st.integers(-200, 200),
-    width=st.integers(1, 100),
+    width=widths,
     stride=st.integers(0, 60),
     turns=st.integers(0, 2),
 )
@@ -88,6 +124,7 @@ def remainder(number: int, divisor: int) -> int:
 @example(size=7, start=100, width=7, stride=0, turns=1)  # the row wraps around several times
 @example(size=3, start=-31, width=3, stride=0, turns=1)  # from below 0, as in C
 @example(size=50, start=10, width=90, stride=0, turns=2)  # it does not reach the divisor
+@example(size=96, start=80, width=-96, stride=0, turns=1)
 def test_a_row_is_outside_exactly_if_one_of_its_lanes_is(
     size: int, start: int, width: int, stride: int, turns: int
 ) -> None:
@@ -101,11 +138,96 @@ def test_a_row_is_outside_exactly_if_one_of_its_lanes_is(
         for lane in range(WIDTH)
     }
     outside = any(not 0 <= at < size for at in reached)
-    assert bool(found) == outside
+    assert [type(one) for one in found] == [OutOfBounds] * outside
     assert not memory[:AROUND].any()
     assert not memory[-AROUND:].any()
     if not outside:
         assert set(target.nonzero().flatten().tolist()) == reached
+
+
+@settings(deadline=None)
+@given(
+    size=st.integers(1, 200),
+    start=st.integers(-150, 150),
+    width=widths,
+    stride=st.integers(0, 60),
+    enabled=st.integers(0, 3),
+)
+@example(size=96, start=80, width=96, stride=2, enabled=1)  # the second row alone is outside
+@example(size=96, start=80, width=96, stride=2, enabled=2)
+@example(size=10, start=80, width=96, stride=2, enabled=0)
+def test_a_row_that_a_mask_removes_is_not_outside(
+    size: int, start: int, width: int, stride: int, enabled: int
+) -> None:
+    target = int32_zeros(size)
+    args = (target, start, width, stride, enabled)
+    found = find_violations(store_enabled_rows, *args, ROWS=ROWS, WIDTH=WIDTH)
+    reached = [
+        {row * stride + remainder(start + lane, width) for lane in range(WIDTH)}
+        for row in range(ROWS)
+        if enabled >> row & 1
+    ]
+    inside = [row for row in reached if all(0 <= at < size for at in row)]
+    assert [type(one) for one in found] == [OutOfBounds] * (len(inside) < len(reached))
+    # The other lanes of a row that is outside are removed unless it is checked lane by lane.
+    stored = set(target.nonzero().flatten().tolist())
+    assert set().union(*inside) <= stored <= set().union(*reached)
+
+
+@settings(deadline=None)
+@given(
+    start=st.integers(LARGEST - 40, LARGEST),
+    width=widths | st.sampled_from([-1, 1 << 30, LARGEST, -LARGEST, -LARGEST - 1]),
+    low=st.integers(0, 100),
+    size=st.integers(1, 200),
+)
+@example(start=LARGEST - 10, width=96, low=32, size=32)  # 21 to 31 and, behind it, -32 to -12
+@example(start=LARGEST - 10, width=96, low=31, size=32)
+@example(start=LARGEST - 10, width=96, low=32, size=31)
+@example(start=LARGEST, width=-1, low=0, size=1)
+@example(start=LARGEST - 31, width=32, low=0, size=32)
+def test_a_row_that_overflows_is_outside_exactly_if_one_of_its_lanes_is(
+    start: int, width: int, low: int, size: int
+) -> None:
+    reached = {remainder(wrap(start + lane), width) for lane in range(WIDTH)}
+    outside = any(not -low <= at < size for at in reached)
+    target = int32_zeros(low + size)
+    args = (store_from_a_place, target, start, width, low)
+    found = find_violations(*args, WIDTH=WIDTH, checks=("bounds",))
+    assert [type(one) for one in found] == [OutOfBounds] * outside
+    if not outside:
+        assert set(target.nonzero().flatten().tolist()) == {at + low for at in reached}
+    both = [type(one) for one in find_violations(*args, WIDTH=WIDTH)]
+    overflows = start + WIDTH - 1 > LARGEST
+    assert both == [IntegerOverflow] * overflows + [OutOfBounds] * (outside and not overflows)
+
+
+@settings(deadline=None)
+@given(size=st.integers(1, 100), start=st.integers(-100, 100), width=widths)
+@example(size=96, start=80, width=96)
+@example(size=95, start=80, width=96)
+def test_a_row_of_int64_is_outside_exactly_if_one_of_its_lanes_is(
+    size: int, start: int, width: int
+) -> None:
+    target = int32_zeros(size)
+    found = find_violations(store_wrapped_int64, target, start, width, WIDTH=WIDTH)
+    reached = {remainder(start + lane, width) for lane in range(WIDTH)}
+    outside = any(not 0 <= at < size for at in reached)
+    assert [type(one) for one in found] == [OutOfBounds] * outside
+    if not outside:
+        assert set(target.nonzero().flatten().tolist()) == reached
+
+
+def test_the_largest_lane_of_int64_is_not_cut_to_32_bits() -> None:
+    # The remainders are 0 to 15, and up to 2**32 + 99.
+    args = (int32_zeros(90), (1 << 32) + 100 - 16, (1 << 32) + 100)
+    options = {"WIDTH": WIDTH}
+    instrumented, _ = run_checked(store_wrapped_int64, args, options, checks=("bounds",))
+    makers = flow.map_defining_operations(instrumented.graph)
+    cut = [makers[one.operands[0]] for one in makers.values() if one.name == "arith.trunci"]
+    assert {maker.name for maker in cut} <= {"arith.constant"}  # the number of the last lane
+    [outside] = find_violations(store_wrapped_int64, *args, WIDTH=WIDTH)
+    assert isinstance(outside, OutOfBounds)
 
 
 def test_a_wrapped_row_is_reported_with_its_first_element_outside() -> None:
