@@ -66,8 +66,9 @@ def emit_load(code: ThreadCode, instruction: Instruction) -> None:
     size = bits // 8 * count
     if space not in ("param", "const"):
         verb = "peek" if instruction.has(*_ORDERED) else "read"
-        used = code.used_bytes.find_mask(instruction, bits // 8) if code.used_bytes else 0
-        mask = f"inttoptr (i64 {used} to ptr)" if used else "null"
+        whole = (1 << size) - 1
+        used = code.used_bytes.find_mask(instruction, bits // 8) if code.used_bytes else whole
+        mask = "null" if used == whole else f"inttoptr (i64 {used} to ptr)"
         emit_check(code, instruction, verb, address, size, instruction.operands[0], mask)
     pointer = code.to_pointer(address)
     ordering = " volatile" if instruction.has(*_ORDERED) else ""

@@ -28,11 +28,11 @@ class UsedBytes:
         self._passed_on = {value for values in sources for value in values}
 
     def find_mask(self, load: Instruction, size: int) -> int:
-        """Return the used ones of a load's bytes; 0 if all of them count."""
-        mask = 0
+        """Return the used ones of a load's bytes; of a load of which nothing is used, all."""
+        whole, mask = (1 << (size * len(load.results))) - 1, 0
         for place, result in enumerate(load.results):
             mask |= self._find_used(result, size) << (place * size)
-        return 0 if mask == (1 << (size * len(load.results))) - 1 else mask
+        return mask or whole
 
     def _find_used(self, value: IRValue, size: int) -> int:
         whole = (1 << size) - 1

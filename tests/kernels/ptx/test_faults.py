@@ -21,7 +21,11 @@ from harness.kernels.check.violations import (
     UninitializedMemory,
     Violation,
 )
+from harness.kernels.ptx.instructions import Instruction
 from harness.kernels.ptx.launch import Allocation, ExecutorChecks
+from harness.kernels.ptx.parser import parse_ptx
+from harness.kernels.ptx.reader import read_kernel
+from harness.kernels.ptx.used_bytes import UsedBytes
 
 SOURCE = FOLDER / "faults.cu"
 TEXT = (FOLDER / "faults.ptx").read_text().replace('"faults.cu"', f'"{SOURCE}"')
@@ -282,6 +286,24 @@ def test_padding_of_a_struct_that_is_loaded_as_a_whole_is_not_read(use: str, fou
     reports = launch(text, pack(out), {"out": out})
     assert [type(report) for report in reports] == [UninitializedMemory] * found
     assert found or out[0] == 1
+
+
+@pytest.mark.parametrize(
+    ("use", "mask"), [("", 15), ("and.b32 %r2, %r1, 511;", 3), ("add.u32 %r2, %r1, 1;", 15)]
+)
+def test_of_a_load_of_which_nothing_is_used_all_bytes_count(use: str, mask: int) -> None:
+    text = (
+        f"{HEAD}.visible .entry k(.param .u64 k_param_0)\n{{\n.reg .b32 %r<3>; .reg .b64 %rd<2>;\n"
+        f"ld.param.u64 %rd1, [k_param_0]; ld.global.u32 %r1, [%rd1]; {use} ret;\n}}\n"
+    )
+    module = parse_ptx(text)
+    graph = read_kernel(module, module.kernels["k"])
+    [load] = [
+        operation
+        for operation in graph.walk()
+        if operation.name == "ptx.ld" and "global" in operation.attributes["modifiers"]
+    ]
+    assert UsedBytes(graph).find_mask(Instruction(load), 4) == mask
 
 
 def test_uninitialized_elements_of_a_tensor_are_found_until_they_are_written() -> None:
