@@ -2,9 +2,9 @@
 
 Invariant: the smallest and the largest of a row are both remainders of its lanes, so a check from
 the one to the other reports no lane that is not accessed, also if `start + lane` overflows and goes
-on from the smallest integer. Example: start = 80, width = 96 and 32
-lanes are 80 to 95 and 0 to 15: the smallest one is 0, and there are 96 elements to the largest. As
-in C the remainder of a negative number is negative, too: start = -20 gives -20 to 11.
+on from the smallest integer. Example: start = 80, width = 96 and 32 lanes are 80 to 95 and 0 to 15:
+the smallest one is 0, and there are 96 elements to the largest. As in C the remainder of a negative
+number is negative, too: start = -20 gives -20 to 11.
 """
 
 from __future__ import annotations
