@@ -12,6 +12,7 @@ import gc
 import importlib
 import os
 import select
+import signal
 import sys
 import time
 import traceback
@@ -145,6 +146,8 @@ class WorkerSession(Generic[SettingsT]):
 
     def serve_forks(self) -> None:
         """Serve requests until the run closes its pipe."""
+        # Imported C code resets it, and a message to a supervisor that has ended must raise.
+        signal.signal(signal.SIGPIPE, signal.SIG_IGN)
         while not self.pipe.is_peer_closed:
             supervisors = {each.pipe.read_end: each for each in self._supervisors}
             for end in select.select([*supervisors, self.pipe.read_end], [], [])[0]:

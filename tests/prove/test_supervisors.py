@@ -89,6 +89,16 @@ def test_a_reply_is_sent_before_the_supervisor_learns_from_the_run(session: Echo
     assert (reply.number, reply.headline) == (LAST, "")
 
 
+def test_a_message_to_a_supervisor_that_ended_does_not_end_the_worker(session: Echo) -> None:
+    before = signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # as imported C code leaves it
+    try:
+        session.pipe.is_peer_closed = True
+        session.serve_forks()
+        assert signal.getsignal(signal.SIGPIPE) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGPIPE, before)
+
+
 def test_one_supervisor_answers_many(session: Echo) -> None:
     heard = []
     for number in range(3):
