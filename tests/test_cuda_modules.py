@@ -154,6 +154,12 @@ variants:
 """
 
 
+def read_patch(path: str) -> str:
+    found = PATCHES.get(path)
+    assert found is not None
+    return found.text
+
+
 def test_two_toggles_of_one_source_stack(
     site_packages: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -171,11 +177,11 @@ def test_two_toggles_of_one_source_stack(
     engine = ToggleEngine()
     engine.enter(choices[:1])
     try:
-        assert PATCHES.get(path).text == "int one() { return 10; }\nint two() { return 2; }\n"
+        assert read_patch(path) == "int one() { return 10; }\nint two() { return 2; }\n"
         engine.enter(choices[1:])
-        assert PATCHES.get(path).text == "int one() { return 10; }\nint two() { return 20; }\n"
+        assert read_patch(path) == "int one() { return 10; }\nint two() { return 20; }\n"
         engine.leave(choices[:1])
-        assert PATCHES.get(path).text == "int one() { return 1; }\nint two() { return 20; }\n"
+        assert read_patch(path) == "int one() { return 1; }\nint two() { return 20; }\n"
     finally:
         engine.leave([*engine._active_changes])
     assert PATCHES.get(path) is None
