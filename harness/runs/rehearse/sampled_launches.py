@@ -97,7 +97,7 @@ class SampledLauncher(CpuLauncher):
         self._ignores_recording = False  # while the memory of a batch alone is of interest
         self._slices = False
         self._current: RehearsedLaunch | None = None
-        self._followed: list[RehearsedLaunch] = []
+        self._followed: list[RehearsedLaunch] | None = None  # while nothing follows them
 
     @property
     def graph_variant(self) -> str:  # type: ignore[override]
@@ -118,9 +118,10 @@ class SampledLauncher(CpuLauncher):
     @contextlib.contextmanager
     def follow(self) -> Iterator[list[RehearsedLaunch]]:
         """Yield the records of what is launched meanwhile, one for each launch."""
-        before, self._followed = self._followed, []
+        before, followed = self._followed, list[RehearsedLaunch]()
+        self._followed = followed
         try:
-            yield self._followed
+            yield followed
         finally:
             self._followed = before
 
@@ -200,12 +201,16 @@ class SampledLauncher(CpuLauncher):
         known = self.launches.get(key)
         if known is not None:
             known.count += 1
-            self._followed.append(known)
+            self._note_followed(known)
             return known, False
         record = RehearsedLaunch(name, self.phase, (x, y, z), arguments, fits=self.fits())
         self.launches[key] = record
-        self._followed.append(record)
+        self._note_followed(record)
         return record, True
+
+    def _note_followed(self, record: RehearsedLaunch) -> None:
+        if self._followed is not None:
+            self._followed.append(record)
 
     def list_findings(self) -> list[RehearsalFinding]:
         """List the violations, and each line whose addresses are near to their limit."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -9,7 +10,12 @@ from typing import Any
 import pytest
 import torch
 
-from fixtures.rehearse.repeated_layers import LayerStack, RepeatedLayers
+from fixtures.rehearse.repeated_layers import (
+    LayerStack,
+    RepeatedLayers,
+    describe_kinds,
+    find_shared_objects,
+)
 from harness.device.record import RECORD
 from harness.runs.rehearse.sampled_launches import SampledLauncher
 from harness.store.rehearse.values import RehearsedLaunch
@@ -26,9 +32,11 @@ class SmallLayer(torch.nn.Module):
         self.weight = torch.nn.Parameter(torch.zeros(2, 2))
         self.inner = [launcher]
         self.returns_more = False
+        self.makes_note = False
+        self.make_object: Callable[[int], Any] | None = None  # of how many layers ran
         attention = SimpleNamespace(window=window)
         self.chain: list[Any] = [attention]
-        for _ in range(20):  # the longer way to an object comes first
+        for _ in range(10):  # the longer way to an object comes first
             self.chain = [self.chain]
         self.attention = attention
 
@@ -45,7 +53,12 @@ class SmallLayer(torch.nn.Module):
         RECORD.count_stand_in("norm")
         residual = hidden_states if residual is None else residual
         more = (hidden_states if self.returns_more else None,)
-        return hidden_states + 1, residual, *more
+        if self.make_object is not None:
+            return self.make_object(len(forward_batch.ran)), residual, *more
+        result = hidden_states + 1
+        if self.makes_note:
+            result.is_noted = True  # type: ignore[attr-defined]
+        return result, residual, *more
 
 
 def launch_kernel(launcher: SampledLauncher, name: str) -> None:
@@ -63,11 +76,14 @@ class SmallModel(torch.nn.Module):
         self.captured: list[int] = []  # layers that are given a function to call
         self.capture: Any = print
         self.scaled: list[int] = []  # layers that are given another number
+        self.given: dict[int, Any] = {}  # what layers are given beside
+        self.outputs: list[torch.Tensor] = []  # of each layer in the last batch
 
     def run(self) -> list[int]:
         """Run a batch, and return the layers that ran."""
         batch = SimpleNamespace(ran=[])
         hidden_states, residual = torch.zeros(4, 2), None
+        self.outputs.clear()
         for number, layer in enumerate(self.layers):
             capture = self.capture if number in self.captured else None
             scale = 2 if number in self.scaled else 1
@@ -77,10 +93,12 @@ class SmallModel(torch.nn.Module):
                 residual,
                 capture=capture,
                 scale=scale,
+                given=self.given.get(number),
                 layer_id=number,
                 next_layer_id=None if number + 1 == len(self.layers) else number + 1,
             )
             hidden_states, residual = results[:2]
+            self.outputs.append(hidden_states)
         return list(batch.ran)
 
 
@@ -88,7 +106,7 @@ def make_model(windows: list[int]) -> tuple[SmallModel, SampledLauncher, Repeate
     launcher: Any = object.__new__(SampledLauncher)
     launcher.phase, launcher.launches, launcher.is_recording = "chunk", {}, True
     launcher._ignores_recording, launcher.fits = False, lambda: True
-    launcher._followed = []
+    launcher._followed = None
     model, layers = SmallModel(launcher, windows), RepeatedLayers(launcher)
     layers.pass_in(model)
     return model, launcher, layers
@@ -112,7 +130,8 @@ def test_the_first_the_second_and_the_last_layer_run_and_all_count() -> None:
 
 def test_layers_of_two_kinds_run_once_a_kind_and_neighbour() -> None:
     model, launcher, _ = make_model([0, 0, 8] * 4)
-    assert model.run() == [0, 1, 2, 3, 11]  # 3 is the first one behind a window
+    # 3 is the first one behind a window; 9, 10 and 11 are the last ones of their kinds.
+    assert model.run() == [0, 1, 2, 3, 9, 10, 11]
     assert count_launches(launcher) == {"m:window 0": 8, "m:window 8": 4}
 
 
@@ -159,3 +178,147 @@ def test_a_layer_that_returns_more_than_it_is_given_passes_nothing_on() -> None:
     for layer in model.layers:
         layer.returns_more = True
     assert model.run() == list(range(LAYERS))
+
+
+class BareLayer(torch.nn.Module):
+    def __init__(self, number: int, part: Any = None) -> None:
+        super().__init__()
+        self.layer_id, self.part = number, part
+
+
+def are_alike(one: Any, other: Any) -> bool:
+    """Return whether layers that hold one or the other are of one kind."""
+    layers: list[torch.nn.Module] = [BareLayer(0), BareLayer(1), BareLayer(2, one)]
+    layers.append(BareLayer(3, other))
+    kinds = describe_kinds(layers, find_shared_objects(layers))
+    return bool(kinds[2] == kinds[3])
+
+
+def make_scaling(scale: int) -> Callable[[int], int]:
+    def compute_scaled(value: int, by: int = scale) -> int:
+        return value * by
+
+    return compute_scaled
+
+
+def make_keyed_scaling(scale: int) -> Callable[[int], int]:
+    def compute_scaled(value: int, *, by: int = scale) -> int:
+        return value * by
+
+    return compute_scaled
+
+
+def nest(value: Any, times: int) -> Any:
+    return value if times == 0 else [nest(value, times - 1)]
+
+
+class Slotted:
+    __slots__ = ("width",)
+
+
+class SlottedWithAttributes(Slotted):
+    pass
+
+
+def make_slotted(width: int) -> SlottedWithAttributes:
+    made = SlottedWithAttributes()
+    made.width = width
+    return made
+
+
+def make_marked(mark: str) -> torch.Tensor:
+    tensor = torch.zeros(2)
+    tensor.mark = mark  # type: ignore[attr-defined]
+    return tensor
+
+
+class Mode(enum.Enum):
+    FAST = 1
+    EXACT = 2
+
+
+DIFFERENT = [
+    ("fp8_e4m3", "fp4_e2m1"),
+    ("w4a8", "w8a16"),
+    ("layers.2.quant4", "layers.3.quant8"),
+    (lambda value: value * 2, lambda value: value * 3),
+    (make_scaling(1), make_scaling(9)),
+    (make_keyed_scaling(1), make_keyed_scaling(9)),
+    (type("Attention", (), {}), type("Attention", (), {})),
+    (type("Attention", (), {})(), type("Attention", (), {})()),
+    (nest(1, 40), nest(2, 40)),
+    (make_slotted(1), make_slotted(2)),
+    (make_slotted(1), SlottedWithAttributes()),
+    (True, 1),
+    (1, 1.0),
+    (0.0, -0.0),
+    (Mode.FAST, Mode.EXACT),
+    (torch.float16, torch.bfloat16),
+    (torch.zeros(2), torch.zeros(3)),
+    (make_marked("row"), make_marked("column")),
+]
+
+
+@pytest.mark.parametrize(("one", "other"), DIFFERENT)
+def test_what_differs_is_not_alike(one: Any, other: Any) -> None:
+    assert not are_alike(one, other)
+
+
+def test_layers_that_differ_in_their_number_alone_are_alike() -> None:
+    assert are_alike("model.layers.2.attention", "model.layers.3.attention")
+    assert are_alike(SimpleNamespace(layer_id=2), SimpleNamespace(layer_id=3))
+    assert not are_alike(SimpleNamespace(layer_id=2), SimpleNamespace(layer_id=None))
+    assert are_alike(make_scaling(2), make_scaling(2))
+    assert are_alike(make_slotted(2), make_slotted(2))
+    assert are_alike(make_marked("row"), make_marked("row"))
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        *((torch.float16, torch.bfloat16), (Mode.FAST, Mode.EXACT), (True, 1)),
+        ({"width": torch.zeros(2)}, {"width": torch.zeros(3)}),
+        (SimpleNamespace(width=2), SimpleNamespace(width=2)),
+        (make_marked("row"), make_marked("column")),
+    ],
+)
+def test_a_layer_that_is_given_something_else_runs(one: Any, other: Any) -> None:
+    model, _, _ = make_model([0] * 8)
+    model.given = dict.fromkeys(range(8), one) | {4: other}
+    assert model.run() == [0, 1, 4, 7]
+
+
+@pytest.mark.parametrize(
+    ("make", "ran"),
+    [
+        (lambda ran: SimpleNamespace(partial=torch.zeros(4, 2)), [0, 1, 7]),
+        (lambda ran: SimpleNamespace(partial=torch.zeros(4, ran)), list(range(8))),
+    ],
+)
+def test_an_object_of_the_hidden_states_is_compared_by_what_it_holds(
+    make: Callable[[int], Any], ran: list[int]
+) -> None:
+    model, _, _ = make_model([0] * 8)
+    for layer in model.layers:
+        layer.make_object = make
+    assert model.run() == ran
+
+
+def test_a_note_in_a_result_reaches_the_next_layer() -> None:
+    model, _, _ = make_model([0] * 8)
+    for layer in model.layers:
+        layer.makes_note = True
+    assert model.run() == [0, 1, 7]
+    assert [vars(one) for one in model.outputs] == [{"is_noted": True}] * 8
+
+
+def test_launches_are_listed_only_for_what_follows_them() -> None:
+    model, launcher, _ = make_model([0] * LAYERS)
+    launch_kernel(launcher, "alone")
+    launch_kernel(launcher, "alone")
+    assert launcher._followed is None
+    with launcher.follow() as launches:
+        launch_kernel(launcher, "alone")
+    assert [one.count for one in launches] == [3]
+    model.run()
+    assert launcher._followed is None
