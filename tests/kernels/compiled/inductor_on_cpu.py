@@ -40,7 +40,8 @@ def launches(folder: Path, launched: Callable[[Any, tuple[Any, ...]], None]) -> 
 
     target = SimpleNamespace(get_current_target=lambda: GPUTarget("cuda", 90, 32))
     target.get_current_device = lambda: 0
-    anew = {"cpu_backend": "triton", "force_disable_caches": True}
+    # One thread: a pool would parse Python beside the test, which CPython 3.11 mixes up.
+    anew = {"cpu_backend": "triton", "force_disable_caches": True, "compile_threads": 1}
     with pytest.MonkeyPatch.context() as patch, config.patch(anew):
         patch.setattr(triton.runtime.driver, "_active", target)
         patch.setattr(_triton, "has_triton", lambda *given: True)
