@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from ptx_kernels import FOLDER, HEAD, launch, pack
+from planted_faults import TEXT, check_place, launch_fault, line_of, rows
+from ptx_kernels import HEAD, launch, pack
 
 from harness.kernels.check.violations import (
     AccessRuleViolation,
     BarrierDivergence,
-    DataRace,
     IntegerOverflow,
     KernelAssertion,
     LaunchRefused,
@@ -19,58 +19,12 @@ from harness.kernels.check.violations import (
     OutOfBounds,
     UncheckableKernel,
     UninitializedMemory,
-    Violation,
 )
 from harness.kernels.ptx.instructions import Instruction
 from harness.kernels.ptx.launch import Allocation, ExecutorChecks
 from harness.kernels.ptx.parser import parse_ptx
 from harness.kernels.ptx.reader import read_kernel
 from harness.kernels.ptx.used_bytes import UsedBytes
-
-SOURCE = FOLDER / "faults.cu"
-TEXT = (FOLDER / "faults.ptx").read_text().replace('"faults.cu"', f'"{SOURCE}"')
-LINES = SOURCE.read_text().splitlines()
-
-
-def line_of(marker: str) -> int:
-    [line] = [number for number, text in enumerate(LINES, 1) if text.endswith(f"// {marker}")]
-    return line
-
-
-def launch_fault(entry: str, parameters: bytes, tensors: dict[str, Any], **options: Any) -> None:
-    """Launch with 32 threads, and raise the violation."""
-    options = {"block": (32, 1, 1), **options}
-    names = [name for name in _entries() if name == entry]
-    for error in launch(TEXT, parameters, tensors, entry=names[0], **options):
-        raise error
-
-
-def _entries() -> tuple[str, ...]:
-    from harness.kernels.ptx.executor import load_module
-
-    return load_module(TEXT).entries
-
-
-def check_place(
-    error: Violation,
-    marker: str,
-    thread: tuple[int, int, int],
-    block: tuple[int, int, int] = (0, 0, 0),
-) -> None:
-    location = error.location
-    assert location is not None
-    lines = [location.line, *(int(one.split(":")[1].split()[0]) for one in location.inlined)]
-    assert line_of(f"FAULT {marker}") in lines
-    assert (location.program, location.thread) == (block, thread)
-
-
-def rows(size: int = 64, index: list[int] | None = None) -> tuple[bytes, dict[str, Any]]:
-    out, values = np.zeros(size, np.float32), np.arange(size, dtype=np.float32)
-    numbers = np.arange(size, dtype=np.int32)
-    for place, number in enumerate(index or []):
-        numbers[40 + place] = number
-    tensors = {"out": out, "values": values, "index": numbers}
-    return pack(out, values, numbers, size), tensors
 
 
 @pytest.mark.parametrize(
@@ -354,69 +308,6 @@ def test_an_access_rule_of_a_block_is_kept() -> None:
     with pytest.raises(AccessRuleViolation, match=r"values, index 3, .* may read") as caught:
         launch_with_fields("read_row", parameters, tensors, "values", {"allowed_reads": own_half})
     check_place(caught.value, "read", (8, 0, 0), (1, 0, 0))
-
-
-# Races
-
-
-@pytest.mark.parametrize(
-    ("entry", "marker", "thread", "more"),
-    [
-        ("exchange", "write after other's read", (32, 0, 0), ()),
-        ("reuse", "read of the next round", (32, 0, 0), (3,)),
-        ("warp_exchange", "warp race", (1, 0, 0), ()),
-    ],
-)
-def test_a_missing_synchronization_is_found(
-    entry: str, marker: str, thread: tuple[int, int, int], more: tuple[int, ...]
-) -> None:
-    out = np.zeros(64, np.float32)
-    options: dict[str, Any] = {"block": (64, 1, 1)}
-    quiet = ExecutorChecks(uninitialized=False)
-    launch_fault(f"{entry}_synchronized", pack(out, *more), {"out": out}, **options)
-    with pytest.raises(DataRace, match=r"of block .0, 0, 0. ") as caught:
-        launch_fault(
-            f"{entry}_unsynchronized", pack(out, *more), {"out": out}, checks=quiet, **options
-        )
-    check_place(caught.value, marker, thread)
-    off = ExecutorChecks(races=False, uninitialized=False)
-    launch_fault(f"{entry}_unsynchronized", pack(out, *more), {"out": out}, checks=off, **options)
-
-
-def test_two_threads_that_write_different_values_race() -> None:
-    out = np.zeros(64, np.float32)
-    launch_fault("threads_write_one", pack(out, 0), {"out": out})
-    with pytest.raises(DataRace, match="write different values to out, index 0") as caught:
-        launch_fault("threads_write_one", pack(out, 1), {"out": out})
-    check_place(caught.value, "threads write", (1, 0, 0))
-
-
-def test_two_threads_that_write_the_same_value_do_not_race() -> None:
-    out = np.zeros(64, np.float32)
-    launch_fault("threads_write_same", pack(out), {"out": out})
-
-
-def test_blocks_that_write_one_element_race() -> None:
-    out = np.zeros(64, np.float32)
-    launch_fault("blocks_write_one", pack(out), {"out": out})
-    with pytest.raises(DataRace, match=r"another block and block .1, 0, 0. write") as caught:
-        launch_fault("blocks_write_one", pack(out), {"out": out}, grid=(2, 1, 1))
-    check_place(caught.value, "blocks write", (0, 0, 0), (1, 0, 0))
-
-
-def test_a_block_that_overwrites_what_another_reads_races() -> None:
-    out = np.zeros(64, np.float32)
-    with pytest.raises(DataRace, match=r"another block reads and block .1, 0, 0. writes") as caught:
-        launch_fault(
-            "blocks_read_other", pack(out, 3), {"out": out}, grid=(3, 1, 1), block=(1, 1, 1)
-        )
-    check_place(caught.value, "blocks overwrite", (0, 0, 0), (1, 0, 0))
-
-
-def test_a_store_beside_an_atomic_update_races() -> None:
-    out = np.zeros(64, np.float32)
-    with pytest.raises(DataRace, match="store and update atomically"):
-        launch_fault("store_and_update", pack(out), {"out": out})
 
 
 # Barriers, alignment, assertions, launches

@@ -1,0 +1,54 @@
+"""Kernels of `faults.cu`, each with a planted fault: their launches, and the place of a report."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from ptx_kernels import FOLDER, launch, pack
+
+from harness.kernels.check.violations import Violation
+from harness.kernels.ptx.executor import load_module
+
+SOURCE = FOLDER / "faults.cu"
+TEXT = (FOLDER / "faults.ptx").read_text().replace('"faults.cu"', f'"{SOURCE}"')
+LINES = SOURCE.read_text().splitlines()
+
+
+def line_of(marker: str) -> int:
+    [line] = [number for number, text in enumerate(LINES, 1) if text.endswith(f"// {marker}")]
+    return line
+
+
+def launch_fault(entry: str, parameters: bytes, tensors: dict[str, Any], **options: Any) -> None:
+    """Launch with 32 threads, and raise the violation."""
+    options = {"block": (32, 1, 1), **options}
+    names = [name for name in _entries() if name == entry]
+    for error in launch(TEXT, parameters, tensors, entry=names[0], **options):
+        raise error
+
+
+def _entries() -> tuple[str, ...]:
+    return load_module(TEXT).entries
+
+
+def check_place(
+    error: Violation,
+    marker: str,
+    thread: tuple[int, int, int],
+    block: tuple[int, int, int] = (0, 0, 0),
+) -> None:
+    location = error.location
+    assert location is not None
+    lines = [location.line, *(int(one.split(":")[1].split()[0]) for one in location.inlined)]
+    assert line_of(f"FAULT {marker}") in lines
+    assert (location.program, location.thread) == (block, thread)
+
+
+def rows(size: int = 64, index: list[int] | None = None) -> tuple[bytes, dict[str, Any]]:
+    out, values = np.zeros(size, np.float32), np.arange(size, dtype=np.float32)
+    numbers = np.arange(size, dtype=np.int32)
+    for place, number in enumerate(index or []):
+        numbers[40 + place] = number
+    tensors = {"out": out, "values": values, "index": numbers}
+    return pack(out, values, numbers, size), tensors
