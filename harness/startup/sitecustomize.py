@@ -78,7 +78,12 @@ if _toggles_requested or _on_virtual_device or _others_requested:
         _install_hooks()
     except BaseException as error:
         subject = "toggles" if _toggles_requested else "checks or the virtual device"
-        sys.stderr.write(f"unfix: {subject} cannot be applied ({error!r})\n")
+        reason = repr(error)
+        if "harness" in sys.modules:
+            from harness.core.missing_package import describe_missing_package
+
+            reason = describe_missing_package(error)
+        sys.stderr.write(f"unfix: {subject} cannot be applied: {reason}\n")
         sys.stderr.flush()
         os._exit(3)
 _run_next_sitecustomize()

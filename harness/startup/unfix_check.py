@@ -18,4 +18,11 @@ if "harness" not in sys.modules:  # another checkout may be on the path
     sys.modules["harness"] = importlib.util.module_from_spec(_spec)
     _spec.loader.exec_module(sys.modules["harness"])
 
-from harness.kernels.watch.pytest_plugin import *  # noqa: F403
+try:
+    from harness.kernels.watch.pytest_plugin import *  # noqa: F403
+except ModuleNotFoundError as error:
+    import pytest
+
+    from harness.core.missing_package import describe_missing_package
+
+    raise pytest.UsageError(f"unfix: {describe_missing_package(error)}") from error

@@ -22,6 +22,7 @@ from typing import Any
 import pytest
 
 from harness.core import device
+from harness.core.missing_package import describe_missing_package
 from harness.device.cards import CARD_VARIABLE
 from harness.device.refusals import REFUSALS, UnansweredName, iterate_causes
 from harness.kernels.watch.report_files import CHECKS_VARIABLE
@@ -71,7 +72,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     """Install the device before a conftest can ask for one."""
-    early_config.pluginmanager.register(CheckPlugin(early_config), "unfix-check")
+    try:
+        plugin = CheckPlugin(early_config)
+    except ModuleNotFoundError as error:
+        raise pytest.UsageError(f"unfix: {describe_missing_package(error)}") from error
+    early_config.pluginmanager.register(plugin, "unfix-check")
 
 
 def _choose_device(requested: str | None) -> str:

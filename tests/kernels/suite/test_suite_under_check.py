@@ -12,17 +12,27 @@ from typing import Any
 import pytest
 
 from harness.core import paths
+from harness.core.missing_package import CHECKED_PROCESS_PACKAGES
 
 SUITE = Path(__file__).parent / "suite_to_check.py"
+# What unfix itself requires and a Python whose suite is checked need not have.
+NEEDLESS_PACKAGES = ("ast_grep_py", "hypothesis", "jinja2", "rich", "execnet")
 
 
 def run_suite(
-    *arguments: str, plugin: tuple[str, ...] = ("-p", "unfix_check")
+    *arguments: str,
+    plugin: tuple[str, ...] = ("-p", "unfix_check"),
+    missing: tuple[str, ...] = NEEDLESS_PACKAGES,
 ) -> subprocess.CompletedProcess[str]:
     without = {"PYTHONPATH", "UNFIX_DEVICE", "PYTEST_ADDOPTS"}
     environment = {name: value for name, value in os.environ.items() if name not in without}
-    environment["PYTHONPATH"] = str(paths.HARNESS_FOLDER / "startup")
-    words = [sys.executable, "-m", "pytest", *plugin, "-p", "no:cacheprovider", "-p", "no:xdist"]
+    folders = (paths.HARNESS_FOLDER / "startup", SUITE.parent)
+    environment["PYTHONPATH"] = os.pathsep.join(map(str, folders))
+    environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # those of our own environment need more
+    environment["WITHOUT_PACKAGES"] = ",".join(missing)
+    plugins = ["-p", "without_packages", *plugin, "-p", "no:cacheprovider"]
+    plugins.append(f"--confcutdir={SUITE.parent}")  # not our own conftest
+    words = [sys.executable, "-m", "pytest", *plugins]
     return subprocess.run(
         [*words, "-v", "-c", os.devnull, str(SUITE), *arguments],
         cwd=SUITE.parent,
@@ -130,3 +140,46 @@ def test_a_run_without_a_launch_is_not_green() -> None:
     done = run_suite("-k", "launches_nothing")
     assert done.returncode == 3
     assert "no launch was checked, so the checks say nothing" in done.stdout
+
+
+@pytest.mark.parametrize("package", ["llvmlite", "msgspec", "yaml"])
+def test_a_package_that_the_python_lacks_is_named_with_what_installs_it(package: str) -> None:
+    done = run_suite(missing=(package,))
+    assert done.returncode == pytest.ExitCode.USAGE_ERROR
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("ERROR")]
+    name = CHECKED_PROCESS_PACKAGES[package]
+    assert line.startswith(
+        f"ERROR: unfix: {sys.executable} has no {name}: `{sys.executable} -m pip"
+    )
+
+
+def run_child_of_exec(folder: Path, missing: str) -> subprocess.CompletedProcess[str]:
+    """Run a program as `unfix exec --device virtual` does, in a Python without one package."""
+    error = f"ModuleNotFoundError('No module named {missing}', name='{missing}')"
+    (folder / f"{missing}.py").write_text(f"raise {error}\n")
+    paths_of_imports = (paths.HARNESS_FOLDER / "startup", folder)
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(map(str, paths_of_imports)),
+        "UNFIX_DEVICE": "virtual",
+    }
+    return subprocess.run(
+        [sys.executable, "-c", "print('the program ran')"],
+        env=environment,
+        text=True,
+        capture_output=True,
+        check=False,
+    )
+
+
+def test_a_child_of_exec_that_lacks_a_package_says_so_and_ends_with_3(tmp_path: Path) -> None:
+    done = run_child_of_exec(tmp_path, "yaml")
+    assert (done.returncode, done.stdout) == (3, "")
+    assert done.stderr.startswith("unfix: checks or the virtual device cannot be applied: ")
+    assert f"{sys.executable} has no PyYAML: " in done.stderr
+
+
+def test_a_child_of_exec_needs_none_of_the_other_packages(tmp_path: Path) -> None:
+    for package in NEEDLESS_PACKAGES:
+        done = run_child_of_exec(tmp_path, package)
+    assert (done.returncode, done.stdout) == (0, "the program ran\n"), done.stderr
