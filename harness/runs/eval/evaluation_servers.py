@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import http.client
 import json
@@ -46,11 +47,12 @@ class AnotherStandstill(Exception):
 
 
 class EvaluationServers:
-    """Serves jobs, several at a time; preloaded and lm-eval processes are reused."""
+    """Serves jobs, at most `jobs` at a time; preloaded and lm-eval processes are reused."""
 
-    def __init__(self, settings: ServingSettings, seed: int) -> None:
+    def __init__(self, settings: ServingSettings, seed: int, jobs: int = 1) -> None:
         self.settings = settings
         self.seed = seed
+        self._places = threading.BoundedSemaphore(jobs)  # one for each server
         self._preloaded_processes: dict[tuple[str, tuple[tuple[str, str], ...]], ServerZygote] = {}
         self._lock = threading.Lock()
         self._idle_scorers: queue.SimpleQueue[LmEvalScorer] = queue.SimpleQueue()
@@ -91,7 +93,11 @@ class EvaluationServers:
         request_more: Callable[[ServedConfiguration], ItemsByTask],
     ) -> None:
         try:
-            with self._run_server(job, release, served) as running, self._borrow_scorer() as scorer:
+            with (
+                self._places,
+                self._run_server(job, release, served) as running,
+                self._borrow_scorer() as scorer,
+            ):
                 self._ask_items(running, scorer, job, served, request_more)
                 served.seconds = running.seconds_since_ready
         except ServerFailed as error:
@@ -100,21 +106,30 @@ class EvaluationServers:
     def _repeat_failure(self, job: ServingJob, release: str, served: ServedConfiguration) -> None:
         """Serve a fault again whose server failed, until it failed often enough or did not.
 
-        A server that lives on and answers wrongly has failed as well.
+        A server that lives on and answers wrongly has failed as well. On a GPU a server takes a
+        minute to start and a small part of the machine, so all repetitions are served at once.
         """
         served.repeated = []
         if fault_evidence.explain_failure_without_evidence(served.failure):
             return
         hang = served.failure if served.failure.startswith(f"{server.HANG_PREFIX}:") else ""
-        for number in range(1, REQUIRED_FAILURES):
+
+        def repeat(number: int) -> RepeatedRun:
             name = f"{job.name}, again {number}"  # of its folder: each log is kept
             try:
                 again = self._serve_again(replace(job, name=name, known_hang=hang), release, served)
             except AnotherStandstill:  # no evidence before its limits are over
-                whole = replace(job, name=f"{name}, whole")
-                again = self._serve_again(whole, release, served)
-            served.repeated.append(RepeatedRun(again.answers, again.failure))
-            if not again.failure and all(answer.right for answer in again.answers):
+                again = self._serve_again(replace(job, name=f"{name}, whole"), release, served)
+            return RepeatedRun(again.answers, again.failure)
+
+        numbers = range(1, REQUIRED_FAILURES)
+        if self.settings.device == "cuda":
+            with concurrent.futures.ThreadPoolExecutor(len(numbers)) as pool:
+                served.repeated = list(pool.map(repeat, numbers))
+            return
+        for run in map(repeat, numbers):
+            served.repeated.append(run)
+            if not run.failure and all(answer.right for answer in run.answers):
                 return
 
     def _serve_again(
@@ -185,12 +200,8 @@ class EvaluationServers:
 
     def _is_cold_start_required(self, job: ServingJob) -> bool:
         """Return whether the server cannot be forked from a preloaded process."""
-        one = job.configuration
-        return (
-            self.settings.always_cold
-            or self.settings.device == "cuda"
-            or one.engine == TRANSFORMERS_ENGINE
-        )
+        is_fresh = self.settings.always_cold or self.settings.device == "cuda"
+        return is_fresh or job.configuration.engine == TRANSFORMERS_ENGINE
 
     def _get_preloaded_process(self, setup: ServerSetup, release: str) -> ServerZygote:
         # SGLang reads some variables when it is imported: one process for each environment.
@@ -220,17 +231,16 @@ class EvaluationServers:
                 environment=environment,
                 module=server.REFERENCE_MODULE,
             )
-        model = model_folders.make_dtype_variant(
-            model_folders.find_model_folder(one.model), job.dtype
-        )
-        arguments = [*job.server_arguments, "--model-path", str(model)]
+
+        def find_folder(name: str) -> str:
+            folder = model_folders.find_model_folder(name)
+            return str(model_folders.make_dtype_variant(folder, job.dtype))
+
+        arguments = [*job.server_arguments, "--model-path", find_folder(one.model)]
         if adaptations.RANDOM_WEIGHTS in one.stand_ins:
             arguments += ["--load-format", "dummy"]
         if one.draft:
-            draft = model_folders.make_dtype_variant(
-                model_folders.find_model_folder(one.draft), job.dtype
-            )
-            arguments += [f"--{model_folders.DRAFT_MODEL_OPTION}", str(draft)]
+            arguments += [f"--{model_folders.DRAFT_MODEL_OPTION}", find_folder(one.draft)]
         if job.dtype:
             arguments += ["--dtype", job.dtype]
         if self.settings.device == "cpu":
@@ -270,8 +280,8 @@ class EvaluationServers:
                     answers = self._ask_batch(running, scorer, job, batch, job.concurrency)
                 served.answers += answers
             finally:
-                if running.has_died():
-                    served.failure = watch.hang or f"the server died: {running.describe_exit()}"
+                if death := _describe_death(running):
+                    served.failure = watch.hang or death
             has_errors = any(answer.error for answer in answers)
             if watch.hang and (watch.hang != job.known_hang or not has_errors):
                 raise AnotherStandstill(watch.hang)
@@ -292,8 +302,7 @@ class EvaluationServers:
                 task: numbers[: job.repeated_items] for task, numbers in job.items_by_task.items()
             }
             served.again = self._ask_batch(running, scorer, job, repeated, half)
-            if running.has_died():
-                served.failure = f"the server died: {running.describe_exit()}"
+            served.failure = _describe_death(running)
         items = job.fault_items
         if job.is_planted:
             items = fault_evidence.choose_repeated_items(job.items_by_task, served.answers)
@@ -303,8 +312,7 @@ class EvaluationServers:
             self._empty_cache(running)
             answers = self._ask_batch(running, scorer, job, items, job.concurrency)
             served.repeated.append(RepeatedRun(answers))
-            if running.has_died():
-                served.failure = f"the server died: {running.describe_exit()}"
+            served.failure = _describe_death(running)
 
     def _probe_server(self, running: SglangServer, job: ServingJob) -> str:
         """Ask a server for a single token that left answers out; describe its hang, or ''."""
@@ -375,6 +383,10 @@ class EvaluationServers:
             process.close()
         for scorer in self._all_scorers:
             scorer.close()
+
+
+def _describe_death(running: SglangServer) -> str:
+    return f"the server died: {running.describe_exit()}" if running.has_died() else ""
 
 
 def _read_accept_length(running: SglangServer) -> float | None:

@@ -71,7 +71,8 @@ def explain_unconfirmed(
 
     `is_failing` compares a run with the configuration without the fault.
     """
-    if why := explain_failure_without_evidence(served.failure):
+    failures = [served.failure, *(run.failure for run in served.repeated)]
+    if why := next(filter(None, map(explain_failure_without_evidence, failures)), ""):
         return why
     failed_with = [
         bool(run.failure) or is_failing(base, _as_served(served, run)) for run in served.repeated

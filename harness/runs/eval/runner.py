@@ -59,7 +59,7 @@ class EvaluationRunner:
         self.jobs = jobs
         self.max_items = max_items
         self.on_progress = on_progress
-        self.servers = EvaluationServers(settings, matrix.seed)
+        self.servers = EvaluationServers(settings, matrix.seed, jobs)
         self.comparer = EvaluationComparer(matrix, evaluation, self._explain_absence, on_progress)
         self._planted_items: dict[str, ItemsByTask] = {}  # by the name of a served fault
         self._toggles = toggle_catalogue.load_catalogue(settings.toggles)
