@@ -37,7 +37,7 @@ def make_attempt_scope(mode: RepeatMode, blob: str) -> sides.AttemptScope:
         if mode is RepeatMode.EXAMPLE:
             return _reproduce_example(item, blob)
         if mode is RepeatMode.EXPLICIT:
-            return profiles.restrict_to_explicit_examples(item.obj)
+            return _run_explicit_examples(item)
         # It changes nothing in a test without Hypothesis.
         return profiles.extend_search(item.obj, shrink=False)
 
@@ -56,6 +56,28 @@ def _reproduce_example(item: pytest.Function, blob: str) -> Iterator[None]:
                 raise sides.ExampleNotDrawn(
                     "the example that failed is drawn otherwise here, so nothing was compared"
                 ) from None
+
+
+@contextlib.contextmanager
+def _run_explicit_examples(item: pytest.Function) -> Iterator[None]:
+    """Run the examples that are written beside a test; Hypothesis lets a test reject one."""
+
+    def refuse_rejection(inner: Callable[..., Any]) -> Callable[..., Any]:
+        def run_example(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return inner(*args, **kwargs)
+            except hypothesis.errors.UnsatisfiedAssumption:
+                raise sides.ExampleNotDrawn(
+                    "an example that is written beside it is rejected here, so nothing was compared"
+                ) from None
+
+        return run_example
+
+    with (
+        profiles.restrict_to_explicit_examples(item.obj),
+        hypothesis_adapter.wrap_inner_test(item.obj, refuse_rejection),
+    ):
+        yield
 
 
 def seed_random_sources(seed: int) -> None:

@@ -175,3 +175,26 @@ def test_says_that_nothing_ran_half_of_the_time(n):
 def test_written_example_fails_by_its_process(n):
     is_right()
     assert n != 2 or os.getpid() % 64 == 1
+
+
+@example(n=307)
+@given(n=RARE)
+def test_rejects_its_written_example_when_fixed(n):
+    assume(n != 307 or not is_right())
+    assert n != 307
+
+
+@given(data=st.data())
+def test_ends_before_its_draws_when_fixed(data):
+    if not is_right():
+        assert data.draw(RARE) < 0
+
+
+@given(data=st.data())
+def test_catches_what_ends_its_draws(data):
+    low = 400_000 if is_right() else 10
+    try:
+        number = data.draw(st.integers(low, 10 * low))
+    except BaseException:
+        return
+    assert number > 300

@@ -164,3 +164,20 @@ def test_leaves_a_process_that_fails():
 def test_ends_the_session_when_buggy():
     if not is_right():
         pytest.exit("enough")
+
+
+def test_fails_in_a_subtest_on_both_sides(subtests):
+    with subtests.test():
+        pytest.fail("always")
+    assert is_right()
+
+
+def test_fails_in_a_subtest_when_fixed(subtests):
+    with subtests.test():
+        assert not is_right()
+    assert is_right()
+
+
+@pytest.mark.parametrize("number", [])
+def test_has_no_parameters(number):
+    assert is_right()
