@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -114,8 +115,7 @@ class RunFolder:
         os.chdir(self.work)
         cache.write_below(self.kernels)
         if self.may_confine:
-            # Builds of CUDA modules are named by their content, and shared as they appear.
-            shared = [*map(Path, _WRITABLE_DEVICES), paths.cuda_builds_folder()]
+            shared = [*map(Path, _WRITABLE_DEVICES), *_list_build_folders()]
             allowed = [self.path, *filter(Path.exists, shared)]
             if self.may_isolate:
                 write_confinement.isolate_shared_memory()
@@ -125,3 +125,13 @@ class RunFolder:
     def keep_kernels(self) -> None:
         """Share the kernels that the run compiled."""
         cache.adopt_entries(self.kernels)
+
+
+def _list_build_folders() -> list[Path]:
+    """List the folder of builds if this process builds CUDA modules, as a preparation has it do.
+
+    Builds are named by their content, and shared as they appear. Any other run could count its runs
+    there.
+    """
+    loader = sys.modules.get("harness.kernels.cuda.jit_loader")
+    return [paths.cuda_builds_folder()] if loader is not None and loader.is_installed() else []

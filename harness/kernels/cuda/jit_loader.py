@@ -49,6 +49,11 @@ _FIELD_COUNT = 7
 _installed = False
 
 
+def is_installed() -> bool:
+    """Return whether this process builds SGLang's JIT modules."""
+    return _installed
+
+
 def install() -> None:
     """Build and run SGLang's JIT modules in this process, from their first use on."""
     global _installed
