@@ -10,6 +10,7 @@ import pytest
 from fixture_types import Patch
 
 from harness.core import machine, paths
+from harness.guards import run_item
 
 
 @pytest.fixture
@@ -55,3 +56,24 @@ def test_an_installed_release_inside_a_checkout_has_no_commit(checkout: Path) ->
     (installed / "sglang").mkdir(parents=True)
     (installed / "sglang" / "__init__.py").touch()
     assert machine.describe_sources(installed) == str(installed)
+
+
+@pytest.mark.parametrize("is_link", [False, True])
+@pytest.mark.parametrize("by_link", [False, True])
+def test_a_failure_names_a_release_alike_however_its_folder_is_reached(
+    tmp_path: Path, monkeypatch: Patch, is_link: bool, by_link: bool
+) -> None:
+    home, real = tmp_path / "home", tmp_path / ("elsewhere" if is_link else "home/.releases")
+    (real / "0.5.23").mkdir(parents=True)
+    if is_link:
+        home.mkdir()
+        (home / ".releases").symlink_to(real)
+    monkeypatch.setenv("UNFIX_HOME", str(home))
+    root = home / ".releases" if by_link else real
+    try:
+        raise RuntimeError(f"Failed at {root}/0.5.23/lib/sglang/tree.cuh:92: an illegal access")
+    except RuntimeError as error:
+        said = [run_item.format_own_traceback(error), run_item.summarize_error(error)]
+    for text in said:
+        assert "RuntimeError: Failed at .releases/0.5.23/lib/sglang/tree.cuh:92: an ill" in text
+        assert str(tmp_path) not in text

@@ -37,6 +37,17 @@ def releases_folder() -> Path:
     return workspace_folder() / ".releases"
 
 
+def shorten_release_paths(text: str) -> str:
+    """Replace the path of `.releases` in a text by its name, also where a link leads to it.
+
+    A message of a release must not depend on the machine: a compiler names the files that it read.
+    """
+    named = releases_folder()
+    for folder in (named, named.resolve()):
+        text = text.replace(f"{folder}/", f"{named.name}/")
+    return text
+
+
 def cuda_builds_folder() -> Path:
     """Return the folder of built CUDA modules, which checkouts share as they share releases.
 

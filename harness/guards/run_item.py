@@ -14,7 +14,7 @@ from typing import Any
 import hypothesis.errors
 import pytest
 
-from harness.core import device
+from harness.core import device, paths
 from harness.guards import (
     hypothesis_adapter,
     not_applicable,
@@ -186,7 +186,7 @@ def format_own_traceback(error: BaseException) -> str:
     # Shorten the paths of the project and the release.
     for folder in sorted(filter(None, sys.path), key=len, reverse=True):
         text = text.replace(f'File "{folder}/', 'File "')
-    return text
+    return paths.shorten_release_paths(text)
 
 
 def _make_result_from_skip(report: pytest.TestReport) -> SideResult:
@@ -245,7 +245,8 @@ def is_cuda_error(error: BaseException | None) -> bool:
 
 
 def summarize_error(error: BaseException) -> str:
-    first = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+    words = paths.shorten_release_paths(str(error))
+    first = next((line.strip() for line in words.splitlines() if line.strip()), "")
     name = type(error).__name__
     if isinstance(error, pytest.FixtureLookupError):
         return error.msg or f"there is no fixture '{error.argname}'"

@@ -28,7 +28,7 @@ from typing import Any
 
 import msgspec
 
-from harness.core import child_process, process_exit, processes
+from harness.core import child_process, paths, process_exit, processes
 from harness.core.child_process import ProcessHandle
 from harness.core.files import write_atomically
 from harness.core.pipes import PipeEnd
@@ -122,6 +122,7 @@ def run_supervised_test(test: Callable[[], SideResult], files: TestFiles) -> Sid
     if files.run_folder is not None:
         files.run_folder.keep_kernels()
     output = processes.read_log_tail(files.build_path("out"), MAX_OUTPUT_BYTES).strip()
+    output = paths.shorten_release_paths(output)
     try:
         result = msgspec.json.decode(files.build_path("result").read_bytes(), type=SideResult)
     except (OSError, msgspec.MsgspecError):
