@@ -22,6 +22,7 @@ from harness.kernels.cuda.card_reports import CardLaunch
 from harness.kernels.cuda.checked_toolchain import CheckedToolkit
 from harness.kernels.cuda.host_arguments import describe_tensor, iterate_tensors
 from harness.kernels.cuda.kernel_names import unmangle
+from harness.kernels.gpu.allocator_blocks import ALLOCATOR_BLOCKS
 from harness.kernels.gpu.empty_memory import EMPTY_STORAGES
 from harness.kernels.gpu.kernel_summaries import NO_SHADOW_MEMORY, KernelSummaries
 from harness.kernels.gpu.process_reports import PROCESS_REPORTS, LaunchRecord
@@ -50,6 +51,7 @@ _HOOK = ctypes.CFUNCTYPE(
 _PLAIN, _FAILED = -1, -2  # answers of the hook
 _KEYS = re.compile(MARKER.encode() + rb"([0-9a-f]{32})")
 _HEADER = struct.Struct("<IHHQ")  # of a fatbin
+_OF_DRIVER = 0  # the version in the header of an image that `driver_standin.c` has noted
 _NO_CALL: tuple[str, tuple[Allocation, ...], list[BaseException]] = ("no known call", (), [])
 _NO_CHECKS = "its module was built without checks"
 _NO_ROOM = "there was no room for its reports"
@@ -160,7 +162,7 @@ class CheckedCudaLaunches:
                 kernel,
                 parameters,
                 allocations,
-                _find_allocation,
+                _find_any_allocation if self._is_of_driver(fatbin) else _find_allocation,
                 table,
                 number,
                 self._whole_storages or captured,
@@ -187,6 +189,11 @@ class CheckedCudaLaunches:
             place = _find_place(kernel)
             self._tables[key] = PROCESS_REPORTS.allocate_table(device, name, place)
         return self._tables[key]
+
+    @staticmethod
+    def _is_of_driver(fatbin: int) -> bool:
+        """Return whether the launching code called the driver, and no module's own host code."""
+        return bool(_HEADER.unpack(ctypes.string_at(fatbin, _HEADER.size))[1] == _OF_DRIVER)
 
     def _read_module(self, fatbin: int) -> dict[str, InstrumentedKernel]:
         if fatbin not in self._modules:
@@ -230,3 +237,12 @@ def _find_allocation(address: int) -> Allocation | None:
     if storage is None:
         return None
     return Allocation(storage.name, storage.start, storage.size)
+
+
+def _find_any_allocation(address: int) -> Allocation | None:
+    """Find the storage that a pointer lies in, else the memory that torch's allocator gave."""
+    known = _find_allocation(address)
+    if known is not None:
+        return known
+    block = ALLOCATOR_BLOCKS.find_containing(address)
+    return None if block is None else Allocation("a tensor", *block)

@@ -11,6 +11,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from harness.core.after_import import call_after_import, rebind_in_all_modules
+from harness.kernels.cuda import checked_nvrtc
 from harness.kernels.cuda.checked_toolchain import get_checked_toolkit
 
 if TYPE_CHECKING:
@@ -22,8 +23,17 @@ _TVM_LOADER = "tvm_ffi.module"
 
 def install_at_startup() -> None:
     """Check the modules of this process, if its environment has a checked toolkit."""
-    if get_checked_toolkit() is not None:
-        call_after_import({_SGLANG_LOADER: _wrap_load_jit, _TVM_LOADER: _wrap_load_module})
+    toolkit = get_checked_toolkit()
+    if toolkit is not None:
+        checked_nvrtc.install(toolkit, start_checks)
+        call_after_import(
+            {
+                _SGLANG_LOADER: _wrap_load_jit,
+                _TVM_LOADER: _wrap_load_module,
+                "torch.cuda._utils": _wrap_torch_kernels,
+                "torch.cuda.jiterator": _wrap_jiterator,
+            }
+        )
 
 
 _lock = threading.Lock()  # modules are loaded in several threads
@@ -115,3 +125,31 @@ def _wrap_load_module(tvm: Any) -> None:
         return CheckedModule(module, str(path).rpartition("/")[2].removesuffix(".so"), {}, ())
 
     rebind_in_all_modules("load_module", load_module, load_checked)
+
+
+def _wrap_torch_kernels(utils: Any) -> None:
+    """Note the tensors of kernels that `torch.cuda._compile_kernel` has NVRTC compile."""
+    cls = utils._CudaKernel
+    launch = cls.__call__
+
+    @functools.wraps(launch)
+    def launch_checked(
+        kernel: Any, grid: Any = (1, 1, 1), block: Any = (1, 1, 1), args: Any = None, *rest: Any,
+        **options: Any,
+    ) -> Any:  # fmt: skip
+        with start_checks().note_call("torch.cuda", (), tuple(args or ())):
+            return launch(kernel, grid, block, args, *rest, **options)
+
+    cls.__call__ = launch_checked
+
+
+def _wrap_jiterator(jiterator: Any) -> None:
+    cls = jiterator._JittedFunction
+    launch = cls.__call__
+
+    @functools.wraps(launch)
+    def launch_checked(function: Any, *tensors: Any, **options: Any) -> Any:
+        with start_checks().note_call("torch.cuda.jiterator", (), tensors):
+            return launch(function, *tensors, **options)
+
+    cls.__call__ = launch_checked

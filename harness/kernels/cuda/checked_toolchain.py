@@ -25,10 +25,13 @@ from harness.core import paths
 from harness.core.code_digest import compute_digest, digest_code
 from harness.core.errors import NotReadyError
 from harness.core.files import write_atomically
+from harness.kernels.cuda import library_standins
 from harness.kernels.watch.all_launches import COUNTING_LIBRARY
 from harness.kernels.watch.report_files import CHECKED_CUDA_VARIABLE
 
 _SOURCE = Path(__file__).with_name("launch_checks.c")
+_DRIVER_SOURCE = Path(__file__).with_name("driver_standin.c")
+_SOURCES = [*Path(__file__).parent.glob("*.[ch]")]
 _COUNTING_SOURCE = Path(__file__).with_name("launch_counts.c")
 _COMPLETE, _LOCK = "complete", ".lock"
 # Where programs keep what they build, by their own variables.
@@ -37,6 +40,10 @@ _CACHE_VARIABLES = {
     "FLASHINFER_WORKSPACE_BASE": "flashinfer",
     "TVM_FFI_CACHE_DIR": "tvm-ffi",
     "TORCH_EXTENSIONS_DIR": "torch",
+    "SGLANG_DG_CACHE_DIR": "deep-gemm",
+    "DG_JIT_CACHE_DIR": "deep-gemm",
+    "PYTORCH_KERNEL_CACHE_PATH": "jiterator",
+    "CUPY_CACHE_DIR": "cupy",
 }
 _FLAGS_VARIABLE = "NVCC_APPEND_FLAGS"
 _FLAGS = ("-lineinfo", "--no-compress")
@@ -58,6 +65,11 @@ class CheckedToolkit:
     @property
     def library(self) -> Path:
         return self.folder / "libunfix_launches.so"
+
+    @property
+    def driver(self) -> Path:
+        """The stand-in for the driver; it is missing where there is none."""
+        return self.folder / "driver" / library_standins.DRIVER_NAME
 
     def set_variables(self, environment: MutableMapping[str, str]) -> None:
         """Have an environment's programs build with checks, apart from their plain builds."""
@@ -91,9 +103,10 @@ def make_checked_toolkit(home: Path, checks: tuple[str, ...]) -> CheckedToolkit:
     ptxas = home / "bin" / "ptxas"
     if not ptxas.exists():
         raise NotReadyError(f"{home} has no bin/ptxas: it is not a CUDA toolkit")
+    driver = library_standins.find_driver()
     digest = compute_digest(
         str(home), str(ptxas.stat().st_mtime_ns), " ".join(checks), sys.executable,
-        digest_code("kernels"), _SOURCE.read_bytes(), _COUNTING_SOURCE.read_bytes(),
+        digest_code("kernels"), str(driver), *(file.read_bytes() for file in sorted(_SOURCES)),
     )  # fmt: skip
     toolkit = CheckedToolkit(paths.cuda_builds_folder() / f"checked-{digest[:16]}")
     if (toolkit.folder / _COMPLETE).exists():
@@ -103,6 +116,10 @@ def make_checked_toolkit(home: Path, checks: tuple[str, ...]) -> CheckedToolkit:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (toolkit.folder / _COMPLETE).exists():  # another process may have made it
             _fill_toolkit(toolkit, home, checks)
+            if driver is not None:
+                library_standins.build_standin(
+                    toolkit.driver, driver, _DRIVER_SOURCE, "REAL_DRIVER", [toolkit.library]
+                )
             write_atomically(toolkit.folder / _COMPLETE, digest)
     return toolkit
 

@@ -6,13 +6,8 @@
    libcudart is the real one. */
 
 #define _GNU_SOURCE
-#include <stddef.h>
-#include <stdint.h>
+#include "launch_checks.h"
 
-typedef int Error;
-typedef struct { unsigned x, y, z; } Dim3;
-typedef void *Stream;
-typedef struct { int id; char padding[4]; char value[64]; } Attribute;
 typedef struct {
   Dim3 grid, block;
   size_t shared;
@@ -60,9 +55,6 @@ FORWARD(Error, cudaLaunchKernelExC,
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-enum { PROGRAMMATIC_STREAM_SERIALIZATION = 6, MAX_ATTRIBUTES = 32 };
-enum { NOT_SUPPORTED = 801, MAX_PARAMETERS = 512, CHECK_BYTES = 32768 };
 
 /* Fills `checks`, and may launch something in front on `stream`; returns the number of the kernel's
    own parameters, -1 for a kernel that has no checks, -2 for one that must not be launched. */
@@ -162,19 +154,18 @@ Error unfix___cudaGetKernel(void **kernel, const void *function) {
 
 /* Launches */
 
-typedef struct { void *arguments[MAX_PARAMETERS + 1]; char checks[CHECK_BYTES]; } Checked;
+static __thread int is_handled;
 
-/* Returns the arguments to launch with, NULL if the launch must not be. */
-static void **add_checks(const void *function, void **arguments, Dim3 grid, Dim3 block,
-                         Stream stream, Checked *room) {
-  Kernel kernel = find_kernel(function);
-  if (!kernel.key) return arguments;
+int unfix_is_handled(void) { return is_handled; }
+
+void **unfix_add_checks(const char *name, const void *image, void **arguments, Dim3 grid, Dim3 block,
+                        Stream stream, Checked *room) {
   if (!launch_hook) {
-    fprintf(stderr, "unfix: %s was built with checks, and this process has none\n", kernel.name);
+    fprintf(stderr, "unfix: %s was built with checks, and this process has none\n", name);
     return NULL;
   }
   Dim3 sides[2] = {grid, block};
-  int count = launch_hook(kernel.name, kernel.fatbin, arguments, sides, room->checks, stream);
+  int count = launch_hook(name, image, arguments, sides, room->checks, stream);
   if (count == -1) return arguments;
   if (count < 0 || count > MAX_PARAMETERS) return NULL;
   memcpy(room->arguments, arguments, (size_t)count * sizeof(void *));
@@ -182,13 +173,40 @@ static void **add_checks(const void *function, void **arguments, Dim3 grid, Dim3
   return room->arguments;
 }
 
+/* Without programmatic dependent launch (PDL): a kernel that need not wait for the one in front of
+   it waits all the same, and computes what it would. */
+int unfix_keep_attributes(const char *name, const Attribute *attributes, unsigned count,
+                          Attribute *kept) {
+  if (count > MAX_ATTRIBUTES) {
+    fprintf(stderr, "unfix: %s is not launched: it has %u launch attributes, and with checks a "
+            "launch may have %d\n", name, count, MAX_ATTRIBUTES);
+    return -1;
+  }
+  int left = 0;
+  for (unsigned i = 0; i < count; ++i)
+    if (!waits_for_launches || attributes[i].id != PROGRAMMATIC_STREAM_SERIALIZATION)
+      kept[left++] = attributes[i];
+  return left;
+}
+
+static void **add_checks(Kernel kernel, void **arguments, Dim3 grid, Dim3 block, Stream stream,
+                         Checked *room) {
+  if (!kernel.key) return arguments;
+  return unfix_add_checks(kernel.name, kernel.fatbin, arguments, grid, block, stream, room);
+}
+
 #define LAUNCH(name)                                                                              \
   Error unfix_##name(const void *function, Dim3 grid, Dim3 block, void **arguments, size_t shared, \
                      Stream stream) {                                                             \
     REAL(Error, #name, (const void *, Dim3, Dim3, void **, size_t, Stream))                       \
     Checked room;                                                                                 \
-    void **given = add_checks(function, arguments, grid, block, stream, &room);                   \
-    return given ? real(function, grid, block, given, shared, stream) : NOT_SUPPORTED;            \
+    Kernel kernel = find_kernel(function);                                                        \
+    void **given = add_checks(kernel, arguments, grid, block, stream, &room);                     \
+    if (!given) return NOT_SUPPORTED;                                                             \
+    is_handled = kernel.key != NULL;                                                              \
+    Error error = real(function, grid, block, given, shared, stream);                             \
+    is_handled = 0;                                                                               \
+    return error;                                                                                 \
   }
 LAUNCH(cudaLaunchKernel)
 LAUNCH(__cudaLaunchKernel)
@@ -198,26 +216,22 @@ Error unfix_cudaLaunchKernelExC(const LaunchConfiguration *configuration, const 
                                 void **arguments) {
   REAL(Error, "cudaLaunchKernelExC", (const LaunchConfiguration *, const void *, void **))
   Checked room;
-  void **given = add_checks(function, arguments, configuration->grid, configuration->block,
+  Kernel kernel = find_kernel(function);
+  void **given = add_checks(kernel, arguments, configuration->grid, configuration->block,
                             configuration->stream, &room);
   if (!given) return NOT_SUPPORTED;
-  if (given == arguments || !waits_for_launches) return real(configuration, function, given);
-  /* Without programmatic dependent launch (PDL): a kernel that need not wait for the one in front
-     of it waits all the same, and computes what it would. */
-  LaunchConfiguration waiting = *configuration;
+  LaunchConfiguration changed = *configuration;
   Attribute attributes[MAX_ATTRIBUTES];
-  if (waiting.attribute_count > MAX_ATTRIBUTES) {
-    fprintf(stderr, "unfix: %s is not launched: it has %u launch attributes, and with checks for"
-            " races a launch may have %d\n", find_kernel(function).name, waiting.attribute_count,
-            MAX_ATTRIBUTES);
-    return NOT_SUPPORTED;
+  if (given != arguments && waits_for_launches) {
+    int left = unfix_keep_attributes(kernel.name, changed.attributes, changed.attribute_count,
+                                     attributes);
+    if (left < 0) return NOT_SUPPORTED;
+    changed.attributes = attributes;
+    changed.attribute_count = (unsigned)left;
   }
-  unsigned count = 0;
-  for (unsigned i = 0; i < configuration->attribute_count; ++i)
-    if (configuration->attributes[i].id != PROGRAMMATIC_STREAM_SERIALIZATION)
-      attributes[count++] = configuration->attributes[i];
-  waiting.attributes = attributes;
-  waiting.attribute_count = count;
-  return real(&waiting, function, given);
+  is_handled = kernel.key != NULL;
+  Error error = real(&changed, function, given);
+  is_handled = 0;
+  return error;
 }
 #endif

@@ -21,10 +21,11 @@ from harness.kernels.check.violations import (
     UninitializedMemory,
     Violation,
 )
-from harness.kernels.cuda import checked_modules
+from harness.kernels.cuda import checked_launches, checked_modules
 from harness.kernels.cuda.checked_launches import CheckedCudaLaunches
 from harness.kernels.cuda.checked_toolchain import CheckedToolkit
 from harness.kernels.gpu import ALL_CHECKS, DEFAULT_CHECKS, empty_memory
+from harness.kernels.gpu.allocator_blocks import AllocatorBlocks
 from harness.kernels.gpu.kernel_summaries import NO_SHADOW_MEMORY, KernelSummaries
 from harness.kernels.gpu.process_reports import PROCESS_REPORTS
 from harness.kernels.gpu.shadow_entries import SLOTS_PER_TABLE, ShadowTable
@@ -69,10 +70,13 @@ class CardOnCpu:
         write_kernels(toolkit.kernels / f"{self.module.key}.json", self.module.kernels)
         self.summaries = KernelSummaries()
         self.launches = CheckedCudaLaunches(toolkit, self.summaries, number_launch=number_launch)
+        self.set_version(1)
+
+    def set_version(self, version: int) -> None:
+        """Make the image, with the version that a fatbin's header has."""
         image = f"\x7fELF {MARKER}{self.module.key}".encode()
-        self.fatbin = ctypes.create_string_buffer(
-            struct.pack("<IHHQ", 0, 1, 16, len(image)) + image
-        )
+        head = struct.pack("<IHHQ", 0, version, 16, len(image))
+        self.fatbin = ctypes.create_string_buffer(head + image)
 
     def call(self, out: Any, count: int) -> int:
         """Call the host function `fill(out, count)`; return the hook's answer."""
@@ -295,3 +299,39 @@ def test_a_read_of_memory_that_torch_left_empty_is_reported(tmp_path: Path) -> N
     first = card.read_reports()[0]
     assert isinstance(first, UninitializedMemory)
     assert "fill read uninitialized memory: out, index 0" in str(first)
+
+
+def test_a_pointer_that_the_driver_gets_is_bounded_by_the_memory_of_the_allocator(
+    card: CardOnCpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = torch.zeros(24, dtype=torch.int32, device="cuda")
+    address = whole.untyped_storage().data_ptr()
+    blocks = [{"address": address, "requested_size": 80, "state": "active_allocated"}]
+    monkeypatch.setattr(torch.cuda, "memory_snapshot", lambda: [{"blocks": blocks}], raising=False)
+    monkeypatch.setattr(torch.cuda, "memory_stats", lambda _: {}, raising=False)
+    monkeypatch.setattr(checked_launches, "ALLOCATOR_BLOCKS", AllocatorBlocks())
+    monkeypatch.setattr(checked_launches.STORAGE_REGISTRY, "find_containing", lambda _: None)
+    assert card.launch(address, 21) == 2
+    assert card.read_reports() == []  # a module's own host code may move pointers
+    card.set_version(0)
+    assert card.launch(address, 21) == 2
+    [report] = card.read_reports()
+    assert "fill wrote 4 bytes past the end of a tensor" in str(report)
+
+
+def test_blocks_are_read_again_when_memory_was_allocated(monkeypatch: pytest.MonkeyPatch) -> None:
+    stats = {"allocation.all.allocated": 1, "allocation.all.freed": 0}
+    blocks = [
+        {"address": 4096, "requested_size": 80, "state": "active_allocated"},
+        {"address": 8192, "requested_size": 80, "state": "inactive"},
+    ]
+    monkeypatch.setattr(torch.cuda, "memory_snapshot", lambda: [{"blocks": blocks}], raising=False)
+    monkeypatch.setattr(torch.cuda, "memory_stats", lambda _: dict(stats), raising=False)
+    found = AllocatorBlocks()
+    assert found.find_containing(4175) == (4096, 80)
+    assert found.find_containing(4176) is None
+    assert found.find_containing(8192) is None
+    blocks[1]["state"] = "active_allocated"
+    assert found.find_containing(8192) is None
+    stats["allocation.all.allocated"] = 2
+    assert found.find_containing(8192) == (8192, 80)

@@ -1,0 +1,185 @@
+"""Kernels that NVRTC compiles in this process, with the checks that nvcc's get.
+
+NVRTC compiles as it was asked, with line numbers; the PTX goes to the checked toolkit's ptxas, and
+what that assembles is the program's machine code from then on. A program that cannot have checks
+stays as NVRTC made it. The driver's stand-in adds the parameter to its launches.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import subprocess
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from harness.core.code_digest import compute_digest
+from harness.core.files import write_atomically
+from harness.kernels.cuda import library_standins
+from harness.kernels.cuda.checked_toolchain import CheckedToolkit
+from harness.kernels.ptx.instrumented_kernel import KEY_LENGTH, MARKER
+from harness.patching.bootstrap import report_to_stderr
+
+_SOURCE = Path(__file__).with_name("nvrtc_standin.c")
+_COMPILE = ctypes.CFUNCTYPE(
+    ctypes.c_int, ctypes.c_void_p, ctypes.c_int, ctypes.POINTER(ctypes.c_char_p)
+)
+_CREATE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_char_p)
+_START = ctypes.CFUNCTYPE(None)
+_KEY = re.compile(MARKER.encode() + rb"([0-9a-f]{%d})" % KEY_LENGTH)
+_TARGET = re.compile(r"^\.target\s+(sm_\w+)", re.MULTILINE)
+_FILE = re.compile(r'^(\s*\.file\s+\d+\s+)"([^"]+)"', re.MULTILINE)
+_TO_BE_LINKED = re.compile(r"-rdc=true|--relocatable-device-code=true|-dc|--device-c")
+_LINES = ("-lineinfo", "--generate-line-info")
+_DEBUG = ("-G", "--device-debug")
+_TIMEOUT = 600.0  # seconds that an assembly may take
+_loaded: list[Any] = []  # libraries and functions that C calls
+
+
+def install(toolkit: CheckedToolkit, start_checks: Callable[[], Any]) -> None:
+    """Load the stand-ins; `start_checks` is called before the first checked module is loaded."""
+    if not toolkit.driver.exists():
+        return
+    try:
+        driver = library_standins.load_standin(toolkit.driver)
+        start = _START(lambda: _start(start_checks))
+        driver.unfix_set_start_hook(start)
+        _loaded.extend((driver, start))
+        for real in library_standins.find_nvrtc_libraries(toolkit.home):
+            _loaded.append(CheckedNvrtc(toolkit, real))
+    except Exception as error:
+        report_to_stderr(f"kernels that NVRTC compiles here have no checks: {error}")
+
+
+def _start(start_checks: Callable[[], Any]) -> None:
+    try:
+        start_checks()
+    except BaseException as error:  # its launches say that they have no checks
+        report_to_stderr(f"checks of CUDA kernels do not start: {error!r}")
+
+
+class CheckedNvrtc:
+    """One version of NVRTC in this process."""
+
+    def __init__(self, toolkit: CheckedToolkit, real: Path) -> None:
+        self._toolkit = toolkit
+        digest = compute_digest(str(real), str(real.stat().st_mtime_ns))[:16]
+        file = toolkit.folder / f"nvrtc-{digest}" / real.name
+        if not file.exists():
+            library_standins.build_standin(file, real, _SOURCE, "REAL_NVRTC")
+        self._standin = library_standins.load_standin(file)
+        self._real = ctypes.CDLL(str(real))
+        self._sources: dict[int, tuple[bytes, str]] = {}
+        self._hooks = _COMPILE(self._compile), _CREATE(self._create)
+        self._standin.unfix_set_compiler(*self._hooks)
+
+    def _create(self, program: int, source: bytes, name: bytes) -> None:
+        self._sources[program] = source, Path(name.decode(errors="replace")).name
+
+    def _compile(self, program: int, count: int, options: Any) -> int:
+        """Compile a program; whatever fails beside NVRTC itself leaves it without checks."""
+        words = [options[place] for place in range(count)]
+        added = [] if any(word.decode() in (*_LINES, *_DEBUG) for word in words) else [b"-lineinfo"]
+        result = self._run_real(program, [*words, *added])
+        if result and added:
+            return self._run_real(program, words)
+        try:
+            if not result:
+                self._add_checks(program, [word.decode() for word in words])
+        except Exception as error:
+            report_to_stderr(f"{self._get_name(program)} has no checks: {error!r}")
+        return result
+
+    def _run_real(self, program: int, words: Sequence[bytes]) -> int:
+        array = (ctypes.c_char_p * len(words))(*words)
+        handle = ctypes.c_void_p(program)
+        result: int = self._real.nvrtcCompileProgram(handle, len(words), array)
+        return result
+
+    def _get_name(self, program: int) -> str:
+        return self._sources.get(program, (b"", "a program of NVRTC"))[1]
+
+    def _add_checks(self, program: int, words: list[str]) -> None:
+        text = self._read_ptx(program)
+        if ".entry" not in text or any(map(_TO_BE_LINKED.fullmatch, words)):
+            return  # it is no kernel, or is linked to one later
+        text = self._name_source(program, text)
+        ptx, cubin = assemble_with_checks(self._toolkit, text, list_assembler_options(words))
+        if not ptx:
+            return  # the assembler has said why
+        has_code = self._measure(program, "CUBIN") > 0  # it was compiled for one card
+        self._standin.unfix_set_output(
+            ctypes.c_void_p(program),
+            ptx + b"\0",
+            ctypes.c_size_t(len(ptx) + 1),
+            cubin,
+            ctypes.c_size_t(len(cubin) if has_code else 0),
+        )
+
+    def _measure(self, program: int, form: str) -> int:
+        size = ctypes.c_size_t()
+        find_size = getattr(self._real, f"nvrtcGet{form}Size")
+        return 0 if find_size(ctypes.c_void_p(program), ctypes.byref(size)) else size.value
+
+    def _read_ptx(self, program: int) -> str:
+        data = ctypes.create_string_buffer(self._measure(program, "PTX"))
+        if len(data):
+            self._real.nvrtcGetPTX(ctypes.c_void_p(program), data)
+        return data.value.decode()
+
+    def _name_source(self, program: int, text: str) -> str:
+        """Save a program's source, which no file may have, and have its lines name that file."""
+        source, name = self._sources.get(program, (b"", ""))
+
+        def rename(found: re.Match[str]) -> str:
+            path = Path(found[2])
+            if not source or path.name != name or path.exists():
+                return found[0]
+            file = self._toolkit.folder / "sources" / compute_digest(source)[:16] / name
+            if not file.exists():
+                file.parent.mkdir(parents=True, exist_ok=True)
+                write_atomically(file, source.decode(errors="replace"))
+            return f'{found[1]}"{file}"'
+
+        return _FILE.sub(rename, text)
+
+
+def list_assembler_options(words: Sequence[str]) -> list[str]:
+    """Return the options of NVRTC's own call of ptxas."""
+    found: list[str] = []
+    for place, word in enumerate(words):
+        name, _, value = word.partition("=")
+        if not value and place + 1 < len(words):
+            value = words[place + 1]
+        if name in ("--ptxas-options", "-Xptxas"):
+            found += value.split(",")
+        elif name in ("--maxrregcount", "-maxrregcount"):
+            found.append(f"--maxrregcount={value}")
+        elif word in _DEBUG:
+            found.append("-g")
+    return found
+
+
+def assemble_with_checks(
+    toolkit: CheckedToolkit, text: str, options: Sequence[str]
+) -> tuple[bytes, bytes]:
+    """Return the text with checks and its machine code; both are empty if it could have none."""
+    target = _TARGET.search(text)
+    if target is None:
+        raise ValueError("its PTX has no .target")
+    with tempfile.TemporaryDirectory() as folder:
+        file, code = Path(folder, "module.ptx"), Path(folder, "module.cubin")
+        file.write_text(text)
+        words = [str(toolkit.home / "bin" / "ptxas"), f"-arch={target[1]}", str(file)]
+        words += ["-o", str(code), *options]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=_TIMEOUT)
+        if done.returncode:
+            raise ValueError(f"the toolkit's ptxas refuses its PTX: {done.stderr[-1000:]}")
+        cubin = code.read_bytes()
+    key = _KEY.search(cubin)
+    if key is None:
+        report_to_stderr(done.stderr.strip() or "a program of NVRTC has no checks")
+        return b"", b""
+    return (toolkit.kernels / f"{key[1].decode()}.ptx").read_bytes(), cubin

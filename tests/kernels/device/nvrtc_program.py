@@ -1,0 +1,184 @@
+"""Runs a kernel that NVRTC compiles with checks: the executor in the place of the card.
+
+    python nvrtc_program.py TOOLKIT FAKE_DRIVER
+
+The driver below the stand-in only calls back (`fake_driver.c`); all else is the product's own.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import struct
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from harness.device import installation
+from harness.kernels.check.gpu_reports import violation_from_record
+from harness.kernels.cuda import checked_launches, checked_nvrtc
+from harness.kernels.cuda.checked_toolchain import CheckedToolkit
+from harness.kernels.gpu.kernel_summaries import KernelSummaries
+from harness.kernels.gpu.process_reports import PROCESS_REPORTS
+from harness.kernels.ptx.executor import load_module
+from harness.kernels.ptx.instrumented_kernel import MARKER
+from harness.kernels.ptx.launch import Allocation, CudaLaunch, ExecutorChecks
+
+SOURCE = b"""
+template <typename T> __global__ void scale(T* out, const T* in, int count) {
+  int index = blockIdx.x * blockDim.x + threadIdx.x;
+  if (index <= count) out[index] = in[index] * T(2);
+}
+"""
+KERNEL, COUNT, THREADS = b"scale<float>", 40, 64
+SIDES = (1, 1, 1, THREADS, 1, 1)
+Handle = ctypes.c_void_p
+CALLBACK = ctypes.CFUNCTYPE(
+    ctypes.c_int, ctypes.c_char_p, ctypes.POINTER(ctypes.c_uint), ctypes.POINTER(Handle)
+)
+PROCESS_ADDRESS = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(Handle), Handle)
+
+
+def compile_kernel(nvrtc: Any, *options: bytes) -> tuple[bytes, bytes, bytes]:
+    """Return a program's PTX and machine code, as NVRTC gives them, and its kernel's name."""
+    program = Handle()
+    assert not nvrtc.nvrtcCreateProgram(ctypes.byref(program), SOURCE, b"scale.cu", 0, None, None)
+    assert not nvrtc.nvrtcAddNameExpression(program, KERNEL)
+    words = (ctypes.c_char_p * len(options))(*options)
+    assert not nvrtc.nvrtcCompileProgram(program, len(options), words)
+    forms = []
+    for form in ("PTX", "CUBIN"):
+        size = ctypes.c_size_t()
+        assert not getattr(nvrtc, f"nvrtcGet{form}Size")(program, ctypes.byref(size))
+        data = ctypes.create_string_buffer(size.value)
+        if size.value:
+            assert not getattr(nvrtc, f"nvrtcGet{form}")(program, data)
+        forms.append(data.raw)
+    name = ctypes.c_char_p()
+    assert not nvrtc.nvrtcGetLoweredName(program, KERNEL, ctypes.byref(name))
+    found = name.value or b""
+    assert not nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
+    return forms[0], forms[1], found
+
+
+class Card:
+    """Runs what the fake driver is given."""
+
+    def __init__(self, toolkit: CheckedToolkit, fake: Any) -> None:
+        self.summaries = KernelSummaries()
+        self.launches = checked_launches.CheckedCudaLaunches(toolkit, self.summaries)
+        self.text = ""
+        self._toolkit = toolkit
+        self._callback = CALLBACK(self._run)
+        fake.fake_set_launch(self._callback)
+
+    def _run(self, name: bytes, sides: Any, arguments: Any) -> int:
+        kernel = next(one for one in self._list_kernels() if one.entry == name.decode())
+        parameters = checked_launches._pack_parameters(kernel.parameter_layout, arguments)
+        parameters += bytes(-len(parameters) % 8)
+        place = len(kernel.parameter_layout)
+        parameters += ctypes.string_at(arguments[place], kernel.check_bytes)
+        entry, block = name.decode(), (sides[3], sides[4], sides[5])
+        launch = CudaLaunch(entry, entry, (1, 1, 1), block, 0, parameters, (), find_any_memory)
+        checks = ExecutorChecks(overflow=False, uninitialized=False, races=False)
+        for error in load_module(self.text).run(launch, checks):
+            raise error
+        return 0
+
+    def _list_kernels(self) -> Any:
+        key = checked_nvrtc._KEY.search(self.text.encode())
+        assert key is not None
+        file = self._toolkit.kernels / f"{key[1].decode()}.json"
+        return checked_launches.read_kernels(file).values()
+
+    def launch(self, call: Callable[[Any], int]) -> list[str]:
+        """Have a function launch the kernel with its arguments; return the reports."""
+        source = torch.arange(COUNT, dtype=torch.float32, device="cuda")
+        out = torch.zeros_like(source)
+        values = (
+            ctypes.c_uint64(out.data_ptr()),
+            ctypes.c_uint64(source.data_ptr()),
+            ctypes.c_int(COUNT),
+        )
+        arguments = (Handle * 3)(*map(ctypes.addressof, values))
+        names = ("out", "source")
+        with self.launches.note_call("scale", names, (out, source)):
+            assert call(arguments) == 0
+        assert out.equal(source * 2)
+        found = [str(violation_from_record(*one)) for one in PROCESS_REPORTS.read_new_reports()]
+        PROCESS_REPORTS.reset()
+        return found
+
+
+def find_any_memory(_: int) -> Allocation:
+    return Allocation("memory", 1 << 32, 1 << 47)
+
+
+def main(folder: str, fake_file: str) -> None:
+    installation.install()
+    toolkit = CheckedToolkit(Path(folder))
+    starts: list[bool] = []
+
+    def start_checks() -> None:
+        starts.append(True)
+        card.launches.install()
+
+    checked_nvrtc.install(toolkit, start_checks)
+    nvrtc, driver = ctypes.CDLL("libnvrtc.so.13"), ctypes.CDLL("libcuda.so.1")
+    card = Card(toolkit, ctypes.CDLL(fake_file))
+    found: dict[str, Any] = {"real": driver.cuInit(7)}
+
+    def get(library_function: Any, owner: Handle, name: bytes) -> Handle:
+        function = Handle()
+        assert not library_function(ctypes.byref(function), owner, name)
+        return function
+
+    text, cubin, name = compile_kernel(nvrtc, b"--gpu-architecture=sm_90")
+    card.text = text.rstrip(b"\0").decode()
+    module = Handle()
+    assert not driver.cuModuleLoadData(ctypes.byref(module), cubin)
+    function = get(driver.cuModuleGetFunction, module, name)
+    found["machine code"] = card.launch(
+        lambda own: driver.cuLaunchKernel(function, *SIDES, 0, None, own, None)
+    )
+
+    def launch_buffer(own: Any) -> int:
+        count = ctypes.cast(own[2], ctypes.POINTER(ctypes.c_int))[0]
+        pointers = [ctypes.cast(own[n], ctypes.POINTER(ctypes.c_uint64))[0] for n in range(2)]
+        buffer = ctypes.create_string_buffer(struct.pack("<QQi", *pointers, count))
+        size = ctypes.c_size_t(20)
+        extra = (Handle * 5)(1, ctypes.addressof(buffer), 2, ctypes.addressof(size), 0)
+        return int(driver.cuLaunchKernel(function, *SIDES, 0, None, None, extra))
+
+    found["a buffer"] = card.launch(launch_buffer)
+    found["by hand"] = driver.cuGraphAddKernelNode(None, None, None, 0, ctypes.byref(function))
+
+    text, found["no machine code"], name = compile_kernel(nvrtc, b"-arch", b"compute_90")
+    card.text = text.rstrip(b"\0").decode()
+    library, address, status = Handle(), Handle(), ctypes.c_int()
+    found["no machine code"] = len(found["no machine code"])
+    nothing = (None, None, 0, None, None, 0)
+    assert not driver.cuLibraryLoadData(ctypes.byref(library), text, *nothing)
+    kernel = get(driver.cuLibraryGetKernel, library, name)
+    assert not driver.cuGetProcAddress_v2(
+        b"cuKernelGetFunction", ctypes.byref(address), 13000, ctypes.c_uint64(0),
+        ctypes.byref(status),
+    )  # fmt: skip
+    assert address.value
+    assert not PROCESS_ADDRESS(address.value)(ctypes.byref(function), kernel)
+    sides = (ctypes.c_uint * 16)(*SIDES)
+    found["PTX"] = card.launch(lambda own: driver.cuLaunchKernelEx(sides, function, own, None))
+    found["PTX, its handle"] = card.launch(
+        lambda own: driver.cuLaunchKernel(kernel, *SIDES, 0, None, own, None)
+    )
+    _, cubin, _ = compile_kernel(nvrtc, b"-arch=sm_90", b"-rdc=true")
+    found["to be linked"] = MARKER.encode() in cubin
+    summaries = [(one.name, one.checked_launches) for one in card.summaries]
+    print(json.dumps({**found, "starts": len(starts), "summaries": summaries}))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
