@@ -64,7 +64,7 @@ def compile_kernel(nvrtc: Any, *options: bytes) -> tuple[bytes, bytes, bytes]:
     return forms[0], forms[1], found
 
 
-class Card:
+class CardOfNvrtc:
     """Runs what the fake driver is given."""
 
     def __init__(self, toolkit: CheckedToolkit, fake: Any) -> None:
@@ -128,7 +128,7 @@ def main(folder: str, fake_file: str) -> None:
 
     checked_nvrtc.install(toolkit, start_checks)
     nvrtc, driver = ctypes.CDLL("libnvrtc.so.13"), ctypes.CDLL("libcuda.so.1")
-    card = Card(toolkit, ctypes.CDLL(fake_file))
+    card = CardOfNvrtc(toolkit, ctypes.CDLL(fake_file))
     found: dict[str, Any] = {"real": driver.cuInit(7)}
 
     def get(library_function: Any, owner: Handle, name: bytes) -> Handle:
