@@ -7,6 +7,7 @@ import functools
 import linecache
 import zipfile
 
+from harness.core.wording import format_count
 from harness.runs.audit.deployment_ranks import DeploymentFinding
 from harness.runs.audit.findings import AuditFinding, FindingKind, KernelVerdict
 from harness.runs.audit.release_audit import ReleaseAudit
@@ -89,8 +90,8 @@ def describe_audit(audit: ReleaseAudit) -> str:
             f"{new}, {launched} of them in kernels that a deployment launches"
         )
     return (
-        f"{len(audit.kernels)} kernels of {audit.release}: {verdicts}; "
-        f"{len(audit.findings)} findings, {confirmed} confirmed"
+        f"{format_count(len(audit.kernels), 'kernel')} of {audit.release}: {verdicts}; "
+        f"{format_count(len(audit.findings), 'finding')}, {confirmed} confirmed"
     )
 
 
