@@ -8,7 +8,6 @@ import importlib
 import inspect
 import os
 import sys
-import textwrap
 import threading
 import types
 from collections.abc import Iterator
@@ -17,7 +16,7 @@ from typing import Any
 
 import pytest
 from fixture_types import Patch
-from memory import write_toggle
+from live_lab import Lab
 from sglang import forms
 
 from harness import toggles
@@ -26,45 +25,6 @@ from harness.patching import cached_answers
 from harness.patching.live_engine import engine
 
 TOY_TOGGLES = (Path(__file__).parent / "toy" / "toggles",)
-
-
-class Lab:
-    """Modules and toggles that are defined in one test, beside the toy release."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.toggles = folder / "toggles"
-        self.made: list[str] = []
-
-    def module(self, name: str, text: str) -> types.ModuleType:
-        path = Path(forms.__file__).parent / f"lab_{name}.py"
-        path.write_text(textwrap.dedent(text))
-        self.made.append(f"sglang.lab_{name}")
-        importlib.invalidate_caches()
-        return importlib.import_module(f"sglang.lab_{name}")
-
-    def toggle(self, name: str, module: str, target: str, fixed: str, buggy: str) -> None:
-        place = f"sglang.lab_{module}{target and ':' + target}"
-        write_toggle(self.toggles, name, place, fixed, buggy)
-        toggles._load_catalogue.cache_clear()
-
-    def revert(self, *names: str) -> toggles.ToggleContext:
-        return toggles.reverted(*names, folders=(self.toggles,))
-
-    def observe(self, *names: str) -> toggles.ToggleContext:
-        return toggles.observed(*names, folders=(self.toggles,))
-
-    def clean(self) -> None:
-        for name in self.made:
-            module = sys.modules.pop(name, None)
-            if module is not None:
-                Path(str(module.__file__)).unlink(missing_ok=True)
-            engine.sources.forget(name)
-            engine._variants.clear()
-            engine._plans.clear()
-            delattr(sys.modules["sglang"], name.rpartition(".")[2])
-        assert not engine._original_states
-        assert not engine._applied_variants
 
 
 @pytest.fixture

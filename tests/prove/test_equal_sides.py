@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -346,39 +345,6 @@ def test_a_failure_in_teardown_or_in_a_thread_is_named(prove: Prove) -> None:
         assert why in done.stderr
     report = prove.again("report").stdout
     assert all(why in report for _, why in OUTSIDE_VERDICTS.values()), report
-
-
-# The order of the sides
-
-
-def orders_of(prove: Prove, *words: str) -> tuple[dict[str, list[str]], int]:
-    """Return the order of each guard's sides by its name, and the seed that the run stores."""
-    run = json.loads(prove.run("--json", "-j", "1", *words).stdout)
-    assert {cell["verdict"] for cell in run["cells"]} == {"proven"}
-    names = [cell["guard"].partition("::")[2] for cell in run["cells"]]
-    orders = [cell["order"] for cell in run["cells"]]
-    return dict(zip(names, orders, strict=True)), run["settings"]["seed"]
-
-
-def test_the_order_of_the_sides_is_drawn_by_a_seed_that_the_run_stores(prove: Prove) -> None:
-    """It depends on the seed and the guard, not on what else is run."""
-    guard = "@guards('toy-plain')\ndef test_{}():\n    assert not buggy()\n"
-    prove.write("".join(map(guard.format, range(12))))
-    orders, stored = orders_of(prove, "--seed", "3")
-    assert stored == 3
-    assert len(orders) == 12
-    assert {tuple(sorted(set(order))) for order in orders.values()} == {("buggy", "fixed")}
-    assert len({tuple(order) for order in orders.values()}) > 4
-    assert {order[0] for order in orders.values()} == {"buggy", "fixed"}
-    again, _ = orders_of(prove, "--seed", "3", "-k", "test_5")
-    assert again == {"test_5": orders["test_5"]}
-    assert "seed 3" in prove.again("report").stdout
-    assert orders_of(prove, "--seed", "4", "-k", "test_5")[0] != again
-    seeds = [orders_of(prove, "-k", "test_5")[1] for _ in range(2)]
-    assert len({3, *seeds}) == 3  # a new one each time
-
-
-Caller = Callable[..., Any]
 
 
 @pytest.mark.parametrize(
