@@ -37,16 +37,18 @@ class JitModule:
         return call
 
 
-def load_jit(
+def load_stand_ins(
     *args: Any, cuda_wrappers: Any = None, cpp_wrappers: Any = None, **options: Any
 ) -> JitModule:
     return JitModule(tuple(map(str, args)), dict([*(cuda_wrappers or ()), *(cpp_wrappers or ())]))
 
 
 def _replace_load_jit(module: ModuleType) -> None:
-    if not (_runs_real_modules and module.__name__ in REAL_LOADERS):
+    if _runs_real_modules and module.__name__ in REAL_LOADERS:
+        return
+    if module.load_jit is not load_stand_ins:  # one module takes the name from the other
         _replaced[module.__name__] = module.load_jit
-        module.load_jit = load_jit  # type: ignore[attr-defined]
+        module.load_jit = load_stand_ins  # type: ignore[attr-defined]
 
 
 _runs_real_modules = False
@@ -59,7 +61,7 @@ def leave_load_jit() -> None:
     _runs_real_modules = True
     for name in REAL_LOADERS:
         if name in _replaced:
-            rebind_in_all_modules("load_jit", load_jit, _replaced.pop(name))
+            rebind_in_all_modules("load_jit", load_stand_ins, _replaced.pop(name))
 
 
 def _replace_message_queue(module: ModuleType) -> None:
@@ -76,7 +78,7 @@ def _replace_memory_size(module: ModuleType) -> None:
 def _replace_rope_module(module: ModuleType) -> None:
     """Build it without FlashInfer's headers, which 0.5.9 looks for in FlashInfer's folder."""
     name = "apply_rope_pos_ids_cos_sin_cache"
-    setattr(module, f"_jit_{name}_module", lambda: load_jit(name))
+    setattr(module, f"_jit_{name}_module", lambda: load_stand_ins(name))
 
 
 # The modules of `load_jit` since 0.5.18, which builds by a file for ninja that it writes itself.
