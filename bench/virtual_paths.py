@@ -135,6 +135,7 @@ def run_architecture(device: str, name: str) -> dict[str, Any]:
         recorder.install()
     import torch
 
+    from fixtures.zoo.prompts import Prompt
     from fixtures.zoo.reference_model import TransformersModel, measure_error
     from fixtures.zoo.served_model import ServedModel
     from harness.runs.zoo.architecture import read_architectures
@@ -146,16 +147,16 @@ def run_architecture(device: str, name: str) -> dict[str, Any]:
     def draw(length: int) -> list[int]:
         return torch.randint(5, 500, (length,), generator=generator).tolist()
 
-    prompts = [draw(length) for length in PROMPTS]
-    tokens = [draw(CONTINUATION) for _ in PROMPTS]
+    tokens = [draw(length) for length in PROMPTS]
+    prompts = [Prompt(one, draw(CONTINUATION)) for one in tokens]
     with tempfile.TemporaryDirectory() as folder:
         reference.save(Path(folder), architecture.sglang_config, architecture.checkpoint)
 
         def serve() -> list[Any]:
             arguments = architecture.server
             model = ServedModel(Path(folder), DTYPE, arguments, graphs=False)
-            logits = model.compute_logits(prompts, tokens)
-            model.compute_logits(prompts, tokens, chunk=CHUNK)
+            logits = model.compute_logits(prompts)
+            model.compute_logits(prompts, chunk=CHUNK)
             return logits
 
         if device == "virtual":
@@ -169,13 +170,7 @@ def run_architecture(device: str, name: str) -> dict[str, Any]:
             recorder.operators.update(RECORD.stand_ins)
         else:
             logits = serve()
-    rows = reference.compute_logits(
-        [prompt + rest for prompt, rest in zip(prompts, tokens, strict=True)], torch.float64
-    )
-    expected = [
-        row[len(prompt) - 1 : len(prompt) + CONTINUATION]
-        for row, prompt in zip(rows, prompts, strict=True)
-    ]
+    expected = reference.compute_logits(prompts, torch.float64)
     return {
         "kernels": dict(sorted(recorder.kernels.items())),
         "operators": dict(sorted(recorder.operators.items())),

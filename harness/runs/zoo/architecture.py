@@ -17,7 +17,7 @@ one of them, and the keys of the others beside it:
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
@@ -65,6 +65,15 @@ class CheckpointEdit(msgspec.Struct, forbid_unknown_fields=True):
     transformers: str = ""  # the versions that save them so, such as ">=5", or all
 
 
+class QuantizedWeights(msgspec.Struct, forbid_unknown_fields=True):
+    """How the checkpoint stores the matrices of linear layers and experts."""
+
+    format: Literal["fp8_blocks", "int8_blocks", "int8_channels", "awq", "gptq"]
+    group: int = 128  # the sides of a block, or the length of a group
+    bits: int = 4  # of a code of awq or gptq
+    skip: list[str] = []  # parts of the names of matrices that stay floats
+
+
 class Architecture(msgspec.Struct, forbid_unknown_fields=True):
     """One model of the zoo."""
 
@@ -76,6 +85,8 @@ class Architecture(msgspec.Struct, forbid_unknown_fields=True):
     composite: dict[str, Any] = {}  # the keys beside that part
     sglang_config: dict[str, Any] = {}  # keys that SGLang alone reads from config.json
     checkpoint: list[CheckpointEdit] = []  # in their order
+    quantized: QuantizedWeights | None = None
+    adapters: list[int] = []  # the rank of each adapter of LoRA; the prompts take them in turn
     server: list[str] = []  # server arguments
     dtype: str = "float32"
     known: dict[str, KnownFailure | list[KnownFailure]] = {}  # the claims that fail

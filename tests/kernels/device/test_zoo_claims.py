@@ -14,7 +14,8 @@ import torch
 from triton.compiler.errors import CompilationError
 
 from fixtures.zoo import claims
-from fixtures.zoo.claims import CONTINUATION, AbsentModel, ArchitectureRun
+from fixtures.zoo.claims import AbsentModel, ArchitectureRun
+from fixtures.zoo.prompts import CONTINUATION
 from harness import checking
 from harness.runs.zoo.architecture import Architecture, KnownFailure
 from harness.store.zoo.values import ClaimResult, ClaimVerdict, ZooClaim
@@ -129,7 +130,7 @@ def test_a_model_without_code_in_sglang_is_absent_and_one_with_code_is_not(
         raise ValueError(f"{name} has no SGlang implementation")
 
     monkeypatch.setattr(claims, "ServedModel", refuse)
-    architecture_run.reference = SimpleNamespace(architectures=[name])  # type: ignore[assignment]
+    architecture_run.reference = SimpleNamespace(architectures=[name], adapters=[])  # type: ignore[assignment]
     architecture_run.check.ignore_races = contextlib.nullcontext  # type: ignore[method-assign]
     monkeypatch.setattr(claims, "find_installed_tree", lambda: SimpleNamespace(folder=tmp_path))
     with pytest.raises(error):
@@ -155,11 +156,7 @@ def make_model(replays: int) -> SimpleNamespace:
 def test_a_decode_without_its_graph_fails_the_graph_claim(
     architecture_run: ArchitectureRun, replays: int
 ) -> None:
-    architecture_run.prompts, architecture_run.continuations, architecture_run.batch = (
-        [],
-        [],
-        [torch.ones(1)],
-    )
+    architecture_run.batch = [torch.ones(1)]
     architecture_run.model = make_model(replays)  # type: ignore[assignment]
     assert not architecture_run._test(ZooClaim.GRAPH, architecture_run._compare_graph)
     (claim,) = architecture_run.result.claims
@@ -167,10 +164,6 @@ def test_a_decode_without_its_graph_fails_the_graph_claim(
 
 
 def test_a_decode_of_graphs_alone_holds(architecture_run: ArchitectureRun) -> None:
-    architecture_run.prompts, architecture_run.continuations, architecture_run.batch = (
-        [],
-        [],
-        [torch.ones(1)],
-    )
+    architecture_run.batch = [torch.ones(1)]
     architecture_run.model = make_model(CONTINUATION)  # type: ignore[assignment]
     assert architecture_run._test(ZooClaim.GRAPH, architecture_run._compare_graph)

@@ -1,0 +1,89 @@
+"""Rows rounded to 8 bits, weights of 4 bits, and the products of both."""
+
+from __future__ import annotations
+
+import torch
+
+from harness.device.stand_ins import stand_in
+
+SMALLEST_ABSOLUTE = 1e-10  # a row of zeros has a scale, too
+AWQ_BITS = 4
+AWQ_SHIFTS = (0, 16, 4, 20, 8, 24, 12, 28)  # where the bits of each column begin
+
+
+def _round_groups(values: torch.Tensor, codes: torch.Tensor) -> torch.Tensor:
+    """Write the codes of the last axis' groups; return their scales."""
+    is_float = codes.dtype.is_floating_point
+    largest = torch.finfo(codes.dtype).max if is_float else torch.iinfo(codes.dtype).max
+    scales = values.abs().amax(-1, keepdim=True).clamp(min=SMALLEST_ABSOLUTE) / largest
+    steps = (values / scales).clamp(-largest, largest)
+    codes.copy_((steps if is_float else steps.round()).to(codes.dtype).view(codes.shape))
+    return scales.squeeze(-1)
+
+
+@stand_in(
+    "jit:per_token_group_quant.per_token_group_quant",
+    source="sglang/kernels/jit/csrc/gemm/per_token_group_quant.cuh, flat layout",
+)
+def per_token_group_quant(x: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor) -> None:
+    """Round each token's groups, as many as there are scales, to 8 bits."""
+    if scales.dtype != torch.float32 or x.shape != codes.shape:
+        raise NotImplementedError("the stand-in has float32 scales and no activation before them")
+    groups = x.float().view(*x.shape[:-1], scales.shape[-1], -1)
+    scales.copy_(_round_groups(groups, codes))
+
+
+@stand_in(
+    "jit:awq_dequantize.awq_dequantize",
+    source="sglang/kernels/jit/csrc/gemm/awq_dequantize.cuh",
+)
+def awq_dequantize(
+    output: torch.Tensor, packed: torch.Tensor, scales: torch.Tensor, packed_zeros: torch.Tensor
+) -> None:
+    """Write `(code - zero) * scale`; each group of rows has its own zeros and scales."""
+    shifts = torch.tensor(AWQ_SHIFTS, device=packed.device)
+
+    def unpack(whole: torch.Tensor) -> torch.Tensor:
+        codes = (whole.long().unsqueeze(-1) >> shifts) & (2**AWQ_BITS - 1)
+        return codes.flatten(-2).float()
+
+    rows = packed.shape[0] // scales.shape[0]
+    zeros, factors = (
+        one.repeat_interleave(rows, 0) for one in (unpack(packed_zeros), scales.float())
+    )
+    output.copy_((unpack(packed) - zeros) * factors)
+
+
+@stand_in(
+    "sgl_kernel.int8_scaled_mm", source="sgl-kernel/python/sgl_kernel/gemm.py: int8_scaled_mm"
+)
+def int8_scaled_mm(
+    mat_a: torch.Tensor,
+    mat_b: torch.Tensor,
+    scales_a: torch.Tensor,
+    scales_b: torch.Tensor,
+    out_dtype: torch.dtype,
+    bias: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Return the integers' product, scaled by its row and its column."""
+    product = (mat_a.double() @ mat_b.double()).float()  # exact: sums of int8 products are small
+    product = product * scales_a.view(-1, 1).float() * scales_b.view(1, -1).float()
+    return (product if bias is None else product + bias.float()).to(out_dtype)
+
+
+@stand_in(
+    "jit:per_token_quant_fp8.per_token_quant_fp8",
+    source="sglang/kernels/jit/csrc/gemm/per_token_quant_fp8.cuh",
+)
+def per_token_quant_fp8(x: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor) -> None:
+    """Round each token to 8 bits."""
+    scales.copy_(_round_groups(x.float(), codes).view(scales.shape))
+
+
+@stand_in(
+    "jit:per_tensor_quant_fp8.per_tensor_quant_fp8",
+    source="sglang/kernels/jit/csrc/gemm/per_tensor_quant_fp8.cuh, without a static scale",
+)
+def per_tensor_quant_fp8(x: torch.Tensor, codes: torch.Tensor, scale: torch.Tensor) -> None:
+    """Round a whole tensor to 8 bits, by one scale."""
+    scale.copy_(_round_groups(x.float().view(1, -1), codes).view(scale.shape))
