@@ -5,8 +5,10 @@
 
 Needs a GPU and SGLang 0.5.23 in this Python. `none` is the server as it is; its launches of a
 few steps are counted by SGLang's own profiler. `check` checks Triton's kernels, `cuda` those that
-nvcc builds while the server runs as well. Each server answers rounds of sixteen requests; tokens a
-second are those of the second half. Each tool has caches of its own, empty before its first case.
+are built while the server runs as well, `zones` the bytes behind the tensors of compiled operators.
+Each server answers rounds of sixteen requests; tokens a second are those of the second half, memory
+is what the card has in use behind them. Each tool has caches of its own, empty before its first
+case.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import http
 import http.client
 import json
 import re
+import subprocess
 import sys
 import tempfile
 import time
@@ -60,7 +63,8 @@ CASES = {
 }
 # SGLang reserves topk times steps of the context for EAGLE's drafts, and refuses what is longer.
 RESERVED = 12
-TOOLS = ("none", "check", "cuda")
+TOOLS = ("none", "check", "cuda", "zones")
+CHECKS = {"none": "", "zones": "zones"}  # of other tools, the default ones
 # Only sizes are given, so that a tiny model does not take the whole card.
 SIZES = (
     *("--dtype", "bfloat16", "--mem-fraction-static", "0.5", "--max-total-tokens", "16384"),
@@ -87,7 +91,7 @@ def make_setup(case: str, tool: str, folder: Path) -> ServerSetup:
         Path(sys.executable),
         ("--model-path", f"{sanitizer.TRAINED}/{model}", *SIZES, *words),
         environment={**DEFAULT_ENVIRONMENT, **changed},
-        kernel_checks="" if tool == "none" else ",".join(DEFAULT_CHECKS),
+        kernel_checks=CHECKS.get(tool, ",".join(DEFAULT_CHECKS)),
     )
 
 
@@ -118,6 +122,13 @@ def ask_rounds(server: SglangServer, rounds: int, limit: float) -> dict[str, Any
         "answered": sum(first) + sum(second),
         "tokens_per_s": round(sum(second) * sanitizer.NEW / seconds, 1),
     }
+
+
+def measure_gpu_memory() -> int:
+    """Return how many MiB of this machine's cards are in use."""
+    words = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    return sum(map(int, done.stdout.split()))
 
 
 def count_launches(server: SglangServer, folder: Path, limit: float) -> dict[str, int]:
@@ -162,6 +173,7 @@ def serve_case(
             server.wait_until_ready(patience)
             found["ready_s"] = round(server.seconds_to_ready, 1)
             found |= ask_rounds(server, rounds, limit)
+            found["gpu_mib"] = measure_gpu_memory()
             if tool == "none" and profiled:
                 found["launches"] = count_launches(server, place / "profile", limit)
         except ServerFailed as error:
@@ -186,10 +198,7 @@ def describe_record(record: dict[str, Any]) -> list[str]:
             if tool == "none" or "check" not in run:
                 continue
             check = run["check"]
-            words = [
-                f"{check['checked_launches']} of {check['launches']} launches of "
-                f"{check['kernels']} kernels checked ({check['share']:.1%})"
-            ]
+            words = [describe_checked(tool, check)]
             counted = check.get("all_launches", {}).get("launches")
             share = check.get("all_launches", {}).get("share")
             if share is not None:
@@ -204,9 +213,27 @@ def describe_record(record: dict[str, Any]) -> list[str]:
                 ratio = run["tokens_per_s"] / plain["tokens_per_s"]
                 words.append(f"plain after {plain['ready_s']:.0f} s")
                 words.append(f"tokens a second times {ratio:.2f}")
+                words.append(f"first start times {run['ready_s'] / plain['ready_s']:.2f}")
+            if plain is not None and "gpu_mib" in run and "gpu_mib" in plain:
+                more = run["gpu_mib"] - plain["gpu_mib"]
+                words.append(f"{more:+} MiB of {plain['gpu_mib']} on the card")
             gpu = record["machine"]["gpu"].partition(",")[0]
             lines.append(f"{case}, {tool}, {gpu}: {'; '.join(words)}")
     return lines
+
+
+def describe_checked(tool: str, check: dict[str, Any]) -> str:
+    if tool == "zones":
+        counts = check["followed"]
+        return (
+            f"{counts['with_zone']} of {counts['storages']} storages of compiled operators had a "
+            f"guard zone, {counts['launches']} launches, {counts['captured']} of them into "
+            f"{counts['graphs']} graphs, {counts['replays']} replays"
+        )
+    return (
+        f"{check['checked_launches']} of {check['launches']} launches of "
+        f"{check['kernels']} kernels checked ({check['share']:.1%})"
+    )
 
 
 def find_traced_share(plain: dict[str, Any], run: dict[str, Any]) -> float:
