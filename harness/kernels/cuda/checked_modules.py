@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import threading
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from harness.core.after_import import call_after_import, rebind_in_all_modules
@@ -129,27 +130,26 @@ def _wrap_load_module(tvm: Any) -> None:
 
 def _wrap_torch_kernels(utils: Any) -> None:
     """Note the tensors of kernels that `torch.cuda._compile_kernel` has NVRTC compile."""
-    cls = utils._CudaKernel
-    launch = cls.__call__
-
-    @functools.wraps(launch)
-    def launch_checked(
-        kernel: Any, grid: Any = (1, 1, 1), block: Any = (1, 1, 1), args: Any = None, *rest: Any,
-        **options: Any,
-    ) -> Any:  # fmt: skip
-        with start_checks().note_call("torch.cuda", (), tuple(args or ())):
-            return launch(kernel, grid, block, args, *rest, **options)
-
-    cls.__call__ = launch_checked
+    _note_calls(
+        utils, "_CudaKernel", lambda args, options: options.get("args", (*args[2:3], ())[0])
+    )
 
 
 def _wrap_jiterator(jiterator: Any) -> None:
-    cls = jiterator._JittedFunction
-    launch = cls.__call__
+    _note_calls(jiterator, "_JittedFunction", lambda args, options: args)
 
-    @functools.wraps(launch)
-    def launch_checked(function: Any, *tensors: Any, **options: Any) -> Any:
-        with start_checks().note_call("torch.cuda.jiterator", (), tensors):
-            return launch(function, *tensors, **options)
 
-    cls.__call__ = launch_checked
+def _note_calls(module: Any, name: str, list_tensors: Callable[[Any, Any], Any]) -> None:
+    """Have calls of a class's objects note their tensors; older torch has no such class."""
+    cls = getattr(module, name, None)
+    if cls is None:
+        return
+    call = cls.__call__
+
+    @functools.wraps(call)
+    def call_checked(launcher: Any, *args: Any, **options: Any) -> Any:
+        tensors = tuple(list_tensors(args, options) or ())
+        with start_checks().note_call(module.__name__, (), tensors):
+            return call(launcher, *args, **options)
+
+    cls.__call__ = call_checked

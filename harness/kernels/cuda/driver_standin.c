@@ -368,13 +368,14 @@ static int is_refused(const void *function) {
   return kernel.name != NULL;
 }
 
-#define ADD_NODE(api)                                                                             \
-  Error api(void **node, void *graph, void *const *others, size_t count, void *const *kernel) {   \
+#define ADD_NODE(api, kernel_of)                                                                  \
+  Error api(void **node, void *graph, void *const *others, size_t count, void *const *given) {    \
     REAL(#api, (void **, void *, void *const *, size_t, void *const *))                           \
-    return is_refused(*kernel) ? NOT_SUPPORTED : real(node, graph, others, count, kernel);        \
+    return is_refused(kernel_of) ? NOT_SUPPORTED : real(node, graph, others, count, given);       \
   }
-ADD_NODE(cuGraphAddKernelNode)
-ADD_NODE(cuGraphAddKernelNode_v2)
+enum { LIBRARY_KERNEL = 7 }; /* the word of the parameters that has it, if the first has none */
+ADD_NODE(cuGraphAddKernelNode, given[0])
+ADD_NODE(cuGraphAddKernelNode_v2, given[0] ? given[0] : given[LIBRARY_KERNEL])
 
 /* Programs that ask the driver for its functions, as the CUDA runtime does */
 

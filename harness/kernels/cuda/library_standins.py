@@ -93,8 +93,10 @@ def _call_compiler(words: list[str]) -> None:
 
 def load_standin(file: Path) -> ctypes.CDLL:
     """Load a stand-in; a library of its name that is loaded already would stay in use."""
-    for line in Path("/proc/self/maps").read_text().splitlines():
-        mapped = line.split(maxsplit=5)[-1]
-        if f"/{file.name}" in mapped and mapped != str(file):
-            raise NotReadyError(f"this process has loaded {mapped} before its checks began")
+    try:
+        ctypes.CDLL(file.name, mode=os.RTLD_NOLOAD)
+    except OSError:  # no library of that name is loaded
+        return ctypes.CDLL(str(file))
+    if f" {file}\n" not in Path("/proc/self/maps").read_text():
+        raise NotReadyError(f"this process had loaded {file.name} before its checks began")
     return ctypes.CDLL(str(file))

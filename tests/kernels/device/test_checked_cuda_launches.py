@@ -335,3 +335,22 @@ def test_blocks_are_read_again_when_memory_was_allocated(monkeypatch: pytest.Mon
     assert found.find_containing(8192) is None
     stats["allocation.all.allocated"] = 2
     assert found.find_containing(8192) == (8192, 80)
+
+
+def test_tensors_of_torchs_own_kernels_are_noted(
+    card: CardOnCpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class _CudaKernel:
+        def __call__(self, grid: Any = None, block: Any = None, args: Any = None) -> int:
+            return card.launch(args[0].data_ptr(), args[1])
+
+    utils: Any = ModuleType("torch.cuda._utils")
+    checked_modules._wrap_torch_kernels(utils)  # of a torch that has no such class
+    utils._CudaKernel = _CudaKernel
+    monkeypatch.setattr(checked_modules, "_started", [card.launches])
+    checked_modules._wrap_torch_kernels(utils)
+    out = torch.zeros(20, dtype=torch.int32, device="cuda")
+    assert utils._CudaKernel()((1, 1, 1), (32, 1, 1), [out, 21]) == 2
+    assert utils._CudaKernel()((1, 1, 1), args=[out, 20]) == 2
+    [report] = card.read_reports()
+    assert "launched by torch.cuda._utils with argument 0 (int32 [20])" in str(report)
