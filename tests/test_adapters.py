@@ -274,6 +274,19 @@ def test_limit_shrinking() -> None:
     assert drawn_unlimited[-1] == 700
 
 
+def test_end_stalled_shrinking() -> None:
+    """The next smaller example is far: one call finds nothing simpler, 200 do."""
+    counts = []
+    for calls in (1, 200):
+        check, drawn = make_test(limit=700)
+        with hypothesis_adapter.end_stalled_shrinking(calls), pytest.raises(AssertionError):
+            check()
+        counts.append((len(drawn), drawn[-1]))
+    (few, _), (many, smallest) = counts
+    assert few < many
+    assert smallest == 700
+
+
 KINDS = ("integers", "strings", "bytes", "floats")
 
 

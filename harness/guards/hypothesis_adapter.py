@@ -25,7 +25,7 @@ from hypothesis.internal.conjecture import engine, providers
 from hypothesis.internal.conjecture.data import ConjectureData, ConjectureResult, Status
 from hypothesis.internal.conjecture.engine import ConjectureRunner, ExitReason
 from hypothesis.internal.conjecture.providers import HypothesisProvider
-from hypothesis.internal.conjecture.shrinker import sort_key
+from hypothesis.internal.conjecture.shrinker import Shrinker, sort_key
 from hypothesis.internal.constants_ast import Constants
 
 __all__ = [
@@ -193,6 +193,19 @@ def replace_runner(runner: type[ConjectureRunner]) -> Iterator[None]:
     """Replace Hypothesis's search engine during the block."""
     core: Any = hypothesis.core
     with _set_attribute(core, "ConjectureRunner", runner):
+        yield
+
+
+@contextlib.contextmanager
+def end_stalled_shrinking(calls: int) -> Iterator[None]:
+    """End shrinking after so many calls in a row that find nothing simpler, during the block."""
+
+    class StalledShrinker(Shrinker):  # type: ignore[misc]
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **options)
+            self.max_stall = calls
+
+    with _set_attribute(engine, "Shrinker", StalledShrinker):
         yield
 
 

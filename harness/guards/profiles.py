@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -18,6 +18,9 @@ DEFAULT_PROFILE = "default"
 # The reverted run draws ten times as many examples: its bug is known to exist, and the search ends
 # at the first failure.
 BUGGY_EXAMPLE_FACTOR = 10
+# Shrinking ends after so many calls in a row that find nothing simpler; Hypothesis makes 200. Of 24
+# guards of ten toggles, each ended with the same example.
+MAX_STALLED_CALLS = 30
 
 
 def load_profile(name: str) -> None:
@@ -45,9 +48,10 @@ def load_profile(name: str) -> None:
         preparation.LISTENERS.append(hypothesis_adapter.leave_out_of_deadline)
 
 
+@contextlib.contextmanager
 def extend_search(
     test: Callable[..., Any], factor: int = BUGGY_EXAMPLE_FACTOR, shrink: bool = True
-) -> contextlib.AbstractContextManager[None]:
+) -> Iterator[None]:
     """Draw more examples in a `@given` test during the block, with or without shrinking."""
 
     def extend(usual: settings) -> settings:
@@ -55,7 +59,11 @@ def extend_search(
         examples = factor * usual.max_examples
         return settings(usual, max_examples=examples, phases=phases, print_blob=True)
 
-    return hypothesis_adapter.override_settings(test, extend)
+    with (
+        hypothesis_adapter.override_settings(test, extend),
+        hypothesis_adapter.end_stalled_shrinking(MAX_STALLED_CALLS),
+    ):
+        yield
 
 
 def restrict_to_explicit_examples(

@@ -8,6 +8,7 @@ is built from SGLang's own files, so it keeps its build.
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import shutil
@@ -142,10 +143,10 @@ def make_patched_tree(site_packages: Path, sources: Iterable[PatchedCudaSource])
     folder.parent.mkdir(parents=True, exist_ok=True)
     copy = Path(tempfile.mkdtemp(dir=folder.parent, prefix=".copy-"))
     try:
-        for file in _list_sources(site_packages):
-            target = copy / file.relative_to(site_packages)
+        for name, content in _read_sources(site_packages).items():
+            target = copy / name
             target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(file, target)
+            target.write_bytes(content)
         for path, text in texts.items():
             (copy / path).parent.mkdir(parents=True, exist_ok=True)
             (copy / path).write_text(text, encoding="utf-8")
@@ -160,12 +161,17 @@ def make_patched_tree(site_packages: Path, sources: Iterable[PatchedCudaSource])
 
 def _digest_tree(site_packages: Path, texts: Mapping[str, str]) -> str:
     parts: list[str | bytes] = []
-    for file in _list_sources(site_packages):
-        name = file.relative_to(site_packages).as_posix()
-        parts += [name, texts.get(name) or file.read_bytes()]
+    for name, content in _read_sources(site_packages).items():
+        parts += [name, texts.get(name) or content]
     return compute_digest(*parts)
 
 
-def _list_sources(site_packages: Path) -> list[Path]:
+@functools.lru_cache(maxsize=1)
+def _read_sources(site_packages: Path) -> dict[str, bytes]:
+    """Read all sources by their names in order; 5 MB, read once in a process.
+
+    What is copied under a digest is what the digest was computed from, whatever changes on disk.
+    """
     files = (site_packages / _KERNELS).rglob("*")
-    return sorted(file for file in files if file.suffix in CPP_SUFFIXES and file.is_file())
+    sources = sorted(file for file in files if file.suffix in CPP_SUFFIXES and file.is_file())
+    return {file.relative_to(site_packages).as_posix(): file.read_bytes() for file in sources}

@@ -11,6 +11,7 @@ the header may not, nor may a `constexpr` function, which host code may evaluate
 
 from __future__ import annotations
 
+import functools
 import re
 import threading
 from collections.abc import Iterator
@@ -44,6 +45,7 @@ def have_same_host_code(one: str, other: str) -> bool:
     return _list_host_tokens(one) == _list_host_tokens(other)
 
 
+@functools.lru_cache(maxsize=8)  # the release's own text is compared with each toggle's two
 def _list_host_tokens(text: str) -> list[str]:
     code = CppText(text)
     words = [token.text for token in code.tokens]

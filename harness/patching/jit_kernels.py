@@ -75,7 +75,7 @@ def find_kernel(module: ModuleType, qualname: str) -> Any:
     return found if unwrap_kernel(found) is not None else None
 
 
-def iterate_callees(kernel: Any) -> Iterator[Any]:
+def iterate_callees(kernel: Any, unwrap: Callable[[Any], Any] = unwrap_kernel) -> Iterator[Any]:
     """Yield the jitted functions that a kernel's code refers to."""
     function = kernel.fn
     names, free = function.__code__.co_names, function.__code__.co_freevars
@@ -85,9 +85,9 @@ def iterate_callees(kernel: Any) -> Iterator[Any]:
         value = function.__globals__.get(name) if cell is None else cell.cell_contents
         if isinstance(value, ModuleType):
             for attribute in names:
-                if (inner := unwrap_kernel(getattr(value, attribute, None))) is not None:
+                if (inner := unwrap(getattr(value, attribute, None))) is not None:
                     yield inner
-        elif value is not None and (inner := unwrap_kernel(value)) is not None:
+        elif value is not None and (inner := unwrap(value)) is not None:
             yield inner
 
 
@@ -321,11 +321,18 @@ def find_compiled_readers(scope: dict[str, Any], name: str) -> list[Any]:
 def _find_kernels_leading_to(is_target: Callable[[Any], bool]) -> list[Any]:
     """Find compiled kernels that are targets, or that call one, directly or indirectly."""
     loaded = {id(kernel): kernel for kernel in iterate_loaded_kernels()}
+    unwrapped: dict[int, tuple[Any, Any]] = {}  # most kernels refer to the same few functions
+
+    def unwrap_once(value: Any) -> Any:
+        if id(value) not in unwrapped:
+            unwrapped[id(value)] = value, unwrap_kernel(value)
+        return unwrapped[id(value)][1]
+
     called_by: dict[int, list[int]] = defaultdict(list)
     known, waiting = dict(loaded), list(loaded.values())
     while waiting:  # visits each kernel once
         current = waiting.pop()
-        for called in iterate_callees(current):
+        for called in iterate_callees(current, unwrap_once):
             called_by[id(called)].append(id(current))
             if id(called) not in known:
                 known[id(called)] = called

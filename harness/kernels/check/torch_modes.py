@@ -124,10 +124,12 @@ class WriteTrackingMode(TorchDispatchMode):  # type: ignore[misc]
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        if isinstance(func, HigherOrderOperator):  # flex attention: all its results are new
-            return func(*args, **kwargs)
         # Operators live as long as torch; hashing one takes a call, its id does not.
-        effects = _OPERATOR_EFFECTS.get(id(func)) or _analyze_operator(func)
+        effects = _OPERATOR_EFFECTS.get(id(func))
+        if effects is None:
+            if isinstance(func, HigherOrderOperator):  # flex attention: all its results are new
+                return func(*args, **kwargs)
+            effects = _analyze_operator(func)
         empty = effects.returns_empty or (effects.resizes and not args[0].numel())
         result = func(*args, **kwargs)
         if empty:

@@ -40,6 +40,8 @@ from harness.workers.servers.zygote import REFUSAL_FILE, REFUSED_EXIT_CODE, Serv
 COLD_START_MODULE = "harness.workers.servers.cold_start"
 REFERENCE_MODULE = "harness.workers.servers.reference_server"
 POLL_INTERVAL = 0.05
+# The environment's proxy must not answer for a local server.
+_OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 DEFAULT_ENVIRONMENT = {
     # Readiness is polled: without this, SGLang answers a prompt for each poll, after a second.
     "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION": "0",
@@ -216,9 +218,7 @@ class SglangServer:
             data=None if payload is None else json.dumps(payload).encode(),
             headers={"content-type": "application/json"},
         )
-        # The environment's proxy must not answer for a local server.
-        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        with opener.open(request, timeout=seconds) as answer:
+        with _OPENER.open(request, timeout=seconds) as answer:
             data: bytes = answer.read()
             return data
 
