@@ -109,6 +109,31 @@ def test_messages_name_valid_calls(
     assert text in sentence
 
 
+def find_options(words: tuple[str, ...]) -> set[str]:
+    """Return the options of a command."""
+    parser: argparse.ArgumentParser = build_parser(words[0])
+    for word in words:
+        assert parser._subparsers is not None
+        [choices] = (action.choices for action in parser._subparsers._group_actions)
+        assert isinstance(choices, dict)
+        parser = choices[word]
+    return set(parser._option_string_actions)
+
+
+WITH_RELEASE = [words for words in EVERY if "--release" in find_options(words)]
+
+
+@pytest.mark.parametrize("words", WITH_RELEASE, ids=" ".join)
+@pytest.mark.parametrize("release", ["", " ", ","])
+def test_a_release_without_a_name_is_a_wrong_call(
+    words: tuple[str, ...], release: str, capsys: Output
+) -> None:
+    """It is what an unset variable of a script gives, and must not mean the newest one."""
+    assert len(WITH_RELEASE) > 12
+    assert main([*words, "--release", release]) == 2
+    assert f"'{release}' names no release" in capsys.readouterr().err
+
+
 def test_paths_are_guards_and_other_words_are_toggles(tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "my_suites").mkdir()

@@ -106,6 +106,12 @@ class CommandParser(argparse.ArgumentParser):
         return find_nearest_word(word.partition("=")[0], own, 0.75)
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if "--release" in action.option_strings and not value.strip(" ,"):
+            message = (
+                f"'{value}' names no release: say a version (0.5.23), a checkout (~/sglang) or "
+                "current; `unfix releases list` shows them"
+            )
+            raise argparse.ArgumentError(action, message)
         if action.choices is not None and value not in action.choices:
             choices = [str(choice) for choice in action.choices]
             near = find_nearest_word(str(value), choices)

@@ -55,12 +55,6 @@ def prepare_targets(
     environment = get_environment(device)
     machine.require_device(environment)
     names = list(dict.fromkeys(name for word in words for name in word.split(",") if name))
-    if words and not names:
-        given = ", ".join(map(repr, words))
-        raise UnfixError(
-            f"--release {given} names no release: say versions (0.5.23,0.5.18), a checkout "
-            f"(~/sglang), all or current; `unfix releases list` shows them"
-        )
     if "all" in names:
         known = managed_releases.list_releases(environment)
         names = [release.name for release in known if release.is_ready or not only_ready]
