@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -17,31 +18,86 @@ from harness.kernels.gpu import DEFAULT_CHECKS
 from harness.releases import cuda_toolkit
 
 _HERE = Path(__file__).parent
+_ASSEMBLER = """#!/bin/sh
+for one; do case $one in *.ptx) text=$one;; esac; done
+while [ $# -gt 1 ]; do [ "$1" = -o ] && cp "$text" "$2"; shift; done
+"""
 
 
-@pytest.fixture(scope="module")
-def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def build_library(target: Path, source: str, *flags: str) -> Path:
+    if shutil.which("cc") is None or shutil.which("ar") is None:
+        pytest.skip("there is no C compiler")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    words = ["cc", "-w", "-shared", "-fPIC", source, "-o", str(target), *flags]
+    subprocess.run([*words, f"-Wl,-soname,{target.name},-Bsymbolic"], check=True)
+    return target
+
+
+def make_fake_toolkit(folder: Path) -> tuple[Path, dict[str, str]]:
+    """Make a toolkit whose machine code is the text, and the variables that find its NVRTC."""
+    home = folder / "cuda"
+    for name in ("bin", "include"):
+        (home / name).mkdir(parents=True)
+    assembler = home / "bin" / "ptxas"
+    assembler.write_text(_ASSEMBLER)
+    assembler.chmod(0o755)
+    build_library(home / "lib64" / "libcudart.so.13", os.devnull, "-xc")
+    scale = f'-DSCALE="{_HERE / "scale.ptx"}"'
+    nvrtc = build_library(folder / "libnvrtc.so.13", str(_HERE / "fake_nvrtc.c"), scale)
+    return home, {"LD_LIBRARY_PATH": str(nvrtc.parent)}
+
+
+def find_real_toolkit() -> tuple[Path, dict[str, str]]:
     plain = cuda_toolkit.find_toolkit()
     if plain is None:
         pytest.skip("no CUDA toolkit is installed")
     if not library_standins.find_nvrtc_libraries(plain.home):
         pytest.skip("no NVRTC is installed")
+    return plain.home, {}
+
+
+@pytest.fixture(scope="module", params=["the real compilers", "compilers that only copy"])
+def answers(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("nvrtc")
-    driver = folder / "libcuda.so.1"
-    words = ["cc", "-w", "-shared", "-fPIC", str(_HERE / "fake_driver.c"), "-o", str(driver)]
-    subprocess.run([*words, "-Wl,-soname,libcuda.so.1,-Bsymbolic"], check=True)
+    is_real = request.param == "the real compilers"
+    home, variables = find_real_toolkit() if is_real else make_fake_toolkit(folder)
+    driver = build_library(folder / "driver" / "libcuda.so.1", str(_HERE / "fake_driver.c"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(library_standins, "find_driver", lambda: driver)
         patch.setattr(paths, "cuda_builds_folder", lambda: folder)
-        toolkit = checked_toolchain.make_checked_toolkit(plain.home, DEFAULT_CHECKS)
-    standins = paths.HARNESS_FOLDER / "releases" / "standins"
-    path = os.pathsep.join(map(str, (paths.HARNESS_FOLDER.parent, standins)))
-    words = [sys.executable, str(_HERE / "nvrtc_program.py"), str(toolkit.folder), str(driver)]
-    environment = {**os.environ, "PYTHONPATH": path}
-    done = subprocess.run(words, env=environment, capture_output=True, text=True)
+        toolkit = checked_toolchain.make_checked_toolkit(home, DEFAULT_CHECKS)
+    done = run_program("nvrtc_program.py", toolkit.folder, driver, variables)
     assert done.returncode == 0, done.stderr[-3000:]
     given: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return {**given, "stderr": done.stderr}
+    late = run_program("-c", toolkit.folder, driver, variables)
+    return {**given, "stderr": done.stderr, "late": late.stderr}
+
+
+_LOADED_BEFORE = """
+import ctypes, sys
+from pathlib import Path
+from harness.kernels.cuda import checked_nvrtc
+from harness.kernels.cuda.checked_toolchain import CheckedToolkit
+ctypes.CDLL(sys.argv[2])
+checked_nvrtc.install(CheckedToolkit(Path(sys.argv[1])), print)
+"""
+
+
+def run_program(
+    name: str, toolkit: Path, driver: Path, variables: dict[str, str]
+) -> subprocess.CompletedProcess[str]:
+    standins = paths.HARNESS_FOLDER / "releases" / "standins"
+    path = os.pathsep.join(map(str, (paths.HARNESS_FOLDER.parent, standins)))
+    program = [name, _LOADED_BEFORE] if name == "-c" else [str(_HERE / name)]
+    words = [sys.executable, *program, str(toolkit), str(driver)]
+    environment = {**os.environ, **variables, "PYTHONPATH": path}
+    return subprocess.run(words, env=environment, capture_output=True, text=True)
+
+
+def test_a_process_that_has_loaded_the_driver_before_says_so(answers: dict[str, Any]) -> None:
+    assert "this process had loaded libcuda.so.1 before its checks began" in answers["late"]
 
 
 @pytest.mark.parametrize("way", ["machine code", "a buffer", "PTX", "PTX, its handle"])
