@@ -44,24 +44,29 @@ def load_stand_ins(
 
 
 def _replace_load_jit(module: ModuleType) -> None:
-    if _runs_real_modules and module.__name__ in REAL_LOADERS:
-        return
-    if module.load_jit is not load_stand_ins:  # one module takes the name from the other
-        _replaced[module.__name__] = module.load_jit
-        module.load_jit = load_stand_ins  # type: ignore[attr-defined]
+    module.load_jit = load_stand_ins  # type: ignore[attr-defined]
+
+
+def _choose_at_each_call(module: ModuleType) -> None:
+    """Load stand-ins until SGLang's own modules are asked for.
+
+    Others wrap `load_jit` as well, before or after this: so nothing is put back in its place.
+    """
+    load_own = module.load_jit
+
+    def load_jit(*args: Any, **options: Any) -> Any:
+        return (load_own if _runs_real_modules else load_stand_ins)(*args, **options)
+
+    rebind_in_all_modules("load_jit", load_own, load_jit)
 
 
 _runs_real_modules = False
-_replaced: dict[str, Any] = {}  # SGLang's own functions, by module
 
 
 def leave_load_jit() -> None:
-    """Leave SGLang's own `load_jit` in place, or put it back: its modules are built and run."""
+    """Leave modules to SGLang's own `load_jit` from now on: they are built and run."""
     global _runs_real_modules
     _runs_real_modules = True
-    for name in REAL_LOADERS:
-        if name in _replaced:
-            rebind_in_all_modules("load_jit", load_stand_ins, _replaced.pop(name))
 
 
 def _replace_message_queue(module: ModuleType) -> None:
@@ -81,10 +86,9 @@ def _replace_rope_module(module: ModuleType) -> None:
     setattr(module, f"_jit_{name}_module", lambda: load_stand_ins(name))
 
 
-# The modules of `load_jit` since 0.5.18, which builds by a file for ninja that it writes itself.
-REAL_LOADERS = ("sglang.kernels.jit.utils.compile.loader", "sglang.kernels.jit.utils")
+OWN_LOADER = "sglang.kernels.jit.utils.compile.loader"  # since 0.5.18, for ninja
 _HOOKS: dict[str, Callable[[ModuleType], None]] = {
-    **dict.fromkeys(REAL_LOADERS, _replace_load_jit),
+    OWN_LOADER: _choose_at_each_call,
     "sglang.jit_kernel.utils": _replace_load_jit,
     "sglang.jit_kernel.rope": _replace_rope_module,
     "sglang.srt.utils.common": _replace_memory_size,
