@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from harness.device.stand_ins import stand_in
+from harness.device.stand_ins import stand_in, write_result
 
 
 @stand_in(
@@ -28,3 +28,18 @@ def tiny_gemm_with_bias(
     """Write `x @ weight.T + bias`."""
     result = x.float() @ weight.float().T
     out.copy_(result if bias is None else result + bias.float())
+
+
+@stand_in("flashinfer.bmm_fp8", source="flashinfer/gemm: bmm_fp8")
+def bmm_fp8(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    a_scale: torch.Tensor,
+    b_scale: torch.Tensor,
+    dtype: torch.dtype,
+    out: torch.Tensor | None = None,
+    backend: str = "cublas",
+) -> torch.Tensor:
+    """Return the products of matrices of 8 bits, each operand with one scale."""
+    product = (a.float() @ b.float()) * (a_scale * b_scale)
+    return write_result(product.to(dtype), out)
