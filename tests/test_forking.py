@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import resource
 import signal
@@ -49,3 +50,20 @@ def test_a_fork_never_returns_and_its_exit_code_says_how_it_ended(capfd: Output)
     assert "KeyError: 'key'" in capfd.readouterr().err
     code = fork(lambda: signal.raise_signal(signal.SIGKILL)).reap()
     assert process_exit.describe_exit(code).words == "killed (SIGKILL)"
+
+
+def test_a_program_in_a_fork_does_not_unfreeze_what_its_parent_imported() -> None:
+    def capture_as_sglang_does() -> dict[str, int]:
+        gc.freeze()
+        imported = gc.get_freeze_count()
+        preloading.ignore_freezing()
+        circle: list[object] = []
+        circle.append(circle)
+        gc.collect()
+        gc.freeze()
+        del circle
+        gc.unfreeze()
+        frozen = gc.get_freeze_count()  # some end, as all objects do
+        return {"frozen": frozen > imported // 2, "freed": gc.collect() > 0}
+
+    assert call_in_fork(capture_as_sglang_does) == {"frozen": True, "freed": True}

@@ -55,6 +55,20 @@ def freeze_for_forks() -> None:
     gc.enable()
 
 
+def ignore_freezing() -> None:
+    """Leave what the parent has frozen frozen in this fork, whatever a program does with `gc`.
+
+    Example: SGLang freezes and unfreezes all objects around the capture of graphs; a collection
+    behind it would go through everything that was imported, for half a second of a processor.
+    """
+    functions: Any = gc
+    functions.freeze = functions.unfreeze = _leave_objects
+
+
+def _leave_objects() -> None:
+    """Stand for `gc.freeze` and `gc.unfreeze`, which change no result."""
+
+
 def collapse_into_huge_pages() -> None:
     """Move this process's memory into huge pages, which halves the time of a fork.
 

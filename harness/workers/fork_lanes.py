@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import sys
 from collections.abc import Callable
@@ -19,7 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from harness.core import child_process, process_exit, processes
+from harness.core import child_process, preloading, process_exit, processes
 from harness.core.files import write_atomically
 
 RESULT_NAME = "result.json"
@@ -75,6 +76,12 @@ def run_in_lanes(
     os._exit(0)  # an orderly exit would run what SGLang has registered
 
 
+def measure_processor_seconds() -> float:
+    """Return what the ended forks of this lane have taken of a processor so far."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
 def run_fork(folder: Path, seconds: float, run: Callable[[], None]) -> ForkEnd:
     """Run a function in a fork whose output is a file of the folder, within a limit of seconds."""
     folder.mkdir(exist_ok=True)
@@ -96,4 +103,5 @@ def _run_with_log(folder: Path, run: Callable[[], None]) -> None:
     import faulthandler
 
     faulthandler.enable(child_process.redirect_output(folder / "output"))
+    preloading.ignore_freezing()
     run()

@@ -71,11 +71,13 @@ def _make_table(
             mark = get_mark(found)
             text = "known bug" if mark.word == "known" else mark.short.lower()
             cells.append(TableCell(text, mark.tone, mark=mark))
-        counts = [str(len(result.kernels)), f"{result.seconds:.0f} s"]
+        used = f"{result.processor_seconds:.1f} s" if result.processor_seconds else ""
+        counts = [str(len(result.kernels)), used, f"{result.seconds:.0f} s"]
         names = [code(result.name), quiet(result.model_class)][: len(heads)]
         rows.append([*names, *cells, *counts])
-    all_heads = (*heads, *(claim.value for claim in claims), "kernels", "time")
-    return ReportTable(title, all_heads, rows, ("kernels", "time"))
+    numbers = ("kernels", "processor", "time")
+    all_heads = (*heads, *(claim.value for claim in claims), *numbers)
+    return ReportTable(title, all_heads, rows, numbers)
 
 
 def make_kernel_table(run: ZooRun) -> ReportTable:
@@ -122,6 +124,10 @@ def describe_run(run: ZooRun) -> str:
         f"{len(run.kernels)} Triton kernels launched under check",
         format_duration(run.seconds),
     ]
+    if used := [result.processor_seconds for result in run.present if result.processor_seconds]:
+        parts.append(
+            f"{format_duration(sum(used))} of a processor, {max(used):.1f} s for the longest row"
+        )
     if absent:
         parts.insert(1, f"{absent} not in this release")
     return "; ".join(parts)

@@ -27,6 +27,7 @@ from harness.store.zoo.values import (
 from harness.workers.fork_lanes import (
     RESULT_NAME,
     AnswerPipe,
+    measure_processor_seconds,
     read_request,
     run_fork,
     run_in_lanes,
@@ -54,7 +55,6 @@ class ArchitectureFork:
 
     def run(self) -> ArchitectureResult:
         """Run it with graphs; if they are not captured, run it again without and say so."""
-        begun = time.monotonic()
         result = self._run_fork(graphs=True)
         if result is None:
             failure = (self.folder / "graph_failure").read_text()
@@ -63,7 +63,6 @@ class ArchitectureFork:
             if result.starts:
                 claim = ClaimResult(ZooClaim.GRAPH, ClaimVerdict.FAILS, failure)
                 result.claims.append(self.claims.apply_known_reason(self.architecture, claim))
-        result.seconds = time.monotonic() - begun
         return result
 
     def _run_fork(self, graphs: bool) -> ArchitectureResult | None:
@@ -99,14 +98,12 @@ class FamilyFork:
         self.result_file = self.folder / RESULT_NAME
 
     def run(self) -> ArchitectureResult:
-        begun = time.monotonic()
         end = run_fork(self.folder, self.seconds, self._run_here)
         if end.is_normal:
             result = msgspec.json.decode(self.result_file.read_bytes(), type=ArchitectureResult)
         else:
             result = make_failure(self.name, end.words, end.log)
             result.is_family = True
-        result.seconds = time.monotonic() - begun
         return result
 
     def _run_here(self) -> None:
@@ -144,7 +141,11 @@ def main() -> None:
         fork = (
             ArchitectureFork(claims, request, number) if is_model else FamilyFork(request, number)
         )
-        return msgspec.json.encode(fork.run())
+        begun, used = time.monotonic(), measure_processor_seconds()
+        result = fork.run()
+        result.seconds = time.monotonic() - begun
+        result.processor_seconds = measure_processor_seconds() - used
+        return msgspec.json.encode(result)
 
     count = models + len(request.families)
     run_in_lanes(count, request.jobs, Path(request.folder), answers, run_row)

@@ -58,6 +58,7 @@ class ArchitectureResult(msgspec.Struct):
     refused: dict[str, str] = {}  # kernels that no check could run, with the reason
     unanswered: dict[str, int] = {}  # what the device refused by name and SGLang caught
     seconds: float = 0.0
+    processor_seconds: float = 0.0  # of these, in which it ran: a busy machine takes longer
     is_family: bool = False  # kernels that no architecture launches, by themselves
 
     @property
