@@ -186,7 +186,7 @@ def run_ways(file: str, ways: Sequence[str]) -> None:
         one = {"digest": compute_digest(written), "microseconds": measure_microseconds(call)}
         results[way] = {**one, "first_call_s": seconds}
         print(way, results[way], flush=True)
-    Path(file).write_text(json.dumps(results))
+        Path(file).write_text(json.dumps(results))  # of each way, since the next one may fail
 
 
 # Faults
