@@ -7,8 +7,8 @@
 
 The ways: `torch` (torch.cuda._compile_kernel: machine code), `driver` (PTX, by ctypes, as CuPy's
 RawKernel and cuda-python call NVRTC and the driver), `bindings` (cuda-python itself), `jiterator`,
-and `deep-gemm`, whose compiler is nvcc, or NVRTC with DG_JIT_USE_NVRTC=1. A package that is missing
-leaves its way out. `plant` makes an overrun in each of the first three, an overflow, and an overrun
+and `deep-gemm` (its own build of nvcc's machine code, launched through the driver). A package that
+is missing leaves its way out. `plant` makes an overrun in each of the first three, an overflow, and an overrun
 that begins in the second replay of a graph: each is to be reported, and the device goes on.
 """
 
@@ -163,9 +163,16 @@ def make_call(way: str) -> Call:
         results = [function(x, y)]
         return (lambda: results.__setitem__(0, function(x, y))), (results[0],)
     deep_gemm: Any = importlib.import_module("deep_gemm")
-    left, right = (torch.randn(512, 1024, generator=generator).bfloat16().to("cuda") for _ in "ab")
-    product = torch.zeros(512, 512, dtype=torch.bfloat16, device="cuda")
-    return (lambda: deep_gemm.bf16_gemm_nt(left, right, product)), (product,)
+
+    def draw(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=generator).to("cuda")
+
+    queries, keys = draw(256, 64, 128).to(torch.float8_e4m3fn), draw(512, 128)
+    values = keys.to(torch.float8_e4m3fn), draw(512).abs()
+    starts = torch.zeros(256, dtype=torch.int32, device="cuda")
+    own = queries, values, draw(256, 64), starts, torch.full_like(starts, 512)
+    logits = [deep_gemm.fp8_mqa_logits(*own)]
+    return (lambda: logits.__setitem__(0, deep_gemm.fp8_mqa_logits(*own))), (logits[0],)
 
 
 def make_tensors(count: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
