@@ -8,8 +8,9 @@
 The ways: `torch` (torch.cuda._compile_kernel: machine code), `driver` (PTX, by ctypes, as CuPy's
 RawKernel and cuda-python call NVRTC and the driver), `bindings` (cuda-python itself), `jiterator`,
 and `deep-gemm` (its own build of nvcc's machine code, launched through the driver). A package that
-is missing leaves its way out. `plant` makes an overrun in each of the first three, an overflow, and an overrun
-that begins in the second replay of a graph: each is to be reported, and the device goes on.
+is missing leaves its way out. `plant` makes an overrun in each of the first three, an overflow, and
+an overrun that begins in the second replay of a graph: each is to be reported, and the device goes
+on.
 """
 
 from __future__ import annotations
