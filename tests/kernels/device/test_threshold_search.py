@@ -26,13 +26,13 @@ class AddressOfSize:
         self.sizes: list[int] = []  # that were made
 
     @contextlib.contextmanager
-    def probe(self, checks_launches: bool = True) -> Iterator[ProbedLaunches]:
-        self.probed, self.checks_launches = ProbedLaunches({}, {}), checks_launches
+    def probe(self, kernels: frozenset[str]) -> Iterator[ProbedLaunches]:
+        self.probed, self.kernels = ProbedLaunches({}, {}), kernels
         yield self.probed
 
     def make(self, size: int) -> None:
         self.sizes.append(size)
-        if not self.checks_launches:
+        if "m:walk" not in self.kernels:
             return
         extent = min(self.extent(size), INT32_LIMIT)
         launch = RehearsedLaunch("m:walk", "chunk", (1, 1, 1), {}, extent=extent)
@@ -60,7 +60,8 @@ def make_search(
             share = math.floor(share / rounded_to) * rounded_to
         return ProbedMemory(share, [MEMORY] if size > fits else [])
 
-    search = ThresholdSearch(launcher, batch, probe_memory)  # type: ignore[arg-type]
+    findings = [OVERFLOW, MEMORY]
+    search = ThresholdSearch(launcher, batch, findings, probe_memory)  # type: ignore[arg-type]
     return search, launcher
 
 
@@ -78,13 +79,13 @@ def test_a_finding_whose_address_grows_otherwise_is_found_as_well() -> None:
         assert len(launcher.sizes) <= 24
 
 
-def test_a_probe_for_memory_checks_no_launch_and_one_for_an_address_does() -> None:
+def test_a_probe_checks_the_kernels_of_the_findings_and_none_for_memory() -> None:
     search, launcher = make_search(lambda size: size * 57344, 65536, fits=20000)
     search.find(MEMORY)
     probed = len(launcher.sizes)
-    assert not launcher.checks_launches
+    assert launcher.kernels == frozenset()
     assert search.find(OVERFLOW) == 37450  # the sizes that were probed for memory say nothing
-    assert launcher.checks_launches
+    assert launcher.kernels == {"m:walk"}
     assert len(launcher.sizes) > probed
     points = search.list_points(OVERFLOW, 1.0)
     assert all(share for _, share in points)
