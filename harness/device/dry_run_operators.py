@@ -12,7 +12,9 @@ from typing import Any
 
 import torch
 
-SHAPES: dict[str, Callable[..., Any]] = {}
+from harness.device import sparse_attention_shapes
+
+SHAPES: dict[str, Callable[..., Any]] = dict(sparse_attention_shapes.SHAPES)
 
 # They write floats into tensors that they are given, and return nothing.
 _WRITING = (
@@ -32,6 +34,7 @@ _WRITING = (
     "sgl_kernel.sgl_per_tensor_quant_fp8",
     "sgl_kernel.sgl_per_token_group_quant_8bit",
     "sgl_kernel.sgl_per_token_group_quant_fp8",
+    *sparse_attention_shapes.WRITING,
 )
 
 

@@ -66,9 +66,7 @@ def test_a_whole_name_that_a_longer_one_begins_with_is_no_short_one() -> None:
         ["--enable-piecewise-cuda-graph"],
         ["--enforce-piecewise-cuda-graph"],
         ["--enable-breakable-cuda-graph"],
-        ["--enable-prefill-context-parallel"],
-        ["--enable-nsa-prefill-context-parallel"],
-        ["--enable-dsa-prefill-context-parallel"],
+        ["--decode-context-parallel-size", "2"],
         ["--cuda-graph-backend-prefill", "tc_piecewise"],
         ["--cuda-graph-backend-prefill=disabled", "--cuda-graph-backend-prefill=full"],
         ["--attn-cp-size", "1", "--dcp-size=2"],
@@ -127,8 +125,8 @@ def test_the_draft_model_is_one_of_the_models_folder() -> None:
             "--cuda-graph-bs-prefill: prefill in CUDA graphs of compiled code is not rehearsed",
         ),
         (
-            ["llama-3.1-8b", "--", "--attn-cp-size=2"],
-            "--attn-cp-size: context parallelism is not rehearsed: leave it out",
+            ["llama-3.1-8b", "--", "--dcp-size=2"],
+            "--dcp-size: context parallelism of decode is not rehearsed: leave it out",
         ),
         (
             ["llama-3.1-8b", "--", "--cuda-graph-config", "{}"],
@@ -167,3 +165,16 @@ def test_a_file_that_is_no_models_configuration_is_refused(
     file.write_text(json.dumps({"hidden_size": 64}))
     assert main(["rehearse", "--config", str(file)]) == 2
     assert "has no `architectures`" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "splits"),
+    [
+        (["--enable-prefill-cp", "--cp-strategy", "interleave"], True),
+        (["--attn-cp-size", "2"], True),
+        (["--attn-cp-size=1"], False),
+        (["--tp", "8"], False),
+    ],
+)
+def test_arguments_say_whether_ranks_split_a_prompt(words: list[str], splits: bool) -> None:
+    assert check_deployment(Deployment("m", arguments=words)).splits_context is splits

@@ -37,16 +37,10 @@ _NOT_REHEARSED = {
     "--pipeline-parallel-size": "pipeline parallelism",
     "--disaggregation-mode": "prefill and decode on different servers",
     "--enable-two-batch-overlap": "two overlapping batches",
+    "--dcp-size": "context parallelism of decode",
+    "--decode-context-parallel-size": "context parallelism of decode",
     "--cuda-graph-config": "a configuration of graphs (--cuda-graph-bs-decode has those of decode)",
 }
-_NOT_REHEARSED |= dict.fromkeys(
-    (
-        *("--attn-cp-size", "--attention-context-parallel-size", "--enable-prefill-cp"),
-        *("--enable-prefill-context-parallel", "--enable-nsa-prefill-context-parallel"),
-        *("--enable-dsa-prefill-context-parallel", "--dcp-size", "--decode-context-parallel-size"),
-    ),
-    "context parallelism",
-)
 _NOT_REHEARSED |= dict.fromkeys(
     (
         "--cuda-graph-backend-prefill",
@@ -82,10 +76,21 @@ GRAPH_SIZES = frozenset(
     }
 )
 ATTENTION_ARGUMENTS = frozenset({"--attention-backend", "--prefill-attention-backend"})
+# Arguments that split a prompt's tokens between ranks: this is one of many of the same batch.
+CONTEXT_PARALLEL = frozenset(
+    {
+        *("--attn-cp-size", "--attention-context-parallel-size", "--enable-prefill-cp"),
+        *("--enable-prefill-context-parallel", "--enable-nsa-prefill-context-parallel"),
+        "--enable-dsa-prefill-context-parallel",
+    }
+)
 _ALGORITHMS = frozenset({"EAGLE", "EAGLE3", "NEXTN"})
 # All arguments that a rehearsal looks at, by their full names.
 _READ_ARGUMENTS = frozenset(
-    {SPECULATION, ADAPTERS, MIXED_CHUNK, DRAFT_MODEL, *GRAPH_SIZES, *ATTENTION_ARGUMENTS}
+    {
+        *(SPECULATION, ADAPTERS, MIXED_CHUNK, DRAFT_MODEL),
+        *(*GRAPH_SIZES, *ATTENTION_ARGUMENTS, *CONTEXT_PARALLEL),
+    }
     | _NOT_REHEARSED.keys()
 )
 
@@ -122,10 +127,18 @@ class Deployment(msgspec.Struct, forbid_unknown_fields=True):
             name, has_value, value = word.partition("=")
             yield name, value if has_value else following
 
+    def _list_asked(self) -> list[str]:
+        """List the names of the arguments whose value does not switch them off."""
+        return [name for name, value in self._list_words() if value != _OFF_VALUES.get(name)]
+
     def find_argument_of_no_rehearsal(self) -> str:
         """Return the first argument that asks for what nothing here makes; empty without one."""
-        asked = (name for name, value in self._list_words() if value != _OFF_VALUES.get(name))
-        return next((name for name in asked if name in _NOT_REHEARSED), "")
+        return next((name for name in self._list_asked() if name in _NOT_REHEARSED), "")
+
+    @property
+    def splits_context(self) -> bool:
+        """Whether the tokens of a prompt are split between ranks."""
+        return not CONTEXT_PARALLEL.isdisjoint(self._list_asked())
 
     @property
     def argument_names(self) -> frozenset[str]:
