@@ -71,6 +71,11 @@ class OperatorPlan:
 Observer = Callable[[OperatorPlan, tuple[Any, ...], dict[str, Any], Any], None]
 OBSERVERS: list[Observer] = []
 
+# Called with what a stand-in or a collective may have written: its arguments and results.
+WRITE_OBSERVERS: list[Callable[[Any], None]] = []
+# Called with results and outputs that nothing computed (`dry_run`, collectives).
+UNCOMPUTED_OBSERVERS: list[Callable[[Any], None]] = []
+
 # Gives an operator's result in another way, or NotImplemented to have its CPU kernel run.
 Substitute = Callable[[OperatorPlan, tuple[Any, ...], dict[str, Any]], Any]
 _substitute: Substitute | None = None
@@ -207,6 +212,18 @@ def report(plan: OperatorPlan, args: tuple[Any, ...], options: dict[str, Any], r
     """Report an operator that ran on the device to whoever observes it."""
     for observe in tuple(OBSERVERS):
         observe(plan, args, options, result)
+
+
+def report_writes(*values: Any) -> None:
+    """Report what a launch may have written that is no operator of torch."""
+    for observe in tuple(WRITE_OBSERVERS):
+        observe(values)
+
+
+def report_uncomputed(*values: Any) -> None:
+    """Report tensors whose values nothing computed, though a GPU would."""
+    for observe in tuple(UNCOMPUTED_OBSERVERS):
+        observe(values)
 
 
 def _compute(plan: OperatorPlan, args: tuple[Any, ...], options: dict[str, Any]) -> Any:

@@ -40,6 +40,14 @@ def enable() -> None:
 
 def skip_arithmetic(plan: OperatorPlan, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
     """Return the result of an operator without arithmetic, or NotImplemented to compute it."""
+    result = _skip(plan, args, options)
+    if result is not NotImplemented:
+        outputs = (args[at] if at < len(args) else options.get(name) for at, name in plan.outputs)
+        dispatch.report_uncomputed(result, list(outputs))
+    return result
+
+
+def _skip(plan: OperatorPlan, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
     tensors = _list_tensors(args, options)
     floats = [tensor for tensor in tensors if tensor.is_floating_point()]
     is_large = any(tensor.numel() >= LARGE for tensor in tensors)

@@ -6,10 +6,20 @@ rank computes what it would compute if the others had the same tensors.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import torch.distributed as dist
+
+from harness.device import dispatch
+
+_COLLECTIVES = (
+    *("all_gather", "all_gather_coalesced", "all_gather_into_tensor", "all_gather_single"),
+    *("all_reduce", "all_reduce_coalesced", "all_to_all", "all_to_all_single", "broadcast"),
+    *("gather", "irecv", "recv", "reduce", "reduce_scatter", "reduce_scatter_single"),
+    *("reduce_scatter_tensor", "scatter", "_all_gather_base", "_reduce_scatter_base"),
+)
 
 
 def install() -> None:
@@ -32,6 +42,18 @@ def install() -> None:
     def make_group(ranks: Any = None, *args: Any, **options: Any) -> Any:
         return new_group(ranks, backend="fake")
 
+    def report_tensors(collective: Callable[..., Any]) -> Callable[..., Any]:
+        """Report what a collective is given: the other ranks would write some of it."""
+
+        @functools.wraps(collective)
+        def call(*args: Any, **options: Any) -> Any:
+            result = collective(*args, **options)
+            dispatch.report_writes(args, list(options.values()))
+            dispatch.report_uncomputed(args, list(options.values()))
+            return result
+
+        return call
+
     def all_gather_object(objects: list[Any], own: Any, group: Any = None) -> None:
         objects[:] = [own] * len(objects)
 
@@ -42,6 +64,9 @@ def install() -> None:
         "broadcast_object_list": _ignore,
         "monitored_barrier": _ignore,
         "barrier": _ignore,
+    }
+    replacements |= {
+        name: report_tensors(getattr(dist, name)) for name in _COLLECTIVES if hasattr(dist, name)
     }
     for module in (dist, dist.distributed_c10d):
         for name, function in replacements.items():

@@ -47,11 +47,12 @@ def _empty(
     pin_memory: bool | None = None,
     memory_format: Any = None,
 ) -> torch.Tensor:
-    dtype = dtype or torch.get_default_dtype()
     stride = None
     if memory_format not in (None, torch.contiguous_format, torch.preserve_format):
         stride = torch.empty(size, device="meta", memory_format=memory_format).stride()
-    return memory.allocate(size, stride, dtype, dispatch.get_index(device))
+    result = _allocate(size, stride, dtype, device)
+    dispatch.report(dispatch.make_plan("aten::empty.memory_format"), (size,), {}, result)
+    return result
 
 
 @_kernel("empty_strided")
@@ -63,8 +64,14 @@ def _empty_strided(
     device: Any = None,
     pin_memory: bool | None = None,
 ) -> torch.Tensor:
-    dtype = dtype or torch.get_default_dtype()
-    return memory.allocate(size, stride, dtype, dispatch.get_index(device))
+    result = _allocate(size, stride, dtype, device)
+    dispatch.report(dispatch.make_plan("aten::empty_strided"), (size, stride), {}, result)
+    return result
+
+
+def _allocate(size: Any, stride: Any, dtype: torch.dtype | None, device: Any) -> torch.Tensor:
+    index = dispatch.get_index(device)
+    return memory.allocate(size, stride, dtype or torch.get_default_dtype(), index)
 
 
 @_kernel("zeros")
@@ -76,7 +83,7 @@ def _zeros(
     pin_memory: bool | None = None,
 ) -> torch.Tensor:
     """Zeros; large ones are mapped, and take no memory before they are written."""
-    tensor = _empty(size, dtype, layout, device)
+    tensor = _allocate(size, None, dtype, device)
     if tensor.untyped_storage().nbytes() < memory.MAPPED_SIZE:
         tensor.zero_()
     return tensor

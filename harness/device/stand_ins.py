@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from harness.device import graphs, operators
+from harness.device import dispatch, graphs, operators
 from harness.device.record import RECORD
 from harness.device.refusals import UnansweredName, find_caller
 
@@ -94,7 +94,9 @@ def _run_counted(name: str, function: Callable[..., Any], args: Any, options: An
 
     def count_and_run(*args: Any, **options: Any) -> Any:
         RECORD.count_stand_in(name)
-        return function(*args, **options)
+        result = function(*args, **options)
+        dispatch.report_writes(args, list(options.values()), result)
+        return result
 
     return graphs.run_captured(name, count_and_run, *args, **options)
 

@@ -162,7 +162,8 @@ class _CheckedAccess(RaceCheckedAccess):
             "update": self._check_atomic_races,
         }[self.access]()
         if self.access == "read":
-            self._emit_load()
+            with code.when(code.let("icmp ne ptr %values, null")):  # a check may be without a load
+                self._emit_load()
         elif self.access == "write":
             self._emit_store()
         else:
@@ -235,7 +236,7 @@ class _CheckedAccess(RaceCheckedAccess):
         code = self._code
         kind = "i8" if self.access == "update" else self.llvm_type
         value = code.element_pointer("%values", kind, index)
-        if self.access == "update":
+        if self.access != "write":
             value = code.let(
                 f"select i1 {code.let('icmp eq ptr %values, null')}, ptr null, ptr {value}"
             )
@@ -253,8 +254,10 @@ class _CheckedAccess(RaceCheckedAccess):
                 code.store(kind, "0", value)
 
     def _finish_lanes(self) -> None:
+        code = self._code
         if self.access == "read":
-            self._fill_masked_lanes()
+            with code.when(code.let("icmp ne ptr %values, null")):
+                self._fill_masked_lanes()
 
     def _check_bounds(self) -> None:
         code = self._code

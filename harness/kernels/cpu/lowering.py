@@ -43,7 +43,9 @@ class LoweredKernel:
     parameter_types: tuple[ValueType, ...]  # types of the parameters
     read_sizes: dict[int, tuple[int, ...]]  # by parameter: sizes of the elements read
     write_sizes: dict[int, tuple[int, ...]]
+    loaded_parameters: tuple[int, ...]  # those of which a loaded value is used
     has_unknown_pointers: bool  # some pointers have no known origin
+    writes_unknown_memory: bool  # through some of these
     uses_atomic_results: bool  # programs may synchronize by atomics
     has_unseen_synchronization: bool  # or by volatile loads and assembly
     block_lines: tuple[tuple[tuple[str, int], ...], ...]  # the source lines of each block
@@ -61,7 +63,9 @@ class KernelLowering(ControlFlowLowering):
         self.measures_extents = measures_extents
         self._read_sizes: dict[int, set[int]] = defaultdict(set)
         self._write_sizes: dict[int, set[int]] = defaultdict(set)
+        self._loaded_parameters: set[int] = set()
         self._has_unknown_pointers = False
+        self._writes_unknown_memory = False
 
     def lower_kernel(self) -> LoweredKernel:
         code = self.code
@@ -81,7 +85,9 @@ class KernelLowering(ControlFlowLowering):
             tuple(parameter.type for parameter in self.graph.parameters),
             {place: tuple(sorted(sizes)) for place, sizes in self._read_sizes.items()},
             {place: tuple(sorted(sizes)) for place, sizes in self._write_sizes.items()},
+            tuple(sorted(self._loaded_parameters)),
             self._has_unknown_pointers,
+            self._writes_unknown_memory,
             flow.uses_atomic_results(self.graph),
             flow.has_unseen_synchronization(self.graph),
             tuple(self.block_lines),
@@ -255,6 +261,7 @@ class KernelLowering(ControlFlowLowering):
         site = self.add_site(access, operation, element, origin)
         if origin is None:
             self._has_unknown_pointers = True
+            self._writes_unknown_memory |= access != "read"
             region = "null"
         else:
             region = code.element_pointer(self.regions, f"[{len(RegionField)} x i64]", origin)
@@ -262,6 +269,8 @@ class KernelLowering(ControlFlowLowering):
                 self._read_sizes[origin].add(size)
             if access != "read":
                 self._write_sizes[origin].add(size)
+            if access != "write" and values != "null":
+                self._loaded_parameters.add(origin)
         addresses, states = self._emit_addresses(pointer)
         masked, _ = self._emit_addresses(mask)
         filler, _ = self._emit_addresses(other)
@@ -287,7 +296,8 @@ class KernelLowering(ControlFlowLowering):
         _, *rest = operation.operands
         self.materialize(*operation.operands)
         if operation.get_flag("addressOnly"):  # a check without an access
-            self.emit_access("update", operation, rest[0] if rest else None, "null")
+            access = "read" if operation.get_flag("isRead") else "update"
+            self.emit_access(access, operation, rest[0] if rest else None, "null")
             return
         value, mask = rest[0], rest[1] if len(rest) > 1 else None
         self.emit_access("write", operation, mask, self._emit_addresses(value)[0])

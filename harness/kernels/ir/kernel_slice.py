@@ -32,14 +32,24 @@ _TERMINATORS = ("scf.yield", "scf.condition", "cf.br", "cf.cond_br", "tt.return"
 _FOLD_OPERATIONS = ("tt.reduce", "tt.scan", "tt.map_elementwise")
 
 
-def slice_graph(graph: KernelGraph, lines: Collection[tuple[str, int]] | None) -> KernelGraph:
-    """Keep the accesses whose addresses depend on these lines; without lines, all accesses."""
-    return _GraphSlicer(graph, lines).build()
+def slice_graph(
+    graph: KernelGraph, lines: Collection[tuple[str, int]] | None, marks_reads: bool = False
+) -> KernelGraph:
+    """Keep the accesses whose addresses depend on these lines; without lines, all accesses.
+
+    With `marks_reads` a load whose value nothing needs stays a read: of uninitialized memory, too.
+    """
+    return _GraphSlicer(graph, lines, marks_reads).build()
 
 
 class _GraphSlicer:
-    def __init__(self, graph: KernelGraph, lines: Collection[tuple[str, int]] | None) -> None:
-        self._graph, self._lines = graph, lines
+    def __init__(
+        self,
+        graph: KernelGraph,
+        lines: Collection[tuple[str, int]] | None,
+        marks_reads: bool,
+    ) -> None:
+        self._graph, self._lines, self._marks_reads = graph, lines, marks_reads
         self._defining_operations = map_defining_operations(graph)
         self._control_flow_sources = map_control_flow_sources(graph)
         self._enclosing: dict[IROperation | IRValue, IROperation] = {}
@@ -155,10 +165,13 @@ class _GraphSlicer:
                 operation.results
             ):
                 operands = self._list_operands(operation)
+                attributes = {"addressOnly": "true"}
+                if self._marks_reads and operation.name == "tt.load":
+                    attributes["isRead"] = "true"
                 sliced.append(
                     replace(
                         operation, name="tt.store", operands=operands, results=(),
-                        attributes={"addressOnly": "true"},
+                        attributes=attributes,
                     )
                 )  # fmt: skip
                 sliced += self._make_zeros(operation)

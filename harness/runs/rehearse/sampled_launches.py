@@ -14,7 +14,7 @@ import contextlib
 import itertools
 import linecache
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,13 +24,14 @@ import torch
 from harness.kernels.check.cpu_launcher import CpuLauncher
 from harness.kernels.check.launch_log import KernelLaunch, LaunchLog
 from harness.kernels.check.options import CheckOptions
-from harness.kernels.check.tracked_memory import MemoryTracker, ProgramId
+from harness.kernels.check.tracked_memory import MemoryTracker, ProgramId, TensorSpan
 from harness.kernels.check.violations import IntegerOverflow, UncheckableKernel, Violation
 from harness.kernels.cpu.arithmetic import Arithmetic
 from harness.kernels.cpu.lowering import LoweredKernel
 from harness.kernels.ir.graph import KernelGraph
 from harness.kernels.ir.kernel_slice import slice_graph
-from harness.kernels.triton.frontend import BoundCall, CallBinder
+from harness.kernels.triton.frontend import BoundCall, CallBinder, RuntimeArgument
+from harness.runs.rehearse.written_memory import WrittenMemory
 from harness.store.rehearse.values import (
     INT32_LIMIT,
     NEAR_FACTOR,
@@ -89,30 +90,33 @@ class SampledLauncher(CpuLauncher):
         self.log = SampledLaunchLog()
         options = CheckOptions(Arithmetic.CLOSE, max_reports=_REPORTS_OF_A_LAUNCH)
         super().__init__(MemoryTracker(), self.log, options, trust_loaded_pointers=True)
+        self.written = WrittenMemory()
+        # By a record's id, with the record: the parameters whose memory its launches may write.
+        self._written_parameters: dict[int, tuple[RehearsedLaunch, frozenset[str] | None]] = {}
         self.phase = ""
         self.launches: dict[LaunchKey, RehearsedLaunch] = {}
         self.findings: dict[tuple[str, ...], RehearsalFinding] = {}
         self.fits: Callable[[], bool] = lambda: True  # what the batch has allocated so far
         self.is_recording = False  # outside of the phases integers are computed, and no more
-        self._ignores_recording = False  # while the memory of a batch alone is of interest
+        self._probed_kernels: frozenset[str] | None = None  # the only ones to check; None for all
         self._slices = False
         self._current: RehearsedLaunch | None = None
         self._followed: list[RehearsedLaunch] | None = None  # while nothing follows them
 
     @property
     def graph_variant(self) -> str:  # type: ignore[override]
-        return "slice" if self._slices else "whole"
+        return "slice with reads" if self._slices else "whole"
 
     @contextlib.contextmanager
-    def probe(self, checks_launches: bool = True) -> Iterator[ProbedLaunches]:
-        """Check other batches meanwhile, and yield what they show, apart from the record."""
+    def probe(self, kernels: frozenset[str]) -> Iterator[ProbedLaunches]:
+        """Check these kernels in other batches, and yield what they show, apart from the record."""
         launches, findings = self.launches, self.findings
         self.launches, self.findings = {}, {}
-        self._ignores_recording = not checks_launches
+        self._probed_kernels = kernels
         try:
             yield ProbedLaunches(self.launches, self.findings)
         finally:
-            self.is_recording = self._ignores_recording = False
+            self.is_recording, self._probed_kernels = False, None
             self.launches, self.findings = launches, findings
 
     @contextlib.contextmanager
@@ -127,7 +131,7 @@ class SampledLauncher(CpuLauncher):
 
     def build_graph(self, kernel: Any, bound: Any) -> KernelGraph:
         graph = super().build_graph(kernel, bound)
-        return slice_graph(graph, None) if self._slices else graph
+        return slice_graph(graph, None, marks_reads=True) if self._slices else graph
 
     def launch(
         self, kernel: Any, args: tuple[Any, ...], grid: Any, options: dict[str, Any]
@@ -137,12 +141,14 @@ class SampledLauncher(CpuLauncher):
         is_integer = not any(map(has_float, values.values()))
         record, is_new = self._record(kernel, tuple(map(int, sides)), values)
         if not is_new and not is_integer:
+            self._skip(record, values)
             return
         self._slices = not is_integer
         self._current = record
         try:
             super().launch(kernel, args, grid, options)
         except UncheckableKernel as refusal:
+            self._skip(None, values)
             if record is not None:
                 record.refusal = str(refusal)
         except Violation:
@@ -154,6 +160,24 @@ class SampledLauncher(CpuLauncher):
             total = record.grid[0] * record.grid[1] * record.grid[2]
             record.programs = len(choose_programs(record.grid)) if self._slices else total
         self.log.errors.clear()
+
+    def _encode_arguments(
+        self, launch: KernelLaunch, arguments: Iterable[RuntimeArgument], lowered: LoweredKernel
+    ) -> tuple[list[int], list[TensorSpan | None]]:
+        values, spans = super()._encode_arguments(launch, arguments, lowered)
+        written = self.written.begin_launch(lowered, spans, is_whole=not self._slices)
+        if self._current is not None:
+            self._written_parameters[id(self._current)] = self._current, written
+        return values, spans
+
+    def _skip(self, record: RehearsedLaunch | None, values: dict[str, Any]) -> None:
+        """Follow what a launch may write that does not run."""
+        _, names = self._written_parameters.get(id(record), (None, frozenset(values)))
+        if names is None:
+            self.written.forget()
+        elif not names <= values.keys():  # part of a tuple
+            names = frozenset(values)
+        self.written.skip_launch(list_tensors(values[name] for name in names or ()))
 
     def _run_programs(
         self, launch: KernelLaunch, kernel: Any, binder: CallBinder, bound: BoundCall
@@ -192,9 +216,10 @@ class SampledLauncher(CpuLauncher):
     def _record(
         self, kernel: Any, sides: Sequence[int], values: dict[str, Any]
     ) -> tuple[RehearsedLaunch | None, bool]:
-        if not self.is_recording or self._ignores_recording:
-            return None, False
         name = f"{kernel.fn.__module__}:{kernel.fn.__qualname__}"
+        is_probed = self._probed_kernels is None or name in self._probed_kernels
+        if not self.is_recording or not is_probed:
+            return None, False
         x, y, z = (*sides, 1, 1)[:3]
         arguments = {parameter: describe_value(value) for parameter, value in values.items()}
         key = (self.phase, name, (x, y, z), tuple(arguments.items()))
@@ -269,6 +294,16 @@ def has_float(value: Any) -> bool:
         return any(map(has_float, value))
     tensor = getattr(value, "base", value)  # of a descriptor
     return isinstance(tensor, torch.Tensor) and tensor.is_floating_point()
+
+
+def list_tensors(values: Iterable[Any]) -> Iterator[torch.Tensor]:
+    """List the tensors among a kernel's arguments, and those under descriptors and in tuples."""
+    for value in values:
+        tensor = getattr(value, "base", value)
+        if isinstance(value, (list, tuple)):
+            yield from list_tensors(value)
+        elif isinstance(tensor, torch.Tensor):
+            yield tensor
 
 
 def describe_value(value: Any) -> str:

@@ -152,3 +152,20 @@ def test_a_finding_says_whether_all_memory_before_its_launch_fits(fits: bool) ->
     for rows in (300, 1026):
         _, [[*_, says]] = json.loads(sample(rows, 1 << 21, fits))
         assert says is fits
+
+
+def test_a_probe_records_the_kernels_that_it_is_for_and_no_other() -> None:
+    def launch() -> list[Any]:
+        target = torch.empty_strided((1026, 16), (1 << 21, 1), device="cuda")
+        launcher = SampledLauncher()
+        name = f"{add_to_row.fn.__module__}:{add_to_row.fn.__qualname__}"
+        counts = []
+        with launcher:
+            for kernels in (frozenset({name}), frozenset({"another"}), frozenset[str]()):
+                with launcher.probe(kernels) as probe:
+                    launcher.is_recording = True
+                    add_to_row[(1026,)](target, 1 << 21, 4)
+                counts.append([len(probe.launches), len(probe.findings)])
+        return [counts, len(launcher.launches), len(launcher.findings)]
+
+    assert call_in_dry_run(launch) == [[[1, 1], [0, 0], [0, 0]], 0, 0]

@@ -1,0 +1,218 @@
+"""What of the device's memory something has written, where it is known exactly.
+
+Invariant: memory counts as uninitialized only if it is known that nothing wrote it. Known exactly
+are what torch's operators write, and what kernels of integers alone write, since these run whole.
+A kernel with floats runs as a sample of its programs, and a CUDA operator as a stand-in: all that
+one of them may write counts as written. What was there when the deployment had been loaded counts
+as written, too, and so does all memory once a layer has passed its input on.
+
+An integer that comes of floats without arithmetic is not the server's, so an address that is made
+of it says nothing. A storage with such values is `uncertain`, and so is what is computed from it; a
+launch that loads values of one is not asked what it reads.
+
+Example: `kv_indices = torch.empty(n)` is uninitialized. A kernel of integers fills all but its last
+request's share; the attention kernel, of which twelve programs run, reads an index of that request,
+and its line is reported.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from harness.device import dispatch, dry_run, memory
+from harness.kernels.check.tracked_memory import (
+    TensorSpan,
+    TrackedStorage,
+    view_shadow_bytes,
+)
+from harness.kernels.cpu.lowering import LoweredKernel
+from harness.runs.rehearse.uninitialized_shadow import clear_range, make_shadow
+
+_ADDRESS_SIZE = 8  # bytes
+_MOST_ADDRESSES = 1 << 20  # of a tensor that are looked at
+_LARGEST_COUNT = 1 << 32  # no address of this process is as small
+_LARGEST_FILL = 1 << 25  # bytes of a strided view that are marked one by one
+
+
+@dataclass(slots=True)
+class UnwrittenStorage:
+    """A storage of which something is uninitialized."""
+
+    size: int
+    shadow: torch.Tensor | None = None  # None: all of it, and nobody has asked yet
+
+    def get_shadow(self) -> torch.Tensor:
+        if self.shadow is None:
+            self.shadow = make_shadow(self.size)
+        return self.shadow
+
+
+class WrittenMemory:
+    """Follows what is allocated and written while it is open."""
+
+    def __init__(self) -> None:
+        self._unwritten: dict[int, UnwrittenStorage] = {}  # by the storage's address
+        # Storages whose values say nothing, by address; freed ones are still among them.
+        self._uncertain: dict[int, TrackedStorage] = {}
+
+    @contextlib.contextmanager
+    def follow(self) -> Iterator[None]:
+        observers = (
+            (memory.ALLOCATION_OBSERVERS, self._observe_allocation),
+            (dispatch.OBSERVERS, self._observe_operator),
+            (dispatch.WRITE_OBSERVERS, self._observe_writes),
+            (dispatch.UNCOMPUTED_OBSERVERS, self._observe_uncomputed),
+        )
+        for observed, observer in observers:
+            observed.append(observer)  # type: ignore[attr-defined]
+        try:
+            yield
+        finally:
+            for observed, observer in observers:
+                observed.remove(observer)  # type: ignore[attr-defined]
+            self.forget()
+
+    def forget(self) -> None:
+        """Take all memory that is there for written."""
+        self._unwritten.clear()
+
+    # What others do
+
+    def _observe_allocation(self, tensor: torch.Tensor, owner: torch.Tensor) -> None:
+        start = _get_start(tensor)
+        self._unwritten.pop(start, None)
+        self._uncertain.pop(start, None)
+
+    def _observe_operator(
+        self,
+        plan: dispatch.OperatorPlan,
+        args: tuple[Any, ...],
+        options: dict[str, Any],
+        result: Any,
+    ) -> None:
+        if plan.is_view:
+            return
+        if plan.name.startswith("aten::empty"):
+            if result.numel():
+                size = result.untyped_storage().nbytes()
+                self._unwritten[_get_start(result)] = UnwrittenStorage(size)
+            return
+        outputs = [args[at] if at < len(args) else options.get(name) for at, name in plan.outputs]
+        for tensor in _list_tensors(outputs):
+            self.mark_written(tensor)
+        operands = (*_list_tensors(args), *_list_tensors(options.values()))
+        if any(map(self._says_nothing, operands)):
+            self._observe_uncomputed((result, outputs))
+
+    def _says_nothing(self, tensor: torch.Tensor) -> bool:
+        """Return whether a tensor's values are not those of a server."""
+        is_large = tensor.is_floating_point() and tensor.numel() >= dry_run.LARGE
+        return is_large or _get_start(tensor) in self._uncertain
+
+    def _observe_uncomputed(self, values: Any) -> None:
+        for tensor in _list_tensors(values):
+            self._add_uncertain(tensor)
+
+    def _add_uncertain(self, tensor: torch.Tensor) -> None:
+        storage = TrackedStorage(tensor.untyped_storage(), "")
+        self._uncertain[storage.start] = storage
+
+    def _observe_writes(self, values: Any) -> None:
+        """Take what a stand-in or a collective may have written for written, as it is."""
+        for tensor in _list_tensors(values):
+            self.mark_written(tensor)
+            if tensor.is_floating_point():
+                self._add_uncertain(tensor)
+
+    def mark_written(self, tensor: torch.Tensor) -> None:
+        """Mark the elements of a tensor as written."""
+        start = _get_start(tensor)
+        storage = self._unwritten.get(start)
+        if storage is None or not tensor.numel():
+            return
+        first = tensor.storage_offset() * tensor.itemsize
+        reach = sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True))
+        end = first + (reach + 1) * tensor.itemsize
+        nbytes = tensor.numel() * tensor.itemsize
+        is_dense = end - first <= nbytes or nbytes > _LARGEST_FILL
+        if is_dense and (first, end) == (0, storage.size):
+            del self._unwritten[start]
+        elif is_dense:
+            clear_range(storage.get_shadow(), first, end)
+        else:
+            view_shadow_bytes(storage.get_shadow(), tensor).fill_(0)
+
+    # Launches of Triton kernels
+
+    def begin_launch(
+        self, lowered: LoweredKernel, spans: Sequence[TensorSpan | None], is_whole: bool
+    ) -> frozenset[str] | None:
+        """Give each storage that a launch reads its shadow; take what it may write for written.
+
+        A whole launch marks what it writes in the shadows itself, if its values are a server's.
+        Return the parameters whose memory it may write; None if that is any memory.
+        """
+        placed = {place: span.storage for place, span in enumerate(spans) if span is not None}
+        loaded = {placed[place].start for place in lowered.loaded_parameters if place in placed}
+        is_certain = loaded.isdisjoint(self._uncertain)
+        if lowered.has_unknown_pointers:
+            is_certain = is_certain and not self._lead_to_uncertain_values(spans)
+        if lowered.writes_unknown_memory:
+            self.forget()
+        if not (is_whole and is_certain):
+            for place in lowered.write_sizes:
+                if place in placed:
+                    self._take_for_written(placed[place])
+        for storage in placed.values():
+            storage.uninitialized = None
+            unwritten = self._unwritten.get(storage.start)
+            if unwritten is not None and is_certain:
+                storage.uninitialized = unwritten.get_shadow()
+        names = (span.name for place in lowered.write_sizes if (span := spans[place]) is not None)
+        return None if lowered.writes_unknown_memory else frozenset(names)
+
+    def _lead_to_uncertain_values(self, spans: Iterable[TensorSpan | None]) -> bool:
+        """Return whether an address in a launch's arguments is one of memory that says nothing."""
+        living = [storage for storage in self._uncertain.values() if not storage.is_freed]
+        for span in spans:
+            if span is None or span.itemsize != _ADDRESS_SIZE:
+                continue
+            count = (span.end - span.start) // _ADDRESS_SIZE
+            if count > _MOST_ADDRESSES:
+                return True
+            addresses = np.array((ctypes.c_uint64 * count).from_address(span.start))
+            addresses = addresses[addresses > _LARGEST_COUNT]
+            for storage in living if addresses.size else ():
+                if ((addresses >= storage.start) & (addresses < storage.end)).any():
+                    return True
+        return False
+
+    def skip_launch(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Take what a launch that does not run may write for written."""
+        for tensor in tensors:
+            self._take_for_written(TrackedStorage(tensor.untyped_storage(), ""))
+
+    def _take_for_written(self, storage: TrackedStorage) -> None:
+        self._unwritten.pop(storage.start, None)
+        self._uncertain[storage.start] = storage
+
+
+def _get_start(tensor: torch.Tensor) -> int:
+    return int(tensor.untyped_storage().data_ptr())
+
+
+def _list_tensors(values: Any) -> Iterator[torch.Tensor]:
+    """List the device tensors among values, and in their lists."""
+    for value in (values,) if isinstance(values, torch.Tensor) else values or ():
+        if isinstance(value, torch.Tensor):
+            if value.is_cuda:
+                yield value
+        elif isinstance(value, (list, tuple)):
+            yield from _list_tensors(value)

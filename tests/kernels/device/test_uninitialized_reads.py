@@ -1,0 +1,208 @@
+"""Rehearsals report reads of memory that nothing wrote, where that is known exactly."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+import triton
+import triton.language as tl
+
+from harness.core import child_process
+from harness.device import dry_run, stand_ins
+from harness.device.memory import LEDGER
+from harness.kernels.check.violations import UninitializedMemory
+from harness.runs.rehearse.sampled_launches import SampledLauncher
+
+ROWS, WIDTH = 64, 4096  # of a tensor of floats
+HUGE = 1 << 33  # elements
+
+
+@triton.jit
+def count_up(indices, count, BLOCK: tl.constexpr):
+    places = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(indices + places, places, mask=places < count)
+
+
+@triton.jit
+def gather_rows(indices, rows, out, WIDTH: tl.constexpr):
+    row = tl.load(indices + tl.program_id(0))
+    columns = tl.arange(0, WIDTH)
+    value = tl.load(rows + row.to(tl.int64) * WIDTH + columns)
+    tl.store(out + tl.program_id(0).to(tl.int64) * WIDTH + columns, value)
+
+
+@triton.jit
+def copy_marks(marks, out, BLOCK: tl.constexpr):
+    places = tl.arange(0, BLOCK)
+    tl.store(out + places, tl.load(marks + places))
+
+
+@triton.jit
+def copy_by_address(addresses, indices, count, BLOCK: tl.constexpr):
+    source = tl.load(addresses).to(tl.pointer_type(tl.int64))
+    places = tl.arange(0, BLOCK)
+    mask = places < count
+    tl.store(indices + places, tl.load(source + places, mask=mask), mask=mask)
+
+
+def make_indices(count: int = ROWS) -> torch.Tensor:
+    """Return memory for an index a row, the first `count` of them written by a kernel."""
+    indices = torch.empty(ROWS, dtype=torch.int64, device="cuda")
+    count_up[(4,)](indices, count, 16)
+    return indices
+
+
+def gather(indices: torch.Tensor, rows: torch.Tensor | None = None) -> torch.Tensor:
+    if rows is None:
+        rows = torch.zeros(ROWS, WIDTH, device="cuda")
+    out = torch.empty(ROWS, WIDTH, device="cuda")
+    gather_rows[(ROWS,)](indices, rows, out, WIDTH)
+    return out
+
+
+def gather_behind_last_index() -> None:
+    gather(make_indices(ROWS - 1))
+
+
+def gather_from_scratch_that_nothing_wrote() -> None:
+    gather(make_indices(), torch.empty(HUGE // WIDTH, WIDTH, device="cuda"))
+
+
+def gather_from_rows_that_an_operator_skipped() -> None:
+    rows = torch.empty(HUGE // WIDTH, WIDTH, device="cuda")
+    rows[: ROWS - 1].fill_(1)
+    gather(make_indices(), rows)
+
+
+def gather_from_columns_that_an_operator_skipped() -> None:
+    rows = torch.empty(ROWS, WIDTH, device="cuda")
+    rows[:, : WIDTH - 1].copy_(torch.zeros(ROWS, WIDTH - 1, device="cuda"))
+    gather(make_indices(), rows)
+
+
+def copy_all_but_last(source: torch.Tensor) -> torch.Tensor:
+    """Return copies that a kernel finds by their address."""
+    addresses = torch.tensor([source.data_ptr()], dtype=torch.int64, device="cuda")
+    indices = torch.empty(ROWS, dtype=torch.int64, device="cuda")
+    copy_by_address[(1,)](addresses, indices, ROWS - 1, ROWS)
+    return indices
+
+
+def gather_behind_last_copy() -> None:
+    """What was made up before is freed, and its addresses count no more."""
+    choose_rows()
+    gather(copy_all_but_last(torch.arange(ROWS, device="cuda")))
+
+
+PLANTED = {
+    gather_behind_last_copy: "row = tl.load(indices + tl.program_id(0))",
+    gather_behind_last_index: "row = tl.load(indices + tl.program_id(0))",
+    gather_from_scratch_that_nothing_wrote: "value = tl.load(rows",
+    gather_from_rows_that_an_operator_skipped: "value = tl.load(rows",
+    gather_from_columns_that_an_operator_skipped: "value = tl.load(rows",
+}
+
+
+def gather_all() -> None:
+    gather(make_indices())
+
+
+def gather_what_a_kernel_wrote() -> None:
+    """A kernel with floats runs as a sample: what its other programs write is not known."""
+    gather(make_indices(), gather(make_indices()))
+
+
+def gather_what_a_repeated_launch_wrote() -> None:
+    indices, zeros = make_indices(), torch.zeros(ROWS, WIDTH, device="cuda")
+    for _ in range(2):  # the second one does not run
+        gather(indices, gather(indices, zeros))
+
+
+def gather_what_a_stand_in_wrote() -> None:
+    indices = torch.empty(ROWS, dtype=torch.int64, device="cuda")
+    stand_ins.answer_with_shapes({"package.write": lambda *_: None})
+    stand_ins.call_stand_in("package.write", (indices,), {})
+    gather(indices)
+
+
+def gather_what_a_collective_wrote() -> None:
+    if not dist.is_initialized():
+        dist.init_process_group(world_size=2)
+    rows = torch.empty(ROWS, WIDTH, device="cuda")
+    dist.broadcast(rows, 0)
+    gather(make_indices(), rows)
+
+
+def gather_by_indices_of_no_server() -> None:
+    """The places of the largest floats are made up, so what lies there is not what is read."""
+    rows = torch.empty(1 << 13, WIDTH, device="cuda")
+    rows[:1].fill_(1)
+    gather(choose_rows(), rows)
+
+
+def gather_by_copies_of_such_indices() -> None:
+    gather(copy_all_but_last(choose_rows()))
+
+
+def choose_rows() -> torch.Tensor:
+    """Return the places of the largest of many floats, which no arithmetic gives."""
+    scores = torch.zeros(ROWS, 1 << 12, device="cuda")
+    return scores.topk(1, dim=1).indices.flatten()
+
+
+def gather_what_was_copied() -> None:
+    rows = torch.empty(ROWS, WIDTH, device="cuda")
+    torch.add(torch.zeros(ROWS, WIDTH, device="cuda"), 1, out=rows)
+    gather(make_indices().clone(), rows.clone())
+
+
+def copy_small_floats() -> None:
+    marks = torch.empty(16, device="cuda")
+    marks[:8], marks[8:] = 1, 2
+    copy_marks[(1,)](marks, torch.empty(16, device="cuda"), 16)
+
+
+WHOLE = [
+    gather_all,
+    gather_what_a_kernel_wrote,
+    gather_what_a_repeated_launch_wrote,
+    gather_what_a_stand_in_wrote,
+    gather_what_a_collective_wrote,
+    gather_by_indices_of_no_server,
+    gather_by_copies_of_such_indices,
+    gather_what_was_copied,
+    copy_small_floats,
+]
+
+
+def find_uninitialized_reads(batch: Callable[[], None]) -> list[tuple[str, str]]:
+    """Make a batch in a dry run, and return the kind and the line of each finding."""
+
+    def rehearse() -> Any:
+        dry_run.enable()
+        LEDGER.is_limited = False
+        launcher = SampledLauncher()
+        with launcher, launcher.written.follow():
+            launcher.is_recording = True
+            batch()
+        refusals = [one.refusal for one in launcher.launches.values() if one.refusal]
+        assert not refusals
+        return [[one.kind, one.text] for one in launcher.list_findings()]
+
+    return [tuple(one) for one in child_process.call_in_fork(rehearse, cpu_seconds=60)]
+
+
+@pytest.mark.parametrize("batch", PLANTED, ids=lambda batch: batch.__name__)
+def test_a_planted_read_is_named_with_its_line(batch: Callable[[], None]) -> None:
+    [(kind, line)] = find_uninitialized_reads(batch)
+    assert kind == UninitializedMemory.__name__
+    assert line.startswith(PLANTED[batch])
+
+
+@pytest.mark.parametrize("batch", WHOLE, ids=lambda batch: batch.__name__)
+def test_what_may_have_been_written_is_no_finding(batch: Callable[[], None]) -> None:
+    assert find_uninitialized_reads(batch) == []

@@ -1,0 +1,40 @@
+"""A deployment whose indices are left uncomputed: the kernel that reads them is named."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.rehearse.rehearsed_models import IS_READY, REASON, rehearse
+
+FOLDER = Path(__file__).parent / "planted_toggles"
+# What each planted fault leaves uncomputed, by the line of the kernels that read it.
+READS = {
+    "uncomputed-splits": "kv_splits = tl.load(num_kv_splits + cur_batch)",
+    "uncopied-indices": "kv_indices + cur_batch_kv_start_idx + offs_n",
+}
+
+pytestmark = [
+    pytest.mark.skipif(not IS_READY, reason=REASON),
+    pytest.mark.skipif("UNFIX_NIGHTLY" not in os.environ, reason="a nightly test"),
+]
+
+
+def list_reads(home: Path, words: list[str]) -> list[tuple[str, str]]:
+    """Return the batch and the line of each uninitialized read of a Llama with four layers."""
+    deployment = rehearse(home, "llama-3.1-8b", 4, [*words, "--no-thresholds"])
+    findings = deployment["findings"]
+    return [(one["phase"], one["text"]) for one in findings if one["kind"] == "UninitializedMemory"]
+
+
+@pytest.mark.parametrize("toggle", READS)
+def test_what_a_planted_fault_leaves_uncomputed_is_named(tmp_path: Path, toggle: str) -> None:
+    reads = list_reads(tmp_path, ["--toggles", str(FOLDER), "--revert", toggle])
+    assert {phase for phase, _ in reads} == {"decode", "long decode"}
+    assert any(line.startswith(READS[toggle]) for _, line in reads)
+
+
+def test_nothing_is_named_without_a_fault(tmp_path: Path) -> None:
+    assert list_reads(tmp_path, []) == []
