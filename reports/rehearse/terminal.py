@@ -20,8 +20,9 @@ def print_changes(
     runs: list[RehearsalRun], changes: list[DeploymentChange], console: Console
 ) -> None:
     print_tables([view.make_change_table(runs, changes)], console)
-    worse = sum(change.is_worse for change in changes)
-    text = f"{len(changes)} changes, {worse} for the worse"
+    worse = any(change.is_worse for change in changes)
+    before, after = runs
+    text = view.describe_changes(before, after, changes)
     console.print(to_plain_text(text, "bold red" if worse else "green"), soft_wrap=True)
     for run in runs:
         console.print(to_plain_text(f"again: unfix report {run.id}", "dim"))

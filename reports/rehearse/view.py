@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from harness.core.wording import format_duration
+from harness.core.wording import format_count, format_duration
 from harness.store.rehearse.values import (
     DeploymentChange,
     DeploymentResult,
@@ -214,7 +214,42 @@ def make_change_table(runs: list[RehearsalRun], changes: list[DeploymentChange])
         ]
         for change in changes
     ]
-    return ReportTable("Changes", ("deployment", "", *(run.release for run in runs)), rows)
+    heads = ("deployment", "what", *(run.release for run in runs))
+    is_worse = all(change.is_worse for change in changes)
+    return ReportTable("For the worse" if is_worse else "Changes", heads, rows)
+
+
+def make_deployment_change_table(
+    runs: list[RehearsalRun], changes: list[DeploymentChange]
+) -> ReportTable:
+    """Make a row for each change of one deployment."""
+    rows: TableRows = [[change.what, change.before, change.after] for change in changes]
+    name = changes[0].deployment if changes else ""
+    return ReportTable(name, ("what", *(run.release for run in runs)), rows)
+
+
+def group_other_changes(
+    changes: list[DeploymentChange],
+) -> list[tuple[str, list[DeploymentChange]]]:
+    """Group the changes that are not for the worse by their deployment."""
+    groups: dict[str, list[DeploymentChange]] = {}
+    for change in changes:
+        if not change.is_worse:
+            groups.setdefault(change.deployment, []).append(change)
+    return list(groups.items())
+
+
+def describe_changes(
+    before: RehearsalRun, after: RehearsalRun, changes: list[DeploymentChange]
+) -> str:
+    """Describe in one sentence what changed between two rehearsals."""
+    worse = sum(change.is_worse for change in changes)
+    names = [{one.name for one in run.deployments} for run in (before, after)]
+    deployments = len(set.intersection(*names))
+    return (
+        f"{format_count(deployments, 'deployment')} of SGLang {before.release} and "
+        f"{after.release}: {format_count(len(changes), 'change')}, {worse:,} for the worse"
+    )
 
 
 def describe_passed_layers(calls: int, passed: int) -> str:

@@ -100,14 +100,21 @@ def run_command(arguments: argparse.Namespace) -> int:
 
 def show_changes(runs: list[RehearsalRun], arguments: argparse.Namespace) -> int:
     """Show what changed from the first run to the second; 1 if something became worse."""
-    changes = comparison.compare_runs(*runs)
-    if arguments.json:
-        options.print_json(
-            {"runs": [run.id for run in runs], "changes": msgspec.to_builtins(changes)}
-        )
-    else:
-        from reports.rehearse import terminal
+    from reports.rehearse import changes as change_reports
+    from reports.rehearse import terminal
 
+    changes = comparison.compare_runs(*runs)
+    data = {"runs": [run.id for run in runs], "changes": msgspec.to_builtins(changes)}
+    run_output.write_outputs(
+        arguments,
+        run_output.get_default_page(f"rehearse-{runs[0].id}..{runs[1].id}"),
+        lambda: change_reports.render_page(runs, changes),
+        lambda: change_reports.render_markdown(runs, changes),
+        data,
+    )
+    if arguments.json:
+        options.print_json(data)
+    else:
         terminal.print_changes(runs, changes, options.make_console())
     return 1 if any(change.is_worse for change in changes) else 0
 
