@@ -179,13 +179,12 @@ class _CheckedAccess(RaceCheckedAccess):
     def _check_overflow(self) -> None:
         code = self._code
         with code.when(code.let("icmp ne ptr %states, null")):
-            extents = code.load_context(LaunchField.EXTENTS)
-            with code.when(code.let(f"icmp ne i64 {extents}, 0")):
-                self._measure_extents(code.to_pointer(extents))
+            overflowed = self._measure_states()
             report_state = code.load(
                 "i8", emit_report_state(code, str(int(ViolationKind.OVERFLOW)))
             )
-            with code.when(code.let(f"icmp ne i8 {report_state}, {int(ReportState.OFF)}")):
+            is_on = code.let(f"icmp ne i8 {report_state}, {int(ReportState.OFF)}")
+            with code.when(self._emit_and(is_on, overflowed)):
                 with self._each_active_lane() as (index, address):
                     state = code.load_element("i32", "%states", index)
                     overflowed = code.let(f"icmp slt i32 {state}, 0")
@@ -203,16 +202,30 @@ class _CheckedAccess(RaceCheckedAccess):
                         self._access_lane(index, "%region", good)
                     self._finish_lanes()
 
-    def _measure_extents(self, table: str) -> None:
-        """Raise the site's entry of the table to the largest state of an active lane."""
+    def _measure_states(self) -> str:
+        """Raise the site's extent to the largest state of an active lane; say if one overflowed."""
         code = self._code
-        entry = code.element_pointer(table, "i64", "%site")
-        with self._each_active_lane() as (index, _):
+        largest, overflowed = code.alloca("i64", "0"), code.alloca("i64", "0")
+
+        def fold(index: str, active: str) -> None:
             state = code.load_element("i32", "%states", index)
             extent = code.let(f"call i32 @llvm.smax.i32(i32 {state}, i32 0)")  # 0 if overflowed
-            wide, known = code.let(f"zext i32 {extent} to i64"), code.load("i64", entry)
-            largest = code.let(f"call i64 @llvm.umax.i64(i64 {known}, i64 {wide})")
-            code.store("i64", largest, entry)
+            wide = code.let(f"mul i64 {code.let(f'zext i32 {extent} to i64')}, {active}")
+            known = code.load("i64", largest)
+            code.store(
+                "i64", code.let(f"call i64 @llvm.umax.i64(i64 {known}, i64 {wide})"), largest
+            )
+            sign = code.let(f"zext i32 {code.let(f'lshr i32 {state}, 31')} to i64")
+            hit = code.let(f"and i64 {sign}, {active}")
+            code.store("i64", code.let(f"or i64 {code.load('i64', overflowed)}, {hit}"), overflowed)
+
+        self._fold_lanes(fold)
+        extents = code.load_context(LaunchField.EXTENTS)
+        with code.when(code.let(f"icmp ne i64 {extents}, 0")):
+            entry = code.element_pointer(code.to_pointer(extents), "i64", "%site")
+            pair = f"i64 {code.load('i64', entry)}, i64 {code.load('i64', largest)}"
+            code.store("i64", code.let(f"call i64 @llvm.umax.i64({pair})"), entry)
+        return code.let(f"icmp ne i64 {code.load('i64', overflowed)}, 0")
 
     def _check_unknown_origin(self) -> None:
         """Find each lane's region, for pointers loaded from memory or of several tensors."""
@@ -272,9 +285,21 @@ class _CheckedAccess(RaceCheckedAccess):
             beyond = code.let(f"icmp ugt i64 {offset}, {last_offset}")
             return code.let(f"or i1 {beyond}, {is_empty}")
 
-        with self._each_active_lane() as (_, address):
+        outside = code.alloca("i64", "0")
+
+        def fold(index: str, active: str) -> None:
+            address = code.load_element("i64", "%addresses", index)
+            hit = code.let(f"zext i1 {emit_is_outside(address)} to i64")
+            hit = code.let(f"and i64 {hit}, {active}")
+            code.store("i64", code.let(f"or i64 {code.load('i64', outside)}, {hit}"), outside)
+            code.increment(self._active_lanes, active)
+
+        self._fold_lanes(fold)
+        with (
+            code.when(code.let(f"icmp ne i64 {code.load('i64', outside)}, 0")),
+            self._each_active_lane() as (_, address),
+        ):
             self._count_violation(emit_is_outside(address), address)
-            code.increment(self._active_lanes, "1")
         with self._when_counted():
             self._return_if_violated(ViolationKind.OUT_OF_BOUNDS)
             with self._each_active_lane() as (index, address):

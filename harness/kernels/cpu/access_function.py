@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from harness.kernels.cpu.abi import RegionField, ViolationKind
@@ -41,6 +41,19 @@ class AccessFunction:
             yield index, code.load_element("i64", "%addresses", index)
             code.jump(off)
             code.start_block(off)
+
+    def _fold_lanes(self, fold: Callable[[str, str], None]) -> None:
+        """Emit a body without branches for every lane, with its index and 1 if it is active, or 0.
+
+        LLVM turns such a loop into vectors, which a branch for each lane would prevent.
+        """
+        code = self._code
+        masked = code.let("icmp ne ptr %mask, null")
+        with code.when(masked), code.loop("%lanes") as index:
+            bit = code.let(f"icmp ne i8 {code.load_element('i8', '%mask', index)}, 0")
+            fold(index, code.let(f"zext i1 {bit} to i64"))
+        with code.when(code.let(f"xor i1 {masked}, true")), code.loop("%lanes") as index:
+            fold(index, "1")
 
     def _count_violation(self, condition: str, address: str, other: str = "0") -> None:
         """Count a violating lane; the first one's address is for the report."""
