@@ -157,6 +157,19 @@ def _clone(source: torch.Tensor, memory_format: Any = None) -> torch.Tensor:
     return result
 
 
+def _read_number(source: torch.Tensor) -> Any:
+    """Read one number: SGLang reads tens of thousands to place a model's experts."""
+    with _bindings.DisableTorchFunction():
+        number = memory.to_host(source).item()
+        plan = dispatch.make_plan("aten::_local_scalar_dense")
+        dispatch.report(plan, (source,), {}, number)
+        streams.current_stream().synchronize()
+        return number
+
+
+KERNELS["_local_scalar_dense"] = _read_number
+
+
 def _on_host(tensor: torch.Tensor) -> torch.Tensor:
     return memory.to_host(tensor) if tensor.is_cuda else tensor
 
