@@ -13,8 +13,14 @@ def render_page(runs: list[RehearsalRun], changes: list[DeploymentChange]) -> st
     head = PageHead.make(
         [f"SGLang {before.release} to {after.release}"], [after.machine.get("unfix", "")]
     )
-    worse = [change for change in changes if change.is_worse]
-    values = {"before": before, "after": after, "changes": changes, "worse": worse, "view": view}
+    values = {
+        "before": before,
+        "after": after,
+        "changes": changes,
+        "worse": [change for change in changes if change.is_worse],
+        "others": [change for change in changes if not change.is_worse],
+        "view": view,
+    }
     template = "rehearse/changes.html.j2"
     return html_file.render_template(template, values, head=head, styles=("rehearse/page.css",))
 

@@ -203,40 +203,29 @@ def make_kernel_table(run: RehearsalRun, count: int | None = None) -> ReportTabl
     return ReportTable("Kernels by their largest 32-bit address", heads, rows, ("of 2^31",))
 
 
-def make_change_table(runs: list[RehearsalRun], changes: list[DeploymentChange]) -> ReportTable:
-    """Make a row for each change, the worse ones first."""
+def make_change_table(
+    runs: list[RehearsalRun], changes: list[DeploymentChange], title: str = "Changes"
+) -> ReportTable:
+    """Make a row for each change, the worse ones first; what several deployments share is one."""
+    groups: dict[tuple[object, ...], list[DeploymentChange]] = {}
+    for change in changes:
+        key = (change.what, change.before, change.after, change.is_worse)
+        groups.setdefault(key, []).append(change)
     rows: TableRows = [
         [
-            code(change.deployment),
-            change.what,
-            change.before,
-            TableCell(change.after, "broken" if change.is_worse else ""),
+            code(_name_deployments(group)),
+            group[0].what,
+            group[0].before,
+            TableCell(group[0].after, "broken" if group[0].is_worse else ""),
         ]
-        for change in changes
+        for group in groups.values()
     ]
-    heads = ("deployment", "what", *(run.release for run in runs))
-    is_worse = all(change.is_worse for change in changes)
-    return ReportTable("For the worse" if is_worse else "Changes", heads, rows)
+    return ReportTable(title, ("deployment", "what", *(run.release for run in runs)), rows)
 
 
-def make_deployment_change_table(
-    runs: list[RehearsalRun], changes: list[DeploymentChange]
-) -> ReportTable:
-    """Make a row for each change of one deployment."""
-    rows: TableRows = [[change.what, change.before, change.after] for change in changes]
-    name = changes[0].deployment if changes else ""
-    return ReportTable(name, ("what", *(run.release for run in runs)), rows)
-
-
-def group_other_changes(
-    changes: list[DeploymentChange],
-) -> list[tuple[str, list[DeploymentChange]]]:
-    """Group the changes that are not for the worse by their deployment."""
-    groups: dict[str, list[DeploymentChange]] = {}
-    for change in changes:
-        if not change.is_worse:
-            groups.setdefault(change.deployment, []).append(change)
-    return list(groups.items())
+def _name_deployments(changes: list[DeploymentChange]) -> str:
+    first, *others = dict.fromkeys(change.deployment for change in changes)
+    return f"{first} and {len(others)} more" if others else first
 
 
 def describe_changes(

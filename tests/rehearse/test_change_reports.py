@@ -9,8 +9,15 @@ from pathlib import Path
 import pytest
 
 from harness.cli.rehearse.command import show_changes
-from harness.store.rehearse.values import DeploymentResult, RehearsalRun, RehearsedLaunch
+from harness.store.rehearse.values import (
+    DeploymentChange,
+    DeploymentResult,
+    RehearsalRun,
+    RehearsedLaunch,
+)
 from reports.rehearse import changes as change_reports
+from reports.rehearse import view
+from reports.shared.tables import TableCell
 
 
 def make_run(release: str, slots: int, weights: int) -> RehearsalRun:
@@ -51,6 +58,17 @@ def test_what_is_for_the_worse_is_shown_before_the_rest(
 def test_a_page_without_changes_for_the_worse_is_green(tmp_path: Path) -> None:
     code, page, _, _ = show(tmp_path, 1 << 30)
     assert (code, "is-green" in page, "memory of weights" in page) == (0, True, False)
+
+
+def test_a_change_of_several_deployments_is_one_row() -> None:
+    changes = [
+        DeploymentChange(name, "kernel copy", "not launched", "4 launches: decode")
+        for name in ("llama", "qwen", "gpt-oss")
+    ]
+    table = view.make_change_table([make_run("0.5.18", 1, 1), make_run("0.5.23", 1, 1)], changes)
+    [[deployments, *_]] = table.rows
+    assert isinstance(deployments, TableCell)
+    assert deployments.text == "llama and 2 more"
 
 
 def test_a_page_of_releases_that_are_alike_says_so() -> None:

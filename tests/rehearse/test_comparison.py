@@ -56,6 +56,17 @@ def test_a_kernel_that_a_batch_launches_no_more_has_no_launches_there() -> None:
     assert list_changes(after, before) == [("launches of stage1 of chunk: draft", "0", "32")]
 
 
+def test_a_kernel_that_one_run_alone_launches_is_one_change() -> None:
+    after = make_result()
+    after.launches += [
+        RehearsedLaunch("sglang.memory:copy", phase, (1, 1, 1), {}, count=count)
+        for phase, count in (("decode", 2), ("chunk", 32))
+    ]
+    (change,) = list_changes(make_result(), after)
+    assert change == ("kernel copy", "not launched", "34 launches: decode, chunk")
+    assert list_changes(after, make_result()) == [(change[0], change[2], change[1])]
+
+
 def test_the_launches_of_a_batch_of_one_run_alone_are_no_change() -> None:
     after = make_result()
     after.phases.append(RehearsedPhase("graph", ""))
@@ -67,7 +78,7 @@ def test_an_operator_that_is_new_or_called_more_often_is_a_change() -> None:
     after = make_result()
     after.operators = [UncheckedOperator("jit:rope", 64), UncheckedOperator("jit:tree", 1)]
     changes = list_changes(make_result(), after)
-    assert changes == [("calls of jit:rope", "32", "64"), ("calls of jit:tree", "", "1")]
+    assert changes == [("calls of jit:rope", "32", "64"), ("calls of jit:tree", "0", "1")]
 
 
 def test_memory_that_grew_is_for_the_worse_and_a_small_difference_is_none() -> None:

@@ -127,10 +127,9 @@ def _compare_kernels(
         {kernel.rpartition(":")[2]: launch for kernel, launch in result.kernels.items()}
         for result in (before, after)
     )
-    for kernel in sorted(new.keys() - old.keys()):
-        yield DeploymentChange(after.name, "kernel", "", kernel)
-    for kernel in sorted(old.keys() - new.keys()):
-        yield DeploymentChange(after.name, "kernel", kernel, "")
+    for kernel in sorted(new.keys() ^ old.keys()):
+        words = (_describe_kernel(kernel, result) for result in (before, after))
+        yield DeploymentChange(after.name, f"kernel {kernel}", *words)
     for kernel in sorted(old.keys() & new.keys()):
         least, most = old[kernel].extent, new[kernel].extent
         grew = most > _SMALLEST_GROWTH * least and most >= _SMALLEST_EXTENT
@@ -140,19 +139,31 @@ def _compare_kernels(
             yield DeploymentChange(after.name, f"nearness of {kernel}", *words, is_worse=grew)
 
 
+def _describe_kernel(kernel: str, result: DeploymentResult) -> str:
+    """Describe how often a deployment launches a kernel, and in which batches."""
+    launches = [one for one in result.launches if one.kernel.rpartition(":")[2] == kernel]
+    if not launches:
+        return "not launched"
+    batches = ", ".join(dict.fromkeys(launch.phase for launch in launches))
+    count = sum(launch.count for launch in launches)
+    return f"{count:,} {'launch' if count == 1 else 'launches'}: {batches}"
+
+
 def _compare_launches(
     before: DeploymentResult, after: DeploymentResult
 ) -> Iterator[DeploymentChange]:
     """Compare how a batch launches a kernel: how often, its grid, and the shapes it is given.
 
     A kernel that one batch launches in several ways is compared by its number of launches alone.
-    One that only one of the runs launches in a batch of both has 0 launches in the other.
+    One that only one of the runs launches in a batch of both has 0 launches in the other; one that
+    a whole run does not launch is compared before.
     """
     old, new = _group_launches(before), _group_launches(after)
+    in_both = {kernel for _, kernel in old} & {kernel for _, kernel in new}
     common = {phase.name for phase in before.phases} & {phase.name for phase in after.phases}
     for key in sorted(old.keys() | new.keys()):
         phase, kernel = key
-        if phase.partition(": ")[0] not in common:
+        if phase.partition(": ")[0] not in common or kernel not in in_both:
             continue
         where = f"{kernel} of {phase}"
         counts = [sum(launch.count for launch in group[key]) for group in (old, new)]
@@ -186,5 +197,5 @@ def _compare_operators(
     old, new = ({one.name: one.calls for one in result.operators} for result in (before, after))
     for name in sorted(old.keys() | new.keys()):
         if old.get(name) != new.get(name):
-            was, now = (f"{group[name]:,}" if name in group else "" for group in (old, new))
+            was, now = (f"{group.get(name, 0):,}" for group in (old, new))
             yield DeploymentChange(after.name, f"calls of {name}", was, now)
