@@ -31,11 +31,21 @@ _GROWING = frozenset(
 _FILLS = frozenset({"aten::zero_", "aten::fill_.Scalar", "aten::fill_.Tensor"})
 
 
+_is_enabled = False
+
+
 def enable() -> None:
     """Skip the arithmetic of large floats in this process, for good."""
+    global _is_enabled
+    _is_enabled = True
     dispatch.set_substitute(skip_arithmetic)
     memory.map_all_allocations()
     stand_ins.answer_with_shapes(dry_run_operators.SHAPES)
+
+
+def lacks_values(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor is of floats that no arithmetic gives."""
+    return _is_enabled and tensor.is_floating_point() and tensor.numel() >= LARGE
 
 
 def skip_arithmetic(plan: OperatorPlan, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
@@ -144,5 +154,6 @@ def _spread_indices(indices: torch.Tensor, choices: int) -> None:
     """Choose different indices in each row, and all equally often: experts of a router."""
     host = memory.to_host(indices)
     rows, width = max(1, host.numel() // max(1, host.shape[-1])), host.shape[-1]
-    start = torch.arange(rows, dtype=torch.int64).mul_(width).unsqueeze(1)
-    host.copy_(((start + torch.arange(width)) % choices).view(host.shape))
+    step = width if width < choices else 1  # of a whole order the first ones are chosen
+    start = torch.arange(rows, dtype=torch.int64).mul_(step).unsqueeze(1)
+    host.view(rows, width).copy_((start + torch.arange(width)).remainder_(choices))

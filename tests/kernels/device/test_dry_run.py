@@ -15,7 +15,7 @@ import triton.language as tl
 
 from harness.core import child_process
 from harness.device import dry_run, stand_ins
-from harness.device.memory import LEDGER
+from harness.device.memory import ALLOCATION_OBSERVERS, LEDGER
 from harness.runs.rehearse.sampled_launches import SampledLauncher, choose_programs
 
 SIDE = 1 << 17  # two such sides of bfloat16 are 34 GB
@@ -83,12 +83,48 @@ def test_a_graph_captures_a_copy_that_computes_nothing() -> None:
     assert call_in_dry_run(capture) == ["aten::copy_"]
 
 
-def test_a_router_without_values_spreads_its_choices() -> None:
+def choose_largest(scores: torch.Tensor) -> torch.Tensor:
+    return scores.topk(8)[1]
+
+
+def choose_first_of_sorted(scores: torch.Tensor) -> torch.Tensor:
+    return scores.argsort(-1, descending=True)[:, :8]
+
+
+def choose_by_stand_in(scores: torch.Tensor) -> torch.Tensor:
+    stand_ins.load_stand_ins()
+    weights = torch.empty(len(scores), 8, device="cuda")
+    ids = torch.empty(len(scores), 8, dtype=torch.int32, device="cuda")
+    stand_ins.call_stand_in("sgl_kernel.topk_sigmoid", (weights, ids, scores), {})
+    return ids
+
+
+@pytest.mark.parametrize("choose", [choose_largest, choose_first_of_sorted, choose_by_stand_in])
+def test_a_router_without_values_spreads_its_choices(
+    choose: Callable[[torch.Tensor], torch.Tensor],
+) -> None:
     def route() -> list[int]:
-        scores = torch.zeros(4096, 64, device="cuda")
-        return torch.bincount(scores.topk(8)[1].flatten().cpu(), minlength=64).tolist()
+        chosen = choose(torch.zeros(4096, 64, device="cuda"))
+        return torch.bincount(chosen.flatten().cpu(), minlength=64).tolist()
 
     assert call_in_dry_run(route) == [4096 * 8 // 64] * 64
+
+
+def test_a_stand_in_that_chooses_without_values_sorts_none_of_them() -> None:
+    """The places of 200,000 rows of 256 scores in order would take 400 MB, those chosen 6 MB."""
+
+    def route() -> int:
+        scores = torch.zeros(200_000, 256, device="cuda")
+        sizes: list[int] = []
+        ALLOCATION_OBSERVERS.append(lambda tensor, _: sizes.append(count_integer_bytes(tensor)))
+        choose_by_stand_in(scores)
+        return max(sizes)
+
+    assert call_in_dry_run(route) == 200_000 * 8 * 8
+
+
+def count_integer_bytes(tensor: torch.Tensor) -> int:
+    return 0 if tensor.is_floating_point() else tensor.numel() * tensor.itemsize
 
 
 def test_the_corners_of_a_grid_run_and_a_few_between_them() -> None:
