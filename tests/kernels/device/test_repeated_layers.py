@@ -18,6 +18,7 @@ from fixtures.rehearse.repeated_layers import (
 )
 from harness.device.record import RECORD
 from harness.runs.rehearse.sampled_launches import SampledLauncher
+from harness.runs.rehearse.written_memory import UnwrittenStorage, WrittenMemory
 from harness.store.rehearse.values import RehearsedLaunch
 
 LAYERS = 6
@@ -105,8 +106,8 @@ class SmallModel(torch.nn.Module):
 def make_model(windows: list[int]) -> tuple[SmallModel, SampledLauncher, RepeatedLayers]:
     launcher: Any = object.__new__(SampledLauncher)
     launcher.phase, launcher.launches, launcher.is_recording = "chunk", {}, True
-    launcher._ignores_recording, launcher.fits = False, lambda: True
-    launcher._followed = None
+    launcher._probed_kernels, launcher.fits = None, lambda: True
+    launcher._followed, launcher.written = None, WrittenMemory()
     model, layers = SmallModel(launcher, windows), RepeatedLayers(launcher)
     layers.pass_in(model)
     return model, launcher, layers
@@ -126,6 +127,14 @@ def test_the_first_the_second_and_the_last_layer_run_and_all_count() -> None:
     assert layers.take_counts() == (6, 3)
     assert model.run() == [0, 1, 5]  # each batch runs them anew
     assert layers.take_counts() == (6, 3)
+
+
+def test_what_a_passed_layer_would_have_written_counts_as_written() -> None:
+    for windows, is_forgotten in (([0] * LAYERS, True), ([1, 2, 3, 4], False)):
+        model, launcher, _ = make_model(windows)
+        launcher.written._unwritten[1] = UnwrittenStorage(4)
+        model.run()
+        assert (not launcher.written._unwritten) is is_forgotten
 
 
 def test_layers_of_two_kinds_run_once_a_kind_and_neighbour() -> None:
