@@ -36,7 +36,8 @@ def _shape(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 @_shape("jit:occupancy_cluster_probe.get_max_active_clusters")
 def _count_active_clusters(size: int, occupancy: int) -> int:
     """Return how many clusters run at a time: a number that a kernel is compiled for."""
-    return torch.cuda.get_device_properties(0).multi_processor_count * occupancy // size
+    processors: int = torch.cuda.get_device_properties(0).multi_processor_count
+    return processors * occupancy // size
 
 
 @_shape("flashinfer.norm.layernorm")

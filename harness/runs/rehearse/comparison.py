@@ -128,8 +128,8 @@ def _compare_kernels(
         for result in (before, after)
     )
     for kernel in sorted(new.keys() ^ old.keys()):
-        words = (_describe_kernel(kernel, result) for result in (before, after))
-        yield DeploymentChange(after.name, f"kernel {kernel}", *words)
+        was, now = (_describe_kernel(kernel, result) for result in (before, after))
+        yield DeploymentChange(after.name, f"kernel {kernel}", was, now)
     for kernel in sorted(old.keys() & new.keys()):
         least, most = old[kernel].extent, new[kernel].extent
         grew = most > _SMALLEST_GROWTH * least and most >= _SMALLEST_EXTENT

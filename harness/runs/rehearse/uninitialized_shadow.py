@@ -12,6 +12,7 @@ import ctypes
 import functools
 import mmap
 import os
+from collections.abc import Callable
 
 import torch
 
@@ -72,7 +73,7 @@ def _map_fixed(address: int, length: int, flags: int, file: int) -> None:
 
 
 @functools.cache
-def _load_mmap() -> ctypes._CFuncPtr:
+def _load_mmap() -> Callable[..., int | None]:
     function = ctypes.CDLL(None, use_errno=True).mmap
     function.restype = ctypes.c_void_p
     function.argtypes = [

@@ -64,19 +64,19 @@ class WrittenMemory:
 
     @contextlib.contextmanager
     def follow(self) -> Iterator[None]:
-        observers = (
+        observers: tuple[tuple[list[Any], Any], ...] = (
             (memory.ALLOCATION_OBSERVERS, self._observe_allocation),
             (dispatch.OBSERVERS, self._observe_operator),
             (dispatch.WRITE_OBSERVERS, self._observe_writes),
             (dispatch.UNCOMPUTED_OBSERVERS, self._observe_uncomputed),
         )
         for observed, observer in observers:
-            observed.append(observer)  # type: ignore[attr-defined]
+            observed.append(observer)
         try:
             yield
         finally:
             for observed, observer in observers:
-                observed.remove(observer)  # type: ignore[attr-defined]
+                observed.remove(observer)
             self.forget()
 
     def forget(self) -> None:
