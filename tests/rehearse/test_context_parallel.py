@@ -7,8 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
-
-from tests.rehearse.rehearsed_models import IS_READY, REASON, rehearse
+from rehearsed_models import IS_READY, REASON, rehearse
 
 RANKS, CHUNK = 8, 8192
 ARGUMENTS = ["--tp", str(RANKS), "--enable-prefill-cp", "--cp-strategy", "interleave"]

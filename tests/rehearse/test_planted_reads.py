@@ -6,8 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-
-from tests.rehearse.rehearsed_models import IS_READY, REASON, rehearse
+from rehearsed_models import IS_READY, REASON, rehearse
 
 FOLDER = Path(__file__).parent / "planted_toggles"
 # What each planted fault leaves uncomputed, by the line of the kernels that read it.

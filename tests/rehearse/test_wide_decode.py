@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from tests.rehearse.rehearsed_models import IS_READY, REASON, rehearse
+from rehearsed_models import IS_READY, REASON, rehearse
 
 # One layer leaves room for many more slots than the whole model has.
 ARGUMENTS = ["--kv-cache-dtype", "fp8_e5m2", "--max-total-tokens", "6754259"]
