@@ -137,7 +137,8 @@ class CheckedNvrtc:
             path = Path(found[2])
             if not source or path.name != name or path.exists():
                 return found[0]
-            file = self._toolkit.folder / "sources" / compute_digest(source)[:16] / name
+            own_name = name if "." in name else f"{name}.cu"
+            file = self._toolkit.folder / "sources" / compute_digest(source)[:16] / own_name
             if not file.exists():
                 file.parent.mkdir(parents=True, exist_ok=True)
                 write_atomically(file, source.decode(errors="replace"))

@@ -140,3 +140,21 @@ def test_the_assembler_gets_the_options_that_nvrtc_was_given() -> None:
     words = "--ptxas-options=-v,-O2 -maxrregcount 32 -Xptxas --verbose -G -I/x --fmad=false"
     found = checked_nvrtc.list_assembler_options(words.split())
     assert found == ["-v", "-O2", "--maxrregcount=32", "--verbose", "-g"]
+
+
+def test_the_nvrtc_of_a_process_is_that_of_its_packages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for place in ("packages/nvidia/cu13/lib", "elsewhere", "cuda/lib64"):
+        folder = tmp_path / place
+        folder.mkdir(parents=True)
+        for name in ("libnvrtc.so.13", "libnvrtc.alt.so.13", "libnvrtc-builtins.so.13.0"):
+            (folder / name).write_text("")
+    (tmp_path / "elsewhere" / "libnvrtc.so.12").write_text("")
+    monkeypatch.setattr(sys, "path", ["", str(tmp_path / "packages")])
+    monkeypatch.setenv("LD_LIBRARY_PATH", f":{tmp_path / 'elsewhere'}")
+    found = library_standins.find_nvrtc_libraries(tmp_path / "cuda")
+    assert [str(one.relative_to(tmp_path)) for one in found[:2]] == [
+        "packages/nvidia/cu13/lib/libnvrtc.so.13",
+        "elsewhere/libnvrtc.so.12",
+    ]
