@@ -34,6 +34,7 @@ _WRITING = (
     "sgl_kernel.sgl_per_tensor_quant_fp8",
     "sgl_kernel.sgl_per_token_group_quant_8bit",
     "sgl_kernel.sgl_per_token_group_quant_fp8",
+    "jit:set_mla_kv_buffer.set_mla_kv_buffer",
     *sparse_attention_shapes.WRITING,
 )
 
