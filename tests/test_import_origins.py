@@ -17,6 +17,7 @@ from harness.patching import import_origins
 from harness.patching.child_environment import STARTUP_FOLDER, ChildEnvironment
 from harness.releases import managed_releases
 from harness.releases.managed_releases import Release
+from harness.runs.audit.worker_process import iterate_answers
 
 
 def write_package(folder: Path, name: str = "sglang") -> Path:
@@ -113,3 +114,29 @@ def test_a_proof_of_a_release_under_another_path_ends_with_3(checkout: Path) -> 
     assert done.returncode == 3, done.stderr
     assert f"sglang would be imported from {checkout}" in done.stderr
     assert "proven" not in done.stdout + done.stderr
+
+
+@pytest.fixture
+def base(release: Release) -> Path:
+    """The base's Python: it answers its PYTHONPATH, and what it would import from its folder."""
+    python = release.base.python
+    python.parent.mkdir(parents=True)
+    python.symlink_to(sys.executable)
+    return python
+
+
+def test_an_audit_reads_kernels_by_the_bases_packages_alone(
+    base: Path, tmp_path: Path, monkeypatch: Patch
+) -> None:
+    other = write_package(tmp_path / "path", "triton")
+    monkeypatch.setenv("PYTHONPATH", str(other))
+    with pytest.raises(NotReadyError, match=f"triton would be imported from {other}, which is"):
+        list(iterate_answers(base, "harness.core.wording", b"", ChildEnvironment()))
+
+
+def test_an_audit_imports_nothing_of_its_working_folder(
+    base: Path, tmp_path: Path, monkeypatch: Patch
+) -> None:
+    (write_package(tmp_path / "here", "asked") / "asked" / "__main__.py").write_text("print(1)")
+    monkeypatch.chdir(tmp_path / "here")
+    assert list(iterate_answers(base, "asked", b"", ChildEnvironment())) == []

@@ -234,7 +234,8 @@ def open_default_tree() -> SourceTree:
 def find_import_folders(python: str | Path) -> dict[str, list[Path]]:
     """Return where a managed release's Python finds SGLang and the packages below it.
 
-    Empty for any other Python. A stand-in takes the place of a package that the machine lacks.
+    Empty for any other Python. A stand-in takes the place of a package that the machine lacks. The
+    base, which reads kernels of all releases, has no SGLang.
     """
     folder = Path(python).parent.parent
     release = next((each for each in _list_all() if each.folder == folder), None)
@@ -245,7 +246,7 @@ def find_import_folders(python: str | Path) -> dict[str, list[Path]]:
     own += [Path(folder) for folder in (shared.folders if shared else ())]
     standins = [paths.HARNESS_FOLDER / "releases" / name for name in ("standins", "standins_cuda")]
     return {
-        "sglang": [*own[:1]],
+        "sglang": [] if release == release.base else [*own[:1]],
         "sgl_kernel": [*own, *standins],
         "triton": [*own, *standins],
         "torch": own,
@@ -253,4 +254,5 @@ def find_import_folders(python: str | Path) -> dict[str, list[Path]]:
 
 
 def _list_all() -> list[Release]:
-    return [release for device in DEVICES for release in list_known_releases(device)]
+    found = [release for device in DEVICES for release in list_known_releases(device)]
+    return [*found, *(Release("base", device) for device in DEVICES)]

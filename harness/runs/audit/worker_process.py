@@ -22,13 +22,15 @@ def iterate_answers(
 ) -> Iterator[bytes]:
     """Start a worker, send it the request and iterate its answers until it ends.
 
-    Output of Triton, such as errors about kernels that it refuses, goes to the log.
+    It imports the packages of its Python alone, whatever PYTHONPATH names. Output of Triton, such
+    as errors about kernels that it refuses, goes to the log.
     """
+    environment.require_release(python)
     log = get_log()
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("wb") as noise:
         process = subprocess.Popen(
-            [python, "-m", module],
+            [python, "-P", "-m", module],  # nothing of the working folder either
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=noise,
