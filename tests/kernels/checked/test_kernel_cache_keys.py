@@ -107,6 +107,13 @@ def test_a_byte_in_any_folder_that_a_kernels_value_stands_on_is_a_miss(
     assert changed_code.compute_key(case, changed=file) != changed_code.get_unchanged_key(case)
 
 
+def test_a_byte_where_the_reference_is_asked_is_a_miss(changed_code: ChangedCode) -> None:
+    """The fixture says how many tokens a reference answer has."""
+    (answers,) = (case for case in CASES if case.name == "answers")
+    file = Path(accuracy.__file__)
+    assert changed_code.compute_key(answers, file) != changed_code.get_unchanged_key(answers)
+
+
 @pytest.mark.parametrize(
     ("case", "package"),
     [
