@@ -78,7 +78,10 @@ class ProofException:
         return f"{words}: {self.reason}"
 
     def covers(self, toggle: str, guard: str) -> bool:
-        return self.toggle == toggle and (self.guard is None or guard.endswith(self.guard))
+        """Return whether it is about a guard: the end of an id begins at a folder, file or name."""
+        own = self.guard
+        is_end = own is None or guard == own or guard.endswith((f"/{own}", f"::{own}"))
+        return self.toggle == toggle and is_end
 
 
 def load_project_exceptions(toggles: Iterable[Toggle]) -> tuple[ProofException, ...]:

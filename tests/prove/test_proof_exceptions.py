@@ -128,8 +128,10 @@ def test_a_guard_that_does_not_apply_is_broken_unless_it_is_listed(
     for entry in (make_entry(), make_entry(guard="test_it.py::test_it")):
         cell = skip_guard(make_plan(load_list(tmp_path, entry), state))
         assert (cell.verdict, cell.why) == (CellVerdict.NA, f"no such kernel; expected: {REASON}")
-    entry = make_entry(guard="test_it.py::test_other")
-    assert skip_guard(make_plan(load_list(tmp_path, entry), state)).verdict is CellVerdict.BROKEN
+    # The last two end GUARD's id, and are names of other guards.
+    for other in ("test_it.py::test_other", "it", "_it.py::test_it"):
+        listed = load_list(tmp_path, make_entry(guard=other))
+        assert skip_guard(make_plan(listed, state)).verdict is CellVerdict.BROKEN
 
 
 def test_a_device_that_a_toggle_leaves_out_needs_an_entry(tmp_path: Path) -> None:
