@@ -200,7 +200,7 @@ def replace_runner(runner: type[ConjectureRunner]) -> Iterator[None]:
 def end_stalled_shrinking(calls: int) -> Iterator[None]:
     """End shrinking after so many calls in a row that find nothing simpler, during the block."""
 
-    class StalledShrinker(Shrinker):  # type: ignore[misc]
+    class StalledShrinker(Shrinker):
         def __init__(self, *args: Any, **options: Any) -> None:
             super().__init__(*args, **options)
             self.max_stall = calls
