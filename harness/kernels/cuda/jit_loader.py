@@ -59,7 +59,7 @@ def install() -> None:
     global _installed
     if _installed:
         return
-    sglang_hooks.leave_load_jit()  # before the hooks below wrap it
+    sglang_hooks.leave_load_jit()
     cudart.install(get_card(), CALLS)
     toolkit = cuda_toolkit.find_toolkit()
     assert toolkit is not None  # or the library above would not have been built

@@ -93,6 +93,12 @@ def test_a_matrix_that_was_not_quantized_is_an_error() -> None:
         file.store_weights({NAME: torch.ones(2, 2)})
 
 
+def test_a_matrix_without_whole_cells_is_an_error_with_its_sizes() -> None:
+    file = QuantizedWeightFile(QuantizedWeights("fp8_blocks", group=40))
+    with pytest.raises(ValueError, match="64 x 96 has no whole cells of 40 x 40"):
+        file.round_weights(OneProjection())
+
+
 def test_experts_in_one_tensor_are_stored_one_by_one() -> None:
     file, model = QuantizedWeightFile(QuantizedWeights("int8_blocks", group=2)), nn.Module()
     model.register_parameter("gate_up_proj", nn.Parameter(torch.randn(3, 8, 4)))
