@@ -1,7 +1,7 @@
 """What of SGLang itself the virtual device replaces, once its module is imported.
 
-`load_jit` compiles SGLang's CUDA sources; here it returns a module whose exports are stand-ins, until a
-session asks for the kernels themselves.
+`load_jit` compiles SGLang's CUDA sources; here it returns a module whose exports are stand-ins,
+until a session asks for the kernels themselves.
 """
 
 from __future__ import annotations
