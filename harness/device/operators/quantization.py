@@ -34,6 +34,29 @@ def per_token_group_quant(x: torch.Tensor, codes: torch.Tensor, scales: torch.Te
 
 
 @stand_in(
+    "sgl_kernel.sgl_per_token_group_quant_8bit",
+    source="sgl-kernel/python/sgl_kernel/gemm.py: sgl_per_token_group_quant_8bit",
+)
+def sgl_per_token_group_quant_8bit(
+    x: torch.Tensor,
+    codes: torch.Tensor,
+    scales: torch.Tensor,
+    group_size: int,
+    eps: float,
+    smallest: float,
+    largest: float,
+    scale_ue8m0: bool = False,
+    fuse_silu_and_mul: bool = False,
+    masked_m: torch.Tensor | None = None,
+    enable_v2: bool | None = None,
+) -> None:
+    """Round each token's groups to 8 bits, as earlier releases ask for it."""
+    if scale_ue8m0 or fuse_silu_and_mul or masked_m is not None:
+        raise NotImplementedError("the stand-in has float32 scales and no activation before them")
+    per_token_group_quant(x, codes, scales)
+
+
+@stand_in(
     "jit:awq_dequantize.awq_dequantize",
     source="sglang/kernels/jit/csrc/gemm/awq_dequantize.cuh",
 )
@@ -55,6 +78,19 @@ def awq_dequantize(
 
 
 @stand_in(
+    "sgl_kernel.awq_dequantize", source="sgl-kernel/python/sgl_kernel/gemm.py: awq_dequantize"
+)
+def dequantize_awq(
+    packed: torch.Tensor, scales: torch.Tensor, packed_zeros: torch.Tensor
+) -> torch.Tensor:
+    """Return `(code - zero) * scale`, as earlier releases ask for it."""
+    shape = packed.shape[0], packed.shape[1] * len(AWQ_SHIFTS)
+    output = torch.empty(shape, dtype=scales.dtype, device=packed.device)
+    awq_dequantize(output, packed, scales, packed_zeros)
+    return output
+
+
+@stand_in(
     "sgl_kernel.int8_scaled_mm", source="sgl-kernel/python/sgl_kernel/gemm.py: int8_scaled_mm"
 )
 def int8_scaled_mm(
@@ -73,6 +109,7 @@ def int8_scaled_mm(
 
 @stand_in(
     "jit:per_token_quant_fp8.per_token_quant_fp8",
+    "sgl_kernel.sgl_per_token_quant_fp8",
     source="sglang/kernels/jit/csrc/gemm/per_token_quant_fp8.cuh",
 )
 def per_token_quant_fp8(x: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor) -> None:
@@ -82,8 +119,13 @@ def per_token_quant_fp8(x: torch.Tensor, codes: torch.Tensor, scales: torch.Tens
 
 @stand_in(
     "jit:per_tensor_quant_fp8.per_tensor_quant_fp8",
+    "sgl_kernel.sgl_per_tensor_quant_fp8",
     source="sglang/kernels/jit/csrc/gemm/per_tensor_quant_fp8.cuh, without a static scale",
 )
-def per_tensor_quant_fp8(x: torch.Tensor, codes: torch.Tensor, scale: torch.Tensor) -> None:
+def per_tensor_quant_fp8(
+    x: torch.Tensor, codes: torch.Tensor, scale: torch.Tensor, is_static: bool = False
+) -> None:
     """Round a whole tensor to 8 bits, by one scale."""
+    if is_static:
+        raise NotImplementedError("the stand-in computes the scale")
     scale.copy_(_round_groups(x.float().view(1, -1), codes).view(scale.shape))

@@ -10,8 +10,10 @@ from fixtures.zoo.adapters import SCALING, Adapter
 from fixtures.zoo.weight_formats import FORMATS, QuantizedWeightFile
 from harness.device.operators.quantization import (
     awq_dequantize,
+    dequantize_awq,
     int8_scaled_mm,
     per_token_group_quant,
+    sgl_per_token_group_quant_8bit,
 )
 from harness.runs.zoo.architecture import QuantizedWeights
 
@@ -127,6 +129,8 @@ def test_the_stand_in_reads_what_awq_stores() -> None:
     out = torch.empty(COLUMNS, ROWS)
     awq_dequantize(out, stored["qweight"], stored["scales"], stored["qzeros"])
     assert torch.equal(out.T, floats)
+    half = dequantize_awq(stored["qweight"], stored["scales"], stored["qzeros"])
+    assert torch.equal(half.T, floats.half())
 
 
 def test_groups_of_tokens_are_rounded_and_multiplied_as_their_formats_say() -> None:
@@ -134,6 +138,9 @@ def test_groups_of_tokens_are_rounded_and_multiplied_as_their_formats_say() -> N
     codes, scales = torch.empty(3, COLUMNS, dtype=torch.int8), torch.empty(3, 1)
     per_token_group_quant(x, codes, scales)
     assert torch.equal(codes * scales, form.round_inputs(x))
+    again = torch.empty_like(codes)
+    sgl_per_token_group_quant_8bit(x, again, scales, COLUMNS, 1e-10, -127, 127)
+    assert torch.equal(again, codes)
     weight = torch.randint(-127, 128, (COLUMNS, ROWS), dtype=torch.int8)
     product = int8_scaled_mm(codes, weight, scales, torch.full((ROWS, 1), 0.5), torch.float32)
     exact = form.round_inputs(x).double() @ (weight * 0.5).double()
