@@ -30,7 +30,7 @@ def tiny_gemm_with_bias(
     out.copy_(result if bias is None else result + bias.float())
 
 
-@stand_in("flashinfer.bmm_fp8", source="flashinfer/gemm: bmm_fp8")
+@stand_in("flashinfer.bmm_fp8", "sgl_kernel.bmm_fp8", source="flashinfer/gemm: bmm_fp8")
 def bmm_fp8(
     a: torch.Tensor,
     b: torch.Tensor,
