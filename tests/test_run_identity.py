@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ from fixture_types import Patch
 
 from harness.core import machine, paths
 from harness.guards import run_item
+from harness.store.record_files import write_record
 
 
 @pytest.fixture
@@ -77,3 +79,15 @@ def test_a_failure_names_a_release_alike_however_its_folder_is_reached(
     for text in said:
         assert "RuntimeError: Failed at .releases/0.5.23/lib/sglang/tree.cuh:92: an ill" in text
         assert str(tmp_path) not in text
+
+
+def test_a_record_names_no_folder_of_the_machine_that_built_a_module(
+    tmp_path: Path, monkeypatch: Patch
+) -> None:
+    """A module may come from the builds of another checkout, whose path the compiler wrote."""
+    monkeypatch.setenv("UNFIX_HOME", str(tmp_path))
+    file = tmp_path / "record.json"
+    message = "Failed at /home/other/.releases/0.5.23/lib/tree.cuh:92: read '/a/.releases/b' twice"
+    write_record(file, json.dumps({"detail": message}))
+    found = json.loads(file.read_text())["detail"]
+    assert found == "Failed at .releases/0.5.23/lib/tree.cuh:92: read '.releases/b' twice"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 HARNESS_FOLDER = Path(__file__).resolve().parent.parent
@@ -33,19 +34,21 @@ def toggles_folder() -> Path:
     return project_folder() / "toggles"
 
 
+_RELEASES_PATH = re.compile(r"""/[^\s"'`:]*/\.releases/""")
+
+
 def releases_folder() -> Path:
     return workspace_folder() / ".releases"
 
 
 def shorten_release_paths(text: str) -> str:
-    """Replace the path of `.releases` in a text by its name, also where a link leads to it.
+    """Replace each path of a `.releases` folder in a text by its name, also where a link leads to it.
 
-    A message of a release must not depend on the machine: a compiler names the files that it read.
+    A message of a release must not depend on the machine: a compiler names the files that it read,
+    and a module may come from the builds of another checkout.
     """
-    named = releases_folder()
-    for folder in (named, named.resolve()):
-        text = text.replace(f"{folder}/", f"{named.name}/")
-    return text
+    text = text.replace(f"{releases_folder().resolve()}/", ".releases/")
+    return _RELEASES_PATH.sub(".releases/", text)
 
 
 def cuda_builds_folder() -> Path:

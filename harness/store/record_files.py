@@ -6,10 +6,12 @@ from pathlib import Path
 
 from harness.core.errors import UnfixError
 from harness.core.files import write_atomically
+from harness.core.paths import shorten_release_paths
 
 
 def write_record(file: Path, text: str) -> None:
-    data = text.encode(errors="backslashreplace")
+    """Write the JSON of a run; no path in it leads to the `.releases` of this machine."""
+    data = shorten_release_paths(text).encode(errors="backslashreplace")
     if file.suffix == ".xz":
         import lzma
 
