@@ -226,6 +226,9 @@ def test_builds_with_checks_have_caches_of_their_own(toolkit: CheckedToolkit) ->
     assert environment["PATH"] == f"{toolkit.home}/bin:/usr/bin"
     assert environment["NVCC_APPEND_FLAGS"] == "-lineinfo --no-compress"
     assert environment["SGLANG_JIT_CACHE_DIR"].startswith(f"{toolkit.folder}/")
+    jiterator = Path(environment["PYTORCH_KERNEL_CACHE_PATH"])
+    assert jiterator.is_dir()
+    assert jiterator.parent.parent == toolkit.folder
 
 
 def test_one_process_at_a_time_fills_its_folder(

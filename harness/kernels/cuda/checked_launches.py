@@ -53,6 +53,7 @@ _KEYS = re.compile(MARKER.encode() + rb"([0-9a-f]{32})")
 _HEADER = struct.Struct("<IHHQ")  # of a fatbin
 _OF_DRIVER = 0  # the version in the header of an image that `driver_standin.c` has noted
 _NO_CALL: tuple[str, tuple[Allocation, ...], list[BaseException]] = ("no known call", (), [])
+_TENSOR = "a tensor"  # that no known call names
 _NO_CHECKS = "its module was built without checks"
 _NO_ROOM = "there was no room for its reports"
 _NO_MEMORY = "its pointer is in no memory that is known here"
@@ -236,7 +237,7 @@ def _find_allocation(address: int) -> Allocation | None:
     storage = STORAGE_REGISTRY.find_containing(address)
     if storage is None:
         return None
-    return Allocation(storage.name, storage.start, storage.size)
+    return Allocation(_TENSOR, storage.start, storage.size)
 
 
 def _find_any_allocation(address: int) -> Allocation | None:
@@ -245,4 +246,4 @@ def _find_any_allocation(address: int) -> Allocation | None:
     if known is not None:
         return known
     block = ALLOCATOR_BLOCKS.find_containing(address)
-    return None if block is None else Allocation("a tensor", *block)
+    return None if block is None else Allocation(_TENSOR, *block)

@@ -127,6 +127,8 @@ def make_checked_toolkit(home: Path, checks: tuple[str, ...]) -> CheckedToolkit:
 def _fill_toolkit(toolkit: CheckedToolkit, home: Path, checks: tuple[str, ...]) -> None:
     shutil.rmtree(toolkit.home, ignore_errors=True)
     toolkit.kernels.mkdir(parents=True, exist_ok=True)
+    for name in set(_CACHE_VARIABLES.values()):  # torch makes no parents of its own
+        (toolkit.folder / "builds" / name).mkdir(parents=True, exist_ok=True)
     _link_folder(home, toolkit.home, without=("bin", "lib64"))
     _link_folder(home / "bin", toolkit.home / "bin", without=("ptxas",))
     library_folder = home / "lib64" if (home / "lib64").exists() else home / "lib"

@@ -54,8 +54,8 @@ def test_a_kernel_that_torch_has_nvrtc_compile_is_checked(tmp_path: Path, over: 
     found = check_program(_PROGRAM.replace("OVER", str(over)), tmp_path)
     assert found["checked_launches"] == found["launches"] >= 2
     headlines = [report["headline"] for report in found["reports"]]
-    index = "(its index 1000, and it is float32 [1000])"
-    assert headlines == over * [
-        f"scale read 4 bytes past the end of argument 1 {index}",
-        f"scale wrote 4 bytes past the end of argument 0 {index}",
-    ]
+    # The write of the same line is one of the further reports.
+    words = (
+        "scale read 4 bytes past the end of argument 1 (its index 1000, and it is float32 [1000])"
+    )
+    assert headlines == over * [words]
