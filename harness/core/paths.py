@@ -42,7 +42,7 @@ def releases_folder() -> Path:
 
 
 def shorten_release_paths(text: str) -> str:
-    """Replace each path of a `.releases` folder in a text by its name, also where a link leads to it.
+    """Replace each path of a `.releases` folder in a text by its name, links to it among them.
 
     A message of a release must not depend on the machine: a compiler names the files that it read,
     and a module may come from the builds of another checkout.
