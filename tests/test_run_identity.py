@@ -87,7 +87,16 @@ def test_a_record_names_no_folder_of_the_machine_that_built_a_module(
     """A module may come from the builds of another checkout, whose path the compiler wrote."""
     monkeypatch.setenv("UNFIX_HOME", str(tmp_path))
     file = tmp_path / "record.json"
-    message = "Failed at /home/other/.releases/0.5.23/lib/tree.cuh:92: read '/a/.releases/b' twice"
+    message = (
+        "wrote /tmp/x.py\n/home/o/.releases/0.5.23/t.cuh:92: '/a/.releases/b', x(1),/c/.releases/d"
+    )
     write_record(file, json.dumps({"detail": message}))
     found = json.loads(file.read_text())["detail"]
-    assert found == "Failed at .releases/0.5.23/lib/tree.cuh:92: read '.releases/b' twice"
+    assert found == "wrote /tmp/x.py\n.releases/0.5.23/t.cuh:92: '.releases/b', x(1),.releases/d"
+
+
+def test_a_text_of_slashes_alone_is_read_once() -> None:
+    """A guard may print anything."""
+    text = "/" * 1_000_000
+    assert paths.shorten_release_paths(text) == text
+    assert paths.shorten_release_paths("in home/.releases/0.5.9") == "in home/.releases/0.5.9"

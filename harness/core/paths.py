@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from pathlib import Path
 
 HARNESS_FOLDER = Path(__file__).resolve().parent.parent
@@ -34,7 +33,7 @@ def toggles_folder() -> Path:
     return project_folder() / "toggles"
 
 
-_RELEASES_PATH = re.compile(r"""/[^\s"'`:]*/\.releases/""")
+_END_OF_PATH = frozenset(" \t\n\r\"'`:;,=()[]{}<>\\")  # in messages, and in JSON that quotes them
 
 
 def releases_folder() -> Path:
@@ -48,7 +47,16 @@ def shorten_release_paths(text: str) -> str:
     and a module may come from the builds of another checkout.
     """
     text = text.replace(f"{releases_folder().resolve()}/", ".releases/")
-    return _RELEASES_PATH.sub(".releases/", text)
+    *fronts, rest = text.split("/.releases/")
+    for number, front in enumerate(fronts):
+        start = len(front)
+        while start and front[start - 1] not in _END_OF_PATH:
+            start -= 1
+        if front[start - 1 : start] == "\\":  # in JSON a new line is written with a letter
+            start += front[start : start + 1] in ("n", "r", "t")
+        is_absolute = front[start : start + 1] in ("", "/")
+        fronts[number] = front[:start] + ".releases/" if is_absolute else front + "/.releases/"
+    return "".join(fronts) + rest
 
 
 def cuda_builds_folder() -> Path:

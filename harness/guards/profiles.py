@@ -18,8 +18,8 @@ DEFAULT_PROFILE = "default"
 # The reverted run draws ten times as many examples: its bug is known to exist, and the search ends
 # at the first failure.
 BUGGY_EXAMPLE_FACTOR = 10
-# Shrinking ends after so many calls in a row that find nothing simpler; Hypothesis makes 200. Of 24
-# guards of ten toggles, each ended with the same example.
+# Shrinking may end after so many calls in a row that find nothing simpler, where Hypothesis has
+# 200. As there, each success allows up to twice the calls that it took.
 MAX_STALLED_CALLS = 30
 
 
