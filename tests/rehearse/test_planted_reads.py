@@ -9,11 +9,20 @@ import pytest
 from rehearsed_models import IS_READY, REASON, rehearse
 
 FOLDER = Path(__file__).parent / "planted_toggles"
-# What each planted fault leaves uncomputed, by the line of the kernels that read it.
+# The line that reads what each planted fault leaves uncomputed, by batch. The indices of a prefix
+# of 122,872 tokens end in a block of 504 that is not copied, those of 1,970 tokens in one of 434.
 READS = {
-    "uncomputed-splits": "kv_splits = tl.load(num_kv_splits + cur_batch)",
-    "uncopied-indices": "kv_indices + cur_batch_kv_start_idx + offs_n",
+    "uncomputed-splits": dict.fromkeys(
+        ("decode", "long decode"), "kv_splits = tl.load(num_kv_splits + cur_batch)"
+    ),
+    "uncopied-indices": {
+        "prefix": "kv_indices + cur_seq_kv_start_idx + start_n + offs_n_prefix",
+        "decode": "kv_indices + cur_batch_kv_start_idx + offs_n",
+    },
 }
+# A long request's indices are read in three parts of eight that there may be. The last part of the
+# three reads the block: a program that the sample need not have.
+UNSURE = {"uncopied-indices": {"long decode"}}
 
 pytestmark = [
     pytest.mark.skipif(not IS_READY, reason=REASON),
@@ -31,8 +40,10 @@ def list_reads(home: Path, words: list[str]) -> list[tuple[str, str]]:
 @pytest.mark.parametrize("toggle", READS)
 def test_what_a_planted_fault_leaves_uncomputed_is_named(tmp_path: Path, toggle: str) -> None:
     reads = list_reads(tmp_path, ["--toggles", str(FOLDER), "--revert", toggle])
-    assert {phase for phase, _ in reads} == {"decode", "long decode"}
-    assert any(line.startswith(READS[toggle]) for _, line in reads)
+    phases = {phase for phase, _ in reads}
+    assert phases - UNSURE.get(toggle, set()) == READS[toggle].keys()
+    for phase, text in READS[toggle].items():
+        assert any(one == phase and line.startswith(text) for one, line in reads)
 
 
 def test_nothing_is_named_without_a_fault(tmp_path: Path) -> None:
