@@ -81,13 +81,15 @@ class Fake:
     def __init__(self, be: dict[str, Any]) -> None:
         self.be = be
         self.count = 0
+        self.load = 0  # requests since the cache was emptied
         self.lock = threading.Lock()
 
     def complete(self, asked: dict[str, Any]) -> tuple[int, bytes]:
         be, prompt = self.be, asked["prompt"]
         with self.lock:
             self.count += 1
-            number = self.count
+            self.load += 1
+            number, load = self.count, self.load
             if be.get("record"):
                 with open(be["record"], "a") as record:
                     record.write(json.dumps(asked) + "\n")
@@ -102,7 +104,8 @@ class Fake:
             return 200, b"<html>busy</html>"
         text: Any = answer_of(prompt)
         first, last = be.get("wrong_between", (0, 10**9))  # requests, counted from 1
-        if has(be.get("wrong"), prompt) and first <= number <= last:
+        is_wrong = has(be.get("wrong"), prompt) and first <= number <= last
+        if is_wrong and load > be.get("wrong_after", 0):
             text = "?" + text[1:]
         chance = float("nan") if has(be.get("nan"), prompt) else -0.125
         logprobs = {
@@ -116,6 +119,10 @@ class Fake:
         if has(be.get("abort"), prompt):
             choice["finish_reason"] = "abort"
         return 200, json.dumps({"choices": [choice]}).encode()
+
+    def empty_cache(self) -> None:
+        with self.lock:
+            self.load = 0
 
     def die(self) -> None:
         with self.lock:  # once
@@ -143,6 +150,7 @@ def serve(fake: Fake, port: int) -> None:
                 code, data = fake.complete(asked)
                 self.send_json(data, code)
             else:
+                fake.empty_cache()
                 self.send_json(b"Cache flushed.")
 
     BacklogHTTPServer(("127.0.0.1", port), FakeServerHandler).serve_forever()

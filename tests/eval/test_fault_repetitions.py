@@ -1,26 +1,36 @@
-"""A server that fails with a planted fault is started again, on a GPU all times at once."""
+"""What is repeated of a planted fault: few items, or all of them where those do not show it.
+
+A server that fails with a fault is started again, on a GPU all times at once.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from calling import PATIENCE_SECONDS
-from faked import Fakes, fake
+from faked import TOY, Fakes, fake
 from fixture_types import Patch
 
-from harness.guards.verdicts import REQUIRED_FAILURES
+from harness.guards.verdicts import REQUIRED_FAILURES, REQUIRED_PASSES
+from harness.matrices.schema import FaultPlacement
 from harness.runs.eval.evaluation_servers import EvaluationServers
 from harness.runs.eval.fault_evidence import explain_unconfirmed
 from harness.runs.eval.runner import request_nothing
 from harness.runs.eval.serving_job import ServingJob
-from harness.store.eval.values import RepeatedRun, ServedConfiguration
+from harness.store.eval.values import Evaluation, RepeatedRun, ServedConfiguration
 from harness.workers.servers.server import ServerFailed, SglangServer
 
 REPETITIONS = REQUIRED_FAILURES - 1
+ITEMS = 8  # of each of two tasks
+ALL_ITEMS = 2 * ITEMS
+# Wrong from the ninth request since the cache was emptied: every item of the second task is.
+UNDER_LOAD = {"wrong": [1, 1], "wrong_after": ITEMS}
 
 
 def serve_planted(
@@ -80,3 +90,61 @@ def test_a_repetition_that_lacks_memory_is_no_evidence(failures: list[str], reas
     why = explain_unconfirmed(base, served, lambda *_: False)
     assert reason in why
     assert bool(why) == bool(reason)
+
+
+def run_fault(fakes: Fakes, with_fault: dict[str, Any], without: dict[str, Any]) -> Evaluation:
+    """Evaluate a fault over two tasks, one request at a time; see `count_requests`."""
+    with_fault = with_fault | {"record": str(fakes.root / "with")}
+    one = fake(
+        *("one", "", "base"),
+        without={"toy-plain": with_fault},
+        **(without | {"record": str(fakes.root / "without")}),
+    )
+    one.environment = {"PYTHONPATH": str(TOY)}
+    faults = [FaultPlacement(["one"], revert="toy-plain")]
+    settings: dict[str, Any] = {"tasks": ["recall", "shared"], "concurrency": 1}
+    return fakes.run(fake("base"), one, faults=faults, items=ITEMS, **settings)
+
+
+def list_prompts(fakes: Fakes, side: str) -> list[str]:
+    return [json.loads(line)["prompt"] for line in (fakes.root / side).read_text().splitlines()]
+
+
+def test_a_fault_that_shows_only_under_load_is_caught(fakes: Fakes) -> None:
+    evaluation = run_fault(fakes, UNDER_LOAD, {})
+    [fault] = evaluation.faults
+    assert fault.caught, fault.unconfirmed
+    few = list_prompts(fakes, "with")[ALL_ITEMS : -REQUIRED_FAILURES * ALL_ITEMS]
+    assert 0 < len(few) < ITEMS  # one small repetition, which did not show it
+
+
+def test_both_sides_are_asked_what_the_first_run_asked(fakes: Fakes) -> None:
+    run_fault(fakes, UNDER_LOAD, {})
+    prompts = list_prompts(fakes, "with")
+    first = prompts[:ALL_ITEMS]
+    assert prompts[-REQUIRED_FAILURES * ALL_ITEMS :] == first * REQUIRED_FAILURES
+    assert list_prompts(fakes, "without")[-REQUIRED_PASSES * ALL_ITEMS :] == first * REQUIRED_PASSES
+
+
+def test_a_fault_that_fails_without_it_under_load_is_not_caught(fakes: Fakes) -> None:
+    """Without the fault, all answers are right until the items are repeated."""
+    noise = 2 * max(2, ITEMS // 3)
+    wrong_at_last = UNDER_LOAD | {"wrong_between": [ALL_ITEMS + noise + 1, 10**9]}
+    evaluation = run_fault(fakes, UNDER_LOAD | {"wrong_between": [1, 10**9]}, wrong_at_last)
+    [fault] = evaluation.faults
+    assert not fault.caught
+    assert fault.unconfirmed == "it failed 4 of 4 times with the bug and 3 of 3 times without it"
+
+
+def test_a_death_is_repeated_without_the_fault_over_all_items(fakes: Fakes) -> None:
+    evaluation = run_fault(fakes, {"dies_at": ALL_ITEMS - 1}, {})
+    assert evaluation.faults[0].caught, evaluation.faults[0].unconfirmed
+    first = list_prompts(fakes, "without")[:ALL_ITEMS]
+    assert list_prompts(fakes, "without")[-REQUIRED_PASSES * ALL_ITEMS :] == first * REQUIRED_PASSES
+
+
+def test_a_server_that_never_got_ready_is_no_reason_to_ask_all_items(fakes: Fakes) -> None:
+    evaluation = run_fault(fakes, {"stillborn": True}, {})
+    assert evaluation.faults[0].caught, evaluation.faults[0].unconfirmed
+    repeated = evaluation.find_configuration("one").repeated
+    assert [len(run.answers) for run in repeated] == [ALL_ITEMS // 2] * REQUIRED_PASSES

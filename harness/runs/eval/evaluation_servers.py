@@ -15,29 +15,18 @@ from pathlib import Path
 
 import msgspec
 
-from harness.core.device import VIRTUAL
 from harness.guards.verdicts import REQUIRED_FAILURES, REQUIRED_PASSES
-from harness.kernels.gpu import DEFAULT_CHECKS
-from harness.kernels.triton import recorded_reach
-from harness.runs.eval import fault_evidence, model_folders
+from harness.runs.eval import fault_evidence
 from harness.runs.eval.configuration_checks import TRANSFORMERS_ENGINE
 from harness.runs.eval.fault_evidence import ItemsByTask
 from harness.runs.eval.lm_eval_scorer import LmEvalScorer
-from harness.runs.eval.serving_job import ServingJob, ServingSettings
+from harness.runs.eval.serving_job import ServingJob, ServingSettings, make_server_setup
 from harness.store.eval.values import ItemAnswer, RepeatedRun, ServedConfiguration
 from harness.workers.servers import adaptations, server
 from harness.workers.servers.rank_standstill import StandstillWatch
-from harness.workers.servers.server import (
-    DEFAULT_ENVIRONMENT,
-    ServerFailed,
-    ServerSetup,
-    SglangServer,
-)
+from harness.workers.servers.server import ServerFailed, ServerSetup, SglangServer
 from harness.workers.servers.warm_start import ServerZygote
 
-CPU_ENVIRONMENT = {"OMP_NUM_THREADS": "1", "TORCH_COMPILE_DISABLE": "1"}
-# The checks of compiled kernels on a GPU; the server ends at the first report.
-GPU_CHECKS = ",".join((*DEFAULT_CHECKS, "stop"))
 HANG_PROBE_SECONDS = 60.0  # limit for one token; a slower server hangs
 
 
@@ -147,7 +136,7 @@ class EvaluationServers:
     def _run_server(
         self, job: ServingJob, release: str, served: ServedConfiguration
     ) -> Iterator[SglangServer]:
-        setup = self._make_setup(job, release)
+        setup = make_server_setup(job, self.settings, release)
         folder = self.settings.folder / "servers" / job.name.replace("/", "-")
         preloaded = None
         if not self._is_cold_start_required(job):
@@ -214,53 +203,6 @@ class EvaluationServers:
                 self._preloaded_processes[key] = ServerZygote(setup, log)
             return self._preloaded_processes[key]
 
-    def _make_setup(self, job: ServingJob, release: str) -> ServerSetup:
-        one = job.configuration
-        python = self.settings.get_python(release)
-        environment = {
-            **DEFAULT_ENVIRONMENT,
-            **(CPU_ENVIRONMENT if self.settings.device != "cuda" else {}),
-            recorded_reach.LAUNCHER_VARIABLE: f"server {one.name}",
-            **job.environment,
-        }
-        if one.engine == TRANSFORMERS_ENGINE:
-            return ServerSetup(
-                python,
-                (str(model_folders.find_model_folder(one.model)),),
-                release,
-                environment=environment,
-                module=server.REFERENCE_MODULE,
-            )
-
-        def find_folder(name: str) -> str:
-            folder = model_folders.find_model_folder(name)
-            return str(model_folders.make_dtype_variant(folder, job.dtype))
-
-        arguments = [*job.server_arguments, "--model-path", find_folder(one.model)]
-        if adaptations.RANDOM_WEIGHTS in one.stand_ins:
-            arguments += ["--load-format", "dummy"]
-        if one.draft:
-            arguments += [f"--{model_folders.DRAFT_MODEL_OPTION}", find_folder(one.draft)]
-        if job.dtype:
-            arguments += ["--dtype", job.dtype]
-        if self.settings.device == "cpu":
-            arguments += ["--device", "cpu"]
-        checked = self.settings.device == "cuda" and adaptations.CHECKED_KERNELS in one.stand_ins
-        checks = GPU_CHECKS if checked else ""
-        return ServerSetup(
-            python,
-            tuple(arguments),
-            release,
-            tuple(job.revert),
-            tuple(job.enable),
-            self.settings.toggles,
-            tuple(one.stand_ins),
-            environment,
-            self.settings.server_module,
-            checks,
-            self.settings.device == VIRTUAL,
-        )
-
     def _ask_items(
         self,
         running: SglangServer,
@@ -303,16 +245,49 @@ class EvaluationServers:
             }
             served.again = self._ask_batch(running, scorer, job, repeated, half)
             served.failure = _describe_death(running)
-        items = job.fault_items
         if job.is_planted:
-            items = fault_evidence.choose_repeated_items(job.items_by_task, served.answers)
-        for _ in range((REQUIRED_FAILURES if job.is_planted else REQUIRED_PASSES) if items else 0):
+            self._repeat_fault(running, scorer, job, served)
+        else:
+            self._repeat_items(running, scorer, job, served, job.fault_items, REQUIRED_PASSES)
+
+    def _repeat_fault(
+        self,
+        running: SglangServer,
+        scorer: LmEvalScorer,
+        job: ServingJob,
+        served: ServedConfiguration,
+    ) -> None:
+        """Ask a few items again, or all of them if wrong answers do not come again among a few.
+
+        A bug of batches, or of pages in use, may show under the load of all items alone.
+        """
+        few = fault_evidence.choose_repeated_items(job.items_by_task, served.answers)
+        self._repeat_items(running, scorer, job, served, few, REQUIRED_FAILURES, is_small=True)
+        if not served.failure and fault_evidence.is_load_missing(served):
+            served.repeated = []
+            everything = job.items_by_task
+            self._repeat_items(running, scorer, job, served, everything, REQUIRED_FAILURES)
+
+    def _repeat_items(
+        self,
+        running: SglangServer,
+        scorer: LmEvalScorer,
+        job: ServingJob,
+        served: ServedConfiguration,
+        items_by_task: ItemsByTask,
+        times: int,
+        is_small: bool = False,
+    ) -> None:
+        """Ask items again with an empty cache; a few only until they do not show the fault."""
+        for _ in range(times if items_by_task else 0):
             if served.failure:
                 return
             self._empty_cache(running)
-            answers = self._ask_batch(running, scorer, job, items, job.concurrency)
+            answers = self._ask_batch(running, scorer, job, items_by_task, job.concurrency)
             served.repeated.append(RepeatedRun(answers))
             served.failure = _describe_death(running)
+            if is_small and fault_evidence.is_load_missing(served):
+                return
 
     def _probe_server(self, running: SglangServer, job: ServingJob) -> str:
         """Ask a server for a single token that left answers out; describe its hang, or ''."""

@@ -187,12 +187,12 @@ class EvaluationRunner:
         }
 
     def _choose_fault_items(self, job: ServingJob) -> ItemsByTask:
-        """Choose the items that fail with a planted fault, to ask them again without it."""
+        """Choose the items that were repeated with a planted fault, to ask them without it."""
         if job.is_planted:
             return {}
         names = self._list_fault_names(job)
         return fault_evidence.merge_items(
-            fault_evidence.choose_repeated_items(self._planted_items[served.name], served.answers)
+            fault_evidence.choose_base_items(self._planted_items[served.name], served)
             for served in self.evaluation.served
             if served.name in names
         )

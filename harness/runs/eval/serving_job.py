@@ -1,4 +1,7 @@
-"""A configuration to serve with its items, and the settings that all servers of a run share."""
+"""A configuration to serve with its items, and the settings that all servers of a run share.
+
+Both together make the setup of its server.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,20 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from harness.core.device import VIRTUAL
+from harness.kernels.gpu import DEFAULT_CHECKS
+from harness.kernels.triton import recorded_reach
 from harness.matrices.schema import EvaluationConfiguration
 from harness.releases import managed_releases
-from harness.runs.eval import lm_eval_client
+from harness.runs.eval import lm_eval_client, model_folders
+from harness.runs.eval.configuration_checks import TRANSFORMERS_ENGINE
 from harness.runs.eval.fault_evidence import ItemsByTask
-from harness.workers.servers import server
+from harness.workers.servers import adaptations, server
+from harness.workers.servers.server import DEFAULT_ENVIRONMENT, ServerSetup
+
+CPU_ENVIRONMENT = {"OMP_NUM_THREADS": "1", "TORCH_COMPILE_DISABLE": "1"}
+# The checks of compiled kernels on a GPU; the server ends at the first report.
+GPU_CHECKS = ",".join((*DEFAULT_CHECKS, "stop"))
 
 
 @dataclass(frozen=True)
@@ -51,3 +63,52 @@ class ServingJob:
     server_arguments: list[str] = field(default_factory=list)
     environment: dict[str, str] = field(default_factory=dict)
     known_hang: str = ""  # it repeats this hang, and ends where the ranks stand still as they did
+
+
+def make_server_setup(job: ServingJob, settings: ServingSettings, release: str) -> ServerSetup:
+    """Make the setup of the server of a job, on the device of the run."""
+    one = job.configuration
+    python = settings.get_python(release)
+    environment = {
+        **DEFAULT_ENVIRONMENT,
+        **(CPU_ENVIRONMENT if settings.device != "cuda" else {}),
+        recorded_reach.LAUNCHER_VARIABLE: f"server {one.name}",
+        **job.environment,
+    }
+    if one.engine == TRANSFORMERS_ENGINE:
+        return ServerSetup(
+            python,
+            (str(model_folders.find_model_folder(one.model)),),
+            release,
+            environment=environment,
+            module=server.REFERENCE_MODULE,
+        )
+
+    def find_folder(name: str) -> str:
+        folder = model_folders.find_model_folder(name)
+        return str(model_folders.make_dtype_variant(folder, job.dtype))
+
+    arguments = [*job.server_arguments, "--model-path", find_folder(one.model)]
+    if adaptations.RANDOM_WEIGHTS in one.stand_ins:
+        arguments += ["--load-format", "dummy"]
+    if one.draft:
+        arguments += [f"--{model_folders.DRAFT_MODEL_OPTION}", find_folder(one.draft)]
+    if job.dtype:
+        arguments += ["--dtype", job.dtype]
+    if settings.device == "cpu":
+        arguments += ["--device", "cpu"]
+    checked = settings.device == "cuda" and adaptations.CHECKED_KERNELS in one.stand_ins
+    checks = GPU_CHECKS if checked else ""
+    return ServerSetup(
+        python,
+        tuple(arguments),
+        release,
+        tuple(job.revert),
+        tuple(job.enable),
+        settings.toggles,
+        tuple(one.stand_ins),
+        environment,
+        settings.server_module,
+        checks,
+        settings.device == VIRTUAL,
+    )
