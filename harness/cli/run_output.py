@@ -15,7 +15,7 @@ from harness.cli.run_kinds import RunKind
 from harness.core import paths
 from harness.core.errors import UnfixError
 from harness.core.files import write_atomically
-from harness.store.record_files import write_record
+from harness.store.record_files import round_numbers, write_record
 
 
 def add_arguments(parser: argparse.ArgumentParser, junit: bool = True) -> None:
@@ -92,23 +92,12 @@ def write_outputs(
             text = (file.read_text() if file.exists() else "") + text
         save_text(arguments.markdown, text)
     if arguments.record:
-        text = json.dumps(_round_numbers(data), indent=1, ensure_ascii=False)
+        text = json.dumps(round_numbers(data), indent=1, ensure_ascii=False)
         write_record(arguments.record, hide_local_paths(text) + "\n")
 
 
 def save_text(file: Path, text: str) -> None:
     write_atomically(file, text.encode(errors="backslashreplace"))
-
-
-def _round_numbers(value: Any) -> Any:
-    """Round numbers to six digits for a small record; no verdict depends on the seventh."""
-    if isinstance(value, dict):
-        return {name: _round_numbers(one) for name, one in value.items()}
-    if isinstance(value, list):
-        return [_round_numbers(one) for one in value]
-    if isinstance(value, float) and abs(value) < 1e6:
-        return float(f"{value:.6g}")
-    return value
 
 
 _OUTPUT_OPTIONS = ("--html", "--junit", "--markdown", "--record", "--sarif")

@@ -3,10 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from harness.core.errors import UnfixError
 from harness.core.files import write_atomically
 from harness.core.paths import shorten_release_paths
+
+
+def round_numbers(value: Any) -> Any:
+    """Round numbers to six digits for a small record. Whoever judges numbers rounds them first:
+    a recorded run, judged again, has the verdicts that it had."""
+    if isinstance(value, dict):
+        return {name: round_numbers(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [round_numbers(one) for one in value]
+    if isinstance(value, float) and abs(value) < 1e6:
+        return float(f"{value:.6g}")
+    return value
 
 
 def write_record(file: Path, text: str) -> None:

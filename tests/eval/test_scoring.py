@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from harness.core.errors import NotReadyError, UnfixError
 from harness.runs.eval import lm_eval_client
 from harness.runs.eval.lm_eval_scorer import LmEvalScorer, get_task_name
+from harness.store import record_files
 from harness.store.eval.values import ItemAnswer, ServedConfiguration
 from harness.workers.servers.server import ServerFailed, SglangServer
 
@@ -324,6 +325,20 @@ def test_margins_are_over_the_best_other_token() -> None:
     found = lm_eval_client.parse_completion({"choices": [choice]})
     assert found["margins"] == [1.0, None, None, None]
     assert found["logprobs"] == [-0.5, -2.0, None, -1.0]
+
+
+def test_answers_are_judged_by_the_numbers_that_a_record_keeps() -> None:
+    """A lead of twice the noise, which is no drift, was one by its sixteenth digit."""
+    likelihood, runner_up = -0.00012345678, -5.6250004
+    logprobs = {
+        "tokens": ["a"],
+        "token_logprobs": [likelihood],
+        "top_logprobs": [{"a": likelihood, "b": runner_up}],
+    }
+    found = lm_eval_client.parse_completion({"choices": [{"text": "a", "logprobs": logprobs}]})
+    assert found["logprobs"] == [-0.000123457]
+    assert found["margins"] == [5.62488]
+    assert record_files.round_numbers(found) == found
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,8 @@ import zlib
 from pathlib import Path
 from typing import Any, NoReturn
 
+from harness.store.record_files import round_numbers
+
 NO_ANSWER_TEXT = "\x00no answer\x00"  # lm-eval scores it in place of an answer; not used
 REQUEST_SECONDS = 600.0
 
@@ -319,7 +321,7 @@ def parse_completion(response: Any) -> dict[str, Any]:
         raise ValueError(
             f"{len(tokens)} tokens, {len(logprobs)} logprobs, {len(top_logprobs)} top logprobs"
         )
-    return {
+    completion = {
         "text": escape_surrogates(text),
         "tokens": [escape_surrogates(token) for token in tokens],
         # JSON has no NaN: a logprob that is not a number becomes null.
@@ -330,6 +332,8 @@ def parse_completion(response: Any) -> dict[str, Any]:
         ],
         "error": "",
     }
+    rounded: dict[str, Any] = round_numbers(completion)
+    return rounded
 
 
 def _compute_margin(token: str, logprob: Any, top_logprobs: dict[str, Any] | None) -> float | None:
