@@ -80,7 +80,7 @@ def make_setup(case: str, tool: str, folder: Path) -> ServerSetup:
     if tool == "cuda":
         home = checked_toolchain.find_cuda_home(environment)
         assert home is not None, "no CUDA toolkit"
-        checked_toolchain.make_checked_toolkit(home, DEFAULT_CHECKS).set_variables(environment)
+        checked_toolchain.make_checked_toolkit(home, DEFAULT_CHECKS).request(environment)
     else:
         environment["SGLANG_JIT_CACHE_DIR"] = str(folder / f"{tool}-jit")
         environment["TVM_FFI_CACHE_DIR"] = str(folder / f"{tool}-tvm")

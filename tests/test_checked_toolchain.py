@@ -226,9 +226,14 @@ def test_builds_with_checks_have_caches_of_their_own(toolkit: CheckedToolkit) ->
     assert environment["PATH"] == f"{toolkit.home}/bin:/usr/bin"
     assert environment["NVCC_APPEND_FLAGS"] == "-lineinfo --no-compress"
     assert environment["SGLANG_JIT_CACHE_DIR"].startswith(f"{toolkit.folder}/")
-    jiterator = Path(environment["PYTORCH_KERNEL_CACHE_PATH"])
-    assert jiterator.is_dir()
-    assert jiterator.parent.parent == toolkit.folder
+    # What NVRTC compiles is in no file: a later run would not learn what it has no checks of.
+    assert environment["USE_PYTORCH_KERNEL_CACHE"] == "0"
+    assert environment["CUPY_CACHE_IN_MEMORY"] == "1"
+    toolkit.set_variables(environment)  # as a child process does
+    toolkit.restore_variables(environment)
+    flags = "-lineinfo --no-compress"
+    plain = {"PATH": "/usr/bin", "NVCC_APPEND_FLAGS": flags}
+    assert environment == {**plain, "UNFIX_CHECKED_CUDA": str(toolkit.folder)}
 
 
 def test_one_process_at_a_time_fills_its_folder(
@@ -258,10 +263,11 @@ def test_a_call_requests_them(
         kernel_checks.configure_environment(environment, words, device, tmp_path)
         return environment
 
-    assert request("cuda")["CUDA_HOME"] == str(toolkit.home)
+    assert request("cuda")["UNFIX_CHECKED_CUDA"] == str(toolkit.folder)
+    assert request("cuda")["CUDA_HOME"] == os.environ["CUDA_HOME"]  # until a process starts
     assert request("cuda")["UNFIX_CHECK"] == "bounds,overflow"
-    assert request("bounds")["CUDA_HOME"] == os.environ["CUDA_HOME"]
-    assert request("bounds,cuda")["CUDA_HOME"] != str(toolkit.home)
+    assert "UNFIX_CHECKED_CUDA" not in request("bounds")
+    assert request("bounds,cuda")["UNFIX_CHECKED_CUDA"] != str(toolkit.folder)
     with pytest.raises(UnfixError, match="--cuda-kernels"):
         request("cuda", "virtual")
     assert request("races,uninitialized,cuda")["UNFIX_CHECK"] == "races,uninitialized"

@@ -100,7 +100,7 @@ def _request_cuda_checks(environment: ChildEnvironment, checks: Sequence[str]) -
             "--check cuda needs the CUDA toolkit that kernels are built with: CUDA_HOME names its "
             "folder, or nvcc is on the PATH"
         )
-    checked_toolchain.make_checked_toolkit(home, tuple(checks)).set_variables(environment)
+    checked_toolchain.make_checked_toolkit(home, tuple(checks)).request(environment)
 
 
 def _request_host_checks(

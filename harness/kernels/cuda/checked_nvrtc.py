@@ -8,14 +8,17 @@ stays as NVRTC made it. The driver's stand-in adds the parameter to its launches
 from __future__ import annotations
 
 import ctypes
+import importlib.util
+import os
 import re
 import subprocess
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from harness.core.code_digest import compute_digest
+from harness.core.errors import NotReadyError
 from harness.core.files import write_atomically
 from harness.kernels.cuda import library_standins
 from harness.kernels.cuda.checked_toolchain import CheckedToolkit
@@ -31,26 +34,42 @@ _START = ctypes.CFUNCTYPE(None)
 _KEY = re.compile(MARKER.encode() + rb"([0-9a-f]{%d})" % KEY_LENGTH)
 _TARGET = re.compile(r"^\.target\s+(sm_\w+)", re.MULTILINE)
 _FILE = re.compile(r'^(\s*\.file\s+\d+\s+)"([^"]+)"', re.MULTILINE)
-_TO_BE_LINKED = re.compile(r"-rdc=true|--relocatable-device-code=true|-dc|--device-c")
+_LINKED_LATER = ("-dc", "--device-c")
+_RELOCATABLE = ("-rdc", "--relocatable-device-code")
 _LINES = ("-lineinfo", "--generate-line-info")
 _DEBUG = ("-G", "--device-debug")
 _TIMEOUT = 600.0  # seconds that an assembly may take
+_OTHER_USERS = ("cupy", "cuda")  # packages that launch kernels without torch
 _loaded: list[Any] = []  # libraries and functions that C calls
 
 
 def install(toolkit: CheckedToolkit, start_checks: Callable[[], Any]) -> None:
-    """Load the stand-ins; `start_checks` is called before the first checked module is loaded."""
-    if not toolkit.driver.exists():
+    """Load the stand-ins, then have this process build with checks.
+
+    `start_checks` is called before the first checked module is loaded. Invariant: no kernel is
+    built with a parameter that its launch here would lack. So a process that cannot load the
+    driver's stand-in must end (an error is raised); without a driver, nothing is launched.
+    """
+    if importlib.util.find_spec("torch") is None:  # checks need it
+        toolkit.restore_variables(os.environ)
+        if any(map(importlib.util.find_spec, _OTHER_USERS)):
+            report_to_stderr("this process has no torch: its CUDA kernels have no checks")
         return
+    if not toolkit.driver.exists():
+        if library_standins.has_driver():
+            raise NotReadyError(f"{toolkit.driver} is missing, and this machine has a driver")
+        toolkit.set_variables(os.environ)
+        return
+    driver = library_standins.load_standin(toolkit.driver)
+    start = _START(lambda: _start(start_checks))
+    driver.unfix_set_start_hook(start)
+    _loaded.extend((driver, start))
     try:
-        driver = library_standins.load_standin(toolkit.driver)
-        start = _START(lambda: _start(start_checks))
-        driver.unfix_set_start_hook(start)
-        _loaded.extend((driver, start))
         for real in library_standins.find_nvrtc_libraries(toolkit.home):
             _loaded.append(CheckedNvrtc(toolkit, real))
     except Exception as error:
         report_to_stderr(f"kernels that NVRTC compiles here have no checks: {error}")
+    toolkit.set_variables(os.environ)
 
 
 def _start(start_checks: Callable[[], Any]) -> None:
@@ -81,13 +100,21 @@ class CheckedNvrtc:
     def _compile(self, program: int, count: int, options: Any) -> int:
         """Compile a program; whatever fails beside NVRTC itself leaves it without checks."""
         words = [options[place] for place in range(count)]
-        added = [] if any(word.decode() in (*_LINES, *_DEBUG) for word in words) else [b"-lineinfo"]
+        try:
+            return self._compile_with_checks(program, words)
+        except BaseException as error:  # an escape from here would answer C with garbage
+            report_to_stderr(f"{self._get_name(program)} has no checks: {error!r}")
+            return self._run_real(program, words)
+
+    def _compile_with_checks(self, program: int, words: Sequence[bytes]) -> int:
+        texts = [word.decode(errors="surrogateescape") for word in words]
+        added = [] if any(text in (*_LINES, *_DEBUG) for text in texts) else [b"-lineinfo"]
         result = self._run_real(program, [*words, *added])
         if result and added:
             return self._run_real(program, words)
         try:
             if not result:
-                self._add_checks(program, [word.decode() for word in words])
+                self._add_checks(program, texts)
         except Exception as error:
             report_to_stderr(f"{self._get_name(program)} has no checks: {error!r}")
         return result
@@ -103,7 +130,7 @@ class CheckedNvrtc:
 
     def _add_checks(self, program: int, words: list[str]) -> None:
         text = self._read_ptx(program)
-        if ".entry" not in text or any(map(_TO_BE_LINKED.fullmatch, words)):
+        if ".entry" not in text or is_to_be_linked(words):
             return  # it is no kernel, or is linked to one later
         text = self._name_source(program, text)
         ptx, cubin = assemble_with_checks(self._toolkit, text, list_assembler_options(words))
@@ -147,18 +174,32 @@ class CheckedNvrtc:
         return _FILE.sub(rename, text)
 
 
+def _pair_options(words: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield each option with its value, or what would be one: the next word."""
+    for place, word in enumerate(words):
+        name, equals, value = word.partition("=")
+        if not equals and place + 1 < len(words):
+            value = words[place + 1]
+        yield name, value
+
+
+def is_to_be_linked(words: Sequence[str]) -> bool:
+    """Return whether a program's kernels are linked with others later."""
+    return any(
+        name in _LINKED_LATER or (name in _RELOCATABLE and value == "true")
+        for name, value in _pair_options(words)
+    )
+
+
 def list_assembler_options(words: Sequence[str]) -> list[str]:
     """Return the options of NVRTC's own call of ptxas."""
     found: list[str] = []
-    for place, word in enumerate(words):
-        name, _, value = word.partition("=")
-        if not value and place + 1 < len(words):
-            value = words[place + 1]
+    for name, value in _pair_options(words):
         if name in ("--ptxas-options", "-Xptxas"):
             found += value.split(",")
         elif name in ("--maxrregcount", "-maxrregcount"):
             found.append(f"--maxrregcount={value}")
-        elif word in _DEBUG:
+        elif name in _DEBUG:
             found.append("-g")
     return found
 

@@ -3,13 +3,15 @@
 It is a folder of links to a real toolkit with three things of its own: `bin/ptxas` is a program of
 this folder (`checked_ptxas`), `lib64/libcudart.so` links each module with `launch_checks.c`, and
 builds go to a cache of their own, since the keys of builds do not see the toolkit. Programs find it
-by CUDA_HOME, as SGLang, FlashInfer and torch do.
+by CUDA_HOME, as SGLang, FlashInfer and torch do. A process sets that once its launches get what
+the checks added: without it, its builds are plain.
 """
 
 from __future__ import annotations
 
 import fcntl
 import functools
+import json
 import os
 import re
 import shlex
@@ -42,9 +44,11 @@ _CACHE_VARIABLES = {
     "TORCH_EXTENSIONS_DIR": "torch",
     "SGLANG_DG_CACHE_DIR": "deep-gemm",
     "DG_JIT_CACHE_DIR": "deep-gemm",
-    "PYTORCH_KERNEL_CACHE_PATH": "jiterator",
-    "CUPY_CACHE_DIR": "cupy",
 }
+# What NVRTC compiles is kept in no file: a program that got no checks would be loaded by later
+# runs, which would not learn that it has none.
+_NO_FILES = {"USE_PYTORCH_KERNEL_CACHE": "0", "CUPY_CACHE_IN_MEMORY": "1"}
+_PLAIN_VARIABLE = "UNFIX_PLAIN_CUDA"  # the variables as they were, of a process without checks
 _FLAGS_VARIABLE = "NVCC_APPEND_FLAGS"
 _FLAGS = ("-lineinfo", "--no-compress")
 
@@ -71,9 +75,17 @@ class CheckedToolkit:
         """The stand-in for the driver; it is missing where there is none."""
         return self.folder / "driver" / library_standins.DRIVER_NAME
 
+    def request(self, environment: MutableMapping[str, str]) -> None:
+        """Have an environment's Python processes load the stand-ins, then set its variables."""
+        environment[CHECKED_CUDA_VARIABLE] = str(self.folder)
+
     def set_variables(self, environment: MutableMapping[str, str]) -> None:
         """Have an environment's programs build with checks, apart from their plain builds."""
-        environment[CHECKED_CUDA_VARIABLE] = str(self.folder)
+        names = ("CUDA_HOME", "CUDA_PATH", *_CACHE_VARIABLES, *_NO_FILES)
+        plain = {name: environment.get(name) for name in names}
+        environment.setdefault(_PLAIN_VARIABLE, json.dumps(plain))
+        self.request(environment)
+        environment.update(_NO_FILES)
         environment["CUDA_HOME"] = environment["CUDA_PATH"] = str(self.home)
         path = environment.get("PATH", os.defpath).split(os.pathsep)
         first = str(self.home / "bin")
@@ -83,6 +95,19 @@ class CheckedToolkit:
         flags = environment.get(_FLAGS_VARIABLE, "").split()
         added = [flag for flag in _FLAGS if flag not in flags]
         environment[_FLAGS_VARIABLE] = " ".join([*flags, *added])
+
+    def restore_variables(self, environment: MutableMapping[str, str]) -> None:
+        """Have an environment's programs build without checks, as before `set_variables`."""
+        plain: dict[str, str | None] = json.loads(environment.pop(_PLAIN_VARIABLE, "{}"))
+        for name, value in plain.items():
+            if value is None:
+                environment.pop(name, None)
+            else:
+                environment[name] = value
+        path, first = environment.get("PATH"), str(self.home / "bin")
+        if path is not None:
+            kept = [one for one in path.split(os.pathsep) if one != first]
+            environment["PATH"] = os.pathsep.join(kept)
 
 
 def find_cuda_home(environment: MutableMapping[str, str]) -> Path | None:

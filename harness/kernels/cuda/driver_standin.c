@@ -18,7 +18,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { MARKER_LENGTH = 14, KEY_LENGTH = 32, HEADER_BYTES = 16, MAX_FATBIN = 8 << 20 };
+enum { MARKER_LENGTH = 14, KEY_LENGTH = 32, HEADER_BYTES = 16 };
 enum { WRAPPER_MAGIC = 0x466243b1, PER_THREAD_STREAM = 2 };
 static const char marker[] = "unfix_checked_";
 static const uint32_t fatbin_magic = 0xba55ed50u;
@@ -33,9 +33,17 @@ static void *find_real(const char *name) {
   if (!real) real = (Error(*) parameters)find_real(name);                                         \
   if (!real) return NOT_SUPPORTED;
 
-/* Called in front of the first module with checks that the driver loads. */
+/* Called in front of the first module with checks that the driver loads. A thread that loads one
+   meanwhile calls it, too: its launches need what the hook sets. */
 static void (*start_hook)(void);
+static int has_started;
 void unfix_set_start_hook(void (*hook)(void)) { start_hook = hook; }
+
+static void start_checks(void) {
+  if (!start_hook || __atomic_load_n(&has_started, __ATOMIC_ACQUIRE)) return;
+  start_hook();
+  __atomic_store_n(&has_started, 1, __ATOMIC_RELEASE);
+}
 
 /* Markers */
 
@@ -50,8 +58,7 @@ static size_t measure_elf(const unsigned char *image) {
   return size;
 }
 
-/* Returns the image's bytes, 0 for one that is not looked at: a library's fatbin may have hundreds
-   of megabytes, and what is compiled at run time has few. */
+/* Returns the image's bytes. */
 static size_t measure_image(const unsigned char **image) {
   uint32_t magic;
   memcpy(&magic, *image, sizeof magic);
@@ -64,7 +71,7 @@ static size_t measure_image(const unsigned char **image) {
     uint64_t size;
     memcpy(&header, *image + 6, sizeof header);
     memcpy(&size, *image + 8, sizeof size);
-    return header + size <= MAX_FATBIN ? header + size : 0;
+    return header + size;
   }
   if (!memcmp(*image, ELFMAG, SELFMAG)) return measure_elf(*image);
   return strlen((const char *)*image);
@@ -155,7 +162,7 @@ static char *read_markers(const void *data) {
   const unsigned char *image = data;
   size_t size = image ? measure_image(&image) : 0;
   char *found = size ? copy_markers(image, size) : NULL;
-  if (found && start_hook) start_hook();
+  if (found) start_checks();
   return found;
 }
 
@@ -172,7 +179,7 @@ static char *read_file_markers(const char *file) {
     }
   }
   if (opened >= 0) close(opened);
-  if (found && start_hook) start_hook();
+  if (found) start_checks();
   return found;
 }
 
@@ -206,8 +213,11 @@ LOAD(cuLibraryLoadFromFile, read_file_markers,
 #define UNLOAD(api)                                                                               \
   Error api(void *handle) {                                                                       \
     REAL(#api, (void *))                                                                          \
+    Handle known = find_handle(handle); /* forgotten first: the next load may get this handle */  \
     note_handle(handle, NULL, NULL, 0);                                                           \
-    return real(handle);                                                                          \
+    Error error = real(handle);                                                                   \
+    if (error && known.image) note_handle(handle, known.image, known.name, 0);                    \
+    return error;                                                                                 \
   }
 UNLOAD(cuModuleUnload)
 UNLOAD(cuLibraryUnload)
@@ -242,20 +252,26 @@ Error cuKernelGetFunction(void **function, void *kernel) {
 }
 
 typedef Error (*NameFinder)(const char **, void *);
-#define ENUMERATE(api, find_name, of_library)                                                     \
+typedef Error (*Counter)(unsigned *, void *);
+/* `count` is how many the caller has room for; there may be fewer. */
+#define ENUMERATE(api, find_count, find_name, of_library)                                                     \
   Error api(void **kernels, unsigned count, void *owner) {                                        \
     REAL(#api, (void **, unsigned, void *))                                                       \
     NameFinder get_name = (NameFinder)find_real(find_name);                                       \
-    Error error = real(kernels, count, owner);                                                    \
-    for (unsigned i = 0; !error && i < count; ++i) {                                              \
+    Counter get_count = (Counter)find_real(find_count);                                           \
+    unsigned existing = 0;                                                                        \
+    if (!get_name || !get_count) return NOT_SUPPORTED;                                            \
+    Error error = get_count(&existing, owner);                                                    \
+    if (!error) error = real(kernels, count, owner);                                              \
+    for (unsigned i = 0; !error && i < count && i < existing; ++i) {                                              \
       const char *kernel_name = NULL;                                                             \
-      if (get_name && !get_name(&kernel_name, kernels[i]))                                        \
+      if (!get_name(&kernel_name, kernels[i]))                                        \
         note_kernel(kernels[i], owner, kernel_name, of_library);                                  \
     }                                                                                             \
     return error;                                                                                 \
   }
-ENUMERATE(cuLibraryEnumerateKernels, "cuKernelGetName", 1)
-ENUMERATE(cuModuleEnumerateFunctions, "cuFuncGetName", 0)
+ENUMERATE(cuLibraryEnumerateKernels, "cuLibraryGetKernelCount", "cuKernelGetName", 1)
+ENUMERATE(cuModuleEnumerateFunctions, "cuModuleGetFunctionCount", "cuFuncGetName", 0)
 
 /* Launches */
 
@@ -348,6 +364,7 @@ typedef struct {
     if (!kernel.name) return real(given, function, parameters, extra);                            \
     if (!add_checks(kernel, given->grid, given->block, given->stream, &parameters, &extra, &room))\
       return NOT_SUPPORTED;                                                                       \
+    if (parameters != room.arguments) return real(given, function, parameters, extra);            \
     Configuration changed = *given;                                                               \
     int left = unfix_keep_attributes(kernel.name, given->attributes, given->attribute_count,      \
                                      attributes);                                                 \
@@ -368,14 +385,41 @@ static int is_refused(const void *function) {
   return kernel.name != NULL;
 }
 
-#define ADD_NODE(api, kernel_of)                                                                  \
-  Error api(void **node, void *graph, void *const *others, size_t count, void *const *given) {    \
-    REAL(#api, (void **, void *, void *const *, size_t, void *const *))                           \
-    return is_refused(kernel_of) ? NOT_SUPPORTED : real(node, graph, others, count, given);       \
+#define REFUSE(api, parameters, arguments, kernel)                                                \
+  Error api parameters {                                                                          \
+    REAL(#api, parameters)                                                                        \
+    return is_refused(kernel) ? NOT_SUPPORTED : real arguments;                                   \
   }
-enum { LIBRARY_KERNEL = 7 }; /* the word of the parameters that has it, if the first has none */
-ADD_NODE(cuGraphAddKernelNode, given[0])
-ADD_NODE(cuGraphAddKernelNode_v2, given[0] ? given[0] : given[LIBRARY_KERNEL])
+typedef void *const *Words; /* the parameters of a node, as 8 bytes each */
+enum { LIBRARY_KERNEL = 7 }; /* the word that has it, if the first has no function */
+static const void *get_function(Words node) { return node ? node[0] : NULL; }
+static const void *get_kernel(Words node) {
+  return !node || node[0] ? get_function(node) : node[LIBRARY_KERNEL];
+}
+/* The same of parameters that begin with what a node is: of a kernel, they are those from the third
+   word on. */
+static const void *get_kernel_of_any(Words node) {
+  return node && !*(const int *)node ? get_kernel(node + 2) : NULL;
+}
+
+#define ADD_NODE(api, find)                                                                       \
+  REFUSE(api, (void **node, void *graph, Words others, size_t count, Words given),                \
+         (node, graph, others, count, given), find(given))
+#define SET_NODE(api, find) REFUSE(api, (void *node, Words given), (node, given), find(given))
+#define SET_LAUNCHED_NODE(api, find)                                                              \
+  REFUSE(api, (void *graph, void *node, Words given), (graph, node, given), find(given))
+ADD_NODE(cuGraphAddKernelNode, get_function)
+ADD_NODE(cuGraphAddKernelNode_v2, get_kernel)
+ADD_NODE(cuGraphAddNode, get_kernel_of_any)
+REFUSE(cuGraphAddNode_v2,
+       (void **node, void *graph, Words others, const void *edges, size_t count, Words given),
+       (node, graph, others, edges, count, given), get_kernel_of_any(given))
+SET_NODE(cuGraphKernelNodeSetParams, get_function)
+SET_NODE(cuGraphKernelNodeSetParams_v2, get_kernel)
+SET_NODE(cuGraphNodeSetParams, get_kernel_of_any)
+SET_LAUNCHED_NODE(cuGraphExecKernelNodeSetParams, get_function)
+SET_LAUNCHED_NODE(cuGraphExecKernelNodeSetParams_v2, get_kernel)
+SET_LAUNCHED_NODE(cuGraphExecNodeSetParams, get_kernel_of_any)
 
 /* Programs that ask the driver for its functions, as the CUDA runtime does */
 
@@ -406,17 +450,26 @@ static const Replaced replaced[] = {
     SAME(cuModuleEnumerateFunctions), SAME(cuLibraryLoadData), SAME(cuLibraryLoadFromFile),
     SAME(cuLibraryUnload), SAME(cuLibraryGetModule), SAME(cuLibraryGetKernel),
     SAME(cuLibraryEnumerateKernels), SAME(cuKernelGetFunction), SAME(cuGraphAddKernelNode),
+    SAME(cuGraphAddNode), SAME(cuGraphKernelNodeSetParams), SAME(cuGraphNodeSetParams),
+    SAME(cuGraphExecKernelNodeSetParams), SAME(cuGraphExecNodeSetParams),
     {"cuLaunchKernel", cuLaunchKernel, cuLaunchKernel_ptsz},
     {"cuLaunchCooperativeKernel", cuLaunchCooperativeKernel, cuLaunchCooperativeKernel_ptsz},
     {"cuLaunchKernelEx", cuLaunchKernelEx, cuLaunchKernelEx_ptsz},
 };
 
+/* Names that mean their second form from a version on. */
+typedef struct { const char *name; int from; void *own; } Second;
+#define SECOND(name, from) {#name, from, name##_v2}
+static const Second seconds[] = {
+    SECOND(cuGetProcAddress, 12000), SECOND(cuGraphAddKernelNode, 12000),
+    SECOND(cuGraphKernelNodeSetParams, 12000), SECOND(cuGraphExecKernelNodeSetParams, 12000),
+    SECOND(cuGraphAddNode, 12030),
+};
+
 static void *replace(const char *name, uint64_t flags, int version) {
-  enum { SECOND_VERSION = 12000 }; /* from which on these names mean their second form */
-  if (!strcmp(name, "cuGetProcAddress"))
-    return version >= SECOND_VERSION ? (void *)cuGetProcAddress_v2 : (void *)cuGetProcAddress;
-  if (!strcmp(name, "cuGraphAddKernelNode") && version >= SECOND_VERSION)
-    return (void *)cuGraphAddKernelNode_v2;
+  for (size_t i = 0; i < sizeof seconds / sizeof *seconds; ++i)
+    if (!strcmp(name, seconds[i].name) && version >= seconds[i].from) return seconds[i].own;
+  if (!strcmp(name, "cuGetProcAddress")) return (void *)cuGetProcAddress;
   for (size_t i = 0; i < sizeof replaced / sizeof *replaced; ++i)
     if (!strcmp(name, replaced[i].name))
       return flags & PER_THREAD_STREAM ? replaced[i].own_per_thread : replaced[i].own;

@@ -41,6 +41,15 @@ def find_driver() -> Path | None:
     return Path(found[0]) if found else None
 
 
+def has_driver() -> bool:
+    """Return whether this process could load a driver."""
+    try:
+        ctypes.CDLL(DRIVER_NAME)
+    except OSError:
+        return False
+    return True
+
+
 def find_nvrtc_libraries(cuda_home: Path) -> list[Path]:
     """Find this process's NVRTC of each version: of its packages, else where the loader looks."""
     packages = [Path(folder, "nvidia") for folder in sys.path if folder]

@@ -11,6 +11,7 @@ import ctypes
 import json
 import struct
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -117,6 +118,36 @@ def find_any_memory(_: int) -> Allocation:
     return Allocation("memory", 1 << 32, 1 << 47)
 
 
+def call_graph_functions(driver: Any, function: Handle | None, kernel: Handle | None) -> list[int]:
+    """Return what each function answers that puts a kernel into a graph by hand."""
+    words = (Handle * 10)(function)
+    words[7] = kernel
+    node = (Handle * 12)(0, 0, *words)
+    second = [
+        driver.cuGraphAddKernelNode_v2(None, None, None, 0, words),
+        driver.cuGraphAddNode(None, None, None, 0, node),
+        driver.cuGraphAddNode_v2(None, None, None, None, 0, node),
+        driver.cuGraphKernelNodeSetParams_v2(None, words),
+        driver.cuGraphNodeSetParams(None, node),
+        driver.cuGraphExecKernelNodeSetParams_v2(None, None, words),
+        driver.cuGraphExecNodeSetParams(None, None, node),
+    ]
+    if function is None:  # the first functions know no other kernels
+        return second
+    return [
+        driver.cuGraphAddKernelNode(None, None, None, 0, words),
+        driver.cuGraphKernelNodeSetParams(None, words),
+        driver.cuGraphExecKernelNodeSetParams(None, None, words),
+        *second,
+    ]
+
+
+def find_address(driver: Any, name: bytes, version: int) -> int | None:
+    address, status, flags = Handle(), ctypes.c_int(), ctypes.c_uint64(0)
+    driver.cuGetProcAddress_v2(name, ctypes.byref(address), version, flags, ctypes.byref(status))
+    return address.value
+
+
 def main(folder: str, fake_file: str) -> None:
     installation.install()
     toolkit = CheckedToolkit(Path(folder))
@@ -154,28 +185,75 @@ def main(folder: str, fake_file: str) -> None:
         return int(driver.cuLaunchKernel(function, *SIDES, 0, None, None, extra))
 
     found["a buffer"] = card.launch(launch_buffer)
-    found["by hand"] = driver.cuGraphAddKernelNode(None, None, None, 0, ctypes.byref(function))
+    found["by hand"] = call_graph_functions(driver, function, None)
+    other = (Handle * 12)(1, 0, function)  # no node of a kernel
+    found["of another kind"] = driver.cuGraphAddNode(None, None, None, 0, other)
+    addresses = [find_address(driver, b"cuGraphAddNode", version) for version in (12020, 12030)]
+    own = (driver.cuGraphAddNode, driver.cuGraphAddNode_v2)
+    found["versions"] = addresses == [ctypes.cast(one, Handle).value for one in own]
+
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(cubin)
+        file.flush()
+        name_of_file = file.name.encode()
+        assert not driver.cuModuleLoad(ctypes.byref(module), name_of_file)
+        library = Handle()
+        nothing = (None, None, 0, None, None, 0)
+        assert not driver.cuLibraryLoadFromFile(ctypes.byref(library), name_of_file, *nothing)
+    function = get(driver.cuModuleGetFunction, module, name)
+    found["a file"] = card.launch(
+        lambda own: driver.cuLaunchKernel_ptsz(function, *SIDES, 0, None, own, None)
+    )
+    room = (Handle * 4)(*[1] * 4)  # addresses that nobody can read
+    assert not driver.cuLibraryEnumerateKernels(room, len(room), library)
+    listed = Handle(room[0])
+    found["a library's file"] = card.launch(
+        lambda own: driver.cuLaunchCooperativeKernel_ptsz(listed, *SIDES, 0, None, own)
+    )
+    found["by hand, a library's"] = call_graph_functions(driver, None, listed)
+    room = (Handle * 4)(*[1] * 4)
+    assert not driver.cuModuleEnumerateFunctions(room, len(room), module)
+    function = Handle(room[0])
+    found["a module's list"] = card.launch(
+        lambda own: driver.cuLaunchCooperativeKernel(function, *SIDES, 0, None, own)
+    )
+    sides = (ctypes.c_uint * 16)(*SIDES)
+    found["a configuration"] = card.launch(
+        lambda own: driver.cuLaunchKernelEx_ptsz(sides, function, own, None)
+    )
+
+    function = get(driver.cuModuleGetFunction, module, name)
+    fake = ctypes.CDLL(fake_file)
+    fake.fake_set_unload(1)
+    assert driver.cuModuleUnload(module) == 1
+    same = get(driver.cuModuleGetFunction, module, name)
+    found["not unloaded"] = call_graph_functions(driver, same, None)
+    fake.fake_set_unload(0)
+    assert not driver.cuModuleUnload(module)
+    plain = Handle()
+    assert not driver.cuModuleLoadData(ctypes.byref(plain), b"plain")
+    function = get(driver.cuModuleGetFunction, plain, name)
+    assert (plain.value, function.value) == (module.value, same.value)
+    found["used again"] = call_graph_functions(driver, function, None)
 
     text, found["no machine code"], name = compile_kernel(nvrtc, b"-arch", b"compute_90")
     card.text = text.rstrip(b"\0").decode()
-    library, address, status = Handle(), Handle(), ctypes.c_int()
+    library = Handle()
     found["no machine code"] = len(found["no machine code"])
-    nothing = (None, None, 0, None, None, 0)
     assert not driver.cuLibraryLoadData(ctypes.byref(library), text, *nothing)
     kernel = get(driver.cuLibraryGetKernel, library, name)
-    assert not driver.cuGetProcAddress_v2(
-        b"cuKernelGetFunction", ctypes.byref(address), 13000, ctypes.c_uint64(0),
-        ctypes.byref(status),
-    )  # fmt: skip
-    assert address.value
-    assert not PROCESS_ADDRESS(address.value)(ctypes.byref(function), kernel)
-    sides = (ctypes.c_uint * 16)(*SIDES)
+    address = find_address(driver, b"cuKernelGetFunction", 13000)
+    assert address
+    assert not PROCESS_ADDRESS(address)(ctypes.byref(function), kernel)
     found["PTX"] = card.launch(lambda own: driver.cuLaunchKernelEx(sides, function, own, None))
     found["PTX, its handle"] = card.launch(
         lambda own: driver.cuLaunchKernel(kernel, *SIDES, 0, None, own, None)
     )
-    _, cubin, _ = compile_kernel(nvrtc, b"-arch=sm_90", b"-rdc=true")
-    found["to be linked"] = MARKER.encode() in cubin
+    for words in ((b"-rdc=true",), (b"-rdc", b"true")):
+        _, cubin, _ = compile_kernel(nvrtc, b"-arch=sm_90", *words)
+        found[f"to be linked, {len(words)}"] = MARKER.encode() in cubin
+    _, cubin, _ = compile_kernel(nvrtc, b"-arch=sm_90", b"-I/home/jos\xe9")
+    found["no UTF-8"] = MARKER.encode() in cubin
     summaries = [(one.name, one.checked_launches) for one in card.summaries]
     print(json.dumps({**found, "starts": len(starts), "summaries": summaries}))
 

@@ -337,6 +337,18 @@ def test_blocks_are_read_again_when_memory_was_allocated(monkeypatch: pytest.Mon
     assert found.find_containing(8192) == (8192, 80)
 
 
+@pytest.mark.parametrize("error", [RuntimeError("cudaMallocAsync"), KeyError("address")])
+def test_an_allocator_that_lists_no_blocks_knows_no_memory(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def refuse() -> Any:
+        raise error
+
+    monkeypatch.setattr(torch.cuda, "memory_snapshot", refuse, raising=False)
+    monkeypatch.setattr(torch.cuda, "memory_stats", lambda _: {"x": 1}, raising=False)
+    assert AllocatorBlocks().find_containing(4096) is None
+
+
 def test_tensors_of_torchs_own_kernels_are_noted(
     card: CardOnCpu, monkeypatch: pytest.MonkeyPatch
 ) -> None:

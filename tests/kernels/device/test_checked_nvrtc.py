@@ -71,18 +71,7 @@ def answers(
     done = run_program("nvrtc_program.py", toolkit.folder, driver, variables)
     assert done.returncode == 0, done.stderr[-3000:]
     given: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    late = run_program("-c", toolkit.folder, driver, variables)
-    return {**given, "stderr": done.stderr, "late": late.stderr}
-
-
-_LOADED_BEFORE = """
-import ctypes, sys
-from pathlib import Path
-from harness.kernels.cuda import checked_nvrtc
-from harness.kernels.cuda.checked_toolchain import CheckedToolkit
-ctypes.CDLL(sys.argv[2])
-checked_nvrtc.install(CheckedToolkit(Path(sys.argv[1])), print)
-"""
+    return {**given, "stderr": done.stderr, "folder": toolkit.folder, "driver": driver}
 
 
 def run_program(
@@ -90,17 +79,93 @@ def run_program(
 ) -> subprocess.CompletedProcess[str]:
     standins = paths.HARNESS_FOLDER / "releases" / "standins"
     path = os.pathsep.join(map(str, (paths.HARNESS_FOLDER.parent, standins)))
-    program = [name, _LOADED_BEFORE] if name == "-c" else [str(_HERE / name)]
-    words = [sys.executable, *program, str(toolkit), str(driver)]
+    words = [sys.executable, str(_HERE / name), str(toolkit), str(driver)]
     environment = {**os.environ, **variables, "PYTHONPATH": path}
     return subprocess.run(words, env=environment, capture_output=True, text=True)
 
 
-def test_a_process_that_has_loaded_the_driver_before_says_so(answers: dict[str, Any]) -> None:
-    assert "this process had loaded libcuda.so.1 before its checks began" in answers["late"]
+_VARIABLES = ("CUDA_HOME", "DG_JIT_CACHE_DIR", "USE_PYTORCH_KERNEL_CACHE")
 
 
-@pytest.mark.parametrize("way", ["machine code", "a buffer", "PTX", "PTX, its handle"])
+def start_process(
+    folder: Path, program: str = "", *options: str, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """Start a process as `unfix exec --check bounds,cuda` does; it prints its variables."""
+    program += f"\nimport os; print([os.environ.get(name) for name in {_VARIABLES}])"
+    environment = {name: value for name, value in os.environ.items() if name not in _VARIABLES}
+    environment |= {"UNFIX_CHECK": "bounds", "UNFIX_CHECKED_CUDA": str(folder)}
+    environment |= {"PYTHONPATH": str(paths.HARNESS_FOLDER / "startup"), **variables}
+    words = [sys.executable, *options, "-c", program]
+    return subprocess.run(words, env=environment, capture_output=True, text=True)
+
+
+def test_a_process_builds_with_checks_once_it_has_the_drivers_stand_in(
+    answers: dict[str, Any],
+) -> None:
+    folder = answers["folder"]
+    done = start_process(folder)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"{[f'{folder}/cuda', f'{folder}/builds/deep-gemm', '0']}\n"
+    alone = start_process(folder, "", "-I")  # it loads nothing of ours
+    assert alone.stdout == "[None, None, None]\n"
+
+
+def test_a_process_that_has_loaded_the_driver_before_ends(answers: dict[str, Any]) -> None:
+    done = start_process(answers["folder"], LD_PRELOAD=str(answers["driver"]))
+    assert (done.returncode, done.stdout) == (3, "")
+    assert "this process had loaded libcuda.so.1 before its checks began" in done.stderr
+
+
+@pytest.mark.parametrize("lost", ["folder", "driver"])
+def test_a_process_that_cannot_load_the_drivers_stand_in_ends(
+    answers: dict[str, Any], lost: str
+) -> None:
+    driver: Path = answers["driver"]
+    standin = answers["folder"] / "driver" / driver.name
+    moved = standin if lost == "folder" else driver
+    aside = moved.rename(moved.with_name("aside"))
+    try:
+        done = start_process(answers["folder"], LD_LIBRARY_PATH=str(driver.parent))
+    finally:
+        aside.rename(moved)
+    assert (done.returncode, done.stdout) == (3, "")
+    assert driver.name in done.stderr
+
+
+def test_a_machine_without_a_driver_builds_with_checks(tmp_path: Path) -> None:
+    if library_standins.has_driver():
+        pytest.skip("this machine has a driver")
+    done = start_process(tmp_path)
+    assert done.stdout.startswith(f"['{tmp_path}/cuda'"), done.stderr
+
+
+_WITHOUT_TORCH = """
+import importlib.util, os
+from pathlib import Path
+from harness.kernels.cuda import checked_nvrtc
+from harness.kernels.cuda.checked_toolchain import CheckedToolkit
+importlib.util.find_spec = lambda name: None if name == "torch" else name
+toolkit = CheckedToolkit(Path("/none"))
+os.environ["CUDA_HOME"] = "/usr/local/cuda"
+toolkit.set_variables(os.environ)
+checked_nvrtc.install(toolkit, print)
+print(os.environ["PATH"])
+"""
+
+
+def test_a_process_without_torch_builds_without_checks_and_says_so() -> None:
+    root = str(paths.HARNESS_FOLDER.parent)
+    done = start_process(Path("/none"), _WITHOUT_TORCH, PYTHONPATH=root)
+    assert done.stdout.splitlines()[1:] == ["['/usr/local/cuda', None, None]"], done.stderr
+    assert "/none" not in done.stdout
+    assert "this process has no torch: its CUDA kernels have no checks" in done.stderr
+
+
+_WAYS = ["machine code", "a buffer", "PTX", "PTX, its handle", "a file", "a library's file"]
+_WAYS += ["a module's list", "a configuration"]
+
+
+@pytest.mark.parametrize("way", _WAYS)
 def test_a_kernel_of_nvrtc_is_checked_however_it_is_launched(
     answers: dict[str, Any], way: str
 ) -> None:
@@ -115,8 +180,8 @@ def test_a_kernel_of_nvrtc_is_checked_however_it_is_launched(
 def test_a_launch_is_counted_once_and_checks_start_with_the_first_module(
     answers: dict[str, Any],
 ) -> None:
-    assert answers["summaries"] == [["scale<float>", 4]]
-    assert answers["starts"] >= 1
+    assert answers["summaries"] == [["scale<float>", len(_WAYS)]]
+    assert answers["starts"] == 1
 
 
 def test_a_program_for_no_card_has_text_alone(answers: dict[str, Any]) -> None:
@@ -128,12 +193,48 @@ def test_what_the_stand_in_lacks_is_the_real_drivers(answers: dict[str, Any]) ->
 
 
 def test_a_node_that_is_added_by_hand_is_refused_by_name(answers: dict[str, Any]) -> None:
-    assert answers["by hand"] == 801
+    assert answers["by hand"] == [801] * 10
+    assert answers["by hand, a library's"] == [801] * 7
+    assert answers["of another kind"] == 0
+    assert answers["versions"]
     assert "has checks and cannot be added to a graph by hand" in answers["stderr"]
 
 
 def test_a_program_to_be_linked_stays_as_it_is(answers: dict[str, Any]) -> None:
-    assert answers["to be linked"] is False
+    assert answers["to be linked, 1"] is False
+    assert answers["to be linked, 2"] is False
+
+
+def test_an_option_need_not_be_utf_8(answers: dict[str, Any]) -> None:
+    assert answers["no UTF-8"]
+
+
+def test_a_module_is_forgotten_with_what_is_unloaded(answers: dict[str, Any]) -> None:
+    assert answers["not unloaded"] == [801] * 10
+    assert answers["used again"] == [0] * 10
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ("-rdc true", True),
+        ("--relocatable-device-code true", True),
+        ("--relocatable-device-code=true", True),
+        ("-dc", True),
+        ("-rdc false -I true", False),
+        ("-rdc=false true", False),
+    ],
+)
+def test_options_say_whether_a_program_is_linked_later(options: str, expected: bool) -> None:
+    assert checked_nvrtc.is_to_be_linked(options.split()) is expected
+
+
+def test_an_error_in_the_compilers_place_leaves_the_program_to_nvrtc() -> None:
+    one = object.__new__(checked_nvrtc.CheckedNvrtc)
+    one._sources = {}
+    one._run_real = lambda program, words: len(words)  # type: ignore[method-assign]
+    one._compile_with_checks = None  # type: ignore[method-assign, assignment]
+    assert one._compile(1, 2, [b"-a", b"-b"]) == 2
 
 
 def test_the_assembler_gets_the_options_that_nvrtc_was_given() -> None:
