@@ -19,7 +19,7 @@ NEAREST_KERNELS = 12
 def print_changes(
     runs: list[RehearsalRun], changes: list[DeploymentChange], console: Console
 ) -> None:
-    print_tables([view.make_change_table(runs, changes)], console)
+    print_tables([view.make_change_table(runs, changes, is_short=True)], console)
     worse = any(change.is_worse for change in changes)
     before, after = runs
     text = view.describe_changes(before, after, changes)

@@ -204,16 +204,22 @@ def make_kernel_table(run: RehearsalRun, count: int | None = None) -> ReportTabl
 
 
 def make_change_table(
-    runs: list[RehearsalRun], changes: list[DeploymentChange], title: str = "Changes"
+    runs: list[RehearsalRun],
+    changes: list[DeploymentChange],
+    title: str = "Changes",
+    is_short: bool = False,
 ) -> ReportTable:
-    """Make a row for each change, the worse ones first; what several deployments share is one."""
+    """Make a row for each change, the worse ones first; what several deployments share is one.
+
+    A short table names the first of these deployments, and says how many more there are.
+    """
     groups: dict[tuple[object, ...], list[DeploymentChange]] = {}
     for change in changes:
         key = (change.what, change.before, change.after, change.is_worse)
         groups.setdefault(key, []).append(change)
     rows: TableRows = [
         [
-            code(_name_deployments(group)),
+            code(_name_deployments(group, is_short)),
             group[0].what,
             group[0].before,
             TableCell(group[0].after, "broken" if group[0].is_worse else ""),
@@ -223,9 +229,11 @@ def make_change_table(
     return ReportTable(title, ("deployment", "what", *(run.release for run in runs)), rows)
 
 
-def _name_deployments(changes: list[DeploymentChange]) -> str:
-    first, *others = dict.fromkeys(change.deployment for change in changes)
-    return f"{first} and {len(others)} more" if others else first
+def _name_deployments(changes: list[DeploymentChange], is_short: bool) -> str:
+    names = list(dict.fromkeys(change.deployment for change in changes))
+    if is_short and len(names) > 1:
+        return f"{names[0]} and {len(names) - 1} more"
+    return ", ".join(names)
 
 
 def describe_changes(

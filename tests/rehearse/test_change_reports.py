@@ -65,10 +65,13 @@ def test_a_change_of_several_deployments_is_one_row() -> None:
         DeploymentChange(name, "kernel copy", "not launched", "4 launches: decode")
         for name in ("llama", "qwen", "gpt-oss")
     ]
-    table = view.make_change_table([make_run("0.5.18", 1, 1), make_run("0.5.23", 1, 1)], changes)
-    [[deployments, *_]] = table.rows
-    assert isinstance(deployments, TableCell)
-    assert deployments.text == "llama and 2 more"
+    runs = [make_run("0.5.18", 1, 1), make_run("0.5.23", 1, 1)]
+    for is_short, names in ((False, "llama, qwen, gpt-oss"), (True, "llama and 2 more")):
+        [[deployments, *_]] = view.make_change_table(runs, changes, is_short=is_short).rows
+        assert isinstance(deployments, TableCell)
+        assert deployments.text == names
+    assert "llama, qwen, gpt-oss" in change_reports.render_markdown(runs, changes)
+    assert "llama, qwen, gpt-oss" in change_reports.render_page(runs, changes)
 
 
 def test_a_page_of_releases_that_are_alike_says_so() -> None:

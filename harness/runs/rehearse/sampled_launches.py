@@ -1,7 +1,9 @@
 """Launches at their true size, of which some programs run: the corners of the grid, and a few more.
 
-Invariant: each distinct launch (kernel, grid, shapes, strides, integers, constants) runs once under
-check, on the programs whose numbers are extreme, and goes on after a violation, which is recorded.
+Invariant: each distinct launch (kernel, grid, shapes, strides, integers, constants, and how much of
+its arguments' memory is unwritten: all, part or nothing) runs once under check, on the programs
+whose numbers are extreme, and goes on after a violation, which is recorded.
+
 Floats have no values in a dry run, so a kernel runs as its slice of accesses and addresses; one of
 integers alone runs whole, since later launches depend on what it writes.
 
@@ -93,6 +95,12 @@ class SampledLauncher(CpuLauncher):
         self.written = WrittenMemory()
         # By a record's id, with the record: the parameters whose memory its launches may write.
         self._written_parameters: dict[int, tuple[RehearsedLaunch, frozenset[str] | None]] = {}
+        # The launches that were asked what they read, each with what was unwritten then.
+        self._asked: set[tuple[int, tuple[int, ...]]] = set()
+        # Of the launch that runs: whether its addresses are a server's, None before that is known,
+        # and the parameters whose memory it may write.
+        self._is_certain: bool | None = None
+        self._written: frozenset[str] | None = frozenset()
         self.phase = ""
         self.launches: dict[LaunchKey, RehearsedLaunch] = {}
         self.findings: dict[tuple[str, ...], RehearsalFinding] = {}
@@ -111,13 +119,15 @@ class SampledLauncher(CpuLauncher):
     def probe(self, kernels: frozenset[str]) -> Iterator[ProbedLaunches]:
         """Check these kernels in other batches, and yield what they show, apart from the record."""
         launches, findings = self.launches, self.findings
+        asked, self._asked = self._asked, set()
         self.launches, self.findings = {}, {}
         self._probed_kernels = kernels
         try:
-            yield ProbedLaunches(self.launches, self.findings)
+            with self.written.restore_afterwards():
+                yield ProbedLaunches(self.launches, self.findings)
         finally:
             self.is_recording, self._probed_kernels = False, None
-            self.launches, self.findings = launches, findings
+            self.launches, self.findings, self._asked = launches, findings, asked
 
     @contextlib.contextmanager
     def follow(self) -> Iterator[list[RehearsedLaunch]]:
@@ -140,15 +150,16 @@ class SampledLauncher(CpuLauncher):
         sides = grid(values) if callable(grid) else grid
         is_integer = not any(map(has_float, values.values()))
         record, is_new = self._record(kernel, tuple(map(int, sides)), values)
-        if not is_new and not is_integer:
-            self._skip(record, values)
+        if not is_integer and not self._has_to_run(record, values):
+            _, written = self._written_parameters.get(id(record), (None, frozenset(values)))
+            self._skip(written, values)
             return
         self._slices = not is_integer
-        self._current = record
+        self._current, self._is_certain, self._written = record, None, frozenset(values)
         try:
             super().launch(kernel, args, grid, options)
         except UncheckableKernel as refusal:
-            self._skip(None, values)
+            self._skip(self._written, values)
             if record is not None:
                 record.refusal = str(refusal)
         except Violation:
@@ -165,14 +176,30 @@ class SampledLauncher(CpuLauncher):
         self, launch: KernelLaunch, arguments: Iterable[RuntimeArgument], lowered: LoweredKernel
     ) -> tuple[list[int], list[TensorSpan | None]]:
         values, spans = super()._encode_arguments(launch, arguments, lowered)
-        written = self.written.begin_launch(lowered, spans, is_whole=not self._slices)
+        if self._is_certain is None:  # what the first program writes does not change it
+            self._is_certain = self.written.loads_certain_values(lowered, spans)
+        self._written = self.written.begin_launch(
+            lowered, spans, is_whole=not self._slices, is_certain=self._is_certain
+        )
         if self._current is not None:
-            self._written_parameters[id(self._current)] = self._current, written
+            self._written_parameters[id(self._current)] = self._current, self._written
         return values, spans
 
-    def _skip(self, record: RehearsedLaunch | None, values: dict[str, Any]) -> None:
-        """Follow what a launch may write that does not run."""
-        _, names = self._written_parameters.get(id(record), (None, frozenset(values)))
+    def _has_to_run(self, record: RehearsedLaunch | None, values: dict[str, Any]) -> bool:
+        """Return whether a launch with floats may show more than those before it.
+
+        One without a record is bound for what it may write; none of its programs runs.
+        """
+        if record is None:
+            return self.written.is_followed
+        asked = id(record), self.written.describe_unwritten(list_tensors(values.values()))
+        if record.refusal or asked in self._asked:
+            return False
+        self._asked.add(asked)
+        return True
+
+    def _skip(self, names: frozenset[str] | None, values: dict[str, Any]) -> None:
+        """Follow what a launch may write that does not run: these parameters, or any memory."""
         if names is None:
             self.written.forget()
         elif not names <= values.keys():  # part of a tuple
@@ -185,6 +212,11 @@ class SampledLauncher(CpuLauncher):
         """Run a slice's programs one at a time: no races of a sample, and no memory for them."""
         if not self._slices:
             return super()._run_programs(launch, kernel, binder, bound)
+        if self._current is None:
+            program, numbers = self._get_program(launch.kernel, kernel, binder, bound)
+            arguments = (*bound.runtime_arguments(), *numbers)
+            self._encode_arguments(launch, arguments, program.lowered)
+            return []
         violations: list[Violation] = []
         try:
             for self.log.running in choose_programs(launch.grid):

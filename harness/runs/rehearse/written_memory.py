@@ -7,8 +7,10 @@ one of them may write counts as written. What was there when the deployment had 
 as written, too, and so does all memory once a layer has passed its input on.
 
 An integer that comes of floats without arithmetic is not the server's, so an address that is made
-of it says nothing. A storage with such values is `uncertain`, and so is what is computed from it; a
-launch that loads values of one is not asked what it reads.
+of it says nothing. A storage with such values is `uncertain`, and so is what is computed from it,
+and a copy of it on the host; a launch that loads values of one is not asked what it reads. It is
+certain again when an operator overwrites all of it with other values. What the host computes of
+such values is not followed.
 
 Example: `kv_indices = torch.empty(n)` is uninitialized. A kernel of integers fills all but its last
 request's share; the attention kernel, of which twelve programs run, reads an index of that request,
@@ -20,8 +22,8 @@ from __future__ import annotations
 import contextlib
 import ctypes
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -38,6 +40,9 @@ from harness.runs.rehearse.uninitialized_shadow import clear_range, make_shadow
 _ADDRESS_SIZE = 8  # bytes
 _MOST_ADDRESSES = 1 << 20  # of a tensor that are looked at
 _LARGEST_COUNT = 1 << 32  # no address of this process is as small
+_LARGEST_COPY = 1 << 20  # bytes of a shadow
+_OVERWRITING = frozenset({"aten::copy_", "aten::fill_.Scalar", "aten::fill_.Tensor", "aten::zero_"})
+_HOST_COPIES = frozenset({"aten::copy_", "aten::_to_copy"})
 _LARGEST_FILL = 1 << 25  # bytes of a strided view that are marked one by one
 
 
@@ -45,13 +50,27 @@ _LARGEST_FILL = 1 << 25  # bytes of a strided view that are marked one by one
 class UnwrittenStorage:
     """A storage of which something is uninitialized."""
 
-    size: int
+    storage: TrackedStorage
     shadow: torch.Tensor | None = None  # None: all of it, and nobody has asked yet
+
+    @property
+    def is_freed(self) -> bool:
+        return self.storage.is_freed
 
     def get_shadow(self) -> torch.Tensor:
         if self.shadow is None:
-            self.shadow = make_shadow(self.size)
+            self.shadow = make_shadow(self.storage.size)
         return self.shadow
+
+    def copy(self) -> UnwrittenStorage:
+        """Copy a shadow that is small; a large one stays the same, with what is written later."""
+        shadow = self.shadow
+        if shadow is not None and shadow.numel() <= _LARGEST_COPY:
+            shadow = shadow.clone()
+        return replace(self, shadow=shadow)
+
+
+_Kept = TypeVar("_Kept", TrackedStorage, UnwrittenStorage)
 
 
 class WrittenMemory:
@@ -61,6 +80,8 @@ class WrittenMemory:
         self._unwritten: dict[int, UnwrittenStorage] = {}  # by the storage's address
         # Storages whose values say nothing, by address; freed ones are still among them.
         self._uncertain: dict[int, TrackedStorage] = {}
+        self._allocated: set[int] = set()  # addresses, since `restore_afterwards` began
+        self.is_followed = False
 
     @contextlib.contextmanager
     def follow(self) -> Iterator[None]:
@@ -72,9 +93,11 @@ class WrittenMemory:
         )
         for observed, observer in observers:
             observed.append(observer)
+        self.is_followed = True
         try:
             yield
         finally:
+            self.is_followed = False
             for observed, observer in observers:
                 observed.remove(observer)
             self.forget()
@@ -83,12 +106,30 @@ class WrittenMemory:
         """Take all memory that is there for written."""
         self._unwritten.clear()
 
+    @contextlib.contextmanager
+    def restore_afterwards(self) -> Iterator[None]:
+        """Know afterwards what was known before of each storage that was there and still lives."""
+        unwritten = {start: one.copy() for start, one in self._unwritten.items()}
+        uncertain = dict(self._uncertain)
+        self._allocated = set()
+        try:
+            yield
+        finally:
+            self._unwritten = _keep_living(unwritten) | self._list_allocated(self._unwritten)
+            self._uncertain = _keep_living(uncertain) | self._list_allocated(self._uncertain)
+
+    def _list_allocated(self, storages: dict[int, _Kept]) -> dict[int, _Kept]:
+        living = _keep_living(storages)
+        return {start: one for start, one in living.items() if start in self._allocated}
+
     # What others do
 
     def _observe_allocation(self, tensor: torch.Tensor, owner: torch.Tensor) -> None:
         start = _get_start(tensor)
+        self._unwritten = _keep_living(self._unwritten)
         self._unwritten.pop(start, None)
         self._uncertain.pop(start, None)
+        self._allocated.add(start)
 
     def _observe_operator(
         self,
@@ -101,20 +142,35 @@ class WrittenMemory:
             return
         if plan.name.startswith("aten::empty"):
             if result.numel():
-                size = result.untyped_storage().nbytes()
-                self._unwritten[_get_start(result)] = UnwrittenStorage(size)
+                storage = TrackedStorage(result.untyped_storage(), "")
+                self._unwritten[storage.start] = UnwrittenStorage(storage)
             return
+        on_host = plan.name in _HOST_COPIES
+        places = {at for at, name in plan.outputs if name in plan.resizable}
+        if plan.name in _OVERWRITING:
+            places.add(0)
+        names = {name for at, name in plan.outputs if at in places}
         outputs = [args[at] if at < len(args) else options.get(name) for at, name in plan.outputs]
-        for tensor in _list_tensors(outputs):
+        written = list(_list_tensors(outputs, on_host))
+        for tensor in written:
             self.mark_written(tensor)
-        operands = (*_list_tensors(args), *_list_tensors(options.values()))
-        if any(map(self._says_nothing, operands)):
-            self._observe_uncomputed((result, outputs))
+        read = (
+            [value for at, value in enumerate(args) if at not in places],
+            [value for name, value in options.items() if name not in names],
+        )
+        if any(map(self._says_nothing, _list_tensors(read, on_host))) or any(
+            map(_is_large, written)
+        ):
+            for tensor in _list_tensors((result, outputs), on_host):
+                self._add_uncertain(tensor)
+        elif len(places) == len(plan.outputs) and all(map(_is_computed, written)):
+            for tensor in filter(_covers_storage, written):
+                self._uncertain.pop(_get_start(tensor), None)
 
     def _says_nothing(self, tensor: torch.Tensor) -> bool:
         """Return whether a tensor's values are not those of a server."""
-        is_large = tensor.is_floating_point() and tensor.numel() >= dry_run.LARGE
-        return is_large or _get_start(tensor) in self._uncertain
+        storage = self._uncertain.get(_get_start(tensor))
+        return _is_large(tensor) or (storage is not None and not storage.is_freed)
 
     def _observe_uncomputed(self, values: Any) -> None:
         for tensor in _list_tensors(values):
@@ -122,7 +178,8 @@ class WrittenMemory:
 
     def _add_uncertain(self, tensor: torch.Tensor) -> None:
         storage = TrackedStorage(tensor.untyped_storage(), "")
-        self._uncertain[storage.start] = storage
+        if storage.size:
+            self._uncertain[storage.start] = storage
 
     def _observe_writes(self, values: Any) -> None:
         """Take what a stand-in or a collective may have written for written, as it is."""
@@ -142,7 +199,7 @@ class WrittenMemory:
         end = first + (reach + 1) * tensor.itemsize
         nbytes = tensor.numel() * tensor.itemsize
         is_dense = end - first <= nbytes or nbytes > _LARGEST_FILL
-        if is_dense and (first, end) == (0, storage.size):
+        if is_dense and (first, end) == (0, storage.storage.size):
             del self._unwritten[start]
         elif is_dense:
             clear_range(storage.get_shadow(), first, end)
@@ -151,8 +208,26 @@ class WrittenMemory:
 
     # Launches of Triton kernels
 
+    def describe_unwritten(self, tensors: Iterable[torch.Tensor]) -> tuple[int, ...]:
+        """Say of each tensor whether all (2) or part (1) of its storage may be uninitialized."""
+        known = [self._unwritten.get(_get_start(tensor)) for tensor in tensors]
+        return tuple(0 if one is None else 2 if one.shadow is None else 1 for one in known)
+
+    def loads_certain_values(
+        self, lowered: LoweredKernel, spans: Sequence[TensorSpan | None]
+    ) -> bool:
+        """Return whether a launch's addresses and masks are made of a server's values."""
+        loaded = (spans[place] for place in lowered.loaded_parameters)
+        if any(span is not None and span.storage.start in self._uncertain for span in loaded):
+            return False
+        return not (lowered.has_unknown_pointers and self._lead_to_uncertain_values(spans))
+
     def begin_launch(
-        self, lowered: LoweredKernel, spans: Sequence[TensorSpan | None], is_whole: bool
+        self,
+        lowered: LoweredKernel,
+        spans: Sequence[TensorSpan | None],
+        is_whole: bool,
+        is_certain: bool,
     ) -> frozenset[str] | None:
         """Give each storage that a launch reads its shadow; take what it may write for written.
 
@@ -160,10 +235,6 @@ class WrittenMemory:
         Return the parameters whose memory it may write; None if that is any memory.
         """
         placed = {place: span.storage for place, span in enumerate(spans) if span is not None}
-        loaded = {placed[place].start for place in lowered.loaded_parameters if place in placed}
-        is_certain = loaded.isdisjoint(self._uncertain)
-        if lowered.has_unknown_pointers:
-            is_certain = is_certain and not self._lead_to_uncertain_values(spans)
         if lowered.writes_unknown_memory:
             self.forget()
         if not (is_whole and is_certain):
@@ -201,18 +272,37 @@ class WrittenMemory:
 
     def _take_for_written(self, storage: TrackedStorage) -> None:
         self._unwritten.pop(storage.start, None)
-        self._uncertain[storage.start] = storage
+        if storage.size:
+            self._uncertain[storage.start] = storage
+
+
+def _keep_living(storages: dict[int, _Kept]) -> dict[int, _Kept]:
+    return {start: one for start, one in storages.items() if not one.is_freed}
+
+
+def _is_large(tensor: torch.Tensor) -> bool:
+    return bool(tensor.is_floating_point() and tensor.numel() >= dry_run.LARGE)
+
+
+def _is_computed(tensor: torch.Tensor) -> bool:
+    """Return whether a dry run computes what an operator writes here, whatever its operands."""
+    return not tensor.is_floating_point() and tensor.numel() <= dry_run.LARGEST_COMPUTED
+
+
+def _covers_storage(tensor: torch.Tensor) -> bool:
+    size = tensor.untyped_storage().nbytes()
+    return bool(tensor.is_contiguous()) and tensor.numel() * tensor.itemsize == size
 
 
 def _get_start(tensor: torch.Tensor) -> int:
     return int(tensor.untyped_storage().data_ptr())
 
 
-def _list_tensors(values: Any) -> Iterator[torch.Tensor]:
-    """List the device tensors among values, and in their lists."""
+def _list_tensors(values: Any, on_host: bool = False) -> Iterator[torch.Tensor]:
+    """List the device tensors among values, and in their lists; with `on_host` the host's, too."""
     for value in (values,) if isinstance(values, torch.Tensor) else values or ():
         if isinstance(value, torch.Tensor):
-            if value.is_cuda:
+            if value.is_cuda or (on_host and value.is_cpu):
                 yield value
         elif isinstance(value, (list, tuple)):
-            yield from _list_tensors(value)
+            yield from _list_tensors(value, on_host)

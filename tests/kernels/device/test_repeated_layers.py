@@ -17,6 +17,7 @@ from fixtures.rehearse.repeated_layers import (
     find_shared_objects,
 )
 from harness.device.record import RECORD
+from harness.kernels.check.tracked_memory import TrackedStorage
 from harness.runs.rehearse.sampled_launches import SampledLauncher
 from harness.runs.rehearse.written_memory import UnwrittenStorage, WrittenMemory
 from harness.store.rehearse.values import RehearsedLaunch
@@ -132,7 +133,8 @@ def test_the_first_the_second_and_the_last_layer_run_and_all_count() -> None:
 def test_what_a_passed_layer_would_have_written_counts_as_written() -> None:
     for windows, is_forgotten in (([0] * LAYERS, True), ([1, 2, 3, 4], False)):
         model, launcher, _ = make_model(windows)
-        launcher.written._unwritten[1] = UnwrittenStorage(4)
+        storage = TrackedStorage(torch.empty(4).untyped_storage(), "")
+        launcher.written._unwritten[storage.start] = UnwrittenStorage(storage)
         model.run()
         assert (not launcher.written._unwritten) is is_forgotten
 

@@ -18,6 +18,9 @@ OVERFLOW = RehearsalFinding(
 MEMORY = RehearsalFinding("OutOfMemory", "chunk", "", "does not fit", "b.py", 7, "torch.empty(n)")
 
 
+READ = RehearsalFinding("UninitializedMemory", "chunk", "m:walk", "reads", "a.py", 3, "row")
+
+
 class AddressOfSize:
     """A launcher whose only kernel has an address of a given growth."""
 
@@ -69,6 +72,12 @@ def test_a_finding_begins_where_one_less_passes() -> None:
     search, launcher = make_search(lambda size: size * 57344, 65536)
     assert search.find(OVERFLOW) == 37450  # 37,449 * 57,344 is less than 2^31
     assert len(launcher.sizes) <= 4  # half, the guess, and one below it
+
+
+def test_an_uninitialized_read_that_is_not_repeated_has_no_smallest_size() -> None:
+    search, launcher = make_search(lambda size: size, 64)
+    assert search.find(READ) == 0
+    assert launcher.sizes == [64]
 
 
 def test_a_finding_whose_address_grows_otherwise_is_found_as_well() -> None:

@@ -49,6 +49,21 @@ def copy_by_address(addresses, indices, count, BLOCK: tl.constexpr):
     tl.store(indices + places, tl.load(source + places, mask=mask), mask=mask)
 
 
+@triton.jit
+def gather_and_mark(indices, rows, out, WIDTH: tl.constexpr):
+    row = tl.load(indices + tl.program_id(0))
+    columns = tl.arange(0, WIDTH)
+    value = tl.load(rows + row * WIDTH + columns)
+    tl.store(out + tl.program_id(0) * WIDTH + columns, value)
+    tl.store(indices + tl.program_id(0), row)
+
+
+@triton.jit
+def weigh_rows(indices, out, BLOCK: tl.constexpr):
+    places = tl.arange(0, BLOCK)
+    tl.store(out + places, tl.load(indices + places).to(tl.float32))
+
+
 def make_indices(count: int = ROWS) -> torch.Tensor:
     """Return memory for an index a row, the first `count` of them written by a kernel."""
     indices = torch.empty(ROWS, dtype=torch.int64, device="cuda")
@@ -98,7 +113,31 @@ def gather_behind_last_copy() -> None:
     gather(copy_all_but_last(torch.arange(ROWS, device="cuda")))
 
 
+def gather_by_an_overwritten_choice() -> None:
+    indices = choose_rows()
+    indices.copy_(torch.arange(ROWS, device="cuda"))
+    gather(indices, torch.empty(HUGE // WIDTH, WIDTH, device="cuda"))
+
+
+def gather_again_by_indices_that_nothing_wrote() -> None:
+    """The second launch is like the first one, but for what its buffer holds."""
+    rows = torch.zeros(ROWS, WIDTH, device="cuda")
+    gather(make_indices(), rows)
+    gather(torch.empty(ROWS, dtype=torch.int64, device="cuda"), rows)
+
+
+def gather_and_change_the_indices() -> None:
+    """The first program that runs reads what is written, and changes an index."""
+    indices, rows = make_indices(), torch.empty(ROWS, WIDTH, device="cuda")
+    rows[: ROWS - 1].fill_(1)
+    out = torch.empty(ROWS, WIDTH, device="cuda")
+    gather_and_mark[(ROWS,)](indices, rows, out, WIDTH)
+
+
 PLANTED = {
+    gather_by_an_overwritten_choice: "value = tl.load(rows",
+    gather_again_by_indices_that_nothing_wrote: "row = tl.load(indices + tl.program_id(0))",
+    gather_and_change_the_indices: "value = tl.load(rows",
     gather_behind_last_copy: "row = tl.load(indices + tl.program_id(0))",
     gather_behind_last_index: "row = tl.load(indices + tl.program_id(0))",
     gather_from_scratch_that_nothing_wrote: "value = tl.load(rows",
@@ -144,6 +183,12 @@ def gather_by_indices_of_no_server() -> None:
     gather(choose_rows(), rows)
 
 
+def gather_by_such_indices_over_the_host() -> None:
+    rows = torch.empty(1 << 13, WIDTH, device="cuda")
+    rows[:1].fill_(1)
+    gather(choose_rows().cpu().cuda(), rows)
+
+
 def gather_by_copies_of_such_indices() -> None:
     gather(copy_all_but_last(choose_rows()))
 
@@ -173,19 +218,25 @@ WHOLE = [
     gather_what_a_stand_in_wrote,
     gather_what_a_collective_wrote,
     gather_by_indices_of_no_server,
+    gather_by_such_indices_over_the_host,
     gather_by_copies_of_such_indices,
     gather_what_was_copied,
     copy_small_floats,
 ]
 
 
+def make_launcher() -> SampledLauncher:
+    """Begin a dry run in this process, for good."""
+    dry_run.enable()
+    LEDGER.is_limited = False
+    return SampledLauncher()
+
+
 def find_uninitialized_reads(batch: Callable[[], None]) -> list[tuple[str, str]]:
     """Make a batch in a dry run, and return the kind and the line of each finding."""
 
     def rehearse() -> Any:
-        dry_run.enable()
-        LEDGER.is_limited = False
-        launcher = SampledLauncher()
+        launcher = make_launcher()
         with launcher, launcher.written.follow():
             launcher.is_recording = True
             batch()
@@ -206,3 +257,52 @@ def test_a_planted_read_is_named_with_its_line(batch: Callable[[], None]) -> Non
 @pytest.mark.parametrize("batch", WHOLE, ids=lambda batch: batch.__name__)
 def test_what_may_have_been_written_is_no_finding(batch: Callable[[], None]) -> None:
     assert find_uninitialized_reads(batch) == []
+
+
+def weigh(indices: torch.Tensor) -> None:
+    weigh_rows[(1,)](indices, torch.empty(ROWS, device="cuda"), ROWS)
+
+
+def gather_between_others(indices: torch.Tensor) -> None:
+    """Two launches that are not probed read the indices that the probed one reads."""
+    weigh(indices)
+    gather(indices, torch.empty(HUGE // WIDTH, WIDTH, device="cuda"))
+    weigh(indices)
+
+
+def gather_before_a_change(indices: torch.Tensor) -> None:
+    """A launch that is not probed writes into the indices when they were read."""
+    gather(indices, torch.empty(HUGE // WIDTH, WIDTH, device="cuda"))
+    rows, out = (torch.zeros(ROWS, WIDTH, device="cuda") for _ in range(2))
+    gather_and_mark[(ROWS,)](indices, rows, out, WIDTH)
+
+
+@pytest.mark.parametrize("batch", [gather_between_others, gather_before_a_change])
+def test_each_probe_shows_what_the_one_before_showed(
+    batch: Callable[[torch.Tensor], None],
+) -> None:
+    def probe() -> list[int]:
+        launcher = make_launcher()
+        indices = torch.arange(ROWS, device="cuda")  # as preallocated by a backend
+        counts = []
+        with launcher, launcher.written.follow():
+            for _ in range(3):
+                with launcher.probe(frozenset({f"{__name__}:gather_rows"})) as probed:
+                    launcher.is_recording = True
+                    batch(indices)
+                counts.append(len(probed.findings))
+        return counts
+
+    assert child_process.call_in_fork(probe, cpu_seconds=60) == [1, 1, 1]
+
+
+def test_memory_that_was_freed_is_not_followed() -> None:
+    def count() -> int:
+        launcher = make_launcher()
+        with launcher, launcher.written.follow():
+            kept = [torch.empty(ROWS + place, device="cuda") for place in range(16)]
+            del kept[1:]
+            kept.append(torch.zeros(1 << 20, device="cuda"))
+            return len(launcher.written._unwritten)
+
+    assert child_process.call_in_fork(count, cpu_seconds=60) == 1
