@@ -11,13 +11,20 @@ AWQ_BITS = 4
 AWQ_SHIFTS = (0, 16, 4, 20, 8, 24, 12, 28)  # where the bits of each column begin
 
 
+def find_largest_code(dtype: torch.dtype) -> float:
+    limits = torch.finfo(dtype) if dtype.is_floating_point else torch.iinfo(dtype)
+    return float(limits.max)
+
+
 def _round_groups(values: torch.Tensor, codes: torch.Tensor) -> torch.Tensor:
-    """Write the codes of the last axis' groups; return their scales."""
-    is_float = codes.dtype.is_floating_point
-    largest = torch.finfo(codes.dtype).max if is_float else torch.iinfo(codes.dtype).max
+    """Write the codes of the last axis' groups; return their scales.
+
+    The kernels cut the fractions of int8 off, and round to the nearest float of 8 bits.
+    """
+    largest = find_largest_code(codes.dtype)
     scales = values.abs().amax(-1, keepdim=True).clamp(min=SMALLEST_ABSOLUTE) / largest
     steps = (values / scales).clamp(-largest, largest)
-    codes.copy_((steps if is_float else steps.round()).to(codes.dtype).view(codes.shape))
+    codes.copy_(steps.to(codes.dtype).view(codes.shape))
     return scales.squeeze(-1)
 
 
@@ -53,6 +60,13 @@ def sgl_per_token_group_quant_8bit(
     """Round each token's groups to 8 bits, as earlier releases ask for it."""
     if scale_ue8m0 or fuse_silu_and_mul or masked_m is not None:
         raise NotImplementedError("the stand-in has float32 scales and no activation before them")
+    bound = find_largest_code(codes.dtype)
+    lowest = (-bound, -bound - 1) if codes.dtype == torch.int8 else (-bound,)  # -128 is never taken
+    if eps != SMALLEST_ABSOLUTE or largest != bound or smallest not in lowest:
+        raise NotImplementedError(
+            f"the stand-in has scales from {SMALLEST_ABSOLUTE} and codes up to {bound:g}, not "
+            f"{eps}, {smallest:g} and {largest:g}"
+        )
     per_token_group_quant(x, codes, scales)
 
 

@@ -8,11 +8,14 @@ from torch import nn
 
 from fixtures.zoo.adapters import SCALING, Adapter
 from fixtures.zoo.weight_formats import FORMATS, QuantizedWeightFile
+from harness.device.operators.gemms import bmm_fp8
 from harness.device.operators.quantization import (
     awq_dequantize,
     dequantize_awq,
     int8_scaled_mm,
+    per_tensor_quant_fp8,
     per_token_group_quant,
+    per_token_quant_fp8,
     sgl_per_token_group_quant_8bit,
 )
 from harness.runs.zoo.architecture import QuantizedWeights
@@ -38,6 +41,15 @@ def store_one(kind: str) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
     stored = file.store_weights(state)
     assert torch.equal(stored.pop("norm.weight"), model.norm.weight)
     return file.floats[NAME], {name.rpartition(".")[2]: tensor for name, tensor in stored.items()}
+
+
+def draw(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(2))
+
+
+def draw_int8(*shape: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(3)
+    return torch.randint(-127, 128, shape, dtype=torch.int8, generator=generator)
 
 
 def unpack(whole: int, place: int) -> int:
@@ -80,13 +92,28 @@ def test_gptq_stores_zeros_less_one_and_inputs_one_after_another() -> None:
         assert (code - zero) * stored["scales"][group, row].float() == floats[row, column]
 
 
+@pytest.mark.parametrize("axis", [0, 1])
 @pytest.mark.parametrize("kind", FORMATS)
-def test_the_scale_of_another_cell_means_other_floats(kind: str) -> None:
+def test_the_scale_or_zero_of_a_neighbouring_block_means_other_floats(kind: str, axis: int) -> None:
     floats, _ = store_one(kind)
     form = FORMATS[kind](QuantizedWeights(kind, group=GROUP))
-    codes, scales, *zeros = form.quantize(form.split(floats))
-    moved = form.restore(codes, scales.roll(1, 0), *zeros)
-    assert (moved - form.restore(codes, scales, *zeros)).norm() > 0.2 * floats.norm()
+    parts = form.quantize(form.split(floats))
+    if parts[1].shape[axis] == 1:
+        return  # int8_channels has one scale for all inputs
+    restored = form.restore(*parts)
+    for number in range(1, len(parts)):
+        moved = list(parts)
+        moved[number] = parts[number].roll(1, axis)
+        assert (form.restore(*moved) - restored).norm() > 0.2 * floats.norm()
+
+
+@pytest.mark.parametrize("kind", ["awq", "gptq"])
+def test_zeros_differ_from_those_of_both_neighbours(kind: str) -> None:
+    floats, _ = store_one(kind)
+    form = FORMATS[kind](QuantizedWeights(kind, group=GROUP))
+    zeros = form.quantize(form.split(floats))[2].squeeze(-1)
+    assert zeros.diff(dim=0).abs().min() >= 1
+    assert zeros.diff(dim=1).abs().min() >= 1
 
 
 def test_a_matrix_that_was_not_quantized_is_an_error() -> None:
@@ -95,9 +122,9 @@ def test_a_matrix_that_was_not_quantized_is_an_error() -> None:
         file.store_weights({NAME: torch.ones(2, 2)})
 
 
-def test_a_matrix_without_whole_cells_is_an_error_with_its_sizes() -> None:
+def test_a_matrix_without_whole_blocks_is_an_error_with_its_sizes() -> None:
     file = QuantizedWeightFile(QuantizedWeights("fp8_blocks", group=40))
-    with pytest.raises(ValueError, match="64 x 96 has no whole cells of 40 x 40"):
+    with pytest.raises(ValueError, match="64 x 96 has no whole blocks of 40 x 40"):
         file.round_weights(OneProjection())
 
 
@@ -105,12 +132,25 @@ def test_experts_in_one_tensor_are_stored_one_by_one() -> None:
     file, model = QuantizedWeightFile(QuantizedWeights("int8_blocks", group=2)), nn.Module()
     model.register_parameter("gate_up_proj", nn.Parameter(torch.randn(3, 8, 4)))
     file.round_weights(model)
-    gate, up = file.floats["gate_up_proj"][1].chunk(2)
-    stored = file.store_weights({"1.gate_proj.weight": gate, "1.up_proj.weight": up})
-    for name, floats in {"gate": gate, "up": up}.items():
+    halves = {
+        f"{number}.{name}_proj.weight": half
+        for number, expert in enumerate(file.floats["gate_up_proj"])
+        for name, half in zip(["gate", "up"], expert.chunk(2), strict=True)
+    }
+    stored = file.store_weights(halves)
+    for name in ("gate", "up"):
+        floats = halves[f"1.{name}_proj.weight"]
         scales = stored[f"1.{name}_proj.weight_scale_inv"].repeat_interleave(2, 0)
         codes = stored[f"1.{name}_proj.weight"].float()
         assert torch.equal(codes * scales.repeat_interleave(2, 1), floats)
+
+
+def test_experts_that_a_file_has_in_one_tensor_are_an_error() -> None:
+    file, model = QuantizedWeightFile(QuantizedWeights("int8_blocks", group=2)), nn.Module()
+    model.register_parameter("down_proj", nn.Parameter(torch.randn(3, 8, 4)))
+    file.round_weights(model)
+    with pytest.raises(ValueError, match="no quantized matrix of down_proj"):
+        file.store_weights({"down_proj": model.down_proj.detach()})
 
 
 def test_an_adapter_adds_its_products_while_it_is_applied() -> None:
@@ -133,15 +173,52 @@ def test_the_stand_in_reads_what_awq_stores() -> None:
     assert torch.equal(half.T, floats.half())
 
 
-def test_groups_of_tokens_are_rounded_and_multiplied_as_their_formats_say() -> None:
-    form, x = FORMATS["int8_channels"](QuantizedWeights("int8_channels")), torch.randn(3, COLUMNS)
+def test_groups_of_tokens_are_rounded_as_their_formats_say() -> None:
+    x = draw(3, COLUMNS)
+    for kind, dtype in [("int8_blocks", torch.int8), ("fp8_blocks", torch.float8_e4m3fn)]:
+        form = FORMATS[kind](QuantizedWeights(kind, group=GROUP))
+        codes, scales = torch.empty(3, COLUMNS, dtype=dtype), torch.empty(3, COLUMNS // GROUP)
+        per_token_group_quant(x, codes, scales)
+        assert torch.equal(codes.float() * scales.repeat_interleave(GROUP, 1), form.round_inputs(x))
+        again, bound = torch.empty_like(codes), 127 if dtype == torch.int8 else 448.0
+        sgl_per_token_group_quant_8bit(x, again, scales, GROUP, 1e-10, -bound, bound)
+        assert torch.equal(again.float(), codes.float())
+
+
+@pytest.mark.parametrize("limits", [(1e-6, -127, 127), (1e-10, -126, 127), (1e-10, -127, 126)])
+def test_other_limits_of_codes_are_refused(limits: tuple[float, int, int]) -> None:
     codes, scales = torch.empty(3, COLUMNS, dtype=torch.int8), torch.empty(3, 1)
-    per_token_group_quant(x, codes, scales)
-    assert torch.equal(codes * scales, form.round_inputs(x))
-    again = torch.empty_like(codes)
-    sgl_per_token_group_quant_8bit(x, again, scales, COLUMNS, 1e-10, -127, 127)
-    assert torch.equal(again, codes)
-    weight = torch.randint(-127, 128, (COLUMNS, ROWS), dtype=torch.int8)
-    product = int8_scaled_mm(codes, weight, scales, torch.full((ROWS, 1), 0.5), torch.float32)
-    exact = form.round_inputs(x).double() @ (weight * 0.5).double()
+    with pytest.raises(NotImplementedError, match="codes up to 127, not"):
+        sgl_per_token_group_quant_8bit(draw(3, COLUMNS), codes, scales, COLUMNS, *limits)
+
+
+def test_the_product_of_integers_has_both_scales() -> None:
+    codes, weight = draw_int8(3, COLUMNS), draw_int8(COLUMNS, ROWS)
+    scales, factors = draw(3, 1).abs(), draw(ROWS, 1).abs()
+    product = int8_scaled_mm(codes, weight, scales, factors, torch.float32)
+    exact = (codes.double() * scales) @ (weight.double() * factors.T)
     torch.testing.assert_close(product.double(), exact, rtol=1e-5, atol=1e-4)
+
+
+def test_each_token_or_a_whole_tensor_is_rounded_to_fp8_by_its_scale() -> None:
+    x = draw(3, COLUMNS) * torch.tensor([[0.5], [3.0], [7.0]])
+    codes = torch.empty(3, COLUMNS, dtype=torch.float8_e4m3fn)
+    scales, scale = torch.empty(3, 1), torch.empty(1)
+    per_token_quant_fp8(x, codes, scales)
+    torch.testing.assert_close(codes.double() * scales, x.double(), rtol=2**-4, atol=1e-3)
+    torch.testing.assert_close(scales, x.abs().amax(1, keepdim=True) / 448)
+    per_tensor_quant_fp8(x, codes, scale)
+    torch.testing.assert_close(codes.double() * scale, x.double(), rtol=2**-4, atol=1e-3)
+    torch.testing.assert_close(scale, x.abs().max().view(1) / 448)
+    with pytest.raises(NotImplementedError, match="computes the scale"):
+        per_tensor_quant_fp8(x, codes, scale, is_static=True)
+
+
+def test_products_of_fp8_matrices_have_both_scales() -> None:
+    a, b = (draw(*shape).to(torch.float8_e4m3fn) for shape in [(2, 3, 8), (2, 8, 5)])
+    a_scale, b_scale = torch.tensor([0.5]), torch.tensor([3.0])
+    out = torch.empty(2, 3, 5)
+    product = bmm_fp8(a, b, a_scale, b_scale, torch.float32, out)
+    exact = (a.double() * 0.5) @ (b.double() * 3.0)
+    torch.testing.assert_close(product.double(), exact, rtol=1e-5, atol=1e-5)
+    assert torch.equal(out, product)

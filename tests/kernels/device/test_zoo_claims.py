@@ -16,6 +16,7 @@ from triton.compiler.errors import CompilationError
 from fixtures.zoo import claims
 from fixtures.zoo.claims import AbsentModel, ArchitectureRun
 from fixtures.zoo.prompts import CONTINUATION
+from fixtures.zoo.reference_model import Tolerances
 from harness import checking
 from harness.runs.zoo.architecture import Architecture, KnownFailure
 from harness.store.zoo.values import ClaimResult, ClaimVerdict, ZooClaim
@@ -167,3 +168,22 @@ def test_a_decode_of_graphs_alone_holds(architecture_run: ArchitectureRun) -> No
     architecture_run.batch = [torch.ones(1)]
     architecture_run.model = make_model(CONTINUATION)  # type: ignore[assignment]
     assert architecture_run._test(ZooClaim.GRAPH, architecture_run._compare_graph)
+
+
+def test_other_orders_of_work_have_their_own_tolerance(
+    architecture_run: ArchitectureRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tolerances = [torch.zeros(1)], Tolerances(reference=0.5, order=0.1)
+    architecture_run.reference = SimpleNamespace(measure_tolerances=lambda *_: tolerances)  # type: ignore[assignment]
+    architecture_run.dtype = torch.float16
+    architecture_run.batch = [torch.zeros(1)]
+    monkeypatch.setattr(claims, "measure_error", lambda *_: 0.3)
+    monkeypatch.setattr(architecture_run, "_start", lambda: None)
+    for name in ("_compare_single_prompts", "_compare_chunks", "_compare_recomputation"):
+        monkeypatch.setattr(architecture_run, name, lambda: 0.3)
+    architecture_run.graphs = False
+    architecture_run._test_claims()
+    verdicts = {one.claim: one.verdict for one in architecture_run.result.claims[1:]}
+    assert verdicts.pop(ZooClaim.REFERENCE) is ClaimVerdict.HOLDS
+    assert set(verdicts) == {ZooClaim.BATCH, ZooClaim.CHUNKS, ZooClaim.RECOMPUTE}
+    assert set(verdicts.values()) == {ClaimVerdict.FAILS}
