@@ -72,6 +72,16 @@ def test_faults_in_quantized_weights_and_adapters_are_seen_by_the_comparison(
 
 
 @pytest.mark.skipif("UNFIX_NIGHTLY" not in os.environ, reason="a nightly test")
+def test_scales_of_other_experts_and_of_other_int8_blocks_are_seen_by_the_comparison(
+    tmp_path: Path,
+) -> None:
+    faults = ["zoo-scale-of-another-int8-block", "zoo-scale-of-another-expert"]
+    found = list_failures(tmp_path, ["qwen3_int8_blocks", "qwen3_moe_fp8_blocks"], faults)
+    assert found == {name: ["equals transformers"] for name in found}
+    assert len(found) == 2
+
+
+@pytest.mark.skipif("UNFIX_NIGHTLY" not in os.environ, reason="a nightly test")
 def test_a_window_one_short_is_seen_by_the_comparison(tmp_path: Path) -> None:
     found = list_failures(tmp_path, ["laguna"], ["zoo-window-one-short"])
     assert "equals transformers" in found["laguna"]

@@ -22,6 +22,8 @@ PLANTED = {  # a fault of tests/zoo/toggles: the architecture that it is in
     "zoo-stale-graph-address": ["llama"],
     "zoo-use-before-its-event": ["olmo2"],
     "zoo-scale-of-another-block": ["qwen3_fp8_blocks"],
+    "zoo-scale-of-another-int8-block": ["qwen3_int8_blocks"],
+    "zoo-scale-of-another-expert": ["qwen3_moe_fp8_blocks"],
     "zoo-zero-point-forgotten": ["qwen3_moe_awq", "qwen3_moe_gptq"],
     "zoo-adapter-scaling": ["llama_lora"],
 }
