@@ -205,6 +205,14 @@ def test_a_program_to_be_linked_stays_as_it_is(answers: dict[str, Any]) -> None:
     assert answers["to be linked, 2"] is False
 
 
+def test_a_plain_kernel_of_a_checked_module_keeps_its_attributes(answers: dict[str, Any]) -> None:
+    assert answers["a plain kernel"] == 5
+
+
+def test_checks_are_found_in_a_large_image(answers: dict[str, Any]) -> None:
+    assert answers["a large image"] == [801] * 10
+
+
 def test_an_option_need_not_be_utf_8(answers: dict[str, Any]) -> None:
     assert answers["no UTF-8"]
 
