@@ -164,6 +164,8 @@ class SampledLauncher(CpuLauncher):
                 record.refusal = str(refusal)
         except Violation:
             pass  # the last one that a launch reports; all of them are in the log
+        finally:
+            self.written.end_launch()
         for error in self.log.errors:
             if isinstance(error, Violation):
                 self._add_finding(record, error)

@@ -82,6 +82,7 @@ class WrittenMemory:
         self._uncertain: dict[int, TrackedStorage] = {}
         self._allocated: set[int] = set()  # addresses, since `restore_afterwards` began
         self.is_followed = False
+        self._shadowed: list[TrackedStorage] = []  # those with a shadow for the launch that runs
 
     @contextlib.contextmanager
     def follow(self) -> Iterator[None]:
@@ -246,8 +247,15 @@ class WrittenMemory:
             unwritten = self._unwritten.get(storage.start)
             if unwritten is not None and is_certain:
                 storage.uninitialized = unwritten.get_shadow()
+                self._shadowed.append(storage)
         names = (span.name for place in lowered.write_sizes if (span := spans[place]) is not None)
         return None if lowered.writes_unknown_memory else frozenset(names)
+
+    def end_launch(self) -> None:
+        """Take the shadows from the storages of a launch, which are known after they are freed."""
+        for storage in self._shadowed:
+            storage.uninitialized = None
+        self._shadowed.clear()
 
     def _lead_to_uncertain_values(self, spans: Iterable[TensorSpan | None]) -> bool:
         """Return whether an address in a launch's arguments is one of memory that says nothing."""

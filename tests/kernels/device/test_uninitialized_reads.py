@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +16,7 @@ from harness.core import child_process
 from harness.device import dry_run, stand_ins
 from harness.device.memory import LEDGER
 from harness.kernels.check.violations import UninitializedMemory
+from harness.runs.rehearse import written_memory
 from harness.runs.rehearse.sampled_launches import SampledLauncher
 
 ROWS, WIDTH = 64, 4096  # of a tensor of floats
@@ -306,3 +308,24 @@ def test_memory_that_was_freed_is_not_followed() -> None:
             return len(launcher.written._unwritten)
 
     assert child_process.call_in_fork(count, cpu_seconds=60) == 1
+
+
+def test_the_shadow_of_freed_memory_is_let_go() -> None:
+    def rehearse() -> list[bool]:
+        shadows: list[weakref.ref[torch.Tensor]] = []
+        make_shadow = written_memory.make_shadow
+
+        def make_known_shadow(size: int) -> torch.Tensor:
+            shadow = make_shadow(size)
+            shadows.append(weakref.ref(shadow))
+            return shadow
+
+        written_memory.make_shadow = make_known_shadow
+        launcher = make_launcher()
+        with launcher, launcher.written.follow():
+            make_indices()
+            larger = torch.empty(1 << 20, dtype=torch.int64, device="cuda")  # at another address
+            count_up[(4,)](larger, ROWS, 16)
+            return [shadow() is not None for shadow in shadows]
+
+    assert child_process.call_in_fork(rehearse, cpu_seconds=60) == [False, True]
