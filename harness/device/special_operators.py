@@ -282,11 +282,23 @@ def _widen(tensor: torch.Tensor) -> torch.Tensor:
     return host.float() if host.dtype in _HALVES else host
 
 
+def _register_reported(name: str, compute: Callable[..., Any]) -> None:
+    """Register a kernel of which nothing on the device runs, and report each of its calls."""
+    plan = dispatch.make_plan(f"aten::{name}")
+
+    def run_reported(*args: Any, **options: Any) -> Any:
+        result = compute(*args, **options)
+        dispatch.report(plan, args, options, result)
+        return result
+
+    _kernel(name)(run_reported)
+
+
 for _name in ("_softmax", "_log_softmax"):
-    _kernel(_name)(_make_softmax(_name))
-    _kernel(f"{_name}_backward_data")(_make_gradient(f"{_name}_backward_data"))
+    _register_reported(_name, _make_softmax(_name))
+    _register_reported(f"{_name}_backward_data", _make_gradient(f"{_name}_backward_data"))
 for _name in ("nll_loss_forward", "nll_loss2d_forward"):
-    _kernel(_name)(_make_loss(_name))
+    _register_reported(_name, _make_loss(_name))
 
 
 # A convolution of each channel by itself, for which CUDA alone has an operator

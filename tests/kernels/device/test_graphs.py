@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -151,3 +152,26 @@ def test_a_kernel_is_held_to_its_view_while_capturing() -> None:
         pytest.raises(checking.OutOfBounds, match="past the end of indices"),
     ):
         sum_indices[(1,)](buffer[:2], torch.full((1,), 3, device="cuda"), out)
+
+
+@pytest.mark.parametrize(
+    ("compute", "shape"),
+    [
+        (lambda data: torch.softmax(data, -1), (2, 3)),
+        (lambda data: torch.softmax(data.half(), -1, dtype=torch.float32), (2, 3)),
+        (lambda data: torch.log_softmax(data, -1), (2, 3)),
+        (lambda data: torch.nn.functional.nll_loss(data, (data[:, 0] > 2).long()), (2, 3)),
+        (lambda data: torch.ops.aten._softmax_backward_data(data, data, -1, data.dtype), (2, 3)),
+    ],
+    ids=["softmax", "half", "logarithm", "loss", "gradient"],
+)
+def test_a_replay_computes_operators_that_the_device_has_kernels_of_its_own_for(
+    compute: Callable[[torch.Tensor], torch.Tensor], shape: tuple[int, ...]
+) -> None:
+    static = torch.zeros(shape, device="cuda")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = compute(static)
+    static.copy_(torch.tensor([[1.0, 2, 3], [5, 4, 8]]))
+    graph.replay()
+    assert torch.equal(out.cpu(), compute(static).cpu())
