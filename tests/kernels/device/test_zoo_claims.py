@@ -113,6 +113,7 @@ def test_what_triton_itself_does_not_compile_fails_on_every_machine(
     assert not architecture_run.result.refused  # no limit of the executor
 
 
+@pytest.mark.parametrize("is_refused", [True, False], ids=["refused", "its fallback does not load"])
 @pytest.mark.parametrize(
     ("name", "error"), [("NobodysForCausalLM", AbsentModel), ("LlamaForCausalLM", ImportError)]
 )
@@ -122,13 +123,20 @@ def test_a_model_without_code_in_sglang_is_absent_and_one_with_code_is_not(
     tmp_path: Path,
     name: str,
     error: type[Exception],
+    is_refused: bool,
 ) -> None:
     models = tmp_path / "sglang" / "srt" / "models"
     models.mkdir(parents=True)
     (models / "llama.py").write_text("class LlamaForCausalLM: ...\n")
 
+    fallback: dict[str, Any] = {"__name__": "sglang.srt.models.transformers"}
+    exec("def load(words):\n    raise ValueError(words)", fallback)
+    words = f"{name} has no SGlang implementation" if is_refused else "No module named 'embed_out'"
+
     def refuse(*_: object) -> None:
-        raise ValueError(f"{name} has no SGlang implementation")
+        if is_refused:
+            raise ValueError(words)
+        fallback["load"](words)
 
     monkeypatch.setattr(claims, "ServedModel", refuse)
     architecture_run.reference = SimpleNamespace(architectures=[name], adapters=[])  # type: ignore[assignment]
