@@ -68,6 +68,8 @@ def test_faults_in_quantized_weights_and_adapters_are_seen_by_the_comparison(
     found = list_failures(tmp_path, names, faults)
     assert found.pop("llama") == []  # no fault is in it
     assert set(found) == set(names) - {"llama"}
+    assert "equals transformers" in found["qwen3_fp8_blocks"]  # other weights may fail more
+    del found["qwen3_fp8_blocks"]
     assert all(claims == ["equals transformers"] for claims in found.values()), found
 
 
@@ -77,8 +79,8 @@ def test_scales_of_other_experts_and_of_other_int8_blocks_are_seen_by_the_compar
 ) -> None:
     faults = ["zoo-scale-of-another-int8-block", "zoo-scale-of-another-expert"]
     found = list_failures(tmp_path, ["qwen3_int8_blocks", "qwen3_moe_fp8_blocks"], faults)
-    assert found == {name: ["equals transformers"] for name in found}
-    assert len(found) == 2
+    assert set(found) == {"qwen3_int8_blocks", "qwen3_moe_fp8_blocks"}
+    assert all("equals transformers" in claims for claims in found.values()), found
 
 
 @pytest.mark.skipif("UNFIX_NIGHTLY" not in os.environ, reason="a nightly test")
