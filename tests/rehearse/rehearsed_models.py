@@ -26,13 +26,29 @@ def rehearse(
     words: Sequence[str] = (),
     server_arguments: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Rehearse a model, and return its deployment of the command's JSON; all batches are made."""
+    """Rehearse a model whose four batches are all made, and return its deployment."""
+    deployment = rehearse_layers(home, model, layers, words, server_arguments)
+    assert [phase["failure"] for phase in deployment["phases"]] == [""] * 4
+    return deployment
+
+
+def rehearse_layers(
+    home: Path,
+    model: str,
+    layers: int | None,
+    words: Sequence[str],
+    server_arguments: Sequence[str],
+) -> dict[str, Any]:
+    """Rehearse a model's first layers, and return its deployment of the command's JSON."""
     config = dict(read_model(model).config)
     if layers is not None:
         config["num_hidden_layers"] = layers
+        if "layer_types" in config:
+            config["layer_types"] = config["layer_types"][:layers]
     file = home / f"{model}.json"
     file.write_text(json.dumps(config))
-    (home / ".releases").symlink_to(paths.releases_folder())
+    if not (home / ".releases").exists():
+        (home / ".releases").symlink_to(paths.releases_folder())
     command = ["--config", str(file), "--release", RELEASE, "--json", *words]
     finished = subprocess.run(
         [sys.executable, "-m", "harness", "rehearse", *command, "--", *server_arguments],
@@ -43,9 +59,7 @@ def rehearse(
         timeout=400,
     )
     assert finished.returncode in (0, 1), finished.stderr
-    run: dict[str, Any] = json.loads(finished.stdout)
     deployment: dict[str, Any]
-    [deployment] = run["deployments"]
+    [deployment] = json.loads(finished.stdout)["deployments"]
     assert not deployment["refusal"], deployment["detail"]
-    assert [phase["failure"] for phase in deployment["phases"]] == [""] * 4
     return deployment

@@ -2,55 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rehearsed_models import IS_READY, REASON, rehearse_layers
 
-from harness.core import paths
-from harness.releases import managed_releases
-from harness.runs.rehearse.deployment import read_model
-
-RELEASE = "0.5.23"
 LAYERS = 7
 KEPT_BYTES = 1 << 16  # that a peak may be lower by; seen: 5,120 of Qwen3-235B with --ep 8
 LAYERS_OF_KINDS = 16  # so that each kind has more than a first and a last one
 
-pytestmark = pytest.mark.skipif(
-    not managed_releases.get_release(RELEASE).is_ready,
-    reason=f"needs the environment of {RELEASE}: ./unfix test makes it",
-)
-
-
-def rehearse_layers(
-    home: Path, model: str, layers: int, arguments: list[str], *words: str
-) -> dict[str, Any]:
-    """Rehearse the first layers of a model."""
-    config = {**read_model(model).config, "num_hidden_layers": layers}
-    if "layer_types" in config:
-        config["layer_types"] = config["layer_types"][:layers]
-    file = home / "layers.json"
-    file.write_text(json.dumps(config))
-    if not (home / ".releases").exists():
-        (home / ".releases").symlink_to(paths.releases_folder())
-    options = ["--config", str(file), "--release", RELEASE, "--json", "--no-thresholds", *words]
-    finished = subprocess.run(
-        [sys.executable, "-m", "harness", "rehearse", *options, "--", *arguments],
-        cwd=paths.project_folder(),
-        env={**os.environ, "UNFIX_HOME": str(home)},
-        capture_output=True,
-        text=True,
-        timeout=400,
-    )
-    assert finished.returncode in (0, 1), finished.stderr
-    deployment: dict[str, Any]
-    [deployment] = json.loads(finished.stdout)["deployments"]
-    assert not deployment["refusal"], deployment["detail"]
-    return deployment
+pytestmark = pytest.mark.skipif(not IS_READY, reason=REASON)
 
 
 def count_passed(deployment: dict[str, Any]) -> int:
@@ -70,8 +33,8 @@ def describe(deployment: dict[str, Any]) -> dict[str, Any]:
 
 
 def check_both_ways(home: Path, model: str, layers: int, arguments: list[str]) -> None:
-    passed = rehearse_layers(home, model, layers, arguments)
-    whole = rehearse_layers(home, model, layers, arguments, "--all-layers")
+    passed = rehearse_layers(home, model, layers, ["--no-thresholds"], arguments)
+    whole = rehearse_layers(home, model, layers, ["--no-thresholds", "--all-layers"], arguments)
     assert count_passed(passed) > count_passed(whole) == 0
     assert describe(passed) == describe(whole)
     for one, other in zip(passed["phases"], whole["phases"], strict=True):

@@ -5,50 +5,24 @@ The model has three layers, whose states EAGLE takes, and launches what each lay
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rehearsed_models import IS_READY, REASON, rehearse_layers
 
-from harness.core import paths
-from harness.releases import managed_releases
-from harness.runs.rehearse.deployment import read_model
-
-RELEASE = "0.5.23"
 SPECULATION = [
     *("--speculative-algorithm", "EAGLE3", "--speculative-draft-model-path", "llama-3.1-8b-eagle3"),
     *("--speculative-num-steps", "3", "--speculative-eagle-topk", "4"),
     *("--speculative-num-draft-tokens", "16", "--context-length", "2048"),
 ]
 
-pytestmark = pytest.mark.skipif(
-    not managed_releases.get_release(RELEASE).is_ready,
-    reason=f"needs the environment of {RELEASE}: ./unfix test makes it",
-)
+pytestmark = pytest.mark.skipif(not IS_READY, reason=REASON)
 
 
-def rehearse_layers(home: Path, arguments: list[str]) -> dict[str, Any]:
-    """Rehearse three layers of Llama-3.1-8B."""
-    file = home / "layer.json"
-    file.write_text(json.dumps({**read_model("llama-3.1-8b").config, "num_hidden_layers": 3}))
-    (home / ".releases").symlink_to(paths.releases_folder())
-    words = ["--config", str(file), "--release", RELEASE, "--json", "--no-thresholds"]
-    finished = subprocess.run(
-        [sys.executable, "-m", "harness", "rehearse", *words, "--", *arguments],
-        cwd=paths.project_folder(),
-        env={**os.environ, "UNFIX_HOME": str(home)},
-        capture_output=True,
-        text=True,
-        timeout=400,
-    )
-    assert finished.returncode in (0, 1), finished.stderr
-    deployment: dict[str, Any]
-    [deployment] = json.loads(finished.stdout)["deployments"]
-    assert not deployment["refusal"], deployment["detail"]
+def rehearse_llama(home: Path, arguments: list[str]) -> dict[str, Any]:
+    deployment = rehearse_layers(home, "llama-3.1-8b", 3, ["--no-thresholds"], arguments)
     assert [one["failure"] for one in deployment["phases"]] == [""] * len(deployment["phases"])
     return deployment
 
@@ -64,7 +38,7 @@ def list_kernels(deployment: dict[str, Any], phase: str) -> dict[str, list[int]]
 
 @pytest.mark.skipif("UNFIX_NIGHTLY" not in os.environ, reason="a nightly test")
 def test_a_chunk_is_extended_together_with_requests_that_decode(tmp_path: Path) -> None:
-    deployment = rehearse_layers(tmp_path, ["--enable-mixed-chunk", "--max-running-requests", "32"])
+    deployment = rehearse_llama(tmp_path, ["--enable-mixed-chunk", "--max-running-requests", "32"])
     kernels = list_kernels(deployment, "mixed")
     assert kernels["compute_position_kernel"] == [32, 1, 1]  # 31 that decode, and the chunk
     assert kernels["_fwd_kernel"][0] == 32
@@ -72,7 +46,7 @@ def test_a_chunk_is_extended_together_with_requests_that_decode(tmp_path: Path) 
 
 
 def test_a_round_drafts_verifies_and_extends_at_the_most_requests(tmp_path: Path) -> None:
-    deployment = rehearse_layers(tmp_path, SPECULATION)
+    deployment = rehearse_llama(tmp_path, SPECULATION)
     count = deployment["settings"]["requests"]
     draft = list_kernels(deployment, "speculation: draft")
     assert draft["generate_draft_decode_kv_indices"] == [3, count, 4]  # steps, requests, topk
