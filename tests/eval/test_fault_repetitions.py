@@ -33,44 +33,61 @@ ALL_ITEMS = 2 * ITEMS
 UNDER_LOAD = {"wrong": [1, 1], "wrong_after": ITEMS}
 
 
-def serve_planted(
-    fakes: Fakes, monkeypatch: Patch, jobs: int, barrier: threading.Barrier
-) -> list[str]:
-    """Serve a fault whose server dies on a GPU; return each repetition's failure.
+class ServersAtOnce:
+    """Counts the servers that run at once; each runs until all repetitions run or wait."""
 
-    A repetition dies "beside others" if as many servers as the barrier counts run at once.
-    """
+    def __init__(self, places: threading.Semaphore) -> None:
+        self.places = places
+        self.most = self.now = self._arrived = 0
+        self._lock = threading.Lock()
+        self._all_arrived = threading.Event()
+
+    def __enter__(self) -> None:
+        """Take a place, as a server does before it runs."""
+        if not self.places.acquire(blocking=False):
+            self._arrive()
+            self.places.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self.places.release()
+
+    def run_one(self) -> None:
+        with self._lock:
+            self.now += 1
+            self.most = max(self.most, self.now)
+        self._arrive()
+        assert self._all_arrived.wait(PATIENCE_SECONDS), "a repetition neither runs nor waits"
+        with self._lock:
+            self.now -= 1
+
+    def _arrive(self) -> None:
+        with self._lock:
+            self._arrived += 1
+            if self._arrived == REPETITIONS:
+                self._all_arrived.set()
+
+
+@pytest.mark.parametrize("jobs", range(1, REPETITIONS + 1))
+def test_as_many_repetitions_run_at_once_on_a_gpu_as_jobs_are_allowed(
+    fakes: Fakes, monkeypatch: Patch, jobs: int
+) -> None:
+    servers = EvaluationServers(replace(fakes.where(), device="cuda"), 0, jobs)
+    at_once = ServersAtOnce(servers._places)
+    monkeypatch.setattr(servers, "_places", at_once)
 
     @contextlib.contextmanager
-    def die(
-        servers: EvaluationServers, job: ServingJob, release: str, served: ServedConfiguration
-    ) -> Iterator[SglangServer]:
-        if job.is_planted:
-            raise ServerFailed("it dies")
-        try:
-            barrier.wait()
-        except threading.BrokenBarrierError:
-            raise ServerFailed("it dies alone") from None
-        raise ServerFailed("it dies beside others")
+    def die(job: ServingJob, release: str, served: ServedConfiguration) -> Iterator[SglangServer]:
+        if not job.is_planted:
+            at_once.run_one()
+        raise ServerFailed("it dies")
         yield
 
-    monkeypatch.setattr(EvaluationServers, "_run_server", die)
+    monkeypatch.setattr(servers, "_run_server", die)
     job = ServingJob("one", fake("one"), {"unfix_recall": [0]}, 1, 1, "")
     job.is_planted = True
-    servers = EvaluationServers(replace(fakes.where(), device="cuda"), 0, jobs)
-    return [run.failure for run in servers.serve_job(job, request_nothing).repeated]
-
-
-def test_repetitions_on_a_gpu_are_served_at_once(fakes: Fakes, monkeypatch: Patch) -> None:
-    barrier = threading.Barrier(REPETITIONS, timeout=PATIENCE_SECONDS)
-    repeated = serve_planted(fakes, monkeypatch, REPETITIONS, barrier)
-    assert repeated == ["it dies beside others"] * REPETITIONS
-
-
-def test_no_more_servers_run_than_jobs_are_allowed(fakes: Fakes, monkeypatch: Patch) -> None:
-    barrier = threading.Barrier(REPETITIONS, timeout=0.3)
-    repeated = serve_planted(fakes, monkeypatch, REPETITIONS - 1, barrier)
-    assert repeated == ["it dies alone"] * REPETITIONS
+    served = servers.serve_job(job, request_nothing)
+    assert [run.failure for run in served.repeated] == ["it dies"] * REPETITIONS
+    assert at_once.most == jobs
 
 
 @pytest.mark.parametrize(
