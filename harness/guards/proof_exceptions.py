@@ -15,7 +15,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from harness.core import paths
 from harness.core.device import VIRTUAL
@@ -55,18 +55,14 @@ class ProofException:
     place: str  # file and line
     without: str = ""  # the entry is about runs without it
 
-    def applies_to(self, release: str, device: str) -> bool:
-        """Return whether it is about a release; one whose name is no version has all entries."""
+    def applies_to(self, version: Version | None, device: str) -> bool:
+        """Return whether it is about a release; one without a version has the entries of all."""
         kind = DeviceKind.CUDA.value if device == VIRTUAL else device
         if self.without == "virtual-gpu" and device == VIRTUAL:
             return False
         if self.without == "cuda-toolkit" and cuda_toolkit.find_toolkit() is not None:
             return False
-        try:
-            version = Version(release)
-        except InvalidVersion:
-            return kind in self.devices
-        return kind in self.devices and self.releases.contains(version)
+        return kind in self.devices and (version is None or self.releases.contains(version))
 
     def describe(self) -> str:
         """Describe it: 'on cpu, releases <0.5.11, by test_engine.py::test_x: the reason'."""
@@ -137,16 +133,22 @@ def explain_not_applicable(cell: CellResult, exceptions: Iterable[ProofException
 
 
 def find_needless_exceptions(
-    cells: Iterable[CellResult], exceptions: Iterable[ProofException]
+    cells: Iterable[CellResult], exceptions: Iterable[ProofException], version: Version | None
 ) -> list[str]:
-    """Return a problem for each entry that a cell contradicts: its guard applies."""
+    """Return a problem for each entry that a cell contradicts: its guard applies.
+
+    Whether a release without a version is in an entry's range is not known, so such entries are
+    left out.
+    """
+    checkable = [each for each in exceptions if version is not None or not str(each.releases)]
     problems = {}
     for cell in cells:
         if cell.verdict and cell.verdict.is_good and cell.verdict is not CellVerdict.NA:
-            entry = find_exception(exceptions, cell.toggle, cell.guard)
+            entry = find_exception(checkable, cell.toggle, cell.guard)
             if entry is not None:
+                guard = f"{entry.guard} does not prove" if entry.guard else "no guard proves"
                 problems[entry] = (
-                    f"{entry.place} says that {entry.guard or 'no guard'} proves {entry.toggle} "
-                    f"here, and {cell.guard} is {cell.verdict.value}: take it out"
+                    f"{entry.place} says that {guard} {entry.toggle} here, and {cell.guard} is "
+                    f"{cell.verdict.value}: remove the entry, or narrow its releases"
                 )
     return list(problems.values())

@@ -83,10 +83,10 @@ def _check_exceptions(item: pytest.Item, cell: CellResult) -> list[str]:
     """Hold a judged cell of a suite against the list of exceptions; return its needless entries."""
     if not proof_exceptions.is_suite_guard(item.path):
         return []
-    release = str(live_engine.engine.sources.version)
-    listed = [entry for entry in _load_exceptions() if entry.applies_to(release, cell.device)]
+    version = live_engine.engine.sources.version
+    listed = [entry for entry in _load_exceptions() if entry.applies_to(version, cell.device)]
     proof_exceptions.explain_not_applicable(cell, listed)
-    return proof_exceptions.find_needless_exceptions([cell], listed)
+    return proof_exceptions.find_needless_exceptions([cell], listed, version)
 
 
 def _run_side(

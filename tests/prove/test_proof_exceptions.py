@@ -13,6 +13,7 @@ from unittest.mock import Mock
 import msgspec
 import pytest
 import yaml
+from packaging.version import Version
 
 from harness.core import paths
 from harness.core.errors import UnfixError
@@ -55,9 +56,11 @@ def make_entry(toggle: str = ONE.id, **values: str) -> str:
     )
 
 
-def make_plan(exceptions: tuple[ProofException, ...], state: str, *arguments: str) -> ReleasePlan:
-    tree: Any = None
-    target = ReleaseTarget("0.5.23", Path("python"), tree)
+def make_plan(
+    exceptions: tuple[ProofException, ...], state: str, *arguments: str, version: str = "0.5.23"
+) -> ReleasePlan:
+    tree: Any = SimpleNamespace(version=Version(version) if version else None)
+    target = ReleaseTarget("gadc40113ca17", Path("python"), tree)
     request = ProveRequest(
         "prove",
         [target],
@@ -157,7 +160,28 @@ def test_an_entry_whose_guard_proves_the_toggle_is_a_problem(
     plan = make_plan(load_list(tmp_path, make_entry(OTHER.id) + make_entry(**guard)), "fixed")
     assert prove_guard(plan).verdict is CellVerdict.PROVEN
     (problem,) = plan.facts.problems
-    assert re.match(rf"proof_exceptions.yaml:4 .*{ONE.id}.*{GUARD} is proven: take it out", problem)
+    assert re.match(rf"proof_exceptions.yaml:4 .*{ONE.id}.*{GUARD} is proven: remove", problem)
+
+
+def test_entries_are_about_the_version_of_an_added_checkout_not_its_name(tmp_path: Path) -> None:
+    listed = load_list(tmp_path, make_entry(releases="'<0.5.23'"))
+    plan = make_plan(listed, "fixed", version="0.5.23.post1+gadc40113ca17")
+    assert skip_guard(plan).verdict is CellVerdict.BROKEN
+    older = make_plan(listed, "fixed", version="0.5.22.post1+gadc40113ca17")
+    assert skip_guard(older).verdict is CellVerdict.NA
+
+
+def test_a_checkout_without_a_version_has_all_entries_and_contradicts_none_of_a_range(
+    tmp_path: Path,
+) -> None:
+    listed = load_list(tmp_path, make_entry(releases="'<0.5.13'"))
+    assert skip_guard(make_plan(listed, "fixed", version="")).verdict is CellVerdict.NA
+    plan = make_plan(listed, "fixed", version="")
+    prove_guard(plan)
+    assert not plan.facts.problems
+    plan = make_plan(load_list(tmp_path, make_entry()), "fixed", version="")
+    prove_guard(plan)
+    assert len(plan.facts.problems) == 1, "an entry without a range is about every release"
 
 
 @pytest.mark.parametrize(
@@ -200,7 +224,9 @@ def test_teeth_apply_the_list(
 ) -> None:
     listed = load_list(tmp_path, make_entry()) if is_listed else ()
     monkeypatch.setattr(teeth, "_load_exceptions", lambda: listed)
-    monkeypatch.setattr(live_engine, "engine", SimpleNamespace(sources=Mock(version="1.0")))
+    monkeypatch.setattr(
+        live_engine, "engine", SimpleNamespace(sources=Mock(version=Version("1.0")))
+    )
 
     def judge(verdict: CellVerdict, folder: Path) -> tuple[CellVerdict | None, pytest.TestReport]:
         item: Any = Mock(path=folder / "test_it.py", nodeid=GUARD, location=("", 0, ""))
@@ -246,7 +272,7 @@ def test_an_entry_without_the_toolkit_or_the_virtual_gpu_is_about_such_runs_alon
 ) -> None:
     text = "  - {{toggles: [{}], reason: {}, devices: [cuda], without: {}}}\n"
     (entry,) = load_list(tmp_path, text.format(ONE.id, REASON, "virtual-gpu"))
-    assert [entry.applies_to("0.5.23", one) for one in ("cpu", "cuda", "virtual")] == [
+    assert [entry.applies_to(Version("0.5.23"), one) for one in ("cpu", "cuda", "virtual")] == [
         False,
         True,
         False,
@@ -254,7 +280,7 @@ def test_an_entry_without_the_toolkit_or_the_virtual_gpu_is_about_such_runs_alon
     (entry,) = load_list(tmp_path, text.format(ONE.id, REASON, "cuda-toolkit"))
     for toolkit, applies in ((None, True), (object(), False)):
         monkeypatch.setattr(cuda_toolkit, "find_toolkit", lambda it=toolkit: it)
-        assert entry.applies_to("0.5.23", "virtual") is applies
+        assert entry.applies_to(Version("0.5.23"), "virtual") is applies
 
 
 @cache
@@ -276,7 +302,7 @@ def open_trees() -> dict[str, SourceTree]:
 def list_places(entry: ProofException) -> set[tuple[str, str]]:
     """List the releases and devices that an entry is about, on a machine with what it lacks."""
     releases, entry = find_releases(entry.toggle), replace(entry, without="")
-    return {(r, d) for r in releases for d in ("cpu", "cuda") if entry.applies_to(r, d)}
+    return {(r, d) for r in releases for d in ("cpu", "cuda") if entry.applies_to(Version(r), d)}
 
 
 @pytest.mark.parametrize("entry", LISTED, ids=lambda entry: f"{entry.place} {entry.toggle}")

@@ -194,12 +194,14 @@ class ReleasePlan:
     @cached_property
     def _exceptions(self) -> list[ProofException]:
         """The exceptions of this release and device."""
-        device = self.facts.device
-        return [e for e in self.request.exceptions if e.applies_to(self.target.name, device)]
+        version, device = self.target.sources.version, self.facts.device
+        return [e for e in self.request.exceptions if e.applies_to(version, device)]
 
     def _report_needless_exceptions(self, cells: Iterable[CellResult]) -> None:
         ours = filter(self._is_in_suites, cells)
-        problems = proof_exceptions.find_needless_exceptions(ours, self._exceptions)
+        problems = proof_exceptions.find_needless_exceptions(
+            ours, self._exceptions, self.target.sources.version
+        )
         known = self.facts.problems
         known += [problem for problem in problems if problem not in known]
 
