@@ -107,9 +107,10 @@ def _mend_stale_cells(request: DriftRequest, toggles: list[Toggle], trees: list[
     rows: list[dict[str, Any]] = []
     unmended = 0
     versions = {tree.version for tree in trees}
-    known = [one.open_sources() for one in managed_releases.list_releases() if one.has_sources]
+    stale = mended_toggles.find_stale_toggles(toggles, trees)
+    known = provisioning.open_repair_sources(trees, options.report_status) if stale else []
     others = [tree for tree in known if tree.version not in versions]
-    for toggle in toggles:
+    for toggle in stale:
         path = files[toggle.id]
         mended = mended_toggles.repair_file(toggle, path, trees, others)
         if mended is None:

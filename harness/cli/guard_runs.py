@@ -140,18 +140,22 @@ def mend_stale_toggles(trees: Sequence[SourceTree], toggle_folders: Sequence[Pat
     if not added:
         return
     from harness.fixes.adopt import mended_toggles
+    from harness.releases import provisioning
 
-    others = [release.open_sources() for release in supported if release.has_sources]
+    toggles = mended_toggles.load_unmended_toggles(toggle_folders)
+    stale = mended_toggles.find_stale_toggles(toggles, added)
+    if not stale:
+        return
+    others = provisioning.open_repair_sources(added, options.report_status)
     mended = mended_toggles.mend_for_this_run(
-        added, others, toggle_folders, paths.state_folder() / "mended"
+        stale, added, others, toggle_folders, paths.state_folder() / "mended"
     )
     for line in (line for one in mended for line in one.describe()):
         options.report_status(line)
-    if mended:
-        named = " ".join(f"--release {tree.name}" for tree in added)
-        options.report_status(
-            f"`unfix drift --mend {named}` shows the mended forms, and --write keeps them"
-        )
+    named = " ".join(f"--release {tree.name}" for tree in added)
+    options.report_status(
+        f"`unfix drift --mend {named}` shows the mended forms, and --write keeps them"
+    )
 
 
 def report_suites(names: list[str]) -> None:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from packaging.version import Version
+
+from harness.core.errors import NotReadyError
 from harness.releases import installer, managed_releases, source_trees
 from harness.releases.installer import BASE_BYTES, ReportMessage, format_size
 from harness.releases.managed_releases import CPU_BASE, Release
@@ -39,6 +42,30 @@ def ensure_sources(releases: Sequence[Release], report: ReportMessage) -> list[S
     for release in missing:
         installer.fetch_release_sources(release, report)
     return [release.open_sources() for release in releases]
+
+
+def open_repair_sources(trees: Sequence[SourceTree], report: ReportMessage) -> list[SourceTree]:
+    """Open the releases with a lock of ours from which stale toggles of these trees are mended.
+
+    They are the nearest before and behind each tree, which are fetched, and all others that are
+    here.
+    """
+    supported = managed_releases.list_releases()
+    nearest = {one.name: one for tree in trees for one in _find_neighbours(tree, supported)}
+    try:
+        ensure_sources(list(nearest.values()), report)
+    except NotReadyError as error:
+        report(
+            f"stale toggles are mended without {_describe_releases([*nearest.values()])}: {error}"
+        )
+    return [release.open_sources() for release in supported if release.has_sources]
+
+
+def _find_neighbours(tree: SourceTree, supported: Sequence[Release]) -> list[Release]:
+    """Find the last release up to a tree's version and the first behind it."""
+    version = tree.version  # a checkout without one counts as newer than every release
+    older = [one for one in supported if version is None or Version(one.name) <= version]
+    return [*older[-1:], *supported[len(older) : len(older) + 1]]
 
 
 def ensure_tree(name_or_path: str | None, report: ReportMessage) -> SourceTree:

@@ -15,12 +15,13 @@ from harness.cli.bisect import execution as bisect_execution
 from harness.cli.bisect import preparation
 from harness.cli.main import main
 from harness.core import paths
-from harness.fixes.adopt import release_timeline
+from harness.core.errors import NotReadyError
+from harness.fixes.adopt import mended_toggles, release_timeline
 from harness.fixes.matching.toggle_status import ToggleState, find_toggle_status
 from harness.fixes.registry import toggle_catalogue
 from harness.fixes.registry.schema import Toggle
 from harness.guards import proof_exceptions
-from harness.releases import managed_releases
+from harness.releases import installer, managed_releases
 from harness.releases.source_trees import FolderSourceTree
 from harness.runs.bisect.outcome_rules import OutcomeRules
 from harness.runs.bisect.request import BisectRequest
@@ -206,16 +207,6 @@ def test_a_function_that_takes_the_name_of_its_wrapper_is_followed(
     assert states == [ToggleState.FIXED] * 2, capsys.readouterr().err
 
 
-def test_a_release_with_a_lock_of_ours_is_left_as_it_is(toggles: Path, capsys: Output) -> None:
-    tree = managed_releases.list_releases()[0].open_sources()
-    assert isinstance(tree, FolderSourceTree)
-    rows = tree.folder / "sglang" / "srt" / "rows.py"
-    rows.write_text(rows.read_text().replace("size", "number"))
-    guard_runs.mend_stale_toggles([tree], [toggles])
-    assert toggle_catalogue.list_mended_files() == []
-    assert capsys.readouterr().err == ""
-
-
 class AddedRelease:
     """A release without a lock of ours, whose sources are a tree."""
 
@@ -226,6 +217,59 @@ class AddedRelease:
 
     def open_sources(self) -> FolderSourceTree:
         return self.tree
+
+
+class MissingRelease(AddedRelease):
+    """A release with a lock of ours, whose sources are fetched when they are needed."""
+
+    has_sources = False
+
+
+def test_the_sources_of_the_nearest_release_are_fetched_for_a_stale_toggle_alone(
+    toggles: Path, tmp_path: Path, monkeypatch: Patch, capsys: Output
+) -> None:
+    """A fresh clone has no other release, so nothing was mended there."""
+    names = ("0.5.18", "0.5.22", "0.5.23")
+    known = [MissingRelease(name, make_tree(tmp_path / "old", name, "size")) for name in names]
+    monkeypatch.setattr(managed_releases, "list_releases", lambda device="cpu": known)
+    own = load_toggle(toggles)
+    monkeypatch.setattr(mended_toggles, "load_unmended_toggles", lambda folders: [own])
+    fetched = []
+
+    def fetch(release: MissingRelease, report: object) -> None:
+        fetched.append(release.name)
+        release.has_sources = True
+
+    monkeypatch.setattr(installer, "fetch_release_sources", fetch)
+    well = make_tree(tmp_path, "0.5.22.post1+gaaa", "size")
+    guard_runs.mend_stale_toggles([well], [toggles])
+    assert fetched == []
+    tree = make_tree(tmp_path, "0.5.22.post2+gbbb", "number")
+    guard_runs.mend_stale_toggles([tree], [toggles])
+    assert fetched == ["0.5.22", "0.5.23"]
+    assert find_toggle_status(load_toggle(toggles), tree).state is ToggleState.FIXED
+
+    def fail(release: MissingRelease, report: object) -> None:
+        raise NotReadyError("the package index cannot be reached")
+
+    for release in known:
+        release.has_sources = False
+    monkeypatch.setattr(installer, "fetch_release_sources", fail)
+    capsys.readouterr()
+    guard_runs.mend_stale_toggles([tree], [toggles])
+    log = capsys.readouterr().err
+    assert "mended without SGLang 0.5.22, 0.5.23: the package index cannot be reached" in log
+    assert "no release near it is well" in log
+
+
+def test_a_release_with_a_lock_of_ours_is_left_as_it_is(toggles: Path, capsys: Output) -> None:
+    tree = managed_releases.list_releases()[0].open_sources()
+    assert isinstance(tree, FolderSourceTree)
+    rows = tree.folder / "sglang" / "srt" / "rows.py"
+    rows.write_text(rows.read_text().replace("size", "number"))
+    guard_runs.mend_stale_toggles([tree], [toggles])
+    assert toggle_catalogue.list_mended_files() == []
+    assert capsys.readouterr().err == ""
 
 
 @pytest.fixture

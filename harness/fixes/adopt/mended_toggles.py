@@ -8,7 +8,7 @@ process and those below it; the catalogue reads them in place of the files of th
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from harness.core.code_digest import compute_digest
 from harness.core.files import write_atomically
 from harness.fixes.adopt import stale_repair
 from harness.fixes.adopt.stale_repair import ToggleRepair
+from harness.fixes.matching.toggle_status import ToggleState, find_toggle_status
 from harness.fixes.registry import toggle_catalogue, toggle_reader
 from harness.fixes.registry.schema import Toggle
 from harness.releases.source_trees import SourceTree
@@ -56,20 +57,38 @@ def repair_file(
     return MendedToggle(repair, text)
 
 
+def load_unmended_toggles(toggle_folders: Sequence[Path]) -> list[Toggle]:
+    """Load the toggles as their own files have them, without what an earlier call mended."""
+    os.environ.pop(toggle_catalogue.MENDED_VARIABLE, None)
+    return list(toggle_catalogue.load_catalogue(toggle_folders))
+
+
+def find_stale_toggles(toggles: Iterable[Toggle], trees: Sequence[SourceTree]) -> list[Toggle]:
+    """Find the toggles that are stale on any of these trees."""
+    return [
+        toggle
+        for toggle in toggles
+        if any(find_toggle_status(toggle, tree).state is ToggleState.STALE for tree in trees)
+    ]
+
+
 def mend_for_this_run(
+    stale: Sequence[Toggle],
     trees: Sequence[SourceTree],
     others: Sequence[SourceTree],
     toggle_folders: Sequence[Path],
     workspace: Path,
 ) -> list[MendedToggle]:
-    """Mend the toggles that are stale on these trees, for this process and those that it starts."""
-    os.environ.pop(toggle_catalogue.MENDED_VARIABLE, None)
+    """Mend toggles that are stale on these trees, for this process and those that it starts.
+
+    `others` are the releases to port edits from.
+    """
     files = toggle_catalogue.find_toggle_files(toggle_folders)
     versions = {tree.version for tree in trees}
     healthy = [tree for tree in others if tree.version not in versions]
     mended = [
         one
-        for toggle in toggle_catalogue.load_catalogue(toggle_folders)
+        for toggle in stale
         if (one := repair_file(toggle, files[toggle.id], trees, healthy)) is not None
     ]
     texts = {one.repair.toggle.id: one.text for one in mended if one.text}
