@@ -13,6 +13,7 @@ that are spread over all, everything else zeros.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -155,5 +156,10 @@ def _spread_indices(indices: torch.Tensor, choices: int) -> None:
     host = memory.to_host(indices)
     rows, width = max(1, host.numel() // max(1, host.shape[-1])), host.shape[-1]
     step = width if width < choices else 1  # of a whole order the first ones are chosen
-    start = torch.arange(rows, dtype=torch.int64).mul_(step).unsqueeze(1)
-    host.view(rows, width).copy_((start + torch.arange(width)).remainder_(choices))
+    period = max(1, choices // math.gcd(step, choices))  # rows behind which all repeats
+    start = torch.arange(min(rows, period), dtype=torch.int64).mul_(step).unsqueeze(1)
+    pattern = (start + torch.arange(width)).remainder_(choices)
+    whole = rows - rows % len(pattern)
+    flat = host.view(rows, width)
+    flat[:whole].view(-1, *pattern.shape).copy_(pattern)
+    flat[whole:].copy_(pattern[: rows - whole])

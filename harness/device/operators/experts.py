@@ -30,7 +30,7 @@ def moe_align_block_size(
     Example: with ids [[0, 1], [1, -1]] and blocks of 2, the blocks are of -1, 0, 1, and the places
     [3 4 | 0 4 | 1 2], where 4 is padding.
     """
-    buckets = topk_ids.flatten().long() + 1
+    buckets = topk_ids.flatten().to(torch.int32) + 1
     places = torch.arange(buckets.numel(), device=buckets.device)
     if ignore_invalid_expert:
         is_valid = (buckets > 0) & (buckets < num_experts)
@@ -45,11 +45,9 @@ def moe_align_block_size(
     else:
         sorted_token_ids[:total] = topk_ids.numel()
     order = torch.argsort(buckets, stable=True)
-    rank = (
-        torch.arange(order.numel(), device=order.device)
-        - (counts.cumsum(0) - counts)[buckets[order]]
-    )
-    target = starts[buckets[order]] + rank
+    shifts = starts - (counts.cumsum(0) - counts)  # of an expert's places, from sorted to padded
+    target = torch.repeat_interleave(shifts, counts)
+    target += torch.arange(order.numel(), device=order.device)
     sorted_token_ids[target] = places[order].to(sorted_token_ids.dtype)
     owners = torch.arange(num_experts, device=buckets.device) - 1
     experts_ids[: total // block_size] = torch.repeat_interleave(owners, blocks).to(

@@ -12,6 +12,15 @@ def store_rows(rows: torch.Tensor, cache: torch.Tensor, slots: torch.Tensor) -> 
     cache.flatten(1)[slots.long()] = rows.flatten(1).to(cache.dtype)
 
 
+def find_written_rows(slots: torch.Tensor, reserved: int) -> torch.Tensor:
+    """Find the rows whose slot is not the reserved one of padding.
+
+    By their numbers, not by a mask: what a mask selects has a shape that only its values tell, so a
+    dry run would copy the rows.
+    """
+    return (slots != reserved).nonzero().flatten()
+
+
 _SPLITS = (1, 2, 4)  # warps for a row; a pool has more slots
 
 
@@ -31,7 +40,7 @@ def store_cache(
     """
     limits = numbers[1:] if numbers and numbers[0] in _SPLITS else numbers
     size_limit, reserved = (*limits, *(0, -1)[len(limits) :])
-    written = indices != reserved
+    written = find_written_rows(indices, reserved)
     slots = indices[written]
     size_limit = size_limit or k_cache.shape[0]
     outside = (slots < 0) | (slots >= size_limit)
@@ -54,6 +63,6 @@ def set_mla_kv_buffer(
     reserved_skip_index: int = 0,
 ) -> None:
     """Store rows of two parts side by side, but for those whose slot is the reserved one."""
-    written = loc != reserved_skip_index
+    written = find_written_rows(loc, reserved_skip_index)
     rows = torch.cat([cache_k_nope[written], cache_k_rope[written]], dim=-1)
     store_rows(rows, kv_buffer, loc[written])

@@ -110,6 +110,22 @@ def test_a_router_without_values_spreads_its_choices(
     assert call_in_dry_run(route) == [4096 * 8 // 64] * 64
 
 
+@pytest.mark.parametrize(
+    ("rows", "choices", "width"), [(70_000, 48, 5), (70_001, 64, 8), (9_000, 8, 8)]
+)
+def test_a_row_without_values_chooses_what_follows_the_choices_of_the_row_before(
+    rows: int, choices: int, width: int
+) -> None:
+    step = width if width < choices else 1
+
+    def route() -> bool:
+        chosen = torch.zeros(rows, choices, device="cuda").topk(width)[1].cpu()
+        first = torch.arange(rows).unsqueeze(1) * step
+        return torch.equal(chosen, (first + torch.arange(width)) % choices)
+
+    assert call_in_dry_run(route)
+
+
 def test_a_stand_in_that_chooses_without_values_sorts_none_of_them() -> None:
     """The places of 200,000 rows of 256 scores in order would take 400 MB, those chosen 6 MB."""
 

@@ -24,6 +24,8 @@ READ = RehearsalFinding("UninitializedMemory", "chunk", "m:walk", "reads", "a.py
 class AddressOfSize:
     """A launcher whose only kernel has an address of a given growth."""
 
+    access_line = OVERFLOW.line
+
     def __init__(self, extent: Callable[[int], int]) -> None:
         self.extent = extent
         self.sizes: list[int] = []  # that were made
@@ -39,7 +41,7 @@ class AddressOfSize:
             return
         extent = min(self.extent(size), INT32_LIMIT)
         launch = RehearsedLaunch("m:walk", "chunk", (1, 1, 1), {}, extent=extent)
-        launch.extent_file, launch.extent_line = "a.py", 3
+        launch.extent_file, launch.extent_line = "a.py", self.access_line
         self.probed.launches[("walk",)] = launch
         if extent == INT32_LIMIT:
             self.probed.findings[OVERFLOW.key] = OVERFLOW
@@ -72,6 +74,15 @@ def test_a_finding_begins_where_one_less_passes() -> None:
     search, launcher = make_search(lambda size: size * 57344, 65536)
     assert search.find(OVERFLOW) == 37450  # 37,449 * 57,344 is less than 2^31
     assert len(launcher.sizes) <= 4  # half, the guess, and one below it
+
+
+def test_an_overflow_in_front_of_the_access_is_guessed_by_its_kernel() -> None:
+    """The line that overflows computes an index, and the extents are of the load behind it."""
+    search, launcher = make_search(lambda size: size * 57344, 65536)
+    launcher.access_line = 4
+    assert search.find(OVERFLOW) == 37450
+    assert len(launcher.sizes) <= 4
+    assert all(share > 0 for _, share in search.list_points(OVERFLOW, 1.0))
 
 
 def test_an_uninitialized_read_that_is_not_repeated_has_no_smallest_size() -> None:
