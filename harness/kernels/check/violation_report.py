@@ -137,7 +137,8 @@ class ViolationReport:
         )
         if nearest is None:
             return "no tensor is near"
-        return f"nearest tensor: {nearest.name}, {_describe_distance(nearest, address)}"
+        name = target.name if target is not None and nearest is storage else nearest.name
+        return f"nearest tensor: {name}, {_describe_distance(nearest, address)}"
 
     def build_rule_violation(self, access: str) -> AccessRuleViolation:
         storage = self._get_storage()

@@ -62,6 +62,14 @@ def test_a_read_past_the_end_is_reported_with_index_line_program_and_lanes() -> 
     assert "nearest tensor: source, which ends 0 bytes before" in message
 
 
+def test_a_tensor_of_torch_empty_has_its_arguments_name_as_the_nearest() -> None:
+    with pytest.raises(OutOfBounds) as caught, check():
+        out = torch.empty(20, dtype=torch.int32)
+        copy[(3,)](numbers(24), out, 24, 0, BLOCK=8)
+    assert "copy wrote 4 bytes past the end of target (its index 20" in str(caught.value)
+    assert "nearest tensor: target, which ends 0 bytes before" in str(caught.value)
+
+
 def test_a_read_before_the_start_is_reported() -> None:
     with pytest.raises(OutOfBounds, match="12 bytes before the start of source"), check():
         copy[(1,)](numbers(20), numbers(20), 20, -3, BLOCK=8)
