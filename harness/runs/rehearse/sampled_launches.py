@@ -7,7 +7,11 @@ whose numbers are extreme, and goes on after a violation, which is recorded.
 Floats have no values in a dry run, so a kernel runs as its slice of accesses and addresses; one of
 integers alone runs whole, since later launches depend on what it writes.
 
-Example: of a grid of 4,096 x 8 x 16 programs eight corners run and four drawn ones.
+The third side of a grid counts the parts of a request, of which only some have anything to do. So
+all parts of the last request's last head run, if they are few.
+
+Example: of a grid of 4,096 x 8 x 16 programs eight corners run, the 14 parts between two of them,
+and four drawn ones.
 """
 
 from __future__ import annotations
@@ -44,6 +48,7 @@ from harness.store.rehearse.values import (
 
 DRAWN_PROGRAMS = 4  # beside the corners
 _WHOLE_GRID = 16  # programs up to which all run
+_WHOLE_ROW = 16  # programs of the third side up to which all run in its last row
 _SEED = 38
 _REPORTS_OF_A_LAUNCH = 16
 
@@ -74,13 +79,15 @@ class SampledLaunchLog(LaunchLog):
 
 
 def choose_programs(grid: ProgramId) -> tuple[ProgramId, ...]:
-    """Choose the corners of a grid and a few programs between them; all of a small grid."""
+    """Choose the corners of a grid, its last row if it is short, and some; all of a small grid."""
     if grid[0] * grid[1] * grid[2] <= _WHOLE_GRID:
         return tuple(itertools.product(*map(range, grid)))  # type: ignore[arg-type]
     corners = itertools.product(*((0, side - 1) for side in grid))
+    parts = grid[2] if grid[2] <= _WHOLE_ROW else 0
+    row = ((grid[0] - 1, grid[1] - 1, part) for part in range(parts))
     draw = random.Random(_SEED)
     drawn = (tuple(draw.randrange(side) for side in grid) for _ in range(DRAWN_PROGRAMS))
-    return tuple(dict.fromkeys((*corners, *drawn)))  # type: ignore[arg-type]
+    return tuple(dict.fromkeys((*corners, *row, *drawn)))  # type: ignore[arg-type]
 
 
 class SampledLauncher(CpuLauncher):
@@ -104,6 +111,8 @@ class SampledLauncher(CpuLauncher):
         self.phase = ""
         self.launches: dict[LaunchKey, RehearsedLaunch] = {}
         self.findings: dict[tuple[str, ...], RehearsalFinding] = {}
+        # The accesses behind the lines that overflowed, each with its batch.
+        self._overflowed: set[tuple[str, int, str]] = set()
         self.fits: Callable[[], bool] = lambda: True  # what the batch has allocated so far
         self.is_recording = False  # outside of the phases integers are computed, and no more
         self._probed_kernels: frozenset[str] | None = None  # the only ones to check; None for all
@@ -272,12 +281,19 @@ class SampledLauncher(CpuLauncher):
             self._followed.append(record)
 
     def list_findings(self) -> list[RehearsalFinding]:
-        """List the violations, and each line whose addresses are near to their limit."""
+        """List the violations, and each line whose addresses are near to their limit.
+
+        A line whose address overflowed in another launch of the batch is no near one.
+        """
         near: dict[tuple[str, int, str], RehearsedLaunch] = {}
         for launch in self.launches.values():
             key = (launch.extent_file, launch.extent_line, launch.phase)
             is_near = INT32_LIMIT // NEAR_FACTOR <= launch.extent < INT32_LIMIT
-            if is_near and (key not in near or near[key].extent < launch.extent):
+            if (
+                is_near
+                and key not in self._overflowed
+                and (key not in near or near[key].extent < launch.extent)
+            ):
                 near[key] = launch
         return [*self.findings.values(), *map(make_near_finding, near.values())]
 
@@ -297,6 +313,7 @@ class SampledLauncher(CpuLauncher):
             fits=record.fits,
         )
         if isinstance(violation, IntegerOverflow):
+            self._overflowed.add((record.extent_file, record.extent_line, self.phase))
             record.extent = INT32_LIMIT
             record.extent_file, record.extent_line = finding.file, finding.line
             record.extent_text = finding.text

@@ -144,10 +144,17 @@ def count_integer_bytes(tensor: torch.Tensor) -> int:
 
 
 def test_the_corners_of_a_grid_run_and_a_few_between_them() -> None:
-    chosen = choose_programs((4096, 16, 1))
-    assert {(0, 0, 0), (4095, 0, 0), (0, 15, 0), (4095, 15, 0)} < set(chosen)
+    chosen = choose_programs((4096, 32, 1))
+    assert {(0, 0, 0), (4095, 0, 0), (0, 31, 0), (4095, 31, 0)} < set(chosen)
     assert len(chosen) == 8
     assert len(choose_programs((2, 2, 1))) == 4
+
+
+def test_each_part_of_the_last_requests_last_head_runs() -> None:
+    chosen = choose_programs((6, 32, 8))
+    assert {(5, 31, part) for part in range(8)} <= set(chosen)
+    assert len(chosen) <= 8 + 6 + 4  # corners, the parts between two of them, drawn ones
+    assert len(choose_programs((4096, 16, 1))) == 8  # heads, which all do the same
 
 
 @triton.jit
@@ -197,6 +204,19 @@ def test_an_address_over_a_quarter_of_its_limit_is_near_and_one_past_it_reachabl
     [[rank, headline, _]] = past
     assert (rank, extent) == ("reachable", 1 << 31)
     assert "1025 * 2097152 became" in headline
+
+
+def test_an_access_whose_address_overflows_in_one_launch_is_near_in_no_other() -> None:
+    def launch() -> list[str]:
+        launcher = SampledLauncher()
+        launcher.phase, launcher.is_recording = "decode", True
+        with launcher:
+            for rows in (300, 1026):
+                target = torch.empty_strided((rows, 16), (1 << 21, 1), device="cuda")
+                add_to_row[(rows,)](target, 1 << 21, 4)
+        return [str(one.rank) for one in launcher.list_findings()]
+
+    assert call_in_dry_run(launch) == ["reachable"]
 
 
 @pytest.mark.parametrize("fits", [True, False])
