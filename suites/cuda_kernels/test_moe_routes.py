@@ -68,7 +68,8 @@ def test_alignment_of_few_experts_pads_no_more(chosen: list[int], spare: int) ->
 def test_alignment_of_many_routes_to_few_experts_pads_no_more(
     chosen: list[int], spare: int
 ) -> None:
-    check_alignment(9, (chosen * 1024)[:1024], spare)
+    with enable_where_missing("37663-align", "moe-align-fill-tail"):
+        check_alignment(9, (chosen * 1024)[:1024], spare)
 
 
 @pytest.mark.parametrize("experts", [9, 65, 1025], ids=["few", "some", "many"])
