@@ -146,6 +146,8 @@ def redirect_output(log: Path) -> int:
     os.dup2(null, 0)
     os.dup2(output, 1)
     os.dup2(output, 2)
+    if null > 2:
+        os.close(null)
     return output
 
 

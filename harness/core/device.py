@@ -109,6 +109,11 @@ def _describe_gpus(torch: Any) -> list[dict[str, Any]]:
     return gpus
 
 
+def shares_processes(name: str) -> bool:
+    """Return whether tests on a device run many in one process: CUDA starts once in each."""
+    return name == "cuda"
+
+
 def can_forks_use_device() -> bool:
     """Try in a fork whether forks of this process can use the device."""
     return not has_gpu() or call_in_fork(_use_gpu) is True

@@ -98,21 +98,26 @@ def kill_descendants(pid: int) -> int:
     return killed
 
 
+_fork_counters: dict[int, mmap.mmap] = {}  # by the process that has set the limit
+
+
 def limit_forks(max_forks: int) -> None:
-    """Limit the forks of this process and its descendants, in all; each further child exits.
+    """Limit the forks of this process and its descendants from now on, in all; others exit.
 
     A child that runs into its parent's loop of forks would fill the machine faster than any
     supervisor could kill. The counter is shared memory; an update lost to a race is harmless.
     """
-    counter = mmap.mmap(-1, 4)
+    if (counter := _fork_counters.get(os.getpid())) is None:
+        counter = _fork_counters[os.getpid()] = mmap.mmap(-1, 8)
 
-    def count_fork() -> None:
-        forks = int.from_bytes(counter[:4], "little") + 1
-        counter[:4] = forks.to_bytes(4, "little")
-        if forks > max_forks:
-            os._exit(TOO_MANY_FORKS_EXIT_CODE)
+        def count_fork() -> None:
+            forks = int.from_bytes(counter[:4], "little") + 1
+            counter[:4] = forks.to_bytes(4, "little")
+            if forks > int.from_bytes(counter[4:], "little"):
+                os._exit(TOO_MANY_FORKS_EXIT_CODE)
 
-    os.register_at_fork(after_in_child=count_fork)
+        os.register_at_fork(after_in_child=count_fork)
+    counter[:] = bytes(4) + max_forks.to_bytes(4, "little")
 
 
 def count_oom_kills() -> int:

@@ -74,6 +74,16 @@ class AttestationRecorder:
         """Set the folder for attestations of processes forked from now on."""
         self._folder = folder
 
+    def begin_again(self, folder: Path) -> None:
+        """Begin another attestation of this process: no toggles so far, and counts of zero.
+
+        The counters stay assigned: patched code that is compiled counts by their numbers.
+        """
+        with self._lock:
+            self._folder, self._toggles, self._patched_modules = folder, [], []
+            self._open(self._process_facts["forked_from"])
+            self._write()
+
     def _after_fork(self) -> None:
         self._lock = threading.RLock()
         try:

@@ -11,12 +11,10 @@ import contextlib
 import faulthandler
 import os
 import shutil
-import sys
 import time
 import warnings
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -30,7 +28,6 @@ from harness.guards import (
     pytest_adapter,
     repeat,
     replay,
-    run_item,
     unrunnable_guards,
 )
 from harness.guards.cells import GUARDED_STATUS, GuardCell, Side
@@ -39,7 +36,7 @@ from harness.patching import attestation, live_engine
 from harness.store.prove import values
 from harness.store.prove.values import SideOutcome
 from harness.toggles import ToggleContext
-from harness.workers import drop_references, loaded_programs
+from harness.workers import device_tests, drop_references, loaded_programs
 from harness.workers.messages import (
     UNSIDED,
     GuardsCollected,
@@ -200,22 +197,11 @@ class GuardWorker(WorkerSession[GuardWorkerSettings]):
     def _run_attempt(
         self, item: pytest.Item, side_name: str, scope: AttemptScope | None = None
     ) -> values.SideResult:
-        full = _count_device_ooms()
         attempt = SideAttempt(Side(side_name), scope) if side_name != UNSIDED else None
         # The details of a repeated failure only serve to recognize a full device.
         with_details = scope is None or device.has_gpu()
         with choose_side(item.config, attempt) if attempt else contextlib.nullcontext():
-            side = run_item.run_protocol(item, self.recorder, with_details)
-        names_oom = "CUDA error: out of memory" in side.headline + side.detail
-        if side.outcome not in (SideOutcome.PASSED, SideOutcome.NA) and (
-            names_oom or _count_device_ooms() > full
-        ):
-            side.outcome = SideOutcome.OUT_OF_MEMORY
-            side.headline = f"the memory of the device was full: {side.headline}"
-        elif (error := _read_pending_device_error()) and side.outcome is not SideOutcome.FAILED:
-            side.outcome = SideOutcome.CUDA_ERROR
-            side.headline = side.headline or f"the device is lost after the test: {error}"
-        return side
+            return device_tests.run_protocol(item, self.recorder, with_details)
 
     def make_reply(
         self, request: TestRequest, side: values.SideResult, is_device_lost: bool = False
@@ -234,8 +220,7 @@ class GuardWorker(WorkerSession[GuardWorkerSettings]):
                 item, here = self.items[request.number], os.getpid()
                 toggles = self._read_toggle_directions(item, request)
                 begun, before = time.monotonic(), self._read_reach(toggles)
-                with drop_references.drop_example_references(item):
-                    side = self._run_test(item, request)
+                side = self._run_test(item, request)
                 if os.getpid() != here:
                     os._exit(70)  # in a fork by the test that did not exit
                 after = self._read_reach(toggles)
@@ -243,9 +228,11 @@ class GuardWorker(WorkerSession[GuardWorkerSettings]):
                 side.reach = sum(side.ran.values())
                 side.overhead = max(0.0, time.monotonic() - begun - side.total_seconds)
                 drop_references.drop_test_references(self.recorder)
-                lost = side.outcome is SideOutcome.CUDA_ERROR or bool(_read_pending_device_error())
+                lost = side.outcome is SideOutcome.CUDA_ERROR or bool(
+                    device_tests.read_pending_error()
+                )
                 if not lost:
-                    _release_device_memory()
+                    device_tests.release_memory()
                 self.send_message(self.make_reply(request, side, lost))
                 if lost:
                     return
@@ -334,40 +321,6 @@ def _validate_strategies(item: pytest.Item) -> None:
     for strategy in getattr(handle, "_given_kwargs", {}).values():
         with contextlib.suppress(Exception):  # the test itself reports it
             strategy.validate()
-
-
-def _find_initialized_cuda() -> Any:
-    """Return torch.cuda if this process uses it."""
-    torch: Any = sys.modules.get("torch")
-    return torch.cuda if torch is not None and torch.cuda.is_initialized() else None
-
-
-def _count_device_ooms() -> int:
-    """Count the allocations of this process that failed because the device's memory was full."""
-    return (
-        int(cuda.memory_stats().get("num_ooms", 0))
-        if (cuda := _find_initialized_cuda()) is not None
-        else 0
-    )
-
-
-def _read_pending_device_error() -> str:
-    """Return the error of one of the test's launches that is pending on the device."""
-    if (cuda := _find_initialized_cuda()) is None:
-        return ""
-    try:
-        cuda.synchronize()
-    except RuntimeError as error:
-        return str(error).partition("\n")[0]
-    return ""
-
-
-def _release_device_memory() -> None:
-    """Free the device memory that a test used, for the next test of any process."""
-    if (cuda := _find_initialized_cuda()) is not None:
-        cuda.empty_cache()
-    if (gpu_admission := sys.modules.get("harness.kernels.check.gpu_admission")) is not None:
-        gpu_admission.release_admission()
 
 
 if __name__ == "__main__":

@@ -90,6 +90,7 @@ class WorkerSettings(msgspec.Struct, kw_only=True):
     pytest_arguments: list[str]
     folder: str  # the folder for its processes' files
     device: str = "cpu"
+    shares_processes: bool = False  # many tests in one process, in place of a fork for each
 
 
 class GuardWorkerSettings(WorkerSettings, kw_only=True):

@@ -16,6 +16,7 @@ import signal
 import sys
 import time
 import traceback
+import warnings
 from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Generic, NoReturn, TypeVar
@@ -34,6 +35,7 @@ from harness.store.prove.values import SideResult
 from harness.workers import supervisor as supervision
 from harness.workers.messages import SETTINGS_VARIABLE, StartFailure, TestRequest, WorkerSettings
 from harness.workers.run_folder import RunFolder
+from harness.workers.shared_process import SharedProcess, SharedRun, TestServer
 
 SettingsT = TypeVar("SettingsT", bound=WorkerSettings)
 
@@ -56,6 +58,7 @@ class WorkerSession(Generic[SettingsT]):
         self.run_folder: RunFolder | None = None  # in a supervisor, if runs are confined
         self._supervisors: list[supervision.Supervisor] = []
         self._supervisor_count = 0
+        self._shared: SharedProcess | None = None  # in a supervisor, if tests share a process
 
     def make_run_folder(self, number: int) -> RunFolder | None:
         """Make the folder of a supervisor's runs; None lets them write anywhere."""
@@ -162,7 +165,31 @@ class WorkerSession(Generic[SettingsT]):
             self.dispatch_request(request)
 
     def run_request(self, request: Any) -> SideResult:
-        """In a supervisor, run a request in a process of its own."""
+        """In a supervisor, run a request in a process of its own, or in one for many."""
+        if self.settings.shares_processes:
+            return self._run_in_shared_process(request)
+        self.prepare_run(request)
+        run = self.make_run(request)
+        return self.run_in_own_process(run.files.request, run.test, run.files.toggles)
+
+    def prepare_run(self, request: Any) -> None:
+        """In a supervisor, before each fork, prepare what the fork would have to."""
+
+    def make_run(self, request: Any) -> SharedRun:
+        """Make the run of a request, in the process that runs it."""
+        raise NotImplementedError
+
+    def needs_new_process(self, request: Any) -> bool:
+        """Return whether a process that has run another request cannot run this one."""
+        return False
+
+    def repeat_doubtful_run(
+        self, request: Any, side: SideResult, run_anew: Callable[[Any], SideResult]
+    ) -> SideResult:
+        """Return the result of a run in a process that had run others.
+
+        If what they left could explain it, this is the result of `run_anew`, in a new process.
+        """
         raise NotImplementedError
 
     def learn_from_run(self, request: Any) -> None:
@@ -206,6 +233,37 @@ class WorkerSession(Generic[SettingsT]):
             return test()
 
         return supervision.run_supervised_test(run_without_pipe, files)
+
+    def _run_in_shared_process(self, request: Any) -> SideResult:
+        if self._shared is None:
+            self._shared = SharedProcess(self._serve_as_shared_process)
+        if self.needs_new_process(request):
+            self._shared.end()
+        side = self._run_once(request)
+        return (
+            self.repeat_doubtful_run(request, side, self._run_anew) if self._shared.runs else side
+        )
+
+    def _run_anew(self, request: Any) -> SideResult:
+        assert self._shared is not None
+        self._shared.end()
+        return self._run_once(request)
+
+    def _run_once(self, request: Any) -> SideResult:
+        assert self._shared is not None
+        side = self._shared.run(msgspec.json.encode(request), self.make_run(request).files)
+        for name in self._shared.imported:  # so that no later process has to
+            with warnings.catch_warnings(action="ignore"), contextlib.suppress(Exception):
+                importlib.import_module(name)
+        return side
+
+    def _serve_as_shared_process(self, pipe: PipeEnd) -> None:
+        self.pipe.close()
+
+        def make_run(line: bytes) -> SharedRun:
+            return self.make_run(msgspec.json.decode(line, type=self.request_type))
+
+        TestServer(make_run, self.recorder).serve(pipe)
 
     def renew_supervisors(self) -> None:
         """Replace the supervisors by forks of this process's present state."""

@@ -24,7 +24,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -101,8 +101,35 @@ def make_exit_result(ended: ProcessExit) -> SideResult:
     return SideResult("", SideOutcome(ended.kind.value), headline=ended.words)
 
 
+class RunningTest(Protocol):
+    """A test that runs in a process below this supervisor."""
+
+    def wait_for_exit(self, seconds: float) -> bool: ...
+
+    def send_signal(self, signal_number: int) -> None: ...
+
+    def reap(self) -> int:
+        """Return the exit code of the test's process; 0 if it has ended the test and goes on."""
+        ...
+
+
 def run_supervised_test(test: Callable[[], SideResult], files: TestFiles) -> SideResult:
     """Run a test in a process of its own and make its result, whatever the test does."""
+    run = partial(_run_in_test_process, test, files)
+    return supervise_test(
+        lambda: child_process.fork(run, failure_code=INTERNAL_FAILURE_EXIT_CODE),
+        files,
+        lambda: processes.kill_descendants(os.getpid()),
+    )
+
+
+def supervise_test(
+    start: Callable[[], RunningTest], files: TestFiles, clean_up: Callable[[], int]
+) -> SideResult:
+    """Start a test, enforce its limits and make its result, whatever the test does.
+
+    `clean_up` kills the processes that the test has left, and returns their number.
+    """
     begun = time.monotonic()
     if files.run_folder is not None:
         files.run_folder.prepare()
@@ -110,15 +137,13 @@ def run_supervised_test(test: Callable[[], SideResult], files: TestFiles) -> Sid
     live_engine.engine.recorder.set_folder(attestations)
     os.environ[bootstrap.ATTESTATIONS_VARIABLE] = str(attestations)
     oom_kills = processes.count_oom_kills()
-    inherited_bytes = processes.read_resident_bytes(os.getpid())
+    inherited_bytes = max(processes.read_resident_bytes(os.getpid()), _measure_descendants())
     gc.freeze()
-    child = child_process.fork(
-        partial(_run_in_test_process, test, files), failure_code=INTERNAL_FAILURE_EXIT_CODE
-    )
+    child = start()
     started = time.monotonic()
     exceeded = _wait_within_limits(child, files.request, inherited_bytes)
     code = child.reap()
-    leftover_count = processes.kill_descendants(os.getpid())
+    leftover_count = clean_up()
     if files.run_folder is not None:
         files.run_folder.keep_kernels()
     output = processes.read_log_tail(files.build_path("out"), MAX_OUTPUT_BYTES).strip()
@@ -152,13 +177,15 @@ def run_supervised_test(test: Callable[[], SideResult], files: TestFiles) -> Sid
     return result
 
 
+def _measure_descendants() -> int:
+    """Measure the memory of a test's processes: none has started if each has its own."""
+    return sum(map(processes.read_resident_bytes, processes.iterate_descendants(os.getpid())))
+
+
 def _run_in_test_process(test: Callable[[], SideResult], files: TestFiles) -> None:
     """Run the test in its own process, and write its result."""
-    gc.enable()
-    processes.volunteer_for_oom_kill()
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    output = child_process.redirect_output(files.build_path("out"))
-    faulthandler.enable(output)
+    enter_test_process()
+    redirect_output(files)
     if files.run_folder is not None:
         files.run_folder.enter()
     else:
@@ -166,6 +193,24 @@ def _run_in_test_process(test: Callable[[], SideResult], files: TestFiles) -> No
         files.build_path("tmp").mkdir()
         os.environ["PYTEST_DEBUG_TEMPROOT"] = str(files.build_path("tmp"))
     processes.limit_forks(files.request.fork_limit)
+    run_and_write_result(test, files)
+
+
+def enter_test_process() -> None:
+    """Prepare a process that runs tests, after its fork."""
+    gc.enable()
+    processes.volunteer_for_oom_kill()
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def redirect_output(files: TestFiles) -> int:
+    """Append what this process writes, and its stacks if it dies, to the test's output."""
+    output = child_process.redirect_output(files.build_path("out"))
+    faulthandler.enable(output)
+    return output
+
+
+def run_and_write_result(test: Callable[[], SideResult], files: TestFiles) -> None:
     test_pid = os.getpid()
     result = test()
     if os.getpid() != test_pid:  # in a fork by the test that did not exit
@@ -177,7 +222,7 @@ def _run_in_test_process(test: Callable[[], SideResult], files: TestFiles) -> No
 
 
 def _wait_within_limits(
-    child: ProcessHandle, request: TestRequest, inherited_bytes: int
+    child: RunningTest, request: TestRequest, inherited_bytes: int
 ) -> dict[str, Any]:
     """Wait for the test's process, or kill it at a limit; return the exceeded limit, if any."""
     deadline = time.monotonic() + request.seconds

@@ -70,6 +70,7 @@ DRIVER = """
 import json, os, sys
 import msgspec
 from harness.cli import main
+from harness.core import device
 from harness.runs.mutate import (
     equivalent_faults, fault_selection, guard_order, kill_confirmation
 )
@@ -85,6 +86,8 @@ equivalent_faults.read_equivalent_faults = lambda *_: {
     name: equivalent_faults.EquivalentFault(name, "sglang.srt.sizes", "hand", "a => b", reason)
     for name, reason in equivalents.items()
 }
+if os.environ.get("SHARES"):  # as on a GPU
+    device.shares_processes = lambda _: True
 sys.exit(main.main(sys.argv[1:]))
 """
 

@@ -14,7 +14,7 @@ import pytest
 from proving import Prove
 
 from harness.guards.verdicts import REQUIRED_FAILURES
-from harness.workers import guard_worker
+from harness.workers import device_tests
 
 TOGGLE = """
 id: toy-device
@@ -188,7 +188,7 @@ def test_a_pending_device_error_is_read(monkeypatch: pytest.MonkeyPatch) -> None
         synchronize = mock.Mock(side_effect=error)
         cuda = SimpleNamespace(is_initialized=lambda: True, synchronize=synchronize)
         monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
-        return guard_worker._read_pending_device_error()
+        return device_tests.read_pending_error()
 
     assert read_pending(None) == ""
     error = RuntimeError("CUDA error: an illegal memory access\nhints")

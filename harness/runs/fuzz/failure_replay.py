@@ -50,8 +50,8 @@ def replay_failure(failure: FailureRecord, request: FuzzRequest) -> ReplayResult
         release.worker.send_request(_make_replay_slice(failure, number, request))
         ended = _wait_for_message(release, request.example_seconds + 60)
         assert isinstance(ended, TimeSliceEnded)
-        note = release.worker.read_note(ended.serial)
-        failures = release.worker.read_failures(ended.serial)
+        note = release.worker.get_files(ended.serial).read_note()
+        failures = release.worker.get_files(ended.serial).read_failures()
         headline = failures[0].headline if failures else ended.headline
     finally:
         release.end()

@@ -55,6 +55,7 @@ class TimeSliceEnded(msgspec.Struct, tag=True):
     detail: str
     example: list[str]
     left: int = 0
+    unrepeated: list[str] = []  # failures in a process that had run others, not in a new one
 
 
 FuzzWorkerMessage = FuzzTestsCollected | StartFailure | TimeSliceEnded

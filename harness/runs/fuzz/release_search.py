@@ -5,13 +5,11 @@ from __future__ import annotations
 import dataclasses
 import tempfile
 import time
-import zlib
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import msgspec
-
+from harness.core import device
 from harness.runs.fuzz import example_corpus
 from harness.runs.fuzz.fuzz_schedule import FuzzSchedule, FuzzTestState
 from harness.runs.fuzz.messages import (
@@ -27,9 +25,9 @@ from harness.runs.fuzz.messages import (
     RunFailure,
     TimeSlice,
     TimeSliceEnded,
-    TimeSliceResult,
     ToggleDirections,
 )
+from harness.runs.fuzz.slice_files import SliceFiles
 from harness.store.prove.values import SideOutcome
 from harness.workers.release_target import ReleaseTarget
 from harness.workers.worker_process import WorkerProcess
@@ -61,8 +59,12 @@ class RunningTimeSlice:
 
     test_state: FuzzTestState
     time_slice: TimeSlice
-    is_hung: bool = False
+    hung_pid: int = 0  # of the process that hung in an example
     checked: KnownBugCheck | None = None  # a replay that decides whether a failure is known
+
+    def is_hung(self, note: ExampleNote | None) -> bool:
+        """Return whether the slice's process hung; a new one that repeats its examples did not."""
+        return bool(self.hung_pid) and (note is None or note.pid == self.hung_pid)
 
     def make_failure_id(self, key: str) -> tuple[str, str]:
         """Return the test and the failure; a failure with a fix applied is another failure."""
@@ -101,31 +103,8 @@ class FuzzWorkerProcess(WorkerProcess[FuzzWorkerMessage]):
     module = "harness.runs.fuzz.worker"
     message_type = FuzzWorkerMessage
 
-    def read_note(self, serial: int) -> ExampleNote | None:
-        """Read the note, checked by its checksum; None while the slice is writing it."""
-        line, _, _ = self._read_file(serial, "note").partition(b"\n")
-        checksum, text = line[:8], line[8:]
-        if b"%08x" % zlib.crc32(text) != checksum:
-            return None
-        return msgspec.json.decode(text, type=ExampleNote)
-
-    def read_result(self, serial: int) -> TimeSliceResult | None:
-        text = self._read_file(serial, "sliced")
-        return msgspec.json.decode(text, type=TimeSliceResult) if text else None
-
-    def read_failures(self, serial: int) -> list[FoundFailure]:
-        text = self._read_file(serial, "found")
-        return msgspec.json.decode(text, type=list[FoundFailure]) if text else []
-
-    def _read_file(self, serial: int, kind: str) -> bytes:
-        file = self.folder / f"{serial}.{kind}"
-        return file.read_bytes() if file.exists() else b""
-
-    def delete_files(self, serial: int) -> None:
-        """Delete a slice's files, since a night has thousands of slices."""
-        for file in self.folder.glob(f"{serial}.*"):
-            if file.is_file():
-                file.unlink(missing_ok=True)
+    def get_files(self, serial: int) -> SliceFiles:
+        return SliceFiles(self.folder, serial)
 
 
 class ReleaseSearch:
@@ -164,6 +143,7 @@ class ReleaseSearch:
             folder=tempfile.mkdtemp(dir=self.folder),
             corpus=str(corpus),
             device=self.target.device,
+            shares_processes=device.shares_processes(self.target.device),
         )
         self.worker = FuzzWorkerProcess(
             self.target.python,

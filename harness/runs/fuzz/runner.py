@@ -165,25 +165,31 @@ class FuzzDriver:
         assert release.worker is not None
         running = release.running.pop(message.serial)
         running.test_state.running_slices -= 1
+        files = release.worker.get_files(message.serial)
+        for key in message.unrepeated:
+            what = f"{running.test_state.task.name}: {key}"
+            why = "after other tests in a process, and not in a new one: no failure of this test"
+            self._add_problem(release.target.name, f"{what} {why}")
+        is_hung = running.is_hung(files.read_note())
         if running.checked is not None:
-            found = release.worker.read_failures(message.serial)
-            ran = (note := release.worker.read_note(message.serial)) is not None and note.examples
+            found = files.read_failures()
+            ran = (note := files.read_note()) is not None and note.examples
             expected = running.checked.was_expected(
                 release.failures[running.checked.failure_id].repro,
                 message,
                 found,
-                running.is_hung,
+                is_hung,
             )
             release.accept_check(running.checked, bool(ran) and expected)
-            release.worker.delete_files(message.serial)
+            files.delete()
             return
-        result = release.worker.read_result(message.serial)
-        outcome = SideOutcome.HANG if running.is_hung else SideOutcome(message.outcome)
+        result = files.read_result()
+        outcome = SideOutcome.HANG if is_hung else SideOutcome(message.outcome)
         if result is None or outcome in DEATH_OUTCOMES:
             self._handle_death(release, running, outcome, message)
         else:
             self._handle_result(release, running, outcome, message, result)
-        release.worker.delete_files(message.serial)
+        files.delete()
 
     def _handle_result(
         self,
@@ -221,8 +227,11 @@ class FuzzDriver:
     ) -> None:
         """Record the example that ended a slice's process, and the slice's earlier failures."""
         assert release.worker is not None
-        state, note = running.test_state, release.worker.read_note(running.time_slice.serial)
-        for earlier in release.worker.read_failures(running.time_slice.serial):
+        state, note = (
+            running.test_state,
+            release.worker.get_files(running.time_slice.serial).read_note(),
+        )
+        for earlier in release.worker.get_files(running.time_slice.serial).read_failures():
             self._record_failure(release, running, earlier, "")
         if note is None or not note.is_running:
             self._add_problem(
@@ -237,7 +246,7 @@ class FuzzDriver:
             error=outcome.value,
             where="",
             kind="",
-            headline=too_long if running.is_hung else message.headline,
+            headline=too_long if outcome is SideOutcome.HANG else message.headline,
             arguments=note.arguments,
             blob=note.blob,
             examples=note.examples,
@@ -303,7 +312,7 @@ class FuzzDriver:
             return
         now = time.monotonic()
         for serial, running in release.running.items():
-            note = release.worker.read_note(serial)
+            note = release.worker.get_files(serial).read_note()
             if (
                 note is None
                 or not note.is_running
@@ -312,8 +321,8 @@ class FuzzDriver:
                 continue
             if now - note.started > self.request.example_seconds + GRACE_SECONDS:
                 _signal_process(note.pid, signal.SIGKILL)
-            elif not running.is_hung:
-                running.is_hung = True
+            elif not running.is_hung(note):
+                running.hung_pid = note.pid
                 _signal_process(note.pid, signal.SIGABRT)  # its faulthandler writes its stacks
         late = [one for one in release.running.values() if one.checked is None]
         if release.deadline and now > release.deadline + GRACE_SECONDS and late:
@@ -337,9 +346,9 @@ class FuzzDriver:
         if release.worker is None:
             return
         for serial, running in release.running.items():
-            note = release.worker.read_note(serial)
+            note = release.worker.get_files(serial).read_note()
             running.test_state.test_result.examples += note.examples if note else 0
-            for failure in release.worker.read_failures(serial):
+            for failure in release.worker.get_files(serial).read_failures():
                 self._record_failure(release, running, failure, "")
         release.running.clear()
 

@@ -32,6 +32,7 @@ from harness.runs.fuzz.failure_files import describe_arguments
 from harness.runs.fuzz.messages import ExampleNote, FoundFailure, TimeSlice, TimeSliceResult
 from harness.runs.fuzz.search_engine import use_fuzz_engine
 from harness.store.prove.values import SideOutcome, SideResult
+from harness.workers import device_tests
 from harness.workers.line_tracer import LineTracer, select_listed_files
 
 FULLY_TRACED_EXAMPLES = 30  # number of first examples of a test that are all traced
@@ -82,7 +83,7 @@ class TimeSliceRun:
             hypothesis_adapter.pin_example(test, blob) if blob else contextlib.nullcontext(),
             use_fuzz_engine(self.time_slice) as engine,
         ):
-            side = run_item.run_protocol(self.item, recorder)
+            side = device_tests.run_protocol(self.item, recorder)
         self.exhausted = engine.instance is not None and engine.instance.exhausted
         self._write_result(side)
         return side
@@ -148,6 +149,9 @@ class TimeSliceRun:
             failure.examples = known.examples if known else self.examples
             self.failures[key], self.smallest_sizes[key] = failure, size
             self._write_file("found", list(self.failures.values()))
+        if device_tests.read_pending_error():
+            # A lost device fails each example: they would shrink it to one that fails alone.
+            self.time_slice.shrink_until = 0.0
         self.first_failure_key = self.first_failure_key or key
         if key != self.first_failure_key:
             # The shrinking of one failure found another, which gets its own slice.

@@ -6,11 +6,12 @@ import functools
 import inspect
 import time
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import CodeType
 from typing import Any
 
+import msgspec
 import pytest
 
 from harness.core import machine, preloading
@@ -28,18 +29,22 @@ from harness.runs.fuzz.messages import (
     TimeSlice,
     TimeSliceEnded,
 )
+from harness.runs.fuzz.slice_files import SliceFiles
 from harness.runs.fuzz.time_slice_run import TimeSliceRun
 from harness.store.prove.values import SideResult
 from harness.toggles import ToggleContext
 from harness.workers import loaded_programs
 from harness.workers.messages import StartFailure, TestRequest
 from harness.workers.pytest_session import WorkerSession, make_choices, run_worker
+from harness.workers.shared_process import SharedRun
+from harness.workers.supervisor import TestFiles
 
 
 class FuzzWorker(WorkerSession[FuzzWorkerSettings]):
     """A pytest session that runs slices of tests in forks."""
 
     request_type = TimeSlice
+    unrepeated: Sequence[str] = ()  # in a supervisor: failures of its last slice
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.failed:
@@ -117,13 +122,45 @@ class FuzzWorker(WorkerSession[FuzzWorkerSettings]):
     # Serving
 
     def run_request(self, time_slice: TimeSlice) -> SideResult:
+        self.unrepeated = ()
+        return super().run_request(time_slice)
+
+    def prepare_run(self, time_slice: TimeSlice) -> None:
         if not time_slice.enable:
             compile_patched_code(self.items[time_slice.test_number])
+
+    def make_run(self, time_slice: TimeSlice) -> SharedRun:
         request = TestRequest(
             time_slice.test_number, time_slice.serial, time_slice.end_after, time_slice.memory
         )
-        run = functools.partial(self._run_time_slice, time_slice)
-        return self.run_in_own_process(request, run, {})
+        return SharedRun(
+            TestFiles(self.folder, request, {}),
+            functools.partial(self._run_time_slice, time_slice),
+            take_back=str,  # a slice removes its toggles itself
+            repeat_without_change=bool,
+        )
+
+    def repeat_doubtful_run(
+        self,
+        time_slice: TimeSlice,
+        side: SideResult,
+        run_anew: Callable[[TimeSlice], SideResult],
+    ) -> SideResult:
+        """Repeat the examples that failed: a failure that another slice left is none."""
+        files = SliceFiles(self.folder, time_slice.serial)
+        if not (failing := files.list_failing_examples(side)):
+            return side
+        first = files.read_result()
+        again = msgspec.structs.replace(
+            time_slice,
+            first_blobs=list(filter(None, failing.values())),
+            generate_until=time.monotonic(),
+            shrink_until=time.monotonic() + max(1.0, time_slice.shrink_until - time.monotonic()),
+        )
+        files.delete()
+        repeated = run_anew(again)
+        self.unrepeated = files.merge_repeat(first, failing, repeated)
+        return repeated
 
     def learn_from_run(self, time_slice: TimeSlice) -> None:
         loaded_programs.preload_programs(self._locate_programs(time_slice))
@@ -151,6 +188,7 @@ class FuzzWorker(WorkerSession[FuzzWorkerSettings]):
             detail=side.detail,
             example=side.example,
             left=side.left,
+            unrepeated=list(self.unrepeated),
         )
 
 

@@ -22,6 +22,7 @@ import msgspec
 import pytest
 
 from harness.core import preparation
+from harness.core.cpp_tokens import is_cpp_path
 from harness.core.errors import UnfixError
 from harness.fixes.matching.toggle_status import ToggleState
 from harness.fixes.patch_plan import Direction, PlacedFault, ToggleChoice
@@ -29,6 +30,7 @@ from harness.fixes.registry.schema import CodeTarget
 from harness.guards import cells, hypothesis_adapter, plugin, profiles, repeat, run_item
 from harness.patching import cuda_modules, cuda_sources, live_engine
 from harness.runs.mutate.messages import (
+    OUTCOMES_RUN_ALONE,
     PASSING_OUTCOMES,
     FaultAttemptReport,
     FaultAttemptRequest,
@@ -39,7 +41,7 @@ from harness.runs.mutate.messages import (
 from harness.store.mutate.faults import MutationFault
 from harness.store.prove.values import RepeatMode, SideOutcome, SideResult
 from harness.toggles import ToggleContext
-from harness.workers import supervisor
+from harness.workers import device_tests, supervisor
 from harness.workers.line_tracer import LineTracer, select_package_files
 
 # For one build or compilation: the guard's own timer allows it to each. The attempt as a whole has
@@ -95,6 +97,7 @@ class FaultAttemptRun:
         self.folder = folder
         self.listener = listener
         self.changes = (make_live_change(request.fault),) if request.fault is not None else ()
+        self.failed: tuple[GuardRequest, SideResult] | None = None  # the guard that failed
 
     def run(self) -> SideResult:
         try:
@@ -119,6 +122,7 @@ class FaultAttemptRun:
                     result.side.outcome, result.side.headline = SideOutcome.LOST, why
                 ended.write(msgspec.json.encode(result) + b"\n")
                 if result.side.outcome not in PASSING_OUTCOMES:
+                    self.failed = guard, result.side
                     break
             else:
                 reach = cuda_modules.REACH
@@ -128,6 +132,45 @@ class FaultAttemptRun:
                     why = "the launched modules have the same code"
                     _get_record_file(self.folder, self.request.serial, "unreached").write_text(why)
         return SideResult("", SideOutcome.PASSED)
+
+    # In a process for many attempts
+
+    def take_back(self) -> str:
+        """Remove the fault; return why this process cannot go on, or an empty string."""
+        try:
+            live_engine.engine.leave(self.changes)
+        except Exception as error:
+            return f"the fault cannot be removed: {error}"
+        if self.request.fault is not None and is_cpp_path(self.request.fault.module):
+            return "modules with the fault are loaded"
+        if cuda_modules.BUILD_FAILURES or cuda_modules.MACHINE_FAILURES:
+            return "a build failed"
+        if self.failed is not None and self.failed[1].outcome in OUTCOMES_RUN_ALONE:
+            return f"{self.failed[1].outcome}: {self.failed[1].headline}"
+        return ""
+
+    def repeat_without_fault(self) -> bool:
+        """Run what failed again, now that the fault is removed, and record how it ends.
+
+        It passes unless this process holds more than the fault that makes it fail.
+        """
+        if self.failed is None or not self.changes:
+            return False
+        guard, side = self.failed
+        request = self.request
+        mode, blob = request.repeat_mode, request.blob
+        if mode is RepeatMode.WHOLE and side.way in (RepeatMode.EXAMPLE, RepeatMode.EXPLICIT):
+            mode, blob = side.way, side.blob
+        for mode_of_repeat in dict.fromkeys((mode, RepeatMode.WHOLE)):
+            repeat_request = msgspec.structs.replace(
+                request, fault=None, repeat_mode=mode_of_repeat, blob=blob
+            )
+            repeat_run = FaultAttemptRun(repeat_request, self.guards, self.folder, self.listener)
+            outcome = repeat_run._run_guard(guard).side.outcome
+            if mode_of_repeat is not RepeatMode.EXAMPLE or outcome is not SideOutcome.NA:
+                break  # else the example cannot be drawn without the fault
+        _get_record_file(self.folder, request.serial, "without").write_text(outcome.value)
+        return True
 
     def _count_runs(self) -> int:
         return live_engine.engine.reach(self.changes)
@@ -148,7 +191,7 @@ class FaultAttemptRun:
             _limit_time(guard_request.seconds),
             self._trace_lines() as traced,
         ):
-            side = run_item.run_protocol(item, self.listener)
+            side = device_tests.run_protocol(item, self.listener)
         side.way = repeat.choose_repeat_mode(item, side)
         if self.request.repeat_mode is RepeatMode.EXAMPLE:
             side = _judge_repeated_example(side)
@@ -290,6 +333,23 @@ def read_attempt_report(
     if traced := _read_record(folder, request.serial, "traced"):
         report.trace = msgspec.json.decode(traced, type=GuardTrace)
     return report
+
+
+def is_failure_doubtful(folder: Path, request: FaultAttemptRequest, fork_side: SideResult) -> bool:
+    """Return whether an earlier attempt in the same process could explain how a guard ended.
+
+    It could not if the guard passed in that process once the fault was removed. Of a guard that
+    hung, lacked memory or was lost, the run decides: it runs alone again in any case.
+    """
+    report = read_attempt_report(folder, request, fork_side)
+    ends = [*(result.side for result in report.results), fork_side]
+    failing = next((side for side in ends if side.outcome not in PASSING_OUTCOMES), None)
+    if failing is None:
+        return False
+    if request.fault is None:
+        return True
+    without = _read_record(folder, request.serial, "without").decode()
+    return without not in PASSING_OUTCOMES and failing.outcome not in OUTCOMES_RUN_ALONE
 
 
 def _get_record_file(folder: Path, serial: int, kind: str) -> Path:

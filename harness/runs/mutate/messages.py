@@ -9,6 +9,13 @@ from harness.store.prove.values import RepeatMode, SideOutcome, SideResult
 from harness.workers.messages import StartFailure
 
 PASSING_OUTCOMES = (SideOutcome.PASSED, SideOutcome.NA, SideOutcome.SKIPPED)
+# Ends that the machine may have caused: the guard runs once more, alone.
+OUTCOMES_RUN_ALONE = (
+    SideOutcome.HANG,
+    SideOutcome.OUT_OF_MEMORY,
+    SideOutcome.KILLED,
+    SideOutcome.LOST,
+)
 
 
 class GuardRequest(msgspec.Struct):

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.core import process_exit
+from harness.core import device, process_exit
 from harness.core.errors import NotReadyError, UnfixError
 from harness.runs.mutate.messages import (
     FaultAttemptReport,
@@ -89,6 +89,7 @@ class MutationScheduler:
             ],
             folder=tempfile.mkdtemp(dir=self.folder),
             device=plan.target.device,
+            shares_processes=device.shares_processes(plan.target.device),
         )
         log = self.folder / "worker.log"
         worker = MutationWorkerProcess(

@@ -1,6 +1,7 @@
 """A worker of a mutation run: it imports SGLang once and forks a process for each attempt.
 
 Every test of the suites is a guard here. A fault is applied in a fork only, never in this process.
+On a GPU a fork makes many attempts, one after another (`workers/shared_process`).
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import importlib
 import time
 import warnings
 from collections import Counter
+from collections.abc import Callable
 
 import pytest
 
@@ -21,6 +23,7 @@ from harness.runs.mutate.fault_attempt import (
     PREPARATION_SECONDS,
     FaultAttemptRun,
     PreparedGuard,
+    is_failure_doubtful,
     read_attempt_report,
 )
 from harness.runs.mutate.messages import (
@@ -33,6 +36,8 @@ from harness.runs.mutate.messages import (
 from harness.store.prove.values import SideResult
 from harness.workers.messages import TestRequest, WorkerSettings
 from harness.workers.pytest_session import WorkerSession, run_worker
+from harness.workers.shared_process import SharedRun
+from harness.workers.supervisor import TestFiles
 
 FORK_SLACK_SECONDS = 60.0  # beyond its guards' limits, for a fork that hangs between them
 
@@ -73,7 +78,7 @@ class MutationWorker(WorkerSession[WorkerSettings]):
             else:
                 self.dispatch_request(message)
 
-    def run_request(self, request: FaultAttemptRequest) -> SideResult:
+    def prepare_run(self, request: FaultAttemptRequest) -> None:
         for guard in request.guards:
             with contextlib.suppress(UnfixError):  # the fork reports the error
                 self.guards[guard.guard_number].build_changed_code()
@@ -85,6 +90,8 @@ class MutationWorker(WorkerSession[WorkerSettings]):
             module_variants.preload_module_text(source.text, source.path)
         if not live_engine.engine.is_idle:
             raise RuntimeError("the toggles of a guard could not be removed")
+
+    def make_run(self, request: FaultAttemptRequest) -> SharedRun:
         seconds = sum(guard.seconds for guard in request.guards) + FORK_SLACK_SECONDS
         if request.fault is not None and is_cpp_path(request.fault.module):
             seconds += PREPARATION_SECONDS * len(request.guards)
@@ -92,7 +99,30 @@ class MutationWorker(WorkerSession[WorkerSettings]):
         test_request = TestRequest(0, request.serial, seconds, request.memory_bytes)
         test_request.fork_limit *= request.example_factor * len(request.guards)
         verbs = {change.id: change.verb for change in attempt.changes}
-        return self.run_in_own_process(test_request, attempt.run, verbs)
+        return SharedRun(
+            TestFiles(self.folder, test_request, verbs),
+            attempt.run,
+            attempt.take_back,
+            attempt.repeat_without_fault,
+            is_changed=request.fault is not None,
+        )
+
+    def needs_new_process(self, request: FaultAttemptRequest) -> bool:
+        """A module of C++ that is loaded cannot be changed any more."""
+        return request.fault is not None and is_cpp_path(request.fault.module)
+
+    def repeat_doubtful_run(
+        self,
+        request: FaultAttemptRequest,
+        side: SideResult,
+        run_anew: Callable[[FaultAttemptRequest], SideResult],
+    ) -> SideResult:
+        if not is_failure_doubtful(self.folder, request, side):
+            return side
+        for file in self.folder.glob(f"{request.serial}.*"):
+            if file.is_file():
+                file.unlink()
+        return run_anew(request)
 
     def make_reply(self, request: FaultAttemptRequest, side: SideResult) -> FaultAttemptReport:
         return read_attempt_report(self.folder, request, side)

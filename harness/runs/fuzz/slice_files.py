@@ -1,0 +1,92 @@
+"""The files that a slice writes in its worker's folder, as others read them.
+
+A slice that failed in a process that had run others runs again in a new one. Example: it found the
+failures a and b; with the same two examples first, only a fails again. Then a is the slice's
+failure, its examples and lines are those of both runs, and b is reported as not repeated.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections import Counter
+from pathlib import Path
+
+import msgspec
+
+from harness.core.files import write_atomically
+from harness.runs.fuzz.messages import ExampleNote, FoundFailure, TimeSliceResult
+from harness.store.prove.values import SideOutcome, SideResult
+
+_PASSING_OUTCOMES = (SideOutcome.PASSED, SideOutcome.NA, SideOutcome.SKIPPED)
+
+
+class SliceFiles:
+    """The files of one slice; each may be missing."""
+
+    def __init__(self, folder: Path, serial: int) -> None:
+        self._folder = folder
+        self._serial = serial
+
+    def read_note(self) -> ExampleNote | None:
+        """Read the note, checked by its checksum; None while the slice is writing it."""
+        line, _, _ = self._read("note").partition(b"\n")
+        checksum, text = line[:8], line[8:]
+        if b"%08x" % zlib.crc32(text) != checksum:
+            return None
+        return msgspec.json.decode(text, type=ExampleNote)
+
+    def read_result(self) -> TimeSliceResult | None:
+        text = self._read("sliced")
+        return msgspec.json.decode(text, type=TimeSliceResult) if text else None
+
+    def read_failures(self) -> list[FoundFailure]:
+        text = self._read("found")
+        return msgspec.json.decode(text, type=list[FoundFailure]) if text else []
+
+    def list_failing_examples(self, side: SideResult) -> dict[str, str]:
+        """Return the blob of each failure by its key; a process's death counts by its outcome."""
+        failing = {failure.key: failure.blob for failure in self.read_failures()}
+        note = self.read_note()
+        has_died = self.read_result() is None
+        if has_died and note is not None and note.is_running:
+            failing[side.outcome.value] = note.blob
+        elif not failing and side.outcome not in _PASSING_OUTCOMES:
+            failing[side.outcome.value] = ""  # it failed outside of any example
+        return failing
+
+    def merge_repeat(
+        self, first: TimeSliceResult | None, failing: dict[str, str], repeated: SideResult
+    ) -> list[str]:
+        """Add the result of a first run to that of its repetition, whose failures count.
+
+        Return the failures that the repetition did not have.
+        """
+        again = self.list_failing_examples(repeated)
+        second = self.read_result()
+        if first is not None and second is not None:
+            covered = {file: set(lines) for file, lines in first.covered_lines.items()}
+            for file, lines in second.covered_lines.items():
+                covered.setdefault(file, set()).update(lines)
+            second.covered_lines = {file: sorted(lines) for file, lines in covered.items()}
+            second.examples += first.examples
+            second.seconds += first.seconds
+            for label, value in first.targets.items():
+                second.targets[label] = max(value, second.targets.get(label, value))
+            second.known_failure_counts = dict(
+                Counter(first.known_failure_counts) + Counter(second.known_failure_counts)
+            )
+            self._write("sliced", second)
+        return [key for key in failing if key not in again]
+
+    def delete(self) -> None:
+        """Delete the files, since a night has thousands of slices."""
+        for file in self._folder.glob(f"{self._serial}.*"):
+            if file.is_file():
+                file.unlink(missing_ok=True)
+
+    def _read(self, kind: str) -> bytes:
+        file = self._folder / f"{self._serial}.{kind}"
+        return file.read_bytes() if file.exists() else b""
+
+    def _write(self, kind: str, value: object) -> None:
+        write_atomically(self._folder / f"{self._serial}.{kind}", msgspec.json.encode(value))
