@@ -62,6 +62,8 @@ class SharedProcess:
 
     def run(self, request: bytes, files: TestFiles) -> SideResult:
         """Run a request, whatever it does to its process."""
+        if self._process is not None and self._process.wait_for_exit(0.0):
+            self.end()  # it died while it was idle
         self.runs = self.runs + 1 if self._process is not None else 0
 
         def start() -> SharedProcess:
@@ -74,7 +76,7 @@ class SharedProcess:
         """End the process, if there is one; the next run has a new one."""
         if self._process is not None:
             self._process.send_signal(signal.SIGKILL)
-            self.reap()
+            self._reap_process()
         processes.kill_descendants(os.getpid())
 
     def _start(self, request: bytes) -> None:
@@ -102,12 +104,15 @@ class SharedProcess:
         self._process.send_signal(signal_number)
 
     def reap(self) -> int:
-        assert self._process is not None
-        assert self._pipe is not None
         if self._reply is not None:
             self.imported = self._reply["imported"]
             if not self._reply["spent"]:
                 return 0
+        return self._reap_process()
+
+    def _reap_process(self) -> int:
+        assert self._process is not None
+        assert self._pipe is not None
         code = self._process.reap()
         self._pipe.close()
         self._process = self._pipe = None

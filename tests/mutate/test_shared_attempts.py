@@ -80,7 +80,7 @@ def test_names_and_containers_of_a_module_are_as_before_the_fault(mutate: Mutate
     leaks = mutate.fault("width", "return rows * topk", leak)
     passes = mutate.fault("unread", "rows + ROOM", "ROOM + rows")
     mutate.file.write_text(mutate.file.read_text() + "\n\nSEEN = {}\n")
-    guards = GUARDS.replace("note(\"room\")", "note('room'); assert not sizes.SEEN")
+    guards = GUARDS.replace('note("room")', "note('room'); assert not sizes.SEEN")
     fates = run_shared(mutate, guards)
     assert fates[leaks.id]["fate"] == "survived"
     assert fates[passes.id]["fate"] == "survived"
@@ -130,7 +130,9 @@ def test_a_process_that_lost_its_device_is_replaced(mutate: Mutate) -> None:
     loses = mutate.fault("width", "return rows", lose)
     after = mutate.fault("unread", "rows + ROOM", "ROOM + rows")
     mutate.guards.write_text("")
-    sticky = STICKY.replace('getattr(sizes, "_lost", "")', "sys.modules.get('sglang.srt.sizes.lost')")
+    sticky = STICKY.replace(
+        'getattr(sizes, "_lost", "")', "sys.modules.get('sglang.srt.sizes.lost')"
+    )
     fates = run_shared(mutate, GUARDS.replace("import os", "import os, sys") + sticky)
     assert (fates[loses.id]["fate"], fates[loses.id]["how"]) == ("killed", "CUDA error")
     assert fates[after.id]["fate"] == "survived"

@@ -167,9 +167,8 @@ class FuzzDriver:
         running.test_state.running_slices -= 1
         files = release.worker.get_files(message.serial)
         for key in message.unrepeated:
-            what = f"{running.test_state.task.name}: {key}"
-            why = "after other tests in a process, and not in a new one: no failure of this test"
-            self._add_problem(release.target.name, f"{what} {why}")
+            why = "it failed in a process that had run other tests, and not in a new one"
+            self._add_problem(release.target.name, f"{running.test_state.task.name}: {why}: {key}")
         is_hung = running.is_hung(files.read_note())
         if running.checked is not None:
             found = files.read_failures()
@@ -227,11 +226,9 @@ class FuzzDriver:
     ) -> None:
         """Record the example that ended a slice's process, and the slice's earlier failures."""
         assert release.worker is not None
-        state, note = (
-            running.test_state,
-            release.worker.get_files(running.time_slice.serial).read_note(),
-        )
-        for earlier in release.worker.get_files(running.time_slice.serial).read_failures():
+        files = release.worker.get_files(running.time_slice.serial)
+        state, note = running.test_state, files.read_note()
+        for earlier in files.read_failures():
             self._record_failure(release, running, earlier, "")
         if note is None or not note.is_running:
             self._add_problem(
@@ -355,7 +352,10 @@ class FuzzDriver:
     # Reporting
 
     def _add_problem(self, release_name: str, text: str) -> None:
-        self.result.problems.append(f"SGLang {release_name}: {text}")
+        problem = f"SGLang {release_name}: {text}"
+        if problem in self.result.problems:
+            return
+        self.result.problems.append(problem)
         self.listener.report_problem(release_name, text)
 
     def _update_listener(self) -> None:

@@ -1,0 +1,281 @@
+"""`unfix fuzz` and `unfix mutate` on a card beside `unfix prove`, in one run on one machine.
+
+    python bench/gpu_fuzz_mutate.py [--record FILE]      (PYTHONPATH=., in unfix's own environment)
+
+All three run the guards of `--suite` with so many jobs. `prove` is the measure: the seconds of its
+applied sides, with what it adds to each. A ratio is the seconds that `prove` takes for the same
+work, by the seconds of the other command: 0.5 is half as fast. Both contain whatever a process
+costs there: its fork, CUDA's start, the kernels that it prepares.
+
+`fuzz`: the same work of an example is a fortieth of the guard's applied side, as that draws 40 at
+most. Of the budget, times the jobs, each test has the part that its slices have of all slices'.
+
+`mutate`: the same work are the guards that passed as a whole, with a fault or without, and no lines
+recorded. To the seconds of each comes its part of what attempts took beyond their guards. A guard
+that fails has no counterpart on the applied side: it counts in the rate of all guard runs alone.
+
+The whole ends in `--seconds`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import json
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from bench.recording import record
+from harness.cli import main as command_line
+from harness.core import paths
+from harness.guards.profiles import DEFAULT_PROFILE, EXAMPLES_BY_PROFILE
+from harness.runs.mutate.messages import FaultAttemptReport
+from harness.runs.mutate.scheduler import MutationScheduler, PendingAttempt
+from harness.store.prove.values import RepeatMode, SideOutcome
+
+SUITES = ("kv_indices", "int64_indices")
+EXAMPLES = EXAMPLES_BY_PROFILE[DEFAULT_PROFILE]
+END_SECONDS = 15.0  # for a stopped run to store its results
+
+
+def run_unfix(words: list[str], seconds: float) -> dict[str, Any]:
+    """Run a command to its end, or stop it as Ctrl-C does; return its result."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "harness", *words, "--json"],
+        cwd=paths.project_folder(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        output, problem = process.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        process.send_signal(signal.SIGINT)
+        output, problem = process.communicate(timeout=END_SECONDS)
+    if not output:
+        raise SystemExit(f"{words}: {problem}")
+    result: dict[str, Any] = json.loads(output)
+    return result
+
+
+# prove
+
+
+def measure_prove(run: dict[str, Any]) -> tuple[dict[str, Any], dict[str, float]]:
+    """Return what a run says, and the seconds of each guard's applied side."""
+    seconds: dict[str, list[float]] = defaultdict(list)
+    for cell in run["cells"]:
+        side = cell["sides"].get("fixed", {})
+        if side.get("outcome") == "passed":
+            seconds[cell["guard"]].append(side["seconds"] + side["overhead"])
+    by_guard = {guard: statistics.fmean(each) for guard, each in seconds.items()}
+    result = {
+        "seconds": round(run["seconds"], 1),
+        "seconds_to_start": round(run["releases"][0]["seconds_to_start"], 1),
+        "cells": run["counts"],
+        "guards": len(by_guard),
+        "applied_seconds": round(sum(by_guard.values()), 2),
+        "guards_a_second": round(len(by_guard) / sum(by_guard.values()), 3),
+    }
+    return result, by_guard
+
+
+# fuzz
+
+
+def measure_fuzz(
+    run: dict[str, Any], jobs: int, by_guard: dict[str, float]
+) -> tuple[dict[str, Any], float]:
+    """Return what a run says, and its examples a second by those of `prove`."""
+    tests = [test for test in run["tests"] if not test["left_out"]]
+    matched = [test for test in tests if test["test"] in by_guard and test["examples"]]
+    expected = sum(test["examples"] * by_guard[test["test"]] / EXAMPLES for test in matched)
+    part = sum(test["seconds"] for test in matched) / sum(test["seconds"] for test in tests)
+    spent = run["budget"] * jobs * part
+    examples = sum(test["examples"] for test in matched)
+    result = {
+        "budget_s": run["budget"],
+        "seconds": round(run["seconds"], 1),
+        "tests": len(tests),
+        "slices": sum(test["slices"] for test in tests),
+        "examples": sum(test["examples"] for test in tests),
+        "failures": [f"{one['repro']['test']}: {one['repro']['error']}" for one in run["failures"]],
+        "problems": run["problems"],
+        "guards_of_prove": len(matched),
+        "their_examples": examples,
+        "their_seconds": round(spent, 1),
+        "seconds_of_prove_for_the_same": round(expected, 1),
+        "examples_a_second": round(examples / spent, 2),
+        "examples_a_second_of_prove": round(examples / expected, 2),
+    }
+    return result, expected / spent
+
+
+# mutate
+
+
+class AttemptClock:
+    """Measures the attempts of a run in this process, from the request to the report."""
+
+    def __init__(self) -> None:
+        self.attempts: list[tuple[PendingAttempt, FaultAttemptReport, float]] = []
+
+    @contextlib.contextmanager
+    def measure(self) -> Any:
+        send = MutationScheduler._send_attempt
+
+        def send_timed(scheduler: MutationScheduler, pending: PendingAttempt) -> None:
+            on_report, begun = pending.on_report, time.monotonic()
+
+            def report(ended: FaultAttemptReport, names: list[str]) -> None:
+                pending.on_report = on_report  # it may be sent again
+                self.attempts.append((pending, ended, time.monotonic() - begun))
+                on_report(ended, names)
+
+            pending.on_report = report
+            send(scheduler, pending)
+
+        MutationScheduler._send_attempt = send_timed  # type: ignore[method-assign]
+        try:
+            yield
+        finally:
+            MutationScheduler._send_attempt = send  # type: ignore[method-assign]
+
+
+def iterate_whole_passes(
+    pending: PendingAttempt, report: FaultAttemptReport
+) -> Iterator[tuple[str, float]]:
+    """Yield the guards that passed in an attempt as `prove` runs them, with their seconds."""
+    is_whole = pending.repeated is None or pending.repeated.way is RepeatMode.WHOLE
+    if not is_whole or pending.trace or pending.example_factor > 1:
+        return
+    for result, name in zip(report.results, pending.guard_names, strict=False):
+        if result.side.outcome is SideOutcome.PASSED and not result.conflict:
+            yield name, result.side.seconds
+
+
+def measure_mutate(
+    clock: AttemptClock, run: dict[str, Any], by_guard: dict[str, float]
+) -> tuple[dict[str, Any], float | None]:
+    """Return what a run says, and the seconds of `prove` by its own for guards that pass."""
+    attempts = [each for each in clock.attempts if not each[0].trace]
+    guard_runs = sum(len(report.results) for _, report, _ in attempts)
+    beyond = [
+        seconds - sum(each.side.seconds for each in report.results)
+        for _, report, seconds in attempts
+    ]
+    own = expected = 0.0
+    passing = 0
+    for pending, report, _ in attempts:
+        for name, seconds in iterate_whole_passes(pending, report):
+            if name in by_guard:
+                own, expected, passing = own + seconds, expected + by_guard[name], passing + 1
+    spent = own + passing * sum(beyond) / max(1, guard_runs)
+    everything = sum(seconds for _, _, seconds in attempts)
+    result = {
+        "status": run["status"],
+        "seconds": round(run["seconds"], 1),
+        "seconds_to_start": round(run["seconds_to_start"], 1),
+        "seconds_to_reach": round(run["seconds_to_reach"], 1),
+        "fates": dict(Counter(each["fate"] for each in run["fates"])),
+        "whys": [f"{each['fate']}: {each['why']}" for each in run["fates"] if each["why"]],
+        "problems": run["problems"],
+        "attempts": len(attempts),
+        "guard_runs": guard_runs,
+        "guard_runs_a_second": round(guard_runs / everything, 3) if everything else None,
+        "beyond_the_guards_s": summarize(beyond),
+        "passing_guard_runs": passing,
+        "their_seconds": round(spent, 2),
+        "seconds_of_prove_for_the_same": round(expected, 2),
+    }
+    return result, expected / spent if spent else None
+
+
+def summarize(seconds: list[float]) -> dict[str, float] | None:
+    if not seconds:
+        return None
+    return {
+        "median": round(statistics.median(seconds), 3),
+        "mean": round(statistics.fmean(seconds), 3),
+        "most": round(max(seconds), 3),
+    }
+
+
+def run_mutate(words: list[str], seconds: float, clock: AttemptClock) -> dict[str, Any]:
+    """Run the command in this process, and stop it as Ctrl-C does when its time is over."""
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGALRM, stop)
+    output = io.StringIO()
+    signal.setitimer(signal.ITIMER_REAL, max(1.0, seconds))
+    try:
+        with contextlib.redirect_stdout(output), clock.measure():
+            command_line.main([*words, "--json"])
+    except (KeyboardInterrupt, SystemExit):
+        pass
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+    result: dict[str, Any] = json.loads(output.getvalue())
+    return result
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--release", default="current")
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--suite", nargs="*", default=SUITES)
+    parser.add_argument("--jobs", type=int, default=4)
+    parser.add_argument("--budget", type=int, default=60, help="seconds of fuzzing")
+    parser.add_argument("--limit", type=int, default=40, help="faults")
+    parser.add_argument("--seconds", type=float, default=380.0, help="of the whole")
+    parser.add_argument("--record", type=Path)
+    arguments = parser.parse_args()
+    end = time.monotonic() + arguments.seconds
+    common = ["--release", arguments.release, "--device", arguments.device]
+    common += ["-j", str(arguments.jobs)]
+    suites = [f"suites/{name}" for name in arguments.suite]
+
+    proof = run_unfix(["prove", *suites, *common], arguments.seconds / 3)
+    prove, by_guard = measure_prove(proof)
+    report_progress("prove", prove)
+    search = ["fuzz", *suites, *common, "--for", f"{arguments.budget}s", "--seed", "1"]
+    fuzz, fuzz_ratio = measure_fuzz(
+        run_unfix(search, arguments.seconds / 2), arguments.jobs, by_guard
+    )
+    report_progress("fuzz", fuzz)
+    clock = AttemptClock()
+    words = ["mutate", *arguments.suite, "--limit", str(arguments.limit), *common]
+    words += [word for suite in suites for word in ("--suite", suite)]
+    faults = run_mutate(words, end - END_SECONDS - time.monotonic(), clock)
+    mutate, mutate_ratio = measure_mutate(clock, faults, by_guard)
+    result = {
+        "release": proof["releases"][0]["versions"],
+        "device": arguments.device,
+        "suites": suites,
+        "jobs": arguments.jobs,
+        "prove": prove,
+        "fuzz": fuzz,
+        "mutate": mutate,
+        "fuzz_by_prove": round(fuzz_ratio, 2),
+        "mutate_by_prove": None if mutate_ratio is None else round(mutate_ratio, 2),
+    }
+    record(result, arguments.record)
+    return 0
+
+
+def report_progress(name: str, result: dict[str, Any]) -> None:
+    print(name, json.dumps(result), file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,106 @@
+"""Slices that share a process, as on a GPU: a failure is one of its test alone."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from nights import Nights, by_test, failures
+
+DRIVER = """
+import sys
+from harness.cli import main
+from harness.core import device
+device.shares_processes = lambda _: True
+sys.exit(main.main(sys.argv[1:]))
+"""
+SUITE = """
+def note(name):
+    with open(os.path.join(os.path.dirname(__file__), "processes"), "a") as file:
+        file.write(f"{name} {os.getpid()}\\n")
+
+@given(number=st.integers(0, 10**9))
+def test_passes(number):
+    note("passes")
+
+@given(number=st.integers(0, 1000))
+def test_fails(number):
+    assert number < 500, f"{number} is rather large"
+
+@given(number=st.integers(0, 100))
+def test_dies(number):
+    if number > 90:
+        os.kill(os.getpid(), signal.SIGSEGV)
+
+@given(number=st.integers(0, 100))
+def test_hangs(number):
+    while number > 90:
+        time.sleep(0.1)
+"""
+LEAKING = """
+@given(number=st.integers(0, 10**9))
+def test_first(number):
+    forms.plain.is_broken = True
+
+@given(number=st.integers(0, 10**9))
+def test_second(number):
+    assert not hasattr(forms.plain, "is_broken")
+"""
+
+
+class SharedNights(Nights):
+    """`unfix fuzz` whose tests share processes."""
+
+    def words(self, *words: str) -> list[str]:
+        driver = self.root / "driver.py"
+        driver.write_text(DRIVER)
+        _, _, _, *own = super().words(*words)
+        return [sys.executable, str(driver), *own]
+
+
+@pytest.fixture
+def shared(tmp_path: Path) -> SharedNights:
+    return SharedNights(tmp_path)
+
+
+def test_failures_deaths_and_hangs_are_found_as_in_forks(shared: SharedNights) -> None:
+    shared.write(SUITE)
+
+    def is_enough(night: dict[str, Any]) -> bool:
+        return {"fails", "dies", "hangs"} <= failures(night).keys()
+
+    night = shared.night("--limit", "1", "--seed", "3", seconds=12, is_enough=is_enough)
+    found = failures(night)
+    assert found.keys() == {"fails", "dies", "hangs"}
+    assert [one["arguments"] for one in found["fails"]] == [["number=500"]]
+    assert {one["error"] for one in found["dies"]} == {"segfault"}
+    assert {one["error"] for one in found["hangs"]} == {"hang"}
+    assert by_test(night)["passes"]["examples"] > 0
+
+
+def test_many_slices_run_in_one_process(shared: SharedNights) -> None:
+    shared.write(SUITE.partition("@given(number=st.integers(0, 1000))")[0])
+    processes = shared.suite / "processes"
+
+    def has_many_slices(night: dict[str, Any]) -> bool:
+        if by_test(night)["passes"]["slices"] <= 4:
+            processes.unlink()
+            return False
+        return True
+
+    shared.night(seconds=20, code=0, is_enough=has_many_slices)
+    assert 1 <= len(set(processes.read_text().splitlines())) <= 2  # two jobs
+
+
+def test_what_another_slice_left_is_no_failure(shared: SharedNights) -> None:
+    shared.write(LEAKING)
+
+    def says_so(night: dict[str, Any]) -> bool:
+        return any("not in a new one" in problem for problem in night["problems"])
+
+    night = shared.night("-j", "1", seconds=8, code=1, is_enough=says_so)
+    assert night["failures"] == []
+    assert says_so(night)
+    assert by_test(night)["second"]["examples"] > 0

@@ -1,0 +1,157 @@
+"""What a run changes in a process that runs many tests is put back before the next one."""
+
+from __future__ import annotations
+
+import functools
+import os
+import random
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from harness.workers.process_state import ProcessState
+
+NAME = "sglang.state_of_a_test"
+TEXT = """
+import functools
+LIMIT = 7
+CACHE = {"a": [1]}
+SEEN = {1, 2}
+ORDER = [3]
+
+@functools.lru_cache
+def width(rows):
+    return rows * LIMIT
+
+def remember(value, seen=[]):
+    seen.append(value)
+    return seen
+
+class Pool:
+    size = 4
+    sizes = {}
+
+pool = Pool()
+pool.free = 4
+"""
+
+
+@pytest.fixture
+def module() -> Iterator[Any]:
+    made: Any = ModuleType(NAME)
+    made.__dict__["__name__"] = NAME
+    sys.modules[NAME] = made
+    exec(TEXT, vars(made))
+    yield made
+    del sys.modules[NAME]
+
+
+def test_names_containers_classes_and_objects_of_a_module_are_put_back(module: Any) -> None:
+    state = ProcessState()
+    before = {**vars(module)}
+    module.LIMIT, module.added = 0, 1
+    module.CACHE["a"].append(2)
+    module.CACHE["b"] = []
+    module.SEEN.clear()
+    module.ORDER[:] = [4, 5]
+    module.Pool.size, module.Pool.added = 5, 6
+    module.Pool.sizes["x"] = 1
+    module.pool.free, module.pool.used = 0, 4
+    module.remember(1)
+    assert state.restore() == ""
+    assert vars(module) == before
+    assert ({"a": [1]}, {1, 2}, [3]) == (module.CACHE, module.SEEN, module.ORDER)
+    assert (module.Pool.size, module.Pool.sizes) == (4, {})
+    assert not hasattr(module.Pool, "added")
+    assert vars(module.pool) == {"free": 4}
+    assert module.remember(2) == [2]
+
+
+def test_a_rebound_name_holds_its_object_again(module: Any) -> None:
+    state, cache = ProcessState(), module.CACHE
+    module.CACHE = {"a": "wrong"}
+    assert state.restore() == ""
+    assert module.CACHE is cache
+
+
+def test_what_a_fault_computed_is_no_longer_cached(module: Any) -> None:
+    state = ProcessState()
+    module.LIMIT = 0
+    assert module.width(2) == 0
+    assert state.restore() == ""
+    assert module.width(2) == 14
+
+
+def test_random_numbers_and_settings_are_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    state = ProcessState()
+    first = random.random()
+    folder = os.getcwd()
+    os.environ["UNFIX_LEFT"] = "1"
+    monkeypatch.setattr(sys, "path", sys.path)
+    sys.path.insert(0, "/nowhere")
+    os.chdir("/")
+    assert state.restore() == ""
+    assert random.random() == first
+    assert os.getcwd() == folder
+    assert "UNFIX_LEFT" not in os.environ
+    assert sys.path[0] != "/nowhere"
+
+
+def test_what_cannot_be_put_back_is_named(module: Any) -> None:
+    class Closed(type):
+        def __setattr__(cls, name: str, value: object) -> None:
+            raise TypeError("closed")
+
+    module.Closed = Closed("Closed", (), {"__module__": NAME, "size": 1})
+    state = ProcessState()
+    type.__setattr__(module.Closed, "size", 2)
+    assert state.restore() == "its state cannot be put back: TypeError: closed"
+
+
+def test_a_submodule_that_was_imported_stays_in_its_package(module: Any) -> None:
+    state = ProcessState()
+    module.later = ModuleType(f"{NAME}.later")
+    assert state.restore() == ""
+    assert module.later.__name__ == f"{NAME}.later"
+
+
+def test_additions_are_named_until_they_are_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
+    state = ProcessState()
+    assert state.find_additions() == ""
+    monkeypatch.setitem(sys.modules, NAME, ModuleType(NAME))
+    assert state.find_additions() == f"it imported {NAME}"
+    state.accept_additions()
+    assert state.find_additions() == ""
+
+
+def test_a_thread_of_the_run_is_an_addition_and_a_librarys_daemon_is_none() -> None:
+    state, end = ProcessState(), threading.Event()
+
+    def wait() -> None:
+        end.wait()
+
+    wait.__module__ = NAME
+    of_library = threading.Thread(target=functools.partial(end.wait), daemon=True)
+    of_library.start()
+    assert state.find_additions() == ""
+    of_run = threading.Thread(target=wait, daemon=True, name="left")
+    of_run.start()
+    assert state.find_additions() == "its thread left goes on"
+    end.set()
+    of_run.join()
+    of_library.join()
+
+
+def test_a_process_of_the_run_is_an_addition() -> None:
+    state = ProcessState()
+    child = subprocess.Popen(["sleep", "60"])
+    try:
+        assert state.find_additions() == "a process of it goes on"
+    finally:
+        child.kill()
+        child.wait()
