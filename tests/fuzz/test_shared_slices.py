@@ -61,17 +61,17 @@ class SharedNights(Nights):
 
 
 @pytest.fixture
-def shared(tmp_path: Path) -> SharedNights:
+def shared_nights(tmp_path: Path) -> SharedNights:
     return SharedNights(tmp_path)
 
 
-def test_failures_deaths_and_hangs_are_found_as_in_forks(shared: SharedNights) -> None:
-    shared.write(SUITE)
+def test_failures_deaths_and_hangs_are_found_as_in_forks(shared_nights: SharedNights) -> None:
+    shared_nights.write(SUITE)
 
     def is_enough(night: dict[str, Any]) -> bool:
         return {"fails", "dies", "hangs"} <= failures(night).keys()
 
-    night = shared.night("--limit", "1", "--seed", "3", seconds=12, is_enough=is_enough)
+    night = shared_nights.night("--limit", "1", "--seed", "3", seconds=12, is_enough=is_enough)
     found = failures(night)
     assert found.keys() == {"fails", "dies", "hangs"}
     assert [one["arguments"] for one in found["fails"]] == [["number=500"]]
@@ -80,9 +80,9 @@ def test_failures_deaths_and_hangs_are_found_as_in_forks(shared: SharedNights) -
     assert by_test(night)["passes"]["examples"] > 0
 
 
-def test_many_slices_run_in_one_process(shared: SharedNights) -> None:
-    shared.write(SUITE.partition("@given(number=st.integers(0, 1000))")[0])
-    processes = shared.suite / "processes"
+def test_many_slices_run_in_one_process(shared_nights: SharedNights) -> None:
+    shared_nights.write(SUITE.partition("@given(number=st.integers(0, 1000))")[0])
+    processes = shared_nights.suite / "processes"
 
     def has_many_slices(night: dict[str, Any]) -> bool:
         if by_test(night)["passes"]["slices"] <= 4:
@@ -90,17 +90,17 @@ def test_many_slices_run_in_one_process(shared: SharedNights) -> None:
             return False
         return True
 
-    shared.night(seconds=20, code=0, is_enough=has_many_slices)
+    shared_nights.night(seconds=20, code=0, is_enough=has_many_slices)
     assert 1 <= len(set(processes.read_text().splitlines())) <= 2  # two jobs
 
 
-def test_what_another_slice_left_is_no_failure(shared: SharedNights) -> None:
-    shared.write(LEAKING)
+def test_what_another_slice_left_is_no_failure(shared_nights: SharedNights) -> None:
+    shared_nights.write(LEAKING)
 
     def says_so(night: dict[str, Any]) -> bool:
         return any("not in a new one" in problem for problem in night["problems"])
 
-    night = shared.night("-j", "1", seconds=8, code=1, is_enough=says_so)
+    night = shared_nights.night("-j", "1", seconds=8, code=1, is_enough=says_so)
     assert night["failures"] == []
     assert says_so(night)
     assert by_test(night)["second"]["examples"] > 0
