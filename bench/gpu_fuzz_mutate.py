@@ -40,6 +40,7 @@ from harness.guards.profiles import DEFAULT_PROFILE, EXAMPLES_BY_PROFILE
 from harness.runs.mutate.messages import FaultAttemptReport
 from harness.runs.mutate.scheduler import MutationScheduler, PendingAttempt
 from harness.store.prove.values import RepeatMode, SideOutcome
+from harness.workers.shared_process import ENDED_PHRASE
 
 SUITES = ("kv_indices", "int64_indices")
 EXAMPLES = EXAMPLES_BY_PROFILE[DEFAULT_PROFILE]
@@ -127,10 +128,11 @@ class AttemptClock:
 
     def __init__(self) -> None:
         self.attempts: list[tuple[PendingAttempt, FaultAttemptReport, float]] = []
+        self.process_ends: list[str] = []
 
     @contextlib.contextmanager
     def measure(self) -> Any:
-        send = MutationScheduler._send_attempt
+        send, end = MutationScheduler._send_attempt, MutationScheduler.end
 
         def send_timed(scheduler: MutationScheduler, pending: PendingAttempt) -> None:
             on_report, begun = pending.on_report, time.monotonic()
@@ -143,11 +145,19 @@ class AttemptClock:
             pending.on_report = report
             send(scheduler, pending)
 
+        def end_with_log(scheduler: MutationScheduler) -> None:
+            end(scheduler)
+            log = scheduler.folder / "worker.log"
+            lines = log.read_text(errors="replace").splitlines() if log.exists() else []
+            self.process_ends += [line for line in lines if line.startswith(ENDED_PHRASE)]
+
         MutationScheduler._send_attempt = send_timed  # type: ignore[method-assign]
+        MutationScheduler.end = end_with_log  # type: ignore[method-assign]
         try:
             yield
         finally:
             MutationScheduler._send_attempt = send  # type: ignore[method-assign]
+            MutationScheduler.end = end  # type: ignore[method-assign]
 
 
 def iterate_whole_passes(
@@ -184,13 +194,14 @@ def measure_mutate(
         "status": run["status"],
         "seconds": round(run["seconds"], 1),
         "seconds_to_start": round(run["seconds_to_start"], 1),
-        "seconds_to_reach": round(run["seconds_to_reach"], 1),
+        "seconds_to_reach": round(run.get("seconds_to_reach", 0.0), 1),
         "fates": dict(Counter(each["fate"] for each in run["fates"])),
-        "whys": [f"{each['fate']}: {each['why']}" for each in run["fates"] if each["why"]],
+        "whys": [f"{each['fate']}: {each['why']}" for each in run["fates"] if each.get("why")],
         "problems": run["problems"],
         "attempts": len(attempts),
         "guard_runs": guard_runs,
         "guard_runs_a_second": round(guard_runs / everything, 3) if everything else None,
+        "process_ends": clock.process_ends,
         "beyond_the_guards_s": summarize(beyond),
         "passing_guard_runs": passing,
         "their_seconds": round(spent, 2),

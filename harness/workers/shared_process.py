@@ -33,6 +33,7 @@ from harness.workers import device_tests, drop_references, supervisor
 from harness.workers.process_state import ProcessState
 from harness.workers.supervisor import TestFiles
 
+ENDED_PHRASE = "unfix: a shared process ended"
 MAX_RUNS = 200  # of one process: each fault leaves it a little larger
 MEMORY_FRACTION = 0.5  # of a test's limit, by which a process may grow
 
@@ -108,6 +109,8 @@ class SharedProcess:
             self.imported = self._reply["imported"]
             if not self._reply["spent"]:
                 return 0
+            why = f"{ENDED_PHRASE} after {self.runs + 1} tests: {self._reply['spent']}\n"
+            os.write(2, why.encode())  # into the worker's log
         return self._reap_process()
 
     def _reap_process(self) -> int:
