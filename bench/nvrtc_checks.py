@@ -4,13 +4,15 @@
     unfix exec --check bounds,overflow,cuda -- python bench/nvrtc_checks.py run checked.json
     python bench/cuda_checks.py compare plain.json checked.json
     unfix exec --check bounds,overflow,cuda -- python bench/nvrtc_checks.py plant
+    unfix exec --check all,cuda -- python bench/nvrtc_checks.py plant memory
 
 The ways: `torch` (torch.cuda._compile_kernel: machine code), `driver` (PTX, by ctypes, as CuPy's
 RawKernel and cuda-python call NVRTC and the driver), `bindings` (cuda-python itself), `jiterator`,
 and `deep-gemm` (its own build of nvcc's machine code, launched through the driver). A package that
 is missing leaves its way out. `plant` makes an overrun in each of the first three, an overflow, and
-an overrun that begins in the second replay of a graph: each is to be reported, and the device goes
-on.
+an overrun that begins in the second replay of a graph; `plant memory` makes a race between two
+blocks and a read of memory that nobody wrote in each of the three: each is to be reported, and the
+device goes on.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +40,7 @@ extern "C" __global__ void {name}(float* out, const float* source, const int* en
 }}
 """
 OVERFLOW = "static_cast<int>(index * 4194304u) / 4194304"  # more than int32 holds from 512 on
+RACE = "index / 512"  # the first two blocks write the first element
 SQUARE = "template <typename T> T square_and_add(T x, T y) { return x * x + y; }"
 COUNT, THREADS = 1 << 20, 256
 Launch = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], None]
@@ -226,9 +230,24 @@ def plant_replay() -> None:
     graph.replay()
 
 
-def plant() -> None:
-    plants = {f"{way}_overrun": lambda way=way: plant_overrun(way) for way in MAKERS}
-    plants |= {"torch_overflow": plant_overflow, "torch_replay": plant_replay}
+def plant_race(way: str) -> None:
+    MAKERS[way](f"race_{way}", RACE)(*make_tensors(1024))
+
+
+def plant_empty(way: str) -> None:
+    launch = MAKERS[way](f"empty_{way}")
+    out, _, ends = make_tensors(1000)
+    launch(out, torch.empty(1000, device="cuda"), ends)
+
+
+def plant(what: str = "") -> None:
+    plants: dict[str, Callable[[], None]]
+    if what == "memory":
+        plants = {f"{way}_race": partial(plant_race, way) for way in MAKERS}
+        plants |= {f"{way}_empty": partial(plant_empty, way) for way in MAKERS}
+    else:
+        plants = {f"{way}_overrun": partial(plant_overrun, way) for way in MAKERS}
+        plants |= {"torch_overflow": plant_overflow, "torch_replay": plant_replay}
     for name, make in plants.items():
         if not is_installed(name.partition("_")[0]):
             continue
@@ -241,7 +260,7 @@ def plant() -> None:
 
 def main(action: str, *words: str) -> None:
     if action == "plant":
-        plant()
+        plant(*words)
     else:
         run_ways(words[0], words[1:] or WAYS)
 

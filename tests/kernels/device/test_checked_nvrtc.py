@@ -14,7 +14,7 @@ import pytest
 
 from harness.core import paths
 from harness.kernels.cuda import checked_nvrtc, checked_toolchain, library_standins
-from harness.kernels.gpu import DEFAULT_CHECKS
+from harness.kernels.gpu import ALL_CHECKS, DEFAULT_CHECKS
 from harness.releases import cuda_toolkit
 
 _HERE = Path(__file__).parent
@@ -243,6 +243,24 @@ def test_an_error_in_the_compilers_place_leaves_the_program_to_nvrtc() -> None:
     one._run_real = lambda program, words: len(words)  # type: ignore[method-assign]
     one._compile_with_checks = None  # type: ignore[method-assign, assignment]
     assert one._compile(1, 2, [b"-a", b"-b"]) == 2
+
+
+@pytest.mark.parametrize("checks", [DEFAULT_CHECKS, ALL_CHECKS], ids=["default", "all"])
+def test_a_program_gets_the_checks_of_its_toolkit(
+    checks: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Under `all` each access of global memory looks for races, and each load for poison."""
+    home, _ = make_fake_toolkit(tmp_path)
+    monkeypatch.setattr(paths, "cuda_builds_folder", lambda: tmp_path)
+    made = checked_toolchain.make_checked_toolkit(home, checks)
+    toolkit = checked_toolchain.CheckedToolkit(made.folder)
+    plain = (_HERE / "scale.ptx").read_text()
+    text, _ = checked_nvrtc.assemble_with_checks(toolkit, plain, [])
+    (kernel,) = json.loads(next(toolkit.kernels.glob("*.json")).read_text())
+    groups = {(*one["roots"], *one["verbs"]) for one in kernel["race_groups"]}
+    assert groups == ({(8, "read"), (0, "write")} if "races" in checks else set())
+    # The comparison with the poison of `torch.empty`.
+    assert (b"setp.eq.u32 %ufo, %ufh" in text) == ("uninitialized" in checks)
 
 
 def test_the_assembler_gets_the_options_that_nvrtc_was_given() -> None:
