@@ -185,6 +185,17 @@ def moe_fused_gate(
     return weights, ids
 
 
+@stand_in(
+    "jit:dsv3_router_gemm.dsv3_router_gemm",
+    source="sglang/kernels/jit/csrc/gemm/dsv3_router_gemm.cuh",
+)
+def dsv3_router_gemm(
+    hidden_states: torch.Tensor, router_weights: torch.Tensor, output: torch.Tensor
+) -> None:
+    """Score each token for each expert, in float32; for the few tokens of a decode."""
+    output.copy_(hidden_states.float() @ router_weights.float().T)
+
+
 @stand_in("sgl_kernel.moe_sum_reduce", source="sgl-kernel/python/sgl_kernel/moe.py: moe_sum_reduce")
 def moe_sum_reduce(
     input_tensor: torch.Tensor, output_tensor: torch.Tensor, routed_scaling_factor: float = 0.0
