@@ -34,8 +34,8 @@ def list_shapes(deployment: dict[str, Any], kernel: str, parameter: str) -> set[
     }
 
 
-def test_a_chunk_of_sparse_attention_is_split_between_the_ranks(tmp_path: Path) -> None:
-    deployment = rehearse(tmp_path, MODEL, 4, ["--no-thresholds"], ARGUMENTS)
+def test_a_chunk_of_sparse_attention_is_split_between_the_ranks(home: Path) -> None:
+    deployment = rehearse(home, MODEL, 4, ["--no-thresholds"], ARGUMENTS)
     assert deployment["settings"]["chunk"] == CHUNK
     config = read_model(MODEL).config
     heads, width = config["index_n_heads"], config["index_head_dim"]

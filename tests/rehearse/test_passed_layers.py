@@ -41,9 +41,9 @@ def check_both_ways(home: Path, model: str, layers: int, arguments: list[str]) -
         assert 0 <= other["peak"] - one["peak"] <= KEPT_BYTES, one["name"]
 
 
-def test_all_layers_launch_what_is_counted_for_those_that_pass(tmp_path: Path) -> None:
+def test_all_layers_launch_what_is_counted_for_those_that_pass(home: Path) -> None:
     """The first layer of DeepSeek-V2-Lite is dense, the others have experts."""
-    check_both_ways(tmp_path, "deepseek-v2-lite", LAYERS, ["--max-total-tokens", "400000"])
+    check_both_ways(home, "deepseek-v2-lite", LAYERS, ["--max-total-tokens", "400000"])
 
 
 @pytest.mark.skipif("UNFIX_NIGHTLY" not in os.environ, reason="a nightly test")
@@ -57,6 +57,6 @@ def test_all_layers_launch_what_is_counted_for_those_that_pass(tmp_path: Path) -
     ],
 )
 def test_models_of_several_kinds_of_layers_launch_what_is_counted(
-    tmp_path: Path, model: str, arguments: list[str]
+    home: Path, model: str, arguments: list[str]
 ) -> None:
-    check_both_ways(tmp_path, model, LAYERS_OF_KINDS, arguments)
+    check_both_ways(home, model, LAYERS_OF_KINDS, arguments)

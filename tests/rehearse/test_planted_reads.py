@@ -36,13 +36,13 @@ def list_reads(home: Path, words: list[str]) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("toggle", READS)
-def test_what_a_planted_fault_leaves_uncomputed_is_named(tmp_path: Path, toggle: str) -> None:
-    reads = list_reads(tmp_path, ["--toggles", str(FOLDER), "--revert", toggle])
+def test_what_a_planted_fault_leaves_uncomputed_is_named(home: Path, toggle: str) -> None:
+    reads = list_reads(home, ["--toggles", str(FOLDER), "--revert", toggle])
     phases = {phase for phase, _ in reads}
     assert phases == READS[toggle].keys()
     for phase, text in READS[toggle].items():
         assert any(one == phase and line.startswith(text) for one, line in reads)
 
 
-def test_nothing_is_named_without_a_fault(tmp_path: Path) -> None:
-    assert list_reads(tmp_path, []) == []
+def test_nothing_is_named_without_a_fault(home: Path) -> None:
+    assert list_reads(home, []) == []

@@ -37,16 +37,16 @@ def list_kernels(deployment: dict[str, Any], phase: str) -> dict[str, list[int]]
 
 
 @pytest.mark.skipif("UNFIX_NIGHTLY" not in os.environ, reason="a nightly test")
-def test_a_chunk_is_extended_together_with_requests_that_decode(tmp_path: Path) -> None:
-    deployment = rehearse_llama(tmp_path, ["--enable-mixed-chunk", "--max-running-requests", "32"])
+def test_a_chunk_is_extended_together_with_requests_that_decode(home: Path) -> None:
+    deployment = rehearse_llama(home, ["--enable-mixed-chunk", "--max-running-requests", "32"])
     kernels = list_kernels(deployment, "mixed")
     assert kernels["compute_position_kernel"] == [32, 1, 1]  # 31 that decode, and the chunk
     assert kernels["_fwd_kernel"][0] == 32
     assert "_fwd_grouped_kernel_stage1" not in kernels  # no decode of its own
 
 
-def test_a_round_drafts_verifies_and_extends_at_the_most_requests(tmp_path: Path) -> None:
-    deployment = rehearse_llama(tmp_path, SPECULATION)
+def test_a_round_drafts_verifies_and_extends_at_the_most_requests(home: Path) -> None:
+    deployment = rehearse_llama(home, SPECULATION)
     count = deployment["settings"]["requests"]
     draft = list_kernels(deployment, "speculation: draft")
     assert draft["generate_draft_decode_kv_indices"] == [3, count, 4]  # steps, requests, topk

@@ -43,8 +43,8 @@ def check_reverted(deployment: dict[str, Any]) -> None:
     assert extents["_fwd_kernel_stage2"]["programs"] > 0
 
 
-def test_one_layer_names_both_lines_of_a_reverted_fix(tmp_path: Path) -> None:
-    deployment = rehearse_lite(tmp_path, 1, TOGGLES)
+def test_one_layer_names_both_lines_of_a_reverted_fix(home: Path) -> None:
+    deployment = rehearse_lite(home, 1, TOGGLES)
     check_reverted(deployment)
     # 1023 * 2097152 is less than 2^31, and 1024 * 2097152 is not: from 1,025 requests on.
     begins = [one["threshold"] for one in deployment["findings"] if one["threshold"]]
@@ -52,13 +52,13 @@ def test_one_layer_names_both_lines_of_a_reverted_fix(tmp_path: Path) -> None:
     assert all(command.endswith("--max-running-requests 1025") for command in begins)
 
 
-def test_one_layer_says_nothing_with_the_fix_applied(tmp_path: Path) -> None:
-    deployment = rehearse_lite(tmp_path, 1, [])
+def test_one_layer_says_nothing_with_the_fix_applied(home: Path) -> None:
+    deployment = rehearse_lite(home, 1, [])
     assert list_overflows(deployment) == {}
     kernels = {launch["kernel"].rpartition(":")[2] for launch in deployment["launches"]}
     assert {"_fwd_grouped_kernel_stage1", "_fwd_kernel_stage2"} <= kernels
 
 
 @pytest.mark.skipif("UNFIX_NIGHTLY" not in os.environ, reason="a nightly test")
-def test_the_whole_model_names_both_lines_of_a_reverted_fix(tmp_path: Path) -> None:
-    check_reverted(rehearse_lite(tmp_path, None, TOGGLES))
+def test_the_whole_model_names_both_lines_of_a_reverted_fix(home: Path) -> None:
+    check_reverted(rehearse_lite(home, None, TOGGLES))

@@ -10,7 +10,10 @@ from pathlib import Path
 from harness.releases import managed_releases
 
 # The longest parts start first, so that none of them runs alone at the end.
-LONGEST_FIRST = ("*.py", "bisect", "prove", "mutate", "audit", "fuzz", "eval", "matrix")
+LONGEST_FIRST = (
+    *("*.py", "bisect", "prove", "mutate", "audit", "fuzz", "eval", "matrix"),
+    "rehearse",
+)
 # These need the Python of a release.
 RELEASE_PYTHON_FOLDERS = ("kernels", "releases")
 CONCURRENT_ONLY = ("-m", "not alone")
