@@ -41,6 +41,8 @@ IS_PREPARED = pytest.StashKey[bool]()
 RUNS_CELLS = pytest.StashKey[bool]()
 # The changes, from a runner, for tests that have no side.
 APPLIED_CHANGES = pytest.StashKey[tuple[SourceChange, ...]]()
+# Whether a runner has prepared the tests that run now, so that their setup does not.
+IS_PREPARED_AHEAD = pytest.StashKey[bool]()
 TOGGLE_PARAMETER = "unfix_toggle"
 _SEED_VARIABLE = "UNFIX_SEED"
 BEFORE_FORKS_MARKER = "before_forks"
@@ -159,6 +161,8 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Prepare a test, after pytest has seen whether a marker leaves it out."""
+    if item.config.stash.get(IS_PREPARED_AHEAD, False):
+        return
     preparation = preparations.read_preparation(item)
     if preparation is not None and unrunnable_guards.UNRUNNABLE_REASON not in item.stash:
         preparation.run()

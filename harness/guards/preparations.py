@@ -29,6 +29,14 @@ class TestPreparation:
     def run(self) -> None:
         self.function(*self.names)
 
+    def try_run(self) -> bool:
+        """Run it ahead of its tests; return whether it succeeded. If not, they report it."""
+        try:
+            self.run()
+        except (Exception, pytest.skip.Exception, pytest.fail.Exception):
+            return False
+        return True
+
 
 def read_preparation(item: pytest.Item) -> TestPreparation | None:
     marker = item.get_closest_marker(PREPARED_MARKER)

@@ -289,7 +289,7 @@ def _prepare_item(item: pytest.Item, request: TestRequest) -> bool:
     preparation = preparations.read_preparation(item)
     if preparation is not None and pytest_adapter.is_left_out(item):
         preparation = None
-    succeeded = preparation is None or _try_preparation(preparation)
+    succeeded = preparation is None or preparation.try_run()
     with (
         contextlib.suppress(Exception),  # the test itself reports it
         warnings.catch_warnings(action="ignore"),
@@ -297,22 +297,13 @@ def _prepare_item(item: pytest.Item, request: TestRequest) -> bool:
         cells.apply_cell(cell) if cell is not None else ToggleContext(under),
     ):
         if preparation is not None:
-            succeeded &= _try_preparation(preparation)
+            succeeded &= preparation.try_run()
     if not live_engine.engine.is_idle:
         what = cell or ", ".join(map(str, under))
         raise RuntimeError(
             f"{what} could not be reverted: later results in this process would mean nothing"
         )
     return succeeded
-
-
-def _try_preparation(preparation: preparations.TestPreparation) -> bool:
-    """Return whether a preparation succeeded; if not, the test itself reports it."""
-    try:
-        preparation.run()
-    except (Exception, pytest.skip.Exception, pytest.fail.Exception):
-        return False
-    return True
 
 
 def _validate_strategies(item: pytest.Item) -> None:

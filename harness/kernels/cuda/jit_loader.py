@@ -1,6 +1,7 @@
 """SGLang's own `load_jit` on the virtual GPU: nvcc and host code are real, launches come here.
 
-Modules are built for the virtual card as PTX alone, with source lines. Builds lie in SGLang's own
+Modules are built for the virtual card as PTX alone, with source lines. Host code, which only
+launches, is compiled without optimization: that takes half the time. Builds lie in SGLang's own
 cache, keyed by source, flags, compilers and all included files; it is `.releases/cuda-builds/jit`,
 unless SGLANG_JIT_CACHE_DIR names another folder. Checkouts that share `.releases` by a link share
 the builds: the link's own path is no part of a key.
@@ -12,6 +13,7 @@ import ctypes
 import functools
 import importlib
 import os
+import re
 import sys
 from collections.abc import Iterable
 from pathlib import Path, PurePath
@@ -39,11 +41,14 @@ CACHE_VARIABLE = "SGLANG_JIT_CACHE_DIR"  # SGLang's own
 _LOADER = "sglang.kernels.jit.utils.compile.loader"
 _TOOLCHAIN = "sglang.kernels.jit.utils.compile.toolchain"
 _CACHE = "sglang.kernels.jit.utils.compile.cache"
+_NINJA = "sglang.kernels.jit.utils.compile.ninja"
 _DEPENDENCIES = "sglang.kernels.jit.utils.deps"
 _ARCHITECTURE = "sglang.kernels.jit.utils.arch"
 _CAPSULE_NAME = b"dlpack_exchange_api"
 # Of eight bytes each: the version, the older table, four functions, and the one for streams.
 _FIELD_COUNT = 7
+_CUDA_FLAGS = re.compile(r"^cudaflags = .*$", re.MULTILINE)
+_OPTIMIZATION = re.compile(r" -O\d(?!\S)")
 
 
 _installed = False
@@ -72,6 +77,7 @@ def install() -> None:
         {
             _ARCHITECTURE: _choose_architecture,
             _TOOLCHAIN: _choose_flags,
+            _NINJA: _leave_host_code_plain,
             _CACHE: _leave_links_out_of_keys,
             _LOADER: _wrap_loaded_modules,
             _DEPENDENCIES: _find_headers,
@@ -100,6 +106,14 @@ def _choose_flags(toolchain: Any) -> None:
         return [f"-gencode=arch={target},code={target}", "-lineinfo", "--no-compress"]
 
     toolchain.target_flags = target_flags
+
+
+def _leave_host_code_plain(ninja: Any) -> None:
+    """Leave out nvcc's flags of optimization: they are about host code alone, not about PTX."""
+    generate = ninja.generate
+    ninja.generate = lambda spec: _CUDA_FLAGS.sub(
+        lambda line: _OPTIMIZATION.sub("", line.group()), generate(spec)
+    )
 
 
 def _find_headers(dependencies: Any) -> None:

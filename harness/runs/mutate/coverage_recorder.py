@@ -40,13 +40,10 @@ class CoverageRecorder:
 
     def record_unknown_guards(self) -> None:
         """Run each guard once on the unchanged release, unless its lines are recorded."""
-        unknown = self.unknown_guards
         self.scheduler.run_attempts(
             PendingAttempt([(guard, TRACED_GUARD_SECONDS)], self._record, trace=True)
-            for guard in unknown
+            for guard in self.unknown_guards
         )
-        if unknown:
-            self.scheduler.import_modules(self.coverage.imported)
 
     def list_recorded(self) -> list[GuardCoverage]:
         known = self.coverage.guards
@@ -66,6 +63,8 @@ class CoverageRecorder:
         )
         if coverage.outcome is SideOutcome.PASSED:
             self._on_pass(coverage.guard)
+        if coverage.imported:  # what one fork imported, the next ones find imported
+            self.scheduler.import_modules(coverage.imported)
         line_coverage.save_coverage(self._file, self.coverage)
         done = len(self.coverage.guards)
         self.listener.report_coverage(coverage, done, len(self.guards))

@@ -12,12 +12,14 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
-from harness.core import machine, preloading
+from harness.core import device, machine, preloading
 from harness.core.cpp_tokens import is_cpp_path
 from harness.core.errors import UnfixError
+from harness.guards import plugin, preparations, pytest_adapter
 from harness.patching import live_engine, module_variants
 from harness.runs.mutate.fault_attempt import (
     PREPARATION_SECONDS,
@@ -29,11 +31,13 @@ from harness.runs.mutate.fault_attempt import (
 from harness.runs.mutate.messages import (
     FaultAttemptReport,
     FaultAttemptRequest,
+    GuardRequest,
     ImportModulesRequest,
     MutationWorkerReady,
     MutationWorkerRequest,
 )
 from harness.store.prove.values import SideResult
+from harness.workers import loaded_programs
 from harness.workers.messages import TestRequest, WorkerSettings
 from harness.workers.pytest_session import WorkerSession, run_worker
 from harness.workers.shared_process import SharedRun
@@ -78,7 +82,38 @@ class MutationWorker(WorkerSession[WorkerSettings]):
             else:
                 self.dispatch_request(message)
 
+    def find_supervisor_kind(self, request: FaultAttemptRequest) -> object:
+        """Return the function that prepares all guards of a request in its supervisor, or None.
+
+        What it runs is not traced, and may run no line of a fault: that of a C++ source is built.
+        """
+        is_python = request.fault is not None and not is_cpp_path(request.fault.module)
+        if request.trace or is_python or device.has_gpu():
+            return None
+        found = {
+            None if preparation is None else preparation.function
+            for preparation in map(self._read_preparation, request.guards)
+        }
+        return found.pop() if len(found) == 1 else None
+
+    def _read_preparation(self, guard: GuardRequest) -> preparations.TestPreparation | None:
+        item = self.items[guard.guard_number]
+        return None if pytest_adapter.is_left_out(item) else preparations.read_preparation(item)
+
+    def _prepare_guards(self, request: FaultAttemptRequest) -> None:
+        """Prepare guards without the fault, once for all forks that run them.
+
+        A fork builds what is changed when a guard first calls it, and nothing that no guard calls.
+        """
+        is_prepared = self.find_supervisor_kind(request) is not None
+        if is_prepared:
+            found = dict.fromkeys(map(self._read_preparation, request.guards))
+            is_prepared = all(one is not None and one.try_run() for one in found)
+            self.is_worn_out = not is_prepared
+        self.items[0].config.stash[plugin.IS_PREPARED_AHEAD] = is_prepared
+
     def prepare_run(self, request: FaultAttemptRequest) -> None:
+        self._prepare_guards(request)
         for guard in request.guards:
             with contextlib.suppress(UnfixError):  # the fork reports the error
                 self.guards[guard.guard_number].build_changed_code()
@@ -99,9 +134,14 @@ class MutationWorker(WorkerSession[WorkerSettings]):
         test_request = TestRequest(0, request.serial, seconds, request.memory_bytes)
         test_request.fork_limit *= request.example_factor * len(request.guards)
         verbs = {change.id: change.verb for change in attempt.changes}
+
+        def run_attempt() -> SideResult:
+            with self._record_programs(request):
+                return attempt.run()
+
         return SharedRun(
             TestFiles(self.folder, test_request, verbs),
-            attempt.run,
+            run_attempt,
             attempt.take_back,
             attempt.repeat_without_fault,
             is_changed=request.fault is not None,
@@ -123,6 +163,20 @@ class MutationWorker(WorkerSession[WorkerSettings]):
             if file.is_file():
                 file.unlink()
         return run_anew(request)
+
+    def _record_programs(
+        self, request: FaultAttemptRequest
+    ) -> contextlib.AbstractContextManager[None]:
+        """Record the kernels that are loaded without a fault: a fault's are its own."""
+        if request.fault is not None:
+            return contextlib.nullcontext()
+        return loaded_programs.record_loaded_programs(self._locate_programs(request))
+
+    def learn_from_run(self, request: FaultAttemptRequest) -> None:
+        loaded_programs.preload_programs(self._locate_programs(request))
+
+    def _locate_programs(self, request: FaultAttemptRequest) -> Path:
+        return self.folder / f"{request.serial}.programs"
 
     def make_reply(self, request: FaultAttemptRequest, side: SideResult) -> FaultAttemptReport:
         return read_attempt_report(self.folder, request, side)

@@ -57,6 +57,15 @@ def test_a_refusal_by_the_host_code_names_its_source_from_the_package_on() -> No
     assert "0a1b" not in "".join(traceback.format_exception(refusal.value))
 
 
+def test_nvcc_is_asked_for_no_optimization_of_host_code() -> None:
+    text = "cxxflags = -std=c++20 -O3\ncudaflags = -DN=1 -O3 --use_fast_math -O2 -I/a-O3\n"
+    ninja: Any = ModuleType("toy_ninja")
+    ninja.generate = lambda spec: text + spec
+    jit_loader._leave_host_code_plain(ninja)
+    plain = "cxxflags = -std=c++20 -O3\ncudaflags = -DN=1 --use_fast_math -I/a-O3\n"
+    assert ninja.generate("rule link") == plain + "rule link"
+
+
 @pytest.fixture(name="loads")
 def record_loads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Wrap a made-up loader, `toy_loader`, and return what it is asked to load."""
