@@ -53,6 +53,7 @@ def test_faults_in_a_kernel_are_killed_by_the_guard_that_launches_it(tmp_path: P
     killed = ("killed", "test_clamped.py::test_no_position_is_negative")
     assert fates[("drop-clamp", "val < 0 ? 0 : val")] == killed
     assert fates[("widen-mask", "idx < n")] == killed
-    assert fates[("narrow-int64", "size_t")][0] == "survived"  # three positions need no 64 bits
+    # The product is one of 32 bits before it is widened, so nvcc makes the same code.
+    assert fates[("narrow-int64", "size_t")][0] == "unreached"
     out_of_bounds = next(f for f in run["fates"] if f["fault"]["operator"] == "widen-mask")
     assert "read 8 bytes past the end of seq_lens" in out_of_bounds["headline"]

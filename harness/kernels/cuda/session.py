@@ -71,9 +71,18 @@ class CheckedRunner:
         self._launches.begin_launch(logged, self._memory)
         try:
             allocations = tuple(
-                self._add_declarations(one, call.tensors[one.name]) for one in launch.allocations
+                _add_declarations(one, self._memory.find_storage(call.tensors[one.name]))
+                for one in launch.allocations
             )
-            for found in module.run(replace(launch, allocations=allocations), checks):
+
+            def find_allocation(address: int) -> Allocation | None:
+                """Find memory that host code allocated itself, which a later call may get."""
+                found = launch.find_allocation(address)
+                storage = self._memory.find_living(address)
+                return None if found is None else _add_declarations(found, storage)
+
+            declared = replace(launch, allocations=allocations, find_allocation=find_allocation)
+            for found in module.run(declared, checks):
                 raise found
         except Violation as error:
             self._launches.add_violations([error], self._options.max_reports)
@@ -101,19 +110,20 @@ class CheckedRunner:
             first = target - storage.start
             storage.uninitialized[first : first + size] = 0
 
-    def _add_declarations(self, allocation: Allocation, tensor: Any) -> Allocation:
-        storage = self._memory.find_storage(tensor)
-        if storage is None:
-            return allocation
-        uninitialized = 0
-        if storage.uninitialized is not None:
-            uninitialized = storage.uninitialized.data_ptr() + allocation.base - storage.start
-        return replace(
-            allocation,
-            uninitialized=uninitialized,
-            allowed_reads=_make_mask("read", storage, allocation),
-            allowed_writes=_make_mask("write", storage, allocation),
-        )
+
+def _add_declarations(allocation: Allocation, storage: TrackedStorage | None) -> Allocation:
+    """Add what a session knows of a storage to an allocation in it."""
+    if storage is None:
+        return allocation
+    uninitialized = 0
+    if storage.uninitialized is not None:
+        uninitialized = storage.uninitialized.data_ptr() + allocation.base - storage.start
+    return replace(
+        allocation,
+        uninitialized=uninitialized,
+        allowed_reads=_make_mask("read", storage, allocation),
+        allowed_writes=_make_mask("write", storage, allocation),
+    )
 
 
 def _make_mask(

@@ -89,6 +89,23 @@ def find_extended_low_half(
     return inner.operands[0]
 
 
+def find_word_pairs(graph: KernelGraph, definitions: dict[IRValue, IROperation]) -> set[IRValue]:
+    """Find words of 64 bits in memory that hold two of 32: a kernel reads the upper one alone.
+
+    Of such a pair the lower word is no narrowed index. Example: an epoch beside an index, of which
+    `entry >> 32` is compared and `(int)entry` is used.
+    """
+    return {
+        operation.operands[0]
+        for operation in graph.walk()
+        if operation.name == "ptx.shr"
+        and operation.attributes.get("modifiers") in ("u64", "s64", "b64")
+        and definitions[operation.operands[1]].attributes.get("value") == "32"
+        and (source := definitions.get(operation.operands[0])) is not None
+        and source.name in ("ptx.ld", "ptx.atom")
+    }
+
+
 def reads_signed(instruction: Instruction) -> bool:
     return instruction.modifiers[-1].startswith("s")
 
@@ -103,6 +120,7 @@ class _Walk:
             result: operation for operation in graph.walk() for result in operation.results
         }
         self._bounds = IntegerBounds(graph, self.definitions)
+        self._pairs = find_word_pairs(graph, self.definitions)
         self.signs: dict[IRValue, set[bool]] = defaultdict(set)
         self.wide: set[IRValue] = set()
         self.bit_complements: set[IRValue] = set()
@@ -140,7 +158,7 @@ class _Walk:
         if instruction.opcode == "mov" and is_vector_move(operation):
             return []
         if value.type.bits == 64:
-            if find_extended_low_half(operation, self.definitions) is not None:
+            if self.find_low_half(operation) is not None:
                 return []
             if instruction.opcode not in _WIDE_OPERATIONS:
                 return []
@@ -151,7 +169,8 @@ class _Walk:
                 return [*(narrow[:1] if instruction.opcode == "cvt" else narrow), *rest]
             return [(one, None, False) for one in value_operands(instruction)]
         if is_narrowing(instruction):
-            return [(instruction.operands[0], None, False)]
+            takes_word = self.takes_word_of_pair(instruction)
+            return [] if takes_word else [(instruction.operands[0], None, False)]
         if in_sum and self._is_difference(instruction):
             self.differences.add(value)
             return []
@@ -164,6 +183,14 @@ class _Walk:
             sign, in_sum = reads_signed(instruction), False
         in_sum = in_sum or instruction.opcode in _SUMS
         return [(one, sign, in_sum) for one in value_operands(instruction)]
+
+    def find_low_half(self, operation: IROperation) -> IRValue | None:
+        """Return what an operation extends the low half of, unless that is a word of a pair."""
+        half = find_extended_low_half(operation, self.definitions)
+        return None if half in self._pairs else half
+
+    def takes_word_of_pair(self, instruction: Instruction) -> bool:
+        return instruction.operands[0] in self._pairs
 
     def _is_difference(self, instruction: Instruction) -> bool:
         """Return whether it is `x | -2**n` with x below 2**n: the compiler's x - 2**n in a sum.
@@ -204,10 +231,7 @@ def analyze_overflow(graph: KernelGraph) -> OverflowFlow:
             inputs = list(walk.sources.get(value, ()))
             if operation is not None and operation.name.removeprefix("ptx.") in _WIDE_OPERATIONS:
                 inputs += operation.operands
-            extends = (
-                operation is not None
-                and find_extended_low_half(operation, walk.definitions) is not None
-            )
+            extends = operation is not None and walk.find_low_half(operation) is not None
             if extends or any(one in wide or one in may_wrap for one in inputs):
                 wide.add(value)
                 changed = True
@@ -215,7 +239,7 @@ def analyze_overflow(graph: KernelGraph) -> OverflowFlow:
         value: half
         for value in wide
         if (operation := walk.definitions.get(value)) is not None
-        and (half := find_extended_low_half(operation, walk.definitions)) is not None
+        and (half := walk.find_low_half(operation)) is not None
     }
     complements, differences = frozenset(walk.bit_complements), frozenset(walk.differences)
     return OverflowFlow(
@@ -233,7 +257,7 @@ def _may_wrap(walk: _Walk, value: IRValue, may_wrap: set[IRValue]) -> bool:
     if instruction.opcode == "mov" and is_vector_move(operation):
         return False
     if is_narrowing(instruction):
-        return True
+        return not walk.takes_word_of_pair(instruction)
     if instruction.opcode not in EXACT_OPERATIONS or instruction.has("hi", "wide", "sat", "cc"):
         return False
     if instruction.opcode in WRAPPING_OPERATIONS:

@@ -12,7 +12,7 @@ from harness.kernels.check import session, virtual_check
 from harness.kernels.check.launch_log import KernelLaunch
 from harness.kernels.check.violations import OutOfBounds, UncheckableKernel, UninitializedMemory
 from harness.kernels.cuda import cudart
-from harness.kernels.cuda.host_calls import CALLS, BoundsRunner
+from harness.kernels.cuda.host_calls import CALLS, BoundsRunner, find_living_allocation
 from harness.kernels.cuda.session import check_launches
 from harness.kernels.ptx.executor import load_module
 from harness.kernels.ptx.launch import CudaLaunch
@@ -40,8 +40,11 @@ def extension(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     assert isinstance(CALLS.runner, BoundsRunner)
 
 
-def call(text: str, entry: str, *tensors: torch.Tensor) -> None:
-    """Call a host function that launches a kernel with 32 threads."""
+def call(text: str, entry: str, *tensors: torch.Tensor, own: int = 0) -> None:
+    """Call a host function that launches a kernel with 32 threads.
+
+    The first `own` tensors are no arguments of the call: the host function allocates them itself.
+    """
     module = load_module(text)
 
     def launch_kernel() -> None:
@@ -50,15 +53,22 @@ def call(text: str, entry: str, *tensors: torch.Tensor) -> None:
         running = CALLS._stack[-1]
         running.file = "faults.cu"
         launch = CudaLaunch(
-            entry, entry, (1, 1, 1), (32, 1, 1), 0, packed, running.allocations, lambda _: None
+            entry,
+            entry,
+            (1, 1, 1),
+            (32, 1, 1),
+            0,
+            packed,
+            running.allocations,
+            find_living_allocation,
         )
         CALLS.runner.run(module, launch, running)
 
     def host_function(*tensors: torch.Tensor) -> None:
         launch_kernel()
 
-    names = tuple(f"tensor_{place}" for place in range(len(tensors)))
-    CALLS.run(f"jit:faults.{entry}", names, set(), host_function, tensors)
+    names = tuple(f"tensor_{place}" for place in range(own, len(tensors)))
+    CALLS.run(f"jit:faults.{entry}", names, set(), host_function, tensors[own:])
 
 
 def make_rows(first_index: int = 0) -> tuple[torch.Tensor, ...]:
@@ -77,6 +87,25 @@ def test_a_launch_is_one_of_the_session_with_its_place() -> None:
     assert [(one.kernel, one.module, one.place) for one in seen] == [
         ("read_row", "jit:faults.read_row", "faults.cu")
     ]
+
+
+def test_what_host_code_allocates_and_a_kernel_writes_is_initialized() -> None:
+    """DeepSeek's plan of compression: one call returns it, the next one reads it."""
+    with session.checked("virtual"):
+        _, values, index = make_rows()
+        plan = torch.empty(32, device="cuda")
+        call(FAULTS, "read_row", plan, values, index, own=1)
+        out = torch.zeros(32, device="cuda")
+        call(FAULTS, "read_row", out, plan, index)
+        assert out.tolist() == [1.0] * 32
+
+
+def test_a_kernel_that_reads_what_host_code_only_allocated_is_reported() -> None:
+    with session.checked("virtual") as check:
+        out, _, index = make_rows()
+        with pytest.raises(UninitializedMemory, match="an allocation of 128 bytes"):
+            call(FAULTS, "read_row", out, torch.empty(32, device="cuda"), index, own=2)
+        check.discard_errors()
 
 
 def test_a_report_ends_the_call_and_is_kept_where_the_caller_catches_it() -> None:

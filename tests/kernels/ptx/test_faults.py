@@ -183,6 +183,24 @@ def test_an_index_that_32_bits_do_not_hold_is_found() -> None:
     check_place(caught.value, "narrowing", (9, 0, 0))
 
 
+_EXTENDED = "shl.b64 \t%rd8, %rd7, 32;\n\tshr.s64 \t%rd9, %rd8, 30;"
+_CONVERTED = "cvt.u32.u64 \t%r1, %rd7;\n\tmul.wide.s32 \t%rd9, %r1, 4;"
+
+
+@pytest.mark.parametrize("narrowing", [_EXTENDED, _CONVERTED])
+def test_a_word_of_a_pair_is_no_narrowed_index(narrowing: str) -> None:
+    """A kernel packs an epoch above an index, and reads the epoch by a shift."""
+    assert TEXT.count(_EXTENDED) == 1
+    out, index = np.zeros(64, np.float32), np.arange(32) | 5 << 32
+    tensors = {"out": out, "index": index}
+    alone = TEXT.replace(_EXTENDED, narrowing)
+    [found] = launch(alone, pack(out, index), tensors, entry="overflow_narrowing", block=(32, 1, 1))
+    assert "became 0 in 32 bits" in str(found)
+    pair = TEXT.replace(_EXTENDED, f"shr.u64 \t%rd10, %rd7, 32;\n\t{narrowing}")
+    assert not launch(pair, pack(out, index), tensors, entry="overflow_narrowing", block=(32, 1, 1))
+    assert out[:32].tolist() == [1] * 32
+
+
 def test_a_difference_that_a_sum_undoes_is_no_overflow() -> None:
     out = np.zeros(64, np.float32)
     launch_fault("wraps_and_returns", pack(out, 3 | 5 << 32), {"out": out})
