@@ -17,9 +17,11 @@ from harness.releases import (
     installer,
     managed_releases,
     source_trees,
+    wheel_parts,
     wheelhouse,
 )
 from harness.releases.managed_releases import Release
+from harness.releases.pack_installer import PackManifest
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -48,6 +50,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_version_options(packing)
     packing.add_argument("--into", type=Path, metavar="DIR", required=True)
     packing.add_argument("--python", metavar="X.Y", help="of the other machine (default: this one)")
+    packing.add_argument("--server", action="store_true", help="all that a server of one release "
+        "needs on a CUDA machine, and lm-eval")  # fmt: skip
+    packing.add_argument("--without", metavar="NAME,...", help="for --server: leave out what the "
+        "other machine has, and what nothing else needs")  # fmt: skip
+    packing.add_argument("--part-size", metavar="SIZE", help="lay them out in folders DIR/1, "
+        "DIR/2, ... of at most this size (60MB), with an install.py that joins them")  # fmt: skip
     options.add_json(packing)
 
 
@@ -73,9 +81,9 @@ def run_command(arguments: argparse.Namespace) -> int:
         return print_releases(arguments.json)
     if arguments.action == "add" and arguments.versions == ["cuda-toolkit"]:
         return _add_cuda_toolkit(arguments)
-    chosen = select_releases(arguments)
     if arguments.action == "wheels":
-        return _fill_wheel_folder(chosen, arguments)
+        return _fill_wheel_folder(arguments)
+    chosen = select_releases(arguments)
     if arguments.action == "add":
         _add_releases(chosen, arguments)
     else:
@@ -130,8 +138,20 @@ def _add_releases(chosen: list[Release], arguments: argparse.Namespace) -> None:
             options.report_status(f"{release.name}: stand-ins for absent packages: {standins}")
 
 
-def _fill_wheel_folder(chosen: list[Release], arguments: argparse.Namespace) -> int:
+def _fill_wheel_folder(arguments: argparse.Namespace) -> int:
     python = arguments.python or f"{sys.version_info[0]}.{sys.version_info[1]}"
+    wheelhouse.check_python_version(python)
+    part_size = arguments.part_size and wheel_parts.parse_size(arguments.part_size)
+    if arguments.without and not arguments.server:
+        raise UnfixError("--without goes with --server")
+    if arguments.server:
+        manifest = _pack_server(arguments, python, part_size)
+        return _print_pack(manifest, arguments)
+    chosen = select_releases(arguments)
+    if part_size:
+        status = options.report_status
+        manifest = wheelhouse.pack_releases(chosen, arguments.into, python, part_size, status)
+        return _print_pack(manifest, arguments)
     wheelhouse.fill_wheelhouse(chosen, arguments.into, python, options.report_status)
     files = sorted(arguments.into.glob("*.whl"))
     if arguments.json:
@@ -139,6 +159,54 @@ def _fill_wheel_folder(chosen: list[Release], arguments: argparse.Namespace) -> 
     else:
         size = sum(file.stat().st_size for file in files)
         print(f"{arguments.into}: {len(files)} wheels, {size / 1e6:.0f} MB, for Python {python}")
+    return 0
+
+
+def _pack_server(arguments: argparse.Namespace, python: str, part_size: int | None) -> PackManifest:
+    from harness.runs.eval.lm_eval_scorer import LM_EVAL_REQUIREMENT
+
+    if arguments.device != "cuda":
+        raise UnfixError("--server goes with --device cuda: a CPU serves from `releases add`")
+    if len(arguments.versions) != 1 or arguments.versions == ["all"]:
+        raise UnfixError("--server packs one release, such as 0.5.23")
+    if managed_releases.is_path(arguments.versions[0]):
+        raise UnfixError(
+            f"--server packs a version of the package index, not {arguments.versions[0]}"
+        )
+    release = select_releases(arguments)[0]
+    names = [name.strip() for name in (arguments.without or "").split(",") if name.strip()]
+    return wheelhouse.pack_server(
+        release,
+        arguments.into,
+        python,
+        names,
+        [LM_EVAL_REQUIREMENT],
+        part_size,
+        options.report_status,
+    )
+
+
+def _print_pack(manifest: PackManifest, arguments: argparse.Namespace) -> int:
+    sizes: dict[str, int] = {}
+    for piece in (piece for wheel in manifest.wheels for piece in wheel.pieces):
+        sizes[piece.part] = sizes.get(piece.part, 0) + piece.size
+    total = installer.format_size(sum(sizes.values()))
+    into, python = arguments.into, manifest.python
+    if arguments.json:
+        names = [wheel.name for wheel in manifest.wheels]
+        parts = [
+            {"folder": str(into / part), "bytes": size}
+            for part, size in sorted(sizes.items(), key=lambda one: int(one[0] or 0))
+        ]
+        options.print_json({"wheels": names, "parts": parts})
+        return 0
+    parted = "" if "" in sizes else f", in {len(sizes)} parts"
+    print(f"{into}: {len(manifest.wheels)} wheels, {total}, for Python {python}{parted}")
+    print(f"copy {into} there (its parts may all go into one folder, with its other files), then:")
+    if manifest.is_server:
+        print(f"  python{python} install.py --venv ENV        # or --target FOLDER")
+    else:
+        print("  python3 install.py --join wheels")
     return 0
 
 
