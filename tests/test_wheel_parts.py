@@ -149,11 +149,14 @@ def test_whole_pieces_that_join_to_another_wheel_are_refused(tmp_path: Path) -> 
 def test_a_target_folder_has_the_packages_and_the_folders_of_path_files(tmp_path: Path) -> None:
     pack, site = tmp_path / "pack", tmp_path / "site"
     make_pack(pack)
-    site.joinpath("inner").mkdir(parents=True)
-    (site / "some.pth").write_text("# a comment\nimport sys\ninner\nabsent\n")
+    for name in ("inner", "other"):
+        site.joinpath(name).mkdir(parents=True)
+    (site / "some.pth").write_text("# a comment\ninner\nabsent\n")
+    (site / "more.pth").write_text(f"import sys; sys.path.insert(0, {str(site / 'other')!r})\n")
     done = install(pack, "--target", str(site))
     assert done.returncode == 0, done.stderr
-    assert f"export PYTHONPATH={site}:{site / 'inner'}" in done.stdout.splitlines()
+    folders = f"{site}:{site / 'other'}:{site / 'inner'}"
+    assert f"export PYTHONPATH={folders}" in done.stdout.splitlines()
     assert (site / "unfix_large" / "data").stat().st_size == 90_000
     assert not list(site.glob(".wheels-*"))
 

@@ -188,15 +188,19 @@ def run_program(words: list[str], trouble: str) -> None:
         raise PackError(f"{trouble}: {' '.join(errors or lines[-1:] or ['no reason given'])}")
 
 
+# A .pth file holds folders, and lines of Python that may add some: both are run as at a start.
+LIST_ADDED_FOLDERS = """import os, site, sys
+before = {*sys.path}
+site.addsitedir(sys.argv[1])
+print(*(one for one in sys.path if one not in before and os.path.isdir(one)), sep=os.linesep)"""
+
+
 def list_path_folders(target: Path) -> list[str]:
     """List a target folder and the folders of its .pth files, which PYTHONPATH does not read."""
-    folders = [str(target)]
-    for file in sorted(target.glob("*.pth")):
-        for line in file.read_text().splitlines():
-            place = target / line.strip()
-            if line.strip() and not line.startswith(("#", "import ", "import\t")):
-                folders += [str(place)] if place.is_dir() and str(place) not in folders else []
-    return folders
+    words = [sys.executable, "-c", LIST_ADDED_FOLDERS, str(target)]
+    done = subprocess.run(words, capture_output=True, text=True)
+    added = done.stdout.splitlines() if done.returncode == 0 else []
+    return [str(target), *(folder for folder in added if folder != str(target))]
 
 
 def list_unmet_requirements(python: str, folders: list[str]) -> list[str]:
