@@ -7,6 +7,7 @@ import dataclasses
 from typing import Any
 
 from harness.cli import options
+from harness.core.wording import format_count
 from harness.fixes.matching.status_cache import StatusCache
 from harness.fixes.matching.toggle_status import ToggleState, ToggleStatus, find_toggle_status
 from harness.releases import managed_releases, upstream_reverts
@@ -85,7 +86,7 @@ def print_toggles(data: dict[str, Any], proofs: dict[str, list[str]]) -> None:
     out.print(grid)
     out.print()
     where = f"on SGLang {data['release']}" if data["release"] else "no release is here"
-    out.print(f"{len(data['toggles'])} toggles, {where}")
+    out.print(f"{format_count(len(data['toggles']), 'toggle')}, {where}")
     if data["upstream"]:
         broken = [row["id"] for row in data["upstream"] if not row["applies"]]
         ids = ", ".join(row["id"] for row in data["upstream"])
