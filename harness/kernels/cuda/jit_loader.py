@@ -77,7 +77,7 @@ def install() -> None:
         {
             _ARCHITECTURE: _choose_architecture,
             _TOOLCHAIN: _choose_flags,
-            _NINJA: _leave_host_code_plain,
+            _NINJA: _choose_host_flags,
             _CACHE: _leave_links_out_of_keys,
             _LOADER: _wrap_loaded_modules,
             _DEPENDENCIES: _find_headers,
@@ -108,11 +108,17 @@ def _choose_flags(toolchain: Any) -> None:
     toolchain.target_flags = target_flags
 
 
-def _leave_host_code_plain(ninja: Any) -> None:
-    """Leave out nvcc's flags of optimization: they are about host code alone, not about PTX."""
+def _choose_host_flags(ninja: Any) -> None:
+    """Leave out nvcc's flags of optimization, which are about host code alone, not about PTX.
+
+    Two builds of one source are in one process where a toggle changes it. g++ makes the static
+    members of templates unique in a process, and host code may read its kernel's address from one:
+    the second build would launch the first one's kernels.
+    """
     generate = ninja.generate
     ninja.generate = lambda spec: _CUDA_FLAGS.sub(
-        lambda line: _OPTIMIZATION.sub("", line.group()), generate(spec)
+        lambda line: _OPTIMIZATION.sub("", line.group()) + " -Xcompiler -fno-gnu-unique",
+        generate(spec),
     )
 
 

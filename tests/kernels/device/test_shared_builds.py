@@ -57,13 +57,13 @@ def test_a_refusal_by_the_host_code_names_its_source_from_the_package_on() -> No
     assert "0a1b" not in "".join(traceback.format_exception(refusal.value))
 
 
-def test_nvcc_is_asked_for_no_optimization_of_host_code() -> None:
+def test_host_code_is_built_without_optimization_and_with_names_of_its_own() -> None:
     text = "cxxflags = -std=c++20 -O3\ncudaflags = -DN=1 -O3 --use_fast_math -O2 -I/a-O3\n"
     ninja: Any = ModuleType("toy_ninja")
     ninja.generate = lambda spec: text + spec
-    jit_loader._leave_host_code_plain(ninja)
-    plain = "cxxflags = -std=c++20 -O3\ncudaflags = -DN=1 --use_fast_math -I/a-O3\n"
-    assert ninja.generate("rule link") == plain + "rule link"
+    jit_loader._choose_host_flags(ninja)
+    flags = "-DN=1 --use_fast_math -I/a-O3 -Xcompiler -fno-gnu-unique"
+    assert ninja.generate("ldflags") == f"cxxflags = -std=c++20 -O3\ncudaflags = {flags}\nldflags"
 
 
 @pytest.fixture(name="loads")
