@@ -333,7 +333,7 @@ def test_an_entry_of_the_tree_names_a_guard_and_a_matrix_that_exist(entry: Proof
 # The records
 
 
-@pytest.mark.parametrize("name", ["cpu", "h100-own-kernels"])
+@pytest.mark.parametrize("name", ["cpu", "h100-own-kernels", "cuda-h100"])
 def test_a_recorded_proof_has_each_toggle_of_its_releases_proven_or_expected(name: str) -> None:
     text = read_record_text(recorded_proofs.proofs_folder() / f"{name}.json.xz")
     run = msgspec.json.decode(text, type=ProveRun)
