@@ -63,10 +63,12 @@ def test_a_read_past_the_end_is_reported_with_index_line_program_and_lanes() -> 
 
 
 def test_a_tensor_of_torch_empty_has_its_arguments_name_as_the_nearest() -> None:
-    with check():
-        out = torch.empty(20, dtype=torch.int32)
-        with pytest.raises(OutOfBounds) as caught:
-            copy[(3,)](numbers(24), out, 24, 0, BLOCK=8)
+    def copy_into_empty_tensor() -> None:
+        with check():
+            copy[(3,)](numbers(24), torch.empty(20, dtype=torch.int32), 24, 0, BLOCK=8)
+
+    with pytest.raises(OutOfBounds) as caught:
+        copy_into_empty_tensor()
     assert "copy wrote 4 bytes past the end of target (its index 20" in str(caught.value)
     assert "nearest tensor: target, which ends 0 bytes before" in str(caught.value)
 
