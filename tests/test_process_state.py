@@ -120,13 +120,63 @@ def test_a_submodule_that_was_imported_stays_in_its_package(module: Any) -> None
     assert module.later.__name__ == f"{NAME}.later"
 
 
-def test_additions_are_named_until_they_are_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_module_that_a_run_imports_is_new_whenever_it_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     state = ProcessState()
-    assert state.find_additions() == ""
+    assert state.find_new_modules() == []
     monkeypatch.setitem(sys.modules, NAME, ModuleType(NAME))
-    assert state.find_additions() == f"it imported {NAME}"
-    state.accept_additions()
-    assert state.find_additions() == ""
+    state.accept_running()
+    assert state.find_new_modules() == [NAME]
+
+
+CACHES = """
+import functools
+
+class Sizes:
+    @classmethod
+    @functools.lru_cache
+    def read(cls):
+        return SIZE
+
+    @staticmethod
+    @functools.lru_cache
+    def double():
+        return 2 * SIZE
+
+def collect(*, found=[]):
+    found.append(SIZE)
+    return list(found)
+
+def cache_once(function):
+    result_map = {}
+
+    def read(*key):
+        if key not in result_map:
+            result_map[key] = function(*key)
+        return result_map[key]
+
+    return read
+
+@cache_once
+def load(number):
+    return SIZE + number
+
+SIZE = 1
+"""
+
+
+def test_answers_that_methods_loaders_and_defaults_by_name_keep_are_put_back(module: Any) -> None:
+    exec(compile(CACHES, NAME, "exec"), vars(module))
+    state = ProcessState()
+
+    def ask() -> list[Any]:
+        return [module.Sizes.read(), module.Sizes.double(), module.collect(), module.load(1)]
+
+    module.SIZE = 5
+    assert ask() == [5, 10, [5], 6]
+    assert state.restore() == ""
+    assert ask() == [1, 2, [1], 2]
 
 
 def test_a_thread_of_the_run_is_an_addition_and_a_librarys_daemon_is_none() -> None:
@@ -138,10 +188,10 @@ def test_a_thread_of_the_run_is_an_addition_and_a_librarys_daemon_is_none() -> N
     wait.__module__ = NAME
     of_library = threading.Thread(target=functools.partial(end.wait), daemon=True)
     of_library.start()
-    assert state.find_additions() == ""
+    assert state.find_running() == ""
     of_run = threading.Thread(target=wait, daemon=True, name="left")
     of_run.start()
-    assert state.find_additions() == "its thread left goes on"
+    assert state.find_running() == "its thread left goes on"
     end.set()
     of_run.join()
     of_library.join()
@@ -151,7 +201,7 @@ def test_a_process_of_the_run_is_an_addition() -> None:
     state = ProcessState()
     child = subprocess.Popen(["sleep", "60"])
     try:
-        assert state.find_additions() == "a process of it goes on"
+        assert state.find_running() == "a process of it goes on"
     finally:
         child.kill()
         child.wait()

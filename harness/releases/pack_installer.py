@@ -211,9 +211,10 @@ def list_unmet_requirements(python: str, folders: list[str]) -> list[str]:
     done = subprocess.run(
         [*make_pip_command(python), "check"], capture_output=True, text=True, env=environment
     )
-    if done.returncode == 0:
-        return []
-    return [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
+    lines = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
+    if done.returncode and not done.stdout.strip():
+        raise PackError(f"pip check failed: {lines[-1] if lines else 'it says nothing'}")
+    return lines if done.returncode else []
 
 
 def report_unmet_requirements(manifest: PackManifest, unmet: list[str]) -> int:
@@ -235,6 +236,8 @@ def run_installation(arguments: argparse.Namespace) -> int:
         manifest = parse_manifest((folder / MANIFEST).read_text())
     except FileNotFoundError:
         raise PackError(f"{MANIFEST} is missing: copy it from the pack, beside this file") from None
+    except (ValueError, KeyError, TypeError) as error:
+        raise PackError(f"{MANIFEST} is damaged ({error}): copy it again") from None
     check_pieces(folder, manifest)
     if arguments.join is not None:
         arguments.join.mkdir(parents=True, exist_ok=True)

@@ -22,6 +22,7 @@ from typing import Any
 
 from harness.core import processes
 from harness.guards import hypothesis_adapter
+from harness.patching import cached_answers
 
 RESTORED_PACKAGES = ("sglang", "fixtures", "suites")
 _MAX_DEPTH = 2  # a container in a container of a module
@@ -47,13 +48,13 @@ class ProcessState:
         self._caches: dict[int, tuple[Any, int]] = {}  # each with its misses
         self._modules: set[str] = set()
         self._settings = list(_read_settings())
-        self.accept_additions()
-
-    def accept_additions(self) -> None:
-        """Take what was added since for the usual state: modules, threads, child processes."""
         for name in self.find_new_modules():
             self._modules.add(name)
             self._add_module(sys.modules[name])
+        self.accept_running()
+
+    def accept_running(self) -> None:
+        """Take what runs now for the usual state: threads and child processes."""
         self._threads = set(threading.enumerate())
         self._children = set(processes.list_children(os.getpid()))
 
@@ -84,11 +85,10 @@ class ProcessState:
             return f"its state cannot be put back: {type(error).__name__}: {error}"
         return ""
 
-    def find_additions(self) -> str:
-        """Describe what a run has added that goes on or cannot be put back; empty if nothing."""
-        if new := self.find_new_modules():
-            return f"it imported {new[0]}"
-        if new := [one.name for one in set(threading.enumerate()) - self._threads if _lasts(one)]:
+    def find_running(self) -> str:
+        """Describe what a run has started that goes on; empty if nothing does."""
+        new = [one.name for one in set(threading.enumerate()) - self._threads if _may_go_on(one)]
+        if new:
             return f"its thread {new[0]} goes on"
         if set(processes.list_children(os.getpid())) - self._children:
             return "a process of it goes on"
@@ -98,6 +98,8 @@ class ProcessState:
 
     def _add_module(self, module: ModuleType) -> None:
         self._add_holder(module)
+        for answers in cached_answers.iterate_answer_maps(module):
+            self._add_value(answers, 1)
         for value in list(vars(module).values()):
             if isinstance(value, type) and value.__module__ == module.__name__:
                 self._add_holder(value)
@@ -116,8 +118,10 @@ class ProcessState:
                 self._add_holder(value)
 
     def _add_value(self, value: Any, depth: int) -> None:
+        if isinstance(value, classmethod | staticmethod):
+            value = value.__func__
         if isinstance(value, FunctionType):
-            for default in value.__defaults__ or ():
+            for default in (*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()):
                 self._add_value(default, 1)
         elif isinstance(value, _LRU_CACHE):
             self._caches[id(value)] = value, value.cache_info().misses
@@ -154,7 +158,7 @@ class _NamedValues:
                 delattr(self.holder, name)
 
 
-def _lasts(thread: threading.Thread) -> bool:
+def _may_go_on(thread: threading.Thread) -> bool:
     """Return whether a thread may still work for the run; a library's daemon does not."""
     target = getattr(thread, "_target", None) or type(thread)
     package = str(getattr(target, "__module__", "")).partition(".")[0]
@@ -195,7 +199,10 @@ def _read_settings() -> Iterator[tuple[Any, Callable[[Any], object]]]:
         yield numpy.random.get_state(), numpy.random.set_state
     if (torch := modules.get("torch")) is not None:
         for read, write in _TORCH_SETTINGS:
-            yield getattr(torch, read)(), functools.partial(_restore_of_torch, torch, read, write)
+            yield (
+                getattr(torch, read)(),
+                functools.partial(_restore_torch_setting, torch, read, write),
+            )
         yield torch.get_rng_state(), torch.set_rng_state
         if torch.cuda.is_initialized():
             yield torch.cuda.get_rng_state_all(), torch.cuda.set_rng_state_all
@@ -209,6 +216,6 @@ def _restore_environment(before: dict[str, str]) -> None:
             os.environ[name] = value
 
 
-def _restore_of_torch(torch: Any, read: str, write: str, before: Any) -> None:
+def _restore_torch_setting(torch: Any, read: str, write: str, before: Any) -> None:
     if getattr(torch, read)() != before:
         getattr(torch, write)(before)

@@ -44,9 +44,10 @@ class SharedRun:
 
     files: TestFiles
     test: Callable[[], SideResult]
-    take_back: Callable[[], str]  # returns why the process cannot go on, or an empty string
+    # Returns why the process cannot go on, or an empty string.
+    take_back: Callable[[], str] = lambda: ""
     # Runs what failed again, without the change; returns whether there was anything to run.
-    repeat_without_change: Callable[[], bool]
+    repeat_without_change: Callable[[], bool] = lambda: False
     is_changed: bool = False  # by a fault: what it added to the process is suspect
 
 
@@ -187,10 +188,12 @@ class TestServer:
         if problem := self._state.restore():
             return problem
         self._imported += self._state.find_new_modules()
-        if additions := self._state.find_additions():
+        if self._imported:  # the state in which they began is not known any more
+            return f"it imported {self._imported[0]}"
+        if running := self._state.find_running():
             if run.is_changed:
-                return additions
-            self._state.accept_additions()
+                return running
+            self._state.accept_running()
         if problem := device_tests.read_pending_error():
             return problem
         device_tests.release_memory()

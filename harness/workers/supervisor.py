@@ -17,6 +17,7 @@ import faulthandler
 import gc
 import os
 import resource
+import shutil
 import signal
 import sys
 import time
@@ -137,11 +138,13 @@ def supervise_test(
     live_engine.engine.recorder.set_folder(attestations)
     os.environ[bootstrap.ATTESTATIONS_VARIABLE] = str(attestations)
     oom_kills = processes.count_oom_kills()
-    inherited_bytes = max(processes.read_resident_bytes(os.getpid()), _measure_descendants())
+    resident = _sum_over_descendants(processes.read_resident_bytes)
+    inherited_bytes = max(processes.read_resident_bytes(os.getpid()), resident)
+    private_bytes = _sum_over_descendants(processes.read_private_bytes)
     gc.freeze()
     child = start()
     started = time.monotonic()
-    exceeded = _wait_within_limits(child, files.request, inherited_bytes)
+    exceeded = _wait_within_limits(child, files.request, inherited_bytes, private_bytes)
     code = child.reap()
     leftover_count = clean_up()
     if files.run_folder is not None:
@@ -177,9 +180,18 @@ def supervise_test(
     return result
 
 
-def _measure_descendants() -> int:
-    """Measure the memory of a test's processes: none has started if each has its own."""
-    return sum(map(processes.read_resident_bytes, processes.iterate_descendants(os.getpid())))
+def _sum_over_descendants(measure: Callable[[int], int]) -> int:
+    """Measure the processes that run before a test starts: only a shared one does."""
+    return sum(map(measure, processes.iterate_descendants(os.getpid())))
+
+
+def delete_test_files(folder: Path, serial: int) -> None:
+    """Delete the files and folders of a run that is repeated, its attestations among them."""
+    for path in folder.glob(f"{serial}.*"):
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
 
 
 def _run_in_test_process(test: Callable[[], SideResult], files: TestFiles) -> None:
@@ -222,7 +234,7 @@ def run_and_write_result(test: Callable[[], SideResult], files: TestFiles) -> No
 
 
 def _wait_within_limits(
-    child: RunningTest, request: TestRequest, inherited_bytes: int
+    child: RunningTest, request: TestRequest, inherited_bytes: int, private_bytes: int
 ) -> dict[str, Any]:
     """Wait for the test's process, or kill it at a limit; return the exceeded limit, if any."""
     deadline = time.monotonic() + request.seconds
@@ -233,7 +245,7 @@ def _wait_within_limits(
         # Each process counts the pages that it shares with its parent, so measure exactly
         # before killing.
         if used > request.memory:
-            used = sum(map(processes.read_private_bytes, descendants))
+            used = sum(map(processes.read_private_bytes, descendants)) - private_bytes
         if used > request.memory:
             child.send_signal(signal.SIGKILL)
             return {"exceeded_bytes": request.memory}

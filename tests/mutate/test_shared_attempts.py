@@ -112,7 +112,7 @@ def test_a_process_without_memory_is_replaced(mutate: Mutate) -> None:
     assert fates[full.id]["fate"] == "out of memory"
     assert fates[after.id]["fate"] == "survived"
     by_attempt = [pid for name, pid in read_processes(mutate) if name == "width"]
-    assert len(set(by_attempt)) >= 4  # lines, each of two full ones, and a last one
+    assert len(set(by_attempt)) >= 3  # each of two full ones, and one without the fault
 
 
 STICKY = """

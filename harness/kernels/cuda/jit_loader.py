@@ -23,6 +23,7 @@ import torch
 
 from harness.core import paths
 from harness.core.after_import import call_after_import, rebind_in_all_modules
+from harness.core.errors import UnfixError
 from harness.core.preparation import announce_preparation
 from harness.device import sglang_hooks
 from harness.device.cards import get_card
@@ -116,10 +117,17 @@ def _choose_host_flags(ninja: Any) -> None:
     the second build would launch the first one's kernels.
     """
     generate = ninja.generate
-    ninja.generate = lambda spec: _CUDA_FLAGS.sub(
-        lambda line: _OPTIMIZATION.sub("", line.group()) + " -Xcompiler -fno-gnu-unique",
-        generate(spec),
-    )
+
+    def generate_plain(spec: Any) -> str:
+        text, count = _CUDA_FLAGS.subn(
+            lambda line: _OPTIMIZATION.sub("", line.group()) + " -Xcompiler -fno-gnu-unique",
+            generate(spec),
+        )
+        if count > 1 or (count == 0 and ".cu" in text):
+            raise UnfixError(f"SGLang's build file has {count} lines of `cudaflags`, and not one")
+        return text
+
+    ninja.generate = generate_plain
 
 
 def _find_headers(dependencies: Any) -> None:

@@ -100,7 +100,8 @@ def find_word_pairs(graph: KernelGraph, definitions: dict[IRValue, IROperation])
         for operation in graph.walk()
         if operation.name == "ptx.shr"
         and operation.attributes.get("modifiers") in ("u64", "s64", "b64")
-        and definitions[operation.operands[1]].attributes.get("value") == "32"
+        and (amount := definitions.get(operation.operands[1])) is not None
+        and amount.attributes.get("value") == "32"
         and (source := definitions.get(operation.operands[0])) is not None
         and source.name in ("ptx.ld", "ptx.atom")
     }

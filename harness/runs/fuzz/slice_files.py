@@ -1,7 +1,7 @@
 """The files that a slice writes in its worker's folder, as others read them.
 
 A slice that failed in a process that had run others runs again in a new one. Example: it found the
-failures a and b; with the same two examples first, only a fails again. Then a is the slice's
+failures a and b; each example runs once more, and only a fails again. Then a is the slice's
 failure, its examples and lines are those of both runs, and b is reported as not repeated.
 """
 
@@ -54,14 +54,10 @@ class SliceFiles:
             failing[side.outcome.value] = ""  # it failed outside of any example
         return failing
 
-    def merge_repeat(
-        self, first: TimeSliceResult | None, failing: dict[str, str], repeated: SideResult
-    ) -> list[str]:
-        """Add the result of a first run to that of its repetition, whose failures count.
-
-        Return the failures that the repetition did not have.
-        """
-        again = self.list_failing_examples(repeated)
+    def merge_repeat(self, first: TimeSliceResult | None, failures: list[FoundFailure]) -> None:
+        """Add the result of a first run to that of its repetitions, whose failures count."""
+        if failures:
+            self._write("found", list({failure.key: failure for failure in failures}.values()))
         second = self.read_result()
         if first is not None and second is not None:
             covered = {file: set(lines) for file, lines in first.covered_lines.items()}
@@ -76,7 +72,15 @@ class SliceFiles:
                 Counter(first.known_failure_counts) + Counter(second.known_failure_counts)
             )
             self._write("sliced", second)
-        return [key for key in failing if key not in again]
+
+    def read_all(self) -> dict[str, bytes]:
+        """Read the content of each file, by its kind."""
+        files = self._folder.glob(f"{self._serial}.*")
+        return {file.suffix[1:]: file.read_bytes() for file in files if file.is_file()}
+
+    def write_all(self, content: dict[str, bytes]) -> None:
+        for kind, text in content.items():
+            write_atomically(self._folder / f"{self._serial}.{kind}", text)
 
     def delete(self) -> None:
         """Delete the files, since a night has thousands of slices."""

@@ -137,7 +137,8 @@ class TimeSliceRun:
         """Count a known failure as a pass, so that the search goes on to others."""
         failure = failure_identity.failure_from_error(error, self.item.path)
         key = failure.key
-        if key in self.time_slice.known_failures:
+        is_device_lost = bool(device_tests.read_pending_error())
+        if key in self.time_slice.known_failures and not is_device_lost:
             self.known_failures[key] += 1
             self.failure_is_known = True
             return
@@ -149,7 +150,7 @@ class TimeSliceRun:
             failure.examples = known.examples if known else self.examples
             self.failures[key], self.smallest_sizes[key] = failure, size
             self._write_file("found", list(self.failures.values()))
-        if device_tests.read_pending_error():
+        if is_device_lost:
             # A lost device fails each example: they would shrink it to one that fails alone.
             self.time_slice.shrink_until = 0.0
         self.first_failure_key = self.first_failure_key or key

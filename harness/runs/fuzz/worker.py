@@ -23,6 +23,7 @@ from harness.patching import live_engine
 from harness.runs.fuzz import regressions
 from harness.runs.fuzz.messages import (
     CodeFile,
+    FoundFailure,
     FuzzTask,
     FuzzTestsCollected,
     FuzzWorkerSettings,
@@ -33,7 +34,7 @@ from harness.runs.fuzz.slice_files import SliceFiles
 from harness.runs.fuzz.time_slice_run import TimeSliceRun
 from harness.store.prove.values import SideResult
 from harness.toggles import ToggleContext
-from harness.workers import loaded_programs
+from harness.workers import loaded_programs, supervisor
 from harness.workers.messages import StartFailure, TestRequest
 from harness.workers.pytest_session import WorkerSession, make_choices, run_worker
 from harness.workers.shared_process import SharedRun
@@ -136,8 +137,6 @@ class FuzzWorker(WorkerSession[FuzzWorkerSettings]):
         return SharedRun(
             TestFiles(self.folder, request, {}),
             functools.partial(self._run_time_slice, time_slice),
-            take_back=str,  # a slice removes its toggles itself
-            repeat_without_change=bool,
         )
 
     def repeat_doubtful_run(
@@ -146,20 +145,38 @@ class FuzzWorker(WorkerSession[FuzzWorkerSettings]):
         side: SideResult,
         run_anew: Callable[[TimeSlice], SideResult],
     ) -> SideResult:
-        """Repeat the examples that failed: a failure that another slice left is none."""
+        """Repeat each example that failed: a failure that another slice left is none.
+
+        What failed outside of any example has none to repeat, and stays as it is.
+        """
         files = SliceFiles(self.folder, time_slice.serial)
-        if not (failing := files.list_failing_examples(side)):
+        failing = files.list_failing_examples(side)
+        if not failing or not all(failing.values()):
             return side
         first = files.read_result()
-        again = msgspec.structs.replace(
-            time_slice,
-            first_blobs=list(filter(None, failing.values())),
-            generate_until=time.monotonic(),
-            shrink_until=time.monotonic() + max(1.0, time_slice.shrink_until - time.monotonic()),
-        )
-        files.delete()
-        repeated = run_anew(again)
-        self.unrepeated = files.merge_repeat(first, failing, repeated)
+        kept: tuple[SideResult, dict[str, bytes]] | None = None  # a repetition that failed
+        failures: list[FoundFailure] = []
+        failed_again: set[str] = set()
+        repeated = side
+        for blob in failing.values():
+            now = time.monotonic()
+            again = msgspec.structs.replace(
+                time_slice,
+                first_blobs=[blob],
+                generate_until=now,
+                shrink_until=now + max(1.0, time_slice.shrink_until - now),
+            )
+            supervisor.delete_test_files(self.folder, time_slice.serial)
+            repeated = run_anew(again)
+            if keys := files.list_failing_examples(repeated):
+                failed_again |= keys.keys()
+                failures += files.read_failures()
+                kept = repeated, files.read_all()
+        if kept is not None:
+            repeated, content = kept
+            files.write_all(content)
+        files.merge_repeat(first, failures)
+        self.unrepeated = [key for key in failing if key not in failed_again]
         return repeated
 
     def learn_from_run(self, time_slice: TimeSlice) -> None:

@@ -157,7 +157,7 @@ class FaultAttemptRun:
         if self.failed is None or not self.changes:
             return False
         guard, side = self.failed
-        request = self.request
+        request, pid = self.request, os.getpid()
         mode, blob = request.repeat_mode, request.blob
         if mode is RepeatMode.WHOLE and side.way in (RepeatMode.EXAMPLE, RepeatMode.EXPLICIT):
             mode, blob = side.way, side.blob
@@ -167,6 +167,8 @@ class FaultAttemptRun:
             )
             repeat_run = FaultAttemptRun(repeat_request, self.guards, self.folder, self.listener)
             outcome = repeat_run._run_guard(guard).side.outcome
+            if os.getpid() != pid:  # in a fork by the guard that did not exit
+                os._exit(supervisor.INTERNAL_FAILURE_EXIT_CODE)
             if mode_of_repeat is not RepeatMode.EXAMPLE or outcome is not SideOutcome.NA:
                 break  # else the example cannot be drawn without the fault
         _get_record_file(self.folder, request.serial, "without").write_text(outcome.value)
@@ -349,7 +351,8 @@ def is_failure_doubtful(folder: Path, request: FaultAttemptRequest, fork_side: S
     if request.fault is None:
         return True
     without = _read_record(folder, request.serial, "without").decode()
-    return without not in PASSING_OUTCOMES and failing.outcome not in OUTCOMES_RUN_ALONE
+    passed = without == SideOutcome.PASSED.value  # one that skips itself has checked nothing
+    return not passed and failing.outcome not in OUTCOMES_RUN_ALONE
 
 
 def _get_record_file(folder: Path, serial: int, kind: str) -> Path:

@@ -37,7 +37,7 @@ from harness.runs.mutate.messages import (
     MutationWorkerRequest,
 )
 from harness.store.prove.values import SideResult
-from harness.workers import loaded_programs
+from harness.workers import loaded_programs, supervisor
 from harness.workers.messages import TestRequest, WorkerSettings
 from harness.workers.pytest_session import WorkerSession, run_worker
 from harness.workers.shared_process import SharedRun
@@ -159,9 +159,7 @@ class MutationWorker(WorkerSession[WorkerSettings]):
     ) -> SideResult:
         if not is_failure_doubtful(self.folder, request, side):
             return side
-        for file in self.folder.glob(f"{request.serial}.*"):
-            if file.is_file():
-                file.unlink()
+        supervisor.delete_test_files(self.folder, request.serial)
         return run_anew(request)
 
     def _record_programs(

@@ -14,7 +14,7 @@ import torch
 from triton.compiler.errors import CompilationError
 
 from fixtures.zoo import claims
-from fixtures.zoo.claims import AbsentModel, ArchitectureRun
+from fixtures.zoo.claims import AbsentModel, ArchitectureRun, GraphCaptureFailed
 from fixtures.zoo.prompts import CONTINUATION
 from fixtures.zoo.reference_model import Tolerances
 from harness import checking
@@ -113,17 +113,23 @@ def test_what_triton_itself_does_not_compile_fails_on_every_machine(
     assert not architecture_run.result.refused  # no limit of the executor
 
 
-@pytest.mark.parametrize("is_refused", [True, False], ids=["refused", "its fallback does not load"])
 @pytest.mark.parametrize(
-    ("name", "error"), [("NobodysForCausalLM", AbsentModel), ("LlamaForCausalLM", ImportError)]
+    ("name", "is_refused", "error"),
+    [
+        ("NobodysForCausalLM", True, AbsentModel),
+        ("NobodysForCausalLM", False, AbsentModel),
+        ("LlamaForCausalLM", True, ImportError),
+        # A part of SGLang's own class is taken from the fallback: the failure stays what it is.
+        ("LlamaForCausalLM", False, GraphCaptureFailed),
+    ],
 )
 def test_a_model_without_code_in_sglang_is_absent_and_one_with_code_is_not(
     architecture_run: ArchitectureRun,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
     name: str,
-    error: type[Exception],
     is_refused: bool,
+    error: type[Exception],
 ) -> None:
     models = tmp_path / "sglang" / "srt" / "models"
     models.mkdir(parents=True)

@@ -71,3 +71,18 @@ def test_a_difference_that_a_sum_undoes_is_no_overflow() -> None:
     out = np.zeros(64, np.float32)
     launch_fault("wraps_and_returns", pack(out, 3 | 5 << 32), {"out": out})
     assert out[3] == 1
+
+
+def test_a_shift_by_an_amount_of_a_loop_is_no_packed_word() -> None:
+    """The amount is an argument of the loop's block, which no operation defines."""
+    assert TEXT.count(_EXTENDED) == 1
+    loop = (
+        ".reg .b32 \t%i<2>;\n\t.reg .b64 \t%b<2>;\n\t.reg .pred \t%q<2>;\n\t"
+        "mov.u32 \t%i1, 0;\n$L_bytes:\n\tshr.u64 \t%b1, %rd7, %i1;\n\tadd.s32 \t%i1, %i1, 8;\n\t"
+        "setp.lt.s32 \t%q1, %i1, 64;\n\t@%q1 bra \t$L_bytes;\n\t"
+    )
+    text = TEXT.replace(_EXTENDED, loop + _EXTENDED)
+    out, index = np.zeros(64, np.float32), np.arange(32)
+    tensors = {"out": out, "index": index}
+    assert not launch(text, pack(out, index), tensors, entry="overflow_narrowing", block=(32, 1, 1))
+    assert out[:32].tolist() == [1] * 32
