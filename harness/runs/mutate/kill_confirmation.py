@@ -3,7 +3,8 @@
 The evidence is that of a proof (`guards/verdicts`): what failed fails `REQUIRED_FAILURES` times
 with the fault, first time included and each time in a fork of its own (on a GPU in a process that
 runs others, too) with other random numbers, and passes `REQUIRED_PASSES` times without it. Of a
-guard that draws examples, the failing example is repeated, and the whole search has to pass once without the fault.
+guard that draws examples, the failing example is repeated, and the whole search has to pass once
+without the fault.
 
 Example: guards a and b run in one fork, and b fails. Alone with the fault b's example passes; so
 the kill is rejected. Then a and b run without the fault; if b fails again, it is reported as a
