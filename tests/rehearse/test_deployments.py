@@ -47,6 +47,32 @@ def test_the_command_of_a_deployment_can_be_pasted_into_a_shell() -> None:
     assert shlex.split(command)[-len(arguments) :] == arguments
 
 
+LONGER = "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN=1 "
+
+
+@pytest.mark.parametrize(
+    ("setting", "size", "context", "begin", "end"),
+    [
+        ("--context-length", 900, 1000, "", "--context-length 908"),
+        ("--context-length", 992, 1000, "", "--context-length 1000"),
+        ("--context-length", 993, 1000, LONGER, "--context-length 1001"),
+        ("--chunked-prefill-size", 992, 1000, "", "--chunked-prefill-size 992"),
+        (
+            *("--chunked-prefill-size", 993, 1000, LONGER),
+            "--context-length 1001 --chunked-prefill-size 993",
+        ),
+        ("--max-running-requests", 5000, 1000, "", "--max-running-requests 5000"),
+        ("--max-running-requests", 5, 2000, LONGER, "--max-running-requests 5"),
+    ],
+)
+def test_a_command_of_a_size_has_the_context_that_its_requests_need(
+    setting: str, size: int, context: int, begin: str, end: str
+) -> None:
+    deployment = Deployment("m", arguments=["--tp", "8"])
+    command = deployment.make_command(setting, size, context, model_context=1000, spare=8)
+    assert command == f"{begin}{deployment.command} {end}"
+
+
 def test_a_server_argument_is_read_in_both_ways_of_writing_it() -> None:
     deployment = Deployment("m", arguments=["--tp", "8", "--page-size=64", "--enable-mixed-chunk"])
     names = ("--tp", "--page-size", "--enable-mixed-chunk", "--ep")

@@ -66,6 +66,9 @@ _OFF_VALUES |= {"--cuda-graph-backend-prefill": "disabled", "--disaggregation-mo
 # Arguments whose batches SGLang's scheduler makes.
 SPECULATION = "--speculative-algorithm"
 ADAPTERS = "--enable-lora"
+CONTEXT = "--context-length"
+CHUNK = "--chunked-prefill-size"
+_LONGER_CONTEXT = "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN=1"  # else SGLang refuses one
 MIXED_CHUNK = "--enable-mixed-chunk"
 DRAFT_MODEL = "--speculative-draft-model-path"  # names a model of the models' folder
 # Arguments that say which batches have a CUDA graph: without one of them none is captured.
@@ -156,6 +159,22 @@ class Deployment(msgspec.Struct, forbid_unknown_fields=True):
         model = ["--config", self.config_file] if self.config_file else [self.model]
         words = ["./unfix", "rehearse", *model, "--gpu", self.gpu, "--gpus", str(self.gpus)]
         return shlex.join([*words, "--", *self.arguments])
+
+    def make_command(
+        self, setting: str, size: int, context: int, model_context: int, spare: int
+    ) -> str:
+        """Return the command whose batch of a setting has this size, as SGLang takes it.
+
+        A request ends `spare` tokens before its context, so a chunk needs a longer one. One that is
+        longer than `model_context` needs a variable.
+        """
+        added = []
+        needed = size + spare if setting in (CONTEXT, CHUNK) else context
+        if setting == CHUNK and needed > context:
+            added = [CONTEXT, str(needed)]
+        value = needed if setting == CONTEXT else size
+        command = f"{self.command} {shlex.join([*added, setting, str(value)])}"
+        return f"{_LONGER_CONTEXT} {command}" if max(needed, context) > model_context else command
 
 
 def read_model(name: str) -> ModelFile:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
+import sys
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import torch
 from fixtures.loaded_model import LoadedModel
 from fixtures.rehearse import full_size_batches, memory_watch
 from fixtures.rehearse.deployment_rehearsal import DeploymentRehearsal
+from fixtures.rehearse.scheduled_batches import ScheduledModel
 from harness.store.rehearse.values import RehearsedPhase
 
 
@@ -36,6 +38,24 @@ def test_the_last_pages_are_the_only_free_ones() -> None:
     outer = make_allocator(inner=inner)
     full_size_batches._keep_last_pages(outer, 3)
     assert inner.free_pages.tolist() == [8, 9, 10]
+
+
+def test_the_longest_context_is_that_of_the_model_or_of_its_draft(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    module: Any = ModuleType("sglang.srt.configs.model_config")
+    module.get_context_length = lambda config: config
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+
+    def make_runner(context: int) -> Any:
+        return SimpleNamespace(model_config=SimpleNamespace(hf_text_config=context))
+
+    model: Any = object.__new__(ScheduledModel)
+    model.runner, model.scheduler = make_runner(131072), SimpleNamespace(draft_worker=None)
+    assert model.find_longest_context() == 131072
+    drafts = SimpleNamespace(draft_runner=make_runner(2048))
+    model.scheduler.draft_worker = SimpleNamespace(draft_worker=drafts)
+    assert model.find_longest_context() == 2048
 
 
 def test_what_prepares_a_batch_runs_no_layer_and_samples_a_token_for_each_request() -> None:

@@ -1,0 +1,68 @@
+"""The command that a rehearsal prints of a finding: as it stands, it shows the finding."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rehearsed_models import IS_READY, REASON, RELEASE, rehearse_layers
+
+from harness.core import paths
+
+ADAPTERS = "--enable-lora --max-lora-rank 64 --lora-target-modules all --max-loras-per-batch 8"
+ARGUMENTS = [*ADAPTERS.split(), "--chunked-prefill-size", "-1"]
+VARIABLE = "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN=1 "
+
+pytestmark = [
+    pytest.mark.skipif(not IS_READY, reason=REASON),
+    pytest.mark.skipif("UNFIX_NIGHTLY" not in os.environ, reason="a nightly test"),
+]
+
+
+def run_command(home: Path, command: str) -> dict[str, Any]:
+    """Run a printed command in a shell, and return its deployment."""
+    words = f"{sys.executable} -m harness rehearse --release {RELEASE} --json --no-thresholds"
+    finished = subprocess.run(
+        command.replace("./unfix rehearse", words),
+        shell=True,
+        cwd=paths.project_folder(),
+        env={**os.environ, "UNFIX_HOME": str(home)},
+        capture_output=True,
+        text=True,
+        timeout=400,
+    )
+    assert finished.returncode in (0, 1), finished.stderr
+    deployment: dict[str, Any]
+    [deployment] = json.loads(finished.stdout)["deployments"]
+    return deployment
+
+
+def find(deployment: dict[str, Any], kernel: str) -> dict[str, Any]:
+    """Find the first finding of a kernel."""
+    found = [one for one in deployment["findings"] if one["kernel"].endswith(f":{kernel}")]
+    return found[0] if found else {"rank": "none"}
+
+
+def test_a_near_line_is_reached_by_its_command_and_a_reachable_one_begins_there(
+    home: Path,
+) -> None:
+    deployment = rehearse_layers(home, "llama-3.1-8b", 1, [], ARGUMENTS)
+    near = find(deployment, "_chunked_lora_shrink_kernel")
+    assert near["rank"] == "near"
+    assert near["threshold"].startswith(VARIABLE)  # the model has 131,072 tokens of context
+    assert find(run_command(home, near["threshold"]), "_chunked_lora_shrink_kernel")["rank"] == (
+        "reachable"
+    )
+    expand = find(deployment, "_chunked_lora_expand_kernel")
+    assert (expand["rank"], expand["threshold"].startswith("./unfix")) == ("reachable", True)
+    command, _, size = expand["threshold"].rpartition(" ")
+    reached = [
+        [one["text"] for one in run_command(home, f"{command} {context}")["findings"]]
+        for context in (int(size) - 1, int(size))
+    ]
+    assert [expand["text"] in texts for texts in reached] == [False, True]
