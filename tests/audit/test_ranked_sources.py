@@ -58,6 +58,25 @@ def test_without_the_earlier_rehearsal_a_difference_counts_kernels_that_changed(
     assert not ranking.rank_difference(unchanged, "0.5.23", "0.5.18").is_red
 
 
+def test_without_the_earlier_rehearsal_an_old_line_of_a_changed_kernel_does_not_count(
+    audit: ReleaseAudit, stored_runs: dict[str, RehearsalRun], tmp_path: Path
+) -> None:
+    """Arithmetic finds the reached line anew; the near one stood there before."""
+    stored_runs["0.5.23"] = RUN
+    earlier = tmp_path / "before" / "sglang" / "srt" / "layers" / "walk.py"
+    earlier.parent.mkdir(parents=True)
+
+    def rank(source: str) -> list[tuple[str, int]]:
+        earlier.write_text(source)
+        ranked = ranking.rank_difference(
+            audit, "0.5.23", "0.5.18", find_sources=lambda name: tmp_path / "before"
+        )
+        return list_headline(ranked)
+
+    assert rank(SOURCE.replace(POSSIBLE, "pass")) == [("reachable", 4)]
+    assert rank(SOURCE.replace(NEAR, "pass")) == [("reachable", 4), ("near", 5)]
+
+
 def test_other_sources_are_ranked_in_the_lines_that_they_still_have(
     audit: ReleaseAudit, stored_runs: dict[str, RehearsalRun]
 ) -> None:

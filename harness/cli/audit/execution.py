@@ -159,7 +159,10 @@ def _rank_findings(
         earlier, later = chosen.difference
         if not ranking.is_release(later):
             return ranking.rank_new_sources(audit, get_tree_path(open_tree(earlier)))
-        return ranking.rank_difference(audit, later, earlier, _expand_targets(chosen.targets))
+        targets = _expand_targets(chosen.targets)
+        return ranking.rank_difference(
+            audit, later, earlier, targets, lambda name: get_tree_path(open_tree(name))
+        )
     if chosen.folder is None and ranking.is_release(audit.release):
         return ranking.rank_release(audit, rehearses=chosen.is_whole, jobs=chosen.jobs)
     place = chosen.folder.expanduser().resolve() if chosen.folder else chosen.release
@@ -178,8 +181,17 @@ def _rank_record(audit: ReleaseAudit) -> ReleaseAudit:
         return ranking.rank_release(audit, rehearses=False)
     earlier, _, later = audit.release.partition("..")
     if ranking.is_release(later):
-        return ranking.rank_difference(audit, later, earlier)
+        return ranking.rank_difference(audit, later, earlier, find_sources=_find_local_sources)
     return ranking.rank_sources(audit, lambda _: {finding.key for finding in audit.findings})
+
+
+def _find_local_sources(name: str) -> Path | None:
+    """Find the sources of a release on this machine; a record is ranked without a download."""
+    known = {one.name: one for one in managed_releases.list_known_releases()}
+    release = known.get(name)
+    if release is None or not (release.is_ready or release.any_wheel):
+        return None
+    return get_tree_path(release.open_sources())
 
 
 def _audit_requested_trees(chosen: AuditOptions) -> ReleaseAudit:

@@ -1,7 +1,8 @@
 """The ranks of an audit: by the stored rehearsal of its release, or by one that is made now.
 
 A difference of releases counts what the later reaches and the earlier did not: by both rehearsals,
-or, if the earlier was not rehearsed, in the kernels that changed.
+or, if the earlier was not rehearsed, in the kernels that changed, without the lines that the
+earlier's sources have as well.
 
 Sources that no rehearsal ran, as of a checkout, are ranked by the newest release's, in the lines
 that they still have. That rehearsal says nothing of what these sources add. So a finding by
@@ -63,12 +64,15 @@ def rank_sources(audit: ReleaseAudit, find_new: Callable[[str], Set[FindingKey]]
 def rank_new_sources(audit: ReleaseAudit, earlier: Path) -> ReleaseAudit:
     """Rank what sources have that those of an earlier tree, at a location, have not."""
     ranked = rank_sources(audit, lambda _: {finding.key for finding in audit.findings})
-    if ranked.ranks is None:
-        return ranked
+    return ranked if ranked.ranks is None else _drop_old_lines(ranked, earlier)
+
+
+def _drop_old_lines(audit: ReleaseAudit, earlier: Path) -> ReleaseAudit:
+    """Drop of a difference's ranks the lines that an earlier tree has as often."""
     before = SourceLines(earlier)
 
     def is_new(line: DeploymentFinding) -> bool:
-        if ranked.find_by_arithmetic(line):  # each finding of a difference is new
+        if audit.find_by_arithmetic(line):  # each finding of a difference is new
             return True
         text = line.key[2]
         lines = view.read_source_lines(line.file)
@@ -76,13 +80,21 @@ def rank_new_sources(audit: ReleaseAudit, earlier: Path) -> ReleaseAudit:
         known = before.count_lines(view.shorten_path(line.file), function, text)
         return not function or count_lines(lines, function, text) > known
 
-    return replace(ranked, ranks=ranked.ranks.keep_lines(is_new))
+    assert audit.ranks is not None
+    return replace(audit, ranks=audit.ranks.keep_lines(is_new))
 
 
 def rank_difference(
-    audit: ReleaseAudit, later: str, earlier: str, targets: Sequence[str] = ()
+    audit: ReleaseAudit,
+    later: str,
+    earlier: str,
+    targets: Sequence[str] = (),
+    find_sources: Callable[[str], Path | None] = lambda _: None,
 ) -> ReleaseAudit:
-    """Rank what a later release has and an earlier had not, in the kernels of the targets."""
+    """Rank what a later release has and an earlier had not, in the kernels of the targets.
+
+    `find_sources` finds the earlier's, which are read if it was not rehearsed.
+    """
     run = _find_rehearsal(later)
     if run is None:
         _report_missing(later)
@@ -90,11 +102,14 @@ def rank_difference(
     before = _find_rehearsal(earlier)
     if before is None:
         command = f": `unfix rehearse --all --release {earlier}` says what its deployments reach"
+        sources = find_sources(earlier)
         options.report_status(
-            f"{earlier} was not rehearsed, so what counts is in kernels that changed since"
+            f"{earlier} was not rehearsed, so what counts is "
+            f"{'new lines' if sources else 'lines'} of kernels that changed since"
             f"{command if is_release(earlier) else ''}"
         )
-        return _keep_kernels(_add_ranks(audit, make_ranks(run)))
+        ranked = _keep_kernels(_add_ranks(audit, make_ranks(run)))
+        return _drop_old_lines(ranked, sources) if sources else ranked
     ranks = make_ranks(run).drop_known(make_ranks(before))
     return _add_ranks(
         audit, ranks.keep_lines(lambda line: is_targeted(line.module, line.kernel, targets))
