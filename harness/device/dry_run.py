@@ -92,8 +92,26 @@ def _skip_writing(plan: OperatorPlan, args: tuple[Any, ...], options: dict[str, 
     is_huge_fill = plan.name in _FILLS and first.numel() > LARGEST_COMPUTED
     if not first.is_floating_point() and not is_huge_fill:
         return NotImplemented
+    if any(isinstance(one, torch.Tensor) and not one.numel() for one in outputs):
+        _resize_empty_outputs(plan, args, options)
     results = [None if source is None else outputs[source] for source in plan.returns]
     return results[0] if len(results) == 1 else tuple(results) if results else None
+
+
+def _resize_empty_outputs(
+    plan: OperatorPlan, args: tuple[Any, ...], options: dict[str, Any]
+) -> None:
+    """Give `out=` tensors without elements their size: `abs` makes one and has it resized."""
+    host_args, host_options = [_to_meta(value) for value in args], _map_options(options)
+    plan.operator(*host_args, **host_options)
+    for place, name in plan.outputs:
+        given, shaped = (
+            (args[place], host_args[place])
+            if place < len(args)
+            else (options[name], host_options[name])
+        )
+        if name in plan.resizable and given.shape != shaped.shape:
+            dispatch.resize(given, shaped.shape)
 
 
 def _make_result(

@@ -52,6 +52,10 @@ class PackageName(RefusingName):
             return args[0] if is_decorator else self
         return call_stand_in(name, args, options)
 
+    def __int__(self) -> int:
+        """Return the number of an enumeration's member: its stand-in takes no arguments."""
+        return int(call_stand_in(f"{self._package}.{self._path}", (), {}))
+
     def __getitem__(self, _: object) -> PackageName:
         return self  # a generic type in an annotation
 

@@ -87,6 +87,11 @@ def _replace_rope_module(module: ModuleType) -> None:
     setattr(module, f"_jit_{name}_module", lambda: load_stand_ins(name))
 
 
+def _replace_clique_check(module: ModuleType) -> None:
+    """Say that the ranks share no NVLink clique, which NVML is asked for: they are not there."""
+    module.is_one_nvlink_clique = lambda *args, **options: False  # type: ignore[attr-defined]
+
+
 OWN_LOADER = "sglang.kernels.jit.utils.compile.loader"  # since 0.5.18, for ninja
 _HOOKS: dict[str, Callable[[ModuleType], None]] = {
     OWN_LOADER: _choose_at_each_call,
@@ -94,6 +99,7 @@ _HOOKS: dict[str, Callable[[ModuleType], None]] = {
     "sglang.jit_kernel.rope": _replace_rope_module,
     "sglang.srt.utils.common": _replace_memory_size,
     "sglang.srt.distributed.device_communicators.shm_broadcast": _replace_message_queue,
+    "sglang.srt.layers.flashinfer_comm_fusion": _replace_clique_check,
 }
 
 

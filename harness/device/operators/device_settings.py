@@ -30,3 +30,17 @@ def get_multiprocessor_count() -> int:
 )
 def is_arch_support_pdl() -> bool:
     return get_card().capability >= (9, 0)
+
+
+@stand_in(
+    "flashinfer.fused_moe.Fp8QuantizationType",
+    "flashinfer.fused_moe.core.ActivationType",
+    source="flashinfer/tllm_enums.py: enumerations, called with a member or its number",
+)
+def make_member(member: object) -> object:
+    return member
+
+
+@stand_in("flashinfer.fused_moe.Fp8QuantizationType.DeepSeekFp8", source="flashinfer/tllm_enums.py")
+def get_blockwise_type() -> int:
+    return 1

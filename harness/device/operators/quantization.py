@@ -7,6 +7,8 @@ import torch
 from harness.device.stand_ins import stand_in
 
 SMALLEST_ABSOLUTE = 1e-10  # a row of zeros has a scale, too
+TMA_BYTES = 16  # a copy by the tensor memory accelerator has columns of as many bytes
+EXPONENT_BITS = 23  # of a float32 lie below its exponent
 AWQ_BITS = 4
 AWQ_SHIFTS = (0, 16, 4, 20, 8, 24, 12, 28)  # where the bits of each column begin
 
@@ -143,3 +145,27 @@ def per_tensor_quant_fp8(
     if is_static:
         raise NotImplementedError("the stand-in computes the scale")
     scale.copy_(_round_groups(x.float().view(1, -1), codes).view(scale.shape))
+
+
+@stand_in("deep_gemm.utils.get_tma_aligned_size", source="DeepGEMM: get_tma_aligned_size")
+def get_tma_aligned_size(size: int, element_size: int) -> int:
+    """Round a column's length up to what the tensor memory accelerator copies."""
+    step = TMA_BYTES // element_size
+    return -(-size // step) * step
+
+
+@stand_in(
+    "deep_gemm.utils.layout.get_mn_major_tma_aligned_packed_ue8m0_tensor",
+    source="DeepGEMM: get_mn_major_tma_aligned_packed_ue8m0_tensor",
+    native="sglang.srt.layers.quantization.fp8_utils:"
+    "_get_mn_major_tma_aligned_packed_ue8m0_tensor_torch_impl",
+)
+def pack_ue8m0_scales(scales: torch.Tensor) -> torch.Tensor:
+    """Pack the exponents of four scales of a row into one integer; columns are contiguous."""
+    *groups, rows, columns = scales.shape
+    width = -(-columns // 4)
+    aligned = get_tma_aligned_size(rows, 4)
+    exponents = (scales.view(torch.int32) >> EXPONENT_BITS).to(torch.uint8)
+    padded = torch.nn.functional.pad(exponents, (0, 4 * width - columns, 0, aligned - rows))
+    packed = torch.empty(*groups, width, aligned, dtype=torch.int32, device=scales.device).mT
+    return packed.copy_(padded.view(torch.int32))[..., :rows, :]

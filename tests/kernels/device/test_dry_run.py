@@ -48,6 +48,18 @@ def test_large_floats_have_shapes_and_take_no_memory() -> None:
     assert grown < 1 << 26
 
 
+def test_an_output_that_an_operator_resizes_has_its_size_without_arithmetic() -> None:
+    """`x.abs()` of torch is `abs(x, out=torch.empty(0))`, and a row's largest is asked of it."""
+
+    def measure() -> list[list[int]]:
+        rows = torch.zeros(SIDE, 4, device="cuda")
+        given = torch.empty(0, device="cuda")
+        torch.add(rows[:, :2], rows[:, 2:], out=given)
+        return [list(one.shape) for one in (rows.abs(), rows.abs().amax(-1, keepdim=True), given)]
+
+    assert call_in_dry_run(measure) == [[SIDE, 4], [SIDE, 1], [SIDE, 2]]
+
+
 def test_integers_and_small_floats_are_computed() -> None:
     def compute() -> list[Any]:
         lengths = torch.arange(1, 1 << 17, device="cuda")
