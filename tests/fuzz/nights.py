@@ -60,26 +60,39 @@ class Nights(Caller):
     def start(self, *words: str) -> subprocess.Popen[str]:
         return self.begin(self.words(*words))
 
+    def run_until(
+        self,
+        is_enough: Callable[[subprocess.CompletedProcess[str]], bool],
+        *words: str,
+        seconds: float = 2,
+    ) -> subprocess.CompletedProcess[str]:
+        """Run until a run is enough, each time with four times the time; forget those before it.
+
+        A run uses up its time on all its cores, and a busy machine runs few examples in it.
+        """
+        for self.budget in (seconds, 4 * seconds, 16 * seconds, min(64 * seconds, 240)):
+            done = self.run("--for", f"{self.budget}s", "-j", "2", *words)
+            if is_enough(done):
+                break
+            shutil.rmtree(self.root / ".unfix")
+        return done
+
     def night(
         self,
         *words: str,
-        seconds: float = 5,
+        seconds: float = 2,
         code: int = 1,
         is_enough: Callable[[dict[str, Any]], bool] = lambda night: True,
     ) -> dict[str, Any]:
-        """Return the result of a run as JSON.
+        """Return the result, as JSON, of a run that ends with a code and is enough."""
 
-        A busy machine runs few examples in a time: a run that is not enough to show anything is
-        forgotten, and another one has four times the time.
-        """
-        for self.budget in (seconds, 4 * seconds, min(16 * seconds, 240.0)):
-            done = self.run("--json", "--for", f"{self.budget}s", "-j", "2", *words)
+        def is_expected(done: subprocess.CompletedProcess[str]) -> bool:
             assert done.stdout, done.stderr
-            found: dict[str, Any] = json.loads(done.stdout)
-            if is_enough(found):
-                break
-            shutil.rmtree(self.root / ".unfix")
+            return is_enough(json.loads(done.stdout)) and done.returncode == code
+
+        done = self.run_until(is_expected, "--json", *words, seconds=seconds)
         assert done.returncode == code, done.stderr + done.stdout
+        found: dict[str, Any] = json.loads(done.stdout)
         return found
 
     def pytest(self, *words: str) -> subprocess.CompletedProcess[str]:

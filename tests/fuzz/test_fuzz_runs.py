@@ -227,7 +227,7 @@ def test_a_failure_is_found_again_at_once_in_the_next_night(
     place: Nights, night: dict[str, Any]
 ) -> None:
     node = f"{place.suite}/test_toy.py::test_climbs"
-    words = [*place.words(), "--json", "--for", "8s", "-j", "1", "--revert", "toy-plain"]
+    words = [*place.words(), "--json", "--for", "2s", "-j", "1", "--revert", "toy-plain"]
     words[words.index(str(place.suite))] = node
     done = place.call(words)
     assert done.returncode == 1, done.stderr

@@ -84,7 +84,8 @@ def test_the_terminal_shows_a_known_bug(nights: Nights) -> None:
     (nights.root / "more").mkdir()
     (nights.root / "more" / "toy-still-buggy.yaml").write_text(TOGGLE)
     nights.write(KNOWN)
-    done = nights.run("--toggles", str(nights.root / "more"), "--for", "6s")
+    words = ("--toggles", str(nights.root / "more"))
+    done = nights.run_until(lambda done: "1 known" in done.stdout, *words)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "known: " in done.stdout
     assert "this release has the bug of toy-still-buggy" in done.stdout

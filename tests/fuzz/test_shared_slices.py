@@ -16,14 +16,17 @@ from harness.core import device
 device.shares_processes = lambda _: True
 sys.exit(main.main(sys.argv[1:]))
 """
-SUITE = """
-def note(name):
+MANY = """
+@pytest.mark.parametrize("copy", range(6))
+@given(number=st.integers(0, 10**9))
+def test_passes(copy, number):
     with open(os.path.join(os.path.dirname(__file__), "processes"), "a") as file:
-        file.write(f"{name} {os.getpid()}\\n")
-
+        file.write(f"{os.getpid()}\\n")
+"""
+SUITE = """
 @given(number=st.integers(0, 10**9))
 def test_passes(number):
-    note("passes")
+    pass
 
 @given(number=st.integers(0, 1000))
 def test_fails(number):
@@ -71,7 +74,7 @@ def test_failures_deaths_and_hangs_are_found_as_in_forks(shared_nights: SharedNi
     def is_enough(night: dict[str, Any]) -> bool:
         return {"fails", "dies", "hangs"} <= failures(night).keys()
 
-    night = shared_nights.night("--limit", "1", "--seed", "3", seconds=12, is_enough=is_enough)
+    night = shared_nights.night("--limit", "1", "--seed", "3", seconds=4, is_enough=is_enough)
     found = failures(night)
     assert found.keys() == {"fails", "dies", "hangs"}
     assert [one["arguments"] for one in found["fails"]] == [["number=500"]]
@@ -81,16 +84,16 @@ def test_failures_deaths_and_hangs_are_found_as_in_forks(shared_nights: SharedNi
 
 
 def test_many_slices_run_in_one_process(shared_nights: SharedNights) -> None:
-    shared_nights.write(SUITE.partition("@given(number=st.integers(0, 1000))")[0])
+    shared_nights.write(MANY)  # a slice of one of many tests is as short as can be
     processes = shared_nights.suite / "processes"
 
     def has_many_slices(night: dict[str, Any]) -> bool:
-        if by_test(night)["passes"]["slices"] <= 4:
+        if sum(test["slices"] for test in night["tests"]) <= 4:
             processes.unlink()
             return False
         return True
 
-    shared_nights.night(seconds=20, code=0, is_enough=has_many_slices)
+    shared_nights.night(code=0, is_enough=has_many_slices)
     assert 1 <= len(set(processes.read_text().splitlines())) <= 2  # two jobs
 
 
@@ -100,7 +103,7 @@ def test_what_another_slice_left_is_no_failure(shared_nights: SharedNights) -> N
     def is_enough(night: dict[str, Any]) -> bool:
         return bool(night["problems"] or night["failures"])
 
-    night = shared_nights.night("-j", "1", seconds=8, code=1, is_enough=is_enough)
+    night = shared_nights.night("-j", "1", is_enough=is_enough)
     assert night["failures"] == []
     (problem,) = night["problems"]
     assert "a process that had run other tests, and not in a new one" in problem
