@@ -31,7 +31,6 @@ def test_list_shows_every_toggle_with_its_state() -> None:
     assert data["release"] == "0.5.9"
 
 
-@pytest.mark.alone
 def test_list_is_instant() -> None:
     """Compare with its unavoidable imports, in seconds of a processor."""
     least = [sys.executable, "-c", "import argparse, json, msgspec, rich.console, rich.table"]

@@ -182,7 +182,6 @@ print(json.dumps([code, seconds, loaded]), file=sys.stderr)
 """
 
 
-@pytest.mark.alone
 def test_the_whole_drift_is_quick_and_imports_nothing_of_a_release(toy: Path) -> None:
     # The toy package is on the path, so that an import of sglang would succeed and show.
     here = os.pathsep.join([str(toy), str(Path(__file__).parents[1])])

@@ -33,14 +33,13 @@ def runs(tmp_path: Path, monkeypatch: Patch) -> Runs:
     # Plugins load slowly, and these tests need none.
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
 
-    def run_texts(*texts: str, alone: str = GREEN, words: tuple[str, ...] = ()) -> int:
-        made = []
-        for number, text in enumerate((*texts, alone)):
+    def run_texts(*texts: str, words: tuple[str, ...] = ()) -> int:
+        parts = []
+        for number, text in enumerate(texts):
             file = tmp_path / f"test_{number}.py"
             file.write_text(text)
-            made.append(PytestPart(f"part-{number}", sys.executable, (str(file),)))
-        monkeypatch.setattr(partition, "list_concurrent_parts", lambda tests, releases: made[:-1])
-        monkeypatch.setattr(partition, "make_serial_part", lambda tests: made[-1])
+            parts.append(PytestPart(f"part-{number}", sys.executable, (str(file),)))
+        monkeypatch.setattr(partition, "list_parts", lambda tests, releases: parts)
         return command.run_all_parts([], list(words), paths.project_folder())
 
     return run_texts
@@ -48,7 +47,7 @@ def runs(tmp_path: Path, monkeypatch: Patch) -> Runs:
 
 def test_every_test_file_is_of_one_part() -> None:
     releases = [managed_releases.get_release(name) for name in command.INSTALLED_RELEASES]
-    planned = partition.list_concurrent_parts(TESTS, releases)
+    planned = partition.list_parts(TESTS, releases)
     words = [word for part in planned for word in part.arguments if word.startswith("tests")]
     once = list(dict.fromkeys(words))
     assert sorted(words) == sorted([*once, *["tests/releases"] * (len(releases) - 1)])
@@ -62,7 +61,7 @@ def test_every_test_file_is_of_one_part() -> None:
 
 
 def test_the_last_line_has_all_totals(runs: Runs, capfd: Output) -> None:
-    assert runs(GREEN, SKIPPED) == 0
+    assert runs(GREEN, SKIPPED, GREEN) == 0
     output = capfd.readouterr()
     assert output.out.splitlines()[-1].startswith("=== 4 passed, 1 skipped in ")
     assert output.out.splitlines()[-1].endswith("s ===")
@@ -77,23 +76,13 @@ def test_a_red_part_is_printed_in_full(runs: Runs, capfd: Output) -> None:
     assert runs(RED, GREEN) == 1
     output = capfd.readouterr().out
     assert "AssertionError: assert 'left' == 'right'" in output
-    assert output.splitlines()[-1].startswith("=== 1 failed, 4 passed in ")
+    assert output.splitlines()[-1].startswith("=== 1 failed, 2 passed in ")
+    assert "RED part-0 (exit code 1), again: " in output
 
 
-@pytest.mark.parametrize(
-    ("texts", "alone", "line"),
-    [
-        ((RED, GREEN), GREEN, "RED part-0 (exit code 1), again: "),
-        ((GREEN, DEAD), GREEN, "RED part-1 (exit code -9)"),
-        ((GREEN,), RED, "RED part-1 (exit code 1)"),
-    ],
-    ids=["failed", "killed", "serial part failed"],
-)
-def test_a_red_part_is_named(
-    texts: tuple[str, ...], alone: str, line: str, runs: Runs, capfd: Output
-) -> None:
-    assert runs(*texts, alone=alone) == 1
-    assert line in capfd.readouterr().out
+def test_a_killed_part_is_named(runs: Runs, capfd: Output) -> None:
+    assert runs(GREEN, DEAD) == 1
+    assert "RED part-1 (exit code -9)" in capfd.readouterr().out
 
 
 def test_a_part_without_tests_is_red_unless_deselected(runs: Runs, capfd: Output) -> None:
@@ -115,12 +104,12 @@ import os, pathlib, time
 def test_it():
     here = pathlib.Path({folder!r}, str(os.getpid()))
     here.touch()
-    told = pathlib.Path({folder!r} + ".most")
-    while len(list(here.parent.iterdir())) < 2 and not told.exists():
+    counts = pathlib.Path({folder!r} + ".counts")
+    while len(list(here.parent.iterdir())) < 2 and not counts.exists():
         time.sleep(0.02)
     time.sleep(0.5)  # a third one would come as well
     most = len(list(here.parent.iterdir()))
-    told.open("a").write(f"{{most}}\\n")
+    counts.open("a").write(f"{{most}}\\n")
     here.unlink()
 """
 
@@ -128,18 +117,18 @@ def test_it():
 def test_the_requested_number_of_parts_runs_at_once(tmp_path: Path) -> None:
     folder = tmp_path / "going"
     folder.mkdir()
-    made = []
+    parts = []
     for number in range(5):
         file = tmp_path / f"test_{number}.py"
         file.write_text(TOGETHER.format(folder=str(folder)))
-        made.append(PytestPart(str(number), sys.executable, (str(file),)))
-    begun: list[PytestPart] = []
-    ended = list(execution.run_parts(made, [], paths.project_folder(), 2, begun.append))
-    assert [one.exit_code for one in ended] == [0] * 5
+        parts.append(PytestPart(str(number), sys.executable, (str(file),)))
+    started: list[PytestPart] = []
+    results = list(execution.run_parts(parts, [], paths.project_folder(), 2, started.append))
+    assert [result.exit_code for result in results] == [0] * 5
     # Of two parts that start at once, either may be the first.
-    assert all(abs(begun.index(part) - place) <= 1 for place, part in enumerate(made))
-    most = [int(line) for line in (tmp_path / "going.most").read_text().split()]
-    assert (len(most), max(most)) == (5, 2)
+    assert all(abs(started.index(part) - place) <= 1 for place, part in enumerate(parts))
+    counts = [int(line) for line in (tmp_path / "going.counts").read_text().split()]
+    assert (len(counts), max(counts)) == (5, 2)
 
 
 def test_parts_may_write_bytecode_files(monkeypatch: Patch) -> None:

@@ -29,7 +29,6 @@ def fill_wheelhouse(
     releases: Sequence[Release], folder: Path, python: str, report: ReportMessage
 ) -> None:
     """Fetch the wheels of these releases and of unfix's dependencies, for a Python version."""
-    check_python_version(python)
     folder.mkdir(parents=True, exist_ok=True)
     report("fetching the dependencies of unfix")
     _download_wheels(
@@ -77,7 +76,6 @@ def pack_releases(
     releases: Sequence[Release], folder: Path, python: str, part_size: int, report: ReportMessage
 ) -> PackManifest:
     """Fetch what `fill_wheelhouse` does, in parts of a size."""
-    check_python_version(python)
     staging = _open_staging(folder)
     fill_wheelhouse(releases, staging, python, report)
     contents = f"the releases {', '.join(release.name for release in releases)}"
@@ -94,7 +92,6 @@ def pack_server(
     report: ReportMessage,
 ) -> PackManifest:
     """Fetch what a server of a release needs, unfix's dependencies and others, into a pack."""
-    check_python_version(python)
     own = [*_list_own_requirements(), *BUILD_REQUIREMENTS]
     request = PackRequest((f"sglang=={release.name}", *own, *others), python, tuple(left_out))
     staging = _open_staging(folder)

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -147,13 +148,13 @@ def ours(name: str) -> MatrixPlan:
 
 
 @pytest.mark.parametrize(("name", "most"), [("cpu", 18), ("h200", 48)])
-@pytest.mark.alone
 def test_our_matrices_are_covered_in_few_cells_and_in_seconds(name: str, most: int) -> None:
+    start = time.process_time()
     found = ours(name)
+    assert time.process_time() - start < 5
     assert len(found.axes) >= 9
     assert all(group.covered == group.tuples for group in found.coverage)
     assert len(found.cells) <= most
-    assert found.seconds < 5
 
 
 def test_a_seed_is_in_whole_where_its_axes_are(tmp_path: Path) -> None:

@@ -60,9 +60,8 @@ def run_command(arguments: argparse.Namespace) -> int:
 
 def run_all_parts(releases: list[managed_releases.Release], words: list[str], root: Path) -> int:
     started = time.monotonic()
-    concurrent = partition.list_concurrent_parts(root / "tests", releases)
-    serial = partition.make_serial_part(root / "tests")
-    numbers = {part: place for place, part in enumerate([*concurrent, serial], 1)}
+    parts = partition.list_parts(root / "tests", releases)
+    numbers = {part: place for place, part in enumerate(parts, 1)}
 
     def report_start(part: PytestPart) -> None:
         options.report_status(f"part {numbers[part]} of {len(numbers)}: {part.name}")
@@ -71,16 +70,15 @@ def run_all_parts(releases: list[managed_releases.Release], words: list[str], ro
     with end_processes_on_exit(include_orphans=False):
         # Two more than the cores, since some tests only wait: for a time limit, for a process.
         width = len(os.sched_getaffinity(0)) + 2
-        for group, group_width in ((concurrent, width), ([serial], 1)):
-            for result in execution.run_parts(group, words, root, group_width, report_start):
-                if result.usage_error:
-                    raise UnfixError(f"pytest refuses these arguments: {result.usage_error}")
-                results.append(result)
-                if not result.is_green(bool(words)):
-                    print(f"{result.output.rstrip()}\n", flush=True)
-                summary = format_counts(result.counts, result.seconds)
-                position = f"part {numbers[result.part]} of {len(numbers)}"
-                options.report_status(f"{position}: {result.part.name}: {summary}")
+        for result in execution.run_parts(parts, words, root, width, report_start):
+            if result.usage_error:
+                raise UnfixError(f"pytest refuses these arguments: {result.usage_error}")
+            results.append(result)
+            if not result.is_green(bool(words)):
+                print(f"{result.output.rstrip()}\n", flush=True)
+            summary = format_counts(result.counts, result.seconds)
+            position = f"part {numbers[result.part]} of {len(numbers)}"
+            options.report_status(f"{position}: {result.part.name}: {summary}")
     print_skipped(results)
     red = [result for result in results if not result.is_green(bool(words))]
     for result in red:

@@ -10,13 +10,9 @@ from pathlib import Path
 from harness.releases import managed_releases
 
 # The longest parts start first, so that none of them runs alone at the end.
-LONGEST_FIRST = (
-    *("*.py", "bisect", "prove", "mutate", "audit", "fuzz", "eval", "matrix"),
-    "rehearse",
-)
+LONG_PARTS = ("*.py", "bisect", "prove", "mutate", "audit", "fuzz", "eval", "matrix", "rehearse")
 # These need the Python of a release.
 RELEASE_PYTHON_FOLDERS = ("kernels", "releases")
-CONCURRENT_ONLY = ("-m", "not alone")
 # Properties hold on every release; guards need a toggled fix, so `unfix prove` runs them. A long
 # traceback prints each argument, and a tensor of gigabytes takes as long as ten tests.
 PROPERTY_ARGUMENTS = ("suites", "-m", "not guards", "--profile", "smoke", "--tb=short")
@@ -31,21 +27,19 @@ class PytestPart:
     arguments: tuple[str, ...]
 
 
-def list_concurrent_parts(
-    tests: Path, releases: Sequence[managed_releases.Release]
-) -> list[PytestPart]:
-    """List the parts of all tests except those that measure their own time."""
+def list_parts(tests: Path, releases: Sequence[managed_releases.Release]) -> list[PytestPart]:
+    """List the parts of all tests, in the order in which they start."""
     folders = {file.relative_to(tests).parts[0] for file in tests.glob("*/**/test_*.py")}
-    others = sorted({"*.py", *folders} - {*RELEASE_PYTHON_FOLDERS, *LONGEST_FIRST})
+    others = sorted({"*.py", *folders} - {*RELEASE_PYTHON_FOLDERS, *LONG_PARTS})
     base = str(managed_releases.CPU_BASE.python)
     kernels = sorted({str(file.parent) for file in (tests / "kernels").glob("*/test_*.py")})
 
     def make_own_part(name: str) -> PytestPart:
-        paths = _list_test_paths(tests, name)
-        return PytestPart(f"tests/{name}", sys.executable, (*paths, *CONCURRENT_ONLY))
+        paths = tuple(_list_test_paths(tests, name))
+        return PytestPart(f"tests/{name}", sys.executable, paths)
 
     return [
-        *map(make_own_part, (name for name in LONGEST_FIRST if name in {"*.py", *folders})),
+        *map(make_own_part, (name for name in LONG_PARTS if name in {"*.py", *folders})),
         *(_make_release_part(release) for release in releases),
         *map(make_own_part, others),
         *(
@@ -53,12 +47,6 @@ def list_concurrent_parts(
             for path in (str(Path(folder).relative_to(tests.parent)) for folder in kernels)
         ),
     ]
-
-
-def make_serial_part(tests: Path) -> PytestPart:
-    ignored = (f"--ignore={tests.name}/{name}" for name in RELEASE_PYTHON_FOLDERS)
-    words = (tests.name, *ignored, "-m", "alone")
-    return PytestPart("tests that measure time", sys.executable, words)
 
 
 def _list_test_paths(tests: Path, name: str) -> list[str]:
