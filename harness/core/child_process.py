@@ -114,6 +114,22 @@ def fork_with_pipe(
     return child, ours
 
 
+def start_with_pipe(
+    command: Sequence[str], environment: Mapping[str, str]
+) -> tuple[ProcessHandle, PipeEnd]:
+    """Start a command with a pipe, as `fork_with_pipe` starts a function.
+
+    The descriptors of its end are its last two arguments; its streams are this process's.
+    """
+
+    def become_command(pipe: PipeEnd) -> None:
+        for descriptor in pipe.descriptors:
+            os.set_inheritable(descriptor, True)
+        os.execve(command[0], [*command, *map(str, pipe.descriptors)], environment)
+
+    return fork_with_pipe(become_command)
+
+
 def call_in_fork(work: Callable[[], Any], *, cpu_seconds: float = 0.0, silent: bool = False) -> Any:
     """Run `work` in a fork and return its result, as JSON; None if the fork dies or raises.
 

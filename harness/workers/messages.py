@@ -91,6 +91,8 @@ class WorkerSettings(msgspec.Struct, kw_only=True):
     folder: str  # the folder for its processes' files
     device: str = "cpu"
     shares_processes: bool = False  # many tests in one process, in place of a fork for each
+    jobs: int = 1  # tests at a time
+    is_shared_process: bool = False  # it runs the tests itself, for a supervisor
 
 
 class GuardWorkerSettings(WorkerSettings, kw_only=True):

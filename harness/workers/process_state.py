@@ -48,10 +48,14 @@ class ProcessState:
         self._caches: dict[int, tuple[Any, int]] = {}  # each with its misses
         self._modules: set[str] = set()
         self._settings = list(_read_settings())
+        self.accept_modules()
+        self.accept_running()
+
+    def accept_modules(self) -> None:
+        """Take what was imported since then into this state, as it is now."""
         for name in self.find_new_modules():
             self._modules.add(name)
             self._add_module(sys.modules[name])
-        self.accept_running()
 
     def accept_running(self) -> None:
         """Take what runs now for the usual state: threads and child processes."""

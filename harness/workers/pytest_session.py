@@ -2,7 +2,8 @@
 
 It reports the collected tests, and runs the requested ones. Each test has a process below one of
 the supervisors, which are forks of this process. `WorkerProcess` starts it with the descriptors of
-its two pipes. Subclasses choose the tests and the messages.
+its two pipes. Subclasses choose the tests and the messages. On a GPU many tests share a process
+(`shared_runs`).
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ import signal
 import sys
 import time
 import traceback
-import warnings
 from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Generic, NoReturn, TypeVar
@@ -35,7 +35,8 @@ from harness.store.prove.values import SideResult
 from harness.workers import supervisor as supervision
 from harness.workers.messages import SETTINGS_VARIABLE, StartFailure, TestRequest, WorkerSettings
 from harness.workers.run_folder import RunFolder
-from harness.workers.shared_process import SharedProcess, SharedRun, TestServer
+from harness.workers.shared_process import SharedRun
+from harness.workers.shared_runs import STARTED, SharedRuns
 
 SettingsT = TypeVar("SettingsT", bound=WorkerSettings)
 
@@ -47,6 +48,7 @@ class WorkerSession(Generic[SettingsT]):
     items: list[pytest.Item]  # the collected tests
     is_worn_out = False  # whether this supervisor ends after its reply
     only_forks_use_device = True  # this process leaves the GPU to its forks
+    shared_runs: SharedRuns  # what runs tests that share processes
 
     def __init__(self, settings: SettingsT, pipe: PipeEnd) -> None:
         self.settings = settings
@@ -58,7 +60,7 @@ class WorkerSession(Generic[SettingsT]):
         self.run_folder: RunFolder | None = None  # in a supervisor, if runs are confined
         self._supervisors: list[supervision.Supervisor] = []
         self._supervisor_count = 0
-        self._shared: SharedProcess | None = None  # in a supervisor, if tests share a process
+        self.environment = dict(os.environ)
 
     def make_run_folder(self, number: int) -> RunFolder | None:
         """Make the folder of a supervisor's runs; None lets them write anywhere."""
@@ -126,15 +128,26 @@ class WorkerSession(Generic[SettingsT]):
                 self.problems.append(f"{item.nodeid} cannot be run: {why}")
         return [item for item in items if unrunnable_guards.UNRUNNABLE_REASON not in item.stash]
 
-    def refuse_without_forks(self) -> bool:
-        """If no fork can use the device, report that and return True."""
-        if device.can_forks_use_device():
+    def choose_processes(self, session: pytest.Session) -> bool:
+        """Prepare what runs the tests; return whether this worker serves a run.
+
+        It does not if it is itself the process of a supervisor, which it serves here, to its end.
+        Processes that import the release start here, so that no test waits for them.
+        """
+        self.shared_runs = SharedRuns(self)
+        can_fork = not (self.shared_runs.is_server or self.shared_runs.starts_processes)
+        self.freeze_for_forks(session, can_fork)
+        if self.shared_runs.is_server:
+            self.shared_runs.serve(self.pipe)
             return False
-        words = "no fork of a process that has imported this release can use the GPU"
-        self.send_message(
-            StartFailure(f"{words}: it is in use from the import on; --device cpu runs")
-        )
-        return True
+        if not self.shared_runs.starts_processes:
+            return True
+        started = [self._add_supervisor() for _ in range(self.settings.jobs)]
+        answers = [next(each.pipe.iterate_lines(), b"its supervisor ended") for each in started]
+        if problems := [answer.decode() for answer in answers if answer != STARTED]:
+            words = "this release uses the GPU from its import on, so no fork can, and"
+            self.send_message(StartFailure(f"{words} {problems[0]}"))
+        return not problems
 
     # Messages
 
@@ -167,7 +180,7 @@ class WorkerSession(Generic[SettingsT]):
     def run_request(self, request: Any) -> SideResult:
         """In a supervisor, run a request in a process of its own, or in one for many."""
         if self.settings.shares_processes:
-            return self._run_in_shared_process(request)
+            return self.shared_runs.run(request)
         self.prepare_run(request)
         run = self.make_run(request)
         return self.run_in_own_process(run.files.request, run.test, run.files.toggles)
@@ -192,6 +205,10 @@ class WorkerSession(Generic[SettingsT]):
         """
         raise NotImplementedError
 
+    def postpone_request(self, request: Any, seconds: float) -> Any:
+        """Return a request that waited so long for a process."""
+        return request
+
     def learn_from_run(self, request: Any) -> None:
         """In a supervisor, after the reply, take over what makes later runs faster."""
 
@@ -204,7 +221,9 @@ class WorkerSession(Generic[SettingsT]):
         return None
 
     def dispatch_request(self, request: Any) -> None:
-        encoded, kind = msgspec.json.encode(request), self.find_supervisor_kind(request)
+        encoded = msgspec.json.encode(request)
+        starts_processes = self.settings.shares_processes and self.shared_runs.starts_processes
+        kind = None if starts_processes else self.find_supervisor_kind(request)
         idle = [each for each in self._supervisors if each.pending_request is None]
         for supervisor in [each for each in idle if each.kind == kind]:
             try:
@@ -214,13 +233,17 @@ class WorkerSession(Generic[SettingsT]):
             else:
                 supervisor.pending_request = request
                 return
+        supervisor = self._add_supervisor(kind)
+        supervisor.pending_request = request
+        with contextlib.suppress(BrokenPipeError):  # it has just ended; its pipe reports that
+            supervisor.pipe.send(encoded)
+
+    def _add_supervisor(self, kind: object = None) -> supervision.Supervisor:
         self._supervisor_count += 1
         supervisor = supervision.fork_supervisor(self._serve_as_supervisor)
         supervisor.kind = kind
         self._supervisors.append(supervisor)
-        supervisor.pending_request = request
-        with contextlib.suppress(BrokenPipeError):  # it has just ended; its pipe reports that
-            supervisor.pipe.send(encoded)
+        return supervisor
 
     def run_in_own_process(
         self, request: TestRequest, test: Callable[[], SideResult], toggles: dict[str, str]
@@ -233,37 +256,6 @@ class WorkerSession(Generic[SettingsT]):
             return test()
 
         return supervision.run_supervised_test(run_without_pipe, files)
-
-    def _run_in_shared_process(self, request: Any) -> SideResult:
-        if self._shared is None:
-            self._shared = SharedProcess(self._serve_as_shared_process)
-        if self.needs_new_process(request):
-            self._shared.end()
-        side = self._run_once(request)
-        return (
-            self.repeat_doubtful_run(request, side, self._run_anew) if self._shared.runs else side
-        )
-
-    def _run_anew(self, request: Any) -> SideResult:
-        assert self._shared is not None
-        self._shared.end()
-        return self._run_once(request)
-
-    def _run_once(self, request: Any) -> SideResult:
-        assert self._shared is not None
-        side = self._shared.run(msgspec.json.encode(request), self.make_run(request).files)
-        for name in self._shared.imported:  # so that no later process has to
-            with warnings.catch_warnings(action="ignore"), contextlib.suppress(Exception):
-                importlib.import_module(name)
-        return side
-
-    def _serve_as_shared_process(self, pipe: PipeEnd) -> None:
-        self.pipe.close()
-
-        def make_run(line: bytes) -> SharedRun:
-            return self.make_run(msgspec.json.decode(line, type=self.request_type))
-
-        TestServer(make_run, self.recorder).serve(pipe)
 
     def renew_supervisors(self) -> None:
         """Replace the supervisors by forks of this process's present state."""
@@ -283,6 +275,8 @@ class WorkerSession(Generic[SettingsT]):
         # Each item runs in at least one fork.
         if len(self.items) >= preloading.FORKS_TO_REPAY_COLLAPSE:
             preloading.collapse_into_huge_pages()
+        if self.settings.shares_processes:
+            self.shared_runs.report_start(pipe)
         while not pipe.is_peer_closed:
             for request in self.receive_requests(self.request_type):
                 try:
@@ -298,10 +292,14 @@ class WorkerSession(Generic[SettingsT]):
                 self.send_message(self.make_reply(request, side))
                 if self.is_worn_out:
                     return
+                if self.settings.shares_processes:
+                    self.shared_runs.start_ahead()
                 self.learn_from_run(request)
 
     def _receive_from_supervisor(self, supervisor: supervision.Supervisor) -> None:
         for reply in supervisor.pipe.receive_lines():
+            if reply == STARTED:
+                continue
             supervisor.pending_request = None
             self.pipe.send(reply)
         if supervisor.pipe.is_peer_closed:
@@ -350,9 +348,10 @@ def run_worker(
         import_origins.check_origins()
         import_origins.install_check(bootstrap.exit_process)
         worker_settings = msgspec.json.decode(os.environ[SETTINGS_VARIABLE], type=settings_type)
-        if worker_settings.device == "cuda" and session_type.only_forks_use_device:
-            device.defer_cuda_to_forks()
         worker = session_type(worker_settings, pipe)
+        leaves_device = session_type.only_forks_use_device and not worker_settings.is_shared_process
+        if worker_settings.device == "cuda" and leaves_device:
+            device.defer_cuda_to_forks()
         worker.folder.mkdir(parents=True, exist_ok=True)
         live_engine.engine.recorder.set_folder(worker.folder / "attestations")
         # No capture and no faulthandler here: each test's own process has both.

@@ -1,8 +1,8 @@
 """A process that runs many tests, one at a time, because it has started CUDA once.
 
 On a GPU a fork for each test would start CUDA in each, which takes longer than most tests. So a
-supervisor forks one process from those that never used CUDA, and passes it one request after
-another. Its limits hold for each.
+supervisor has one process (`shared_runs`), and passes it one request after another. Its limits hold
+for each.
 
 Invariant: a test finds the state that a new fork would have, as far as `process_state` sees it. The
 process ends after a test whose state cannot be put back, whose device is lost, that left something
@@ -15,27 +15,49 @@ the fourth fault is the first of another one, 2 s later.
 
 from __future__ import annotations
 
-import json
+import contextlib
 import os
 import select
 import signal
+import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from harness.core import child_process, processes
+import msgspec
+
+from harness.core import process_exit, processes
+from harness.core.child_process import ProcessHandle
 from harness.core.pipes import PipeEnd
 from harness.guards.run_item import PhaseRecorder
 from harness.patching import bootstrap, live_engine
 from harness.store.prove.values import SideResult
 from harness.workers import device_tests, drop_references, supervisor
+from harness.workers.messages import StartFailure
 from harness.workers.process_state import ProcessState
 from harness.workers.supervisor import TestFiles
 
 ENDED_PHRASE = "unfix: a shared process ended"
 MAX_RUNS = 200  # of one process: each fault leaves it a little larger
 MEMORY_FRACTION = 0.5  # of a test's limit, by which a process may grow
+START_SECONDS = 900.0  # for a process to start, with its imports, before it counts as hanging
+
+
+class SharedProcessReady(msgspec.Struct, tag=True):
+    """A process has started CUDA and can run tests."""
+
+    tests: list[str]
+
+
+class SharedRunEnded(msgspec.Struct, tag=True):
+    """A test has ended, and its process may go on."""
+
+    spent: str  # why it cannot go on; empty if it can
+    imported: list[str]  # modules that the test imported first
+
+
+SharedProcessMessage = SharedProcessReady | SharedRunEnded | StartFailure
 
 
 @dataclass(frozen=True)
@@ -52,27 +74,62 @@ class SharedRun:
 
 
 class SharedProcess:
-    """The process as its supervisor sees it: started for a first test, replaced when it ends."""
+    """The process as its supervisor sees it: started before a test, replaced when it ends."""
 
-    def __init__(self, serve: Callable[[PipeEnd], None]) -> None:
-        self.runs = 0  # of the present process, before the running one
+    def __init__(
+        self, start_process: Callable[[], tuple[ProcessHandle, PipeEnd]], tests: list[str]
+    ) -> None:
+        self.runs = 0  # of the present process, before the running or the last one
         self.imported: list[str] = []  # by its last run, for the first time
-        self._serve = serve
-        self._process: child_process.ProcessHandle | None = None
+        self._start_process = start_process
+        self._tests = tests
+        self._process: ProcessHandle | None = None
         self._pipe: PipeEnd | None = None
-        self._reply: dict[str, Any] | None = None
+        self._is_ready = False
+        self._message: Any = None
 
-    def run(self, request: bytes, files: TestFiles) -> SideResult:
-        """Run a request, whatever it does to its process."""
+    def start(self) -> None:
+        """Start a process if there is none, without waiting for it."""
         if self._process is not None and self._process.wait_for_exit(0.0):
             self.end()  # it died while it was idle
-        self.runs = self.runs + 1 if self._process is not None else 0
+        if self._process is None:
+            self._process, self._pipe = self._start_process()
+            self.runs, self._is_ready, self._message = -1, False, None
 
-        def start() -> SharedProcess:
-            self._start(request)
+    def wait_until_ready(self) -> float:
+        """Wait until a process can run a test, and start one if there is none.
+
+        Return the seconds of waiting. An error means that it ended, hung, or knows other tests.
+        """
+        begun = time.monotonic()
+        self.start()
+        if not self._is_ready:
+            if not self.wait_for_exit(START_SECONDS):
+                self.send_signal(signal.SIGKILL)
+            message = self._message
+            if not isinstance(message, SharedProcessReady):
+                problem = process_exit.describe_code(self._reap_process())
+                if isinstance(message, StartFailure):
+                    problem = message.problem
+                raise RuntimeError(f"a process for many tests did not start: {problem}")
+            if message.tests != self._tests:
+                self.end()
+                raise RuntimeError("a process for many tests collects others than its worker")
+            self._is_ready = True
+        return time.monotonic() - begun
+
+    def run(self, request: bytes, files: TestFiles) -> SideResult:
+        """Run a request in a process that is ready, whatever it does to it."""
+        self.runs += 1
+
+        def send() -> SharedProcess:
+            assert self._pipe is not None
+            self._message, self.imported = None, []
+            with contextlib.suppress(BrokenPipeError):  # it has just ended, which is the result
+                self._pipe.send(request)
             return self
 
-        return supervisor.supervise_test(start, files, self._clean_up)
+        return supervisor.supervise_test(send, files, self._clean_up)
 
     def end(self) -> None:
         """End the process, if there is one; the next run has a new one."""
@@ -81,36 +138,29 @@ class SharedProcess:
             self._reap_process()
         processes.kill_descendants(os.getpid())
 
-    def _start(self, request: bytes) -> None:
-        self._reply, self.imported = None, []
-        if self._process is None:
-            self._process, self._pipe = child_process.fork_with_pipe(self._serve)
-        assert self._pipe is not None
-        self._pipe.send(request)
-
     # As a `RunningTest`
 
     def wait_for_exit(self, seconds: float) -> bool:
-        """Wait for the reply, or for the end of the process."""
+        """Wait for its message, or for the end of the process."""
         assert self._process is not None
         assert self._pipe is not None
         ends: list[Any] = [] if self._pipe.is_peer_closed else [self._pipe.read_end]
         ready = select.select([self._process, *ends], [], [], seconds)[0]
         if self._pipe.read_end in ready:
             for line in self._pipe.receive_lines():
-                self._reply = json.loads(line)
-        return self._reply is not None or self._process in ready
+                self._message = msgspec.json.decode(line, type=SharedProcessMessage)
+        return self._message is not None or self._process in ready
 
     def send_signal(self, signal_number: int) -> None:
         assert self._process is not None
         self._process.send_signal(signal_number)
 
     def reap(self) -> int:
-        if self._reply is not None:
-            self.imported = self._reply["imported"]
-            if not self._reply["spent"]:
+        if isinstance(self._message, SharedRunEnded):
+            self.imported = self._message.imported
+            if not self._message.spent:
                 return 0
-            why = f"{ENDED_PHRASE} after {self.runs + 1} tests: {self._reply['spent']}\n"
+            why = f"{ENDED_PHRASE} after {self.runs + 1} tests: {self._message.spent}\n"
             os.write(2, why.encode())  # into the worker's log
         return self._reap_process()
 
@@ -131,9 +181,19 @@ class SharedProcess:
 class TestServer:
     """The serving side: it runs tests in this process until the process is spent."""
 
-    def __init__(self, make_run: Callable[[bytes], SharedRun], recorder: PhaseRecorder) -> None:
+    def __init__(
+        self,
+        make_run: Callable[[bytes], SharedRun],
+        recorder: PhaseRecorder,
+        tests: list[str],
+        import_ahead: Callable[[], bool] | None,
+    ) -> None:
         self._make_run = make_run
         self._recorder = recorder
+        self._tests = tests
+        # Imports what other processes' tests did, and tells whether there was anything; None: its
+        # supervisor has imported that. A process that imports for itself is costly to replace.
+        self._import_ahead = import_ahead
         self._output = -1
 
     def serve(self, pipe: PipeEnd) -> None:
@@ -147,10 +207,14 @@ class TestServer:
         supervisor.enter_test_process()
         processes.adopt_orphans()
         device_tests.start_device()
+        pipe.send(msgspec.json.encode(SharedProcessReady(self._tests)))
         for runs, line in enumerate(pipe.iterate_lines(), start=1):
             run = self._make_run(line)
+            has_imported = self._import_ahead is not None and self._import_ahead()
             if runs == 1:
                 self._take_state(run.files)
+            elif has_imported:
+                self._state.accept_modules()
             self._begin_run(run.files)
             supervisor.run_and_write_result(run.test, run.files)
             problem = run.take_back() or self._clean_up(run)
@@ -158,7 +222,7 @@ class TestServer:
                 problem = self._clean_up(run)
             if not problem and runs == MAX_RUNS:
                 problem = f"it has run {runs} tests"
-            pipe.send(json.dumps({"spent": problem, "imported": self._imported}).encode())
+            pipe.send(msgspec.json.encode(SharedRunEnded(problem, self._imported)))
             if problem:
                 return
 
@@ -187,9 +251,11 @@ class TestServer:
         drop_references.drop_test_references(self._recorder)
         if problem := self._state.restore():
             return problem
-        self._imported += self._state.find_new_modules()
-        if self._imported:  # the state in which they began is not known any more
-            return f"it imported {self._imported[0]}"
+        if new := self._state.find_new_modules():  # the state in which they began is not known
+            self._imported += new
+            if self._import_ahead is None or run.is_changed:
+                return f"it imported {new[0]}"
+            self._state.accept_modules()  # a failure that follows is repeated in a new process
         if running := self._state.find_running():
             if run.is_changed:
                 return running

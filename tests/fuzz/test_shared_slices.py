@@ -108,3 +108,28 @@ def test_what_another_slice_left_is_no_failure(shared_nights: SharedNights) -> N
     (problem,) = night["problems"]
     assert "a process that had run other tests, and not in a new one" in problem
     assert by_test(night)["second"]["examples"] > 0
+
+
+# Forks cannot use the device, as where a release's import starts CUDA.
+WITHOUT_FORKS = """
+from harness.core import device
+
+device.can_forks_use_device = lambda: False
+"""
+
+
+def test_processes_import_the_release_where_forks_cannot_use_the_device(
+    shared_nights: SharedNights,
+) -> None:
+    """A new process takes seconds to start, and its slice has its whole time nevertheless."""
+    shared_nights.write(SUITE.partition("@given(number=st.integers(0, 100))\ndef test_hangs")[0])
+    file = next(shared_nights.suite.glob("test_*.py"))
+    file.write_text(file.read_text() + WITHOUT_FORKS)
+
+    def is_enough(night: dict[str, Any]) -> bool:
+        return {"fails", "dies"} <= failures(night).keys()
+
+    night = shared_nights.night("--limit", "1", "--seed", "3", seconds=12, is_enough=is_enough)
+    assert failures(night).keys() == {"fails", "dies"}
+    assert by_test(night)["passes"]["examples"] > 0
+    assert night["problems"] == []

@@ -140,3 +140,51 @@ def test_no_test_runs_in_a_process_that_lost_its_device(mutate: Mutate) -> None:
     assert (fates[loses.id]["fate"], fates[loses.id]["how"]) == ("killed", "CUDA error")
     assert fates[after.id]["fate"] == "survived"
     assert {name for name, _ in read_processes(mutate)} == {"width", "total", "room"}
+
+
+# Forks cannot use the device, as where a release's import starts CUDA.
+WITHOUT_FORKS = """
+from harness.core import device
+
+device.can_forks_use_device = lambda: False
+"""
+
+
+def test_processes_import_the_release_where_forks_cannot_use_the_device(mutate: Mutate) -> None:
+    """Each outcome is as in forks, and only a death costs a process."""
+    killed = [mutate.fault("width", "rows * topk", f"rows * topk + {more}") for more in (1, 2, 3)]
+    passes = mutate.fault("width", "rows * topk", "topk * rows")
+    dies = mutate.fault(
+        "width", "return rows", "import os; os.kill(os.getpid(), 11)\n    return rows"
+    )
+    fates = run_shared(mutate, GUARDS + WITHOUT_FORKS + 'note("collected")\n')
+    assert {fates[fault.id]["fate"] for fault in killed} == {"killed"}
+    assert fates[passes.id]["fate"] == "survived"
+    assert (fates[dies.id]["fate"], fates[dies.id]["how"]) == ("killed", "crash")
+    collected = {pid for name, pid in read_processes(mutate) if name == "collected"}
+    ran = [pid for name, pid in read_processes(mutate) if name != "collected"]
+    assert {*ran} < collected  # each of them has imported the release; the worker ran none
+    assert ran.count(ran[0]) > 20
+
+
+def test_what_a_guard_imports_does_not_end_a_process_that_imports(mutate: Mutate) -> None:
+    """The others import it before their next attempt; one with a fault ends its process."""
+    (mutate.package / "srt" / "late.py").write_text("ROOM = 1\n")
+    passes = [
+        mutate.fault("width", "rows * topk", f"topk * rows + {zero}") for zero in ("0", "0*1")
+    ]
+    guards = GUARDS.replace('note("width")', 'import sglang.srt.late; note("width")')
+    fates = run_shared(mutate, guards + WITHOUT_FORKS)
+    assert {fates[fault.id]["fate"] for fault in passes} == {"survived"}
+    assert len({pid for _, pid in read_processes(mutate)}) == 1
+
+
+def test_a_process_that_does_not_start_is_named(mutate: Mutate) -> None:
+    mutate.fault("width", "rows * topk", "topk * rows")
+    dies = (
+        "import sys\nif '\"is_shared_process\":true' in os.environ['UNFIX_WORKER']: os._exit(9)\n"
+    )
+    mutate.guards.write_text(GUARDS + WITHOUT_FORKS + dies)
+    done = mutate.call(SHARES="1")
+    assert done.returncode
+    assert "a process for many tests did not start: exit code 9" in done.stderr

@@ -122,8 +122,13 @@ def find_cuda_home(environment: MutableMapping[str, str]) -> Path | None:
     return default if (default / "bin" / "nvcc").exists() else None
 
 
-def make_checked_toolkit(home: Path, checks: tuple[str, ...]) -> CheckedToolkit:
-    """Return the checked twin of a toolkit; it is made once for each state of this code."""
+def make_checked_toolkit(
+    home: Path, checks: tuple[str, ...], builds: Path | None = None
+) -> CheckedToolkit:
+    """Return the checked twin of a toolkit; it is made once for each state of this code.
+
+    It lies, with all that it builds, in the folder `builds`, or in that of all CUDA builds.
+    """
     home = home.resolve()
     ptxas = home / "bin" / "ptxas"
     if not ptxas.exists():
@@ -133,7 +138,8 @@ def make_checked_toolkit(home: Path, checks: tuple[str, ...]) -> CheckedToolkit:
         str(home), str(ptxas.stat().st_mtime_ns), " ".join(checks), sys.executable,
         digest_code("kernels"), str(driver), *(file.read_bytes() for file in sorted(_SOURCES)),
     )  # fmt: skip
-    toolkit = CheckedToolkit(paths.cuda_builds_folder() / f"checked-{digest[:16]}")
+    builds = paths.cuda_builds_folder() if builds is None else builds
+    toolkit = CheckedToolkit(builds / f"checked-{digest[:16]}")
     if (toolkit.folder / _COMPLETE).exists():
         return toolkit
     toolkit.folder.mkdir(parents=True, exist_ok=True)

@@ -144,6 +144,7 @@ class ReleaseSearch:
             corpus=str(corpus),
             device=self.target.device,
             shares_processes=device.shares_processes(self.target.device),
+            jobs=self.request.jobs,
         )
         self.worker = FuzzWorkerProcess(
             self.target.python,

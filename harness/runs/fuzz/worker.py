@@ -76,9 +76,8 @@ class FuzzWorker(WorkerSession[FuzzWorkerSettings]):
             )
             for number, item in enumerate(self.items)
         ]
-        if self.refuse_without_forks():
+        if not self.choose_processes(session):
             return True
-        self.freeze_for_forks(session)
         self.send_message(
             FuzzTestsCollected(
                 tests=self.tests,
@@ -137,6 +136,13 @@ class FuzzWorker(WorkerSession[FuzzWorkerSettings]):
         return SharedRun(
             TestFiles(self.folder, request, {}),
             functools.partial(self._run_time_slice, time_slice),
+        )
+
+    def postpone_request(self, time_slice: TimeSlice, seconds: float) -> TimeSlice:
+        return msgspec.structs.replace(
+            time_slice,
+            generate_until=time_slice.generate_until + seconds,
+            shrink_until=time_slice.shrink_until + seconds,
         )
 
     def repeat_doubtful_run(

@@ -90,6 +90,7 @@ class MutationScheduler:
             folder=tempfile.mkdtemp(dir=self.folder),
             device=plan.target.device,
             shares_processes=device.shares_processes(plan.target.device),
+            jobs=plan.jobs,
         )
         log = self.folder / "worker.log"
         worker = MutationWorkerProcess(

@@ -1,15 +1,13 @@
 """A worker of a mutation run: it imports SGLang once and forks a process for each attempt.
 
 Every test of the suites is a guard here. A fault is applied in a fork only, never in this process.
-On a GPU a fork makes many attempts, one after another (`workers/shared_process`).
+On a GPU a process makes many attempts, one after another (`workers/shared_process`).
 """
 
 from __future__ import annotations
 
 import contextlib
-import importlib
 import time
-import warnings
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -37,7 +35,7 @@ from harness.runs.mutate.messages import (
     MutationWorkerRequest,
 )
 from harness.store.prove.values import SideResult
-from harness.workers import loaded_programs, supervisor
+from harness.workers import loaded_programs, shared_runs, supervisor
 from harness.workers.messages import TestRequest, WorkerSettings
 from harness.workers.pytest_session import WorkerSession, run_worker
 from harness.workers.shared_process import SharedRun
@@ -59,9 +57,8 @@ class MutationWorker(WorkerSession[WorkerSettings]):
         for name, count in Counter(names).items():
             if count > 1:
                 self.problems.append(f"{count} tests are called {name}")
-        if self.refuse_without_forks():
+        if not self.choose_processes(session):
             return True
-        self.freeze_for_forks(session)
         self.send_message(
             MutationWorkerReady(
                 guards=names,
@@ -77,10 +74,19 @@ class MutationWorker(WorkerSession[WorkerSettings]):
     def accept_requests(self) -> None:
         for message in self.receive_requests(MutationWorkerRequest):
             if isinstance(message, ImportModulesRequest):
-                _import_modules(message.modules)
-                self.renew_supervisors()
+                self._import_modules(message.modules)
             else:
                 self.dispatch_request(message)
+
+    def _import_modules(self, modules: list[str]) -> None:
+        """Have modules imported before the next attempt."""
+        names = [name for name in modules if not is_cpp_path(name)]
+        if self.shared_runs.starts_processes:
+            self.shared_runs.modules.add(names)
+            return
+        shared_runs.import_modules(names)
+        preloading.freeze_for_forks()
+        self.renew_supervisors()
 
     def find_supervisor_kind(self, request: FaultAttemptRequest) -> object:
         """Return the function that prepares all guards of a request in its supervisor, or None.
@@ -178,17 +184,6 @@ class MutationWorker(WorkerSession[WorkerSettings]):
 
     def make_reply(self, request: FaultAttemptRequest, side: SideResult) -> FaultAttemptReport:
         return read_attempt_report(self.folder, request, side)
-
-
-def _import_modules(modules: list[str]) -> None:
-    """Import modules before the forks; a failed import is the fork's to report."""
-    with warnings.catch_warnings(action="ignore"):
-        for name in modules:
-            if is_cpp_path(name):
-                continue
-            with contextlib.suppress(Exception):
-                importlib.import_module(name)
-    preloading.freeze_for_forks()
 
 
 if __name__ == "__main__":
