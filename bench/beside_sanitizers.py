@@ -51,7 +51,7 @@ _OWN_FAULTS = {
     "racecheck": ("none", *_RACES),
     "initcheck": ("none", *_EMPTIES),
     "torch": ("none", *_RACES),
-    "plain": ("none",),
+    "plain": ("none", *(fault for fault in FAULTS if fault.endswith("_overflow"))),
 }
 _SANITIZER = "compute-sanitizer"
 _CHECK = (

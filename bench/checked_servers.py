@@ -1,31 +1,33 @@
 """Default servers plain and with all run-time builds under check: shares of launches, and cost.
 
-    python bench/checked_servers.py [CASE ...] [--tool TOOL ...] [--rounds N] [--record FILE]
+    python bench/checked_servers.py [CASE[=TOOL,TOOL] ...] [--rounds N] [--record FILE]
     python bench/checked_servers.py --read RECORD ...
 
-Needs a GPU and SGLang 0.5.23 in this Python. `none` is the server as it is; its launches of a
-few steps are counted by SGLang's own profiler. `check` checks Triton's kernels, `cuda` those that
-are built while the server runs as well, `zones` the bytes behind the tensors of compiled operators.
-Each server answers rounds of sixteen requests; tokens a second are those of the second half, memory
-is what the card has in use behind them. Each tool has caches of its own, empty before its first
-case.
+Needs a GPU and SGLang 0.5.23 in this Python. All servers start at once, each with caches of its own
+that are empty, so their times to ready compare with each other. A ready one answers rounds of
+sixteen requests. Once all have, each answers as many rounds again while the others wait, in two
+turns: these give the tokens a second.
+
+The tools: `none` is the server as it is; `check` checks Triton's kernels, `cuda` those that are
+built while the server runs as well, `zones` the bytes behind the tensors of compiled operators;
+`launches` follows graphs and streams, and `torch` is PyTorch's own sanitizer of streams.
 """
 
 from __future__ import annotations
 
 import argparse
 import concurrent.futures
-import gzip
+import contextlib
 import http
 import http.client
 import json
+import os
 import re
-import subprocess
 import sys
 import tempfile
+import threading
 import time
 import urllib.error
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -45,7 +47,6 @@ from harness.patching.child_environment import ChildEnvironment
 from harness.store.record_files import read_record_text
 from harness.workers.servers.server import (
     DEFAULT_ENVIRONMENT,
-    ServerFailed,
     ServerSetup,
     SglangServer,
 )
@@ -63,35 +64,57 @@ CASES = {
 }
 # SGLang reserves topk times steps of the context for EAGLE's drafts, and refuses what is longer.
 RESERVED = 12
-TOOLS = ("none", "check", "cuda", "zones")
-CHECKS = {"none": "", "zones": "zones"}  # of other tools, the default ones
-# Only sizes are given, so that a tiny model does not take the whole card.
+CHECKS = {
+    "none": "",
+    "check": ",".join(DEFAULT_CHECKS),
+    "cuda": ",".join(DEFAULT_CHECKS),
+    "zones": "zones",
+    "launches": "graphs,streams",
+    "torch": "",
+}
+TOOLS = tuple(CHECKS)
+DEFAULT_TOOLS = ("none", "cuda")
+# Only sizes are given, so that a tiny model does not take the whole card; a server that waits for
+# the others leaves them the cores.
 SIZES = (
     *("--dtype", "bfloat16", "--mem-fraction-static", "0.5", "--max-total-tokens", "16384"),
-    *("--max-running-requests", str(sanitizer.AT_ONCE)),
+    *("--max-running-requests", str(sanitizer.AT_ONCE), "--sleep-on-idle"),
 )
-STEPS = 20  # that the profiler looks at
+# Where programs keep what they build, unless the checked toolkit says it.
+CACHES = {
+    "SGLANG_CACHE_DIR": "sglang",
+    "SGLANG_JIT_CACHE_DIR": "jit",
+    "TVM_FFI_CACHE_DIR": "tvm",
+    "FLASHINFER_WORKSPACE_BASE": "flashinfer",
+    "TRITON_CACHE_DIR": "triton",
+    "TORCHINDUCTOR_CACHE_DIR": "inductor",
+    "DG_JIT_CACHE_DIR": "deep-gemm",
+}
+TURNS = 2
+TORCH_PATIENCE = 200.0  # seconds for PyTorch's sanitizer, under which a server may never be ready
+_TORCH_WORDS = re.compile(r"(?:CSAN detected|torch\.cuda\._sanitizer\.CUDASanitizerErrors:).*")
+_KEPT = 6  # recorded messages of PyTorch's sanitizer
 
 
 def make_setup(case: str, tool: str, folder: Path) -> ServerSetup:
     model, words = CASES[case]
     environment = ChildEnvironment()
     plain = dict(environment)
+    for name, cache in CACHES.items():
+        environment[name] = str(folder / "caches" / cache)
     if tool == "cuda":
         home = checked_toolchain.find_cuda_home(environment)
         assert home is not None, "no CUDA toolkit"
-        checked_toolchain.make_checked_toolkit(home, DEFAULT_CHECKS).request(environment)
-    else:
-        environment["SGLANG_JIT_CACHE_DIR"] = str(folder / f"{tool}-jit")
-        environment["TVM_FFI_CACHE_DIR"] = str(folder / f"{tool}-tvm")
-        environment["FLASHINFER_WORKSPACE_BASE"] = str(folder / f"{tool}-flashinfer")
-    environment["TRITON_CACHE_DIR"] = str(folder / f"{tool}-triton")
+        toolkit = checked_toolchain.make_checked_toolkit(home, DEFAULT_CHECKS, folder / "toolkit")
+        toolkit.request(environment)
+    elif tool == "torch":
+        environment["TORCH_CUDA_SANITIZER"] = "1"
     changed = {name: value for name, value in environment.items() if plain.get(name) != value}
     return ServerSetup(
         Path(sys.executable),
         ("--model-path", f"{sanitizer.TRAINED}/{model}", *SIZES, *words),
         environment={**DEFAULT_ENVIRONMENT, **changed},
-        kernel_checks=CHECKS.get(tool, ",".join(DEFAULT_CHECKS)),
+        kernel_checks=CHECKS[tool],
     )
 
 
@@ -108,180 +131,202 @@ def ask(server: SglangServer, number: int, limit: float) -> bool:
     return True
 
 
-def ask_rounds(server: SglangServer, rounds: int, limit: float) -> dict[str, Any]:
-    """Send all requests, sixteen at a time; return the tokens a second of the second half."""
-    with concurrent.futures.ThreadPoolExecutor(sanitizer.AT_ONCE) as pool:
-        numbers = range(sanitizer.AT_ONCE * rounds)
-        half = len(numbers) // 2
-        first = list(pool.map(lambda n: ask(server, n, limit), numbers[:half]))
+class CaseServer:
+    """One server of a case under a tool, and what becomes of it."""
+
+    def __init__(self, case: str, tool: str, folder: Path, limit: float) -> None:
+        self.case, self.tool, self.limit = case, tool, limit
+        self.found: dict[str, Any] = {"tool": tool, "asked": 0, "answered": 0}
+        self.server = SglangServer(make_setup(case, tool, folder), folder)
+        self._timed: list[tuple[int, float]] = []  # answers, seconds
+        self._has_ended = threading.Event()
+        if tool == "torch":
+            threading.Thread(target=self._watch_log, daemon=True).start()
+
+    def start(self, rounds: int, patience: float) -> None:
+        """Wait until it is ready, and have it answer rounds that are not timed."""
+        try:
+            is_torch = self.tool == "torch"
+            self.server.wait_until_ready(min(patience, TORCH_PATIENCE) if is_torch else patience)
+            self.found["ready_s"] = round(self.server.seconds_to_ready, 1)
+            self._ask_rounds(rounds)
+        except UnfixError as error:
+            self.found["failed"] = str(error)
+            self.found["log"] = self._read_log()[-3000:]
+            self.server.stop()
+        self._note_end()
+
+    def measure(self, rounds: int) -> None:
+        """Measure rounds while the other servers wait."""
+        if "ready_s" not in self.found or "died" in self.found or "failed" in self.found:
+            return
         began = time.monotonic()
-        second = list(pool.map(lambda n: ask(server, n, limit), numbers[half:]))
-        seconds = time.monotonic() - began
-    return {
-        "asked": len(numbers),
-        "answered": sum(first) + sum(second),
-        "tokens_per_s": round(sum(second) * sanitizer.NEW / seconds, 1),
-    }
+        answered = self._ask_rounds(rounds)
+        self._timed.append((answered, time.monotonic() - began))
+        tokens = sum(count for count, _ in self._timed) * sanitizer.NEW
+        self.found["tokens_per_s"] = round(tokens / sum(took for _, took in self._timed), 1)
+        self.found["turns"] = [round(n * sanitizer.NEW / took, 1) for n, took in self._timed]
+        self._note_end()
+
+    def stop(self) -> None:
+        self.server.stop()
+        self._has_ended.set()
+        if self.tool == "torch":
+            said = _TORCH_WORDS.findall(self._read_log())
+            self.found |= {"said": list(dict.fromkeys(said))[:_KEPT], "lines": len(said)}
+        self.note_checks()
+
+    def note_checks(self) -> None:
+        if (checked := self.server.read_check_reports()) is not None:
+            self.found["check"] = kernel_checks.to_json(checked)
+            self.found["summary"] = kernel_checks.format_summary(checked)
+
+    def _ask_rounds(self, rounds: int) -> int:
+        """Send requests, sixteen at a time; return the number of answers."""
+        first = self.found["asked"]
+        with concurrent.futures.ThreadPoolExecutor(sanitizer.AT_ONCE) as pool:
+            numbers = range(first, first + sanitizer.AT_ONCE * rounds)
+            answered = sum(pool.map(lambda n: ask(self.server, n, self.limit), numbers))
+        self.found["asked"] += len(numbers)
+        self.found["answered"] += answered
+        return answered
+
+    def _note_end(self) -> None:
+        if self.server.has_exited and "died" not in self.found:
+            self.found["died"] = self.server.describe_exit()
+            self.found["log"] = self._read_log()[-3000:]
+
+    def _read_log(self) -> str:
+        return self.server.log.read_text(errors="replace") if self.server.log.exists() else ""
+
+    def _watch_log(self) -> None:
+        while not self._has_ended.wait(0.5):
+            if _TORCH_WORDS.search(self._read_log()):
+                self.found["said_first_s"] = round(time.monotonic() - self.server.started_at, 1)
+                return
 
 
-def measure_gpu_memory() -> int:
-    """Return how many MiB of this machine's cards are in use."""
-    words = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
-    done = subprocess.run(words, capture_output=True, text=True, check=True)
-    return sum(map(int, done.stdout.split()))
-
-
-def count_launches(server: SglangServer, folder: Path, limit: float) -> dict[str, int]:
-    """Count launches by the kernel's name in a few steps, from a trace of SGLang's profiler."""
-    folder.mkdir(parents=True, exist_ok=True)
-    request = {"output_dir": str(folder), "num_steps": STEPS, "activities": ["CPU", "GPU"]}
-    server.send_request("/start_profile", request, limit)
-    ask_rounds(server, 2, limit)
-    ends = time.monotonic() + limit
-    while not (traces := list(folder.rglob("*.trace.json.gz"))) and time.monotonic() < ends:
-        time.sleep(0.5)
-    found: Counter[str] = Counter()
-    for trace in traces:
-        time.sleep(2)  # it may still be written
-        with gzip.open(trace, "rt") as file:
-            for event in json.load(file)["traceEvents"]:
-                if event.get("cat") == "kernel":
-                    found[shorten_name(event["name"])] += 1
-    return dict(found.most_common())
-
-
-def shorten_name(name: str) -> str:
-    """Return a kernel's name without its return type, namespaces' templates and arguments."""
-    plain = re.sub(r"^(void|int|unsigned int) ", "", name)
-    plain = re.split(r"[<(]", plain.replace("(anonymous namespace)", "_"), maxsplit=1)[0]
-    return plain.strip()
-
-
-def serve_case(
-    case: str,
-    tool: str,
+def serve_side_by_side(
+    pairs: Sequence[tuple[str, str]],
     folder: Path,
     rounds: int,
     patience: float,
     limit: float,
-    profiled: bool = True,
-) -> dict[str, Any]:
-    found: dict[str, Any] = {"tool": tool}
-    place = folder / f"{case}-{tool}"
-    with SglangServer(make_setup(case, tool, folder), place) as server:
-        try:
-            server.wait_until_ready(patience)
-            found["ready_s"] = round(server.seconds_to_ready, 1)
-            found |= ask_rounds(server, rounds, limit)
-            found["gpu_mib"] = measure_gpu_memory()
-            if tool == "none" and profiled:
-                found["launches"] = count_launches(server, place / "profile", limit)
-        except ServerFailed as error:
-            found["failed"] = str(error)
-            found["log"] = server.log.read_text(errors="replace")[-3000:]
-        if server.has_exited:
-            found["died"] = server.describe_exit()
-    if (checked := server.read_check_reports()) is not None:
-        found["check"] = kernel_checks.to_json(checked)
-        found["summary"] = kernel_checks.format_summary(checked)
-        found["kernels"] = {name: one.launches for name, one in checked.kernels.items()}
-    return found
+    record: Path | None,
+) -> None:
+    cases: dict[str, list[dict[str, Any]]] = {case: [] for case, _ in pairs}
+    with contextlib.ExitStack() as stack:
+        servers = []
+        for case, tool in pairs:
+            one = CaseServer(case, tool, folder / f"{case}-{tool}", limit)
+            stack.callback(one.server.stop)
+            servers.append(one)
+            cases[case].append(one.found)
+
+        def write_record() -> None:
+            result = {"cores": len(os.sched_getaffinity(0)), "cases": cases}
+            recording.record(result, record, say=False)
+
+        with concurrent.futures.ThreadPoolExecutor(len(servers)) as pool:
+            waiting = {pool.submit(one.start, rounds, patience): one for one in servers}
+            for future in concurrent.futures.as_completed(waiting):
+                future.result()
+                report(waiting[future], "started")
+                write_record()
+            print("turns begin", flush=True)
+            for case in cases:
+                for _ in range(TURNS):
+                    for one in (each for each in servers if each.case == case):
+                        one.measure(rounds)
+                write_record()
+            for one in servers:  # in case that the end hangs
+                one.note_checks()
+            write_record()
+            for future in [pool.submit(one.stop) for one in servers]:
+                future.result()
+        write_record()
+        for one in servers:
+            report(one, "ended")
+        print("\n".join(describe_cases(cases)))
 
 
-def describe_record(record: dict[str, Any]) -> list[str]:
-    """Describe each server with checks, beside the plain one if the record has it."""
+def report(one: CaseServer, state: str) -> None:
+    shown = {name: value for name, value in one.found.items() if name not in ("check", "summary")}
+    print(one.case, state, json.dumps(shown), flush=True)
+
+
+def describe_cases(cases: dict[str, list[dict[str, Any]]]) -> list[str]:
+    """Describe each server with a tool, beside the plain one if there is one."""
     lines = []
-    for case, runs in record["cases"].items():
-        by_tool = {run["tool"]: run for run in runs}
-        plain = by_tool.get("none")
-        for tool, run in by_tool.items():
-            if tool == "none" or "check" not in run:
-                continue
-            check = run["check"]
-            words = [describe_checked(tool, check)]
-            counted = check.get("all_launches", {}).get("launches")
-            share = check.get("all_launches", {}).get("share")
-            if share is not None:
-                words.append(f"{share:.0%} of all {counted} launches")
-            if plain is not None and "launches" in plain:
-                words.append(f"{find_traced_share(plain, run):.0%} of those of a few steps")
-            words.append(f"{len(check['reports'])} reports")
-            words.append(f"{run.get('answered')} of {run.get('asked')} requests answered")
+    for case, runs in cases.items():
+        plain = next((run for run in runs if run["tool"] == "none"), {})
+        for run in (one for one in runs if one["tool"] != "none"):
+            words = [describe_checked(run["tool"], run["check"])] if "check" in run else []
+            counted = run.get("check", {}).get("all_launches", {})
+            if counted.get("share") is not None:
+                words.append(f"{counted['share']:.0%} of all {counted['launches']} launches")
+            if "check" in run:
+                words.append(f"{len(run['check']['reports'])} reports")
+            if "said" in run:
+                words.append(
+                    f"{run['lines']} messages, the first after {run.get('said_first_s')} s"
+                )
+            words.append(f"{run['answered']} of {run['asked']} requests answered")
             if "ready_s" in run:
                 words.append(f"ready after {run['ready_s']:.0f} s")
-            if plain is not None and "tokens_per_s" in run and "tokens_per_s" in plain:
-                ratio = run["tokens_per_s"] / plain["tokens_per_s"]
+            if "ready_s" in run and "ready_s" in plain:
                 words.append(f"plain after {plain['ready_s']:.0f} s")
-                words.append(f"tokens a second times {ratio:.2f}")
                 words.append(f"first start times {run['ready_s'] / plain['ready_s']:.2f}")
-            if plain is not None and "gpu_mib" in run and "gpu_mib" in plain:
-                more = run["gpu_mib"] - plain["gpu_mib"]
-                words.append(f"{more:+} MiB of {plain['gpu_mib']} on the card")
-            gpu = record["machine"]["gpu"].partition(",")[0]
-            lines.append(f"{case}, {tool}, {gpu}: {'; '.join(words)}")
+            if "tokens_per_s" in run and "tokens_per_s" in plain:
+                ratio = run["tokens_per_s"] / plain["tokens_per_s"]
+                words.append(f"tokens a second times {ratio:.2f}")
+            words += [run[name] for name in ("failed", "died") if name in run]
+            lines.append(f"{case}, {run['tool']}: {'; '.join(words)}")
     return lines
 
 
 def describe_checked(tool: str, check: dict[str, Any]) -> str:
-    if tool == "zones":
-        counts = check["followed"]
-        return (
-            f"{counts['with_zone']} of {counts['storages']} storages of compiled operators had a "
-            f"guard zone, {counts['launches']} launches, {counts['captured']} of them into "
+    if (counts := check["followed"]) is not None:
+        words = (
+            f"{counts['launches']} launches followed, {counts['captured']} of them into "
             f"{counts['graphs']} graphs, {counts['replays']} replays"
         )
+        if tool == "zones":
+            words += f"; {counts['with_zone']} of {counts['storages']} storages had a guard zone"
+        return words
     return (
         f"{check['checked_launches']} of {check['launches']} launches of "
         f"{check['kernels']} kernels checked ({check['share']:.1%})"
     )
 
 
-def find_traced_share(plain: dict[str, Any], run: dict[str, Any]) -> float:
-    """Return which part of the launches that the profiler saw are of kernels under check."""
-    launches = plain["launches"]
-    names = {shorten_name(name).rpartition("::")[2] for name in run["kernels"]}
-    checked = sum(count for name, count in launches.items() if is_one_of(name, names))
-    return float(checked / sum(launches.values()))
-
-
-def is_one_of(traced_name: str, kernels: set[str]) -> bool:
-    """Return whether a trace's kernel is one of these; Triton's may have a suffix there."""
-    name = traced_name.rpartition("::")[2]
-    return name in kernels or any(name.startswith(f"{kernel}_") for kernel in kernels)
+def read_pair(word: str) -> list[tuple[str, str]]:
+    case, _, named = word.partition("=")
+    tools = named.split(",") if named else DEFAULT_TOOLS
+    if case not in CASES or not {*tools} <= {*TOOLS}:
+        raise argparse.ArgumentTypeError(f"{word} is no case, or names no tool")
+    return [(case, tool) for tool in tools]
 
 
 def main(given: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("cases", nargs="*", metavar="CASE", help=f"of {', '.join(CASES)}")
-    parser.add_argument("--tool", choices=TOOLS, action="append", help="only this one")
-    parser.add_argument("--rounds", type=int, default=6, help="of sixteen requests")
+    words = f"of {', '.join(CASES)}, each with tools of {', '.join(TOOLS)}"
+    parser.add_argument("cases", nargs="*", metavar="CASE[=TOOL,TOOL]", type=read_pair, help=words)
+    parser.add_argument("--rounds", type=int, default=4, help="of sixteen requests, in each turn")
     parser.add_argument("--patience", type=float, default=400.0, help="until a server is ready")
     parser.add_argument("--limit", type=float, default=60.0, help="until a request is answered")
-    parser.add_argument("--without-profile", action="store_true", help="count no launches")
     parser.add_argument("--record", type=Path)
     parser.add_argument("--read", type=Path, nargs="+", help="describe records")
     arguments = parser.parse_args(given)
     for file in arguments.read or ():
-        print("\n".join(describe_record(json.loads(read_record_text(file)))))
+        print("\n".join(describe_cases(json.loads(read_record_text(file))["cases"])))
     if arguments.read:
         return 0
-    strange = set(arguments.cases) - set(CASES)
-    if strange:
-        parser.error(f"no case is called {', '.join(sorted(strange))}")
     machine.require_device("cuda")
-    cases: dict[str, list[dict[str, Any]]] = {}
+    pairs = [pair for each in arguments.cases or map(read_pair, CASES) for pair in each]
     with tempfile.TemporaryDirectory() as folder:
-        for case in arguments.cases or CASES:
-            runs = cases.setdefault(case, [])
-            for tool in arguments.tool or TOOLS:
-                limits = arguments.rounds, arguments.patience, arguments.limit
-                profiled = not arguments.without_profile
-                found = serve_case(case, tool, Path(folder), *limits, profiled)
-                runs.append(found)
-                print(case, json.dumps({k: v for k, v in found.items() if k != "kernels"}))
-                sys.stdout.flush()
-                # After each server, since the next one may hang.
-                recording.record({"cases": cases}, arguments.record, say=False)
+        limits = arguments.rounds, arguments.patience, arguments.limit
+        serve_side_by_side(pairs, Path(folder), *limits, arguments.record)
     return 0
 
 

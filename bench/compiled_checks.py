@@ -3,7 +3,7 @@
     unfix exec --record FILE -- python bench/compiled_checks.py [own|release]
 
 `own`: kernels of five plain forms, beside this; `release`: those of `release_kernels.py`, which
-need SGLang 0.5.16. Each line: a kernel, its milliseconds as it is, and how many times that with
+need SGLang 0.5.23. Each line: a kernel, its milliseconds as it is, and how many times that with
 checks (of bounds, the default ones, all); and what the first launch took, which compiles it. The
 last lines are geometric means. Each is captured in a graph, so that what is timed is the kernel and
 not its launch. It ends 1 if a check was refused or reported something.

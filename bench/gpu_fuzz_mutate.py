@@ -256,12 +256,12 @@ def main() -> int:
     common += ["-j", str(arguments.jobs)]
     suites = [f"suites/{name}" for name in arguments.suite]
 
-    proof = run_unfix(["prove", *suites, *common], arguments.seconds / 3)
+    proof = run_unfix(["prove", *suites, *common], arguments.seconds * 0.4)
     prove, by_guard = measure_prove(proof)
     report_progress("prove", prove)
     search = ["fuzz", *suites, *common, "--for", f"{arguments.budget}s", "--seed", "1"]
     fuzz, fuzz_ratio = measure_fuzz(
-        run_unfix(search, arguments.seconds / 2), arguments.jobs, by_guard
+        run_unfix(search, arguments.seconds * 0.5), arguments.jobs, by_guard
     )
     report_progress("fuzz", fuzz)
     clock = AttemptClock()

@@ -6,13 +6,14 @@
     unfix exec --check bounds,overflow,cuda -- python bench/nvrtc_checks.py plant
     unfix exec --check all,cuda -- python bench/nvrtc_checks.py plant memory
 
-The ways: `torch` (torch.cuda._compile_kernel: machine code), `driver` (PTX, by ctypes, as CuPy's
-RawKernel and cuda-python call NVRTC and the driver), `bindings` (cuda-python itself), `jiterator`,
-and `deep-gemm` (its own build of nvcc's machine code, launched through the driver). A package that
-is missing leaves its way out. `plant` makes an overrun in each of the first three, an overflow, and
-an overrun that begins in the second replay of a graph; `plant memory` makes a race between two
-blocks and a read of memory that nobody wrote in each of the three: each is to be reported, and the
-device goes on.
+The ways: `torch` (torch.cuda._compile_kernel: machine code), `driver` (PTX, by ctypes), `bindings`
+(cuda-python), `cupy` (a RawKernel that gets torch's tensors through DLPack), `jiterator`, and
+`deep-gemm` (its own build of nvcc's machine code, launched through the driver). A package that is
+missing leaves its way out. `plant` makes an overrun in each of the first four, an overflow, and an
+overrun that begins in the second replay of a graph; `plant memory` makes a race between two blocks
+and a read of memory that nobody wrote in each of the four: each is to be reported, and the device
+goes on. `plant` also launches CuPy's kernel over memory of CuPy's own: its accesses are to count as
+unchecked, without a report.
 """
 
 from __future__ import annotations
@@ -133,12 +134,37 @@ def make_bindings_launch(name: str, index: str = "index") -> Launch:
     return launch
 
 
+def make_cupy_kernel(name: str, index: str = "index") -> Callable[..., None]:
+    cupy: Any = importlib.import_module("cupy")
+    kernel = cupy.RawKernel(write_source(name, index), name)
+
+    def launch(out: Any, source: Any, ends: Any) -> None:
+        count = source.size
+        with cupy.cuda.ExternalStream(torch.cuda.current_stream().cuda_stream):
+            kernel((count_blocks(count),), (THREADS,), (out, source, ends, cupy.int32(count)))
+
+    return launch
+
+
+def make_cupy_launch(name: str, index: str = "index") -> Launch:
+    cupy: Any = importlib.import_module("cupy")
+    launch_arrays = make_cupy_kernel(name, index)
+
+    def launch(out: torch.Tensor, source: torch.Tensor, ends: torch.Tensor) -> None:
+        with cupy.cuda.ExternalStream(torch.cuda.current_stream().cuda_stream):
+            arrays = [cupy.from_dlpack(one) for one in (out, source, ends)]
+        launch_arrays(*arrays)
+
+    return launch
+
+
 MAKERS: dict[str, Callable[..., Launch]] = {
     "torch": make_torch_launch,
     "driver": make_driver_launch,
     "bindings": make_bindings_launch,
+    "cupy": make_cupy_launch,
 }
-PACKAGES = {"bindings": "cuda.bindings", "deep-gemm": "deep_gemm"}
+PACKAGES = {"bindings": "cuda.bindings", "cupy": "cupy", "deep-gemm": "deep_gemm"}
 WAYS = (*MAKERS, "jiterator", "deep-gemm")
 
 
@@ -205,9 +231,19 @@ def run_ways(file: str, ways: Sequence[str]) -> None:
 
 
 def plant_overrun(way: str) -> None:
+    """The tensors fill their blocks of PyTorch's allocator, since CuPy's are known by these."""
     launch = MAKERS[way](f"overrun_{way}")
-    out, source, ends = make_tensors(1000)
+    out, source, ends = make_tensors(1024)
     launch(out, source, ends + 1)
+
+
+def launch_over_own_memory() -> None:
+    """No fault: CuPy's kernel over memory of CuPy's own, which is not known here."""
+    cupy: Any = importlib.import_module("cupy")
+    source = cupy.arange(1024, dtype=cupy.float32)
+    ends = cupy.zeros(1, dtype=cupy.int32)
+    cupy.cuda.Device().synchronize()
+    make_cupy_kernel("own_cupy")(cupy.zeros_like(source), source, ends)
 
 
 def plant_overflow() -> None:
@@ -248,6 +284,7 @@ def plant(what: str = "") -> None:
     else:
         plants = {f"{way}_overrun": partial(plant_overrun, way) for way in MAKERS}
         plants |= {"torch_overflow": plant_overflow, "torch_replay": plant_replay}
+        plants["cupy_own"] = launch_over_own_memory
     for name, make in plants.items():
         if not is_installed(name.partition("_")[0]):
             continue

@@ -1,7 +1,7 @@
 """A release's own kernels, at the sizes of a server of an 8-billion model on one GPU.
 
 They are launched by SGLang's own functions, which choose blocks, warps and stages. The imports are
-those of SGLang 0.5.16; `compiled_checks.py` uses this module.
+those of SGLang 0.5.23; `compiled_checks.py` uses this module.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def cases() -> dict[str, Callable[[], Any]]:
         "fused experts, 4,096 tokens": experts(),
         "fp8 product in blocks": product_in_fp8(),
         "quantized in groups": launch_quantize(),
-        "norm of 8,192 x 4,096": launch_norm(),
+        "two norms of 8,192 x 4,096": launch_norm(),
         "gated, 8,192 x 14,336": launch_gate(),
         "merged states": launch_merge(),
         "experts summed": launch_sum(),
@@ -97,7 +97,7 @@ def experts() -> Callable[[], Any]:
 
 
 def product_in_fp8() -> Callable[[], Any]:
-    from sglang.kernels.ops.quantization.fp8_kernel import w8a8_block_fp8_matmul_triton
+    from sglang.kernels.ops.gemm.fp8_kernel import w8a8_block_fp8_matmul_triton
 
     kind = torch.float8_e4m3fn
     left, right = floats(2048, 4096, kind=kind), floats(4096, 4096, kind=kind)
@@ -114,17 +114,18 @@ def launch_quantize() -> Callable[[], Any]:
 
 
 def launch_norm() -> Callable[[], Any]:
-    from sglang.kernels.ops.layernorm.elementwise import fused_rmsnorm
+    from sglang.kernels.ops.layernorm.fused_rmsnorm import fused_dual_residual_rmsnorm
 
-    given, weight = floats(8192, 4096), floats(4096)
-    return lambda: fused_rmsnorm(given, weight, 1e-6)
+    given, residual = floats(8192, 4096), floats(8192, 4096)
+    weights = floats(4096), floats(4096)
+    return lambda: fused_dual_residual_rmsnorm(given, residual, *weights, 1e-6)
 
 
 def launch_gate() -> Callable[[], Any]:
-    from sglang.kernels.ops.layernorm.elementwise import silu_and_mul_triton
+    from sglang.kernels.ops.activation.gelu_and_mul_triton import gelu_and_mul_triton
 
     given = floats(8192, 2 * 14336)
-    return lambda: silu_and_mul_triton(given)
+    return lambda: gelu_and_mul_triton(given)
 
 
 def launch_merge() -> Callable[[], Any]:
@@ -146,7 +147,7 @@ def launch_sum() -> Callable[[], Any]:
 
 
 def indices() -> Callable[[], Any]:
-    from sglang.kernels.ops.kvcache.kv_indices import create_flashinfer_kv_indices_triton
+    from sglang.kernels.ops.attention.kv_indices import create_flashinfer_kv_indices_triton
 
     batch, length = 256, 4096
     rows = torch.randint(0, 1 << 20, (batch, length), device=DEVICE, dtype=torch.int32)

@@ -1,11 +1,12 @@
 """A server with a fix taken out, under `--check` and under compute-sanitizer: who says what, when.
 
-    python bench/sanitizer.py [CASE …] [--tool TOOL …] [--rounds N] [--record FILE]
+    python bench/sanitizer.py [CASE …] [--tool TOOL …] [--rounds N] [--at-once N] [--record FILE]
 
-Needs a GPU, compute-sanitizer, and SGLang 0.5.16 in this Python. Each server is asked the same
+Needs a GPU, compute-sanitizer, and SGLang 0.5.23 in this Python. Each server is asked the same
 requests, sixteen at a time and near the context's end, until all are answered or it is gone. What
 each tool had to say is kept with when it said it, counted from the server's start. `nothing` takes
 nothing out: what each tool costs, in the tokens a second of the second half of the requests.
+`--at-once` serves so many side by side: their seconds compare with each other alone.
 """
 
 from __future__ import annotations
@@ -199,6 +200,7 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=2, help="of sixteen requests")
     parser.add_argument("--patience", type=float, default=240.0, help="until a server is ready")
     parser.add_argument("--limit", type=float, default=90.0, help="until a request is answered")
+    parser.add_argument("--at-once", type=int, default=1, help="servers side by side")
     parser.add_argument("--record", type=Path)
     arguments = parser.parse_args(given)
     strange = set(arguments.cases) - set(CASES)
@@ -207,19 +209,34 @@ def main(given: Sequence[str] | None = None) -> int:
     machine.require_device("cuda")
     if shutil.which("compute-sanitizer") is None:
         raise NotReadyError("compute-sanitizer is not on the PATH: it comes with the CUDA toolkit")
-    cases: dict[str, dict[str, Any]] = {}
-    with tempfile.TemporaryDirectory() as folder:
-        for name in arguments.cases or CASES:
-            case = CASES[name]
-            runs = cases[name] = {"revert": case.revert, "serve": words(case), "runs": []}
-            for tool in arguments.tool or TOOLS[bool(case.revert) :]:
-                place = Path(folder) / f"{name}-{tool}"
-                limits = arguments.rounds, arguments.patience, arguments.limit
-                found = serve_case(case, tool, place, *limits)
-                runs["runs"].append(found)
-                print(in_short(name, found), flush=True)
-                # After each server, since the next one may hang.
-                recording.record({"cases": cases}, arguments.record, say=False)
+    chosen = arguments.cases or list(CASES)
+    cases: dict[str, dict[str, Any]] = {
+        name: {"revert": CASES[name].revert, "serve": words(CASES[name]), "runs": []}
+        for name in chosen
+    }
+    pairs = [
+        (name, tool)
+        for name in chosen
+        for tool in arguments.tool or TOOLS[bool(CASES[name].revert) :]
+    ]
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        concurrent.futures.ThreadPoolExecutor(arguments.at_once) as pool,
+    ):
+        limits = arguments.rounds, arguments.patience, arguments.limit
+        waiting = {
+            pool.submit(
+                serve_case, CASES[name], tool, Path(folder, f"{name}-{tool}"), *limits
+            ): name
+            for name, tool in pairs
+        }
+        for future in concurrent.futures.as_completed(waiting):
+            name, found = waiting[future], future.result()
+            cases[name]["runs"].append(found)
+            print(in_short(name, found), flush=True)
+            # After each server, since the next one may hang.
+            result = {"at_once": arguments.at_once, "cases": cases}
+            recording.record(result, arguments.record, say=False)
     return 0
 
 
