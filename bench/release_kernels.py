@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -27,23 +28,6 @@ def counts(*parts: int) -> torch.Tensor:
 
 def slots(count: int, pool: int) -> torch.Tensor:
     return torch.tensor(random.Random(0).sample(range(pool), count), device=DEVICE)
-
-
-def cases() -> dict[str, Callable[[], Any]]:
-    return {
-        "decode attention, 64 of 2,048": launch_decode(64, 2048, 8),
-        "decode attention, a head each": launch_decode(16, 2048, 32),
-        "extend attention, 4 of 1,024 on 2,048": launch_extend(),
-        "fused experts, 4,096 tokens": experts(),
-        "fp8 product in blocks": product_in_fp8(),
-        "quantized in groups": launch_quantize(),
-        "two norms of 8,192 x 4,096": launch_norm(),
-        "gated, 8,192 x 14,336": launch_gate(),
-        "merged states": launch_merge(),
-        "experts summed": launch_sum(),
-        "indices of a batch": indices(),
-        "indices of a draft": draft_indices(),
-    }
 
 
 def launch_decode(batch: int, length: int, heads: int) -> Callable[[], Any]:
@@ -172,3 +156,19 @@ def draft_indices() -> Callable[[], Any]:
     return lambda: generate_draft_decode_kv_indices[(steps, batch, top)](
         which, rows, lengths, made, begin, places, *rest
     )
+
+
+MAKERS: dict[str, Callable[[], Callable[[], Any]]] = {
+    "decode attention, 64 of 2,048": partial(launch_decode, 64, 2048, 8),
+    "decode attention, a head each": partial(launch_decode, 16, 2048, 32),
+    "extend attention, 4 of 1,024 on 2,048": launch_extend,
+    "fused experts, 4,096 tokens": experts,
+    "fp8 product in blocks": product_in_fp8,
+    "quantized in groups": launch_quantize,
+    "two norms of 8,192 x 4,096": launch_norm,
+    "gated, 8,192 x 14,336": launch_gate,
+    "merged states": launch_merge,
+    "experts summed": launch_sum,
+    "indices of a batch": indices,
+    "indices of a draft": draft_indices,
+}
