@@ -77,7 +77,7 @@ DEFAULT_TOOLS = ("none", "cuda")
 # Only sizes are given, so that a tiny model does not take the whole card; a server that waits for
 # the others leaves them the cores.
 SIZES = (
-    *("--dtype", "bfloat16", "--mem-fraction-static", "0.5", "--max-total-tokens", "16384"),
+    *("--dtype", "bfloat16", "--mem-fraction-static", "0.7", "--max-total-tokens", "16384"),
     *("--max-running-requests", str(sanitizer.AT_ONCE), "--sleep-on-idle"),
 )
 # Where programs keep what they build, unless the checked toolkit says it.

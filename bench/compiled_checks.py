@@ -5,7 +5,8 @@
 The kernels are those of `release_kernels.py`, which need SGLang 0.5.23. Each line: a kernel, its
 milliseconds as it is, and how many times that with checks (of bounds, the default ones, all); and
 what the first launch took, which compiles it. The last lines are geometric means. Each is captured
-in a graph, so that what is timed is the kernel and not its launch. It ends 1 if a kernel failed, or a check was refused or reported something.
+in a graph, so that what is timed is the kernel and not its launch. It ends 1 if a kernel failed, or
+a check was refused or reported something.
 """
 
 from __future__ import annotations
