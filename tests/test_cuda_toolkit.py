@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 import re
 import subprocess
+import sys
+import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,7 +15,7 @@ import pytest
 
 from harness.core import paths
 from harness.core.errors import NotReadyError
-from harness.releases import cuda_toolkit, installer
+from harness.releases import cuda_toolkit, installer, wheelhouse
 
 HEADERS = [f"flashinfer/data/{name}/a.h" for name in ("include", "csrc", "cutlass", "spdlog")]
 
@@ -118,6 +122,65 @@ def test_without_a_network_it_is_said_what_could_not_be_fetched(
     what = r"^not installed: headers of FlashInfer.*: the package index cannot be reached"
     with pytest.raises(NotReadyError, match=what):
         cuda_toolkit.ensure_headers(lambda message: None)
+
+
+UNREACHABLE = "http://127.0.0.1:9/simple"  # of a package index
+
+
+def write_runtime_wheel(folder: Path) -> str:
+    """Write a wheel with a runtime library alone, and return its line for a lock."""
+    name = "nvidia_cuda_runtime-13.0.96"
+    wheel = folder / f"{name}-py3-none-any.whl"
+    about = {
+        "METADATA": "Metadata-Version: 2.1\nName: nvidia-cuda-runtime\nVersion: 13.0.96\n",
+        "WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        "RECORD": "",
+    }
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("nvidia/cu13/lib/libcudart.so.13", b"")
+        for file, text in about.items():
+            archive.writestr(f"{name}.dist-info/{file}", text)
+    digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
+    return f"nvidia-cuda-runtime==13.0.96 --hash=sha256:{digest}\n"
+
+
+@pytest.mark.parametrize("has_wheel", [True, False])
+def test_it_is_installed_from_a_folder_of_wheels_without_a_network(
+    has_wheel: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wheels, lock = tmp_path / "wheels", tmp_path / "cuda-toolkit.txt"
+    wheels.mkdir()
+    lock.write_text(write_runtime_wheel(wheels if has_wheel else tmp_path))
+    monkeypatch.setattr(paths, "releases_folder", lambda: tmp_path / ".releases")
+    monkeypatch.setattr(cuda_toolkit, "LOCK_FILE", lock)
+    monkeypatch.setattr(cuda_toolkit, "check_host_compiler", lambda: "c++")
+    monkeypatch.setenv("PIP_INDEX_URL", UNREACHABLE)
+    monkeypatch.setenv(installer.WHEELS_VARIABLE, str(wheels))
+    if not has_wheel:
+        with pytest.raises(NotReadyError, match=f"{wheels} lacks a wheel .*`unfix releases wheels`"):
+            cuda_toolkit.ensure_toolkit(lambda message: None)
+        return
+    toolkit = cuda_toolkit.ensure_toolkit(lambda message: None)
+    assert (toolkit.home / "lib64" / "libcudart.so").exists()
+    assert cuda_toolkit.find_toolkit() == toolkit
+
+
+@pytest.mark.skipif("UNFIX_NIGHTLY" not in os.environ, reason="a nightly test: it fetches 170 MB")
+def test_the_wheels_that_are_fetched_build_a_kernel_without_a_network(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wheels = tmp_path / "wheels"
+    python = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    wheelhouse.fetch_toolkit_wheels(wheels, python, lambda message: None)
+    monkeypatch.setattr(paths, "releases_folder", lambda: tmp_path / ".releases")
+    monkeypatch.setenv("PIP_INDEX_URL", UNREACHABLE)
+    monkeypatch.setenv(installer.WHEELS_VARIABLE, str(wheels))
+    toolkit = cuda_toolkit.ensure_toolkit(lambda message: None)
+    assert cuda_toolkit.ensure_headers(lambda message: None).is_dir()
+    kernel = tmp_path / "kernel.cu"
+    kernel.write_text("__global__ void fill(int* out) { *out = 1; }")
+    subprocess.run([toolkit.home / "bin" / "nvcc", "-ptx", kernel, "-o", tmp_path / "k"], check=True)
+    assert ".entry" in (tmp_path / "k").read_text()
 
 
 def test_each_package_of_the_lock_has_a_hash_for_both_machines() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +18,7 @@ from harness.patching.cuda_sources import PATCHES, make_patched_source
 from harness.patching.device_code import (
     build_device_code,
     get_device_code,
+    has_host_code,
     have_same_host_code,
 )
 
@@ -53,6 +55,35 @@ struct Kernel {
 def test_bodies_for_the_card_alone_are_no_host_code(old: str, new: str, is_same: bool) -> None:
     assert old in TEXT
     assert have_same_host_code(TEXT, TEXT.replace(old, new)) is is_same
+
+
+LINES = """__global__ void scale(int* out) {
+  out[0] = 4;
+}
+void run(int rows) {
+  check(rows);
+}
+"""
+
+
+def test_lines_of_host_code_are_told_from_bodies_for_the_card() -> None:
+    answers = [has_host_code(LINES, line, line) for line in range(1, 7)]
+    assert answers == [True, False, False, True, True, True]
+
+
+@pytest.mark.parametrize(("line", "counted"), [(2, 0), (5, 1)], ids=["for the card", "host"])
+@pytest.mark.parametrize("is_refused", [False, True])
+def test_a_call_that_launches_nothing_counts_for_host_code(
+    line: int, counted: int, is_refused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fault in a check of host code refuses each call: its code ran, and nothing was launched."""
+    monkeypatch.setattr(REACH, "sees_launches", True)
+    slots: list[int] = []
+    source = make_patched_source(SOURCE, "", LINES, [(1, line, line)], slots.append)
+    with contextlib.suppress(RuntimeError), REACH.call((source,)):
+        if is_refused:
+            raise RuntimeError("rows must be > 0")
+    assert slots == [1] * counted
 
 
 BUILD_FILE = """rule link

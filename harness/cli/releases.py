@@ -24,6 +24,9 @@ from harness.releases.managed_releases import Release
 from harness.releases.pack_installer import PackManifest
 
 
+_TOOLKIT = "cuda-toolkit"
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(
         dest="action", metavar="list | add | remove | wheels", required=True
@@ -64,9 +67,9 @@ def _add_version_options(parser: argparse.ArgumentParser) -> None:
         "versions",
         nargs="+",
         metavar="RELEASE",
-        help="a version, 'all' (those with a lock of ours), and for add: a wheel, a checkout "
-        "(~/sglang), a commit or branch of one (~/sglang@main), 'cuda-toolkit' (what builds "
-        "SGLang's CUDA kernels here)",
+        help="a version, 'all' (those with a lock of ours), for add and wheels 'cuda-toolkit' "
+        "(what builds SGLang's CUDA kernels here), and for add: a wheel, a checkout (~/sglang), a "
+        "commit or branch of one (~/sglang@main)",
     )
     parser.add_argument(
         "--device",
@@ -79,7 +82,7 @@ def _add_version_options(parser: argparse.ArgumentParser) -> None:
 def run_command(arguments: argparse.Namespace) -> int:
     if arguments.action == "list":
         return print_releases(arguments.json)
-    if arguments.action == "add" and arguments.versions == ["cuda-toolkit"]:
+    if arguments.action == "add" and arguments.versions == [_TOOLKIT]:
         return _add_cuda_toolkit(arguments)
     if arguments.action == "wheels":
         return _fill_wheel_folder(arguments)
@@ -147,12 +150,19 @@ def _fill_wheel_folder(arguments: argparse.Namespace) -> int:
     if arguments.server:
         manifest = _pack_server(arguments, python, part_size)
         return _print_pack(manifest, arguments)
+    if arguments.versions == [_TOOLKIT] and not part_size:
+        wheelhouse.fetch_toolkit_wheels(arguments.into, python, options.report_status)
+        return _print_wheels(arguments, python)
     chosen = select_releases(arguments)
     if part_size:
         status = options.report_status
         manifest = wheelhouse.pack_releases(chosen, arguments.into, python, part_size, status)
         return _print_pack(manifest, arguments)
     wheelhouse.fill_wheelhouse(chosen, arguments.into, python, options.report_status)
+    return _print_wheels(arguments, python)
+
+
+def _print_wheels(arguments: argparse.Namespace, python: str) -> int:
     files = sorted(arguments.into.glob("*.whl"))
     if arguments.json:
         options.print_json([file.name for file in files])

@@ -27,8 +27,10 @@ from harness.patching.device_code import (
     DeviceCodeVariant,
     build_device_code,
     can_build_device_code,
+    has_host_code,
     have_same_host_code,
 )
+from harness.patching.separate_names import choose_name_flags
 
 LOADER = "sglang.kernels.jit.utils.compile.loader"
 _LOADED_MARK = "/sgl_kernel_jit_"  # in the path of each built module
@@ -49,7 +51,7 @@ class LaunchReach:
 
     Launches are seen where a stand-in for libcudart catches them. A launch counts for an edit of
     which its kernel has a line, and for an edit of which no kernel of the module has one: that is
-    host code.
+    host code. A call that launches nothing, as one that host code refuses, counts for host code.
     """
 
     def __init__(self) -> None:
@@ -69,17 +71,21 @@ class LaunchReach:
                     source.count_run(site.slot)
             yield
             return
-        before = getattr(self._local, "sources", ())
-        self._local.sources = sources
+        local = self._local
+        before = getattr(local, "sources", ()), getattr(local, "has_launched", False)
+        local.sources, local.has_launched = sources, False
         try:
             yield
         finally:
-            self._local.sources = before
+            if not local.has_launched:
+                _count_host_code(sources)
+            local.sources, local.has_launched = before[0], before[1] or local.has_launched
 
     def count_launch(self, launched: LaunchedLines) -> None:
         if self.recorded_lines is not None:
             for file, line in launched.list_lines():
                 self.recorded_lines.setdefault(file, set()).add(line)
+        self._local.has_launched = True
         sources = getattr(self._local, "sources", ())
         self.changed_launches += bool(sources)
         for source in sources:
@@ -88,6 +94,13 @@ class LaunchReach:
                 answers = {launched.has_line(source.path, line) for line in lines}
                 if True in answers or answers == {None}:
                     source.count_run(site.slot)
+
+
+def _count_host_code(sources: tuple[PatchedCudaSource, ...]) -> None:
+    for source in sources:
+        for site in source.sites:
+            if has_host_code(source.text, site.first_line, site.last_line):
+                source.count_run(site.slot)
 
 
 REACH = LaunchReach()
@@ -166,6 +179,9 @@ class PatchableModule:
         options["extra_include_paths"] = [
             move(str(Path(folder).resolve())) for folder in options.get("extra_include_paths") or ()
         ]
+        name_flags = choose_name_flags(getattr(self._loader, "ninja", None))
+        if not REACH.sees_launches and name_flags:  # there all modules have them
+            options["extra_cuda_cflags"] = [*(options.get("extra_cuda_cflags") or ()), *name_flags]
         with _INCLUDE_LOCK:
             before = self._loader.DEFAULT_INCLUDE
             self._loader.DEFAULT_INCLUDE = [move(folder) for folder in before]

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from harness.core.cpp_tokens import CppText
+from harness.core.cpp_tokens import CppText, CppToken
 from harness.core.files import write_atomically
 
 _DEVICE_WORDS = frozenset({"__global__", "__device__"})
@@ -42,21 +42,31 @@ _DEFAULT = re.compile(r"^default .*$", re.MULTILINE)
 
 def have_same_host_code(one: str, other: str) -> bool:
     """Return whether two C++ sources differ in bodies of functions for the card alone."""
-    return _list_host_tokens(one) == _list_host_tokens(other)
+    return [token.text for token in _list_host_tokens(one)] == [
+        token.text for token in _list_host_tokens(other)
+    ]
+
+
+def has_host_code(text: str, first_line: int, last_line: int) -> bool:
+    """Return whether one of these lines has code that is not for the card alone."""
+    starts = [0, *(match.end() for match in re.finditer("\n", text)), len(text)]
+    start, end = starts[first_line - 1], starts[min(last_line, len(starts) - 1)]
+    return any(token.start < end and start < token.end for token in _list_host_tokens(text))
 
 
 @functools.lru_cache(maxsize=8)  # the release's own text is compared with each toggle's two
-def _list_host_tokens(text: str) -> list[str]:
+def _list_host_tokens(text: str) -> list[CppToken]:
     code = CppText(text)
-    words = [token.text for token in code.tokens]
-    found, end = [], 0
+    tokens = code.tokens
+    found: list[CppToken] = []
+    end = 0
     for definition in code.definitions:
-        header = words[definition.first : definition.body]
+        header = [token.text for token in tokens[definition.first : definition.body]]
         is_function = definition.parameters is not None and definition.body >= end
         if is_function and _is_for_card_alone(header):
-            found += words[end : definition.body]
+            found += tokens[end : definition.body]
             end = definition.end
-    return [*found, *words[end:]]
+    return [*found, *tokens[end:]]
 
 
 def _is_for_card_alone(header: list[str]) -> bool:

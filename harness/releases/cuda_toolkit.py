@@ -25,7 +25,7 @@ from harness.releases.managed_releases import COMPLETION_MARKER
 LOCK_FILE = managed_releases.LOCKS_FOLDER / "cuda-toolkit.txt"
 HEADERS_LOCK = managed_releases.LOCKS_FOLDER / "cuda-headers.txt"
 DOWNLOAD_BYTES, DISK_BYTES = 105e6, 275e6  # measured
-HEADERS_DOWNLOAD_BYTES, HEADERS_DISK_BYTES = 16e6, 306e6
+HEADERS_DOWNLOAD_BYTES, HEADERS_DISK_BYTES = 65e6, 306e6
 _HEADERS_PACKAGE = "flashinfer"
 _HEADERS_FOLDERS = ("include", "csrc", "cutlass", "spdlog")  # of its `data`
 

@@ -45,9 +45,14 @@ def fill_wheelhouse(
             wanted = [one for one in wanted if one.name not in HOST_PACKAGES]
         _download_wheels(folder, python, list(map(str, wanted)), "--only-binary :all: --no-deps")
     if releases[0].device == "cpu":
-        report("fetching the CUDA toolkit that builds SGLang's kernels")
-        locked = ["-r", str(cuda_toolkit.LOCK_FILE), "-r", str(cuda_toolkit.HEADERS_LOCK)]
-        _download_wheels(folder, python, locked, "--only-binary :all: --no-deps --require-hashes")
+        fetch_toolkit_wheels(folder, python, report)
+
+
+def fetch_toolkit_wheels(folder: Path, python: str, report: ReportMessage) -> None:
+    """Fetch the wheels of the CUDA toolkit and of the headers that some modules include."""
+    report("fetching the CUDA toolkit that builds SGLang's kernels")
+    locked = ["-r", str(cuda_toolkit.LOCK_FILE), "-r", str(cuda_toolkit.HEADERS_LOCK)]
+    _download_wheels(folder, python, locked, "--only-binary :all: --no-deps --require-hashes")
 
 
 HOST_PACKAGES = ("torch", "triton")

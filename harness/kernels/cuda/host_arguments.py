@@ -31,13 +31,16 @@ def describe_tensor(name: str, tensor: torch.Tensor) -> Allocation:
         count = 1 + sum((side - 1) * step for side, step in zip(shape, strides, strict=True))
     dtype = str(tensor.dtype).removeprefix("torch.")
     storage = tensor.untyped_storage()
+    # Host code may read such a tensor; a kernel may not.
+    is_pageable = tensor.device.type == "cpu" and not tensor.is_pinned()
     return Allocation(
         name,
         tensor.data_ptr(),
-        count * tensor.itemsize,
+        0 if is_pageable else count * tensor.itemsize,
         dtype,
         shape,
         strides,
         storage.data_ptr(),
         storage.nbytes(),
+        is_pageable=is_pageable,
     )

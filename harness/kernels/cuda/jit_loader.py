@@ -36,6 +36,7 @@ from harness.patching.cached_answers import (
     register_answers,
 )
 from harness.patching.cuda_modules import REACH
+from harness.patching.separate_names import choose_name_flags
 from harness.releases import cuda_toolkit
 
 CACHE_VARIABLE = "SGLANG_JIT_CACHE_DIR"  # SGLang's own
@@ -112,15 +113,13 @@ def _choose_flags(toolchain: Any) -> None:
 def _choose_host_flags(ninja: Any) -> None:
     """Leave out nvcc's flags of optimization, which are about host code alone, not about PTX.
 
-    Two builds of one source are in one process where a toggle changes it. g++ makes the static
-    members of templates unique in a process, and host code may read its kernel's address from one:
-    the second build would launch the first one's kernels.
+    Two builds of one source are in one process where a toggle changes it; flags keep them apart.
     """
     generate = ninja.generate
 
     def generate_plain(spec: Any) -> str:
         text, count = _CUDA_FLAGS.subn(
-            lambda line: _OPTIMIZATION.sub("", line.group()) + " -Xcompiler -fno-gnu-unique",
+            lambda line: " ".join([_OPTIMIZATION.sub("", line.group()), *choose_name_flags(ninja)]),
             generate(spec),
         )
         if count > 1 or (count == 0 and ".cu" in text):

@@ -21,6 +21,7 @@ class Allocation:
     strides: tuple[int, ...] = ()  # in elements
     storage_base: int = 0  # of the storage that it is a view of; 0 for its own
     storage_size: int = 0
+    is_pageable: bool = False  # the host's own memory, which no kernel can reach: its size is 0
     uninitialized: int = 0  # the address of a byte for each of its bytes: 1 where uninitialized
     # Masks of the bytes that a block may read and write; None allows all.
     allowed_reads: Callable[[Dimensions], Any] | None = None

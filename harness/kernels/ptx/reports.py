@@ -143,6 +143,8 @@ class PtxReport:
         size = self.number(PtxReportField.SIZE)
         if self.region == 0:
             return f"address {self.address:#x}, in no tensor that this launch was given"
+        if self.allocation is not None and self.allocation.is_pageable:
+            return f"{self.region_name}, which is in the host's memory and is not pinned"
         return describe_outside(self.address, size, (start, end), self.region_name, self.allocation)
 
     def index_of(self, allocation: Allocation) -> int:
@@ -158,6 +160,8 @@ class PtxReport:
     def describe_neighbour(self) -> tuple[str, ...]:
         own = self.allocation
         address = self.number(PtxReportField.ADDRESS)
+        if own is not None and own.is_pageable:
+            return ()
         if own is not None and own.storage_base <= address < own.storage_base + own.storage_size:
             return ("still inside the storage that this tensor is a view of",)
         for other in self.memory.allocations:

@@ -6,7 +6,7 @@ import os
 import sys
 import traceback
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -61,6 +61,7 @@ def test_host_code_is_built_without_optimization_and_with_names_of_its_own() -> 
     text = "cxxflags = -std=c++20 -O3\ncudaflags = -DN=1 -O3 --use_fast_math -O2 -I/a-O3\n"
     ninja: Any = ModuleType("toy_ninja")
     ninja.generate = lambda spec: text + spec
+    ninja.toolchain = SimpleNamespace(compilers=lambda: ("c++", "true"))  # takes any flag
     jit_loader._choose_host_flags(ninja)
     flags = "-DN=1 --use_fast_math -I/a-O3 -Xcompiler -fno-gnu-unique"
     assert ninja.generate("ldflags") == f"cxxflags = -std=c++20 -O3\ncudaflags = {flags}\nldflags"

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from planted_faults import TEXT, check_place, launch_fault, line_of, rows
-from ptx_kernels import HEAD, launch, pack
+from ptx_kernels import HEAD, describe, launch, pack
 
 from harness.kernels.check.violations import (
     AccessRuleViolation,
@@ -19,8 +20,9 @@ from harness.kernels.check.violations import (
     UncheckableKernel,
     UninitializedMemory,
 )
+from harness.kernels.ptx.executor import load_module
 from harness.kernels.ptx.instructions import Instruction
-from harness.kernels.ptx.launch import Allocation, ExecutorChecks
+from harness.kernels.ptx.launch import Allocation, CudaLaunch, ExecutorChecks
 from harness.kernels.ptx.parser import parse_ptx
 from harness.kernels.ptx.reader import read_kernel
 from harness.kernels.ptx.used_bytes import UsedBytes
@@ -52,6 +54,19 @@ def test_accesses_inside_are_no_violation() -> None:
     parameters, tensors = rows(64)
     launch_fault("read_row", parameters, tensors, grid=(2, 1, 1))
     assert np.array_equal(tensors["out"], tensors["values"])
+
+
+def test_memory_of_the_host_is_out_of_reach_unless_it_is_pinned() -> None:
+    """Host code gets such tensors as well, and may read them: a kernel may not."""
+    parameters, tensors = rows()
+    out, values, index = (describe(name, array) for name, array in tensors.items())
+    given = (out, replace(values, size=0, is_pageable=True), index)
+    module = load_module(TEXT)
+    entry = next(name for name in module.entries if "read_row" in name)
+    grid, block = (1, 1, 1), (32, 1, 1)
+    launched = CudaLaunch(entry, entry, grid, block, 0, parameters, given, lambda _: None)
+    [found] = module.run(launched, ExecutorChecks())
+    assert "read values, which is in the host's memory and is not pinned" in str(found)
 
 
 def test_a_line_has_the_lines_that_it_is_inlined_at() -> None:
