@@ -157,7 +157,9 @@ def test_it_is_installed_from_a_folder_of_wheels_without_a_network(
     monkeypatch.setenv("PIP_INDEX_URL", UNREACHABLE)
     monkeypatch.setenv(installer.WHEELS_VARIABLE, str(wheels))
     if not has_wheel:
-        with pytest.raises(NotReadyError, match=f"{wheels} lacks a wheel .*`unfix releases wheels`"):
+        with pytest.raises(
+            NotReadyError, match=f"{wheels} lacks a wheel .*`unfix releases wheels`"
+        ):
             cuda_toolkit.ensure_toolkit(lambda message: None)
         return
     toolkit = cuda_toolkit.ensure_toolkit(lambda message: None)
@@ -179,7 +181,9 @@ def test_the_wheels_that_are_fetched_build_a_kernel_without_a_network(
     assert cuda_toolkit.ensure_headers(lambda message: None).is_dir()
     kernel = tmp_path / "kernel.cu"
     kernel.write_text("__global__ void fill(int* out) { *out = 1; }")
-    subprocess.run([toolkit.home / "bin" / "nvcc", "-ptx", kernel, "-o", tmp_path / "k"], check=True)
+    subprocess.run(
+        [toolkit.home / "bin" / "nvcc", "-ptx", kernel, "-o", tmp_path / "k"], check=True
+    )
     assert ".entry" in (tmp_path / "k").read_text()
 
 

@@ -23,7 +23,6 @@ from harness.releases import (
 from harness.releases.managed_releases import Release
 from harness.releases.pack_installer import PackManifest
 
-
 _TOOLKIT = "cuda-toolkit"
 
 

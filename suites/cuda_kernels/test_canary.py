@@ -31,34 +31,53 @@ slots = st.lists(st.integers(1, SLOTS - 1), min_size=1, max_size=4, unique=True)
 
 
 @pytest.mark.guards("canary-write-row-stride")
-@given(layers=layers, slots=slots, seed=st.integers(0, 99))
-def test_a_fingerprint_covers_the_slots_own_bytes(layers: int, slots: list[int], seed: int) -> None:
-    write = cuda_kernels.require_kernel("kv_canary.write", "launch_canary_write_kernel")
-    plan_type = cuda_kernels.require_kernel("kv_canary.write", "WritePlan")
+@given(layers=layers, slots=slots, seed=st.integers(0, 99), sources=st.integers(1, 4))
+def test_a_fingerprint_covers_the_slots_own_bytes(
+    layers: int, slots: list[int], seed: int, sources: int
+) -> None:
     with checking.checked_cuda() as check:
         device = check.device
-        pool = fill_pool(layers, seed, device)
-        context = make_context(pool, device)
-        count = len(slots)
-        plan = plan_type(
-            write_offsets=torch.tensor([0, count], device=device),
-            write_seed_slot_indices=torch.tensor([-1], device=device),
-            write_num_valid_reqs=torch.tensor([1], dtype=torch.int32, device=device),
-        )
-        call_canary(
-            write,
-            context=context,
-            plan=plan,
-            input_ids=torch.arange(count, device=device) + 5,
-            positions=torch.arange(count, device=device),
-            out_cache_loc=torch.tensor(slots, device=device),
-            enable_write_input_assert=False,
-            expected_input_tokens=None,
-            expected_input_positions=None,
-        )
+        pools = [fill_pool(layers, seed + number, device) for number in range(sources)]
+        context = make_context(pools, device)
+        write_fingerprints(context, slots, device)
         records = context.canary_buf.view(torch.int64).tolist()
-    for place, (slot, wanted) in enumerate(zip(slots, make_records(pool, slots), strict=True)):
+    for place, (slot, wanted) in enumerate(zip(slots, make_records(pools, slots), strict=True)):
         assert records[slot] == wanted, place
+
+
+@pytest.mark.parametrize("distance", [0, 1 << 31], ids=["near", "far"])
+def test_a_fingerprint_is_written_however_far_apart_they_lie(distance: int) -> None:
+    with checking.checked_cuda() as check:
+        device, slots = check.device, [1, 0]
+        pool = fill_pool(1, 1, device)
+        records = checking.virtual_zeros((2, 32 + distance), torch.uint8, device)
+        context = make_context([pool], device, records)
+        write_fingerprints(context, slots, device)
+        found = records[:, :32].clone().view(torch.int64).tolist()
+    assert [found[slot] for slot in slots] == make_records([pool], slots)
+
+
+def write_fingerprints(context: Any, slots: list[int], device: str) -> None:
+    """Write the records of one request whose tokens lie in these slots."""
+    write = cuda_kernels.require_kernel("kv_canary.write", "launch_canary_write_kernel")
+    plan_type = cuda_kernels.require_kernel("kv_canary.write", "WritePlan")
+    count = len(slots)
+    plan = plan_type(
+        write_offsets=torch.tensor([0, count], device=device),
+        write_seed_slot_indices=torch.tensor([-1], device=device),
+        write_num_valid_reqs=torch.tensor([1], dtype=torch.int32, device=device),
+    )
+    call_canary(
+        write,
+        context=context,
+        plan=plan,
+        input_ids=torch.arange(count, device=device) + 5,
+        positions=torch.arange(count, device=device),
+        out_cache_loc=torch.tensor(slots, device=device),
+        enable_write_input_assert=False,
+        expected_input_tokens=None,
+        expected_input_positions=None,
+    )
 
 
 @pytest.mark.guards("canary-verify-row-stride")
@@ -74,9 +93,9 @@ def test_a_changed_byte_alone_is_reported(
     with checking.checked_cuda() as check:
         device = check.device
         pool = fill_pool(layers, seed, device)
-        context = make_context(pool, device)
+        context = make_context([pool], device)
         records = context.canary_buf.view(torch.int64)
-        for slot, record in zip(slots, make_records(pool, slots), strict=True):
+        for slot, record in zip(slots, make_records([pool], slots), strict=True):
             records[slot] = torch.tensor(record)
         if changed:
             pool[changed, data.draw(st.integers(0, BYTES - 1))] ^= 1
@@ -112,35 +131,45 @@ def fill_pool(layers: int, seed: int, device: str) -> torch.Tensor:
     return drawn.to(torch.uint8).to(device)[:, layers // 2]
 
 
-def make_context(pool: torch.Tensor, device: str) -> Any:
+def make_context(
+    pools: list[torch.Tensor], device: str, records: torch.Tensor | None = None
+) -> Any:
+    if records is None:
+        records = torch.zeros(SLOTS, 32, dtype=torch.uint8, device=device)
     context_type = cuda_kernels.require_kernel("kv_canary.verify", "VerifyOrWriteContext")
     source_type = cuda_kernels.require_kernel("kv_canary.verify", "RealKvSource")
-    source = source_type(tensor=pool, page_size=1, num_bytes_per_token=BYTES, read_bytes=BYTES)
+    sources = tuple(
+        source_type(tensor=pool, page_size=1, num_bytes_per_token=BYTES, read_bytes=BYTES)
+        for pool in pools
+    )
     tags = cuda_kernels.require_kernel("kv_canary.verify", "CanaryLaunchTag")
     modes = cuda_kernels.require_kernel("kv_canary.consts", "RealKvHashMode")
     return context_type(
-        canary_buf=torch.zeros(SLOTS, 32, dtype=torch.uint8, device=device),
+        canary_buf=records,
         kernel_kind=tags(0),
         violation_ring=torch.zeros(4, 8, dtype=torch.int64, device=device),
         violation_write_index=torch.zeros(1, dtype=torch.int32, device=device),
         slot_run_counter=torch.zeros(1, dtype=torch.int64, device=device),
         kernel_run_counter=torch.zeros(1, dtype=torch.int64, device=device),
-        real_kv_sources=(source,),
+        real_kv_sources=sources,
         real_kv_hash_mode=modes.ALL,
         enable_chain_position_assert=torch.ones(1, dtype=torch.int32, device=device),
     )
 
 
-def make_records(pool: torch.Tensor, slots: list[int]) -> list[list[int]]:
+def make_records(pools: list[torch.Tensor], slots: list[int]) -> list[list[int]]:
     """Return each slot's record: its token, its position, the chain before it, its bytes."""
     records, chain = [], mix(ANCHOR)
     for position, slot in enumerate(slots):
-        words = [int(word) & MASK for word in pool[slot].clone().view(torch.int64).tolist()]
         content = 0
-        for word in words:
-            content = mix(content ^ word)
+        for pool in pools:
+            words = [int(word) & MASK for word in pool[slot].clone().view(torch.int64).tolist()]
+            own = 0
+            for word in words:
+                own = mix(own ^ word)
+            content = mix(content ^ own)
         token = position + 5
-        records.append([token, position, to_signed(chain), to_signed(mix(content))])
+        records.append([token, position, to_signed(chain), to_signed(content)])
         chain = mix(mix(mix(chain) ^ token) ^ position)
     return records
 

@@ -157,28 +157,64 @@ def test_index_keys_are_stored_beside_the_heads(
     seed=cuda_kernels.seeds,
     layers=st.integers(1, 3),
     scale=st.sampled_from([0.5, 1.0, 2.0]),
-    has_queries=st.booleans(),
+    width=st.sampled_from([WIDTH, 100, 64]),  # 100: no whole vectors
+    query_width=st.sampled_from([0, 2 * WIDTH, 100]),
+    is_split=st.booleans(),
 )
 def test_rows_are_stored_as_fp8(
-    slots: list[int], seed: int, layers: int, scale: float, has_queries: bool
+    slots: list[int],
+    seed: int,
+    layers: int,
+    scale: float,
+    width: int,
+    query_width: int,
+    is_split: bool,
 ) -> None:
-    name = "fused_fp8_qkv_kv_cache"
-    store = cuda_kernels.fail_on_refusal(cuda_kernels.require_kernel(f"kvcache.{name}", name))
+    store = require_fp8_store()
     with checking.checked_cuda() as check:
-        device, count = check.device, len(slots)
-        keys, values = normal(seed, count, device), normal(seed + 1, count, device)
-        queries = normal(seed + 2, count, device, 2 * WIDTH) if has_queries else None
-        pools = [cuda_kernels.StridedPool(SLOTS, 1, WIDTH, layers, device, FP8) for _ in range(2)]
+        device, widths = check.device, [query_width, width, width]
+        joined = normal(seed, len(slots), device, sum(widths))
+        # Views of the rows of one projection, or tensors of their own.
+        parts = [part if is_split else part.contiguous() for part in joined.split(widths, 1)]
+        queries, keys, values = parts
+        pools = [cuda_kernels.StridedPool(SLOTS, 1, width, layers, device, FP8) for _ in range(2)]
         caches = [pool.cache[:, 0] for pool in pools]
         factor = torch.tensor(scale, device=device)
         quantized = store(
-            queries, keys, values, *caches, torch.tensor(slots, device=device), factor, factor
+            queries if query_width else None,
+            *(keys, values, *caches),
+            *(torch.tensor(slots, device=device), factor, factor),
         )
         for rows, pool in zip((keys, values), pools, strict=True):
             pool.expected_layer[slots, 0] = (rows.float() / scale).to(FP8)
             assert pool.list_differences() == []
-        if queries is not None:
+        if query_width:
             assert quantized.float().equal(queries.float().to(FP8).float())
+
+
+@pytest.mark.parametrize("distance", [0, 1 << 31], ids=["near", "far"])
+def test_rows_are_stored_as_fp8_however_far_apart_they_lie(distance: int) -> None:
+    store = require_fp8_store()
+    with checking.checked_cuda() as check:
+        device = check.device
+
+        def make_rows(dtype: torch.dtype) -> torch.Tensor:
+            return checking.virtual_zeros((2, WIDTH + distance), dtype, device)[:, :WIDTH]
+
+        queries, keys, values = (make_rows(torch.bfloat16) for _ in range(3))
+        for seed, rows in enumerate((queries, keys, values)):
+            rows.copy_(normal(seed, 2, device))
+        caches = [make_rows(FP8) for _ in range(2)]
+        one = torch.tensor(1.0, device=device)
+        quantized = store(queries, keys, values, *caches, torch.tensor([1, 0]).to(device), one, one)
+        assert quantized.float().equal(queries.float().to(FP8).float())
+        for rows, cache in zip((keys, values), caches, strict=True):
+            assert cache.float().equal(rows.flip(0).float().to(FP8).float())
+
+
+def require_fp8_store() -> Any:
+    name = "fused_fp8_qkv_kv_cache"
+    return cuda_kernels.fail_on_refusal(cuda_kernels.require_kernel(f"kvcache.{name}", name))
 
 
 @pytest.mark.parametrize("kind", ["dsa", "dsv4"])

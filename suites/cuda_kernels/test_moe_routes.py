@@ -92,6 +92,34 @@ def test_blocks_behind_the_last_expert_are_marked_where_that_is_asked(
         assert blocks.tolist() == owners + [-1] * (routes + 2 - len(owners))
 
 
+@pytest.mark.parametrize("experts", [9, 65, 1025], ids=["few", "some", "many"])
+@given(chosen=st.lists(st.integers(-3, 3) | st.sampled_from([1 << 20, -(1 << 31)]), min_size=1))
+def test_alignment_takes_experts_that_do_not_exist_for_padding(
+    experts: int, chosen: list[int]
+) -> None:
+    align = cuda_kernels.require_kernel("moe.moe_align", "moe_align_block_size")
+    if "map_invalid_experts_to_sentinel" not in inspect.signature(align).parameters:
+        skip_not_applicable("this release's alignment maps no experts")
+    routes, valid = len(chosen), [one if 0 <= one < experts - 1 else -1 for one in chosen]
+    owners = [one for one in sorted(set(valid)) for _ in range(-(-valid.count(one) // BLOCK))]
+    with checking.checked_cuda() as check:
+        topk = torch.tensor(chosen, dtype=torch.int32, device=check.device)
+        ids, blocks, counts, sums = (
+            torch.empty(size, dtype=torch.int32, device=check.device)
+            for size in (routes * BLOCK, routes, 2, experts + 1)
+        )
+        options = {"write_inactive_prefix_count": True, "map_invalid_experts_to_sentinel": True}
+        align(topk, experts, BLOCK, ids, blocks, counts, sums, True, **options)
+        assert blocks.tolist()[: len(owners)] == owners
+        assert counts.tolist() == [len(owners) * BLOCK, owners.count(-1)]
+        found = ids.tolist()
+    for place, owner in enumerate(owners):
+        own = [one for one in found[place * BLOCK : (place + 1) * BLOCK] if one < routes]
+        assert own
+        assert {valid[one] for one in own} == {owner}
+    assert sorted(one for one in found if one < routes) == list(range(routes))
+
+
 def check_alignment(experts: int, chosen: list[int], spare: int) -> None:
     align = cuda_kernels.require_kernel("moe.moe_align", "moe_align_block_size")
     routes = len(chosen)
@@ -137,23 +165,32 @@ def test_padding_is_no_row_of_an_expert(chosen: list[int], is_ep: bool, wide: bo
         assert [placed[row] for row in range(len(ordered))] == ordered
 
 
+# Down to -60 a score's weight is far above what keeps the sum from zero; -200 underflows.
+router_scores = st.lists(st.floats(-60, 120, width=32) | st.just(-200.0), min_size=4, max_size=4)
+
+
 @pytest.mark.guards("34459-hash-topk")
 @given(
-    # Down to -60 a score's weight is far above what keeps the sum from zero; -200 underflows.
-    scores=st.lists(st.floats(-60, 120, width=32) | st.just(-200.0), min_size=4, max_size=4),
-    tokens=st.integers(1, 3),
+    scores=st.lists(router_scores, min_size=1, max_size=3),
+    shared=st.integers(0, 2),
+    factor=st.sampled_from([1.0, 2.5]),
 )
-def test_hash_routed_weights_are_finite(scores: list[float], tokens: int) -> None:
+def test_hash_routed_weights_are_finite(
+    scores: list[list[float]], shared: int, factor: float
+) -> None:
     hash_topk = cuda_kernels.require_kernel("moe.dsv4", "hash_topk", "attention.dsv4.moe")
     with checking.checked_cuda() as check:
-        logits = torch.tensor([scores] * tokens, dtype=torch.float32, device=check.device)
-        table = torch.tensor([[0, 2], [3, 1]], dtype=torch.int32, device=check.device)
-        token_ids = torch.arange(tokens, device=check.device) % 2
-        weights, experts = hash_topk(logits, token_ids, table)
+        device, tokens = check.device, len(scores)
+        logits = torch.tensor(scores, dtype=torch.float32, device=device)
+        table = torch.tensor([[0, 2], [3, 1]], dtype=torch.int32, device=device)
+        token_ids = torch.arange(tokens, device=device) % 2
+        weights, experts = hash_topk(logits, token_ids, table, shared, factor)
         chosen = table[token_ids]
-        assert experts.equal(chosen)
+        others = torch.arange(4, 4 + shared, dtype=torch.int32, device=device)
+        assert experts.equal(torch.cat([chosen, others.expand(tokens, -1)], 1))
         raw = torch.nn.functional.softplus(logits.double()).sqrt().gather(1, chosen.long())
         wanted = raw / raw.sum(1, keepdim=True).clamp(min=1e-20)
+        wanted = torch.cat([wanted, wanted.new_full((tokens, shared), 1 / factor)], 1)
         torch.testing.assert_close(weights.double(), wanted, atol=1e-5, rtol=1e-4)
 
 
@@ -186,6 +223,15 @@ def test_routes_of_padding_lose_their_experts(
         assert ids.tolist() == [
             list(own) if place < count else [-1, -1] for place, own in enumerate(experts)
         ]
+
+
+@pytest.mark.parametrize("distance", [0, 1 << 31], ids=["near", "far"])
+def test_routes_of_padding_lose_their_experts_however_far_apart_they_lie(distance: int) -> None:
+    mask = cuda_kernels.require_kernel("moe.dsv4", "mask_topk_ids")
+    with checking.checked_cuda() as check:
+        wide = checking.virtual_zeros((2, 2 + distance), torch.int32, check.device)
+        mask(wide[:, :2], torch.tensor([1], dtype=torch.int32, device=check.device))
+        assert wide[:, :2].tolist() == [[0, 0], [-1, -1]]
 
 
 @pytest.mark.parametrize("experts", [8, 12, 512], ids=["in-registers", "any-number", "many"])

@@ -110,23 +110,69 @@ def test_a_convolution_reads_its_own_prefix(seed: int, lengths: list[int], layer
     seed=cuda_kernels.seeds,
     layers=st.integers(1, 3),
     accepted=st.lists(st.integers(0, 4), min_size=1, max_size=4),
+    tracked=st.none() | st.lists(st.tuples(st.booleans(), st.integers(0, 4)), min_size=4),
 )
-def test_a_draft_keeps_its_accepted_tokens(seed: int, layers: int, accepted: list[int]) -> None:
+def test_a_draft_keeps_its_accepted_tokens(
+    seed: int, layers: int, accepted: list[int], tracked: list[tuple[bool, int]] | None
+) -> None:
     extend = require_kernel("fused_draft_extend_sconv_cache")
-    drafted = 4
+    drafted, count = 4, len(accepted)
     with checking.checked_cuda() as check:
         device = check.device
-        pool = cuda_kernels.StridedPool(SLOTS, ROWS, WIDTH, layers, device)
-        hidden = cuda_kernels.draw_normal(seed, len(accepted) * drafted, WIDTH, device=device)
-        slots = torch.arange(1, len(accepted) + 1, dtype=torch.int32, device=device)
+        pool = cuda_kernels.StridedPool(2 * SLOTS, ROWS, WIDTH, layers, device)
+        hidden = cuda_kernels.draw_normal(seed, count * drafted, WIDTH, device=device)
+        slots = torch.arange(1, count + 1, dtype=torch.int32, device=device)
         counts = torch.tensor(accepted, dtype=torch.int32, device=device)
-        extend(hidden, pool.cache, slots, counts, drafted)
-        for request, count in enumerate(accepted):
-            own = hidden[request * drafted : (request + 1) * drafted]
-            pool.expected_layer[request + 1] = torch.cat([pool.expected_layer[request + 1], own])[
-                count : count + ROWS
+        copies = [False] * count
+        tracking: list[Any] = []
+        if tracked:
+            copies = [chosen for chosen, _ in tracked[:count]]
+            steps = [step for _, step in tracked[:count]]
+            tracking = [
+                True,
+                torch.tensor(copies, device=device),
+                torch.tensor(steps, dtype=torch.int32, device=device),
+                torch.arange(count, device=device) + SLOTS,
             ]
+        extend(hidden, pool.cache, slots, counts, drafted, *tracking)
+        for request, length in enumerate(accepted):
+            own = hidden[request * drafted : (request + 1) * drafted]
+            row = torch.cat([pool.expected_layer[request + 1], own])
+            pool.expected_layer[request + 1] = row[length : length + ROWS]
+            if tracked and copies[request]:
+                first = tracked[request][1]
+                pool.expected_layer[request + SLOTS] = row[first : first + ROWS]
         assert pool.list_differences() == []
+
+
+@pytest.mark.parametrize("distance", [0, 1 << 30], ids=["near", "far"])
+def test_states_are_updated_however_far_apart_their_rows_lie(distance: int) -> None:
+    extend = require_kernel("fused_draft_extend_sconv_cache")
+    step = require_kernel("fused_causal_conv1d_update_decode")
+    with checking.checked_cuda() as check:
+        device = check.device
+        wide = checking.virtual_zeros((2, ROWS, WIDTH + distance), torch.bfloat16, device)
+        states = wide[:, :, :WIDTH]
+        states.copy_(cuda_kernels.draw_normal(1, 2 * ROWS, WIDTH, device=device).view(2, ROWS, -1))
+        tokens = cuda_kernels.draw_normal(2, 2, WIDTH, device=device)
+        weight = torch.ones(WIDTH, ROWS + 1, dtype=torch.bfloat16, device=device)
+        first, second = (torch.tensor([n], dtype=torch.int32, device=device) for n in range(2))
+        yes = torch.tensor([True], device=device)
+        row = torch.cat([states[1], tokens])
+        extend(tokens, states, second, second, 2)  # one token is accepted
+        assert states[1].equal(row[1 : 1 + ROWS])
+        row = torch.cat([states[0], tokens])
+        extend(tokens, states, first, second, 2, True, yes, first, second.long())
+        assert states[0].equal(row[1 : 1 + ROWS])
+        assert states[1].equal(row[:ROWS])
+        row = torch.cat([states[0], tokens[:1]])
+        tracking = {"track_mask": yes, "track_indices": second.long()}
+        step(tokens[:1], weight, states, first, yes, use_residual=False, **tracking)
+        assert states[0].equal(row[1:])
+        assert states[1].equal(row[1:])
+        row = torch.cat([states[1], tokens[1:]])
+        step(tokens[1:], weight, states, second, yes, use_residual=False)
+        assert states[1].equal(row[1:])
 
 
 @pytest.mark.guards("sconv-decode-strided-cache")
@@ -134,19 +180,24 @@ def test_a_draft_keeps_its_accepted_tokens(seed: int, layers: int, accepted: lis
     seed=cuda_kernels.seeds,
     layers=st.integers(1, 3),
     lanes=st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=4),
+    tracked=st.none() | st.lists(st.booleans(), min_size=4, max_size=4),
 )
 def test_a_decode_step_shifts_each_state(
-    seed: int, layers: int, lanes: list[tuple[bool, bool]]
+    seed: int, layers: int, lanes: list[tuple[bool, bool]], tracked: list[bool] | None
 ) -> None:
     step = require_kernel("fused_causal_conv1d_update_decode")
     with checking.checked_cuda() as check:
-        device = check.device
-        pool = cuda_kernels.StridedPool(SLOTS, ROWS, WIDTH, layers, device)
+        device, count = check.device, len(lanes)
+        pool = cuda_kernels.StridedPool(2 * SLOTS, ROWS, WIDTH, layers, device)
         before = pool.cache.clone()
         tokens = cuda_kernels.draw_normal(seed, len(lanes), WIDTH, device=device)
         weight = cuda_kernels.draw_normal(seed + 1, WIDTH, ROWS + 1, device=device)
         slots = [place + 1 if is_valid else -1 for place, (is_valid, _) in enumerate(lanes)]
         states = torch.tensor([has_state for _, has_state in lanes], device=device)
+        tracking: dict[str, Any] = {}
+        if tracked:
+            tracking["track_mask"] = torch.tensor(tracked[:count], device=device)
+            tracking["track_indices"] = torch.arange(count, device=device) + SLOTS
         found = step(
             tokens,
             weight,
@@ -154,6 +205,7 @@ def test_a_decode_step_shifts_each_state(
             torch.tensor(slots, dtype=torch.int32, device=device),
             states,
             use_residual=False,
+            **tracking,
         )
         for lane, (is_valid, has_state) in enumerate(lanes):
             if is_valid:
@@ -161,6 +213,8 @@ def test_a_decode_step_shifts_each_state(
                 exact = (row.double() * weight.double().T).sum(0)
                 torch.testing.assert_close(found[lane].double(), exact, atol=0.05, rtol=0.02)
                 pool.expected_layer[lane + 1] = row[1:]
+                if tracked and tracked[lane]:
+                    pool.expected_layer[lane + SLOTS] = row[1:]
         assert pool.list_differences() == []
 
 

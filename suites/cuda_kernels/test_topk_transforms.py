@@ -4,6 +4,7 @@ THE INVARIANTS IN PLAIN WORDS
 - Of a row's first tokens, as many as its length says, the best are selected, each once; of equal
   scores any. Where there are fewer than asked for, all are, and the rest is -1.
 - A selected token is translated by its own request's page table.
+- A plan lists the requests that are longer than its threshold, each once, with their lengths.
 """
 
 from __future__ import annotations
@@ -126,6 +127,28 @@ def test_a_planned_selection_is_the_best(
             expect_best(scores[row, :length], chosen, topk)
             own = [one - 1000 * row if one >= 0 else one for one in flat[row].tolist()]
             expect_best(scores[row, :length], own, topk)
+
+
+@given(
+    requests=st.sampled_from([40, 133, 512]),
+    longest=st.sampled_from([1000, 70_000, 500_000]),
+    threshold=st.sampled_from([-1, 0, 100_000]),
+    seed=cuda_kernels.seeds,
+)
+def test_a_plan_lists_the_requests_that_are_longer_than_its_threshold(
+    requests: int, longest: int, threshold: int, seed: int
+) -> None:
+    plan = cuda_kernels.require_kernel("attention.dsv4.topk", "plan_topk_v2")
+    generator = torch.Generator().manual_seed(seed)
+    lengths = torch.randint(0, longest, (requests,), generator=generator)
+    with checking.checked_cuda() as check:
+        planned = plan(lengths.to(torch.int32).to(check.device), threshold).tolist()
+    (used, count), items = planned[0], planned[1:]
+    assert used >= 32768
+    if threshold >= 0:
+        assert used == max(threshold, 32768)
+    wanted = [[one, length] for one, length in enumerate(lengths.tolist()) if length > used]
+    assert sorted(items[:count]) == wanted
 
 
 @given(

@@ -173,7 +173,9 @@ class PtxLowering:
             self._emit_branch(operation)
             return
         if name == "ptx.undefined":
-            self.code.set(operation.result, "0", operation.result.type.bits)
+            # What a card's register holds by chance: the largest integer, and no number as a float.
+            bits = operation.result.type.bits
+            self.code.set(operation.result, str((1 << max(bits - 1, 1)) - 1), bits)
             for of in ("r", "w", "o", "t"):
                 self.code.set_companion(operation.result, of, "0")
             return

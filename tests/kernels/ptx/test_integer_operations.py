@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from operands import TYPES, draw
-from ptx_kernels import apply
+from ptx_kernels import HEAD, apply, launch, pack
 
 
 def wide(values: Any) -> list[int]:
@@ -177,3 +177,25 @@ def test_lop3_computes_any_table() -> None:
         ("b32", np.uint32),
     )
     assert np.array_equal(got, (a & b) | (a & c) | (b & c))
+
+
+def test_a_register_that_nothing_wrote_holds_no_zero() -> None:
+    """A card has what an earlier kernel left there; with zeros a lost assignment went unnoticed."""
+    text = f"""{HEAD}
+.visible .entry kernel(.param .u64 out)
+{{
+.reg .b32 %r<3>; .reg .b64 %rd<2>; .reg .pred %p<2>;
+ld.param.u64 %rd1, [out];
+mov.u32 %r1, %tid.x;
+setp.eq.u32 %p1, %r1, 0;
+@%p1 bra $STORE;
+mov.u32 %r2, 5;
+$STORE:
+mad.wide.u32 %rd1, %r1, 4, %rd1;
+st.global.u32 [%rd1], %r2;
+ret;
+}}
+"""
+    out = np.zeros(2, np.int32)
+    assert launch(text, pack(out), {"out": out}, block=(2, 1, 1)) == []
+    assert out.tolist() == [(1 << 31) - 1, 5]
