@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from fixtures import cuda_kernels
 from harness import checking
+from harness.guards.cells import enable_where_missing
 
 SLOTS, WIDTH = 12, 128
 FP8 = torch.float8_e4m3fn
@@ -195,7 +196,7 @@ def test_rows_are_stored_as_fp8(
 @pytest.mark.parametrize("distance", [0, 1 << 31], ids=["near", "far"])
 def test_rows_are_stored_as_fp8_however_far_apart_they_lie(distance: int) -> None:
     store = require_fp8_store()
-    with checking.checked_cuda() as check:
+    with enable_where_missing("fp8-store-strided-cache"), checking.checked_cuda() as check:
         device = check.device
 
         def make_rows(dtype: torch.dtype) -> torch.Tensor:

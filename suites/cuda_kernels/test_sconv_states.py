@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from fixtures import cuda_kernels
 from harness import checking
+from harness.guards.cells import enable_where_missing
 
 ROWS, WIDTH, SLOTS = 3, 8, 6  # taps before the current token, channels, slots of the pool
 
@@ -149,7 +150,10 @@ def test_a_draft_keeps_its_accepted_tokens(
 def test_states_are_updated_however_far_apart_their_rows_lie(distance: int) -> None:
     extend = require_kernel("fused_draft_extend_sconv_cache")
     step = require_kernel("fused_causal_conv1d_update_decode")
-    with checking.checked_cuda() as check:
+    with (
+        enable_where_missing("sconv-draft-strided-cache", "sconv-decode-strided-cache"),
+        checking.checked_cuda() as check,
+    ):
         device = check.device
         wide = checking.virtual_zeros((2, ROWS, WIDTH + distance), torch.bfloat16, device)
         states = wide[:, :, :WIDTH]
