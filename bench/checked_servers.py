@@ -92,8 +92,10 @@ CACHES = {
 }
 TURNS = 2
 TORCH_PATIENCE = 200.0  # seconds for PyTorch's sanitizer, under which a server may never be ready
-_TORCH_WORDS = re.compile(r"(?:CSAN detected|torch\.cuda\._sanitizer\.CUDASanitizerErrors:).*")
-_KEPT = 6  # recorded messages of PyTorch's sanitizer
+_TORCH_WORDS = re.compile(
+    r"CSAN detected.*(?:\n(?!===|CSAN).*){0,12}|torch\.cuda\._sanitizer\.CUDASanitizerErrors:.*"
+)
+_KEPT = 4  # recorded messages of PyTorch's sanitizer
 
 
 def make_setup(case: str, tool: str, folder: Path) -> ServerSetup:
