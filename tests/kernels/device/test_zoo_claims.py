@@ -152,6 +152,24 @@ def test_a_model_without_code_in_sglang_is_absent_and_one_with_code_is_not(
         architecture_run._start()
 
 
+@pytest.mark.parametrize(
+    ("function", "error"), [("load_model", ValueError), ("capture_graphs", GraphCaptureFailed)]
+)
+def test_a_model_that_does_not_load_is_not_loaded_again_without_graphs(
+    architecture_run: ArchitectureRun,
+    monkeypatch: pytest.MonkeyPatch,
+    function: str,
+    error: type[Exception],
+) -> None:
+    runner: dict[str, Any] = {"__name__": "sglang.srt.model_executor.model_runner"}
+    exec(f"def {function}():\n    raise ValueError('no attribute')", runner)
+    monkeypatch.setattr(claims, "ServedModel", lambda *_: runner[function]())
+    architecture_run.reference = SimpleNamespace(adapters=[])  # type: ignore[assignment]
+    architecture_run.check.ignore_races = contextlib.nullcontext  # type: ignore[method-assign]
+    with pytest.raises(error):
+        architecture_run._start()
+
+
 def make_model(replays: int) -> SimpleNamespace:
     """Make a model whose computation replays a graph so many times."""
     static = torch.zeros(3, device="cuda")
