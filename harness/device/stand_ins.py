@@ -25,8 +25,6 @@ class StandIn:
     function: Callable[..., Any]
     names: tuple[str, ...]
     source: str  # the specification: a file of SGLang, FlashInfer, a paper
-    native: str | None  # SGLang's own fallback of the same meaning, `module:name`
-    tolerance: float  # relative, against `native` in float32
     takes_build: bool  # it wants the JIT module's template arguments
 
     def call(self, name: str, build: JitBuild | None, args: Any, options: Any) -> Any:
@@ -47,14 +45,12 @@ STAND_INS: dict[str, StandIn] = {}
 _shapes: dict[str, Callable[..., Any]] = {}
 
 
-def stand_in(
-    *names: str, source: str, native: str | None = None, tolerance: float = 1e-5
-) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def stand_in(*names: str, source: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register a function under these names."""
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
         takes_build = "build" in inspect.signature(function).parameters
-        entry = StandIn(function, names, source, native, tolerance, takes_build)
+        entry = StandIn(function, names, source, takes_build)
         for name in names:
             if name in STAND_INS:
                 raise ValueError(f"two stand-ins for {name}")

@@ -28,7 +28,6 @@ def activate_and_multiply(values: torch.Tensor, name: str) -> torch.Tensor:
     "sgl_kernel.silu_and_mul",
     "flashinfer.activation.silu_and_mul",
     source="sgl-kernel/python/sgl_kernel/elementwise.py: silu_and_mul",
-    native="sglang.srt.layers.activation:SiluAndMul.forward_native",
 )
 def silu_and_mul(input: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
     return write_result(activate_and_multiply(input, "silu"), out)
@@ -37,7 +36,6 @@ def silu_and_mul(input: torch.Tensor, out: torch.Tensor | None = None) -> torch.
 @stand_in(
     "sgl_kernel.gelu_and_mul",
     source="sgl-kernel/python/sgl_kernel/elementwise.py: gelu_and_mul",
-    native="sglang.srt.layers.activation:GeluAndMul.forward_native",
 )
 def gelu_and_mul(input: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
     return write_result(activate_and_multiply(input, "gelu"), out)
@@ -46,7 +44,6 @@ def gelu_and_mul(input: torch.Tensor, out: torch.Tensor | None = None) -> torch.
 @stand_in(
     "sgl_kernel.gelu_tanh_and_mul",
     source="sgl-kernel/python/sgl_kernel/elementwise.py: gelu_tanh_and_mul",
-    native="sglang.srt.layers.activation:GeluAndMul.forward_native",
 )
 def gelu_tanh_and_mul(input: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
     return write_result(activate_and_multiply(input, "gelu_tanh"), out)
@@ -55,7 +52,6 @@ def gelu_tanh_and_mul(input: torch.Tensor, out: torch.Tensor | None = None) -> t
 @stand_in(
     "jit:activation.run_activation",
     source=_CSRC,
-    native="sglang.srt.layers.activation:SiluAndMul.forward_native",
 )
 def run_activation(input: torch.Tensor, out: torch.Tensor, name: str) -> None:
     out.copy_(activate_and_multiply(input, name))

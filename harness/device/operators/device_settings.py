@@ -10,7 +10,6 @@ from harness.device.stand_ins import stand_in
 
 @stand_in(
     "deep_gemm.set_pdl",
-    "deep_gemm.set_num_sms",
     "deep_gemm.set_tc_util",
     "flashinfer.jit.core.logger.setLevel",
     source="deep_gemm/__init__.py, flashinfer/jit/core.py: tuning and logs of a process",
@@ -19,9 +18,17 @@ def set_tuning(*args: Any, **options: Any) -> None:
     """Ignore the setting."""
 
 
+_multiprocessors: list[int] = []  # that DeepGEMM was told to use, last
+
+
+@stand_in("deep_gemm.set_num_sms", source="deep_gemm/__init__.py")
+def set_multiprocessor_count(count: int) -> None:
+    _multiprocessors[:] = [count]
+
+
 @stand_in("deep_gemm.get_num_sms", source="deep_gemm/__init__.py")
 def get_multiprocessor_count() -> int:
-    return get_card().multiprocessors
+    return _multiprocessors[0] if _multiprocessors else get_card().multiprocessors
 
 
 @stand_in(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from harness.device import dry_run
-from harness.device.stand_ins import stand_in
+from harness.device.stand_ins import JitBuild, stand_in
 
 
 @stand_in(
@@ -23,14 +23,19 @@ def moe_align_block_size(
     cumsum_buffer: torch.Tensor,
     pad_sorted_token_ids: bool = False,
     ignore_invalid_expert: bool = False,
+    build: JitBuild | None = None,
 ) -> None:
     """Sort the places of `topk_ids` by expert; pad each expert's places to whole blocks.
 
     `num_experts` counts one more than there are: the first bucket is of expert -1, a filtered one.
     Example: with ids [[0, 1], [1, -1]] and blocks of 2, the blocks are of -1, 0, 1, and the places
-    [3 4 | 0 4 | 1 2], where 4 is padding.
+    [3 4 | 0 4 | 1 2], where 4 is padding: written on request, else the caller's own.
     """
-    buckets = topk_ids.flatten().to(torch.int32) + 1
+    flags = [False] * 3 if build is None else [flag == "true" for flag in build.marker[2:5]]
+    writes_filtered_blocks, filters_invalid, pads_owners = flags
+    buckets = topk_ids.flatten().long() + 1
+    if filters_invalid:
+        buckets = torch.where((buckets >= 0) & (buckets < num_experts), buckets, 0)
     places = torch.arange(buckets.numel(), device=buckets.device)
     if ignore_invalid_expert:
         is_valid = (buckets > 0) & (buckets < num_experts)
@@ -42,18 +47,20 @@ def moe_align_block_size(
     total = int(ends[-1])
     if pad_sorted_token_ids:
         sorted_token_ids.fill_(topk_ids.numel())
-    else:
-        sorted_token_ids[:total] = topk_ids.numel()
     order = torch.argsort(buckets, stable=True)
     shifts = starts - (counts.cumsum(0) - counts)  # of an expert's places, from sorted to padded
     target = torch.repeat_interleave(shifts, counts)
     target += torch.arange(order.numel(), device=order.device)
     sorted_token_ids[target] = places[order].to(sorted_token_ids.dtype)
     owners = torch.arange(num_experts, device=buckets.device) - 1
+    if pads_owners:
+        experts_ids.fill_(-1)
     experts_ids[: total // block_size] = torch.repeat_interleave(owners, blocks).to(
         experts_ids.dtype
     )
     num_tokens_post_pad[:1] = total
+    if writes_filtered_blocks:
+        num_tokens_post_pad[1] = blocks[0]
     cumsum_buffer[0] = 0
     cumsum_buffer[1 : num_experts + 1] = ends.to(cumsum_buffer.dtype)
 
@@ -80,7 +87,6 @@ def _write_weights(chosen: torch.Tensor, weights: torch.Tensor, renormalize: boo
 @stand_in(
     "sgl_kernel.topk_softmax",
     source="sgl-kernel/python/sgl_kernel/moe.py: topk_softmax",
-    native="sglang.srt.layers.moe.topk:fused_topk_torch_native",
 )
 def topk_softmax(
     topk_weights: torch.Tensor,
@@ -117,7 +123,7 @@ def topk_sigmoid(
 
 def select_groups(choice: torch.Tensor, group_count: int, chosen_groups: int) -> torch.Tensor:
     """Mask the experts outside of the best groups; a group counts by its two best experts."""
-    grouped = choice.view(choice.shape[0], group_count, -1)
+    grouped = choice.unflatten(1, (group_count, -1))
     best = min(2, grouped.shape[-1])
     group_scores = grouped.topk(best, dim=-1).values.sum(-1)
     groups = torch.argsort(group_scores, dim=-1, descending=True, stable=True)[:, :chosen_groups]
@@ -128,7 +134,6 @@ def select_groups(choice: torch.Tensor, group_count: int, chosen_groups: int) ->
 @stand_in(
     "flashinfer.fused_moe.fused_topk_deepseek",
     source="flashinfer/fused_moe/fused_routing_dsv3.py: fused_topk_deepseek",
-    native="sglang.srt.layers.moe.topk:biased_grouped_topk_impl",
 )
 def fused_topk_deepseek(
     scores: torch.Tensor,
@@ -151,7 +156,6 @@ def fused_topk_deepseek(
 @stand_in(
     "sgl_kernel.moe_fused_gate",
     source="sgl-kernel/csrc/moe/moe_fused_gate.cu",
-    native="sglang.srt.layers.moe.topk:biased_grouped_topk_impl",
 )
 def moe_fused_gate(
     input_tensor: torch.Tensor,

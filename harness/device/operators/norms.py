@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from harness.device.stand_ins import stand_in, write_result
+from harness.device.stand_ins import JitBuild, stand_in, write_result
 
 
 def normalize(
@@ -33,7 +33,6 @@ def _add_and_normalize(
     "sgl_kernel.rmsnorm",
     "flashinfer.norm.rmsnorm",
     source="sgl-kernel/python/sgl_kernel/elementwise.py: rmsnorm",
-    native="sglang.srt.layers.layernorm:RMSNorm.forward_native",
 )
 def rmsnorm(
     input: torch.Tensor,
@@ -49,7 +48,6 @@ def rmsnorm(
     "sgl_kernel.gemma_rmsnorm",
     "flashinfer.norm.gemma_rmsnorm",
     source="sgl-kernel/python/sgl_kernel/elementwise.py: gemma_rmsnorm",
-    native="sglang.srt.layers.layernorm:GemmaRMSNorm.forward_native",
 )
 def gemma_rmsnorm(
     input: torch.Tensor,
@@ -64,9 +62,7 @@ def gemma_rmsnorm(
 @stand_in(
     "sgl_kernel.fused_add_rmsnorm",
     "flashinfer.norm.fused_add_rmsnorm",
-    "jit:fused_add_rmsnorm.fused_add_rmsnorm",
     source="sgl-kernel/python/sgl_kernel/elementwise.py: fused_add_rmsnorm",
-    native="sglang.srt.layers.layernorm:RMSNorm.forward_native",
 )
 def fused_add_rmsnorm(
     input: torch.Tensor,
@@ -80,10 +76,35 @@ def fused_add_rmsnorm(
 
 
 @stand_in(
+    "jit:fused_add_rmsnorm.fused_add_rmsnorm",
+    source="sglang/kernels/jit/csrc/elementwise/fused_add_rmsnorm.cuh",
+)
+def jit_fused_add_rmsnorm(
+    input: torch.Tensor,
+    residual: torch.Tensor,
+    weight: torch.Tensor,
+    eps: float,
+    build: JitBuild,
+) -> None:
+    """Add the input to the residual, and write the norm of the sum to the input.
+
+    The sum is rounded before it is scaled. A module that casts first rounds what is scaled in place
+    of it, before the weight.
+    """
+    exact = residual.float() + input.float()
+    scale = torch.rsqrt(exact.pow(2).mean(-1, keepdim=True) + eps)
+    residual.copy_(exact)
+    if build.marker[1] == "true":
+        scaled = (exact * scale).to(input.dtype).float() * weight.float()
+    else:
+        scaled = residual.float() * weight.float() * scale
+    input.copy_(scaled)
+
+
+@stand_in(
     "sgl_kernel.gemma_fused_add_rmsnorm",
     "flashinfer.norm.gemma_fused_add_rmsnorm",
     source="sgl-kernel/python/sgl_kernel/elementwise.py: gemma_fused_add_rmsnorm",
-    native="sglang.srt.layers.layernorm:GemmaRMSNorm.forward_native",
 )
 def gemma_fused_add_rmsnorm(
     input: torch.Tensor,
@@ -98,7 +119,6 @@ def gemma_fused_add_rmsnorm(
 @stand_in(
     "jit:rmsnorm.rmsnorm",
     source="sglang/kernels/jit/csrc/elementwise/rmsnorm.cuh",
-    native="sglang.srt.layers.layernorm:RMSNorm.forward_native",
 )
 def jit_rmsnorm(input: torch.Tensor, weight: torch.Tensor, out: torch.Tensor, eps: float) -> None:
     out.copy_(normalize(input, weight, eps))
@@ -107,7 +127,6 @@ def jit_rmsnorm(input: torch.Tensor, weight: torch.Tensor, out: torch.Tensor, ep
 @stand_in(
     "jit:qknorm.qknorm",
     source="sglang/kernels/jit/csrc/elementwise/qknorm.cuh",
-    native="sglang.srt.layers.layernorm:RMSNorm.forward_native",
 )
 def qknorm(
     q: torch.Tensor,

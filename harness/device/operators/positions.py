@@ -10,7 +10,6 @@ from harness.device.stand_ins import stand_in
 @stand_in(
     "jit:clamp_position.clamp_position",
     source="sglang/kernels/jit/csrc/elementwise/clamp_position.cuh",
-    native="sglang.kernels.ops.attention.clamp_position:clamp_position_native",
 )
 def clamp_position(out: torch.Tensor, lengths: torch.Tensor) -> None:
     """Write each sequence's last position; an empty sequence's is 0."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from harness.device.stand_ins import stand_in
+from harness.device.stand_ins import JitBuild, stand_in
 
-SMALLEST_ABSOLUTE = 1e-10  # a row of zeros has a scale, too
+SMALLEST_ABSOLUTE = 1e-10  # a group of zeros has a scale, too; a row or a tensor has 0
 TMA_BYTES = 16  # a copy by the tensor memory accelerator has columns of as many bytes
 EXPONENT_BITS = 23  # of a float32 lie below its exponent
 AWQ_BITS = 4
@@ -18,16 +18,22 @@ def find_largest_code(dtype: torch.dtype) -> float:
     return float(limits.max)
 
 
-def _round_groups(values: torch.Tensor, codes: torch.Tensor) -> torch.Tensor:
-    """Write the codes of the last axis' groups; return their scales.
+def _round_groups(values: torch.Tensor, codes: torch.Tensor, smallest: float = 0.0) -> torch.Tensor:
+    """Write the codes of the last axis' groups; return their scales."""
+    scales = values.abs().amax(-1, keepdim=True).clamp(min=smallest)
+    scales = scales / find_largest_code(codes.dtype)
+    _write_codes(values, scales, codes)
+    return scales.squeeze(-1)
+
+
+def _write_codes(values: torch.Tensor, scales: torch.Tensor, codes: torch.Tensor) -> None:
+    """Write what the values are in steps of their scales; nothing where a scale is 0.
 
     The kernels cut the fractions of int8 off, and round to the nearest float of 8 bits.
     """
     largest = find_largest_code(codes.dtype)
-    scales = values.abs().amax(-1, keepdim=True).clamp(min=SMALLEST_ABSOLUTE) / largest
-    steps = (values / scales).clamp(-largest, largest)
+    steps = torch.where(scales > 0, values / scales, 0.0).clamp(-largest, largest)
     codes.copy_(steps.to(codes.dtype).view(codes.shape))
-    return scales.squeeze(-1)
 
 
 @stand_in(
@@ -38,8 +44,8 @@ def per_token_group_quant(x: torch.Tensor, codes: torch.Tensor, scales: torch.Te
     """Round each token's groups, as many as there are scales, to 8 bits."""
     if scales.dtype != torch.float32 or x.shape != codes.shape:
         raise NotImplementedError("the stand-in has float32 scales and no activation before them")
-    groups = x.float().view(*x.shape[:-1], scales.shape[-1], -1)
-    scales.copy_(_round_groups(groups, codes))
+    groups = x.float().unflatten(-1, (scales.shape[-1], -1))
+    scales.copy_(_round_groups(groups, codes, SMALLEST_ABSOLUTE))
 
 
 @stand_in(
@@ -136,15 +142,24 @@ def per_token_quant_fp8(x: torch.Tensor, codes: torch.Tensor, scales: torch.Tens
 @stand_in(
     "jit:per_tensor_quant_fp8.per_tensor_quant_fp8",
     "sgl_kernel.sgl_per_tensor_quant_fp8",
-    source="sglang/kernels/jit/csrc/gemm/per_tensor_quant_fp8.cuh, without a static scale",
+    source="sglang/kernels/jit/csrc/gemm/per_tensor_quant_fp8.cuh",
 )
 def per_tensor_quant_fp8(
-    x: torch.Tensor, codes: torch.Tensor, scale: torch.Tensor, is_static: bool = False
+    x: torch.Tensor,
+    codes: torch.Tensor,
+    scale: torch.Tensor,
+    is_static: bool = False,
+    build: JitBuild | None = None,
 ) -> None:
-    """Round a whole tensor to 8 bits, by one scale."""
-    if is_static:
-        raise NotImplementedError("the stand-in computes the scale")
-    scale.copy_(_round_groups(x.float().view(1, -1), codes).view(scale.shape))
+    """Round a whole tensor to 8 bits, by one scale: the caller's, or at least that of the values.
+
+    Callers that give none pass 0, to which the kernel's blocks add their own by atomic maxima.
+    """
+    values = x.float().view(1, -1)
+    if not (is_static if build is None else build.marker[1] == "true"):
+        largest = values.abs().amax() / find_largest_code(codes.dtype)
+        scale.copy_(torch.maximum(scale, largest))
+    _write_codes(values, scale.view(1, 1), codes)
 
 
 @stand_in("deep_gemm.utils.get_tma_aligned_size", source="DeepGEMM: get_tma_aligned_size")
@@ -157,8 +172,6 @@ def get_tma_aligned_size(size: int, element_size: int) -> int:
 @stand_in(
     "deep_gemm.utils.layout.get_mn_major_tma_aligned_packed_ue8m0_tensor",
     source="DeepGEMM: get_mn_major_tma_aligned_packed_ue8m0_tensor",
-    native="sglang.srt.layers.quantization.fp8_utils:"
-    "_get_mn_major_tma_aligned_packed_ue8m0_tensor_torch_impl",
 )
 def pack_ue8m0_scales(scales: torch.Tensor) -> torch.Tensor:
     """Pack the exponents of four scales of a row into one integer; columns are contiguous."""

@@ -39,7 +39,6 @@ def rotate(
 @stand_in(
     "jit:fused_rope.run_rope",
     source=_CSRC,
-    native="sglang.srt.layers.rotary_embedding:RotaryEmbedding.forward_native",
 )
 def run_rope(
     q: torch.Tensor,
@@ -74,7 +73,6 @@ def run_rope_store(
     "jit:rotary_embedding.rotary_embedding",
     "sgl_kernel.rotary_embedding",
     source="sglang/kernels/jit/csrc/elementwise/pos_enc.cuh",
-    native="sglang.srt.layers.rotary_embedding:RotaryEmbedding.forward_native",
 )
 def rotary_embedding(
     positions: torch.Tensor,
@@ -111,7 +109,6 @@ stand_in("sgl_kernel.FusedSetKVBufferArg", source="sgl-kernel/python/sgl_kernel/
 @stand_in(
     "jit:apply_rope_pos_ids_cos_sin_cache.apply_rope_pos_ids_cos_sin_cache",
     source="sglang 0.5.9: jit_kernel/rope.py",
-    native="sglang.srt.layers.rotary_embedding:RotaryEmbedding.forward_native",
 )
 def apply_rope_pos_ids_cos_sin_cache(
     q: torch.Tensor,

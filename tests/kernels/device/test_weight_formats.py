@@ -203,15 +203,17 @@ def test_the_product_of_integers_has_both_scales() -> None:
 def test_each_token_or_a_whole_tensor_is_rounded_to_fp8_by_its_scale() -> None:
     x = draw(3, COLUMNS) * torch.tensor([[0.5], [3.0], [7.0]])
     codes = torch.empty(3, COLUMNS, dtype=torch.float8_e4m3fn)
-    scales, scale = torch.empty(3, 1), torch.empty(1)
+    scales, scale = torch.empty(3, 1), torch.zeros(1)
     per_token_quant_fp8(x, codes, scales)
     torch.testing.assert_close(codes.double() * scales, x.double(), rtol=2**-4, atol=1e-3)
     torch.testing.assert_close(scales, x.abs().amax(1, keepdim=True) / 448)
     per_tensor_quant_fp8(x, codes, scale)
     torch.testing.assert_close(codes.double() * scale, x.double(), rtol=2**-4, atol=1e-3)
     torch.testing.assert_close(scale, x.abs().max().view(1) / 448)
-    with pytest.raises(NotImplementedError, match="computes the scale"):
-        per_tensor_quant_fp8(x, codes, scale, is_static=True)
+    given = 2 * scale
+    per_tensor_quant_fp8(x, codes, given, is_static=True)
+    torch.testing.assert_close(codes.double() * given, x.double(), rtol=2**-4, atol=2e-3)
+    assert torch.equal(given, 2 * scale)
 
 
 def test_products_of_fp8_matrices_have_both_scales() -> None:
