@@ -162,11 +162,15 @@ def per_tensor_quant_fp8(
     _write_codes(values, scale.view(1, 1), codes)
 
 
+@stand_in("deep_gemm.utils.align", source="DeepGEMM: align")
+def align(size: int, step: int) -> int:
+    return -(-size // step) * step
+
+
 @stand_in("deep_gemm.utils.get_tma_aligned_size", source="DeepGEMM: get_tma_aligned_size")
 def get_tma_aligned_size(size: int, element_size: int) -> int:
     """Round a column's length up to what the tensor memory accelerator copies."""
-    step = TMA_BYTES // element_size
-    return -(-size // step) * step
+    return align(size, TMA_BYTES // element_size)
 
 
 @stand_in(
