@@ -13,6 +13,7 @@ import contextlib
 import functools
 import gc
 import importlib
+import io
 import itertools
 import json
 import os
@@ -22,19 +23,26 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import traceback
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
+import pytest
+
 from harness.core import code_digest, machine, paths, preloading, processes
 from harness.fixes.registry import toggle_catalogue
+from harness.patching import jit_kernels
 from harness.patching.child_environment import STARTUP_FOLDER
+from harness.releases import managed_releases
+from harness.store.prove import recorded_proofs
 from reports.shared import html_file
 
 PROJECT = str(paths.HARNESS_FOLDER.parent)
 UNFIX = [sys.executable, "-m", "harness"]
+TOY_TOGGLES = Path(__file__).parent / "toy" / "toggles"
 IMPORTED = (
     "harness.fixes.adopt",
     "harness.runs.bisect",
@@ -237,12 +245,17 @@ def become(words: list[str], environment: dict[str, str]) -> None:
 
 def preload_values() -> None:
     """Compute what each command would: its process need not."""
-    toggle_catalogue.load_catalogue()
+    toggle_catalogue.load_catalogue([TOY_TOGGLES])
+    recorded_proofs.load_proofs([release.name for release in managed_releases.list_releases()])
     machine.describe_commit()
     code_digest.digest_code("cli")
     templates = html_file.make_environment()
     for name in templates.list_templates(extensions=["j2"]):
         templates.get_template(name)
+    with tempfile.TemporaryDirectory() as empty, contextlib.redirect_stdout(io.StringIO()):
+        pytest.main(["--collect-only", "--rootdir", empty, empty])  # imports its plugins
+    for _ in jit_kernels.iterate_loaded_kernels():
+        raise AssertionError("no kernel is loaded here")
 
 
 def main() -> None:

@@ -117,10 +117,14 @@ class FolderSourceTree(SourceTree):
     def describe_location(self, path: str) -> str:
         return str(self.folder / path)
 
+    @cached_property
+    def _files(self) -> list[str]:
+        found = sorted((self.folder / SGLANG_PACKAGE).rglob("*"))
+        suffixes = (".py", *CPP_SUFFIXES)
+        return [f.relative_to(self.folder).as_posix() for f in found if f.suffix in suffixes]
+
     def iterate_files(self) -> Iterator[str]:
-        for path in sorted((self.folder / SGLANG_PACKAGE).rglob("*")):
-            if path.suffix in (".py", *CPP_SUFFIXES):
-                yield path.relative_to(self.folder).as_posix()
+        return iter(self._files)
 
     def iterate_version_files(self) -> Iterator[str]:
         for path in sorted(self.folder.glob(f"{SGLANG_PACKAGE}-*.dist-info/METADATA")):

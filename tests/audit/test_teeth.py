@@ -95,20 +95,22 @@ def new(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
     shown: dict[str, set[str]] = {}
     for name, plans_of in chosen.items():
         tree = managed_releases.get_release(name).open_sources()
-        for group in apart(plans_of):
-            folder = tmp_path_factory.mktemp(name)
+        folder = tmp_path_factory.mktemp(name)
+        changes = [module for plan in plans_of.values() for module in plan.modules]
+        fixed = {}
+        for module in {change.module for change in changes}:
+            source = tree.read(module)
+            assert source is not None
+            fixed[module] = source.text
+        targets = {site.target for change in changes for site in change.sites}
+        before = audit_modules(fixed, tree, folder / "applied", targets)
+        for number, group in enumerate(apart(plans_of)):
             choices = [ToggleChoice(toggles[one], Direction.REVERT) for one in group]
             made = patch_plan.make_plan(choices, tree, name)
             sites = [site for one in made.modules for site in one.sites]
+            reverted = {one.module: one.text for one in made.modules}
             targets = {site.target for site in sites}
-            out = {one.module: one.text for one in made.modules}
-            fixed = {}
-            for module in out:
-                source = tree.read(module)
-                assert source is not None
-                fixed[module] = source.text
-            wraps = audit_modules(out, tree, folder / "out", targets)
-            before = audit_modules(fixed, tree, folder / "in", targets)
+            wraps = audit_modules(reverted, tree, folder / f"reverted-{number}", targets)
             for site in sites:
                 lines = wraps[site.target] - before[site.target]
                 shown.setdefault(site.toggle, set()).update(text for _, _, text in lines)

@@ -27,16 +27,27 @@ def to_text(print_run: Callable[[Any, Console], None], run: Any, width: int = 16
 def open_page(
     browser: Browser, text: str, file: Path, *, width: int = 1280, **options: Any
 ) -> Page:
-    """Open the page; assert that it logs nothing and requests only its own file."""
+    """Open the page in a tab of its own; assert that it logs nothing and requests only its file."""
+    tab = browser.new_page(viewport={"width": width, "height": 900}, **options)
     file.write_text(text)
-    page = browser.new_page(viewport={"width": width, "height": 900}, **options)
+    show_page(tab, file)
+    return tab
+
+
+def show_page(tab: Page, file: Path) -> None:
+    """Show the page in a tab; assert that it logs nothing and requests only its own file."""
     events: list[str] = []
-    page.on("console", lambda message: events.append(message.text))
-    page.on("pageerror", lambda error: events.append(str(error)))
-    page.on("request", lambda request: events.append(request.url))
-    page.goto(file.as_uri())
+    listeners: dict[str, Callable[[Any], None]] = {
+        "console": lambda message: events.append(message.text),
+        "pageerror": lambda error: events.append(str(error)),
+        "request": lambda request: events.append(request.url),
+    }
+    for event, listener in listeners.items():
+        tab.on(event, listener)  # type: ignore[call-overload]
+    tab.goto(file.as_uri())
     assert events == [file.as_uri()]
-    return page
+    for event, listener in listeners.items():
+        tab.remove_listener(event, listener)
 
 
 def assert_fits(page: Page, *widths: int) -> None:

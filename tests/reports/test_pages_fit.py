@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -14,7 +14,7 @@ import pytest
 import reviewed
 import sample
 import test_matrix_pages
-from rendering import open_page
+from rendering import open_page, show_page
 
 from harness.runs.audit import audit_record
 from harness.runs.audit.release_audit import ReleaseAudit
@@ -37,7 +37,7 @@ from reports.rehearse import page as rehearse_page
 from reports.zoo import page as zoo_page
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser
+    from playwright.sync_api import Browser, Page
 
 RECORDED = Path(__file__).parents[2] / "bench" / "recorded"
 # Text that a narrower box cuts off, unless it scrolls; text of a picture beyond its edges.
@@ -157,6 +157,11 @@ PAGES: dict[str, Callable[[], str]] = {
 }
 
 
+@functools.cache
+def render(name: str) -> str:
+    return PAGES[name]()
+
+
 HEADS = {
     "a proof with every verdict": "SGLang 6 releases from 0.5.9 to 0.5.14 · cpu",
     "the recorded proof": "SGLang 11 releases from 0.5.9 to 0.5.23 · cpu",
@@ -171,7 +176,7 @@ DIRTY = ' <b title="files differed from the commit">dirty</b>'
 
 @pytest.mark.parametrize("name", HEADS)
 def test_the_head_of_a_page_names_what_was_tested(name: str) -> None:
-    assert f'class="where" title="{HEADS[name]}">{HEADS[name]}</div>' in PAGES[name]()
+    assert f'class="where" title="{HEADS[name]}">{HEADS[name]}</div>' in render(name)
 
 
 COMMITS: dict[str, Callable[[str], str]] = {
@@ -212,19 +217,29 @@ def test_the_head_of_a_page_names_the_commit_and_whether_it_was_dirty(kind: str)
     assert "unfix (commit unknown)</div>" in COMMITS[kind]("")
 
 
-@pytest.mark.parametrize("width", [1400, 800])
+@pytest.fixture(scope="module")
+def tab(browser: Browser) -> Iterator[Page]:
+    """One tab for all pages: a new one costs more than most pages."""
+    page = browser.new_page()
+    yield page
+    page.close()
+
+
 @pytest.mark.parametrize("name", PAGES)
-def test_a_page_fits(name: str, width: int, browser: Browser, tmp_path: Path) -> None:
-    tab = open_page(browser, PAGES[name](), tmp_path / "page.html", width=width)
-    assert tab.evaluate(WIDER) == 0
-    assert tab.evaluate(CUT_OFF) == []
-    if width == 1400:
-        assert tab.evaluate(SCROLLING) == []
-    tab.close()
+def test_a_page_fits(name: str, tab: Page, tmp_path: Path) -> None:
+    file = tmp_path / "page.html"
+    file.write_text(render(name))
+    for width in (1400, 800):  # a page looks at its width as it opens
+        tab.set_viewport_size({"width": width, "height": 900})
+        show_page(tab, file)
+        assert tab.evaluate(WIDER) == 0
+        assert tab.evaluate(CUT_OFF) == []
+        if width == 1400:
+            assert tab.evaluate(SCROLLING) == []
 
 
 def test_the_outcome_of_each_run_of_a_search_is_in_sight(browser: Browser, tmp_path: Path) -> None:
-    text = bisect_page.render_page(make_long_search())
+    text = render("a search among 74 toggles")
     tab = open_page(browser, text, tmp_path / "search.html", width=800)
     for cell in tab.locator(".picture td.how").all():
         assert "exit code 3" in cell.inner_text()
@@ -235,7 +250,7 @@ def test_the_outcome_of_each_run_of_a_search_is_in_sight(browser: Browser, tmp_p
 
 
 def test_a_toggle_that_only_evaluations_cover_says_which(browser: Browser, tmp_path: Path) -> None:
-    tab = open_page(browser, prove_page.render_page(read_proof()), tmp_path / "proof.html")
+    tab = open_page(browser, render("the recorded proof"), tmp_path / "proof.html")
     rows = tab.locator("tr.line", has_text="attention-share-off-by-one")
     assert "only unfix eval two-cards" in rows.first.inner_text()
     marks = {box.get_attribute("data-mark") for box in rows.first.locator(".box").all()}
@@ -244,7 +259,7 @@ def test_a_toggle_that_only_evaluations_cover_says_which(browser: Browser, tmp_p
 
 
 def test_the_reach_of_a_side_is_labelled(browser: Browser, tmp_path: Path) -> None:
-    text = prove_page.render_page(sample.every_verdict(sample.one_release()))
+    text = render("a proof on one release")
     tab = open_page(browser, text, tmp_path / "proof.html")
     row = tab.locator("tr.line", has=tab.locator("[data-mark=toothless]"))
     assert row.locator(".side").all_inner_texts() == [
@@ -258,7 +273,7 @@ def test_the_reach_of_a_side_is_labelled(browser: Browser, tmp_path: Path) -> No
 @pytest.mark.parametrize(("name", "word"), [("an audit", "Red"),
                                             ("an audit without findings", "Green")])  # fmt: skip
 def test_an_audit_has_a_banner(name: str, word: str, browser: Browser, tmp_path: Path) -> None:
-    tab = open_page(browser, PAGES[name](), tmp_path / "audit.html")
+    tab = open_page(browser, render(name), tmp_path / "audit.html")
     assert tab.locator(".summary .colour").inner_text() == word
     if word == "Green":
         assert "No finding" in tab.locator(".summary").inner_text()
