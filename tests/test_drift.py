@@ -29,7 +29,6 @@ from harness.core.cpp_scopes import CppSource
 from harness.core.cpp_tokens import is_cpp_path, tokenize
 from harness.core.errors import NotReadyError
 from harness.core.source_scopes import ModuleSource
-from harness.fixes.drift import DriftSurvey, ReleaseDrift, survey_drift
 from harness.fixes.matching.toggle_status import EditSite, ToggleStatus, find_toggle_status
 from harness.fixes.matching.toggle_status import ToggleState as State
 from harness.fixes.patch_plan import FLIP_DIRECTIONS, ToggleChoice, make_plan
@@ -51,13 +50,32 @@ def trees() -> dict[str, SourceTree]:
     return {release.name: release.open_sources() for release in managed_releases.list_releases()}
 
 
+RUN_DRIFT = """
+import json, sys, time
+from harness.cli.main import main
+from harness.core.cache import DiskCache
+DiskCache.get = lambda *_: None  # as on the first day
+code = main(["drift", "--json"])
+seconds = time.process_time()
+loaded = sorted(n for n in sys.modules if n.split(".")[0] in ("sglang", "torch", "triton"))
+print(json.dumps([code, seconds, loaded]), file=sys.stderr)
+"""
+
+
 @cache
-def drift() -> DriftSurvey:
-    return survey_drift(TOGGLES, list(trees().values()))
+def run_survey() -> subprocess.CompletedProcess[str]:
+    """Survey every toggle on every release, in a process of its own."""
+    # The toy package is on the path, so that an import of sglang would succeed and show.
+    tests = Path(__file__).parent
+    found_by = os.pathsep.join([str(tests / "toy"), str(tests.parent)])
+    environment = {**os.environ, "PYTHONPATH": found_by}
+    return run_program([sys.executable, "-c", RUN_DRIFT], env=environment, check=True)
 
 
-def column(release: str) -> ReleaseDrift:
-    return next(column for column in drift().releases if column.name == release)
+@cache
+def drifts() -> dict[str, dict[str, Any]]:
+    """Return what that survey shows of each release."""
+    return {one["release"]: one for one in json.loads(run_survey().stdout)["releases"]}
 
 
 class Patched:
@@ -105,11 +123,12 @@ def test_the_history_has_one_state_of_each_toggle_on_each_release() -> None:
 
 @pytest.mark.parametrize("release", RELEASES)
 def test_every_state_is_as_a_person_read_it(release: str) -> None:
-    found = column(release).stale
-    assert [f"{one.toggle.id}: {one.problem}\n{one.nearest}" for one in found] == []
+    found = drifts()[release]["toggles"]
+    stale = [one for one in found if one["state"] == "stale"]
+    assert [f"{one['id']}: {one['problem']}\n{one['nearest']}" for one in stale] == []
     states = ("fixed", "buggy", "absent")
     read = {name: next(s for s in states if release in entry[s]) for name, entry in HISTORY.items()}
-    assert column(release).states == read
+    assert {one["id"]: one["state"] for one in found} == read
 
 
 def read_target(site: EditSite) -> tuple[str, ...]:
@@ -130,8 +149,8 @@ def list_flips() -> dict[str, list[ToggleStatus]]:
     for release in RELEASES:
         found = {
             (one.toggle.id, repr(one.variant), *map(read_target, one.sites)): one
-            for one in column(release).statuses
-            if one.state in FLIP_DIRECTIONS
+            for toggle in TOGGLES
+            if (one := find_toggle_status(toggle, trees()[release])).state in FLIP_DIRECTIONS
         }
         flips[release] = [one for key, one in found.items() if key not in known]
         known |= set(found)
@@ -159,37 +178,22 @@ def test_every_toggle_flips_to_its_other_state_and_back(release: str) -> None:
 
 @pytest.mark.parametrize("release", RELEASES)
 def test_upstreams_own_reverts_are_as_they_were_seen_to_be(release: str) -> None:
+    upstream = drifts()[release]["upstream"]
     if RELEASES.index(release) < RELEASES.index("0.5.13"):
-        assert column(release).upstream_states == {}
+        assert upstream == []
         return
     broken = {"27338", "27460"} | ({"26972"} if release == "0.5.16" else set())
-    assert column(release).upstream_states == {
+    assert {one["id"]: one["state"] for one in upstream} == {
         number: "broken" if number in broken else "applies"
         for number in ("25015", "26329", "26972", "27338", "27360", "27460")
     }
-    assert {n for n, problem in column(release).upstream_problems.items() if problem} == broken
+    assert {one["id"] for one in upstream if one["problem"]} == broken
 
 
-RUN_DRIFT = """
-import json, sys, time
-from harness.cli.main import main
-from harness.core.cache import DiskCache
-DiskCache.get = lambda *_: None  # as on the first day
-code = main(["drift", "--json"])
-seconds = time.process_time()
-loaded = sorted(n for n in sys.modules if n.split(".")[0] in ("sglang", "torch", "triton"))
-print(json.dumps([code, seconds, loaded]), file=sys.stderr)
-"""
-
-
-def test_the_whole_drift_is_quick_and_imports_nothing_of_a_release(toy: Path) -> None:
-    # The toy package is on the path, so that an import of sglang would succeed and show.
-    here = os.pathsep.join([str(toy), str(Path(__file__).parents[1])])
-    environment = {**os.environ, "PYTHONPATH": here}
-    done = run_program([sys.executable, "-c", RUN_DRIFT], env=environment, check=True)
-    code, seconds, loaded = json.loads(done.stderr)
+def test_the_whole_drift_is_quick_and_imports_nothing_of_a_release() -> None:
+    code, seconds, loaded = json.loads(run_survey().stderr)
     assert (code, loaded) == (0, [])
-    assert len(json.loads(done.stdout)["releases"]) == len(RELEASES)
+    assert len(drifts()) == len(RELEASES)
     assert seconds < 20  # seconds of one processor, including its own start
 
 
