@@ -170,7 +170,8 @@ def align(size: int, step: int) -> int:
 @stand_in("deep_gemm.utils.get_tma_aligned_size", source="DeepGEMM: get_tma_aligned_size")
 def get_tma_aligned_size(size: int, element_size: int) -> int:
     """Round a column's length up to what the tensor memory accelerator copies."""
-    return align(size, TMA_BYTES // element_size)
+    length: int = align(size, TMA_BYTES // element_size)
+    return length
 
 
 @stand_in(
