@@ -6,8 +6,10 @@
 
 Each architecture runs in a process of its own: it loads the zoo's tiny model without graphs,
 extends the zoo's three prompts as one batch and in chunks, and decodes three tokens. Counted are
-the launches of each Triton kernel, and the calls of each operator of sgl_kernel, FlashInfer and
-`load_jit`. The logits are compared with transformers' on the card, too.
+the launches of each Triton kernel, the calls of each operator of sgl_kernel, FlashInfer and
+`load_jit`, each `is_cuda()` and its kin with the answer and the line that asks, and the method that
+each operator with several chose. The backends are those that a server takes by default, and those
+of the run. The logits are compared with transformers' on the card, too.
 """
 
 from __future__ import annotations
@@ -15,19 +17,22 @@ from __future__ import annotations
 import functools
 import importlib
 import json
+import os
 import re
 import subprocess
 import sys
 import tempfile
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
-ARCHITECTURES = ("llama", "qwen3_moe", "deepseek_v3", "gemma2", "glm4_moe", "olmo2")
+ARCHITECTURES = ("llama", "mixtral", "deepseek_v3", "gemma2", "glm4_moe", "olmo2")
 DTYPE = "bfloat16"  # the real norms refuse float32
 SEED, CHUNK, CONTINUATION, PROMPTS = 3, 4, 3, (11, 37, 5)
+KINDS = ("kernels", "operators", "branches", "choices", "backends")
 
 
 class CallRecorder:
@@ -132,12 +137,17 @@ def run_architecture(device: str, name: str) -> dict[str, Any]:
 
         installation.install("H100")
     else:
+        from harness.core.after_import import call_after_import
+        from harness.device import sglang_paths
+
+        call_after_import(sglang_paths.HOOKS)  # as the virtual GPU does
         recorder.install()
     import torch
 
     from fixtures.zoo.prompts import Prompt
     from fixtures.zoo.reference_model import TransformersModel, measure_error
     from fixtures.zoo.served_model import ServedModel
+    from harness.device.record import RECORD
     from harness.runs.zoo.architecture import read_architectures
 
     architecture = read_architectures([name])[0]
@@ -152,16 +162,18 @@ def run_architecture(device: str, name: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         reference.save(Path(folder), architecture.sglang_config, architecture.checkpoint)
 
+        backends: dict[str, str] = {}
+
         def serve() -> list[Any]:
             arguments = architecture.server
             model = ServedModel(Path(folder), DTYPE, arguments, graphs=False)
+            backends.update(read_backends(model.settings, "run"))
             logits = model.compute_logits(prompts)
             model.compute_logits(prompts, chunk=CHUNK)
             return logits
 
         if device == "virtual":
             from harness import checking
-            from harness.device.record import RECORD
 
             with checking.checked("virtual", exact=True) as check:
                 logits = serve()
@@ -170,18 +182,48 @@ def run_architecture(device: str, name: str) -> dict[str, Any]:
             recorder.operators.update(RECORD.stand_ins)
         else:
             logits = serve()
+        default = read_default_settings(folder, architecture.server)
+        backends.update(read_backends(default, "default"))
     expected = reference.compute_logits(prompts, torch.float64)
     return {
         "kernels": dict(sorted(recorder.kernels.items())),
         "operators": dict(sorted(recorder.operators.items())),
+        "branches": shorten_lines(RECORD.branches),
+        "choices": dict(sorted(RECORD.choices.items())),
+        "backends": backends,
         "error": measure_error(expected, logits),
     }
 
 
-def run_all(device: str, names: tuple[str, ...]) -> dict[str, Any]:
+def read_default_settings(folder: str, arguments: list[str]) -> Any:
+    """Return the settings of a server to which nothing is told but the model and its type."""
+    from sglang.srt.server_args import prepare_server_args
+
+    words = ["--model-path", folder, "--dtype", DTYPE, "--skip-tokenizer-init", *arguments]
+    settings = prepare_server_args(words)
+    settings.resolve_once()
+    return settings
+
+
+def read_backends(settings: Any, kind: str) -> dict[str, str]:
+    """Return what a server's resolved settings say of backends, by name."""
+    named = {name: one for name, one in settings.resolved_dict().items() if "backend" in name}
+    return {f"{kind} {name}": str(value) for name, value in sorted(named.items())}
+
+
+def shorten_lines(branches: Counter[str]) -> dict[str, int]:
+    """Name lines from SGLang's package on: it lies elsewhere on another machine."""
+    shortened = Counter[str]()
+    for branch, count in branches.items():
+        shortened[re.sub(r" at \S*?(?=sglang/)", " at ", branch)] += count
+    return dict(sorted(shortened.items()))
+
+
+def run_all(device: str, names: tuple[str, ...], jobs: int) -> dict[str, Any]:
     """Run each architecture in a process of its own; a failure is its error's last line."""
     results: dict[str, Any] = {}
-    for name in names:
+
+    def run_one(name: str) -> None:
         words = [sys.executable, __file__, "one", device, name]
         done = subprocess.run(words, capture_output=True, text=True, check=False)
         marked = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
@@ -189,23 +231,29 @@ def run_all(device: str, names: tuple[str, ...]) -> dict[str, Any]:
             results[name] = json.loads(marked[-1].removeprefix("RESULT "))
         else:
             results[name] = {"failure": done.stderr.strip().splitlines()[-1:]}
-        print(name, {key: value for key, value in results[name].items() if key != "kernels"})
-    return results
+        print(name, {key: value for key, value in results[name].items() if key not in KINDS})
+
+    with ThreadPoolExecutor(jobs) as pool:
+        list(pool.map(run_one, names))
+    return {name: results[name] for name in names}
 
 
 def compare(cuda: dict[str, Any], virtual: dict[str, Any]) -> dict[str, Any]:
     """Return for each architecture what only one of the two called, with the counts."""
 
-    def subtract(ours: dict[str, int], theirs: dict[str, int]) -> dict[str, int]:
+    def subtract(ours: dict[str, Any], theirs: dict[str, Any]) -> dict[str, Any]:
         return {name: count for name, count in ours.items() if theirs.get(name) != count}
 
     return {
         name: {
             **{
                 f"{kind} {side}": subtract(ours[name].get(kind, {}), theirs[name].get(kind, {}))
-                for kind in ("kernels", "operators")
+                for kind in KINDS
                 for side, ours, theirs in (("cuda", cuda, virtual), ("virtual", virtual, cuda))
             },
+            "branches alike": len(
+                cuda[name].get("branches", {}).keys() & virtual[name]["branches"]
+            ),
             "launches": sum(cuda[name].get("kernels", {}).values()),
             "errors": [cuda[name].get("error"), virtual[name].get("error")],
         }
@@ -226,7 +274,8 @@ def main() -> None:
             write_record(Path(out), json.dumps(both, indent=1) + "\n")
             print(json.dumps(both["differences"], indent=1))
         case [("cuda" | "virtual") as device, file, *names]:
-            results = run_all(device, tuple(names) or ARCHITECTURES)
+            jobs = os.cpu_count() if device == "cuda" else 1
+            results = run_all(device, tuple(names) or ARCHITECTURES, jobs or 1)
             Path(file).write_text(json.dumps(results, indent=1))
         case _:
             sys.exit(__doc__)
