@@ -40,7 +40,7 @@ def enable() -> None:
     global _is_enabled
     _is_enabled = True
     dispatch.set_substitute(skip_arithmetic)
-    memory.map_all_allocations()
+    memory.map_all_allocations(lambda tensor: not lacks_values(tensor))
     stand_ins.answer_with_shapes(dry_run_operators.SHAPES)
 
 

@@ -1,9 +1,9 @@
 """CUDA graphs of the virtual device: a capture records what ran, a replay runs it again.
 
 Invariant: a replay works on the addresses of the capture. Memory that was allocated while capturing
-belongs to the graph's pool and lives as long as the graph. All other memory must still be there: a
-replay whose graph uses freed memory raises `StaleGraphMemory`, where a GPU would read or write
-whatever lies there now.
+belongs to the graph's pool (`graph_pool`) and lives as long as the graph. All other memory must
+still be there: a replay whose graph uses freed memory raises `StaleGraphMemory`, where a GPU would
+read or write whatever lies there now.
 
 A capture runs what it records, once, where a GPU only records: a program sees no difference unless
 it relies on a captured update not to have happened.
@@ -11,8 +11,8 @@ it relies on a captured update not to have happened.
 
 from __future__ import annotations
 
-import itertools
 import threading
+import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
@@ -21,11 +21,10 @@ from typing import Any, Protocol
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from harness.device import dispatch, memory, streams
+from harness.device import dispatch, graph_pool, memory, streams
 from harness.device.refusals import find_caller
 
 _bindings: Any = torch._C
-_numbers = itertools.count(1)
 _thread = threading.local()
 
 
@@ -46,18 +45,20 @@ class CaptureError(RuntimeError):
 class _CapturedTensor:
     """A tensor of a captured step, by its address: the step does not keep it alive."""
 
-    __slots__ = ("_alive", "_description", "_layout", "_storage")
+    __slots__ = ("_alive", "_description", "_layout", "_pool", "_storage")
 
     def __init__(self, tensor: torch.Tensor) -> None:
         storage = tensor.untyped_storage()
         self._alive = StorageWeakRef(storage)
+        pool = graph_pool.find_owner(storage.data_ptr())
+        self._pool = (lambda: None) if pool is None else weakref.ref(pool)
         self._storage = storage.data_ptr(), storage.nbytes(), tensor.get_device()
         self._layout = tensor.dtype, tensor.storage_offset(), tensor.size(), tensor.stride()
         self._description = f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
 
     def revive(self, step: str, by_address: bool = False) -> torch.Tensor:
         """Return the tensor; by its address it reaches to the end of its memory."""
-        if self._alive.expired():
+        if self._alive.expired() and self._pool() is None:
             raise StaleGraphMemory(
                 f"the graph's {step} uses a tensor ({self._description}, address "
                 f"{self._storage[0]:#x}) that was freed after the capture: keep a reference to it "
@@ -79,7 +80,7 @@ class _Step:
     function: Callable[..., Any]
     arguments: Any
     options: Any
-    results: tuple[Any, ...]  # new tensors, into whose memory a replay writes
+    results: tuple[Any, ...]  # new ones, into whose memory a replay writes
     by_address: bool = False  # a kernel's: a replay knows addresses, and no sizes of views
 
     def replay(self) -> None:
@@ -93,31 +94,48 @@ class _Step:
         result = self.function(*arguments, **options)
         if self.results:
             fresh = [one for one in _list_tensors(result) if one.is_cuda]
-            for target, value in zip(self.results, fresh, strict=True):
+            results = _map_tensors(self.results, _CapturedTensor, revive)
+            for target, value in zip(results, fresh, strict=True):
+                if not memory.has_values(value):
+                    continue
                 memory.to_host(target).copy_(memory.to_host(value))
 
 
 class Capture:
-    """The steps that a thread records, and what it allocated meanwhile: the graph's pool."""
+    """The steps that a thread records, and the pool that gives its tensors their memory."""
 
-    def __init__(self) -> None:
+    def __init__(self, pool: graph_pool.MemoryPool) -> None:
         self.steps: list[_Step] = []
-        self._pool: list[torch.Tensor] = []
+        self._pool = pool
         self._thread = threading.get_ident()
 
     def start(self) -> None:
         _thread.capture = self
         dispatch.OBSERVERS.append(self._observe)
-        memory.ALLOCATION_OBSERVERS.append(self.add_to_pool)
+        memory.set_byte_source(self._pool.take)
+        self._pool.observe_reuse = self._record_reuse
 
     def stop(self) -> None:
         _thread.capture = None
         dispatch.OBSERVERS.remove(self._observe)
-        memory.ALLOCATION_OBSERVERS.remove(self.add_to_pool)
+        memory.set_byte_source(None)
+        self._pool.observe_reuse = None
 
-    def add_to_pool(self, tensor: torch.Tensor, owner: torch.Tensor | None = None) -> None:
-        if threading.get_ident() == self._thread:
-            self._pool.append(tensor)
+    def _record_reuse(self, clear: Callable[[], None]) -> None:
+        self.record("memory of the pool", clear, (), {}, None)
+
+    def move_to_pool(self, result: Any, given: Any) -> Any:
+        """Move what a launch returned, and was not given, to the pool."""
+        known = {one.untyped_storage().data_ptr() for one in _list_tensors(given)}
+
+        def move(tensor: torch.Tensor) -> torch.Tensor:
+            if not tensor.is_cuda or tensor.untyped_storage().data_ptr() in known:
+                return tensor
+            moved = memory.to_device(memory.to_host(tensor), tensor.get_device())
+            dispatch.report_writes(moved)
+            return moved
+
+        return _map_tensors(result, torch.Tensor, move)
 
     def _observe(
         self,
@@ -151,7 +169,7 @@ class Capture:
                 function,
                 _map_tensors(args, torch.Tensor, _capture_tensor),
                 _map_tensors(options, torch.Tensor, _capture_tensor),
-                tuple(results),
+                tuple(map(_capture_result, results)),
                 by_address,
             )
         )
@@ -162,6 +180,12 @@ def _capture_tensor(tensor: torch.Tensor) -> Any:
     if tensor.is_cuda:
         return _CapturedTensor(tensor)
     return tensor if tensor.dim() else tensor.clone()
+
+
+def _capture_result(tensor: torch.Tensor) -> Any:
+    """Return a new tensor by its address in a pool; one of no pool lives as long as its step."""
+    is_pooled = graph_pool.find_owner(tensor.untyped_storage().data_ptr()) is not None
+    return _CapturedTensor(tensor) if is_pooled else tensor
 
 
 def _is_blocking_copy(
@@ -231,9 +255,7 @@ def _run_captured(
         result = run(*args, **options)
     finally:
         capture.start()
-    for tensor in _list_tensors(result):
-        if tensor.is_cuda:
-            capture.add_to_pool(tensor)
+    result = capture.move_to_pool(result, (args, options))
     capture.record(name, function, args, options, result, by_address)
     return result
 
@@ -251,10 +273,10 @@ class CUDAGraph:
     ) -> None:
         if get_capture() is not None:
             raise RuntimeError("CUDA error: a capture is under way on this stream")
-        self._pool = pool or graph_pool_handle()
+        self._pool = pool or graph_pool.make_handle()
         for observer in GRAPH_OBSERVERS:
             observer.begin_capture(self)
-        self._capture = Capture()
+        self._capture = Capture(graph_pool.find_pool(self._pool))
         self._capture.start()
 
     def capture_end(self) -> None:
@@ -273,6 +295,7 @@ class CUDAGraph:
         with ExitStack() as stack:
             for observer in GRAPH_OBSERVERS:
                 stack.enter_context(observer.run_replay(self))
+            stack.enter_context(memory.leave_uncounted())  # a replay writes into the pool
             stack.enter_context(torch.no_grad())
             stack.enter_context(_bindings.DisableTorchFunction())
             for step in self._capture.steps:
@@ -334,10 +357,6 @@ class GraphContext:
     def __exit__(self, *error: object) -> None:
         self.cuda_graph.capture_end()
         self._context.__exit__(*error)
-
-
-def graph_pool_handle() -> tuple[int, int]:
-    return 0, next(_numbers)
 
 
 def is_current_stream_capturing() -> bool:

@@ -12,13 +12,14 @@ and every fork.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import math
 import mmap
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -46,12 +47,60 @@ ALLOCATION_OBSERVERS: list[Callable[[torch.Tensor, torch.Tensor], None]] = []
 
 
 def to_device(tensor: torch.Tensor, index: int) -> torch.Tensor:
-    """Return a device tensor over the bytes of a CPU tensor that nothing else writes."""
+    """Return a device tensor over the bytes of a CPU tensor that nothing else writes.
+
+    While this thread's tensors get their bytes from a pool, it is over a copy there.
+    """
+    if (take := get_byte_source()) is None or not tensor.untyped_storage().nbytes():
+        return _own(tensor, index, is_counted=_counts())
+    return _own(_copy_to(take, tensor, index), index, is_counted=False)
+
+
+def _own(tensor: torch.Tensor, index: int, is_counted: bool) -> torch.Tensor:
     device = relabel_as_device(tensor, index)
-    LEDGER.add(device, index)
+    (LEDGER.add if is_counted else LEDGER.add_uncounted)(device, index)
     for observe in tuple(ALLOCATION_OBSERVERS):
         observe(device, tensor)
     return device
+
+
+# Gives the bytes of a new tensor, by their number and the device's index.
+ByteSource = Callable[[int, int], torch.Tensor]
+_thread = threading.local()
+
+
+def get_byte_source() -> ByteSource | None:
+    return getattr(_thread, "byte_source", None)
+
+
+def set_byte_source(source: ByteSource | None) -> None:
+    """Have this thread's new tensors get their bytes from a function: a graph's pool."""
+    _thread.byte_source = source
+
+
+def _counts() -> bool:
+    return not getattr(_thread, "is_uncounted", False)
+
+
+@contextlib.contextmanager
+def leave_uncounted() -> Iterator[None]:
+    """Count no new tensor of this thread: a GPU makes none of them."""
+    before, _thread.is_uncounted = not _counts(), True
+    try:
+        yield
+    finally:
+        _thread.is_uncounted = before
+
+
+def _copy_to(take: ByteSource, tensor: torch.Tensor, index: int) -> torch.Tensor:
+    """Copy a CPU tensor with all that its storage has; without values nothing is copied."""
+    tensor = tensor.resolve_conj().resolve_neg()
+    storage = tensor.untyped_storage()
+    flat = take(storage.nbytes(), index)
+    if has_values(tensor):
+        flat.copy_(torch.empty(0, dtype=torch.uint8).set_(storage))
+    layout = tensor.storage_offset(), tensor.size(), tensor.stride()
+    return torch.empty(0, dtype=tensor.dtype).set_(flat.untyped_storage(), *layout)
 
 
 def relabel_as_device(tensor: torch.Tensor, index: int) -> torch.Tensor:
@@ -106,12 +155,14 @@ def allocate(
     else:
         count = 1 + sum((length - 1) * step for length, step in zip(size, stride, strict=True))
     nbytes = count * dtype.itemsize
-    LEDGER.admit(nbytes, index)
-    if nbytes >= MAPPED_SIZE:
-        flat = map_zero_bytes(nbytes).view(dtype)
+    if nbytes and (take := get_byte_source()) is not None:
+        device = _own(take(nbytes, index).view(dtype), index, is_counted=False)
     else:
-        flat = _make_small(count, dtype=dtype)
-    device = to_device(flat, index)
+        if is_counted := _counts():
+            LEDGER.admit(nbytes, index)
+        is_large = nbytes >= MAPPED_SIZE
+        flat = map_zero_bytes(nbytes).view(dtype) if is_large else _make_small(count, dtype=dtype)
+        device = _own(flat, index, is_counted)
     return device.as_strided(tuple(size), tuple(stride or _contiguous_strides(size)))
 
 
@@ -119,22 +170,39 @@ _make_small: Callable[..., torch.Tensor] = torch.empty
 _SMALLEST_MAPPING = 1 << 18  # bytes
 
 
-def map_all_allocations() -> None:
+def _have_values(tensor: torch.Tensor) -> bool:
+    return True
+
+
+has_values: Callable[[torch.Tensor], bool] = _have_values  # whether something computes a tensor
+
+
+def map_all_allocations(computes: Callable[[torch.Tensor], bool]) -> None:
     """Map all but the smallest allocations from here on, and fill the smallest with zeros.
 
     What nothing computes then takes no memory, and has the same value each time.
     """
-    global _make_small, MAPPED_SIZE
+    global _make_small, MAPPED_SIZE, has_values
     _make_small = torch.zeros
     MAPPED_SIZE = _SMALLEST_MAPPING
+    has_values = computes
+
+
+def begins_with_zeros() -> bool:
+    """Return whether each new tensor is of zeros, however small it is."""
+    return _make_small is torch.zeros
 
 
 def map_zero_bytes(size: int) -> torch.Tensor:
     """Map bytes of zeros, none of them in memory yet."""
     if size == 0:
         return torch.zeros(0, dtype=torch.uint8)
+    return torch.frombuffer(map_bytes(size), dtype=torch.uint8)
+
+
+def map_bytes(size: int) -> mmap.mmap:
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NORESERVE
-    return torch.frombuffer(mmap.mmap(-1, size, flags=flags), dtype=torch.uint8)
+    return mmap.mmap(-1, size, flags=flags)
 
 
 def _contiguous_strides(size: Sequence[int]) -> list[int]:
@@ -183,6 +251,8 @@ class AllocationLedger:
         self._recent: list[_Allocation] = []
         self._settled: list[_Allocation] = []
         self._settled_bytes: Counter[int] = Counter()  # by device
+        self._uncounted: list[_Allocation] = []  # tensors in pools, and of replays
+        self._segments: list[_Allocation] = []  # of pools
         self._lock = threading.Lock()
         self.peaks: dict[int, int] = {}
         self.is_limited = True  # by the card's memory
@@ -192,6 +262,22 @@ class AllocationLedger:
         self._recent.append((StorageWeakRef(storage), storage.nbytes(), index))
         if len(self._recent) >= _MAX_RECENT:
             self._settle()
+
+    def add_uncounted(self, tensor: torch.Tensor, index: int) -> None:
+        """Add a tensor that takes no memory of its own, as one in a pool's segment."""
+        storage = tensor.untyped_storage()
+        if len(self._uncounted) % _MAX_RECENT == _MAX_RECENT - 1:
+            self._uncounted = [one for one in self._uncounted if not _is_expired(one[0].cdata)]
+        self._uncounted.append((StorageWeakRef(storage), storage.nbytes(), index))
+
+    def add_segment(self, tensor: torch.Tensor, index: int) -> None:
+        """Add the bytes that a pool reserves."""
+        storage = tensor.untyped_storage()
+        self._segments.append((StorageWeakRef(storage), storage.nbytes(), index))
+
+    def _measure_segments(self, index: int) -> int:
+        self._segments = [one for one in self._segments if not _is_expired(one[0].cdata)]
+        return sum(nbytes for _, nbytes, owner in self._segments if owner == index)
 
     def admit(self, nbytes: int, index: int) -> None:
         """Raise torch's own error if an allocation does not fit on the card."""
@@ -210,7 +296,7 @@ class AllocationLedger:
 
     def find(self, address: int) -> tuple[int, int] | None:
         """Find the living allocation that contains an address: its first byte and its size."""
-        for reference, size, _ in (*self._recent, *self._settled):
+        for reference, size, _ in (*self._recent, *self._settled, *self._uncounted):
             if reference.expired():
                 continue
             storage = torch.UntypedStorage._new_with_weak_ptr(reference.cdata)
@@ -222,14 +308,14 @@ class AllocationLedger:
     def measure(self, index: int) -> int:
         """Return the bytes of a device's living allocations."""
         self._settle()
-        used = self._settled_bytes[index]
+        used = self._settled_bytes[index] + self._measure_segments(index)
         self.peaks[index] = max(used, self.peaks.get(index, 0))
         return used
 
     def list_storages(self) -> list[torch.UntypedStorage]:
         """Return the storages of all living allocations."""
         restore: Any = torch.UntypedStorage._new_with_weak_ptr  # None for a freed one
-        known = (*self._settled, *self._recent)
+        known = (*self._settled, *self._recent, *self._uncounted)
         restored = (restore(reference.cdata) for reference, _, _ in known)
         return [storage for storage in restored if storage is not None]
 
@@ -238,7 +324,7 @@ class AllocationLedger:
         with self._lock:
             self._recent = [one for one in self._recent if not _is_expired(one[0].cdata)]
             recent = sum(nbytes for _, nbytes, owner in self._recent if owner == index)
-        return self._settled_bytes[index] + recent
+        return self._settled_bytes[index] + recent + self._measure_segments(index)
 
     def _settle(self) -> None:
         with self._lock:

@@ -6,13 +6,14 @@ until a session asks for the kernels themselves.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
 from harness.core.after_import import call_after_import, rebind_in_all_modules
-from harness.device import sglang_paths
+from harness.device import graphs, sglang_paths
 from harness.device.cards import get_card
 from harness.device.stand_ins import JitBuild, call_stand_in
 
@@ -87,18 +88,35 @@ def _replace_rope_module(module: ModuleType) -> None:
     setattr(module, f"_jit_{name}_module", lambda: load_stand_ins(name))
 
 
+def _leave_nccl_disabled(module: ModuleType) -> None:
+    """Leave SGLang's own binding of NCCL disabled, also while capturing: no library is loaded.
+
+    Collectives are then those of torch's group, in graphs as outside of them.
+    """
+    communicator: Any = module.PyNcclCommunicator
+    communicator.change_state = lambda self, *args, **options: contextlib.nullcontext()
+
+
+def _ask_torch_for_captures(module: ModuleType) -> None:
+    """Ask torch whether a stream is capturing: here a thread is, whichever stream it is on."""
+    module._is_stream_capturing = lambda _: graphs.is_current_stream_capturing()  # type: ignore[attr-defined]
+
+
 def _replace_clique_check(module: ModuleType) -> None:
     """Say that the ranks share no NVLink clique, which NVML is asked for: they are not there."""
     module.is_one_nvlink_clique = lambda *args, **options: False  # type: ignore[attr-defined]
 
 
 OWN_LOADER = "sglang.kernels.jit.utils.compile.loader"  # since 0.5.18, for ninja
+_BREAKABLE_GRAPHS = "sglang.srt.model_executor.runner_backend_utils.breakable_cuda_graph"
 _HOOKS: dict[str, Callable[[ModuleType], None]] = {
     OWN_LOADER: _choose_at_each_call,
     "sglang.jit_kernel.utils": _replace_load_jit,
     "sglang.jit_kernel.rope": _replace_rope_module,
     "sglang.srt.utils.common": _replace_memory_size,
     "sglang.srt.distributed.device_communicators.shm_broadcast": _replace_message_queue,
+    "sglang.srt.distributed.device_communicators.pynccl": _leave_nccl_disabled,
+    f"{_BREAKABLE_GRAPHS}.breakable_cuda_graph": _ask_torch_for_captures,
     "sglang.srt.layers.flashinfer_comm_fusion": _replace_clique_check,
 }
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from harness.device import graphs, streams
+from harness.device import graph_pool, graphs, streams
 from harness.device.cards import Card, get_card, get_card_count
 from harness.device.memory import LEDGER
 from harness.device.record import RECORD
@@ -220,7 +220,7 @@ class _MemoryPool:
     """A private pool of the allocator: here all memory comes from one place."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
-        self.id = graphs.graph_pool_handle()
+        self.id = graph_pool.make_handle()
 
 
 class _NullContext:
@@ -269,7 +269,7 @@ _STREAMS: dict[str, Any] = {
     "synchronize": streams.synchronize,
     "CUDAGraph": graphs.CUDAGraph,
     "graph": graphs.GraphContext,
-    "graph_pool_handle": graphs.graph_pool_handle,
+    "graph_pool_handle": graph_pool.make_handle,
     "is_current_stream_capturing": graphs.is_current_stream_capturing,
 }
 

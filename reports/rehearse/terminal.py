@@ -49,6 +49,9 @@ def print_run(run: RehearsalRun, console: Console) -> None:
         if finding.threshold:
             text = f"    {view.describe_beginning(finding)}: {finding.threshold}"
             console.print(to_plain_text(text), soft_wrap=True)
+        if finding.pool_threshold not in ("", finding.threshold):
+            text = f"    {view.describe_pool_beginning(finding)}: {finding.pool_threshold}"
+            console.print(to_plain_text(text), soft_wrap=True)
     verdict = ("green", "green") if run.green else ("red", "bold red")
     console.print(
         Text.assemble(verdict, "  ", to_plain_text(view.describe_run(run))), soft_wrap=True

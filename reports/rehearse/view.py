@@ -34,6 +34,25 @@ def describe_beginning(finding: RehearsalFinding) -> str:
     return "by proportion it would begin at" if is_near else "begins at"
 
 
+def describe_pool_beginning(finding: RehearsalFinding) -> str:
+    """Describe what a finding's smallest pool is: of memory it is worked out from a slot's part."""
+    is_searched = bool(finding.kernel) and finding.rank is not FindingRank.NEAR
+    return f"in the whole batch{'' if is_searched else ' by proportion'} from this pool on"
+
+
+def scale_pool_points(
+    result: DeploymentResult, finding: RehearsalFinding
+) -> list[tuple[float, float]]:
+    """Return where an overflow begins over two settings, 100 wide and 50 high; first the batch's.
+
+    The line has a point for each pool, by the batch's setting; right of it the batch overflows.
+    """
+    own = finding.points[-1][0], result.settings["slots"]
+    points = [own, *((size, slots) for slots, size in finding.pool_points)]
+    largest = max(size for size, _ in points)
+    return [(100 * size / largest, 50 - 50 * slots / own[1]) for size, slots in points]
+
+
 def list_plot_points(finding: RehearsalFinding) -> list[tuple[float, float]]:
     """Return a finding's probed sizes as points of a plot 100 wide and 50 high, the limit at 25."""
     largest = max((size for size, _ in finding.points), default=0)
@@ -53,7 +72,7 @@ def list_fitting_pools(
     if finding.kernel or not slots or not pools:
         return []
     sizes = [
-        (size, round(slots * (1 + (1 - share) * result.card_memory / pools)))
+        (size, round(slots + (1 - share) * result.card_memory / result.measure_slot()))
         for size, share in finding.points
     ]
     return [(size, fitting) for size, fitting in sizes if fitting > 0]

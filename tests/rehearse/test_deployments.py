@@ -115,6 +115,24 @@ def test_a_value_that_switches_such_a_feature_off_is_taken() -> None:
         check_deployment(Deployment("m", arguments=words))
 
 
+@pytest.mark.parametrize(
+    ("words", "graphs", "prefill_graphs"),
+    [
+        ([], False, False),
+        (["--cuda-graph-max-bs-decode", "8"], True, False),
+        (["--cuda-graph-max-bs-prefill=8192"], False, True),
+        (["--cuda-graph-bs-prefill", "64", "--cuda-graph-bs", "8"], True, True),
+        (["--cuda-graph-backend-prefill", "breakable"], False, True),
+        (["--cuda-graph-backend-prefill=disabled"], False, False),
+    ],
+)
+def test_arguments_say_which_graphs_are_captured(
+    words: list[str], graphs: bool, prefill_graphs: bool
+) -> None:
+    deployment = check_deployment(Deployment("m", arguments=words))
+    assert (deployment.has_graphs, deployment.has_prefill_graphs) == (graphs, prefill_graphs)
+
+
 def test_the_draft_model_is_one_of_the_models_folder() -> None:
     deployment = read_deployments()["llama-3.1-8b-eagle3"]
     assert deployment.draft_config["architectures"] == ["LlamaForCausalLMEagle3"]
@@ -147,8 +165,15 @@ def test_the_draft_model_is_one_of_the_models_folder() -> None:
             "CUDA graphs of drafts are not rehearsed: leave --cuda-graph-max-bs-decode out",
         ),
         (
-            ["llama-3.1-8b", "--", "--cuda-graph-bs-prefill", "8"],
-            "--cuda-graph-bs-prefill: prefill in CUDA graphs of compiled code is not rehearsed",
+            ["llama-3.1-8b", "--", "--cuda-graph-backend-prefill", "tc_piecewise"],
+            "--cuda-graph-backend-prefill: prefill in CUDA graphs of compiled code or of a whole",
+        ),
+        (
+            [
+                *("llama-3.1-8b", "--", "--cuda-graph-max-bs-prefill=8"),
+                *("--speculative-algorithm", "EAGLE"),
+            ],
+            "CUDA graphs of drafts are not rehearsed: leave --cuda-graph-max-bs-prefill out",
         ),
         (
             ["llama-3.1-8b", "--", "--dcp-size=2"],

@@ -63,3 +63,22 @@ def test_memory_that_does_not_fit_is_plotted_over_the_batch_and_the_pool() -> No
     run.deployments = [result]
     result.findings = [finding]
     assert "700 slots at 256, 400 at 1,024" in render_page(run)
+
+
+def test_an_overflow_is_plotted_over_the_batch_and_the_pool() -> None:
+    """Beside half of the pool it begins at twice the size; SGLang's own batch is right of it."""
+    finding = make_finding(FindingRank.REACHABLE)
+    finding.pool_points = [(300, 2050), (600, 1025)]
+    finding.pool_threshold = "./unfix rehearse lite -- --max-total-tokens 151"
+    result = DeploymentResult("lite", "lite", "H200", 8, settings={"slots": 600})
+    own, half, whole = view.scale_pool_points(result, finding)
+    assert (own, half[1], whole[1]) == ((100, 0), 25, 0)
+    assert half[0] == 2 * whole[0] == 100 * 2050 / 4096
+    run = RehearsalRun(id="r", started="2026-01-01T00:00:00+00:00", release="0.5.23")
+    run.deployments = [result]
+    result.findings = [finding]
+    page = render_page(run)
+    assert "at 2,050 beside 300 slots, at 1,025 beside 600 slots" in page
+    assert "in the whole batch from this pool on: <code>./unfix rehearse lite" in page
+    finding.pool_points = []
+    assert "Right of the line" not in render_page(run)

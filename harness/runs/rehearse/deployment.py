@@ -43,31 +43,32 @@ _NOT_REHEARSED = {
 }
 _NOT_REHEARSED |= dict.fromkeys(
     (
-        "--cuda-graph-backend-prefill",
-        "--cuda-graph-bs-prefill",
-        "--cuda-graph-max-bs-prefill",
-        "--cuda-graph-max-seq-len-prefill",
+        *("--cuda-graph-backend-prefill", "--cuda-graph-max-seq-len-prefill"),
         *("--cuda-graph-prefill-max-context", "--context-bucket"),
         *("--enable-piecewise-cuda-graph", "--enforce-piecewise-cuda-graph"),
         "--enable-breakable-cuda-graph",
     ),
-    "prefill in CUDA graphs of compiled code",
+    "prefill in CUDA graphs of compiled code or of a whole layer stack",
 )
-# The value of such an argument that switches it off, as a server without it does.
-_OFF_VALUES = dict.fromkeys(
+# The values of such an argument that ask for nothing that is not rehearsed.
+_OFF_VALUES: dict[str, frozenset[str]] = dict.fromkeys(
     (
         *("--pp-size", "--pipeline-parallel-size"),
         *("--attn-cp-size", "--attention-context-parallel-size"),
         *("--dcp-size", "--decode-context-parallel-size"),
     ),
-    "1",
+    frozenset({"1"}),
 )
-_OFF_VALUES |= {"--cuda-graph-backend-prefill": "disabled", "--disaggregation-mode": "null"}
+_OFF_VALUES |= {
+    "--cuda-graph-backend-prefill": frozenset({"disabled", "breakable"}),
+    "--disaggregation-mode": frozenset({"null"}),
+}
 # Arguments whose batches SGLang's scheduler makes.
 SPECULATION = "--speculative-algorithm"
 ADAPTERS = "--enable-lora"
 CONTEXT = "--context-length"
 CHUNK = "--chunked-prefill-size"
+POOL = "--max-total-tokens"
 _LONGER_CONTEXT = "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN=1"  # else SGLang refuses one
 MIXED_CHUNK = "--enable-mixed-chunk"
 DRAFT_MODEL = "--speculative-draft-model-path"  # names a model of the models' folder
@@ -78,6 +79,9 @@ GRAPH_SIZES = frozenset(
         *("--cuda-graph-max-bs-decode", "--cuda-graph-bs-decode"),
     }
 )
+# Those that say the same of prefill, by tokens, and the one that says how they are captured.
+_PREFILL_GRAPH_SIZES = frozenset({"--cuda-graph-max-bs-prefill", "--cuda-graph-bs-prefill"})
+_PREFILL_BACKEND = "--cuda-graph-backend-prefill"
 ATTENTION_ARGUMENTS = frozenset({"--attention-backend", "--prefill-attention-backend"})
 # Arguments that split a prompt's tokens between ranks: this is one of many of the same batch.
 CONTEXT_PARALLEL = frozenset(
@@ -92,7 +96,7 @@ _ALGORITHMS = frozenset({"EAGLE", "EAGLE3", "NEXTN"})
 _READ_ARGUMENTS = frozenset(
     {
         *(SPECULATION, ADAPTERS, MIXED_CHUNK, DRAFT_MODEL),
-        *(*GRAPH_SIZES, *ATTENTION_ARGUMENTS, *CONTEXT_PARALLEL),
+        *(*GRAPH_SIZES, *_PREFILL_GRAPH_SIZES, *ATTENTION_ARGUMENTS, *CONTEXT_PARALLEL),
     }
     | _NOT_REHEARSED.keys()
 )
@@ -132,7 +136,9 @@ class Deployment(msgspec.Struct, forbid_unknown_fields=True):
 
     def _list_asked(self) -> list[str]:
         """List the names of the arguments whose value does not switch them off."""
-        return [name for name, value in self._list_words() if value != _OFF_VALUES.get(name)]
+        return [
+            name for name, value in self._list_words() if value not in _OFF_VALUES.get(name, ())
+        ]
 
     def find_argument_of_no_rehearsal(self) -> str:
         """Return the first argument that asks for what nothing here makes; empty without one."""
@@ -142,6 +148,17 @@ class Deployment(msgspec.Struct, forbid_unknown_fields=True):
     def splits_context(self) -> bool:
         """Whether the tokens of a prompt are split between ranks."""
         return not CONTEXT_PARALLEL.isdisjoint(self._list_asked())
+
+    @property
+    def has_graphs(self) -> bool:
+        """Whether an argument asks for CUDA graphs of decode."""
+        return not GRAPH_SIZES.isdisjoint(self.argument_names)
+
+    @property
+    def has_prefill_graphs(self) -> bool:
+        """Whether an argument asks for CUDA graphs of prefill, in segments between attention."""
+        is_asked = not _PREFILL_GRAPH_SIZES.isdisjoint(self.argument_names)
+        return is_asked or self.get_argument(_PREFILL_BACKEND) == "breakable"
 
     @property
     def argument_names(self) -> frozenset[str]:
@@ -268,10 +285,11 @@ def check_deployment(deployment: Deployment) -> Deployment:
             f"{deployment.name}: {SPECULATION} {algorithm} is not rehearsed; these are: "
             f"{', '.join(sorted(_ALGORITHMS))}"
         )
-    if algorithm is not None and GRAPH_SIZES & deployment.argument_names:
+    if algorithm is not None and (deployment.has_graphs or deployment.has_prefill_graphs):
+        asked = GRAPH_SIZES | _PREFILL_GRAPH_SIZES | {_PREFILL_BACKEND}
         raise UnfixError(
             f"{deployment.name}: CUDA graphs of drafts are not rehearsed: leave "
-            f"{', '.join(sorted(GRAPH_SIZES & deployment.argument_names))} out to rehearse the rest"
+            f"{', '.join(sorted(asked & deployment.argument_names))} out to rehearse the rest"
         )
     if DRAFT_MODEL in deployment.argument_names:
         _ = deployment.draft_config  # an unknown name ends the call

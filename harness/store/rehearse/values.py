@@ -59,6 +59,10 @@ class RehearsalFinding(msgspec.Struct):
     extent: int = 0  # of a near one: the largest 32-bit integer on the way into an address
     fits: bool = True  # all that its batch had allocated by then fits on the card
     points: list[tuple[int, float]] = []  # values of the setting, with the share of the limit
+    # Of the pool: the fewest slots beside which the whole batch shows it, as a command; and pools,
+    # in slots, with the value of the batch's setting at which it begins beside each.
+    pool_threshold: str = ""
+    pool_points: list[tuple[int, int]] = []
 
     @property
     def key(self) -> tuple[str, str, str]:
@@ -98,6 +102,7 @@ class DeploymentResult(msgspec.Struct):
     settings: dict[str, int] = {}  # chunk, requests, context, slots, page
     memory: dict[str, int] = {}  # bytes by part
     card_memory: int = 0
+    slot_bytes: float = 0.0  # of the pools, that grow with their slots
     phases: list[RehearsedPhase] = []
     launches: list[RehearsedLaunch] = []
     findings: list[RehearsalFinding] = []
@@ -106,6 +111,10 @@ class DeploymentResult(msgspec.Struct):
     resident: int = 0  # bytes that the rehearsal itself took of this machine
     seconds: float = 0.0
     processor_seconds: float = 0.0  # of these, in which it ran: a busy machine takes longer
+
+    def measure_slot(self) -> float:
+        """Return the bytes of a slot; a run that has not measured them has a share of the pools."""
+        return self.slot_bytes or self.memory["pools"] / self.settings["slots"]
 
     @property
     def kernels(self) -> dict[str, RehearsedLaunch]:

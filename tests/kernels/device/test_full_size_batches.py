@@ -58,6 +58,22 @@ def test_the_longest_context_is_that_of_the_model_or_of_its_draft(
     assert model.find_longest_context() == 2048
 
 
+def test_of_a_smaller_pool_the_last_slots_are_taken_and_none_behind_them() -> None:
+    model: Any = object.__new__(full_size_batches.FullSizeModel)
+    table = torch.zeros(1, 8, dtype=torch.int32)
+    rows = SimpleNamespace(req_to_token=table)
+    model.runner = SimpleNamespace(max_total_num_tokens=100, req_to_token_pool=rows)
+    request: Any = SimpleNamespace(req_pool_idx=0)
+    with model.use_smaller_pool(40):
+        model._write_slots([request], 3)
+        assert table[0].tolist() == [37, 38, 39, 0, 0, 0, 0, 0]
+        allocator = make_allocator(free_pages=torch.arange(1, 101))
+        full_size_batches._keep_last_pages(allocator, 2, model._pool_share)
+        assert allocator.free_pages.tolist() == [39, 40]
+    model._write_slots([request], 3)
+    assert table[0, :3].tolist() == [97, 98, 99]
+
+
 def test_what_prepares_a_batch_runs_no_layer_and_samples_a_token_for_each_request() -> None:
     def run_layers(*args: Any) -> Any:
         raise AssertionError("a layer ran")

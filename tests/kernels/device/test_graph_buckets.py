@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from fixtures.rehearse import graph_buckets
-from fixtures.rehearse.graph_buckets import GraphCaptures
+from fixtures.rehearse.graph_buckets import GraphCaptures, PrefillCaptures
 from harness.device import graphs, stand_ins
 from harness.device.record import RECORD
 
@@ -64,6 +64,56 @@ def test_the_ends_alone_are_captured_and_their_launches_are_recorded(
     assert module.get_batch_sizes_to_capture(None) == (SIZES, SIZES)
     assert module.DecodeCudaGraphRunner.capture_one_shape is GraphRunner.capture_one_shape
     assert captures not in graphs.GRAPH_OBSERVERS
+
+
+class PrefillRunner(GraphRunner):
+    """Captures each of its sizes in two segments, as it is made."""
+
+    def __init__(self, sizes: list[int], begin: Callable[[], Any]) -> None:
+        super().__init__()
+        self.capture_num_tokens = sizes
+        begin()
+        self.capture()
+
+    def capture(self) -> None:
+        for size in reversed(self.capture_num_tokens):
+            self.capture_one_shape(size, int)
+            self.capture_one_shape(size, int)
+
+
+def test_of_prefill_the_ends_of_the_runners_sizes_are_captured(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    launcher: Any = SimpleNamespace(phase="", is_recording=False)
+    captures = PrefillCaptures(launcher)
+    module: Any = ModuleType(PrefillCaptures._module)
+    module.PrefillCudaGraphRunner = type("Runner", (PrefillRunner,), {})
+    monkeypatch.setitem(sys.modules, PrefillCaptures._module, module)
+
+    def capture_decode() -> None:
+        """Capture a graph that is not one of prefill."""
+        graph = graphs.CUDAGraph()
+        graph.capture_begin()
+        assert not launcher.is_recording
+        graph.capture_end()
+
+    with captures.record():
+        runner = module.PrefillCudaGraphRunner([64, 4, 16], capture_decode)
+    assert (captures.buckets, sorted(runner.graphs)) == ([4, 16, 64], [4, 64])
+    assert [size for size, _ in captures._graphs] == [64, 64, 4, 4]
+    assert launcher.phase == "prefill graph capture"
+    with captures.require_replay(4):
+        runner.graphs[4].replay()
+    with pytest.raises(RuntimeError, match="the graph of 64 tokens"), captures.require_replay(64):
+        runner.graphs[4].replay()
+    shared = SimpleNamespace(can_run_graph=lambda batch: True)
+    captures.keep_others_out(SimpleNamespace(prefill_cuda_graph_runner=shared))
+    taken = [size for size in (1, 4, 5, 16, 17, 64) if shared.can_run_graph(make_chunk(size))]
+    assert taken == [1, 4, 17, 64]
+
+
+def make_chunk(tokens: int) -> Any:
+    return SimpleNamespace(input_ids=[7] * tokens)
 
 
 def test_arguments_that_ask_for_graphs_and_get_none_are_an_error(

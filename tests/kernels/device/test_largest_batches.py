@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fixtures.rehearse.full_size_batches import FullSizeModel
-from fixtures.rehearse.graph_buckets import GraphCaptures
+from fixtures.rehearse.graph_buckets import GraphCaptures, PrefillCaptures
 from fixtures.rehearse.largest_batches import LargestBatches
 from fixtures.rehearse.scheduled_batches import ScheduledModel
 from fixtures.rehearse.threshold_search import FullSizeBatch
@@ -24,6 +24,7 @@ STEPS = (
 def make_model(kind: type[FullSizeModel]) -> tuple[Any, list[Any]]:
     """Return a model that makes no batch, and the steps that it was asked for."""
     model: Any = object.__new__(kind)
+    model.runner = SimpleNamespace(max_total_num_tokens=LIMITS["slots"])
     asked: list[Any] = []
     for name in STEPS:
         setattr(model, name, lambda *sizes, name=name, **more: asked.append((name, *sizes, more)))
@@ -147,5 +148,79 @@ def test_a_batch_is_replayed_in_the_graph_of_the_size_that_it_is_for(
     for batch in replays:
         batch.make(batch.size)
     found = zip(replays, required, strict=True)
-    assert [(batch.phase, batch.size, graph) for batch, graph in found] == expected
-    assert [count for _, count, *_ in asked] == [count for _, count, _ in expected]
+    counts = [count for _, count, *_ in asked]
+    phases = [(batch.phase, graph) for batch, graph in found]
+    assert [(*one, count) for one, count in zip(phases, counts, strict=True)] == [
+        (phase, graph, count) for phase, count, graph in expected
+    ]
+    # Their requests are as long as the pool allows, and the context is what is searched.
+    lengths = [min(1000, 2000 // count - 8) for count in counts]
+    assert [length for *_, length, _ in asked] == lengths == [one.size for one in replays]
+    assert {one.setting for one in replays} <= {"--context-length"}
+
+
+@pytest.mark.parametrize(
+    ("sizes", "expected"),
+    [
+        (
+            [4, 8, 64, 96],
+            [
+                ("prefill graph", "a chunk of 65 tokens in the graph of 96, the largest of 4", 65),
+                (
+                    *(
+                        "prefill small graph",
+                        "a chunk of 4 tokens behind 996, in the smallest of 4",
+                    ),
+                    1000,
+                ),
+            ],
+        ),
+        ([96], [("prefill graph", "a chunk of 1 tokens in the graph of 96, the largest of 1", 1)]),
+        # No chunk has more than 100 tokens.
+        (
+            [4, 100, 200],
+            [
+                (
+                    "prefill small graph",
+                    "a chunk of 4 tokens behind 996, in the smallest of 3",
+                    1000,
+                )
+            ],
+        ),
+    ],
+)
+def test_a_chunk_is_replayed_in_the_graph_of_the_tokens_that_it_is_for(
+    sizes: list[int], expected: list[tuple[str, str, int]]
+) -> None:
+    captures = PrefillCaptures(SimpleNamespace())  # type: ignore[arg-type]
+    captures.buckets = sizes
+    required: list[int] = []
+
+    def require(size: int) -> Any:
+        required.append(size)
+        return contextlib.nullcontext()
+
+    captures.require_replay = require  # type: ignore[method-assign]
+    model, asked = make_model(FullSizeModel)
+    batches = LargestBatches(model, LIMITS, None, False, captures).list_all()
+    batches = [batch for batch in batches if batch.phase.startswith("prefill")]
+    assert [(one.phase, one.described, one.size) for one in batches] == expected
+    for batch in batches:
+        batch.make(batch.size)
+    steps = {"prefill graph": max(sizes), "prefill small graph": min(sizes)}
+    assert required == [steps[batch.phase] for batch in batches]
+    lengths = [sum(size for size in one if isinstance(size, int)) for one in asked]
+    assert lengths == [1000 if one.phase == "prefill small graph" else one.size for one in batches]
+
+
+def test_a_decode_beside_a_smaller_pool_has_shorter_requests() -> None:
+    model, asked = make_model(FullSizeModel)
+    batches = LargestBatches(model, LIMITS, None, has_rounds=False).list_all()
+    [decode] = [batch for batch in batches if batch.phase == "decode"]
+    decode.make(4)
+    with model.use_smaller_pool(1000):
+        decode.make(4)
+        decode.make(2)
+    decode.make(2)
+    lengths = [more["length"] for *_, more in asked]
+    assert lengths == [492, 242, 492, 492]

@@ -143,7 +143,7 @@ def test_what_no_search_looks_at_is_ranked_by_memory_too(
     rehearsal.launcher = SimpleNamespace(list_findings=lambda: [finding], is_recording=False)
     rehearsal._list_batches = lambda: [FullSizeBatch(phase, "", setting, 8, make)]
     rehearsal.layers = SimpleNamespace(take_counts=lambda: (0, 0))
-    rehearsal._get_peak = lambda phase: 230 / 140
+    rehearsal._settings = SimpleNamespace(get_peak=lambda phase: 230 / 140)
     rehearsal._rehearse_batches()
     assert [bool(one.failure) for one in rehearsal.result.phases] == [bool(failure)]
     assert finding.rank is rank
