@@ -112,11 +112,11 @@ def refusal(words: list[str], capsys: Output) -> tuple[int, str]:
     """Return the exit code of a call, and its only line."""
     capsys.readouterr()
     code = main(words)
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert told.err.startswith("unfix: ")
-    assert told.err.count("\n") == 1
-    return code, told.err
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err.startswith("unfix: ")
+    assert output.err.count("\n") == 1
+    return code, output.err
 
 
 def rewrite_mark(folder: Path, **facts: str) -> None:

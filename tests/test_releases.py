@@ -85,11 +85,11 @@ def test_a_failed_installation_is_incomplete(
 
 def test_an_unknown_version_names_the_known_ones(pip: FakePip, capsys: Output) -> None:
     for words in (["releases", "remove", "9.9.9"], ["exec", "--release", "9.9.9", "--", "true"]):
-        code, told = refusal(words, capsys)
+        code, message = refusal(words, capsys)
         assert code == 2
-        assert "9.9.9" in told
+        assert "9.9.9" in message
         for release in managed_releases.list_releases():
-            assert release.name in told
+            assert release.name in message
     assert pip.calls == []
 
 
@@ -143,12 +143,12 @@ def test_no_network_gives_one_sentence(
     monkeypatch.setattr(installer, "run_pip", no_network)
     words, _ = FETCHING[command]
     code = main(words)
-    told = capsys.readouterr()
+    message = capsys.readouterr()
     if command == "show of the newest":  # its history needs no release
-        assert (code, "states are left out" in told.err) == (0, True)
+        assert (code, "states are left out" in message.err) == (0, True)
         return
-    assert (code, told.out) == (3, "")
-    assert told.err.splitlines()[-1] == "unfix: the package index cannot be reached"
+    assert (code, message.out) == (3, "")
+    assert message.err.splitlines()[-1] == "unfix: the package index cannot be reached"
 
 
 def test_the_list_of_toggles_fetches_nothing(nothing_here: FakePip, capsys: Output) -> None:
@@ -160,8 +160,8 @@ def test_the_list_of_toggles_fetches_nothing(nothing_here: FakePip, capsys: Outp
 def test_a_full_disk_is_refused_first(pip: FakePip, monkeypatch: Patch, capsys: Output) -> None:
     usage = type(shutil.disk_usage("/"))
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(2**40, 2**40 - 2**30, 2**30))
-    code, told = refusal(["releases", "add", VERSION], capsys)
-    assert (code, "needs 5" in told, pip.calls) == (3, True, [])
+    code, message = refusal(["releases", "add", VERSION], capsys)
+    assert (code, "needs 5" in message, pip.calls) == (3, True, [])
 
 
 def test_an_unreachable_index_gives_one_line(
@@ -173,9 +173,9 @@ def test_an_unreachable_index_gives_one_line(
     for name in ("PIP_FIND_LINKS", "PIP_EXTRA_INDEX_URL"):
         monkeypatch.delenv(name, raising=False)
     code = main(["releases", "add", "--sources", VERSION])
-    told = capsys.readouterr().err.splitlines()
-    assert (code, len(told)) == (3, 2)
-    assert f"sglang=={VERSION}" in told[1]
+    message = capsys.readouterr().err.splitlines()
+    assert (code, len(message)) == (3, 2)
+    assert f"sglang=={VERSION}" in message[1]
 
 
 def cut_short(wheel: Path) -> None:
@@ -212,11 +212,11 @@ def test_a_damaged_wheel_is_fetched_again(
 
 def test_a_wheel_that_comes_cut_short_is_refused(pip: FakePip, capsys: Output) -> None:
     pip.cuts_short = True
-    code, told = refusal_of_add(capsys)
-    assert (code, "no undamaged wheel" in told) == (3, True)
+    code, message = refusal_of_add(capsys)
+    assert (code, "no undamaged wheel" in message) == (3, True)
     assert not managed_releases.get_release(VERSION).folder.exists()
-    code, told = refusal(["show", "27460", "--release", VERSION], capsys)
-    assert (code, "not a whole wheel" in told) == (3, True)
+    code, message = refusal(["show", "27460", "--release", VERSION], capsys)
+    assert (code, "not a whole wheel" in message) == (3, True)
 
 
 def test_two_calls_at_the_same_time_add_a_release_once(pip: FakePip) -> None:
@@ -247,8 +247,8 @@ def test_an_unwritable_folder_is_refused(
 ) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("UNFIX_HOME", str(tmp_path / "file"))
-    code, told = refusal(["releases", "add", VERSION], capsys)
-    assert (code, str(tmp_path / "file") in told) == (3, True)
+    code, message = refusal(["releases", "add", VERSION], capsys)
+    assert (code, str(tmp_path / "file") in message) == (3, True)
 
 
 @pytest.mark.parametrize("place", ["base", "release"])

@@ -132,8 +132,8 @@ def test_no_cuda_torch_installs_nothing(
     here.is_for(cuda)
     if cuda == "gone":
         (here.site / "torch" / "version.py").unlink()
-    code, told = refusal(ADD, capsys)
-    assert (code, says in told, "--torch PYTHON" in told) == (3, True, True)
+    code, message = refusal(ADD, capsys)
+    assert (code, says in message, "--torch PYTHON" in message) == (3, True, True)
     assert pip.calls == []
 
 
@@ -153,8 +153,8 @@ def test_without_a_gpu_nothing_is_installed(
 ) -> None:
     monkeypatch.setattr(machine, "describe_gpus", lambda: "")
     assert main(words) == 3
-    told = capsys.readouterr().err.splitlines()
-    assert told[-1] == "unfix: this machine has no CUDA device: --device cpu"
+    message = capsys.readouterr().err.splitlines()
+    assert message[-1] == "unfix: this machine has no CUDA device: --device cpu"
     assert pip.calls == []
 
 
@@ -166,9 +166,9 @@ def test_a_missing_wheel_is_reported(tmp_path: Path, monkeypatch: Patch, capsys:
     folder = tmp_path / "wheels"
     folder.mkdir()
     code = main(["releases", "add", VERSION, "--sources", "--wheels", str(folder)])
-    told = capsys.readouterr().err.splitlines()[-1]
-    assert (code, f"{folder} lacks a wheel" in told) == (3, True)
-    assert "`unfix releases wheels`" in told
+    message = capsys.readouterr().err.splitlines()[-1]
+    assert (code, f"{folder} lacks a wheel" in message) == (3, True)
+    assert "`unfix releases wheels`" in message
 
 
 def test_wheels_fit_the_named_python(tmp_path: Path, monkeypatch: Patch, capsys: Output) -> None:

@@ -37,8 +37,8 @@ def running(*words: str, **how: Any) -> Iterator[int]:
 
 def test_a_release_in_use_is_removed_by_force_alone(release: Release, capsys: Output) -> None:
     with running(str(release.python)) as pid:
-        code, told = refusal(["releases", "remove", VERSION], capsys)
-        assert (code, str(pid) in told, "--force" in told) == (3, True, True)
+        code, message = refusal(["releases", "remove", VERSION], capsys)
+        assert (code, str(pid) in message, "--force" in message) == (3, True, True)
         assert state_of(release, capsys) == "yes"
         assert main(["releases", "remove", VERSION, "--force"]) == 0
     assert not release.folder.exists()
@@ -64,8 +64,8 @@ def test_a_release_or_base_in_use_is_not_reinstalled(release: Release, capsys: O
     rewrite_mark(release.folder, lock="0")
     for python in (release.python, managed_releases.CPU_BASE.python):
         with running(str(python)) as pid:
-            code, told = refusal_of_add(capsys)
-            assert (code, str(pid) in told, "in use" in told) == (3, True, True)
+            code, message = refusal_of_add(capsys)
+            assert (code, str(pid) in message, "in use" in message) == (3, True, True)
             assert python.exists()
         rewrite_mark(managed_releases.CPU_BASE.folder, lock="0")
 
@@ -73,8 +73,8 @@ def test_a_release_or_base_in_use_is_not_reinstalled(release: Release, capsys: O
 def test_an_unused_release_is_removed_and_an_unknown_one_refused(
     release: Release, capsys: Output
 ) -> None:
-    code, told = refusal(["releases", "remove", VERSION, "0.5.15"], capsys)
-    assert (code, "0.5.15 is not here" in told) == (2, True)
+    code, message = refusal(["releases", "remove", VERSION, "0.5.15"], capsys)
+    assert (code, "0.5.15 is not here" in message) == (2, True)
     assert state_of(release, capsys) == "yes"
     with running(str(release.python)):
         pass

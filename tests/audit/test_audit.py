@@ -330,10 +330,10 @@ def test_what_was_not_run_and_is_excepted_is_not_proven_safe(small: ReleaseAudit
     found = kernel(small, "carried")
     unseen = dataclasses.replace(found.findings[0], confirmed="not run: too slow to run")
     one = dataclasses.replace(found, findings=(unseen,), reasons=())
-    told = one.apply_exemptions({unseen.key: "a card ran it"})
-    assert not told.findings
-    assert told.verdict is KernelVerdict.UNKNOWN
-    [reason] = told.reasons
+    exempted = one.apply_exemptions({unseen.key: "a card ran it"})
+    assert not exempted.findings
+    assert exempted.verdict is KernelVerdict.UNKNOWN
+    [reason] = exempted.reasons
     assert reason.startswith(f"line {unseen.line} wraps by arithmetic")
     assert reason.endswith("a card ran it")
     other = {("wraps", "carried", "at += 3"): "nobody knows of it"}

@@ -103,9 +103,9 @@ def test_a_call_from_its_words_to_its_page(tmp_path: Path) -> None:
     with ended_at_exit(unfix_eval(tmp_path, "", *words)) as going:
         out, said = going.communicate(timeout=PATIENCE_SECONDS)
     assert going.returncode == 1, said
-    told = json.loads(out)
-    assert told["state"] == "done"
-    assert [one["verdict"] for one in told["compared"]] == ["differs", "improved"]
+    evaluation = json.loads(out)
+    assert evaluation["state"] == "done"
+    assert [one["verdict"] for one in evaluation["compared"]] == ["differs", "improved"]
     assert json.loads((tmp_path / "r.json").read_text())["green"] is False
     assert list((tmp_path / "reports" / "out").glob("eval-*.html"))
     [listed] = Store(tmp_path / ".unfix" / "runs.sqlite").eval.list_runs()

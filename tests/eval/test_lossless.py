@@ -26,10 +26,10 @@ EPS = MIN_LOGPROB_NOISE["float32"]
 
 
 def test_the_same_is_equal() -> None:
-    told = one(output(), output())
-    assert told.verdict is Verdict.EQUAL
-    assert str(told) == "equal: 1 equal"
-    assert (told.items["a"].largest, told.items["a"].mean) == (0.0, 0.0)
+    comparison = one(output(), output())
+    assert comparison.verdict is Verdict.EQUAL
+    assert str(comparison) == "equal: 1 equal"
+    assert (comparison.items["a"].largest, comparison.items["a"].mean) == (0.0, 0.0)
     assert one(output((), (), ()), output((), (), ())).verdict is Verdict.EQUAL
 
 
@@ -38,8 +38,8 @@ def test_without_noise_the_data_type_says_what_is_near(dtype: str) -> None:
     for apart, verdict in ((1.9, Verdict.EQUAL), (2.1, Verdict.DRIFTS)):
         by = -0.05 - apart * MIN_LOGPROB_NOISE[dtype]
         moved = output(logprobs=(-0.05, by, -0.05, -0.05))
-        told = compare_outputs({"a": output()}, {"a": output()}, {"a": moved}, dtype=dtype)
-        assert told.verdict is verdict
+        comparison = compare_outputs({"a": output()}, {"a": output()}, {"a": moved}, dtype=dtype)
+        assert comparison.verdict is verdict
 
 
 def test_the_noise_is_what_the_base_is_from_itself_over_equal_prefixes() -> None:
@@ -59,10 +59,10 @@ def test_logprobs_within_the_noise_are_equal_and_beyond_it_drift() -> None:
     near = output(logprobs=(-0.05, -0.05, -0.05, -0.069))
     far = output(logprobs=(-0.05, -0.05, -0.05, -0.071))
     assert one(output(), near, again).verdict is Verdict.EQUAL
-    told = one(output(), far, again)
-    assert told.verdict is Verdict.DRIFTS
-    assert told.items["a"].largest == pytest.approx(0.021)
-    assert "at 3 by 0.021, noise 0.01" in str(told)
+    comparison = one(output(), far, again)
+    assert comparison.verdict is Verdict.DRIFTS
+    assert comparison.items["a"].largest == pytest.approx(0.021)
+    assert "at 3 by 0.021, noise 0.01" in str(comparison)
     # Without that repeat it is not noise.
     assert one(output(), near).verdict is Verdict.DRIFTS
 
@@ -70,14 +70,14 @@ def test_logprobs_within_the_noise_are_equal_and_beyond_it_drift() -> None:
 def test_a_small_shift_everywhere_drifts_though_the_noise_has_larger_peaks() -> None:
     again = output(logprobs=(-0.05, -0.09, -0.05, -0.05))
     moved = output(logprobs=(-0.08, -0.08, -0.08, -0.08))
-    told = one(output(), moved, again)
-    assert told.verdict is Verdict.DRIFTS
-    assert "on average" in str(told)
+    comparison = one(output(), moved, again)
+    assert comparison.verdict is Verdict.DRIFTS
+    assert "on average" in str(comparison)
 
 
 def test_another_token_at_a_tie_is_a_near_tie_whatever_follows() -> None:
-    told = one(near_tie(2, EPS), near_tie(2, EPS, token=9))
-    assert (told.verdict, told.items["a"].position) == (Verdict.NEAR_TIE, 2)
+    comparison = one(near_tie(2, EPS), near_tie(2, EPS, token=9))
+    assert (comparison.verdict, comparison.items["a"].position) == (Verdict.NEAR_TIE, 2)
     candidate = TokenOutput((9, 1, 1, 1), (-0.7, -9.0, -9.0, -9.0), (0.0, 9.0, 9.0, 9.0))
     assert one(near_tie(0), candidate).verdict is Verdict.NEAR_TIE
     # A sampled token that was not the best is no tie.
@@ -85,9 +85,9 @@ def test_another_token_at_a_tie_is_a_near_tie_whatever_follows() -> None:
 
 
 def test_another_token_where_the_base_was_sure_differs() -> None:
-    told = one(output(), output((5, 6, 9, 8)))
-    assert told.verdict is Verdict.DIFFERS
-    assert "at 2, where the base was sure by 3" in str(told)
+    comparison = one(output(), output((5, 6, 9, 8)))
+    assert comparison.verdict is Verdict.DIFFERS
+    assert "at 2, where the base was sure by 3" in str(comparison)
     for margin, verdict in ((1.9, Verdict.NEAR_TIE), (2.1, Verdict.DIFFERS)):
         assert one(near_tie(2, margin * EPS), near_tie(2, 0.0, token=9)).verdict is verdict
 
@@ -106,9 +106,9 @@ def test_a_sure_candidate_is_no_tie_although_the_base_was_near_one() -> None:
 def test_a_tie_after_a_drift_is_a_drift() -> None:
     candidate = near_tie(2, 0.0, token=9)
     moved = TokenOutput(candidate.tokens, (-0.05, -0.5, -0.7, -0.05), candidate.margins)
-    told = one(near_tie(2), moved)
-    assert told.verdict is Verdict.DRIFTS
-    assert told.items["a"].position == 2
+    comparison = one(near_tie(2), moved)
+    assert comparison.verdict is Verdict.DRIFTS
+    assert comparison.items["a"].position == 2
 
 
 def test_a_larger_noise_makes_a_wider_tie() -> None:
@@ -123,12 +123,12 @@ def bare(*tokens: int) -> TokenOutput:
 
 
 def test_tokens_alone_are_equal_or_cannot_be_told() -> None:
-    told = one(bare(1, 2), bare(1, 2))
-    assert told.verdict is Verdict.EQUAL
-    assert "by its tokens alone" in str(told)
-    told = one(bare(1, 2), bare(1, 3))
-    assert told.verdict is Verdict.CANNOT_TELL
-    assert "margin is not known" in str(told)
+    comparison = one(bare(1, 2), bare(1, 2))
+    assert comparison.verdict is Verdict.EQUAL
+    assert "by its tokens alone" in str(comparison)
+    comparison = one(bare(1, 2), bare(1, 3))
+    assert comparison.verdict is Verdict.CANNOT_TELL
+    assert "margin is not known" in str(comparison)
 
 
 def test_without_margins_a_likely_token_is_sure() -> None:
@@ -149,8 +149,8 @@ def test_where_the_base_itself_chose_the_same_it_is_a_tie() -> None:
 
 def test_one_that_stops_early_differs_where_it_stopped() -> None:
     short = TokenOutput(TOKENS[:2], (-0.05, -0.05), (3.0, 3.0))
-    told = one(output(), short)
-    assert (told.verdict, told.items["a"].position) == (Verdict.DIFFERS, 2)
+    comparison = one(output(), short)
+    assert (comparison.verdict, comparison.items["a"].position) == (Verdict.DIFFERS, 2)
     assert one(near_tie(2), short).verdict is Verdict.NEAR_TIE
     # The candidate continues: the base's margin at its end is unknown.
     assert one(short, output()).verdict is Verdict.DIFFERS
@@ -173,14 +173,14 @@ def test_the_position_is_the_end_of_the_common_prefix(one: list[int], other: lis
 def test_a_logprob_that_is_no_number_is_a_difference(bad: float) -> None:
     broken = output(logprobs=(-0.05, -0.05, bad, -0.05))
     for base, candidate in ((output(), broken), (broken, output()), (broken, broken)):
-        told = one(base, candidate, again=output())
-        assert told.verdict is Verdict.DIFFERS
-        assert "at 2 the" in str(told)
-        assert "no number" in str(told)
+        comparison = one(base, candidate, again=output())
+        assert comparison.verdict is Verdict.DIFFERS
+        assert "at 2 the" in str(comparison)
+        assert "no number" in str(comparison)
     # In the repeat it is not noise.
-    told = one(output(), output((5, 6, 9, 8)), again=broken)
-    assert told.verdict is Verdict.DIFFERS
-    assert told.noise == BaseNoise(EPS, EPS, 0, 0, 1, MIN_MARGIN_NOISE["float32"])
+    comparison = one(output(), output((5, 6, 9, 8)), again=broken)
+    assert comparison.verdict is Verdict.DIFFERS
+    assert comparison.noise == BaseNoise(EPS, EPS, 0, 0, 1, MIN_MARGIN_NOISE["float32"])
 
 
 def test_a_margin_may_be_infinite_but_is_a_number() -> None:
@@ -196,10 +196,10 @@ def test_a_margin_may_be_infinite_but_is_a_number() -> None:
 def test_a_base_that_does_not_repeat_itself_measures_nothing() -> None:
     again = output((5, 6, 9, 8))  # sure of another token
     for candidate in (output(), output((5, 6, 9, 8)), output((4, 4, 4, 4))):
-        told = one(output(), candidate, again)
-        assert told.noise.largest > MAX_NOISE
-        assert told.verdict is Verdict.CANNOT_TELL
-        assert "from itself" in str(told)
+        comparison = one(output(), candidate, again)
+        assert comparison.noise.largest > MAX_NOISE
+        assert comparison.verdict is Verdict.CANNOT_TELL
+        assert "from itself" in str(comparison)
     nan = output(logprobs=(math.nan,) * 4)
     assert one(output(), nan, again).verdict is Verdict.DIFFERS
 
@@ -213,10 +213,10 @@ def test_no_items_or_an_unknown_data_type_are_refused() -> None:
 
 def test_a_missing_item_is_named_and_never_equal() -> None:
     base, candidate = {"a": output(), "b": output()}, {"a": output(), "c": output()}
-    told = compare_outputs(base, {}, candidate, dtype="float32")
-    assert told.verdict is Verdict.CANNOT_TELL
-    assert told.missing == {"b": "candidate", "c": "base"}
-    assert str(told) == "cannot-tell: 1 equal, 2 missing"
+    comparison = compare_outputs(base, {}, candidate, dtype="float32")
+    assert comparison.verdict is Verdict.CANNOT_TELL
+    assert comparison.missing == {"b": "candidate", "c": "base"}
+    assert str(comparison) == "cannot-tell: 1 equal, 2 missing"
 
 
 @pytest.mark.parametrize("side", ["base", "candidate"])
@@ -224,21 +224,21 @@ def test_an_error_is_kept_and_never_equal(side: str) -> None:
     failed = {"a": output(), "b": TokenOutput((), error="HTTP 500")}
     fine = {"a": output(), "b": output((), (), ())}
     base, candidate = (failed, fine) if side == "base" else (fine, failed)
-    told = compare_outputs(base, base, candidate)
-    assert told.verdict is Verdict.CANNOT_TELL
-    assert told.errors == {"b": f"{side}: HTTP 500"}
-    assert list(told.items) == ["a"]
-    assert "1 unanswered" in str(told)
+    comparison = compare_outputs(base, base, candidate)
+    assert comparison.verdict is Verdict.CANNOT_TELL
+    assert comparison.errors == {"b": f"{side}: HTTP 500"}
+    assert list(comparison.items) == ["a"]
+    assert "1 unanswered" in str(comparison)
 
 
 def test_errors_alone_are_not_equal_and_hide_no_difference() -> None:
     failed = {"a": TokenOutput((), error="lost")}
-    told = compare_outputs(failed, {}, failed)
-    assert told.verdict is Verdict.CANNOT_TELL
-    assert told.errors == {"a": "base: lost; candidate: lost"}
+    comparison = compare_outputs(failed, {}, failed)
+    assert comparison.verdict is Verdict.CANNOT_TELL
+    assert comparison.errors == {"a": "base: lost; candidate: lost"}
     other = {"a": TokenOutput((), error="x"), "b": output((1, 2, 3, 4))}
-    told = compare_outputs({"a": output(), "b": output()}, {}, other)
-    assert told.verdict is Verdict.DIFFERS
+    comparison = compare_outputs({"a": output(), "b": output()}, {}, other)
+    assert comparison.verdict is Verdict.DIFFERS
 
 
 def test_the_worst_item_is_the_verdict() -> None:
@@ -253,6 +253,6 @@ def test_the_worst_item_is_the_verdict() -> None:
         (["sure", "drift", "tie"], Verdict.EQUAL),
     ):
         left = {item: one for item, one in base.items() if item not in without}
-        told = compare_outputs(left, left, {item: candidate[item] for item in left})
-        assert told.verdict is verdict
-        assert told.counts.total() == len(left)
+        comparison = compare_outputs(left, left, {item: candidate[item] for item in left})
+        assert comparison.verdict is verdict
+        assert comparison.counts.total() == len(left)

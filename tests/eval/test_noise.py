@@ -48,9 +48,9 @@ def test_noise_is_never_called_a_bug_and_a_bug_never_noise() -> None:
             }
             for side, shift in (("base", 0.0), ("again", 0.0), ("fair", 0.0), ("faulty", 3.0))
         )
-        told = compare_outputs(base, again, fair, dtype="float32")
-        assert told.verdict in (Verdict.EQUAL, Verdict.NEAR_TIE)
-        ties += told.counts[Verdict.NEAR_TIE]
+        comparison = compare_outputs(base, again, fair, dtype="float32")
+        assert comparison.verdict in (Verdict.EQUAL, Verdict.NEAR_TIE)
+        ties += comparison.counts[Verdict.NEAR_TIE]
         assert compare_outputs(base, again, faulty, dtype="float32").verdict is Verdict.DIFFERS
     assert ties > 5
 
@@ -58,9 +58,9 @@ def test_noise_is_never_called_a_bug_and_a_bug_never_noise() -> None:
 def test_a_lead_that_shrinks_is_a_drift_though_no_likelihood_moves() -> None:
     """A model that knows its answer gives it a probability of one, despite any drift below."""
     less = (3.0, 2.9, 3.0, 3.0)
-    told = one(output(), output(margins=less))
-    assert told.verdict is Verdict.DRIFTS
-    assert "its lead over the runner-up by 0.1" in str(told)
+    comparison = one(output(), output(margins=less))
+    assert comparison.verdict is Verdict.DRIFTS
+    assert "its lead over the runner-up by 0.1" in str(comparison)
     near = output(margins=(3.0, 3.0 - MIN_MARGIN_NOISE["float32"], 3.0, 3.0))
     assert one(output(), near).verdict is Verdict.EQUAL
     # An equal distance of the base from itself means noise; an unknown lead means nothing.
@@ -89,8 +89,8 @@ def test_a_base_that_is_wrong_itself_excuses_nobody() -> None:
     base = {"a": off(40 * least), "b": output()}
     candidate = {"a": output(), "b": off(8.1 * least)}
     truth = {"a": output(), "b": output()}
-    told = compare_outputs(base, base, candidate, float32_reference=truth)
-    assert told.items["b"].verdict is Verdict.DRIFTS
+    comparison = compare_outputs(base, base, candidate, float32_reference=truth)
+    assert comparison.items["b"].verdict is Verdict.DRIFTS
 
 
 def test_where_only_a_toggle_is_between_two_float32_excuses_nothing() -> None:
@@ -98,8 +98,10 @@ def test_where_only_a_toggle_is_between_two_float32_excuses_nothing() -> None:
     base = {"a": off(2.9 * least), "b": output()}
     candidate = {"a": off(2.9 * least), "b": off(0.6 * least)}
     truth = {"a": output(), "b": output()}
-    told = compare_outputs(base, base, candidate, float32_reference=truth, same_but_toggles=True)
-    assert told.verdict is Verdict.DRIFTS
+    comparison = compare_outputs(
+        base, base, candidate, float32_reference=truth, same_but_toggles=True
+    )
+    assert comparison.verdict is Verdict.DRIFTS
 
 
 @pytest.mark.parametrize(("dtype", "times"), [("bfloat16", 4.0), ("float32", 2.0)])
@@ -108,13 +110,15 @@ def test_a_float32_reference_widens_the_tolerance(dtype: str, times: float) -> N
     base = {"a": output(), "b": output()}
     for by, verdict in ((times - 0.1, Verdict.EQUAL), (times + 0.1, Verdict.DRIFTS)):
         candidate = {"a": output(), "b": off(by * least)}
-        told = compare_outputs(base, {}, candidate, dtype=dtype, base_is_reference=True)
-        assert told.verdict is verdict
+        comparison = compare_outputs(base, {}, candidate, dtype=dtype, base_is_reference=True)
+        assert comparison.verdict is verdict
 
 
 def test_an_error_of_the_reference_says_nothing_of_rounding() -> None:
     base = {"a": output(), "b": output()}
     candidate = {"a": output(), "b": off(2.9 * MIN_MARGIN_NOISE["bfloat16"])}
     broken = output(margins=(3.0, 9.0, 3.0, 3.0), error="500")
-    told = compare_outputs(base, base, candidate, float32_reference={"a": broken, "b": broken})
-    assert told.verdict is Verdict.DRIFTS
+    comparison = compare_outputs(
+        base, base, candidate, float32_reference={"a": broken, "b": broken}
+    )
+    assert comparison.verdict is Verdict.DRIFTS

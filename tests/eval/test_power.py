@@ -53,12 +53,12 @@ def test_the_stated_drop_is_found(items: int, cells: int, churn: float) -> None:
     assert drop is not None
     trials = 200
     found, asked = simulate(drop, items, cells, churn, trials)
-    told = compute_verdict_odds(drop, items, cells, churn)
+    odds = compute_verdict_odds(drop, items, cells, churn)
     # 95 % to 97.5 % as stated; three standard deviations of 200 trials.
-    assert power_analysis.TARGET_POWER <= told[Verdict.REGRESSED] < 0.975
-    assert found == pytest.approx(told[Verdict.REGRESSED], abs=0.047)
-    assert asked / trials == pytest.approx(told.average_items, rel=0.1)
-    assert told.average_items < items
+    assert power_analysis.TARGET_POWER <= odds[Verdict.REGRESSED] < 0.975
+    assert found == pytest.approx(odds[Verdict.REGRESSED], abs=0.047)
+    assert asked / trials == pytest.approx(odds.average_items, rel=0.1)
+    assert odds.average_items < items
 
 
 @pytest.mark.parametrize(("items", "cells", "churn"), [(200, 12, 0.0), (200, 12, 0.05)])
@@ -76,8 +76,8 @@ def test_a_smaller_drop_is_found_less_often(items: int, cells: int, churn: float
 def test_a_drop_of_the_tolerance_is_not_called_the_same() -> None:
     for churn in (0.0, 0.02):
         drop, items = paired_statistics.TOLERANCE, paired_statistics.MAX_ITEMS
-        told = compute_verdict_odds(drop, items, 1, churn)
-        assert told[Verdict.SAME] <= paired_statistics.ALPHA / 2
+        odds = compute_verdict_odds(drop, items, 1, churn)
+        assert odds[Verdict.SAME] <= paired_statistics.ALPHA / 2
 
 
 def test_too_few_items_find_nothing() -> None:

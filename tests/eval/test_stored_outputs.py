@@ -123,15 +123,18 @@ def test_a_pair_without_right_answers_can_lose_nothing() -> None:
         )
 
     base, candidate = make_served("base", [False] * 9), make_served("candidate", [False] * 9)
-    told = compare(candidate)
-    assert told.verdict is Verdict.CANNOT_TELL
-    assert told.words == "cannot-tell: neither answers any of 9 items rightly, so none can be lost"
+    comparison = compare(candidate)
+    assert comparison.verdict is Verdict.CANNOT_TELL
+    assert (
+        comparison.words
+        == "cannot-tell: neither answers any of 9 items rightly, so none can be lost"
+    )
     candidate.answers[3].right = True
-    told = compare(candidate)
-    assert (told.verdict, told.gained) == (Verdict.CANNOT_TELL, 1)
+    comparison = compare(candidate)
+    assert (comparison.verdict, comparison.gained) == (Verdict.CANNOT_TELL, 1)
     candidate.answers[3].right, candidate.answers[3].error = None, "500"
-    told = compare(candidate)
-    assert (told.verdict, told.errors) == (Verdict.CANNOT_TELL, 1)
+    comparison = compare(candidate)
+    assert (comparison.verdict, comparison.errors) == (Verdict.CANNOT_TELL, 1)
 
 
 def test_a_recorded_command_names_no_file_that_it_wrote(monkeypatch: Patch) -> None:

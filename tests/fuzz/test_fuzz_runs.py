@@ -190,12 +190,12 @@ def test_coverage_of_the_toggled_code_and_of_its_file_is_told(night: dict[str, A
 
 def test_a_slice_goes_on_where_the_ones_before_it_ended(nights: Nights) -> None:
     """Every slice traces a test's first examples, and only a few later ones."""
-    told = nights.root / "traced"
+    notes = nights.root / "traced"
     nights.write(f"""
 @guards("toy-plain")
 @given(number=st.integers(0, 10**9))
 def test_slow(number):
-    with open({str(told)!r}, "a") as file:
+    with open({str(notes)!r}, "a") as file:
         file.write("x" if sys.gettrace() else ".")
     time.sleep(0.02)
 """)
@@ -204,11 +204,11 @@ def test_slow(number):
         run = by_test(night)["slow"]
         if run["slices"] > 1 and run["examples"] > 2 * FULLY_TRACED_EXAMPLES:
             return True
-        told.unlink()
+        notes.unlink()
         return False
 
     run = by_test(nights.night("-j", "1", code=0, is_enough=is_enough))["slow"]
-    traced = told.read_text()
+    traced = notes.read_text()
     assert run["slices"] > 1
     assert run["examples"] == len(traced) > 2 * FULLY_TRACED_EXAMPLES
     assert traced[:FULLY_TRACED_EXAMPLES] == "x" * FULLY_TRACED_EXAMPLES

@@ -86,7 +86,7 @@ def test_the_same_cells_come_to_the_same_here_and_on_ray(on_ray: Any, tmp_path: 
         "green": show, "red": "exit 1", "error": "exit 2", "not-ready": "exit 3",
         "crash": "kill -SEGV $$", "hang": "sleep 610 & sleep 610", "flaky": flaky,
     }  # fmt: skip
-    told = []
+    shown_attempts = []
     for place, executor in (("ray", on_ray), ("local", LocalExecutor(1, MachineDevices(1.0)))):
         here = f"HERE={tmp_path}/{place}; "
         limits = dict.fromkeys(ends, PATIENCE_SECONDS) | {"hang": 1.0}
@@ -94,13 +94,13 @@ def test_the_same_cells_come_to_the_same_here_and_on_ray(on_ray: Any, tmp_path: 
         (tmp_path / place).mkdir()
         found = run_cells(cells, executor, tmp_path / place, RetryRules(retries=1))
         attempts = {name: made.attempts for name, made in found.items()}
-        told.append({name: [(a.outcome, a.how, a.number, a.last) for a in tried]
+        shown_attempts.append({name: [(a.outcome, a.how, a.number, a.last) for a in tried]
                      for name, tried in attempts.items()})  # fmt: skip
         assert all(made.outcome_word == name for name, made in found.items())
         logs = (tmp_path / place / "green" / "log").read_text()
         assert logs == f",1,0,{tmp_path / place}\n"
         assert (tmp_path / place / "red" / "log.1").exists()
-    assert told[0] == told[1]
+    assert shown_attempts[0] == shown_attempts[1]
 
 
 def test_a_killed_node_loses_only_its_cells(cluster: Cluster, on_ray: Any, tmp_path: Path) -> None:

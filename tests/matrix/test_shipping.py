@@ -140,8 +140,8 @@ def test_a_copy_that_was_cut_short_is_made_again(node: Path, monkeypatch: Patch)
 
 
 def test_what_travels_is_the_checkout_and_the_packages_that_it_needs(monkeypatch: Patch) -> None:
-    told: dict[str, Any] = code_shipping.build_runtime_environment()
-    assert Path(told["working_dir"]) == paths.project_folder()
-    assert any(one.startswith("ast-grep-py") for one in told["pip"])
-    assert not any("mypy" in one or ";" in one for one in told["pip"])
-    assert {".git", ".venv", ".releases", ".unfix"} <= set(told["excludes"])
+    environment: dict[str, Any] = code_shipping.build_runtime_environment()
+    assert Path(environment["working_dir"]) == paths.project_folder()
+    assert any(one.startswith("ast-grep-py") for one in environment["pip"])
+    assert not any("mypy" in one or ";" in one for one in environment["pip"])
+    assert {".git", ".venv", ".releases", ".unfix"} <= set(environment["excludes"])

@@ -48,10 +48,10 @@ def test_a_run_says_on_what_machine_and_with_which_versions_it_was_made(drive: D
     drive.write(cell("one", "true"))
     record = drive.root / "record.json"
     assert drive.run("--record", str(record)) == 0
-    told = json.loads(record.read_text())["machine"]
-    assert told == drive.newest().machine
-    assert told["python"] == platform.python_version()
-    assert {"date", "system", "cores", "gpu", "unfix"} <= told.keys()
+    recorded_machine = json.loads(record.read_text())["machine"]
+    assert recorded_machine == drive.newest().machine
+    assert recorded_machine["python"] == platform.python_version()
+    assert {"date", "system", "cores", "gpu", "unfix"} <= recorded_machine.keys()
 
 
 def test_what_a_cell_takes_is_the_median_of_those_that_came_to_an_answer(tmp_path: Path) -> None:

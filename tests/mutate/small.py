@@ -46,5 +46,5 @@ def list_changed_lines(code: str, *names: str) -> list[str]:
 
 def list_new_lines(before: str, fault: MutationFault) -> str:
     after = fault.apply_to(before)
-    told = difflib.ndiff(before.split("\n"), after.split("\n"))
-    return "\n".join(line[2:].strip() for line in told if line.startswith("+ "))
+    differences = difflib.ndiff(before.split("\n"), after.split("\n"))
+    return "\n".join(line[2:].strip() for line in differences if line.startswith("+ "))

@@ -32,4 +32,4 @@ def test_no_operator_stumbles_over_any_code() -> None:
         assert source is not None
         functions += ModuleCode(source).functions
     assert len(functions) > 1000
-    assert [told for function in functions if (told := failure(function))] == []
+    assert [problem for function in functions if (problem := failure(function))] == []

@@ -155,8 +155,8 @@ def test_a_moved_module_is_new_in_all_its_lines_and_a_gone_one_counts_not(
     checkout.commit({"srt/sizes.py": None, "srt/deep/__init__.py": OLD, "srt/read.txt": "n\n"})
     _, lines, _ = changed_lines.read_changed_lines("before", "HEAD", checkout.folder)
     assert set(lines) == {"sglang.srt.deep"}
-    told = {n for n, line in enumerate(OLD.split("\n"), 1) if line}
-    assert told <= lines["sglang.srt.deep"]
+    old_lines = {n for n, line in enumerate(OLD.split("\n"), 1) if line}
+    assert old_lines <= lines["sglang.srt.deep"]
 
 
 def test_a_package_at_the_top_of_a_checkout_is_found_too(tmp_path: Path) -> None:

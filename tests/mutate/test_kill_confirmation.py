@@ -30,12 +30,12 @@ def guards(mutate: Mutate, text: str) -> None:
     )
 
 
-def noting(told: Path, where: str) -> str:
+def noting(notes: Path, where: str) -> str:
     """Return lines of a guard that record that it ran."""
     return (
         f"    if {where}:\n"
-        f"        with Path({str(told)!r}).open('a') as told:\n"
-        "            told.write('once ')\n"
+        f"        with Path({str(notes)!r}).open('a') as notes:\n"
+        "            notes.write('once ')\n"
     )
 
 
@@ -85,8 +85,8 @@ def test_what_one_guard_leaves_behind_kills_nothing_for_another(mutate: Mutate) 
 )
 def test_what_ends_a_process_has_to_do_so_again(mutate: Mutate, dies: str, fate: str) -> None:
     """The first end may have been the machine's fault."""
-    told = mutate.root / "died"
-    mark = f"Path({str(told)!r})"
+    notes = mutate.root / "died"
+    mark = f"Path({str(notes)!r})"
     guards(
         mutate,
         "def test_dies():\n"
@@ -96,35 +96,35 @@ def test_what_ends_a_process_has_to_do_so_again(mutate: Mutate, dies: str, fate:
     )
     mutate.fault("width", "rows * topk", "rows * topk + 1")
     run = mutate.run("--examples", "1")
-    assert told.exists()
+    assert notes.exists()
     assert only(run)["fate"] == fate
     assert run["problems"] == []
 
 
 def test_what_took_too_long_may_take_longer_and_then_was_only_slow(mutate: Mutate) -> None:
-    told = mutate.root / "slept"
+    notes = mutate.root / "slept"
     guards(
         mutate,
         "import time\n"
         "def test_sleeps():\n"
-        + noting(told, "sizes.width(2, 3) == 7")
+        + noting(notes, "sizes.width(2, 3) == 7")
         + "        time.sleep(4.0)\n",
     )
     mutate.patience = (3.0, (PATIENCE_SECONDS, 2.0))
     mutate.fault("width", "rows * topk", "rows * topk + 1")
     run = mutate.run("--examples", "1")
-    assert told.read_text().split() == ["once"] * 2  # 3 s were too short, 300 s enough
+    assert notes.read_text().split() == ["once"] * 2  # 3 s were too short, 300 s enough
     assert only(run)["fate"] == "survived"
     assert run["problems"] == []
 
 
 def test_a_guard_passes_without_a_fault_as_often_as_in_a_proof(mutate: Mutate) -> None:
     """Once for all its kills, and its pass is counted in whose run its lines are recorded."""
-    told = mutate.root / "passed"
+    notes = mutate.root / "passed"
     guards(
         mutate,
         "def test_width():\n"
-        + noting(told, "sizes.width(2, 3) == 6")
+        + noting(notes, "sizes.width(2, 3) == 6")
         + "    assert sizes.width(2, 3) == 6\n",
     )
     for after in ("rows * topk + 1", "rows + topk"):
@@ -132,8 +132,8 @@ def test_a_guard_passes_without_a_fault_as_often_as_in_a_proof(mutate: Mutate) -
     for _ in range(2):
         run = mutate.run("--examples", "1")
         assert [fated["fate"] for fated in run["fates"]] == ["killed"] * 2
-        assert told.read_text().split() == ["once"] * 3
-        told.unlink()
+        assert notes.read_text().split() == ["once"] * 3
+        notes.unlink()
 
 
 def test_a_guard_that_skips_itself_for_the_fault_has_noticed_nothing(mutate: Mutate) -> None:
@@ -150,45 +150,45 @@ def test_a_fault_that_ends_every_worker_is_lost_and_the_run_goes_on(mutate: Muta
     ends = mutate.fault("width", "return rows", ENDS_ITS_WORKER)
     after = mutate.fault("total", "range(count)", "range(count - 1)")
     run = mutate.run("--examples", "1", "-j", "2")
-    told = {fated["fault"]["id"]: (fated["fate"], fated["how"]) for fated in run["fates"]}
-    assert told == {ends.id: ("lost", None), after.id: ("killed", "assertion")}
+    notes = {fated["fault"]["id"]: (fated["fate"], fated["how"]) for fated in run["fates"]}
+    assert notes == {ends.id: ("lost", None), after.id: ("killed", "assertion")}
     assert any("another took its place" in problem for problem in run["problems"])
     wait_until(lambda: not living(mutate.root))
 
 
 def test_a_guard_that_fails_once_has_to_fail_again(mutate: Mutate) -> None:
     """Three of four failures are not enough: a guard that fails at random gets that far."""
-    told = mutate.root / "failed"
+    notes = mutate.root / "failed"
     guards(
         mutate,
         "def test_fails():\n"
-        f"    told = Path({str(told)!r})\n"
+        f"    notes = Path({str(notes)!r})\n"
         "    if sizes.width(2, 3) == 7:\n"
-        "        count = len(told.read_text()) if told.exists() else 0\n"
-        "        told.write_text('x' * (count + 1))\n"
+        "        count = len(notes.read_text()) if notes.exists() else 0\n"
+        "        notes.write_text('x' * (count + 1))\n"
         "        assert count == 3, 'by chance'\n",
     )
     mutate.fault("width", "rows * topk", "rows * topk + 1")
     run = mutate.run("--examples", "1")
-    assert len(told.read_text()) == 4
+    assert len(notes.read_text()) == 4
     assert (only(run)["fate"], run["score"]) == ("survived", 0)
 
 
 def test_each_repetition_has_random_numbers_of_its_own(mutate: Mutate) -> None:
     """All forks of a worker begin with one state of `random`: chance would repeat itself."""
-    told = mutate.root / "drawn"
+    notes = mutate.root / "drawn"
     guards(
         mutate,
         "import random\n"
         "def test_draws():\n"
         "    if sizes.width(2, 3) == 7:\n"
-        f"        with open({str(told)!r}, 'a') as file:\n"
+        f"        with open({str(notes)!r}, 'a') as file:\n"
         "            file.write(f'{random.random()}\\n')\n"
         "        assert False\n",
     )
     mutate.fault("width", "rows * topk", "rows * topk + 1")
     assert only(mutate.run("--examples", "1"))["fate"] == "killed"
-    assert len(set(told.read_text().split())) == 4
+    assert len(set(notes.read_text().split())) == 4
 
 
 NO_EVIDENCE = {

@@ -28,9 +28,9 @@ def refusal(
     def read_refusal(*words: str) -> str:
         monkeypatch.setenv("UNFIX_HOME", str(tmp_path))
         assert main.main(["mutate", *words]) == 2
-        told = capsys.readouterr().err
-        assert told.count("\n") == 1, told
-        return told
+        error_line = capsys.readouterr().err
+        assert error_line.count("\n") == 1, error_line
+        return error_line
 
     return read_refusal
 
@@ -75,8 +75,8 @@ def test_a_path_that_is_no_sglang_is_refused(word: str, reason: str, refusal: Re
 
 @pytest.mark.parametrize("slug", ["../ESCAPED", "Bad Name", "a/b", "-", "a--b", "UP", "a\n", "é"])
 def test_a_slug_that_is_no_toggles_id_is_refused_at_once(slug: str, refusal: Refusal) -> None:
-    told = refusal("--keep", "0123456789", f"--as={slug}".replace("\n", "_"))
-    assert "is no toggle's id: an id is a slug of small letters, digits and '-'" in told
+    error_line = refusal("--keep", "0123456789", f"--as={slug}".replace("\n", "_"))
+    assert "is no toggle's id: an id is a slug of small letters, digits and '-'" in error_line
     with pytest.raises(UnfixError, match="is no toggle's id"):
         toggle_writer.check_id(slug)
 

@@ -32,8 +32,8 @@ def test_each_fault_gets_its_fate_and_the_way_it_was_killed(mutate: Mutate) -> N
     decorator = mutate.fault("total", "    found = 0", "    found = 1")
     run = mutate.run()
     fates = by_id(run)
-    told = {name: (fate["fate"], fate["how"]) for name, fate in fates.items()}
-    assert told == {
+    results = {name: (fate["fate"], fate["how"]) for name, fate in fates.items()}
+    assert results == {
         dropped.id: ("killed", "assertion"),
         raises.id: ("killed", "exception"),
         dies.id: ("killed", "crash"),
@@ -104,8 +104,8 @@ def test_an_equal_fault_that_is_killed_is_an_error(mutate: Mutate) -> None:
     }
     quick = mutate.fates()
     assert quick[unread.id]["fate"] == "unreached"
-    told = {name: (fated["fate"], fated["ran"]) for name, fated in quick.items()}
-    assert told[wrong.id] == told[right.id] == ("equal", 0)
+    results = {name: (fated["fate"], fated["ran"]) for name, fated in quick.items()}
+    assert results[wrong.id] == results[right.id] == ("equal", 0)
     run = mutate.run("--equal")
     fates = by_id(run)
     assert fates[right.id]["fate"] == "equal"

@@ -63,8 +63,8 @@ def test_each_death_costs_one_process_and_no_other_attempt(mutate: Mutate) -> No
     passes = mutate.fault("width", "rows * topk", "topk * rows")
     mutate.patience = (1.0, (3.0, 2.0))
     fates = run_shared(mutate)
-    told = {name: (fate["fate"], fate["how"]) for name, fate in fates.items()}
-    assert told == {
+    results = {name: (fate["fate"], fate["how"]) for name, fate in fates.items()}
+    assert results == {
         dies.id: ("killed", "crash"),
         leaves.id: ("killed", "exit"),
         hangs.id: ("hang", None),

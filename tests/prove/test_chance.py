@@ -113,11 +113,11 @@ def test_no_rate_of_chance_is_proven_more_than_once_in_a_hundred(
     """Exactly, over every sequence of outcomes; the worst rate is four of seven."""
     assert ways_to_be_proven(way, seed) == {(REQUIRED_FAILURES, REQUIRED_PASSES): 1}
     worst = Fraction(REQUIRED_FAILURES, REQUIRED_FAILURES + REQUIRED_PASSES)
-    told = [chance(way, rate, seed) for rate in RATES]
+    chances = [chance(way, rate, seed) for rate in RATES]
     assert chance(way, worst, seed) == Fraction(4**4 * 3**3, 7**7)
-    assert max(told) <= chance(way, worst, seed) <= ONCE_IN_A_HUNDRED
+    assert max(chances) <= chance(way, worst, seed) <= ONCE_IN_A_HUNDRED
     # It rises up to the worst rate and falls after it: no rate between two of these is worse.
-    for (low, before), (_, after) in pairwise(zip(RATES, told, strict=True)):
+    for (low, before), (_, after) in pairwise(zip(RATES, chances, strict=True)):
         assert before <= after or low >= worst - Fraction(1, 200)
 
 

@@ -47,7 +47,7 @@ class Played:
         self.wraps, self.place, self.refused, self.alone = wraps, place, refused, alone
         self.subgrid: Any = None
         self.launches: list[tuple[tuple[int, ...], dict[str, Any]]] = []
-        self.told: list[Any] = []
+        self.reports: list[Any] = []
         self.checked_line = 0
         self.error = ""
 
@@ -64,7 +64,9 @@ class Played:
                 if self.error:
                     raise RuntimeError(self.error)
                 given["pages"].fill_(99)  # must not affect the next launch
-                self.told.append((SimpleNamespace(word=1), SimpleNamespace(compiled_kernel=self)))
+                self.reports.append(
+                    (SimpleNamespace(word=1), SimpleNamespace(compiled_kernel=self))
+                )
 
         return run_launch
 
@@ -84,8 +86,10 @@ def run_confirmation(
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
     monkeypatch.setattr(gpu_worker.signal, "setitimer", lambda *given: None)
-    told = SimpleNamespace(read_new_reports=lambda: kernel.told, reset=lambda: kernel.told.clear())
-    monkeypatch.setattr(gpu_worker, "PROCESS_REPORTS", told)
+    reports = SimpleNamespace(
+        read_new_reports=lambda: kernel.reports, reset=lambda: kernel.reports.clear()
+    )
+    monkeypatch.setattr(gpu_worker, "PROCESS_REPORTS", reports)
     file, line = kernel.place
     source: Any = SimpleNamespace(file=file, line=line)
     monkeypatch.setattr(
