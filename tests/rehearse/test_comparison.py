@@ -5,6 +5,7 @@ from __future__ import annotations
 from harness.runs.rehearse.comparison import compare_deployments
 from harness.store.rehearse.values import (
     DeploymentResult,
+    RehearsalFinding,
     RehearsedLaunch,
     RehearsedPhase,
     UncheckedOperator,
@@ -98,3 +99,38 @@ def test_a_kernel_nearer_to_its_limit_is_for_the_worse() -> None:
         "50.0% of 2^31",
     )
     assert change.is_worse
+
+
+def make_finding(kernel: str, text: str, headline: str, kind: str) -> RehearsalFinding:
+    return RehearsalFinding(kind, "decode", kernel, headline, "a.py", 3, text)
+
+
+def test_a_finding_in_a_kernel_that_moved_is_the_same_and_in_another_kernel_a_new_one() -> None:
+    before, after = make_result(), make_result()
+    before.findings = [make_finding("ops.gemm:expand", "s + row", "wraps at 5", "IntegerOverflow")]
+    after.findings = [make_finding("ops.lora:expand", "s + row", "wraps at 6", "IntegerOverflow")]
+    assert list_changes(before, after) == []
+    after.findings[0].kernel = "ops.lora:shrink"
+    assert {one.is_worse for one in compare_deployments(before, after)} == {True, False}
+
+
+def test_another_tensor_that_is_the_first_not_to_fit_is_no_new_finding() -> None:
+    before, after = make_result(), make_result()
+    before.findings = [make_finding("", "k = empty(n)", "84.6 GB does not fit", "OutOfMemory")]
+    after.findings = [make_finding("", "c = empty(m)", "9.4 GB does not fit", "OutOfMemory")]
+    assert list_changes(before, after) == []
+    after.findings[0].phase = "chunk"
+    assert {one.is_worse for one in compare_deployments(before, after)} == {True, False}
+
+
+def test_what_a_batch_launches_that_ended_early_is_not_compared() -> None:
+    """Its kernels, launches and calls are not all that it makes."""
+    before, after = make_result(count=4), make_result(count=61)
+    before.phases[0].failure = "KeyError: 'rows'"
+    after.launches.append(RehearsedLaunch("m:sum", "decode: verify", (1, 1, 1), {}))
+    after.operators = [UncheckedOperator("jit:rope", 64)]
+    assert list_changes(before, after) == [("batch decode", "KeyError: 'rows'", "runs")]
+    for result in (before, after):
+        result.phases.append(RehearsedPhase("chunk", ""))
+    after.launches.append(RehearsedLaunch("m:cut", "chunk", (1, 1, 1), {}))
+    assert ("kernel cut", "not launched", "1 launch: chunk") in list_changes(before, after)

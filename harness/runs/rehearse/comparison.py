@@ -60,8 +60,8 @@ def compare_deployments(
     yield from _compare_launches(before, after)
     yield from _compare_operators(before, after)
     yield from _compare_failures(before, after)
-    old_findings = {(one.rank, *one.key): one for one in before.findings}
-    new_findings = {(one.rank, *one.key): one for one in after.findings}
+    old_findings = {_make_key(one): one for one in before.findings}
+    new_findings = {_make_key(one): one for one in after.findings}
     for key in new_findings.keys() - old_findings.keys():
         finding = new_findings[key]
         yield DeploymentChange(
@@ -76,6 +76,20 @@ def compare_deployments(
         yield DeploymentChange(
             name, _name_finding(old_findings[key]), old_findings[key].headline, ""
         )
+
+
+def _make_key(finding: RehearsalFinding) -> tuple[str, ...]:
+    """Make what a finding is known by from release to release.
+
+    Modules move, and in a batch that does not fit another tensor may be the first one.
+    """
+    where = (finding.kernel.rpartition(":")[2], finding.text or finding.headline)
+    return finding.rank, finding.kind, *(where if finding.kernel else (finding.phase,))
+
+
+def _find_failed(*results: DeploymentResult) -> set[str]:
+    """Find the batches that an error ended early in one of the runs: their launches are not all."""
+    return {phase.name for one in results for phase in one.phases if phase.failure}
 
 
 def _name_finding(finding: RehearsalFinding) -> str:
@@ -127,7 +141,10 @@ def _compare_kernels(
         {kernel.rpartition(":")[2]: launch for kernel, launch in result.kernels.items()}
         for result in (before, after)
     )
+    failed = _find_failed(before, after)
     for kernel in sorted(new.keys() ^ old.keys()):
+        if not _list_batches(kernel, before, after) - failed:
+            continue
         was, now = (_describe_kernel(kernel, result) for result in (before, after))
         yield DeploymentChange(after.name, f"kernel {kernel}", was, now)
     for kernel in sorted(old.keys() & new.keys()):
@@ -137,6 +154,16 @@ def _compare_kernels(
         if grew or shrank:
             words = f"{least / INT32_LIMIT:.1%} of 2^31", f"{most / INT32_LIMIT:.1%} of 2^31"
             yield DeploymentChange(after.name, f"nearness of {kernel}", *words, is_worse=grew)
+
+
+def _list_batches(kernel: str, *results: DeploymentResult) -> set[str]:
+    """List the batches in which a kernel is launched."""
+    return {
+        launch.phase.partition(": ")[0]
+        for result in results
+        for launch in result.launches
+        if launch.kernel.rpartition(":")[2] == kernel
+    }
 
 
 def _describe_kernel(kernel: str, result: DeploymentResult) -> str:
@@ -161,6 +188,7 @@ def _compare_launches(
     old, new = _group_launches(before), _group_launches(after)
     in_both = {kernel for _, kernel in old} & {kernel for _, kernel in new}
     common = {phase.name for phase in before.phases} & {phase.name for phase in after.phases}
+    common -= _find_failed(before, after)
     for key in sorted(old.keys() | new.keys()):
         phase, kernel = key
         if phase.partition(": ")[0] not in common or kernel not in in_both:
@@ -193,7 +221,9 @@ def _group_launches(result: DeploymentResult) -> dict[tuple[str, str], list[Rehe
 def _compare_operators(
     before: DeploymentResult, after: DeploymentResult
 ) -> Iterator[DeploymentChange]:
-    """Compare the calls of CUDA operators, which nothing checks."""
+    """Compare the calls of CUDA operators, which nothing checks; of whole batches alone."""
+    if _find_failed(before, after):
+        return
     old, new = ({one.name: one.calls for one in result.operators} for result in (before, after))
     for name in sorted(old.keys() | new.keys()):
         if old.get(name) != new.get(name):
