@@ -1,0 +1,113 @@
+"""Planted faults on a CPU, and which other emulators of PTX one can get.
+
+    python bench/beside_emulators.py [FAULT …] [--record FILE]
+    python bench/beside_emulators.py --read RECORD
+
+The faults are those of `bench/beside_sanitizers.py`. Each is run by SGLang's own host code on the
+virtual GPU, in a process of its own, under all checks; `none` is no fault. Of other emulators the
+record says what the package index and apt have of them: the archives that pip fetches are searched
+for the emulator's files, and nothing of them is run. Needs SGLang 0.5.23 among the managed
+releases, the CUDA toolkit, and a network.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+import zipfile
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parent))
+
+import beside_sanitizers
+
+from bench.recording import record
+from harness.store.record_files import read_record_text
+
+ROOT = Path(__file__).parents[1]
+RELEASE = "0.5.23"
+_COMMAND = (
+    *(str(ROOT / "unfix"), "exec", "--device", "virtual", "--cuda-kernels", "--check", "all"),
+    *("--release", RELEASE, "--", "python", str(beside_sanitizers.PROGRAM), "plant"),
+)
+_REPORT = re.compile(r"unfix:   ((?:OutOfBounds|IntegerOverflow|DataRace|UninitializedMemory): .*)")
+# An emulator's name in the package index and in apt, and what its files are called.
+EMULATORS = {
+    "tinygrad": re.compile(r"mockgpu|(?:^|/)emu\.py$"),
+    "gpuocelot": re.compile(r"ocelot"),
+    "gpgpu-sim": re.compile(r"gpgpu"),
+}
+
+
+def run_fault(fault: str) -> dict[str, Any]:
+    began = time.monotonic()
+    name = "clamp_right" if fault == "none" else fault
+    done = subprocess.run([*_COMMAND, name], capture_output=True, text=True, cwd=ROOT, check=False)
+    said = list(dict.fromkeys(_REPORT.findall(done.stdout + done.stderr)))
+    result = {"fault": fault, "exit": done.returncode, "reports": len(said), "said": said}
+    return {**result, "seconds": round(time.monotonic() - began, 1)}
+
+
+def find_packages(name: str, files: re.Pattern[str]) -> dict[str, Any]:
+    """Return the archives that the package index has of a name, with the emulator's files in them.
+
+    Example: a wheel that leaves its tests out has none.
+    """
+    found: dict[str, Any] = {}
+    for kind in ("--only-binary", "--no-binary"):
+        with tempfile.TemporaryDirectory() as folder:
+            words = ["download", "-q", "--no-deps", kind, ":all:", "-d", folder, name]
+            pip = [sys.executable, "-m", "pip", *words]
+            subprocess.run(pip, capture_output=True, check=False)
+            for archive in Path(folder).iterdir():
+                found[archive.name] = [one for one in list_files(archive) if files.search(one)]
+    apt = subprocess.run(
+        ["apt-cache", "search", "--names-only", name], capture_output=True, text=True, check=False
+    )
+    return {"package index": found or "nothing", "apt": apt.stdout.split("\n")[:-1] or "nothing"}
+
+
+def list_files(archive: Path) -> list[str]:
+    if archive.suffix == ".whl":
+        with zipfile.ZipFile(archive) as opened:
+            return opened.namelist()
+    with tarfile.open(archive) as opened_tar:
+        return opened_tar.getnames()
+
+
+def describe(result: dict[str, Any]) -> list[str]:
+    lines = [
+        f"{run['fault']}: {run['reports']} reports in {run['seconds']} s: "
+        f"{run['said'][0] if run['said'] else 'nothing'}"
+        for run in result["runs"]
+    ]
+    return lines + [f"{name}: {has}" for name, has in result["emulators"].items()]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("faults", nargs="*", default=list(beside_sanitizers.FAULTS))
+    parser.add_argument("--record", type=Path, metavar="FILE")
+    parser.add_argument("--read", type=Path, metavar="RECORD")
+    arguments = parser.parse_args()
+    if arguments.read is not None:
+        print("\n".join(describe(json.loads(read_record_text(arguments.read)))))
+        return 0
+    emulators = {name: find_packages(name, files) for name, files in EMULATORS.items()}
+    runs = [run_fault(fault) for fault in arguments.faults]
+    result = {"runs": runs, "emulators": emulators}
+    record(result, arguments.record, say=False)
+    print("\n".join(describe(result)))
+    return int(any((run["fault"] == "none") == bool(run["reports"]) for run in runs))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
