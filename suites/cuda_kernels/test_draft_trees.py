@@ -60,7 +60,14 @@ def test_a_tree_is_built_from_the_chosen_drafts(
 ) -> None:
     count = data.draw(st.integers(1, topk + (depth - 1) * topk * topk))
     drafts = [draw_drafts(data, topk, depth, count) for _ in range(requests)]
-    check_built_trees(drafts, data, topk, depth, mode)
+    check_built_trees(drafts, draw_lengths(data, requests), topk, depth, mode)
+
+
+@pytest.mark.parametrize("mode", [FULL, DRAFTS_ALONE, PACKED], ids=["full", "alone", "packed"])
+def test_the_drafts_of_two_branches_have_their_own_ancestors(mode: int) -> None:
+    """In a larger tree, a search for the wrong parent may go round and never end."""
+    drafts = make_drafts([-1, 0, 1], {0: -1, 1: -1, 2: 0, 3: 0, 4: 1, 5: 1}, [0, 1, 2, 4])
+    check_built_trees([drafts], [3], 2, 2, mode)
 
 
 @pytest.mark.guards("36201-eagle")
@@ -88,15 +95,19 @@ def check_trees_with_orphans(data: st.DataObject, topk: int, requests: int, mode
     depth = 3
     count = data.draw(st.integers(1, topk + topk * topk))
     drafts = [draw_orphans(data, topk, depth, count) for _ in range(requests)]
-    check_built_trees(drafts, data, topk, depth, mode)
+    check_built_trees(drafts, draw_lengths(data, requests), topk, depth, mode)
+
+
+def draw_lengths(data: st.DataObject, requests: int) -> list[int]:
+    """Draw the lengths of contexts."""
+    return [data.draw(st.integers(0, 5)) for _ in range(requests)]
 
 
 def check_built_trees(
-    drafts: list[Drafts], data: st.DataObject, topk: int, depth: int, mode: int
+    drafts: list[Drafts], lengths: list[int], topk: int, depth: int, mode: int
 ) -> None:
     build = cuda_kernels.require_kernel("speculative.tree", "build_tree_kernel_efficient")
     requests, size = len(drafts), len(drafts[0].chosen) + 1
-    lengths = [data.draw(st.integers(0, 5)) for _ in drafts]
     with checking.checked_cuda() as check:
         device = check.device
         if mode == FULL:
