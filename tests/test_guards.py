@@ -172,6 +172,22 @@ def test_a_run_in_which_nothing_applies_is_red(suites: Suites, seed: tuple[str, 
     assert suites.run(away, "--teeth", *seed).returncode == 5
 
 
+HOOKS = {
+    "pytest_runtest_protocol": "item, nextitem):\n    return True\n",
+    "pytest_collection_finish": "session):\n    pytest.exit('enough', 0)\n",
+}
+
+
+@pytest.mark.parametrize("hook", HOOKS)
+def test_a_run_that_leaves_a_guard_out_is_red(suites: Suites, hook: str) -> None:
+    with (suites.root / "suites" / "conftest.py").open("a") as conftest:
+        conftest.write(f"\n@pytest.hookimpl(tryfirst=True)\ndef {hook}({HOOKS[hook]}")
+    done = suites.run(PLAIN, "--teeth")
+    assert done.returncode == 5
+    assert "never run: suites/test_toy.py::test_plain[toy-plain]" in done.stdout
+    assert suites.run(PLAIN, "--teeth", "--collect-only").returncode == 0
+
+
 def test_what_is_not_here_is_counted_and_named(suites: Suites) -> None:
     text = PLAIN + '\ndef test_away():\n    skip_not_applicable("no such backend")\n'
     done = suites.run(text)

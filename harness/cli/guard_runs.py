@@ -13,7 +13,7 @@ import os
 import secrets
 import sys
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 Number = TypeVar("Number", int, float)
 RESERVED_MEMORY = 4 << 30  # bytes for everything except the tests
 MAX_TESTS_PER_GPU = 6  # some tests take 16 GiB
+SETTINGS_FILES = ("conftest.py", "pytest.ini", "pyproject.toml", "tox.ini", "setup.cfg")
 
 
 def prepare_targets(
@@ -220,14 +221,31 @@ def choose_memory_limit(jobs: int, requested_gib: float | None = None) -> int:
 
 
 def digest_guards_and_toggles(toggle_folders: list[Path], guard_files: list[Path]) -> str:
-    """Compute a digest of all code that the guards of a run depend on."""
+    """Compute a digest of all code that the guards of a run depend on, SGLang's apart."""
     places = [paths.project_folder() / name for name in ("suites", "fixtures", "toggles")]
     places.append(paths.project_folder() / "conftest.py")
     parts: list[str | bytes] = [digest_code("cli")]
-    for place in [*places, *toggle_folders, *guard_files]:
-        for file in iterate_files(place):
-            parts += [str(file), file.read_bytes()]
+    files = [file for place in [*places, *toggle_folders] for file in iterate_files(place)]
+    files += [file for place in guard_files for file in _iterate_guard_inputs(place)]
+    for file in dict.fromkeys(files):
+        parts += [str(file), file.read_bytes()]
     return compute_digest(*parts)
+
+
+def _iterate_guard_inputs(place: Path) -> Iterator[Path]:
+    """Iterate the files that the guards of a file or a folder depend on.
+
+    They are those of the folder, or the file with the modules and packages beside it, and each
+    conftest.py and settings of pytest there and above.
+    """
+    yield from iterate_files(place)
+    folder = place if place.is_dir() else place.parent
+    if folder is not place:
+        yield from sorted(folder.glob("*.py"))
+        for package in sorted(folder.glob("*/__init__.py")):
+            yield from iterate_files(package.parent)
+    for above in (folder, *folder.parents):
+        yield from filter(Path.is_file, (above / name for name in SETTINGS_FILES))
 
 
 def digest_lane_code(target: ReleaseTarget, toggle_folders: list[Path]) -> str:

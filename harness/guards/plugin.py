@@ -43,6 +43,8 @@ RUNS_CELLS = pytest.StashKey[bool]()
 APPLIED_CHANGES = pytest.StashKey[tuple[SourceChange, ...]]()
 # Whether a runner has prepared the tests that run now, so that their setup does not.
 IS_PREPARED_AHEAD = pytest.StashKey[bool]()
+# The guards that the run collected and never ran.
+UNREPORTED = pytest.StashKey[list[str]]()
 TOGGLE_PARAMETER = "unfix_toggle"
 _SEED_VARIABLE = "UNFIX_SEED"
 BEFORE_FORKS_MARKER = "before_forks"
@@ -243,14 +245,26 @@ def _describe_lacking_fixes(item: pytest.Item) -> str:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Fail a run in which no guard applies, as it proves nothing."""
+    """Fail a run in which no guard applies, or that leaves one out: it proves nothing."""
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
     if reporter is None or not session.config.stash.get(IS_PREPARED, False) or session.exitstatus:
         return
     passed = {report.nodeid for report in reporter.stats.get("passed", ()) if report.when == "call"}
     skipped = {report.nodeid for report in reporter.stats.get("skipped", ())}
-    if skipped and not passed:
+    session.config.stash[UNREPORTED] = unreported = list(_find_unreported(session, reporter))
+    if unreported or (skipped and not passed):
         session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
+
+
+def _find_unreported(session: pytest.Session, reporter: Any) -> Iterator[str]:
+    """Find the guards that `--teeth` never ran, such as by a hook of a conftest.py."""
+    if not session.config.getoption("teeth") or session.config.option.collectonly:
+        return
+    reports = (report for group in reporter.stats.values() for report in group)
+    reported = {getattr(report, "nodeid", "") for report in reports}
+    for item in getattr(session, "items", ()):  # xdist's controller has none
+        if GUARDED_STATUS in item.stash and item.nodeid not in reported:
+            yield item.nodeid
 
 
 # Reporting
@@ -271,6 +285,8 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
         terminalreporter.write_line(f"n/a: {len(absent)} guards do not apply here")
         for nodeid, reason in absent:
             terminalreporter.write_line(f"  n/a {nodeid}: {reason}")
+    for nodeid in config.stash.get(UNREPORTED, ()):
+        terminalreporter.write_line(f"never run: {nodeid}")
     if config.getoption("teeth"):
         _show_teeth(terminalreporter)
     if config.getoption("record"):

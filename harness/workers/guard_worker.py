@@ -14,12 +14,14 @@ import shutil
 import time
 import warnings
 from collections import Counter
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
 
 from harness.core import device
 from harness.core.errors import UnfixError
+from harness.core.wording import format_count
 from harness.fixes.matching.toggle_status import ToggleState
 from harness.guards import (
     cells,
@@ -50,6 +52,9 @@ from harness.workers.messages import (
 from harness.workers.pytest_session import WorkerSession, make_choices, run_worker
 from harness.workers.run_folder import RunFolder
 
+# The arguments of pytest by which a call chooses tests: -k, -m, --deselect.
+_SELECTIONS = ("-k", "-m", "--deselect")
+
 
 class GuardWorker(WorkerSession[GuardWorkerSettings]):
     """A worker that runs each side of a guard's cell by itself."""
@@ -59,7 +64,32 @@ class GuardWorker(WorkerSession[GuardWorkerSettings]):
 
     def pytest_configure(self, config: pytest.Config) -> None:
         config.stash[plugin.RUNS_CELLS] = bool(self.settings.sides)
+        self._deselected_by_call: list[pytest.Item] = []
         super().pytest_configure(config)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_collection_modifyitems(
+        self, config: pytest.Config, items: list[pytest.Item]
+    ) -> Generator[None, None, None]:
+        """Report the guards that a conftest.py or settings of pytest leave out of the run."""
+        collected = list(items)
+        yield
+        left = {*items, *self._deselected_by_call}
+        gone = [
+            item.nodeid
+            for item in collected
+            if item not in left and item.get_closest_marker(cells.GUARDS_MARKER)
+        ]
+        if gone:
+            count, names = format_count(len(gone), "guard"), ", ".join(gone)
+            self.problems.append(
+                f"a conftest.py or settings of pytest leave out {count}: {names}; "
+                "the call may choose guards (-k)"
+            )
+
+    def pytest_deselected(self, items: list[pytest.Item]) -> None:
+        if any(word.startswith(_SELECTIONS) for word in self.settings.pytest_arguments):
+            self._deselected_by_call += items
 
     def make_run_folder(self, number: int) -> RunFolder | None:
         if not self.settings.run_folders:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
+from calling import TOY
 
+from harness.cli.prove.call import ProveCall
+from harness.cli.prove.request import digest_inputs, digest_sources
 from harness.guards import verdicts
 from harness.guards.verdicts import REQUIRED_FAILURES
-from harness.releases.source_trees import SourceTree
+from harness.releases.source_trees import FolderSourceTree, SourceTree
 from harness.runs.prove import plan
 from harness.runs.prove.earlier_runs import EarlierRuns
 from harness.store.database import Store
@@ -17,6 +21,7 @@ from harness.store.prove.values import (
     CellResult,
     CellVerdict,
     ProveRun,
+    ReleaseFacts,
     RepeatMode,
     SideOutcome,
     SideRepetition,
@@ -51,7 +56,7 @@ def night(
     *,
     status: str = "finished",
     again: list[SideRepetition] | None = None,
-    **settings: str,
+    **settings: Any,
 ) -> None:
     run = ProveRun(
         name, "prove", f"2026-01-0{name[-1]}T00:00:00+00:00", settings=SETTINGS | settings
@@ -71,12 +76,12 @@ def nights(store: Store, count: int, *outcomes: SideOutcome, **settings: Any) ->
 
 
 def tonight(
-    store: Store, seconds: float = 30.0, way: RepeatMode = RepeatMode.WHOLE
+    store: Store, seconds: float = 30.0, way: RepeatMode = RepeatMode.WHOLE, **settings: Any
 ) -> tuple[CellResult, plan.ReleasePlan, bool]:
     """Return a cell after its first two sides, and whether that was enough."""
     asked = plan.ProveRequest("prove", [], [], False)
     target = ReleaseTarget("0.5.23", Path("python"), SourceTree.__new__(SourceTree))
-    run = ProveRun("night9", "prove", "2026-01-09T00:00:00+00:00", settings=dict(SETTINGS))
+    run = ProveRun("night9", "prove", "2026-01-09T00:00:00+00:00", settings=SETTINGS | settings)
     left = plan.ReleasePlan(asked, target, EarlierRuns(store.prove, run))
     found = cell()
     assert not left.add_side_result(found, side("fixed", PASSED, seconds, way))
@@ -171,3 +176,45 @@ def test_of_a_search_the_shorter_look_counts_for_nothing(store: Store) -> None:
     assert not judged
     assert len(found.sides["fixed"].again) == 0
     assert len(found.sides["buggy"].again) == REQUIRED_FAILURES - 1
+
+
+def record_release(store: Store, run: str, **versions: str) -> None:
+    facts = ReleaseFacts("0.5.23", "cpu", versions=versions)
+    store.prove.save_release(run, facts)
+
+
+def test_other_sources_or_packages_of_the_release_say_nothing(store: Store) -> None:
+    nights(store, 3, sources={"0.5.23": "of yesterday"})
+    found, _, judged = tonight(store, sources={"0.5.23": "of today"})
+    assert not judged
+    assert not any(side.again for side in found.sides.values())
+    nights(store, 3, sources={"0.5.23": "of today"})
+    assert tonight(store, sources={"0.5.23": "of today"})[2]
+    record_release(store, "night9", torch="2.14.1")
+    assert not tonight(store, sources={"0.5.23": "of today"})[2]
+
+
+@pytest.mark.parametrize(
+    "changed", ["guards/helper.py", "guards/parts/more.py", "conftest.py", "guards/pytest.ini"]
+)
+def test_a_file_that_a_guard_stands_on_is_part_of_the_code(tmp_path: Path, changed: str) -> None:
+    for name in ("guards/test_a.py", "guards/parts/__init__.py", changed):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("\n")
+    guard = tmp_path / "guards" / "test_a.py"
+    call = ProveCall("prove", "", words=["-k", "a", f"{guard}::test_a"])
+    before = digest_inputs(call)
+    (tmp_path / "elsewhere.py").write_text("changed = 1\n")
+    assert digest_inputs(call) == before
+    (tmp_path / changed).write_text("changed = 1\n")
+    assert digest_inputs(call) != before
+
+
+def test_a_release_that_was_edited_has_other_sources(tmp_path: Path) -> None:
+    shutil.copytree(TOY / "sglang", tmp_path / "sglang")
+    targets = [ReleaseTarget("1.0.0", Path("python"), FolderSourceTree(tmp_path, "current"))]
+    before = digest_sources(targets)
+    with (tmp_path / "sglang" / "users.py").open("a") as module:
+        module.write("CHANGED = 1\n")
+    assert before.keys() == {"1.0.0"}
+    assert digest_sources(targets) != before

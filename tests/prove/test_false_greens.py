@@ -65,6 +65,33 @@ def test_guards_that_cannot_run_are_problems_and_the_others_are_judged(
     assert cells["test_two", "toy-default"] == "toothless"
 
 
+SELECTIONS = {
+    "conftest.py": (
+        "def pytest_collection_modifyitems(items):\n"
+        "    items[:] = [item for item in items if 'good' in item.name]\n"
+    ),
+    "pytest.ini": "[pytest]\naddopts = -k good\n",
+}
+BAD = "@guards('toy-plain')\ndef test_bad():\n    buggy()\n"
+
+
+@pytest.mark.parametrize("file", SELECTIONS)
+def test_what_the_suite_itself_leaves_out_is_a_problem(prove: Prove, file: str) -> None:
+    prove.write(GOOD + BAD)
+    (prove.guards / file).write_text(SELECTIONS[file])
+    code, found = run_prove(prove)
+    assert code == 1
+    assert verdicts(found) == {"test_good": "proven"}
+    assert any("leave out 1 guard: test_toy.py::test_bad" in each for each in found["problems"])
+
+
+def test_what_the_call_leaves_out_is_no_problem(prove: Prove) -> None:
+    prove.write(GOOD + BAD)
+    (prove.guards / "pytest.ini").write_text(SELECTIONS["pytest.ini"])
+    code, found = run_prove(prove, "-k", "good")
+    assert (code, found["problems"]) == (0, [])
+
+
 def test_a_longer_search_that_finds_another_failure_proves_nothing(prove: Prove) -> None:
     prove.write(
         "@guards('toy-plain')\n@given(n=st.integers(0, 380))\ndef test_it(n):\n"

@@ -134,9 +134,7 @@ def _digest_code(request: BisectRequest) -> str:
             file = Path(word.partition("::")[0])
             if file.is_file():
                 files.append(file)
-    return guard_runs.digest_guards_and_toggles(
-        [Path(folder) for folder in request.toggle_folders], files
-    )
+    return guard_runs.digest_guards_and_toggles([*map(Path, request.toggle_folders), *files], [])
 
 
 def _find_pinned_toggles(request: BisectRequest, catalogue: ToggleCatalogue) -> dict[str, str]:

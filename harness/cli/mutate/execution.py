@@ -16,13 +16,12 @@ from harness.core import machine, paths
 from harness.core.errors import UnfixError
 from harness.fixes.registry import toggle_writer
 from harness.fixes.registry.toggle_catalogue import ToggleCatalogue, load_catalogue
-from harness.releases import managed_releases
+from harness.releases import managed_releases, source_trees
 from harness.runs.mutate import (
     equivalent_faults,
     fault_outcomes,
     fault_selection,
     fault_toggles,
-    line_coverage,
     target_selection,
 )
 from harness.runs.mutate.fault_selection import MutationDiff
@@ -180,7 +179,7 @@ def _check_unchanged(earlier: MutationRun, request: MutateRequest, target: Relea
         (earlier.settings["code"], _digest_code(request), "guards or toggles"),
         (
             earlier.settings.get("sources"),
-            line_coverage.digest_release_sources(target.sources),
+            source_trees.digest_sources(target.sources),
             f"the sources of SGLang {target.name}",
         ),
     ):
@@ -246,7 +245,7 @@ def make_run(request: MutateRequest, target: ReleaseTarget) -> MutationRun:
             **{name: getattr(request, name) for name in RESUMED_SETTINGS},
             "release": target.requested_as or target.name,
             "code": _digest_code(request),
-            "sources": line_coverage.digest_release_sources(target.sources),
+            "sources": source_trees.digest_sources(target.sources),
             "commit": machine.describe_commit(),
             "toggles": [str(folder) for folder in request.toggles],
         },

@@ -54,6 +54,7 @@ def _make_run(call: ProveCall, request: ProveRequest) -> ProveRun:
     settings = {name: getattr(call, name) for name in RESUMED_SETTINGS}
     settings["seed"] = request.seed
     settings["code"] = requests.digest_inputs(call)
+    settings["sources"] = requests.digest_sources(request.targets)
     settings["commit"] = machine.describe_commit()
     settings["jobs"] = request.jobs
     settings["toggles"] = [str(folder.resolve()) for folder in call.toggles]

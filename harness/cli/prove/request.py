@@ -16,6 +16,7 @@ from harness.cli.prove.call import RESUMED_SETTINGS, ProveCall
 from harness.core.errors import UnfixError
 from harness.fixes.registry import toggle_catalogue
 from harness.guards import proof_exceptions
+from harness.releases import source_trees
 from harness.runs.prove import plan
 from harness.runs.prove.plan import ProveRequest
 from harness.store.database import Store
@@ -82,10 +83,18 @@ def _restore_settings(call: ProveCall, earlier: ProveRun) -> ProveCall:
     return call
 
 
+def digest_sources(targets: list[ReleaseTarget]) -> dict[str, str]:
+    """Digest the sources of each release: an installed SGLang can be edited under its version."""
+    return {target.name: source_trees.digest_sources(target.sources) for target in targets}
+
+
 def digest_inputs(call: ProveCall) -> str:
-    return guard_runs.digest_guards_and_toggles(
-        call.toggles, [Path(word.partition("::")[0]) for word in call.words]
-    )
+    guards = [
+        Path(word.partition("::")[0])
+        for index, word in enumerate(call.words)
+        if plan.is_guard_path(call.words, index)
+    ]
+    return guard_runs.digest_guards_and_toggles(call.toggles, guards)
 
 
 def make_request(
@@ -98,6 +107,11 @@ def make_request(
     if targets is None:
         folders = call.toggles
         targets = guard_runs.prepare_targets(call.release, call.device, toggle_folders=folders)
+    if earlier is not None and call.resume is not None:
+        sources = earlier.settings.get("sources", {})
+        for name, digest in digest_sources(targets).items():
+            subject = f"the sources of SGLang {name}"
+            resumption.refuse_if_changed(sources.get(name), digest, earlier.id, subject)
     catalogue = toggle_catalogue.load_catalogue(call.toggles)
     toggles = options.select_toggles_or_all(catalogue, call.names, call.usage)
     jobs = guard_runs.choose_job_count(call.device, call.jobs)

@@ -10,7 +10,6 @@ guards run again.
 from __future__ import annotations
 
 import ast
-import contextlib
 import functools
 import hashlib
 import subprocess
@@ -26,7 +25,7 @@ from harness.core.cpp_tokens import is_cpp_path
 from harness.core.files import write_atomically
 from harness.fixes.patch_plan import get_position
 from harness.patching.instrumentation import FUNCTION_NODES, iterate_enclosing_statements
-from harness.releases.source_trees import SourceTree
+from harness.releases import source_trees
 from harness.runs.mutate.cpp_code import CppModuleCode, find_function
 from harness.runs.mutate.messages import PASSING_OUTCOMES
 from harness.store.mutate.faults import MutationFault
@@ -122,7 +121,7 @@ def compute_coverage_key(
         profile,
         target.device,
         _list_installed_packages(target.python),
-        digest_release_sources(target.sources),
+        source_trees.digest_sources(target.sources),
     )
     digest = hashlib.sha256("\0".join([*words, ""]).encode())
     root = paths.project_folder()
@@ -130,16 +129,6 @@ def compute_coverage_key(
     places += [paths.toggles_folder(), *toggle_folders]
     for place in places:
         _add_to_digest(digest, place)
-    return digest.hexdigest()[:16]
-
-
-def digest_release_sources(tree: SourceTree) -> str:
-    """Compute a digest of a release's sources; reading 60 megabytes takes a few tenths."""
-    digest = hashlib.sha256(f"{tree.version}\0".encode())
-    for name in sorted(tree.iterate_files()):
-        with contextlib.suppress(OSError):
-            content = Path(tree.describe_location(name)).read_bytes()
-            digest.update(b"%b\0%d\0%b\0" % (name.encode(), len(content), content))
     return digest.hexdigest()[:16]
 
 

@@ -8,6 +8,7 @@ from harness.store.prove.table import ProveTable
 from harness.store.prove.values import (
     CellResult,
     ProveRun,
+    ReleaseFacts,
     RepeatMode,
     SideOutcome,
     SideRepetition,
@@ -29,12 +30,17 @@ class EarlierRuns:
         for run in reversed(self._store.list_runs()):
             if run.id == self._run.id or run.kind != self._run.kind or run.status != "finished":
                 continue
-            if any(
-                run.settings.get(name) != self._run.settings.get(name) for name in SETTINGS_TO_MATCH
-            ):
+            if self._describe_conditions(run, cell) != self._describe_conditions(self._run, cell):
                 continue
             for side in self._store.load_sides(run.id, cell.key):
                 yield from _read_repetitions(side, cell.sides["buggy"].way, run.id)
+
+    def _describe_conditions(self, run: ProveRun, cell: CellResult) -> object:
+        """Describe all that a cell's result depends on: code, SGLang's sources, packages."""
+        facts = self._store.load_owned_items(run.id, "releases", ReleaseFacts, cell.release)
+        versions = [each.versions for _, each in facts if each.device == cell.device]
+        settings = [run.settings.get(name) for name in SETTINGS_TO_MATCH]
+        return settings, run.settings.get("sources", {}).get(cell.release), versions
 
 
 def _read_repetitions(
