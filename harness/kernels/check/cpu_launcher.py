@@ -22,7 +22,7 @@ import torch
 
 from harness.device import graphs
 from harness.kernels import cpu
-from harness.kernels.check import launch_capture, line_tracing
+from harness.kernels.check import launch_capture
 from harness.kernels.check.launch_log import KernelLaunch, LaunchLog, to_coordinates, to_full_grid
 from harness.kernels.check.launcher_state import load_launcher_state
 from harness.kernels.check.options import CheckOptions
@@ -48,6 +48,7 @@ from harness.kernels.triton import (
     adapter,
     frontend,
     graph_loader,
+    line_tracing,
     recorded_reach,
     specialization,
 )

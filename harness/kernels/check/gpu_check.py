@@ -17,7 +17,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from triton.runtime.jit import JITFunction
 
-from harness.kernels.check import gpu_reports, line_tracing, torch_modes
+from harness.kernels.check import gpu_reports, torch_modes
 from harness.kernels.check.declarations import Check
 from harness.kernels.check.device_rules import MAX_PROGRAMS, DeviceRuleLists
 from harness.kernels.check.guard_zones import GuardZoneCopies, replace_tensors
@@ -29,6 +29,7 @@ from harness.kernels.gpu.checked_launches import CheckedLauncher
 from harness.kernels.gpu.empty_memory import EMPTY_STORAGES
 from harness.kernels.gpu.process_reports import PROCESS_REPORTS
 from harness.kernels.gpu.storage_registry import STORAGE_REGISTRY
+from harness.kernels.triton import line_tracing
 from harness.patching import jit_kernels as patching
 
 _SGLANG_NAMESPACES = (

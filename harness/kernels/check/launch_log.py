@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 
-from harness.kernels.check.line_tracing import find_caller
 from harness.kernels.check.tracked_memory import (
     AccessRule,
     Index,
@@ -18,6 +17,7 @@ from harness.kernels.check.tracked_memory import (
     is_in_host_memory,
 )
 from harness.kernels.check.violations import Violation
+from harness.kernels.triton.line_tracing import find_caller
 
 _MAX_LAUNCHES = 2000
 

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harness.kernels.check import line_tracing
 from harness.kernels.check.tracked_memory import (
     AccessRule,
     MemoryTracker,
@@ -36,6 +35,7 @@ from harness.kernels.cpu.number_formats import size_of
 from harness.kernels.cpu.overflow_tracking import format_integer_type
 from harness.kernels.cpu.scratch_values import OperationSite
 from harness.kernels.ir.graph import SourceLocation
+from harness.kernels.triton import line_tracing
 
 _PAST_TENSE = {"read": "read", "write": "wrote", "update": "updated"}
 

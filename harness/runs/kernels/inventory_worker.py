@@ -16,8 +16,7 @@ from pathlib import Path
 import msgspec
 
 from harness.core import processes
-from harness.kernels.check import line_tracing
-from harness.kernels.triton import recorded_reach
+from harness.kernels.triton import line_tracing, recorded_reach
 from harness.kernels.triton.recorded_reach import KernelReach, shorten_to_package
 from harness.runs.audit.kernel_discovery import SourceKernel
 from harness.runs.audit.release_files import iterate_sources

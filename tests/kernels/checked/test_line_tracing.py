@@ -11,9 +11,9 @@ import kernels_to_check
 from checks import check, numbers
 from kernels_to_check import stored_and_counted
 
-from harness.kernels.check import line_tracing
-from harness.kernels.check.line_tracing import find_executed_lines as statements
-from harness.kernels.check.line_tracing import trace_kernel
+from harness.kernels.triton import line_tracing
+from harness.kernels.triton.line_tracing import find_executed_lines as statements
+from harness.kernels.triton.line_tracing import trace_kernel
 
 
 def test_a_tracer_sees_the_lines_that_ran() -> None:
