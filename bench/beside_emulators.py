@@ -49,8 +49,12 @@ EMULATORS = {
 
 def run_fault(fault: str) -> dict[str, Any]:
     began = time.monotonic()
-    name = "clamp_right" if fault == "none" else fault
-    done = subprocess.run([*_COMMAND, name], capture_output=True, text=True, cwd=ROOT, check=False)
+    # A session begins with the first launch, and knows no memory that was uninitialized before.
+    names = ["clamp_right"] if fault == "none" or fault.endswith("_empty") else []
+    names += [] if fault == "none" else [fault]
+    done = subprocess.run(
+        [*_COMMAND, *names], capture_output=True, text=True, cwd=ROOT, check=False
+    )
     said = list(dict.fromkeys(_REPORT.findall(done.stdout + done.stderr)))
     result = {"fault": fault, "exit": done.returncode, "reports": len(said), "said": said}
     return {**result, "seconds": round(time.monotonic() - began, 1)}

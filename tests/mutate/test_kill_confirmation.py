@@ -101,6 +101,35 @@ def test_what_ends_a_process_has_to_do_so_again(mutate: Mutate, dies: str, fate:
     assert run["problems"] == []
 
 
+@pytest.mark.parametrize(
+    ("others", "fate"),
+    [("    assert rows == 6", "killed"), ("    while rows == 7: pass", "hang")],
+    ids=["another fails", "another hangs"],
+)
+def test_after_a_guard_that_hangs_the_quickest_of_the_others_runs(
+    others: str, fate: str, mutate: Mutate
+) -> None:
+    """A second one that hangs is the last: each hangs for its whole limit."""
+    notes = mutate.root / "ran"
+    guards(
+        mutate,
+        "import time\n"
+        "def test_a():\n"
+        "    while sizes.width(2, 3) == 7: pass\n"
+        "def test_b():\n"
+        "    time.sleep(0.5)\n"
+        "    rows = sizes.width(2, 3)\n"
+        f"{others}\n"
+        "def test_c():\n"
+        "    time.sleep(2)\n" + noting(notes, "sizes.width(2, 3) == 7"),
+    )
+    mutate.patience = (2.0, (2.0, 1.0))
+    mutate.fault("width", "rows * topk", "rows * topk + 1")
+    run = mutate.run("--examples", "1")
+    assert only(run)["fate"] == fate
+    assert not notes.exists()
+
+
 def test_what_took_too_long_may_take_longer_and_then_was_only_slow(mutate: Mutate) -> None:
     notes = mutate.root / "slept"
     guards(

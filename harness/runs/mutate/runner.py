@@ -55,6 +55,7 @@ class FaultCase:
     example_factor: int = 1
     passing_guards: list[str] = field(default_factory=list)  # guards that passed and ran its code
     conflicts: list[str] = field(default_factory=list)
+    has_hung: bool = False  # under one guard
 
     def __post_init__(self) -> None:
         self.guard_count = len(self.remaining_guards)
@@ -231,7 +232,7 @@ class MutationRunner:
         if side is not None and side.outcome in FATES_WITHOUT_EVIDENCE:
             fault_outcomes.record_lack_of_evidence(case.result, guard, side)
             if side.outcome is SideOutcome.HANG:
-                case.remaining_guards = []  # the others would hang as well, each for its limit
+                self._choose_guards_after_hang(case)
         elif side is not None:
             fault_outcomes.record_kill(case.result, guard, side)
             self.guard_order.record_kill(case.result.fault, guard)
@@ -241,6 +242,16 @@ class MutationRunner:
             self.scheduler.retries.append(self._make_attempt(case))
         else:
             self._handle_survival(case)
+
+    def _choose_guards_after_hang(self, case: FaultCase) -> None:
+        """Put the quickest guards first, and leave out all of them after a second hang.
+
+        A loop that does not end for one example may end for another; most guards would hang as
+        well, each for its limit.
+        """
+        key = self.guard_order.estimate_seconds
+        case.remaining_guards = [] if case.has_hung else sorted(case.remaining_guards, key=key)
+        case.has_hung = True
 
     def _handle_survival(self, case: FaultCase, unreached_reason: str = "") -> None:
         result = case.result
