@@ -253,7 +253,8 @@ def preload_values() -> None:
     for name in templates.list_templates(extensions=["j2"]):
         templates.get_template(name)
     with tempfile.TemporaryDirectory() as empty, contextlib.redirect_stdout(io.StringIO()):
-        pytest.main(["--collect-only", "--rootdir", empty, empty])  # imports its plugins
+        nothing = ["--noconftest", "-c", os.devnull, "--rootdir", empty, empty]
+        pytest.main(["--collect-only", *nothing])  # imports its plugins
     for _ in jit_kernels.iterate_loaded_kernels():
         raise AssertionError("no kernel is loaded here")
 
