@@ -34,6 +34,17 @@ def describe_lines(kernels: list[ListedKernel]) -> str:
     return f"{sum(kernel.reached_lines for kernel in kernels)} / {counted}" if counted else ""
 
 
+def describe_unreached_lines(kernel: ListedKernel) -> str:
+    """Describe the lines that did not run: '412 to 418, 430'."""
+    ranges: list[list[int]] = []
+    for line in kernel.unreached_lines:
+        if ranges and line == ranges[-1][-1] + 1:
+            ranges[-1] = [ranges[-1][0], line]
+        else:
+            ranges.append([line])
+    return ", ".join(" to ".join(map(str, one)) for one in ranges)
+
+
 def make_folder_table(inventory: KernelInventory) -> ReportTable:
     """Make a row for each folder with kernels of a kind."""
     folders: dict[tuple[str, KernelKind], list[ListedKernel]] = {}
@@ -119,8 +130,10 @@ def make_kernel_table(inventory: KernelInventory) -> ReportTable:
             code(kernel.name),
             quiet(f"{kernel.file}:{kernel.line}"),
             describe_lines([kernel]),
+            quiet(describe_unreached_lines(kernel)),
             list_launchers(kernel) or f"{kernel.obstacle}: {describe_way(kernel)}",
         ]
         for kernel in inventory.kernels
     ]
-    return ReportTable("Kernels", ("kernel", "place", "lines", "reached by"), rows, ("lines",))
+    heads = ("kernel", "place", "lines", "lines that did not run", "reached by")
+    return ReportTable("Kernels", heads, rows, ("lines",))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -158,6 +159,8 @@ def test_a_kernel_has_its_launchers_and_its_lines(listing: ToyListing) -> None:
     assert kernel["reached_by"] == REACH["by"]
     # The `if` was folded away by the compiler; its body did not run.
     assert (kernel["reached_lines"], kernel["line_count"]) == (2, 3)
+    assert kernel["unreached_lines"] == [15]  # the body
+    assert re.search(r"lines that did not run.*>15<", listing.page, re.DOTALL)
     assert kernel["obstacle"] == ""
 
 

@@ -99,8 +99,10 @@ class InventoryBuilder:
         if ran or listed.reached_by:
             text = self.texts[file]
             counted = set(_list_lines(text, frozenset(body))) & body
+            reached = set(_list_lines(text, frozenset(ran))) & counted
             listed.line_count = len(counted) if ran else 0
-            listed.reached_lines = len(set(_list_lines(text, frozenset(ran))) & counted)
+            listed.reached_lines = len(reached)
+            listed.unreached_lines = sorted(counted - reached) if ran else []
         return listed
 
     def _reach_helpers(self, kernels: list[ListedKernel]) -> None:

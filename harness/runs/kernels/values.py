@@ -30,6 +30,7 @@ class ListedKernel(msgspec.Struct):
     refusals: list[str] = []  # why launches were refused
     reached_lines: int = 0
     line_count: int = 0  # 0 where no lines are known: CUDA, or a record of another release
+    unreached_lines: list[int] = []  # of its file: what of these lines did not run
     obstacle: str = ""  # what keeps it from being reached; empty if something reaches it
 
     @property
