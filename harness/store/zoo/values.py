@@ -20,6 +20,7 @@ class ZooClaim(StrEnum):
     FORMULA = "equals its formula"  # of a kernel family: each kernel computes what torch does
     BATCH = "batch of one"  # one prompt at a time gives what the batch gives
     CHUNKS = "chunks"  # a prompt in two chunks gives what it gives as a whole
+    PREFIX = "cached prefix"  # a prompt behind another request's slots gives what it gives alone
     RECOMPUTE = "recompute"  # a retracted request, extended again, goes on as if it had stayed
     GRAPH = "graph"  # a replayed decode graph gives what eager decoding gives
     MEMORY = "memory checks"  # no launch reads or writes out of bounds, overflows or races

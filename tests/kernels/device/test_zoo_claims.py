@@ -211,11 +211,13 @@ def test_other_orders_of_work_have_their_own_tolerance(
     architecture_run.batch = [torch.zeros(1)]
     monkeypatch.setattr(claims, "measure_error", lambda *_: 0.3)
     monkeypatch.setattr(architecture_run, "_start", lambda: None)
-    for name in ("_compare_single_prompts", "_compare_chunks", "_compare_recomputation"):
+    names = ("single_prompts", "chunks", "cached_prefix", "recomputation")
+    for name in (f"_compare_{one}" for one in names):
         monkeypatch.setattr(architecture_run, name, lambda: 0.3)
     architecture_run.graphs = False
     architecture_run._test_claims()
     verdicts = {one.claim: one.verdict for one in architecture_run.result.claims[1:]}
     assert verdicts.pop(ZooClaim.REFERENCE) is ClaimVerdict.HOLDS
-    assert set(verdicts) == {ZooClaim.BATCH, ZooClaim.CHUNKS, ZooClaim.RECOMPUTE}
+    order = {ZooClaim.BATCH, ZooClaim.CHUNKS, ZooClaim.PREFIX, ZooClaim.RECOMPUTE}
+    assert set(verdicts) == order
     assert set(verdicts.values()) == {ClaimVerdict.FAILS}
