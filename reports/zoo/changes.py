@@ -1,10 +1,12 @@
-"""Two zoo runs on a terminal: what starts, holds and is launched otherwise on the later one."""
+"""Two zoo runs beside each other: what starts, holds and is launched otherwise on the later one."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from harness.runs.zoo.release_changes import ZooChange, ZooChanges
+from reports.shared import html_file, markdown
+from reports.shared.html_file import PageHead
 from reports.shared.tables import ReportTable, TableRows, code, quiet
 from reports.shared.terminal import print_tables, to_plain_text
 
@@ -13,16 +15,41 @@ if TYPE_CHECKING:
 
 
 def print_changes(changes: ZooChanges, console: Console) -> None:
-    tables = [table for table in (make_table(changes), make_kernel_table(changes)) if table.rows]
-    print_tables(tables, console)
-    console.print(to_plain_text(describe_changes(changes)), soft_wrap=True)
+    print_tables(list_tables(changes), console)
+    for sentence in describe_all(changes):
+        console.print(to_plain_text(sentence), soft_wrap=True)
+
+
+def render_markdown(changes: ZooChanges) -> str:
+    headline, *rest = describe_all(changes)
+    tables = [markdown.render_report_table(table) for table in list_tables(changes)]
+    return markdown.join_parts([f"## {headline}", *tables, *map(markdown.escape_text, rest)])
+
+
+def render_page(changes: ZooChanges, commit: str) -> str:
+    values = {
+        "changes": changes,
+        "is_green": not (changes.is_worse or changes.is_incomplete),
+        "sentences": describe_all(changes),
+        "tables": list_tables(changes),
+    }
+    head = PageHead.make([f"SGLang {' to '.join(changes.releases)}"], [commit])
+    return html_file.render_template("zoo/changes.html.j2", values, head=head)
+
+
+def list_tables(changes: ZooChanges) -> list[ReportTable]:
+    return [table for table in (make_table(changes), make_kernel_table(changes)) if table.rows]
+
+
+def describe_all(changes: ZooChanges) -> list[str]:
+    """Describe a comparison, what it left out, and how to see both runs."""
+    sentences = [describe_changes(changes)]
     if changes.not_compared:
-        text = f"run on one of the two alone: {', '.join(changes.not_compared)}"
-        console.print(to_plain_text(text), soft_wrap=True)
+        sentences.append(f"run on one of the two alone: {', '.join(changes.not_compared)}")
     if not changes.compared:
-        console.print("nothing is compared")
+        sentences.append("nothing is compared")
     first, second = changes.runs
-    console.print(to_plain_text(f"again: unfix report {first}, unfix report {second}"))
+    return [*sentences, f"again: unfix report {first}, unfix report {second}"]
 
 
 def make_table(changes: ZooChanges) -> ReportTable:
@@ -39,6 +66,10 @@ def make_kernel_table(changes: ZooChanges) -> ReportTable:
     before, after = changes.releases
     rows: TableRows = [[code(kernel), f"{after} alone"] for kernel in changes.gained]
     rows += [[code(kernel), f"{before} alone"] for kernel in changes.lost]
+    rows += [
+        [code(there), quiet(f"both; {before} has it in {here.rpartition(':')[0]}")]
+        for here, there in changes.moved
+    ]
     return ReportTable("Kernels", ("kernel", "launched on"), rows)
 
 
@@ -47,10 +78,11 @@ def describe_changes(changes: ZooChanges) -> str:
     changed = {change.name for change in changes.changes}
     worse = {change.name for change in changes.changes if change.is_worse}
     first, second = changes.releases
+    gained, lost, moved = (len(each) for each in (changes.gained, changes.lost, changes.moved))
     return (
         f"{first} to {second}: {len(changed)} of {changes.compared} rows "
         f"changed, {len(worse)} for the worse; {_count_starts(changes.changes)}; "
-        f"{len(changes.gained)} kernels gained, {len(changes.lost)} lost"
+        f"{gained} kernels gained, {lost} lost, {moved} moved"
     )
 
 

@@ -79,6 +79,37 @@ def test_kernels_and_rows_of_one_run_alone_are_named() -> None:
     assert compare_runs(before, after, ["one"]).not_compared == []
 
 
+def test_a_kernel_of_one_name_in_another_module_has_moved() -> None:
+    before = make_run("0.5.9", make_row("one", kernel="srt.triton_ops:copy"), make_row("two"))
+    after = make_run("0.5.23", make_row("one", kernel="kernels.ops:copy"), make_row("two"))
+    changes = compare_runs(before, after)
+    assert (changes.gained, changes.lost) == ([], [])
+    assert changes.moved == [("srt.triton_ops:copy", "kernels.ops:copy")]
+    two = make_row("two", kernel="kernels.more:copy")  # of two, neither is the earlier one
+    assert compare_runs(before, make_run("0.5.23", *after.architectures[:1], two)).moved == []
+
+
+def test_a_comparison_has_its_page(
+    tmp_path: Path, monkeypatch: Patch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = {
+        "0.5.20": make_run("0.5.20", make_row("one", graph=HOLDS, kernel="m:old")),
+        "0.5.23": make_run("0.5.23", make_row("one", graph=FAILS, kernel="m:new")),
+    }
+    monkeypatch.setattr(
+        command, "prepare_target", lambda _, word: make_target(word or "0.5.23", word or "")
+    )
+    monkeypatch.setattr(command, "find_stored_run", lambda target, _: runs[target.name])
+    page, summary, record = (tmp_path / name for name in ("page.html", "a.md", "a.json"))
+    files = ["--html", str(page), "--markdown", str(summary), "--record", str(record)]
+    assert main(["zoo", "--since", "0.5.20", *files]) == 1
+    assert "0.5.20 to 0.5.23: 1 of 1 rows changed, 1 for the worse" in capsys.readouterr().out
+    for file in (page, summary):
+        assert all(words in file.read_text() for words in ("m:old", "m:new", "graph", "holds"))
+    assert "<title>red" in page.read_text()
+    assert '"before": "holds"' in record.read_text()
+
+
 def test_releases_are_compared_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["zoo", "llama", "--since", "0.5.20", "--revert", "28788"]) == 2
     assert "leave out --revert and --enable" in capsys.readouterr().err

@@ -15,6 +15,7 @@ from harness.core.errors import UnfixError
 from harness.device.cards import get_card
 from harness.runs.zoo import release_changes
 from harness.runs.zoo.architecture import select_rows
+from harness.runs.zoo.release_changes import ZooChanges
 from harness.runs.zoo.request import ZooRequest, ZooWorkerRequest
 from harness.store.database import Store
 from harness.store.zoo.values import ArchitectureResult, ZooRun
@@ -89,13 +90,25 @@ def compare_releases(request: ZooRequest, arguments: argparse.Namespace) -> int:
         runs.append(run)
     before, after = runs
     changes = release_changes.compare_runs(before, after, request.names)
-    if arguments.json:
-        options.print_json(msgspec.to_builtins(changes))
-    else:
-        from reports.zoo.changes import print_changes
-
-        print_changes(changes, options.make_console())
+    show_changes(changes, arguments)
     return 1 if changes.is_worse or changes.is_incomplete else 0
+
+
+def show_changes(changes: ZooChanges, arguments: argparse.Namespace) -> None:
+    from reports.zoo import changes as reports
+
+    data = msgspec.to_builtins(changes)
+    run_output.write_outputs(
+        arguments,
+        run_output.get_default_page("zoo-since"),
+        lambda: reports.render_page(changes, machine.describe_commit()),
+        lambda: reports.render_markdown(changes),
+        data,
+    )
+    if arguments.json:
+        options.print_json(data)
+    else:
+        reports.print_changes(changes, options.make_console())
 
 
 def find_stored_run(target: ReleaseTarget, request: ZooRequest) -> ZooRun | None:

@@ -41,6 +41,7 @@ class ZooChanges(msgspec.Struct, frozen=True):
     changes: list[ZooChange] = []
     gained: list[str] = []  # kernels that the later run alone launched
     lost: list[str] = []
+    moved: list[tuple[str, str]] = []  # kernels of one name that another module has on each
     not_compared: list[str] = []  # rows that one of the runs did not run
     is_named: bool = False  # the user named the rows
 
@@ -62,17 +63,32 @@ def compare_runs(before: ZooRun, after: ZooRun, names: Sequence[str] = ()) -> Zo
     old, new = (
         {kernel for name in both for kernel in rows[name].kernels} for rows in (earlier, later)
     )
+    gained, lost = sorted(new - old), sorted(old - new)
+    moved = _pair_moved(lost, gained)
     wanted = set(names) or set(earlier) | set(later)
     return ZooChanges(
         releases=(before.release, after.release),
         runs=(before.id, after.id),
         compared=len(both),
         changes=changes,
-        gained=sorted(new - old),
-        lost=sorted(old - new),
+        gained=[name for name in gained if not any(name == pair[1] for pair in moved)],
+        lost=[name for name in lost if not any(name == pair[0] for pair in moved)],
+        moved=moved,
         not_compared=sorted(wanted - set(both)),
         is_named=bool(names),
     )
+
+
+def _pair_moved(lost: list[str], gained: list[str]) -> list[tuple[str, str]]:
+    """Pair the kernels that have one name, the only one on each side, and lie in two modules."""
+
+    def find_only(kernels: list[str]) -> dict[str, str]:
+        names = [kernel.rpartition(":")[2] for kernel in kernels]
+        pairs = zip(names, kernels, strict=True)
+        return {name: kernel for name, kernel in pairs if names.count(name) == 1}
+
+    earlier, later = find_only(lost), find_only(gained)
+    return [(kernel, later[name]) for name, kernel in earlier.items() if name in later]
 
 
 def _compare_rows(before: ArchitectureResult, after: ArchitectureResult) -> list[ZooChange]:
