@@ -255,8 +255,7 @@ def preload_values() -> None:
     with tempfile.TemporaryDirectory() as empty, contextlib.redirect_stdout(io.StringIO()):
         nothing = ["--noconftest", "-c", os.devnull, "--rootdir", empty, empty]
         pytest.main(["--collect-only", *nothing])  # imports its plugins
-    for _ in jit_kernels.iterate_loaded_kernels():
-        raise AssertionError("no kernel is loaded here")
+    list(jit_kernels.iterate_loaded_kernels())  # it remembers the modules that it has seen
 
 
 def main() -> None:
