@@ -14,7 +14,7 @@ import pytest
 import reviewed
 import sample
 import test_matrix_pages
-from rendering import open_page, show_page
+from rendering import show_page
 
 from harness.runs.audit import audit_record
 from harness.runs.audit.release_audit import ReleaseAudit
@@ -226,56 +226,54 @@ def tab(browser: Browser) -> Iterator[Page]:
     page.close()
 
 
+def show(tab: Page, name: str, folder: Path, width: int = 1280) -> None:
+    file = folder / "page.html"
+    file.write_text(render(name))
+    tab.set_viewport_size({"width": width, "height": 900})
+    show_page(tab, file)
+
+
 @pytest.mark.parametrize("name", PAGES)
 def test_a_page_fits(name: str, tab: Page, tmp_path: Path) -> None:
-    file = tmp_path / "page.html"
-    file.write_text(render(name))
     for width in (1400, 800):  # a page looks at its width as it opens
-        tab.set_viewport_size({"width": width, "height": 900})
-        show_page(tab, file)
+        show(tab, name, tmp_path, width)
         assert tab.evaluate(WIDER) == 0
         assert tab.evaluate(CUT_OFF) == []
         if width == 1400:
             assert tab.evaluate(SCROLLING) == []
 
 
-def test_the_outcome_of_each_run_of_a_search_is_in_sight(browser: Browser, tmp_path: Path) -> None:
-    text = render("a search among 74 toggles")
-    tab = open_page(browser, text, tmp_path / "search.html", width=800)
+def test_the_outcome_of_each_run_of_a_search_is_in_sight(tab: Page, tmp_path: Path) -> None:
+    show(tab, "a search among 74 toggles", tmp_path, 800)
     for cell in tab.locator(".picture td.how").all():
         assert "exit code 3" in cell.inner_text()
         box = cell.bounding_box()
         assert box is not None
         assert box["x"] + box["width"] < 800
-    tab.close()
 
 
-def test_a_toggle_that_only_evaluations_cover_says_which(browser: Browser, tmp_path: Path) -> None:
-    tab = open_page(browser, render("the recorded proof"), tmp_path / "proof.html")
+def test_a_toggle_that_only_evaluations_cover_says_which(tab: Page, tmp_path: Path) -> None:
+    show(tab, "the recorded proof", tmp_path)
     rows = tab.locator("tr.line", has_text="attention-share-off-by-one")
     assert "only unfix eval two-cards" in rows.first.inner_text()
     marks = {box.get_attribute("data-mark") for box in rows.first.locator(".box").all()}
     assert marks == {"eval only"}
-    tab.close()
 
 
-def test_the_reach_of_a_side_is_labelled(browser: Browser, tmp_path: Path) -> None:
-    text = render("a proof on one release")
-    tab = open_page(browser, text, tmp_path / "proof.html")
+def test_the_reach_of_a_side_is_labelled(tab: Page, tmp_path: Path) -> None:
+    show(tab, "a proof on one release", tmp_path)
     row = tab.locator("tr.line", has=tab.locator("[data-mark=toothless]"))
     assert row.locator(".side").all_inner_texts() == [
         "passed, ran 16 times",
         "passed, ran 16 times",
     ]
     assert "how often the toggled code ran" in tab.locator("body").inner_text()
-    tab.close()
 
 
 @pytest.mark.parametrize(("name", "word"), [("an audit", "Red"),
                                             ("an audit without findings", "Green")])  # fmt: skip
-def test_an_audit_has_a_banner(name: str, word: str, browser: Browser, tmp_path: Path) -> None:
-    tab = open_page(browser, render(name), tmp_path / "audit.html")
+def test_an_audit_has_a_banner(name: str, word: str, tab: Page, tmp_path: Path) -> None:
+    show(tab, name, tmp_path)
     assert tab.locator(".summary .colour").inner_text() == word
     if word == "Green":
         assert "No finding" in tab.locator(".summary").inner_text()
-    tab.close()
