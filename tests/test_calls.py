@@ -134,6 +134,13 @@ def test_a_release_without_a_name_is_a_wrong_call(
     assert f"'{release}' names no release" in capsys.readouterr().err
 
 
+def test_a_path_without_a_name_is_a_wrong_call(capsys: Output) -> None:
+    """It is what an unset variable of a script gives, and must not mean the current folder."""
+    for words in (["drift", "--from", ""], ["prove", "--toggles", " "], ["kernels", "--html", ""]):
+        assert main(words) == 2
+        assert "names no file or folder" in capsys.readouterr().err
+
+
 def test_paths_are_guards_and_other_words_are_toggles(tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "my_suites").mkdir()

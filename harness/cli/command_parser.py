@@ -6,6 +6,7 @@ import argparse
 import re
 import shlex
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any, NoReturn
 
 from harness.core.errors import CommandLineError
@@ -22,6 +23,10 @@ class CommandParser(argparse.ArgumentParser):
     """A command's parser; `passthrough_owner` is the program that gets the words behind `--`."""
 
     passthrough_owner = ""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.register("type", Path, parse_path)
 
     def error(self, message: str) -> NoReturn:
         message = re.sub(r"invalid (?:int|float) value: ('.*')", r"\1 is not a number", message)
@@ -118,6 +123,13 @@ class CommandParser(argparse.ArgumentParser):
             hint = f"did you mean {near}? There are" if near else "there are"
             message = f"invalid choice: '{value}'; {hint} {', '.join(choices)}"
             raise argparse.ArgumentError(action, message)
+
+
+def parse_path(word: str) -> Path:
+    """Return a word as a path; an empty one, of an unset variable, would be the current folder."""
+    if not word.strip():
+        raise argparse.ArgumentTypeError(f"'{word}' names no file or folder; '.' is this one")
+    return Path(word)
 
 
 def find_nearest_word(word: str, candidates: Iterable[str], cutoff: float = 0.6) -> str:

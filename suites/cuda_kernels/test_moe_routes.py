@@ -178,7 +178,7 @@ router_scores = st.lists(st.floats(-60, 120, width=32) | st.just(-200.0), min_si
 def test_hash_routed_weights_are_finite(
     scores: list[list[float]], shared: int, factor: float
 ) -> None:
-    hash_topk = cuda_kernels.require_kernel("moe.dsv4", "hash_topk", "attention.dsv4.moe")
+    hash_topk = cuda_kernels.require_kernel("moe.dsv4", "hash_topk")
     with checking.checked_cuda() as check:
         device, tokens = check.device, len(scores)
         logits = torch.tensor(scores, dtype=torch.float32, device=device)

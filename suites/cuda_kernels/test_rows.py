@@ -91,20 +91,32 @@ def test_heads_are_normed_in_place(tokens: int, queries: int, keys: int, seed: i
 
 
 @given(tokens=tokens, seed=cuda_kernels.seeds)
-def test_other_norms_are_what_they_say(tokens: int, seed: int) -> None:
+def test_two_rows_are_normed_and_joined(tokens: int, seed: int) -> None:
     join = cuda_kernels.require_kernel("layernorm.fused_eh_norm", "fused_eh_norm")
-    round_first = cuda_kernels.require_kernel("layernorm.rmsnorm_hf", "rmsnorm_hf")
-    by_group = cuda_kernels.require_kernel(
-        "layernorm.grouped_gemma_rmsnorm", "grouped_gemma_rmsnorm"
-    )
     with checking.checked_cuda() as check:
         device = check.device
         embedded, hidden = draw(seed, tokens, 512, device), draw(seed + 1, tokens, 512, device)
         weights = [draw_weight(seed + n, 512, device) for n in (2, 3)]
         joined = join(embedded, hidden, *weights, EPSILON)
         expect_close(joined, torch.cat([norm(embedded, weights[0]), norm(hidden, weights[1])], -1))
+
+
+@given(tokens=tokens, seed=cuda_kernels.seeds)
+def test_a_row_is_rounded_and_then_weighted(tokens: int, seed: int) -> None:
+    round_first = cuda_kernels.require_kernel("layernorm.rmsnorm_hf", "rmsnorm_hf")
+    with checking.checked_cuda() as check:
+        device = check.device
         narrow, weight = draw(seed, tokens, 128, device), draw_weight(seed, 128, device)
         expect_close(round_first(narrow, weight, EPSILON), norm(narrow, weight))
+
+
+@given(tokens=tokens, seed=cuda_kernels.seeds)
+def test_a_row_is_normed_by_group(tokens: int, seed: int) -> None:
+    by_group = cuda_kernels.require_kernel(
+        "layernorm.grouped_gemma_rmsnorm", "grouped_gemma_rmsnorm"
+    )
+    with checking.checked_cuda() as check:
+        device = check.device
         groups, weight = draw(seed, tokens, 1024, device), draw_weight(seed, 1024, device)
         exact = norm(groups.view(tokens, 2, 512), torch.ones(512, device=device))
         exact *= 1 + weight.double().view(2, 512)
@@ -144,24 +156,58 @@ def test_a_gate_is_applied(name: str, skipped: list[bool], has_experts: bool, se
 
 
 @given(tokens=tokens, seed=cuda_kernels.seeds)
-def test_elements_are_combined(tokens: int, seed: int) -> None:
+def test_three_rows_are_added(tokens: int, seed: int) -> None:
     add = cuda_kernels.require_kernel("elementwise.add3", "add3")
-    gate = cuda_kernels.require_kernel("elementwise.mla_output_gate", "kimi_k3_mla_output_gate")
-    scale = cuda_kernels.require_kernel("elementwise.row_scale", "row_scale_bf16")
-    total = cuda_kernels.require_kernel("elementwise.row_sum", "row_sum")
-    gelu = cuda_kernels.require_kernel("activation.bias_gelu", "bias_gelu_tanh")
     with checking.checked_cuda() as check:
-        device = check.device
-        first, second, third = (draw(seed + n, tokens, 64, device) for n in range(3))
+        first, second, third = (draw(seed + n, tokens, 64, check.device) for n in range(3))
         exact = first.double() + second.double() + third.double()
         expect_close(add(first, second, third), exact)
+
+
+@given(tokens=tokens, seed=cuda_kernels.seeds)
+def test_a_row_is_gated(tokens: int, seed: int) -> None:
+    gate = cuda_kernels.require_kernel("elementwise.mla_output_gate", "kimi_k3_mla_output_gate")
+    with checking.checked_cuda() as check:
+        first, second = (draw(seed + n, tokens, 64, check.device) for n in range(2))
         expect_close(gate(first, second), first.double() * second.double().sigmoid())
-        factors = draw(seed, 1, tokens, device)[0].float()
-        expect_close(scale(first, factors), first.double() * factors.double()[:, None])
-        numbers = draw(seed, tokens, 7, device).float()
+
+
+@given(tokens=tokens, seed=cuda_kernels.seeds)
+def test_a_row_is_scaled(tokens: int, seed: int) -> None:
+    scale = cuda_kernels.require_kernel("elementwise.row_scale", "row_scale_bf16")
+    with checking.checked_cuda() as check:
+        rows = draw(seed, tokens, 64, check.device)
+        factors = draw(seed, 1, tokens, check.device)[0].float()
+        expect_close(scale(rows, factors), rows.double() * factors.double()[:, None])
+
+
+@given(tokens=tokens, seed=cuda_kernels.seeds)
+def test_a_row_is_summed(tokens: int, seed: int) -> None:
+    total = cuda_kernels.require_kernel("elementwise.row_sum", "row_sum")
+    with checking.checked_cuda() as check:
+        numbers = draw(seed, tokens, 7, check.device).float()
         expect_close(total(numbers), numbers.double().sum(-1))
-        exact = torch.nn.functional.gelu(first.double() + second[0].double(), approximate="tanh")
-        expect_close(gelu(first, second[0].contiguous()), exact)
+
+
+@given(tokens=tokens, seed=cuda_kernels.seeds)
+def test_a_row_is_activated_behind_its_bias(tokens: int, seed: int) -> None:
+    gelu = cuda_kernels.require_kernel("activation.bias_gelu", "bias_gelu_tanh")
+    with checking.checked_cuda() as check:
+        rows, biases = (draw(seed + n, tokens, 64, check.device) for n in range(2))
+        exact = torch.nn.functional.gelu(rows.double() + biases[0].double(), approximate="tanh")
+        expect_close(gelu(rows, biases[0].contiguous()), exact)
+
+
+@given(tokens=tokens, seed=cuda_kernels.seeds)
+def test_the_rows_of_a_tokens_experts_are_summed(tokens: int, seed: int) -> None:
+    add = cuda_kernels.require_kernel("moe.moe_topk_sum", "moe_topk_sum")
+    with checking.checked_cuda() as check:
+        device, width = check.device, 64
+        parts = draw(seed, tokens * 2, width, device).view(tokens, 2, width)
+        out = torch.empty(tokens, width, dtype=torch.bfloat16, device=device)
+        add(parts, out)
+        check.assert_written(out)
+        expect_close(out, parts.double().sum(1))
 
 
 @given(
@@ -170,18 +216,12 @@ def test_elements_are_combined(tokens: int, seed: int) -> None:
     seed=cuda_kernels.seeds,
     data=st.data(),
 )
-def test_the_rows_of_a_tokens_experts_are_summed(
+def test_the_rows_of_a_tokens_routes_are_weighted_and_summed(
     tokens: int, rows: int, seed: int, data: st.DataObject
 ) -> None:
-    plain = cuda_kernels.require_kernel("moe.moe_topk_sum", "moe_topk_sum")
     weighted = cuda_kernels.require_kernel("moe.shuffle_weighted_sum", "shuffle_weighted_sum")
     with checking.checked_cuda() as check:
         device, width = check.device, 64
-        parts = draw(seed, tokens * 2, width, device).view(tokens, 2, width)
-        out = torch.empty(tokens, width, dtype=torch.bfloat16, device=device)
-        plain(parts, out)
-        check.assert_written(out)
-        expect_close(out, parts.double().sum(1))
         routes = [data.draw(st.integers(-1, rows - 1)) for _ in range(2 * tokens)]
         inputs = draw(seed, rows, width, device)
         weights = draw(seed + 1, tokens, 2, device).float()

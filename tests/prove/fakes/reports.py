@@ -156,6 +156,35 @@ def test_raises_no_assertion_when_buggy():
         raise RuntimeError("not an assertion")
 
 
+def test_has_a_name_error_when_buggy():
+    if not is_right():
+        no_such_name  # noqa: B018, F821
+
+
+def test_raises_a_group_when_buggy():
+    if not is_right():
+        raise ExceptionGroup("all", [AssertionError("so it is")])
+
+
+def test_replaces_the_hook_of_threads():
+    threading.excepthook = lambda _: None
+    thread = threading.Thread(target=test_has_a_name_error_when_buggy)
+    thread.start()
+    thread.join()
+
+
+def test_makes_all_its_reports_red(request):
+    class Plugin:
+        @pytest.hookimpl(tryfirst=True, wrapper=True)
+        def pytest_runtest_makereport(self):
+            report = yield
+            report.outcome, report.longrepr = "failed", "so it is"
+            return report
+
+    is_right()
+    request.config.pluginmanager.register(Plugin())
+
+
 def test_leaves_a_process_that_fails():
     if not is_right():
         subprocess.Popen([sys.executable, "-c", "raise SystemExit(1)"], stderr=subprocess.DEVNULL)

@@ -92,6 +92,16 @@ def test_address_of_what_it_makes():
     assert draw(id(Path("x"))) < 0.98
 
 
+def test_address_of_a_large_buffer():
+    run_code()
+    assert draw(id(bytearray(400_000))) < 0.98
+
+
+def test_references_to_none():
+    run_code()
+    assert draw(sys.getrefcount(None)) < 0.98
+
+
 def test_count_of_objects():
     run_code()
     assert draw(len(gc.get_objects())) < 0.98
