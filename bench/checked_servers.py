@@ -5,8 +5,9 @@
 
 Needs a GPU and SGLang 0.5.23 in this Python. All servers start at once, each with caches of its own
 that are empty, so their times to ready compare with each other. A ready one answers rounds of
-sixteen requests. Once all have, each answers as many rounds again while the others wait, in two
-turns: these give the tokens a second.
+sixteen requests, and is suspended, since its scheduler would take a core. Once all have, each
+answers rounds for some seconds while the others are suspended, in two turns: these give the tokens
+a second.
 
 The tools: `none` is the server as it is; `check` checks Triton's kernels, `cuda` those that are
 built while the server runs as well, `zones` the bytes behind the tensors of compiled operators;
@@ -23,6 +24,7 @@ import http.client
 import json
 import os
 import re
+import signal
 import sys
 import tempfile
 import threading
@@ -39,7 +41,7 @@ import recording
 import sanitizer
 
 from harness.cli import kernel_checks
-from harness.core import machine
+from harness.core import machine, processes
 from harness.core.errors import UnfixError
 from harness.kernels.cuda import checked_toolchain
 from harness.kernels.gpu import DEFAULT_CHECKS
@@ -74,11 +76,10 @@ CHECKS = {
 }
 TOOLS = tuple(CHECKS)
 DEFAULT_TOOLS = ("none", "cuda")
-# Only sizes are given, so that a tiny model does not take the whole card; a server that waits for
-# the others leaves them the cores.
+# Only sizes are given, so that a tiny model does not take the whole card.
 SIZES = (
     *("--dtype", "bfloat16", "--mem-fraction-static", "0.7", "--max-total-tokens", "16384"),
-    *("--max-running-requests", str(sanitizer.AT_ONCE), "--sleep-on-idle"),
+    *("--max-running-requests", str(sanitizer.AT_ONCE)),
 )
 # Where programs keep what they build, unless the checked toolkit says it.
 CACHES = {
@@ -91,7 +92,8 @@ CACHES = {
     "DG_JIT_CACHE_DIR": "deep-gemm",
 }
 TURNS = 2
-TORCH_PATIENCE = 200.0  # seconds for PyTorch's sanitizer, under which a server may never be ready
+TURN_SECONDS = 4.0
+TORCH_NICENESS = 10  # PyTorch's sanitizer makes a start so slow that it is not compared
 _TORCH_WORDS = re.compile(
     r"CSAN detected.*(?:\n(?!===|CSAN).*){0,12}|torch\.cuda\._sanitizer\.CUDASanitizerErrors:.*"
 )
@@ -143,13 +145,13 @@ class CaseServer:
         self._timed: list[tuple[int, float]] = []  # answers, seconds
         self._has_ended = threading.Event()
         if tool == "torch":
+            os.setpriority(os.PRIO_PROCESS, self.server.handle.pid, TORCH_NICENESS)
             threading.Thread(target=self._watch_log, daemon=True).start()
 
     def start(self, rounds: int, patience: float) -> None:
         """Wait until it is ready, and have it answer rounds that are not timed."""
         try:
-            is_torch = self.tool == "torch"
-            self.server.wait_until_ready(min(patience, TORCH_PATIENCE) if is_torch else patience)
+            self.server.wait_until_ready(patience)
             self.found["ready_s"] = round(self.server.seconds_to_ready, 1)
             self._ask_rounds(rounds)
         except UnfixError as error:
@@ -157,20 +159,31 @@ class CaseServer:
             self.found["log"] = self._read_log()[-3000:]
             self.server.stop()
         self._note_end()
+        self._send_signal(signal.SIGSTOP)
 
-    def measure(self, rounds: int) -> None:
-        """Measure rounds while the other servers wait."""
+    def _send_signal(self, number: signal.Signals) -> None:
+        for pid in processes.iterate_descendants(self.server.handle.pid):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+    def measure(self) -> None:
+        """Measure rounds while the other servers are suspended."""
         if "ready_s" not in self.found or "died" in self.found or "failed" in self.found:
             return
-        began = time.monotonic()
-        answered = self._ask_rounds(rounds)
+        self._send_signal(signal.SIGCONT)
+        self._ask_rounds(1)
+        began, answered = time.monotonic(), 0
+        while time.monotonic() - began < TURN_SECONDS:
+            answered += self._ask_rounds(1)
         self._timed.append((answered, time.monotonic() - began))
         tokens = sum(count for count, _ in self._timed) * sanitizer.NEW
         self.found["tokens_per_s"] = round(tokens / sum(took for _, took in self._timed), 1)
         self.found["turns"] = [round(n * sanitizer.NEW / took, 1) for n, took in self._timed]
         self._note_end()
+        self._send_signal(signal.SIGSTOP)
 
     def stop(self) -> None:
+        self._send_signal(signal.SIGCONT)
         self.server.stop()
         self._has_ended.set()
         if self.tool == "torch":
@@ -221,7 +234,7 @@ def serve_side_by_side(
         servers = []
         for case, tool in pairs:
             one = CaseServer(case, tool, folder / f"{case}-{tool}", limit)
-            stack.callback(one.server.stop)
+            stack.callback(one.stop)
             servers.append(one)
             cases[case].append(one.found)
 
@@ -239,7 +252,7 @@ def serve_side_by_side(
             for case in cases:
                 for _ in range(TURNS):
                     for one in (each for each in servers if each.case == case):
-                        one.measure(rounds)
+                        one.measure()
                 write_record()
             for one in servers:  # in case that the end hangs
                 one.note_checks()
@@ -314,7 +327,9 @@ def main(given: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     words = f"of {', '.join(CASES)}, each with tools of {', '.join(TOOLS)}"
     parser.add_argument("cases", nargs="*", metavar="CASE[=TOOL,TOOL]", type=read_pair, help=words)
-    parser.add_argument("--rounds", type=int, default=4, help="of sixteen requests, in each turn")
+    parser.add_argument(
+        "--rounds", type=int, default=4, help="of sixteen requests, before the turns"
+    )
     parser.add_argument("--patience", type=float, default=400.0, help="until a server is ready")
     parser.add_argument("--limit", type=float, default=60.0, help="until a request is answered")
     parser.add_argument("--record", type=Path)
