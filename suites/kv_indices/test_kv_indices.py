@@ -142,7 +142,7 @@ def test_padding_changes_nothing_for_the_requests(batch: DraftBatch) -> None:
 @given(name=st.sampled_from(adapter.WINDOW_BACKENDS), batch=batches(windows=True))
 def test_a_window_keeps_the_first_and_the_most_recent(name: str, batch: DraftBatch) -> None:
     if not adapter.HAS_WINDOW:
-        skip_not_applicable("drafts have no window of their own")
+        skip_not_applicable("no window is written into the rows of a draft")
     each_branch_finds_its_slots(name, batch, adapter.FillMode.REPLAY)
 
 
