@@ -32,7 +32,7 @@ def get_multiprocessor_count() -> int:
 
 
 @stand_in(
-    "sgl_kernel.is_arch_support_pdl",
+    "sgl_kernel.utils.is_arch_support_pdl",
     source="sgl-kernel/python/sgl_kernel/utils.py: programmatic dependent launch from Hopper on",
 )
 def is_arch_support_pdl() -> bool:

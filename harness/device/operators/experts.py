@@ -96,13 +96,18 @@ def topk_softmax(
     moe_softcapping: float = 0.0,
     correction_bias: torch.Tensor | None = None,
 ) -> None:
-    """Choose by softmax; a correction bias changes the choice and not the weights."""
+    """Choose by softmax, of logits that are capped and biased before: their weights are, too.
+
+    SGLang gives neither a cap nor a bias; its fallback has another meaning of a bias, that of
+    `topk_sigmoid`.
+    """
     logits = gating_output.float()
     if moe_softcapping:
         logits = moe_softcapping * torch.tanh(logits / moe_softcapping)
+    if correction_bias is not None:
+        logits = logits + correction_bias.float()
     scores = logits.softmax(-1)
-    choice = scores if correction_bias is None else scores + correction_bias.float()
-    chosen = choose_experts(scores, choice, topk_weights, topk_ids)
+    chosen = choose_experts(scores, scores, topk_weights, topk_ids)
     _write_weights(chosen, topk_weights, renormalize)
 
 
@@ -114,9 +119,16 @@ def topk_sigmoid(
     renormalize: bool = False,
     correction_bias: torch.Tensor | None = None,
 ) -> None:
-    """Choose by sigmoid; a correction bias changes the choice and not the weights."""
+    """Choose by sigmoid and bias, and take the bias off again: what is left of a score is rounded.
+
+    Without a score left, weights that are to sum to 1 are no numbers, as the kernel has it.
+    """
     scores = gating_output.float().sigmoid()
-    choice = scores if correction_bias is None else scores + correction_bias.float()
+    if correction_bias is not None:
+        choice = scores + correction_bias.float()
+        scores = choice - correction_bias.float()
+    else:
+        choice = scores
     chosen = choose_experts(scores, choice, topk_weights, topk_ids)
     _write_weights(chosen, topk_weights, renormalize)
 

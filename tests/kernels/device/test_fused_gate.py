@@ -1,11 +1,14 @@
-"""The stand-in of `moe_fused_gate`: groups, scaling, and shared experts behind the routed ones."""
+"""Stand-ins that choose experts: groups, scaling, shared experts, and what a bias moves."""
 
 from __future__ import annotations
+
+import math
+from typing import Any
 
 import pytest
 import torch
 
-from harness.device.operators.experts import moe_fused_gate
+from harness.device.operators.experts import moe_fused_gate, topk_sigmoid, topk_softmax
 
 
 def test_experts_outside_of_the_best_group_are_not_chosen() -> None:
@@ -32,3 +35,25 @@ def test_a_shared_expert_counts_once_in_the_end(
     assert int(ids[:, :-1].max()) < 8
     assert weights[:, :-1].sum(-1).tolist() == pytest.approx([routed_sum] * 7)
     assert weights[:, -1].tolist() == pytest.approx([shared] * 7)
+
+
+def choose(operator: Any, logits: list[float], bias: list[float]) -> tuple[list[int], list[float]]:
+    weights, ids = torch.empty(1, 1), torch.empty(1, 1, dtype=torch.int32)
+    arguments = {"renormalize": True, "correction_bias": torch.tensor(bias)}
+    operator(weights, ids, torch.tensor([logits]), **arguments)
+    return ids[0].tolist(), weights[0].tolist()
+
+
+def test_a_bias_of_a_softmax_is_one_of_its_logits() -> None:
+    weights, ids = torch.empty(1, 1), torch.empty(1, 1, dtype=torch.int32)
+    topk_softmax(weights, ids, torch.zeros(1, 2), correction_bias=torch.tensor([1.0, 3.0]))
+    assert ids.tolist() == [[1]]
+    assert weights.item() == pytest.approx(1 / (1 + math.exp(-2)))
+
+
+def test_a_score_that_its_bias_rounds_away_has_no_weight() -> None:
+    """As on a card: `(score + bias) - bias` is 0, and so is the sum that it is divided by."""
+    assert choose(topk_sigmoid, [-20.0, 0.0], [0.0, 0.0]) == ([1], [1.0])
+    ids, (weight,) = choose(topk_sigmoid, [-20.0, 0.0], [1.0, 0.0])
+    assert ids == [0]
+    assert math.isnan(weight)
