@@ -45,8 +45,8 @@ def mean(ratios: list[float]) -> float:
 
 def time_with_checks(
     launch: Callable[[], Any], checks: tuple[str, ...]
-) -> tuple[float, float, str]:
-    """Return what `time_launch` does under check, and why the launches count for nothing."""
+) -> tuple[float, float, str, str]:
+    """Return what `time_launch` does under check, why it counts for nothing, and what is left out."""
     launcher = checked_launches.CheckedLauncher(checks, strict=True)
     launcher.start()
     try:
@@ -54,10 +54,10 @@ def time_with_checks(
     finally:
         launcher.stop()
     failures = [each.describe_refusals() for each in launcher.summaries if each.refusals]
-    failures += [why for each in launcher.summaries for why in each.skipped_checks]
+    skipped = [why for each in launcher.summaries for why in each.skipped_checks]
     if reports := list(process_reports.PROCESS_REPORTS.read_new_reports()):
         failures.append(f"{len(reports)} reports")
-    return milliseconds, first, "; ".join(failures)
+    return milliseconds, first, "; ".join(failures), "; ".join(skipped)
 
 
 def main() -> int:
@@ -75,17 +75,20 @@ def main() -> int:
         words = [f"{name}: {plain:.4f} ms, compiled in {first:.2f} s"]
         for level, checks in CHECKS.items():
             try:
-                now, first_checked, failure = time_with_checks(launch, checks)
+                now, first_checked, failure, skipped = time_with_checks(launch, checks)
             except Exception as error:  # a refusal
-                now = first_checked = 0.0
+                now, first_checked, skipped = 0.0, 0.0, ""
                 failure = f"{type(error).__name__}: {error}"
             if failure:
                 failures += 1
                 words.append(f"{level}: {failure}")
                 continue
+            words.append(f"{level} x {now / plain:.2f}, in {first_checked:.2f} s")
+            if skipped:  # it is in no mean
+                words.append(f"without {skipped}")
+                continue
             ratios[level].append(now / plain)
             compiled[level].append(first_checked / first)
-            words.append(f"{level} x {now / plain:.2f}, in {first_checked:.2f} s")
         print("; ".join(words), flush=True)
     for title, by_level in (("geometric mean", ratios), ("the first launch", compiled)):
         means = (f"{level} x {mean(found):.2f}" for level, found in by_level.items() if found)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
@@ -102,3 +103,15 @@ class GraphBuilder:
         if kind.is_integer:
             return value
         return self.emit("tt.bitcast", (value,), kind.with_element(f"i{kind.bits}"))
+
+    def pass_through_row(self, value: IRValue) -> IRValue:
+        """Return a tensor by way of one with a single axis.
+
+        Triton 3.8 ends in an assertion where the layout of a product's tile reaches the value of an
+        atomic operation. It does not reach through this.
+        """
+        kind = value.type
+        if len(kind.shape) < 2:
+            return value
+        row = self.emit("tt.reshape", (value,), ValueType(kind.element, (math.prod(kind.shape),)))
+        return self.emit("tt.reshape", (row,), kind)

@@ -178,12 +178,12 @@ class RaceChecks:
         if changes is not None:
             changed = self._is_nonzero(changes)
             flag = code.select(changed, code.constant(CHANGED_FLAG, kind), code.constant(0, kind))
-            entry = code.binary("ori", entry, flag)
+            entry = code.pass_through_row(code.binary("ori", entry, flag))
         before = self._exchange_entry(ShadowTable.WRITERS, slot, entry, mask)
         number = code.binary("muli", stored, code.constant(HASH_MULTIPLIER, kind))
         number = code.binary("shrui", number, code.constant(64 - LAUNCH_SHIFT, kind))
         value = code.binary("ori", tag, code.splat(self._get_launch_stamp(), kind.shape))
-        value = code.binary("ori", value, number)
+        value = code.pass_through_row(code.binary("ori", value, number))
         other = code.binary(
             "xori", self._exchange_entry(ShadowTable.VALUES, slot, value, mask), value
         )

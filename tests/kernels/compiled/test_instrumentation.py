@@ -17,6 +17,7 @@ import triton.language as tl
 from triton.compiler.compiler import ASTSource, GPUTarget
 
 from harness.kernels.gpu import (
+    ALL_CHECKS,
     DEFAULT_CHECKS,
     RULES_CHECK,
     InstrumentationRequest,
@@ -295,6 +296,21 @@ def test_triton_compiles_overflow_tracking(
     assert "refused" not in kernel_binary.metadata.unfix
     assert [site.label for site in compiler_hooks.load_sites(kernel_binary, "overflows")] == wraps
     assert kernel_binary.asm["ptx"].count("+48], left") >= 1
+
+
+@triton.jit
+def product_of_sixteen_rows(a, b, c, BLOCK: tl.constexpr):
+    row, lane = tl.arange(0, 16)[:, None], tl.arange(0, BLOCK)
+    left = tl.load(a + row * BLOCK + lane[None, :])
+    right = tl.load(b + lane[:, None] * BLOCK + lane[None, :])
+    tl.store(c + row * BLOCK + lane[None, :], tl.dot(left, right))
+
+
+def test_races_of_a_product_compile() -> None:
+    """Triton 3.8 asserts if the layout of the product reaches the exchange of its value."""
+    given = (float16_zeros(1 << 12), float16_zeros(1 << 12), torch.zeros(1 << 10))
+    kernel_binary = compile_kernel(product_of_sixteen_rows, *given, BLOCK=64, checks=ALL_CHECKS)
+    assert "exch" in kernel_binary.asm["ptx"]
 
 
 def test_loads_are_as_wide_and_as_early_as_without() -> None:
