@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -37,6 +38,7 @@ class Echo(WorkerSession[Any]):
     request_type = Request
 
     def __init__(self) -> None:
+        self.settings = SimpleNamespace(shares_processes=False)
         self.pipe = PipeEnd(*os.pipe())
         self.replies: list[Answer] = []
         self._supervisors = []
