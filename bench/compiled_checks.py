@@ -46,7 +46,7 @@ def mean(ratios: list[float]) -> float:
 def time_with_checks(
     launch: Callable[[], Any], checks: tuple[str, ...]
 ) -> tuple[float, float, str, str]:
-    """Return what `time_launch` does under check, why it counts for nothing, and what is left out."""
+    """Return what `time_launch` does under check, why it fails, and what is left out."""
     launcher = checked_launches.CheckedLauncher(checks, strict=True)
     launcher.start()
     try:
