@@ -19,7 +19,12 @@ from typing import TYPE_CHECKING, TypeVar
 
 from harness.cli import options
 from harness.core import machine, paths
-from harness.core.code_digest import compute_digest, digest_code, iterate_files
+from harness.core.code_digest import (
+    compute_digest,
+    digest_code,
+    iterate_files,
+    iterate_pytest_settings,
+)
 from harness.core.device import get_environment
 from harness.core.errors import UnfixError
 
@@ -32,7 +37,6 @@ if TYPE_CHECKING:
 Number = TypeVar("Number", int, float)
 RESERVED_MEMORY = 4 << 30  # bytes for everything except the tests
 MAX_TESTS_PER_GPU = 6  # some tests take 16 GiB
-SETTINGS_FILES = ("conftest.py", "pytest.ini", "pyproject.toml", "tox.ini", "setup.cfg")
 
 
 def prepare_targets(
@@ -244,8 +248,7 @@ def _iterate_guard_inputs(place: Path) -> Iterator[Path]:
         yield from sorted(folder.glob("*.py"))
         for package in sorted(folder.glob("*/__init__.py")):
             yield from iterate_files(package.parent)
-    for above in (folder, *folder.parents):
-        yield from filter(Path.is_file, (above / name for name in SETTINGS_FILES))
+    yield from iterate_pytest_settings(folder)
 
 
 def digest_lane_code(target: ReleaseTarget, toggle_folders: list[Path]) -> str:

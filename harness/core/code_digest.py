@@ -39,6 +39,7 @@ WINGS = (
     "cli",
     "__main__.py",
 )
+PYTEST_SETTINGS = ("conftest.py", "pytest.ini", "pyproject.toml", "tox.ini", "setup.cfg")
 
 
 def compute_digest(*parts: str | bytes) -> str:
@@ -74,6 +75,12 @@ def iterate_files(place: Path) -> Iterator[Path]:
         hidden = any(part.startswith(".") or part == "__pycache__" for part in parts)
         if not hidden and file.is_file():
             yield file
+
+
+def iterate_pytest_settings(folder: Path) -> Iterator[Path]:
+    """Iterate the files by which pytest is set up for a folder: there and in each folder above."""
+    for each in (folder, *folder.parents):
+        yield from filter(Path.is_file, (each / name for name in PYTEST_SETTINGS))
 
 
 def read_file(file: Path) -> bytes:

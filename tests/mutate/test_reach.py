@@ -112,8 +112,26 @@ def test_a_suite_is_every_file_of_its_folder(tmp_path: Path, name: str, same: bo
     file = tmp_path / "one" / name
     file.parent.mkdir(exist_ok=True)
     file.write_text("")
-    line_coverage._digest_folder.cache_clear()
+    line_coverage._digest_suite_folder.cache_clear()
     assert (line_coverage.digest_suite("one/test_it.py::test_it", tmp_path) == before) is same
+
+
+@pytest.mark.parametrize("name", ["conftest.py", "pytest.ini"])
+def test_a_suite_stands_on_what_sets_pytest_up_above_it(tmp_path: Path, name: str) -> None:
+    (tmp_path / "one").mkdir()
+    before = line_coverage.digest_suite("one/test_it.py::test_it", tmp_path)
+    (tmp_path / name).write_text("")
+    line_coverage._digest_suite_folder.cache_clear()
+    assert line_coverage.digest_suite("one/test_it.py::test_it", tmp_path) != before
+
+
+def test_a_new_suite_beside_suites_elsewhere_is_collected(tmp_path: Path) -> None:
+    (tmp_path / "one").mkdir()
+    before = line_coverage.digest_suites(tmp_path)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "test_new.py").write_text("")
+    line_coverage._digest_suite_folder.cache_clear()
+    assert line_coverage.digest_suites(tmp_path) != before
 
 
 def test_a_change_in_one_suite_costs_the_record_of_that_suite_alone(tmp_path: Path) -> None:
@@ -134,7 +152,7 @@ def test_a_change_in_one_suite_costs_the_record_of_that_suite_alone(tmp_path: Pa
     assert line_coverage.load_coverage(file, "another", tmp_path).guards == {}
 
     (tmp_path / "other" / "cases.yaml").write_text("- 1\n")
-    line_coverage._digest_folder.cache_clear()
+    line_coverage._digest_suite_folder.cache_clear()
     assert list(line_coverage.load_coverage(file, "key", tmp_path).guards) == [
         "one/test_it.py::test_it"
     ]

@@ -19,7 +19,7 @@ from pathlib import Path
 import msgspec
 
 from harness.core import paths
-from harness.core.code_digest import digest_code, iterate_files
+from harness.core.code_digest import digest_code, iterate_files, iterate_pytest_settings
 from harness.core.cpp_scopes import CppSource
 from harness.core.cpp_tokens import is_cpp_path
 from harness.core.files import write_atomically
@@ -140,19 +140,21 @@ def _list_installed_packages(python: Path) -> str:
 
 
 def digest_suite(guard: str, root: Path) -> str:
-    """Compute a digest of all files in the folder of a guard."""
-    return _digest_folder((root / guard.partition("::")[0]).parent)
+    """Compute a digest of all files in the folder of a guard, and of pytest's settings above."""
+    return _digest_suite_folder((root / guard.partition("::")[0]).parent)
 
 
 def digest_suites(root: Path) -> str:
-    """Compute a digest of all suites."""
-    return _digest_folder(root / "suites")
+    """Compute a digest of all suites of the project, or of a folder of suites elsewhere."""
+    suites = root / "suites"
+    return _digest_suite_folder(suites if suites.is_dir() else root)
 
 
 @functools.cache
-def _digest_folder(folder: Path) -> str:
+def _digest_suite_folder(folder: Path) -> str:
     digest = hashlib.sha256()
-    _add_to_digest(digest, folder)
+    for place in (folder, *iterate_pytest_settings(folder.resolve())):
+        _add_to_digest(digest, place)
     return digest.hexdigest()[:16]
 
 
