@@ -215,6 +215,8 @@ def shorten_lines(branches: Counter[str]) -> dict[str, int]:
     """Name lines from SGLang's package on: it lies elsewhere on another machine."""
     shortened = Counter[str]()
     for branch, count in branches.items():
+        if "() is " not in branch:
+            continue  # torch's own question, which is not counted on a card
         shortened[re.sub(r" at \S*?(?=sglang/)", " at ", branch)] += count
     return dict(sorted(shortened.items()))
 

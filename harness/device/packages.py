@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+import itertools
 import re
 import sys
 from collections.abc import Iterable, Sequence
@@ -22,6 +23,7 @@ import torch
 from harness.device.record import RECORD
 from harness.device.refusals import UnansweredName, find_caller
 from harness.device.stand_ins import call_stand_in, has_stand_in
+from harness.device.torch_cuda import CUDA_VERSION
 from harness.releases.standins._refusing import RefusingModule, RefusingName
 
 # Import name: the distributions that hold it, by release.
@@ -34,6 +36,8 @@ PACKAGES = {
     "cuda": ("cuda-python",),
     "quack": ("quack-kernels",),
 }
+# Libraries that torch for CUDA brings along: SGLang asks for their version alone.
+_LIBRARIES = {"nvidia-cublas": f"{CUDA_VERSION}.0"}
 _OPERATOR_NAMESPACES = ("sgl_kernel",)  # of torch.ops
 # Kernels in Python: their decorators and types run at import, and the kernels never do.
 _LANGUAGES = frozenset({"cutlass", "cuda", "quack"})
@@ -123,10 +127,9 @@ class PackageFinder:
         context: importlib.metadata.DistributionFinder.Context | None = None,
     ) -> Iterable[importlib.metadata.Distribution]:
         wanted = None if context is None else context.name
-        for distributions in PACKAGES.values():
-            for name in distributions:
-                if wanted is not None and _normalize(wanted) == _normalize(name):
-                    yield _VirtualDistribution(name)
+        for name in (*itertools.chain(*PACKAGES.values()), *_LIBRARIES):
+            if wanted is not None and _normalize(wanted) == _normalize(name):
+                yield _VirtualDistribution(name)
 
 
 class _VirtualDistribution(importlib.metadata.Distribution):
@@ -141,7 +144,8 @@ class _VirtualDistribution(importlib.metadata.Distribution):
         message = Message()
         message["Metadata-Version"] = "2.1"
         message["Name"] = self._name
-        message["Version"] = _read_required_versions().get(_normalize(self._name), "99.0.0")
+        known = _LIBRARIES.get(self._name, "99.0.0")
+        message["Version"] = _read_required_versions().get(_normalize(self._name), known)
         return message.as_string()
 
     def locate_file(self, path: Any) -> Any:

@@ -119,6 +119,8 @@ def test_a_property_of_the_card_without_an_answer_raises() -> None:
 def test_a_package_has_a_version() -> None:
     assert importlib.metadata.version("sglang-kernel")
     assert importlib.import_module("flashinfer").__version__
+    # SGLang's fp8 products of MLA go another way before 12.9.
+    assert importlib.metadata.version("nvidia-cublas").startswith(f"{torch.version.cuda}.")
 
 
 def test_each_stand_in_names_its_specification() -> None:
