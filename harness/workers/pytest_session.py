@@ -205,8 +205,9 @@ class WorkerSession(Generic[SettingsT]):
         """
         raise NotImplementedError
 
-    def postpone_request(self, request: Any, seconds: float) -> Any:
-        """Return a request that waited so long for a process."""
+    def wait_for_process(self, request: Any, wait: Callable[[], float]) -> Any:
+        """Wait until a process that imports the release is ready; return the request to run."""
+        wait()
         return request
 
     def learn_from_run(self, request: Any) -> None:

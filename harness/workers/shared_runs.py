@@ -81,7 +81,7 @@ class SharingSession(Protocol):
 
     def needs_new_process(self, request: Any) -> bool: ...
 
-    def postpone_request(self, request: Any, seconds: float) -> Any: ...
+    def wait_for_process(self, request: Any, wait: Callable[[], float]) -> Any: ...
 
     def repeat_doubtful_run(
         self, request: Any, side: SideResult, run_anew: Callable[[Any], SideResult]
@@ -134,9 +134,10 @@ class SharedRuns:
 
     def _run_once(self, request: Any) -> SideResult:
         session = self._session
-        waited = self._process.wait_until_ready()
         if self.starts_processes:
-            request = session.postpone_request(request, waited)
+            request = session.wait_for_process(request, self._process.wait_until_ready)
+        else:
+            self._process.wait_until_ready()
         side = self._process.run(msgspec.json.encode(request), session.make_run(request).files)
         if self.starts_processes:
             self.modules.add(self._process.imported)

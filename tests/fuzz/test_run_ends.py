@@ -164,6 +164,23 @@ def test_a_worker_that_dies_is_replaced_and_costs_what_it_ran(nights: Nights) ->
     wait_until(lambda: not living(nights.root))
 
 
+def test_a_slice_that_hangs_before_its_first_example_is_a_problem(nights: Nights) -> None:
+    nights.write(
+        """
+@pytest.fixture
+def hangs():
+    time.sleep(600)
+
+@given(number=st.integers())
+def test_waits(hangs, number):
+    pass
+"""
+    )
+    night = nights.night("-j", "1", seconds=1)
+    (problem,) = night["problems"]
+    assert "test_waits: an example was not done at the end" in problem
+
+
 def test_an_example_that_outlasts_the_budget_is_a_problem_and_is_ended(nights: Nights) -> None:
     nights.write(
         """

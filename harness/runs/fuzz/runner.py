@@ -324,8 +324,8 @@ class FuzzDriver:
         late = [one for one in release.running.values() if one.checked is None]
         if release.deadline and now > release.deadline + GRACE_SECONDS and late:
             for running in late:
-                if release.worker.get_files(running.time_slice.serial).read_note() is None:
-                    continue  # it waited for a process
+                if release.worker.get_files(running.time_slice.serial).is_waiting:
+                    continue  # for a process: no example has begun
                 name = running.test_state.task.name
                 self._add_problem(
                     release.target.name, f"{name}: an example was not done at the end"

@@ -7,8 +7,10 @@ failure, its examples and lines are those of both runs, and b is reported as not
 
 from __future__ import annotations
 
+import contextlib
 import zlib
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -34,6 +36,20 @@ class SliceFiles:
         if b"%08x" % zlib.crc32(text) != checksum:
             return None
         return msgspec.json.decode(text, type=ExampleNote)
+
+    @contextlib.contextmanager
+    def mark_waiting(self) -> Iterator[None]:
+        """Tell the run that the slice waits for a process meanwhile."""
+        file = self._folder / f"{self._serial}.waits"
+        file.touch()
+        try:
+            yield
+        finally:
+            file.unlink(missing_ok=True)
+
+    @property
+    def is_waiting(self) -> bool:
+        return (self._folder / f"{self._serial}.waits").exists()
 
     def read_result(self) -> TimeSliceResult | None:
         text = self._read("sliced")

@@ -138,7 +138,9 @@ class FuzzWorker(WorkerSession[FuzzWorkerSettings]):
             functools.partial(self._run_time_slice, time_slice),
         )
 
-    def postpone_request(self, time_slice: TimeSlice, seconds: float) -> TimeSlice:
+    def wait_for_process(self, time_slice: TimeSlice, wait: Callable[[], float]) -> TimeSlice:
+        with SliceFiles(self.folder, time_slice.serial).mark_waiting():
+            seconds = wait()
         return msgspec.structs.replace(
             time_slice,
             generate_until=time_slice.generate_until + seconds,
