@@ -141,22 +141,20 @@ def per_token_quant_fp8(x: torch.Tensor, codes: torch.Tensor, scales: torch.Tens
 
 @stand_in(
     "jit:per_tensor_quant_fp8.per_tensor_quant_fp8",
-    "sgl_kernel.sgl_per_tensor_quant_fp8",
     source="sglang/kernels/jit/csrc/gemm/per_tensor_quant_fp8.cuh",
 )
 def per_tensor_quant_fp8(
     x: torch.Tensor,
     codes: torch.Tensor,
     scale: torch.Tensor,
-    is_static: bool = False,
-    build: JitBuild | None = None,
+    build: JitBuild,
 ) -> None:
     """Round a whole tensor to 8 bits, by one scale: the caller's, or at least that of the values.
 
     Callers that give none pass 0, to which the kernel's blocks add their own by atomic maxima.
     """
     values = x.float().view(1, -1)
-    if not (is_static if build is None else build.marker[1] == "true"):
+    if build.marker[1] != "true":  # no static scale
         largest = values.abs().amax() / find_largest_code(codes.dtype)
         scale.copy_(torch.maximum(scale, largest))
     _write_codes(values, scale.view(1, 1), codes)

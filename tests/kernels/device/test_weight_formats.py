@@ -18,6 +18,7 @@ from harness.device.operators.quantization import (
     per_token_quant_fp8,
     sgl_per_token_group_quant_8bit,
 )
+from harness.device.stand_ins import JitBuild
 from harness.runs.zoo.architecture import QuantizedWeights
 
 NAME = "mlp.down_proj.weight"
@@ -207,11 +208,12 @@ def test_each_token_or_a_whole_tensor_is_rounded_to_fp8_by_its_scale() -> None:
     per_token_quant_fp8(x, codes, scales)
     torch.testing.assert_close(codes.double() * scales, x.double(), rtol=2**-4, atol=1e-3)
     torch.testing.assert_close(scales, x.abs().amax(1, keepdim=True) / 448)
-    per_tensor_quant_fp8(x, codes, scale)
+    build = (JitBuild(("per_tensor_quant_fp8", static), "") for static in ("false", "true"))
+    per_tensor_quant_fp8(x, codes, scale, next(build))
     torch.testing.assert_close(codes.double() * scale, x.double(), rtol=2**-4, atol=1e-3)
     torch.testing.assert_close(scale, x.abs().max().view(1) / 448)
     given = 2 * scale
-    per_tensor_quant_fp8(x, codes, given, is_static=True)
+    per_tensor_quant_fp8(x, codes, given, next(build))
     torch.testing.assert_close(codes.double() * given, x.double(), rtol=2**-4, atol=2e-3)
     assert torch.equal(given, 2 * scale)
 
