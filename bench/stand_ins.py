@@ -4,6 +4,7 @@
     python bench/stand_ins.py executor [--only PART]   SGLang's JIT kernels as PTX on this CPU
     python bench/stand_ins.py native                   SGLang's own fallbacks in torch
     python bench/stand_ins.py itself                   shows that every call can be drawn
+    python bench/stand_ins.py table --record FILE      prints a record as Markdown
 
 All but `card` run in a managed release's Python (`./unfix exec --release 0.5.23 -- python …`).
 A few operators share a process. If it ends or hangs, the operator that ran is recorded so, and a
@@ -30,6 +31,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "bench")]
 
 CARD = "card"
 REFERENCES = (CARD, "executor", "native", "itself")
+TABLE = "table"  # of a record, in place of a comparison
 AGREES, DIFFERS, REFUSED = "agrees", "differs", "refused by the operator"
 NOT_RUN, FAILED, ENDED = "not run", "failed", "ended its process"
 BEGUN, RESULT = "BEGUN", "RESULT"  # begin lines of a process that compares
@@ -39,6 +41,12 @@ TAIL = 300  # characters of what a process that ended has printed last
 
 def main() -> int:
     options = read_options()
+    if options.reference == TABLE:
+        from fixtures.stand_ins.recorded import describe_record
+        from harness.store.record_files import read_record_text
+
+        print("\n".join(describe_record(json.loads(read_record_text(options.record)))))
+        return 0
     if options.group:
         run_group(options.reference, options.group.split(","), options.examples)
         return 0
@@ -65,7 +73,7 @@ def main() -> int:
 
 def read_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("reference", choices=REFERENCES)
+    parser.add_argument("reference", choices=(*REFERENCES, TABLE))
     parser.add_argument("--record", type=Path, metavar="FILE")
     parser.add_argument("--only", default="", metavar="PART", help="of an operator's name")
     parser.add_argument("--examples", type=int, default=60, help="calls of each operator")
