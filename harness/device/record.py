@@ -84,18 +84,23 @@ class DeviceRecord:
         The calls of a process that was killed are not all counted.
         """
 
-        def name_all(counts: Counter[str]) -> str:
-            calls = f", {counts.total()} calls" if with_calls else ""
-            return f"{calls}: {', '.join(sorted(counts)) or 'none'}"
-
-        count = len(self.stand_ins)
-        yield f"{count} operators of CUDA binaries had stand-ins{name_all(self.stand_ins)}"
+        yield describe_stand_ins(self.stand_ins, with_calls)
         if self.kernel_calls:
             count = len(self.kernel_calls)
-            calls = name_all(self.kernel_calls)
+            calls = _name_all(self.kernel_calls, with_calls)
             yield f"{count} functions of SGLang's CUDA C++ ran as they are{calls}"
         for message, count in self.refusals.items():
             yield f"refused {count} times: {message}"
+
+
+def describe_stand_ins(calls: Counter[str], with_calls: bool = True) -> str:
+    """Describe which stand-ins computed: '2 operators of CUDA binaries had stand-ins, …'."""
+    return f"{len(calls)} operators of CUDA binaries had stand-ins{_name_all(calls, with_calls)}"
+
+
+def _name_all(counts: Counter[str], with_calls: bool) -> str:
+    calls = f", {counts.total()} calls" if with_calls else ""
+    return f"{calls}: {', '.join(sorted(counts)) or 'none'}"
 
 
 RECORD = DeviceRecord()

@@ -8,6 +8,7 @@ import re
 import sys
 import threading
 import traceback
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
@@ -15,6 +16,7 @@ import hypothesis.errors
 import pytest
 
 from harness.core import device, paths
+from harness.device.record import RECORD
 from harness.guards import (
     hypothesis_adapter,
     not_applicable,
@@ -75,6 +77,7 @@ def _run_and_classify(
     item: pytest.Item, listener: PhaseRecorder, with_details: bool, run: Callable[[], object]
 ) -> SideResult:
     listener.phases.clear()
+    before = Counter(RECORD.stand_ins)
     try:
         with _record_thread_failures() as thread_failures:
             run()
@@ -95,6 +98,7 @@ def _run_and_classify(
         side.blob = (
             hypothesis_adapter.extract_blob(errors[0]) if errors and hasattr(item, "obj") else ""
         )
+    side.stand_ins = dict(RECORD.stand_ins - before)
     side.seconds = sum(report.duration for report, _ in listener.phases)
     return side
 

@@ -29,7 +29,7 @@ def render_markdown(runs: ProveRun | Sequence[ProveRun]) -> str:
         parts += [render_single_release(proof_view)] if single else render_matrix(proof_view)
     if proof_view.kind == "lifecycle":
         parts.append(render_contradictions(proof_view))
-    parts.append(render_reasons(proof_view))
+    parts += [render_reasons(proof_view), escape_text(proof_view.stand_ins)]
     size = sum(len(part.encode(errors="replace")) for part in parts)
     failed = [cell for cell in proof_view.failed_cells if cell.verdict]
     for place, cell in enumerate(failed):

@@ -37,6 +37,8 @@ def print_run(runs: ProveRun | Sequence[ProveRun], console: Console) -> None:
         print_contradictions(proof_view, console)
     print_not_proven(proof_view, console)
     print_not_applicable(proof_view, console)
+    if proof_view.stand_ins:
+        console.print(to_plain_text(proof_view.stand_ins, "dim"), soft_wrap=True)
     console.print(format_summary(proof_view), soft_wrap=True)
 
 

@@ -9,6 +9,8 @@ from functools import cached_property
 
 from packaging.version import InvalidVersion, Version
 
+from harness.core.device import VIRTUAL
+from harness.device.record import describe_stand_ins
 from harness.store.prove.joined_runs import join_runs
 from harness.store.prove.values import (
     BUG_OUTCOMES,
@@ -203,6 +205,17 @@ class ProofView:
             if cell.verdict is CellVerdict.NA:
                 reasons.setdefault(cell.why or "no reason given", []).append(cell)
         return reasons
+
+    @property
+    def stand_ins(self) -> str:
+        """What stand-ins of the virtual GPU computed in first runs of sides, or nothing."""
+        if VIRTUAL not in self.devices:
+            return ""
+        sides = (side for cell in self.run.cells for side in cell.sides.values())
+        counts = Counter[str]()
+        for side in sides:
+            counts.update(side.stand_ins)
+        return describe_stand_ins(counts)
 
     @property
     def slowest(self) -> list[GuardTiming]:

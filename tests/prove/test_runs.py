@@ -121,3 +121,14 @@ def test_lifecycle_runs_each_guard_as_the_release_is(prove: Prove) -> None:
     assert cells["it"]["verdict"] == "has the fix"
     assert cells["differs"]["verdict"] == "differs"
     assert list(cells["it"]["sides"]) == ["as is"]
+
+
+def test_a_side_has_the_stand_ins_that_computed_in_it(prove: Prove) -> None:
+    prove.write(
+        "from harness.device.record import RECORD\n"
+        "@guards('toy-plain')\ndef test_it():\n"
+        "    RECORD.count_stand_in('sgl_kernel.toy')\n"
+        "    assert not buggy()\n"
+    )
+    sides = prove.cells()["it"]["sides"]
+    assert [side["stand_ins"] for side in sides.values()] == [{"sgl_kernel.toy": 1}] * len(sides)

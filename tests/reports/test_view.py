@@ -229,3 +229,18 @@ def test_an_empty_run_is_red_and_has_nothing_to_show() -> None:
         assert not seen.green
         assert seen.rows == ()
     assert view.make_view(ProveRun(id="x", kind="lifecycle", started="")).kind == "lifecycle"
+
+
+def test_a_proof_on_the_virtual_gpu_names_the_stand_ins_that_computed() -> None:
+    words = "2 operators of CUDA binaries had stand-ins, 5 calls: jit:a.run, sgl_kernel.b"
+    for device in ("virtual", "cuda"):
+        run = sample.make_run(2, device)
+        run.cells[0].sides["fixed"] = sample.side(
+            "fixed", SideOutcome.PASSED, stand_ins={"sgl_kernel.b": 2}
+        )
+        run.cells[1].sides["buggy"] = sample.failing(
+            "buggy", stand_ins={"sgl_kernel.b": 1, "jit:a.run": 2}
+        )
+        shown = to_text(terminal.print_run, run), page.render_page(run)
+        assert all((words in text) is (device == "virtual") for text in shown)
+        assert ("2 operators" in markdown.render_markdown(run)) is (device == "virtual")

@@ -111,6 +111,7 @@ class SideResult(msgspec.Struct):
     first: str = ""  # the end of the first attempt, if this is the second
     way: RepeatMode = RepeatMode.WHOLE  # the part that is repeated
     blob: str = ""  # the repeated example, as Hypothesis encodes it
+    stand_ins: dict[str, int] = {}  # of the virtual GPU: how often each computed
     again: list[SideRepetition] = []
 
     @property
