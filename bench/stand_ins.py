@@ -8,7 +8,7 @@
 
 All but `card` run in a managed release's Python (`./unfix exec --release 0.5.23 -- python …`).
 A few operators share a process. If it ends or hangs, the operator that ran is recorded so, and a
-new process takes the rest. The exit code is 1 if a stand-in differs.
+new process takes the rest. The exit code is 1 if a stand-in differs, or if too little was compared.
 """
 
 from __future__ import annotations
@@ -32,8 +32,10 @@ sys.path[:0] = [str(ROOT), str(ROOT / "bench")]
 CARD = "card"
 REFERENCES = (CARD, "executor", "native", "itself")
 TABLE = "table"  # of a record, in place of a comparison
-AGREES, DIFFERS, REFUSED = "agrees", "differs", "refused by the operator"
+AGREES, DIFFERS, REFUSED = "agrees", "differs", "refused"
 NOT_RUN, FAILED, ENDED = "not run", "failed", "ended its process"
+NO_TIME = "no time was left"
+LEAST_SHARE = 0.5  # of the calls; the others have no row, which an operator may refuse
 BEGUN, RESULT = "BEGUN", "RESULT"  # begin lines of a process that compares
 SILENCE_SECONDS = 80  # an operator's modules are built meanwhile
 TAIL = 300  # characters of what a process that ended has printed last
@@ -68,7 +70,14 @@ def main() -> int:
         "stand_ins": results,
     }
     record(whole, options.record, say=False)
-    return 1 if summary[DIFFERS] + summary[FAILED] + summary[ENDED] else 0
+    return 1 if any(is_red(result) for result in results.values()) else 0
+
+
+def is_red(result: dict[str, Any]) -> bool:
+    """Return whether a stand-in differs, or was compared in no way although it could have been."""
+    if result["outcome"] == NOT_RUN:
+        return bool(result["why"] == NO_TIME)
+    return bool(result["outcome"] != AGREES)
 
 
 def read_options() -> argparse.Namespace:
@@ -117,7 +126,7 @@ def run_processes(
     while left := [name for name in names if name not in results]:
         seconds = deadline - time.monotonic()
         if seconds < 1:
-            results.update({name: {"outcome": NOT_RUN, "why": "no time was left"} for name in left})
+            results.update({name: {"outcome": NOT_RUN, "why": NO_TIME} for name in left})
             break
         found, current, ended = run_process(options, left, seconds)
         results.update(found)
@@ -208,7 +217,7 @@ def run_group(reference: str, names: list[str], examples: int) -> None:
 def judge(agreement: Any) -> str:
     if agreement.differences:
         return DIFFERS
-    return AGREES if agreement.agreed else REFUSED
+    return AGREES if agreement.agreed >= LEAST_SHARE * agreement.calls else REFUSED
 
 
 def read_source(name: str) -> str:

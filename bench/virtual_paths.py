@@ -196,7 +196,7 @@ def run_architecture(device: str, name: str) -> dict[str, Any]:
 
 
 def read_default_settings(folder: str, arguments: list[str]) -> Any:
-    """Return the settings of a server to which nothing is told but the model and its type."""
+    """Return the settings of a server whose command names the model and its type alone."""
     from sglang.srt.server_args import prepare_server_args
 
     words = ["--model-path", folder, "--dtype", DTYPE, "--skip-tokenizer-init", *arguments]

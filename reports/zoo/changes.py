@@ -67,7 +67,7 @@ def make_kernel_table(changes: ZooChanges) -> ReportTable:
     rows: TableRows = [[code(kernel), f"{after} alone"] for kernel in changes.gained]
     rows += [[code(kernel), f"{before} alone"] for kernel in changes.lost]
     rows += [
-        [code(there), quiet(f"both; {before} has it in {here.rpartition(':')[0]}")]
+        [code(there), quiet(f"both; {before} has this name in {here.rpartition(':')[0]}")]
         for here, there in changes.moved
     ]
     return ReportTable("Kernels", ("kernel", "launched on"), rows)

@@ -52,6 +52,9 @@ def compare_with_wrong(name, spoil):
 def double_last_row(args, result):
     result[-1:] *= 2
 
+def overflow_once(args, result):
+    result[-1:, -1:] = float("inf")
+
 def write_input(args, result):
     args[1][:1] += 1  # a weight
 
@@ -63,6 +66,7 @@ def rotate_once_more(args, result):
 
 WRONG = {
     "sgl_kernel.silu_and_mul": double_last_row,
+    "sgl_kernel.gelu_and_mul": overflow_once,
     "sgl_kernel.rmsnorm": write_input,
     "sgl_kernel.topk_softmax": swap_experts,
     "jit:rotary_embedding.rotary_embedding": rotate_once_more,
@@ -97,7 +101,8 @@ def compare_all() -> dict[str, Any]:
 def test_stand_ins_and_fallbacks_agree_on_drawn_calls() -> None:
     found = compare_all()["right"]
     assert {name: words for name, (_, words) in found.items() if words} == {}
-    assert min(agreed for agreed, _ in found.values()) > 1
+    # Of 40 calls; a fallback leaves open which of equal scores it takes, so fewer are compared.
+    assert {name: agreed for name, (agreed, _) in found.items() if agreed < 6} == {}
 
 
 def test_a_wrong_stand_in_is_named_with_a_call() -> None:

@@ -41,7 +41,7 @@ class ZooChanges(msgspec.Struct, frozen=True):
     changes: list[ZooChange] = []
     gained: list[str] = []  # kernels that the later run alone launched
     lost: list[str] = []
-    moved: list[tuple[str, str]] = []  # kernels of one name that another module has on each
+    moved: list[tuple[str, str]] = []  # of a name that one module has on each, and not the same
     not_compared: list[str] = []  # rows that one of the runs did not run
     is_named: bool = False  # the user named the rows
 
@@ -64,7 +64,7 @@ def compare_runs(before: ZooRun, after: ZooRun, names: Sequence[str] = ()) -> Zo
         {kernel for name in both for kernel in rows[name].kernels} for rows in (earlier, later)
     )
     gained, lost = sorted(new - old), sorted(old - new)
-    moved = _pair_moved(lost, gained)
+    moved = _pair_moved(sorted(old), sorted(new))
     wanted = set(names) or set(earlier) | set(later)
     return ZooChanges(
         releases=(before.release, after.release),
@@ -79,16 +79,20 @@ def compare_runs(before: ZooRun, after: ZooRun, names: Sequence[str] = ()) -> Zo
     )
 
 
-def _pair_moved(lost: list[str], gained: list[str]) -> list[tuple[str, str]]:
-    """Pair the kernels that have one name, the only one on each side, and lie in two modules."""
+def _pair_moved(old: list[str], new: list[str]) -> list[tuple[str, str]]:
+    """Pair the kernels of one name, the only one among all of each run, that lie in two modules.
+
+    By the name: that both have one text is not looked at.
+    """
 
     def find_only(kernels: list[str]) -> dict[str, str]:
         names = [kernel.rpartition(":")[2] for kernel in kernels]
         pairs = zip(names, kernels, strict=True)
         return {name: kernel for name, kernel in pairs if names.count(name) == 1}
 
-    earlier, later = find_only(lost), find_only(gained)
-    return [(kernel, later[name]) for name, kernel in earlier.items() if name in later]
+    earlier, later = find_only(old), find_only(new)
+    pairs = [(kernel, later[name]) for name, kernel in earlier.items() if name in later]
+    return [(before, after) for before, after in pairs if before != after]
 
 
 def _compare_rows(before: ArchitectureResult, after: ArchitectureResult) -> list[ZooChange]:
