@@ -96,17 +96,10 @@ def topk_softmax(
     moe_softcapping: float = 0.0,
     correction_bias: torch.Tensor | None = None,
 ) -> None:
-    """Choose by softmax, of logits that are capped and biased before: their weights are, too.
-
-    SGLang gives neither a cap nor a bias; its fallback has another meaning of a bias, that of
-    `topk_sigmoid`.
-    """
-    logits = gating_output.float()
-    if moe_softcapping:
-        logits = moe_softcapping * torch.tanh(logits / moe_softcapping)
-    if correction_bias is not None:
-        logits = logits + correction_bias.float()
-    scores = logits.softmax(-1)
+    """Choose by softmax. No release of SGLang gives a cap or a bias."""
+    if moe_softcapping or correction_bias is not None:
+        raise NotImplementedError("the stand-in has no cap of the logits and no bias")
+    scores = gating_output.float().softmax(-1)
     chosen = choose_experts(scores, scores, topk_weights, topk_ids)
     _write_weights(chosen, topk_weights, renormalize)
 

@@ -44,11 +44,9 @@ def choose(operator: Any, logits: list[float], bias: list[float]) -> tuple[list[
     return ids[0].tolist(), weights[0].tolist()
 
 
-def test_a_bias_of_a_softmax_is_one_of_its_logits() -> None:
-    weights, ids = torch.empty(1, 1), torch.empty(1, 1, dtype=torch.int32)
-    topk_softmax(weights, ids, torch.zeros(1, 2), correction_bias=torch.tensor([1.0, 3.0]))
-    assert ids.tolist() == [[1]]
-    assert weights.item() == pytest.approx(1 / (1 + math.exp(-2)))
+def test_a_softmax_with_a_bias_is_refused() -> None:
+    with pytest.raises(NotImplementedError, match="no bias"):
+        choose(topk_softmax, [0.0, 0.0], [1.0, 3.0])
 
 
 def test_a_score_that_its_bias_rounds_away_has_no_weight() -> None:
