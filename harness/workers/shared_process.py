@@ -141,15 +141,24 @@ class SharedProcess:
     # As a `RunningTest`
 
     def wait_for_exit(self, seconds: float) -> bool:
-        """Wait for its message, or for the end of the process."""
+        """Wait for its message, or for the end of the process.
+
+        A message can be longer than a pipe holds: its parts arrive one after another.
+        """
         assert self._process is not None
         assert self._pipe is not None
-        ends: list[Any] = [] if self._pipe.is_peer_closed else [self._pipe.read_end]
-        ready = select.select([self._process, *ends], [], [], seconds)[0]
-        if self._pipe.read_end in ready:
-            for line in self._pipe.receive_lines():
-                self._message = msgspec.json.decode(line, type=SharedProcessMessage)
-        return self._message is not None or self._process in ready
+        ends_at = time.monotonic() + seconds
+        while True:
+            ends: list[Any] = [] if self._pipe.is_peer_closed else [self._pipe.read_end]
+            left = max(0.0, ends_at - time.monotonic())
+            ready = select.select([self._process, *ends], [], [], left)[0]
+            if self._pipe.read_end in ready:
+                for line in self._pipe.receive_lines():
+                    self._message = msgspec.json.decode(line, type=SharedProcessMessage)
+            if self._message is not None or self._process in ready:
+                return True
+            if not ready:
+                return False
 
     def send_signal(self, signal_number: int) -> None:
         assert self._process is not None
