@@ -239,13 +239,15 @@ def digest_guards_and_toggles(toggle_folders: list[Path], guard_files: list[Path
 def _iterate_guard_inputs(place: Path) -> Iterator[Path]:
     """Iterate the files that the guards of a file or a folder depend on.
 
-    They are those of the folder, or the file with the modules and packages beside it, and each
-    conftest.py and settings of pytest there and above.
+    They are those of the folder, or the file with the modules and packages beside it and the
+    modules of the folders there; and each conftest.py and settings of pytest there and above.
     """
+    place = place.resolve()  # the folders above a relative path end at the working directory
     yield from iterate_files(place)
     folder = place if place.is_dir() else place.parent
     if folder is not place:
         yield from sorted(folder.glob("*.py"))
+        yield from sorted(folder.glob("*/*.py"))
         for package in sorted(folder.glob("*/__init__.py")):
             yield from iterate_files(package.parent)
     yield from iterate_pytest_settings(folder)

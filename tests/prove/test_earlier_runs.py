@@ -195,13 +195,21 @@ def test_other_sources_or_packages_of_the_release_say_nothing(store: Store) -> N
 
 
 @pytest.mark.parametrize(
-    "changed", ["guards/helper.py", "guards/parts/more.py", "conftest.py", "guards/pytest.ini"]
+    "changed",
+    [
+        *("guards/helper.py", "guards/parts/more.py", "guards/parts/cases.json"),
+        *("guards/plain/helper.py", "conftest.py", "guards/pytest.ini"),
+    ],
 )
-def test_a_file_that_a_guard_stands_on_is_part_of_the_code(tmp_path: Path, changed: str) -> None:
+@pytest.mark.parametrize("is_relative", [False, True])
+def test_a_file_that_a_guard_stands_on_is_part_of_the_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changed: str, is_relative: bool
+) -> None:
     for name in ("guards/test_a.py", "guards/parts/__init__.py", changed):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("\n")
-    guard = tmp_path / "guards" / "test_a.py"
+    monkeypatch.chdir(tmp_path / "guards")
+    guard = Path("test_a.py") if is_relative else tmp_path / "guards" / "test_a.py"
     call = ProveCall("prove", "", words=["-k", "a", f"{guard}::test_a"])
     before = digest_inputs(call)
     (tmp_path / "elsewhere.py").write_text("changed = 1\n")
