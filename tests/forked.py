@@ -255,6 +255,7 @@ def preload_values() -> None:
     with tempfile.TemporaryDirectory() as empty, contextlib.redirect_stdout(io.StringIO()):
         nothing = ["--noconftest", "-c", os.devnull, "--rootdir", empty, empty]
         pytest.main(["--collect-only", *nothing])  # imports its plugins
+    sys.modules.pop("xdist.plugin")  # gives its workers the search path that it was imported with
     list(jit_kernels.iterate_loaded_kernels())  # it remembers the modules that it has seen
 
 

@@ -102,10 +102,11 @@ class RunTable(Generic[ListedRunT, WholeRunT]):
     # Reading
 
     def list_runs(self) -> list[ListedRunT]:
-        """Return every run without its items, the oldest first."""
+        """Return every run without its items, the oldest first; within a second, as they ended."""
         runs = []
         for status, process, data in self.store.query(
-            "SELECT status, process, data FROM runs WHERE kind = ? ORDER BY started, id", self.kind
+            "SELECT status, process, data FROM runs WHERE kind = ? ORDER BY started, rowid",
+            self.kind,
         ):
             run = self.store.decode(data, self.listed_type)
             run.status = resolve_status(status, process)

@@ -47,6 +47,7 @@ def test_a_fingerprint_covers_the_slots_own_bytes(
 
 @pytest.mark.parametrize("distance", [0, 1 << 31], ids=["near", "far"])
 def test_a_fingerprint_is_written_however_far_apart_they_lie(distance: int) -> None:
+    cuda_kernels.require_kernel("kv_canary.write", "launch_canary_write_kernel")
     with checking.checked_cuda() as check:
         device, slots = check.device, [1, 0]
         pool = fill_pool(1, 1, device)

@@ -7,7 +7,7 @@ import os
 import msgspec
 import pytest
 
-from harness.core.child_process import ProcessHandle
+from harness.core.child_process import ProcessHandle, call_in_fork
 from harness.core.pipes import PipeEnd, make_pipe_pair
 from harness.workers.shared_process import SharedProcess, SharedProcessReady
 
@@ -27,8 +27,11 @@ def test_a_process_that_names_more_tests_than_a_pipe_holds_is_waited_for(count: 
         theirs.close()
         return ProcessHandle(pid), ours
 
-    process = SharedProcess(start_process, tests)
-    try:
-        process.wait_until_ready()
-    finally:
-        process.end()
+    def wait_for_it() -> None:
+        process = SharedProcess(start_process, tests)
+        try:
+            process.wait_until_ready()
+        finally:
+            process.end()
+
+    call_in_fork(wait_for_it)  # its end kills all that this process has started
