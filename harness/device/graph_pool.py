@@ -1,8 +1,9 @@
 """The memory of captured graphs: later tensors of a capture get the bytes of freed ones.
 
 Invariant: a byte of a pool belongs to at most one living tensor, and to the pool for as long as a
-graph of the pool is there. So a replay finds its addresses, whatever was freed since, and a layer's
-memory serves the next layer, as on a GPU: of
+graph of the pool is there. So a replay finds its addresses, whatever was freed since. A graph of
+another pool has no such right: it uses `BorrowedBytes`, which know when they went to a later tensor
+or lost the graph that allocated them. A layer's memory serves the next layer, as on a GPU: of
 
     for layer in layers:
         x = layer(x)  # 1 GB each
@@ -21,6 +22,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 
@@ -45,6 +47,30 @@ class _Block:
     @property
     def end(self) -> int:
         return self.offset + self.size
+
+
+@dataclass(eq=False, slots=True, weakref_slot=True)
+class BorrowedBytes:
+    """Bytes of a pool that a graph of another pool uses."""
+
+    start: int
+    end: int
+    owner: Callable[[], object]  # the capture that allocated them, while it is there
+    is_given_on: bool = False  # to a later tensor
+
+    @property
+    def is_kept(self) -> bool:
+        return not self.is_given_on and self.owner() is not None
+
+
+@dataclass(slots=True)
+class _Taken:
+    """The bytes of a living tensor."""
+
+    view: weakref.ref[memoryview]  # it calls when the tensor is freed
+    start: int
+    end: int
+    owner: weakref.ref[Any]
 
 
 class _Segment:
@@ -78,12 +104,16 @@ class MemoryPool:
         self._segments: list[_Segment] = []
         self._free: list[_Block] = []
         self._returned: deque[_Block] = deque()  # by the garbage collector, at any time
-        self._taken: dict[int, weakref.ref[memoryview]] = {}  # they call when a tensor is freed
+        self._taken: dict[int, _Taken] = {}
+        self._borrowed: weakref.WeakSet[BorrowedBytes] = weakref.WeakSet()
         # Called with what gives bytes zeros again: a dry run's replays begin with zeros, too.
         self.observe_reuse: Callable[[Callable[[], None]], None] | None = None
 
-    def take(self, nbytes: int, index: int) -> torch.Tensor:
-        """Return bytes that go back to the pool when the last tensor over them is freed."""
+    def take(self, nbytes: int, index: int, owner: object) -> torch.Tensor:
+        """Return bytes that go back to the pool when the last tensor over them is freed.
+
+        The owner is the capture that allocates them.
+        """
         self._add_returned()
         size = max(1, -(-nbytes // _GRANULE)) * _GRANULE
         fitting = [one for one in self._free if one.size >= size and one.segment.index == index]
@@ -105,8 +135,20 @@ class MemoryPool:
         view = memoryview(block.segment.mapping)[block.offset : block.offset + max(1, nbytes)]
         number = next(_numbers)
         give_back = partial(_give_back, self._taken, self._returned, number, block)
-        self._taken[number] = weakref.ref(view, give_back)
+        start = block.segment.start + block.offset
+        end = start + size
+        for borrowed in self._borrowed:
+            if borrowed.start < end and start < borrowed.end:
+                borrowed.is_given_on = True
+        self._taken[number] = _Taken(weakref.ref(view, give_back), start, end, weakref.ref(owner))
         return torch.frombuffer(view, dtype=torch.uint8)[:nbytes]
+
+    def borrow(self, start: int, nbytes: int) -> BorrowedBytes:
+        """Watch bytes for a graph of another pool."""
+        owners = (one.owner for one in list(self._taken.values()) if one.start <= start < one.end)
+        borrowed = BorrowedBytes(start, start + nbytes, next(owners, lambda: None))
+        self._borrowed.add(borrowed)
+        return borrowed
 
     def owns(self, address: int) -> bool:
         return any(one.start <= address < one.end for one in self._segments)
@@ -136,7 +178,7 @@ class MemoryPool:
 
 
 def _give_back(
-    taken: dict[int, weakref.ref[memoryview]],
+    taken: dict[int, _Taken],
     returned: deque[_Block],
     number: int,
     block: _Block,

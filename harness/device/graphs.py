@@ -1,9 +1,9 @@
 """CUDA graphs of the virtual device: a capture records what ran, a replay runs it again.
 
 Invariant: a replay works on the addresses of the capture. Memory that was allocated while capturing
-belongs to the graph's pool (`graph_pool`) and lives as long as the graph. All other memory must
-still be there: a replay whose graph uses freed memory raises `StaleGraphMemory`, where a GPU would
-read or write whatever lies there now.
+belongs to the graph's pool (`graph_pool`) and lives as long as the graph. All other memory, that of
+other pools too, must still be there: a replay whose graph uses freed memory raises
+`StaleGraphMemory`, where a GPU would read or write whatever lies there now.
 
 A capture runs what it records, once, where a GPU only records: a program sees no difference unless
 it relies on a captured update not to have happened.
@@ -12,7 +12,6 @@ it relies on a captured update not to have happened.
 from __future__ import annotations
 
 import threading
-import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
@@ -45,20 +44,29 @@ class CaptureError(RuntimeError):
 class _CapturedTensor:
     """A tensor of a captured step, by its address: the step does not keep it alive."""
 
-    __slots__ = ("_alive", "_description", "_layout", "_pool", "_storage")
+    __slots__ = ("_alive", "_borrowed", "_description", "_is_own", "_layout", "_storage")
 
-    def __init__(self, tensor: torch.Tensor) -> None:
+    def __init__(self, tensor: torch.Tensor, own_pool: graph_pool.MemoryPool) -> None:
         storage = tensor.untyped_storage()
         self._alive = StorageWeakRef(storage)
         pool = graph_pool.find_owner(storage.data_ptr())
-        self._pool = (lambda: None) if pool is None else weakref.ref(pool)
+        self._is_own = pool is own_pool  # the graph keeps its pool
+        self._borrowed: graph_pool.BorrowedBytes | None = None
+        if pool is not None and not self._is_own:
+            self._borrowed = pool.borrow(storage.data_ptr(), storage.nbytes())
         self._storage = storage.data_ptr(), storage.nbytes(), tensor.get_device()
         self._layout = tensor.dtype, tensor.storage_offset(), tensor.size(), tensor.stride()
         self._description = f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
 
+    @property
+    def _is_there(self) -> bool:
+        if self._is_own or not self._alive.expired():
+            return True
+        return self._borrowed is not None and self._borrowed.is_kept
+
     def revive(self, step: str, by_address: bool = False) -> torch.Tensor:
         """Return the tensor; by its address it reaches to the end of its memory."""
-        if self._alive.expired() and self._pool() is None:
+        if not self._is_there:
             raise StaleGraphMemory(
                 f"the graph's {step} uses a tensor ({self._description}, address "
                 f"{self._storage[0]:#x}) that was freed after the capture: keep a reference to it "
@@ -112,7 +120,7 @@ class Capture:
     def start(self) -> None:
         _thread.capture = self
         dispatch.OBSERVERS.append(self._observe)
-        memory.set_byte_source(self._pool.take)
+        memory.set_byte_source(self._take)
         self._pool.observe_reuse = self._record_reuse
 
     def stop(self) -> None:
@@ -121,17 +129,25 @@ class Capture:
         memory.set_byte_source(None)
         self._pool.observe_reuse = None
 
+    def _take(self, nbytes: int, index: int) -> torch.Tensor:
+        return self._pool.take(nbytes, index, self)
+
     def _record_reuse(self, clear: Callable[[], None]) -> None:
         self.record("memory of the pool", clear, (), {}, None)
 
-    def move_to_pool(self, result: Any, given: Any) -> Any:
-        """Move what a launch returned, and was not given, to the pool."""
-        known = {one.untyped_storage().data_ptr() for one in _list_tensors(given)}
+    def move_to_pool(self, result: Any, allocated: set[int]) -> Any:
+        """Move what a launch allocated and returned to the pool: views of one storage stay so."""
+        storages: dict[int, torch.Tensor] = {}
 
         def move(tensor: torch.Tensor) -> torch.Tensor:
-            if not tensor.is_cuda or tensor.untyped_storage().data_ptr() in known:
+            address = tensor.untyped_storage().data_ptr() if tensor.is_cuda else 0
+            if address not in allocated:
                 return tensor
-            moved = memory.to_device(memory.to_host(tensor), tensor.get_device())
+            if address in storages:
+                moved = memory.view_storage(storages[address], tensor)
+            else:
+                moved = memory.to_device(memory.to_host(tensor), tensor.get_device())
+                storages[address] = moved
             dispatch.report_writes(moved)
             return moved
 
@@ -167,25 +183,23 @@ class Capture:
                 name,
                 find_caller(),
                 function,
-                _map_tensors(args, torch.Tensor, _capture_tensor),
-                _map_tensors(options, torch.Tensor, _capture_tensor),
-                tuple(map(_capture_result, results)),
+                _map_tensors(args, torch.Tensor, self._capture_tensor),
+                _map_tensors(options, torch.Tensor, self._capture_tensor),
+                tuple(map(self._capture_result, results)),
                 by_address,
             )
         )
 
+    def _capture_tensor(self, tensor: torch.Tensor) -> Any:
+        """Return the tensor by its address; a number of the host is part of the launch itself."""
+        if tensor.is_cuda:
+            return _CapturedTensor(tensor, self._pool)
+        return tensor if tensor.dim() else tensor.clone()
 
-def _capture_tensor(tensor: torch.Tensor) -> Any:
-    """Return the tensor by its address; a number of the host is part of the launch itself."""
-    if tensor.is_cuda:
-        return _CapturedTensor(tensor)
-    return tensor if tensor.dim() else tensor.clone()
-
-
-def _capture_result(tensor: torch.Tensor) -> Any:
-    """Return a new tensor by its address in a pool; one of no pool lives as long as its step."""
-    is_pooled = graph_pool.find_owner(tensor.untyped_storage().data_ptr()) is not None
-    return _CapturedTensor(tensor) if is_pooled else tensor
+    def _capture_result(self, tensor: torch.Tensor) -> Any:
+        """Return a new tensor by its address in a pool; one of no pool lives with its step."""
+        is_pooled = graph_pool.find_owner(tensor.untyped_storage().data_ptr()) is not None
+        return _CapturedTensor(tensor, self._pool) if is_pooled else tensor
 
 
 def _is_blocking_copy(
@@ -252,10 +266,11 @@ def _run_captured(
         return run(*args, **options)
     capture.stop()
     try:
-        result = run(*args, **options)
+        with memory.record_allocations() as allocated:
+            result = run(*args, **options)
     finally:
         capture.start()
-    result = capture.move_to_pool(result, (args, options))
+    result = capture.move_to_pool(result, allocated)
     capture.record(name, function, args, options, result, by_address)
     return result
 

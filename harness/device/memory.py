@@ -56,6 +56,23 @@ def to_device(tensor: torch.Tensor, index: int) -> torch.Tensor:
     return _own(_copy_to(take, tensor, index), index, is_counted=False)
 
 
+@contextlib.contextmanager
+def record_allocations() -> Iterator[set[int]]:
+    """Yield the addresses of this thread's new allocations."""
+    addresses: set[int] = set()
+    thread = threading.get_ident()
+
+    def record(device: torch.Tensor, _: torch.Tensor) -> None:
+        if threading.get_ident() == thread and (address := device.untyped_storage().data_ptr()):
+            addresses.add(address)
+
+    ALLOCATION_OBSERVERS.append(record)
+    try:
+        yield addresses
+    finally:
+        ALLOCATION_OBSERVERS.remove(record)
+
+
 def _own(tensor: torch.Tensor, index: int, is_counted: bool) -> torch.Tensor:
     device = relabel_as_device(tensor, index)
     (LEDGER.add if is_counted else LEDGER.add_uncounted)(device, index)
@@ -117,6 +134,17 @@ def to_host(tensor: torch.Tensor) -> torch.Tensor:
     if tensor.is_conj():
         host = host.conj()
     return torch._neg_view(host) if tensor.is_neg() else host
+
+
+def view_storage(other: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
+    """Return a view with a tensor's layout of the storage that another tensor is a view of."""
+    count = other.untyped_storage().nbytes() // other.dtype.itemsize
+    flat = other.as_strided((count,), (1,), 0).view(torch.uint8)
+    size = tensor.dtype.itemsize
+    flat = flat[: len(flat) // size * size].view(tensor.dtype)
+    view = flat.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset())
+    view = view.conj() if tensor.is_conj() else view
+    return torch._neg_view(view) if tensor.is_neg() else view
 
 
 def make_unowned_alias(tensor: torch.Tensor) -> torch.Tensor:
@@ -266,9 +294,10 @@ class AllocationLedger:
     def add_uncounted(self, tensor: torch.Tensor, index: int) -> None:
         """Add a tensor that takes no memory of its own, as one in a pool's segment."""
         storage = tensor.untyped_storage()
-        if len(self._uncounted) % _MAX_RECENT == _MAX_RECENT - 1:
-            self._uncounted = [one for one in self._uncounted if not _is_expired(one[0].cdata)]
-        self._uncounted.append((StorageWeakRef(storage), storage.nbytes(), index))
+        with self._lock:
+            if len(self._uncounted) % _MAX_RECENT == _MAX_RECENT - 1:
+                self._uncounted = [one for one in self._uncounted if not _is_expired(one[0].cdata)]
+            self._uncounted.append((StorageWeakRef(storage), storage.nbytes(), index))
 
     def add_segment(self, tensor: torch.Tensor, index: int) -> None:
         """Add the bytes that a pool reserves."""
@@ -295,8 +324,12 @@ class AllocationLedger:
             )
 
     def find(self, address: int) -> tuple[int, int] | None:
-        """Find the living allocation that contains an address: its first byte and its size."""
-        for reference, size, _ in (*self._recent, *self._settled, *self._uncounted):
+        """Find the living allocation that contains an address: its first byte and its size.
+
+        The bytes of a tensor in a pool stay an allocation when it is freed: the pool's segment.
+        """
+        tensors = (*self._recent, *self._settled, *self._uncounted)
+        for reference, size, _ in (*tensors, *self._segments):
             if reference.expired():
                 continue
             storage = torch.UntypedStorage._new_with_weak_ptr(reference.cdata)

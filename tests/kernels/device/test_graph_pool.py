@@ -11,7 +11,8 @@ import sgl_kernel
 import torch
 
 from harness.core import child_process
-from harness.device import dry_run, graph_pool
+from harness.device import dry_run, graph_pool, graphs
+from harness.device.graphs import StaleGraphMemory
 from harness.device.memory import ALLOCATION_OBSERVERS, LEDGER
 
 MEBIBYTE = 1 << 20
@@ -69,13 +70,13 @@ def test_neighbours_that_are_freed_hold_a_tensor_of_their_joint_size() -> None:
 def test_graphs_with_one_handle_share_their_memory_and_others_do_not() -> None:
     handle = torch.cuda.graph_pool_handle()
     addresses = []
-    graphs = []
+    captured = []
     for pool in (handle, handle, None):
-        graphs.append(torch.cuda.CUDAGraph())
-        with torch.cuda.graph(graphs[-1], pool=pool):
+        captured.append(torch.cuda.CUDAGraph())
+        with torch.cuda.graph(captured[-1], pool=pool):
             addresses.append(torch.zeros(COUNT, device="cuda").data_ptr())
     assert addresses[0] == addresses[1] != addresses[2]
-    assert graphs[0].pool() == graphs[1].pool() == handle != graphs[2].pool()
+    assert captured[0].pool() == captured[1].pool() == handle != captured[2].pool()
 
 
 def test_what_a_later_graph_writes_into_a_pool_is_what_is_read_of_a_dropped_tensor() -> None:
@@ -147,3 +148,69 @@ def test_integers_that_a_dry_run_leaves_uncomputed_are_zeros_in_each_replay(coun
         return [*seen, copy.unique().tolist(), indices.unique().tolist()]
 
     assert child_process.call_in_fork(capture, cpu_seconds=60) == [True, [0], [0], [0]]
+
+
+def test_views_of_one_result_stay_views_of_it() -> None:
+    kept = torch.full((8,), 3.0, device="cuda")
+
+    def launch() -> Any:
+        whole = torch.ones(8, device="cuda")
+        return whole, whole[2:4], whole.view(torch.int32)[:2], kept
+
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        whole, part, numbers, same = graphs.run_captured("launch", launch)
+        part += 5
+        numbers.zero_()
+    assert same.data_ptr() == kept.data_ptr()
+    expected = [0, 0, 6, 6, 1, 1, 1, 1]
+    assert whole.tolist() == expected
+    graph.replay()
+    assert whole.tolist() == expected
+
+
+class SharedPool:
+    """A graph reads a result of another pool's graph, and the result is freed."""
+
+    def __init__(self) -> None:
+        self.handle = torch.cuda.graph_pool_handle()
+        self.static = torch.ones(COUNT, device="cuda")
+        self.second = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.second, pool=self.handle):  # it keeps the pool
+            self.kept = self.static + 0
+        self.first, self.reader = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.first, pool=self.handle):
+            result = self.static + 0
+        with torch.cuda.graph(self.reader):
+            self.read = result + 1
+
+    def replay(self) -> list[float]:
+        self.reader.replay()
+        values: list[float] = self.read.unique().tolist()
+        return values
+
+
+def test_a_graph_of_another_pool_reads_what_the_graph_that_allocated_it_keeps() -> None:
+    shared = SharedPool()
+    assert shared.replay() == [2]
+    shared.first = None
+    with pytest.raises(StaleGraphMemory):
+        shared.replay()
+
+
+def test_a_graph_of_another_pool_may_not_read_bytes_that_were_given_on() -> None:
+    shared = SharedPool()
+    with torch.cuda.graph(torch.cuda.CUDAGraph(), pool=shared.handle):
+        torch.full((COUNT,), 7.0, device="cuda")
+    with pytest.raises(StaleGraphMemory):
+        shared.replay()
+
+
+def test_a_freed_tensor_of_a_pool_is_found_as_its_segment() -> None:
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        address = torch.zeros(COUNT, device="cuda").data_ptr()
+    assert LEDGER.find(address) == (address, 4 * COUNT)
+    del graph
+    gc.collect()
+    assert LEDGER.find(address) is None
