@@ -37,6 +37,19 @@ for name in {RECORDED_PACKAGES!r}:
         pass
 print(json.dumps(found))
 """
+LIST_PACKAGES_SCRIPT = """
+import importlib.metadata, sys
+packages = {f"{p.metadata['Name']} {p.version}" for p in importlib.metadata.distributions()}
+print(sys.version, *sorted(packages), sep="\\n")
+"""
+
+
+def list_installed_packages(python: Path) -> str:
+    """List every package of an environment with its version: Triton, Hypothesis, pytest, ..."""
+    done = subprocess.run([python, "-c", LIST_PACKAGES_SCRIPT], capture_output=True, text=True)
+    if done.returncode:
+        raise NotReadyError(f"{python} cannot list its packages: {done.stderr.strip()}")
+    return done.stdout
 
 
 def collect_versions(*further_packages: str) -> dict[str, str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import importlib.util
 import re
@@ -89,6 +88,15 @@ class SourceTree:
         return (path for path in self.iterate_files() if is_cpp_path(path))
 
     def read_text(self, path: str) -> str | None:
+        content = self.read_bytes(path)
+        try:
+            return None if content is None else decode_source(content)
+        except (SyntaxError, UnicodeDecodeError) as error:
+            location = self.describe_location(path)
+            raise NotReadyError(f"{location} cannot be decoded: {error}") from error
+
+    def read_bytes(self, path: str) -> bytes | None:
+        """Read a file; None if there is no such file."""
         raise NotImplementedError
 
     def describe_location(self, path: str) -> str:
@@ -108,13 +116,11 @@ class FolderSourceTree(SourceTree):
         super().__init__(name)
         self.folder = folder
 
-    def read_text(self, path: str) -> str | None:
+    def read_bytes(self, path: str) -> bytes | None:
         try:
-            return decode_source((self.folder / path).read_bytes())
+            return (self.folder / path).read_bytes()
         except (FileNotFoundError, NotADirectoryError):
             return None
-        except (SyntaxError, UnicodeDecodeError) as error:
-            raise NotReadyError(f"{self.folder / path} cannot be decoded: {error}") from error
 
     def describe_location(self, path: str) -> str:
         return str(self.folder / path)
@@ -148,11 +154,11 @@ class WheelSourceTree(SourceTree):
             ) from error
         self.wheel = wheel
 
-    def read_text(self, path: str) -> str | None:
+    def read_bytes(self, path: str) -> bytes | None:
         if path not in self._names:
             return None
         try:
-            return decode_source(self._zip.read(path))
+            return self._zip.read(path)
         except (zipfile.BadZipFile, zlib.error, EOFError) as error:
             raise NotReadyError(f"{self.wheel} is damaged ({error}): download it again") from error
 
@@ -172,8 +178,7 @@ def digest_sources(tree: SourceTree) -> str:
     """Compute a digest of a release's sources; reading 60 megabytes takes a few tenths."""
     digest = hashlib.sha256(f"{tree.version}\0".encode())
     for name in sorted(tree.iterate_files()):
-        with contextlib.suppress(OSError):
-            content = Path(tree.describe_location(name)).read_bytes()
+        if (content := tree.read_bytes(name)) is not None:
             digest.update(b"%b\0%d\0%b\0" % (name.encode(), len(content), content))
     return digest.hexdigest()[:16]
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
+import sys
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +13,14 @@ import pytest
 from calling import TOY
 
 from harness.cli.prove.call import ProveCall
-from harness.cli.prove.request import digest_inputs, digest_sources
+from harness.cli.prove.request import digest_inputs, digest_packages, digest_sources
+from harness.core import machine
+from harness.core.code_digest import compute_digest
+from harness.core.errors import NotReadyError
 from harness.guards import verdicts
 from harness.guards.verdicts import REQUIRED_FAILURES
-from harness.releases.source_trees import FolderSourceTree, SourceTree
+from harness.releases import source_trees
+from harness.releases.source_trees import FolderSourceTree, SourceTree, WheelSourceTree
 from harness.runs.prove import plan
 from harness.runs.prove.earlier_runs import EarlierRuns
 from harness.store.database import Store
@@ -21,7 +28,6 @@ from harness.store.prove.values import (
     CellResult,
     CellVerdict,
     ProveRun,
-    ReleaseFacts,
     RepeatMode,
     SideOutcome,
     SideRepetition,
@@ -178,11 +184,6 @@ def test_of_a_search_the_shorter_look_counts_for_nothing(store: Store) -> None:
     assert len(found.sides["buggy"].again) == REQUIRED_FAILURES - 1
 
 
-def record_release(store: Store, run: str, **versions: str) -> None:
-    facts = ReleaseFacts("0.5.23", "cpu", versions=versions)
-    store.prove.save_release(run, facts)
-
-
 def test_other_sources_or_packages_of_the_release_say_nothing(store: Store) -> None:
     nights(store, 3, sources={"0.5.23": "of yesterday"})
     found, _, judged = tonight(store, sources={"0.5.23": "of today"})
@@ -190,8 +191,8 @@ def test_other_sources_or_packages_of_the_release_say_nothing(store: Store) -> N
     assert not any(side.again for side in found.sides.values())
     nights(store, 3, sources={"0.5.23": "of today"})
     assert tonight(store, sources={"0.5.23": "of today"})[2]
-    record_release(store, "night9", torch="2.14.1")
-    assert not tonight(store, sources={"0.5.23": "of today"})[2]
+    another = {"0.5.23": "with another Hypothesis"}
+    assert not tonight(store, sources={"0.5.23": "of today"}, packages=another)[2]
 
 
 @pytest.mark.parametrize(
@@ -226,3 +227,29 @@ def test_a_release_that_was_edited_has_other_sources(tmp_path: Path) -> None:
         module.write("CHANGED = 1\n")
     assert before.keys() == {"1.0.0"}
     assert digest_sources(targets) != before
+
+
+def test_each_package_beside_a_release_counts(tmp_path: Path) -> None:
+    target = ReleaseTarget("1.0.0", Path(sys.executable), FolderSourceTree(tmp_path, "current"))
+    (digest,) = digest_packages([target]).values()
+    assert digest == compute_digest(machine.list_installed_packages(target.python))
+    assert "hypothesis " in machine.list_installed_packages(target.python).lower()
+    broken = dataclasses.replace(target, python=Path("/bin/false"))
+    with pytest.raises(NotReadyError, match="cannot list its packages"):
+        digest_packages([broken])
+
+
+def test_the_sources_in_a_wheel_count(tmp_path: Path) -> None:
+    digests = set()
+    for name, text in (("one", "A = 1\n"), ("two", "A = 2\n")):
+        wheel = tmp_path / f"{name}.whl"
+        with zipfile.ZipFile(wheel, "w") as archive:
+            archive.writestr("sglang/users.py", text)
+        digests.add(source_trees.digest_sources(WheelSourceTree(wheel, "1.0.0")))
+    assert len(digests) == 2
+
+
+def test_a_source_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "sglang" / "users.py").mkdir(parents=True)
+    with pytest.raises(IsADirectoryError):
+        source_trees.digest_sources(FolderSourceTree(tmp_path, "current"))

@@ -12,13 +12,12 @@ from __future__ import annotations
 import ast
 import functools
 import hashlib
-import subprocess
 from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
 
-from harness.core import paths
+from harness.core import machine, paths
 from harness.core.code_digest import digest_code, iterate_files, iterate_pytest_settings
 from harness.core.cpp_scopes import CppSource
 from harness.core.cpp_tokens import is_cpp_path
@@ -31,12 +30,6 @@ from harness.runs.mutate.messages import PASSING_OUTCOMES
 from harness.store.mutate.faults import MutationFault
 from harness.store.prove.values import SideOutcome
 from harness.workers.release_target import ReleaseTarget
-
-LIST_PACKAGES_SCRIPT = """
-import importlib.metadata, sys
-packages = {f"{p.metadata['Name']} {p.version}" for p in importlib.metadata.distributions()}
-print(sys.version, *sorted(packages), sep="\\n")
-"""
 
 
 class GuardCoverage(msgspec.Struct):
@@ -120,7 +113,7 @@ def compute_coverage_key(
         digest_code("runs"),
         profile,
         target.device,
-        _list_installed_packages(target.python),
+        machine.list_installed_packages(target.python),
         source_trees.digest_sources(target.sources),
     )
     digest = hashlib.sha256("\0".join([*words, ""]).encode())
@@ -130,13 +123,6 @@ def compute_coverage_key(
     for place in places:
         _add_to_digest(digest, place)
     return digest.hexdigest()[:16]
-
-
-def _list_installed_packages(python: Path) -> str:
-    """List every package of an environment with its version: Triton, Hypothesis, pytest, ..."""
-    return subprocess.run(
-        [python, "-c", LIST_PACKAGES_SCRIPT], capture_output=True, text=True
-    ).stdout
 
 
 def digest_suite(guard: str, root: Path) -> str:

@@ -8,7 +8,6 @@ from harness.store.prove.table import ProveTable
 from harness.store.prove.values import (
     CellResult,
     ProveRun,
-    ReleaseFacts,
     RepeatMode,
     SideOutcome,
     SideRepetition,
@@ -16,6 +15,7 @@ from harness.store.prove.values import (
 )
 
 SETTINGS_TO_MATCH = ("code", "profile")  # the settings that change a guard's behaviour
+DIGESTS_TO_MATCH = ("sources", "packages")  # of each release
 
 
 class EarlierRuns:
@@ -37,10 +37,9 @@ class EarlierRuns:
 
     def _describe_conditions(self, run: ProveRun, cell: CellResult) -> object:
         """Describe all that a cell's result depends on: code, SGLang's sources, packages."""
-        facts = self._store.load_owned_items(run.id, "releases", ReleaseFacts, cell.release)
-        versions = [each.versions for _, each in facts if each.device == cell.device]
         settings = [run.settings.get(name) for name in SETTINGS_TO_MATCH]
-        return settings, run.settings.get("sources", {}).get(cell.release), versions
+        digests = [run.settings.get(name, {}).get(cell.release) for name in DIGESTS_TO_MATCH]
+        return settings, digests
 
 
 def _read_repetitions(
