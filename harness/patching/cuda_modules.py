@@ -51,7 +51,8 @@ class LaunchReach:
 
     Launches are seen where a stand-in for libcudart catches them. A launch counts for an edit of
     which its kernel has a line, and for an edit of which no kernel of the module has one: that is
-    host code. A call that launches nothing, as one that host code refuses, counts for host code.
+    host code. A call that launches nothing counts for host code if a check of the module refuses
+    it; one that returns, or that tvm-ffi refuses, may have run none of the edit.
     """
 
     def __init__(self) -> None:
@@ -76,9 +77,11 @@ class LaunchReach:
         local.sources, local.has_launched = sources, False
         try:
             yield
-        finally:
-            if not local.has_launched:
+        except BaseException as error:
+            if not local.has_launched and _is_refused_by_check(error):
                 _count_host_code(sources)
+            raise
+        finally:
             local.sources, local.has_launched = before[0], before[1] or local.has_launched
 
     def count_launch(self, launched: LaunchedLines) -> None:
@@ -94,6 +97,15 @@ class LaunchReach:
                 answers = {launched.has_line(source.path, line) for line in lines}
                 if True in answers or answers == {None}:
                     source.count_run(site.slot)
+
+
+def _is_refused_by_check(error: BaseException) -> bool:
+    """Return whether a check in a module's C++ code raised this.
+
+    It is a RuntimeError. What tvm-ffi refuses before host code begins is a TypeError, and each
+    error of the virtual GPU has a type of its own.
+    """
+    return type(error) is RuntimeError
 
 
 def _count_host_code(sources: tuple[PatchedCudaSource, ...]) -> None:

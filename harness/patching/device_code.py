@@ -48,23 +48,27 @@ def have_same_host_code(one: str, other: str) -> bool:
 
 
 def has_host_code(text: str, first_line: int, last_line: int) -> bool:
-    """Return whether one of these lines has code that is not for the card alone."""
+    """Return whether one of these lines has code that is not for the card alone.
+
+    A header of a function for the card is not code that a call of the host runs.
+    """
     starts = [0, *(match.end() for match in re.finditer("\n", text)), len(text)]
     start, end = starts[first_line - 1], starts[min(last_line, len(starts) - 1)]
-    return any(token.start < end and start < token.end for token in _list_host_tokens(text))
+    return any(token.start < end and start < token.end for token in _list_host_tokens(text, False))
 
 
 @functools.lru_cache(maxsize=8)  # the release's own text is compared with each toggle's two
-def _list_host_tokens(text: str) -> list[CppToken]:
+def _list_host_tokens(text: str, with_headers: bool = True) -> list[CppToken]:
     code = CppText(text)
     tokens = code.tokens
     found: list[CppToken] = []
     end = 0
     for definition in code.definitions:
         header = [token.text for token in tokens[definition.first : definition.body]]
+        start = definition.body if with_headers else definition.first
         is_function = definition.parameters is not None and definition.body >= end
         if is_function and _is_for_card_alone(header):
-            found += tokens[end : definition.body]
+            found += tokens[end:start]
             end = definition.end
     return [*found, *tokens[end:]]
 
