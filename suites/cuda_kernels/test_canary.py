@@ -35,6 +35,7 @@ slots = st.lists(st.integers(1, SLOTS - 1), min_size=1, max_size=4, unique=True)
 def test_a_fingerprint_covers_the_slots_own_bytes(
     layers: int, slots: list[int], seed: int, sources: int
 ) -> None:
+    cuda_kernels.require_kernel("kv_canary.write", "launch_canary_write_kernel")
     with checking.checked_cuda() as check:
         device = check.device
         pools = [fill_pool(layers, seed + number, device) for number in range(sources)]
