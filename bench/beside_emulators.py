@@ -39,6 +39,8 @@ _COMMAND = (
     *("--release", RELEASE, "--", "python", str(beside_sanitizers.PROGRAM), "plant"),
 )
 _REPORT = re.compile(r"unfix:   ((?:OutOfBounds|IntegerOverflow|DataRace|UninitializedMemory): .*)")
+# What pip says where the index has no archive of the kind that was asked for.
+_ABSENT = re.compile(r"No matching distribution found|Could not find a version")
 # An emulator's name in the package index and in apt, and what its files are called.
 EMULATORS = {
     "tinygrad": re.compile(r"mockgpu|(?:^|/)emu\.py$"),
@@ -55,8 +57,10 @@ def run_fault(fault: str) -> dict[str, Any]:
     done = subprocess.run(
         [*_COMMAND, *names], capture_output=True, text=True, cwd=ROOT, check=False
     )
-    said = list(dict.fromkeys(_REPORT.findall(done.stdout + done.stderr)))
-    result = {"fault": fault, "exit": done.returncode, "reports": len(said), "said": said}
+    reports = list(dict.fromkeys(_REPORT.findall(done.stdout + done.stderr)))
+    if done.returncode not in (0, 1) or (fault == "none" and done.returncode):
+        raise RuntimeError(f"{fault} ended with {done.returncode}: {done.stderr[-1000:]}")
+    result = {"fault": fault, "exit": done.returncode, "reports": reports}
     return {**result, "seconds": round(time.monotonic() - began, 1)}
 
 
@@ -70,13 +74,18 @@ def find_packages(name: str, files: re.Pattern[str]) -> dict[str, Any]:
         with tempfile.TemporaryDirectory() as folder:
             words = ["download", "-q", "--no-deps", kind, ":all:", "-d", folder, name]
             pip = [sys.executable, "-m", "pip", *words]
-            subprocess.run(pip, capture_output=True, check=False)
+            done = subprocess.run(pip, capture_output=True, text=True, check=False)
+            if done.returncode and not _ABSENT.search(done.stderr):
+                raise RuntimeError(f"{name}: {done.stderr[-1000:]}")
             for archive in Path(folder).iterdir():
                 found[archive.name] = [one for one in list_files(archive) if files.search(one)]
-    apt = subprocess.run(
-        ["apt-cache", "search", "--names-only", name], capture_output=True, text=True, check=False
-    )
-    return {"package index": found or "nothing", "apt": apt.stdout.split("\n")[:-1] or "nothing"}
+    return {"package index": found or "nothing", "apt": search_apt(name) or "nothing"}
+
+
+def search_apt(name: str) -> list[str]:
+    command = ["apt-cache", "search", "--names-only", name]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return done.stdout.splitlines()
 
 
 def list_files(archive: Path) -> list[str]:
@@ -89,8 +98,8 @@ def list_files(archive: Path) -> list[str]:
 
 def describe(result: dict[str, Any]) -> list[str]:
     lines = [
-        f"{run['fault']}: {run['reports']} reports in {run['seconds']} s: "
-        f"{run['said'][0] if run['said'] else 'nothing'}"
+        f"{run['fault']}: {len(run['reports'])} reports in {run['seconds']} s: "
+        f"{run['reports'][0] if run['reports'] else 'nothing'}"
         for run in result["runs"]
     ]
     return lines + [f"{name}: {has}" for name, has in result["emulators"].items()]
@@ -105,6 +114,8 @@ def main() -> int:
     if arguments.read is not None:
         print("\n".join(describe(json.loads(read_record_text(arguments.read)))))
         return 0
+    if not search_apt("^coreutils$"):
+        raise RuntimeError("apt knows no package: apt-get update")
     emulators = {name: find_packages(name, files) for name, files in EMULATORS.items()}
     runs = [run_fault(fault) for fault in arguments.faults]
     result = {"runs": runs, "emulators": emulators}

@@ -97,7 +97,7 @@ TORCH_NICENESS = 10  # PyTorch's sanitizer makes a start so slow that it is not 
 _TORCH_WORDS = re.compile(
     r"CSAN detected.*(?:\n(?!===|CSAN).*){0,12}|torch\.cuda\._sanitizer\.CUDASanitizerErrors:.*"
 )
-_KEPT = 4  # recorded messages of PyTorch's sanitizer
+_MOST_MESSAGES = 4  # recorded messages of PyTorch's sanitizer
 
 
 def make_setup(case: str, tool: str, folder: Path) -> ServerSetup:
@@ -188,7 +188,7 @@ class CaseServer:
         self._has_ended.set()
         if self.tool == "torch":
             said = _TORCH_WORDS.findall(self._read_log())
-            self.found |= {"said": list(dict.fromkeys(said))[:_KEPT], "lines": len(said)}
+            self.found |= {"said": list(dict.fromkeys(said))[:_MOST_MESSAGES], "lines": len(said)}
         self.note_checks()
 
     def note_checks(self) -> None:

@@ -46,7 +46,7 @@ TRAINED = "fixtures/models/trained"
 CONTEXT, NEW, AT_ONCE = 512, 24, 16
 TOOLS = ("none", "check", "sanitizer")
 _SAID = re.compile(r"^========= (?=\S)(?!COMPUTE-SANITIZER)(.*)", re.MULTILINE)
-_KEPT = 6  # recorded messages of the sanitizer; the others are counted
+_MOST_MESSAGES = 6  # recorded messages of the sanitizer; the others are counted
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ def said_by_sanitizer(folder: Path) -> tuple[list[str], int]:
     """Read the sanitizer's messages, a line each, and their number."""
     files = sorted(folder.glob("sanitizer-*.log"))
     lines = [line for file in files for line in _SAID.findall(file.read_text(errors="replace"))]
-    return lines[:_KEPT], len(lines)
+    return lines[:_MOST_MESSAGES], len(lines)
 
 
 def serve_case(

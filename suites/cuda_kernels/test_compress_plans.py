@@ -140,7 +140,11 @@ def check_plan(prefixes: list[int], lengths: list[int], spare: int, is_on_card: 
 def check_overlapping_plan(
     prefixes: list[int], lengths: list[int], ring: Ring, spare: int, is_on_card: bool
 ) -> None:
-    """Plan a batch whose groups of 4 overlap, and compare it with its definition."""
+    """Plan a batch whose groups of 4 overlap, and compare it with its definition.
+
+    How many tokens a verification may take back, and which end a page, is the release's own choice.
+    It is restated here: a choice that is too small for what a later step reads would be no failure.
+    """
     if not has_request_rings():
         ring = replace(ring, is_of_request=False)
     group, requests = 4, len(lengths)

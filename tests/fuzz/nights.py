@@ -82,15 +82,21 @@ class Nights(Caller):
         *words: str,
         seconds: float = 2,
         code: int = 1,
-        is_enough: Callable[[dict[str, Any]], bool] = lambda night: True,
+        is_enough: Callable[[dict[str, Any]], bool] | None = None,
     ) -> dict[str, Any]:
-        """Return the result, as JSON, of a run that ends with a code and is enough."""
+        """Return the result, as JSON, of a run that is enough and ends with a code.
 
-        def is_expected(done: subprocess.CompletedProcess[str]) -> bool:
+        If it has to end with 1, one that found nothing is not enough.
+        """
+
+        def judge(done: subprocess.CompletedProcess[str]) -> bool:
             assert done.stdout, done.stderr
-            return is_enough(json.loads(done.stdout)) and done.returncode == code
+            found = json.loads(done.stdout)
+            if is_enough is not None:
+                return is_enough(found)
+            return code == 0 or bool(found["failures"] or found["problems"])
 
-        done = self.run_until(is_expected, "--json", *words, seconds=seconds)
+        done = self.run_until(judge, "--json", *words, seconds=seconds)
         assert done.returncode == code, done.stderr + done.stdout
         found: dict[str, Any] = json.loads(done.stdout)
         return found

@@ -39,10 +39,10 @@ EXPECTED = {"test_toy.py::test_proven": "proven", "test_toy.py::test_toothless":
 STEPS = """
 import functools, os, pathlib, shutil, signal
 
-def step(file=os.environ.get("STEPS"), chosen=os.environ.get("CHOSEN", "")):
+def step(file=os.environ.get("STEPS"), chosen=os.environ.get("CHOSEN", "").split()):
     handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.write(handle, b".")
-    if str(os.fstat(handle).st_size) == chosen:
+    if str(os.fstat(handle).st_size) in chosen:
         os.kill(os.getpid(), signal.SIGKILL)
     os.close(handle)
 
@@ -100,12 +100,12 @@ def verdicts(run: dict[str, Any]) -> dict[str, str | None]:
 
 
 def run_stepping(
-    prove: Prove, command: list[str], chosen: int = 0
+    prove: Prove, command: list[str], *chosen: int
 ) -> tuple[subprocess.CompletedProcess[str], int]:
-    """Run, and kill the process that takes this step; return the number of steps."""
+    """Run and kill each process that takes one of these steps; return the number of steps."""
     steps = prove.root / "steps"
     steps.unlink(missing_ok=True)
-    environment = {**prove.environment, "STEPS": str(steps), "CHOSEN": str(chosen)}
+    environment = {**prove.environment, "STEPS": str(steps), "CHOSEN": " ".join(map(str, chosen))}
     done = forked.run_unfix(command, prove.root, environment)
     return done, steps.stat().st_size
 
@@ -188,7 +188,21 @@ def test_a_worker_or_a_supervisor_is_killed_at_each_step_and_another_takes_over(
     for chosen in range(1, steps + 1, 3):
         done, _ = run_stepping(prove, command, chosen)
         check_finished_run(done, chosen)
+    check_two_kills(prove, command, steps)
     wait_until(lambda: not living(prove.root))
+
+
+def check_two_kills(prove: Prove, command: list[str], steps: int) -> None:
+    """Check a run in which two processes are killed, and no side has lost both its attempts."""
+    half = steps // 2
+    for chosen in range(1, half + 1):
+        done, _ = run_stepping(prove, command, chosen, chosen + half)
+        cells = json.loads(done.stdout)["cells"]
+        deaths = sum(cell["why"].count("SIGKILL") for cell in cells)
+        if deaths == 2 and all(cell["verdict"] != "lost" for cell in cells):
+            check_finished_run(done, chosen)
+            return
+    raise AssertionError(f"none of {half} runs got over two kills")
 
 
 def check_finished_run(done: subprocess.CompletedProcess[str], step: int) -> None:

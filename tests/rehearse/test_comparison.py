@@ -129,7 +129,10 @@ def test_what_a_batch_launches_that_ended_early_is_not_compared() -> None:
     before.phases[0].failure = "KeyError: 'rows'"
     after.launches.append(RehearsedLaunch("m:sum", "decode: verify", (1, 1, 1), {}))
     after.operators = [UncheckedOperator("jit:rope", 64)]
-    assert list_changes(before, after) == [("batch decode", "KeyError: 'rows'", "runs")]
+    assert list_changes(before, after) == [
+        ("calls of CUDA operators", "not compared", "an error ended decode early"),
+        ("batch decode", "KeyError: 'rows'", "runs"),
+    ]
     for result in (before, after):
         result.phases.append(RehearsedPhase("chunk", ""))
     after.launches.append(RehearsedLaunch("m:cut", "chunk", (1, 1, 1), {}))

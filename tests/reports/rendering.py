@@ -46,6 +46,7 @@ def show_page(tab: Page, file: Path) -> None:
         tab.on(event, listener)  # type: ignore[call-overload]
     tab.goto(file.as_uri())
     assert events == [file.as_uri()]
+    tab.evaluate("localStorage.clear()")  # pages of one tab share what they store
     for event, listener in listeners.items():
         tab.remove_listener(event, listener)
 

@@ -85,14 +85,14 @@ def test_what_a_later_graph_writes_into_a_pool_is_what_is_read_of_a_dropped_tens
     first, second = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
     with torch.cuda.graph(first, pool=handle):
         dropped = torch.full((COUNT,), 1.0, device="cuda")
-        seen = sgl_kernel.weak_ref_tensor(dropped)
+        alias = sgl_kernel.weak_ref_tensor(dropped)
         del dropped
     with torch.cuda.graph(second, pool=handle):
         torch.full((COUNT,), 2.0, device="cuda")
     first.replay()
-    assert seen.unique().tolist() == [1]
+    assert alias.unique().tolist() == [1]
     second.replay()
-    assert seen.unique().tolist() == [2]
+    assert alias.unique().tolist() == [2]
 
 
 def test_a_stand_ins_result_is_in_the_pool_and_its_argument_is_not_moved() -> None:
@@ -141,11 +141,11 @@ def test_integers_that_a_dry_run_leaves_uncomputed_are_zeros_in_each_replay(coun
             address = numbers.data_ptr()
             del numbers
             indices = torch.empty(count, dtype=torch.int64, device="cuda")
-            seen = [indices.data_ptr() == address]
+            answers = [indices.data_ptr() == address]
             copy = indices + 0
-        seen.append(copy.unique().tolist())
+        answers.append(copy.unique().tolist())
         graph.replay()
-        return [*seen, copy.unique().tolist(), indices.unique().tolist()]
+        return [*answers, copy.unique().tolist(), indices.unique().tolist()]
 
     assert child_process.call_in_fork(capture, cpu_seconds=60) == [True, [0], [0], [0]]
 

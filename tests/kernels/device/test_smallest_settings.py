@@ -34,7 +34,7 @@ class AddressOfTwoSettings:
 
     def __init__(self, extent: Callable[[int, int], int]) -> None:
         self.extent, self.slots = extent, SLOTS
-        self.made: list[tuple[int, int]] = []
+        self.rehearsed: list[tuple[int, int]] = []
 
     def find_longest_context(self) -> int:
         return 1 << 20
@@ -51,7 +51,7 @@ class AddressOfTwoSettings:
         yield self.probed
 
     def make(self, size: int) -> None:
-        self.made.append((size, self.slots))
+        self.rehearsed.append((size, self.slots))
         extent = min(self.extent(size, self.slots), INT32_LIMIT)
         launch = RehearsedLaunch("m:walk", "decode", (1, 1, 1), {}, extent=extent)
         launch.extent_file, launch.extent_line = "a.py", 3
@@ -84,7 +84,7 @@ def search(
     batch = FullSizeBatch("decode", "", "--max-running-requests", REQUESTS, model.make, needed)
     settings = SmallestSettings(Deployment("m"), result, model, model, probe_memory)
     settings.search(batch, [finding])
-    assert all(slots >= needed for _, slots in model.made)
+    assert all(slots >= needed for _, slots in model.rehearsed)
     return finding
 
 
