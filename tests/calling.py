@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import shutil
 import subprocess
 import textwrap
 import time
@@ -19,6 +20,11 @@ from harness.releases.managed_releases import Release
 TOY = Path(__file__).parent / "toy"
 # A wait ends here only if it would never end: on a busy machine a second of work takes a minute.
 PATIENCE_SECONDS = 300.0
+
+
+def copy_toy_release(package: Path) -> None:
+    """Copy the toy release for a test that writes to it: others read the original meanwhile."""
+    shutil.copytree(TOY / "sglang", package, ignore=shutil.ignore_patterns("__pycache__"))
 
 
 class Caller:

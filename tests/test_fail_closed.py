@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import sys
 from pathlib import Path
 
 import pytest
+from calling import copy_toy_release
 from memory import write_toggle
 from shell import ENABLE, PLAIN, REVERT, TOY, Shell
 
@@ -19,7 +19,7 @@ from harness.patching.child_environment import STARTUP_FOLDER
 def release(shell: Shell) -> Path:
     """A private copy of the toy release, first on the path."""
     folder = shell.tmp / "copied"
-    shutil.copytree(TOY / "sglang", folder / "sglang")
+    copy_toy_release(folder / "sglang")
     shell.environment["PYTHONPATH"] = f"{STARTUP_FOLDER}{os.pathsep}{folder}"
     return folder / "sglang"
 

@@ -336,19 +336,16 @@ def test_a_file_edited_after_its_import_is_not_put_into_the_process(lab: Lab) ->
 
 
 def test_a_target_that_does_not_import_says_why(lab: Lab) -> None:
-    path = Path(forms.__file__).parent / "lab_broken.py"
+    path = lab.package / "lab_broken.py"
     path.write_text("import no_such_package\n\n\ndef f():\n    return 1\n")
     lab.toggle("lab-broken", "broken", "f", "return 1", "return 2")
-    try:
-        with pytest.raises(PatchError, match="lab_broken does not import here: ModuleNotFound"):
-            lab.revert("lab-broken").__enter__()
-    finally:
-        path.unlink()
+    with pytest.raises(PatchError, match="lab_broken does not import here: ModuleNotFound"):
+        lab.revert("lab-broken").__enter__()
 
 
 def test_odd_line_ends_and_encodings_keep_their_lines(lab: Lab) -> None:
     text = "\ufeffA = 'é'\n\x0c\ndef first():\n    return 0\n\x0c\ndef f():\n    return 1\n"
-    path = Path(forms.__file__).parent / "lab_odd.py"
+    path = lab.package / "lab_odd.py"
     path.write_bytes(text.replace("\n", "\r\n").encode("utf-8"))
     lab.made.append("sglang.lab_odd")
     importlib.invalidate_caches()

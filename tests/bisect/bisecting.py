@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import forked
-from calling import PATIENCE_SECONDS, wait_until
+from calling import PATIENCE_SECONDS, TOY, copy_toy_release, wait_until
 
 from harness.core import paths
 
 Ended = subprocess.CompletedProcess[str]
 Log = dict[str, Any]
-TOY = Path(__file__).parents[1] / "toy"
 
 NAMES = ("class-body", "constant", "overlap", "plain", "static")
 SOME = tuple(f"toy-{name}" for name in NAMES)
@@ -36,7 +34,7 @@ class Bisect:
     def buggy(self, *replaced: tuple[str, str]) -> None:
         """Return a copy of the toy release without some fixes."""
         self.package = self.root / "toy"
-        shutil.copytree(TOY / "sglang", self.package / "sglang")
+        copy_toy_release(self.package / "sglang")
         forms = self.package / "sglang" / "forms.py"
         text = forms.read_text()
         for fixed, bug in replaced:

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from bisecting import TOY, Bisect, Log
-from calling import run_program
+from bisecting import Bisect, Log
+from calling import TOY, copy_toy_release, run_program
 
 from harness.core.errors import UnfixError
 from harness.fixes.registry.toggle_catalogue import ToggleCatalogue
@@ -132,8 +132,7 @@ class Repository:
             shutil.copytree(origin.folder, folder)
             self.commits += origin.commits
             return
-        ignore = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(TOY / "sglang", folder / "python" / "sglang", ignore=ignore)
+        copy_toy_release(folder / "python" / "sglang")
         (self.folder / "python" / "sglang" / "srt" / "__init__.py").touch()
         self.git("init", "--quiet")
 

@@ -7,7 +7,8 @@ import os
 import subprocess
 
 import pytest
-from bisecting import TOY, Bisect
+from bisecting import Bisect
+from calling import TOY
 from test_halving import drive
 
 from harness.runs.bisect.halving_search import HalvingSearch

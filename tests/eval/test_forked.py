@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import threading
 import time
@@ -12,8 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from calling import PATIENCE_SECONDS, is_alive, wait_until
-from faked import PYTHON, TOY, read_pids
+from calling import PATIENCE_SECONDS, copy_toy_release, is_alive, wait_until
+from faked import PYTHON, read_pids
 from fixture_types import Patch
 
 from harness.core import paths
@@ -56,7 +55,7 @@ def prepare_server_args(words):
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: Patch) -> Path:
-    shutil.copytree(TOY / "sglang", tmp_path / "sglang")
+    copy_toy_release(tmp_path / "sglang")
     for name, text in MODULES.items():
         file = tmp_path / name
         file.parent.mkdir(parents=True, exist_ok=True)

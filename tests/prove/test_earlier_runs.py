@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import shutil
 import sys
 import zipfile
 from pathlib import Path
 from typing import Any
 
 import pytest
-from calling import TOY
+from calling import copy_toy_release
 
 from harness.cli.prove.call import ProveCall
 from harness.cli.prove.request import digest_inputs, digest_packages, digest_sources
@@ -220,7 +219,7 @@ def test_a_file_that_a_guard_stands_on_is_part_of_the_code(
 
 
 def test_a_release_that_was_edited_has_other_sources(tmp_path: Path) -> None:
-    shutil.copytree(TOY / "sglang", tmp_path / "sglang")
+    copy_toy_release(tmp_path / "sglang")
     targets = [ReleaseTarget("1.0.0", Path("python"), FolderSourceTree(tmp_path, "current"))]
     before = digest_sources(targets)
     with (tmp_path / "sglang" / "users.py").open("a") as module:
