@@ -38,23 +38,23 @@ def build_main(folder: Path) -> GitRepository:
     folder.mkdir(parents=True)
     reviews.run_git(repository, "init", "-q", "-b", "main")
     reviews.write_sources(newest, folder / "python")
-    commit(repository, f"SGLang {newest.name}")
+    commit_all(repository, f"SGLang {newest.name}")
     reviews.run_git(repository, "tag", f"v{newest.name}")
     package = folder / "python" / "sglang"
     (package / "srt" / "notes_of_a_bench.py").write_text("NOTE = 1\n")
-    commit(repository, "a new file")
+    commit_all(repository, "a new file")
     text = (package / FILE).read_text()
     before, start, rest = text.partition(FUNCTION[0])
     body, end, after = rest.partition(FUNCTION[1])
     renamed = body.replace("forward_mode", "batch_mode")
     assert renamed != body
     (package / FILE).write_text("".join((before, start, renamed, end, after)))
-    commit(repository, "a parameter has another name")
+    commit_all(repository, "a parameter has another name")
     reviews.run_git(repository, "commit", "-q", "--allow-empty", "-m", "nothing")
     return repository
 
 
-def commit(repository: GitRepository, subject: str) -> None:
+def commit_all(repository: GitRepository, subject: str) -> None:
     reviews.run_git(repository, "add", "-A")
     reviews.run_git(repository, "commit", "-q", "-m", subject)
 
@@ -100,7 +100,7 @@ def main() -> None:
     total = sum(results[name]["seconds"] for name in ("clone", "releases add", "prove"))
     result = {"steps": results, "seconds to a proof": round(total, 1), "limit": LIMIT_SECONDS}
     result["load"] = os.getloadavg()[0]
-    recording.record(result, arguments.record)
+    recording.record_result(result, arguments.record)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import msgspec
 
-from bench.recording import record
+from bench.recording import record_result
 from harness.fixes.adopt import release_timeline, stale_repair
 from harness.fixes.adopt.edit_porting import (
     ResolvedEdits,
@@ -138,7 +138,7 @@ def main() -> None:
     }
     print(json.dumps(summary, indent=1))
     results = {"summary": summary, "toggles": [asdict(one) for one in outcomes]}
-    record(results, arguments.record, say=False)
+    record_result(results, arguments.record, say=False)
 
 
 if __name__ == "__main__":

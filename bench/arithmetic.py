@@ -20,7 +20,7 @@ import torch
 import triton
 import triton.language as tl
 
-from bench.recording import record
+from bench.recording import record_result
 from harness import checking
 from harness.store.record_files import read_record_text
 
@@ -105,7 +105,7 @@ def dot(x, y, out, N: tl.constexpr):
     tl.store(out + at, tl.dot(tl.load(x + at), tl.load(y + at)))
 
 
-def numbers(kind: str, seed: int) -> torch.Tensor:
+def draw_numbers(kind: str, seed: int) -> torch.Tensor:
     """Return zeros, limits, ties, values outside of smaller types, and random bits."""
     made = torch.Generator().manual_seed(seed)
     dtype = TYPES[kind]
@@ -127,10 +127,10 @@ def numbers(kind: str, seed: int) -> torch.Tensor:
     return torch.cat([torch.tensor(few).to(dtype), near, wild.to(bits).view(dtype)])
 
 
-def questions(device: str) -> Iterator[tuple[str, Any]]:
+def iterate_questions(device: str) -> Iterator[tuple[str, Any]]:
     """Yield each operation by name, with a call that runs it and the tensor it writes."""
     for kind, dtype in FLOATS.items():
-        x, y = (numbers(kind, seed).to(device) for seed in (1, 2))
+        x, y = (draw_numbers(kind, seed).to(device) for seed in (1, 2))
         for op in (*EXACT, *(NEAR if kind == "fp32" else ())):
             compared = op in ("less", "equal", "unequal")
             out = torch.empty(COUNT, dtype=torch.int32 if compared else dtype, device=device)
@@ -151,14 +151,14 @@ def questions(device: str) -> Iterator[tuple[str, Any]]:
         for target, dtype in TYPES.items():
             if source != target and not {source, target} <= {*EIGHTS, *INTEGERS}:
                 out = torch.empty(COUNT, dtype=dtype, device=device)
-                arguments = (numbers(source, 5).to(device), out, COUNT)
+                arguments = (draw_numbers(source, 5).to(device), out, COUNT)
                 yield f"{source} to {target}", lambda a=arguments: cast[(1,)](*a), out
 
 
-def answers(device: str) -> dict[str, str]:
+def compute_answers(device: str) -> dict[str, str]:
     """Return the bits of each result in hexadecimal, or the reason for a refusal."""
     given = {}
-    for name, ask, out in questions(device):
+    for name, ask, out in iterate_questions(device):
         try:
             if device == "cpu":
                 with checking.checked("cpu"):
@@ -177,10 +177,10 @@ def answers(device: str) -> dict[str, str]:
     return given
 
 
-def differences(recorded: dict[str, str], now: dict[str, str]) -> list[str]:
+def list_differences(recorded: dict[str, str], now: dict[str, str]) -> list[str]:
     """List results that differ between checker and GPU, except where one of them refused."""
     changes = []
-    for name, _, out in questions("cpu"):
+    for name, _, out in iterate_questions("cpu"):
         theirs, ours = recorded[name], now[name]
         if theirs.startswith("refused") or ours.startswith("refused"):
             continue
@@ -188,7 +188,7 @@ def differences(recorded: dict[str, str], now: dict[str, str]) -> list[str]:
             torch.frombuffer(bytearray(bytes.fromhex(bits)), dtype=out.dtype)
             for bits in (theirs, ours)
         ]
-        wrong = unlike(*pair, near=name.split()[0] in NEAR)
+        wrong = find_unlike(*pair, near=name.split()[0] in NEAR)
         if wrong.any():
             first = int(wrong.nonzero()[0])
             changes.append(
@@ -198,7 +198,7 @@ def differences(recorded: dict[str, str], now: dict[str, str]) -> list[str]:
     return changes
 
 
-def unlike(theirs: torch.Tensor, ours: torch.Tensor, near: bool) -> torch.Tensor:
+def find_unlike(theirs: torch.Tensor, ours: torch.Tensor, near: bool) -> torch.Tensor:
     if not theirs.dtype.is_floating_point:
         return theirs != ours
     wide = theirs.double(), ours.double()
@@ -216,13 +216,13 @@ def main() -> int:
     parser.add_argument("--against", type=Path)
     options = parser.parse_args()
     if options.record:
-        record({"answers": answers("cuda")}, options.record, say=False)
+        record_result({"answers": compute_answers("cuda")}, options.record, say=False)
         return 0
-    now = answers("cpu")
+    now = compute_answers("cpu")
     refused = {name: text for name, text in now.items() if text.startswith("refused")}
     print(f"{len(now)} questions, {len(refused)} refused by the checker: {refused}")
     if options.against:
-        changes = differences(json.loads(read_record_text(options.against))["answers"], now)
+        changes = list_differences(json.loads(read_record_text(options.against))["answers"], now)
         print("\n".join(changes) or "the same")
         return bool(changes)
     return 0

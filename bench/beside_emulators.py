@@ -29,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import beside_sanitizers
 
-from bench.recording import record
+from bench.recording import record_result
 from harness.store.record_files import read_record_text
 
 ROOT = Path(__file__).parents[1]
@@ -96,7 +96,7 @@ def list_files(archive: Path) -> list[str]:
         return opened_tar.getnames()
 
 
-def describe(result: dict[str, Any]) -> list[str]:
+def describe_result(result: dict[str, Any]) -> list[str]:
     lines = [
         f"{run['fault']}: {len(run['reports'])} reports in {run['seconds']} s: "
         f"{run['reports'][0] if run['reports'] else 'nothing'}"
@@ -112,15 +112,15 @@ def main() -> int:
     parser.add_argument("--read", type=Path, metavar="RECORD")
     arguments = parser.parse_args()
     if arguments.read is not None:
-        print("\n".join(describe(json.loads(read_record_text(arguments.read)))))
+        print("\n".join(describe_result(json.loads(read_record_text(arguments.read)))))
         return 0
     if not search_apt("^coreutils$"):
         raise RuntimeError("apt knows no package: apt-get update")
     emulators = {name: find_packages(name, files) for name, files in EMULATORS.items()}
     runs = [run_fault(fault) for fault in arguments.faults]
     result = {"runs": runs, "emulators": emulators}
-    record(result, arguments.record, say=False)
-    print("\n".join(describe(result)))
+    record_result(result, arguments.record, say=False)
+    print("\n".join(describe_result(result)))
     return int(any((run["fault"] == "none") == bool(run["reports"]) for run in runs))
 
 

@@ -138,7 +138,7 @@ def run_pairs(
                 yield result
 
 
-def describe(runs: Sequence[dict[str, Any]]) -> list[str]:
+def describe_runs(runs: Sequence[dict[str, Any]]) -> list[str]:
     return [
         f"{run['fault']}, {run['tool']}: {run['reports']} reports in {run['seconds']} s, "
         f"exit {run['exit']}: {run['said'][0] if run['said'] else 'nothing'}"
@@ -166,7 +166,7 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--read", type=Path, help="describe a record")
     arguments = parser.parse_args(given)
     if arguments.read:
-        print("\n".join(describe(json.loads(read_record_text(arguments.read))["runs"])))
+        print("\n".join(describe_runs(json.loads(read_record_text(arguments.read))["runs"])))
         return 0
     if strange := set(arguments.faults) - set(FAULTS):
         parser.error(f"no fault is called {', '.join(sorted(strange))}")
@@ -183,7 +183,7 @@ def main(given: Sequence[str] | None = None) -> int:
         runs: list[dict[str, Any]] = []
         for run in run_pairs(pairs, arguments.at_once, arguments.limit, ends):
             runs.append(run)
-            print(describe([run])[0], flush=True)
+            print(describe_runs([run])[0], flush=True)
             have_run = {(each["fault"], each["tool"]) for each in runs}
             result = {
                 "build_s": builds,
@@ -192,7 +192,7 @@ def main(given: Sequence[str] | None = None) -> int:
                 "not_run": [pair for pair in pairs if pair not in have_run],
             }
             # After each process, since a later one may hang.
-            recording.record(result, arguments.record, say=False)
+            recording.record_result(result, arguments.record, say=False)
         not_run = [pair for pair in pairs if pair not in {(r["fault"], r["tool"]) for r in runs}]
         print(f"not run: {len(not_run)}", *map(", ".join, not_run), sep="\n  ")
     return 0

@@ -24,7 +24,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from bench.recording import record
+from bench.recording import record_result
 from harness.store.record_files import read_record_text
 
 _BENCH = Path(__file__).parent
@@ -74,7 +74,7 @@ def run_files(
         return json.loads(outcomes.read_text()) if outcomes.is_file() else {}
 
 
-def classify(test: dict[str, Any] | None) -> str:
+def classify_test(test: dict[str, Any] | None) -> str:
     """Say in a word what a tool says of a test."""
     if test is None:
         return "not run"
@@ -112,7 +112,7 @@ def run_suite(
     ran_in_both = [test for test in tests.values() if all(tool in test for tool in _TOOLS)]
     return {
         "counts": {
-            tool: dict(Counter(classify(test.get(tool)) for test in tests.values()))
+            tool: dict(Counter(classify_test(test.get(tool)) for test in tests.values()))
             for tool in _TOOLS
         },
         "seconds": {
@@ -150,7 +150,7 @@ def main() -> None:
     places = ["PYTHON", "SITE", *(["LIGER"] if arguments.liger else [])]
     limits = ["--limit", str(arguments.limit), "--sample", str(arguments.sample)]
     sys.argv = ["bench/beside_triton_viz.py", *places, *limits]
-    record(result, arguments.record, python=python)
+    record_result(result, arguments.record, python=python)
 
 
 if __name__ == "__main__":

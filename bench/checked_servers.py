@@ -122,7 +122,7 @@ def make_setup(case: str, tool: str, folder: Path) -> ServerSetup:
     )
 
 
-def ask(server: SglangServer, number: int, limit: float) -> bool:
+def send_request(server: SglangServer, number: int, limit: float) -> bool:
     """Send one request; a refusal, as of one that is too long, is a mistake of this bench."""
     try:
         sanitizer.send_question(server, number, limit, RESERVED)
@@ -201,7 +201,7 @@ class CaseServer:
         first = self.found["asked"]
         with concurrent.futures.ThreadPoolExecutor(sanitizer.AT_ONCE) as pool:
             numbers = range(first, first + sanitizer.AT_ONCE * rounds)
-            answered = sum(pool.map(lambda n: ask(self.server, n, self.limit), numbers))
+            answered = sum(pool.map(lambda n: send_request(self.server, n, self.limit), numbers))
         self.found["asked"] += len(numbers)
         self.found["answered"] += answered
         return answered
@@ -240,13 +240,13 @@ def serve_side_by_side(
 
         def write_record() -> None:
             result = {"cores": len(os.sched_getaffinity(0)), "cases": cases}
-            recording.record(result, record, say=False)
+            recording.record_result(result, record, say=False)
 
         with concurrent.futures.ThreadPoolExecutor(len(servers)) as pool:
             waiting = {pool.submit(one.start, rounds, patience): one for one in servers}
             for future in concurrent.futures.as_completed(waiting):
                 future.result()
-                report(waiting[future], "started")
+                report_state(waiting[future], "started")
                 write_record()
             print("turns begin", flush=True)
             for case in cases:
@@ -261,11 +261,11 @@ def serve_side_by_side(
                 future.result()
         write_record()
         for one in servers:
-            report(one, "ended")
+            report_state(one, "ended")
         print("\n".join(describe_cases(cases)))
 
 
-def report(one: CaseServer, state: str) -> None:
+def report_state(one: CaseServer, state: str) -> None:
     shown = {name: value for name, value in one.found.items() if name not in ("check", "summary")}
     print(one.case, state, json.dumps(shown), flush=True)
 

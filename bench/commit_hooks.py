@@ -73,14 +73,14 @@ def main() -> None:
         base.symlink_to(paths.releases_folder() / "base")
     results = []
     for change in CHANGES:
-        stage(checkout, change, release)
+        stage_change(checkout, change, release)
         results.append({"change": change.name, **run_hooks(arguments.pre_commit, checkout, home)})
         print(change.name, results[-1]["hooks"], flush=True)
         reviews.run_git(checkout, "reset", "-q", "--hard")
     for one in results:
         one["output"] = one["output"].replace(str(folder), "FOLDER")
     sys.argv[1:3] = ["FOLDER", "PRE_COMMIT"]
-    recording.record({"release": release.name, "changes": results}, arguments.record)
+    recording.record_result({"release": release.name, "changes": results}, arguments.record)
 
 
 def build_checkout(folder: Path, release: managed_releases.Release) -> GitRepository:
@@ -100,7 +100,9 @@ def build_checkout(folder: Path, release: managed_releases.Release) -> GitReposi
     return checkout
 
 
-def stage(checkout: GitRepository, change: StagedChange, release: managed_releases.Release) -> None:
+def stage_change(
+    checkout: GitRepository, change: StagedChange, release: managed_releases.Release
+) -> None:
     package = checkout.folder / "python" / "sglang"
     if change.file:
         with (package / change.file).open("a") as file:

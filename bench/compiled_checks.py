@@ -39,7 +39,7 @@ def time_launch(launch: Callable[[], Any]) -> tuple[float, float]:
     return float(triton.testing.do_bench_cudagraph(launch, rep=50)), first
 
 
-def mean(ratios: list[float]) -> float:
+def compute_mean(ratios: list[float]) -> float:
     return math.exp(sum(map(math.log, ratios)) / len(ratios))
 
 
@@ -91,7 +91,9 @@ def main() -> int:
             compiled[level].append(first_checked / first)
         print("; ".join(words), flush=True)
     for title, by_level in (("geometric mean", ratios), ("the first launch", compiled)):
-        means = (f"{level} x {mean(found):.2f}" for level, found in by_level.items() if found)
+        means = (
+            f"{level} x {compute_mean(found):.2f}" for level, found in by_level.items() if found
+        )
         print(f"{title}: {'; '.join(means)}")
     return 1 if failures else 0
 

@@ -21,7 +21,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bench.recording import record
+from bench.recording import record_result
 from harness.matrices import reader
 from harness.runs.matrix import axis_checks, constraint_rules
 from harness.runs.matrix.covering import covering_array, value_tuples
@@ -58,7 +58,7 @@ TABLE = {
 }
 
 
-def models() -> list[Model]:
+def list_models() -> list[Model]:
     found = []
     for name, (sizes, row) in TABLE.items():
         results = {tool: int(n) for tool, n in zip(TOOLS, row.split(), strict=True) if n != "?"}
@@ -70,7 +70,7 @@ def models() -> list[Model]:
         found.append(
             Model(f"{name}.yaml, pairs", constraint_rules.compile_constraints(matrix), 2, {})
         )
-    serving = server()
+    serving = make_server_space()
     found.append(Model("12 axes, 8 rules, pairs", serving, 2, {}))
     found.append(Model("12 axes, pairs", serving.with_rules([]), 2, {}))
     found.append(Model("12 axes, 8 rules, triples", serving, 3, {}))
@@ -78,7 +78,7 @@ def models() -> list[Model]:
     return found
 
 
-def server() -> RowSpace:
+def make_server_space() -> RowSpace:
     """Return twelve axes of two to six values, with eight rules drawn from a seed."""
     generator = random.Random(0)
     plain = RowSpace([4, 3, 6, 5, 2, 4, 5, 3, 3, 2, 2, 3])
@@ -91,7 +91,7 @@ def server() -> RowSpace:
     return plain.with_rules(rules)
 
 
-def ours(model: Model) -> list[ValueRow]:
+def plan_rows(model: Model) -> list[ValueRow]:
     groups = [(list(model.space.axes), model.strength)]
     return covering_array.build_covering_rows(model.space, groups, [], 0).rows
 
@@ -173,7 +173,7 @@ def side_by_side(model: Model) -> dict[str, Any]:
         "model": model.name,
         "tuples": asked,
         "no fewer can do": count_lower_bound(model),
-        "unfix": measure_rows(model, ours),
+        "unfix": measure_rows(model, plan_rows),
         "covertable, simple": measure_rows(model, by_covertable("simple")),
     }
     if asked <= MOST_FOR_GREEDY:
@@ -203,7 +203,7 @@ def main() -> int:
     parser.add_argument("--record", type=Path, metavar="FILE")
     arguments = parser.parse_args()
     results = []
-    for model in models():
+    for model in list_models():
         result = side_by_side(model)
         results.append(result)
         said = {k: v["cells"] for k, v in result.items() if isinstance(v, dict) and "cells" in v}
@@ -215,7 +215,7 @@ def main() -> int:
         "holds": all(result["holds"] for result in results),
         "models": results,
     }
-    record(result, arguments.record, say=False)
+    record_result(result, arguments.record, say=False)
     print("holds" if result["holds"] else "DOES NOT HOLD")
     return 0 if result["holds"] else 1
 

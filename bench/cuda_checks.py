@@ -77,7 +77,7 @@ EDITS: dict[str, list[tuple[str, str]]] = {
 }
 
 
-def load(name: str) -> Any:
+def load_module(name: str) -> Any:
     kernel = name.partition("_")[0]
     source = CSRC / FILES[kernel]
     if name in EDITS:
@@ -111,14 +111,14 @@ def load(name: str) -> Any:
 
 def load_all(names: Sequence[str]) -> dict[str, Any]:
     start = time.time()
-    load(names[0])  # what SGLang asks the device is asked once
+    load_module(names[0])  # what SGLang asks the device is asked once
     with ThreadPoolExecutor(8) as pool:
-        found = dict(zip(names, pool.map(load, names), strict=True))
+        found = dict(zip(names, pool.map(load_module, names), strict=True))
     print(f"{len(names)} modules loaded in {time.time() - start:.1f} s", flush=True)
     return found
 
 
-def draw(*shape: int) -> torch.Tensor:
+def draw_values(*shape: int) -> torch.Tensor:
     generator = torch.Generator().manual_seed(sum(shape))
     return torch.randn(*shape, generator=generator).to(BF16).to("cuda")
 
@@ -130,13 +130,16 @@ Call = tuple[Callable[[], Any], tuple[torch.Tensor, ...]]  # and the tensors tha
 
 def make_calls(modules: dict[str, Any], tokens: int, hidden: int) -> dict[str, Call]:
     rows = 4 * tokens
-    k, v = draw(tokens, 512), draw(tokens, 512)
+    k, v = draw_values(tokens, 512), draw_values(tokens, 512)
     caches = tuple(torch.zeros(rows, 512, dtype=BF16, device="cuda") for _ in "kv")
     slots = (torch.arange(tokens) * 3 % rows).to("cuda")
-    gate, out = draw(tokens, 2 * hidden), torch.zeros(tokens, hidden, dtype=BF16, device="cuda")
+    gate, out = (
+        draw_values(tokens, 2 * hidden),
+        torch.zeros(tokens, hidden, dtype=BF16, device="cuda"),
+    )
     lengths = torch.arange(tokens * 64).to("cuda")
     positions = torch.zeros_like(lengths)
-    x, weight = draw(tokens, 4096), draw(4096)
+    x, weight = draw_values(tokens, 4096), draw_values(4096)
     y = torch.zeros_like(x)
     store, activation, clamp, rmsnorm = (modules[name] for name in KERNELS)
     return {
@@ -185,7 +188,7 @@ def run_kernels(file: str) -> None:
     Path(file).write_text(json.dumps(results))
 
 
-def compare(plain_file: str, checked_file: str) -> None:
+def compare_records(plain_file: str, checked_file: str) -> None:
     sys.path.insert(0, str(Path(__file__).parents[1]))
     from harness.store.record_files import read_record_text
 
@@ -207,7 +210,7 @@ def compare(plain_file: str, checked_file: str) -> None:
 def make_store_arguments(rows: int, last: int) -> list[Any]:
     caches = [torch.zeros(rows, 512, dtype=BF16, device="cuda") for _ in "kv"]
     slots = torch.tensor([1, 2, last], device="cuda")
-    return [draw(3, 512), draw(3, 512), *caches, slots, 1 << 20, -1]
+    return [draw_values(3, 512), draw_values(3, 512), *caches, slots, 1 << 20, -1]
 
 
 def plant_store_overrun(modules: dict[str, Any]) -> None:
@@ -235,7 +238,7 @@ def plant_store_overflow(modules: dict[str, Any]) -> None:
 def plant_activation(name: str, tokens: int) -> Callable[[dict[str, Any]], None]:
     def call(modules: dict[str, Any]) -> None:
         out = torch.zeros(tokens, 64, dtype=BF16, device="cuda")
-        modules[name].run_activation(draw(tokens, 128), out, "silu")
+        modules[name].run_activation(draw_values(tokens, 128), out, "silu")
 
     return call
 
@@ -289,7 +292,7 @@ def list_modules(faults: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(listed))
 
 
-def plant(names: Sequence[str]) -> None:
+def plant_faults(names: Sequence[str]) -> None:
     modules = load_all(list_modules(names))
     for name in names:
         print(f"--- {name}", flush=True)
@@ -301,13 +304,13 @@ def plant(names: Sequence[str]) -> None:
 
 def main(action: str, *words: str) -> None:
     if action == "plant":
-        plant(words or ADDRESS_FAULTS)
+        plant_faults(words or ADDRESS_FAULTS)
     elif action == "build":
         load_all(list_modules(words or list(PLANTS)))
     elif action == "run":
         run_kernels(*words)
     else:
-        compare(*words)
+        compare_records(*words)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from bench.recording import record
+from bench.recording import record_result
 from harness.guards import plugin
 from harness.guards.cells import GUARDED_STATUS, Side
 from harness.guards.sides import SideAttempt, choose_side
@@ -62,10 +62,10 @@ class Counting(FixesOut):
     """Counts the examples of each seed."""
 
     def ask(self, guard: pytest.Function, arguments: dict[str, Any]) -> None:
-        self.found[guard.nodeid] = [examples(guard.obj, arguments, seed) for seed in SEEDS]
+        self.found[guard.nodeid] = [count_examples(guard.obj, arguments, seed) for seed in SEEDS]
 
 
-def examples(test: Any, arguments: dict[str, Any], seed: int) -> int:
+def count_examples(test: Any, arguments: dict[str, Any], seed: int) -> int:
     """Count the examples of a seed up to the first that fails."""
     # Imported here, because pytest rewrites Hypothesis when it loads it.
     import hypothesis.core
@@ -114,7 +114,7 @@ def main() -> int:
     results = {
         name: {"median": medians[name], "counts": counts} for name, counts in counting.found.items()
     }
-    record({"examples": results}, options.record, say=False)
+    record_result({"examples": results}, options.record, say=False)
     slow = {name for name, median in medians.items() if median > WANTED}
     print(f"above {WANTED}: {slow}" if slow else f"every median is at most {WANTED}")
     return bool(slow) or int(code)

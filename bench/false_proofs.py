@@ -22,7 +22,7 @@ from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
 
-from bench.recording import record
+from bench.recording import record_result
 from harness.core import paths
 
 TOY = paths.project_folder() / "tests" / "toy"
@@ -216,7 +216,7 @@ def prove_guards(round_number: int, jobs: int, folder: Path) -> list[dict[str, A
     return cells
 
 
-def summarize(cells: list[dict[str, Any]]) -> dict[str, Any]:
+def summarize_cells(cells: list[dict[str, Any]]) -> dict[str, Any]:
     """Count the tries and the proofs, by the source of the outcomes."""
     tries: dict[str, Counter[str]] = defaultdict(Counter)
     for cell in cells:
@@ -256,8 +256,12 @@ def main() -> int:
             cells += prove_guards(number, arguments.jobs, folder)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
-    result = {"rounds": arguments.rounds, "seconds": round(time.time() - began), **summarize(cells)}
-    record(result, arguments.record)
+    result = {
+        "rounds": arguments.rounds,
+        "seconds": round(time.time() - began),
+        **summarize_cells(cells),
+    }
+    record_result(result, arguments.record)
     share = result["proven"] / result["tries"]
     print(f"{result['proven']} of {result['tries']} tries proven: {share:.2%}", file=sys.stderr)
     return 0 if share <= 0.01 else 1

@@ -17,7 +17,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from bench.recording import record
+from bench.recording import record_result
 from bench.simulated_fleet import SimulatedFleet
 from harness.matrices.schema import MachineNeeds
 from harness.runs.matrix import shards
@@ -93,7 +93,7 @@ def run_shard(store: Store, plan: MatrixPlan, number: int, of: int, workers: int
     return fleet
 
 
-def problems(plan: MatrixPlan, whole: MatrixRun, fleets: list[SimulatedFleet]) -> list[str]:
+def list_problems(plan: MatrixPlan, whole: MatrixRun, fleets: list[SimulatedFleet]) -> list[str]:
     """List cells and attempts that are lost or doubled."""
     found = []
     wanted, got = [cell.identity for cell in plan.cells], [c.identity for c in whole.cells]
@@ -145,7 +145,7 @@ def measure_fleet(count: int, workers: int, shards: int, folder: Path) -> dict[s
         "merge_s": round(merged - stored, 2),
         "page_s": round(written - merged, 2),
         "page_mb": round(page.stat().st_size / 1e6, 2),
-        "lost_or_doubled": problems(plan, whole, fleets),
+        "lost_or_doubled": list_problems(plan, whole, fleets),
     }
 
 
@@ -161,7 +161,7 @@ def main() -> int:
         found = measure_fleet(arguments.cells, arguments.workers, arguments.shards, Path(folder))
         if arguments.show:
             arguments.show.write_bytes((Path(folder) / "page.html").read_bytes())
-    record(found, arguments.record)
+    record_result(found, arguments.record)
     return 1 if found["lost_or_doubled"] else 0
 
 

@@ -25,7 +25,7 @@ from typing import Any
 import pytest
 
 from bench.examples import FixesOut
-from bench.recording import record
+from bench.recording import record_result
 
 SEEDS = range(20)
 MOST = 300
@@ -118,7 +118,7 @@ class Order:
         return [self.chance.randrange(self.count) for _ in range(self.chance.randint(1, 3))]
 
 
-def domains() -> dict[str, Callable[[random.Random], dict[str, Any]]]:
+def make_domains() -> dict[str, Callable[[random.Random], dict[str, Any]]]:
     """Return functions that draw the arguments of a guard, by the guard's name."""
     import torch
 
@@ -169,7 +169,9 @@ def domains() -> dict[str, Callable[[random.Random], dict[str, Any]]]:
 # Counting
 
 
-def uniformly(test: Any, given: dict[str, Any], seed: int, domain: Callable[..., Any]) -> int:
+def count_uniform_examples(
+    test: Any, given: dict[str, Any], seed: int, domain: Callable[..., Any]
+) -> int:
     chance = random.Random(seed)
     for count in range(1, MOST + 1):
         try:
@@ -232,8 +234,8 @@ class Comparing(FixesOut):
     """Runs each guard with the fuzz engine and with uniform inputs."""
 
     def ask(self, guard: pytest.Function, given: dict[str, Any]) -> None:
-        domain = domains()[guard.originalname]
-        by_chance = [uniformly(guard.obj, given, seed, domain) for seed in SEEDS]
+        domain = make_domains()[guard.originalname]
+        by_chance = [count_uniform_examples(guard.obj, given, seed, domain) for seed in SEEDS]
         by_fuzzing = [count_by_fuzzing(guard.obj, given, seed) for seed in SEEDS]
         self.found[guard.name] = compare_counts(by_chance, by_fuzzing)
 
@@ -267,7 +269,7 @@ def main() -> int:
         "geometric mean": round(mean, 2),
         "guards": comparing.found,
     }
-    record(result, options.record, say=False)
+    record_result(result, options.record, say=False)
     return int(code) or int(not ratios)
 
 

@@ -33,7 +33,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from bench.recording import record
+from bench.recording import record_result
 from harness.cli import main as command_line
 from harness.core import paths
 from harness.guards.profiles import DEFAULT_PROFILE, EXAMPLES_BY_PROFILE
@@ -202,7 +202,7 @@ def measure_mutate(
         "guard_runs": guard_runs,
         "guard_runs_a_second": round(guard_runs / everything, 3) if everything else None,
         "process_ends": clock.process_ends,
-        "beyond_the_guards_s": summarize(beyond),
+        "beyond_the_guards_s": summarize_seconds(beyond),
         "passing_guard_runs": passing,
         "their_seconds": round(spent, 2),
         "seconds_of_prove_for_the_same": round(expected, 2),
@@ -210,7 +210,7 @@ def measure_mutate(
     return result, expected / spent if spent else None
 
 
-def summarize(seconds: list[float]) -> dict[str, float] | None:
+def summarize_seconds(seconds: list[float]) -> dict[str, float] | None:
     if not seconds:
         return None
     return {
@@ -280,7 +280,7 @@ def main() -> int:
         "fuzz_by_prove": round(fuzz_ratio, 2),
         "mutate_by_prove": None if mutate_ratio is None else round(mutate_ratio, 2),
     }
-    record(result, arguments.record)
+    record_result(result, arguments.record)
     return 0
 
 

@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from bench.recording import record
+from bench.recording import record_result
 from harness.core import machine
 from harness.runs.history import time_window, timelines
 from harness.runs.history.resource_prices import ResourcePrices
@@ -29,7 +29,7 @@ SHARDS = 8
 LOG = "a line of a log, as long as such lines are\n" * 40
 
 
-def write(store: Store, cells: int, nights: int, now: datetime.datetime) -> None:
+def write_nights(store: Store, cells: int, nights: int, now: datetime.datetime) -> None:
     drawn = random.Random(1)
     bad = {number for number in range(cells) if drawn.random() < 0.01}
     for night in range(nights):
@@ -74,7 +74,7 @@ def time_history(cells: int, nights: int) -> dict[str, Any]:
         file = Path(folder) / "runs.sqlite"
         begun = time.perf_counter()
         store = Store(file)
-        write(store, cells, nights, now)
+        write_nights(store, cells, nights, now)
         written, worked = time.perf_counter(), time.process_time()
         found: NightHistory = timelines.read_history(
             store, time_window.parse_since(f"{nights + 1}d", now), now
@@ -107,7 +107,7 @@ def main() -> None:
     parser.add_argument("--nights", type=int, default=30)
     parser.add_argument("--record", type=Path)
     arguments = parser.parse_args()
-    record(time_history(arguments.cells, arguments.nights), arguments.record)
+    record_result(time_history(arguments.cells, arguments.nights), arguments.record)
 
 
 if __name__ == "__main__":

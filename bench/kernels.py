@@ -33,7 +33,7 @@ from typing import Any
 import pytest
 import torch
 
-from bench.recording import record
+from bench.recording import record_result
 from harness import checking
 
 LARGEST = 1 << 26
@@ -158,13 +158,13 @@ def load_launch(content: bytes) -> Launch:
     return torch.load(io.BytesIO(content), weights_only=False)  # type: ignore[no-any-return]
 
 
-def seconds(work: Callable[[], Any]) -> float:
+def time_work(work: Callable[[], Any]) -> float:
     start = time.perf_counter()
     work()
     return time.perf_counter() - start
 
 
-def below(what: str, folder: Path, **variables: str) -> dict[str, Any]:
+def measure_below(what: str, folder: Path, **variables: str) -> dict[str, Any]:
     """Measure one way to run the launches, in a separate process."""
     words = [sys.executable, __file__, f"--{what}", str(folder)]
     done = subprocess.run(words, env={**os.environ, **variables}, stdout=subprocess.PIPE, text=True)
@@ -173,19 +173,19 @@ def below(what: str, folder: Path, **variables: str) -> dict[str, Any]:
     return json.loads(done.stdout.splitlines()[-1])  # type: ignore[no-any-return]
 
 
-def each(folder: Path) -> Iterator[tuple[str, Launch]]:
+def iterate_launches(folder: Path) -> Iterator[tuple[str, Launch]]:
     for file in sorted(folder.iterdir()):
         yield file.name, load_launch(file.read_bytes())
 
 
-def plain(folder: Path) -> dict[str, Any]:
+def time_interpreter(folder: Path) -> dict[str, Any]:
     """Time each launch in Triton's own interpreter, which checks nothing."""
     results: dict[str, Any] = {}
-    for name, launch in each(folder):
+    for name, launch in iterate_launches(folder):
         run = launch.prepare_call()
         try:
             run()
-            results[name] = min(seconds(run) for _ in range(ROUNDS))
+            results[name] = min(time_work(run) for _ in range(ROUNDS))
         except Exception as error:
             results[name] = f"fails: {error}"[:160]
     return results
@@ -194,12 +194,12 @@ def plain(folder: Path) -> dict[str, Any]:
 def under_check(folder: Path) -> dict[str, Any]:
     results: dict[str, Any] = {}
     checking.preload_checker()
-    for name, launch in each(folder):
+    for name, launch in iterate_launches(folder):
         run, times = launch.prepare_call(), []
         try:
             for _ in range(ROUNDS + 1):
                 with checking.checked("cpu"):
-                    times.append(seconds(run))
+                    times.append(time_work(run))
         except checking.Violation as error:  # in programs that the suite excluded
             results[name] = f"refused: {error}".partition("\n")[0]
         else:
@@ -209,12 +209,12 @@ def under_check(folder: Path) -> dict[str, Any]:
 
 def measure_launches(folder: Path) -> dict[str, Any]:
     """Time each launch in the interpreter, and under check with empty and full caches."""
-    interpreter = below("plain", folder, TRITON_INTERPRET="1")
+    interpreter = measure_below("plain", folder, TRITON_INTERPRET="1")
     with tempfile.TemporaryDirectory() as home:
-        made = below("checked", folder, UNFIX_HOME=home)
-        kept = below("checked", folder, UNFIX_HOME=home)
+        made = measure_below("checked", folder, UNFIX_HOME=home)
+        kept = measure_below("checked", folder, UNFIX_HOME=home)
     results = {}
-    for name, launch in each(folder):
+    for name, launch in iterate_launches(folder):
         if isinstance(made[name], str):
             results[name] = {"programs": launch.programs, "checked": made[name]}
             continue
@@ -231,7 +231,7 @@ def measure_launches(folder: Path) -> dict[str, Any]:
     return results
 
 
-def summary(results: dict[str, Any]) -> dict[str, Any]:
+def summarize_results(results: dict[str, Any]) -> dict[str, Any]:
     rates = {name: one["times faster"] for name, one in results.items() if "times faster" in one}
     ran = [one for one in results.values() if "made" in one]
     large = [rate for name, rate in rates.items() if results[name]["programs"] >= MANY]
@@ -252,14 +252,14 @@ def run_sanitizer(launch: Path, folder: str) -> dict[str, Any]:
     return {"outcome": last[0]}
 
 
-def sanitize(file: Path, folder: str) -> None:
+def record_sanitizer(file: Path, folder: str) -> None:
     sys.path.append(folder)
     launch = load_launch(file.read_bytes())
     import triton_viz
 
     traced = triton_viz.trace(client="sanitizer")(launch.named.kernel)
     try:
-        took = seconds(
+        took = time_work(
             lambda: traced[launch.sides](*map(launch.find_value, launch.args), **launch.options)
         )
         print(f"runs in {took:.3f} s")
@@ -277,9 +277,9 @@ def main() -> int:
     options = parser.parse_args()
     torch.set_num_threads(1)
     if options.sanitize:
-        sanitize(options.sanitize, options.viz)
+        record_sanitizer(options.sanitize, options.viz)
         return 0
-    for folder, way in ((options.plain, plain), (options.checked, under_check)):
+    for folder, way in ((options.plain, time_interpreter), (options.checked, under_check)):
         if folder:
             print(json.dumps(way(folder)))
             return 0
@@ -298,12 +298,12 @@ def main() -> int:
     for name, one in results.items():
         print(name, one)
     result = {
-        "summary": summary(results),
+        "summary": summarize_results(results),
         "kernels": results,
         "virtual": dict(launches.too_large),
     }
     print(result["summary"])
-    record(result, options.record, say=False)
+    record_result(result, options.record, say=False)
     slow = {
         name: one["times faster"] for name, one in results.items() if one.get("times faster", 1) < 1
     }

@@ -27,7 +27,7 @@ def draw_on_card(*shape: int) -> torch.Tensor:
     return torch.randn(*shape, device="cuda").to(torch.bfloat16)
 
 
-def int32(values: list[int]) -> torch.Tensor:
+def make_int32(values: list[int]) -> torch.Tensor:
     return torch.tensor(values, dtype=torch.int32, device="cuda")
 
 
@@ -46,7 +46,7 @@ def norm_heads(distance: int) -> bool:
     rows = draw_on_card(3, 128)
     tokens[:, :128] = rows
     weight = torch.ones(64, dtype=torch.bfloat16, device="cuda")
-    rope: tuple[Any, ...] = (1e4, True, int32([0, 0, 0]), 1.0, 1.0, 1.0, 1.0)
+    rope: tuple[Any, ...] = (1e4, True, make_int32([0, 0, 0]), 1.0, 1.0, 1.0, 1.0)
     fused_qk_norm_rope(tokens, 1, 1, value_heads, 64, 1e-6, weight, weight, *rope)
     heads = rows.float().view(3, 2, 64)
     wanted = heads * (heads.square().mean(-1, keepdim=True) + 1e-6).rsqrt()
@@ -65,7 +65,7 @@ def convolve_tokens(distance: int) -> bool:
         torch.ones(1, 1, 1, dtype=torch.bool, device="cuda"),
         torch.tensor([1], device="cuda"),
         torch.tensor([0, 3], device="cuda"),
-        int32([0, 0, 0]),
+        make_int32([0, 0, 0]),
         use_residual=False,
     )
     return torch.equal(found, tokens)
@@ -77,7 +77,7 @@ def clear_rows(distance: int) -> bool:
     first = distance // 16384
     output = torch.ones(first + 1, 128, 128, dtype=torch.bfloat16, device="cuda")
     sums = torch.ones(first + 1, 128, device="cuda")
-    fixup_zero_kv_rows(output, sums, int32([1, 0]), int32([0, first, first + 1]), 1)
+    fixup_zero_kv_rows(output, sums, make_int32([1, 0]), make_int32([0, first, first + 1]), 1)
     return not bool(output[first].any()) and bool(sums[first].isneginf().all())
 
 
@@ -106,9 +106,9 @@ def mask_drafts(distance: int) -> bool:
 def copy_tables(distance: int) -> bool:
     from sglang.kernels.ops.attention.dsa.fused_metadata_copy import fused_metadata_copy_cuda
 
-    pages = int32(list(range(6))).view(3, 2)
+    pages = make_int32(list(range(6))).view(3, 2)
     table = on_card((3, 2 + distance // 2), torch.int32)
-    lengths, starts = int32([2, 2, 2]), int32([0, 2, 4, 6])
+    lengths, starts = make_int32([2, 2, 2]), make_int32([0, 2, 4, 6])
     source = lengths, starts, pages, lengths, None, starts, None, None, None
     target = lengths.clone(), starts.clone(), table, lengths.clone(), None, starts.clone()
     fused_metadata_copy_cuda(*source, *target, None, None, None, 0, 3, 2, 2, 3)
@@ -122,7 +122,7 @@ def update_states(distance: int) -> bool:
     states = pool[:, :24].view(3, 8, 3)
     token = draw_on_card(1, 8, 1)
     wanted = token.clone()
-    causal_conv1d_update(token, states, keep_last_tap(), None, False, None, int32([2]), -1)
+    causal_conv1d_update(token, states, keep_last_tap(), None, False, None, make_int32([2]), -1)
     return torch.equal(states[2, :, -1], wanted[0, :, 0]) and not bool(states[0].any())
 
 

@@ -22,7 +22,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from bench.recording import record
+from bench.recording import record_result
 from harness import toggles
 
 FUNCTION = "27360"
@@ -90,7 +90,7 @@ def main() -> int:
         "median_ms": median,
         "upstream_over_ours": median["upstream"] / median["function"],
     }
-    record(result, arguments.record)
+    record_result(result, arguments.record)
     slow = {"function": 10, "kernel": 20}
     return int(any(median[name] >= limit for name, limit in slow.items()))
 

@@ -47,7 +47,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bench.recording import record
+from bench.recording import record_result
 from harness.core import paths
 
 SMALL = Path(__file__).parent / "small"
@@ -101,7 +101,7 @@ class Found(NamedTuple):
     mutants: dict[Mutant, tuple[str, str]]
 
 
-def call(command: list[str], folder: Path, wanted: Iterable[int] = (0,), **more: str) -> str:
+def run_command(command: list[str], folder: Path, wanted: Iterable[int] = (0,), **more: str) -> str:
     done = subprocess.run(
         command, cwd=folder, env={**os.environ, **more}, capture_output=True, text=True, check=False
     )
@@ -110,13 +110,13 @@ def call(command: list[str], folder: Path, wanted: Iterable[int] = (0,), **more:
     return done.stdout
 
 
-def neat(line: str) -> str:
+def normalize_line(line: str) -> str:
     """Normalize a line: cosmic-ray leaves extra spaces."""
     line = line.strip()
     return ast.unparse(ast.parse(f"{line} pass" if line.endswith(":") else line)).split("\n")[0]
 
 
-def functions(text: str) -> dict[str, ast.FunctionDef]:
+def find_functions(text: str) -> dict[str, ast.FunctionDef]:
     return {node.name: node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef)}
 
 
@@ -139,10 +139,12 @@ class Bench:
 
     def tool(self, folder: Path, *words: str) -> str:
         path = os.pathsep.join((str(self.tools), os.environ["PATH"]))
-        return call([str(self.tools / words[0]), *words[1:]], folder, PATH=path)
+        return run_command([str(self.tools / words[0]), *words[1:]], folder, PATH=path)
 
     def versions(self, python: str, *packages: str) -> dict[str, str]:
-        found: dict[str, str] = json.loads(call([python, "-c", VERSIONS, *packages], self.root))
+        found: dict[str, str] = json.loads(
+            run_command([python, "-c", VERSIONS, *packages], self.root)
+        )
         return found
 
     # cosmic-ray
@@ -185,8 +187,8 @@ class Bench:
         line = int(numbers[1]) + lines[0]
         return next(
             (
-                Mutant(name, line - function.lineno, was.strip(), neat(now))
-                for name, function in functions(self.text).items()
+                Mutant(name, line - function.lineno, was.strip(), normalize_line(now))
+                for name, function in find_functions(self.text).items()
                 if function.lineno <= line <= (function.end_lineno or 0)
             ),
             None,
@@ -208,7 +210,7 @@ class Bench:
         text = (made / MODULE).read_text()
         bodies = {
             name: text.split("\n")[node.lineno : node.end_lineno]
-            for name, node in functions(text).items()
+            for name, node in find_functions(text).items()
         }
         codes = json.loads((made / f"{MODULE}.meta").read_text())["exit_code_by_key"]
         ran = {name: code for name, code in codes.items() if code is not None}
@@ -221,7 +223,7 @@ class Bench:
             changed = [n for n, (one, other) in enumerate(pairs) if one != other]
             if len(was) == len(now) and len(changed) == 1:
                 (n,) = changed
-                mutant = Mutant(function[2:], n + 1, was[n].strip(), neat(now[n]))
+                mutant = Mutant(function[2:], n + 1, was[n].strip(), normalize_line(now[n]))
                 mutants[mutant] = name, {0: SURVIVED, 1: KILLED}.get(code, f"exit code {code}")
         return Found(seconds, len(ran), mutants)
 
@@ -254,7 +256,7 @@ class Bench:
         words = ["prove", *names, "--release", "current", "--toggles", str(folder / "toggles")]
         words += ["-j", str(self.jobs), "--json", "--", str(folder / "tests")]
         begun = time.perf_counter()
-        said = call(
+        said = run_command(
             [sys.executable, "-P", "-m", "harness", *words],
             package,
             wanted=(0, 1),
@@ -275,7 +277,7 @@ class Bench:
         return Found(seconds, len(mutants), found), run
 
 
-def timing(seconds: list[float], mutants: int) -> dict[str, Any]:
+def compute_timing(seconds: list[float], mutants: int) -> dict[str, Any]:
     return {
         "mutants": mutants,
         "seconds": [round(each, 2) for each in seconds],
@@ -283,7 +285,7 @@ def timing(seconds: list[float], mutants: int) -> dict[str, Any]:
     }
 
 
-def measure(bench: Bench, rounds: int) -> dict[str, Any]:
+def measure_tools(bench: Bench, rounds: int) -> dict[str, Any]:
     own = {"cosmic-ray": bench.cosmic_ray(), "mutmut": bench.mutmut()}
     ray, mut = (found.mutants for found in own.values())
     common = [mutant for mutant in mut if mutant in ray]
@@ -316,13 +318,13 @@ def measure(bench: Bench, rounds: int) -> dict[str, Any]:
         figures[name] = {
             "workers": bench.jobs,
             "common": {
-                **timing(whole[name], len(common)),
+                **compute_timing(whole[name], len(common)),
                 "first_s": round(start, 2),
                 "each_further_s": round((end - start) / (len(common) - 1), 3),
             },
         }
         if name in own:
-            figures[name]["its_own"] = timing([own[name].seconds], own[name].all)
+            figures[name]["its_own"] = compute_timing([own[name].seconds], own[name].all)
     settings = tomllib.loads((SMALL / "cosmic-ray.toml").read_text())["cosmic-ray"]
     figures["cosmic-ray"] |= {"distributor": settings["distributor"]["name"], "workers": 1}
     figures["unfix"] |= {
@@ -365,9 +367,9 @@ def main() -> int:
             "unfix": bench.versions(sys.executable, "pytest"),
             "tools": bench.versions(str(bench.tools / "python"), "cosmic-ray", "mutmut", "pytest"),
         }
-        measured = measure(bench, arguments.rounds)
+        measured = measure_tools(bench, arguments.rounds)
     sys.argv = ["TOOLS" if word == str(arguments.tools) else word for word in sys.argv]
-    record({"versions": versions, **measured}, arguments.record)
+    record_result({"versions": versions, **measured}, arguments.record)
     return int(bool(measured["verdicts_that_differ"]))
 
 

@@ -69,7 +69,9 @@ def judge_faults(
             os.close(read)
             with os.fdopen(write, "wb") as answers:
                 for fault in faults[lane::jobs]:
-                    pickle.dump(_alone(place, world, kernels, fault, recorded, known), answers)
+                    pickle.dump(
+                        _judge_in_fork(place, world, kernels, fault, recorded, known), answers
+                    )
                     answers.flush()
             os._exit(0)
         os.close(write)
@@ -89,7 +91,7 @@ def judge_faults(
     return found
 
 
-def _alone(
+def _judge_in_fork(
     place: Path, world: Any, kernels: Any, fault: Fault, recorded: Thresholds, known: Any
 ) -> dict[str, Any]:
     """Judge a fault in a fork with a time limit; report how the fork ended, if it died."""
@@ -124,7 +126,7 @@ def _alone(
     return base | {"verdict": "cannot tell"} | said
 
 
-def _with(fault: Fault, place: Path, world: Any) -> Any:
+def _judge_fault(fault: Fault, place: Path, world: Any) -> Any:
     from harness.runs.audit import lazy_release
 
     text = world.find_module(fault.module).text
@@ -138,7 +140,7 @@ def _judge_narrowing(
 ) -> dict[str, Any]:
     from harness.runs.audit.kernel_reading import KernelReading, analyze_kernel, iterate_cases
 
-    changed = _with(fault, place, world)
+    changed = _judge_fault(fault, place, world)
     reported = matters = unreported = is_analyzed = False
     reasons: set[str] = set()
     for kernel in _find_launched(kernels, fault):
@@ -148,12 +150,12 @@ def _judge_narrowing(
         seen = [one for one in after.findings.values() if one.is_observed]
         reported |= bool(seen)
         matters |= any(one.confirmed == "confirmed" for one in seen)
-        if matters or not any(_wraps(one, set(before)) for one in after.cases):
+        if matters or not any(_overflows_elsewhere(one, set(before)) for one in after.cases):
             continue
         # Does an integer overflow in a line without a finding in the unchanged release as well?
         as_it_is = KernelReading()
         list(iterate_cases(world, kernel, known, as_it_is))
-        own = any(_wraps(one, set(before)) for one in as_it_is.cases)
+        own = any(_overflows_elsewhere(one, set(before)) for one in as_it_is.cases)
         unreported |= own
         matters |= not own
     return _make_judgement(reported, matters, is_analyzed, reasons) | {"unreported": unreported}
@@ -175,12 +177,12 @@ def _judge_size(
     from harness.runs.audit import overrun_runs
     from harness.runs.audit.kernel_reading import KernelReading, iterate_cases
 
-    changed = _with(fault, place, world)
+    changed = _judge_fault(fault, place, world)
     reported: set[Any] = set()
     matters: set[Any] = set()
     reasons: set[str] = set()
     for where, sign in ((changed, 1), (world, -1)):
-        for kernel in _launching(where, kernels, fault):
+        for kernel in _list_launching_kernels(where, kernels, fault):
             read = KernelReading()
             for case in iterate_cases(where, kernel, known, read):
                 loaded = read.cases[-1][0]
@@ -197,7 +199,7 @@ def _judge_size(
     return _make_judgement(bool(reported), bool(reported or matters), not reasons, reasons)
 
 
-def _launching(world: Any, kernels: Any, fault: Fault) -> list[Any]:
+def _list_launching_kernels(world: Any, kernels: Any, fault: Fault) -> list[Any]:
     """Return the kernels of a fault, with this world's launches of them."""
     from dataclasses import replace
 
@@ -271,7 +273,7 @@ def _find_launched(kernels: Any, fault: Fault) -> list[Any]:
     return found
 
 
-def _wraps(read: tuple[Any, Any], lines: set[tuple[str, int]]) -> bool:
+def _overflows_elsewhere(read: tuple[Any, Any], lines: set[tuple[str, int]]) -> bool:
     """Launch at the limits: does an integer overflow in a line other than these?"""
     from harness.runs.audit.overflow_runs import OverflowLauncher
     from harness.runs.audit.trial_launches import OVERFLOWS, iterate_draws
@@ -312,7 +314,7 @@ def main() -> None:
         found = judge_faults(arguments.place, faults, _read_thresholds(arguments), arguments.jobs)
         sys.stdout.write("\n" + json.dumps(found))
         return
-    from bench.recording import record
+    from bench.recording import record_result
     from harness.releases import checkouts, managed_releases
     from harness.releases.managed_releases import CPU_BASE
     from harness.releases.source_trees import FolderSourceTree
@@ -344,7 +346,7 @@ def main() -> None:
     }
     print(json.dumps(summary, indent=1))
     limits = {"seconds": SECONDS, "launches": LAUNCHES}
-    record({"limits": limits, **summary, "faults": found}, arguments.record, say=False)
+    record_result({"limits": limits, **summary, "faults": found}, arguments.record, say=False)
 
 
 def count_up(found: list[dict[str, Any]]) -> dict[str, Any]:

@@ -39,7 +39,7 @@ def draw_faults(place: Path, many: int, sizes: bool) -> list[Fault]:
             continue
         module = path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
         for function in ModuleCode(ModuleSource(module, path, text)).functions:
-            if not function.is_kernel and not (sizes and _launches(function.node)):
+            if not function.is_kernel and not (sizes and _launches_kernel(function.node)):
                 continue
             for operator in chosen:
                 for change in operator.iterate_changes(function):
@@ -54,6 +54,6 @@ def draw_faults(place: Path, many: int, sizes: bool) -> list[Fault]:
     return random.Random(0).sample(made, min(many, len(made)))
 
 
-def _launches(node: ast.AST) -> bool:
+def _launches_kernel(node: ast.AST) -> bool:
     calls = (one for one in ast.walk(node) if isinstance(one, ast.Call))
     return any(isinstance(one.func, ast.Subscript) for one in calls)

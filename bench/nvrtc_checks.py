@@ -276,7 +276,7 @@ def plant_empty(way: str) -> None:
     launch(out, torch.empty(1000, device="cuda"), ends)
 
 
-def plant(what: str = "") -> None:
+def plant_faults(what: str = "") -> None:
     plants: dict[str, Callable[[], None]]
     if what == "memory":
         plants = {f"{way}_race": partial(plant_race, way) for way in MAKERS}
@@ -297,7 +297,7 @@ def plant(what: str = "") -> None:
 
 def main(action: str, *words: str) -> None:
     if action == "plant":
-        plant(*words)
+        plant_faults(*words)
     else:
         run_ways(words[0], words[1:] or WAYS)
 

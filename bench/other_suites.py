@@ -149,7 +149,7 @@ def read_skips(output: str) -> dict[str, list[str]]:
     return found
 
 
-def classify(test: dict[str, Any]) -> str:
+def classify_test(test: dict[str, Any]) -> str:
     if test.get("outcome") == "passed" and not test.get("launches"):
         return "passed without a launch"
     if "UnansweredName" in test.get("reason", ""):
@@ -161,7 +161,7 @@ def classify(test: dict[str, Any]) -> str:
 
 def needs_triton_alone(test: dict[str, Any]) -> bool:
     """Whether a test launched a kernel, had a launch refused, or ended badly."""
-    ended_badly = classify(test) in ("failed", "too slow", "interrupted")
+    ended_badly = classify_test(test) in ("failed", "too slow", "interrupted")
     return bool(test.get("launches") or test.get("refused_launches") or ended_badly)
 
 
@@ -198,25 +198,25 @@ def run_suite(
         if not found:
             break
         for name, file_record in found.items():
-            counts = Counter(classify(test) for test in file_record["tests"].values())
+            counts = Counter(classify_test(test) for test in file_record["tests"].values())
             print(f"{name}: {dict(counts)} {file_record.get('reason', '')}", flush=True)
         files |= found
         left = [file for file in left if str(file.relative_to(root)) not in found]
     return {
-        **summarize(test for file in files.values() for test in file["tests"].values()),
+        **summarize_tests(test for file in files.values() for test in file["tests"].values()),
         "not_run": [str(file.relative_to(root)) for file in left],
         "files": files,
     }
 
 
-def summarize(all_tests: Iterable[dict[str, Any]]) -> dict[str, Any]:
+def summarize_tests(all_tests: Iterable[dict[str, Any]]) -> dict[str, Any]:
     tests = list(all_tests)
     refusals = Counter(reason for test in tests for reason in test.get("refusals", {}).values())
     reports = [report for test in tests for report in test.get("reports", [])]
     triton = [test for test in tests if needs_triton_alone(test)]
-    good = [test for test in triton if classify(test) == "passed" or test.get("reports")]
+    good = [test for test in triton if classify_test(test) == "passed" or test.get("reports")]
     return {
-        "outcomes": dict(Counter(map(classify, tests))),
+        "outcomes": dict(Counter(map(classify_test, tests))),
         "needing Triton alone": len(triton),
         "of them passed or reported": len(good),
         "launches": sum(sum(test.get("launches", {}).values()) for test in tests),

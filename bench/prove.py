@@ -22,12 +22,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from bench.recording import record
+from bench.recording import record_result
 from harness.core import paths
 from harness.releases import managed_releases
 
 
-def prove(release: str, profile: str, jobs: int) -> tuple[float, dict[str, Any]]:
+def time_proof(release: str, profile: str, jobs: int) -> tuple[float, dict[str, Any]]:
     """Time a whole run of `unfix prove`, as a user starts it."""
     words = ["prove", "--release", release, "--profile", profile, "-j", str(jobs), "--json"]
     begun = time.perf_counter()
@@ -41,7 +41,9 @@ def prove(release: str, profile: str, jobs: int) -> tuple[float, dict[str, Any]]
     return seconds, run
 
 
-def plainly(cell: dict[str, Any], side: str, profile: str, python: Path) -> tuple[float, bool]:
+def run_plain_side(
+    cell: dict[str, Any], side: str, profile: str, python: Path
+) -> tuple[float, bool]:
     """Run one side of a cell in a fresh process: its seconds, and whether the guard passed."""
     environment = {**os.environ, "PYTHONPATH": str(paths.project_folder())}
     environment |= {"OMP_NUM_THREADS": "1"}
@@ -73,7 +75,7 @@ def main() -> int:
     arguments = parser.parse_args()
     release = managed_releases.get_release(arguments.release)
 
-    seconds, run = prove(release.name, arguments.profile, arguments.jobs)
+    seconds, run = time_proof(release.name, arguments.profile, arguments.jobs)
     cells = [cell for cell in run["cells"] if cell["verdict"] == "proven"]
     chosen = cells
     if arguments.cells:
@@ -82,7 +84,7 @@ def main() -> int:
     begun = time.perf_counter()
     with ThreadPoolExecutor(arguments.jobs) as pool:
         plain = list(
-            pool.map(lambda task: plainly(*task, arguments.profile, release.python), tasks)
+            pool.map(lambda task: run_plain_side(*task, arguments.profile, release.python), tasks)
         )
     spent = time.perf_counter() - begun
     differing = [
@@ -112,7 +114,7 @@ def main() -> int:
         "times_faster": round(a_cell * len(cells) / seconds, 1),
         "verdicts_that_differ": differing,
     }
-    record(result, arguments.record, python=str(release.python))
+    record_result(result, arguments.record, python=str(release.python))
     return 1 if differing else 0
 
 

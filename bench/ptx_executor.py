@@ -21,7 +21,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from bench.recording import record
+from bench.recording import record_result
 from harness.kernels.ptx.abi import ContextField
 from harness.kernels.ptx.compiled_kernels import get_runtime
 from harness.kernels.ptx.executor import load_module
@@ -58,7 +58,7 @@ def main() -> None:
                 instructions / time_launch(launch, checks) / 1e6, 1
             )
         result[name] = row
-    record({"load average": round(os.getloadavg()[0], 1), "kernels": result}, file)
+    record_result({"load average": round(os.getloadavg()[0], 1), "kernels": result}, file)
 
 
 def make_launches() -> dict[str, CudaLaunch]:
@@ -85,7 +85,7 @@ def make_launches() -> dict[str, CudaLaunch]:
                 (one if isinstance(one, int) else int(one.ctypes.data)).to_bytes(8, "little")
                 for one in values_of_parameters
             ),
-            tuple(describe(one, array) for one, array in tensors.items()),
+            tuple(describe_array(one, array) for one, array in tensors.items()),
             lambda _: None,
         )
         for name, (tensors, values_of_parameters) in arguments.items()
@@ -95,7 +95,7 @@ def make_launches() -> dict[str, CudaLaunch]:
 _ARRAYS: list[Any] = []  # launches hold addresses, and these the memory
 
 
-def describe(name: str, array: Any) -> Allocation:
+def describe_array(name: str, array: Any) -> Allocation:
     _ARRAYS.append(array)
     return Allocation(name, int(array.ctypes.data), array.nbytes, str(array.dtype), array.shape)
 

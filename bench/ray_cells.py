@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from bench.recording import record
+from bench.recording import record_result
 from harness.matrices.schema import MachineNeeds
 from harness.runs.matrix.cell_plan import MatrixCell
 from harness.runs.matrix.cell_scheduler import CellExecutor, CellScheduler, RetryRules, RunLocation
@@ -26,7 +26,7 @@ from harness.runs.matrix.ray_executor import RayExecutor
 from harness.store.matrix.values import CellAttempt
 
 
-def cells(count: int, seconds: float, name: str) -> list[MatrixCell]:
+def make_cells(count: int, seconds: float, name: str) -> list[MatrixCell]:
     """Make sleeping cells; every fifth one fails, so that outcomes differ."""
     return [
         MatrixCell(
@@ -52,8 +52,8 @@ def measure_executor(
     executor: CellExecutor, nodes: int, count: int, seconds: float
 ) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as name:
-        first, _ = run_cells(cells(nodes, 0, "first"), executor, Path(name))
-        wall, kept = run_cells(cells(count, seconds, "cell"), executor, Path(name))
+        first, _ = run_cells(make_cells(nodes, 0, "first"), executor, Path(name))
+        wall, kept = run_cells(make_cells(count, seconds, "cell"), executor, Path(name))
     rounds = -(-count // nodes)
     return {
         "first_s": round(first, 2),
@@ -107,7 +107,7 @@ def main() -> int:
             name for name in outcomes[0] if outcomes[0][name] != outcomes[1].get(name)
         ),
     }
-    record(result, arguments.record)
+    record_result(result, arguments.record)
     return 1 if result["outcomes_that_differ"] else 0
 
 

@@ -12,7 +12,7 @@ from harness.core import machine
 from harness.store.record_files import write_record
 
 
-def record(
+def record_result(
     result: dict[str, Any], file: Path | None, *, python: str = sys.executable, say: bool = True
 ) -> None:
     whole = {

@@ -32,7 +32,7 @@ ROOT = Path(__file__).resolve().parent.parent
 MATRIX = ROOT / "suites" / "matrices" / "cpu.yaml"
 
 
-def repeat(
+def repeat_evaluation(
     matrix: MatrixFile, where: ServingSettings, preloaded: dict[Any, Any], jobs: int
 ) -> Evaluation:
     """Run one evaluation; the processes that have imported SGLang stay for the next one."""
@@ -93,7 +93,11 @@ def main() -> int:
                 matrix.seed = seed
                 place = Path(folder) / str(seed)
                 where = ServingSettings("cpu", arguments.release, place, (), False, 600.0)
-                found.append(summarize_evaluation(repeat(matrix, where, preloaded, arguments.jobs)))
+                found.append(
+                    summarize_evaluation(
+                        repeat_evaluation(matrix, where, preloaded, arguments.jobs)
+                    )
+                )
                 print(f"seed {seed}: {found[-1]}", flush=True)
         finally:
             for process in preloaded.values():

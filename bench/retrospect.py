@@ -89,7 +89,7 @@ def read_cases() -> dict[str, Case]:
     return msgspec.convert(yaml.safe_load(CASES.read_text()), dict[str, Case])
 
 
-def rehearse(case: Case, reverts: list[str], folder: Path) -> dict[str, Any]:
+def rehearse_case(case: Case, reverts: list[str], folder: Path) -> dict[str, Any]:
     """Rehearse the deployment of a case; return its result."""
     model = [case.model]
     if case.layers:
@@ -217,8 +217,8 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             for name in chosen:
                 case = cases[name]
-                reverted = rehearse(case, list(case.fixes), Path(folder))
-                fixed = rehearse(case, [], Path(folder))
+                reverted = rehearse_case(case, list(case.fixes), Path(folder))
+                fixed = rehearse_case(case, [], Path(folder))
                 rows = [row for row in rows if row.case != name]
                 rows += [
                     judge_fix(fix, name, one, reverted, fixed) for fix, one in case.fixes.items()

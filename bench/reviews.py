@@ -176,8 +176,8 @@ def main() -> None:
     folder: Path = arguments.folder.resolve()
     checkout = build_checkout(folder / "sglang")
     chosen = [one for one in CHANGES if not arguments.names or one.name in arguments.names]
-    results = [review(checkout, folder, change) for change in chosen]
-    recording.record({"older": OLDER, "newer": NEWER, "reviews": results}, arguments.record)
+    results = [review_change(checkout, folder, change) for change in chosen]
+    recording.record_result({"older": OLDER, "newer": NEWER, "reviews": results}, arguments.record)
 
 
 def build_checkout(folder: Path) -> GitRepository:
@@ -225,7 +225,7 @@ def run_git(repository: GitRepository, *words: str) -> None:
     )
 
 
-def review(checkout: GitRepository, folder: Path, change: WheelChange) -> dict[str, Any]:
+def review_change(checkout: GitRepository, folder: Path, change: WheelChange) -> dict[str, Any]:
     record = folder / f"{change.name}.json"
     if not record.exists():
         ends = f"v{OLDER}..{change.name}"

@@ -76,7 +76,7 @@ CASES = {
 }
 
 
-def words(case: SanitizerCase) -> tuple[str, ...]:
+def list_words(case: SanitizerCase) -> tuple[str, ...]:
     return (
         *("--model-path", f"{TRAINED}/{case.model}"),
         *("--speculative-draft-model-path", f"{TRAINED}/{case.draft}"),
@@ -99,7 +99,7 @@ def under_sanitizer(folder: Path) -> Path:
     return program
 
 
-def ask(server: SglangServer, number: int, limit: float) -> bool:
+def send_request(server: SglangServer, number: int, limit: float) -> bool:
     """Send one request near the context's end; True if it was answered, and not refused."""
     with contextlib.suppress(OSError, http.client.HTTPException):
         send_question(server, number, limit, 8)
@@ -129,7 +129,7 @@ def serve_case(
 ) -> dict[str, Any]:
     setup = ServerSetup(
         under_sanitizer(folder) if tool == "sanitizer" else Path(sys.executable),
-        words(case),
+        list_words(case),
         revert=case.revert,
         environment=dict(DEFAULT_ENVIRONMENT),
         kernel_checks=",".join(DEFAULT_CHECKS) if tool == "check" else "",
@@ -154,7 +154,9 @@ def serve_case(
             notes()
             asked = half = time.monotonic()
             with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
-                waiting = {pool.submit(ask, server, n, limit) for n in range(AT_ONCE * rounds)}
+                waiting = {
+                    pool.submit(send_request, server, n, limit) for n in range(AT_ONCE * rounds)
+                }
                 found["asked"] = len(waiting)
                 while waiting:
                     done, waiting = concurrent.futures.wait(waiting, 0.05)
@@ -211,7 +213,7 @@ def main(given: Sequence[str] | None = None) -> int:
         raise NotReadyError("compute-sanitizer is not on the PATH: it comes with the CUDA toolkit")
     chosen = arguments.cases or list(CASES)
     cases: dict[str, dict[str, Any]] = {
-        name: {"revert": CASES[name].revert, "serve": words(CASES[name]), "runs": []}
+        name: {"revert": CASES[name].revert, "serve": list_words(CASES[name]), "runs": []}
         for name in chosen
     }
     pairs = [
@@ -236,7 +238,7 @@ def main(given: Sequence[str] | None = None) -> int:
             print(in_short(name, found), flush=True)
             # After each server, since the next one may hang.
             result = {"at_once": arguments.at_once, "cases": cases}
-            recording.record(result, arguments.record, say=False)
+            recording.record_result(result, arguments.record, say=False)
     return 0
 
 

@@ -22,7 +22,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from bench.recording import record
+from bench.recording import record_result
 from harness.core import paths
 from harness.fixes.patch_plan import Direction
 from harness.fixes.registry import toggle_catalogue
@@ -52,7 +52,7 @@ def guards_of(release: str) -> dict[str, tuple[str, list[str]]]:
     return found
 
 
-def everyone(release: str, jobs: int, folder: Path) -> dict[str, Any]:
+def search_each_toggle(release: str, jobs: int, folder: Path) -> dict[str, Any]:
     """Search for each toggle in turn, on one imported release."""
     known = toggle_catalogue.load_catalogue()
     found = managed_releases.get_release(release)
@@ -124,7 +124,7 @@ def time_search(words: list[str]) -> tuple[float, dict[str, Any]]:
     return time.perf_counter() - began, json.loads(done.stdout)
 
 
-def beside(release: str, jobs: int, count: int) -> dict[str, Any]:
+def time_searches(release: str, jobs: int, count: int) -> dict[str, Any]:
     """Time whole searches, by the guard's name and with a fresh pytest for each run."""
     alone = {t: guard for t, (guard, guarded) in guards_of(release).items() if len(guarded) == 1}
     # Without the NPU's toggles: a fresh pytest cannot import the NPU's modules.
@@ -165,15 +165,15 @@ def main() -> None:
     parser.add_argument("--record", type=Path)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        every = everyone(arguments.release, arguments.jobs, Path(folder))
-    side_by_side = beside(arguments.release, arguments.jobs, arguments.plain)
+        every = search_each_toggle(arguments.release, arguments.jobs, Path(folder))
+    side_by_side = time_searches(arguments.release, arguments.jobs, arguments.plain)
     result = {
         "release": arguments.release,
         "jobs": arguments.jobs,
         "every toggle": every,
         "beside fresh runs": side_by_side,
     }
-    record(
+    record_result(
         result, arguments.record, python=str(managed_releases.get_release(arguments.release).python)
     )
 

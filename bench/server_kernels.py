@@ -22,7 +22,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from bench.recording import record
+from bench.recording import record_result
 from harness.kernels.cuda.recorded_builds import read_recorded_builds
 from harness.kernels.triton.recorded_reach import read_reach
 from harness.store.record_files import read_record_text
@@ -124,7 +124,7 @@ def main() -> int:
             name: Path(file) for name, _, file in (v.partition("=") for v in arguments.virtual)
         }
         kernels = list_kernels(arguments.launches, virtual)
-        record({"kernels": kernels}, arguments.record, say=False)
+        record_result({"kernels": kernels}, arguments.record, say=False)
     print(render_table(kernels))
     missing = [one["kernel"] for one in kernels if not one["tests"]]
     print(f"{len(kernels)} kernels, {len(kernels) - len(missing)} held to a reference by a suite")

@@ -52,12 +52,12 @@ def main() -> int:
     if options.group:
         run_group(options.reference, options.group.split(","), options.examples)
         return 0
-    from recording import record
+    from recording import record_result
 
     started = time.monotonic()
     results = run_groups(options, started + options.seconds)
     for name, result in results.items():
-        print(describe(name, result))
+        print(describe_operator(name, result))
     summary = defaultdict(int)
     for result in results.values():
         summary[result["outcome"]] += 1
@@ -69,7 +69,7 @@ def main() -> int:
         "outcomes": dict(sorted(summary.items())),
         "stand_ins": results,
     }
-    record(whole, options.record, say=False)
+    record_result(whole, options.record, say=False)
     return 1 if any(is_red(result) for result in results.values()) else 0
 
 
@@ -181,7 +181,7 @@ def run_group(reference: str, names: list[str], examples: int) -> None:
     if reference != CARD:
         from harness.device import installation
 
-        installation.install("H100")
+        installation.install_device("H100")
     import torch
 
     from fixtures.stand_ins.comparing_runs import compare_operator, load_registries
@@ -204,7 +204,7 @@ def run_group(reference: str, names: list[str], examples: int) -> None:
             result = {"outcome": ENDED if is_lost else FAILED, "why": words[:TAIL]}
         else:
             result = {
-                "outcome": judge(agreement),
+                "outcome": judge_agreement(agreement),
                 "source": read_source(name),
                 **dataclasses.asdict(agreement),
                 "seconds": round(time.monotonic() - started, 1),
@@ -214,7 +214,7 @@ def run_group(reference: str, names: list[str], examples: int) -> None:
             os._exit(1)  # no later call of this process reaches the device
 
 
-def judge(agreement: Any) -> str:
+def judge_agreement(agreement: Any) -> str:
     if agreement.differences:
         return DIFFERS
     return AGREES if agreement.agreed >= LEAST_SHARE * agreement.calls else REFUSED
@@ -234,7 +234,7 @@ def describe_device(reference: str) -> str:
     return torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
 
 
-def describe(name: str, result: dict[str, Any]) -> str:
+def describe_operator(name: str, result: dict[str, Any]) -> str:
     """Return one line for an operator, and one for each difference and refusal."""
     outcome = result["outcome"]
     if "calls" not in result:

@@ -18,14 +18,14 @@ import time
 from pathlib import Path
 from typing import Any
 
-from bench.recording import record
+from bench.recording import record_result
 from harness.core import paths
 from harness.releases import managed_releases
 
 ROUNDS = 40
 
 
-def seconds(*words: str) -> float:
+def measure_seconds(*words: str) -> float:
     start = time.perf_counter()
     subprocess.run(words, capture_output=True, check=False, cwd=paths.project_folder())
     return time.perf_counter() - start
@@ -51,13 +51,13 @@ def main() -> int:
     bare = without_start_line(release, folder / "bare")
     times: dict[str, list[float]] = {"with": [], "without": [], "nothing": [], "list": []}
     for _ in range(ROUNDS):
-        times["with"].append(seconds(str(release.python), "-c", "pass"))
-        times["without"].append(seconds(str(bare), "-c", "pass"))
-        times["nothing"].append(seconds(sys.executable, "-c", "pass"))
-        times["list"].append(seconds(sys.executable, "-m", "harness", "list"))
+        times["with"].append(measure_seconds(str(release.python), "-c", "pass"))
+        times["without"].append(measure_seconds(str(bare), "-c", "pass"))
+        times["nothing"].append(measure_seconds(sys.executable, "-c", "pass"))
+        times["list"].append(measure_seconds(sys.executable, "-m", "harness", "list"))
     shutil.rmtree(folder)
     median = {name: statistics.median(found) for name, found in times.items()}
-    drift = seconds(sys.executable, "-m", "harness", "drift")
+    drift = measure_seconds(sys.executable, "-m", "harness", "drift")
     result: dict[str, Any] = {
         "rounds": ROUNDS,
         "start_line_ms": (median["with"] - median["without"]) * 1000,
@@ -66,7 +66,7 @@ def main() -> int:
         "list_over_empty_python": median["list"] / median["nothing"],
         "drift_eleven_releases_s": drift,
     }
-    record(result, arguments.record, python=str(release.python))
+    record_result(result, arguments.record, python=str(release.python))
     return int(result["start_line_ms"] >= 2 or median["list"] >= 0.5 or drift >= 20)
 
 

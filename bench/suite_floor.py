@@ -20,7 +20,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from bench.recording import record
+from bench.recording import record_result
 
 ROUNDS = 3
 _PROJECT = Path(__file__).parents[1]
@@ -111,7 +111,7 @@ def run_suite(python: str, folder: Path, checkout: Path | None, home: Path, **ex
     return 1000 * found["seconds"] / found["tests"]
 
 
-def measure(python: str, suites: dict[str, Path], plain: Path, before: Path | None) -> Any:
+def measure_suites(python: str, suites: dict[str, Path], plain: Path, before: Path | None) -> Any:
     checkouts = {"now": _PROJECT, **({"before": before} if before else {})}
     result: dict[str, Any] = {}
     for name, folder in suites.items():
@@ -149,8 +149,8 @@ def main() -> None:
         write_suite(suites["a kernel each"], 60, 1, launches=True)
         write_suite(folder / "plain", 1, 200, launches=False)
         before = arguments.before and arguments.before.resolve()
-        found = measure(python, suites, folder / "plain", before)
-    record({"milliseconds_a_test": found}, arguments.record, python=python)
+        found = measure_suites(python, suites, folder / "plain", before)
+    record_result({"milliseconds_a_test": found}, arguments.record, python=python)
 
 
 if __name__ == "__main__":

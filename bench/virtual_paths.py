@@ -135,7 +135,7 @@ def run_architecture(device: str, name: str) -> dict[str, Any]:
     if device == "virtual":
         from harness.device import installation
 
-        installation.install("H100")
+        installation.install_device("H100")
     else:
         from harness.core.after_import import call_after_import
         from harness.device import sglang_paths
@@ -240,7 +240,7 @@ def run_all(device: str, names: tuple[str, ...], jobs: int) -> dict[str, Any]:
     return {name: results[name] for name in names}
 
 
-def compare(cuda: dict[str, Any], virtual: dict[str, Any]) -> dict[str, Any]:
+def compare_paths(cuda: dict[str, Any], virtual: dict[str, Any]) -> dict[str, Any]:
     """Return for each architecture what only one of the two called, with the counts."""
 
     def subtract(ours: dict[str, Any], theirs: dict[str, Any]) -> dict[str, Any]:
@@ -272,7 +272,7 @@ def main() -> None:
             files = [json.loads(Path(file).read_text()) for file in (cuda, virtual)]
             from harness.store.record_files import write_record
 
-            both = {"cuda": files[0], "virtual": files[1], "differences": compare(*files)}
+            both = {"cuda": files[0], "virtual": files[1], "differences": compare_paths(*files)}
             write_record(Path(out), json.dumps(both, indent=1) + "\n")
             print(json.dumps(both["differences"], indent=1))
         case [("cuda" | "virtual") as device, file, *names]:

@@ -8,7 +8,7 @@ import pytest
 
 from harness.core.cpp_scopes import CppSource
 from harness.kernels.cuda.host_signatures import find_parameter_names
-from harness.kernels.cuda.kernel_names import unmangle
+from harness.kernels.cuda.kernel_names import unmangle_name
 from harness.patching.cuda_sources import find_package_path
 
 SOURCE = """
@@ -82,8 +82,8 @@ def test_parameters_are_named_by_the_host_function(tmp_path: Path) -> None:
 
 def test_a_mangled_kernel_reads_as_in_its_source() -> None:
     mangled = "_ZN6sglang5scaleIfLi4ELb1EEEvNS_6ParamsE"
-    assert unmangle(mangled) == "scale<float, 4, true>"
-    assert unmangle("plain_kernel") == "plain_kernel"
+    assert unmangle_name(mangled) == "scale<float, 4, true>"
+    assert unmangle_name("plain_kernel") == "plain_kernel"
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ from fixture_types import Output
 
 from harness.cli.main import main
 from harness.core.cpp_scopes import CppSource
-from harness.core.cpp_tokens import is_cpp_path, tokenize
+from harness.core.cpp_tokens import is_cpp_path, tokenize_text
 from harness.core.errors import NotReadyError
 from harness.core.source_scopes import ModuleSource
 from harness.fixes.matching.toggle_status import EditSite, ToggleStatus, find_toggle_status
@@ -104,7 +104,7 @@ def meaning(text: str) -> str:
     try:
         return ast.dump(ast.parse(text))
     except SyntaxError:  # C++
-        return " ".join(token.text for token in tokenize(text))
+        return " ".join(token.text for token in tokenize_text(text))
 
 
 def test_the_eleven_releases_are_read_as_their_versions() -> None:

@@ -10,7 +10,7 @@ import signal
 from fixture_types import Output
 
 from harness.core import preloading, process_exit
-from harness.core.child_process import call_in_fork, fork
+from harness.core.child_process import call_in_fork, fork_process
 
 
 def _at(depth: int, calls: int) -> int:
@@ -45,10 +45,10 @@ def test_a_call_in_a_fork_gives_its_result_or_nothing() -> None:
 
 
 def test_a_fork_never_returns_and_its_exit_code_says_how_it_ended(capfd: Output) -> None:
-    assert fork(lambda: None).reap() == 0
-    assert fork(lambda: {"other": 0}["key"], failure_code=70).reap() == 70
+    assert fork_process(lambda: None).reap() == 0
+    assert fork_process(lambda: {"other": 0}["key"], failure_code=70).reap() == 70
     assert "KeyError: 'key'" in capfd.readouterr().err
-    code = fork(lambda: signal.raise_signal(signal.SIGKILL)).reap()
+    code = fork_process(lambda: signal.raise_signal(signal.SIGKILL)).reap()
     assert process_exit.describe_exit(code).words == "killed (SIGKILL)"
 
 

@@ -19,7 +19,7 @@ DRAWN = MODELS / "drawn" / "deepseek-v4"
 
 def test_the_config_in_the_tree_is_what_is_written(tmp_path: Path, monkeypatch: Patch) -> None:
     # Writing a tokenizer needs a release's libraries; the next test checks its words.
-    monkeypatch.setattr(characters, "save", lambda folder: None)
+    monkeypatch.setattr(characters, "save_tokenizer", lambda folder: None)
     deepseek.write_v4(tmp_path / "new")
     assert (DRAWN / "config.json").read_text() == (tmp_path / "new" / "config.json").read_text()
 

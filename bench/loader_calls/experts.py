@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from loader_calls.tensors import (
-    compare,
+    compare_tensors,
     draw_floats,
     draw_normal,
     find_function,
@@ -55,9 +55,9 @@ def pack_chosen_experts() -> None:
     ids, packed = make_empty(2, 2, dtype=torch.int32), make_empty(2, 2, dtype=torch.int32)
     pack(weights, ids, packed, scores, True)
     best = scores.softmax(-1).topk(2)
-    compare(ids, best.indices)
-    compare(weights, best.values / best.values.sum(-1, keepdim=True), 1e-4)
-    compare(packed >> 16, best.indices)
+    compare_tensors(ids, best.indices)
+    compare_tensors(weights, best.values / best.values.sum(-1, keepdim=True), 1e-4)
+    compare_tensors(packed >> 16, best.indices)
 
 
 @register_loader("ops.moe.moe_route_radix._jit_route_radix_module")
@@ -89,7 +89,9 @@ def choose_inkling_experts() -> None:
     choose = find_function("ops.moe.inkling_gate_topk_renorm", "inkling_gate_topk_renorm_v2")
     scores, bias = draw_floats(2, 264)[:, :258], draw_floats(256)
     _, ids, _, _ = choose(scores, bias, draw_floats(1), 1.0)
-    compare(ids.sort().values, (scores[:, :256].sigmoid() + bias).topk(6).indices.sort().values)
+    compare_tensors(
+        ids.sort().values, (scores[:, :256].sigmoid() + bias).topk(6).indices.sort().values
+    )
 
 
 @register_loader("ops.moe.muse_spark_routing_jit._jit_module")
@@ -106,11 +108,11 @@ def decide_which_experts_move() -> None:
     used, count = make_int32([3, 2, 0, 1]), make_zeros(1, dtype=torch.int32)
     moved, places = (make_zeros(4, dtype=torch.int32) for _ in range(2))
     decide(make_int32([1, 3, 4]), make_int32([6]), slots, experts, used, moved, places, count)
-    compare(count, torch.tensor([2]))
-    compare(moved[:2], torch.tensor([3, 4]))
-    compare(places[:2], torch.tensor([2, 3]))  # the slots that were used least recently
-    compare(slots, torch.tensor([5, 1, 3, 4]))
-    compare(experts, torch.tensor([-1, 1, -1, 2, 3, 0, -1, -1]))
+    compare_tensors(count, torch.tensor([2]))
+    compare_tensors(moved[:2], torch.tensor([3, 4]))
+    compare_tensors(places[:2], torch.tensor([2, 3]))  # the slots that were used least recently
+    compare_tensors(slots, torch.tensor([5, 1, 3, 4]))
+    compare_tensors(experts, torch.tensor([-1, 1, -1, 2, 3, 0, -1, -1]))
 
 
 @register_loader("ops.moe.dsv4._jit_silu_mul_quant_varlen_module")
@@ -139,28 +141,28 @@ def draw_copies_of_experts() -> None:
 def multiply_one_row() -> None:
     row, weights = draw_normal(1, 512), draw_normal(64, 512)
     found = find_function("ops.gemm.hopper_bf16_gemv", "hopper_bf16_gemv")(row, weights)
-    compare(found, row.float() @ weights.float().T, 1e-2)
+    compare_tensors(found, row.float() @ weights.float().T, 1e-2)
 
 
 @register_loader("ops.gemm.inkling_rel_proj._jit_rel_proj_module")
 def project_relations() -> None:
     rows, weights = draw_normal(2, 4, 128), draw_normal(128, 64)
     found = find_function("ops.gemm.inkling_rel_proj", "rel_proj_small_t")(rows, weights)
-    compare(found, rows.float() @ weights.float(), 1e-2)
+    compare_tensors(found, rows.float() @ weights.float(), 1e-2)
 
 
 @register_loader("ops.gemm.tiny_gemm._jit_tiny_gemm_module")
 def multiply_few_rows() -> None:
     multiply = find_function("ops.gemm.tiny_gemm", "tiny_gemm_bf16")
     rows, weights = draw_normal(2, 1024), draw_normal(16, 1024)
-    compare(multiply(rows, weights, max_m=4), rows.float() @ weights.float().T, 1e-2)
+    compare_tensors(multiply(rows, weights, max_m=4), rows.float() @ weights.float().T, 1e-2)
 
 
 @register_loader("ops.gemm.muse_spark_router_gemm._jit_module")
 def multiply_by_a_router() -> None:
     rows, weights = draw_floats(2, 4096), draw_floats(4096, 64)
     found = find_function("ops.gemm.muse_spark_router_gemm", "router_gemm")(rows, weights)
-    compare(found, rows @ weights, 1e-3)
+    compare_tensors(found, rows @ weights, 1e-3)
 
 
 @register_loader("ops.quantization.awq_marlin_repack._jit_awq_marlin_repack_module")
@@ -190,7 +192,7 @@ def dequantize_awq_weights() -> None:
 def find_a_scale() -> None:
     rows, found = draw_normal(4, 256), make_zeros(1, dtype=torch.float32)
     find_function("ops.quantization.per_tensor_quant_fp8", "per_tensor_absmax_fp8")(rows, found)
-    compare(found, rows.float().abs().max().view(1) / 448, 1e-6)
+    compare_tensors(found, rows.float().abs().max().view(1) / 448, 1e-6)
 
 
 @register_loader("ops.quantization.per_token_group_quant_8bit_v2._jit_module")
@@ -201,8 +203,8 @@ def quantize_groups() -> None:
     rows, found = draw_normal(2, 256), make_empty(2, 256, dtype=_FP8)
     scales = make_empty(2, 2, dtype=torch.float32)
     quantize(rows, found, scales, 128, 1e-10, -448.0, 448.0)
-    compare(scales, rows.float().view(2, 2, 128).abs().amax(-1) / 448, 1e-6)
-    compare(found.float().view(2, 2, 128) * scales[..., None], rows.view(2, 2, 128), 0.07)
+    compare_tensors(scales, rows.float().view(2, 2, 128).abs().amax(-1) / 448, 1e-6)
+    compare_tensors(found.float().view(2, 2, 128) * scales[..., None], rows.view(2, 2, 128), 0.07)
 
 
 @register_loader("ops.quantization.fp8_group_major_quant_ue8m0._jit_module")

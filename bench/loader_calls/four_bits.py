@@ -7,7 +7,7 @@ from torch.nn.functional import layer_norm
 
 from loader_calls.tensors import (
     FOUR_BITS,
-    compare,
+    compare_tensors,
     draw_bytes,
     draw_floats,
     draw_normal,
@@ -27,7 +27,7 @@ def make_bytes(*shape: int) -> torch.Tensor:
     return torch.zeros(shape, dtype=torch.uint8, device="cuda")
 
 
-def widen(values: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
+def widen_values(values: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
     """Return what packed values are, with a scale for 16 of them."""
     values, scales = values.cpu(), scales.cpu().view(_FP8).float()
     codes = torch.stack([values & 15, values >> 4], -1).flatten(-2).long()
@@ -40,7 +40,9 @@ def norm_and_modulate() -> None:
     found = make_empty(2, 3072)
     module = find_function("kda_kernels.norm_scale_shift_jit", "norm_scale_shift_module")()
     module.nss_bf16_row(found, rows, scale, shift, 1e-6)
-    compare(found, layer_norm(rows.float(), (3072,)) * (1 + scale.float()) + shift.float(), 5e-2)
+    compare_tensors(
+        found, layer_norm(rows.float(), (3072,)) * (1 + scale.float()) + shift.float(), 5e-2
+    )
 
 
 @register_loader("ops.attention.msa_v1.compact_dequant._jit_dequant_module", _CARD)
@@ -56,9 +58,9 @@ def widen_chosen_pages() -> None:
     gather(*values, *scales, *pages, *found)
     for one, packed, scale in zip(found, values, scales, strict=True):
         expected = torch.zeros(16, 128, 128)
-        wide = widen(packed[:, 0], scale[:, 0])
+        wide = widen_values(packed[:, 0], scale[:, 0])
         expected[0, :122], expected[1] = wide[0, :122], wide[1]  # the second page first
-        compare(one[0, 0], expected.to(_FP8))
+        compare_tensors(one[0, 0], expected.to(_FP8))
 
 
 @register_loader("ops.kvcache.nvfp4_store_kv_index._jit_module", _CARD)
@@ -70,8 +72,8 @@ def store_keys_of_four_bits() -> None:
     store = find_function("ops.kvcache.nvfp4_store_kv_index", "nvfp4_store_kv_index")
     store(keys, values, index, *pools, *index_pools, make_int64([3, 70]), scale, page_size=64)
     for rows, packed, scales in ((keys[:, 0], *pools[:2]), (values[:, 0], *pools[2:])):
-        _compare_rows(widen(packed[:, 0], scales[:, 0])[[0, 1], [3, 6]], rows)
-    _compare_rows(widen(*index_pools)[[0, 1], [3, 6]], index)
+        _compare_rows(widen_values(packed[:, 0], scales[:, 0])[[0, 1], [3, 6]], rows)
+    _compare_rows(widen_values(*index_pools)[[0, 1], [3, 6]], index)
 
 
 @register_loader("ops.layernorm.muse_spark_rmsnorm_nvfp4_quant._jit_module", _CARD)
@@ -81,11 +83,11 @@ def norm_to_four_bits() -> None:
         "ops.layernorm.muse_spark_rmsnorm_nvfp4_quant", "fused_norm_fp4_quant_static"
     )
     values, scales = quantize(rows, weight, 1e-6, torch.ones(1, device="cuda"))
-    _compare_rows(widen(values, scales), norm_rows(rows, weight))
+    _compare_rows(widen_values(values, scales), norm_rows(rows, weight))
 
 
 def _compare_rows(found: torch.Tensor, rows: torch.Tensor) -> None:
     """Hold blocks of 16 against their rows: an error is at most a sixth of the largest value."""
     blocks = rows.cpu().float().unflatten(-1, (-1, 16))
     error = (found.unflatten(-1, (-1, 16)) - blocks).abs().amax(-1)
-    compare((error / blocks.abs().amax(-1)).clamp(min=0.2), torch.full(error.shape, 0.2))
+    compare_tensors((error / blocks.abs().amax(-1)).clamp(min=0.2), torch.full(error.shape, 0.2))

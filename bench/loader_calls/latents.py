@@ -6,7 +6,7 @@ import torch
 from torch.nn.functional import silu
 
 from loader_calls.tensors import (
-    compare,
+    compare_tensors,
     draw_floats,
     draw_normal,
     draw_rotations,
@@ -34,8 +34,8 @@ def join_normed_text_and_image() -> None:
     cos, sin = table.cpu()[:, None].chunk(2, -1)
     for place in (0, 1):
         rows = norm_rows(text[place], weights[2 + place]), norm_rows(image[place], weights[place])
-        compare(joint[place], rotate_pairs(torch.cat(rows).cpu(), cos, sin), 2e-2)
-    compare(joint[2], torch.cat([text[2], image[2]]))
+        compare_tensors(joint[place], rotate_pairs(torch.cat(rows).cpu(), cos, sin), 2e-2)
+    compare_tensors(joint[2], torch.cat([text[2], image[2]]))
 
 
 @register_loader(f"{_DSV4}.candidate_blocks._jit_block_amax_module")
@@ -47,7 +47,7 @@ def find_the_largest_score_of_blocks() -> None:
     expected = scores.cpu().view(2, 8, 8).amax(-1)
     expected[0, 2] = expected[1, 7] = torch.inf  # the last block is always chosen
     expected[0, 3:] = 0
-    compare(found, expected)
+    compare_tensors(found, expected)
 
 
 @register_loader("ops.attention.minimax_decode_topk._jit_module")
@@ -55,8 +55,8 @@ def choose_the_best_blocks() -> None:
     scores = draw_floats(2, 2, 40)
     choose = find_function("ops.attention.minimax_decode_topk", "minimax_decode_topk")
     found = choose(scores, make_int32([40 * 128, 3 * 128]), 128, 8).cpu()
-    compare(found[:, 0], scores[:, 0].cpu().topk(8).indices.sort().values)
-    compare(found[:, 1], torch.tensor([0, 1, 2, *[-1] * 5]).expand(2, 8))
+    compare_tensors(found[:, 0], scores[:, 0].cpu().topk(8).indices.sort().values)
+    compare_tensors(found[:, 1], torch.tensor([0, 1, 2, *[-1] * 5]).expand(2, 8))
 
 
 @register_loader(f"{_DSV4}.compress._jit_compress_module")
@@ -78,8 +78,10 @@ def compress_four_rows() -> None:
     early, late, early_score, late_score = rows.cpu().chunk(4, -1)
     second = torch.cat([early[:4], late[4:]])
     weights = (torch.cat([early_score[:4], late_score[4:]]) + bias.cpu()).softmax(0)
-    compare(found[1], (weights * second).sum(0), 1e-3)
-    compare(found[0], ((late_score[:4] + bias.cpu()[4:]).softmax(0) * late[:4]).sum(0), 1e-3)
+    compare_tensors(found[1], (weights * second).sum(0), 1e-3)
+    compare_tensors(
+        found[0], ((late_score[:4] + bias.cpu()[4:]).softmax(0) * late[:4]).sum(0), 1e-3
+    )
 
 
 @register_loader(f"{_DSV4}.compress._jit_compress_norm_rope_module")
@@ -95,7 +97,9 @@ def norm_and_store_compressed_rows() -> None:
     store(rows, plan, **weight, freq_cis=draw_rotations(), **place)
     scales = cache.cpu()[:, 64 * 128 :].contiguous().view(torch.float32)
     lengths = torch.stack([_read_length(cache, scales, 0, 3), _read_length(cache, scales, 1, 6)])
-    compare(lengths, norm_rows(rows.cpu()).square().sum(-1), 2.0)  # rotations leave the length
+    compare_tensors(
+        lengths, norm_rows(rows.cpu()).square().sum(-1), 2.0
+    )  # rotations leave the length
 
 
 def _read_length(cache: torch.Tensor, scales: torch.Tensor, page: int, slot: int) -> torch.Tensor:
@@ -114,8 +118,8 @@ def pool_pairs_of_rows() -> None:
     found = pool(rows, states, weight, *places, *rest, page_size=64, ring_size=4)
     shares = torch.stack([old[512:], new[512:]]).softmax(0)
     pooled = (shares * torch.stack([old[:512], new[:512]])).sum(0).bfloat16()
-    compare(found[0], norm_rows(pooled, weight.cpu()), 2e-2)
-    compare(states[6], rows[1])  # an even position waits for its partner
+    compare_tensors(found[0], norm_rows(pooled, weight.cpu()), 2e-2)
+    compare_tensors(states[6], rows[1])  # an even position waits for its partner
 
 
 @register_loader("ops.attention.inkling_attn_prologue._jit_attn_prologue_module")
@@ -130,14 +134,14 @@ def convolve_and_norm_a_step() -> None:
     sizes = 1e-6, make_int64([5, 3]), *pools, 0, 256, 384, 256, 128
     queries, keys, values, _ = decode(rows, *caches, *states, *taps, *norms, *sizes, "silu")
     heads = rows.cpu()[:, :256].view(2, 2, 128)
-    compare(queries.view(2, 2, 128), norm_rows(heads, norms[0].cpu()), 2e-2)
+    compare_tensors(queries.view(2, 2, 128), norm_rows(heads, norms[0].cpu()), 2e-2)
     for place, start in ((0, 256), (1, 384)):
         new = rows.cpu().float()[:, start : start + 128]
         history = torch.cat([before[place][[2, 1]], new[:, None]], 1)
         summed = silu((history * taps[place].cpu().float().T).sum(1)) + new
         expected = norm_rows(summed, norms[1].cpu()) if place == 0 else summed
-        compare((keys, values)[place], expected, 3e-2)
-        compare(pools[place][[5, 3], 0], (keys, values)[place])
+        compare_tensors((keys, values)[place], expected, 3e-2)
+        compare_tensors(pools[place][[5, 3], 0], (keys, values)[place])
 
 
 @register_loader(f"{_DSV4}.candidate_table._jit_candidate_block_table_module", "B200")
@@ -146,8 +150,8 @@ def sort_chosen_blocks() -> None:
     sort = find_function(f"{_DSV4}.candidate_table", "sort_candidate_blocks")
     pages = sort(chosen, make_int32([80, 16]), table, 64)
     padding = torch.iinfo(torch.int32).max
-    compare(chosen, torch.tensor([[3, 5, 9, padding], [0, 1, padding, padding]]))
-    compare(pages, torch.tensor([[59, 61, 33, padding], [48, 49, padding, padding]]))
+    compare_tensors(chosen, torch.tensor([[3, 5, 9, padding], [0, 1, padding, padding]]))
+    compare_tensors(pages, torch.tensor([[59, 61, 33, padding], [48, 49, padding, padding]]))
 
 
 @register_loader("ops.speculative.sampling._jit_sampling_module")
@@ -161,4 +165,4 @@ def sample_along_a_chain_of_drafts() -> None:
     sample = find_function("ops.speculative.sampling", "tree_speculative_sampling_target_only")
     sample(*found, *tree, *samples, chosen.to("cuda"), make_zeros(1, 3, 8, dtype=torch.float32))
     for output, expected in zip(found, ([5, 2, 7], [[0, 1, 2]], [2]), strict=True):
-        compare(output, torch.tensor(expected))
+        compare_tensors(output, torch.tensor(expected))

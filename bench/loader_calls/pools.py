@@ -6,7 +6,7 @@ import torch
 
 from loader_calls.tensors import (
     collect_addresses,
-    compare,
+    compare_tensors,
     draw_normal,
     find_function,
     make_int32,
@@ -88,7 +88,7 @@ def replay_planned_copies() -> None:
     find_function("ops.kvcache.hisparse", "copy_cache_planned_mla")(
         **dict(zip(names, plan, strict=True)), **caches
     )
-    compare(target[:3], torch.stack([torch.zeros(64), source[3].cpu(), source[5].cpu()]))
+    compare_tensors(target[:3], torch.stack([torch.zeros(64), source[3].cpu(), source[5].cpu()]))
 
 
 @register_loader("ops.kvcache.hisparse._jit_dsv4_transfer_module")
@@ -105,7 +105,7 @@ def move_latents_between_pages() -> None:
         for page, slot in ((1, 0), (0, 1)):
             expected[page, 576 * slot : 576 * slot + 576] = source.cpu()[0, 0]
             expected[page, 36864 + 8 * slot : 36872 + 8 * slot] = source.cpu()[0, 0]
-        compare(target, expected)
+        compare_tensors(target, expected)
 
 
 @register_loader("ops.kvcache.hisparse._jit_spec_module")
@@ -136,4 +136,4 @@ def load_tokens_of_drafts() -> None:
         num_real_reqs=make_int32([1]),
     )
     chosen = tokens >= 0
-    compare(target[found.cpu()[chosen].long()], source[tokens[chosen].long()])
+    compare_tensors(target[found.cpu()[chosen].long()], source[tokens[chosen].long()])

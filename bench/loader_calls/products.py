@@ -6,7 +6,7 @@ import torch
 
 from loader_calls.tensors import (
     FOUR_BITS,
-    compare,
+    compare_tensors,
     draw_bytes,
     draw_floats,
     draw_normal,
@@ -27,7 +27,7 @@ def multiply_one_row_of_bytes() -> None:
     row, weights = draw_floats(1, 512).to(_FP8), draw_floats(256, 512).to(_FP8)
     scale = torch.tensor([0.25]).to("cuda")
     found = find_function("ops.gemm.sm120_fp8_gemv", "sm120_fp8_gemv")(row, weights, scale)
-    compare(found, 0.25 * (row.float() @ weights.float().T), 1e-2)
+    compare_tensors(found, 0.25 * (row.float() @ weights.float().T), 1e-2)
 
 
 @register_loader("ops.gemm.sm120_nvfp4_moe._transpose_module")
@@ -36,14 +36,14 @@ def transpose_experts_of_bytes() -> None:
     weights = draw_bytes(512, 8, 4).to("cuda")
     transposed = torch.zeros(512, 4, 8, dtype=torch.uint8, device="cuda")
     module.run(weights, transposed)
-    compare(transposed, weights.transpose(1, 2))
+    compare_tensors(transposed, weights.transpose(1, 2))
 
 
 @register_loader("ops.gemm.small_gemm_bf16._jit_small_gemm_module")
 def multiply_a_batch_of_rows() -> None:
     rows, weights = draw_normal(2, 512), draw_normal(128, 512)
     found = find_function("ops.gemm.small_gemm_bf16", "n128k512_gemm_bf16")(rows, weights)
-    compare(found, rows.float() @ weights.float().T, 1e-2)
+    compare_tensors(found, rows.float() @ weights.float().T, 1e-2)
 
 
 @register_loader("ops.moe.expert_pack_mxfp4._extension")
@@ -64,7 +64,7 @@ def multiply_by_packed_experts() -> None:
     codes = torch.cat([weights[..., 1:] & 15, weights[..., 1:] >> 4], -1).long()
     dense = (FOUR_BITS[codes] * 2.0 ** (weights[..., :1].float() - 127)).flatten(2)
     inputs = rows.cpu().float().repeat_interleave(2, 0)
-    compare(found, torch.einsum("ni,noi->no", inputs, dense[slots.cpu().long()]), 1e-2)
+    compare_tensors(found, torch.einsum("ni,noi->no", inputs, dense[slots.cpu().long()]), 1e-2)
 
 
 @register_loader("ops.moe.gguf_moe_vec._jit_gguf_moe_vec_module")
@@ -79,7 +79,9 @@ def multiply_by_gguf_experts() -> None:
     expected = torch.einsum("ni,noi->no", rows.cpu().float().repeat_interleave(2, 0), dense)
     expected[1] = 0  # a route below zero
     error = (found - expected).abs().max() / expected.abs().max()
-    compare(error.round(decimals=1), torch.zeros(()))  # the inputs have been rounded to 8 bits
+    compare_tensors(
+        error.round(decimals=1), torch.zeros(())
+    )  # the inputs have been rounded to 8 bits
 
 
 @register_loader("ops.moe.minimax_quant_ue8m0._jit_scatter_module")
@@ -92,7 +94,7 @@ def quantize_and_scatter_rows() -> None:
     exponents = scales.cpu().view(8).view(torch.uint8).view(8, 4)
     found = values.cpu().float().view(8, 4, 128) * 2.0 ** (exponents.float() - 127)[..., None]
     for place, row in ((5, 0), (0, 1), (3, 1)):
-        compare(found[place].flatten(), rows[row], 0.07)  # a rounding of three bits
+        compare_tensors(found[place].flatten(), rows[row], 0.07)  # a rounding of three bits
 
 
 @register_loader(f"{_LPLB}._prep_module")
@@ -105,9 +107,9 @@ def prepare_a_balance() -> None:
     prepare(full, bounds, shares, counts, *places, single, sums)
     normed = counts.cpu() / 16
     expected = torch.cat([normed[[1]], -(single.cpu() @ normed[[0, 3, 2]])])
-    compare(shares, normed[[0, 3, 2]], 1e-6)
-    compare(bounds, expected, 1e-6)
-    compare(full[:, -1], expected - sums.cpu(), 1e-6)
+    compare_tensors(shares, normed[[0, 3, 2]], 1e-6)
+    compare_tensors(bounds, expected, 1e-6)
+    compare_tensors(full[:, -1], expected - sums.cpu(), 1e-6)
 
 
 @register_loader(f"{_LPLB}._post_module")
@@ -119,4 +121,4 @@ def finish_a_balance() -> None:
     table = make_int64([[0, -1], [1, 3], [4, 2]])
     finish(found, solution, single, make_int64([0, 2]), make_int64([1, 4, 3]), table)
     physical = torch.tensor([0.5, 0.75, 0.125, 0.25, 0.0, 0.0])
-    compare(found, physical[table.cpu()])
+    compare_tensors(found, physical[table.cpu()])

@@ -6,7 +6,7 @@ import torch
 from torch.nn.functional import gelu, silu
 
 from loader_calls.tensors import (
-    compare,
+    compare_tensors,
     draw_floats,
     draw_normal,
     draw_rotations,
@@ -34,7 +34,7 @@ def gate_and_clamp() -> None:
     rows, found = draw_normal(2, 512, dtype=torch.float16), make_empty(2, 256, dtype=torch.float16)
     find_function(_CLAMP, "silu_and_mul_clamp")(rows, found, 7.0)
     gate, up = rows.cpu().float().chunk(2, -1)  # none of them is beyond the limit
-    compare(found, silu(gate) * up, 1e-2)
+    compare_tensors(found, silu(gate) * up, 1e-2)
 
 
 @register_loader(f"{_CLAMP}._jit_silu_mul_quant_contig_module")
@@ -71,7 +71,7 @@ def norm_and_gate_heads() -> None:
     rows, gates, weight = draw_normal(2, 256), draw_normal(2, 256), draw_normal(128)
     found = norm(rows, gates, weight, head_dim=128)
     normed = norm_rows(rows.view(2, 2, 128), weight).flatten(-2)
-    compare(found, normed * gates.float().sigmoid(), 2e-2)
+    compare_tensors(found, normed * gates.float().sigmoid(), 2e-2)
 
 
 @register_loader("ops.layernorm.muse_spark_norm_residual_jit._jit_module")
@@ -79,8 +79,8 @@ def norm_a_residual_twice() -> None:
     norm = find_function("ops.layernorm.muse_spark_norm_residual_jit", "fused_norm_residual")
     weight, branch, stream = draw_normal(2048), draw_normal(2, 2048), draw_floats(2, 2048)
     found, summed, _ = norm(branch, stream, 1e-6, 1e-6, post_weight=weight, pre_weight=weight)
-    compare(summed, stream + norm_rows(branch, weight), 5e-2)
-    compare(found, norm_rows(summed, weight), 5e-2)
+    compare_tensors(summed, stream + norm_rows(branch, weight), 5e-2)
+    compare_tensors(found, norm_rows(summed, weight), 5e-2)
 
 
 @register_loader(f"{_DIFFUSION}.activation.gelu_tanh_cat_jit._module")
@@ -88,7 +88,7 @@ def gate_beside_attention() -> None:
     join = find_function(f"{_DIFFUSION}.activation.gelu_tanh_cat_jit", "fused_gelu_tanh_cat")
     attention, hidden = draw_normal(2, 3, 64), draw_normal(2, 3, 128)
     expected = torch.cat([attention.float(), gelu(hidden.float(), approximate="tanh")], -1)
-    compare(join(attention, hidden), expected, 1e-2)
+    compare_tensors(join(attention, hidden), expected, 1e-2)
 
 
 @register_loader(f"{_DIFFUSION}.attention.vdn_delta_factors_jit._jit_vdn_delta_factors_module")
@@ -102,7 +102,7 @@ def invert_delta_factors() -> None:
 def merge_heads() -> None:
     rows = draw_normal(2, 3, 1, 2, 64)
     found = find_function(f"{_DIFFUSION}.layout.usp_relayout_jit", "_usp_merge_heads_cuda")(rows)
-    compare(found, rows.permute(2, 1, 0, 3, 4))
+    compare_tensors(found, rows.permute(2, 1, 0, 3, 4))
 
 
 @register_loader(f"{_DIFFUSION}.layout.minimax_h3_vae_output_jit._jit_minimax_h3_vae_output_module")
@@ -112,14 +112,14 @@ def clamp_pixels() -> None:
     )
     pixels = draw_floats(1, 3, 2, 4, 8)
     found = clamp(pixels, mean=[0.25] * 3, std=[0.5] * 3)
-    compare(found, ((pixels - 0.25) / 0.5).clamp(0, 1))
+    compare_tensors(found, ((pixels - 0.25) / 0.5).clamp(0, 1))
 
 
 @register_loader(f"{_DIFFUSION}.norm.bias_residual_add_jit._jit_module")
 def add_bias_and_residual() -> None:
     add = find_function(f"{_DIFFUSION}.norm.bias_residual_add_jit", "bias_residual_add")
     rows, bias, residual = draw_normal(1, 16, 2, 4), draw_normal(16), draw_normal(1, 16, 2, 4)
-    compare(add(rows, bias, residual), (rows + bias.view(1, 16, 1, 1)) + residual)
+    compare_tensors(add(rows, bias, residual), (rows + bias.view(1, 16, 1, 1)) + residual)
 
 
 @register_loader(f"{_DIFFUSION}.norm.channel_rmsnorm_finish_silu_jit._jit_module")
@@ -173,7 +173,7 @@ def rotate_in_doubles() -> None:
     tables = [half.repeat_interleave(2, -1) for half in halves]
     cos, sin = (half.cpu() for half in halves)
     for found, row in zip(rotate(*rows, *tables), rows, strict=True):
-        compare(found, rotate_pairs(row.cpu().double(), cos, sin), 1e-2)
+        compare_tensors(found, rotate_pairs(row.cpu().double(), cos, sin), 1e-2)
 
 
 @register_loader(f"{_DIFFUSION}.rope.ltx25_decoder_rope_jit._jit_ltx25_decoder_rope_module")
@@ -211,7 +211,7 @@ def add_two_gated_updates() -> None:
     residual, first, second = (scale * draw_normal(2, 3, 64) for scale in (1, 2, -3))
     gate = draw_normal(1, 1, 64)
     found = find_function(module, "_residual_gate_add2_custom_op")(residual, first, second, gate)
-    compare(found, residual.float() + gate.float() * (first + second).float(), 1e-2)
+    compare_tensors(found, residual.float() + gate.float() * (first + second).float(), 1e-2)
 
 
 @register_loader(f"{_KDA}.causal_conv3d_cat_pad_jit._jit_causal_conv3d_cat_pad_module")

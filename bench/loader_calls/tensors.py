@@ -84,7 +84,7 @@ def collect_addresses(tensors: list[torch.Tensor]) -> torch.Tensor:
     return torch.tensor(addresses, dtype=torch.uint64).to("cuda")
 
 
-def compare(found: torch.Tensor, expected: torch.Tensor, tolerance: float = 0.0) -> None:
+def compare_tensors(found: torch.Tensor, expected: torch.Tensor, tolerance: float = 0.0) -> None:
     """Hold an output against what torch computes from the same inputs, by default exactly."""
     found, expected = found.detach().cpu().double(), expected.detach().cpu().double()
     torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)

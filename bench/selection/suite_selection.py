@@ -30,7 +30,7 @@ class TestTookTooLong(BaseException):
     __test__ = False
 
 
-def _measure(item: pytest.Item) -> int:
+def _measure_case(item: pytest.Item) -> int:
     """Return the product of a case's numbers."""
     size = 1
     callspec = getattr(item, "callspec", None)
@@ -49,9 +49,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         file = name.partition("::")[0]
         cases[file] += 1
         functions = smallest[file]
-        if name not in functions or _measure(item) < _measure(functions[name]):
+        if name not in functions or _measure_case(item) < _measure_case(functions[name]):
             functions[name] = item
-    chosen = {file: _choose(file, functions) for file, functions in smallest.items()}
+    chosen = {file: _choose_items(file, functions) for file, functions in smallest.items()}
     items[:] = [item for functions in chosen.values() for item in functions]
     counts: dict[str, dict[str, Any]] = {
         file: {"cases": cases[file], "functions": len(smallest[file]), "run": len(functions)}
@@ -64,7 +64,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         Path(place).write_text(json.dumps(counts))
 
 
-def _choose(file: str, functions: dict[str, pytest.Item]) -> list[pytest.Item]:
+def _choose_items(file: str, functions: dict[str, pytest.Item]) -> list[pytest.Item]:
     names = [name for name in functions if not name.endswith(tuple(_WITHOUT))]
     if _SAMPLE and len(names) > _SAMPLE:
         chosen = set(random.Random(file).sample(names, _SAMPLE))

@@ -262,7 +262,7 @@ def _count_unchecked_names(checked: CheckSummary) -> Counter[str]:
         left[kernel_names.find_plain_name(one.name)] += one.checked_launches
     counts: Counter[str] = Counter()
     for mangled, count in checked.all_launches.items():
-        name = kernel_names.unmangle(mangled).partition("<")[0]
+        name = kernel_names.unmangle_name(mangled).partition("<")[0]
         plain = kernel_names.find_plain_name(name)
         under_check = min(count, left[plain])
         left[plain] -= under_check

@@ -64,7 +64,7 @@ class ProcessHandle:
         self.close()
 
 
-def fork(
+def fork_process(
     run: Callable[[], object],
     *,
     dies_with_parent: bool = True,
@@ -109,7 +109,7 @@ def fork_with_pipe(
         ours.close()
         serve(theirs)
 
-    child = fork(serve_in_child, new_session=new_session)
+    child = fork_process(serve_in_child, new_session=new_session)
     theirs.close()
     return child, ours
 

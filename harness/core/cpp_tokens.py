@@ -54,7 +54,7 @@ def is_cpp_path(module: str) -> bool:
     return module.endswith(CPP_SUFFIXES)
 
 
-def tokenize(text: str, start: int = 0, end: int | None = None) -> list[CppToken]:
+def tokenize_text(text: str, start: int = 0, end: int | None = None) -> list[CppToken]:
     """Return the tokens of a text; a preprocessor line is one token."""
     found = []
     position, last = start, len(text) if end is None else end
@@ -114,7 +114,7 @@ class CppText:
 
     @cached_property
     def tokens(self) -> list[CppToken]:
-        return tokenize(self.text)
+        return tokenize_text(self.text)
 
     @cached_property
     def partners(self) -> dict[int, int]:

@@ -57,16 +57,16 @@ def can_confine() -> bool:
     """Return whether the kernel can confine the writes of this process."""
     if platform.system() != "Linux":
         return False
-    return _call(_CREATE_RULESET, None, 0, _ABI_REQUEST) >= _FIRST_ABI_WITH_MOVES
+    return _call_kernel(_CREATE_RULESET, None, 0, _ABI_REQUEST) >= _FIRST_ABI_WITH_MOVES
 
 
 def confine_writes(writable_paths: Iterable[Path]) -> None:
     """Confine this process, its threads to come and its descendants; those to be exist."""
-    abi = _call(_CREATE_RULESET, None, 0, _ABI_REQUEST)
+    abi = _call_kernel(_CREATE_RULESET, None, 0, _ABI_REQUEST)
     handled = _WRITES | _MOVE | (_TRUNCATE if abi >= _FIRST_ABI_WITH_TRUNCATE else 0)
     ruleset = _Ruleset(handled)
-    ruleset_fd = _check(
-        _call(_CREATE_RULESET, ctypes.byref(ruleset), ctypes.sizeof(ruleset), 0), "a ruleset"
+    ruleset_fd = _check_result(
+        _call_kernel(_CREATE_RULESET, ctypes.byref(ruleset), ctypes.sizeof(ruleset), 0), "a ruleset"
     )
     try:
         for path in writable_paths:
@@ -74,13 +74,15 @@ def confine_writes(writable_paths: Iterable[Path]) -> None:
             try:
                 allowed = handled if path.is_dir() else handled & _OF_FILES
                 rule = _PathRule(allowed, path_fd)
-                added = _call(_ADD_RULE, ruleset_fd, _RULE_PATH_BENEATH, ctypes.byref(rule), 0)
-                _check(added, str(path))
+                added = _call_kernel(
+                    _ADD_RULE, ruleset_fd, _RULE_PATH_BENEATH, ctypes.byref(rule), 0
+                )
+                _check_result(added, str(path))
             finally:
                 os.close(path_fd)
         libc = ctypes.CDLL(None, use_errno=True)
-        _check(libc.prctl(_SET_NO_NEW_PRIVILEGES, 1, 0, 0, 0), "no new privileges")
-        _check(_call(_RESTRICT_SELF, ruleset_fd, 0), "the confinement")
+        _check_result(libc.prctl(_SET_NO_NEW_PRIVILEGES, 1, 0, 0, 0), "no new privileges")
+        _check_result(_call_kernel(_RESTRICT_SELF, ruleset_fd, 0), "the confinement")
     finally:
         os.close(ruleset_fd)
 
@@ -108,13 +110,13 @@ def can_make_namespaces() -> bool:
 def isolate_shared_memory() -> None:
     """Give this process and its descendants shared memory of their own; it has one thread."""
     _enter_namespaces(_NEW_MOUNTS | _NEW_IPC)
-    _mount(b"tmpfs", SHARED_MEMORY, b"tmpfs", _WITHOUT_PRIVILEGES, b"mode=1777")
+    _mount_folder(b"tmpfs", SHARED_MEMORY, b"tmpfs", _WITHOUT_PRIVILEGES, b"mode=1777")
 
 
 def bind_folder(folder: Path, place: Path) -> None:
     """Show a folder at a place to this process and its descendants alone; it has one thread."""
     _enter_namespaces(_NEW_MOUNTS)
-    _mount(os.fsencode(folder), place, None, _BIND | _RECURSIVE, None)
+    _mount_folder(os.fsencode(folder), place, None, _BIND | _RECURSIVE, None)
 
 
 def _enter_namespaces(kinds: int) -> None:
@@ -122,28 +124,28 @@ def _enter_namespaces(kinds: int) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     user, group = os.getuid(), os.getgid()
     if libc.unshare(kinds) != 0:  # it needs a privilege, or a namespace of users
-        _check(libc.unshare(kinds | _NEW_USERS), "new namespaces")
+        _check_result(libc.unshare(kinds | _NEW_USERS), "new namespaces")
         for name, entry in (
             ("setgroups", "deny"),
             ("uid_map", f"{user} {user} 1"),
             ("gid_map", f"{group} {group} 1"),
         ):
             Path(f"/proc/self/{name}").write_text(entry)
-    _check(libc.mount(None, b"/", None, _RECURSIVE | _PRIVATE, None), "private mounts")
+    _check_result(libc.mount(None, b"/", None, _RECURSIVE | _PRIVATE, None), "private mounts")
 
 
-def _mount(
+def _mount_folder(
     source: bytes, place: Path, kind: bytes | None, flags: int, options: bytes | None
 ) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
-    _check(libc.mount(source, os.fsencode(place), kind, flags, options), str(place))
+    _check_result(libc.mount(source, os.fsencode(place), kind, flags, options), str(place))
 
 
-def _call(number: int, *arguments: object) -> int:
+def _call_kernel(number: int, *arguments: object) -> int:
     return int(ctypes.CDLL(None, use_errno=True).syscall(number, *arguments))
 
 
-def _check(result: int, what: str) -> int:
+def _check_result(result: int, what: str) -> int:
     if result < 0:
         number = ctypes.get_errno()
         raise OSError(number, f"the kernel refuses {what}: {os.strerror(number)}")

@@ -41,7 +41,7 @@ _STREAM_CODE = {
 _kept: list[Any] = []  # the memory that c10 points to
 
 
-def install() -> None:
+def install_device_guard() -> None:
     library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libc10.so"))
     registry = (ctypes.c_void_p * (_CUDA + 1)).in_dll(library, _REGISTRY_SYMBOL)
     if registry[_CUDA]:

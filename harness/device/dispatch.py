@@ -92,12 +92,12 @@ def run_substitute(plan: OperatorPlan, args: tuple[Any, ...], options: dict[str,
     return NotImplemented if _substitute is None else _substitute(plan, args, options)
 
 
-def install(
+def register_operators(
     special_kernels: Mapping[str, Callable[..., Any]],
     autograd_kernels: Mapping[str, Callable[..., Any]],
 ) -> None:
     """Register a kernel of the key CUDA for each operator of torch that has one for the CPU."""
-    device_guard.install()
+    device_guard.install_device_guard()
     library = torch.library.Library("aten", "IMPL", "CUDA")
     for name, kernel in special_kernels.items():
         library.impl(name, kernel)
@@ -201,14 +201,16 @@ def run_on_host(plan: OperatorPlan, *args: Any, **options: Any) -> Any:
         if plan.is_view:
             result = plan.operator.redispatch(_CPU_KEYS, *args, **options)
         elif (result := run_substitute(plan, args, options)) is NotImplemented:
-            result = _compute(plan, args, options)
-        report(plan, args, options, result)
+            result = _compute_operator(plan, args, options)
+        report_operator(plan, args, options, result)
         if plan.name in HOST_READS:
             streams.current_stream().synchronize()
         return result
 
 
-def report(plan: OperatorPlan, args: tuple[Any, ...], options: dict[str, Any], result: Any) -> None:
+def report_operator(
+    plan: OperatorPlan, args: tuple[Any, ...], options: dict[str, Any], result: Any
+) -> None:
     """Report an operator that ran on the device to whoever observes it."""
     for observe in tuple(OBSERVERS):
         observe(plan, args, options, result)
@@ -226,7 +228,7 @@ def report_uncomputed(*values: Any) -> None:
         observe(values)
 
 
-def _compute(plan: OperatorPlan, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+def _compute_operator(plan: OperatorPlan, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
     call = _HostArguments()
     host_args = [call.convert(value) for value in args]
     host_options = {name: call.convert(value) for name, value in options.items()}
@@ -244,7 +246,7 @@ def _compute(plan: OperatorPlan, args: tuple[Any, ...], options: dict[str, Any])
     for place, name, host in resized:
         output = args[place] if place < len(args) else options[name]
         if host.numel():
-            resize(output, host.shape)
+            resize_tensor(output, host.shape)
             memory.to_host(output).copy_(host)
     return _wrap_results(plan, result, args, options, call.index)
 
@@ -303,9 +305,9 @@ def _wrap_results(
     return wrapped[0] if len(sources) == 1 else tuple(wrapped)
 
 
-def resize(tensor: torch.Tensor, size: Any) -> None:
+def resize_tensor(tensor: torch.Tensor, size: Any) -> None:
     """Give a device tensor another size, and new memory if its own is too small."""
-    fresh = memory.allocate(size, None, tensor.dtype, tensor.get_device())
+    fresh = memory.allocate_tensor(size, None, tensor.dtype, tensor.get_device())
     needed = fresh.untyped_storage().nbytes()
     if needed + tensor.storage_offset() * tensor.itemsize > tensor.untyped_storage().nbytes():
         kept = min(tensor.numel(), fresh.numel())

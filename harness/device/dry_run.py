@@ -35,7 +35,7 @@ _FILLS = frozenset({"aten::zero_", "aten::fill_.Scalar", "aten::fill_.Tensor"})
 _is_enabled = False
 
 
-def enable() -> None:
+def enable_dry_run() -> None:
     """Skip the arithmetic of large floats in this process, for good."""
     global _is_enabled
     _is_enabled = True
@@ -51,14 +51,14 @@ def lacks_values(tensor: torch.Tensor) -> bool:
 
 def skip_arithmetic(plan: OperatorPlan, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
     """Return the result of an operator without arithmetic, or NotImplemented to compute it."""
-    result = _skip(plan, args, options)
+    result = _skip_operator(plan, args, options)
     if result is not NotImplemented:
         outputs = (args[at] if at < len(args) else options.get(name) for at, name in plan.outputs)
         dispatch.report_uncomputed(result, list(outputs))
     return result
 
 
-def _skip(plan: OperatorPlan, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+def _skip_operator(plan: OperatorPlan, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
     tensors = _list_tensors(args, options)
     floats = [tensor for tensor in tensors if tensor.is_floating_point()]
     is_large = any(tensor.numel() >= LARGE for tensor in tensors)
@@ -111,7 +111,7 @@ def _resize_empty_outputs(
             else (options[name], host_options[name])
         )
         if name in plan.resizable and given.shape != shaped.shape:
-            dispatch.resize(given, shaped.shape)
+            dispatch.resize_tensor(given, shaped.shape)
 
 
 def _make_result(
@@ -163,7 +163,7 @@ def _to_meta(value: Any) -> Any:
 
 def _from_meta(value: Any, index: int) -> Any:
     if isinstance(value, torch.Tensor):
-        return memory.allocate(value.size(), value.stride(), value.dtype, index)
+        return memory.allocate_tensor(value.size(), value.stride(), value.dtype, index)
     if isinstance(value, (list, tuple)):
         return tuple(_from_meta(one, index) for one in value)
     return value

@@ -42,7 +42,7 @@ _WRITING = (
 )
 
 
-def _shape(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def _register_shapes(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
         SHAPES.update(dict.fromkeys(names, function))
         return function
@@ -50,12 +50,12 @@ def _shape(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     return register
 
 
-@_shape(*_WRITING)
+@_register_shapes(*_WRITING)
 def _write(*args: Any, **options: Any) -> None:
     """Leave the outputs as they are."""
 
 
-@_shape(
+@_register_shapes(
     "sgl_kernel.flash_attn.flash_attn_with_kvcache",
     "sgl_kernel.flash_attn.flash_attn_varlen_func",
 )
@@ -68,7 +68,7 @@ def _attend(
     return torch.empty((*q.shape[:-1], width), dtype=q.dtype, device=q.device)
 
 
-@_shape("flashinfer.gdn_prefill.chunk_gated_delta_rule")
+@_register_shapes("flashinfer.gdn_prefill.chunk_gated_delta_rule")
 def _scan_delta_rule(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *args: Any, **options: Any
 ) -> Any:
@@ -78,7 +78,7 @@ def _scan_delta_rule(
     return (output, options["output_state"]) if options.get("output_final_state") else output
 
 
-@_shape("sgl_kernel.fp8_blockwise_scaled_mm", "sgl_kernel.fp8_scaled_mm")
+@_register_shapes("sgl_kernel.fp8_blockwise_scaled_mm", "sgl_kernel.fp8_scaled_mm")
 def _multiply(
     left: torch.Tensor,
     right: torch.Tensor,
@@ -91,12 +91,12 @@ def _multiply(
     return torch.empty((left.shape[0], right.shape[1]), dtype=out_dtype, device=left.device)
 
 
-@_shape("sgl_kernel.fast_topk")
+@_register_shapes("sgl_kernel.fast_topk")
 def _choose_largest(values: torch.Tensor, topk: int, dim: int = -1) -> Any:
     return torch.topk(values, topk, dim=dim)
 
 
-@_shape(
+@_register_shapes(
     "jit:speculative_tree.build_tree_kernel_efficient",
     "sgl_kernel.build_tree_kernel_efficient",
 )
@@ -126,7 +126,7 @@ def _build_draft_tree(
     mask.fill_(True)
 
 
-@_shape("jit:speculative_tree.verify_tree_greedy", "sgl_kernel.verify_tree_greedy")
+@_register_shapes("jit:speculative_tree.verify_tree_greedy", "sgl_kernel.verify_tree_greedy")
 def _accept_longest_chain(
     predicts: torch.Tensor,
     accept_index: torch.Tensor,

@@ -364,7 +364,7 @@ class GraphContext:
         self.capture_stream = stream
 
     def __enter__(self) -> None:
-        streams.synchronize()
+        streams.synchronize_device()
         self._context = streams.StreamContext(self.capture_stream)
         self._context.__enter__()
         self.cuda_graph.capture_begin(self.pool, self.capture_error_mode)

@@ -40,7 +40,7 @@ def copy_later(target: torch.Tensor, values: torch.Tensor, stream: streams.Strea
         _pending.append(_PendingCopy(target, values, stream.stream_id, count))
 
 
-def deliver(clock: streams.Clock) -> None:
+def deliver_copies(clock: streams.Clock) -> None:
     """Write the values of all copies that happened before a clock."""
     if not _pending:
         return

@@ -17,7 +17,7 @@ _FACTORIES = (
 _pinned: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()  # storages
 
 
-def install() -> None:
+def install_host_memory() -> None:
     _device_constructors()  # caches the factories before they are replaced
     for name in _FACTORIES:
         factory = _accept_pinning(_accept_index(getattr(torch, name)))
@@ -31,7 +31,7 @@ def install() -> None:
     tensor.cuda = _accept_index_first(tensor.cuda, 1)
     parsers: Any = torch._C._nn
     parsers._parse_to = _accept_index_first(parsers._parse_to, 0)  # Module.to
-    tensor.pin_memory = _pin
+    tensor.pin_memory = _pin_tensor
     tensor.is_pinned = _is_pinned
     tensor.record_stream = _record_stream
     torch.Generator = _Generator
@@ -108,7 +108,7 @@ def list_pinned_storages() -> list[torch.UntypedStorage]:
     return list(_pinned)
 
 
-def _pin(tensor: torch.Tensor, device: Any = None) -> torch.Tensor:
+def _pin_tensor(tensor: torch.Tensor, device: Any = None) -> torch.Tensor:
     if _is_pinned(tensor):
         return tensor
     pinned = tensor.clone()

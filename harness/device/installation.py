@@ -14,7 +14,7 @@ def is_installed() -> bool:
     return _installed
 
 
-def install(card: str | None = None) -> None:
+def install_device(card: str | None = None) -> None:
     """Make torch find CUDA devices of this card; a second call changes nothing."""
     global _installed
     if card is not None:
@@ -47,14 +47,14 @@ def install(card: str | None = None) -> None:
         triton_driver,
     )
 
-    torch_cuda.install()
-    streams.WAIT_OBSERVERS.append(host_copies.deliver)
-    dispatch.install(special_operators.KERNELS, special_operators.AUTOGRAD_KERNELS)
+    torch_cuda.replace_torch_cuda()
+    streams.WAIT_OBSERVERS.append(host_copies.deliver_copies)
+    dispatch.register_operators(special_operators.KERNELS, special_operators.AUTOGRAD_KERNELS)
     memory.install_storages()
-    host_memory.install()
-    process_group.install()
+    host_memory.install_host_memory()
+    process_group.install_process_group()
     stand_ins.load_stand_ins()
-    packages.install()
-    sglang_hooks.install()
-    triton_driver.install()
+    packages.install_packages()
+    sglang_hooks.install_hooks()
+    triton_driver.install_driver()
     _installed = True

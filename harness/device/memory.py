@@ -52,8 +52,8 @@ def to_device(tensor: torch.Tensor, index: int) -> torch.Tensor:
     While this thread's tensors get their bytes from a pool, it is over a copy there.
     """
     if (take := get_byte_source()) is None or not tensor.untyped_storage().nbytes():
-        return _own(tensor, index, is_counted=_counts())
-    return _own(_copy_to(take, tensor, index), index, is_counted=False)
+        return _own_tensor(tensor, index, is_counted=_counts_memory())
+    return _own_tensor(_copy_to(take, tensor, index), index, is_counted=False)
 
 
 @contextlib.contextmanager
@@ -73,7 +73,7 @@ def record_allocations() -> Iterator[set[int]]:
         ALLOCATION_OBSERVERS.remove(record)
 
 
-def _own(tensor: torch.Tensor, index: int, is_counted: bool) -> torch.Tensor:
+def _own_tensor(tensor: torch.Tensor, index: int, is_counted: bool) -> torch.Tensor:
     device = relabel_as_device(tensor, index)
     (LEDGER.add if is_counted else LEDGER.add_uncounted)(device, index)
     for observe in tuple(ALLOCATION_OBSERVERS):
@@ -95,14 +95,14 @@ def set_byte_source(source: ByteSource | None) -> None:
     _thread.byte_source = source
 
 
-def _counts() -> bool:
+def _counts_memory() -> bool:
     return not getattr(_thread, "is_uncounted", False)
 
 
 @contextlib.contextmanager
 def leave_uncounted() -> Iterator[None]:
     """Count no new tensor of this thread: a GPU makes none of them."""
-    before, _thread.is_uncounted = not _counts(), True
+    before, _thread.is_uncounted = not _counts_memory(), True
     try:
         yield
     finally:
@@ -122,7 +122,7 @@ def _copy_to(take: ByteSource, tensor: torch.Tensor, index: int) -> torch.Tensor
 
 def relabel_as_device(tensor: torch.Tensor, index: int) -> torch.Tensor:
     """Return a device tensor over bytes that another device tensor owns."""
-    return _relabel(tensor, _CUDA | index << 32)
+    return _relabel_tensor(tensor, _CUDA | index << 32)
 
 
 def to_host(tensor: torch.Tensor) -> torch.Tensor:
@@ -130,7 +130,7 @@ def to_host(tensor: torch.Tensor) -> torch.Tensor:
 
     A view that is conjugated or negated when it is read, such as `x.conj()`, stays one.
     """
-    host = _relabel(tensor, _CPU)
+    host = _relabel_tensor(tensor, _CPU)
     if tensor.is_conj():
         host = host.conj()
     return torch._neg_view(host) if tensor.is_neg() else host
@@ -165,14 +165,14 @@ def make_unowned(storage: tuple[int, int, int], layout: tuple[Any, ...]) -> torc
     return relabel_as_device(host, index)
 
 
-def _relabel(tensor: torch.Tensor, device: int) -> torch.Tensor:
+def _relabel_tensor(tensor: torch.Tensor, device: int) -> torch.Tensor:
     capsule = _to_capsule(tensor)
     pointer = _get_pointer(capsule, b"dltensor")
     ctypes.c_int64.from_address(pointer + _DEVICE_OFFSET).value = device
     return _from_capsule(capsule)
 
 
-def allocate(
+def allocate_tensor(
     size: Sequence[int], stride: Sequence[int] | None, dtype: torch.dtype, index: int
 ) -> torch.Tensor:
     """Allocate an uninitialized device tensor; large ones are zeros that take no memory yet."""
@@ -184,13 +184,13 @@ def allocate(
         count = 1 + sum((length - 1) * step for length, step in zip(size, stride, strict=True))
     nbytes = count * dtype.itemsize
     if nbytes and (take := get_byte_source()) is not None:
-        device = _own(take(nbytes, index).view(dtype), index, is_counted=False)
+        device = _own_tensor(take(nbytes, index).view(dtype), index, is_counted=False)
     else:
-        if is_counted := _counts():
+        if is_counted := _counts_memory():
             LEDGER.admit(nbytes, index)
         is_large = nbytes >= MAPPED_SIZE
         flat = map_zero_bytes(nbytes).view(dtype) if is_large else _make_small(count, dtype=dtype)
-        device = _own(flat, index, is_counted)
+        device = _own_tensor(flat, index, is_counted)
     return device.as_strided(tuple(size), tuple(stride or _contiguous_strides(size)))
 
 

@@ -128,7 +128,7 @@ class PackageFinder:
     ) -> Iterable[importlib.metadata.Distribution]:
         wanted = None if context is None else context.name
         for name in (*itertools.chain(*PACKAGES.values()), *_LIBRARIES):
-            if wanted is not None and _normalize(wanted) == _normalize(name):
+            if wanted is not None and _normalize_name(wanted) == _normalize_name(name):
                 yield _VirtualDistribution(name)
 
 
@@ -145,7 +145,7 @@ class _VirtualDistribution(importlib.metadata.Distribution):
         message["Metadata-Version"] = "2.1"
         message["Name"] = self._name
         known = _LIBRARIES.get(self._name, "99.0.0")
-        message["Version"] = _read_required_versions().get(_normalize(self._name), known)
+        message["Version"] = _read_required_versions().get(_normalize_name(self._name), known)
         return message.as_string()
 
     def locate_file(self, path: Any) -> Any:
@@ -163,14 +163,14 @@ def _read_required_versions() -> dict[str, str]:
     except importlib.metadata.PackageNotFoundError:
         return {}
     pinned = (re.match(r"([\w.-]+)(?:\[[^]]*\])?\s*[=>]=\s*([\w.]+)", one) for one in requirements)
-    return {_normalize(match[1]): match[2] for match in pinned if match}
+    return {_normalize_name(match[1]): match[2] for match in pinned if match}
 
 
-def _normalize(name: str) -> str:
+def _normalize_name(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def install() -> None:
+def install_packages() -> None:
     """Make the packages importable; modules of theirs that were imported before are dropped.
 
     They stand beside SGLang. A machine without it has them or not, and a program that asks for

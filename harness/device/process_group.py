@@ -22,7 +22,7 @@ _COLLECTIVES = (
 )
 
 
-def install() -> None:
+def install_process_group() -> None:
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     start_group, new_group = dist.init_process_group, dist.new_group
@@ -61,9 +61,9 @@ def install() -> None:
         "init_process_group": init_process_group,
         "new_group": make_group,
         "all_gather_object": all_gather_object,
-        "broadcast_object_list": _ignore,
-        "monitored_barrier": _ignore,
-        "barrier": _ignore,
+        "broadcast_object_list": _ignore_call,
+        "monitored_barrier": _ignore_call,
+        "barrier": _ignore_call,
     }
     replacements |= {
         name: report_tensors(getattr(dist, name)) for name in _COLLECTIVES if hasattr(dist, name)
@@ -73,5 +73,5 @@ def install() -> None:
             setattr(module, name, function)
 
 
-def _ignore(*args: Any, **options: Any) -> None:
+def _ignore_call(*args: Any, **options: Any) -> None:
     """Return at once: the other ranks are not there."""

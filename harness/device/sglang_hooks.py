@@ -121,6 +121,6 @@ _HOOKS: dict[str, Callable[[ModuleType], None]] = {
 }
 
 
-def install() -> None:
+def install_hooks() -> None:
     call_after_import(_HOOKS)
     call_after_import(sglang_paths.HOOKS)  # of the same modules, partly

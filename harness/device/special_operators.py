@@ -13,7 +13,7 @@ KERNELS: dict[str, Callable[..., Any]] = {}
 _bindings: Any = torch._C
 
 
-def _kernel(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def _register_kernel(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
         for name in names:
             KERNELS[name] = _make_kernel(name, function)
@@ -29,7 +29,7 @@ def _make_kernel(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
             result = dispatch.run_substitute(plan, args, options)
             if result is NotImplemented:
                 return function(*args, **options)
-            dispatch.report(plan, args, options, result)
+            dispatch.report_operator(plan, args, options, result)
             return result
 
     return run_kernel
@@ -38,7 +38,7 @@ def _make_kernel(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
 # Allocations
 
 
-@_kernel("empty.memory_format")
+@_register_kernel("empty.memory_format")
 def _empty(
     size: Any,
     dtype: torch.dtype | None = None,
@@ -50,12 +50,12 @@ def _empty(
     stride = None
     if memory_format not in (None, torch.contiguous_format, torch.preserve_format):
         stride = torch.empty(size, device="meta", memory_format=memory_format).stride()
-    result = _allocate(size, stride, dtype, device)
-    dispatch.report(dispatch.make_plan("aten::empty.memory_format"), (size,), {}, result)
+    result = _allocate_tensor(size, stride, dtype, device)
+    dispatch.report_operator(dispatch.make_plan("aten::empty.memory_format"), (size,), {}, result)
     return result
 
 
-@_kernel("empty_strided")
+@_register_kernel("empty_strided")
 def _empty_strided(
     size: Any,
     stride: Any,
@@ -64,17 +64,19 @@ def _empty_strided(
     device: Any = None,
     pin_memory: bool | None = None,
 ) -> torch.Tensor:
-    result = _allocate(size, stride, dtype, device)
-    dispatch.report(dispatch.make_plan("aten::empty_strided"), (size, stride), {}, result)
+    result = _allocate_tensor(size, stride, dtype, device)
+    dispatch.report_operator(dispatch.make_plan("aten::empty_strided"), (size, stride), {}, result)
     return result
 
 
-def _allocate(size: Any, stride: Any, dtype: torch.dtype | None, device: Any) -> torch.Tensor:
+def _allocate_tensor(
+    size: Any, stride: Any, dtype: torch.dtype | None, device: Any
+) -> torch.Tensor:
     index = dispatch.get_index(device)
-    return memory.allocate(size, stride, dtype or torch.get_default_dtype(), index)
+    return memory.allocate_tensor(size, stride, dtype or torch.get_default_dtype(), index)
 
 
-@_kernel("zeros")
+@_register_kernel("zeros")
 def _zeros(
     size: Any,
     dtype: torch.dtype | None = None,
@@ -83,22 +85,22 @@ def _zeros(
     pin_memory: bool | None = None,
 ) -> torch.Tensor:
     """Zeros; large ones are mapped, and take no memory before they are written."""
-    tensor = _allocate(size, None, dtype, device)
+    tensor = _allocate_tensor(size, None, dtype, device)
     if tensor.untyped_storage().nbytes() < memory.MAPPED_SIZE:
         tensor.zero_()
     return tensor
 
 
-@_kernel("resize_")
+@_register_kernel("resize_")
 def _resize(tensor: torch.Tensor, size: Any, memory_format: Any = None) -> torch.Tensor:
-    dispatch.resize(tensor, size)
+    dispatch.resize_tensor(tensor, size)
     return tensor
 
 
 # Copies
 
 
-@_kernel("copy_")
+@_register_kernel("copy_")
 def _copy(target: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
     plan = dispatch.make_plan("aten::copy_")
     if not isinstance(source, torch.Tensor):  # torch passes a number as it is
@@ -107,15 +109,15 @@ def _copy(target: torch.Tensor, source: torch.Tensor, non_blocking: bool = False
     if source.is_cuda and not target.is_cuda and non_blocking and target.is_pinned():
         host_copies.copy_later(target, _on_host(source).to(target.dtype, copy=True), stream)
     else:
-        host_copies.deliver(stream.clock)  # the source may be what an earlier copy writes
+        host_copies.deliver_copies(stream.clock)  # the source may be what an earlier copy writes
         _on_host(target).copy_(_on_host(source))
-    dispatch.report(plan, (target, source, non_blocking), {}, target)
+    dispatch.report_operator(plan, (target, source, non_blocking), {}, target)
     if target.is_cuda != source.is_cuda and not non_blocking:
         stream.synchronize()
     return target
 
 
-@_kernel("_to_copy")
+@_register_kernel("_to_copy")
 def _to_copy(
     source: torch.Tensor,
     dtype: torch.dtype | None = None,
@@ -130,7 +132,7 @@ def _to_copy(
     if target.type not in ("cpu", "cuda"):
         return torch.empty_like(source, dtype=dtype, device=target, **options)
     stream = streams.current_stream(source.device if source.is_cuda else target)
-    host_copies.deliver(stream.clock)  # the source may be what an earlier copy writes
+    host_copies.deliver_copies(stream.clock)  # the source may be what an earlier copy writes
     host = _on_host(source).to(dtype or source.dtype, copy=True, **options)
     if target.type == "cuda":
         result = memory.to_device(host, dispatch.get_index(target))
@@ -140,7 +142,7 @@ def _to_copy(
     else:
         result = host
     plan = dispatch.make_plan("aten::_to_copy")
-    dispatch.report(
+    dispatch.report_operator(
         plan, (source,), {"dtype": dtype, "device": target, "non_blocking": non_blocking}, result
     )
     if source.is_cuda != (target.type == "cuda") and not non_blocking:
@@ -148,12 +150,12 @@ def _to_copy(
     return result
 
 
-@_kernel("clone")
+@_register_kernel("clone")
 def _clone(source: torch.Tensor, memory_format: Any = None) -> torch.Tensor:
     plan = dispatch.make_plan("aten::clone")
     host = memory.to_host(source).clone(memory_format=memory_format or torch.preserve_format)
     result = memory.to_device(host, source.get_device())
-    dispatch.report(plan, (source,), {"memory_format": memory_format}, result)
+    dispatch.report_operator(plan, (source,), {"memory_format": memory_format}, result)
     return result
 
 
@@ -162,7 +164,7 @@ def _read_number(source: torch.Tensor) -> Any:
     with _bindings.DisableTorchFunction():
         number = memory.to_host(source).item()
         plan = dispatch.make_plan("aten::_local_scalar_dense")
-        dispatch.report(plan, (source,), {}, number)
+        dispatch.report_operator(plan, (source,), {}, number)
         streams.current_stream().synchronize()
         return number
 
@@ -186,21 +188,21 @@ def _run_whole(name: str) -> None:
 # Products whose result is wider than their factors: the CPU has none
 
 
-@_kernel("mm.dtype", "bmm.dtype")
+@_register_kernel("mm.dtype", "bmm.dtype")
 def _multiply_into_dtype(
     left: torch.Tensor, right: torch.Tensor, out_dtype: torch.dtype
 ) -> torch.Tensor:
     return torch.matmul(left.to(out_dtype), right.to(out_dtype))
 
 
-@_kernel("mm.dtype_out", "bmm.dtype_out")
+@_register_kernel("mm.dtype_out", "bmm.dtype_out")
 def _multiply_into(
     left: torch.Tensor, right: torch.Tensor, out_dtype: torch.dtype, *, out: torch.Tensor
 ) -> torch.Tensor:
     return torch.matmul(left.to(out_dtype), right.to(out_dtype), out=out)
 
 
-@_kernel("addmm.dtype", "baddbmm.dtype")
+@_register_kernel("addmm.dtype", "baddbmm.dtype")
 def _add_product_into_dtype(
     added: torch.Tensor,
     left: torch.Tensor,
@@ -215,7 +217,7 @@ def _add_product_into_dtype(
     return add_product(added.to(out_dtype), *factors, beta=beta, alpha=alpha)
 
 
-@_kernel("addmm.dtype_out", "baddbmm.dtype_out")
+@_register_kernel("addmm.dtype_out", "baddbmm.dtype_out")
 def _add_product_into(
     added: torch.Tensor,
     left: torch.Tensor,
@@ -238,7 +240,7 @@ def _make_softmax(name: str) -> Callable[..., torch.Tensor]:
     operator = getattr(torch.ops.aten, name).default
 
     def compute(data: torch.Tensor, dim: int, half_to_float: bool) -> torch.Tensor:
-        result = operator(_widen(data), dim, False)
+        result = operator(_widen_tensor(data), dim, False)
         dtype = torch.float32 if half_to_float else data.dtype
         return memory.to_device(result.to(dtype), data.get_device())
 
@@ -251,7 +253,7 @@ def _make_gradient(name: str) -> Callable[..., torch.Tensor]:
     def compute(
         gradient: torch.Tensor, output: torch.Tensor, dim: int, input_dtype: torch.dtype
     ) -> torch.Tensor:
-        widened = _widen(gradient), _widen(output)
+        widened = _widen_tensor(gradient), _widen_tensor(output)
         result = operator(*widened, dim, widened[1].dtype).to(input_dtype)
         return memory.to_device(result, output.get_device())
 
@@ -268,8 +270,8 @@ def _make_loss(name: str) -> Callable[..., tuple[torch.Tensor, ...]]:
         reduction: int,
         ignore_index: int,
     ) -> tuple[torch.Tensor, ...]:
-        wide_weight = None if weight is None else _widen(weight)
-        operands = _widen(data), memory.to_host(target), wide_weight
+        wide_weight = None if weight is None else _widen_tensor(weight)
+        operands = _widen_tensor(data), memory.to_host(target), wide_weight
         results = operator(*operands, reduction, ignore_index)
         index = data.get_device()
         return tuple(memory.to_device(one.to(data.dtype), index) for one in results)
@@ -277,7 +279,7 @@ def _make_loss(name: str) -> Callable[..., tuple[torch.Tensor, ...]]:
     return compute
 
 
-def _widen(tensor: torch.Tensor) -> torch.Tensor:
+def _widen_tensor(tensor: torch.Tensor) -> torch.Tensor:
     host = memory.to_host(tensor)
     return host.float() if host.dtype in _HALVES else host
 
@@ -288,10 +290,10 @@ def _register_reported(name: str, compute: Callable[..., Any]) -> None:
 
     def run_reported(*args: Any, **options: Any) -> Any:
         result = compute(*args, **options)
-        dispatch.report(plan, args, options, result)
+        dispatch.report_operator(plan, args, options, result)
         return result
 
-    _kernel(name)(run_reported)
+    _register_kernel(name)(run_reported)
 
 
 for _name in ("_softmax", "_log_softmax"):
@@ -304,7 +306,7 @@ for _name in ("nll_loss_forward", "nll_loss2d_forward"):
 # A convolution of each channel by itself, for which CUDA alone has an operator
 
 
-@_kernel("_conv_depthwise2d")
+@_register_kernel("_conv_depthwise2d")
 def _convolve_channels(
     data: torch.Tensor,
     weight: torch.Tensor,
@@ -320,7 +322,7 @@ def _convolve_channels(
     host = torch.convolution(*hosts, stride, padding, dilation, False, (0, 0), groups)
     result = memory.to_device(host, data.get_device())
     arguments = (data, weight, kernel_size, bias, stride, padding, dilation)
-    dispatch.report(plan, arguments, {}, result)
+    dispatch.report_operator(plan, arguments, {}, result)
     return result
 
 
@@ -328,7 +330,7 @@ for _name in ("scaled_dot_product_attention", "convolution_backward"):
     _run_whole(_name)
 
 
-def _attend(
+def _compute_attention(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
@@ -351,4 +353,4 @@ def _attend(
 
 
 # Kernels above autograd, for composite operators that have one of the device.
-AUTOGRAD_KERNELS = {"scaled_dot_product_attention": _attend}
+AUTOGRAD_KERNELS = {"scaled_dot_product_attention": _compute_attention}

@@ -113,12 +113,12 @@ def _without_submodules(name: str) -> str:
 
 
 def _describe_arguments(args: Any, options: Any) -> str:
-    described = [_describe(value) for value in args]
-    described += [f"{name}={_describe(value)}" for name, value in options.items()]
+    described = [_describe_value(value) for value in args]
+    described += [f"{name}={_describe_value(value)}" for name, value in options.items()]
     return ", ".join(described)
 
 
-def _describe(value: Any) -> str:
+def _describe_value(value: Any) -> str:
     shape = getattr(value, "shape", None)
     if isinstance(shape, tuple):
         return f"{str(value.dtype).removeprefix('torch.')}{list(shape)}"

@@ -25,7 +25,7 @@ _living_streams: weakref.WeakValueDictionary[int, Stream] = weakref.WeakValueDic
 _host_clock: Clock = {}
 
 
-def merge(clock: Clock, other: Clock) -> None:
+def merge_clock(clock: Clock, other: Clock) -> None:
     for stream, count in other.items():
         if count > clock.get(stream, 0):
             clock[stream] = count
@@ -49,7 +49,7 @@ WAIT_OBSERVERS: list[Callable[[Clock], None]] = []
 
 def wait_on_host(clock: Clock) -> None:
     """Order the next launches, and the host's reads, after a clock."""
-    merge(_host_clock, clock)
+    merge_clock(_host_clock, clock)
     for observe in WAIT_OBSERVERS:
         observe(_host_clock)
 
@@ -81,7 +81,7 @@ class Stream:
 
     def advance(self) -> int:
         """Count a launch, which happens after all that the host has waited for."""
-        merge(self.clock, _host_clock)
+        merge_clock(self.clock, _host_clock)
         self.clock[self.stream_id] = count = self.clock.get(self.stream_id, 0) + 1
         return count
 
@@ -143,12 +143,12 @@ class Event:
 
     def record(self, stream: Stream | None = None) -> None:
         stream = stream or current_stream()
-        merge(stream.clock, _host_clock)
+        merge_clock(stream.clock, _host_clock)
         self.clock = dict(stream.clock)
 
     def wait(self, stream: Stream | None = None) -> None:
         """Order a stream after the recorded launches; an unrecorded event orders nothing."""
-        merge((stream or current_stream()).clock, self.clock or {})
+        merge_clock((stream or current_stream()).clock, self.clock or {})
 
     def query(self) -> bool:
         self.synchronize()
@@ -251,7 +251,7 @@ class DeviceOf(DeviceContext):
         super().__init__(tensor.get_device() if tensor.is_cuda else None)
 
 
-def synchronize(device: Any = None) -> None:
+def synchronize_device(device: Any = None) -> None:
     """Order the next launches after all launches of a device."""
     index = get_device_index(device)
     for stream in list(_living_streams.values()):

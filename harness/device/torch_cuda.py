@@ -35,7 +35,7 @@ UNCHANGED = frozenset(
 )
 
 
-def install() -> None:
+def replace_torch_cuda() -> None:
     """Replace every function of torch.cuda and of its modules."""
     answers = {**_DEVICE, **_MEMORY, **_STREAMS, **_RANDOM}
     for module in _list_modules():
@@ -43,7 +43,7 @@ def install() -> None:
             if name in answers:
                 setattr(module, name, answers[name])
             elif _is_unanswered(name, value):
-                setattr(module, name, _refuse(f"{module.__name__}.{name}"))
+                setattr(module, name, _make_refusal(f"{module.__name__}.{name}"))
     for name, value in answers.items():
         setattr(torch.cuda, name, value)
     for name in ("range_push", "range_pop", "range_start", "range_end", "mark"):
@@ -74,7 +74,7 @@ def _is_unanswered(name: str, value: Any) -> bool:
     )
 
 
-def _refuse(name: str) -> Callable[..., Any]:
+def _make_refusal(name: str) -> Callable[..., Any]:
     def refuse(*args: Any, **options: Any) -> Any:
         raise UnansweredName(
             f"{name} has no answer, called at {find_caller()}: give it one in "
@@ -85,11 +85,11 @@ def _refuse(name: str) -> Callable[..., Any]:
     return refuse
 
 
-def _ignore(*args: Any, **options: Any) -> None:
+def _ignore_call(*args: Any, **options: Any) -> None:
     """Do nothing, as the driver would have nothing to do."""
 
 
-def _return(value: Any) -> Callable[..., Any]:
+def _make_constant(value: Any) -> Callable[..., Any]:
     return lambda *args, **options: value
 
 
@@ -143,26 +143,26 @@ def _is_bf16_supported(including_emulation: bool = True) -> bool:
     return get_card().capability >= (8, 0)
 
 
-def _cudart() -> Any:
+def _get_cudart() -> Any:
     return SimpleNamespace(
         cudaError=SimpleNamespace(success=0),
-        cudaHostRegister=_return(0),
-        cudaHostUnregister=_return(0),
-        cudaGetErrorString=_return("no error"),
+        cudaHostRegister=_make_constant(0),
+        cudaHostUnregister=_make_constant(0),
+        cudaGetErrorString=_make_constant("no error"),
         cudaMemGetInfo=_mem_get_info,
-        cudaProfilerStart=_return(0),
-        cudaProfilerStop=_return(0),
+        cudaProfilerStart=_make_constant(0),
+        cudaProfilerStop=_make_constant(0),
     )
 
 
 _DEVICE: dict[str, Any] = {
     "is_available": _is_available,
-    "is_initialized": _return(True),
-    "init": _ignore,
-    "_lazy_init": _ignore,
-    "_is_compiled": _return(True),
-    "_is_in_bad_fork": _return(False),
-    "_nvml_based_avail": _return(True),
+    "is_initialized": _make_constant(True),
+    "init": _ignore_call,
+    "_lazy_init": _ignore_call,
+    "_is_compiled": _make_constant(True),
+    "_is_in_bad_fork": _make_constant(False),
+    "_nvml_based_avail": _make_constant(True),
     "device_count": lambda: get_card_count(),
     "_device_count_nvml": lambda: get_card_count(),
     "current_device": streams.current_device,
@@ -178,15 +178,15 @@ _DEVICE: dict[str, Any] = {
     "get_device_properties": get_device_properties,
     "get_arch_list": lambda: [get_card().architecture],
     "get_gencode_flags": lambda: f"-gencode arch=compute_{get_card().architecture[3:]}",
-    "can_device_access_peer": _return(True),
+    "can_device_access_peer": _make_constant(True),
     "is_bf16_supported": _is_bf16_supported,
-    "is_tf32_supported": _return(True),
-    "cudart": _cudart,
-    "ipc_collect": _ignore,
-    "current_blas_handle": _return(0),
-    "get_sync_debug_mode": _return(0),
-    "set_sync_debug_mode": _ignore,
-    "_sleep": _ignore,
+    "is_tf32_supported": _make_constant(True),
+    "cudart": _get_cudart,
+    "ipc_collect": _ignore_call,
+    "current_blas_handle": _make_constant(0),
+    "get_sync_debug_mode": _make_constant(0),
+    "set_sync_debug_mode": _ignore_call,
+    "_sleep": _ignore_call,
 }
 
 # Memory
@@ -201,7 +201,7 @@ def _measure_allocated(device: Any = None) -> int:
     return LEDGER.measure(get_device_index(device))
 
 
-def _peak(device: Any = None) -> int:
+def _get_peak(device: Any = None) -> int:
     return max(_measure_allocated(device), LEDGER.peaks.get(get_device_index(device), 0))
 
 
@@ -210,7 +210,7 @@ def _reset_peak(device: Any = None) -> None:
 
 
 def _memory_stats(device: Any = None) -> dict[str, int]:
-    used, peak = _measure_allocated(device), _peak(device)
+    used, peak = _measure_allocated(device), _get_peak(device)
     names = ("allocated_bytes", "reserved_bytes", "active_bytes", "requested_bytes")
     values = {f"{name}.all.current": used for name in names}
     return {**values, **{f"{name}.all.peak": peak for name in names}}
@@ -238,16 +238,16 @@ _MEMORY: dict[str, Any] = {
     "mem_get_info": _mem_get_info,
     "memory_allocated": _measure_allocated,
     "memory_reserved": _measure_allocated,
-    "max_memory_allocated": _peak,
-    "max_memory_reserved": _peak,
+    "max_memory_allocated": _get_peak,
+    "max_memory_reserved": _get_peak,
     "reset_peak_memory_stats": _reset_peak,
     "reset_max_memory_allocated": _reset_peak,
-    "reset_accumulated_memory_stats": _ignore,
+    "reset_accumulated_memory_stats": _ignore_call,
     "memory_stats": _memory_stats,
-    "empty_cache": _ignore,
-    "get_allocator_backend": _return("native"),
-    "set_per_process_memory_fraction": _ignore,
-    "get_per_process_memory_fraction": _return(1.0),
+    "empty_cache": _ignore_call,
+    "get_allocator_backend": _make_constant("native"),
+    "set_per_process_memory_fraction": _ignore_call,
+    "get_per_process_memory_fraction": _make_constant(1.0),
     "MemPool": _MemoryPool,
     "use_mem_pool": _NullContext,
 }
@@ -266,7 +266,7 @@ _STREAMS: dict[str, Any] = {
     "get_stream_from_external": lambda data_ptr, device=None: streams.ExternalStream(
         data_ptr, device
     ),
-    "synchronize": streams.synchronize,
+    "synchronize": streams.synchronize_device,
     "CUDAGraph": graphs.CUDAGraph,
     "graph": graphs.GraphContext,
     "graph_pool_handle": graph_pool.make_handle,
@@ -278,8 +278,8 @@ _STREAMS: dict[str, Any] = {
 _RANDOM: dict[str, Any] = {
     "manual_seed": lambda seed: _seed_generator(seed),
     "manual_seed_all": lambda seed: _seed_generator(seed),
-    "seed": _ignore,
-    "seed_all": _ignore,
+    "seed": _ignore_call,
+    "seed_all": _ignore_call,
     "initial_seed": lambda: torch.default_generator.initial_seed(),
     "get_rng_state": lambda device="cuda": torch.default_generator.get_state(),
     "get_rng_state_all": lambda: [torch.default_generator.get_state()],

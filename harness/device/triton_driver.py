@@ -75,7 +75,7 @@ class _DriverUtilities:
         }
 
 
-def install() -> None:
+def install_driver() -> None:
     call_after_import({"triton.runtime.driver": _set_driver})
 
 

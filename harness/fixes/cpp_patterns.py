@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from harness.core.cpp_scopes import CppScope
-from harness.core.cpp_tokens import CppText, CppToken, match_brackets, tokenize
+from harness.core.cpp_tokens import CppText, CppToken, match_brackets, tokenize_text
 from harness.fixes.patterns import (
     METAVARIABLE,
     METAVARIABLE_CHARACTER,
@@ -55,7 +55,7 @@ class CppPattern:
     @cached_property
     def elements(self) -> tuple[_Element, ...]:
         try:
-            tokens = tokenize(to_parsable_code(self.text))
+            tokens = tokenize_text(to_parsable_code(self.text))
         except ValueError as error:
             raise PatternError(f"this pattern is not C++: {self.text.strip()!r}: {error}") from None
         elements = tuple(_read_element(token) for token in tokens)
@@ -68,7 +68,7 @@ class CppPattern:
     @cached_property
     def unpaired_brackets(self) -> str:
         """The brackets without a partner, as of `namespace sglang {`."""
-        tokens = tokenize(to_parsable_code(self.text))
+        tokens = tokenize_text(to_parsable_code(self.text))
         partners = match_brackets(tokens)
         return "".join(
             token.text
@@ -86,7 +86,7 @@ class CppPattern:
         by_end: dict[int, tuple[int, Bindings]] = {}
         for start in range(scope.first, scope.end):
             for shape in self._shapes:
-                found = _match(shape, scope, start, {})
+                found = _match_elements(shape, scope, start, {})
                 if found is not None:
                     end, bindings = found
                     by_end[end] = start, bindings  # a later start is a shorter match
@@ -119,7 +119,9 @@ class CppPattern:
     @staticmethod
     def is_same_code(one: str, other: str) -> bool:
         """Return whether two pieces of code differ only in white space and comments."""
-        return [token.text for token in tokenize(one)] == [t.text for t in tokenize(other)]
+        return [token.text for token in tokenize_text(one)] == [
+            t.text for t in tokenize_text(other)
+        ]
 
 
 def _is_trailing_list(elements: tuple[_Element, ...], index: int) -> bool:
@@ -128,7 +130,7 @@ def _is_trailing_list(elements: tuple[_Element, ...], index: int) -> bool:
     return index >= 0 and comma.text == "," and many.is_list and closing.text in _CLOSING
 
 
-def _match(
+def _match_elements(
     elements: Sequence[_Element], scope: CppScope, position: int, bindings: Bindings
 ) -> tuple[int, Bindings] | None:
     """Match elements from a token on; return the end and all bindings."""
@@ -147,13 +149,13 @@ def _match(
         position, step = end, step + 1
     else:
         return position, bindings
-    stop = position if element.is_list else _extend(scope, position, element)
+    stop = position if element.is_list else _find_element_end(scope, position, element)
     while stop is not None:
         bound = {**bindings, element.text: (position, stop)}
-        found = _match(elements[step + 1 :], scope, stop, bound)
+        found = _match_elements(elements[step + 1 :], scope, stop, bound)
         if found is not None:
             return found
-        stop = _extend(scope, stop, element)
+        stop = _find_element_end(scope, stop, element)
     return None
 
 
@@ -165,7 +167,7 @@ def make_scope(code: str) -> CppScope:
 
 def normalize_cpp(pattern: str) -> str:
     """Remove what does not count: white space and comments."""
-    return " ".join(token.text for token in tokenize(to_parsable_code(pattern)))
+    return " ".join(token.text for token in tokenize_text(to_parsable_code(pattern)))
 
 
 def _read_element(token: CppToken) -> _Element:
@@ -175,7 +177,7 @@ def _read_element(token: CppToken) -> _Element:
     return _Element(found[1] or found[2], is_metavariable=True, is_list=found[1] is not None)
 
 
-def _extend(scope: CppScope, stop: int, element: _Element) -> int | None:
+def _find_element_end(scope: CppScope, stop: int, element: _Element) -> int | None:
     """Return the end of the next token, or of the next pair of brackets; None if it cannot bind."""
     if stop >= scope.end:
         return None

@@ -96,7 +96,7 @@ def prepare_session(config: pytest.Config) -> None:
     if device.get_device() == device.VIRTUAL:  # before a suite imports SGLang
         from harness.device import installation
 
-        installation.install()
+        installation.install_device()
     profiles.load_profile(config.getoption("profile"))
     hypothesis_adapter.set_global_seed(int(os.environ[_SEED_VARIABLE]))
     config.stash[IS_PREPARED] = True

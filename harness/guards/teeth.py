@@ -48,7 +48,7 @@ def run_both_sides(item: pytest.Item) -> None:
     manager = item.config.pluginmanager
     manager.register(recorder)
     try:
-        cell = _prove(item, recorder)
+        cell = _prove_guard(item, recorder)
     finally:
         manager.unregister(recorder)
     report = _make_report(item, cell, began, _check_exceptions(item, cell))
@@ -56,7 +56,7 @@ def run_both_sides(item: pytest.Item) -> None:
     item.ihook.pytest_runtest_logfinish(**place)
 
 
-def _prove(item: pytest.Item, recorder: run_item.PhaseRecorder) -> CellResult:
+def _prove_guard(item: pytest.Item, recorder: run_item.PhaseRecorder) -> CellResult:
     status = item.stash[cells.GUARDED_STATUS]
     guard = _name_guard(item.nodeid, status.toggle.id)
     cell = CellResult(guard, status.toggle.id, "current", device.get_device(), status.state.value)

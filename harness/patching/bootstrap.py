@@ -145,7 +145,7 @@ def _patch_cuda_sources(modules: list[PatchedModuleText], root: Path) -> None:
     from harness.patching import cuda_modules, cuda_sources
 
     assert recorder is not None
-    cuda_modules.install()
+    cuda_modules.install_module_hooks()
     for module in modules:
         if compute_digest((root / module.module).read_text()) != module.digest:
             exit_process(f"{module.module} changed while toggles were being applied: start again")

@@ -273,7 +273,7 @@ _INCLUDE_LOCK = threading.Lock()
 _installed = False
 
 
-def install() -> None:
+def install_module_hooks() -> None:
     """Make the modules of `load_jit` patchable that are loaded from now on."""
     global _installed
     if not _installed:

@@ -38,7 +38,7 @@ def require_origins(
     searched = [entry for entry in environment.get("PYTHONPATH", "").split(os.pathsep) if entry]
     for name in PACKAGES:
         spec = PathFinder.find_spec(name, searched)
-        _refuse_other(name, _locate(spec), release, listed.get(name, ()))
+        _refuse_other(name, _locate_package(spec), release, listed.get(name, ()))
 
 
 def check_origins() -> None:
@@ -77,10 +77,10 @@ def _check_package(name: str) -> None:
         spec = importlib.util.find_spec(name)
     except (ImportError, ValueError):  # a module that was put into sys.modules without a spec
         return
-    _refuse_other(name, _locate(spec), release, folders.get(name, ()))
+    _refuse_other(name, _locate_package(spec), release, folders.get(name, ()))
 
 
-def _locate(spec: ModuleSpec | None) -> Path | None:
+def _locate_package(spec: ModuleSpec | None) -> Path | None:
     """Return the package's folder or file; None without one."""
     places = [*(spec.submodule_search_locations or ()), spec.origin] if spec is not None else []
     return next((Path(place).resolve() for place in places if place and os.sep in place), None)

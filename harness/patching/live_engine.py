@@ -104,7 +104,7 @@ class ToggleEngine:
         self._plans: dict[SourceChange, PatchPlan] = {}
         self._sources: LoadedSources | None = None
         self._recorder: AttestationRecorder | None = None
-        cuda_modules.install()
+        cuda_modules.install_module_hooks()
 
     @property
     def sources(self) -> LoadedSources:

@@ -101,14 +101,14 @@ def check_host_compiler() -> str:
 def _install_toolkit(report: ReportMessage) -> CudaToolkit:
     toolkit = CudaToolkit(paths.releases_folder() / "cuda-toolkit")
     what = "the CUDA toolkit that builds SGLang's kernels"
-    _install(toolkit.folder, LOCK_FILE, what, (DOWNLOAD_BYTES, DISK_BYTES), report)
+    _install_packages(toolkit.folder, LOCK_FILE, what, (DOWNLOAD_BYTES, DISK_BYTES), report)
     # The wheels lack what a linker looks for: the folder lib64, and libcudart.so without a version.
     library = next(toolkit.home.glob("lib/libcudart.so.*"), None)
     if library is None:
         raise NotReadyError(f"the wheel of nvidia-cuda-runtime has no {toolkit.home}/lib/libcudart")
     (toolkit.home / "lib64").symlink_to("lib")
     (toolkit.home / "lib" / "libcudart.so").symlink_to(library.name)
-    _complete(toolkit.folder, LOCK_FILE)
+    _complete_toolkit(toolkit.folder, LOCK_FILE)
     return toolkit
 
 
@@ -116,7 +116,7 @@ def _install_headers(report: ReportMessage) -> Path:
     folder = paths.releases_folder() / "cuda-headers"
     what = "headers of FlashInfer and CUTLASS that CUDA modules include"
     sizes = HEADERS_DOWNLOAD_BYTES, HEADERS_DISK_BYTES
-    _install(folder, HEADERS_LOCK, what, sizes, report)
+    _install_packages(folder, HEADERS_LOCK, what, sizes, report)
     package = folder / _HEADERS_PACKAGE
     data = package / "data"
     needed = [data / name for name in _HEADERS_FOLDERS]
@@ -129,11 +129,11 @@ def _install_headers(report: ReportMessage) -> Path:
             installer.remove_folder(path)
         else:
             path.unlink()
-    _complete(folder, HEADERS_LOCK)
+    _complete_toolkit(folder, HEADERS_LOCK)
     return package
 
 
-def _install(
+def _install_packages(
     folder: Path, lock: Path, what: str, sizes: tuple[float, float], report: ReportMessage
 ) -> None:
     download, disk = map(installer.format_size, sizes)
@@ -151,12 +151,12 @@ def _is_installed(folder: Path, lock: Path) -> bool:
         found = json.loads((folder / COMPLETION_MARKER).read_text())
     except (OSError, ValueError):
         return False
-    return bool(found == _describe(lock))
+    return bool(found == _describe_lock(lock))
 
 
-def _complete(folder: Path, lock: Path) -> None:
-    write_atomically(folder / COMPLETION_MARKER, json.dumps(_describe(lock)))
+def _complete_toolkit(folder: Path, lock: Path) -> None:
+    write_atomically(folder / COMPLETION_MARKER, json.dumps(_describe_lock(lock)))
 
 
-def _describe(lock: Path) -> dict[str, str]:
+def _describe_lock(lock: Path) -> dict[str, str]:
     return {"lock": compute_digest(lock.read_bytes())}

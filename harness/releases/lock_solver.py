@@ -78,9 +78,9 @@ def solve_lock(release: Release, wheel: Path, run_pip: RunPip) -> SolvedLock:
     solved.shared = [
         f"{name} {base[name]} for {one.specifier}"
         for one in required
-        if (name := canonicalize_name(one.name)) in BASE_ONLY and not _holds(one, base)
+        if (name := canonicalize_name(one.name)) in BASE_ONLY and not _holds_requirement(one, base)
     ]
-    _satisfy(solved, required, base, str(release.base.python), run_pip)
+    _satisfy_requirements(solved, required, base, str(release.base.python), run_pip)
     return solved
 
 
@@ -91,7 +91,7 @@ def find_nearest_lock(required: Sequence[Requirement], version: str | None) -> R
 
     def measure(release: Release) -> tuple[int, int, int]:
         packages = base | pins.read_lock(release.lock_file)
-        changed = sum(not _holds(one, packages) for one in followed)
+        changed = sum(not _holds_requirement(one, packages) for one in followed)
         parts, others = Version(version or release.name), Version(release.name)
         between = abs((parts.minor - others.minor) * 1000 + parts.micro - others.micro)
         return changed, between, -others.micro
@@ -109,7 +109,7 @@ def read_left_out() -> set[str]:
     return {line for line in text.splitlines() if line and not line.startswith("#")}
 
 
-def _satisfy(
+def _satisfy_requirements(
     solved: SolvedLock,
     required: Sequence[Requirement],
     base: dict[str, str],
@@ -120,7 +120,7 @@ def _satisfy(
     before = base | solved.packages
     pinned = {canonicalize_name(one.name) for one in required if "==" in str(one.specifier)}
     specifiers = {canonicalize_name(one.name): one.specifier for one in required}
-    unmet = [one for one in required if not _holds(one, before)]
+    unmet = [one for one in required if not _holds_requirement(one, before)]
     for _ in range(MAX_ROUNDS):
         changed = {name for one in unmet if (name := canonicalize_name(one.name)) not in BASE_ONLY}
         if not changed:
@@ -140,7 +140,7 @@ def _satisfy(
             for one in pins.select_applicable(texts):
                 # A pin of SGLang counts for more than what another package requires.
                 required_name = canonicalize_name(one.name)
-                if not _holds(one, packages) and required_name not in pinned:
+                if not _holds_requirement(one, packages) and required_name not in pinned:
                     specifier = specifiers.get(required_name, SpecifierSet())
                     specifiers[required_name] = specifier & one.specifier
                     unmet.append(one)
@@ -156,7 +156,7 @@ def _satisfy(
     solved.packages = {n: v for n, v in solved.packages.items() if base.get(n) != v}
 
 
-def _holds(requirement: Requirement, packages: dict[str, str]) -> bool:
+def _holds_requirement(requirement: Requirement, packages: dict[str, str]) -> bool:
     version = packages.get(canonicalize_name(requirement.name))
     return version is not None and requirement.specifier.contains(version, prereleases=True)
 

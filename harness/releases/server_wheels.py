@@ -181,7 +181,7 @@ def _resolve_or_build(
     built: set[str] = set()
     while True:
         try:
-            return _resolve(wanted, request.python, folder)
+            return _resolve_wheels(wanted, request.python, folder)
         except NotReadyError as error:
             without_wheel = NO_WHEEL.search(str(error))
             if without_wheel is None or without_wheel[1] in built:
@@ -229,7 +229,7 @@ def build_pure_wheel(requirement: str, folder: Path) -> None:
             wheel.replace(folder / wheel.name)
 
 
-def _resolve(wanted: list[str], python: str, folder: Path) -> dict[str, ResolvedWheel]:
+def _resolve_wheels(wanted: list[str], python: str, folder: Path) -> dict[str, ResolvedWheel]:
     with tempfile.TemporaryDirectory(prefix="unfix-") as scratch:
         report = Path(scratch) / "report.json"
         words = "install --dry-run --only-binary :all: --find-links".split()

@@ -51,7 +51,7 @@ def _run_cuda_kernels() -> None:
         from harness.kernels.cuda.host_calls import CALLS
         from harness.kernels.watch import virtual_process
 
-        jit_loader.install()
+        jit_loader.install_loader()
         CALLS.prepare = virtual_process.open_first_session
 
     def extend_sessions(virtual_check: ModuleType) -> None:

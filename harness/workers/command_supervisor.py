@@ -98,7 +98,7 @@ def fork_supervisor(folder: Path) -> ProcessHandle:
 
     # The fork must not run this process's handlers before it has its own.
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
-    child = child_process.fork(supervise_in_fork, dies_with_parent=False, new_session=True)
+    child = child_process.fork_process(supervise_in_fork, dies_with_parent=False, new_session=True)
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     return child
 
@@ -106,10 +106,10 @@ def fork_supervisor(folder: Path) -> ProcessHandle:
 def supervise_command(folder: Path, parent_pid: int) -> None:
     """Run the request of a folder, as its supervisor."""
     request = msgspec.json.decode((folder / REQUEST_FILE).read_bytes(), type=CommandRequest)
-    supervise(partial(_run_request, request, parent_pid), folder)
+    supervise_commands(partial(_run_request, request, parent_pid), folder)
 
 
-def supervise(run: Callable[[], CommandExit], folder: Path) -> None:
+def supervise_commands(run: Callable[[], CommandExit], folder: Path) -> None:
     """Run commands as their subreaper; kill what they leave, and record how they ended."""
     processes.adopt_orphans()
     started, oom_kills = time.monotonic(), processes.count_oom_kills()
@@ -217,7 +217,7 @@ def _is_answering(url: str) -> bool:
 def _run_shielded(folder: Path, parent_pid: int) -> NoReturn:
     """Wait for a forked supervisor as long as the parent lives; exit with its exit code."""
     run = partial(supervise_command, folder, os.getpid())
-    supervisor = child_process.fork(run, dies_with_parent=False)
+    supervisor = child_process.fork_process(run, dies_with_parent=False)
     signal.signal(signal.SIGTERM, lambda number, _: supervisor.send_signal(number))
     while not supervisor.wait_for_exit(POLL_SECONDS):
         if os.getppid() != parent_pid:

@@ -71,7 +71,7 @@ def run_in_lanes(
             write_atomically(folder / str(number) / RESULT_NAME, run_item(number))
             answers.send({"done": number})
 
-    for lane in [child_process.fork(run_lane) for _ in range(lanes)]:
+    for lane in [child_process.fork_process(run_lane) for _ in range(lanes)]:
         lane.reap()
     os._exit(0)  # an orderly exit would run what SGLang has registered
 
@@ -85,7 +85,7 @@ def measure_processor_seconds() -> float:
 def run_fork(folder: Path, seconds: float, run: Callable[[], None]) -> ForkEnd:
     """Run a function in a fork whose output is a file of the folder, within a limit of seconds."""
     folder.mkdir(exist_ok=True)
-    child = child_process.fork(partial(_run_with_log, folder, run), new_session=True)
+    child = child_process.fork_process(partial(_run_with_log, folder, run), new_session=True)
     is_late = not child.wait_for_exit(seconds)
     if is_late:
         child.send_signal(signal.SIGABRT)  # faulthandler writes the stacks

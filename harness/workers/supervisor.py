@@ -118,7 +118,7 @@ def run_supervised_test(test: Callable[[], SideResult], files: TestFiles) -> Sid
     """Run a test in a process of its own and make its result, whatever the test does."""
     run = partial(_run_in_test_process, test, files)
     return supervise_test(
-        lambda: child_process.fork(run, failure_code=INTERNAL_FAILURE_EXIT_CODE),
+        lambda: child_process.fork_process(run, failure_code=INTERNAL_FAILURE_EXIT_CODE),
         files,
         lambda: processes.kill_descendants(os.getpid()),
     )

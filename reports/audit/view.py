@@ -12,7 +12,7 @@ from harness.runs.audit.deployment_ranks import DeploymentFinding
 from harness.runs.audit.findings import AuditFinding, FindingKind, KernelVerdict
 from harness.runs.audit.release_audit import ReleaseAudit
 from harness.store.rehearse.values import FindingRank
-from reports.shared.tables import ReportTable, TableCell, TableRows, code
+from reports.shared.tables import ReportTable, TableCell, TableRows, make_code_cell
 
 VERDICT_TONES = {
     KernelVerdict.SAFE: "good",
@@ -25,8 +25,8 @@ VERDICT_TONES = {
 def make_kernel_table(audit: ReleaseAudit) -> ReportTable:
     rows: TableRows = [
         [
-            code(kernel.kernel),
-            code(kernel.module),
+            make_code_cell(kernel.kernel),
+            make_code_cell(kernel.module),
             TableCell(kernel.verdict, VERDICT_TONES[kernel.verdict]),
             "; ".join(kernel.reasons),
         ]
@@ -38,9 +38,9 @@ def make_kernel_table(audit: ReleaseAudit) -> ReportTable:
 def make_finding_table(audit: ReleaseAudit) -> ReportTable:
     rows: TableRows = [
         [
-            code(finding.kernel),
-            code(describe_location(finding)),
-            code(finding.text),
+            make_code_cell(finding.kernel),
+            make_code_cell(describe_location(finding)),
+            make_code_cell(finding.text),
             f"{finding.kind} {finding.condition}",
             finding.confirmed,
         ]
@@ -55,12 +55,12 @@ def make_headline_table(audit: ReleaseAudit) -> ReportTable:
     rows: TableRows = [
         [
             one.rank,
-            code(one.kernel),
-            code(f"{shorten_path(one.file)}:{one.line}"),
-            code(one.text),
+            make_code_cell(one.kernel),
+            make_code_cell(f"{shorten_path(one.file)}:{one.line}"),
+            make_code_cell(one.text),
             one.headline,
             name_deployments(one),
-            code(one.command),
+            make_code_cell(one.command),
         ]
         for one in audit.headline
     ]

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from reports.eval.view import EvalView
 from reports.shared.formatting import to_single_line
-from reports.shared.tables import ReportTable, TableCell, TableRows, code, from_mark, quiet
+from reports.shared.tables import (
+    ReportTable,
+    TableCell,
+    TableRows,
+    from_mark,
+    make_code_cell,
+    make_quiet_cell,
+)
 
 
 def make_tables(eval_view: EvalView) -> list[ReportTable]:
@@ -22,7 +29,7 @@ def make_configuration_table(eval_view: EvalView) -> ReportTable:
         scores = (row.scores.get(task) for task in eval_view.tasks)
         rows.append(
             [
-                code(row.name),
+                make_code_cell(row.name),
                 from_mark(row.mark, row.tone),
                 to_single_line(row.served.model),
                 to_single_line(row.served.release),
@@ -30,7 +37,7 @@ def make_configuration_table(eval_view: EvalView) -> ReportTable:
                 str(row.errors or ""),
                 row.accepted_text,
                 row.ready_text,
-                quiet(row.remarks),
+                make_quiet_cell(row.remarks),
             ]
         )
     numbers = (*tasks, "errors", "accepted", "ready")
@@ -46,12 +53,12 @@ def make_comparison_table(eval_view: EvalView) -> ReportTable:
             verdict = TableCell(f"{row.mark.word}, planted fault", row.tone, mark=row.mark)
         rows.append(
             [
-                code(row.pair_label),
+                make_code_cell(row.pair_label),
                 to_single_line(row.comparison.kind, 20),
                 row.task,
                 verdict,
                 row.measure,
-                quiet(row.counts_text),
+                make_quiet_cell(row.counts_text),
             ]
         )
     heads = ("base → candidate", "of", "task", "verdict", "drop, or\ndivergence / noise", "items")
@@ -61,7 +68,7 @@ def make_comparison_table(eval_view: EvalView) -> ReportTable:
 def make_fault_table(eval_view: EvalView) -> ReportTable:
     rows: TableRows = [
         [
-            code(to_single_line(row.fault.toggle)),
+            make_code_cell(to_single_line(row.fault.toggle)),
             to_single_line(row.fault.configuration),
             from_mark(row.mark),
             row.detected_by,

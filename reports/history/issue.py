@@ -34,7 +34,7 @@ def render_issue(line: Timeline, evidence: FailureEvidence, search: str, view: H
         _render_place(line, view),
         _render_since(line, view),
         _render_block("Run it again", evidence.replay_command),
-        f"## How flaky\n\n{_capitalize(escape_text(history_view.describe_flakiness(line)))}.",
+        f"## How flaky\n\n{_capitalize_text(escape_text(history_view.describe_flakiness(line)))}.",
         f"## Which fix it is about\n\n{search}",
     ]
     return markdown.join_parts(parts)
@@ -84,5 +84,5 @@ def _render_since(line: Timeline, view: HistoryView) -> str:
     return "## Since when\n\n" + " ".join(sentences)
 
 
-def _capitalize(text: str) -> str:
+def _capitalize_text(text: str) -> str:
     return text[:1].upper() + text[1:]

@@ -9,7 +9,7 @@ from harness.runs.history.values import Timeline
 from reports.history import view
 from reports.history.view import STATE_MARKS, HistoryView
 from reports.shared.formatting import to_single_line
-from reports.shared.tables import ReportTable, TableCell, TableRows, from_mark, quiet
+from reports.shared.tables import ReportTable, TableCell, TableRows, from_mark, make_quiet_cell
 
 MAX_TITLE_LENGTH = 80
 
@@ -23,7 +23,7 @@ def make_failure_table(
             *_make_name_cells(line),
             _make_nights_cell(line, history_view, max_nights),
             view.describe_since(line, history_view),
-            quiet(to_single_line(view.describe_last_failure(line), MAX_TITLE_LENGTH)),
+            make_quiet_cell(to_single_line(view.describe_last_failure(line), MAX_TITLE_LENGTH)),
         ]
         for line in lines
     ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from harness.runs.kernels.values import KernelInventory, KernelKind, ListedKernel
-from reports.shared.tables import ReportTable, TableCell, TableRows, code, quiet
+from reports.shared.tables import ReportTable, TableCell, TableRows, make_code_cell, make_quiet_cell
 
 _KIND_WORDS = {KernelKind.TRITON: "Triton", KernelKind.CUDA: "CUDA C++"}
 _MAX_NAMES = 3
@@ -57,8 +57,8 @@ def make_folder_table(inventory: KernelInventory) -> ReportTable:
         tone = "good" if reached == len(kernels) else "" if reached else "quiet"
         rows.append(
             [
-                code(folder),
-                quiet(_KIND_WORDS[kind]),
+                make_code_cell(folder),
+                make_quiet_cell(_KIND_WORDS[kind]),
                 str(len(kernels)),
                 TableCell(str(reached), tone),
                 *counts,
@@ -84,8 +84,8 @@ def make_missing_table(inventory: KernelInventory) -> ReportTable:
     rows: TableRows = [
         [
             kernel.obstacle,
-            code(kernel.name),
-            quiet(f"{kernel.file}:{kernel.line}"),
+            make_code_cell(kernel.name),
+            make_quiet_cell(f"{kernel.file}:{kernel.line}"),
             describe_way(kernel),
         ]
         for kernel in missing
@@ -127,10 +127,10 @@ def make_kernel_table(inventory: KernelInventory) -> ReportTable:
     """Make a row for each kernel, with who reaches it, or what would."""
     rows: TableRows = [
         [
-            code(kernel.name),
-            quiet(f"{kernel.file}:{kernel.line}"),
+            make_code_cell(kernel.name),
+            make_quiet_cell(f"{kernel.file}:{kernel.line}"),
             describe_lines([kernel]),
-            quiet(describe_unreached_lines(kernel)),
+            make_quiet_cell(describe_unreached_lines(kernel)),
             list_launchers(kernel) or f"{kernel.obstacle}: {describe_way(kernel)}",
         ]
         for kernel in inventory.kernels

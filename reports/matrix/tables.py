@@ -6,7 +6,7 @@ from harness.store.matrix.values import AttemptOutcome
 from reports.matrix import view
 from reports.matrix.view import MatrixView
 from reports.shared.formatting import to_single_line
-from reports.shared.tables import ReportTable, TableCell, TableRows, code, quiet
+from reports.shared.tables import ReportTable, TableCell, TableRows, make_code_cell, make_quiet_cell
 
 MAX_VALUES = 8  # values of an axis
 MAX_SLOWEST = 5
@@ -26,9 +26,9 @@ def make_share_table(matrix_view: MatrixView) -> ReportTable:
             rows.append(
                 [
                     "" if place else to_single_line(axis.name, 30),
-                    code(to_single_line(share.value, 40)),
+                    make_code_cell(to_single_line(share.value, 40)),
                     TableCell(green, "" if failed else "good"),
-                    quiet(", ".join(failed)),
+                    make_quiet_cell(", ".join(failed)),
                 ]
             )
         if len(axis.shares) > MAX_VALUES:
@@ -39,7 +39,7 @@ def make_share_table(matrix_view: MatrixView) -> ReportTable:
 def make_flaky_table(matrix_view: MatrixView) -> ReportTable:
     rows: TableRows = [
         [
-            code(to_single_line(cell.identity)),
+            make_code_cell(to_single_line(cell.identity)),
             view.describe_attempts(cell),
             view.format_values(cell),
         ]
@@ -51,7 +51,7 @@ def make_flaky_table(matrix_view: MatrixView) -> ReportTable:
 def make_slowest_table(matrix_view: MatrixView) -> ReportTable:
     rows: TableRows = [
         [
-            code(to_single_line(cell.identity)),
+            make_code_cell(to_single_line(cell.identity)),
             view.format_time_taken(cell),
             view.format_values(cell),
         ]

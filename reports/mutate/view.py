@@ -19,7 +19,7 @@ from harness.store.mutate.values import (
     compute_score,
 )
 from reports.shared.marks import ReportMark, make_marks
-from reports.shared.tables import ReportTable, TableCell, TableRows, code
+from reports.shared.tables import ReportTable, TableCell, TableRows, make_code_cell
 
 FATE_MARKS = make_marks("""
     survived      | SUR | ○ | toothless | Its code ran, and no guard detected it.
@@ -158,7 +158,7 @@ def make_score_table(title: str, groups: Sequence[FaultGroup]) -> ReportTable:
     for group in groups:
         tone = "toothless" if group.counts["survived"] else ""
         counts = [str(count or "") for count in group.counts.values()]
-        rows.append([code(group.name), TableCell(group.score_text, tone), *counts])
+        rows.append([make_code_cell(group.name), TableCell(group.score_text, tone), *counts])
     return ReportTable(
         f"By {title}", (title, "killed of reached", *heads), rows, ("killed of reached", *heads)
     )
@@ -167,7 +167,7 @@ def make_score_table(title: str, groups: Sequence[FaultGroup]) -> ReportTable:
 def make_guard_table(run: MutationRun) -> ReportTable:
     rows: TableRows = [
         [
-            code(guard.guard),
+            make_code_cell(guard.guard),
             f"{guard.outcome}: {guard.headline}" if guard.headline else guard.outcome,
             f"{guard.seconds:.1f}",
         ]

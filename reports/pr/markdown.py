@@ -20,7 +20,7 @@ def render_markdown(run: PrRun) -> str:
         MARKER,
         markdown.render_heading("unfix pr", run.green),
         escape_text(view.describe_run(run)),
-        markdown.render_list(map(_shorten, run.problems), MAX_ROWS),
+        markdown.render_list(map(_shorten_text, run.problems), MAX_ROWS),
     ]
     sections = [_render_section(section) for section in view.make_sections(run)]
     notes = "\n".join(f"- {escape_text(note)}" for note in run.notes)
@@ -32,7 +32,7 @@ def render_markdown(run: PrRun) -> str:
     return text
 
 
-def _shorten(text: str) -> str:
+def _shorten_text(text: str) -> str:
     return text if len(text) <= MAX_PROBLEM else f"{text[:MAX_PROBLEM]} …"
 
 

@@ -15,7 +15,7 @@ from harness.store.pr.values import (
     UnnoticedFault,
 )
 from reports.shared.marks import ReportMark, make_marks
-from reports.shared.tables import ReportTable, TableRows, code, from_mark, quiet
+from reports.shared.tables import ReportTable, TableRows, from_mark, make_code_cell, make_quiet_cell
 
 MARKS = make_marks("""
     taken back         | BCK | ✕ | broken    | The fix was there, and now the bug is.
@@ -96,7 +96,8 @@ def make_sections(run: PrRun) -> list[ReviewSection]:
 
 def make_file_table(run: PrRun) -> ReportTable:
     rows: TableRows = [
-        [code(one.path), str(one.added or ""), str(one.removed or "")] for one in run.files
+        [make_code_cell(one.path), str(one.added or ""), str(one.removed or "")]
+        for one in run.files
     ]
     return ReportTable(
         "Changed files", ("file", "new lines", "old lines"), rows, ("new lines", "old lines")
@@ -109,7 +110,16 @@ def _make_toggles(run: PrRun) -> ReviewSection:
     for one in run.toggles:
         mark = MARKS[one.effect.value]
         place = f"{one.path}:{one.line}" if one.path else ""
-        rows.append([code(one.id), from_mark(mark), one.before, one.after, code(place), one.title])
+        rows.append(
+            [
+                make_code_cell(one.id),
+                from_mark(mark),
+                one.before,
+                one.after,
+                make_code_cell(place),
+                one.title,
+            ]
+        )
         if one.why or one.diff:
             lines = [one.why] if one.why else []
             details.append(ReviewDetail(mark, one.id, lines, one.diff))
@@ -149,11 +159,11 @@ def _make_suites(run: PrRun) -> ReviewSection:
         reached = run.reaching.get(one.guard.partition("[")[0], 0)
         rows.append(
             [
-                code(shorten_guard(one.guard)),
-                code(one.toggle) if one.toggle else quiet("none"),
+                make_code_cell(shorten_guard(one.guard)),
+                make_code_cell(one.toggle) if one.toggle else make_quiet_cell("none"),
                 from_mark(mark),
-                one.before or quiet("not run"),
-                one.after or quiet("not run"),
+                one.before or make_quiet_cell("not run"),
+                one.after or make_quiet_cell("not run"),
                 str(reached or ""),
             ]
         )
@@ -203,8 +213,8 @@ def describe_unguarded_faults(faults: list[UnnoticedFault]) -> str:
 def _make_findings(run: PrRun) -> ReviewSection:
     rows: TableRows = [
         [
-            code(one.kernel.partition(":")[2]),
-            code(f"{one.path}:{one.line}"),
+            make_code_cell(one.kernel.partition(":")[2]),
+            make_code_cell(f"{one.path}:{one.line}"),
             one.kind,
             from_mark(MARKS["confirmed" if one.is_confirmed else "unconfirmed"]),
             one.condition,
@@ -233,8 +243,8 @@ def _make_kernels(run: PrRun) -> ReviewSection:
         counted = f"{one.differing} of {one.launches}" if one.differing else str(one.launches or "")
         rows.append(
             [
-                code(one.kernel.partition(":")[2]),
-                code(f"{one.path}:{one.line}"),
+                make_code_cell(one.kernel.partition(":")[2]),
+                make_code_cell(f"{one.path}:{one.line}"),
                 from_mark(mark),
                 counted,
                 one.why,
@@ -270,15 +280,20 @@ def _make_faults(run: PrRun) -> ReviewSection:
     details = []
     for one in run.faults:
         if one.nearest:
-            place, nearest = code(f"{one.path}:{one.line}"), code(shorten_guard(one.nearest))
+            place, nearest = (
+                make_code_cell(f"{one.path}:{one.line}"),
+                make_code_cell(shorten_guard(one.nearest)),
+            )
             mark = from_mark(MARKS[one.outcome])
-            rows.append([code(one.id), place, mark, one.words, nearest, one.nearness])
+            rows.append([make_code_cell(one.id), place, mark, one.words, nearest, one.nearness])
             title = f"{one.id}: {one.words}"
             details.append(ReviewDetail(MARKS[one.outcome], title, [], one.diff))
     for path, faults in group_unguarded_faults(run).items():
         mark = from_mark(MARKS[faults[0].outcome])
         words = describe_unguarded_faults(faults)
-        rows.append(["", code(path), mark, words, quiet("none"), faults[0].nearness])
+        rows.append(
+            ["", make_code_cell(path), mark, words, make_quiet_cell("none"), faults[0].nearness]
+        )
     counts = ", ".join(f"{number} {word}" for word, number in run.fault_counts.items())
     tried = sum(run.fault_counts.values())
     summary = (
@@ -307,7 +322,9 @@ def _make_zoo(run: PrRun) -> ReviewSection:
             mark = MARKS["fails as before" if one.after in ("fails", "absent") else "held"]
         if one.after == "not tested":
             continue
-        rows.append([code(one.architecture), one.claim, from_mark(mark), one.before, one.after])
+        rows.append(
+            [make_code_cell(one.architecture), one.claim, from_mark(mark), one.before, one.after]
+        )
         if not mark.good:
             title = f"{one.architecture}: {one.claim}"
             details.append(ReviewDetail(mark, title, [one.headline]))
@@ -325,8 +342,8 @@ def _make_rehearsals(run: PrRun) -> ReviewSection:
     details = []
     for one in run.rehearsals:
         mark = MARKS["breaks" if one.is_broken else "worse" if one.is_worse else "other"]
-        before, after = (text or quiet("none") for text in (one.before, one.after))
-        rows.append([code(one.deployment), one.what, from_mark(mark), before, after])
+        before, after = (text or make_quiet_cell("none") for text in (one.before, one.after))
+        rows.append([make_code_cell(one.deployment), one.what, from_mark(mark), before, after])
         if not mark.good:
             details.append(ReviewDetail(mark, f"{one.deployment}: {one.what}", [one.after]))
     summary = _describe_touched(run.deployments, "deployment")

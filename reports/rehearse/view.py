@@ -12,7 +12,7 @@ from harness.store.rehearse.values import (
     RehearsedLaunch,
 )
 from reports.shared.marks import ReportMark, make_marks
-from reports.shared.tables import ReportTable, TableCell, TableRows, code, quiet
+from reports.shared.tables import ReportTable, TableCell, TableRows, make_code_cell, make_quiet_cell
 
 MARKS = make_marks("""
     reachable | YES | ✕ | broken    | The deployment does it.
@@ -171,8 +171,8 @@ def make_table(run: RehearsalRun) -> ReportTable:
         mark = get_verdict(result)
         rows.append(
             [
-                code(result.name),
-                quiet(describe_card(result)),
+                make_code_cell(result.name),
+                make_quiet_cell(describe_card(result)),
                 TableCell(mark.word, mark.tone, mark=mark),
                 format_gigabytes(result.peak) if result.memory else "",
                 format_gigabytes(result.card_memory),
@@ -211,10 +211,10 @@ def make_kernel_table(run: RehearsalRun, count: int | None = None) -> ReportTabl
         where = f"{launch.extent_file}:{launch.extent_line}" if launch.extent else ""
         rows.append(
             [
-                format_share(launch.nearness) if launch.extent else quiet("-"),
-                code(launch.kernel.rpartition(":")[2]),
+                format_share(launch.nearness) if launch.extent else make_quiet_cell("-"),
+                make_code_cell(launch.kernel.rpartition(":")[2]),
                 str(list(launch.grid)),
-                quiet(f"{launch.phase} of {result.name}"),
+                make_quiet_cell(f"{launch.phase} of {result.name}"),
                 launch.refusal[:60] if launch.refusal else where,
             ]
         )
@@ -238,7 +238,7 @@ def make_change_table(
         groups.setdefault(key, []).append(change)
     rows: TableRows = [
         [
-            code(_name_deployments(group, is_short)),
+            make_code_cell(_name_deployments(group, is_short)),
             group[0].what,
             group[0].before,
             TableCell(group[0].after, "broken" if group[0].is_worse else ""),

@@ -44,11 +44,11 @@ class ReportTable:
         return replace(self, heads=heads, rows=rows)
 
 
-def code(text: str) -> TableCell:
+def make_code_cell(text: str) -> TableCell:
     return TableCell(text, is_name=True)
 
 
-def quiet(text: str) -> TableCell:
+def make_quiet_cell(text: str) -> TableCell:
     return TableCell(text, "quiet")
 
 

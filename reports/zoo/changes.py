@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from harness.runs.zoo.release_changes import ZooChange, ZooChanges
 from reports.shared import html_file, markdown
 from reports.shared.html_file import PageHead
-from reports.shared.tables import ReportTable, TableRows, code, quiet
+from reports.shared.tables import ReportTable, TableRows, make_code_cell, make_quiet_cell
 from reports.shared.terminal import print_tables, to_plain_text
 
 if TYPE_CHECKING:
@@ -57,17 +57,21 @@ def make_table(changes: ZooChanges) -> ReportTable:
     before, after = changes.releases
     ordered = sorted(changes.changes, key=lambda change: (not change.is_worse, change.name))
     rows: TableRows = [
-        [code(one.name), one.claim, one.before, one.after, quiet(one.headline)] for one in ordered
+        [make_code_cell(one.name), one.claim, one.before, one.after, make_quiet_cell(one.headline)]
+        for one in ordered
     ]
     return ReportTable("Changes", ("name", "claim", before, after, "why"), rows)
 
 
 def make_kernel_table(changes: ZooChanges) -> ReportTable:
     before, after = changes.releases
-    rows: TableRows = [[code(kernel), f"{after} alone"] for kernel in changes.gained]
-    rows += [[code(kernel), f"{before} alone"] for kernel in changes.lost]
+    rows: TableRows = [[make_code_cell(kernel), f"{after} alone"] for kernel in changes.gained]
+    rows += [[make_code_cell(kernel), f"{before} alone"] for kernel in changes.lost]
     rows += [
-        [code(there), quiet(f"both; {before} has this name in {here.rpartition(':')[0]}")]
+        [
+            make_code_cell(there),
+            make_quiet_cell(f"both; {before} has this name in {here.rpartition(':')[0]}"),
+        ]
         for here, there in changes.moved
     ]
     return ReportTable("Kernels", ("kernel", "launched on"), rows)

@@ -14,7 +14,7 @@ from harness.store.zoo.values import (
     ZooRun,
 )
 from reports.shared.marks import ReportMark, make_marks
-from reports.shared.tables import ReportTable, TableCell, TableRows, code, quiet
+from reports.shared.tables import ReportTable, TableCell, TableRows, make_code_cell, make_quiet_cell
 
 MARKS = make_marks("""
     holds      | YES | ✓ | good      | The claim holds within the tolerance.
@@ -66,14 +66,14 @@ def _make_table(
         for claim in claims:
             found = find_claim(result, claim)
             if found is None:
-                cells.append(quiet(""))
+                cells.append(make_quiet_cell(""))
                 continue
             mark = get_mark(found)
             text = "known bug" if mark.word == "known" else mark.short.lower()
             cells.append(TableCell(text, mark.tone, mark=mark))
         used = f"{result.processor_seconds:.1f} s" if result.processor_seconds else ""
         counts = [str(len(result.kernels)), used, f"{result.seconds:.0f} s"]
-        names = [code(result.name), quiet(result.model_class)][: len(heads)]
+        names = [make_code_cell(result.name), make_quiet_cell(result.model_class)][: len(heads)]
         rows.append([*names, *cells, *counts])
     numbers = ("kernels", "processor", "time")
     all_heads = (*heads, *(claim.value for claim in claims), *numbers)
@@ -82,7 +82,8 @@ def _make_table(
 
 def make_kernel_table(run: ZooRun) -> ReportTable:
     rows: TableRows = [
-        [code(kernel), str(len(names)), ", ".join(names)] for kernel, names in run.kernels.items()
+        [make_code_cell(kernel), str(len(names)), ", ".join(names)]
+        for kernel, names in run.kernels.items()
     ]
     return ReportTable("Kernels", ("kernel", "rows", "by"), rows, ("rows",))
 
@@ -93,7 +94,7 @@ def make_stand_in_table(run: ZooRun) -> ReportTable:
     for result in run.architectures:
         counts.update(result.stand_ins)
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-    rows: TableRows = [[code(name), str(calls)] for name, calls in ordered]
+    rows: TableRows = [[make_code_cell(name), str(calls)] for name, calls in ordered]
     return ReportTable("Operators that stand-ins computed", ("operator", "calls"), rows, ("calls",))
 
 

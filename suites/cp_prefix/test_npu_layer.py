@@ -48,7 +48,7 @@ def check_all(way: LayerVariant, forwards: tuple[TokenPositions, ...]) -> None:
             for layer, prepared in zip(stage.layers, stage.run_forward(tokens, turn), strict=True):
                 wanted = adapter.compute_expected(way, tokens, layer.layer_id, turn)
                 for name, value in wanted.items():
-                    same(name, prepared.outputs[name], value)
+                    compare_values(name, prepared.outputs[name], value)
                 assert prepared.fused == way.fuses
                 small = way.fusion == "int8" and way.fuses and way.int8_indexer and way.runs_indexer
                 assert (prepared.scale is not None) == small, "scales of INT8 alone"
@@ -57,7 +57,7 @@ def check_all(way: LayerVariant, forwards: tuple[TokenPositions, ...]) -> None:
             assert not (way.disables_fused_split and stage.recorder.fused_splits)
 
 
-def same(name: str, got: Any, wanted: Any) -> None:
+def compare_values(name: str, got: Any, wanted: Any) -> None:
     assert (got is None) == (wanted is None), f"{name}: {got}"
     if got is not None:
         got = got.float().cpu()
@@ -119,5 +119,5 @@ def test_the_fused_split_takes_fewer_than_65535_tokens(count: int) -> None:
         (prepared,) = stage.run_forward(tokens, 0)
         for name in ("query", "query_rotary", "key", "key_rotary", "low"):
             wanted = adapter.compute_expected(way, tokens, way.first_layer, 0)
-            same(name, prepared.outputs[name], wanted[name])
+            compare_values(name, prepared.outputs[name], wanted[name])
         assert bool(stage.recorder.fused_splits) == (count < 65535)

@@ -161,22 +161,22 @@ def make_context(
 
 def make_records(pools: list[torch.Tensor], slots: list[int]) -> list[list[int]]:
     """Return each slot's record: its token, its position, the chain before it, its bytes."""
-    records, chain = [], mix(ANCHOR)
+    records, chain = [], mix_bits(ANCHOR)
     for position, slot in enumerate(slots):
         content = 0
         for pool in pools:
             words = [int(word) & MASK for word in pool[slot].clone().view(torch.int64).tolist()]
             own = 0
             for word in words:
-                own = mix(own ^ word)
-            content = mix(content ^ own)
+                own = mix_bits(own ^ word)
+            content = mix_bits(content ^ own)
         token = position + 5
         records.append([token, position, to_signed(chain), to_signed(content)])
-        chain = mix(mix(mix(chain) ^ token) ^ position)
+        chain = mix_bits(mix_bits(mix_bits(chain) ^ token) ^ position)
     return records
 
 
-def mix(value: int) -> int:
+def mix_bits(value: int) -> int:
     """Mix the bits of a word: the last rounds of SplitMix64."""
     value = (value ^ value >> 30) * 0xBF58476D1CE4E5B9 & MASK
     value = (value ^ value >> 27) * 0x94D049BB133111EB & MASK

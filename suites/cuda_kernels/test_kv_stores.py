@@ -47,7 +47,7 @@ def test_rows_are_stored_in_their_slots(
     store = cuda_kernels.require_kernel("kvcache.kvcache", "store_cache")
     with checking.checked_cuda() as check:
         device = check.device
-        keys, values = normal(seed, len(slots), device), normal(seed + 1, len(slots), device)
+        keys, values = draw_rows(seed, len(slots), device), draw_rows(seed + 1, len(slots), device)
         pools = [cuda_kernels.StridedPool(SLOTS, 1, WIDTH, layers, device) for _ in range(2)]
         caches = [pool.cache[:, 0] for pool in pools]
         store(keys, values, *caches, index_tensor(slots, wide, device))
@@ -63,8 +63,8 @@ def test_latent_rows_are_stored_in_their_slots(slots: list[int], seed: int, wide
     store = cuda_kernels.require_kernel("kvcache.set_mla_kv_buffer", "set_mla_kv_buffer")
     with checking.checked_cuda() as check:
         device = check.device
-        latent = normal(seed, len(slots), device, 512)
-        rotated = normal(seed + 1, len(slots), device, 64)
+        latent = draw_rows(seed, len(slots), device, 512)
+        rotated = draw_rows(seed + 1, len(slots), device, 64)
         cache = torch.zeros(SLOTS, 1, 576, dtype=torch.bfloat16, device=device)
         store(cache, index_tensor(slots, wide, device), latent[:, None], rotated[:, None])
         wanted = torch.zeros_like(cache)
@@ -87,9 +87,12 @@ def test_a_query_is_put_together_while_its_latent_row_is_stored(
     store = cuda_kernels.require_kernel(f"attention.{name}", name)
     with checking.checked_cuda() as check:
         device, count = check.device, len(slots)
-        latent, rotated = normal(seed, count, device, 512), normal(seed + 1, count, device, 64)
-        queries = normal(seed + 2, count * heads, device, 512).view(count, heads, 512)
-        turned = normal(seed + 3, count * heads, device, 64).view(count, heads, 64)
+        latent, rotated = (
+            draw_rows(seed, count, device, 512),
+            draw_rows(seed + 1, count, device, 64),
+        )
+        queries = draw_rows(seed + 2, count * heads, device, 512).view(count, heads, 512)
+        turned = draw_rows(seed + 3, count * heads, device, 64).view(count, heads, 64)
         cache = torch.zeros(SLOTS, 576, dtype=torch.bfloat16, device=device)
         found = store(cache, index_tensor(slots, wide, device), latent, rotated, queries, turned)
         wanted = torch.zeros_like(cache)
@@ -104,14 +107,14 @@ def test_parts_of_heads_are_put_together(tokens: int, heads: int, seed: int) -> 
     join_queries = cuda_kernels.require_kernel("attention.concat_mla", "concat_mla_absorb_q")
     with checking.checked_cuda() as check:
         device = check.device
-        plain = normal(seed, tokens * 128, device).view(tokens, 128, 128)
-        rotated = normal(seed + 1, tokens, device, 64).view(tokens, 1, 64)
+        plain = draw_rows(seed, tokens * 128, device).view(tokens, 128, 128)
+        rotated = draw_rows(seed + 1, tokens, device, 64).view(tokens, 1, 64)
         keys = torch.empty(tokens, 128, 192, dtype=torch.bfloat16, device=device)
         join_keys(keys, plain, rotated)
         check.assert_written(keys)
         assert keys.equal(torch.cat([plain, rotated.expand(-1, 128, -1)], -1))
-        absorbed = normal(seed, tokens * heads, device, 512).view(tokens, heads, 512)
-        turned = normal(seed + 1, tokens * heads, device, 64).view(tokens, heads, 64)
+        absorbed = draw_rows(seed, tokens * heads, device, 512).view(tokens, heads, 512)
+        turned = draw_rows(seed + 1, tokens * heads, device, 64).view(tokens, heads, 64)
         assert join_queries(absorbed, turned).equal(torch.cat([absorbed, turned], -1))
 
 
@@ -124,7 +127,7 @@ def test_index_keys_are_stored_beside_the_heads(
         device, count = check.device, len(slots)
         sizes = [heads, heads, 1, 1 if has_values else 0]
         rows = [
-            normal(seed + n, count, device, max(size, 1) * WIDTH) for n, size in enumerate(sizes)
+            draw_rows(seed + n, count, device, max(size, 1) * WIDTH) for n, size in enumerate(sizes)
         ]
         caches = [
             torch.zeros(SLOTS, max(size, 1) * WIDTH, dtype=torch.bfloat16, device=device)
@@ -174,7 +177,7 @@ def test_rows_are_stored_as_fp8(
     store = require_fp8_store()
     with checking.checked_cuda() as check:
         device, widths = check.device, [query_width, width, width]
-        joined = normal(seed, len(slots), device, sum(widths))
+        joined = draw_rows(seed, len(slots), device, sum(widths))
         # Views of the rows of one projection, or tensors of their own.
         parts = [part if is_split else part.contiguous() for part in joined.split(widths, 1)]
         queries, keys, values = parts
@@ -204,7 +207,7 @@ def test_rows_are_stored_as_fp8_however_far_apart_they_lie(distance: int) -> Non
 
         queries, keys, values = (make_rows(torch.bfloat16) for _ in range(3))
         for seed, rows in enumerate((queries, keys, values)):
-            rows.copy_(normal(seed, 2, device))
+            rows.copy_(draw_rows(seed, 2, device))
         caches = [make_rows(FP8) for _ in range(2)]
         one = torch.tensor(1.0, device=device)
         quantized = store(queries, keys, values, *caches, torch.tensor([1, 0]).to(device), one, one)
@@ -225,7 +228,7 @@ def test_index_keys_are_stored_with_their_scales(kind: str, slots: list[int], se
     page, pages = 64, 2
     with checking.checked_cuda() as check:
         device = check.device
-        keys = normal(seed, len(slots), device)
+        keys = draw_rows(seed, len(slots), device)
         cache = torch.zeros(pages, page * (WIDTH + 4), dtype=torch.uint8, device=device)
         store(keys, cache, torch.tensor(slots, device=device))
         found = cache.cpu()
@@ -246,7 +249,7 @@ def test_latent_rows_are_stored_with_a_scale_for_64_values(slots: list[int], see
     page, pages, row_bytes = 64, 2, 576
     with checking.checked_cuda() as check:
         device = check.device
-        rows = normal(seed, len(slots), device, 512)
+        rows = draw_rows(seed, len(slots), device, 512)
         size = -(-584 * page // 576) * 576
         cache = torch.zeros(pages, size, dtype=torch.uint8, device=device)
         store(rows, cache, torch.tensor(slots, device=device), page_size=page, type="flashmla")
@@ -274,7 +277,7 @@ def require_index_store(kind: str) -> Any:
     return lambda keys, cache, slots: store(keys, cache, slots, page_size=64, type="indexer")
 
 
-def normal(seed: int, rows: int, device: str, width: int = WIDTH) -> torch.Tensor:
+def draw_rows(seed: int, rows: int, device: str, width: int = WIDTH) -> torch.Tensor:
     return cuda_kernels.draw_normal(seed, rows, width, device=device)
 
 

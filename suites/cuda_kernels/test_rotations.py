@@ -56,8 +56,8 @@ def test_heads_are_rotated_by_their_positions(
     rotate = cuda_kernels.require_kernel("attention.rope", "rotary_embedding")
     with checking.checked_cuda() as check:
         device, count = check.device, len(positions)
-        queries = normal(seed, count, heads * 2 * HEAD, device)
-        keys = normal(seed + 1, count, heads * HEAD, device)
+        queries = draw_rows(seed, count, heads * 2 * HEAD, device)
+        keys = draw_rows(seed + 1, count, heads * HEAD, device)
         angles = make_angles(rotated, device).to(torch.bfloat16)
         wanted = [
             rotate_heads(rows.view(count, -1, HEAD), angles, positions, is_neox)
@@ -94,9 +94,9 @@ def test_rotated_keys_are_stored_with_their_values(
     with checking.checked_cuda() as check:
         device, count = check.device, len(positions)
         kind = torch.int64 if wide else torch.int32
-        queries = normal(seed, count, 2 * heads * HEAD, device).view(count, -1, HEAD)
-        keys = normal(seed + 1, count, heads * HEAD, device).view(count, -1, HEAD)
-        values = normal(seed + 2, count, heads * HEAD, device).view(count, -1, HEAD)
+        queries = draw_rows(seed, count, 2 * heads * HEAD, device).view(count, -1, HEAD)
+        keys = draw_rows(seed + 1, count, heads * HEAD, device).view(count, -1, HEAD)
+        values = draw_rows(seed + 2, count, heads * HEAD, device).view(count, -1, HEAD)
         angles = make_angles(HEAD, device)
         wanted = [rotate_heads(rows, angles, positions, True) for rows in (queries, keys)]
         places = torch.tensor(positions, dtype=kind, device=device)
@@ -137,7 +137,7 @@ def test_a_fused_projection_is_rotated_scaled_and_stored(
     run = cuda_kernels.require_kernel("attention.rope", "bf16_rope_scale_store")
     with checking.checked_cuda() as check:
         device, count, own = check.device, len(positions), slots[: len(positions)]
-        fused = normal(seed, count, 4 * heads * HEAD, device)
+        fused = draw_rows(seed, count, 4 * heads * HEAD, device)
         queries = torch.empty(count, 2 * heads * HEAD, dtype=torch.bfloat16, device=device)
         caches = [
             torch.zeros(SLOTS, heads, HEAD, dtype=torch.bfloat16, device=device) for _ in range(2)
@@ -178,11 +178,13 @@ def test_heads_are_normed_before_they_are_rotated(
     run = cuda_kernels.require_kernel("attention.fused_qknorm_rope", "fused_qk_norm_rope")
     with checking.checked_cuda() as check:
         device, count = check.device, len(positions)
-        fused = normal(seed, count, (queries + keys + values) * HEAD, device)
-        weights = [normal(seed + n, 1, HEAD, device)[0] for n in (1, 2)]
+        fused = draw_rows(seed, count, (queries + keys + values) * HEAD, device)
+        weights = [draw_rows(seed + n, 1, HEAD, device)[0] for n in (1, 2)]
         wanted = fused.clone().view(count, -1, HEAD).float()
-        wanted[:, :queries] = norm(wanted[:, :queries], weights[0])
-        wanted[:, queries : queries + keys] = norm(wanted[:, queries : queries + keys], weights[1])
+        wanted[:, :queries] = normalize_rows(wanted[:, :queries], weights[0])
+        wanted[:, queries : queries + keys] = normalize_rows(
+            wanted[:, queries : queries + keys], weights[1]
+        )
         angles = make_angles(HEAD, device)
         turned = rotate_heads(wanted[:, : queries + keys], angles, positions, True)
         wanted[:, : queries + keys] = turned
@@ -212,8 +214,8 @@ def test_the_tail_of_a_latent_head_is_rotated(
     run = cuda_kernels.require_kernel("attention.dsv4.norm_rope", "fused_rope_inplace")
     with checking.checked_cuda() as check:
         device, count = check.device, len(positions)
-        queries = normal(seed, count * heads, HEAD, device).view(count, heads, HEAD)
-        keys = normal(seed + 1, count, HEAD, device).view(count, 1, HEAD)
+        queries = draw_rows(seed, count * heads, HEAD, device).view(count, heads, HEAD)
+        keys = draw_rows(seed + 1, count, HEAD, device).view(count, 1, HEAD)
         angles = make_angles(HEAD, device)
         if inverse:
             signed = torch.cat([angles[:, : HEAD // 2], -angles[:, HEAD // 2 :]], -1)
@@ -250,7 +252,7 @@ def rotate_heads(
     return result
 
 
-def norm(rows: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+def normalize_rows(rows: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     exact = rows.float()
     scale = (exact.square().mean(-1, keepdim=True) + 1e-6).rsqrt()
     return exact * scale * weight.float()
@@ -260,5 +262,5 @@ def expect_close(found: torch.Tensor, wanted: torch.Tensor) -> None:
     torch.testing.assert_close(found.float(), wanted.float(), rtol=0.02, atol=0.04)
 
 
-def normal(seed: int, rows: int, width: int, device: str) -> torch.Tensor:
+def draw_rows(seed: int, rows: int, width: int, device: str) -> torch.Tensor:
     return cuda_kernels.draw_normal(seed, rows, width, device=device)

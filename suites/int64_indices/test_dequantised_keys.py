@@ -41,7 +41,7 @@ def dequantise_rows(
     check.allow_argument(adapter.KERNEL, "output_ptr", write=adapter.get_program_rows)
     cache = adapter.make_cache(keys, check.device)
     ids = adapter.make_token_ids(keys, order, check.device, kind)
-    rows = adapter.dequantise(cache, ids, keys.page_size)
+    rows = adapter.dequantise_rows(cache, ids, keys.page_size)
     assert [launch.kernel for launch in check.launches] == [adapter.KERNEL]
     check.assert_written(rows)
     return rows
@@ -96,7 +96,7 @@ def test_the_rest_of_a_larger_workspace_stays_as_it_was(
         out = workspace[before : before + len(order)]
         ids = adapter.make_token_ids(keys, order, check.device, torch.int32)
         cache = adapter.make_cache(keys, check.device)
-        rows = adapter.dequantise(cache, ids, keys.page_size, out)
+        rows = adapter.dequantise_rows(cache, ids, keys.page_size, out)
         for number, row in enumerate(rows):
             adapter.assert_is_key(row, *keys.make_key_bytes(number))
         rest = torch.cat((workspace[:before], workspace[before + len(order) :]))

@@ -42,7 +42,7 @@ def test_a_dequantised_row_is_written_where_it_belongs(
     with checking.checked() as check:
         check.run_only(adapter.KERNEL, [(row // adapter.count_tokens_per_program(),)])
         case = adapter.FarOutputRow(keys, row, torch.bfloat16, check.device)
-        adapter.dequantise(case.cache, case.ids, keys.page_size, case.out)
+        adapter.dequantise_rows(case.cache, case.ids, keys.page_size, case.out)
         adapter.assert_is_key(case.out[row, 0], *keys.make_key_bytes(0))
 
 

@@ -23,7 +23,7 @@ BLOCKS = NOPE // GROUP
 
 
 @pytest.mark.guards("30859-dsa-paged")
-@given(row=adapter.rows(NOPE + ROPE), slot=adapter.rows(NOPE), code=SMALL)
+@given(row=adapter.draw_first_row(NOPE + ROPE), slot=adapter.draw_first_row(NOPE), code=SMALL)
 def test_a_paged_key_is_read_from_its_slot_into_its_row(row: int, slot: int, code: int) -> None:
     with checking.checked() as check:
         out = adapter.make_wide_rows(row, NOPE + ROPE, torch.bfloat16, check.device)
@@ -50,7 +50,7 @@ V4_PAGE_BYTES = V4_PAGE * (V4_BYTES + 8)
 
 
 @pytest.mark.guards("30859-dsv4-paged")
-@given(row=adapter.rows(V4_NOPE + ROPE), code=SMALL)
+@given(row=adapter.draw_first_row(V4_NOPE + ROPE), code=SMALL)
 def test_a_paged_key_of_deepseek_v4_is_written_to_its_row(row: int, code: int) -> None:
     with checking.checked() as check:
         out = adapter.make_wide_rows(row, V4_NOPE + ROPE, torch.bfloat16, check.device)
@@ -71,7 +71,7 @@ def test_a_paged_key_of_deepseek_v4_is_written_to_its_row(row: int, code: int) -
 
 
 @pytest.mark.guards("39948-flashmla")
-@given(page=adapter.rows(V4_PAGE_BYTES), place=st.integers(0, V4_PAGE - 1), power=SMALL)
+@given(page=adapter.draw_first_row(V4_PAGE_BYTES), place=st.integers(0, V4_PAGE - 1), power=SMALL)
 def test_a_key_is_stored_into_its_own_page(page: int, place: int, power: int) -> None:
     with checking.checked() as check:
         keys = torch.full((1, 512), float(2**power), dtype=torch.bfloat16, device=check.device)
@@ -100,7 +100,7 @@ INDEX_BYTES = INDEX_PAGE * (INDEX + 4)
 
 
 @pytest.mark.guards("39948-indexer")
-@given(page=adapter.rows(INDEX_BYTES), place=st.integers(0, INDEX_PAGE - 1), value=SMALL)
+@given(page=adapter.draw_first_row(INDEX_BYTES), place=st.integers(0, INDEX_PAGE - 1), value=SMALL)
 def test_an_index_key_is_stored_into_its_own_page(page: int, place: int, value: int) -> None:
     with checking.checked() as check:
         keys = torch.full((1, INDEX), float(value), dtype=torch.bfloat16, device=check.device)
@@ -120,7 +120,7 @@ def test_an_index_key_is_stored_into_its_own_page(page: int, place: int, value: 
 
 
 @pytest.mark.guards("37666")
-@given(page=adapter.rows(INDEX_BYTES), token=st.integers(0, INDEX_PAGE - 1), value=SMALL)
+@given(page=adapter.draw_first_row(INDEX_BYTES), token=st.integers(0, INDEX_PAGE - 1), value=SMALL)
 def test_an_index_key_is_gathered_from_its_own_page(page: int, token: int, value: int) -> None:
     with checking.checked() as check:
         codes = adapter.make_wide_rows(page, INDEX_BYTES, torch.uint8, check.device)
@@ -146,7 +146,7 @@ def test_an_index_key_is_gathered_from_its_own_page(page: int, token: int, value
 CONTEXT, LONGEST, PAGE = 2**20, 16, 4
 
 
-def tables(requests: int, rows_each: int, device: torch.device) -> dict[str, object]:
+def make_tables(requests: int, rows_each: int, device: torch.device) -> dict[str, object]:
     """Return requests' tokens, and two tables with as many rows as they have."""
     wide, rows = torch.int32, requests * rows_each
     return {
@@ -181,19 +181,19 @@ def assert_written(given: dict[str, torch.Tensor], row: int) -> None:
 
 
 @pytest.mark.guards("dsa-metadata-decode-int64")
-@given(row=adapter.rows(CONTEXT))
+@given(row=adapter.draw_first_row(CONTEXT))
 def test_a_decoding_request_gets_its_own_row_of_the_tables(row: int) -> None:
     with checking.checked() as check:
-        given = tables(row + 1, 1, check.device)
+        given = make_tables(row + 1, 1, check.device)
         launch_kernel(check, "_fused_dsa_decode_metadata_kernel", (row + 2,), [(row + 1,)], **given)
         assert_written(given, row)
 
 
 @pytest.mark.guards("dsa-metadata-draft-extend-int64")
-@given(request=adapter.rows(2 * CONTEXT))
+@given(request=adapter.draw_first_row(2 * CONTEXT))
 def test_an_extended_draft_gets_its_own_rows_of_the_tables(request: int) -> None:
     with checking.checked() as check:
-        given = tables(request + 1, 2, check.device)
+        given = make_tables(request + 1, 2, check.device)
         launch_kernel(
             check, "_fused_dsa_draft_extend_metadata_kernel", (request + 2,), [(request + 1,)],
             **given,
@@ -203,11 +203,11 @@ def test_an_extended_draft_gets_its_own_rows_of_the_tables(request: int) -> None
 
 
 @pytest.mark.guards("dsa-metadata-verify-int64")
-@given(row=adapter.rows(CONTEXT))
+@given(row=adapter.draw_first_row(CONTEXT))
 def test_a_verified_token_gets_its_own_row_of_the_tables(row: int) -> None:
     with checking.checked() as check:
         requests = row // 2 + 1
-        given = tables(requests, 2, check.device)
+        given = make_tables(requests, 2, check.device)
         launch_kernel(
             check, "_fused_dsa_target_verify_metadata_kernel", (2 * requests + 1,), [(row + 1,)],
             **given,

@@ -24,7 +24,7 @@ SMALL = st.integers(1, 8)
 
 
 @pytest.mark.guards("30859-dsa-dequant")
-@given(row=adapter.rows(NOPE), code=SMALL, scale=SMALL)
+@given(row=adapter.draw_first_row(NOPE), code=SMALL, scale=SMALL)
 def test_a_key_is_read_back_from_its_own_row(row: int, code: int, scale: int) -> None:
     with checking.checked() as check:
         out = adapter.make_wide_rows(row, NOPE + ROPE, torch.bfloat16, check.device)
@@ -44,7 +44,7 @@ def test_a_key_is_read_back_from_its_own_row(row: int, code: int, scale: int) ->
 
 
 @pytest.mark.guards("30859-dsa-quant")
-@given(row=adapter.rows(NOPE), value=SMALL)
+@given(row=adapter.draw_first_row(NOPE), value=SMALL)
 def test_a_key_is_quantised_into_its_own_row(row: int, value: int) -> None:
     with checking.checked() as check:
         codes = adapter.make_wide_rows(row, NOPE, FP8, check.device)
@@ -69,7 +69,7 @@ def test_a_key_is_quantised_into_its_own_row(row: int, value: int) -> None:
 
 
 @pytest.mark.guards("30859-dsv4-quant")
-@given(row=adapter.rows(NOPE), value=SMALL)
+@given(row=adapter.draw_first_row(NOPE), value=SMALL)
 def test_a_key_of_deepseek_v4_is_quantised_into_its_own_row(row: int, value: int) -> None:
     tiles, size, nope = 7, 64, 448
     with checking.checked() as check:
@@ -94,7 +94,7 @@ def test_a_key_of_deepseek_v4_is_quantised_into_its_own_row(row: int, value: int
 
 
 @pytest.mark.guards("28788-stage2")
-@given(batch=adapter.rows(2**20), first=SMALL, second=SMALL)
+@given(batch=adapter.draw_first_row(2**20), first=SMALL, second=SMALL)
 def test_partial_results_are_joined_from_their_own_batch(
     batch: int, first: int, second: int
 ) -> None:
@@ -119,7 +119,7 @@ def test_partial_results_are_joined_from_their_own_batch(
 
 
 @pytest.mark.guards("35188")
-@given(row=adapter.rows(6144), value=SMALL)
+@given(row=adapter.draw_first_row(6144), value=SMALL)
 def test_a_token_is_copied_to_its_own_row_among_the_experts(row: int, value: int) -> None:
     hidden = 6144
     with checking.checked() as check:
@@ -141,7 +141,7 @@ VOCABULARY = 2**17
 
 
 @pytest.mark.guards("35571-partial-sum")
-@given(row=adapter.rows(VOCABULARY), pivot=SMALL)
+@given(row=adapter.draw_first_row(VOCABULARY), pivot=SMALL)
 def test_small_probabilities_are_dropped_from_their_own_row(row: int, pivot: int) -> None:
     block = 1024
     with checking.checked() as check:
@@ -161,7 +161,7 @@ def test_small_probabilities_are_dropped_from_their_own_row(row: int, pivot: int
 
 
 @pytest.mark.guards("35571-normalize")
-@given(block=adapter.rows(1024), total=SMALL)
+@given(block=adapter.draw_first_row(1024), total=SMALL)
 def test_probabilities_are_divided_by_the_sum_of_their_own_row(block: int, total: int) -> None:
     size = 1024
     with checking.checked() as check:

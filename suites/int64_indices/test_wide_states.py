@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from fixtures import delta_states
 from fixtures.kernel_launches import launch_kernel
-from fixtures.wide_rows import make_wide_rows, rows
+from fixtures.wide_rows import draw_first_row, make_wide_rows
 from harness import checking
 
 SMALL = st.integers(1, 8)
@@ -22,7 +22,7 @@ FAR = 2**20  # elements from one slot to the next, with all layers' states in on
 
 
 @pytest.mark.guards("mamba-track-int64")
-@given(source=rows(FAR), target=rows(FAR), value=SMALL)
+@given(source=draw_first_row(FAR), target=draw_first_row(FAR), value=SMALL)
 def test_a_tracked_state_is_copied_between_its_own_slots(
     source: int, target: int, value: int
 ) -> None:
@@ -54,7 +54,7 @@ def test_a_tracked_state_is_copied_between_its_own_slots(
 
 
 @pytest.mark.guards("delta-chunk-slot-int64")
-@given(slot=rows(delta_states.CHUNKED), value=SMALL)
+@given(slot=draw_first_row(delta_states.CHUNKED), value=SMALL)
 def test_a_chunk_begins_with_the_state_of_its_own_slot(slot: int, value: int) -> None:
     with checking.checked() as check:
         states = make_wide_rows(slot, delta_states.CHUNKED, torch.float32, check.device)
@@ -74,7 +74,11 @@ def of_steps(device: str, slot: int, kept: int, value: int) -> tuple[torch.Tenso
 
 
 @pytest.mark.guards("31934")
-@given(slot=rows(delta_states.RECURRENT), kept=rows(delta_states.RECURRENT), value=SMALL)
+@given(
+    slot=draw_first_row(delta_states.RECURRENT),
+    kept=draw_first_row(delta_states.RECURRENT),
+    value=SMALL,
+)
 def test_a_step_reads_keeps_and_writes_states_in_their_own_slots(
     slot: int, kept: int, value: int
 ) -> None:
@@ -85,7 +89,11 @@ def test_a_step_reads_keeps_and_writes_states_in_their_own_slots(
 
 
 @pytest.mark.guards("delta-gating-slot-int64")
-@given(slot=rows(delta_states.RECURRENT), kept=rows(delta_states.RECURRENT), value=SMALL)
+@given(
+    slot=draw_first_row(delta_states.RECURRENT),
+    kept=draw_first_row(delta_states.RECURRENT),
+    value=SMALL,
+)
 def test_a_gated_step_reads_and_writes_the_state_of_its_own_slot(
     slot: int, kept: int, value: int
 ) -> None:
@@ -98,7 +106,7 @@ HIDDEN = 1024
 
 
 @pytest.mark.guards("deepep-permute-int64")
-@given(row=rows(HIDDEN), value=SMALL)
+@given(row=draw_first_row(HIDDEN), value=SMALL)
 def test_a_token_is_sent_to_its_own_row_among_the_experts(row: int, value: int) -> None:
     with checking.checked() as check:
         tokens = torch.full((1, HIDDEN), float(value), dtype=torch.bfloat16, device=check.device)
@@ -113,7 +121,7 @@ def test_a_token_is_sent_to_its_own_row_among_the_experts(row: int, value: int) 
 
 
 @pytest.mark.guards("deepep-post-reorder-int64")
-@given(row=rows(HIDDEN), value=SMALL)
+@given(row=draw_first_row(HIDDEN), value=SMALL)
 def test_a_token_is_summed_from_its_own_row_among_the_experts(row: int, value: int) -> None:
     with checking.checked() as check:
         computed = make_wide_rows(row, HIDDEN, torch.bfloat16, check.device)
@@ -135,7 +143,7 @@ WIDTH, BANK = 64, 2**16
 
 
 @pytest.mark.guards("38912-score")
-@given(token=rows(BANK), value=SMALL)
+@given(token=draw_first_row(BANK), value=SMALL)
 def test_residuals_are_scored_from_their_own_bank(token: int, value: int) -> None:
     with checking.checked() as check:
         prefix, bank, scores = (
@@ -153,7 +161,7 @@ def test_residuals_are_scored_from_their_own_bank(token: int, value: int) -> Non
 
 
 @pytest.mark.guards("38912-combine")
-@given(token=rows(BANK), first=SMALL, second=SMALL)
+@given(token=draw_first_row(BANK), first=SMALL, second=SMALL)
 def test_residuals_are_mixed_from_their_own_bank(token: int, first: int, second: int) -> None:
     with checking.checked() as check:
         prefix, bank, scores, out = (
@@ -169,7 +177,7 @@ def test_residuals_are_mixed_from_their_own_bank(token: int, first: int, second:
 
 
 @pytest.mark.guards("attn-residual-hip-int64")
-@given(token=rows(BANK), first=SMALL, second=SMALL)
+@given(token=draw_first_row(BANK), first=SMALL, second=SMALL)
 def test_residuals_in_one_launch_come_from_their_own_bank(
     token: int, first: int, second: int
 ) -> None:
@@ -190,7 +198,7 @@ def test_residuals_in_one_launch_come_from_their_own_bank(
 
 
 @pytest.mark.guards("36009")
-@given(token=rows(BANK), value=SMALL)
+@given(token=draw_first_row(BANK), value=SMALL)
 def test_projections_are_packed_from_their_own_row(token: int, value: int) -> None:
     size = 16
     strides = {f"stride_{side}{part}{axis}": {"b": 0, "s": BANK, "h": size}[axis]

@@ -22,11 +22,11 @@ SMALL = st.integers(1, 8)
 STALE = st.integers(2, 10**6)  # a nonexistent adapter
 
 
-def ones(device: torch.device, *shape: int) -> torch.Tensor:
+def make_ones(device: torch.device, *shape: int) -> torch.Tensor:
     return torch.ones(shape, dtype=torch.float16, device=device)
 
 
-def segments(device: torch.device, tokens: int, stale: int) -> dict[str, Any]:
+def make_segments(device: torch.device, tokens: int, stale: int) -> dict[str, Any]:
     """Return one segment with all tokens, and an empty one."""
     return {
         "seg_indptr": make_ints(device, 0, tokens, tokens),
@@ -41,11 +41,12 @@ def segments(device: torch.device, tokens: int, stale: int) -> dict[str, Any]:
 @given(tokens=st.integers(1, 4), stale=STALE, value=SMALL)
 def test_shrinking_leaves_an_empty_segment_alone(tokens: int, stale: int, value: int) -> None:
     with checking.checked() as check:
-        out = ones(check.device, tokens, RANK)
+        out = make_ones(check.device, tokens, RANK)
         launch_kernel(
-            check, "_chunked_lora_shrink_kernel", (1, 2), x=ones(check.device, tokens, 16) * value,
-            weights=ones(check.device, 2, RANK, 16), output=out, N=RANK, K=16, NUM_SLICES=1,
-            BLOCK_M=16, BLOCK_N=16, BLOCK_K=16, **segments(check.device, tokens, stale),
+            check, "_chunked_lora_shrink_kernel", (1, 2),
+            x=make_ones(check.device, tokens, 16) * value,
+            weights=make_ones(check.device, 2, RANK, 16), output=out, N=RANK, K=16, NUM_SLICES=1,
+            BLOCK_M=16, BLOCK_N=16, BLOCK_K=16, **make_segments(check.device, tokens, stale),
         )  # fmt: skip
         assert out.unique().tolist() == [16.0 * value]
 
@@ -54,15 +55,16 @@ def test_shrinking_leaves_an_empty_segment_alone(tokens: int, stale: int, value:
 @given(tokens=st.integers(1, 4), stale=STALE, value=SMALL)
 def test_expanding_leaves_an_empty_segment_alone(tokens: int, stale: int, value: int) -> None:
     with checking.checked() as check:
-        out = ones(check.device, tokens, 16)
+        out = make_ones(check.device, tokens, 16)
         launch_kernel(
             check, "_chunked_lora_expand_kernel", (1, 1, 2),
-            x=ones(check.device, tokens, RANK) * value, weights=ones(check.device, 2, 16, RANK),
+            x=make_ones(check.device, tokens, RANK) * value,
+            weights=make_ones(check.device, 2, 16, RANK),
             output=out, output_stride_0=16, output_stride_1=1,
             slice_offsets=make_ints(check.device, 0, 16), NUM_SLICES=1, OUTPUT_DIM=16,
             MAX_RANK=RANK,
             BLOCK_M=16, BLOCK_N=16, BLOCK_K=16, SLICE_OFFSETS=(),
-            **segments(check.device, tokens, stale),
+            **make_segments(check.device, tokens, stale),
         )  # fmt: skip
         assert out.unique().tolist() == [1.0 + RANK * value]
 
@@ -73,12 +75,13 @@ def test_an_embedding_leaves_an_empty_segment_alone(words: list[int], stale: int
     vocabulary = 9
     with checking.checked() as check:
         weights = torch.arange(vocabulary, dtype=torch.float16, device=check.device)
-        out = ones(check.device, len(words), RANK)
+        out = make_ones(check.device, len(words), RANK)
         launch_kernel(
             check, "_chunked_embedding_lora_a_kernel", (2,), output=out, rank=RANK, num_loras=2,
             input_ids=torch.tensor(words, device=check.device), vocab_size=vocabulary,
             weights=weights.expand(2, RANK, vocabulary).contiguous(), BLOCK_RANK=RANK,
             w_stride_0=RANK * vocabulary, w_stride_1=vocabulary, w_stride_2=1,
-            output_stride_0=RANK, output_stride_1=1, **segments(check.device, len(words), stale),
+            output_stride_0=RANK, output_stride_1=1,
+            **make_segments(check.device, len(words), stale),
         )  # fmt: skip
         assert out.tolist() == [[float(word)] * RANK for word in words]

@@ -48,7 +48,7 @@ def long_batches(draw: st.DrawFn) -> DraftBatch:
     )
 
 
-def fence(check: Any, batch: DraftBatch, window: WindowPool | None) -> None:
+def allow_accesses(check: Any, batch: DraftBatch, window: WindowPool | None) -> None:
     def tokens(request: int, block: int) -> range:
         end = min(batch.lengths[request], (block + 1) * BLOCK)
         return range(block * BLOCK, end, batch.page)
@@ -82,7 +82,7 @@ def test_a_row_names_the_pages_of_its_request(
         columns = -(-(max(batch.lengths) if narrow else batch.context) // batch.page)
         tables = torch.full((2, len(batch.lengths), columns), -7, dtype=torch.int32)
         tables = tables.to(check.device)
-        fence(check, batch, window)
+        allow_accesses(check, batch, window)
         flashattention_backend.build_trtllm_mha_page_table(
             req_to_token=make_req_to_token(batch, check.device),
             req_pool_indices=torch.tensor(batch.row_of, device=check.device),

@@ -27,7 +27,9 @@ from harness.guards import skip_not_applicable
 OWN_ROWS = PoolKind(has_window_pool=False, has_moved_pages=False)
 
 
-def plan(*, batch_size: int, max_seqlen_k: int, cache_seqlens: Any, **options: Any) -> torch.Tensor:
+def make_plan(
+    *, batch_size: int, max_seqlen_k: int, cache_seqlens: Any, **options: Any
+) -> torch.Tensor:
     """Stand in for FlashAttention 3's planner: the plan is the list of its arguments.
 
     As with the real one, a plan for short keys is longer than one for long keys.
@@ -38,7 +40,7 @@ def plan(*, batch_size: int, max_seqlen_k: int, cache_seqlens: Any, **options: A
 
 
 PLANNER = {
-    "_get_scheduler_metadata": plan,
+    "_get_scheduler_metadata": make_plan,
     "num_attention_heads": 1,
     "num_kv_heads": 1,
     "head_dim": 1,

@@ -80,7 +80,7 @@ def talks(draw: st.DrawFn, padding: bool) -> Talk:
     return Talk(pad_batch(batch, draw(st.integers(0, 2)) if padding else 0), prompts, window)
 
 
-def backend(talk: Talk, device: str) -> Any:
+def make_backend(talk: Talk, device: str) -> Any:
     rows = max(talk.batch.row_of) + 2
     one = flash.make_backend(
         talk.batch,
@@ -109,7 +109,7 @@ def read_prompts(one: Any, talk: Talk) -> None:
     one.init_forward_metadata(forward)
 
 
-def fence(check: Any, talk: Talk) -> None:
+def allow_accesses(check: Any, talk: Talk) -> None:
     def own_row(launch: Any, request: int, *_: int) -> Any:
         return request, slice(0, len(talk.columns(request)))
 
@@ -134,11 +134,11 @@ NO_PROMPTS = Talk(
 @example(talk=NO_PROMPTS)
 def test_a_graph_reads_the_prompt_and_the_window(talk: Talk) -> None:
     with checking.checked() as check:
-        one = backend(talk, check.device)
+        one = make_backend(talk, check.device)
         forward = flash.make_forward_batch(one, talk.batch, ForwardMode.DECODE)
         metadata = flash.capture_graph(one, forward, talk.batch.slots, 1)
         canaries = flash.fill_stale(metadata)
-        fence(check, talk)
+        allow_accesses(check, talk)
         flash.replay_graph(one, forward)
         assert flash.list_read_slots(metadata, 1) == talk.rows
         assert metadata.pa_swa_page_table.data_ptr() == metadata.page_table.data_ptr()
@@ -148,11 +148,11 @@ def test_a_graph_reads_the_prompt_and_the_window(talk: Talk) -> None:
 @given(talk=talks(padding=False), known=st.booleans())
 def test_the_same_without_a_graph(talk: Talk, known: bool) -> None:
     with checking.checked() as check:
-        one = backend(talk, check.device)
+        one = make_backend(talk, check.device)
         forward = flash.make_forward_batch(one, talk.batch, ForwardMode.DECODE)
         if not known:
             forward.seq_lens_cpu = None
-        fence(check, talk)
+        allow_accesses(check, talk)
         one.init_forward_metadata(forward)
         metadata = one.forward_metadata
         counted = metadata.pa_swa_cache_seqlens.tolist()

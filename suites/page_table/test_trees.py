@@ -29,7 +29,7 @@ from harness import checking
 KERNEL = "create_trtllm_mha_kv_indices_triton"
 
 
-def fence(check: Any, batch: DraftBatch) -> None:
+def allow_accesses(check: Any, batch: DraftBatch) -> None:
     """Allow a program to write its own request's row, and to read that request's pages."""
 
     def own_row(launch: Any, request: int, block: int, _: int) -> Any:
@@ -79,7 +79,7 @@ def test_each_draft_reads_its_prefix_and_its_path(batch: DraftBatch, data: st.Da
             flash.fill_stale(one.forward_metadata),
             flash.fill_stale(one.forward_metadata_spec_decode_expand),
         )
-        fence(check, batch)
+        allow_accesses(check, batch)
         flash.replay_graph(one, forward)
         each_draft_reads_its_path(one, batch, forest)
         for canaries in halves:

@@ -130,7 +130,7 @@ def test_a_release_is_rehearsed_once_for_each_state_of_our_code(
     monkeypatch.setattr(ranking, "Store", lambda: store)
     monkeypatch.setattr(ranking, "read_deployments", lambda: {"lite": None})
     monkeypatch.setattr(guard_runs, "digest_lane_code", lambda *_: code)
-    monkeypatch.setattr(rehearsal, "rehearse", rehearse)
+    monkeypatch.setattr(rehearsal, "rehearse_release", rehearse)
     monkeypatch.setattr(rehearsal, "list_deployments", lambda *_: [])
     for _ in range(2):
         ranked = ranking.rank_release(audit, rehearses=True)

@@ -47,7 +47,7 @@ def rehearsals(monkeypatch: Patch, store: Store) -> list[tuple[str, list[str]]]:
         save_run(store, run)
         return run, False
 
-    monkeypatch.setattr(rehearse_command, "rehearse", rehearse)
+    monkeypatch.setattr(rehearse_command, "rehearse_release", rehearse)
     monkeypatch.setattr(guard_runs, "digest_guards_and_toggles", lambda *_: "of today")
     monkeypatch.setattr(Review, "seconds_left", 300.0)
     return calls
@@ -58,7 +58,7 @@ def test_a_base_without_runs_runs_all_items_once_and_later_reviews_name_what_the
 ) -> None:
     for number in range(2):
         review = make_review(tmp_path / str(number), store, budget=300.0)
-        item_parts.rehearse(review)
+        item_parts.rehearse_deployments(review)
         assert [one.name for one in review.run.deployments] == [LARGE, SMALL]
         assert all("runs 1 changed function" in one.why for one in review.run.deployments)
     recorded = ("base", [SMALL, LARGE])
@@ -69,7 +69,7 @@ def test_a_base_without_runs_runs_all_items_once_and_later_reviews_name_what_the
 def test_a_run_that_finds_out_functions_is_named_and_searches_no_thresholds(
     tmp_path: Path, store: Store, monkeypatch: Patch, rehearsals: list[tuple[str, list[str]]]
 ) -> None:
-    rehearse = rehearse_command.rehearse
+    rehearse = rehearse_command.rehearse_release
     searches: set[bool] = set()
 
     def note_searches(
@@ -78,9 +78,9 @@ def test_a_run_that_finds_out_functions_is_named_and_searches_no_thresholds(
         searches.update(one.thresholds for one in deployments)
         return rehearse(target, request, deployments)
 
-    monkeypatch.setattr(rehearse_command, "rehearse", note_searches)
+    monkeypatch.setattr(rehearse_command, "rehearse_release", note_searches)
     review = make_review(tmp_path, store, budget=300.0)
-    item_parts.rehearse(review)
+    item_parts.rehearse_deployments(review)
     assert review.run.runs == {
         "functions of rehearse base": "run-base-1",
         "rehearse head": "run-head-2",
@@ -115,7 +115,7 @@ def test_a_base_that_is_recorded_beforehand_is_not_run_by_a_review(
     review = make_review(tmp_path, store, budget=300.0)
     item_parts.record_unknown_items(review.request, store, review.base)
     assert rehearsals == [("base", [SMALL, LARGE])]
-    item_parts.rehearse(review)
+    item_parts.rehearse_deployments(review)
     assert rehearsals[1:] == [("head", [LARGE, SMALL])]
 
 
@@ -125,7 +125,7 @@ def test_a_review_records_what_its_budget_allows_and_base_records_the_rest(
     results = [make_result(LARGE, {}, 400.0), make_result(SMALL, {}, 10.0)]
     save_run(store, make_run("other", results))
     review = make_review(tmp_path, store, budget=300.0)
-    item_parts.rehearse(review)
+    item_parts.rehearse_deployments(review)
     assert rehearsals == [("base", [SMALL]), ("head", [SMALL])]
     (note,) = review.run.notes
     assert "1 deployment of 2: the functions that they run are not known" in note
@@ -140,6 +140,6 @@ def test_an_item_whose_functions_stay_unknown_does_not_run_at_each_review(
     review = make_review(tmp_path, store, budget=300.0)
     review.base = dataclasses.replace(review.base, requested_as="silent")
     for _ in range(2):
-        item_parts.rehearse(review)
+        item_parts.rehearse_deployments(review)
     assert rehearsals == [("base", [SMALL, LARGE])]
     assert "2 deployments of 2: the functions that they run are not known" in review.run.notes[0]

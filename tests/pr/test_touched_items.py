@@ -173,9 +173,9 @@ def test_a_base_that_other_code_rehearsed_runs_again(
         rehearsed.append(target.name)
         return make_run(target.name, [make_result(SMALL, COUNT_ROWS, 10.0)]), False
 
-    monkeypatch.setattr(rehearse_command, "rehearse", rehearse)
+    monkeypatch.setattr(rehearse_command, "rehearse_release", rehearse)
     monkeypatch.setattr(Review, "seconds_left", 300.0)
-    item_parts.rehearse(make_review(tmp_path, store, budget=300.0))
+    item_parts.rehearse_deployments(make_review(tmp_path, store, budget=300.0))
     assert rehearsed == ["base"] * reruns + ["head"]
 
 
@@ -186,7 +186,7 @@ def test_a_budget_that_leaves_no_item_is_not_green(
     save_run(store, make_run("other", others))
     review = make_review(tmp_path, store, budget=300.0)
     monkeypatch.setattr(Review, "seconds_left", 300.0)
-    item_parts.rehearse(review)
+    item_parts.rehearse_deployments(review)
     review.run.parts, review.run.status = [PrPart.REHEARSE], "finished"
     assert review.run.problems == [
         "no deployment that runs changed code was run: more than the 300 s that are left of "
@@ -245,10 +245,10 @@ def test_a_deployment_is_rehearsed_on_both_ends_and_breaks_only_where_it_ran_bef
             results[0].phases[0].failure = failure
         return make_run(target.name, results), False
 
-    monkeypatch.setattr(rehearse_command, "rehearse", rehearse)
+    monkeypatch.setattr(rehearse_command, "rehearse_release", rehearse)
     review = make_review(tmp_path, store, budget=300.0)
     monkeypatch.setattr(Review, "seconds_left", 300.0)
-    item_parts.rehearse(review)
+    item_parts.rehearse_deployments(review)
     review.run.parts, review.run.status = [PrPart.REHEARSE], "finished"
     assert rehearsed == [("base", [SMALL]), ("head", [SMALL])]
     assert review.run.green is not is_broken

@@ -15,7 +15,7 @@ import pytest
 from calling import PATIENCE_SECONDS
 from proving import Prove
 
-from harness.core.child_process import call_in_fork, fork
+from harness.core.child_process import call_in_fork, fork_process
 from harness.core.errors import NotReadyError, UnfixError
 from harness.store import writer_process
 from harness.store.database import Store
@@ -158,7 +158,7 @@ def test_several_write_at_once(file: Path) -> None:
             store.prove.save_planned_cells(name, [each])
             store.prove.save_verdict(name, each)
 
-    writers = [fork(partial(write_cells, f"run-{number}")) for number in range(8)]
+    writers = [fork_process(partial(write_cells, f"run-{number}")) for number in range(8)]
     assert [writer.reap() for writer in writers] == [0] * 8
     store = Store(file)
     assert [len(store.prove.get(f"run-{number}").cells) for number in range(8)] == [40] * 8

@@ -26,7 +26,7 @@ from pathlib import Path
 from harness.device import installation, sglang_hooks
 from harness.device.cards import get_card
 
-installation.install()
+installation.install_device()
 import torch
 
 from harness.core import paths
@@ -48,7 +48,7 @@ paths.cuda_builds_folder = lambda: folder
 toolkit = checked_toolchain.make_checked_toolkit(plain.home, gpu.ALL_CHECKS)
 paths.cuda_builds_folder = lambda: plain.folder.parent / "cuda-builds"
 sglang_hooks.leave_load_jit()
-cudart.install(get_card(), calls)
+cudart.install_cudart(get_card(), calls)
 plain.set_variables(os.environ)
 toolkit.set_variables(os.environ)
 jit_loader._answer_stream_queries()

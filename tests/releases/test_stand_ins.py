@@ -20,7 +20,7 @@ PROGRAM = """
 import dataclasses, json, sys
 from harness.device import installation
 
-installation.install("H100")
+installation.install_device("H100")
 import torch
 from fixtures.stand_ins.comparing_runs import compare_operator, load_registries
 from fixtures.stand_ins.natives import NATIVES

@@ -191,7 +191,9 @@ def _rehearse_once(target: ReleaseTarget, jobs: int) -> RehearsalRun:
         enable=[],
         toggles=[],
     )
-    run, is_stopped = rehearsal.rehearse(target, request, rehearsal.list_deployments(request, []))
+    run, is_stopped = rehearsal.rehearse_release(
+        target, request, rehearsal.list_deployments(request, [])
+    )
     if is_stopped:
         raise KeyboardInterrupt
     return run

@@ -51,7 +51,7 @@ def run_zoo(review: Review) -> None:
     """Run architectures that run changed code: on the head, and on the base those that fail."""
     part, run = make_zoo_part(review.request, review.store), review.run
     run.architectures = _find_touched(review, part)
-    names = _choose(review, part.kind, run.architectures, review.request.zoo_limit)
+    names = _choose_items(review, part.kind, run.architectures, review.request.zoo_limit)
     if not names:
         return
     after = _execute_on(review, part, review.head, names)
@@ -61,13 +61,13 @@ def run_zoo(review: Review) -> None:
     run.claims = touched_items.compare_claims(before, after)
 
 
-def rehearse(review: Review) -> None:
+def rehearse_deployments(review: Review) -> None:
     """Rehearse deployments that run changed code on both ends; a stored run of the base counts."""
     from harness.runs.rehearse.comparison import compare_runs
 
     part, run = make_rehearse_part(review.request, review.store), review.run
     run.deployments = _find_touched(review, part)
-    names = _choose(review, part.kind, run.deployments, review.request.deployment_limit)
+    names = _choose_items(review, part.kind, run.deployments, review.request.deployment_limit)
     if not names:
         return
     code = guard_runs.digest_lane_code(review.base, review.request.toggles)
@@ -143,7 +143,7 @@ def make_rehearse_part(request: PrRequest, store: Store) -> ItemPart:
             toggles=request.toggles,
         )
         deployments = rehearsal.list_deployments(rehearse_request, [])
-        return rehearsal.rehearse(target, rehearse_request, deployments)
+        return rehearsal.rehearse_release(target, rehearse_request, deployments)
 
     kind = ItemKind(
         noun="deployment",
@@ -220,7 +220,9 @@ def _list_unknown(part: ItemPart, results: dict[str, LaneResult]) -> list[str]:
     return [name for name in part.models if name not in results or not results[name].functions]
 
 
-def _choose(review: Review, kind: ItemKind, touched: list[TouchedItem], limit: int) -> list[str]:
+def _choose_items(
+    review: Review, kind: ItemKind, touched: list[TouchedItem], limit: int
+) -> list[str]:
     """Choose those that the limit and the budget allow, and name the others in a note."""
     touched_items.leave_out(touched, kind, limit, review.seconds_left)
     left_out = [one for one in touched if one.left_out]

@@ -240,5 +240,5 @@ PARTS: dict[PrPart, Callable[[Review], None]] = {
     PrPart.KERNELS: compare_kernels,
     PrPart.FAULTS: make_faults,
     PrPart.ZOO: item_parts.run_zoo,
-    PrPart.REHEARSE: item_parts.rehearse,
+    PrPart.REHEARSE: item_parts.rehearse_deployments,
 }

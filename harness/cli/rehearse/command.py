@@ -86,12 +86,12 @@ def run_command(arguments: argparse.Namespace) -> int:
         request.releases, only_ready=True, toggle_folders=request.toggles
     )
     if not request.diff:
-        run, is_stopped = rehearse(targets[0], request, deployments)
+        run, is_stopped = rehearse_release(targets[0], request, deployments)
         code = run_output.write_and_print_run(run_kinds.REHEARSE, run, arguments)
         return 130 if is_stopped else code
     runs = []
     for target in targets:
-        run, is_stopped = rehearse(target, request, deployments)
+        run, is_stopped = rehearse_release(target, request, deployments)
         runs.append(run)
         if is_stopped:
             return 130
@@ -119,7 +119,7 @@ def show_changes(runs: list[RehearsalRun], arguments: argparse.Namespace) -> int
     return 1 if any(change.is_worse for change in changes) else 0
 
 
-def rehearse(
+def rehearse_release(
     target: ReleaseTarget, request: RehearseRequest, deployments: list[Deployment]
 ) -> tuple[RehearsalRun, bool]:
     """Rehearse on one release; return the run, and whether Ctrl-C stopped it."""

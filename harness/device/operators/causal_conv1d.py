@@ -11,7 +11,7 @@ from harness.device.stand_ins import stand_in
 _SOURCE = "sglang/kernels/ops/mamba/causal_conv1d.py, sglang/kernels/jit/csrc/mamba"
 
 
-def convolve(
+def convolve_channels(
     inputs: torch.Tensor,
     state: torch.Tensor,
     weight: torch.Tensor,
@@ -61,7 +61,7 @@ def causal_conv1d_fwd(
             state = conv_states[slot]
             if has_initial_state is None or not bool(has_initial_state[number]):
                 state.zero_()
-        sequence.copy_(convolve(sequence, state, weight, bias, silu_activation))
+        sequence.copy_(convolve_channels(sequence, state, weight, bias, silu_activation))
 
 
 @stand_in(
@@ -86,5 +86,5 @@ def causal_conv1d_update(
     slots = range(len(x)) if conv_state_indices is None else conv_state_indices.tolist()
     for sequence, slot in zip(x, slots, strict=True):
         if slot != pad_slot_id:
-            outputs = convolve(sequence, conv_state[slot], weight, bias, silu_activation)
+            outputs = convolve_channels(sequence, conv_state[slot], weight, bias, silu_activation)
             sequence.copy_(outputs)

@@ -9,7 +9,7 @@ import torch
 from harness.device.stand_ins import JitBuild, stand_in, write_result
 
 
-def normalize(
+def normalize_rows(
     values: torch.Tensor, weight: torch.Tensor | None, eps: float, offset: float = 0.0
 ) -> torch.Tensor:
     """Divide rows by their root mean square, in float32."""
@@ -26,7 +26,7 @@ def _add_and_normalize(
     # The norm is of the exact sum, which the residual holds rounded.
     exact = residual.float() + input.float()
     residual.copy_(exact)
-    input.copy_(normalize(exact, weight, eps, offset))
+    input.copy_(normalize_rows(exact, weight, eps, offset))
 
 
 @stand_in(
@@ -41,7 +41,7 @@ def rmsnorm(
     out: torch.Tensor | None = None,
     enable_pdl: Any = None,
 ) -> torch.Tensor:
-    return write_result(normalize(input, weight, eps), out)
+    return write_result(normalize_rows(input, weight, eps), out)
 
 
 @stand_in(
@@ -56,7 +56,7 @@ def gemma_rmsnorm(
     out: torch.Tensor | None = None,
     enable_pdl: Any = None,
 ) -> torch.Tensor:
-    return write_result(normalize(input, weight, eps, offset=1.0), out)
+    return write_result(normalize_rows(input, weight, eps, offset=1.0), out)
 
 
 @stand_in(
@@ -121,7 +121,7 @@ def gemma_fused_add_rmsnorm(
     source="sglang/kernels/jit/csrc/elementwise/rmsnorm.cuh",
 )
 def jit_rmsnorm(input: torch.Tensor, weight: torch.Tensor, out: torch.Tensor, eps: float) -> None:
-    out.copy_(normalize(input, weight, eps))
+    out.copy_(normalize_rows(input, weight, eps))
 
 
 @stand_in(
@@ -136,5 +136,5 @@ def qknorm(
     eps: float,
 ) -> None:
     """Normalize each head of q and k in place."""
-    q.copy_(normalize(q, q_weight, eps))
-    k.copy_(normalize(k, k_weight, eps))
+    q.copy_(normalize_rows(q, q_weight, eps))
+    k.copy_(normalize_rows(k, k_weight, eps))

@@ -73,7 +73,7 @@ def locate_scope(scope: CppScope) -> tuple[int, int]:
     return scope.tokens[scope.first].start, scope.tokens[scope.end - 1].end
 
 
-def normalize(text: str) -> str:
+def normalize_text(text: str) -> str:
     """Return a text without layout and comments."""
     return " ".join(token.text for token in CppText(text).tokens)
 

@@ -363,5 +363,5 @@ def has_same_effect(one: ResolvedEdits, other: ResolvedEdits) -> bool:
     return one.texts.keys() == other.texts.keys() and all(
         [dump(a) for a in pair] == [dump(b) for b in other.texts[module]]
         for module, pair in one.texts.items()
-        for dump in (cpp_lines.normalize if is_cpp_path(module) else dump_syntax,)
+        for dump in (cpp_lines.normalize_text if is_cpp_path(module) else dump_syntax,)
     )

@@ -27,7 +27,7 @@ class VirtualCheck(Check):
     device = "cuda"
 
     def __init__(self, options: CheckOptions) -> None:
-        installation.install()
+        installation.install_device()
         super().__init__(options)
 
     def _make_memory_tracker(self) -> MemoryTracker:

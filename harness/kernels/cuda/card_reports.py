@@ -23,7 +23,7 @@ from harness.kernels.ptx.reports import (
     describe_line,
     describe_outside,
     item_size,
-    locate,
+    locate_report,
 )
 
 _RACES = {
@@ -63,12 +63,12 @@ class CardLaunch:
         targets = [self.targets[root] for root in site.roots if root in self.targets]
         position = f"address {report.address:#x}, in no tensor that this launch was given"
         if targets:
-            nearest = min(targets, key=lambda one: _distance(report.address, one))
+            nearest = min(targets, key=lambda one: _measure_distance(report.address, one))
             ends = nearest.base, nearest.end
             position = describe_outside(report.address, site.size, ends, nearest.name, nearest)
         return OutOfBounds(
             f"{self.name} {PAST_TENSE[site.label]} {position}",
-            locate(self.name, _to_source(site), report.program, thread),
+            locate_report(self.name, _to_source(site), report.program, thread),
             (f"{site.text} of {site.size} bytes", *self._describe_neighbour(report), *self._list()),
         )
 
@@ -86,7 +86,7 @@ class CardLaunch:
         details.append(f"{site.label} through that address at {describe_line(_to_source(site))}")
         return IntegerOverflow(
             f"{self.name}: an integer overflows on its way into an address",
-            locate(self.name, _to_source(overflow), report.program, thread),
+            locate_report(self.name, _to_source(overflow), report.program, thread),
             (*details, *self._list()),
         )
 
@@ -96,7 +96,7 @@ class CardLaunch:
         return UninitializedMemory(
             f"{self.name} {PAST_TENSE[site.label]} uninitialized memory: "
             f"{self._describe_element(report, site)}",
-            locate(self.name, _to_source(site), report.program, thread),
+            locate_report(self.name, _to_source(site), report.program, thread),
             self._list(),
         )
 
@@ -110,7 +110,7 @@ class CardLaunch:
         race = words.format(one=one, two=f"block {report.program}")
         return DataRace(
             f"{self.name}: {race} {self._describe_element(report, site)}, without an order",
-            locate(self.name, _to_source(site), report.program, thread),
+            locate_report(self.name, _to_source(site), report.program, thread),
             self._list(),
         )
 
@@ -139,7 +139,7 @@ class CardLaunch:
         return tuple(line for line in (launched, self.server_phase) if line)
 
 
-def _distance(address: int, target: Allocation) -> int:
+def _measure_distance(address: int, target: Allocation) -> int:
     return max(target.base - address, address - target.end, 0)
 
 

@@ -21,7 +21,7 @@ import torch
 from harness.kernels.cuda.card_reports import CardLaunch
 from harness.kernels.cuda.checked_toolchain import CheckedToolkit
 from harness.kernels.cuda.host_arguments import describe_tensor, iterate_tensors
-from harness.kernels.cuda.kernel_names import unmangle
+from harness.kernels.cuda.kernel_names import unmangle_name
 from harness.kernels.gpu.allocator_blocks import ALLOCATOR_BLOCKS
 from harness.kernels.gpu.empty_memory import EMPTY_STORAGES
 from harness.kernels.gpu.kernel_summaries import NO_SHADOW_MEMORY, KernelSummaries
@@ -126,7 +126,7 @@ class CheckedCudaLaunches:
             if call is not None:
                 call[2].append(error)
             else:
-                report_to_stderr(f"a launch of {unmangle(entry.decode())} fails: {error!r}")
+                report_to_stderr(f"a launch of {unmangle_name(entry.decode())} fails: {error!r}")
             return _FAILED
 
     def _fill_checks(
@@ -134,7 +134,7 @@ class CheckedCudaLaunches:
     ) -> int:
         call, allocations, _ = getattr(self._local, "call", None) or _NO_CALL
         kernel = self._read_module(fatbin).get(entry)
-        name = unmangle(entry)
+        name = unmangle_name(entry)
         if (fatbin, entry) in self._ambiguous:
             raise ValueError(f"{name} has other checks in each architecture of its module")
         captured = torch.cuda.is_current_stream_capturing()

@@ -26,7 +26,7 @@ def install_at_startup() -> None:
     """Check the modules of this process, if its environment has a checked toolkit."""
     toolkit = get_checked_toolkit()
     if toolkit is not None:
-        checked_nvrtc.install(toolkit, start_checks)
+        checked_nvrtc.install_standins(toolkit, start_checks)
         call_after_import(
             {
                 _SGLANG_LOADER: _wrap_load_jit,
@@ -45,11 +45,11 @@ def start_checks() -> CheckedCudaLaunches:
     """Return the launches of this process, which are checked from now on."""
     with _lock:
         if not _started:
-            _started.append(_start())
+            _started.append(_start_checks())
         return _started[0]
 
 
-def _start() -> CheckedCudaLaunches:
+def _start_checks() -> CheckedCudaLaunches:
     from harness.kernels.cuda.checked_launches import CheckedCudaLaunches
     from harness.kernels.watch import activation, checked_process
 

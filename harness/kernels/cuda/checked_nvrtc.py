@@ -43,7 +43,7 @@ _OTHER_USERS = ("cupy", "cuda")  # packages that launch kernels without torch
 _loaded: list[Any] = []  # libraries and functions that C calls
 
 
-def install(toolkit: CheckedToolkit, start_checks: Callable[[], Any]) -> None:
+def install_standins(toolkit: CheckedToolkit, start_checks: Callable[[], Any]) -> None:
     """Load the stand-ins, then have this process build with checks.
 
     `start_checks` is called before the first checked module is loaded. Invariant: no kernel is
@@ -61,7 +61,7 @@ def install(toolkit: CheckedToolkit, start_checks: Callable[[], Any]) -> None:
         toolkit.set_variables(os.environ)
         return
     driver = library_standins.load_standin(toolkit.driver)
-    start = _START(lambda: _start(start_checks))
+    start = _START(lambda: _start_session(start_checks))
     driver.unfix_set_start_hook(start)
     _loaded.extend((driver, start))
     try:
@@ -72,7 +72,7 @@ def install(toolkit: CheckedToolkit, start_checks: Callable[[], Any]) -> None:
     toolkit.set_variables(os.environ)
 
 
-def _start(start_checks: Callable[[], Any]) -> None:
+def _start_session(start_checks: Callable[[], Any]) -> None:
     try:
         start_checks()
     except BaseException as error:  # its launches say that they have no checks

@@ -59,7 +59,7 @@ def _assemble_with_limits(
     """Assemble a text as `file`; return ptxas's code, and the text with the limits it needs."""
     words = [real, *own[:place], str(file), *own[place + 1 :]]
     file.write_text(text)
-    code, used = _assemble(words)
+    code, used = _run_ptxas(words)
     over = [
         name
         for name, count in used.items()
@@ -67,17 +67,17 @@ def _assemble_with_limits(
     ]
     if code or not over:
         return code, text
-    _, plain = _assemble([real, *_write_elsewhere(own, file.with_suffix(".plain"))])
+    _, plain = _run_ptxas([real, *_write_elsewhere(own, file.with_suffix(".plain"))])
     limits = {name: _find_limit(plain.get(name, 0)) for name in over}
     limits = {name: limit for name, limit in limits.items() if used[name] > limit}
     if limits:
         text = _limit_registers(text, limits)
         file.write_text(text)
-        code, _ = _assemble(words)
+        code, _ = _run_ptxas(words)
     return code, text
 
 
-def _assemble(words: list[str]) -> tuple[int, dict[str, int]]:
+def _run_ptxas(words: list[str]) -> tuple[int, dict[str, int]]:
     """Run ptxas; return its code, and the registers of each kernel."""
     done = subprocess.run([*words, "-v"], stderr=subprocess.PIPE, text=True, errors="replace")
     lines = done.stderr.splitlines(keepends=True)

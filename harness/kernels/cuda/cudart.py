@@ -76,7 +76,7 @@ class RuntimeHooks(Protocol):
     def check_copy(self, target: int, source: int | None, size: int, /) -> int: ...
 
 
-def install(card: Card, calls: RuntimeHooks) -> None:
+def install_cudart(card: Card, calls: RuntimeHooks) -> None:
     """Load the library into this process and connect it; once for a process and its forks."""
     toolkit = cuda_toolkit.find_toolkit()
     if toolkit is None:

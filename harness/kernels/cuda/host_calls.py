@@ -24,7 +24,7 @@ from harness.kernels.cuda.fatbin import read_ptx
 from harness.kernels.cuda.host_arguments import describe_tensor, iterate_tensors
 from harness.kernels.cuda.host_signatures import find_parameter_names
 from harness.kernels.cuda.kernel_lines import KernelLines, remove_places
-from harness.kernels.cuda.kernel_names import find_plain_name, unmangle
+from harness.kernels.cuda.kernel_names import find_plain_name, unmangle_name
 from harness.kernels.cuda.recorded_builds import RecordedBuild, record_launches
 from harness.kernels.ptx.executor import PtxModule, load_module
 from harness.kernels.ptx.launch import Allocation, CudaLaunch, ExecutorChecks
@@ -134,7 +134,7 @@ class HostCalls:
             module = self.find_module(raw.fatbin, entry)
             launch = CudaLaunch(
                 entry,
-                unmangle(entry),
+                unmangle_name(entry),
                 raw.grid.as_tuple(),
                 raw.block.as_tuple(),
                 raw.shared_bytes,
@@ -168,7 +168,7 @@ class HostCalls:
         for module in self._read_modules(fatbin):
             if entry in module.entries:
                 return module
-        raise UnansweredName(f"no PTX of its module defines the kernel {unmangle(entry)}")
+        raise UnansweredName(f"no PTX of its module defines the kernel {unmangle_name(entry)}")
 
     def _read_modules(self, fatbin: int) -> list[PtxModule]:
         text = get_device_code()

@@ -61,13 +61,13 @@ def is_installed() -> bool:
     return _installed
 
 
-def install() -> None:
+def install_loader() -> None:
     """Build and run SGLang's JIT modules in this process, from their first use on."""
     global _installed
     if _installed:
         return
     sglang_hooks.leave_load_jit()
-    cudart.install(get_card(), CALLS)
+    cudart.install_cudart(get_card(), CALLS)
     toolkit = cuda_toolkit.find_toolkit()
     assert toolkit is not None  # or the library above would not have been built
     toolkit.set_variables(os.environ)

@@ -12,7 +12,7 @@ _NAMESPACE = re.compile(r"\b(?:sglang|device|host|\(anonymous namespace\))::")
 
 
 @functools.cache
-def unmangle(name: str) -> str:
+def unmangle_name(name: str) -> str:
     """Return a C++ name with its template arguments, without its namespaces and parameters."""
     library = ctypes.CDLL("libstdc++.so.6")
     demangle = library.__cxa_demangle

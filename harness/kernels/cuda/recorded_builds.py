@@ -88,16 +88,16 @@ def record_build() -> RecordedBuild | None:
         arguments,
         card="" if card == DEFAULT_CARD else card,
     )
-    _append(build)
+    _append_build(build)
     return build
 
 
 def record_launches(build: RecordedBuild, kernels: Iterable[str]) -> None:
     """Add kernels that a module of a recorded build has launched."""
-    _append(msgspec.structs.replace(build, kernels=sorted(kernels)))
+    _append_build(msgspec.structs.replace(build, kernels=sorted(kernels)))
 
 
-def _append(build: RecordedBuild) -> None:
+def _append_build(build: RecordedBuild) -> None:
     if file := os.environ.get(FILE_VARIABLE):
         descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
         try:  # one write of a line, however long, which processes do not tear

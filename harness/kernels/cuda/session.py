@@ -32,7 +32,7 @@ from harness.kernels.ptx.launch import Allocation, CudaLaunch, ExecutorChecks
 def check_cuda_kernels(exact: bool = False) -> Iterator[Check]:
     """Open a session on the virtual GPU that checks the launches of CUDA modules, too."""
     with session.checked("virtual", exact) as check:
-        jit_loader.install()
+        jit_loader.install_loader()
         with check_launches(check):
             yield check
 

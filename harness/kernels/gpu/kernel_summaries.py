@@ -44,13 +44,13 @@ class KernelSummary:
     def count_refusal(self, reason: str, captured: bool) -> None:
         """Count the last launch as one that ran unchecked."""
         with _LOCK:
-            _add(self.refusals, {reason: 1})
+            _add_counts(self.refusals, {reason: 1})
             if captured:
-                _add(self.captured_refusals, {reason: 1})
+                _add_counts(self.captured_refusals, {reason: 1})
 
     def count_skipped_check(self, reason: str) -> None:
         with _LOCK:
-            _add(self.skipped_checks, {reason: 1})
+            _add_counts(self.skipped_checks, {reason: 1})
 
     def count_compilations(self, count: int, seconds: float) -> None:
         with _LOCK:
@@ -70,9 +70,9 @@ class KernelSummary:
         self.further_reports += other.further_reports
         self.compilations += other.compilations
         self.compile_seconds += other.compile_seconds
-        _add(self.refusals, other.refusals)
-        _add(self.captured_refusals, other.captured_refusals)
-        _add(self.skipped_checks, other.skipped_checks)
+        _add_counts(self.refusals, other.refusals)
+        _add_counts(self.captured_refusals, other.captured_refusals)
+        _add_counts(self.skipped_checks, other.skipped_checks)
         self.merge_unchecked_accesses(other.unchecked)
 
     def describe_refusals(self) -> str:
@@ -127,6 +127,6 @@ def label_kernels(summaries: Iterable[KernelSummary]) -> dict[str, KernelSummary
     }
 
 
-def _add(total: dict[str, int], counts: dict[str, int]) -> None:
+def _add_counts(total: dict[str, int], counts: dict[str, int]) -> None:
     for reason, count in counts.items():
         total[reason] = total.get(reason, 0) + count

@@ -115,7 +115,7 @@ def compute_exact_range(
     if name == "arith.select":
         return get_range(operands[1]).join(get_range(operands[2]))
     if name in _PASSED_ON:
-        return _extend(operation, get_range(operands[0]))
+        return _extend_range(operation, get_range(operands[0]))
     if name not in BINARY_TRANSFERS or len(operands) != 2:
         return None
     left, right = get_range(operands[0]), get_range(operands[1])
@@ -135,7 +135,7 @@ def compute_exact_range(
     return IntegerRange(low, high, reasons)
 
 
-def _extend(operation: IROperation, operand: IntegerRange) -> IntegerRange:
+def _extend_range(operation: IROperation, operand: IntegerRange) -> IntegerRange:
     """Apply a conversion: an int32 of -1 extended without its sign is 4,294,967,295."""
     if operation.name == "arith.extui" and operand.low < 0:
         whole = get_type_range(operation.operands[0].type, signed=False)
@@ -145,22 +145,24 @@ def _extend(operation: IROperation, operand: IntegerRange) -> IntegerRange:
     return operand
 
 
-def _multiply(a: IntegerRange, b: IntegerRange) -> RangeBounds:
-    return _enclose(a, b, lambda x, y: x * y)
+def _multiply_bounds(a: IntegerRange, b: IntegerRange) -> RangeBounds:
+    return _enclose_bounds(a, b, lambda x, y: x * y)
 
 
-def _enclose(a: IntegerRange, b: IntegerRange, operator: Callable[[int, int], int]) -> RangeBounds:
+def _enclose_bounds(
+    a: IntegerRange, b: IntegerRange, operator: Callable[[int, int], int]
+) -> RangeBounds:
     """Apply an operator that is monotonic in each operand to the ends of both ranges."""
     corners = [operator(x, y) for x in (a.low, a.high) for y in (b.low, b.high)]
     return min(corners), max(corners)
 
 
-def _divide(a: IntegerRange, b: IntegerRange) -> RangeBounds:
-    return _enclose(a, b, lambda x, y: x // y if x >= 0 else -(-x // y))  # towards zero
+def _divide_bounds(a: IntegerRange, b: IntegerRange) -> RangeBounds:
+    return _enclose_bounds(a, b, lambda x, y: x // y if x >= 0 else -(-x // y))  # towards zero
 
 
 def _divide_up(a: IntegerRange, b: IntegerRange) -> RangeBounds:
-    return _enclose(a, b, lambda x, y: -(-x // y))
+    return _enclose_bounds(a, b, lambda x, y: -(-x // y))
 
 
 def _take_remainder(a: IntegerRange, b: IntegerRange) -> RangeBounds:
@@ -175,11 +177,11 @@ def _take_unsigned_remainder(a: IntegerRange, b: IntegerRange) -> RangeBounds:
 def _shift_left(a: IntegerRange, b: IntegerRange) -> RangeBounds:
     if b.low < 0 or b.high > 64:
         return None
-    return _multiply(a, IntegerRange(1 << b.low, 1 << b.high))
+    return _multiply_bounds(a, IntegerRange(1 << b.low, 1 << b.high))
 
 
 def _shift_right(a: IntegerRange, b: IntegerRange) -> RangeBounds:
-    return _enclose(a, b, lambda x, y: x >> y) if 0 <= b.low <= b.high <= 64 else None
+    return _enclose_bounds(a, b, lambda x, y: x >> y) if 0 <= b.low <= b.high <= 64 else None
 
 
 def _bitwise_and(a: IntegerRange, b: IntegerRange) -> RangeBounds:
@@ -219,9 +221,9 @@ def _for_non_negative(transfer: Transfer) -> Transfer:
 BINARY_TRANSFERS: dict[str, Transfer] = {
     "arith.addi": lambda a, b: (a.low + b.low, a.high + b.high),
     "arith.subi": lambda a, b: (a.low - b.high, a.high - b.low),
-    "arith.muli": _multiply,
-    "arith.divsi": _divide,
-    "arith.divui": _for_non_negative(_divide),
+    "arith.muli": _multiply_bounds,
+    "arith.divsi": _divide_bounds,
+    "arith.divui": _for_non_negative(_divide_bounds),
     "arith.ceildivsi": _divide_up,
     "arith.remsi": _take_remainder,
     "arith.remui": _take_unsigned_remainder,

@@ -8,32 +8,32 @@ computes.
 from __future__ import annotations
 
 
-def _tt(names: str) -> frozenset[str]:
+def _name_tt_operations(names: str) -> frozenset[str]:
     return frozenset(f"tt.{name}" for name in names.split())
 
 
-def _arith(names: str) -> frozenset[str]:
+def _name_arith_operations(names: str) -> frozenset[str]:
     return frozenset(f"arith.{name}" for name in names.split())
 
 
 # The elements of the operand, repeated.
-SPREADING_OPERATIONS = _tt("splat broadcast expand_dims")
+SPREADING_OPERATIONS = _name_tt_operations("splat broadcast expand_dims")
 # The elements of the operand in another shape or order, and no other ones.
-SHAPE_OPERATIONS = SPREADING_OPERATIONS | _tt("reshape trans")
+SHAPE_OPERATIONS = SPREADING_OPERATIONS | _name_tt_operations("reshape trans")
 # The same bits seen as another type, or a pointer moved within its memory.
-POINTER_CASTS = _tt("bitcast ptr_to_int int_to_ptr")
-ACCESS_OPERATIONS = _tt("load store atomic_rmw atomic_cas")
+POINTER_CASTS = _name_tt_operations("bitcast ptr_to_int int_to_ptr")
+ACCESS_OPERATIONS = _name_tt_operations("load store atomic_rmw atomic_cas")
 
 # The result points into the memory that the first operand points into.
-POINTER_PRESERVING = SHAPE_OPERATIONS | _tt("addptr bitcast split gather")
+POINTER_PRESERVING = SHAPE_OPERATIONS | _name_tt_operations("addptr bitcast split gather")
 # The result may point where any of the operands does.
-POINTER_MERGING = _tt("join cat") | _arith("select")
+POINTER_MERGING = _name_tt_operations("join cat") | _name_arith_operations("select")
 
 # The true result may not fit into the result's type.
-OVERFLOWING_OPERATIONS = _arith("addi subi muli shli trunci")
+OVERFLOWING_OPERATIONS = _name_arith_operations("addi subi muli shli trunci")
 # How an operation reads its integer operands; else the result's uses decide.
-SIGNED_OPERATIONS = _arith("divsi remsi shrsi extsi minsi maxsi")
-UNSIGNED_OPERATIONS = _arith("divui extui minui maxui")
+SIGNED_OPERATIONS = _name_arith_operations("divsi remsi shrsi extsi minsi maxsi")
+UNSIGNED_OPERATIONS = _name_arith_operations("divui extui minui maxui")
 # An integer operand becomes part of the result.
 INTEGER_ARITHMETIC = (
     OVERFLOWING_OPERATIONS
@@ -42,7 +42,7 @@ INTEGER_ARITHMETIC = (
     | SHAPE_OPERATIONS
     | POINTER_MERGING
     | POINTER_CASTS
-    | _arith("andi ori xori index_cast")
-    | _tt("split gather reduce scan unsplat addptr")
+    | _name_arith_operations("andi ori xori index_cast")
+    | _name_tt_operations("split gather reduce scan unsplat addptr")
     | {"math.absi"}
 )

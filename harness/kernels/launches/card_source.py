@@ -51,7 +51,7 @@ class CardClocks:
 
     def get_clock(self, stream: int) -> Clock:
         clock = dict(streams.get_host_clock())
-        streams.merge(clock, self._get_stream(stream).clock)
+        streams.merge_clock(clock, self._get_stream(stream).clock)
         return clock
 
     def _get_stream(self, handle: int) -> streams.Stream:

@@ -28,7 +28,7 @@ from harness.kernels.launches.host_values import CapturedNumber
 from harness.kernels.launches.launch_violations import (
     StaleGraphAddress,
     StaleGraphNumber,
-    locate,
+    locate_launch,
 )
 
 
@@ -174,7 +174,7 @@ class GraphCheck:
             StaleGraphAddress(
                 f"{launch.name}: {what} {fate}, and a captured graph still "
                 f"{'uses' if is_target else first.verb} it",
-                locate(launch.name, launch.stack),
+                locate_launch(launch.name, launch.stack),
                 tuple(details),
             )
         )
@@ -192,7 +192,7 @@ class GraphCheck:
             StaleGraphNumber(
                 f"{name}: a captured graph keeps {value.expression} = {value.captured!r}, "
                 f"and it is {now!r} at the replay",
-                locate(name, value.launch.stack),
+                locate_launch(name, value.launch.stack),
                 (
                     f"captured at {format_stack(value.launch.stack)}",
                     f"replayed at {format_stack(stack)}",

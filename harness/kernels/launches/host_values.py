@@ -63,16 +63,16 @@ def find_host_values(launch: DeviceLaunch, arguments: Any) -> list[CapturedNumbe
     found = {
         (value.expression, id(value.holder())): value
         for expression, holder, attribute, number in _iterate_attributes()
-        if (value := _remember(launch, expression, holder, attribute, number)) is not None
+        if (value := _remember_number(launch, expression, holder, attribute, number)) is not None
     }
     scalars = (
-        _remember(launch, f"a tensor of the host ({one.item()!r})", one, "", one.item())
+        _remember_number(launch, f"a tensor of the host ({one.item()!r})", one, "", one.item())
         for one in _iterate_host_scalars(arguments)
     )
     return [*found.values(), *(value for value in scalars if value is not None)]
 
 
-def _remember(
+def _remember_number(
     launch: DeviceLaunch, expression: str, holder: Any, attribute: str, number: Any
 ) -> CapturedNumber | None:
     try:
@@ -106,7 +106,7 @@ def _iterate_attributes() -> Iterator[tuple[str, Any, str, Any]]:
         parameters: set[str] = set()
         for name, expression in _iterate_arguments(call):
             if wanted is None or name in wanted:
-                yield from _follow(frame, expression, parameters)
+                yield from _follow_expression(frame, expression, parameters)
         if not parameters:
             return
         wanted = _name_positions(frame.f_code, parameters)
@@ -137,7 +137,7 @@ def _iterate_arguments(call: ast.expr) -> Iterator[tuple[str, ast.expr]]:
             yield keyword.arg, keyword.value
 
 
-def _follow(
+def _follow_expression(
     frame: FrameType, expression: ast.expr, parameters: set[str]
 ) -> Iterator[tuple[str, Any, str, Any]]:
     """Yield the numeric attributes of an expression; add the parameters that it depends on."""
@@ -147,7 +147,7 @@ def _follow(
     while waiting and len(seen) < _MAX_VARIABLES:
         for node in _walk_values(waiting.pop()):
             if isinstance(node, ast.Attribute):
-                holder = _evaluate(frame, node.value)
+                holder = _evaluate_chain(frame, node.value)
                 number = getattr(holder, "__dict__", {}).get(node.attr, GONE)
                 if type(number) in (int, float, bool):
                     yield ast.unparse(node), holder, node.attr, number
@@ -179,12 +179,12 @@ def _walk_values(expression: ast.expr) -> Iterator[ast.AST]:
             waiting += ast.iter_child_nodes(node)
 
 
-def _evaluate(frame: FrameType, expression: ast.expr) -> Any:
+def _evaluate_chain(frame: FrameType, expression: ast.expr) -> Any:
     """Return what a chain of names stands for, without calling anything; None if it is unknown."""
     if isinstance(expression, ast.Name):
         return _read_variable(frame, expression.id)
     if isinstance(expression, ast.Attribute):
-        holder = _evaluate(frame, expression.value)
+        holder = _evaluate_chain(frame, expression.value)
         return getattr(holder, "__dict__", {}).get(expression.attr)
     return None
 
@@ -204,7 +204,7 @@ def _read_variable(frame: FrameType, name: str) -> Any:
 
 
 @functools.lru_cache(maxsize=512)
-def _parse(file: str) -> ast.Module | None:
+def _parse_file(file: str) -> ast.Module | None:
     with contextlib.suppress(SyntaxError, ValueError):
         return ast.parse("".join(linecache.getlines(file)))
     return None
@@ -212,7 +212,7 @@ def _parse(file: str) -> ast.Module | None:
 
 @functools.lru_cache(maxsize=4096)
 def _find_function(code: CodeType) -> _Function | None:
-    tree = _parse(code.co_filename)
+    tree = _parse_file(code.co_filename)
     for node in ast.walk(tree) if tree is not None else ():
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.name == code.co_name:
             first = min([node.lineno, *(one.lineno for one in node.decorator_list)])
@@ -244,7 +244,7 @@ def _find_call_at(code: CodeType, instruction: int) -> ast.expr | None:
     wanted = next(
         (place for number, place in enumerate(positions()) if number == instruction // 2), None
     )
-    tree = _parse(code.co_filename)
+    tree = _parse_file(code.co_filename)
     if wanted is None or tree is None:
         return None
     for node in ast.walk(tree):

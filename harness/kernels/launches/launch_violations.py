@@ -24,7 +24,7 @@ class EarlyReuse(Violation):
     """Freed memory that its stream uses again while another stream may still use it."""
 
 
-def locate(kernel: str, stack: CallStack) -> KernelLocation | None:
+def locate_launch(kernel: str, stack: CallStack) -> KernelLocation | None:
     """Return the line that launched a kernel."""
     if not stack:
         return None

@@ -23,7 +23,7 @@ from harness.kernels.check.violations import Violation
 from harness.kernels.launches.call_stacks import format_stack
 from harness.kernels.launches.device_launch import DeviceLaunch, format_stream
 from harness.kernels.launches.device_memory import DeviceAllocation, FreedTooEarly, MemoryAccess
-from harness.kernels.launches.launch_violations import EarlyReuse, UnorderedAccess, locate
+from harness.kernels.launches.launch_violations import EarlyReuse, UnorderedAccess, locate_launch
 
 _MAX_ACCESSES = 64  # remembered of an allocation
 _MAX_FREED = 256
@@ -44,11 +44,11 @@ class StreamCheck:
             self._check_reuse(access)
             earlier = access.allocation.accesses
             for other in earlier:
-                if _conflict(other, access) and not launch.is_after(other.launch):
+                if _are_in_conflict(other, access) and not launch.is_after(other.launch):
                     self._report_conflict(other, access)
         for access in accesses:
             known = access.allocation.accesses
-            known[:] = [other for other in known if not _replaces(access, other)]
+            known[:] = [other for other in known if not _replaces_access(access, other)]
             known.append(access)
             if len(known) > _MAX_ACCESSES:
                 del known[0]
@@ -116,7 +116,7 @@ class StreamCheck:
                 f"{name} {second.verb} {second.argument} on stream "
                 f"{format_stream(second.launch.stream)}, which {first.launch.name} {first.verb} on "
                 f"stream {format_stream(first.launch.stream)}, without an order",
-                locate(name, second.launch.stack),
+                locate_launch(name, second.launch.stack),
                 (
                     first.describe("launched at"),
                     second.describe("launched at"),
@@ -137,7 +137,7 @@ class StreamCheck:
                 f"{name} {first.verb} {first.argument} on stream "
                 f"{format_stream(first.launch.stream)}, and stream "
                 f"{format_stream(allocation.stream)} gets its memory again before that has ended",
-                locate(name, first.launch.stack),
+                locate_launch(name, first.launch.stack),
                 (
                     first.describe("launched at"),
                     f"allocated at {format_stack(allocation.allocated_at)}",
@@ -151,7 +151,7 @@ class StreamCheck:
         )
 
 
-def _conflict(first: MemoryAccess, second: MemoryAccess) -> bool:
+def _are_in_conflict(first: MemoryAccess, second: MemoryAccess) -> bool:
     return (
         (first.writes or second.writes)
         and not (first.partial and second.partial)
@@ -160,7 +160,7 @@ def _conflict(first: MemoryAccess, second: MemoryAccess) -> bool:
     )
 
 
-def _replaces(new: MemoryAccess, old: MemoryAccess) -> bool:
+def _replaces_access(new: MemoryAccess, old: MemoryAccess) -> bool:
     """Return whether an access without an order to the old one has none to the new one either."""
     return (
         (new.writes or (not old.writes and new.launch.stream == old.launch.stream))

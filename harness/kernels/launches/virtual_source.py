@@ -35,7 +35,7 @@ class VirtualClocks:
     def get_clock(self, stream: int) -> Clock:
         clock = dict(streams.get_host_clock())
         if (found := streams.find_stream(stream)) is not None:
-            streams.merge(clock, found.clock)
+            streams.merge_clock(clock, found.clock)
         return clock
 
 

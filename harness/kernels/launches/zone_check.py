@@ -20,7 +20,7 @@ import torch
 from harness.kernels.check.violations import OutOfBounds, Violation
 from harness.kernels.launches import operator_effects
 from harness.kernels.launches.call_stacks import CallStack, capture_stack
-from harness.kernels.launches.launch_violations import locate
+from harness.kernels.launches.launch_violations import locate_launch
 
 MAX_SITES = 1 << 12
 UNCHANGED = 1 << 30
@@ -148,7 +148,7 @@ class GuardZoneCheck:
             self._report(
                 OutOfBounds(
                     f"{site.operator} wrote past the end of {site.argument} ({site.tensor})",
-                    locate(site.operator, site.stack),
+                    locate_launch(site.operator, site.stack),
                     (
                         f"the byte {nearest} behind its storage of {site.storage_bytes} bytes has "
                         "changed while the operator ran, in this call or a replay of its graph",

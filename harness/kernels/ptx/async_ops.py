@@ -57,7 +57,7 @@ def build_mbarrier_functions() -> str:
     return str(code)
 
 
-def _change(
+def _change_barrier(
     code: ThreadCode, address: str, arrivals: str = "0", drops: str = "0", count: str = "0"
 ) -> str:
     return code.let(
@@ -95,15 +95,15 @@ def _emit_arrival(
         arrivals = "1" if instruction.has("expect_tx") else amount
         count = amount if instruction.has("expect_tx") else "0"
         if instruction.has("arrive_drop"):
-            old = _change(code, address, "0", arrivals, count)
+            old = _change_barrier(code, address, "0", arrivals, count)
         else:
-            old = _change(code, address, arrivals, "0", count)
+            old = _change_barrier(code, address, arrivals, "0", count)
         if instruction.results:
             code.set(instruction.results[0], old, 64)
     elif instruction.has("expect_tx"):
-        _change(code, address, count=amount)
+        _change_barrier(code, address, count=amount)
     elif instruction.has("complete_tx"):
-        _change(code, address, count=code.let(f"sub i64 0, {amount}"))
+        _change_barrier(code, address, count=code.let(f"sub i64 0, {amount}"))
     else:
         raise instruction.refuse()
 
@@ -171,7 +171,7 @@ def _emit_copy_arrival(code: ThreadCode, instruction: Instruction) -> None:
     address = emit_address(code, instruction)
     emit_check(code, instruction, "peek", address, 8, instruction.operands[0])
     if instruction.has("noinc"):
-        _change(code, address, "1")
+        _change_barrier(code, address, "1")
 
 
 def _emit_small_copy(code: ThreadCode, instruction: Instruction) -> None:
@@ -227,7 +227,7 @@ def _emit_bulk_copy(code: ThreadCode, instruction: Instruction) -> None:
     if any(one.startswith("mbarrier::") for one in instruction.modifiers):
         barrier = emit_space_address(code, instruction, 3, "shared")
         emit_check(code, instruction, "peek", barrier, 8, instruction.operands[3])
-        _change(code, barrier, count=code.let(f"sub i64 0, {size}"))
+        _change_barrier(code, barrier, count=code.let(f"sub i64 0, {size}"))
 
 
 # Clusters of one block

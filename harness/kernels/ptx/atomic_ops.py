@@ -60,10 +60,10 @@ def _emit_float(
     code: ThreadCode, instruction: Instruction, verb: str, kind: str, old: str, new: str
 ) -> str:
     left, right = code.bits_to_float(old, kind), code.bits_to_float(new, kind)
-    return code.float_to_bits(_combine(code, instruction, verb, kind, left, right), kind)
+    return code.float_to_bits(_combine_operands(code, instruction, verb, kind, left, right), kind)
 
 
-def _combine(
+def _combine_operands(
     code: ThreadCode, instruction: Instruction, verb: str, kind: str, left: str, right: str
 ) -> str:
     llvm = {"f64": "double", "f16": "half"}.get(kind, "float")

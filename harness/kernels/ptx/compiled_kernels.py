@@ -90,11 +90,11 @@ class CompiledPtx:
         """Compile thoroughly what has run for long."""
         if self._seconds_run > _RECOMPILE_AFTER_SECONDS and not self.thorough:
             self.thorough = True
-            stored = _compile(self._key, self.lowered, True)
+            stored = _compile_kernel(self._key, self.lowered, True)
             [self.thread_function] = get_runtime().jit.load_functions(stored.code, "thread")
 
 
-def _compile(key: str, lowered: LoweredPtx, thorough: bool) -> StoredPtx:
+def _compile_kernel(key: str, lowered: LoweredPtx, thorough: bool) -> StoredPtx:
     return get_or_compute(
         _CATEGORIES[thorough],
         key,

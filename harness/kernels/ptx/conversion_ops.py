@@ -53,7 +53,7 @@ def _emit_integers(code: ThreadCode, instruction: Instruction, target: str, sour
     signed = source[0] == "s"
     value = code.get(instruction.operands[0], bits)
     if instruction.has("sat"):
-        value = _saturate(code, value, bits, signed, wide, target[0] == "s")
+        value = _saturate_integer(code, value, bits, signed, wide, target[0] == "s")
         code.set(instruction.results[0], value, wide, target[0] == "s")
         return
     if bits >= wide:
@@ -63,7 +63,7 @@ def _emit_integers(code: ThreadCode, instruction: Instruction, target: str, sour
     code.set(instruction.results[0], code.resize(value, bits, wide, signed), wide, target[0] == "s")
 
 
-def _saturate(
+def _saturate_integer(
     code: ThreadCode, value: str, bits: int, signed: bool, target_bits: int, target_signed: bool
 ) -> str:
     wide = 128

@@ -27,7 +27,7 @@ def emit_float(code: ThreadCode, instruction: Instruction) -> None:
         _emit_pairs(code, instruction, kind[:-2], emitter)
         return
     operands = [_get_operand(code, value, kind, instruction) for value in instruction.operands]
-    result = _finish(code, emitter(code, instruction, kind, operands), kind, instruction)
+    result = _finish_result(code, emitter(code, instruction, kind, operands), kind, instruction)
     code.set(instruction.results[0], result, bits_of_type(kind))
 
 
@@ -45,7 +45,7 @@ def _emit_pairs(
             moved = code.let(f"lshr i32 {word}, {16 * place}")
             half = code.let(f"trunc i32 {moved} to i16")
             halves.append(code.bits_to_float(half, kind))
-        made = _finish(code, emitter(code, instruction, kind, halves), kind, instruction)
+        made = _finish_result(code, emitter(code, instruction, kind, halves), kind, instruction)
         wide = code.let(f"shl i32 {code.let(f'zext i16 {made} to i32')}, {16 * place}")
         result = code.let(f"or i32 {result}, {wide}")
     code.set(instruction.results[0], result, 32)
@@ -58,7 +58,7 @@ def _get_operand(code: ThreadCode, value: IRValue, kind: str, instruction: Instr
     return name
 
 
-def _finish(code: ThreadCode, name: str, kind: str, instruction: Instruction) -> str:
+def _finish_result(code: ThreadCode, name: str, kind: str, instruction: Instruction) -> str:
     """Apply `.sat`, `.ftz` and the form of NaN, and return the bits."""
     llvm = LLVM_FLOATS[kind]
     if instruction.has("sat"):
@@ -75,7 +75,7 @@ def _finish(code: ThreadCode, name: str, kind: str, instruction: Instruction) ->
     return code.float_to_bits(name, kind)
 
 
-def _suffix(kind: str) -> str:
+def _get_suffix(kind: str) -> str:
     return {"bf16": "f32"}.get(kind, kind)
 
 
@@ -92,16 +92,16 @@ def find_direction(instruction: Instruction, kind: str) -> int | None:
     return _DIRECTIONS[mode]
 
 
-def _widen(code: ThreadCode, values: list[str], llvm: str) -> list[str]:
+def _widen_values(code: ThreadCode, values: list[str], llvm: str) -> list[str]:
     return [code.let(f"fpext {llvm} {value} to double") for value in values]
 
 
-def _arithmetic(verb: str) -> FloatEmitter:
+def _make_arithmetic_emitter(verb: str) -> FloatEmitter:
     def emit(code: ThreadCode, instruction: Instruction, kind: str, values: list[str]) -> str:
         direction = find_direction(instruction, kind)
         left, right = values
         if direction is not None:
-            return _emit_directed(code, verb, direction, _widen(code, values, "float"))
+            return _emit_directed(code, verb, direction, _widen_values(code, values, "float"))
         if kind == "f16":  # one rounding: float32 holds more than twice the bits
             wide = [code.let(f"fpext half {value} to float") for value in values]
             result = code.let(f"{verb} float {wide[0]}, {wide[1]}")
@@ -129,7 +129,7 @@ def _emit_fma(code: ThreadCode, instruction: Instruction, kind: str, values: lis
     if direction is None and kind in ("f32", "f64"):
         given = ", ".join(f"{llvm} {value}" for value in values)
         return code.let(f"call {llvm} @llvm.fma.{kind}({given})")
-    wide = _widen(code, values, llvm)
+    wide = _widen_values(code, values, llvm)
     product = code.let(f"fmul double {wide[0]}, {wide[1]}")
     if direction is not None:
         call = f"call float @sum_directed(double {product}, double {wide[2]}, i32 {direction})"
@@ -145,7 +145,7 @@ def _emit_division(code: ThreadCode, instruction: Instruction, kind: str, values
     direction = find_direction(instruction, kind)
     if direction is None:
         return code.let(f"fdiv {llvm} {values[0]}, {values[1]}")
-    left, right = _widen(code, values, llvm)
+    left, right = _widen_values(code, values, llvm)
     quotient = code.let(f"fdiv double {left}, {right}")
     minus = code.let(f"fneg double {quotient}")
     rest = code.let(f"call double @llvm.fma.f64(double {minus}, double {right}, double {left})")
@@ -165,7 +165,7 @@ def _emit_root(code: ThreadCode, instruction: Instruction, kind: str, values: li
     llvm = LLVM_FLOATS[kind]
     direction = find_direction(instruction, kind)
     if direction is not None:
-        [wide] = _widen(code, values, llvm)
+        [wide] = _widen_values(code, values, llvm)
         root = code.let(f"call double @llvm.sqrt.f64(double {wide})")
         minus = code.let(f"fneg double {root}")
         rest = code.let(f"call double @llvm.fma.f64(double {minus}, double {root}, double {wide})")
@@ -173,7 +173,7 @@ def _emit_root(code: ThreadCode, instruction: Instruction, kind: str, values: li
             f"call float @round_directed(double {root}, double {rest}, i32 {direction})"
         )
     if instruction.opcode == "sqrt":
-        return code.let(f"call {llvm} @llvm.sqrt.{_suffix(kind)}({llvm} {values[0]})")
+        return code.let(f"call {llvm} @llvm.sqrt.{_get_suffix(kind)}({llvm} {values[0]})")
     wide = values[0] if kind == "f64" else code.let(f"fpext {llvm} {values[0]} to double")
     root = code.let(f"call double @llvm.sqrt.f64(double {wide})")
     result = code.let(f"fdiv double 1.0, {root}")
@@ -197,7 +197,7 @@ def _emit_minimum(code: ThreadCode, instruction: Instruction, kind: str, values:
     name = "minimum" if instruction.opcode == "min" else "maximum"
     name += "" if instruction.has("NaN") else "num"
     given = ", ".join(f"{llvm} {value}" for value in values)
-    return code.let(f"call {llvm} @llvm.{name}.{_suffix(kind)}({given})")
+    return code.let(f"call {llvm} @llvm.{name}.{_get_suffix(kind)}({given})")
 
 
 def _emit_neg(code: ThreadCode, instruction: Instruction, kind: str, values: list[str]) -> str:
@@ -206,7 +206,7 @@ def _emit_neg(code: ThreadCode, instruction: Instruction, kind: str, values: lis
 
 def _emit_abs(code: ThreadCode, instruction: Instruction, kind: str, values: list[str]) -> str:
     llvm = LLVM_FLOATS[kind]
-    return code.let(f"call {llvm} @llvm.fabs.{_suffix(kind)}({llvm} {values[0]})")
+    return code.let(f"call {llvm} @llvm.fabs.{_get_suffix(kind)}({llvm} {values[0]})")
 
 
 def _emit_copysign(code: ThreadCode, instruction: Instruction, kind: str, values: list[str]) -> str:
@@ -217,9 +217,9 @@ def _emit_copysign(code: ThreadCode, instruction: Instruction, kind: str, values
 
 
 FLOAT_OPERATIONS: dict[str, FloatEmitter] = {
-    "add": _arithmetic("fadd"),
-    "sub": _arithmetic("fsub"),
-    "mul": _arithmetic("fmul"),
+    "add": _make_arithmetic_emitter("fadd"),
+    "sub": _make_arithmetic_emitter("fsub"),
+    "mul": _make_arithmetic_emitter("fmul"),
     "fma": _emit_fma,
     "mad": _emit_fma,
     "div": _emit_division,

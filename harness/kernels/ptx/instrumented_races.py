@@ -184,10 +184,10 @@ class RaceInstrumentation:
 
     def _check_read(self, report: str) -> list[str]:
         return [
-            *_exchange(ShadowTable.READERS, _MINE, _OTHER),
+            *_exchange_entry(ShadowTable.READERS, _MINE, _OTHER),
             *_compare_block(_OTHER, "%ufy0"),
-            *_exchange(ShadowTable.EARLIER_READERS, _OTHER, _WORK, "@%ufy0 "),
-            *_load(ShadowTable.WRITERS, _OTHER),
+            *_exchange_entry(ShadowTable.EARLIER_READERS, _OTHER, _WORK, "@%ufy0 "),
+            *_load_entry(ShadowTable.WRITERS, _OTHER),
             *_compare_block(_OTHER, "%ufy0"),
             f"and.b64 {_WORK}, {_OTHER}, {CHANGED_FLAG};",
             f"setp.ne.and.s64 %ufy0, {_WORK}, 0, %ufy0;",
@@ -197,7 +197,7 @@ class RaceInstrumentation:
     def _check_update(self, report: str) -> list[str]:
         return [
             f"or.b64 {_MINE}, {_MINE}, {ATOMIC_FLAG};",
-            *_exchange(ShadowTable.WRITERS, _MINE, _OTHER),
+            *_exchange_entry(ShadowTable.WRITERS, _MINE, _OTHER),
             *_compare_block(_OTHER, "%ufy0"),
             f"and.b64 {_WORK}, {_OTHER}, {ATOMIC_FLAG};",
             f"setp.eq.and.s64 %ufy0, {_WORK}, 0, %ufy0;",
@@ -220,12 +220,12 @@ class RaceInstrumentation:
             *code,
             f"selp.b64 {_WORK}, {CHANGED_FLAG}, 0, %ufy1;",
             f"or.b64 {_MINE}, {_MINE}, {_WORK};",
-            *_exchange(ShadowTable.WRITERS, _MINE, _OTHER),
+            *_exchange_entry(ShadowTable.WRITERS, _MINE, _OTHER),
             f"mul.lo.s64 {_VALUE}, {_VALUE}, {HASH_MULTIPLIER};",
             f"shr.u64 {_VALUE}, {_VALUE}, {64 - LAUNCH_SHIFT};",
             f"or.b64 {_VALUE}, {_VALUE}, {_TAG};",
             f"or.b64 {_VALUE}, {_VALUE}, %ufrl;",
-            *_exchange(ShadowTable.VALUES, _VALUE, _OLD),
+            *_exchange_entry(ShadowTable.VALUES, _VALUE, _OLD),
             *_compare_bits(_OLD, _VALUE, "%ufy2", 1),  # another value
             *_compare_block(_OTHER, "%ufy0"),
             f"and.b64 {_WORK}, {_OTHER}, {ATOMIC_FLAG};",
@@ -234,7 +234,7 @@ class RaceInstrumentation:
             "and.pred %ufo, %ufy0, %ufy2;",
             *_go_to(report, "%ufo", ReportBit.WRITE_WRITE_RACE),
             # A block that came between our two exchanges has replaced our entry.
-            *_load(ShadowTable.WRITERS, _OTHER),
+            *_load_entry(ShadowTable.WRITERS, _OTHER),
             *_compare_block(_OTHER, "%ufy0"),
             f"and.b64 {_WORK}, {_OTHER}, {ATOMIC_FLAG};",
             f"setp.eq.and.s64 %ufy0, {_WORK}, 0, %ufy0;",
@@ -245,7 +245,7 @@ class RaceInstrumentation:
                 line
                 for table in (ShadowTable.READERS, ShadowTable.EARLIER_READERS)
                 for line in (
-                    *_load(table, _OTHER),
+                    *_load_entry(table, _OTHER),
                     *_compare_block(_OTHER, "%ufy0"),
                     *_go_to(report, "%ufy0", ReportBit.WRITE_AFTER_READ),
                 )
@@ -290,11 +290,11 @@ def _find_place(table: ShadowTable) -> str:
     return f"[{_SLOT}+{8 * SLOTS_PER_TABLE * table}]"
 
 
-def _exchange(table: ShadowTable, entry: str, before: str, guard: str = "") -> list[str]:
+def _exchange_entry(table: ShadowTable, entry: str, before: str, guard: str = "") -> list[str]:
     return [f"{guard}atom.relaxed.gpu.global.exch.b64 {before}, {_find_place(table)}, {entry};"]
 
 
-def _load(table: ShadowTable, entry: str) -> list[str]:
+def _load_entry(table: ShadowTable, entry: str) -> list[str]:
     return [f"ld.volatile.global.u64 {entry}, {_find_place(table)};"]
 
 

@@ -26,7 +26,7 @@ def _get_all(code: ThreadCode, instruction: Instruction, bits: int) -> list[str]
     return [code.get(value, bits) for value in instruction.operands]
 
 
-def _binary(verb: str) -> Emitter:
+def _make_binary_emitter(verb: str) -> Emitter:
     def emit(code: ThreadCode, instruction: Instruction) -> None:
         kind = instruction.type
         bits = bits_of_type(kind)
@@ -50,10 +50,10 @@ def _emit_add(code: ThreadCode, instruction: Instruction) -> None:
         result = code.let(f"call i32 @llvm.{name}.sat.i32(i32 {left}, i32 {right})")
         code.set(instruction.results[0], result, 32)
         return
-    _binary(instruction.opcode)(code, instruction)
+    _make_binary_emitter(instruction.opcode)(code, instruction)
 
 
-def _minimum(code: ThreadCode, instruction: Instruction) -> None:
+def _emit_minimum(code: ThreadCode, instruction: Instruction) -> None:
     kind = instruction.type
     bits = bits_of_type(kind)
     if instruction.has("relu") or kind.endswith("x2"):
@@ -64,7 +64,7 @@ def _minimum(code: ThreadCode, instruction: Instruction) -> None:
     code.set(instruction.results[0], result, bits)
 
 
-def _division(code: ThreadCode, instruction: Instruction) -> None:
+def _emit_division(code: ThreadCode, instruction: Instruction) -> None:
     kind = instruction.type
     bits = bits_of_type(kind)
     left, right = _get_all(code, instruction, bits)
@@ -331,13 +331,13 @@ INTEGER_OPERATIONS: dict[str, Emitter] = {
     "mad": _emit_mad,
     "mul24": _emit_mul24,
     "mad24": _emit_mul24,
-    "div": _division,
-    "rem": _division,
-    "min": _minimum,
-    "max": _minimum,
-    "and": _binary("and"),
-    "or": _binary("or"),
-    "xor": _binary("xor"),
+    "div": _emit_division,
+    "rem": _emit_division,
+    "min": _emit_minimum,
+    "max": _emit_minimum,
+    "and": _make_binary_emitter("and"),
+    "or": _make_binary_emitter("or"),
+    "xor": _make_binary_emitter("xor"),
     "not": _emit_not,
     "neg": _emit_neg,
     "abs": _emit_abs,

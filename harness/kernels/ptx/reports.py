@@ -41,7 +41,7 @@ def describe_line(source: SourceLocation) -> str:
     return f"{short}:{source.line}  {text}".rstrip()
 
 
-def locate(
+def locate_report(
     kernel: str, source: SourceLocation, block: Dimensions, thread: Dimensions
 ) -> KernelLocation:
     text = linecache.getline(source.file, source.line).strip()
@@ -104,7 +104,7 @@ class PtxReport:
 
     @property
     def location(self) -> KernelLocation:
-        return locate(self.kernel, self.site.source, self.block, self.thread)
+        return locate_report(self.kernel, self.site.source, self.block, self.thread)
 
     @property
     def past_verb(self) -> str:
@@ -247,7 +247,7 @@ class PtxReport:
             details.append(f"which is {self.describe_element()}")
         return IntegerOverflow(
             f"{self.kernel}: an integer overflows on its way into an address",
-            locate(self.kernel, site.source, self.block, self.thread),
+            locate_report(self.kernel, site.source, self.block, self.thread),
             tuple(details),
         )
 

@@ -96,12 +96,12 @@ def _record_reach(name: str, file_lines: Iterable[tuple[str, int]]) -> None:
     for file, line in lines:
         if path := shorten_to_package(file):
             by_file.setdefault(path, set()).add(line)
-    _append(KernelReach(name, _get_release(), {launcher}, by_file))
+    _append_reach(KernelReach(name, _get_release(), {launcher}, by_file))
 
 
 def record_refusal(kernel: Any, reason: str) -> None:
     """Append that a launch was refused: nothing of the kernel has run."""
-    _append(KernelReach(_name_kernel(kernel), _get_release(), refusals={reason}))
+    _append_reach(KernelReach(_name_kernel(kernel), _get_release(), refusals={reason}))
 
 
 def _name_kernel(kernel: Any) -> str:
@@ -112,7 +112,7 @@ def _get_release() -> str:
     return str(getattr(sys.modules.get(PACKAGE), "__version__", ""))
 
 
-def _append(reach: KernelReach) -> None:
+def _append_reach(reach: KernelReach) -> None:
     with open(os.environ[RECORD_VARIABLE], "a") as records:
         fcntl.flock(records, fcntl.LOCK_EX)
         records.write(render_reach(reach) + "\n")

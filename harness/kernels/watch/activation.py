@@ -42,7 +42,7 @@ def start_launch_checks() -> None:
     """Follow the launches of this process, whose device is there."""
     from harness.kernels.watch import launch_reports
 
-    launch_reports.start()
+    launch_reports.start_checks()
 
 
 _requested: list[bool] = []

@@ -25,7 +25,7 @@ _COUNT_SECONDS = 1.0  # between two writes of the counts
 _process: _TracedProcess | None = None
 
 
-def start() -> None:
+def start_checks() -> None:
     """Check this process's launches, if its environment requests it; once."""
     global _process
     options = os.environ.get(CHECKS_VARIABLE, "").split(",")

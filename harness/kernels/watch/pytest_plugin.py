@@ -138,7 +138,7 @@ class CheckPlugin:
         if self._device == device.VIRTUAL:
             from harness.device import installation
 
-            installation.install()
+            installation.install_device()
         session.preload_checker()
         self._stack.enter_context(session.run_kernels_on_cpu())
 

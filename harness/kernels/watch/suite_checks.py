@@ -80,7 +80,8 @@ class SuiteChecks:
         yield from self._describe_refusals()
         silent = self.list_silent_tests()
         if silent:
-            yield f"{format_count(len(silent), 'test')} passed without a launch: {_join(silent)}"
+            tests = format_count(len(silent), "test")
+            yield f"{tests} passed without a launch: {_join_names(silent)}"
         yield from self._describe_deviations(runs_all_configurations)
 
     def _describe_refusals(self) -> Iterator[str]:
@@ -100,15 +101,15 @@ class SuiteChecks:
                 for name in names:
                     approximate.setdefault(name, set()).add(kernel)
         for name, kernels in sorted(approximate.items()):
-            yield f"approximate, within CUDA's bounds: {name}, in {_join(sorted(kernels))}"
+            yield f"approximate, within CUDA's bounds: {name}, in {_join_names(sorted(kernels))}"
         several = {name: count for name, count in configurations.items() if count > 1}
         if several and not runs_all_configurations:
             named = [f"{name} ({count})" for name, count in sorted(several.items())]
-            yield f"only the first autotune configuration ran, of {_join(named)}"
+            yield f"only the first autotune configuration ran, of {_join_names(named)}"
         if self.checked_launches:
             yield "products and sums are rounded one by one, where a GPU may fuse them"
 
 
-def _join(names: list[str]) -> str:
+def _join_names(names: list[str]) -> str:
     more = len(names) - _MAX_LISTED
     return ", ".join(names[:_MAX_LISTED]) + (f", and {more} more" if more > 0 else "")

@@ -59,7 +59,7 @@ def install_at_startup() -> None:
 def _install_device(torch: ModuleType) -> None:
     from harness.device import installation
 
-    installation.install()
+    installation.install_device()
     folder = os.environ.get(record.FOLDER_VARIABLE)
     if folder:
         record.RECORD.write_to(Path(folder))

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from harness.core import preloading, processes
 from harness.core.cache import get_or_compute, is_cached, save_cached
-from harness.core.child_process import fork, fork_with_pipe
+from harness.core.child_process import fork_process, fork_with_pipe
 from harness.core.code_digest import compute_digest
 from harness.core.pipes import PipeEnd
 from harness.kernels.triton import recorded_launches
@@ -111,7 +111,7 @@ def main() -> None:
     chosen.sort(key=lambda kernel: kernel.node.lineno - (kernel.node.end_lineno or 0))
     queue = _make_queue(len(chosen))
     run_lane = partial(_run_lane, kernels.release, chosen, queue, limits, earlier)
-    for lane in [fork(run_lane) for _ in range(request["jobs"])]:
+    for lane in [fork_process(run_lane) for _ in range(request["jobs"])]:
         lane.reap()
     os._exit(0)  # an orderly exit would run what the release's statements have registered
 
@@ -123,7 +123,7 @@ def _load_kernels(
     if len(locations) == 1:
         return ReleaseKernels(*locations[0]), None
     # This process loads the fork's digests from the cache.
-    reader = fork(lambda: ReleaseKernels(*locations[1]).compute_digests())
+    reader = fork_process(lambda: ReleaseKernels(*locations[1]).compute_digests())
     kernels = ReleaseKernels(*locations[0])
     kernels.compute_digests()
     reader.reap()

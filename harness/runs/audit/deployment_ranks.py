@@ -160,7 +160,7 @@ def make_ranks(run: RehearsalRun) -> DeploymentRanks:
             kernels.add(_split_name(finding.kernel))
             key = (_split_name(finding.kernel), finding.line)
             known, names = found.get(key, (finding, []))
-            if _precedes(finding, known):
+            if _precedes_finding(finding, known):
                 known = finding
                 names.insert(0, deployment.name)
             else:
@@ -208,7 +208,7 @@ def _make_sort_key(one: DeploymentFinding) -> tuple[int, int, str, int]:
     return _ORDER[one.rank], -one.extent, one.kernel, one.line
 
 
-def _precedes(finding: RehearsalFinding, known: RehearsalFinding) -> bool:
+def _precedes_finding(finding: RehearsalFinding, known: RehearsalFinding) -> bool:
     if finding.rank is not known.rank:
         return _ORDER[finding.rank] < _ORDER[known.rank]
     return finding.extent > known.extent

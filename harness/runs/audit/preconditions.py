@@ -40,12 +40,12 @@ def _iterate_preconditions(
         if statement.lineno <= line <= (statement.end_lineno or 0):
             if isinstance(statement, ast.If):
                 test = _to_certain_test(host, statement.test)
-                yield test if _contains(statement.body, line) else ("not", test)
+                yield test if _contains_line(statement.body, line) else ("not", test)
             elif isinstance(statement, ast.Match):
                 yield (UNKNOWN_TEST, *_iterate_symbols(host, statement.subject))
             for field in ("body", "orelse", "finalbody"):
                 inner = getattr(statement, field, [])
-                if inner and _contains(inner, line):
+                if inner and _contains_line(inner, line):
                     yield from _iterate_preconditions(host, inner, line)
             return
         if isinstance(statement, ast.Assert):
@@ -62,7 +62,7 @@ def _to_certain_test(host: HostNames, node: ast.expr) -> Expression:
     return test if is_certain else (UNKNOWN_TEST, *_iterate_symbols(host, node))
 
 
-def _contains(body: list[ast.stmt], line: int) -> bool:
+def _contains_line(body: list[ast.stmt], line: int) -> bool:
     return body[0].lineno <= line <= (body[-1].end_lineno or 0)
 
 

@@ -92,12 +92,12 @@ class CommandRunner:
                     running[supervisor] = (index, job, folder)
                 for supervisor in select.select(list(running), [], [])[0]:
                     index, job, folder = running.pop(supervisor)
-                    _reap(supervisor)
+                    _reap_supervisor(supervisor)
                     yield index, self._read_trial(job, folder)
         finally:
             for supervisor in running:
                 supervisor.send_signal(signal.SIGTERM)  # the supervisor ends the command
-                _reap(supervisor)
+                _reap_supervisor(supervisor)
 
     def close(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -185,7 +185,7 @@ class CommandRunner:
         return f"cd {shlex.quote(str(self.cwd))} && {shlex.join([*words, '--', *self.command])}"
 
 
-def _reap(supervisor: ProcessHandle) -> None:
+def _reap_supervisor(supervisor: ProcessHandle) -> None:
     """Wait for a child's end, unless another thread has reaped it."""
     with contextlib.suppress(ChildProcessError):
         supervisor.reap()

@@ -29,8 +29,8 @@ def main() -> None:
     from harness.device import installation
     from harness.kernels.cuda import build_limits, jit_loader
 
-    installation.install()
-    jit_loader.install()
+    installation.install_device()
+    jit_loader.install_loader()
     if request.limit is not None:
         build_limits.limit_builds(request.limit)
     # Before there are threads: a module that two of them import at once is half there for one.

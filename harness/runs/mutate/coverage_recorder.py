@@ -32,7 +32,7 @@ class CoverageRecorder:
     ) -> None:
         self.plan, self.scheduler, self.listener = plan, scheduler, listener
         self.guards, self._on_pass = guards, on_pass
-        self._file, self.coverage = _load(plan)
+        self._file, self.coverage = _load_coverage(plan)
 
     @property
     def unknown_guards(self) -> list[str]:
@@ -80,7 +80,7 @@ def record_release_coverage(
 
     With `repeats_failures`, a guard that failed runs again.
     """
-    file, coverage = _load(plan, with_failures=not repeats_failures)
+    file, coverage = _load_coverage(plan, with_failures=not repeats_failures)
     suites = line_coverage.digest_suites(plan.working_folder)
     if coverage.suites == suites and set(coverage.collected) <= coverage.guards.keys():
         return [coverage.guards[guard] for guard in coverage.collected]
@@ -101,7 +101,7 @@ def record_release_coverage(
     return recorder.list_recorded()
 
 
-def _load(plan: MutationPlan, with_failures: bool = False) -> tuple[Path, CoverageRecord]:
+def _load_coverage(plan: MutationPlan, with_failures: bool = False) -> tuple[Path, CoverageRecord]:
     """Return the file of a plan's coverage, and what is valid of it."""
     key = line_coverage.compute_coverage_key(plan.target, plan.profile, plan.toggle_folders)
     file = line_coverage.get_coverage_file(plan.target.name, plan.profile, plan.pytest_arguments)

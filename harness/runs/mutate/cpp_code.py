@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator
 from functools import cached_property
 
 from harness.core.cpp_scopes import CppSource
-from harness.core.cpp_tokens import CppDefinition, CppToken, match_brackets, tokenize
+from harness.core.cpp_tokens import CppDefinition, CppToken, match_brackets, tokenize_text
 from harness.runs.mutate.code_comparison import ChangedStatement
 from harness.runs.mutate.function_code import CodeChange
 from harness.store.mutate.faults import MutationFault
@@ -289,7 +289,7 @@ class OriginalCppFunction:
         before = text[start:end]
         after = text[start : change.start] + change.replacement + text[change.end : end]
         try:
-            old, new = tokenize(before), tokenize(after)
+            old, new = tokenize_text(before), tokenize_text(after)
         except ValueError as error:
             return ChangedStatement(drop_reason=f"does not compile: {error}")
         if _list_open_brackets(old) != _list_open_brackets(new):
@@ -309,7 +309,7 @@ def _list_open_brackets(tokens: list[CppToken]) -> list[str]:
     ]
 
 
-def wrap(code: str) -> str:
+def wrap_in_brackets(code: str) -> str:
     """Put brackets around code of more than one word."""
     return code if re.fullmatch(r"[\w.:]+", code) else f"({code})"
 

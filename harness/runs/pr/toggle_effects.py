@@ -69,7 +69,7 @@ def _make_change(
     change: SourceChange,
 ) -> ToggleChange:
     toggle, own = status.toggle, after.own[toggle_id]
-    path, line = _locate(toggle, change, own.nearest)
+    path, line = _locate_toggle(toggle, change, own.nearest)
     return ToggleChange(
         id=toggle_id,
         title=toggle.title,
@@ -85,7 +85,7 @@ def _make_change(
     )
 
 
-def _locate(toggle: Toggle, change: SourceChange, nearest: str) -> tuple[str, int]:
+def _locate_toggle(toggle: Toggle, change: SourceChange, nearest: str) -> tuple[str, int]:
     """Locate a toggle's code after the change, or else where it was."""
     for tree in (change.head, change.base):
         status = find_toggle_status(toggle, tree)  # a cached status has no sites

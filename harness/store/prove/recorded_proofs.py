@@ -87,12 +87,14 @@ def load_proofs(known: Sequence[str], folder: Path | None = None) -> dict[str, l
     proofs = cache.get(key)
     if proofs is None:
         texts = [decompress_record(file, data) for file, data in zip(files, contents, strict=True)]
-        proofs = cache.put(key, _summarize(known, texts))
+        proofs = cache.put(key, _summarize_proofs(known, texts))
         cache.save()
     return proofs
 
 
-def _summarize(known: Sequence[str], texts: Iterable[bytes]) -> dict[str, list[RecordedProof]]:
+def _summarize_proofs(
+    known: Sequence[str], texts: Iterable[bytes]
+) -> dict[str, list[RecordedProof]]:
     runs = []
     for text in texts:
         with contextlib.suppress(msgspec.ValidationError):  # a record of another kind of run

@@ -140,13 +140,15 @@ def fork_server(request: ServerRequest) -> int:
     def supervise_in_fork() -> None:
         folder = Path(request.folder)
         child_process.redirect_output(folder / "log")
-        command_supervisor.supervise(partial(_run_server, request, parent), folder)
+        command_supervisor.supervise_commands(partial(_run_server, request, parent), folder)
 
-    return child_process.fork(supervise_in_fork, dies_with_parent=False, new_session=True).pid
+    return child_process.fork_process(
+        supervise_in_fork, dies_with_parent=False, new_session=True
+    ).pid
 
 
 def _run_server(request: ServerRequest, zygote_pid: int) -> CommandExit:
-    server = child_process.fork(partial(_run_in_server_process, request, os.getpid()))
+    server = child_process.fork_process(partial(_run_in_server_process, request, os.getpid()))
     while not command_supervisor.wait_while_wanted(server, POLL_SECONDS, zygote_pid):
         pass
     return CommandExit(CommandOutcome.ENDED, server.reap())

@@ -4,5 +4,5 @@ import torch
 
 from harness.device import installation
 
-installation.install("H100")
+installation.install_device("H100")
 torch.set_num_threads(1)  # some fork, and OpenMP's threads do not come along

@@ -152,7 +152,7 @@ def find_address(driver: Any, name: bytes, version: int) -> int | None:
 
 
 def main(folder: str, fake_file: str) -> None:
-    installation.install()
+    installation.install_device()
     toolkit = CheckedToolkit(Path(folder))
     starts: list[bool] = []
 
@@ -160,7 +160,7 @@ def main(folder: str, fake_file: str) -> None:
         starts.append(True)
         card.launches.install()
 
-    checked_nvrtc.install(toolkit, start_checks)
+    checked_nvrtc.install_standins(toolkit, start_checks)
     nvrtc, driver = ctypes.CDLL("libnvrtc.so.13"), ctypes.CDLL("libcuda.so.1")
     card = CardOfNvrtc(toolkit, ctypes.CDLL(fake_file))
     found: dict[str, Any] = {"real": driver.cuInit(7)}

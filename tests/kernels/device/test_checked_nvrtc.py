@@ -148,7 +148,7 @@ importlib.util.find_spec = lambda name: None if name == "torch" else name
 toolkit = CheckedToolkit(Path("/none"))
 os.environ["CUDA_HOME"] = "/usr/local/cuda"
 toolkit.set_variables(os.environ)
-checked_nvrtc.install(toolkit, print)
+checked_nvrtc.install_standins(toolkit, print)
 print(os.environ["PATH"])
 """
 

@@ -25,7 +25,7 @@ def call_in_dry_run(function: Callable[[], Any]) -> Any:
     """Call a function in a fork, for a dry run stays in its process."""
 
     def call() -> Any:
-        dry_run.enable()
+        dry_run.enable_dry_run()
         LEDGER.is_limited = False
         return function()
 

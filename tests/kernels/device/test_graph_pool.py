@@ -134,7 +134,7 @@ def test_integers_that_a_dry_run_leaves_uncomputed_are_zeros_in_each_replay(coun
     """Else an index would be what another tensor had there before."""
 
     def capture() -> Any:
-        dry_run.enable()
+        dry_run.enable_dry_run()
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             numbers = torch.full((count,), 7, device="cuda")

@@ -20,7 +20,7 @@ def watch_experts(sums: bool, card_memory: int) -> tuple[int, list[str]]:
     """Return the peak, and the findings, of a batch that sums two experts of each token."""
 
     def call() -> Any:
-        dry_run.enable()
+        dry_run.enable_dry_run()
         LEDGER.is_limited = False
         before = LEDGER.measure(0)  # what other tests of this process keep
         watch = MemoryWatch(RehearsedPhase("chunk", ""), before + card_memory)
@@ -52,7 +52,7 @@ def test_what_sglang_computes_with_is_memory_of_the_card() -> None:
 
 def test_what_a_stand_in_returns_is_counted_with_the_next_tensor() -> None:
     def call() -> Any:
-        dry_run.enable()
+        dry_run.enable_dry_run()
         LEDGER.is_limited = False
         before = LEDGER.measure(0)
         watch = MemoryWatch(RehearsedPhase("chunk", ""), before + BYTES)

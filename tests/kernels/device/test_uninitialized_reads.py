@@ -229,7 +229,7 @@ WHOLE = [
 
 def make_launcher() -> SampledLauncher:
     """Begin a dry run in this process, for good."""
-    dry_run.enable()
+    dry_run.enable_dry_run()
     LEDGER.is_limited = False
     return SampledLauncher()
 

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from harness.fixes.registry.schema import Symptom
-from harness.runs.mutate.cpp_code import CppFunctionCode, Span, wrap
+from harness.runs.mutate.cpp_code import CppFunctionCode, Span, wrap_in_brackets
 from harness.runs.mutate.cpp_code import is_number as is_number_literal
 from harness.runs.mutate.function_code import CodeChange, FunctionCode, get_dotted_name
 from harness.runs.mutate.sglang_names import is_number
@@ -46,12 +46,14 @@ def find_cpp_changes(function: CppFunctionCode) -> Iterator[CodeChange]:
         texts = [function.get_text(argument) for argument in arguments]
         if function.tokens[index].text == "clamp":
             if len(texts) == 3:
-                yield function.replace(span, wrap(texts[0]), "the value is not held in bounds")
+                yield function.replace(
+                    span, wrap_in_brackets(texts[0]), "the value is not held in bounds"
+                )
         elif len(texts) == 2:
             for kept, limit in (texts, texts[::-1]):
                 if not is_number_literal(kept):
                     words = f"{kept} is taken, whatever {limit} is"
-                    yield function.replace(span, wrap(kept), words)
+                    yield function.replace(span, wrap_in_brackets(kept), words)
     for index, statement in function.find_tokens("?"):
         yield from drop_selection(function, index, statement)
 

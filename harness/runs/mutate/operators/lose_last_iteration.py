@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from harness.fixes.registry.schema import Symptom
-from harness.runs.mutate.cpp_code import CppFunctionCode, wrap
+from harness.runs.mutate.cpp_code import CppFunctionCode, wrap_in_brackets
 from harness.runs.mutate.cpp_code import is_number as is_number_literal
 from harness.runs.mutate.function_code import CodeChange, FunctionCode, get_dotted_name
 from harness.runs.mutate.sglang_names import is_number
@@ -72,7 +72,7 @@ def find_cpp_changes(function: CppFunctionCode) -> Iterator[CodeChange]:
         code, step = function.get_text(bound), "1"
         increment = function.get_text(parts[2]) if kind == "for" else ""
         if "+=" in increment:
-            step = wrap(increment.partition("+=")[2].strip())
+            step = wrap_in_brackets(increment.partition("+=")[2].strip())
         if code not in ("0", "1"):
-            after = f"{code if is_number_literal(code) else wrap(code)} - {step}"
+            after = f"{code if is_number_literal(code) else wrap_in_brackets(code)} - {step}"
             yield function.replace(bound, after, "the loop's last turn is lost")

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from harness.fixes.registry.schema import Symptom
-from harness.runs.mutate.cpp_code import CppFunctionCode, wrap
+from harness.runs.mutate.cpp_code import CppFunctionCode, wrap_in_brackets
 from harness.runs.mutate.function_code import CodeChange, FunctionCode, get_dotted_name
 
 TITLE = "Round down where up is right"
@@ -76,7 +76,7 @@ def find_cpp_changes(function: CppFunctionCode) -> Iterator[CodeChange]:
             arguments = list(map(function.get_text, function.split_arguments(index + 1)))
             if len(arguments) == 2:
                 span = (function.find_name_start(index), function.partners[index + 1] + 1)
-                after = f"({wrap(arguments[0])} / {wrap(arguments[1])})"
+                after = f"({wrap_in_brackets(arguments[0])} / {wrap_in_brackets(arguments[1])})"
                 words = "a partly filled last one is not counted"
                 yield function.replace(span, after, words)
     for index, _ in function.find_tokens("/"):
@@ -87,4 +87,4 @@ def find_cpp_changes(function: CppFunctionCode) -> Iterator[CodeChange]:
             if len(terms) > 1 and last.endswith("- 1"):
                 rest = " + ".join(map(function.get_text, terms[:-1]))
                 words = "a partly filled last one is not counted"
-                yield function.replace((opening, index), wrap(rest), words)
+                yield function.replace((opening, index), wrap_in_brackets(rest), words)

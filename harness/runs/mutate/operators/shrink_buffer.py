@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from harness.fixes.registry.schema import Symptom
-from harness.runs.mutate.cpp_code import CppFunctionCode, wrap
+from harness.runs.mutate.cpp_code import CppFunctionCode, wrap_in_brackets
 from harness.runs.mutate.cpp_code import is_number as is_number_literal
 from harness.runs.mutate.function_code import CodeChange, FunctionCode
 from harness.runs.mutate.sglang_names import (
@@ -43,5 +43,5 @@ def find_cpp_changes(function: CppFunctionCode) -> Iterator[CodeChange]:
         words = {function.tokens[n].text for n in range(*span)}
         code = function.get_text((opening + 1, closing))
         if "__shared__" in words and function.is_declaration(opening, span) and code != "1":
-            after = f"{code} - 1" if is_number_literal(code) else f"{wrap(code)} - 1"
+            after = f"{code} - 1" if is_number_literal(code) else f"{wrap_in_brackets(code)} - 1"
             yield function.replace((opening + 1, closing), after, f"{code} is one too small")

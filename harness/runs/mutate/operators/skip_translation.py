@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 
 from harness.fixes.registry.schema import Symptom
-from harness.runs.mutate.cpp_code import CppFunctionCode, wrap
+from harness.runs.mutate.cpp_code import CppFunctionCode, wrap_in_brackets
 from harness.runs.mutate.function_code import CodeChange, FunctionCode, get_last_name
 from harness.runs.mutate.sglang_names import (
     POINTER_NAME,
@@ -60,4 +60,4 @@ def find_cpp_changes(function: CppFunctionCode) -> Iterator[CodeChange]:
         if is_value and is_read and not function.is_declaration(opening, span):
             code = function.get_text((opening + 1, closing))
             words = f"{code} is used as it is, not translated"
-            yield function.replace((start, closing + 1), wrap(code), words)
+            yield function.replace((start, closing + 1), wrap_in_brackets(code), words)
