@@ -62,7 +62,7 @@ class CacheCase:
 
 @functools.cache
 def _import_graph() -> dict[str, set[str]]:
-    return test_layers.graph()
+    return test_layers.make_graph()
 
 
 def measure_imports(modules: Sequence[str]) -> set[str]:
@@ -79,7 +79,7 @@ def measure_imports(modules: Sequence[str]) -> set[str]:
 
 def pair_with_folders(cases: Sequence[CacheCase]) -> list[Any]:
     """Return each cache with a file of ours in each folder that its values depend on."""
-    files, pairs = test_layers.modules(), []
+    files, pairs = test_layers.find_modules(), []
     for case in cases:
         imported = sorted(measure_imports(case.computed_by))
         ours = [files[name] for name in imported if name.partition(".")[0] == "harness"]
@@ -153,7 +153,7 @@ def list_loaded_modules() -> list[ModuleType]:
 @functools.cache
 def _find_digests(module: str) -> dict[str, CodeType]:
     """Find a module's assignments at its top level that call `digest_code`."""
-    file = test_layers.modules().get(module)
+    file = test_layers.find_modules().get(module)
     if file is None or "digest_code" not in (text := file.read_text()):
         return {}
     return {
@@ -167,7 +167,7 @@ def _find_digests(module: str) -> dict[str, CodeType]:
 
 def list_callers(names: set[str]) -> set[str]:
     """List the modules of the project that call a function or class of one of these names."""
-    texts = {module: file.read_text() for module, file in test_layers.modules().items()}
+    texts = {module: file.read_text() for module, file in test_layers.find_modules().items()}
     return {
         module
         for module, text in texts.items()

@@ -68,7 +68,7 @@ def is_alive(pid: int) -> bool:
     return state not in "ZX"
 
 
-def living(home: Path) -> list[str]:
+def list_living_processes(home: Path) -> list[str]:
     """Return processes that still work for a run in this folder."""
     found = forked.list_left_processes()
     for entry in Path("/proc").iterdir():
@@ -105,7 +105,7 @@ def start_program(command: Sequence[object], **how: Any) -> subprocess.Popen[str
     return subprocess.Popen([str(word) for word in command], **(pipes | how))
 
 
-def bare(release: Release, program: str, **variables: str) -> subprocess.CompletedProcess[str]:
+def run_bare(release: Release, program: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """Run a program under a release's Python, with only these of our variables."""
     ours = ("UNFIX_", "PYTHON", "SGLANG_")
     others = {name: value for name, value in os.environ.items() if not name.startswith(ours)}

@@ -72,9 +72,9 @@ def toy() -> Path:
 @pytest.fixture
 def pip(tmp_path: Path, monkeypatch: Patch) -> Any:
     """A workspace without releases, and the pip that will fill it."""
-    from fake_releases import workspace
+    from fake_releases import set_up_releases
 
-    return workspace(tmp_path, monkeypatch)
+    return set_up_releases(tmp_path, monkeypatch)
 
 
 @pytest.fixture

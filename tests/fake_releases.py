@@ -84,7 +84,7 @@ class FakePip:
         return sum("download" in words for words in self.calls)
 
 
-def workspace(folder: Path, monkeypatch: Patch) -> FakePip:
+def set_up_releases(folder: Path, monkeypatch: Patch) -> FakePip:
     """Set up a folder of releases that a fake pip installs."""
     fake = FakePip()
     monkeypatch.setenv("UNFIX_HOME", str(folder))
@@ -108,7 +108,7 @@ def state_of(release: Release, capsys: Output) -> str:
     return str(next(row["environment"] for row in rows if row["release"] == release.name))
 
 
-def refusal(words: list[str], capsys: Output) -> tuple[int, str]:
+def read_refusal(words: list[str], capsys: Output) -> tuple[int, str]:
     """Return the exit code of a call, and its only line."""
     capsys.readouterr()
     code = main(words)

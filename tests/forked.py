@@ -86,7 +86,7 @@ def run_unfix(
                 outputs[place] += part
 
     ears = [threading.Thread(target=listen, args=(place,), daemon=True) for place in (0, 1, 2)]
-    socket.send_fds(_server(), [json.dumps(request).encode()], [write for _, write in pipes])
+    socket.send_fds(_start_server(), [json.dumps(request).encode()], [write for _, write in pipes])
     for (_, write), ear in zip(pipes, ears, strict=True):
         os.close(write)
         ear.start()
@@ -100,7 +100,7 @@ def run_unfix(
     return subprocess.CompletedProcess(command, int(code), outputs[0].decode(), outputs[1].decode())
 
 
-def unfix(*words: str, **more: str) -> subprocess.CompletedProcess[str]:
+def call_unfix(*words: str, **more: str) -> subprocess.CompletedProcess[str]:
     """Call `unfix` in the project's folder, with additional variables."""
     return run_unfix([*UNFIX, *words], paths.project_folder(), {**os.environ, **more})
 
@@ -115,7 +115,7 @@ def list_left_processes() -> list[str]:
 
 
 @functools.cache
-def _server() -> socket.socket:
+def _start_server() -> socket.socket:
     """Start one server for this process; it ends when our end of the socket is closed."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     command = [sys.executable, __file__, str(theirs.fileno())]
@@ -135,7 +135,7 @@ def _server() -> socket.socket:
 # In the server
 
 
-def serve(line: socket.socket) -> dict[str, Any]:
+def serve_commands(line: socket.socket) -> dict[str, Any]:
     """Fork for each command; return in the fork, with the request."""
     while True:
         request, descriptors, _, _ = socket.recv_fds(line, _MOST, 3)
@@ -161,7 +161,7 @@ def serve(line: socket.socket) -> dict[str, Any]:
     return dict(json.loads(request))
 
 
-def _reap(*_: Any) -> None:
+def _report_exits(*_: Any) -> None:
     """Report the exit codes of commands; those of their orphans do not matter."""
     with contextlib.suppress(ChildProcessError):
         while (ended := os.waitpid(-1, os.WNOHANG))[0]:
@@ -208,7 +208,7 @@ def _begin_anew(words: list[str], environment: dict[str, str], kept: set[int]) -
                 how = signal.default_int_handler if one == signal.SIGINT else signal.SIG_DFL
                 signal.signal(one, how)
         sys.stdout, sys.stderr = (os.fdopen(number, "w", 1, closefd=False) for number in (1, 2))
-        become(words, environment)
+        become_command(words, environment)
         code = 0
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else int(end.code is not None)
@@ -220,7 +220,7 @@ def _begin_anew(words: list[str], environment: dict[str, str], kept: set[int]) -
         os._exit(code)
 
 
-def become(words: list[str], environment: dict[str, str]) -> None:
+def become_command(words: list[str], environment: dict[str, str]) -> None:
     """Run `python WORDS` in this process and its folder."""
     os.environ.clear()
     os.environ.update(environment)
@@ -273,11 +273,11 @@ def main() -> None:
     gc.freeze()
     preloading.collapse_into_huge_pages()
     processes.adopt_orphans()
-    signal.signal(signal.SIGCHLD, _reap)
-    request = serve(socket.socket(fileno=int(sys.argv[1])))
+    signal.signal(signal.SIGCHLD, _report_exits)
+    request = serve_commands(socket.socket(fileno=int(sys.argv[1])))
     os.chdir(request["cwd"])
     subprocess.Popen = Started  # type: ignore[assignment,misc]
-    become(request["words"], request["env"])
+    become_command(request["words"], request["env"])
 
 
 if __name__ == "__main__":

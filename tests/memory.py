@@ -50,18 +50,18 @@ def write_toggle(
     return file
 
 
-def variant(pairs: Pairs, target: str = "m:f", releases: str = ">=0") -> ToggleVariant:
+def make_variant(pairs: Pairs, target: str = "m:f", releases: str = ">=0") -> ToggleVariant:
     edits = tuple(ToggleEdit(fixed, buggy) for fixed, buggy in pairs)
     return ToggleVariant(releases=releases, edits=edits, target=target)
 
 
-def toggle(*variants: ToggleVariant, name: str = "some-fix") -> Toggle:
+def make_toggle(*variants: ToggleVariant, name: str = "some-fix") -> Toggle:
     title, devices = "Something is off by one", (DeviceKind.CPU,)
     return Toggle(name, title, "things", Symptom.CRASH, devices, variants)
 
 
-def edit(fixed: str, buggy: str, target: str = "m:f", name: str = "some-fix") -> Toggle:
-    return toggle(variant(((fixed, buggy),), target), name=name)
+def make_edit_toggle(fixed: str, buggy: str, target: str = "m:f", name: str = "some-fix") -> Toggle:
+    return make_toggle(make_variant(((fixed, buggy),), target), name=name)
 
 
 def patch_module(asked: Toggle, direction: Direction, text: str) -> str:

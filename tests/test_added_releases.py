@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from checkouts import SglangCheckout
-from fake_releases import FakePip, refusal
+from fake_releases import FakePip, read_refusal
 from fixture_types import Output
 from packaging.utils import canonicalize_name
 
@@ -51,7 +51,7 @@ def checkout(tmp_path: Path, pip: FakePip) -> SglangCheckout:
     return made
 
 
-def add(word: str | Path, capsys: Output) -> tuple[Release, str]:
+def add_release(word: str | Path, capsys: Output) -> tuple[Release, str]:
     capsys.readouterr()
     assert main(["releases", "add", str(word), "--json"]) == 0
     output = capsys.readouterr()
@@ -64,7 +64,7 @@ def read_source(release: Release) -> str | None:
 
 def test_a_version_without_a_lock_is_installed_from_the_index(pip: FakePip, capsys: Output) -> None:
     pip.requirements[UNLOCKED] = PINS_OF_NEWEST
-    release, log = add(UNLOCKED, capsys)
+    release, log = add_release(UNLOCKED, capsys)
     assert (release.name, release.is_ready) == (UNLOCKED, True)
     assert f"the lock of SGLang 0.5.23 fits {UNLOCKED}" in log
     assert pip.resolutions == []
@@ -76,7 +76,7 @@ def test_a_version_without_a_lock_is_installed_from_the_index(pip: FakePip, caps
 
 def test_an_added_release_is_listed_and_all_leaves_it_out(pip: FakePip, capsys: Output) -> None:
     pip.requirements[UNLOCKED] = PINS_OF_NEWEST
-    add(UNLOCKED, capsys)
+    add_release(UNLOCKED, capsys)
     assert main(["releases", "list", "--json"]) == 0
     rows = {row["release"]: row for row in json.loads(capsys.readouterr().out)["managed"]}
     assert list(rows)[-2:] == [UNLOCKED, "0.5.23"]
@@ -95,7 +95,7 @@ def test_a_pin_that_no_lock_has_is_solved_with_what_it_requires(
         "newly": {"1.5": ["newer"], "0.9": []},
         "newer": {"2": []},
     }
-    release, log = add(UNLOCKED, capsys)
+    release, log = add_release(UNLOCKED, capsys)
     lock = pins.read_lock(release.lock_file)
     assert (lock["transformers"], lock["tokenizers"]) == ("5.20.0", "0.24.1")
     assert (lock["newly"], lock["newer"], lock["xgrammar"]) == ("1.5", "2", "0.2.7")
@@ -112,20 +112,20 @@ def test_a_pin_that_no_lock_has_is_solved_with_what_it_requires(
 def test_a_pin_of_sglang_counts_for_more_than_a_dependency(pip: FakePip, capsys: Output) -> None:
     pip.requirements[UNLOCKED] = ["transformers==5.20.0", "tokenizers==0.23.2"]
     pip.index = {"transformers": {"5.20.0": ["tokenizers>=0.24"]}}
-    release, _ = add(UNLOCKED, capsys)
+    release, _ = add_release(UNLOCKED, capsys)
     assert pins.read_lock(release.lock_file)["tokenizers"] == "0.23.2"
 
 
 def test_pins_that_the_base_does_not_follow_are_reported(pip: FakePip, capsys: Output) -> None:
     pip.requirements[UNLOCKED] = [*PINS, "openai==2.8.0", "torch==2.99"]
-    release, log = add(UNLOCKED, capsys)
+    release, log = add_release(UNLOCKED, capsys)
     assert "the shared base differs from its pins: torch 2.13.0 for ==2.99" in log
     assert "torch" not in pins.read_lock(release.lock_file)
 
 
 def test_a_clean_checkout_is_named_by_its_commit(checkout: SglangCheckout, capsys: Output) -> None:
     commit = checkout.git("rev-parse", "HEAD")
-    release, log = add(checkout.folder, capsys)
+    release, log = add_release(checkout.folder, capsys)
     assert release.name == f"g{commit[:12]}"
     assert release.is_ready
     assert str(release.open_sources().version) == f"0.5.23.post1+g{commit[:12]}"
@@ -138,21 +138,21 @@ def test_a_changed_checkout_is_dirty_and_packed_as_it_is(
 ) -> None:
     file = checkout.folder / "python" / "sglang" / "srt" / "a.py"
     (checkout.folder / "README").write_text("not packed")
-    assert not add(checkout.folder, capsys)[0].name.endswith("+dirty")
+    assert not add_release(checkout.folder, capsys)[0].name.endswith("+dirty")
     file.write_text("VALUE = 3\n")
-    release, _ = add(checkout.folder, capsys)
+    release, _ = add_release(checkout.folder, capsys)
     assert release.name == f"g{checkout.git('rev-parse', 'HEAD')[:12]}+dirty"
     assert read_source(release) == "VALUE = 3\n"
     calls = len(pip.calls)
-    assert "packing" not in add(checkout.folder, capsys)[1]
+    assert "packing" not in add_release(checkout.folder, capsys)[1]
     assert len(pip.calls) == calls
     lock = release.lock_file.read_text()
     file.write_text("VALUE = 5\n")
-    assert read_source(add(checkout.folder, capsys)[0]) == "VALUE = 5\n"
+    assert read_source(add_release(checkout.folder, capsys)[0]) == "VALUE = 5\n"
     assert release.lock_file.read_text() != lock  # so an environment for CUDA is outdated as well
     file.write_text("VALUE = 4\n")
     (file.parent / "untracked.py").write_text("")
-    release, log = add(checkout.folder, capsys)
+    release, log = add_release(checkout.folder, capsys)
     assert "with 2 changed files" in log
     assert str(release.open_sources().version) == f"0.5.23.post2+{release.name.replace('+', '.')}"
     assert read_source(release) == "VALUE = 4\n"
@@ -162,9 +162,9 @@ def test_a_changed_checkout_is_dirty_and_packed_as_it_is(
 def test_a_commit_is_one_release_whichever_checkout_has_it(
     checkout: SglangCheckout, tmp_path: Path, capsys: Output
 ) -> None:
-    first, _ = add(checkout.folder, capsys)
+    first, _ = add_release(checkout.folder, capsys)
     checkout.git("clone", "-q", str(checkout.folder), str(tmp_path / "clone"))
-    second, log = add(tmp_path / "clone", capsys)
+    second, log = add_release(tmp_path / "clone", capsys)
     assert (second.name, "packing" in log, "installing" in log) == (first.name, False, False)
 
 
@@ -173,7 +173,7 @@ def test_a_commit_or_branch_of_a_checkout_leaves_its_files_alone(
 ) -> None:
     checkout.git("branch", "before", "HEAD~1")
     (checkout.folder / "python" / "sglang" / "srt" / "a.py").write_text("VALUE = 3\n")
-    release, _ = add(f"{checkout.folder}@before", capsys)
+    release, _ = add_release(f"{checkout.folder}@before", capsys)
     assert release.name == f"g{checkout.git('rev-parse', 'before')[:12]}"
     assert read_source(release) == "VALUE = 1\n"
     assert checkout.git("status", "--porcelain") == "M python/sglang/srt/a.py"
@@ -185,7 +185,7 @@ def test_every_run_takes_a_checkout_by_its_path(checkout: SglangCheckout, capsys
     assert target.python == managed_releases.get_release(target.name).python
     assert main(["exec", "--release", f"{checkout.folder}@HEAD~1", "--", "true"]) == 0
     words = [str(checkout.folder), target.name]
-    code, message = refusal(["prove", "--release", ",".join(words), "27460"], capsys)
+    code, message = read_refusal(["prove", "--release", ",".join(words), "27460"], capsys)
     assert (code, "twice" in message, words[0] in message) == (2, True, True)
 
 
@@ -269,21 +269,21 @@ def test_a_wheel_is_named_by_its_version(pip: FakePip, tmp_path: Path, capsys: O
     pip.requirements |= {"0.5.24": PINS, "0.5.23": PINS}
     for version in ("0.5.24", "0.5.23"):
         pip.download(tmp_path, version)
-    release, _ = add(tmp_path / "sglang-0.5.24-py3-none-any.whl", capsys)
+    release, _ = add_release(tmp_path / "sglang-0.5.24-py3-none-any.whl", capsys)
     assert (release.name, release.is_ready) == ("0.5.24", True)
     # A wheel of a version that we have a lock for may differ from that of the index.
-    other, _ = add(tmp_path / "sglang-0.5.23-py3-none-any.whl", capsys)
+    other, _ = add_release(tmp_path / "sglang-0.5.23-py3-none-any.whl", capsys)
     assert other.name.startswith("0.5.23+whl")
     assert other.is_ready
     assert managed_releases.get_newest_release().any_wheel is None
 
 
 def test_a_removed_release_is_gone(checkout: SglangCheckout, capsys: Output) -> None:
-    release, _ = add(checkout.folder, capsys)
+    release, _ = add_release(checkout.folder, capsys)
     assert main(["releases", "remove", release.name]) == 0
     assert not release.folder.exists()
     assert not release.added_folder.exists()
-    code, message = refusal(["exec", "--release", release.name, "--", "true"], capsys)
+    code, message = read_refusal(["exec", "--release", release.name, "--", "true"], capsys)
     assert (code, "`unfix releases add PATH`" in message) == (2, True)
 
 
@@ -291,7 +291,7 @@ def test_without_a_tag_the_nearest_pins_give_the_version(
     checkout: SglangCheckout, capsys: Output
 ) -> None:
     checkout.git("tag", "-d", "v0.5.23")
-    release, log = add(checkout.folder, capsys)
+    release, log = add_release(checkout.folder, capsys)
     assert str(release.open_sources().version).startswith("0.5.23.post1+g")
     assert "has no version tag: taken for 0.5.23" in log
     assert "git fetch --tags" in log
@@ -312,7 +312,7 @@ def test_a_word_that_is_no_release_is_refused_with_a_hint(
     checkout: SglangCheckout, tmp_path: Path, word: str, hint: str, capsys: Output
 ) -> None:
     (tmp_path / "plain").mkdir()
-    code, message = refusal(["releases", "add", word.format(tmp=tmp_path)], capsys)
+    code, message = read_refusal(["releases", "add", word.format(tmp=tmp_path)], capsys)
     assert code == 2
     assert hint in message
 

@@ -41,7 +41,7 @@ from harness.store.prove import recorded_proofs
 from harness.workers.release_target import ReleaseTarget
 
 GUARDS = tuple(
-    name for name in test_layers.modules() if name.partition(".")[0] in ("suites", "fixtures")
+    name for name in test_layers.find_modules() if name.partition(".")[0] in ("suites", "fixtures")
 )
 # Modules that write below `.unfix` and cache nothing: each has a file of its own for each run.
 NO_CACHES = {

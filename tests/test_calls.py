@@ -17,7 +17,9 @@ from harness.core.errors import CommandLineError
 HANDS_ALL_TO_PYTEST = "test"
 
 
-def leaves(parser: argparse.ArgumentParser, words: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+def list_leaf_commands(
+    parser: argparse.ArgumentParser, words: tuple[str, ...]
+) -> Iterator[tuple[str, ...]]:
     """Yield the commands below a parser, as the words that call them."""
     if parser._subparsers is None:
         yield words
@@ -26,13 +28,15 @@ def leaves(parser: argparse.ArgumentParser, words: tuple[str, ...]) -> Iterator[
     assert isinstance(choices, dict)
     for name, sub in choices.items():
         if len(words) == 0 or words[0] in COMMANDS:
-            yield from leaves(sub, (*words, name))
+            yield from list_leaf_commands(sub, (*words, name))
 
 
 def every_command() -> list[tuple[str, ...]]:
     found = []
     for command in COMMANDS:
-        found += [words for words in leaves(build_parser(command), ()) if words[0] == command]
+        found += [
+            words for words in list_leaf_commands(build_parser(command), ()) if words[0] == command
+        ]
     return found
 
 

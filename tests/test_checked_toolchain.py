@@ -108,12 +108,12 @@ def toolkit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CheckedToolkit:
     assembler.write_text('#!/bin/sh\necho "$@" > used\nfor one; do case $one in *.ptx)'
                          ' cp "$one" assembled.ptx;; esac; done\n')  # fmt: skip
     assembler.chmod(0o755)
-    _compile(_LIBRARY, home / "lib64" / "libcudart.so.13", "-Wl,-soname,libcudart.so.13")
+    compile_source(_LIBRARY, home / "lib64" / "libcudart.so.13", "-Wl,-soname,libcudart.so.13")
     (home / "lib64" / "libcudart.so").symlink_to("libcudart.so.13")
     return checked_toolchain.make_checked_toolkit(home, ("bounds", "overflow"))
 
 
-def _compile(source: str, target: Path, *flags: str) -> None:
+def compile_source(source: str, target: Path, *flags: str) -> None:
     words = ["cc", "-w", "-shared", "-fPIC", "-x", "c", "-", "-o", str(target), *flags]
     subprocess.run(words, input=source, text=True, check=True)
 

@@ -42,8 +42,8 @@ REPORT = KernelReport(
 )
 
 
-def unfix(*words: str, path: str = "") -> subprocess.CompletedProcess[str]:
-    return forked.unfix("exec", *words, PATH=f"{path}{os.pathsep}{os.environ['PATH']}")
+def call_unfix(*words: str, path: str = "") -> subprocess.CompletedProcess[str]:
+    return forked.call_unfix("exec", *words, PATH=f"{path}{os.pathsep}{os.environ['PATH']}")
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def gpu(tmp_path: Path) -> str:
 
 
 def test_without_a_gpu_nothing_is_started() -> None:
-    done = unfix("--check", "--", sys.executable, "-c", "print('started')")
+    done = call_unfix("--check", "--", sys.executable, "-c", "print('started')")
     if done.returncode == 0:
         pytest.skip("n/a: this machine has a GPU")
     assert (done.returncode, done.stdout) == (3, "")
@@ -65,7 +65,7 @@ def test_without_a_gpu_nothing_is_started() -> None:
 
 
 def test_a_check_that_nobody_knows_is_a_wrong_call(gpu: str) -> None:
-    done = unfix("--check", "bounds,leaks", "--", "true", path=gpu)
+    done = call_unfix("--check", "bounds,leaks", "--", "true", path=gpu)
     assert done.returncode == 2
     assert (
         "races, uninitialized, all, cuda, graphs, streams, zones, stop, and not leaks"
@@ -74,7 +74,7 @@ def test_a_check_that_nobody_knows_is_a_wrong_call(gpu: str) -> None:
 
 
 def test_guard_zones_are_refused_on_the_virtual_gpu_with_what_would_check_there(gpu: str) -> None:
-    done = unfix("--device", "virtual", "--check", "graphs,zones", "--", "true", path=gpu)
+    done = call_unfix("--device", "virtual", "--check", "graphs,zones", "--", "true", path=gpu)
     assert done.returncode == 2
     assert "--check zones needs a GPU" in done.stderr
     assert "--cuda-kernels" in done.stderr
@@ -88,7 +88,7 @@ def test_a_summary_says_how_many_storages_had_a_guard_zone(tmp_path: Path, capsy
 
 
 def test_a_command_that_launches_no_kernel_says_nothing(gpu: str) -> None:
-    done = unfix("--check", "--", sys.executable, "-c", "print('ran')", path=gpu)
+    done = call_unfix("--check", "--", sys.executable, "-c", "print('ran')", path=gpu)
     assert (done.returncode, done.stdout) == (3, "ran\n")
     assert "no process launched a Triton kernel" in done.stderr
 
@@ -96,12 +96,12 @@ def test_a_command_that_launches_no_kernel_says_nothing(gpu: str) -> None:
 def test_what_an_earlier_run_left_in_the_folder_is_not_told_again(gpu: str, tmp_path: Path) -> None:
     ReportWriter(tmp_path / "check").write_report(REPORT)
     words = ("--check", "--attestations", str(tmp_path), "--", sys.executable, "-c", "")
-    done = unfix(*words, path=gpu)
+    done = call_unfix(*words, path=gpu)
     assert done.returncode == 3
     assert "no report" in done.stderr
 
 
-def summarize(name: str, count: int = 1, place: str = "a.py:1") -> KernelSummaries:
+def make_summaries(name: str, count: int = 1, place: str = "a.py:1") -> KernelSummaries:
     summaries = KernelSummaries()
     summaries.get_summary(name, place).count_launches(count)
     return summaries
@@ -112,9 +112,9 @@ def print_summary(folder: Path, code: int = 0) -> int:
 
 
 def test_any_report_gives_exit_code_1(tmp_path: Path, capsys: Output, monkeypatch: Patch) -> None:
-    refused = summarize("kernel2")
+    refused = make_summaries("kernel2")
     next(iter(refused)).count_refusal("it uses tt.descriptor_load", captured=False)
-    for pid, kernel in ((1, summarize("kernel1", 9)), (2, refused)):
+    for pid, kernel in ((1, make_summaries("kernel1", 9)), (2, refused)):
         monkeypatch.setattr(os, "getpid", lambda pid=pid: pid)
         writer = ReportWriter(tmp_path)
         writer.write_kernels(kernel)
@@ -132,7 +132,7 @@ def test_any_report_gives_exit_code_1(tmp_path: Path, capsys: Output, monkeypatc
 def test_launches_of_which_none_was_checked_end_with_3_and_say_why(
     tmp_path: Path, capsys: Output
 ) -> None:
-    refused = summarize("fill", 3)
+    refused = make_summaries("fill", 3)
     for reason in ("it uses tt.descriptor_load", "it is a GluonJITFunction") * 2:
         if next(iter(refused)).checked_launches:
             next(iter(refused)).count_refusal(reason, captured=False)
@@ -145,7 +145,7 @@ def test_launches_of_which_none_was_checked_end_with_3_and_say_why(
 
 def test_two_kernels_of_one_name_are_counted_apart(tmp_path: Path, capsys: Output) -> None:
     """Else the launches of one would stand for those of the other, which ran unchecked."""
-    both = summarize("fill", 5, "a.py:1")
+    both = make_summaries("fill", 5, "a.py:1")
     both.count_launch("fill", "b.py:2").count_refusal("it is a GluonJITFunction", captured=False)
     ReportWriter(tmp_path).write_kernels(both)
     assert set(read_reports(tmp_path).kernels) == {"fill (a.py:1)", "fill (b.py:2)"}
@@ -156,7 +156,7 @@ def test_two_kernels_of_one_name_are_counted_apart(tmp_path: Path, capsys: Outpu
 def test_a_refused_launch_in_a_graph_is_listed_beside_checked_ones(
     tmp_path: Path, capsys: Output
 ) -> None:
-    summaries = summarize("fill", 5)
+    summaries = make_summaries("fill", 5)
     next(iter(summaries)).count_refusal("no room", captured=True)
     next(iter(summaries)).count_skipped_check("races: launch_pdl")
     ReportWriter(tmp_path).write_kernels(summaries)
@@ -171,7 +171,7 @@ def test_a_refused_launch_in_a_graph_is_listed_beside_checked_ones(
 
 
 def test_reports_without_a_launch_to_show_fail_the_run(tmp_path: Path, capsys: Output) -> None:
-    summaries = summarize("fill", 5)
+    summaries = make_summaries("fill", 5)
     summaries.get_summary("fill", "a.py:1").dropped_reports = 2
     ReportWriter(tmp_path).write_kernels(summaries)
     assert print_summary(tmp_path) == 1
@@ -181,7 +181,7 @@ def test_reports_without_a_launch_to_show_fail_the_run(tmp_path: Path, capsys: O
 
 def test_a_reporter_that_failed_fails_the_run(tmp_path: Path, capsys: Output) -> None:
     writer = ReportWriter(tmp_path)
-    writer.write_kernels(summarize("fill", 5))
+    writer.write_kernels(make_summaries("fill", 5))
     assert print_summary(tmp_path) == 0
     assert writer.write_failure("reading reports: KeyError: 7")
     assert not writer.write_failure("reading reports: KeyError: 7")
@@ -209,7 +209,7 @@ def test_libraries_with_gpu_code_are_named(tmp_path: Path, capsys: Output) -> No
     ctypes.CDLL(str(made["gpu"]))
     assert set(others.list_names()) - set(before) == {f"{tmp_path.name}/gpu.so"}
     writer = ReportWriter(tmp_path / "check")
-    writer.write_kernels(summarize("fill", 3))
+    writer.write_kernels(make_summaries("fill", 3))
     writer.write_libraries(["a/one.so", *(f"b/{number:02}.so" for number in range(20))])
     assert print_summary(tmp_path / "check") == 0
     said = capsys.readouterr().err
@@ -218,7 +218,7 @@ def test_libraries_with_gpu_code_are_named(tmp_path: Path, capsys: Output) -> No
 
 
 def test_a_command_that_fails_without_a_report_fails_as_it_did(tmp_path: Path) -> None:
-    ReportWriter(tmp_path).write_kernels(summarize("fill", 3))
+    ReportWriter(tmp_path).write_kernels(make_summaries("fill", 3))
     assert (print_summary(tmp_path, 7), print_summary(tmp_path)) == (7, 0)
 
 

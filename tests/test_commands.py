@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from calling import measure_processor_seconds, run_program
-from forked import unfix
+from forked import call_unfix
 
 from harness.core import paths
 from harness.releases import managed_releases
@@ -18,13 +18,13 @@ NEWEST = managed_releases.get_newest_release().name
 
 
 def test_list_shows_every_toggle_with_its_state() -> None:
-    done = unfix("list", "--release", NEWEST)
+    done = call_unfix("list", "--release", NEWEST)
     assert done.returncode == 0
     for path in (paths.project_folder() / "toggles").glob("*.yaml"):
         assert f"{path.stem} " in done.stdout
     assert f"toggles, on SGLang {NEWEST}" in done.stdout
     assert "of these 27338, 27460 no longer apply" in done.stdout
-    data = json.loads(unfix("list", "--json", "--release", "0.5.9", "kv_indices").stdout)
+    data = json.loads(call_unfix("list", "--json", "--release", "0.5.9", "kv_indices").stdout)
     assert {row["id"]: row["state"] for row in data["toggles"]} == dict.fromkeys(
         ("27338", "27460", "kv-indices-size-check"), "buggy"
     )
@@ -45,17 +45,17 @@ def test_list_is_instant() -> None:
 
 
 def test_show_prints_the_patch_that_would_run() -> None:
-    done = unfix("show", "27460", "--release", "0.5.18")
+    done = call_unfix("show", "27460", "--release", "0.5.18")
     assert done.returncode == 0
     assert "on SGLang 0.5.18: fixed" in done.stdout
     assert "+        kv_indices_width = draft_kv_indices_buffer_width(max_bs, 1," in done.stdout
 
 
 def test_show_of_a_release_that_has_the_bug_shows_the_fix_that_enable_puts_in() -> None:
-    [data] = json.loads(unfix("show", "27460", "--release", "0.5.9", "--json").stdout)
+    [data] = json.loads(call_unfix("show", "27460", "--release", "0.5.9", "--json").stdout)
     assert (data["state"], data["does"]) == ("buggy", "enable")
     assert "+            (self.speculative_num_steps, max_bs * self.topk" in data["diff"]
-    shown = json.loads(unfix("show", "23268", "--release", "0.5.11", "--json").stdout)
+    shown = json.loads(call_unfix("show", "23268", "--release", "0.5.11", "--json").stdout)
     assert [data["id"] for data in shown] == ["23268-fused-qk-split", "23268-kv-prefix-lens"]
 
 
@@ -73,7 +73,7 @@ def test_show_of_a_release_that_has_the_bug_shows_the_fix_that_enable_puts_in() 
     ],
 )
 def test_a_wrong_call_says_what_is_wrong(words: tuple[str, ...], code: int, message: str) -> None:
-    done = unfix(*words)
+    done = call_unfix(*words)
     assert done.returncode == code
     assert message in done.stderr
     assert "Traceback" not in done.stderr
@@ -84,7 +84,7 @@ def test_a_broken_toggle_file_ends_every_command_with_its_line(tmp_path: Path) -
     folder = ["--toggles", str(tmp_path)]
     exec_words = ["exec", "--revert", "broken", *folder, "--", "true"]
     for words in (["list", *folder], ["drift", *folder], exec_words):
-        done = unfix(*words)
+        done = call_unfix(*words)
         assert done.returncode == 2
         assert "broken.yaml:2: unknown key `titel`" in done.stderr
 
@@ -97,7 +97,7 @@ def test_a_reader_that_goes_away_is_no_error() -> None:
 
 def test_help_of_every_command() -> None:
     for command in ("list", "show", "drift", "exec", "releases", "doctor", "test"):
-        done = unfix(command, "--help")
+        done = call_unfix(command, "--help")
         assert done.returncode == 0
         assert "usage: unfix" in done.stdout
 
@@ -123,14 +123,14 @@ def test_a_narrow_terminal_still_tells_the_releases_apart() -> None:
 
 def test_a_toggle_may_stand_behind_the_places_of_from() -> None:
     wheel = managed_releases.get_release("0.5.18").any_wheel
-    done = unfix("drift", "--json", "--from", str(wheel), "27460")
+    done = call_unfix("drift", "--json", "--from", str(wheel), "27460")
     [column] = json.loads(done.stdout)["releases"]
     assert [row["id"] for row in column["toggles"]] == ["27460"]
     assert [row["id"] for row in column["upstream"]] == ["27338", "27460"]
 
 
 def test_a_test_that_is_not_there_installs_nothing() -> None:
-    done = unfix("test", "tests/no_such_test.py")
+    done = call_unfix("test", "tests/no_such_test.py")
     assert done.returncode == 2
     assert "there is no tests/no_such_test.py" in done.stderr
 

@@ -29,7 +29,7 @@ inline void launch(int rows) { copy_rows<4><<<rows, 128>>>(Params{}); }
 """
 
 
-def find(pattern: str, code: str, name: str = "") -> list[tuple[str, dict[str, str]]]:
+def find_matches(pattern: str, code: str, name: str = "") -> list[tuple[str, dict[str, str]]]:
     source = CppSource("a.cuh", "a.cuh", code)
     matches = (
         m for scope in source.find_scopes(name) for m in CppPattern(pattern).find(scope, code)
@@ -46,28 +46,28 @@ def find(pattern: str, code: str, name: str = "") -> list[tuple[str, dict[str, s
         ("for ($$$HEAD) { $$$BODY }", {}),
         ("#pragma unroll", {}),
     ],
-)  # fmt: skip
+)
 def test_a_pattern_matches_by_tokens(pattern: str, bindings: dict[str, str]) -> None:
-    ((_, found),) = find(pattern, FIXED)
+    ((_, found),) = find_matches(pattern, FIXED)
     assert {name: found[name] for name in bindings} == bindings
 
 
 def test_a_metavariable_binds_as_little_as_it_can() -> None:
-    assert find("$A * heads", "f(x + y * heads);") == [("y * heads", {"A": "y"})]
+    assert find_matches("$A * heads", "f(x + y * heads);") == [("y * heads", {"A": "y"})]
 
 
 def test_a_metavariable_keeps_brackets_whole_and_stops_at_a_comma() -> None:
-    assert find("f($A)", "f((a, b));") == [("f((a, b))", {"A": "(a, b)"})]
-    assert find("f($A)", "f(a, b);") == []
-    assert find("g($A, $A)", "g(x[0], x[1]); g(x[0], x[ 0 ]);")[0][0] == "g(x[0], x[ 0 ])"
+    assert find_matches("f($A)", "f((a, b));") == [("f((a, b))", {"A": "(a, b)"})]
+    assert find_matches("f($A)", "f(a, b);") == []
+    assert find_matches("g($A, $A)", "g(x[0], x[1]); g(x[0], x[ 0 ]);")[0][0] == "g(x[0], x[ 0 ])"
 
 
 def test_a_word_is_matched_whole() -> None:
-    assert find("row = 1;", "narrow = 1;") == []
+    assert find_matches("row = 1;", "narrow = 1;") == []
 
 
 def test_comments_and_strings_hold_no_code() -> None:
-    assert find("x + 1", "// x + 1\n/* x + 1 */ \"x + 1\"; R\"(x + 1)\";") == []  # fmt: skip
+    assert find_matches("x + 1", '// x + 1\n/* x + 1 */ "x + 1"; R"(x + 1)";') == []
 
 
 def test_an_empty_list_takes_its_comma_along() -> None:

@@ -156,7 +156,7 @@ def loader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[NinjaLoa
     PATCHES.set(SOURCE, None)
 
 
-def patch(old: str, new: str) -> None:
+def patch_source(old: str, new: str) -> None:
     PATCHES.set(SOURCE, make_patched_source(SOURCE, "", TEXT.replace(old, new), [], print))
 
 
@@ -165,7 +165,7 @@ def test_a_patch_for_the_card_alone_runs_its_ptx_with_the_modules_own_host_code(
 ) -> None:
     module = PatchableModule(loader, loader.load_jit, ("scale",), {"cuda_files": ["scale.cuh"]})
     assert module.run() == ("own", "")
-    patch("*out = 5", "*out = 7")
+    patch_source("*out = 5", "*out = 7")
     key, text = module.run()
     assert key == "own"
     assert text.startswith("device-code.ptx of ")
@@ -181,7 +181,9 @@ def test_a_patch_of_host_code_or_for_a_card_builds_the_module(
 ) -> None:
     monkeypatch.setattr(REACH, "sees_launches", sees_launches)
     module = PatchableModule(loader, loader.load_jit, ("scale",), {"cuda_files": ["scale.cuh"]})
-    patch(*(("kThreads = 128", "kThreads = 64") if sees_launches else ("*out = 5", "*out = 7")))
+    patch_source(
+        *(("kThreads = 128", "kThreads = 64") if sees_launches else ("*out = 5", "*out = 7"))
+    )
     assert module.run() == ("patched", "")
     assert loader.built == ["scale.so", "scale.so"]
 
@@ -189,7 +191,7 @@ def test_a_patch_of_host_code_or_for_a_card_builds_the_module(
 def test_a_module_of_several_cuda_sources_is_built_as_a_whole(loader: NinjaLoader) -> None:
     loader.build_file += "build other_1.o: compile_cuda other.cuh\n"
     module = PatchableModule(loader, loader.load_jit, ("scale",), {"cuda_files": ["scale.cuh"]})
-    patch("*out = 5", "*out = 7")
+    patch_source("*out = 5", "*out = 7")
     assert module.run() == ("patched", "")
 
 

@@ -46,7 +46,7 @@ OTHER = {State.FIXED: State.BUGGY, State.BUGGY: State.FIXED}
 
 
 @cache
-def trees() -> dict[str, SourceTree]:
+def open_trees() -> dict[str, SourceTree]:
     return {release.name: release.open_sources() for release in managed_releases.list_releases()}
 
 
@@ -73,7 +73,7 @@ def run_survey() -> subprocess.CompletedProcess[str]:
 
 
 @cache
-def drifts() -> dict[str, dict[str, Any]]:
+def survey_trees() -> dict[str, dict[str, Any]]:
     """Return what that survey shows of each release."""
     return {one["release"]: one for one in json.loads(run_survey().stdout)["releases"]}
 
@@ -100,7 +100,7 @@ class Patched:
 
 
 @cache
-def meaning(text: str) -> str:
+def parse_meaning(text: str) -> str:
     try:
         return ast.dump(ast.parse(text))
     except SyntaxError:  # C++
@@ -110,7 +110,7 @@ def meaning(text: str) -> str:
 def test_the_eleven_releases_are_read_as_their_versions() -> None:
     eleven = "0.5.9 0.5.10 0.5.11 0.5.12 0.5.13 0.5.14 0.5.15 0.5.16 0.5.18 0.5.20 0.5.23"
     assert eleven.split() == RELEASES
-    assert [str(tree.version) for tree in trees().values()] == RELEASES
+    assert [str(tree.version) for tree in open_trees().values()] == RELEASES
 
 
 def test_the_history_has_one_state_of_each_toggle_on_each_release() -> None:
@@ -123,7 +123,7 @@ def test_the_history_has_one_state_of_each_toggle_on_each_release() -> None:
 
 @pytest.mark.parametrize("release", RELEASES)
 def test_every_state_is_as_a_person_read_it(release: str) -> None:
-    found = drifts()[release]["toggles"]
+    found = survey_trees()[release]["toggles"]
     stale = [one for one in found if one["state"] == "stale"]
     assert [f"{one['id']}: {one['problem']}\n{one['nearest']}" for one in stale] == []
     states = ("fixed", "buggy", "absent")
@@ -150,7 +150,7 @@ def list_flips() -> dict[str, list[ToggleStatus]]:
         found = {
             (one.toggle.id, repr(one.variant), *map(read_target, one.sites)): one
             for toggle in TOGGLES
-            if (one := find_toggle_status(toggle, trees()[release])).state in FLIP_DIRECTIONS
+            if (one := find_toggle_status(toggle, open_trees()[release])).state in FLIP_DIRECTIONS
         }
         flips[release] = [one for key, one in found.items() if key not in known]
         known |= set(found)
@@ -159,7 +159,7 @@ def list_flips() -> dict[str, list[ToggleStatus]]:
 
 @pytest.mark.parametrize("release", RELEASES)
 def test_every_toggle_flips_to_its_other_state_and_back(release: str) -> None:
-    tree = trees()[release]
+    tree = open_trees()[release]
     assert list_flips()[release]
     for finding in list_flips()[release]:
         toggle, state = finding.toggle, finding.state
@@ -172,13 +172,15 @@ def test_every_toggle_flips_to_its_other_state_and_back(release: str) -> None:
             original = tree.read(module.module)
             assert original is not None
             assert changed.changed[module.module].text != original.text
-            same = module.text == original.text or meaning(module.text) == meaning(original.text)
+            same = module.text == original.text or parse_meaning(module.text) == parse_meaning(
+                original.text
+            )
             assert same, (toggle.id, module.module)
 
 
 @pytest.mark.parametrize("release", RELEASES)
 def test_upstreams_own_reverts_are_as_they_were_seen_to_be(release: str) -> None:
-    upstream = drifts()[release]["upstream"]
+    upstream = survey_trees()[release]["upstream"]
     if RELEASES.index(release) < RELEASES.index("0.5.13"):
         assert upstream == []
         return
@@ -193,7 +195,7 @@ def test_upstreams_own_reverts_are_as_they_were_seen_to_be(release: str) -> None
 def test_the_whole_drift_is_quick_and_imports_nothing_of_a_release() -> None:
     code, seconds, loaded = json.loads(run_survey().stderr)
     assert (code, loaded) == (0, [])
-    assert len(drifts()) == len(RELEASES)
+    assert len(survey_trees()) == len(RELEASES)
     assert seconds < 20  # seconds of one processor, including its own start
 
 
@@ -237,7 +239,7 @@ def test_a_wheel_with_a_damaged_member_is_not_ready(wheel: Path, at: int) -> Non
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
     """A copy of the newest release, as far as the toggles read it."""
-    tree = trees()[NEWEST]
+    tree = open_trees()[NEWEST]
     (tmp_path / f"sglang-{NEWEST}.dist-info").mkdir()
     (tmp_path / f"sglang-{NEWEST}.dist-info" / "METADATA").write_text(f"Version: {NEWEST}\n")
     for target in {t for toggle in TOGGLES for v in toggle.variants for t in v.targets}:
@@ -250,7 +252,7 @@ def copy(tmp_path: Path) -> Path:
 
 
 def run_drift(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    return forked.unfix("drift", *words, "--from", str(folder))
+    return forked.call_unfix("drift", *words, "--from", str(folder))
 
 
 def sources_of(toggle: Toggle, folder: Path) -> Path:

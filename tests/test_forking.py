@@ -13,26 +13,28 @@ from harness.core import preloading, process_exit
 from harness.core.child_process import call_in_fork, fork_process
 
 
-def _at(depth: int, calls: int) -> int:
+def count_page_faults(depth: int, calls: int) -> int:
     """Return this process's page faults while it calls a function repeatedly at this depth."""
     if depth:
-        return _at(depth - 1, calls)
+        return count_page_faults(depth - 1, calls)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     for _ in range(calls):
-        _at(0, 0)
+        count_page_faults(0, 0)
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 
 
 def test_no_depth_is_the_one_at_which_each_call_maps_memory_anew() -> None:
     """With a small stack some depths do: each call there costs as much as a hundred others."""
     calls = 500
-    _at(0, calls)
-    assert max(_at(depth, calls) for depth in range(200)) >= calls
-    pages = preloading.with_large_stack(lambda: [_at(depth, calls) for depth in range(200)])
+    count_page_faults(0, calls)
+    assert max(count_page_faults(depth, calls) for depth in range(200)) >= calls
+    pages = preloading.with_large_stack(
+        lambda: [count_page_faults(depth, calls) for depth in range(200)]
+    )
     assert max(pages) < calls
 
 
-def spin() -> None:
+def spin_forever() -> None:
     while True:
         pass
 
@@ -41,7 +43,7 @@ def test_a_call_in_a_fork_gives_its_result_or_nothing() -> None:
     assert call_in_fork(lambda: {"answer": 6 * 7}) == {"answer": 42}
     assert call_in_fork(lambda: os._exit(0), silent=True) is None
     assert call_in_fork(lambda: 1 // 0, silent=True) is None
-    assert call_in_fork(spin, cpu_seconds=0.05, silent=True) is None
+    assert call_in_fork(spin_forever, cpu_seconds=0.05, silent=True) is None
 
 
 def test_a_fork_never_returns_and_its_exit_code_says_how_it_ended(capfd: Output) -> None:

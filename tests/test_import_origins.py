@@ -110,7 +110,7 @@ def test_a_proof_of_a_release_under_another_path_ends_with_3(checkout: Path) -> 
     newest = managed_releases.find_default_release()
     if newest is None or not newest.is_ready:
         pytest.skip("n/a: no release is installed")
-    done = forked.unfix("prove", "27460", "--release", newest.name, PYTHONPATH=str(checkout))
+    done = forked.call_unfix("prove", "27460", "--release", newest.name, PYTHONPATH=str(checkout))
     assert done.returncode == 3, done.stderr
     assert f"sglang would be imported from {checkout}" in done.stderr
     assert "proven" not in done.stdout + done.stderr

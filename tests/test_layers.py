@@ -16,14 +16,14 @@ PACKAGES = ("harness", "fixtures", "suites", "reports")
 ROW = re.compile(r"^\| (`[^|]+`) \|", re.MULTILINE)
 
 
-def layers() -> dict[str, int]:
+def read_layers() -> dict[str, int]:
     """Return the folders and modules of the table, each with the number of its row."""
     rows = ROW.findall((ROOT / "docs" / "architecture.md").read_text())
     return {name: row for row, cell in enumerate(rows) for name in re.findall(r"`([^`]+)`", cell)}
 
 
 @functools.cache
-def modules() -> dict[str, Path]:
+def find_modules() -> dict[str, Path]:
     files = (file for name in PACKAGES for file in (ROOT / name).rglob("*.py"))
     return {name_of(file.relative_to(ROOT)): file for file in files}
 
@@ -32,7 +32,7 @@ def name_of(file: Path) -> str:
     return ".".join(file.with_suffix("").parts).removesuffix(".__init__")
 
 
-def imports(file: Path, known: dict[str, Path]) -> Iterator[str]:
+def list_imports(file: Path, known: dict[str, Path]) -> Iterator[str]:
     """Return the project's modules that a file imports, at any level."""
     for node in ast.walk(ast.parse(file.read_text())):
         if isinstance(node, ast.Import):
@@ -46,9 +46,9 @@ def imports(file: Path, known: dict[str, Path]) -> Iterator[str]:
 
 
 @functools.cache
-def graph() -> dict[str, set[str]]:
-    known = modules()
-    return {name: set(imports(file, known)) - {name} for name, file in known.items()}
+def make_graph() -> dict[str, set[str]]:
+    known = find_modules()
+    return {name: set(list_imports(file, known)) - {name} for name, file in known.items()}
 
 
 def layer_of(module: str, table: dict[str, int]) -> str:
@@ -60,21 +60,21 @@ def layer_of(module: str, table: dict[str, int]) -> str:
 
 def test_no_module_is_imported_in_a_circle() -> None:
     try:
-        TopologicalSorter(graph()).prepare()
+        TopologicalSorter(make_graph()).prepare()
     except CycleError as error:
         raise AssertionError(f"a circle: {' -> '.join(error.args[1])}") from None
 
 
 def test_every_module_lies_in_a_row_of_the_table() -> None:
-    table = layers()
-    assert [name for name in modules() if not layer_of(name, table)] == []
+    table = read_layers()
+    assert [name for name in find_modules() if not layer_of(name, table)] == []
 
 
 def test_a_folder_imports_only_from_rows_above_its_own() -> None:
-    table = layers()
+    table = read_layers()
     wrong = [
         f"{name} imports {other}"
-        for name, others in graph().items()
+        for name, others in make_graph().items()
         for other in others
         if (ours := layer_of(name, table)) != (theirs := layer_of(other, table))
         and table[theirs] >= table[ours]
@@ -84,7 +84,7 @@ def test_a_folder_imports_only_from_rows_above_its_own() -> None:
 
 def test_what_a_benchmark_imports_exists() -> None:
     """No test runs `bench`, so a module that moved would break one in silence."""
-    known = modules() | {f"bench.{file.stem}": file for file in (ROOT / "bench").glob("*.py")}
+    known = find_modules() | {f"bench.{file.stem}": file for file in (ROOT / "bench").glob("*.py")}
     missing = [
         f"{file.name}: {node.module}.{alias.name}"
         for file in (ROOT / "bench").glob("*.py")

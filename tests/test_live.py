@@ -23,11 +23,11 @@ from harness.core.errors import (
 FOLDER = (Path(__file__).parent / "toy" / "toggles",)
 
 
-def revert(*names: str) -> toggles.ToggleContext:
+def make_revert(*names: str) -> toggles.ToggleContext:
     return toggles.reverted(*names, folders=FOLDER)
 
 
-def observe(*names: str) -> toggles.ToggleContext:
+def make_observation(*names: str) -> toggles.ToggleContext:
     return toggles.observed(*names, folders=FOLDER)
 
 
@@ -64,7 +64,7 @@ CASES: list[tuple[str, Callable[[], Any], Any, Any]] = [
 ]  # fmt: skip
 
 
-def snapshot() -> dict[str, Any]:
+def take_snapshot() -> dict[str, Any]:
     """Return every object of the toy that a toggle may change, with its code."""
     state: dict[str, Any] = {}
     for module in (forms, users):
@@ -82,7 +82,7 @@ def snapshot() -> dict[str, Any]:
 
 
 def assert_unchanged(before: dict[str, Any]) -> None:
-    after = snapshot()
+    after = take_snapshot()
     assert {key: after.get(key) for key in before} == before
 
 
@@ -90,9 +90,9 @@ def assert_unchanged(before: dict[str, Any]) -> None:
 def test_each_form_changes_and_is_restored(
     name: str, call: Callable[[], Any], fixed: Any, buggy: Any
 ) -> None:
-    before = snapshot()
+    before = take_snapshot()
     assert call() == fixed
-    with revert(name) as toggled:
+    with make_revert(name) as toggled:
         assert call() == buggy
     assert call() == fixed
     # A class body runs at import only, and a constant counts its own module's readers.
@@ -103,15 +103,18 @@ def test_each_form_changes_and_is_restored(
 
 
 def test_all_is_as_it_was_also_when_the_body_raised() -> None:
-    before = snapshot()
-    with pytest.raises(ZeroDivisionError), revert("toy-plain", "toy-dataclass", "toy-constant"):
+    before = take_snapshot()
+    with (
+        pytest.raises(ZeroDivisionError),
+        make_revert("toy-plain", "toy-dataclass", "toy-constant"),
+    ):
         1 / 0  # noqa: B018
     assert_unchanged(before)
 
 
 def test_objects_keep_their_identity_while_toggled() -> None:
     identity = id(forms.plain), id(forms.Forms), id(forms.Settings)
-    with revert("toy-plain", "toy-method", "toy-dataclass"):
+    with make_revert("toy-plain", "toy-method", "toy-dataclass"):
         assert (id(forms.plain), id(forms.Forms), id(forms.Settings)) == identity
         assert users.plain is forms.plain
 
@@ -119,7 +122,7 @@ def test_objects_keep_their_identity_while_toggled() -> None:
 def test_a_closure_that_the_collector_was_told_to_forget_changes_too() -> None:
     gc.freeze()
     try:
-        with revert("toy-closure"):
+        with make_revert("toy-closure"):
             assert users.MADE_EARLY(100) == 95
         assert users.MADE_EARLY(100) == 105
         assert gc.get_freeze_count(), "and it stays forgotten"
@@ -128,14 +131,14 @@ def test_a_closure_that_the_collector_was_told_to_forget_changes_too() -> None:
 
 
 def test_a_closure_made_while_toggled_is_fixed_afterwards() -> None:
-    with revert("toy-closure"):
+    with make_revert("toy-closure"):
         made_inside = forms.outer(5)
         assert made_inside(100) == 95
     assert made_inside(100) == 105
 
 
 def test_a_dataclass_keeps_its_other_fields_and_its_repr() -> None:
-    with revert("toy-dataclass"):
+    with make_revert("toy-dataclass"):
         assert repr(forms.Settings("a", tags=["t"])) == "Settings(name='a', pages=32, tags=['t'])"
         assert forms.Settings("a") == forms.Settings("a", 32)
         assert forms.Settings("a").tags is not forms.Settings("a").tags
@@ -143,8 +146,8 @@ def test_a_dataclass_keeps_its_other_fields_and_its_repr() -> None:
 
 
 def test_nested_toggles_end_in_any_order() -> None:
-    before = snapshot()
-    first, second = revert("toy-plain"), revert("toy-same-function")
+    before = take_snapshot()
+    first, second = make_revert("toy-plain"), make_revert("toy-same-function")
     first.__enter__()
     second.__enter__()
     assert forms.plain(3, 5) == 1006
@@ -156,22 +159,22 @@ def test_nested_toggles_end_in_any_order() -> None:
 
 
 def test_the_same_toggle_twice_ends_with_the_second_exit() -> None:
-    with revert("toy-plain"):
-        with revert("toy-plain"):
+    with make_revert("toy-plain"):
+        with make_revert("toy-plain"):
             assert forms.plain(3, 5) == 6
         assert forms.plain(3, 5) == 6
         with pytest.raises(PatchConflictError, match="in two directions"):
-            observe("toy-plain").__enter__()
+            make_observation("toy-plain").__enter__()
     assert forms.plain(3, 5) == 30
 
 
 def test_two_toggles_on_the_same_code_are_refused_and_change_nothing() -> None:
-    before = snapshot()
+    before = take_snapshot()
     with pytest.raises(PatchConflictError, match=r"change the same code, sglang\.forms line"):
-        revert("toy-plain", "toy-overlap").__enter__()
+        make_revert("toy-plain", "toy-overlap").__enter__()
     assert_unchanged(before)
-    with revert("toy-plain"):
-        with pytest.raises(PatchConflictError), revert("toy-overlap"):
+    with make_revert("toy-plain"):
+        with pytest.raises(PatchConflictError), make_revert("toy-overlap"):
             pass
         assert forms.plain(3, 5) == 6
     assert_unchanged(before)
@@ -180,7 +183,7 @@ def test_two_toggles_on_the_same_code_are_refused_and_change_nothing() -> None:
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda: revert("toy-plian"), UnknownToggleError, "near it: toy-plain"),
+        (lambda: make_revert("toy-plian"), UnknownToggleError, "near it: toy-plain"),
         (lambda: toggles.reverted(), UnknownToggleError, "name at least one"),
         (lambda: toggles.enabled("toy-plain", folders=FOLDER).__enter__(),
          ToggleNotApplicableError, "it is fixed there: that release has the fix"),
@@ -192,7 +195,7 @@ def test_wrong_toggles_raise(call: Callable[[], Any], error: type[Exception], me
 
 
 def test_threads_toggle_independently() -> None:
-    before = snapshot()
+    before = take_snapshot()
     errors: list[BaseException] = []
     start = threading.Barrier(4)
 
@@ -200,7 +203,7 @@ def test_threads_toggle_independently() -> None:
         try:
             start.wait()
             for _ in range(50):
-                with revert(name):
+                with make_revert(name):
                     assert call() == buggy
         except BaseException as error:
             errors.append(error)
@@ -217,7 +220,7 @@ def test_threads_toggle_independently() -> None:
 
 
 def test_observing_counts_exactly_and_changes_nothing() -> None:
-    with observe("toy-plain") as seen:
+    with make_observation("toy-plain") as seen:
         assert (users.use(3, 5), users.use(3, 5)) == (30, 30)
         assert seen.reach == 2
         count = lambda: [forms.plain(1, 1) for _ in range(2000)]  # noqa: E731
@@ -230,7 +233,7 @@ def test_observing_counts_exactly_and_changes_nothing() -> None:
 
 
 def test_a_traceback_and_inspect_show_the_patched_line() -> None:
-    with revert("toy-plain"):
+    with make_revert("toy-plain"):
         assert "doubled = 2" in inspect.getsource(forms.plain)
         assert "doubled = topk * 2" not in inspect.getsource(forms.plain)
         try:

@@ -28,6 +28,13 @@ PARTICIPLE = re.compile(
 ALLOWED = {"embed", "exceed", "feed", "need", "proceed", "seed", "shed", "speed"}
 # Verbs whose past form is the same word: a method may be called so, since its class is the object.
 METHODS = {"cut", "let", "put", "read", "run", "set", "split"}
+# A function behind one of these is a value or an operation, known by its noun or by its operator: a
+# pytest fixture, a Hypothesis strategy, a Triton kernel, a formula of the zoo, a stand-in.
+NOUN_DECORATORS = re.compile(
+    r"\.?(fixture|composite|jit|formula|stand_in|_is_native_of|_register_shapes|_register_kernel)\b"
+)
+# Functions that lm-eval's task files name.
+TASK_FUNCTIONS = "fixtures/tasks/items.py"
 # The public API reads as a sentence: `with toggles.reverted("27460"):`, `with checking.checked():`.
 PUBLIC = {"checked", "enabled", "observed", "reverted"}
 
@@ -42,6 +49,8 @@ class NamedDefinition:
     is_class: bool
     is_in_class: bool
     is_property: bool
+    is_of_module: bool
+    decorators: tuple[str, ...]
 
     def __str__(self) -> str:
         return f"{self.file.relative_to(ROOT)}:{self.line}"
@@ -60,18 +69,24 @@ def list_definitions() -> list[NamedDefinition]:
                 for child in ast.iter_child_nodes(node):
                     is_class = isinstance(child, ast.ClassDef)
                     if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-                        decorators = map(ast.unparse, child.decorator_list)
-                        is_property = any("property" in decorator for decorator in decorators)
+                        decorators = tuple(map(ast.unparse, child.decorator_list))
                         definitions.append(
                             NamedDefinition(
-                                file, child.lineno, child.name, is_class, in_class, is_property
+                                file,
+                                child.lineno,
+                                child.name,
+                                is_class,
+                                in_class,
+                                any("property" in decorator for decorator in decorators),
+                                isinstance(node, ast.Module),
+                                decorators,
                             )
                         )
                     pending.append((child, is_class))
     return definitions
 
 
-def participles() -> list[str]:
+def list_participles() -> list[str]:
     return [
         f"{one} {one.name}"
         for one in list_definitions()
@@ -79,6 +94,20 @@ def participles() -> list[str]:
         and PARTICIPLE.fullmatch(one.name)
         and one.name.strip("_") not in ALLOWED
         and not (one.is_in_class and (one.is_property or one.name.strip("_") in METHODS))
+        and not (one.name in PUBLIC and one.file.name in ("toggles.py", "session.py"))
+    ]
+
+
+def list_single_words() -> list[str]:
+    return [
+        f"{one} {one.name}"
+        for one in list_definitions()
+        if one.is_of_module
+        and not one.is_class
+        and "_" not in one.name.strip("_")
+        and one.name != "main"
+        and not any(map(NOUN_DECORATORS.search, one.decorators))
+        and str(one.file.relative_to(ROOT)) != TASK_FUNCTIONS
         and not (one.name in PUBLIC and one.file.name in ("toggles.py", "session.py"))
     ]
 
@@ -92,7 +121,11 @@ def class_names() -> dict[str, list[str]]:
 
 
 def test_no_function_is_called_by_a_bare_participle() -> None:
-    assert participles() == []
+    assert list_participles() == []
+
+
+def test_a_function_of_a_module_has_a_verb_and_an_object() -> None:
+    assert list_single_words() == []
 
 
 def test_a_class_name_stands_once() -> None:

@@ -33,7 +33,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def wheel(tree: Path) -> Path:
     out = tree.with_name("out")
-    pip(
+    run_pip(
         "wheel", str(tree), "-q", "--no-deps", "-w", str(out),
         *(["--no-build-isolation"] if importlib.util.find_spec("hatchling") else []),
     )  # fmt: skip
@@ -53,17 +53,17 @@ def files(wheel: Path) -> set[str]:
 def site(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with only the wheel installed."""
     target = tmp_path_factory.mktemp("installed") / "site"
-    pip("install", "-q", "--no-deps", "--no-index", "--target", str(target), str(wheel))
+    run_pip("install", "-q", "--no-deps", "--no-index", "--target", str(target), str(wheel))
     return target
 
 
-def pip(*words: str) -> None:
+def run_pip(*words: str) -> None:
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", *words]
     done = run_program(command)
     assert done.returncode == 0, done.stderr
 
 
-def call(
+def call_wheel(
     installed: Path, cwd: Path, *words: str, **variables: str
 ) -> subprocess.CompletedProcess[str]:
     """Call `python -m harness` from the installed wheel, without the rest of the project."""
@@ -128,7 +128,7 @@ def list_ids(done: subprocess.CompletedProcess[str]) -> list[str]:
 
 
 def test_the_installed_wheel_lists_its_toggles(site: Path, tree: Path, tmp_path: Path) -> None:
-    ids = list_ids(call(site, tmp_path, "list", "--json"))
+    ids = list_ids(call_wheel(site, tmp_path, "list", "--json"))
     assert sorted(ids) == sorted(path.stem for path in (tree / "toggles").glob("*.yaml"))
     assert not list(tmp_path.iterdir())
 
@@ -141,15 +141,15 @@ def test_the_wheels_toggles_are_listed(
     for path in (fewer / "harness" / "carried" / "toggles").iterdir():
         if path.name != "27460.yaml":
             path.unlink()
-    assert list_ids(call(fewer, fewer.parent, "list", "--json")) == ["27460"]
+    assert list_ids(call_wheel(fewer, fewer.parent, "list", "--json")) == ["27460"]
 
 
 def test_installed_it_keeps_releases_where_one_works(site: Path, tmp_path: Path) -> None:
-    done = call(site, tmp_path, "doctor", "--json")
+    done = call_wheel(site, tmp_path, "doctor", "--json")
     found = {line["name"]: line["found"] for line in json.loads(done.stdout)}
     assert found["disk"].endswith(str(tmp_path))
     assert str(site) in found["toggles"]
-    done = call(site, tmp_path, "test")  # its own tests need a checkout
+    done = call_wheel(site, tmp_path, "test")  # its own tests need a checkout
     assert (done.returncode, done.stdout) == (2, "")
     assert "checkout" in done.stderr
 
@@ -157,6 +157,6 @@ def test_installed_it_keeps_releases_where_one_works(site: Path, tmp_path: Path)
 def test_as_a_hook_it_keeps_its_files_in_the_users_cache(site: Path, tmp_path: Path) -> None:
     """pre-commit runs hooks in the repository's folder, which `git add` may take in whole."""
     variables = {"PRE_COMMIT": "1", "XDG_CACHE_HOME": str(tmp_path / "cache")}
-    done = call(site, tmp_path, "doctor", "--json", **variables)
+    done = call_wheel(site, tmp_path, "doctor", "--json", **variables)
     found = {line["name"]: line["found"] for line in json.loads(done.stdout)}
     assert found["disk"].endswith(str(tmp_path / "cache" / "unfix"))

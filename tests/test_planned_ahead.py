@@ -35,18 +35,18 @@ def requested_toggles(tmp_path: Path, monkeypatch: Patch) -> dict[str, Any]:
     return {"root": str(TOY), "revert": revert, "enable": enable, "folders": folders}
 
 
-def nobody(request: dict[str, Any]) -> dict[str, Any]:
+def answer_nothing(request: dict[str, Any]) -> dict[str, Any]:
     raise AssertionError("the planner is asked again")
 
 
 def test_the_process_finds_it(requested_toggles: dict[str, Any]) -> None:
-    toggles = bootstrap.fetch_plan(requested_toggles, nobody)["plan"]["toggles"]
+    toggles = bootstrap.fetch_plan(requested_toggles, answer_nothing)["plan"]["toggles"]
     assert [toggle[0] for toggle in toggles] == ["toy-static", "toy-super"]
 
 
 def test_another_question_is_not_answered_by_it(requested_toggles: dict[str, Any]) -> None:
     with pytest.raises(AssertionError, match="asked again"):
-        bootstrap.fetch_plan({**requested_toggles, "revert": ["toy-static"]}, nobody)
+        bootstrap.fetch_plan({**requested_toggles, "revert": ["toy-static"]}, answer_nothing)
 
 
 def test_a_changed_engine_makes_its_own_plan(
@@ -54,4 +54,4 @@ def test_a_changed_engine_makes_its_own_plan(
 ) -> None:
     monkeypatch.setattr(bootstrap, "CODE_DIGEST", "tomorrow's")
     with pytest.raises(AssertionError, match="asked again"):
-        bootstrap.fetch_plan(requested_toggles, nobody)
+        bootstrap.fetch_plan(requested_toggles, answer_nothing)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from calling import bare
+from calling import run_bare
 from fixture_types import Output
 
 from harness.cli.main import main
@@ -27,7 +27,7 @@ def release(request: pytest.FixtureRequest) -> Release:
 
 
 def answer_in(release: Release, program: str, **variables: str) -> Any:
-    done = bare(release, f"import json\n{program}", **variables)
+    done = run_bare(release, f"import json\n{program}", **variables)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 

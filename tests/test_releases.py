@@ -16,7 +16,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from fake_releases import ADD, VERSION, FakePip, refusal, refusal_of_add, rewrite_mark, state_of
+from fake_releases import (
+    ADD,
+    VERSION,
+    FakePip,
+    read_refusal,
+    refusal_of_add,
+    rewrite_mark,
+    state_of,
+)
 from fixture_types import Output, Patch
 
 from harness.cli.main import main
@@ -85,7 +93,7 @@ def test_a_failed_installation_is_incomplete(
 
 def test_an_unknown_version_names_the_known_ones(pip: FakePip, capsys: Output) -> None:
     for words in (["releases", "remove", "9.9.9"], ["exec", "--release", "9.9.9", "--", "true"]):
-        code, message = refusal(words, capsys)
+        code, message = read_refusal(words, capsys)
         assert code == 2
         assert "9.9.9" in message
         for release in managed_releases.list_releases():
@@ -160,7 +168,7 @@ def test_the_list_of_toggles_fetches_nothing(nothing_here: FakePip, capsys: Outp
 def test_a_full_disk_is_refused_first(pip: FakePip, monkeypatch: Patch, capsys: Output) -> None:
     usage = type(shutil.disk_usage("/"))
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(2**40, 2**40 - 2**30, 2**30))
-    code, message = refusal(["releases", "add", VERSION], capsys)
+    code, message = read_refusal(["releases", "add", VERSION], capsys)
     assert (code, "needs 5" in message, pip.calls) == (3, True, [])
 
 
@@ -182,17 +190,17 @@ def cut_short(wheel: Path) -> None:
     wheel.write_bytes(wheel.read_bytes()[: wheel.stat().st_size // 2])
 
 
-def damage(wheel: Path) -> None:
+def damage_wheel(wheel: Path) -> None:
     data = bytearray(wheel.read_bytes())
     data[60:70] = b"\xff" * 10
     wheel.write_bytes(data)
 
 
-def empty(wheel: Path) -> None:
+def empty_wheel(wheel: Path) -> None:
     wheel.write_bytes(b"")
 
 
-@pytest.mark.parametrize("spoil", [cut_short, damage, empty])
+@pytest.mark.parametrize("spoil", [cut_short, damage_wheel, empty_wheel])
 def test_a_damaged_wheel_is_fetched_again(
     pip: FakePip, spoil: Callable[[Path], None], capsys: Output
 ) -> None:
@@ -215,7 +223,7 @@ def test_a_wheel_that_comes_cut_short_is_refused(pip: FakePip, capsys: Output) -
     code, message = refusal_of_add(capsys)
     assert (code, "no undamaged wheel" in message) == (3, True)
     assert not managed_releases.get_release(VERSION).folder.exists()
-    code, message = refusal(["show", "27460", "--release", VERSION], capsys)
+    code, message = read_refusal(["show", "27460", "--release", VERSION], capsys)
     assert (code, "not a whole wheel" in message) == (3, True)
 
 
@@ -247,7 +255,7 @@ def test_an_unwritable_folder_is_refused(
 ) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("UNFIX_HOME", str(tmp_path / "file"))
-    code, message = refusal(["releases", "add", VERSION], capsys)
+    code, message = read_refusal(["releases", "add", VERSION], capsys)
     assert (code, str(tmp_path / "file") in message) == (3, True)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from calling import run_program
-from fake_releases import VERSION, FakePip, refusal, workspace
+from fake_releases import VERSION, FakePip, read_refusal, set_up_releases
 from fixture_types import Output, Patch
 
 from harness.cli.main import main
@@ -60,7 +60,7 @@ def here(tmp_path: Path) -> Machine:
 def pip(tmp_path: Path, monkeypatch: Patch, here: Machine) -> FakePip:
     monkeypatch.setenv("PATH", str(tmp_path))
     here.python.with_name("python3").symlink_to(here.python)
-    return workspace(tmp_path / "home", monkeypatch)
+    return set_up_releases(tmp_path / "home", monkeypatch)
 
 
 def list_installed(pip: FakePip, python: Path) -> set[str]:
@@ -69,7 +69,7 @@ def list_installed(pip: FakePip, python: Path) -> set[str]:
     return {word.partition("==")[0] for words in calls for word in words if "==" in word}
 
 
-def answer(release: Release, program: str) -> str:
+def read_answer(release: Release, program: str) -> str:
     done = run_program([release.python, "-c", program])
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
@@ -88,7 +88,7 @@ def test_the_machines_torch_is_not_copied(pip: FakePip, here: Machine, capsys: O
     assert not own & {"torch", "triton", "numpy"}
     for name in ("torch", "triton", "numpy"):
         where = f"import {name}; print({name}.__file__)"
-        assert Path(answer(release, where)).is_relative_to(here.site)
+        assert Path(read_answer(release, where)).is_relative_to(here.site)
     assert "beside torch 2.11.0+cu130 for CUDA 13.0 and Triton 3.6.0" in said
     shared = next(line for line in said.splitlines() if "shared with it" in line)
     assert ("torch 2.11.0" in shared, "numpy" in shared, "pandas" in shared) == (True, True, False)
@@ -120,7 +120,7 @@ def test_another_torch_is_noticed_and_stood_beside(pip: FakePip, here: Machine) 
 def test_what_a_stand_in_gives_can_be_derived_from(pip: FakePip, here: Machine) -> None:
     assert main(ADD) == 0
     program = "import flashinfer\nclass A(flashinfer.Wrapper): x = 1\nprint(A.x)"
-    assert answer(managed_releases.get_release(VERSION, "cuda"), program) == "1"
+    assert read_answer(managed_releases.get_release(VERSION, "cuda"), program) == "1"
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_no_cuda_torch_installs_nothing(
     here.is_for(cuda)
     if cuda == "gone":
         (here.site / "torch" / "version.py").unlink()
-    code, message = refusal(ADD, capsys)
+    code, message = read_refusal(ADD, capsys)
     assert (code, says in message, "--torch PYTHON" in message) == (3, True, True)
     assert pip.calls == []
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from calling import run_program
-from fake_releases import VERSION, refusal, refusal_of_add, rewrite_mark, state_of
+from fake_releases import VERSION, read_refusal, refusal_of_add, rewrite_mark, state_of
 from fixture_types import Output
 
 from harness.cli.main import main
@@ -23,7 +23,7 @@ ASKED = {"SGLANG_DEBUG_REVERT_PR": "27460"}
 
 
 @contextlib.contextmanager
-def running(*words: str, **how: Any) -> Iterator[int]:
+def run_sleeper(*words: str, **how: Any) -> Iterator[int]:
     """Start a process that sleeps, with these words; yield its id."""
     program = "print(flush=True); import time; time.sleep(60)"
     with subprocess.Popen([*words, "-c", program], stdout=subprocess.PIPE, **how) as process:
@@ -36,8 +36,8 @@ def running(*words: str, **how: Any) -> Iterator[int]:
 
 
 def test_a_release_in_use_is_removed_by_force_alone(release: Release, capsys: Output) -> None:
-    with running(str(release.python)) as pid:
-        code, message = refusal(["releases", "remove", VERSION], capsys)
+    with run_sleeper(str(release.python)) as pid:
+        code, message = read_refusal(["releases", "remove", VERSION], capsys)
         assert (code, str(pid) in message, "--force" in message) == (3, True, True)
         assert state_of(release, capsys) == "yes"
         assert main(["releases", "remove", VERSION, "--force"]) == 0
@@ -51,10 +51,10 @@ def test_every_process_using_a_release_is_found(release: Release, tmp_path: Path
     linked = str(tmp_path / "link" / VERSION / "bin" / "python")
     here = f"../{VERSION}/bin/python"
     with (
-        running("env", "python", env=activated) as by_name,
-        running(here, cwd=release.folder, executable=str(release.python)) as by_place,
-        running(linked) as by_link,
-        running(sys.executable),
+        run_sleeper("env", "python", env=activated) as by_name,
+        run_sleeper(here, cwd=release.folder, executable=str(release.python)) as by_place,
+        run_sleeper(linked) as by_link,
+        run_sleeper(sys.executable),
     ):
         users = [pid for pid, _ in environment_users.find_processes_using(release.folder)]
     assert users == sorted([by_name, by_place, by_link])
@@ -63,7 +63,7 @@ def test_every_process_using_a_release_is_found(release: Release, tmp_path: Path
 def test_a_release_or_base_in_use_is_not_reinstalled(release: Release, capsys: Output) -> None:
     rewrite_mark(release.folder, lock="0")
     for python in (release.python, managed_releases.CPU_BASE.python):
-        with running(str(python)) as pid:
+        with run_sleeper(str(python)) as pid:
             code, message = refusal_of_add(capsys)
             assert (code, str(pid) in message, "in use" in message) == (3, True, True)
             assert python.exists()
@@ -73,10 +73,10 @@ def test_a_release_or_base_in_use_is_not_reinstalled(release: Release, capsys: O
 def test_an_unused_release_is_removed_and_an_unknown_one_refused(
     release: Release, capsys: Output
 ) -> None:
-    code, message = refusal(["releases", "remove", VERSION, "0.5.15"], capsys)
+    code, message = read_refusal(["releases", "remove", VERSION, "0.5.15"], capsys)
     assert (code, "0.5.15 is not here" in message) == (2, True)
     assert state_of(release, capsys) == "yes"
-    with running(str(release.python)):
+    with run_sleeper(str(release.python)):
         pass
     assert main(["releases", "remove", VERSION]) == 0
     assert not release.folder.exists()

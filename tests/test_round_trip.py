@@ -8,7 +8,7 @@ from itertools import chain
 
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
-from memory import edit, enable_toggle, revert_toggle
+from memory import enable_toggle, make_edit_toggle, revert_toggle
 
 # A line break inside a string, which this file's own indenting leaves alone.
 INSIDE = "\1"
@@ -74,7 +74,7 @@ def indent_lines(lines: list[str]) -> list[str]:
     return [f"    {part}" if part else part for line in lines for part in line.split("\n")]
 
 
-def block(head: str) -> st.SearchStrategy[list[str]]:
+def draw_block(head: str) -> st.SearchStrategy[list[str]]:
     return st.deferred(lambda: statements).map(lambda body: [head, *indent_lines(body)])
 
 
@@ -88,7 +88,7 @@ statement = st.one_of(
     simple,
     st.sampled_from(
         ["if cond:", "for i in r:", "with w as o:", "while 0:", "def nested(a):", "class N:"]
-    ).flatmap(block),
+    ).flatmap(draw_block),
 )
 statements = st.lists(statement, max_size=3).map(lambda parts: [*chain(*parts), "end()"])
 
@@ -160,7 +160,7 @@ def cases(draw: st.DrawFn) -> RoundTrip:
     return RoundTrip(shape, texts[0], texts[1], target)
 
 
-def meaning(text: str) -> str:
+def parse_meaning(text: str) -> str:
     return ast.dump(ast.parse(text))
 
 
@@ -168,9 +168,11 @@ def meaning(text: str) -> str:
 @given(cases())
 def test_reverting_gives_the_buggy_module_and_enabling_the_fixed_one(case: RoundTrip) -> None:
     note(case.fixed)
-    asked = edit(case.shape.fixed, case.shape.buggy, case.target)
+    asked = make_edit_toggle(case.shape.fixed, case.shape.buggy, case.target)
     bug = revert_toggle(asked, case.fixed)
     note(bug)
-    assert meaning(bug) == meaning(case.buggy)
-    assert meaning(enable_toggle(asked, bug)) == meaning(case.fixed)
-    assert meaning(revert_toggle(asked, enable_toggle(asked, case.buggy))) == meaning(case.buggy)
+    assert parse_meaning(bug) == parse_meaning(case.buggy)
+    assert parse_meaning(enable_toggle(asked, bug)) == parse_meaning(case.fixed)
+    assert parse_meaning(revert_toggle(asked, enable_toggle(asked, case.buggy))) == parse_meaning(
+        case.buggy
+    )

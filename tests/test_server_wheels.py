@@ -109,18 +109,18 @@ def index(tmp_path: Path, monkeypatch: Patch) -> FakeIndex:
     return fake
 
 
-def request(*left_out: str) -> PackRequest:
+def make_pack_request(*left_out: str) -> PackRequest:
     return PackRequest(("sglang", "scorer[api]"), "3.12", left_out)
 
 
-def resolve(index: FakeIndex, folder: Path, *left_out: str) -> set[str]:
+def resolve_names(index: FakeIndex, folder: Path, *left_out: str) -> set[str]:
     folder.mkdir(exist_ok=True)
-    wheels = server_wheels.resolve_wheels(request(*left_out), folder, lambda _: None)
+    wheels = server_wheels.resolve_wheels(make_pack_request(*left_out), folder, lambda _: None)
     return {wheel.name for wheel in wheels}
 
 
 def test_markers_are_read_for_the_other_python(index: FakeIndex, tmp_path: Path) -> None:
-    names = resolve(index, tmp_path / "out")
+    names = resolve_names(index, tmp_path / "out")
     assert names == {
         "sglang", "torch", "triton", "nvidia-cublas", "numbers", "only-new", "scorer", "api-client"
     }  # fmt: skip
@@ -129,20 +129,20 @@ def test_markers_are_read_for_the_other_python(index: FakeIndex, tmp_path: Path)
 def test_what_nothing_else_needs_is_left_out_with_a_package(
     index: FakeIndex, tmp_path: Path
 ) -> None:
-    assert resolve(index, tmp_path / "out", "torch") == {
+    assert resolve_names(index, tmp_path / "out", "torch") == {
         "sglang", "triton", "numbers", "only-new", "scorer", "api-client"
     }  # fmt: skip
-    assert "triton" not in resolve(index, tmp_path / "out", "torch", "tri*")
+    assert "triton" not in resolve_names(index, tmp_path / "out", "torch", "tri*")
 
 
 def test_a_name_that_is_not_needed_is_refused(index: FakeIndex, tmp_path: Path) -> None:
     with pytest.raises(UnfixError, match="--without torhc: a server of sglang needs no such"):
-        resolve(index, tmp_path / "out", "torhc", "torch")
+        resolve_names(index, tmp_path / "out", "torhc", "torch")
 
 
 def test_a_package_without_a_wheel_is_built_if_it_is_pure(index: FakeIndex, tmp_path: Path) -> None:
     index.without_wheel = {"numbers"}
-    assert "numbers" in resolve(index, tmp_path / "out")
+    assert "numbers" in resolve_names(index, tmp_path / "out")
     assert (tmp_path / "out" / "numbers-1.0-py3-none-any.whl").exists()
 
 
@@ -151,8 +151,8 @@ def test_what_cannot_be_had_is_named_unless_it_is_left_out(
 ) -> None:
     index.without_wheel, index.built_tag = {"nvidia-cublas"}, "cp311-cp311-linux_x86_64"
     with pytest.raises(NotReadyError, match=r"nvidia-cublas cannot be had: .*--without nvidia"):
-        resolve(index, tmp_path / "out")
-    assert "nvidia-cublas" not in resolve(index, tmp_path / "out", "nvidia-*")
+        resolve_names(index, tmp_path / "out")
+    assert "nvidia-cublas" not in resolve_names(index, tmp_path / "out", "nvidia-*")
 
 
 def test_a_second_call_fetches_only_what_is_missing(

@@ -14,8 +14,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from calling import bare, run_program, start_program
-from fake_releases import ASKING, VERSION, install_fake_release, workspace
+from calling import run_bare, run_program, start_program
+from fake_releases import ASKING, VERSION, install_fake_release, set_up_releases
 from fixture_types import Patch
 
 from harness.core import paths
@@ -74,7 +74,7 @@ def copy_live_tree(source: Path, target: Path) -> None:
     shutil.copytree(source, target, ignore=ignored, copy_function=copy_if_there)
 
 
-def checkout(folder: Path, home: Path) -> EngineCheckout:
+def make_checkout(folder: Path, home: Path) -> EngineCheckout:
     for name in ("harness", "toggles", "fixtures", "reports"):
         copy_live_tree(paths.project_folder() / name, folder / name)
     shutil.copy(paths.project_folder() / "conftest.py", folder)
@@ -95,13 +95,13 @@ def engine_of(done: subprocess.CompletedProcess[str]) -> Path:
 @pytest.fixture
 def release(tmp_path: Path, monkeypatch: Patch) -> Release:
     """A release of a few bytes that this checkout installed."""
-    workspace(tmp_path / "home", monkeypatch)
+    set_up_releases(tmp_path / "home", monkeypatch)
     return install_fake_release()
 
 
 @pytest.fixture
 def other(tmp_path: Path, release: Release) -> EngineCheckout:
-    made = checkout(tmp_path / "other", tmp_path / "home")
+    made = make_checkout(tmp_path / "other", tmp_path / "home")
     done = made.call("releases", "add", VERSION)
     assert (done.returncode, done.stderr) == (0, "")
     return made
@@ -124,39 +124,41 @@ def test_a_live_tree_is_copied_though_bytecode_vanishes(tmp_path: Path, monkeypa
     assert [path.name for path in (tmp_path / "copy").iterdir()] == ["a.py"]
 
 
-def marks(home: Path) -> list[int]:
+def read_marks(home: Path) -> list[int]:
     paths = sorted(home.glob(f".releases/*/{COMPLETION_MARKER}"))
     return [path.stat().st_mtime_ns for path in paths]
 
 
 def test_a_release_is_shared_between_checkouts(tmp_path: Path, release: Release) -> None:
-    before = marks(tmp_path / "home")
-    made = checkout(tmp_path / "other", tmp_path / "home")
+    before = read_marks(tmp_path / "home")
+    made = make_checkout(tmp_path / "other", tmp_path / "home")
     done = made.call("releases", "add", VERSION)
     assert (done.returncode, done.stdout, done.stderr) == (0, f"{VERSION}: here\n", "")
-    assert (marks(tmp_path / "home"), release.is_ready) == (before, True)
+    assert (read_marks(tmp_path / "home"), release.is_ready) == (before, True)
 
 
 def test_a_bare_process_uses_the_newest_engine(release: Release, other: EngineCheckout) -> None:
     asked = {ASKING[0]: "27460"}
     assert (
-        engine_of(bare(release, SHOWS)) == engine_of(bare(release, SHOWS, **asked)) == other.engine
+        engine_of(run_bare(release, SHOWS))
+        == engine_of(run_bare(release, SHOWS, **asked))
+        == other.engine
     )
     checkouts.register_checkout()  # it is known: used again, not registered again
-    assert engine_of(bare(release, SHOWS)) == other.engine
+    assert engine_of(run_bare(release, SHOWS)) == other.engine
     checkouts.register_checkout(make_newest=True)
     assert (
-        engine_of(bare(release, SHOWS))
-        == engine_of(bare(release, SHOWS, **asked))
+        engine_of(run_bare(release, SHOWS))
+        == engine_of(run_bare(release, SHOWS, **asked))
         == paths.HARNESS_FOLDER
     )
 
 
 def test_a_deleted_engine_is_not_used(release: Release, other: EngineCheckout) -> None:
     shutil.rmtree(other.root)
-    assert engine_of(bare(release, SHOWS, **{ASKING[0]: "27460"})) == paths.HARNESS_FOLDER
+    assert engine_of(run_bare(release, SHOWS, **{ASKING[0]: "27460"})) == paths.HARNESS_FOLDER
     shutil.rmtree(checkouts.get_checkout_folder())
-    done = bare(release, SHOWS, **{ASKING[0]: "27460"})
+    done = run_bare(release, SHOWS, **{ASKING[0]: "27460"})
     assert (done.returncode, done.stdout) == (3, "")
     assert done.stderr.startswith("unfix: toggles cannot be applied: no checkout is registered")
     assert "unfix releases add" in done.stderr
@@ -166,10 +168,10 @@ def test_a_process_uses_only_the_named_engine(release: Release, other: EngineChe
     for engine in (paths.HARNESS_FOLDER, other.engine):
         for asked in ({}, {ASKING[0]: "27460"}):
             asked = {**asked, checkouts.HARNESS_VARIABLE: str(engine)}
-            assert engine_of(bare(release, SHOWS, **asked)) == engine
+            assert engine_of(run_bare(release, SHOWS, **asked)) == engine
     shutil.rmtree(other.root)
     asked = {ASKING[0]: "27460", checkouts.HARNESS_VARIABLE: str(other.engine)}
-    done = bare(release, SHOWS, **asked)
+    done = run_bare(release, SHOWS, **asked)
     assert (done.returncode, done.stdout) == (3, "")
     assert f"{other.engine} is not registered" in done.stderr
 
@@ -254,7 +256,7 @@ MODULES = ("__init__", "version", "srt/__init__", "srt/mem_cache/__init__")
 POLICY = "srt/mem_cache/evict_policy"
 
 
-def thin(release: Release, folder: Path) -> None:
+def copy_environment(release: Release, folder: Path) -> None:
     """Install a copy of a real environment, with one module as its SGLang: that imports at once."""
     site = release.site_packages
     assert release.is_current(), f"unfix releases add {release.name}"
@@ -281,13 +283,13 @@ def real_home(tmp_path: Path) -> Path:
     (home / ".releases").mkdir(parents=True)
     base = managed_releases.CPU_BASE
     (home / ".releases" / base.name).symlink_to(base.folder)
-    thin(managed_releases.get_release(REAL), home / ".releases" / REAL)
+    copy_environment(managed_releases.get_release(REAL), home / ".releases" / REAL)
     return home
 
 
 def start_proof(home: Path, name: str, toggle: str, engine: str) -> subprocess.Popen[str]:
     """Start a proof in a new checkout; its guard expects the toggle and engine of these names."""
-    made = checkout(home.parent / name, home)
+    made = make_checkout(home.parent / name, home)
     guard = home.parent / f"test_{name}.py"
     guard.write_text(GUARD.format(name=engine, toggle=toggle, root=str(made.root)))
     (made.root / "toggles" / "eviction.yaml").write_text(TOGGLE.format(name=name))
@@ -305,12 +307,12 @@ def read_proof(process: subprocess.Popen[str]) -> tuple[str, str]:
 
 def test_two_checkouts_prove_at_the_same_time_and_neither_install_nor_mix(real_home: Path) -> None:
     """Over a real release: worker, planner, toggles, stand-ins and a test's child processes."""
-    before = marks(real_home)
+    before = read_marks(real_home)
     for process in [start_proof(real_home, name, name, name) for name in ("first", "second")]:
         verdict, messages = read_proof(process)
         assert verdict == "proven", messages
         assert "install" not in messages
-    assert marks(real_home) == before
+    assert read_marks(real_home) == before
 
 
 def test_a_proof_under_another_checkout_s_engine_or_toggles_would_not_be_proven(

@@ -13,11 +13,11 @@ from harness.releases.source_trees import FolderSourceTree
 CODE = "class K:\n    def f(self):\n        first()\n        if a:\n            second()\n"
 
 
-def edit(match: str, replacement: str) -> dict[str, str]:
+def make_edit(match: str, replacement: str) -> dict[str, str]:
     return {"match": match, "replacement": replacement}
 
 
-def problem(
+def find_problem(
     folder: Path, code: str, *edits: dict[str, str], target: str = "sglang.some.K.f"
 ) -> str:
     registry = folder / (upstream_reverts.REGISTRY_MODULE.replace(".", "/") + ".py")
@@ -37,7 +37,7 @@ def problem(
 
 
 def test_text_that_stands_once_applies_whatever_its_indentation(tmp_path: Path) -> None:
-    assert problem(tmp_path, CODE, edit("if a:\n        second()", "second()")) == ""
+    assert find_problem(tmp_path, CODE, make_edit("if a:\n        second()", "second()")) == ""
 
 
 @pytest.mark.parametrize(
@@ -49,23 +49,23 @@ def test_text_that_stands_once_applies_whatever_its_indentation(tmp_path: Path) 
     ],
 )
 def test_text_that_does_not_stand_once_is_broken(tmp_path: Path, code: str, times: int) -> None:
-    found = problem(tmp_path, code, edit("if a:\n    second()", "second()"))
+    found = find_problem(tmp_path, code, make_edit("if a:\n    second()", "second()"))
     assert found == f"sglang.some.K.f: its text occurs {times} times: if a:"
 
 
 def test_a_later_edit_sees_what_an_earlier_one_wrote(tmp_path: Path) -> None:
-    edits = edit("second()", "third()"), edit("third()", "fourth()")
-    assert problem(tmp_path, CODE, *edits) == ""
+    edits = make_edit("second()", "third()"), make_edit("third()", "fourth()")
+    assert find_problem(tmp_path, CODE, *edits) == ""
 
 
 def test_a_later_edit_does_not_find_what_an_earlier_one_took(tmp_path: Path) -> None:
-    edits = edit("second()", "third()"), edit("second()", "fourth()")
-    assert "its text occurs 0 times" in problem(tmp_path, CODE, *edits)
+    edits = make_edit("second()", "third()"), make_edit("second()", "fourth()")
+    assert "its text occurs 0 times" in find_problem(tmp_path, CODE, *edits)
 
 
 @pytest.mark.parametrize("target", ["sglang.some.K.g", "sglang.none.K.f"])
 def test_a_target_that_is_gone_is_broken(tmp_path: Path, target: str) -> None:
-    found = problem(tmp_path, CODE, edit("first()", "pass"), target=target)
+    found = find_problem(tmp_path, CODE, make_edit("first()", "pass"), target=target)
     assert found == f"{target} does not exist"
 
 

@@ -39,7 +39,7 @@ def make_wheel(folder: Path, name: str, size: int = 100, requires: str = "") -> 
     return wheel
 
 
-def describe(left_out: tuple[str, ...] = ()) -> PackManifest:
+def make_manifest(left_out: tuple[str, ...] = ()) -> PackManifest:
     return PackManifest("a made-up server", PYTHON, platform.machine(), True, left_out, ())
 
 
@@ -49,10 +49,10 @@ def make_pack(folder: Path) -> PackManifest:
     for name, size in {"unfix_small": 100, "unfix_middle": 25_000, "unfix_other": 20_000}.items():
         make_wheel(source, name, size)
     make_wheel(source, "unfix_large", 90_000, "unfix-small")
-    return wheel_parts.write_parts(source, folder, PART, describe())
+    return wheel_parts.write_parts(source, folder, PART, make_manifest())
 
 
-def install(pack: Path, *words: str) -> subprocess.CompletedProcess[str]:
+def install_pack(pack: Path, *words: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(pack / "install.py"), *words]
     return subprocess.run(command, capture_output=True, text=True)
 
@@ -89,7 +89,7 @@ def test_the_parts_are_joined_as_they_are_or_in_one_folder(tmp_path: Path, is_fl
             for file in part.iterdir():
                 file.rename(pack / file.name)
             part.rmdir()
-    done = install(pack, "--join", str(tmp_path / "wheels"))
+    done = install_pack(pack, "--join", str(tmp_path / "wheels"))
     assert (done.returncode, done.stdout.splitlines()[-1]) == (
         0,
         f"export UNFIX_WHEELS={tmp_path / 'wheels'}",
@@ -104,7 +104,7 @@ def test_a_missing_piece_is_named_and_nothing_is_installed(tmp_path: Path) -> No
     piece = next(pack.glob("*/unfix_large-*.piece002"))
     piece.unlink()
     for word in ("--join", "--target"):
-        done = install(pack, word, str(tmp_path / "out"))
+        done = install_pack(pack, word, str(tmp_path / "out"))
         assert done.returncode == 3
         assert piece.name in done.stderr
         assert not (tmp_path / "out").exists()
@@ -116,7 +116,7 @@ def test_a_missing_part_is_named_once(tmp_path: Path) -> None:
     absent = next(pack.glob("*/unfix_middle-*")).parent
     count = len(list(absent.iterdir()))
     shutil.rmtree(absent)
-    done = install(pack, "--join", str(tmp_path / "out"))
+    done = install_pack(pack, "--join", str(tmp_path / "out"))
     said = f"part {absent.name} is missing ({count} files)"
     assert (done.returncode, said in done.stderr) == (3, True), done.stderr
 
@@ -128,7 +128,7 @@ def test_a_damaged_or_a_short_piece_is_named(tmp_path: Path) -> None:
     short = next(pack.glob("*/unfix_middle-*"))
     damaged.write_bytes(b"x" + damaged.read_bytes()[1:])
     short.write_bytes(short.read_bytes()[:-1])
-    done = install(pack, "--join", str(tmp_path / "out"))
+    done = install_pack(pack, "--join", str(tmp_path / "out"))
     assert done.returncode == 3
     assert f"{damaged.name} is damaged" in done.stderr
     assert f"{short.name} has {short.stat().st_size} bytes of" in done.stderr
@@ -141,7 +141,7 @@ def test_whole_pieces_that_join_to_another_wheel_are_refused(tmp_path: Path) -> 
     large = next(one for one in manifest["wheels"] if one["name"].startswith("unfix_large"))
     large["pieces"].reverse()
     (pack / "manifest.json").write_text(json.dumps(manifest))
-    done = install(pack, "--join", str(tmp_path / "out"))
+    done = install_pack(pack, "--join", str(tmp_path / "out"))
     assert (done.returncode, "joined, its sha256 is another one" in done.stderr) == (3, True)
     assert not [one for one in tmp_path.glob("out/*") if "large" in one.name]
 
@@ -153,7 +153,7 @@ def test_a_target_folder_has_the_packages_and_the_folders_of_path_files(tmp_path
         site.joinpath(name).mkdir(parents=True)
     (site / "some.pth").write_text("# a comment\ninner\nabsent\n")
     (site / "more.pth").write_text(f"import sys; sys.path.insert(0, {str(site / 'other')!r})\n")
-    done = install(pack, "--target", str(site))
+    done = install_pack(pack, "--target", str(site))
     assert done.returncode == 0, done.stderr
     folders = f"{site}:{site / 'other'}:{site / 'inner'}"
     assert f"export PYTHONPATH={folders}" in done.stdout.splitlines()
@@ -164,9 +164,9 @@ def test_a_target_folder_has_the_packages_and_the_folders_of_path_files(tmp_path
 def test_a_package_that_is_absent_is_named_after_the_installation(tmp_path: Path) -> None:
     pack, source = tmp_path / "pack", tmp_path / "fetched"
     make_wheel(source, "unfix_large", 10, "unfix-small")
-    about = describe(left_out=("unfix-small",))
+    about = make_manifest(left_out=("unfix-small",))
     wheel_parts.write_parts(source, pack, None, about)
-    done = install(pack, "--target", str(tmp_path / "site"))
+    done = install_pack(pack, "--target", str(tmp_path / "site"))
     assert done.returncode == 3
     assert "requires unfix-small, which is not installed" in done.stderr
     assert "left out of this pack: unfix-small" in done.stderr
@@ -182,10 +182,10 @@ def test_another_python_and_a_pack_of_releases_are_refused(tmp_path: Path) -> No
         ({"is_server": False}, "--join FOLDER instead"),
     ):
         (pack / "manifest.json").write_text(json.dumps(manifest | change))
-        done = install(pack, "--target", str(tmp_path / "site"))
+        done = install_pack(pack, "--target", str(tmp_path / "site"))
         assert (done.returncode, message in done.stderr) == (3, True), change
     (pack / "manifest.json").unlink()
-    assert "manifest.json is missing" in install(pack, "--join", str(tmp_path / "out")).stderr
+    assert "manifest.json is missing" in install_pack(pack, "--join", str(tmp_path / "out")).stderr
 
 
 def test_another_size_lays_the_parts_out_anew_and_fetches_nothing(tmp_path: Path) -> None:
@@ -194,7 +194,7 @@ def test_another_size_lays_the_parts_out_anew_and_fetches_nothing(tmp_path: Path
     first = make_pack(pack)
     (pack / "1" / "note").write_text("of the user")
     wheel_parts.restore_wheels(pack, again)
-    second = wheel_parts.write_parts(again, pack, 4 * PART, describe())
+    second = wheel_parts.write_parts(again, pack, 4 * PART, make_manifest())
     assert [wheel.sha256 for wheel in first.wheels] == [wheel.sha256 for wheel in second.wheels]
     wheels = {f"1/{wheel.name}" for wheel in second.wheels}
     assert set(list_files(pack)) == wheels | {"1/note", "install.py", "manifest.json"}

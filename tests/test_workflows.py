@@ -24,7 +24,7 @@ FOLDER = paths.project_folder() / ".github" / "workflows"
 VALUES = {"SHARD": "1", "OF": "4", "SHARDS": "4", "RELEASE": "0.5.18"}
 
 
-def scripts() -> list[tuple[str, str]]:
+def list_scripts() -> list[tuple[str, str]]:
     found = []
     for file in sorted(FOLDER.glob("*.yml")):
         for name, job in yaml.safe_load(file.read_text())["jobs"].items():
@@ -32,7 +32,7 @@ def scripts() -> list[tuple[str, str]]:
     return found
 
 
-def commands(script: str) -> list[list[str]]:
+def list_commands(script: str) -> list[list[str]]:
     """Return the calls of unfix in a step, with the workflow's values filled in."""
     filled = re.sub(r"\$([A-Z]+)\b", lambda found: VALUES.get(found[1], found[0]), script)
     joined = filled.replace("\\\n", " ")
@@ -41,7 +41,7 @@ def commands(script: str) -> list[list[str]]:
     return [shlex.split(line)[1:] for line in [*lines, *inner]]
 
 
-EVERY = [words for _, script in scripts() for words in commands(script)]
+EVERY = [words for _, script in list_scripts() for words in list_commands(script)]
 
 
 def parse_words(words: list[str]) -> Any:
@@ -63,9 +63,9 @@ def test_each_command_of_the_night_is_there(words: list[str]) -> None:
 def test_what_is_not_there_would_be_noticed() -> None:
     with pytest.raises(CommandLineError):
         parse_words(["drift", "--no-such-option"])
-    assert commands("x=$(./unfix list --json)") == [["list", "--json"]]
+    assert list_commands("x=$(./unfix list --json)") == [["list", "--json"]]
     script = './unfix prove \\\n  --shard "$SHARD/4"'
-    assert commands(script) == [["prove", "--shard", "1/4"]]
+    assert list_commands(script) == [["prove", "--shard", "1/4"]]
 
 
 def test_the_releases_that_are_named_are_managed() -> None:
@@ -125,7 +125,7 @@ def test_each_nightly_test_is_run_by_a_job() -> None:
         Path(word)
         for step in steps
         if step.get("env", {}).get("UNFIX_NIGHTLY") == "1"
-        for words in commands(step["run"])
+        for words in list_commands(step["run"])
         for word in words[1:]
     }
     assert {file for file in nightly if not {file, *file.parents} & run} == set()
@@ -142,7 +142,7 @@ def test_what_needs_the_cuda_toolkit_is_run_where_it_is_installed() -> None:
     }
     assert len(needing) >= 2
     job = yaml.safe_load((FOLDER / "nightly.yml").read_text())["jobs"]["cuda-kernels"]
-    calls = [words for step in job["steps"] for words in commands(step.get("run", ""))]
+    calls = [words for step in job["steps"] for words in list_commands(step.get("run", ""))]
     assert ["releases", "add", "cuda-toolkit"] in calls
     run = {Path(word) for words in calls if words[0] == "test" for word in words[1:]}
     assert {file for file in needing if not {file, *file.parents} & run} == set()
@@ -159,7 +159,7 @@ def test_a_run_that_is_red_keeps_no_other_run_from_its_turn() -> None:
             for step in job["steps"]
             if any(
                 not " ".join(words).startswith(setting_up)
-                for words in commands(step.get("run", ""))
+                for words in list_commands(step.get("run", ""))
             )
         ]
         for step in runs[1:]:
@@ -182,7 +182,7 @@ def steps_of(workflow: dict[str, Any]) -> list[dict[str, Any]]:
 def test_each_command_of_the_review_is_there() -> None:
     script = "\n".join(map(str.strip, (ROOT / ".ci" / "review").read_text().splitlines()))
     script = script.replace("\\\n", " ")
-    calls = [words for words in commands(script) if words[0] == "pr"]
+    calls = [words for words in list_commands(script) if words[0] == "pr"]
     assert len(calls) == 2
     for words in calls:
         assert parse_words(words).command == "pr"
@@ -226,7 +226,7 @@ def test_what_runs_a_pull_request_cannot_write_and_what_writes_runs_nothing_of_i
     assert not [job for job in REVIEW["jobs"].values() if "permissions" in job]
     used = [step.get("uses", "") for step in steps_of(COMMENT)]
     assert not [one for one in used if one.startswith(("actions/checkout", "./"))]
-    assert not [words for step in steps_of(COMMENT) for words in commands(step.get("run", ""))]
+    assert not [words for step in steps_of(COMMENT) for words in list_commands(step.get("run", ""))]
 
 
 def test_each_expression_names_something_that_is_there() -> None:

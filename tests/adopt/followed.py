@@ -12,5 +12,5 @@ TOGGLES = {toggle.id: toggle for toggle in toggle_catalogue.load_catalogue()}
 
 
 @cache
-def trees() -> list[SourceTree]:
+def load_trees() -> list[SourceTree]:
     return [release.open_sources() for release in managed_releases.list_releases()]

@@ -6,7 +6,7 @@ import ast
 import textwrap
 
 import pytest
-from followed import trees
+from followed import load_trees
 
 from harness.fixes.adopt.code_tokens import NEWLINE, PortError, render_tokens, tokenize_code
 from harness.fixes.adopt.token_merge import merge_edit
@@ -25,13 +25,13 @@ def carry_edit(there: str, before: str = BEFORE, after: str = AFTER) -> str:
     return render_tokens(merge_edit(*texts).tokens, "")
 
 
-def same(one: str, other: str) -> bool:
+def are_same(one: str, other: str) -> bool:
     return ast.dump(ast.parse(one)) == ast.dump(ast.parse(other))
 
 
 def test_tokens_are_code_again() -> None:
     module = "sglang.srt.layers.attention.flashinfer_backend"
-    source = trees()[-1].read(module)
+    source = load_trees()[-1].read(module)
     assert source is not None
     for name in source.iterate_definition_names():
         for scope in source.find_scopes(name):
@@ -39,7 +39,7 @@ def test_tokens_are_code_again() -> None:
             column = scope.range().start.column
             again = render_tokens(tokenize_code(text, " " * column), " " * column)
             dedented = textwrap.dedent(" " * column + again)
-            assert same(dedented, textwrap.dedent(" " * column + text)), name
+            assert are_same(dedented, textwrap.dedent(" " * column + text)), name
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_tokens_are_code_again() -> None:
 )
 def test_an_edit_follows_what_moved_around_it(there: str) -> None:
     result = carry_edit(there)
-    assert same(result, there.replace(" * topk\n", "\n"))
+    assert are_same(result, there.replace(" * topk\n", "\n"))
 
 
 @pytest.mark.parametrize(

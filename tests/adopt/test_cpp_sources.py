@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from followed import TOGGLES, trees
+from followed import TOGGLES, load_trees
 from memory import Memory
 
 from harness.fixes.adopt import anchors, fix_diff, fix_parts, stale_repair
@@ -35,14 +35,14 @@ __global__ void copy_rows(T* out, const T* in, int n, int64_t stride) {
 FIXED = KERNEL.replace("const int row", "const int64_t row")
 
 
-def compare(fixed: str, buggy: str) -> list[tuple[str, str, str]]:
+def compare_forms(fixed: str, buggy: str) -> list[tuple[str, str, str]]:
     spans, unresolved = CppModuleDiff(PATH, fixed, buggy).build_edits()
     assert not unresolved
     return [(s.edit.target or "", s.edit.fixed, s.edit.buggy) for s in spans]
 
 
 def test_the_statement_that_differs_is_the_edit() -> None:
-    assert compare(FIXED, KERNEL) == [
+    assert compare_forms(FIXED, KERNEL) == [
         (f"{PATH}:copy_rows", "const int64_t row = blockIdx.x;", "const int row = blockIdx.x;")
     ]
 
@@ -54,7 +54,7 @@ def test_layout_and_comments_are_no_difference() -> None:
 
 def test_a_statement_that_is_new_comes_with_its_neighbour() -> None:
     barrier = KERNEL.replace("    out[row", "    __syncthreads();\n    out[row")
-    [(target, fixed, buggy)] = compare(barrier, KERNEL)
+    [(target, fixed, buggy)] = compare_forms(barrier, KERNEL)
     assert target == f"{PATH}:copy_rows"
     store = "  out[row * stride + threadIdx.x] = in[threadIdx.x];"
     assert fixed == f"if (threadIdx.x < n) {{\n  __syncthreads();\n{store}"
@@ -72,7 +72,7 @@ def test_includes_new_functions_and_messages_are_left_out() -> None:
 
 
 def test_tokens_of_a_scope_are_its_text_again() -> None:
-    newest = trees()[-1]
+    newest = load_trees()[-1]
     for toggle in ("34459-hash-topk", "flashmla-idle-partitions"):
         module = TOGGLES[toggle].variants[0].targets[0].module
         source = newest.read(module)
@@ -84,7 +84,7 @@ def test_tokens_of_a_scope_are_its_text_again() -> None:
             assert render_tokens(tokenize_scope(scope, source.text)) == text
 
 
-def port(there: str, path: str = PATH) -> tuple[str, str] | str:
+def port_fix(there: str, path: str = PATH) -> tuple[str, str] | str:
     """Port the fix of int64 rows to a release with other code; return its two texts."""
     edit = ToggleEdit("const int64_t row = blockIdx.x;", "const int row = blockIdx.x;",
                       f"{PATH}:copy_rows")  # fmt: skip
@@ -105,11 +105,11 @@ def port(there: str, path: str = PATH) -> tuple[str, str] | str:
     ids=["another parameter", "another folder", "a renamed name", "another value"],
 )
 def test_an_edit_follows_code_that_moved(there: str, path: str) -> None:
-    assert port(there, path) == (there, there.replace("const int64_t row", "const int row"))
+    assert port_fix(there, path) == (there, there.replace("const int64_t row", "const int row"))
 
 
 def test_an_edit_without_its_place_is_refused() -> None:
-    reason = port("__global__ void copy_rows(int* out) { out[0] = 1; }\n")
+    reason = port_fix("__global__ void copy_rows(int* out) { out[0] = 1; }\n")
     assert isinstance(reason, str)
     assert "copy_rows" in reason
 
@@ -119,9 +119,11 @@ def test_a_stale_toggle_gets_the_variant_that_a_person_wrote() -> None:
     whole = TOGGLES["34459-hash-topk"]
     newer, older = whole.variants
     left = msgspec.structs.replace(older, releases=older.releases.split(",")[0])
-    found = stale_repair.repair_toggle(msgspec.structs.replace(whole, variants=(left,)), trees())
+    found = stale_repair.repair_toggle(
+        msgspec.structs.replace(whole, variants=(left,)), load_trees()
+    )
     assert found is not None
-    moved = [tree for tree in trees() if newer.specifier.contains(tree.version or "0")]
+    moved = [tree for tree in load_trees() if newer.specifier.contains(tree.version or "0")]
     assert len(moved) >= 2
     for tree in moved:
         proposal = found.proposals[tree.name]
@@ -136,7 +138,7 @@ def test_a_stale_toggle_gets_the_variant_that_a_person_wrote() -> None:
 
 def test_a_fix_is_adopted_from_its_diff(tmp_path: Path) -> None:
     """The diff is made of a toggle's two texts; adopting it gives that toggle's states."""
-    known, newest = TOGGLES["flashmla-idle-partitions"], trees()[-1]
+    known, newest = TOGGLES["flashmla-idle-partitions"], load_trees()[-1]
     (plan,) = make_plan([ToggleChoice(known, Direction.REVERT)], newest, newest.name).modules
     source = newest.read(plan.module)
     assert source is not None
@@ -147,16 +149,16 @@ def test_a_fix_is_adopted_from_its_diff(tmp_path: Path) -> None:
         f"b/python/{plan.module}",
     )
     patch = fix_diff.parse_diff("".join(lines), "FIX.diff")
-    anchor = anchors.find_anchor(patch, trees(), "FIX.diff")
+    anchor = anchors.find_anchor(patch, load_trees(), "FIX.diff")
     (part,), left_out = fix_parts.split_fix(anchor)
     assert left_out == []
     story = fix_parts.FixDescription("some-fix", "t", Symptom.CRASH, family="cuda_kernels")
-    adopted = fix_parts.adopt_part(part, anchor, story, trees(), ToggleCatalogue([])).toggle
+    adopted = fix_parts.adopt_part(part, anchor, story, load_trees(), ToggleCatalogue([])).toggle
     path = tmp_path / "some-fix.yaml"
     path.write_text(format_toggle(adopted))
     assert read_toggle(path) == adopted
-    states = [find_toggle_status(adopted, tree).state for tree in trees()]
-    assert states == [find_toggle_status(known, tree).state for tree in trees()]
+    states = [find_toggle_status(adopted, tree).state for tree in load_trees()]
+    assert states == [find_toggle_status(known, tree).state for tree in load_trees()]
     assert ToggleState.FIXED in states
 
 

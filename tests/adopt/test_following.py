@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
 from fixture_types import Patch
-from followed import TOGGLES, trees
+from followed import TOGGLES, load_trees
 
 from harness.core import paths
 from harness.core.errors import UnfixError
@@ -17,8 +18,8 @@ from harness.fixes.registry.schema import ToggleEdit
 from harness.releases.source_trees import SourceTree
 
 
-def tree(name: str) -> SourceTree:
-    return next(one for one in trees() if one.name == name)
+def get_tree(name: str) -> SourceTree:
+    return next(one for one in load_trees() if one.name == name)
 
 
 def test_a_fix_is_not_enabled_where_a_name_that_it_is_made_of_is_unknown() -> None:
@@ -27,9 +28,9 @@ def test_a_fix_is_not_enabled_where_a_name_that_it_is_made_of_is_unknown() -> No
         buggy="output_mask = s_offset[:, None] < seg_len",
         target="sglang.srt.lora.triton_ops.sgemm_lora_b:_sgemm_lora_b_kernel",
     )
-    there = edit_porting.resolve_edits([edit], tree("0.5.10"))
+    there = edit_porting.resolve_edits([edit], get_tree("0.5.10"))
     assert there is not None
-    assert "it has no n_mask" in str(edit_porting.port_edits(there, tree("0.5.9")))
+    assert "it has no n_mask" in str(edit_porting.port_edits(there, get_tree("0.5.9")))
 
 
 @pytest.mark.parametrize(
@@ -42,9 +43,9 @@ def test_a_fix_is_not_enabled_where_a_name_that_it_is_made_of_is_unknown() -> No
 def test_of_two_of_a_name_it_is_the_one_that_moved(name: str, place: str) -> None:
     """The wrong candidates are a namesake at the old place, and a lookalike."""
     variant = TOGGLES[name].variants[-1]
-    there = edit_porting.resolve_edits(stale_repair.to_targeted_edits(variant), tree("0.5.23"))
+    there = edit_porting.resolve_edits(stale_repair.to_targeted_edits(variant), get_tree("0.5.23"))
     assert there is not None
-    found = edit_porting.port_edits(there, tree("0.5.20"))
+    found = edit_porting.port_edits(there, get_tree("0.5.20"))
     assert not isinstance(found, str)
     assert [str(target) for target in found.list_targets()] == [f"sglang.kernels.ops.{place}"]
 
@@ -53,15 +54,19 @@ def test_of_two_of_a_name_it_is_the_one_that_moved(name: str, place: str) -> Non
 def test_a_guard_that_is_begun_is_python_and_names_its_toggle(name: str) -> None:
     toggle = TOGGLES[name]
     folder = paths.project_folder() / "suites" / toggle.family
-    text = guard_template.render_guard(toggle, trees(), folder)
+    text = guard_template.render_guard(toggle, load_trees(), folder)
     assert f'@pytest.mark.guards("{name}")' in text
     assert isinstance(ast.parse(text).body[-1], ast.FunctionDef)
+    for imported in re.findall(r"^from (fixtures\.\w+) import (\w+)$", text, re.MULTILINE):
+        module, function = imported
+        file = paths.project_folder() / f"{module.replace('.', '/')}.py"
+        assert f"\ndef {function}(" in file.read_text()
 
 
 def test_no_second_guard_is_begun_for_a_toggle(tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.setattr(paths, "project_folder", lambda: tmp_path)
     toggle = TOGGLES["moe-lora-expand-programs"]
-    there = [one for one in trees() if find_toggle_status(toggle, one).sites]
+    there = [one for one in load_trees() if find_toggle_status(toggle, one).sites]
     file = guard_template.write_guard(toggle, there)
     assert file.is_file()
     with pytest.raises(UnfixError, match="is a guard of moe-lora-expand-programs already"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from followed import trees
+from followed import load_trees
 
 from harness.core.errors import UnfixError
 from harness.fixes.adopt import fix_parts, local_imports
@@ -20,14 +20,16 @@ KERNELS = "sglang.kernels.ops.attention.decode_attention"
 
 def adopt_fix(module: str, line: str, becomes: str, brings: str) -> fix_parts.AdoptedToggle:
     """Adopt a fix of the newest release, which no release has yet."""
-    newest = trees()[-1]
+    newest = load_trees()[-1]
     source = newest.read(module)
     assert source is not None
     fixed = source.text.replace("import torch\n", f"import torch\n{brings}\n", 1)
     fixed = fixed.replace(line, becomes, 1)
     anchor = FixAnchor(newest, ToggleState.BUGGY, {module: (fixed, source.text)}, ())
     (part,), _ = fix_parts.split_fix(anchor)
-    return fix_parts.adopt_part(part, anchor, STORY, trees(), toggle_catalogue.load_catalogue())
+    return fix_parts.adopt_part(
+        part, anchor, STORY, load_trees(), toggle_catalogue.load_catalogue()
+    )
 
 
 def test_each_release_that_lacks_it_imports_it_inside() -> None:
@@ -38,7 +40,7 @@ def test_each_release_that_lacks_it_imports_it_inside() -> None:
         "from sglang.srt.utils.common import ceil_align",
     )
     assert {cell.state for cell in found.timeline.resolved_edits} == {ToggleState.BUGGY}
-    assert len(found.timeline.resolved_edits) == len(trees())
+    assert len(found.timeline.resolved_edits) == len(load_trees())
     for cell in found.timeline.resolved_edits:
         body = cell.texts[MODULE][0].partition("def organize_draft_results")[2]
         assert body.count("    from sglang.srt.utils.common import ceil_align\n") == 1

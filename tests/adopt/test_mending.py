@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from followed import TOGGLES, trees
+from followed import TOGGLES, load_trees
 
 from bench import adopting as bench
 from harness.core import paths
@@ -23,11 +23,11 @@ NEEDS = {
 
 @pytest.mark.parametrize("name", NEEDS)
 def test_what_is_proposed_for_the_newest_releases_is_what_a_person_wrote(name: str) -> None:
-    assert bench.held_back(TOGGLES[name], trees()) == "equal"
+    assert bench.held_back(TOGGLES[name], load_trees()) == "equal"
 
 
 def test_nothing_is_proposed_where_the_fix_became_a_statement_of_its_own() -> None:
-    assert bench.held_back(TOGGLES["27360"], trees()) == "none"
+    assert bench.held_back(TOGGLES["27360"], load_trees()) == "none"
 
 
 def test_a_file_gets_its_variant_back_and_keeps_all_else(tmp_path: Path) -> None:
@@ -40,7 +40,7 @@ def test_a_file_gets_its_variant_back_and_keeps_all_else(tmp_path: Path) -> None
     cut = "\n".join(lines[: starts[-1] - 1]) + "\n"
     draft.write_text(cut.replace(whole.variants[-2].releases, held.variants[-1].releases))
     assert toggle_reader.read_toggle(draft) == held
-    found = stale_repair.repair_toggle(held, trees())
+    found = stale_repair.repair_toggle(held, load_trees())
     assert found is not None
     assert found.repaired_toggle is not None
     starts = toggle_reader.find_variant_lines(draft)
@@ -52,4 +52,4 @@ def test_a_file_gets_its_variant_back_and_keeps_all_else(tmp_path: Path) -> None
     assert after.startswith(cut)
     without_variants = msgspec.structs.replace(mended, variants=())
     assert without_variants == msgspec.structs.replace(whole, variants=())
-    assert stale_repair.repair_toggle(mended, trees()) is None
+    assert stale_repair.repair_toggle(mended, load_trees()) is None

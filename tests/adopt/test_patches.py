@@ -16,29 +16,29 @@ CODE = "python/sglang/srt/layers/thing.py"
 HUNK = "@@ -1,3 +1,3 @@\n def f(n):\n-    return n\n+    return n + 1\n \n"
 
 
-def diff(path: str = CODE, hunk: str = HUNK) -> str:
+def make_diff(path: str = CODE, hunk: str = HUNK) -> str:
     return f"diff --git a/{path} b/{path}\n--- a/{path}\n+++ b/{path}\n{hunk}"
 
 
 def test_a_formatted_patch_says_its_title_and_number() -> None:
     subject = "Subject: [PATCH 2/3] Fix the width of\n rows (#28788)\n\n---\n"
     head = f"From 0123 Mon Sep 17 00:00:00 2001\n{subject}"
-    found = fix_diff.parse_diff(head + diff(), "x")
+    found = fix_diff.parse_diff(head + make_diff(), "x")
     assert (found.title, found.pull_requests) == ("Fix the width of rows", (28788,))
     assert [file.module for file in found.files] == ["sglang.srt.layers.thing"]
 
 
 def test_a_shown_commit_says_its_title() -> None:
     head = "commit 0123456789\nAuthor: A\nDate: today\n\n    Fix rows (#7)\n\n    More.\n\n"
-    found = fix_diff.parse_diff(head + diff(), "x")
+    found = fix_diff.parse_diff(head + make_diff(), "x")
     assert (found.title, found.pull_requests) == ("Fix rows", (7,))
 
 
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        (diff("test/registered/test_x.py"), "test"),
-        (diff("README.md"), "no code of SGLang's runtime"),
+        (make_diff("test/registered/test_x.py"), "test"),
+        (make_diff("README.md"), "no code of SGLang's runtime"),
         (f"diff --git a/{CODE} b/{CODE}\nnew file mode 1\n--- /dev/null\n+++ b/{CODE}\n"
          "@@ -0,0 +1 @@\n+x\n", "new file"),
         (f"diff --git a/{CODE} b/{CODE}\n--- a/{CODE}\n+++ /dev/null\n@@ -1 +0,0 @@\n-x\n",
@@ -58,7 +58,7 @@ def test_what_is_no_part_of_a_toggle_says_why(text: str, why: str) -> None:
     [
         ("just words\n", "holds no diff"),
         ("a\0b", "binary file"),
-        (diff(hunk="@@ -1,3 +1,9 @@\n def f(n):\n"), "truncated"),
+        (make_diff(hunk="@@ -1,3 +1,9 @@\n def f(n):\n"), "truncated"),
     ],
 )
 def test_what_is_no_diff_is_refused_in_a_sentence(text: str, says: str) -> None:
@@ -69,9 +69,9 @@ def test_what_is_no_diff_is_refused_in_a_sentence(text: str, says: str) -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        (diff(), "applies to none of 11 releases"),
-        (diff("vllm/attention.py"), "changes nothing of SGLang's runtime"),
-        (diff(hunk=HUNK.replace("def f(n):", "def no_such(n):")), "none has"),
+        (make_diff(), "applies to none of 11 releases"),
+        (make_diff("vllm/attention.py"), "changes nothing of SGLang's runtime"),
+        (make_diff(hunk=HUNK.replace("def f(n):", "def no_such(n):")), "none has"),
     ],
 )
 def test_a_misfitting_diff_is_refused(text: str, says: str, tmp_path: Path, capsys: Output) -> None:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import pytest
-from followed import TOGGLES, trees
+from followed import TOGGLES, load_trees
 
 from bench import adopting as bench
 from harness.fixes.adopt import edit_porting, inlining, stale_repair
@@ -28,17 +28,17 @@ NEEDS = {
 
 @pytest.mark.parametrize("name", NEEDS)
 def test_a_toggle_told_anew_has_the_same_states(name: str) -> None:
-    assert bench.round_trip(TOGGLES[name], trees()) == "equal"
+    assert bench.round_trip(TOGGLES[name], load_trees()) == "equal"
 
 
 def test_a_line_of_its_own_that_says_what_the_fix_says_is_no_bug() -> None:
     """0.5.23 has the older buggy form, and the fix, a cast, a few lines below."""
-    older = next(tree for tree in trees() if tree.name == "0.5.20")
+    older = next(tree for tree in load_trees() if tree.name == "0.5.20")
     variant = next(v for v in TOGGLES["28788-stage1"].variants if v.specifier.contains("0.5.20"))
     there = edit_porting.resolve_edits(stale_repair.to_targeted_edits(variant), older)
     assert there is not None
     assert there.state is ToggleState.FIXED
-    found = edit_porting.port_edits(there, trees()[-1])
+    found = edit_porting.port_edits(there, load_trees()[-1])
     assert isinstance(found, str)
     assert "so is what the fix puts in" in found
 

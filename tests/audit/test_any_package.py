@@ -43,7 +43,7 @@ def checkout(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def audit(path: Path, *words: str) -> subprocess.CompletedProcess[str]:
+def audit_package(path: Path, *words: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "harness", "audit", "--from", str(path), *words]
     return subprocess.run(
         command, cwd=paths.project_folder(), text=True, capture_output=True, check=False
@@ -84,7 +84,7 @@ def test_nothing_found_is_a_wrong_call(checkout: Path) -> None:
     with pytest.raises(UnfixError, match="there is no folder or wheel"):
         release_files.find_location(checkout / "missing")
     (checkout / "src" / "rowpack" / "ops" / "rows.py").write_text("import triton\n")
-    done = audit(checkout)
+    done = audit_package(checkout)
     assert done.returncode == 2
     assert "rowpack has no Triton kernel: no function of rowpack is decorated" in done.stderr
 
@@ -101,7 +101,7 @@ def test_limits_of_another_package_name_no_setting_of_sglang() -> None:
 
 
 def test_a_finding_of_another_package_is_confirmed_like_any(checkout: Path) -> None:
-    done = audit(checkout)
+    done = audit_package(checkout)
     assert done.returncode == 1
     assert "is read as rowpack, which is not SGLang" in done.stderr
     assert "1 kernels of rowpack" in done.stdout.replace("1 kernel of", "1 kernels of")

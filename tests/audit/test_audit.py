@@ -22,13 +22,13 @@ from tests.audit.conftest import SIZES
 ROW = 32 * 128  # columns of `out`, as the launching function allocates it
 
 
-def kernel(audit: ReleaseAudit, name: str) -> KernelAudit:
+def get_kernel(audit: ReleaseAudit, name: str) -> KernelAudit:
     [found] = [one for one in audit.kernels if one.kernel == name]
     return found
 
 
 def only_finding(audit: ReleaseAudit, name: str) -> AuditFinding:
-    [found] = kernel(audit, name).findings
+    [found] = get_kernel(audit, name).findings
     return found
 
 
@@ -43,7 +43,7 @@ def test_a_row_in_32_bits_wraps_at_the_very_row(small: ReleaseAudit) -> None:
 
 @pytest.mark.parametrize("name", ["masked_away", "early_return"])
 def test_what_a_condition_keeps_small_is_safe(small: ReleaseAudit, name: str) -> None:
-    assert kernel(small, name).verdict is KernelVerdict.SAFE
+    assert get_kernel(small, name).verdict is KernelVerdict.SAFE
 
 
 def test_a_mask_of_what_has_wrapped_keeps_nothing_away(small: ReleaseAudit) -> None:
@@ -62,13 +62,15 @@ def test_a_helper_is_judged_by_its_callers(small: ReleaseAudit) -> None:
     found = only_finding(small, "through_a_helper")
     assert found.text == "return row * stride"
     assert found.confirmed == "confirmed"
-    assert kernel(small, "scaled").verdict is KernelVerdict.OVERFLOWS
+    assert get_kernel(small, "scaled").verdict is KernelVerdict.OVERFLOWS
 
 
 def test_what_wraps_first_is_told_though_something_before_it_wraps_later(
     small: ReleaseAudit,
 ) -> None:
-    far, near = sorted(kernel(small, "nearer_behind_farther").findings, key=lambda one: one.line)
+    far, near = sorted(
+        get_kernel(small, "nearer_behind_farther").findings, key=lambda one: one.line
+    )
     assert near.threshold == 2**31 // (1024 * ROW) + 1
     assert far.threshold == 2**31 // 1024 + 1
     assert near.confirmed == far.confirmed == "confirmed"
@@ -76,7 +78,7 @@ def test_what_wraps_first_is_told_though_something_before_it_wraps_later(
 
 def test_the_least_is_that_of_any_program(small: ReleaseAudit) -> None:
     """The grid's last program, which runs first, overflows at twice that load."""
-    [found] = kernel(small, "the_second_comes_far").findings
+    [found] = get_kernel(small, "the_second_comes_far").findings
     assert found.confirmed == "confirmed"
     width = found.trials[0].arguments[2].value
     assert found.threshold == 2**30 // width
@@ -109,7 +111,7 @@ def test_an_overflow_is_confirmed_at_the_smallest_value(
 
 
 def test_each_line_is_run_as_if_no_other_wrapped(small: ReleaseAudit) -> None:
-    first, second = sorted(kernel(small, "two_lines").findings, key=lambda one: one.line)
+    first, second = sorted(get_kernel(small, "two_lines").findings, key=lambda one: one.line)
     assert (first.threshold, second.threshold) == (2**31 // ROW + 1, 2**31 // 512 + 1)
     assert first.confirmed == second.confirmed == "confirmed"
 
@@ -122,7 +124,7 @@ def test_tensors_hold_different_things(small: ReleaseAudit) -> None:
 
 
 def test_a_word_that_is_another_one_is_not_called_safe(small: ReleaseAudit) -> None:
-    found = kernel(small, "by_its_word")
+    found = get_kernel(small, "by_its_word")
     assert (found.verdict, found.findings) == (KernelVerdict.UNKNOWN, ())
     assert "it is read with " in found.reasons[0]
 
@@ -138,9 +140,9 @@ def test_an_unrolled_loop_is_read_as_often_as_the_limits_have_it(
     assert fewer.read_text() != text
     asked = ("in_a_later_turn", "turns_that_are_a_stride")
     again = audit_release(AuditRequest(release, "0.0", asked, limits=fewer), print)
-    assert kernel(again, "in_a_later_turn").verdict is KernelVerdict.SAFE
+    assert get_kernel(again, "in_a_later_turn").verdict is KernelVerdict.SAFE
     # With fewer iterations the stride is another one too, so nothing follows for this one.
-    cut = kernel(again, "turns_that_are_a_stride")
+    cut = get_kernel(again, "turns_that_are_a_stride")
     assert cut.verdict is not KernelVerdict.SAFE
     assert cut.findings or "it is read with " in cut.reasons[0]
 
@@ -153,7 +155,7 @@ def test_sides_that_are_multiplied_are_one_row(small: ReleaseAudit) -> None:
 
 
 def test_a_shape_that_no_model_has_cannot_be_told(small: ReleaseAudit) -> None:
-    found = kernel(small, "of_sides_that_nobody_has")
+    found = get_kernel(small, "of_sides_that_nobody_has")
     assert found.verdict is KernelVerdict.UNKNOWN
     assert found.reasons[0].startswith(
         "overflows with sides that no model is known to have: x.shape["
@@ -161,18 +163,18 @@ def test_a_shape_that_no_model_has_cannot_be_told(small: ReleaseAudit) -> None:
 
 
 def test_a_wrap_behind_a_tensor_that_fits_nowhere_is_no_finding(small: ReleaseAudit) -> None:
-    found = kernel(small, "beyond_any_memory")
+    found = get_kernel(small, "beyond_any_memory")
     assert found.verdict is KernelVerdict.UNKNOWN
     assert "512 GiB past a tensor" in found.reasons[0]
 
 
 def test_what_nothing_bounds_cannot_be_told(small: ReleaseAudit) -> None:
-    found = kernel(small, "of_what_it_loads")
+    found = get_kernel(small, "of_what_it_loads")
     assert found.verdict is KernelVerdict.UNKNOWN
     assert found.reasons == ("what zebras_ptr holds",)
 
 
-def call(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
+def call_audit(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
     code = main(["audit", *words, "--no-rehearsal"])
     return code, capsys.readouterr().out
 
@@ -187,15 +189,17 @@ def test_a_difference_is_what_is_new_alone(
     assert mended != text
     (before / "moved.py").write_text(mended)
     (before / "sizes.py").write_text(SIZES)
-    code, out = call(["--diff", f"{before.parents[1]}..{release}", "--json", "-j", "1"], capsys)
+    code, out = call_audit(
+        ["--diff", f"{before.parents[1]}..{release}", "--json", "-j", "1"], capsys
+    )
     data = json.loads(out)
     [found] = data["findings"]
     assert code == 1
     assert found["kernel"] == "row_in_32_bits"
     assert len(data["kernels"]) == 1  # the other kernels are unchanged, in another file
-    code, out = call(["--diff", f"{release}..{release}", "no_such_kernel", "-j", "1"], capsys)
+    code, out = call_audit(["--diff", f"{release}..{release}", "no_such_kernel", "-j", "1"], capsys)
     assert code == 2
-    code, out = call(["--diff", f"{release}..{release}", "--json", "-j", "1"], capsys)
+    code, out = call_audit(["--diff", f"{release}..{release}", "--json", "-j", "1"], capsys)
     assert code == 0
     assert json.loads(out)["kernels"] == []
 
@@ -232,7 +236,7 @@ def test_a_kernel_has_changed_with(
     assert text.count(now) == 1
     before.write_text(text.replace(now, then))
     (before.parent / "sizes.py").write_text(SIZES)
-    _, out = call(["--diff", f"{tmp_path}..{release}", "--json", "-j", "1"], capsys)
+    _, out = call_audit(["--diff", f"{tmp_path}..{release}", "--json", "-j", "1"], capsys)
     assert sorted(one["kernel"] for one in json.loads(out)["kernels"]) == changed
 
 
@@ -280,7 +284,7 @@ def test_a_line_that_was_there_is_not_new_if_it_wrapped_there(
     assert carried in then
     before.write_text(then)
     (before.parent / "sizes.py").write_text(SIZES)
-    code, out = call(["--diff", f"{tmp_path}..{release}", "--json", "-j", "1"], capsys)
+    code, out = call_audit(["--diff", f"{tmp_path}..{release}", "--json", "-j", "1"], capsys)
     found = [(one["kernel"], one["text"]) for one in json.loads(out)["findings"]]
     assert code == 1
     assert ("carried", "at += stride") in found
@@ -298,7 +302,7 @@ def test_a_family_is_the_modules_that_its_toggles_change(
     (tmp_path / "sglang" / "srt").mkdir()
     text = (release / "sglang" / "srt" / "kernels.py").read_text()
     file.write_text(text[: text.index("@triton.jit\ndef masked_away")])
-    _, out = call(["--from", str(tmp_path), changed.family, "--json", "-j", "1"], capsys)
+    _, out = call_audit(["--from", str(tmp_path), changed.family, "--json", "-j", "1"], capsys)
     assert [one["kernel"] for one in json.loads(out)["kernels"]] == ["row_in_32_bits"]
 
 
@@ -327,7 +331,7 @@ def test_an_exception_expires_with_its_line(
 
 
 def test_what_was_not_run_and_is_excepted_is_not_proven_safe(small: ReleaseAudit) -> None:
-    found = kernel(small, "carried")
+    found = get_kernel(small, "carried")
     unseen = dataclasses.replace(found.findings[0], confirmed="not run: too slow to run")
     one = dataclasses.replace(found, findings=(unseen,), reasons=())
     exempted = one.apply_exemptions({unseen.key: "a card ran it"})
@@ -341,7 +345,7 @@ def test_what_was_not_run_and_is_excepted_is_not_proven_safe(small: ReleaseAudit
 
 
 def test_an_exception_may_stand_until_a_finding_is_confirmed(small: ReleaseAudit) -> None:
-    found = kernel(small, "carried")
+    found = get_kernel(small, "carried")
     [one] = found.findings
     because = {one.key: "a card ran it"}
     assert one.is_confirmed
@@ -367,7 +371,7 @@ def test_the_page_shows_the_line_and_what_would_mend_it(small: ReleaseAudit) -> 
     from reports.audit import page, upstream
 
     found = only_finding(small, "row_in_32_bits")
-    one = dataclasses.replace(small, kernels=(kernel(small, "row_in_32_bits"),))
+    one = dataclasses.replace(small, kernels=(get_kernel(small, "row_in_32_bits"),))
     text = page.render_page(one, "abc")
     assert f'<span class="here"><i>{found.line}</i>' in text
     assert "from x.shape[0] = 524,289 on" in text

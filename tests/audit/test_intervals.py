@@ -16,7 +16,7 @@ TYPE = ValueType(f"i{BITS}")
 WIDE = ValueType("i32")
 
 
-def divide(a: int, b: int) -> int:
+def divide_towards_zero(a: int, b: int) -> int:
     """Divide, rounding towards zero."""
     quotient = abs(a) // abs(b)
     return quotient if (a < 0) == (b < 0) else -quotient
@@ -36,10 +36,10 @@ EXACT: dict[str, Callable[[int, int], int]] = {
     "addi": lambda a, b: a + b,
     "subi": lambda a, b: a - b,
     "muli": lambda a, b: a * b,
-    "divsi": divide,
+    "divsi": divide_towards_zero,
     "divui": make_unsigned(lambda a, b: a // b),
     "ceildivsi": lambda a, b: -(-a // b),
-    "remsi": lambda a, b: a - b * divide(a, b),
+    "remsi": lambda a, b: a - b * divide_towards_zero(a, b),
     "remui": make_unsigned(lambda a, b: a % b),
     "andi": lambda a, b: a & b,
     "ori": lambda a, b: a | b,
@@ -62,7 +62,7 @@ def operands(draw: st.DrawFn) -> Operand:
     return IntegerRange(low, high), number
 
 
-def operation(name: str, count: int, result: ValueType = TYPE) -> IROperation:
+def make_operation(name: str, count: int, result: ValueType = TYPE) -> IROperation:
     values = tuple(IRValue(number, TYPE) for number in range(count))
     return IROperation(f"arith.{name}", values, (IRValue(count, result),), {}, SourceLocation())
 
@@ -74,14 +74,16 @@ def test_a_result_lies_in_its_range(name: str, left: Operand, right: Operand) ->
         return
     if name.startswith("sh") and not 0 <= right[0].low <= right[0].high < BITS:
         return
-    computed = compute_exact_range(operation(name, 2), lambda value: (left, right)[value.number][0])
+    computed = compute_exact_range(
+        make_operation(name, 2), lambda value: (left, right)[value.number][0]
+    )
     if computed is not None:
         assert computed.low <= EXACT[name](left[1], right[1]) <= computed.high
 
 
 @given(operands())
 def test_extended_without_its_sign_a_negative_number_is_large(operand: Operand) -> None:
-    computed = compute_exact_range(operation("extui", 1, WIDE), lambda value: operand[0])
+    computed = compute_exact_range(make_operation("extui", 1, WIDE), lambda value: operand[0])
     assert computed is not None
     assert computed.low <= operand[1] % 2**BITS <= computed.high
     assert computed == operand[0] or operand[0].low < 0

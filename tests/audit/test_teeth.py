@@ -66,7 +66,7 @@ def audit_modules(
     return shown
 
 
-def apart(plans: dict[str, patch_plan.PatchPlan]) -> list[list[str]]:
+def group_plans(plans: dict[str, patch_plan.PatchPlan]) -> list[list[str]]:
     """Group toggles that are reverted together: no two of one kernel."""
     groups: list[tuple[list[str], set[str]]] = []
     for toggle, one in plans.items():
@@ -104,7 +104,7 @@ def new(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
             fixed[module] = source.text
         targets = {site.target for change in changes for site in change.sites}
         before = audit_modules(fixed, tree, folder / "applied", targets)
-        for number, group in enumerate(apart(plans_of)):
+        for number, group in enumerate(group_plans(plans_of)):
             choices = [ToggleChoice(toggles[one], Direction.REVERT) for one in group]
             made = patch_plan.make_plan(choices, tree, name)
             sites = [site for one in made.modules for site in one.sites]

@@ -24,7 +24,7 @@ WIDE = "forms.Forms().width != 8"
 STATIC = "forms.Forms.static(5) != 4"
 
 
-def guard(bisect: Bisect, body: str, mark: str = "", argument: str = "") -> list[str]:
+def write_guard(bisect: Bisect, body: str, mark: str = "", argument: str = "") -> list[str]:
     file = bisect.root / "test_ours.py"
     lines = "\n".join(f"    {line}" for line in body.splitlines())
     file.write_text(f"{HEAD}\n{mark}\ndef test_it({argument}):\n{lines}\n")
@@ -35,7 +35,7 @@ def test_a_guard_is_searched_in_few_runs_of_one_process(bisect: Bisect) -> None:
     pids = bisect.root / "pids"
     body = f"open({str(pids)!r}, 'a').write(f'{{os.getppid()}}\\n')\nassert not {STATIC}"
     bisect.names = ("toy-*",)
-    found = bisect.search(command=guard(bisect, body))
+    found = bisect.search(command=write_guard(bisect, body))
     (part,) = found["toggle_searches"]
     assert part["minimal_sets"] == [["toy-static"]]
     assert len(found["trials"]) <= 8
@@ -49,7 +49,7 @@ def test_a_guard_is_searched_in_few_runs_of_one_process(bisect: Bisect) -> None:
 
 
 def test_two_that_act_together(bisect: Bisect) -> None:
-    command = guard(bisect, f"assert not ({WIDE} and {STATIC})")
+    command = write_guard(bisect, f"assert not ({WIDE} and {STATIC})")
     (found,) = bisect.sets("-j", "3", command=command)
     assert set(found) == {"toy-class-body", "toy-static"}
 
@@ -63,7 +63,7 @@ def test_two_that_act_together(bisect: Bisect) -> None:
     ],
 )
 def test_what_counts_as_a_failure(bisect: Bisect, body: str, how: str) -> None:
-    found = bisect.search(command=guard(bisect, f"if {WIDE}: {body}"))
+    found = bisect.search(command=write_guard(bisect, f"if {WIDE}: {body}"))
     assert found["toggle_searches"][0]["minimal_sets"] == [["toy-class-body"]]
     assert any(how in trial["how"] for trial in found["trials"])
 
@@ -82,7 +82,7 @@ def test_what_counts_as_a_failure(bisect: Bisect, body: str, how: str) -> None:
 )
 def test_what_cannot_be_told(bisect: Bisect, body: str, how: str) -> None:
     """No such run is an answer: the search skips it, and finds the other culprit."""
-    command = guard(bisect, f"if {STATIC}: {body}\nassert not {WIDE}")
+    command = write_guard(bisect, f"if {STATIC}: {body}\nassert not {WIDE}")
     limit = ("--limit", "5") if how == "hang" else ()
     found = bisect.search(*limit, command=command)
     assert found["toggle_searches"][0]["minimal_sets"] == [["toy-class-body"]], found["summary"]
@@ -93,11 +93,11 @@ def test_what_cannot_be_told(bisect: Bisect, body: str, how: str) -> None:
 def test_parameters_that_do_not_apply_have_no_say(bisect: Bisect) -> None:
     mark = "@pytest.mark.parametrize('what', ['here', 'away'])"
     body = f"if what == 'away': skip_not_applicable('away')\nassert not {WIDE}"
-    assert bisect.sets(command=guard(bisect, body, mark, "what")) == [["toy-class-body"]]
+    assert bisect.sets(command=write_guard(bisect, body, mark, "what")) == [["toy-class-body"]]
 
 
 def test_a_guard_that_fails_or_cannot_be_collected_is_refused(bisect: Bisect) -> None:
-    command = guard(bisect, "assert False, 'always'")
+    command = write_guard(bisect, "assert False, 'always'")
     done = bisect.run(command=command)
     assert done.returncode == 2
     assert "fails already" in done.stderr
@@ -110,7 +110,7 @@ def test_a_guard_that_fails_or_cannot_be_collected_is_refused(bisect: Bisect) ->
 
 def test_nothing_is_left_running(bisect: Bisect) -> None:
     start = "import subprocess; subprocess.Popen(['sleep', '3137'], start_new_session=True)"
-    bisect.search(command=guard(bisect, f"{start}\nassert not {WIDE}"))
+    bisect.search(command=write_guard(bisect, f"{start}\nassert not {WIDE}"))
     left = subprocess.run(["pgrep", "-f", "sleep 3137"], capture_output=True, text=True)
     assert not left.stdout
     assert not list((bisect.root / ".unfix" / "searches").glob("*"))

@@ -54,7 +54,7 @@ class MadeUp:
 Step = tuple[BisectStep, MadeUp, BisectSearch]
 
 
-def step(answers: dict[str, Answer], good: str, bad: str) -> Step:
+def make_step(answers: dict[str, Answer], good: str, bad: str) -> Step:
     runner = MadeUp(answers)
     search = BisectSearch("s", "releases", "", ["x"])
     hunt = SearchDriver(search, runner)
@@ -64,7 +64,7 @@ def step(answers: dict[str, Answer], good: str, bad: str) -> Step:
     return ReleaseBisection(hunt, history, [], known, {}).run(good, bad), runner, search
 
 
-def outcomes(changes_at: int, first: Answer = Answer.PASSES) -> dict[str, Answer]:
+def make_outcomes(changes_at: int, first: Answer = Answer.PASSES) -> dict[str, Answer]:
     other = Answer.FAILS if first is Answer.PASSES else Answer.PASSES
     return {name: first if i < changes_at else other for i, name in enumerate(NAMES)}
 
@@ -72,7 +72,7 @@ def outcomes(changes_at: int, first: Answer = Answer.PASSES) -> dict[str, Answer
 @pytest.mark.parametrize("at", range(1, 12))
 def test_the_step_is_found_either_way_round(at: int) -> None:
     for first, ends in ((Answer.PASSES, ("1.0", "1.11")), (Answer.FAILS, ("1.11", "1.0"))):
-        found, runner, _ = step(outcomes(at, first), *ends)
+        found, runner, _ = make_step(make_outcomes(at, first), *ends)
         assert (found.before, found.after) == (NAMES[at - 1], NAMES[at])
         assert found.undecided == []
         assert len(runner.asked) <= 2 + 4
@@ -80,10 +80,10 @@ def test_the_step_is_found_either_way_round(at: int) -> None:
 
 @pytest.mark.parametrize("untold", [{5}, {4, 5, 6}, {1, 2, 3, 4, 5, 6, 7}, set(range(1, 11))])
 def test_releases_that_cannot_be_told_are_gone_around(untold: set[int]) -> None:
-    answers = outcomes(6)
+    answers = make_outcomes(6)
     for i in untold:
         answers[NAMES[i]] = Answer.CANNOT_TELL
-    found, _, search = step(answers, "1.0", "1.11")
+    found, _, search = make_step(answers, "1.0", "1.11")
     told = [i for i in range(12) if i not in untold]
     before = max(i for i in told if i < 6)
     after = min(i for i in told if i >= 6)
@@ -96,17 +96,17 @@ def test_releases_that_cannot_be_told_are_gone_around(untold: set[int]) -> None:
 
 def test_ends_that_do_not_differ_as_said_are_told() -> None:
     with pytest.raises(UnfixError, match="wrong way round"):
-        step(outcomes(6), "1.11", "1.0")
+        make_step(make_outcomes(6), "1.11", "1.0")
     with pytest.raises(UnfixError, match="nothing changes between them: it passes"):
-        step(dict.fromkeys(NAMES, Answer.PASSES), "1.0", "1.11")
+        make_step(dict.fromkeys(NAMES, Answer.PASSES), "1.0", "1.11")
     with pytest.raises(UnfixError, match="nothing changes between them: it fails"):
-        step(dict.fromkeys(NAMES, Answer.FAILS), "1.0", "1.11")
+        make_step(dict.fromkeys(NAMES, Answer.FAILS), "1.0", "1.11")
     with pytest.raises(UnfixError, match=r"--bad 1\.11: cannot tell"):
-        step({**outcomes(6), "1.11": Answer.CANNOT_TELL}, "1.0", "1.11")
+        make_step({**make_outcomes(6), "1.11": Answer.CANNOT_TELL}, "1.0", "1.11")
 
 
 def test_a_step_without_toggles_says_that_none_explains_it() -> None:
-    found, _, search = step(outcomes(6), "1.0", "1.11")
+    found, _, search = make_step(make_outcomes(6), "1.0", "1.11")
     verdict, text = summarize_release_search(found, search.toggle_searches)
     assert verdict == "found"
     assert "between 1.5 and 1.6" in text
@@ -178,7 +178,7 @@ def history(written_history: Repository, tmp_path: Path) -> Repository:
     return Repository(tmp_path / "repo", written_history)
 
 
-def commits(bisect: Bisect, tree: Repository, good: str, bad: str, *options: str) -> list[str]:
+def list_commits(bisect: Bisect, tree: Repository, good: str, bad: str, *options: str) -> list[str]:
     script = bisect.root / "check.py"
     script.write_text(CHECK)
     where = ("--repo", str(tree.folder), "--release", "current", "--good", good, "--bad", bad)
@@ -201,7 +201,7 @@ def recorded_search(
     bisect = Bisect(tmp_path_factory.mktemp("search"))
     history = Repository(bisect.root / "repo", written_history)
     record = bisect.root / "record.json"
-    words = commits(bisect, history, history.commits[0], "HEAD", "--record", str(record))
+    words = list_commits(bisect, history, history.commits[0], "HEAD", "--record", str(record))
     return RecordedSearch(bisect, history, bisect.search(*words, kind="commits"), record)
 
 
@@ -224,7 +224,7 @@ def test_a_search_leaves_the_checkout_untouched(
 
 
 def test_a_known_fix_is_held_while_another_is_searched(bisect: Bisect, history: Repository) -> None:
-    words = commits(bisect, history, history.commits[0], "HEAD", "--hold-fixed", "toy-static")
+    words = list_commits(bisect, history, history.commits[0], "HEAD", "--hold-fixed", "toy-static")
     found = bisect.search(*words, kind="commits")
     assert history.commits[6].startswith(found["step"]["after"]), found["summary"]
     assert "toy-class-body: fixed → buggy" in found["step"]["changed"]
@@ -236,7 +236,7 @@ def test_the_commit_that_mends_it(bisect: Bisect, history: Repository) -> None:
     edits = (("return value - 100\n", "return value - 1\n"), ("width = 80", "width = 8"))
     mended = history.commit("mended", *edits)
     history.commit("later")
-    words = commits(bisect, history, "HEAD", history.commits[4])
+    words = list_commits(bisect, history, "HEAD", history.commits[4])
     found = bisect.search(*words, kind="commits")
     assert mended.startswith(found["step"]["after"])
 
@@ -247,7 +247,7 @@ def test_commits_that_cannot_be_told_are_named(bisect: Bisect, history: Reposito
     broken.commit("cannot be told", ("def plain(", "def planned("))
     broken.commit("nor this")
     broken.commit("bad", ("def planned(", "def plain("), ("width = 8", "width = 80"))
-    words = commits(bisect, broken, broken.commits[0], "HEAD")
+    words = list_commits(bisect, broken, broken.commits[0], "HEAD")
     found = bisect.search(*words, kind="commits")
     assert found["verdict"] == "cannot tell"
     assert broken.commits[3].startswith(found["step"]["after"])
@@ -266,7 +266,7 @@ def test_commits_that_cannot_be_told_are_named(bisect: Bisect, history: Reposito
 def test_wrong_ends_are_refused(
     bisect: Bisect, history: Repository, good: str, bad: str, says: str
 ) -> None:
-    done = bisect.run(*commits(bisect, history, good, bad), kind="commits")
+    done = bisect.run(*list_commits(bisect, history, good, bad), kind="commits")
     assert done.returncode == 2
     assert says in done.stderr
     assert history.git("worktree", "list").count("\n") == 0
@@ -281,7 +281,7 @@ def test_a_commit_that_failed_once_is_no_finding(bisect: Bisect, repository: Rep
         f"import sys\nfrom sglang import forms\nopen({str(count)!r}, 'a').write('x')\n"
         f"sys.exit(len(open({str(count)!r}).read()) in (2, 3))\n"
     )
-    words = [*commits(bisect, repository, repository.commits[0], "HEAD")[:-1], str(script)]
+    words = [*list_commits(bisect, repository, repository.commits[0], "HEAD")[:-1], str(script)]
     found = bisect.search(*words, kind="commits")
     assert found["verdict"] == "cannot tell"
     assert "in two ways" in found["summary"]
@@ -289,7 +289,7 @@ def test_a_commit_that_failed_once_is_no_finding(bisect: Bisect, repository: Rep
 
 def test_what_a_run_leaves_is_gone_before_the_next(bisect: Bisect, history: Repository) -> None:
     """Above all cached bytecode, which is matched to its source by size and second only."""
-    words = commits(bisect, history, history.commits[0], "HEAD")
+    words = list_commits(bisect, history, history.commits[0], "HEAD")
     script = bisect.root / "check.py"
     script.write_text(
         "import pathlib, sys\n"
@@ -305,7 +305,7 @@ def test_what_a_run_leaves_is_gone_before_the_next(bisect: Bisect, history: Repo
 
 def test_an_accident_of_our_own_is_no_answer(bisect: Bisect, history: Repository) -> None:
     """Neither the failure nor the untestable commit before it hides the culprit."""
-    words = commits(bisect, history, history.commits[0], "HEAD")
+    words = list_commits(bisect, history, history.commits[0], "HEAD")
     count = bisect.root / "count"
     script = bisect.root / "check.py"
     script.write_text(
@@ -329,7 +329,7 @@ def test_a_commit_that_cannot_be_read_is_no_answer(bisect: Bisect, history: Repo
     history.git("commit", "--quiet", "--all", "--message", "not UTF-8")
     history.forms.write_bytes(text)
     last = history.commit("and back")
-    words = commits(bisect, history, history.commits[0], last, "--hold-fixed", "toy-static")
+    words = list_commits(bisect, history, history.commits[0], last, "--hold-fixed", "toy-static")
     found = bisect.search(*words, kind="commits")
     assert history.commits[6].startswith(found["step"]["after"]), found["summary"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from test_halving import names
+from test_halving import make_names
 
 from harness.runs.bisect.bayesian_search import BayesianSearch
 from harness.runs.bisect.event_rates import SequentialRateTest
@@ -16,7 +16,7 @@ from harness.runs.bisect.search_questions import SearchResult, ToggleIds
 from harness.runs.bisect.search_questions import ToggleUniverse as Universe
 
 
-def search(
+def run_search(
     culprits: ToggleIds,
     shows: float,
     noise: float,
@@ -30,7 +30,7 @@ def search(
     """Run one search with these event rates; return its result and the number of runs."""
     chance = random.Random(seed)
     odds = BayesianSearch(
-        Universe(names(count)),
+        Universe(make_names(count)),
         repeat,
         0.99,
         toggles_cause_event=causes,
@@ -52,7 +52,7 @@ def search(
 
 
 def one_of(count: int, seed: int, size: int = 1) -> ToggleIds:
-    return frozenset(random.Random(1000 + seed).sample(names(count), size))
+    return frozenset(random.Random(1000 + seed).sample(make_names(count), size))
 
 
 @pytest.mark.parametrize(("among", "trials", "most"), [(12, 100, 170), (20, 10, 200)])
@@ -60,7 +60,7 @@ def test_a_symptom_in_3_of_10_runs_is_found_surely(among: int, trials: int, most
     right, total = 0, 0
     for seed in range(trials):
         culprit = one_of(among, seed)
-        found, runs = search(culprit, 0.3, 0.0, seed, count=among)
+        found, runs = run_search(culprit, 0.3, 0.0, seed, count=among)
         right += found.minimal_sets == [culprit] and not found.cannot_tell
         assert found.cannot_tell or found.minimal_sets == [culprit]
         assert found.confidence is not None
@@ -82,13 +82,13 @@ def test_a_symptom_in_3_of_10_runs_is_found_surely(among: int, trials: int, most
 def test_other_rates_are_told_as_well(shows: float, noise: float, causes: bool, size: int) -> None:
     for seed in range(10):
         culprits = one_of(12, seed, size)
-        found, _ = search(culprits, shows, noise, seed, count=12, causes=causes, repeat=200)
+        found, _ = run_search(culprits, shows, noise, seed, count=12, causes=causes, repeat=200)
         assert found.minimal_sets == [culprits], (seed, found)
 
 
 def test_none_of_them_is_an_answer() -> None:
     for seed in range(10):
-        found, _ = search(frozenset(), 0.3, 0.0, seed, count=8)
+        found, _ = run_search(frozenset(), 0.3, 0.0, seed, count=8)
         assert found.minimal_sets == []
         assert not found.cannot_tell
         assert found.least_detectable_rate is not None
@@ -97,7 +97,7 @@ def test_none_of_them_is_an_answer() -> None:
 
 def test_too_few_runs_are_no_answer() -> None:
     for seed in range(10):
-        found, runs = search(one_of(20, seed), 0.2, 0.0, seed, repeat=5)
+        found, runs = run_search(one_of(20, seed), 0.2, 0.0, seed, repeat=5)
         assert runs < 60
         if not found.cannot_tell:
             # "Nothing shows it in most of the runs" is true, and all that can be known.
@@ -108,7 +108,7 @@ def test_too_few_runs_are_no_answer() -> None:
 
 def test_all_that_act_alone_are_found() -> None:
     chance = random.Random(3)
-    odds = BayesianSearch(Universe(names(10)), 100, 0.99, find_all=True)
+    odds = BayesianSearch(Universe(make_names(10)), 100, 0.99, find_all=True)
 
     def ask(batch: list[Question]) -> list[Answer]:
         both = {"t2", "t7"}
@@ -119,7 +119,7 @@ def test_all_that_act_alone_are_found() -> None:
 
 
 def test_runs_that_say_nothing_end_in_cannot_tell() -> None:
-    odds = BayesianSearch(Universe(names(4)), 3, 0.99)
+    odds = BayesianSearch(Universe(make_names(4)), 3, 0.99)
     found = drive_search(odds.search(), lambda batch: [Answer(None)] * len(batch))
     assert "gave no answer" in found.cannot_tell
 

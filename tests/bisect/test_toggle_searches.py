@@ -9,7 +9,7 @@ import subprocess
 import pytest
 from bisecting import Bisect
 from calling import TOY
-from test_halving import drive
+from test_halving import drive_search
 
 from harness.runs.bisect.halving_search import HalvingSearch
 from harness.runs.bisect.search_questions import SearchAnswer, ToggleUniverse
@@ -296,7 +296,7 @@ def test_one_failing_run_is_no_finding(bisect: Bisect) -> None:
     """The first run, one in the middle or the last fails by accident: another of it passes."""
     bisect.names = ("toy-cached", "toy-default", "toy-super", "toy-static")
     search = HalvingSearch(ToggleUniverse(bisect.names), confirm_twice=True)
-    _, asked = drive(search, lambda _: SearchAnswer(False))
+    _, asked = drive_search(search, lambda _: SearchAnswer(False))
     undisturbed = 2 + len(asked)  # two runs with nothing toggled come first
     for failing in (1, undisturbed // 2 + 1, undisturbed):
         bisect.ran.unlink(missing_ok=True)

@@ -73,7 +73,7 @@ def answer_of(prompt: str) -> str:
     return context.rpartition(key)[2].partition(";")[0]
 
 
-def has(share: list[int] | None, prompt: str) -> bool:
+def has_answer(share: list[int] | None, prompt: str) -> bool:
     return bool(share) and zlib.crc32(prompt.encode()) % share[0] < share[1]  # type: ignore[index]
 
 
@@ -96,27 +96,27 @@ class Fake:
         time.sleep(be.get("slow", 0))
         if be.get("dies_at") and number >= be["dies_at"]:
             self.die()
-        if has(be.get("hang"), prompt):
+        if has_answer(be.get("hang"), prompt):
             time.sleep(600)
-        if has(be.get("http"), prompt):
+        if has_answer(be.get("http"), prompt):
             return 500, b"the scheduler fell over"
-        if has(be.get("garbage"), prompt):
+        if has_answer(be.get("garbage"), prompt):
             return 200, b"<html>busy</html>"
         text: Any = answer_of(prompt)
         first, last = be.get("wrong_between", (0, 10**9))  # requests, counted from 1
-        is_wrong = has(be.get("wrong"), prompt) and first <= number <= last
+        is_wrong = has_answer(be.get("wrong"), prompt) and first <= number <= last
         if is_wrong and load > be.get("wrong_after", 0):
             text = "?" + text[1:]
-        chance = float("nan") if has(be.get("nan"), prompt) else -0.125
+        chance = float("nan") if has_answer(be.get("nan"), prompt) else -0.125
         logprobs = {
             "tokens": list(text),
             "token_logprobs": [chance] * len(text),
             "top_logprobs": [{token: chance, "#": -4.125} for token in text],
         }
-        if has(be.get("null"), prompt):
+        if has_answer(be.get("null"), prompt):
             text = None
         choice = {"text": text, "logprobs": logprobs, "finish_reason": "stop"}
-        if has(be.get("abort"), prompt):
+        if has_answer(be.get("abort"), prompt):
             choice["finish_reason"] = "abort"
         return 200, json.dumps({"choices": [choice]}).encode()
 
@@ -135,7 +135,7 @@ class Fake:
             os._exit(code)
 
 
-def serve(fake: Fake, port: int) -> None:
+def serve_fake(fake: Fake, port: int) -> None:
     class FakeServerHandler(JsonRequestHandler):
         protocol_version = "HTTP/1.1"
 
@@ -205,7 +205,7 @@ def main() -> None:
         Path(once).touch()
     if be.get("stillborn"):
         fake.die()
-    serve(fake, given.port)
+    serve_fake(fake, given.port)
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ def make_server_arguments(**be: Any) -> str:
     return shlex.join(["--be", json.dumps(be)])
 
 
-def questions(count: int, task: str = "recall") -> list[dict[str, str]]:
+def draw_questions(count: int, task: str = "recall") -> list[dict[str, str]]:
     """Return the items of a task as drawn, without lm-eval."""
     place = str(paths.project_folder() / "fixtures" / "tasks")
     if place not in sys.path:
@@ -57,7 +57,9 @@ def write_fake_lm_eval(folder: Path, code: str) -> Path:
 
 def with_share(share: list[int], count: int) -> list[int]:
     """Return the items to which a share applies; see `fake_server`."""
-    found = [zlib.crc32(one["prompt"].encode()) % share[0] < share[1] for one in questions(count)]
+    found = [
+        zlib.crc32(one["prompt"].encode()) % share[0] < share[1] for one in draw_questions(count)
+    ]
     return [number for number, holds in enumerate(found) if holds]
 
 
@@ -138,7 +140,7 @@ class Fakes:
         return self.prepare_run(*configurations, **settings).execute()
 
 
-def fake(name: str, against: str = "", like: str = "", **be: Any) -> EvaluationConfiguration:
+def make_fake(name: str, against: str = "", like: str = "", **be: Any) -> EvaluationConfiguration:
     words = make_server_arguments(**be)
     return EvaluationConfiguration(name, "llama", words, against=against, like=like)
 

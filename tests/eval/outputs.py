@@ -8,7 +8,7 @@ TOKENS = (5, 6, 7, 8)
 SURE = (3.0, 3.0, 3.0, 3.0)
 
 
-def output(
+def make_output(
     tokens: tuple[int, ...] = TOKENS,
     logprobs: tuple[float, ...] | None = (-0.05, -0.05, -0.05, -0.05),
     margins: tuple[float, ...] | None = SURE,
@@ -26,7 +26,7 @@ def near_tie(at: int, margin: float = 0.0, token: int | None = None) -> TokenOut
     return TokenOutput(tokens, logprobs, margins)
 
 
-def one(
+def compare_one(
     base: TokenOutput, candidate: TokenOutput, again: TokenOutput | None = None
 ) -> TokenComparison:
     repeat = base if again is None else again

@@ -17,7 +17,9 @@ from harness.runs.eval.paired_statistics import (
 )
 
 
-def draw(chance: random.Random, size: int, losing: float, gaining: float) -> tuple[int, int]:
+def draw_changes(
+    chance: random.Random, size: int, losing: float, gaining: float
+) -> tuple[int, int]:
     lost = gained = 0
     for _ in range(size):
         at = chance.random()
@@ -27,7 +29,7 @@ def draw(chance: random.Random, size: int, losing: float, gaining: float) -> tup
 
 
 @cache
-def word(lost: int, gained: int, items: int, cells: int, alpha: float) -> Verdict:
+def find_verdict(lost: int, gained: int, items: int, cells: int, alpha: float) -> Verdict:
     side = (lost, items - lost - gained, gained)
     required = compute_required_log_wealth(cells, alpha)
     return decide_verdict(side, side, required, paired_statistics.TOLERANCE)
@@ -43,7 +45,7 @@ def test_the_odds_of_a_false_alarm_by_enumeration() -> None:
             for more in (0, 1):
                 after[lost + more] = after.get(lost + more, 0.0) + odds / 2
         for lost in list(after):
-            if word(lost, items - lost, items, cells, paired_statistics.ALPHA) in (
+            if find_verdict(lost, items - lost, items, cells, paired_statistics.ALPHA) in (
                 Verdict.REGRESSED,
                 Verdict.IMPROVED,
             ):
@@ -53,7 +55,7 @@ def test_the_odds_of_a_false_alarm_by_enumeration() -> None:
     assert alarms >= paired_statistics.ALPHA / cells / 10  # not weaker than necessary, either
 
 
-def nights(count: int, alpha: float) -> float:
+def measure_alarms(count: int, alpha: float) -> float:
     """Return the share of nights with an alarm, over 12 unchanged cells with 16 tests each."""
     cells, alarms = 12, 0
     chance = random.Random(20)
@@ -67,7 +69,7 @@ def nights(count: int, alpha: float) -> float:
                 flips = sum(chance.random() < churn for _ in range(50)) if churn < 1 else 50
                 up = chance.getrandbits(flips).bit_count() if flips else 0
                 lost, gained = lost + up, gained + flips - up
-                said = word(lost, gained, 50 * look, cells, alpha)
+                said = find_verdict(lost, gained, 50 * look, cells, alpha)
                 alarm |= said in (Verdict.REGRESSED, Verdict.IMPROVED)
                 if said is not Verdict.CANNOT_TELL:
                     break
@@ -76,7 +78,7 @@ def nights(count: int, alpha: float) -> float:
 
 
 def test_one_false_alarm_in_a_hundred_nights_at_most() -> None:
-    assert nights(3000, 0.01) <= 0.01
+    assert measure_alarms(3000, 0.01) <= 0.01
 
 
 @pytest.mark.parametrize(
@@ -89,7 +91,7 @@ def test_the_interval_holds_at_all_looks(losing: float, gaining: float) -> None:
         pair = PairedCounts()
         inside = True
         for size in (10, 20, 70, 100):
-            lost, gained = draw(chance, size, losing, gaining)
+            lost, gained = draw_changes(chance, size, losing, gaining)
             pair += PairedCounts(size - lost - gained, 0, lost, gained)
             low, high = compute_drop_interval(pair, compute_required_log_wealth(1, 0.1))
             inside &= low <= losing - gaining <= high

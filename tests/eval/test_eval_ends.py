@@ -17,7 +17,7 @@ from faked import (
     TOY,
     Fakes,
     ended_at_exit,
-    fake,
+    make_fake,
     make_server_arguments,
     read_pids,
     write_fake_lm_eval,
@@ -63,7 +63,7 @@ def words_for(home: Path, *, jobs: int = 1, **be: Any) -> list[str]:
 def test_a_run_that_ends_well_leaves_no_process(fakes: Fakes) -> None:
     assert fakes.shared.scorer  # which outlives this test
     before = set(processes.iterate_descendants(os.getpid()))
-    assert fakes.run(fake("base"), fake("alike", "base"), items=25).status == "done"
+    assert fakes.run(make_fake("base"), make_fake("alike", "base"), items=25).status == "done"
     assert set(processes.iterate_descendants(os.getpid())) <= before
 
 
@@ -85,12 +85,14 @@ def test_a_stopped_run_leaves_no_process(tmp_path: Path, number: signal.Signals,
     left = read_pids(pids)
     left += [int(one.read_text()) for one in tmp_path.glob("asked.*") if one.read_text()]
     assert not any(map(is_alive, left))
-    assert not [folder for folder in Path("/proc").glob("[0-9]*") if str(tmp_path) in _line(folder)]
+    assert not [
+        folder for folder in Path("/proc").glob("[0-9]*") if str(tmp_path) in read_line(folder)
+    ]
     [listed] = Store(tmp_path / ".unfix" / "runs.sqlite").eval.list_runs()
     assert (listed.status, listed.green) == ("stopped", False)
 
 
-def _line(folder: Path) -> str:
+def read_line(folder: Path) -> str:
     try:
         return (folder / "cmdline").read_text()
     except OSError:

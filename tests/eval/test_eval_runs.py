@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from faked import TOY, Fakes, fake, with_share
+from faked import TOY, Fakes, make_fake, with_share
 from fixture_types import Patch
 
 from harness.core.errors import UnfixError, UnknownToggleError
@@ -17,12 +17,12 @@ from harness.store.eval.values import ComparisonResult, Evaluation, ItemAnswer, 
 from harness.store.eval.values import ComparisonVerdict as Verdict
 
 
-def count(share: list[int], items: int) -> int:
+def count_items(share: list[int], items: int) -> int:
     """Return the number of the first items to which a share applies."""
     return len(with_share(share, items))
 
 
-def only(evaluation: Evaluation, kind: str = "accuracy") -> ComparisonResult:
+def get_only_result(evaluation: Evaluation, kind: str = "accuracy") -> ComparisonResult:
     [found] = [one for one in evaluation.compared if one.kind == kind]
     return found
 
@@ -30,14 +30,14 @@ def only(evaluation: Evaluation, kind: str = "accuracy") -> ComparisonResult:
 def test_a_regressed_candidate_gets_no_more_items(fakes: Fakes) -> None:
     record = fakes.root / "asked"
     wrong = [4, 1]
-    worse = fake("worse", "base", wrong=wrong, record=str(record))
-    evaluation = fakes.run(fake("base"), worse, items=200)
-    found = only(evaluation)
+    worse = make_fake("worse", "base", wrong=wrong, record=str(record))
+    evaluation = fakes.run(make_fake("base"), worse, items=200)
+    found = get_only_result(evaluation)
     assert found.verdict is Verdict.REGRESSED
     assert found.items < 200
     assert found.items % paired_statistics.BATCH_ITEMS == 0
     assert len(record.read_text().splitlines()) == found.items
-    assert (found.lost, found.gained, found.errors) == (count(wrong, found.items), 0, 0)
+    assert (found.lost, found.gained, found.errors) == (count_items(wrong, found.items), 0, 0)
     assert [one.why for one in found.differences] == ["lost"] * found.lost
     assert evaluation.status == "done"
     assert not evaluation.green
@@ -46,25 +46,28 @@ def test_a_regressed_candidate_gets_no_more_items(fakes: Fakes) -> None:
 
 
 def test_an_equal_candidate_is_the_same_and_a_better_one_improved(fakes: Fakes) -> None:
-    evaluation = fakes.run(fake("base"), fake("one", "base", like="base"), items=200)
-    assert only(evaluation).verdict is Verdict.SAME
-    assert only(evaluation, "tokens").verdict is Verdict.EQUAL
+    evaluation = fakes.run(make_fake("base"), make_fake("one", "base", like="base"), items=200)
+    assert get_only_result(evaluation).verdict is Verdict.SAME
+    assert get_only_result(evaluation, "tokens").verdict is Verdict.EQUAL
     assert evaluation.green, evaluation.problems
     one = evaluation.find_configuration("one")
     assert (one.accepted, one.how) == (2.5, "afresh")
     assert len(evaluation.find_configuration("base").again) >= 16  # its measured noise
-    evaluation = fakes.run(fake("base", wrong=[2, 1]), fake("one", "base"), items=200)
-    assert (only(evaluation).verdict, evaluation.green) == (Verdict.IMPROVED, True)
+    evaluation = fakes.run(make_fake("base", wrong=[2, 1]), make_fake("one", "base"), items=200)
+    assert (get_only_result(evaluation).verdict, evaluation.green) == (Verdict.IMPROVED, True)
 
 
 def test_an_undecided_pair_gets_items_up_to_the_limit(fakes: Fakes) -> None:
-    evaluation = fakes.run(fake("base"), fake("one", "base"), items=20, limit=400)
-    found = only(evaluation)
+    evaluation = fakes.run(make_fake("base"), make_fake("one", "base"), items=20, limit=400)
+    found = get_only_result(evaluation)
     assert (found.verdict, found.items) == (Verdict.SAME, 20 + paired_statistics.DEFAULT_ITEMS)
     assert [len(served.answers) for served in evaluation.served] == [220] * 2
     assert evaluation.green
-    evaluation = fakes.run(fake("base"), fake("one", "base"), items=20, limit=40)
-    assert (only(evaluation).verdict, only(evaluation).items) == (Verdict.CANNOT_TELL, 40)
+    evaluation = fakes.run(make_fake("base"), make_fake("one", "base"), items=20, limit=40)
+    assert (get_only_result(evaluation).verdict, get_only_result(evaluation).items) == (
+        Verdict.CANNOT_TELL,
+        40,
+    )
     assert not evaluation.green
 
 
@@ -72,27 +75,32 @@ def test_doubts_end_where_there_are_no_more_items(fakes: Fakes, monkeypatch: Pat
     original = EvaluationRunner._make_job
     make = lambda *given: replace(original(*given), drawn_items=30)  # noqa: E731
     monkeypatch.setattr(EvaluationRunner, "_make_job", make)
-    evaluation = fakes.run(fake("base"), fake("one", "base"), items=60, limit=400)
-    assert (only(evaluation).verdict, only(evaluation).items) == (Verdict.CANNOT_TELL, 30)
+    evaluation = fakes.run(make_fake("base"), make_fake("one", "base"), items=60, limit=400)
+    assert (get_only_result(evaluation).verdict, get_only_result(evaluation).items) == (
+        Verdict.CANNOT_TELL,
+        30,
+    )
     assert evaluation.status == "done"
     assert not evaluation.green
 
 
 def test_two_doubts_of_one_base_at_different_places(fakes: Fakes, monkeypatch: Patch) -> None:
     """The base is sent the missing items of each, whichever comes last."""
-    short = fake("short", "base")
+    short = make_fake("short", "base")
     short.items = 10
     monkeypatch.setattr(paired_statistics, "DEFAULT_ITEMS", 15)
-    evaluation = fakes.run(fake("base"), fake("long", "base"), short, items=30, limit=45)
+    evaluation = fakes.run(make_fake("base"), make_fake("long", "base"), short, items=30, limit=45)
     assert {one.candidate: one.items for one in evaluation.compared} == {"long": 45, "short": 45}
     assert {one.verdict for one in evaluation.compared} == {Verdict.CANNOT_TELL}
 
 
 def test_errors_are_open_and_red(fakes: Fakes) -> None:
     share = [5, 1]
-    evaluation = fakes.run(fake("base"), fake("one", "base", http=share), items=50, limit=50)
-    found, served = only(evaluation), evaluation.find_configuration("one")
-    errors = count(share, 50)
+    evaluation = fakes.run(
+        make_fake("base"), make_fake("one", "base", http=share), items=50, limit=50
+    )
+    found, served = get_only_result(evaluation), evaluation.find_configuration("one")
+    errors = count_items(share, 50)
     assert (found.verdict, found.errors, found.lost) == (Verdict.CANNOT_TELL, errors, 0)
     assert sum(answer.right is None for answer in served.answers) == errors
     assert len(served.answers) == 50
@@ -105,8 +113,8 @@ def test_errors_are_open_and_red(fakes: Fakes) -> None:
 
 def test_a_server_without_any_answer_hangs(fakes: Fakes) -> None:
     fakes.request_timeout = 5.0
-    hanging = (fake("all", "base", hang=[1, 1]), fake("some", "base", hang=[8, 1]))
-    evaluation = fakes.run(fake("base"), *hanging, items=8)
+    hanging = (make_fake("all", "base", hang=[1, 1]), make_fake("some", "base", hang=[8, 1]))
+    evaluation = fakes.run(make_fake("base"), *hanging, items=8)
     verdicts = {one.candidate: one.verdict for one in evaluation.compared}
     assert evaluation.find_configuration("all").failure.startswith("hang: ")
     assert evaluation.find_configuration("some").failure == ""
@@ -115,7 +123,7 @@ def test_a_server_without_any_answer_hangs(fakes: Fakes) -> None:
 
 
 def test_a_base_that_dies_leaves_the_rest_to_be_told(fakes: Fakes) -> None:
-    dying, one = fake("base", dies_at=60), fake("one", "base", like="base")
+    dying, one = make_fake("base", dies_at=60), make_fake("one", "base", like="base")
     evaluation = fakes.run(dying, one, items=100, limit=400)
     base = evaluation.find_configuration("base")
     assert base.failure == "the server died: RuntimeError: no more (exit code 1)"
@@ -142,12 +150,12 @@ def test_gpu_reports_fail_the_configuration(
     fakes: Fakes, be: dict[str, Any], verdict: Verdict, words: str
 ) -> None:
     fakes.device = "cuda"
-    checked = fake("one", "base", **be)
+    checked = make_fake("one", "base", **be)
     checked.stand_ins = ["checked"]
-    evaluation = fakes.run(fake("base"), checked, device="cuda")
+    evaluation = fakes.run(make_fake("base"), checked, device="cuda")
     served = evaluation.find_configuration("one")
     assert served.failure == words
-    assert only(evaluation).verdict is verdict
+    assert get_only_result(evaluation).verdict is verdict
     assert evaluation.green is (verdict is Verdict.SAME)
     launched = bool(be.get("launches"))
     assert served.stand_ins[-1].startswith(f"checked {launched:d} of {launched:d} kernels")
@@ -156,35 +164,40 @@ def test_gpu_reports_fail_the_configuration(
     def test_a_candidate_under_check_gets_all_of_its_items(fakes: Fakes) -> None:
         """The items go on even if its answers suffice: its launches are checked."""
         fakes.device = "cuda"
-        checked = fake("worse", "base", wrong=[4, 1], launches=9)
+        checked = make_fake("worse", "base", wrong=[4, 1], launches=9)
         checked.stand_ins = ["checked"]
-        found = only(fakes.run(fake("base"), checked, items=200, device="cuda"))
+        found = get_only_result(fakes.run(make_fake("base"), checked, items=200, device="cuda"))
         assert (found.verdict, found.items) == (Verdict.REGRESSED, 200)
 
 
 def test_servers_on_the_virtual_gpu_say_what_had_a_stand_in(fakes: Fakes) -> None:
     fakes.device = "virtual"
-    evaluation = fakes.run(fake("base"), device="virtual")
+    evaluation = fakes.run(make_fake("base"), device="virtual")
     remarks = evaluation.find_configuration("base").stand_ins
     assert remarks == ["1 operators of CUDA binaries had stand-ins: toy.operator"]
 
 
 def test_a_run_without_answers_or_comparisons_is_red(fakes: Fakes) -> None:
-    evaluation = fakes.run(fake("base", stillborn=True), fake("one", "base", stillborn=True))
+    evaluation = fakes.run(
+        make_fake("base", stillborn=True), make_fake("one", "base", stillborn=True)
+    )
     assert evaluation.status == "done"
     assert not any(served.answers for served in evaluation.served)
     assert "nothing was answered" in evaluation.problems
     assert all("ended before it was ready" in served.failure for served in evaluation.served)
-    gone = fake("gone", "base")
+    gone = make_fake("gone", "base")
     gone.absent = "needs a GPU"
-    evaluation = fakes.run(fake("base"), gone)
-    assert (only(evaluation).verdict, only(evaluation).words) == (Verdict.NA, "needs a GPU")
+    evaluation = fakes.run(make_fake("base"), gone)
+    assert (get_only_result(evaluation).verdict, get_only_result(evaluation).words) == (
+        Verdict.NA,
+        "needs a GPU",
+    )
     assert "nothing was compared" in evaluation.problems
     assert not (fakes.root / "servers" / "gone").exists()
 
 
 def test_what_lm_eval_refuses_ends_the_run(fakes: Fakes) -> None:
-    going = fakes.prepare_run(fake("base"), tasks=["unfix"])
+    going = fakes.prepare_run(make_fake("base"), tasks=["unfix"])
     with pytest.raises(UnfixError, match="unfix is several tasks of lm-eval"):
         going.execute()
     assert going.evaluation.status == "stopped"
@@ -195,7 +208,7 @@ def test_what_lm_eval_refuses_ends_the_run(fakes: Fakes) -> None:
 def test_a_failure_after_a_stop_is_noted(
     fakes: Fakes, monkeypatch: Patch, stop: BaseException
 ) -> None:
-    going = fakes.prepare_run(fake("base"))
+    going = fakes.prepare_run(make_fake("base"))
 
     def raise_stop() -> None:
         raise stop
@@ -212,16 +225,16 @@ def test_a_failure_after_a_stop_is_noted(
     assert going.evaluation.status == "stopped"
 
 
-def answers(*numbers: int, prompt: str = "p") -> list[ItemAnswer]:
+def make_answers(*numbers: int, prompt: str = "p") -> list[ItemAnswer]:
     return [ItemAnswer("t", number, prompt, "a", "a", True, tokens=["a"]) for number in numbers]
 
 
 @pytest.mark.parametrize(
     ("base", "candidate", "words"),
     [
-        (answers(0, 1), answers(0, 1, 2), "the base was never asked t:2"),
-        (answers(0), answers(0, prompt="q"), "asked different things as t:0"),
-        (answers(0), answers(), "the task has no items"),
+        (make_answers(0, 1), make_answers(0, 1, 2), "the base was never asked t:2"),
+        (make_answers(0), make_answers(0, prompt="q"), "asked different things as t:0"),
+        (make_answers(0), make_answers(), "the task has no items"),
     ],
 )
 def test_different_items_are_refused(
@@ -232,8 +245,8 @@ def test_different_items_are_refused(
     with pytest.raises(UnfixError, match=words) as refused:
         server_comparison.compare_accuracy(first, second, "t", comparison_count=1, tolerance=0.05)
     assert candidate == [] or isinstance(refused.value, paired_statistics.DifferentItemsError)
-    going = fakes.prepare_run(fake("base"), fake("one", "base"))
-    second.answers = second.answers or answers(0)
+    going = fakes.prepare_run(make_fake("base"), make_fake("one", "base"))
+    second.answers = second.answers or make_answers(0)
     task = "t" if candidate else "u"
     found = going.comparer.compare_pair(first, second, "accuracy", "", task)
     assert found.verdict is Verdict.CANNOT_TELL
@@ -241,11 +254,11 @@ def test_different_items_are_refused(
     assert not found.verdict.shows_fault  # an error of the harness catches no fault
 
 
-def faulty(fakes: Fakes, **be: Any) -> Evaluation:
+def run_with_faults(fakes: Fakes, **be: Any) -> Evaluation:
     faults = [FaultPlacement(["one"], revert="toy-plain")]
-    one = fake("one", like="base", without={"toy-plain": be})
+    one = make_fake("one", like="base", without={"toy-plain": be})
     one.environment = {"PYTHONPATH": str(TOY)}
-    return fakes.run(fake("base"), one, faults=faults, items=20)
+    return fakes.run(make_fake("base"), one, faults=faults, items=20)
 
 
 @pytest.mark.parametrize(
@@ -257,7 +270,7 @@ def faulty(fakes: Fakes, **be: Any) -> Evaluation:
     ],
 )
 def test_a_fault_that_shows_is_caught(fakes: Fakes, be: dict[str, Any], user_sees: str) -> None:
-    evaluation = faulty(fakes, **be)
+    evaluation = run_with_faults(fakes, **be)
     [fault] = evaluation.faults
     assert (fault.caught, fault.user_sees) == (True, user_sees)
     assert evaluation.missed_faults == []
@@ -269,7 +282,7 @@ def test_a_fault_that_shows_is_caught(fakes: Fakes, be: dict[str, Any], user_see
 
 def test_what_is_seen_once_of_a_fault_does_not_catch_it(fakes: Fakes) -> None:
     """Twenty items are asked first; then what failed among them is repeated."""
-    evaluation = faulty(fakes, wrong=[2, 1], wrong_between=[1, 20])
+    evaluation = run_with_faults(fakes, wrong=[2, 1], wrong_between=[1, 20])
     [fault] = evaluation.faults
     assert fault.by == ["tokens: differs"]
     assert not fault.caught
@@ -279,7 +292,7 @@ def test_what_is_seen_once_of_a_fault_does_not_catch_it(fakes: Fakes) -> None:
 
 
 def test_a_death_that_does_not_happen_again_catches_no_fault(fakes: Fakes) -> None:
-    evaluation = faulty(fakes, dies_at=5, dies_once=str(fakes.root / "died"))
+    evaluation = run_with_faults(fakes, dies_at=5, dies_once=str(fakes.root / "died"))
     [fault] = evaluation.faults
     assert (fault.user_sees, fault.caught) == ("crash", False)
     assert fault.unconfirmed == ("it failed 1 of 2 times with the bug and 0 of 3 times without it")
@@ -287,7 +300,7 @@ def test_a_death_that_does_not_happen_again_catches_no_fault(fakes: Fakes) -> No
 
 
 def test_a_server_that_died_and_then_answers_wrongly_has_failed_again(fakes: Fakes) -> None:
-    evaluation = faulty(fakes, wrong=[2, 1], dies_at=5, dies_once=str(fakes.root / "died"))
+    evaluation = run_with_faults(fakes, wrong=[2, 1], dies_at=5, dies_once=str(fakes.root / "died"))
     [fault] = evaluation.faults
     assert (fault.user_sees, fault.caught) == ("crash", True), fault.unconfirmed
 
@@ -295,18 +308,18 @@ def test_a_server_that_died_and_then_answers_wrongly_has_failed_again(fakes: Fak
 def test_what_fails_without_the_fault_as_well_catches_none(fakes: Fakes) -> None:
     """The configuration without it is right at first, and wrong when it is asked again."""
     faults = [FaultPlacement(["one"], revert="toy-plain")]
-    one = fake("one", like="base", wrong=[2, 1], wrong_between=[28, 1000])
+    one = make_fake("one", like="base", wrong=[2, 1], wrong_between=[28, 1000])
     words = '{"toy-plain": {"wrong_between": [1, 1000]}}'
     one.serve = one.serve.replace('{"wrong"', f'{{"without": {words}, "wrong"')
     one.environment = {"PYTHONPATH": str(TOY)}
-    evaluation = fakes.run(fake("base"), one, faults=faults, items=20)
+    evaluation = fakes.run(make_fake("base"), one, faults=faults, items=20)
     [fault] = evaluation.faults
     assert not fault.caught
     assert fault.unconfirmed == ("it failed 4 of 4 times with the bug and 3 of 3 times without it")
 
 
 def test_a_server_without_memory_catches_no_fault(fakes: Fakes) -> None:
-    evaluation = faulty(fakes, dies_at=5, code=-9, last="CUDA out of memory")
+    evaluation = run_with_faults(fakes, dies_at=5, code=-9, last="CUDA out of memory")
     [fault] = evaluation.faults
     assert (fault.user_sees, fault.caught, evaluation.green) == ("crash", False, False)
     assert "lacked memory" in fault.unconfirmed
@@ -314,13 +327,15 @@ def test_a_server_without_memory_catches_no_fault(fakes: Fakes) -> None:
 
 def test_a_pair_that_is_right_about_nothing_has_no_verdict(fakes: Fakes) -> None:
     wrong: Any = {"wrong": [1, 1]}
-    evaluation = fakes.run(fake("base", **wrong), fake("one", "base", "base", **wrong), items=20)
+    evaluation = fakes.run(
+        make_fake("base", **wrong), make_fake("one", "base", "base", **wrong), items=20
+    )
     assert {one.verdict for one in evaluation.compared} == {Verdict.CANNOT_TELL}
     assert not evaluation.green
     faults = [FaultPlacement(["one"], revert="toy-plain")]
-    one = fake("one", like="base", **wrong, without={"toy-plain": {"nan": [1, 1]}})
+    one = make_fake("one", like="base", **wrong, without={"toy-plain": {"nan": [1, 1]}})
     one.environment = {"PYTHONPATH": str(TOY)}
-    evaluation = fakes.run(fake("base"), one, faults=faults, items=20)
+    evaluation = fakes.run(make_fake("base"), one, faults=faults, items=20)
     [fault] = evaluation.faults
     assert (fault.caught, fault.by) == (False, [])
 
@@ -329,9 +344,9 @@ def test_a_fault_is_repeated_as_often_as_a_proof_requires(fakes: Fakes) -> None:
     with_fault, without = fakes.root / "with", fakes.root / "without"
     be = {"wrong": [2, 1], "record": str(with_fault)}
     faults = [FaultPlacement(["one"], revert="toy-plain")]
-    one = fake("one", like="base", record=str(without), without={"toy-plain": be})
+    one = make_fake("one", like="base", record=str(without), without={"toy-plain": be})
     one.environment = {"PYTHONPATH": str(TOY)}
-    evaluation = fakes.run(fake("base"), one, faults=faults, items=20)
+    evaluation = fakes.run(make_fake("base"), one, faults=faults, items=20)
     assert evaluation.faults[0].caught
     repeated = with_share([2, 1], 20)[:6][-1] + 1  # the sixth that fails, and all before it
     assert len(with_fault.read_text().splitlines()) == 20 + 4 * repeated
@@ -340,7 +355,7 @@ def test_a_fault_is_repeated_as_often_as_a_proof_requires(fakes: Fakes) -> None:
 
 
 def test_a_fault_that_does_not_show_is_missed_and_red(fakes: Fakes) -> None:
-    evaluation = faulty(fakes)
+    evaluation = run_with_faults(fakes)
     [fault] = evaluation.faults
     assert (fault.caught, fault.user_sees, fault.by) == (False, "nothing", [])
     assert evaluation.missed_faults == [fault]
@@ -348,7 +363,7 @@ def test_a_fault_that_does_not_show_is_missed_and_red(fakes: Fakes) -> None:
 
 
 def test_a_failure_that_is_not_the_faults_does_not_catch_it(fakes: Fakes) -> None:
-    evaluation = faulty(fakes, wrong=[2, 1], reach=False)
+    evaluation = run_with_faults(fakes, wrong=[2, 1], reach=False)
     [fault] = evaluation.faults
     assert (fault.caught, fault.reach, evaluation.green) == (False, 0, False)
     assert "never ran" in fault.user_sees
@@ -356,16 +371,16 @@ def test_a_failure_that_is_not_the_faults_does_not_catch_it(fakes: Fakes) -> Non
 
 def test_a_fault_that_nobody_knows_is_refused_before_anything_is_served(fakes: Fakes) -> None:
     with pytest.raises(UnknownToggleError, match="toy-plane"):
-        fakes.prepare_run(fake("base"), faults=[FaultPlacement(["base"], revert="toy-plane")])
+        fakes.prepare_run(make_fake("base"), faults=[FaultPlacement(["base"], revert="toy-plane")])
 
 
 def test_a_candidate_that_dies_has_failed(fakes: Fakes) -> None:
-    dying = fake("one", "base", dies_at=30, code=-9, last="CUDA out of memory")
-    evaluation = fakes.run(fake("base"), dying)
+    dying = make_fake("one", "base", dies_at=30, code=-9, last="CUDA out of memory")
+    evaluation = fakes.run(make_fake("base"), dying)
     served = evaluation.find_configuration("one")
     assert served.failure == "the server died: out of memory: CUDA out of memory (SIGKILL)"
     assert any(answer.right for answer in served.answers)
-    found = only(evaluation)
+    found = get_only_result(evaluation)
     assert (found.verdict, found.errors > 0) == (Verdict.FAILED, True)
     assert "out of memory" in found.words
     assert not evaluation.green

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from faked import fake
-from outputs import output
+from faked import make_fake
+from outputs import make_output
 
 from harness.matrices.schema import MatrixFile
 from harness.runs.eval.evaluation_comparer import EvaluationComparer
@@ -29,7 +29,7 @@ def make_served(outputs: list[TokenOutput], right: bool = True) -> ServedConfigu
 
 @pytest.fixture
 def comparer() -> EvaluationComparer:
-    matrix = MatrixFile("fake", [fake("base")], tasks=["recall"], items=2, device="cpu")
+    matrix = MatrixFile("fake", [make_fake("base")], tasks=["recall"], items=2, device="cpu")
     evaluation = Evaluation(
         id="run",
         name="fake",
@@ -47,9 +47,9 @@ def comparer() -> EvaluationComparer:
     return EvaluationComparer(matrix, evaluation, lambda *_: "")
 
 
-BASE = [output(), output()]
-DRIFTS = [output(margins=(3.0, 3.02, 3.0, 3.0)), output()]
-DIFFERS = [output(tokens=(5, 6, 9, 8)), output()]
+BASE = [make_output(), make_output()]
+DRIFTS = [make_output(margins=(3.0, 3.02, 3.0, 3.0)), make_output()]
+DIFFERS = [make_output(tokens=(5, 6, 9, 8)), make_output()]
 
 
 @pytest.mark.parametrize("is_seen_by_drift", [False, True])

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from calling import PATIENCE_SECONDS
-from faked import TOY, Fakes, fake
+from faked import TOY, Fakes, make_fake
 from fixture_types import Patch
 
 from harness.guards.verdicts import REQUIRED_FAILURES, REQUIRED_PASSES
@@ -83,7 +83,7 @@ def test_as_many_repetitions_run_at_once_on_a_gpu_as_jobs_are_allowed(
         yield
 
     monkeypatch.setattr(servers, "_run_server", die)
-    job = ServingJob("one", fake("one"), {"unfix_recall": [0]}, 1, 1, "")
+    job = ServingJob("one", make_fake("one"), {"unfix_recall": [0]}, 1, 1, "")
     job.is_planted = True
     served = servers.serve_job(job, request_nothing)
     assert [run.failure for run in served.repeated] == ["it dies"] * REPETITIONS
@@ -112,7 +112,7 @@ def test_a_repetition_that_lacks_memory_is_no_evidence(failures: list[str], reas
 def run_fault(fakes: Fakes, with_fault: dict[str, Any], without: dict[str, Any]) -> Evaluation:
     """Evaluate a fault over two tasks, one request at a time; see `count_requests`."""
     with_fault = with_fault | {"record": str(fakes.root / "with")}
-    one = fake(
+    one = make_fake(
         *("one", "", "base"),
         without={"toy-plain": with_fault},
         **(without | {"record": str(fakes.root / "without")}),
@@ -120,7 +120,7 @@ def run_fault(fakes: Fakes, with_fault: dict[str, Any], without: dict[str, Any])
     one.environment = {"PYTHONPATH": str(TOY)}
     faults = [FaultPlacement(["one"], revert="toy-plain")]
     settings: dict[str, Any] = {"tasks": ["recall", "shared"], "concurrency": 1}
-    return fakes.run(fake("base"), one, faults=faults, items=ITEMS, **settings)
+    return fakes.run(make_fake("base"), one, faults=faults, items=ITEMS, **settings)
 
 
 def list_prompts(fakes: Fakes, side: str) -> list[str]:

@@ -69,20 +69,20 @@ def place(tmp_path: Path, monkeypatch: Patch) -> Path:
 
 @pytest.fixture
 def house(place: Path) -> Iterator[ServerZygote]:
-    with ServerZygote(setup(), place / "house.log") as found:
+    with ServerZygote(make_setup(), place / "house.log") as found:
         yield found
 
 
-def setup(*words: str, **be: object) -> ServerSetup:
+def make_setup(*words: str, **be: object) -> ServerSetup:
     return ServerSetup(PYTHON, ("--be", json.dumps(be), *words), environment={"NAME": "x"})
 
 
 def test_a_forked_server_leaves_no_process(house: ServerZygote, place: Path) -> None:
     pids = place / "pids"
-    first = setup(deaf=True, brood=["plain", "mute"], pids=str(pids))
+    first = make_setup(deaf=True, brood=["plain", "mute"], pids=str(pids))
     with (
         SglangServer(first, place / "one", house) as one,
-        SglangServer(setup(), place / "two", house) as two,
+        SglangServer(make_setup(), place / "two", house) as two,
     ):
         one.wait_until_ready(PATIENCE_SECONDS)
         two.wait_until_ready(PATIENCE_SECONDS)
@@ -97,12 +97,12 @@ def test_a_forked_server_leaves_no_process(house: ServerZygote, place: Path) -> 
 
 def test_one_that_dies_says_why(house: ServerZygote, place: Path) -> None:
     with (
-        SglangServer(setup(stillborn=True), place / "one", house) as server,
+        SglangServer(make_setup(stillborn=True), place / "one", house) as server,
         pytest.raises(ServerFailed, match=r"RuntimeError: no more \(exit code 1\)"),
     ):
         server.wait_until_ready(PATIENCE_SECONDS)
     with (
-        SglangServer(setup("--leave"), place / "two", house) as server,
+        SglangServer(make_setup("--leave"), place / "two", house) as server,
         pytest.raises(ServerFailed, match=r"exit code 7"),
     ):
         server.wait_until_ready(PATIENCE_SECONDS)
@@ -122,7 +122,7 @@ def test_a_release_that_captures_prefills_is_told_not_to(place: Path) -> None:
 
 def test_a_keeper_that_was_killed(house: ServerZygote, place: Path) -> None:
     pids = place / "pids"
-    be = setup(deaf=True, brood=["plain", "mute"], pids=str(pids))
+    be = make_setup(deaf=True, brood=["plain", "mute"], pids=str(pids))
     with SglangServer(be, place / "one", house) as server:
         server.wait_until_ready(PATIENCE_SECONDS)
         assert wait_until(lambda: len(read_pids(pids)) == 2)
@@ -133,12 +133,12 @@ def test_a_keeper_that_was_killed(house: ServerZygote, place: Path) -> None:
 
 
 def test_a_house_that_is_gone_is_done_without(house: ServerZygote, place: Path) -> None:
-    with SglangServer(setup(), place / "one", house) as one:
+    with SglangServer(make_setup(), place / "one", house) as one:
         one.wait_until_ready(PATIENCE_SECONDS)
         house.process.process.kill()
         house.process.process.wait()
         assert wait_until(lambda: one.has_exited)  # its supervisor noticed
-    with SglangServer(setup(), place / "two", house) as two:
+    with SglangServer(make_setup(), place / "two", house) as two:
         two.wait_until_ready(PATIENCE_SECONDS)
         assert not two.is_warm
 
@@ -156,9 +156,9 @@ def test_what_cannot_be_imported_is_said(place: Path) -> None:
 def test_a_house_that_is_ended_meanwhile_lets_nobody_wait(place: Path) -> None:
     registry = place / "sglang" / "srt" / "models" / "registry.py"
     registry.write_text("import time\ntime.sleep(600)\n")
-    with ServerZygote(setup(), place / "house.log") as house:
+    with ServerZygote(make_setup(), place / "house.log") as house:
         threading.Timer(0.7, house.end).start()
         began = time.monotonic()
         with pytest.raises(ServerFailed, match=r"ended|cannot be imported"):
-            SglangServer(setup(), place / "one", house)
+            SglangServer(make_setup(), place / "one", house)
         assert time.monotonic() - began < PATIENCE_SECONDS  # its import takes twice as long

@@ -31,16 +31,16 @@ faults:
 A = "{name: a, model: llama%s}"
 
 
-def of(*configurations: str, rest: str = "") -> str:
+def write_matrix(*configurations: str, rest: str = "") -> str:
     listed = "".join(f"  - {one}\n" for one in configurations)
     return f"name: n\nconfigurations:\n{listed}{rest}\n"
 
 
-def entry(name: str, more: str = "") -> str:
+def make_entry(name: str, more: str = "") -> str:
     return f"{{name: {name}, model: llama{', ' + more if more else ''}}}"
 
 
-ONE = entry("a")
+ONE = make_entry("a")
 
 
 def test_a_good_one(tmp_path: Path) -> None:
@@ -60,65 +60,146 @@ BAD = {
     "a list": ("- a\n- b\n", "it is empty, or no mapping"),
     "no name": ("configurations: []", "missing key `name`"),
     "no configurations": ("name: n\nconfigurations: []", "a matrix without configurations"),
-    "unknown key": (of(ONE, rest="itmes: 3"), ":4: unknown key `itmes`"),
-    "unknown key inside": (of(entry("a", "lik: b")), r":3: configurations\[0\]: unknown key `lik`"),
-    "unknown key of a fault": (of(ONE, rest="faults: [{revert: f, into: [a]}]"),
-        r"faults\[0\]: (unknown key `into`|missing key `in`)"),
-    "a word for a number": (of(ONE, rest="items: many"), r":4: items: Expected `int`, got `str`"),
-    "two alike": (of(ONE, ONE), "two configurations are called a"),
-    "no such base": (of(entry("a", "like: b")), "a is compared with b, which is not there"),
-    "itself": (of(entry("a", "against: a")), "a is compared with itself"),
-    "each other": (of(entry("a", "like: b"), entry("b", "against: a")),
-        "compared with each other in a circle: a, b"),
+    "unknown key": (write_matrix(ONE, rest="itmes: 3"), ":4: unknown key `itmes`"),
+    "unknown key inside": (
+        write_matrix(make_entry("a", "lik: b")),
+        r":3: configurations\[0\]: unknown key `lik`",
+    ),
+    "unknown key of a fault": (
+        write_matrix(ONE, rest="faults: [{revert: f, into: [a]}]"),
+        r"faults\[0\]: (unknown key `into`|missing key `in`)",
+    ),
+    "a word for a number": (
+        write_matrix(ONE, rest="items: many"),
+        r":4: items: Expected `int`, got `str`",
+    ),
+    "two alike": (write_matrix(ONE, ONE), "two configurations are called a"),
+    "no such base": (
+        write_matrix(make_entry("a", "like: b")),
+        "a is compared with b, which is not there",
+    ),
+    "itself": (write_matrix(make_entry("a", "against: a")), "a is compared with itself"),
+    "each other": (
+        write_matrix(make_entry("a", "like: b"), make_entry("b", "against: a")),
+        "compared with each other in a circle: a, b",
+    ),
     "a circle of three": (
-        of(entry("a", "like: b"), entry("b", "against: c"), entry("c", "like: a"), entry("d")),
-        "compared with each other in a circle: a, b, c"),
+        write_matrix(
+            make_entry("a", "like: b"),
+            make_entry("b", "against: c"),
+            make_entry("c", "like: a"),
+            make_entry("d"),
+        ),
+        "compared with each other in a circle: a, b, c",
+    ),
     "two bases in a circle": (
-        of(entry("d"), entry("a", "like: d, against: b"), entry("b", "like: d, against: a")),
-        "compared with each other in a circle: a, b"),
-    "an unknown engine": (of(entry("a", "engine: vllm")), "no engine is called vllm"),
-    "an unknown stand-in": (of(entry("a", "stand-ins: [checkd]")),
-        "a: no stand-in is called checkd; there are checked, drawn-weights, tree-kernels"),
-    "transformers with toggles": (of(entry("a", "engine: transformers, revert: [x]")),
-        "plain transformers takes a model"),
-    "tasks that the base lacks": (of(entry("a", "tasks: [recall]"), entry("b", "like: a")),
-        "b has tasks that a does not have"),
-    "items that the base lacks": (of(entry("a", "items: 10"), entry("b", "like: a")),
-        "b has more items than a"),
-    "no items": (of(ONE, rest="items: 0"), "items is a number of items, and 1 at least"),
-    "fewer than none": (of(entry("a", "items: -1")), "a: items is -1, less than none"),
-    "no tasks": (of(ONE, rest="tasks: []"), "a has no tasks"),
-    "no requests": (of(ONE, rest="concurrency: 0"), "concurrency is a number of requests"),
-    "a covering matrix": ("name: n\naxes: {a: [b]}\nrun: {a: {command: x}}",
-        ":2: a matrix of axes, without configurations: run it by `unfix matrix run`"),
-    "tolerance of all": (of(ONE, rest="tolerance: 1"), "tolerance is a share between 0 and 1"),
-    "no tolerance": (of(ONE, rest="tolerance: 0"), "tolerance is a share between 0 and 1"),
-    "no time to answer": (of(ONE, rest="within: 0"), "within is a number of seconds"),
-    "tolerance that is none": (of(ONE, rest="tolerance: .nan"), "tolerance: Expected `float`"),
-    "an unknown device": (of(ONE, rest="device: tpu"), "device is one of .*, virtual, not tpu"),
-    "an open quote": (of(entry("a", 'serve: "--x \'y"')), "a: .*No closing quotation"),
-    "an open quote for all": (of(ONE, rest='serve: "--x \'y"'), "serve: .*No closing quotation"),
-    "a name that is a path": (of(entry("../a")), "'../a' is no name"),
-    "no name at all": (of(entry('""')), "'' is no name"),
-    "a fault in nothing": (of(ONE, rest="faults: [{revert: f, in: []}]"), "f is planted in no"),
-    "a fault in what is not there": (of(ONE, rest="faults: [{revert: f, in: [a, b]}]"),
-        "f is planted in b, which is not there"),
+        write_matrix(
+            make_entry("d"),
+            make_entry("a", "like: d, against: b"),
+            make_entry("b", "like: d, against: a"),
+        ),
+        "compared with each other in a circle: a, b",
+    ),
+    "an unknown engine": (
+        write_matrix(make_entry("a", "engine: vllm")),
+        "no engine is called vllm",
+    ),
+    "an unknown stand-in": (
+        write_matrix(make_entry("a", "stand-ins: [checkd]")),
+        "a: no stand-in is called checkd; there are checked, drawn-weights, tree-kernels",
+    ),
+    "transformers with toggles": (
+        write_matrix(make_entry("a", "engine: transformers, revert: [x]")),
+        "plain transformers takes a model",
+    ),
+    "tasks that the base lacks": (
+        write_matrix(make_entry("a", "tasks: [recall]"), make_entry("b", "like: a")),
+        "b has tasks that a does not have",
+    ),
+    "items that the base lacks": (
+        write_matrix(make_entry("a", "items: 10"), make_entry("b", "like: a")),
+        "b has more items than a",
+    ),
+    "no items": (write_matrix(ONE, rest="items: 0"), "items is a number of items, and 1 at least"),
+    "fewer than none": (
+        write_matrix(make_entry("a", "items: -1")),
+        "a: items is -1, less than none",
+    ),
+    "no tasks": (write_matrix(ONE, rest="tasks: []"), "a has no tasks"),
+    "no requests": (
+        write_matrix(ONE, rest="concurrency: 0"),
+        "concurrency is a number of requests",
+    ),
+    "a covering matrix": (
+        "name: n\naxes: {a: [b]}\nrun: {a: {command: x}}",
+        ":2: a matrix of axes, without configurations: run it by `unfix matrix run`",
+    ),
+    "tolerance of all": (
+        write_matrix(ONE, rest="tolerance: 1"),
+        "tolerance is a share between 0 and 1",
+    ),
+    "no tolerance": (
+        write_matrix(ONE, rest="tolerance: 0"),
+        "tolerance is a share between 0 and 1",
+    ),
+    "no time to answer": (write_matrix(ONE, rest="within: 0"), "within is a number of seconds"),
+    "tolerance that is none": (
+        write_matrix(ONE, rest="tolerance: .nan"),
+        "tolerance: Expected `float`",
+    ),
+    "an unknown device": (
+        write_matrix(ONE, rest="device: tpu"),
+        "device is one of .*, virtual, not tpu",
+    ),
+    "an open quote": (
+        write_matrix(make_entry("a", 'serve: "--x \'y"')),
+        "a: .*No closing quotation",
+    ),
+    "an open quote for all": (
+        write_matrix(ONE, rest='serve: "--x \'y"'),
+        "serve: .*No closing quotation",
+    ),
+    "a name that is a path": (write_matrix(make_entry("../a")), "'../a' is no name"),
+    "no name at all": (write_matrix(make_entry('""')), "'' is no name"),
+    "a fault in nothing": (
+        write_matrix(ONE, rest="faults: [{revert: f, in: []}]"),
+        "f is planted in no",
+    ),
+    "a fault in what is not there": (
+        write_matrix(ONE, rest="faults: [{revert: f, in: [a, b]}]"),
+        "f is planted in b, which is not there",
+    ),
     "a fault in transformers": (
-        of(entry("a", "engine: transformers"), rest="faults: [{enable: f, in: [a]}]"),
-        "f is planted in a, which is not SGLang"),
+        write_matrix(
+            make_entry("a", "engine: transformers"), rest="faults: [{enable: f, in: [a]}]"
+        ),
+        "f is planted in a, which is not SGLang",
+    ),
     "a fault twice": (
-        of(ONE, rest="faults: [{revert: f, in: [a]}, {revert: f, in: [a], items: 3}]"),
-        "f is planted in a twice"),
-    "a fault both ways": (of(ONE, rest="faults: [{revert: f, enable: f, in: [a]}]"),
-        "a fault is either `revert:` or `enable:`"),
-    "a fault without a toggle": (of(ONE, rest="faults: [{in: [a]}]"), "a fault is either"),
-    "a fault of no items": (of(ONE, rest="faults: [{revert: f, in: [a], items: -3}]"),
-        "f: items is -3, less than none"),
-    "a fault with other tasks": (of(ONE, rest="faults: [{revert: f, in: [a], tasks: [gsm8k]}]"),
-        "f has tasks that a does not have"),
-    "a fault with another hope": (of(ONE, rest="faults: [{revert: f, in: [a], expect: luck}]"),
-        "f: expect is 'caught' or 'anything'"),
-}  # fmt: skip
+        write_matrix(ONE, rest="faults: [{revert: f, in: [a]}, {revert: f, in: [a], items: 3}]"),
+        "f is planted in a twice",
+    ),
+    "a fault both ways": (
+        write_matrix(ONE, rest="faults: [{revert: f, enable: f, in: [a]}]"),
+        "a fault is either `revert:` or `enable:`",
+    ),
+    "a fault without a toggle": (
+        write_matrix(ONE, rest="faults: [{in: [a]}]"),
+        "a fault is either",
+    ),
+    "a fault of no items": (
+        write_matrix(ONE, rest="faults: [{revert: f, in: [a], items: -3}]"),
+        "f: items is -3, less than none",
+    ),
+    "a fault with other tasks": (
+        write_matrix(ONE, rest="faults: [{revert: f, in: [a], tasks: [gsm8k]}]"),
+        "f has tasks that a does not have",
+    ),
+    "a fault with another hope": (
+        write_matrix(ONE, rest="faults: [{revert: f, in: [a], expect: luck}]"),
+        "f: expect is 'caught' or 'anything'",
+    ),
+}
 
 
 @pytest.mark.parametrize("what", BAD)
@@ -138,7 +219,7 @@ BOTH = "axes: {page: [1, 16]}\nrun: {pages: {command: 'true {page}'}}\nstrength:
 
 def test_one_file_serves_both_commands(tmp_path: Path) -> None:
     file = tmp_path / "both.yaml"
-    file.write_text(of(ONE, rest=BOTH))
+    file.write_text(write_matrix(ONE, rest=BOTH))
     assert [one.name for one in configuration_checks.read_matrix(file).configurations] == ["a"]
     plan = plan_builder.plan_matrix(file)
     assert (plan.name, [cell.command for cell in plan.cells]) == (
@@ -150,9 +231,9 @@ def test_one_file_serves_both_commands(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        (of(ONE), ":2: a matrix of configurations, without axes: run it by `unfix eval`"),
+        (write_matrix(ONE), ":2: a matrix of configurations, without axes: run it by `unfix eval`"),
         ("name: n\n", ":1: missing key `axes`"),
-        (of(ONE, rest="strength: all"), ":4: missing key `axes`: `strength` needs it"),
+        (write_matrix(ONE, rest="strength: all"), ":4: missing key `axes`: `strength` needs it"),
         (f"name: n\n{BOTH}items: 3\n", ":5: missing key `configurations`: `items` needs it"),
         ("name: n\naxes: {page: [1, 16]}\n", ":2: missing key `run`"),
     ],
@@ -187,8 +268,10 @@ def test_one_that_is_no_text_or_not_there(tmp_path: Path) -> None:
 
 def test_a_matrix_is_put_under_check_and_left_without_faults_by_words(tmp_path: Path) -> None:
     file = tmp_path / "good.yaml"
-    plain, other = entry("a", "engine: transformers"), entry("b", "stand-ins: [checked]")
-    file.write_text(of(plain, other, entry("c"), rest="faults: [{revert: f, in: [c]}]"))
+    plain, other = make_entry("a", "engine: transformers"), make_entry("b", "stand-ins: [checked]")
+    file.write_text(
+        write_matrix(plain, other, make_entry("c"), rest="faults: [{revert: f, in: [c]}]")
+    )
 
     def parse_matrix(*words: str) -> schema.MatrixFile:
         parser = CommandParser()
@@ -224,8 +307,8 @@ def test_a_matrix_is_put_under_check_and_left_without_faults_by_words(tmp_path: 
     ],
 )
 def test_a_bad_call_is_refused_at_once(tmp_path: Path, words: list[str], message: str) -> None:
-    (tmp_path / "bad.yaml").write_text(of(ONE, ONE))
-    (tmp_path / "good.yaml").write_text(of(ONE))
+    (tmp_path / "bad.yaml").write_text(write_matrix(ONE, ONE))
+    (tmp_path / "good.yaml").write_text(write_matrix(ONE))
     command = [sys.executable, "-m", "harness", "eval", "--device", "cpu", *words]
     environment = {"PYTHONPATH": str(paths.project_folder()), "PATH": "/usr/bin:/bin"}
     done = run_program(command, cwd=tmp_path, env=environment, timeout=PATIENCE_SECONDS)

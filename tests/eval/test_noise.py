@@ -6,7 +6,7 @@ import math
 import random
 
 import pytest
-from outputs import one, output
+from outputs import compare_one, make_output
 
 from harness.runs.eval.token_divergence import (
     MIN_LOGPROB_NOISE,
@@ -19,7 +19,9 @@ from harness.runs.eval.token_divergence import TokenVerdict as Verdict
 EPS = MIN_LOGPROB_NOISE["float32"]
 
 
-def engine(seed: int, shift: float, noisy: random.Random | None, size: float) -> TokenOutput:
+def simulate_engine(
+    seed: int, shift: float, noisy: random.Random | None, size: float
+) -> TokenOutput:
     """Simulate eight steps of a greedy decoder over 20 tokens; the prefix decides the logits."""
     tokens: list[int] = []
     logprobs, margins = [], []
@@ -43,7 +45,7 @@ def test_noise_is_never_called_a_bug_and_a_bug_never_noise() -> None:
     for trial in range(20):
         base, again, fair, faulty = (
             {
-                str(seed): engine(seed, shift, random.Random(f"{side}{seed}{trial}"), 0.02)
+                str(seed): simulate_engine(seed, shift, random.Random(f"{side}{seed}{trial}"), 0.02)
                 for seed in range(100 * trial, 100 * trial + 40)
             }
             for side, shift in (("base", 0.0), ("again", 0.0), ("fair", 0.0), ("faulty", 3.0))
@@ -58,46 +60,51 @@ def test_noise_is_never_called_a_bug_and_a_bug_never_noise() -> None:
 def test_a_lead_that_shrinks_is_a_drift_though_no_likelihood_moves() -> None:
     """A model that knows its answer gives it a probability of one, despite any drift below."""
     less = (3.0, 2.9, 3.0, 3.0)
-    comparison = one(output(), output(margins=less))
+    comparison = compare_one(make_output(), make_output(margins=less))
     assert comparison.verdict is Verdict.DRIFTS
     assert "its lead over the runner-up by 0.1" in str(comparison)
-    near = output(margins=(3.0, 3.0 - MIN_MARGIN_NOISE["float32"], 3.0, 3.0))
-    assert one(output(), near).verdict is Verdict.EQUAL
+    near = make_output(margins=(3.0, 3.0 - MIN_MARGIN_NOISE["float32"], 3.0, 3.0))
+    assert compare_one(make_output(), near).verdict is Verdict.EQUAL
     # An equal distance of the base from itself means noise; an unknown lead means nothing.
-    assert one(output(), output(margins=less), again=output(margins=less)).verdict is Verdict.EQUAL
-    assert one(output(), output(margins=None)).verdict is Verdict.EQUAL
+    assert (
+        compare_one(
+            make_output(), make_output(margins=less), again=make_output(margins=less)
+        ).verdict
+        is Verdict.EQUAL
+    )
+    assert compare_one(make_output(), make_output(margins=None)).verdict is Verdict.EQUAL
 
 
-def off(by: float) -> TokenOutput:
-    return output(margins=(3.0, 3.0 + by, 3.0, 3.0))
+def make_shifted_output(by: float) -> TokenOutput:
+    return make_output(margins=(3.0, 3.0 + by, 3.0, 3.0))
 
 
 def test_how_far_the_base_is_from_float32_is_what_rounding_is_worth() -> None:
     """In a mixture of experts, the repeat shows nothing, and one item in hundreds has moved."""
     least = MIN_MARGIN_NOISE["bfloat16"]
-    base = {"a": off(2.9 * least), "b": output()}
-    candidate = {"a": output(), "b": off(2.9 * least)}
-    truth = {"a": output(), "b": output()}
+    base = {"a": make_shifted_output(2.9 * least), "b": make_output()}
+    candidate = {"a": make_output(), "b": make_shifted_output(2.9 * least)}
+    truth = {"a": make_output(), "b": make_output()}
     assert compare_outputs(base, base, candidate).verdict is Verdict.DRIFTS
     assert compare_outputs(base, base, candidate, float32_reference=truth).verdict is Verdict.EQUAL
-    farther = {"a": output(), "b": off(6.1 * least)}
+    farther = {"a": make_output(), "b": make_shifted_output(6.1 * least)}
     assert compare_outputs(base, base, farther, float32_reference=truth).verdict is Verdict.DRIFTS
 
 
 def test_a_base_that_is_wrong_itself_excuses_nobody() -> None:
     least = MIN_MARGIN_NOISE["bfloat16"]
-    base = {"a": off(40 * least), "b": output()}
-    candidate = {"a": output(), "b": off(8.1 * least)}
-    truth = {"a": output(), "b": output()}
+    base = {"a": make_shifted_output(40 * least), "b": make_output()}
+    candidate = {"a": make_output(), "b": make_shifted_output(8.1 * least)}
+    truth = {"a": make_output(), "b": make_output()}
     comparison = compare_outputs(base, base, candidate, float32_reference=truth)
     assert comparison.items["b"].verdict is Verdict.DRIFTS
 
 
 def test_where_only_a_toggle_is_between_two_float32_excuses_nothing() -> None:
     least = MIN_MARGIN_NOISE["bfloat16"]
-    base = {"a": off(2.9 * least), "b": output()}
-    candidate = {"a": off(2.9 * least), "b": off(0.6 * least)}
-    truth = {"a": output(), "b": output()}
+    base = {"a": make_shifted_output(2.9 * least), "b": make_output()}
+    candidate = {"a": make_shifted_output(2.9 * least), "b": make_shifted_output(0.6 * least)}
+    truth = {"a": make_output(), "b": make_output()}
     comparison = compare_outputs(
         base, base, candidate, float32_reference=truth, same_but_toggles=True
     )
@@ -107,17 +114,17 @@ def test_where_only_a_toggle_is_between_two_float32_excuses_nothing() -> None:
 @pytest.mark.parametrize(("dtype", "times"), [("bfloat16", 4.0), ("float32", 2.0)])
 def test_a_float32_reference_widens_the_tolerance(dtype: str, times: float) -> None:
     least = MIN_MARGIN_NOISE[dtype]
-    base = {"a": output(), "b": output()}
+    base = {"a": make_output(), "b": make_output()}
     for by, verdict in ((times - 0.1, Verdict.EQUAL), (times + 0.1, Verdict.DRIFTS)):
-        candidate = {"a": output(), "b": off(by * least)}
+        candidate = {"a": make_output(), "b": make_shifted_output(by * least)}
         comparison = compare_outputs(base, {}, candidate, dtype=dtype, base_is_reference=True)
         assert comparison.verdict is verdict
 
 
 def test_an_error_of_the_reference_says_nothing_of_rounding() -> None:
-    base = {"a": output(), "b": output()}
-    candidate = {"a": output(), "b": off(2.9 * MIN_MARGIN_NOISE["bfloat16"])}
-    broken = output(margins=(3.0, 9.0, 3.0, 3.0), error="500")
+    base = {"a": make_output(), "b": make_output()}
+    candidate = {"a": make_output(), "b": make_shifted_output(2.9 * MIN_MARGIN_NOISE["bfloat16"])}
+    broken = make_output(margins=(3.0, 9.0, 3.0, 3.0), error="500")
     comparison = compare_outputs(
         base, base, candidate, float32_reference={"a": broken, "b": broken}
     )

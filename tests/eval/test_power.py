@@ -20,7 +20,9 @@ from harness.runs.eval.power_analysis import (
 PAGE = (paths.project_folder() / "docs/eval-statistics.md").read_text()
 
 
-def simulate(drop: float, items: int, cells: int, churn: float, trials: int) -> tuple[float, int]:
+def simulate_batches(
+    drop: float, items: int, cells: int, churn: float, trials: int
+) -> tuple[float, int]:
     """Return the share of 'regressed' results, tested batch by batch, and the items used."""
     chance = random.Random(5)
     losing, gaining = churn / 2 + drop, churn / 2
@@ -52,7 +54,7 @@ def test_the_stated_drop_is_found(items: int, cells: int, churn: float) -> None:
     drop = find_smallest_drop(items, cells, churn)
     assert drop is not None
     trials = 200
-    found, asked = simulate(drop, items, cells, churn, trials)
+    found, asked = simulate_batches(drop, items, cells, churn, trials)
     odds = compute_verdict_odds(drop, items, cells, churn)
     # 95 % to 97.5 % as stated; three standard deviations of 200 trials.
     assert power_analysis.TARGET_POWER <= odds[Verdict.REGRESSED] < 0.975
@@ -85,7 +87,7 @@ def test_too_few_items_find_nothing() -> None:
     assert find_smallest_drop(10, 1) == 0.964
 
 
-def rows(title: str) -> list[list[str]]:
+def read_table_rows(title: str) -> list[list[str]]:
     """Return the rows of a table of the page, by the words before it."""
     part = PAGE.split(title, 1)[1]
     lines = re.findall(r"(?:^\|.*\n)+", part, re.MULTILINE)[0].splitlines()
@@ -97,7 +99,7 @@ def test_the_page_has_the_table_of_a_deterministic_engine() -> None:
 
 
 def test_the_page_has_the_table_of_an_engine_that_flips_items_by_itself() -> None:
-    _, _, *table = rows("flips one item in twenty by itself")
+    _, _, *table = read_table_rows("flips one item in twenty by itself")
     assert [int(row[0]) for row in table] == list(power_analysis.TABLE_ITEMS)
     for items, row in zip(power_analysis.TABLE_ITEMS, table, strict=True):
         for cells, cell in zip(power_analysis.TABLE_COMPARISON_COUNTS, row[1:], strict=True):
@@ -110,7 +112,7 @@ def test_the_page_has_the_table_of_an_engine_that_flips_items_by_itself() -> Non
 
 
 def test_the_page_says_how_often_an_unchanged_cell_is_the_same() -> None:
-    head, _, *table = rows("How often 'same' is said of a candidate that is as good")
+    head, _, *table = read_table_rows("How often 'same' is said of a candidate that is as good")
     sizes = [int(cell.split()[0]) for cell in head[1:]]
     for row in table:
         churn = float(row[0].removesuffix("%")) / 100

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from calling import PATIENCE_SECONDS, wait_until
-from faked import Serve, Shared, questions, with_share, write_fake_lm_eval
+from faked import Serve, Shared, draw_questions, with_share, write_fake_lm_eval
 from fixture_types import Patch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -26,7 +26,9 @@ TASK = "unfix_recall"
 Answers = list[ItemAnswer]
 
 
-def ask(shared: Shared, server: SglangServer, numbers: Any = None, **settings: Any) -> Answers:
+def ask_server(
+    shared: Shared, server: SglangServer, numbers: Any = None, **settings: Any
+) -> Answers:
     settings = {
         "items": 60,
         "concurrency": 4,
@@ -42,8 +44,8 @@ def test_prompts_arrive_verbatim_and_answers_match(serve: Serve, lm_eval: Shared
     record = serve.root / "asked"
     server = serve(record=str(record))
     numbers = [3, 57, 20, 21]  # any, in any order: lm-eval itself counts them from 0
-    answers = ask(lm_eval, server, numbers)
-    expected = questions(60)
+    answers = ask_server(lm_eval, server, numbers)
+    expected = draw_questions(60)
     asked = [json.loads(line) for line in record.read_text().splitlines()]
     assert {one["prompt"] for one in asked} == {expected[number]["prompt"] for number in numbers}
     assert {one["stop"] == [";"] and one["max_tokens"] == 24 for one in asked} == {True}
@@ -63,7 +65,7 @@ def test_prompts_arrive_verbatim_and_answers_match(serve: Serve, lm_eval: Shared
 def test_all_tasks_of_ours_at_once(serve: Serve, lm_eval: Shared) -> None:
     server = serve()
     samples = {get_task_name(task): [0, 5] for task in ("recall", "needle", "shared")}
-    answers = ask(lm_eval, server, samples=samples)
+    answers = ask_server(lm_eval, server, samples=samples)
     pairs = [(task, number) for task in samples for number in (0, 5)]
     assert [(one.task, one.number) for one in answers] == pairs
     assert all(answer.right for answer in answers)
@@ -87,7 +89,7 @@ def test_no_answer_is_an_error(serve: Serve, lm_eval: Shared, how: str, words: s
     bes: dict[str, Any] = {how: share}
     server = serve(**bes)
     limit = 3.0 if how == "hang" else PATIENCE_SECONDS
-    answers = ask(lm_eval, server, numbers, request_timeout=limit)
+    answers = ask_server(lm_eval, server, numbers, request_timeout=limit)
     assert [answer.number for answer in answers] == numbers
     for answer in answers:
         if answer.number in bad:
@@ -104,7 +106,7 @@ def test_a_server_that_gives_no_answer_for_a_whole_limit_gets_no_more_questions(
 ) -> None:
     record = tmp_path / "asked"
     server = serve(hang=[1, 1], record=str(record))
-    answers = ask(lm_eval, server, list(range(40)), concurrency=4, request_timeout=0.5)
+    answers = ask_server(lm_eval, server, list(range(40)), concurrency=4, request_timeout=0.5)
     assert [answer.right for answer in answers] == [None] * 40
     errors = [answer.error for answer in answers]
     asked = sum("timed out" in error for error in errors)
@@ -117,7 +119,9 @@ def test_a_server_that_gives_no_answer_for_a_whole_limit_gets_no_more_questions(
 
 
 def test_time_for_all_of_them_ends(serve: Serve, lm_eval: Shared) -> None:
-    answers = ask(lm_eval, serve(slow=0.6), list(range(40)), concurrency=2, total_timeout=10.0)
+    answers = ask_server(
+        lm_eval, serve(slow=0.6), list(range(40)), concurrency=2, total_timeout=10.0
+    )
     assert [answer.number for answer in answers] == list(range(40))
     right = [answer for answer in answers if answer.right]
     assert 2 <= len(right) <= 34  # two at a time, each of 0.6 s
@@ -127,7 +131,7 @@ def test_time_for_all_of_them_ends(serve: Serve, lm_eval: Shared) -> None:
 
 def test_a_dying_servers_answers_are_kept(serve: Serve, lm_eval: Shared) -> None:
     server = serve(dies_at=10)
-    answers = ask(lm_eval, server, list(range(40)))
+    answers = ask_server(lm_eval, server, list(range(40)))
     assert [answer.number for answer in answers] == list(range(40))
     right = [answer for answer in answers if answer.right]
     assert 5 <= len(right) <= 9
@@ -137,7 +141,7 @@ def test_a_dying_servers_answers_are_kept(serve: Serve, lm_eval: Shared) -> None
 
 
 def test_likelihoods_that_are_no_numbers(serve: Serve, lm_eval: Shared) -> None:
-    answers = ask(lm_eval, serve(nan=[2, 1]))
+    answers = ask_server(lm_eval, serve(nan=[2, 1]))
     strange = with_share([2, 1], 20)
     for answer in answers:
         assert answer.right is True
@@ -177,11 +181,11 @@ def test_few_shot_examples_are_the_items(serve: Serve, lm_eval: Shared, monkeypa
     write_task(serve.root, SHOTS)
     monkeypatch.setattr("harness.runs.eval.lm_eval_scorer.TASKS_FOLDER", serve.root)
     server = serve()
-    every = ask(lm_eval, server, samples={"shots": list(range(30))})
+    every = ask_server(lm_eval, server, samples={"shots": list(range(30))})
     assert len({answer.prompt.rpartition("what is")[0] for answer in every}) > 10
     assert all(answer.prompt.count("what is") == 4 for answer in every)
     for some in ([3], [20, 21, 29], [0, 29]):
-        again = ask(lm_eval, server, samples={"shots": some})
+        again = ask_server(lm_eval, server, samples={"shots": some})
         assert [one.prompt for one in again] == [every[number].prompt for number in some]
 
 
@@ -195,7 +199,7 @@ def test_few_shot_examples_are_the_items(serve: Serve, lm_eval: Shared, monkeypa
 )
 def test_a_task_that_there_is_not(serve: Serve, lm_eval: Shared, task: str, words: str) -> None:
     with pytest.raises(UnfixError, match=words):
-        ask(lm_eval, serve(), samples={task: [0]})
+        ask_server(lm_eval, serve(), samples={task: [0]})
 
 
 @pytest.mark.parametrize("kind", ["multiple_choice", "loglikelihood", "loglikelihood_rolling"])
@@ -206,19 +210,19 @@ def test_a_task_that_is_scored_by_likelihood_is_refused(
     monkeypatch.setattr("harness.runs.eval.lm_eval_scorer.TASKS_FOLDER", serve.root)
     record = serve.root / "asked"
     with pytest.raises(UnfixError, match="shots asks for likelihoods, not for an answer"):
-        ask(lm_eval, serve(record=str(record)), samples={"shots": [0]})
+        ask_server(lm_eval, serve(record=str(record)), samples={"shots": [0]})
     assert not record.exists()
 
 
 def test_items_that_a_task_does_not_have_are_not_made_up(serve: Serve, lm_eval: Shared) -> None:
     record = serve.root / "asked"
     server = serve(record=str(record))
-    answers = ask(lm_eval, server, [58, 59, 60, 61])
+    answers = ask_server(lm_eval, server, [58, 59, 60, 61])
     assert [answer.number for answer in answers] == [58, 59]
-    assert ask(lm_eval, server, [60, 61]) == []
+    assert ask_server(lm_eval, server, [60, 61]) == []
     assert len(record.read_text().splitlines()) == 2
     with pytest.raises(UnfixError, match="the task unfix_recall has no items"):
-        ask(lm_eval, server, items=0)
+        ask_server(lm_eval, server, items=0)
 
 
 def stand_in(patch: Patch, folder: Path, code: str) -> LmEvalScorer:

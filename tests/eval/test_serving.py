@@ -173,7 +173,7 @@ def test_servers_of_one_machine_have_ports_of_their_own(serve: Serve) -> None:
         server.wait_until_ready(PATIENCE_SECONDS)
 
 
-def brood(serve: Serve, **be: Any) -> tuple[SglangServer, list[int]]:
+def serve_with_daemons(serve: Serve, **be: Any) -> tuple[SglangServer, list[int]]:
     """A server with two daemons below it; one has closed every handle that identifies it."""
     pids = serve.root / "pids"
     server = serve(brood=["plain", "mute"], pids=str(pids), **be)
@@ -184,7 +184,7 @@ def brood(serve: Serve, **be: Any) -> tuple[SglangServer, list[int]]:
 
 
 def test_nothing_is_left_of_a_server_that_is_stopped(serve: Serve) -> None:
-    server, daemons = brood(serve, deaf=True)
+    server, daemons = serve_with_daemons(serve, deaf=True)
     server.stop()
     assert not any(map(is_alive, daemons))
     record = command_supervisor.read_exit(server.folder)
@@ -196,7 +196,7 @@ def test_nothing_is_left_of_a_server_that_is_stopped(serve: Serve) -> None:
 
 
 def test_nothing_is_left_when_the_keeper_was_killed(serve: Serve) -> None:
-    server, daemons = brood(serve, deaf=True)
+    server, daemons = serve_with_daemons(serve, deaf=True)
     os.kill(server._pid, signal.SIGKILL)
     assert wait_until(lambda: server.has_exited)
     assert "its supervisor was killed" in server.describe_exit()

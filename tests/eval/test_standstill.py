@@ -12,7 +12,7 @@ from typing import cast
 
 import pytest
 from calling import PATIENCE_SECONDS
-from faked import Fakes, fake
+from faked import Fakes, make_fake
 
 from harness.runs.eval import evaluation_servers
 from harness.runs.eval.evaluation_servers import EvaluationServers
@@ -177,7 +177,7 @@ class HangingServers:
 
     def serve(self, *places: str) -> ServedConfiguration:
         (self.fakes.root / "places").write_text(" ".join(places))
-        one = fake("one", ranks=str(self.fakes.root), record=str(self.asked))
+        one = make_fake("one", ranks=str(self.fakes.root), record=str(self.asked))
         # The first server has this limit, in which its ranks reach the place where they hang; a
         # repetition that waits for its own takes a minute.
         job = ServingJob("one", one, {"unfix_recall": [0, 1]}, 2, 2, "", request_timeout=1.5)

@@ -7,7 +7,7 @@ import lzma
 from pathlib import Path
 
 import pytest
-from faked import Fakes, fake
+from faked import Fakes, make_fake
 from fixture_types import Output, Patch
 
 from harness.cli import main, run_output
@@ -36,7 +36,7 @@ def write_json(evaluation: Evaluation, file: Path) -> Path:
 
 @pytest.mark.parametrize("name", ["record.json", "record.json.xz"])
 def test_a_record_is_judged_as_the_run_was(fakes: Fakes, tmp_path: Path, name: str) -> None:
-    one, other = fake("base"), fake("worse", "base", wrong=[4, 1])
+    one, other = make_fake("base"), make_fake("worse", "base", wrong=[4, 1])
     ran = fakes.run(one, other, items=200)
     matrix = MatrixFile("fake", [one, other], tasks=["recall"], items=200, device="cpu")
     recorded = read_recorded_evaluation(write_json(ran, tmp_path / name))
@@ -55,7 +55,7 @@ def test_a_record_is_judged_as_the_run_was(fakes: Fakes, tmp_path: Path, name: s
 def test_an_absent_configuration_keeps_its_reason(
     fakes: Fakes, tmp_path: Path, answered_something: bool
 ) -> None:
-    one, other = fake("base"), fake("worse", "base")
+    one, other = make_fake("base"), make_fake("worse", "base")
     recorded = read_recorded_evaluation(
         write_json(fakes.run(one, other, items=2), tmp_path / "r.json")
     )
@@ -74,10 +74,10 @@ def test_an_absent_configuration_keeps_its_reason(
 
 def test_a_record_of_another_matrix_is_refused(fakes: Fakes, tmp_path: Path) -> None:
     recorded = read_recorded_evaluation(
-        write_json(fakes.run(fake("base"), items=2), tmp_path / "r.json")
+        write_json(fakes.run(make_fake("base"), items=2), tmp_path / "r.json")
     )
     with pytest.raises(UnfixError, match=r"the record has no other: was it of this matrix\?"):
-        rejudge_recorded(MatrixFile("fake", [fake("other")]), recorded)
+        rejudge_recorded(MatrixFile("fake", [make_fake("other")]), recorded)
 
 
 @pytest.mark.parametrize(

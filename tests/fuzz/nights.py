@@ -115,7 +115,7 @@ def make_record(found: FoundFailure, test: str) -> FailureRecord:
     )
 
 
-def failures(night: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
+def read_failures(night: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
     """Return the failures by the name of their test."""
     found: dict[str, list[dict[str, Any]]] = {}
     for kept in night["failures"]:

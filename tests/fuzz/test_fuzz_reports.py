@@ -42,12 +42,17 @@ def make_error(number: int) -> BaseException:
     raise RuntimeError
 
 
-def key(error: BaseException) -> str:
+def find_key(error: BaseException) -> str:
     return failure_identity.failure_from_error(error, HERE).key
 
 
 def test_failures_are_told_apart_by_type_and_place_and_not_by_numbers() -> None:
-    assert key(make_error(101)) == key(make_error(5000)) != key(make_error(1)) == key(make_error(2))
+    assert (
+        find_key(make_error(101))
+        == find_key(make_error(5000))
+        != find_key(make_error(1))
+        == find_key(make_error(2))
+    )
 
 
 def test_the_place_is_the_innermost_that_is_a_suites_or_sglangs() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from nights import Nights, by_test, failures
+from nights import Nights, by_test, read_failures
 
 from harness.runs.fuzz.time_slice_run import FULLY_TRACED_EXAMPLES, TRACED_FRACTION
 
@@ -116,7 +116,7 @@ def test_a_failure_is_shrunk_and_written_with_all_that_runs_it_again(
 def test_failures_are_told_apart_and_not_by_the_numbers_in_their_messages(
     night: dict[str, Any],
 ) -> None:
-    found = failures(night)["fails_in_two_ways"]
+    found = read_failures(night)["fails_in_two_ways"]
     arguments = {each["error"]: each["arguments"] for each in found}
     assert len(found) == 2
     assert arguments == {
@@ -132,7 +132,7 @@ def test_the_search_goes_on_behind_a_failure(night: dict[str, Any]) -> None:
 
 
 def test_targets_lead_to_a_needle(night: dict[str, Any]) -> None:
-    (found,) = failures(night)["climbs"]
+    (found,) = read_failures(night)["climbs"]
     assert found["arguments"] == ["number=1234567"]
     assert by_test(night)["climbs"]["targets"]["nearness"] == 0
 
@@ -141,7 +141,7 @@ def test_targets_lead_to_a_needle(night: dict[str, Any]) -> None:
 def test_a_death_costs_one_example_and_is_a_failure_by_its_name(
     night: dict[str, Any], name: str
 ) -> None:
-    (found,) = failures(night)[name]
+    (found,) = read_failures(night)[name]
     assert found["error"] == "segfault"
     assert found["headline"] == "segmentation fault (SIGSEGV)"
     assert found["blob"]
@@ -149,7 +149,7 @@ def test_a_death_costs_one_example_and_is_a_failure_by_its_name(
 
 
 def test_a_hang_is_ended_and_is_a_failure_by_its_name(night: dict[str, Any]) -> None:
-    (found,) = failures(night)["hangs"]
+    (found,) = read_failures(night)["hangs"]
     assert found["error"] == "hang"
     assert found["headline"] == "an example took longer than 1 s"
     assert int(found["arguments"][0].partition("=")[2]) > 90
@@ -158,7 +158,7 @@ def test_a_hang_is_ended_and_is_a_failure_by_its_name(night: dict[str, Any]) -> 
 
 def test_a_passing_test_is_no_failure(night: dict[str, Any]) -> None:
     quiet = {"passes", "has_two_examples", "not_expected_to_fail"}
-    assert not quiet & set(failures(night))
+    assert not quiet & set(read_failures(night))
     assert all(by_test(night)[name]["examples"] > 0 for name in quiet)
 
 
@@ -231,7 +231,7 @@ def test_a_failure_is_found_again_at_once_in_the_next_night(
     words[words.index(str(place.suite))] = node
     done = place.call(words)
     assert done.returncode == 1, done.stderr
-    (found,) = failures(json.loads(done.stdout))["climbs"]
+    (found,) = read_failures(json.loads(done.stdout))["climbs"]
     assert found["arguments"] == ["number=1234567"]
     assert found["examples"] <= 3
 

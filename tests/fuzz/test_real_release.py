@@ -40,7 +40,7 @@ def test_a_fix_that_is_out_is_found_shrunk_and_written(tmp_path: Path) -> None:
         text=True,
     )
     # The import's time varies: the run ends once it has found the failure.
-    wait_until(lambda: shrunk(tmp_path))
+    wait_until(lambda: has_shrunk(tmp_path))
     going.send_signal(signal.SIGINT)
     out, err = going.communicate(timeout=PATIENCE_SECONDS)
     assert going.returncode == 130, err
@@ -58,6 +58,6 @@ def test_a_fix_that_is_out_is_found_shrunk_and_written(tmp_path: Path) -> None:
     assert 0 < row["toggled"] <= row["toggled_of"] < row["lines_of"]
 
 
-def shrunk(home: Path) -> bool:
+def has_shrunk(home: Path) -> bool:
     files = (home / ".unfix" / "fuzz" / "failures").glob("*.json")
     return any(read_failure(file).shrunk for file in files)

@@ -23,7 +23,7 @@ BLOBS = {"small": (4711, 1), "draws": (11, 4700)}
 ARGUMENTS = {"small": ["number=4711", "kind='b'"], "draws": ["number=11", "data=data(...)"]}
 
 
-def failure(nights: Nights, name: str, **changed: Any) -> Path:
+def write_failure(nights: Nights, name: str, **changed: Any) -> Path:
     """Return a failure in the form in which a run writes it."""
     from hypothesis.core import encode_failure
 
@@ -58,7 +58,7 @@ def place(nights: Nights) -> Nights:
 
 
 def keep_failure(place: Nights, name: str = "small") -> Path:
-    done = place.run("--keep", str(failure(place, name)), "--json")
+    done = place.run("--keep", str(write_failure(place, name)), "--json")
     assert done.returncode == 0, done.stderr
     return Path(json.loads(done.stdout)["kept"])
 
@@ -135,7 +135,7 @@ def test_a_regression_that_cannot_be_run_is_an_error(
 
 def test_the_same_failure_is_not_kept_twice(place: Nights) -> None:
     file = keep_failure(place)
-    done = place.run("--keep", str(failure(place, "small")))
+    done = place.run("--keep", str(write_failure(place, "small")))
     assert done.returncode == 2
     assert f"{file} is there already" in done.stderr
 
@@ -143,7 +143,7 @@ def test_the_same_failure_is_not_kept_twice(place: Nights) -> None:
 def test_a_replay_says_that_it_passes_and_that_it_fails(
     place: Nights, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    words = ["--replay", str(failure(place, "small")), "--release", "current"]
+    words = ["--replay", str(write_failure(place, "small")), "--release", "current"]
     done = place.run(*words)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("passes on SGLang 1.0.0")
@@ -155,7 +155,7 @@ def test_a_replay_says_that_it_passes_and_that_it_fails(
 
 
 def test_a_replay_of_what_no_longer_decodes_is_refused(place: Nights) -> None:
-    file = failure(place, "small", arguments=["number=4712", "kind='b'"])
+    file = write_failure(place, "small", arguments=["number=4712", "kind='b'"])
     done = place.run("--replay", str(file), "--release", "current")
     assert done.returncode == 2
     assert "no longer decodes" in done.stderr
@@ -175,7 +175,7 @@ def test_a_replay_of_what_no_longer_decodes_is_refused(place: Nights) -> None:
 def test_a_file_of_another_format_or_of_a_test_that_is_gone_is_refused(
     place: Nights, option: str, changed: dict[str, Any], says: str
 ) -> None:
-    file = failure(place, "small", **changed)
+    file = write_failure(place, "small", **changed)
     done = place.run(option, str(file), *(["--release", "current"] * (option == "--replay")))
     assert done.returncode == 2
     assert says in done.stderr

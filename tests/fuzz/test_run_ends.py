@@ -12,9 +12,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from calling import PATIENCE_SECONDS, living, wait_until
+from calling import PATIENCE_SECONDS, list_living_processes, wait_until
 from forked import UNFIX
-from nights import Nights, by_test, failures
+from nights import Nights, by_test, read_failures
 
 from harness.core.errors import NotReadyError
 from harness.runs.fuzz.runner import FuzzDriver
@@ -120,9 +120,9 @@ def test_a_stopped_run_keeps_its_failures(nights: Nights) -> None:
     assert "stopped; its failures are stored" in err
     night = json.loads(out)
     assert night["status"] == "stopped"
-    assert set(failures(night)) == {"fails"}
+    assert set(read_failures(night)) == {"fails"}
     assert [Path(kept["file"]) for kept in night["failures"]] == list(folder.glob("*.json"))
-    wait_until(lambda: not living(nights.root))
+    wait_until(lambda: not list_living_processes(nights.root))
 
 
 def test_a_stopped_run_keeps_a_failure_that_is_not_shrunk_yet(nights: Nights) -> None:
@@ -139,7 +139,7 @@ def test_shrinks_slowly(numbers):
     going.send_signal(signal.SIGINT)
     out, err = going.communicate(timeout=PATIENCE_SECONDS)
     assert going.returncode == 130, err
-    (found,) = failures(json.loads(out))["shrinks_slowly"]
+    (found,) = read_failures(json.loads(out))["shrinks_slowly"]
     assert not found["shrunk"]
     assert found["blob"]
 
@@ -155,13 +155,13 @@ def test_a_worker_that_dies_is_replaced_and_costs_what_it_ran(nights: Nights) ->
         return False
 
     night = nights.night("-j", "1", is_enough=is_enough)
-    (found,) = failures(night)["kills_its_worker_once"]
+    (found,) = read_failures(night)["kills_its_worker_once"]
     assert found["error"] == "lost"
     assert found["blob"]
     # Its turn came first, so all of this ran in another worker.
     assert by_test(night)["guard"]["examples"] > 100
     assert night["status"] == "finished"
-    wait_until(lambda: not living(nights.root))
+    wait_until(lambda: not list_living_processes(nights.root))
 
 
 def test_a_slice_that_hangs_before_its_first_example_is_a_problem(nights: Nights) -> None:
@@ -192,7 +192,7 @@ def test_sleeps(number):
     night = nights.night("-j", "1", seconds=1)
     (problem,) = night["problems"]
     assert "test_sleeps: an example was not done at the end" in problem
-    wait_until(lambda: not living(nights.root))
+    wait_until(lambda: not list_living_processes(nights.root))
 
 
 def test_a_budget_begins_when_the_release_is_imported(nights: Nights) -> None:

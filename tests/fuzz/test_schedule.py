@@ -13,7 +13,7 @@ from harness.runs.fuzz.fuzz_schedule import (
 from harness.runs.fuzz.messages import FoundFailure, FuzzTask, FuzzTestResult, TimeSliceResult
 
 
-def states(count: int) -> list[FuzzTestState]:
+def make_states(count: int) -> list[FuzzTestState]:
     return [
         FuzzTestState(FuzzTask(n, f"t{n}"), FuzzTestResult(f"t{n}", "1.0")) for n in range(count)
     ]
@@ -26,7 +26,7 @@ def make_slice(
     return TimeSliceResult(10, seconds, {}, {"x": target}, {"f": list(range(lines))}, failures)
 
 
-def turns(schedule: FuzzSchedule, slices: int, grows: str) -> dict[str, int]:
+def count_turns(schedule: FuzzSchedule, slices: int, grows: str) -> dict[str, int]:
     """Return how often each test is next, if one of them grows in its own way."""
     counted = {state.task.name: 0 for state in schedule.states}
     for number in range(1, slices + 1):
@@ -40,17 +40,19 @@ def turns(schedule: FuzzSchedule, slices: int, grows: str) -> dict[str, int]:
 
 
 def test_tests_that_are_alike_take_turns() -> None:
-    assert turns(FuzzSchedule(states(4), 1, 60), 40, "none") == {f"t{n}": 10 for n in range(4)}
+    assert count_turns(FuzzSchedule(make_states(4), 1, 60), 40, "none") == {
+        f"t{n}": 10 for n in range(4)
+    }
 
 
 @pytest.mark.parametrize("grows", ["lines", "target"])
 def test_a_test_that_still_grows_has_more_turns(grows: str) -> None:
-    counted = turns(FuzzSchedule(states(4), 1, 60), 80, grows)
+    counted = count_turns(FuzzSchedule(make_states(4), 1, 60), 80, grows)
     assert counted["t0"] > 3 * counted["t1"] > 0
 
 
 def test_a_failure_is_news() -> None:
-    first, second = states(2)
+    first, second = make_states(2)
     for state in (first, second):
         state.add_result(make_slice(lines=1))
     first.add_result(make_slice(found=1))
@@ -60,7 +62,7 @@ def test_a_failure_is_news() -> None:
 
 
 def test_one_that_is_exhausted_or_left_out_has_no_turn() -> None:
-    first, second, third = states(3)
+    first, second, third = make_states(3)
     first.test_result.exhausted = True
     second.test_result.left_out = "it draws no examples"
     schedule = FuzzSchedule([first, second, third], 1, 60)
@@ -70,7 +72,7 @@ def test_one_that_is_exhausted_or_left_out_has_no_turn() -> None:
 
 
 def test_two_workers_share_a_test_only_if_there_is_no_other() -> None:
-    first, second = states(2)
+    first, second = make_states(2)
     schedule = FuzzSchedule([first, second], 2, 60)
     first.running_slices = 1
     first.clock, second.clock = 0.0, 100.0
@@ -79,7 +81,7 @@ def test_two_workers_share_a_test_only_if_there_is_no_other() -> None:
 
 
 def test_a_slice_is_as_long_as_lets_each_test_have_three() -> None:
-    assert FuzzSchedule(states(10), 1, 60).slice_seconds == 2
-    assert FuzzSchedule(states(10), 2, 60).slice_seconds == 4
-    assert FuzzSchedule(states(1), 2, 36000).slice_seconds == MAX_SLICE_SECONDS
-    assert FuzzSchedule(states(500), 1, 10).slice_seconds == MIN_SLICE_SECONDS
+    assert FuzzSchedule(make_states(10), 1, 60).slice_seconds == 2
+    assert FuzzSchedule(make_states(10), 2, 60).slice_seconds == 4
+    assert FuzzSchedule(make_states(1), 2, 36000).slice_seconds == MAX_SLICE_SECONDS
+    assert FuzzSchedule(make_states(500), 1, 10).slice_seconds == MIN_SLICE_SECONDS

@@ -48,7 +48,7 @@ def draw_values(
     return seen
 
 
-def nothing(value: Any) -> None:
+def report_nothing(value: Any) -> None:
     """A test without a target."""
 
 
@@ -56,28 +56,30 @@ def test_the_first_example_is_at_the_upper_end_of_everything() -> None:
     strategy = st.tuples(
         st.integers(3, 9), st.sampled_from("abc"), st.booleans(), st.lists(st.just(1), max_size=5)
     )
-    assert draw_values(nothing, strategy)[0] == (9, "c", True, [1] * 5)
+    assert draw_values(report_nothing, strategy)[0] == (9, "c", True, [1] * 5)
 
 
 def test_a_list_without_an_end_ends() -> None:
-    (first, *_) = draw_values(nothing, st.lists(st.integers(0, 5)), most=5)
+    (first, *_) = draw_values(report_nothing, st.lists(st.integers(0, 5)), most=5)
     assert 10 < len(first) < 1000
 
 
 def test_early_examples_are_large_and_of_any_kind() -> None:
-    values = draw_values(nothing, st.tuples(st.integers(0, 10**6), st.sampled_from("abc")))[:6]
+    values = draw_values(report_nothing, st.tuples(st.integers(0, 10**6), st.sampled_from("abc")))[
+        :6
+    ]
     assert sum(size == 10**6 for size, _ in values) >= 3
     assert len({kind for _, kind in values}) > 1
 
 
 def test_bounds_hold() -> None:
     strategy = st.integers(7, 7) | st.integers(min_value=100) | st.integers(max_value=-5)
-    values = draw_values(nothing, strategy)
+    values = draw_values(report_nothing, strategy)
     assert [value for value in values if not (value == 7 or value >= 100 or value <= -5)] == []
 
 
 def test_later_examples_are_of_all_kinds() -> None:
-    values = draw_values(nothing, st.integers(0, 10**6), most=200)
+    values = draw_values(report_nothing, st.integers(0, 10**6), most=200)
     between = [value for value in values if 10 < value < 10**6 - 10]
     assert len(between) > 50
 
@@ -87,7 +89,7 @@ def test_it_climbs_towards_a_target_that_chance_does_not_reach() -> None:
         hypothesis.target(-abs(value - 777_777), label="nearness")
 
     assert 777_777 in draw_values(aim, st.integers(0, 10**7), most=600)
-    assert 777_777 not in draw_values(nothing, st.integers(0, 10**7), most=600)
+    assert 777_777 not in draw_values(report_nothing, st.integers(0, 10**7), most=600)
 
 
 def test_the_database_keeps_the_best_passing_example_of_each_target() -> None:
@@ -119,7 +121,7 @@ def test_it_ends_when_the_time_is_over() -> None:
 
 
 def test_it_runs_one_example_though_all_the_time_has_passed() -> None:
-    assert len(draw_values(nothing, st.integers(0, 10**6), seconds=-5)) == 1
+    assert len(draw_values(report_nothing, st.integers(0, 10**6), seconds=-5)) == 1
 
 
 def test_of_two_values_of_a_target_the_larger_counts() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from nights import Nights, by_test, failures
+from nights import Nights, by_test, read_failures
 
 DRIVER = """
 import sys
@@ -72,10 +72,10 @@ def test_failures_deaths_and_hangs_are_found_as_in_forks(shared_nights: SharedNi
     shared_nights.write(SUITE)
 
     def is_enough(night: dict[str, Any]) -> bool:
-        return {"fails", "dies", "hangs"} <= failures(night).keys()
+        return {"fails", "dies", "hangs"} <= read_failures(night).keys()
 
     night = shared_nights.night("--limit", "1", "--seed", "3", seconds=4, is_enough=is_enough)
-    found = failures(night)
+    found = read_failures(night)
     assert found.keys() == {"fails", "dies", "hangs"}
     assert [one["arguments"] for one in found["fails"]] == [["number=500"]]
     assert {one["error"] for one in found["dies"]} == {"segfault"}
@@ -127,9 +127,9 @@ def test_processes_import_the_release_where_forks_cannot_use_the_device(
     file.write_text(file.read_text() + WITHOUT_FORKS)
 
     def is_enough(night: dict[str, Any]) -> bool:
-        return {"fails", "dies"} <= failures(night).keys()
+        return {"fails", "dies"} <= read_failures(night).keys()
 
     night = shared_nights.night("--limit", "1", "--seed", "3", seconds=12, is_enough=is_enough)
-    assert failures(night).keys() == {"fails", "dies"}
+    assert read_failures(night).keys() == {"fails", "dies"}
     assert by_test(night)["passes"]["examples"] > 0
     assert night["problems"] == []

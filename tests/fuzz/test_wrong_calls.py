@@ -25,7 +25,7 @@ def test_passes(number):
 """
 
 
-def refusal(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
+def read_refusal(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
     """Return the exit code of a call, and its only line."""
     code = main(["fuzz", *words])
     output = capsys.readouterr()
@@ -57,7 +57,7 @@ BUDGETS = ("0", "0s", "", "-5m", "soon", "5 fortnights", "nan", "m")
 def test_a_wrong_call_is_refused_in_one_line(
     words: list[str], says: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code, line = refusal(words, capsys)
+    code, line = read_refusal(words, capsys)
     assert code == 2
     assert says in line
 

@@ -217,7 +217,7 @@ class SimulatedNights:
         return found
 
 
-def over(nights: SimulatedNights, letters: str, name: str = "a") -> Timeline:
+def store_letters(nights: SimulatedNights, letters: str, name: str = "a") -> Timeline:
     """Store a cell of a matrix with a letter a night, beside one that passes each night."""
     for night, letter in enumerate(letters):
         nights.matrix(night, {name: letter, "beside": "o"})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from simulated import SimulatedNights, over
+from simulated import SimulatedNights, store_letters
 
 from harness.runs.history.resource_prices import ResourcePrices
 from harness.runs.history.values import TimelineState as State
@@ -47,14 +47,14 @@ def nights(tmp_path: Path) -> SimulatedNights:
 def test_nights_give_the_state(
     nights: SimulatedNights, letters: str, state: State, since: int | None, good: int | None
 ) -> None:
-    line = over(nights, letters)
+    line = store_letters(nights, letters)
     assert line.state is state
     assert line.since_night == since
     assert (line.last_ok.night_index if line.last_ok else None) == good
 
 
 def test_what_was_not_run_is_never_mended(nights: SimulatedNights) -> None:
-    assert over(nights, "ox-").state is State.NOT_RUN
+    assert store_letters(nights, "ox-").state is State.NOT_RUN
     nights.matrix(3, {"a": "?", "beside": "o"})
     assert nights.line(" a").state is State.NOT_RUN
     assert nights.history().green  # nothing failed in the newest night, and the page states it
@@ -63,7 +63,7 @@ def test_what_was_not_run_is_never_mended(nights: SimulatedNights) -> None:
 
 
 def test_first_and_last_seen_failing(nights: SimulatedNights) -> None:
-    line = over(nights, "oxoxxo")
+    line = store_letters(nights, "oxoxxo")
     assert (line.first_failed, line.last_failed) == (1, 4)
     assert line.points[1].main_observation.message == "red: ended red"
 
@@ -118,11 +118,11 @@ def test_a_run_that_says_running_and_whose_process_is_gone_was_stopped(
 ) -> None:
     name = nights.prove(0, {"27460": "o"})
     change = "UPDATE runs SET status = 'running', process = ? WHERE id = ?"
-    nights.store.db.execute(change, (f"{_boot()} 999999999 1", name))
+    nights.store.db.execute(change, (f"{get_boot_id()} 999999999 1", name))
     assert nights.history().nights[0].stopped == [name]
 
 
-def _boot() -> str:
+def get_boot_id() -> str:
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
@@ -173,11 +173,11 @@ def test_a_fault_that_was_killed_and_survives_is_new(nights: SimulatedNights) ->
 
 def test_two_outcomes_are_no_half(nights: SimulatedNights) -> None:
     """The score is drawn towards zero as long as there are few outcomes."""
-    line = over(nights, "ox")
+    line = store_letters(nights, "ox")
     assert (line.score.differing, line.score.compared) == (1, 1)
     assert line.score.share < 0.1
     assert not line.is_flaky
-    line = over(SimulatedNights(nights.file.with_name("other")), "oxoxoxoxoxoxoxoxoxox")
+    line = store_letters(SimulatedNights(nights.file.with_name("other")), "oxoxoxoxoxoxoxoxoxox")
     assert line.score.share > 0.6
     assert line.is_flaky
 

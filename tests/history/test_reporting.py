@@ -43,26 +43,26 @@ def nights(tmp_path: Path, monkeypatch: Patch) -> SimulatedNights:
     return SimulatedNights(tmp_path / "runs.sqlite")
 
 
-def report(nights: SimulatedNights, *words: str, since: str = "30d") -> int:
+def report_nights(nights: SimulatedNights, *words: str, since: str = "30d") -> int:
     return main(["report", "--since", since, "--store", str(nights.file), *words])
 
 
-def data(capsys: Output) -> dict[str, Any]:
+def read_data(capsys: Output) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(capsys.readouterr().out)
     return found
 
 
 def test_exit_codes(nights: SimulatedNights, capsys: Output) -> None:
-    assert report(nights) == 3
+    assert report_nights(nights) == 3
     assert "holds no run since" in capsys.readouterr().err
     nights.prove(0, {"27460": "o"})
-    assert report(nights) == 0
+    assert report_nights(nights) == 0
     nights.prove(1, {"27460": "x"})
-    assert report(nights) == 1  # new
+    assert report_nights(nights) == 1  # new
     nights.prove(2, {"27460": "x"})
-    assert report(nights) == 1  # known
+    assert report_nights(nights) == 1  # known
     nights.prove(3, {"27460": "o"})
-    assert report(nights) == 0  # mended
+    assert report_nights(nights) == 0  # mended
     assert "mended" in capsys.readouterr().out
 
 
@@ -86,10 +86,10 @@ def test_a_window_begins_with_a_whole_night() -> None:
 def test_what_lies_before_the_window_is_not_seen(nights: SimulatedNights, capsys: Output) -> None:
     nights.prove(0, {"27460": "x"})
     nights.prove(4, {"27460": "x"})
-    report(nights, "--json")
-    assert data(capsys)["counts"]["known"] == 1
-    report(nights, "--json", since="1h")
-    assert data(capsys)["counts"]["new"] == 1
+    report_nights(nights, "--json")
+    assert read_data(capsys)["counts"]["known"] == 1
+    report_nights(nights, "--json", since="1h")
+    assert read_data(capsys)["counts"]["new"] == 1
 
 
 def test_a_clock_that_is_wrong_is_told_and_left_out(
@@ -98,7 +98,7 @@ def test_a_clock_that_is_wrong_is_told_and_left_out(
     nights.prove(3, {"27460": "o"})
     ahead = nights.prove(3, {"27460": "x"}, started="2199-01-01T00:00:00+00:00")
     none = nights.prove(3, {"27460": "x"}, started="yesterday")
-    assert report(nights) == 0
+    assert report_nights(nights) == 0
     said = capsys.readouterr().out
     assert f"{ahead} began in the future (2199-01-01 00:00+00:00): a clock is wrong" in said
     assert f"the start of {none} is 'yesterday', which is no time" in said
@@ -106,7 +106,7 @@ def test_a_clock_that_is_wrong_is_told_and_left_out(
 
 def test_a_store_of_another_format(nights: SimulatedNights, capsys: Output) -> None:
     nights.store.db.execute("PRAGMA user_version = 99")
-    assert report(nights) == 3
+    assert report_nights(nights) == 3
     assert "another version of unfix" in capsys.readouterr().err
 
 
@@ -145,7 +145,7 @@ def test_stores_of_machines_are_merged(
     words = ["report", "--since", "9d", "--json", "--store", str(into), "--merge"]
     for _ in range(2):  # a run that is merged twice counts once
         assert main([*words, str(nights.file), str(other.file)]) == 1
-        found = data(capsys)
+        found = read_data(capsys)
         assert found["counts"]["new"] == 2
         assert [len(night["runs"]) for night in found["nights"]] == [1, 3]
 
@@ -154,10 +154,10 @@ def test_money(nights: SimulatedNights, capsys: Output) -> None:
     for night in range(4):
         nights.matrix(night, {"cpu-cell": "o"}, seconds=1800)
         nights.matrix(night, {"gpu-cell": "x"}, seconds=10, device_seconds=3600)
-    report(nights, "--json", "--price", "cpu=0.5", "--price", "h200=3.5")
-    (gpu,) = data(capsys)["things"]
+    report_nights(nights, "--json", "--price", "cpu=0.5", "--price", "h200=3.5")
+    (gpu,) = read_data(capsys)["things"]
     assert gpu["used"] == {"what": "h200", "seconds": 4 * 3600, "cost": 14.0}
-    report(nights, "--price", "cpu=0.5")
+    report_nights(nights, "--price", "cpu=0.5")
     said = capsys.readouterr().out
     assert "no --price for h200" in said
     assert "1.00 (2 h 0 min)" in said
@@ -170,8 +170,8 @@ def test_money(nights: SimulatedNights, capsys: Output) -> None:
 def test_what_became_slower(nights: SimulatedNights, capsys: Output) -> None:
     for night in range(5):
         nights.matrix(night, {"a": "o", "b": "o"}, seconds=10.0 if night < 4 else 16.0)
-    report(nights, "--json")
-    assert [thing["times_slower"] for thing in data(capsys)["things"]] == [1.6, 1.6]
+    report_nights(nights, "--json")
+    assert [thing["times_slower"] for thing in read_data(capsys)["things"]] == [1.6, 1.6]
 
 
 def test_a_jobs_summary_is_appended_to(
@@ -181,7 +181,7 @@ def test_a_jobs_summary_is_appended_to(
     file = tmp_path / "summary.md"
     file.write_text("before\n")
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(file))
-    report(nights, "--markdown", str(file))
+    report_nights(nights, "--markdown", str(file))
     text = file.read_text()
     assert text.startswith("before\n## ✗ The nights since ")
     assert "✕ **new**" in text
@@ -194,10 +194,10 @@ def test_a_jobs_summary_is_appended_to(
     assert "default-src &#39;none&#39;" in page or "default-src 'none'" in page
 
 
-def issues(nights: SimulatedNights, *words: str) -> dict[str, str]:
+def write_issues(nights: SimulatedNights, *words: str) -> dict[str, str]:
     folder = nights.file.parent / "issues"
     shutil.rmtree(folder, ignore_errors=True)
-    report(nights, "--issues", str(folder), *words)
+    report_nights(nights, "--issues", str(folder), *words)
     return {file.name: file.read_text() for file in sorted(folder.glob("*"))}
 
 
@@ -205,7 +205,7 @@ def test_an_issue_says_what_since_when_and_how_to_run_it_again(nights: Simulated
     nights.prove(1, {"27460": "o"}, commit="then", release="0.5.18")
     nights.prove(2, {"27460": "x"}, commit="now", release="0.5.18")
     nights.prove(2, {"27460": "o"}, commit="now", release="0.5.16")
-    (name,) = found = issues(nights)
+    (name,) = found = write_issues(nights)
     text = found[name]
     assert name.startswith("prove-27460-rows-27460-on-0.5.18-cpu-")
     assert text.startswith("# prove: 27460: rows_27460 on 0.5.18, cpu fails\n")
@@ -224,17 +224,17 @@ def test_an_issue_says_what_since_when_and_how_to_run_it_again(nights: Simulated
 
 def test_each_failure_has_one_issue(nights: SimulatedNights, capsys: Output) -> None:
     nights.prove(1, {"27460": "x"})
-    assert len(issues(nights)) == 1
+    assert len(write_issues(nights)) == 1
     nights.prove(2, {"27460": "x"})
-    assert issues(nights) == {}
+    assert write_issues(nights) == {}
     assert "nothing new failed: no issue is written" in capsys.readouterr().err
     nights.matrix(2, {"a b": "x", "a-b": "x"})  # with the same slug
-    assert len(issues(nights)) == 2
+    assert len(write_issues(nights)) == 2
 
 
 def test_a_failure_of_fuzzing_brings_its_file(nights: SimulatedNights) -> None:
     nights.fuzz(2, ("0.5.18-padding-AssertionError-1",))
-    found = issues(nights)
+    found = write_issues(nights)
     assert json.loads(found["0.5.18-padding-AssertionError-1.json"])["blob"] == "AAAA"
     (text,) = [text for name, text in found.items() if name.endswith(".md")]
     assert "./unfix fuzz --replay" in text
@@ -245,7 +245,7 @@ def test_a_failure_of_fuzzing_brings_its_file(nights: SimulatedNights) -> None:
 def test_a_fault_that_survives_brings_its_diff_and_who_passed_it(nights: SimulatedNights) -> None:
     nights.mutate(1, {"aaaa": Fate.KILLED})
     nights.mutate(2, {"aaaa": Fate.SURVIVED})
-    (text,) = issues(nights).values()
+    (text,) = write_issues(nights).values()
     assert "-a + 1" in text
     assert "passed by suites/pool_sizing/test_pool_sizing.py::test_rows" in text
     target = "sglang.srt.mem_cache.memory_pool:ReqToTokenPool.alloc"
@@ -255,10 +255,10 @@ def test_a_fault_that_survives_brings_its_diff_and_who_passed_it(nights: Simulat
 
 def test_a_failure_that_no_search_fits_says_why(nights: SimulatedNights) -> None:
     nights.prove(2, {"27460": "t"})
-    (text,) = issues(nights).values()
+    (text,) = write_issues(nights).values()
     assert "No search fits: a guard that is toothless shows no failure" in text
     nights.evaluation(2, ComparisonVerdict.DIFFERS)
-    (text,) = [text for text in issues(nights).values() if "eval" in text]
+    (text,) = [text for text in write_issues(nights).values() if "eval" in text]
     assert "No search fits: an evaluation serves two configurations" in text
     assert "unfix eval cpu --only triton" in text
 
@@ -274,7 +274,7 @@ def test_a_stored_search_is_quoted(nights: SimulatedNights, monkeypatch: Patch) 
     guard = f"{simulated.GUARD}_27460"
     summary = "27338: put in, it makes it pass."
     nights.search("found-it", guard, "0.5.18", "found", summary)
-    (text,) = issues(nights, "--bisect", "10m").values()
+    (text,) = write_issues(nights, "--bisect", "10m").values()
     assert "27338: put in, it makes it pass. (search <code>found-it</code>)" in text
 
 
@@ -283,7 +283,7 @@ def test_a_search_about_something_else_is_not_quoted(nights: SimulatedNights) ->
     for toggle, release in (("27338", "0.5.18"), ("27460", "0.5.9")):
         guard = f"{simulated.GUARD}_{toggle}"
         nights.search(f"of-{release}", guard, release, "", "another one")
-    (text,) = issues(nights).values()
+    (text,) = write_issues(nights).values()
     assert "another one" not in text
     assert "It was not searched for yet" in text
 
@@ -295,7 +295,7 @@ def test_a_failed_search_is_reported(
     command = ["bisect", "toggles", "--release", "0.0", "--", "no"]
     monkeypatch.setattr(SuggestedSearch, "command", command)
     nights.matrix(2, {"a": "x"}, command="false")
-    (text,) = issues(nights, "--bisect", "60s").values()
+    (text,) = write_issues(nights, "--bisect", "60s").values()
     assert "searching: ./unfix bisect toggles" in (said := capfd.readouterr().err)
     assert "0.0" in said.partition("searching")[2]
     assert "It was not searched for yet" in text
@@ -308,7 +308,7 @@ def test_a_search_beyond_the_budget_is_ended(nights: SimulatedNights, monkeypatc
     monkeypatch.setattr(failure_search, "MIN_SEARCH_SECONDS", 0.1)
     nights.matrix(2, {"a": "x", "b": "x"}, command="false")
     begun = time.monotonic()
-    texts = list(issues(nights, "--bisect", "1s").values())
+    texts = list(write_issues(nights, "--bisect", "1s").values())
     assert time.monotonic() - begun < PATIENCE_SECONDS
     assert "It was not searched for yet" in texts[0]
     assert "The budget of this night was used up" in texts[1]
@@ -326,7 +326,7 @@ def test_a_stopped_report_ends_a_search(
     before = signal.signal(signal.SIGTERM, lambda number, frame: None)
     try:
         words = ("--issues", str(tmp_path / "issues"), "--bisect", "3s", "--html", str(page))
-        assert report(nights, *words) == 130
+        assert report_nights(nights, *words) == 130
     finally:
         signal.signal(signal.SIGTERM, before)
     assert not Path("/proc", file.read_text().strip()).exists()
@@ -336,7 +336,9 @@ def test_a_stopped_report_ends_a_search(
 def test_an_index_leads_to_all_pages(nights: SimulatedNights, tmp_path: Path) -> None:
     nights.matrix(2, {HOSTILE: "x"})
     folder = tmp_path / "pages"
-    report(nights, "--html", str(folder / "history.html"), "--issues", str(folder / "issues"))
+    report_nights(
+        nights, "--html", str(folder / "history.html"), "--issues", str(folder / "issues")
+    )
     assert main(["report", "--index", str(folder)]) == 0
     page = (folder / "index.html").read_text()
     assert 'href="history.html"' in page

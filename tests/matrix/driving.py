@@ -31,7 +31,7 @@ RAY_WARNINGS = [
 ]
 
 
-def cell(
+def make_cell(
     name: str, script: str, *, limit: float = 30.0, command: Any = None, **needs: Any
 ) -> MatrixCell:
     """Return a cell of a shell script, or of a command; its identity is its name."""
@@ -40,7 +40,7 @@ def cell(
     return MatrixCell(name, values, "work", command, {}, needed, limit, "covering")
 
 
-def plan(*cells: MatrixCell, digest: str = "digest-1") -> MatrixPlan:
+def make_plan(*cells: MatrixCell, digest: str = "digest-1") -> MatrixPlan:
     axes = {"name": [one.identity for one in cells], "kv": ["auto", "fp8"]}
     return MatrixPlan("tried", digest, axes, list(cells), [], [], 0.0)
 
@@ -60,7 +60,7 @@ def replace_planning(patch: Callable[[object, str, object], None] = setattr) -> 
     patch(shards, "select_shard", _deal_shard)
 
 
-def call(words: list[str]) -> int:
+def call_matrix(words: list[str]) -> int:
     parser = argparse.ArgumentParser()
     execution.add_arguments(parser)
     return execution.run_matrix(parser.parse_args(words))
@@ -74,11 +74,11 @@ class Drive:
         self.file = root / "plan.json"
 
     def write(self, *cells: MatrixCell, digest: str = "digest-1") -> None:
-        self.file.write_bytes(msgspec.json.encode(plan(*cells, digest=digest)))
+        self.file.write_bytes(msgspec.json.encode(make_plan(*cells, digest=digest)))
 
     def run(self, *words: str) -> int:
         """Run in this process; return the exit code."""
-        return call([str(self.file), "-j", "2", *words])
+        return call_matrix([str(self.file), "-j", "2", *words])
 
     def start(self, *words: str) -> subprocess.Popen[bytes]:
         """Start a process of its own."""
@@ -115,7 +115,7 @@ class Drive:
 if __name__ == "__main__":
     replace_planning()
     try:
-        sys.exit(call(sys.argv[1:]))
+        sys.exit(call_matrix(sys.argv[1:]))
     except UnfixError as error:
         print(f"unfix: {error}", file=sys.stderr)
         sys.exit(error.exit_code)

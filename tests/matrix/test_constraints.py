@@ -37,14 +37,14 @@ def breaks_rule(space: RowSpace, row: tuple[int, ...]) -> bool:
     return any(map(forbids, space.rules))
 
 
-def rows(space: RowSpace) -> list[tuple[int, ...]]:
+def list_rows(space: RowSpace) -> list[tuple[int, ...]]:
     return [r for r in product(*map(space.list_values, space.axes)) if not breaks_rule(space, r)]
 
 
 @pytest.mark.parametrize("seed", range(40))
 def test_a_pair_extends_exactly_if_a_row_has_it(seed: int) -> None:
     space = draw_space(seed)
-    there = rows(space)
+    there = list_rows(space)
     for one, other in product(range(len(space.axis_of)), repeat=2):
         if space.axis_of[one] < space.axis_of[other]:
             held = any(one in row and other in row for row in there)
@@ -68,7 +68,7 @@ def values_of(tmp_path: Path, *said: str) -> list[dict[str, str]]:
     matrix = read_spec(tmp_path, make_text(constraints=said))
     space = constraint_rules.compile_constraints(matrix)
     book = BitEncoding(matrix, space)
-    return [book.to_values(row) for row in rows(space)]
+    return [book.to_values(row) for row in list_rows(space)]
 
 
 def test_an_axis_applies_where_its_condition_holds_and_nowhere_else(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from fixture_types import Patch
-from test_constraints import breaks_rule, draw_space, rows
+from test_constraints import breaks_rule, draw_space, list_rows
 from writing import TREE, WHOLE_PAGES, get_refusal, make_plan, make_text
 
 from harness.core.errors import UnfixError
@@ -38,7 +38,7 @@ def collect_tuples(found: Rows, groups: CoverageGroups) -> set[Values]:
     }
 
 
-def pairs(space: RowSpace) -> CoverageGroups:
+def group_pairs(space: RowSpace) -> CoverageGroups:
     return [(list(space.axes), 2)]
 
 
@@ -48,7 +48,7 @@ def test_what_can_meet_does_and_no_row_breaks_a_rule(seed: int) -> None:
     groups: CoverageGroups = [(list(space.axes), 2), ([0, 2, 4], 3), ([1, 3], 1)]
     found = covering_array.build_covering_rows(space, groups, [], seed).rows
     assert not any(breaks_rule(space, tuple(row)) for row in found)
-    assert collect_tuples(found, groups) == collect_tuples(rows(space), groups)
+    assert collect_tuples(found, groups) == collect_tuples(list_rows(space), groups)
 
 
 @pytest.mark.parametrize(
@@ -77,32 +77,36 @@ def test_about_as_few_rows_as_the_best_known(
 
 def test_what_stands_in_no_row_is_counted_as_uncovered() -> None:
     space = RowSpace([3, 3, 2])
-    found = covering_array.build_covering_rows(space, pairs(space), [], 0).rows
+    found = covering_array.build_covering_rows(space, group_pairs(space), [], 0).rows
     for left_out in range(len(found)):
         rest = found[:left_out] + found[left_out + 1 :]
         counted = covering_array.count_group_tuples(space, [0, 1, 2], 2, rest)
-        assert counted.covered == len(collect_tuples(rest, pairs(space))) < counted.allowed
+        assert counted.covered == len(collect_tuples(rest, group_pairs(space))) < counted.allowed
 
 
 @pytest.mark.parametrize("seed", range(10))
 def test_what_cannot_meet_is_counted_apart(seed: int) -> None:
     space = draw_space(seed)
     counted = covering_array.count_group_tuples(space, list(space.axes), 2, [])
-    assert counted.allowed == len(collect_tuples(rows(space), pairs(space)))
-    everything = collect_tuples(list(product(*map(space.list_values, space.axes))), pairs(space))
+    assert counted.allowed == len(collect_tuples(list_rows(space), group_pairs(space)))
+    everything = collect_tuples(
+        list(product(*map(space.list_values, space.axes))), group_pairs(space)
+    )
     assert counted.allowed + len(counted.forbidden_tuples) == len(everything)
 
 
-@pytest.mark.parametrize("seed", [seed for seed in range(12) if rows(draw_space(seed))])
+@pytest.mark.parametrize("seed", [seed for seed in range(12) if list_rows(draw_space(seed))])
 def test_what_is_kept_has_a_row_of_its_own(seed: int) -> None:
     space = draw_space(seed)
-    there = rows(space)
+    there = list_rows(space)
     keep = [list(there[0]), list(there[-1])[:2], [there[len(there) // 2][3]]]
-    found = covering_array.build_covering_rows(space, pairs(space), keep, seed)
+    found = covering_array.build_covering_rows(space, group_pairs(space), keep, seed)
     assert len(found.required_rows) == 3
     for values, row in zip(keep, found.required_rows, strict=True):
         assert set(values) <= set(row)
-    assert collect_tuples(found.rows, pairs(space)) == collect_tuples(there, pairs(space))
+    assert collect_tuples(found.rows, group_pairs(space)) == collect_tuples(
+        there, group_pairs(space)
+    )
 
 
 def test_more_than_can_be_planned_is_refused() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from driving import Drive, cell
+from driving import Drive, make_cell
 from fixture_types import Output, Patch
 
 from harness.cli.report import command
@@ -26,7 +26,9 @@ from harness.store.prove.values import ProveRun
 NAMES = [f"cell-{number}" for number in range(7)]
 
 
-def shard(number: int, of: int = 3, outcome: Outcome = Outcome.GREEN, **changes: Any) -> MatrixRun:
+def make_shard(
+    number: int, of: int = 3, outcome: Outcome = Outcome.GREEN, **changes: Any
+) -> MatrixRun:
     done = [CellAttempt(1, outcome, "so", "then", 2.0, last=True)]
     make = functools.partial(MatrixCellResult, attempts=done)
     cells = [make(n, {"n": n}, "work", [], "") for n in NAMES[number - 1 :: of]]
@@ -42,12 +44,12 @@ def shard(number: int, of: int = 3, outcome: Outcome = Outcome.GREEN, **changes:
     return made
 
 
-def parts(*runs: MatrixRun) -> list[ShardPart]:
+def make_parts(*runs: MatrixRun) -> list[ShardPart]:
     return [ShardPart(run, f"{place}.sqlite") for place, run in enumerate(runs)]
 
 
 def test_shards_in_any_order_are_the_whole_plan() -> None:
-    whole = shards.merge_shards(parts(shard(3), shard(1), shard(2)))
+    whole = shards.merge_shards(make_parts(make_shard(3), make_shard(1), make_shard(2)))
     assert sorted(one.identity for one in whole.cells) == NAMES
     assert whole.green
     assert (whole.of, whole.status, whole.seconds) == (1, "finished", 180.0)
@@ -55,52 +57,67 @@ def test_shards_in_any_order_are_the_whole_plan() -> None:
 
 
 def test_one_red_shard_makes_it_red_and_one_that_was_stopped_too() -> None:
-    red = shards.merge_shards(parts(shard(1), shard(2, outcome=Outcome.RED), shard(3)))
+    red = shards.merge_shards(
+        make_parts(make_shard(1), make_shard(2, outcome=Outcome.RED), make_shard(3))
+    )
     assert red.counts == {"green": 5, "red": 2}
     assert red.exit_code == 1
-    stopped = shard(3, status="stopped")
+    stopped = make_shard(3, status="stopped")
     stopped.cells[0].attempts = []
-    whole = shards.merge_shards(parts(shard(1), shard(2), stopped))
+    whole = shards.merge_shards(make_parts(make_shard(1), make_shard(2), stopped))
     assert whole.problems == ["1 cell without an outcome", "the run was stopped"]
 
 
 @pytest.mark.parametrize(
     ("runs", "words"),
     [
-        ([shard(1), shard(3)], r"a shard is absent: 2/3; run `unfix matrix run file.yaml --shard"),
-        ([shard(2)], r"shards are absent: 1/3, 3/3"),
-        ([shard(1), shard(2), shard(3), shard(2, id="again")],
-         r"there twice: 2/3 in 1.sqlite and in 3.sqlite"),
-        ([shard(1), shard(2, plan="digest-2"), shard(3)],
-         r"different plans: 0.sqlite, 2.sqlite: plan digest-1 in 3; 1.sqlite: plan digest-2"),
-        ([shard(1), shard(2, of=2)], r"different plans: .*digest-1 in 3; .*digest-1 in 2"),
-        ([shard(1), shard(2, cells=shard(1).cells), shard(3)], "cell cell-0 is in shard 2/3 and"),
-        ([shard(1), shard(2, cells=[]), shard(3)], "hold 5 of the plan's 7 cells"),
+        (
+            [make_shard(1), make_shard(3)],
+            r"a shard is absent: 2/3; run `unfix matrix run file.yaml --shard",
+        ),
+        ([make_shard(2)], r"shards are absent: 1/3, 3/3"),
+        (
+            [make_shard(1), make_shard(2), make_shard(3), make_shard(2, id="again")],
+            r"there twice: 2/3 in 1.sqlite and in 3.sqlite",
+        ),
+        (
+            [make_shard(1), make_shard(2, plan="digest-2"), make_shard(3)],
+            r"different plans: 0.sqlite, 2.sqlite: plan digest-1 in 3; 1.sqlite: plan digest-2",
+        ),
+        (
+            [make_shard(1), make_shard(2, of=2)],
+            r"different plans: .*digest-1 in 3; .*digest-1 in 2",
+        ),
+        (
+            [make_shard(1), make_shard(2, cells=make_shard(1).cells), make_shard(3)],
+            "cell cell-0 is in shard 2/3 and",
+        ),
+        ([make_shard(1), make_shard(2, cells=[]), make_shard(3)], "hold 5 of the plan's 7 cells"),
     ],
-)  # fmt: skip
+)
 def test_missing_duplicate_or_foreign_shards_are_refused(runs: list[MatrixRun], words: str) -> None:
     with pytest.raises(UnfixError, match=words):
-        shards.merge_shards(parts(*runs))
+        shards.merge_shards(make_parts(*runs))
 
 
 def test_the_same_run_in_two_stores_is_one_run_and_the_further_one_counts() -> None:
-    half = shard(2, status="stopped")
+    half = make_shard(2, status="stopped")
     half.cells = [MatrixCellResult(one.identity, one.values, "work", [], "") for one in half.cells]
-    whole = shards.merge_shards(parts(shard(1), half, shard(2), shard(3)))
+    whole = shards.merge_shards(make_parts(make_shard(1), half, make_shard(2), make_shard(3)))
     assert whole.counts == {"green": 7}
 
 
 def test_of_a_store_the_newest_run_of_each_shard_counts_and_no_single_cell() -> None:
-    old = shard(1, id="old", started="2025-01-01T00:00:00+00:00")
-    other = shard(1, id="other", plan="before", started="2025-01-01T00:00:00+00:00")
-    single = shard(1, id="single", only=["cell-0"], started="2027-01-01T00:00:00+00:00")
-    found = shards.select_newest_shards([other, old, shard(1), shard(2), single], "a")
+    old = make_shard(1, id="old", started="2025-01-01T00:00:00+00:00")
+    other = make_shard(1, id="other", plan="before", started="2025-01-01T00:00:00+00:00")
+    single = make_shard(1, id="single", only=["cell-0"], started="2027-01-01T00:00:00+00:00")
+    found = shards.select_newest_shards([other, old, make_shard(1), make_shard(2), single], "a")
     assert [run.id for run in found] == ["m-1", "m-2"]
     with pytest.raises(UnfixError, match="a holds no run of"):
         shards.select_newest_shards([single], "a")
 
 
-def report(*words: str) -> int:
+def report_runs(*words: str) -> int:
     parser = argparse.ArgumentParser()
     command.add_arguments(parser)
     return command.run_command(parser.parse_args(list(words)))
@@ -120,7 +137,7 @@ def store_runs(file: Path, *runs: MatrixRun) -> str:
 
 
 def test_commands_run_and_merge_shards(drive: Drive, capsys: Output, monkeypatch: Patch) -> None:
-    drive.write(*(cell(f"c{n}", "true" if n else "exit 1") for n in range(5)))
+    drive.write(*(make_cell(f"c{n}", "true" if n else "exit 1") for n in range(5)))
     stores = []
     for number in (1, 2):
         monkeypatch.setenv("UNFIX_HOME", str(drive.root / f"machine-{number}"))
@@ -128,51 +145,51 @@ def test_commands_run_and_merge_shards(drive: Drive, capsys: Output, monkeypatch
         stores.append(str(drive.root / f"machine-{number}" / ".unfix" / "runs.sqlite"))
     monkeypatch.setenv("UNFIX_HOME", str(drive.root / "here"))
     with pytest.raises(UnfixError, match="a shard is absent: 2/2"):
-        report("--merge", stores[0])
+        report_runs("--merge", stores[0])
     capsys.readouterr()
-    assert report("--merge", *stores, "--json") == 1
+    assert report_runs("--merge", *stores, "--json") == 1
     said = json.loads(capsys.readouterr().out)
     assert said["counts"] == {"red": 1, "green": 4}
     assert len(said["cells"]) == 5
     # It is in this store now: once more by its runs' names, and in the list.
     ids = said["id"].split("+")
-    assert report(*ids) == 1
+    assert report_runs(*ids) == 1
     capsys.readouterr()
-    assert report("--list", "--json") == 0
+    assert report_runs("--list", "--json") == 0
     listed = json.loads(capsys.readouterr().out)
     assert [one["id"] for one in listed] == ids
     assert [(one["shard"], one["green"]) for one in listed] == [("1/2", False), ("2/2", True)]
 
 
 def test_a_store_without_a_matrix_among_those_with_one_is_an_error(drive: Drive) -> None:
-    one = store_runs(drive.root / "one.sqlite", shard(1, 1))
+    one = store_runs(drive.root / "one.sqlite", make_shard(1, 1))
     other = drive.root / "other.sqlite"
     store = Store(other)
     store.prove.begin(ProveRun("p-1", "prove", "2026-01-01T00:00:00+00:00"))
     store.close()
     with pytest.raises(UnfixError, match=r"other\.sqlite holds no run of `unfix matrix run`"):
-        report("--merge", one, str(other))
+        report_runs("--merge", one, str(other))
     # Proven cells of a run given by name are merged all the same; this one proved nothing.
-    assert report("--proofs", "--merge", one, str(other)) == 1
+    assert report_runs("--proofs", "--merge", one, str(other)) == 1
 
 
 def test_a_store_of_another_format_or_none_at_all_is_an_error(drive: Drive) -> None:
-    one = store_runs(drive.root / "one.sqlite", shard(1, 2))
-    other = store_runs(drive.root / "other.sqlite", shard(2, 2))
+    one = store_runs(drive.root / "one.sqlite", make_shard(1, 2))
+    other = store_runs(drive.root / "other.sqlite", make_shard(2, 2))
     with contextlib.closing(sqlite3.connect(other)) as changed:
         changed.execute("PRAGMA user_version = 99")
     with pytest.raises(NotReadyError, match=r"other\.sqlite is of another version of unfix"):
-        report("--merge", one, other)
+        report_runs("--merge", one, other)
     with pytest.raises(UnfixError, match=r"there is no store .*gone\.sqlite"):
-        report("--merge", one, str(drive.root / "gone.sqlite"))
+        report_runs("--merge", one, str(drive.root / "gone.sqlite"))
     assert Store().matrix.list_runs() == [], "nothing is taken in that cannot be joined"
 
 
 def test_a_merge_takes_what_is_further_along(tmp_path: Path) -> None:
-    half = shard(1, 1, status="stopped")
+    half = make_shard(1, 1, status="stopped")
     half.cells[0].attempts = []
     here = Store(Path(store_runs(tmp_path / "here", half)))
-    there = store_runs(tmp_path / "there", shard(1, 1))
+    there = store_runs(tmp_path / "there", make_shard(1, 1))
     here.merge(Path(there))
     found = here.matrix.find("m-1")
     assert found is not None

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from calling import PATIENCE_SECONDS, is_alive, wait_until
-from driving import RAY_WARNINGS, Drive, cell
+from driving import RAY_WARNINGS, Drive, make_cell
 
 from harness.core.errors import NotReadyError
 from harness.matrices.schema import MachineNeeds
@@ -90,7 +90,7 @@ def test_the_same_cells_come_to_the_same_here_and_on_ray(on_ray: Any, tmp_path: 
     for place, executor in (("ray", on_ray), ("local", LocalExecutor(1, MachineDevices(1.0)))):
         here = f"HERE={tmp_path}/{place}; "
         limits = dict.fromkeys(ends, PATIENCE_SECONDS) | {"hang": 1.0}
-        cells = [cell(name, here + ends[name], limit=limits[name]) for name in ends]
+        cells = [make_cell(name, here + ends[name], limit=limits[name]) for name in ends]
         (tmp_path / place).mkdir()
         found = run_cells(cells, executor, tmp_path / place, RetryRules(retries=1))
         attempts = {name: made.attempts for name, made in found.items()}
@@ -105,8 +105,8 @@ def test_the_same_cells_come_to_the_same_here_and_on_ray(on_ray: Any, tmp_path: 
 
 def test_a_killed_node_loses_only_its_cells(cluster: Cluster, on_ray: Any, tmp_path: Path) -> None:
     doomed = cluster.add_node(**NODE, resources={"doomed": 1})
-    wait_until(lambda: len(nodes()) == 4)
-    on_ray.nodes = [node["Resources"] for node in nodes()]
+    wait_until(lambda: len(list_nodes()) == 4)
+    on_ray.nodes = [node["Resources"] for node in list_nodes()]
     on_ray.gone = PATIENCE_SECONDS  # the new node may be slow to start on a busy machine
     # Each writes its process and its count. The first round waits until the node is gone; the
     # victim's first attempt does not end before the test has looked.
@@ -115,7 +115,7 @@ def test_a_killed_node_loses_only_its_cells(cluster: Cluster, on_ray: Any, tmp_p
     script = begin + wait
     # The others run on the two nodes that stay: on the doomed one they would take its place.
     cells = [
-        cell(
+        make_cell(
             f"c{n}",
             script.format(tmp_path, f"c{n}", "gone"),
             limit=PATIENCE_SECONDS,
@@ -125,7 +125,7 @@ def test_a_killed_node_loses_only_its_cells(cluster: Cluster, on_ray: Any, tmp_p
     ]
     script = begin + 'test "$(wc -c < {0}/{1}.ran)" -gt 1 || ' + wait
     doomed_script = script.format(tmp_path, "victim", "seen")
-    victim = cell("victim", doomed_script, limit=PATIENCE_SECONDS, custom={"doomed": 0.001})
+    victim = make_cell("victim", doomed_script, limit=PATIENCE_SECONDS, custom={"doomed": 0.001})
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(run_cells, [victim, *cells], on_ray, tmp_path / "logs")
         wait_until((tmp_path / "victim.pid").exists)
@@ -144,7 +144,7 @@ def test_a_killed_node_loses_only_its_cells(cluster: Cluster, on_ray: Any, tmp_p
     wait_until(lambda: not is_alive(first))
 
 
-def nodes() -> list[dict[str, Any]]:
+def list_nodes() -> list[dict[str, Any]]:
     import ray
 
     found: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
@@ -153,11 +153,11 @@ def nodes() -> list[dict[str, Any]]:
 
 def test_what_no_node_has_is_said_at_once_and_the_others_run(on_ray: Any, tmp_path: Path) -> None:
     cells = [
-        cell("gpu", "true", gpus=1.0),
-        cell("many", "true", cpus=64.0),
-        cell("tpu", "true", custom={"tpu": 2.0}),
-        cell("npu", "true", custom={"NPU": 1.0}),
-        cell("fine", "true"),
+        make_cell("gpu", "true", gpus=1.0),
+        make_cell("many", "true", cpus=64.0),
+        make_cell("tpu", "true", custom={"tpu": 2.0}),
+        make_cell("npu", "true", custom={"NPU": 1.0}),
+        make_cell("fine", "true"),
     ]
     # A cell that waits for such a node would wait for ever.
     found = run_cells(cells, on_ray, tmp_path)
@@ -170,10 +170,10 @@ def test_what_no_node_has_is_said_at_once_and_the_others_run(on_ray: Any, tmp_pa
 
 def test_a_node_gone_for_good_is_not_ready(cluster: Cluster, on_ray: Any, tmp_path: Path) -> None:
     leaving = cluster.add_node(**NODE, resources={"leaving": 1})
-    wait_until(lambda: any("leaving" in node["Resources"] for node in nodes()))
-    on_ray.nodes = [node["Resources"] for node in nodes()]
+    wait_until(lambda: any("leaving" in node["Resources"] for node in list_nodes()))
+    on_ray.nodes = [node["Resources"] for node in list_nodes()]
     stays = f"touch {tmp_path}/there; sleep 610"
-    cells = [cell("stays", stays, custom={"leaving": 1.0}), cell("fine", "true")]
+    cells = [make_cell("stays", stays, custom={"leaving": 1.0}), make_cell("fine", "true")]
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(run_cells, cells, on_ray, tmp_path)
         wait_until((tmp_path / "there").exists)
@@ -188,7 +188,7 @@ def test_a_node_gone_for_good_is_not_ready(cluster: Cluster, on_ray: Any, tmp_pa
 def test_a_lost_driver_leaves_nothing_and_is_gone_on_with(cluster: Cluster, drive: Drive) -> None:
     wait = f"test -e {drive.flag('go')} || {{ touch {drive.flag('there')}; sleep 617; }}"
     long = f"{drive.marks('long')}; echo $$ > {drive.flag('pid')}; {wait}"
-    drive.write(cell("done", drive.marks("done")), cell("long", long))
+    drive.write(make_cell("done", drive.marks("done")), make_cell("long", long))
     words = ["--on", "ray", "--address", cluster.address]
     running = drive.start(*words)
     wait_until(lambda: drive.flag("there").exists() and drive.newest().counts.get("green") == 1)
@@ -209,7 +209,7 @@ def test_a_cluster_that_is_not_there_ends_with_3_and_words(drive: Drive) -> None
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-    drive.write(cell("one", "true"))
+    drive.write(make_cell("one", "true"))
     with pytest.raises(NotReadyError, match=rf"no Ray cluster answers at {address}: .*ray start"):
         drive.run("--on", "ray", "--address", address)
     assert drive.store.matrix.list_runs() == []

@@ -74,14 +74,14 @@ def test_cells_that_ran_give_an_estimate_and_change_no_cell(tmp_path: Path) -> N
     assert [cell.seconds for cell in known.cells[:3]] == [60.0, 80.0, None]
 
 
-def digest(folder: Path, content: str) -> str:
+def compute_file_digest(folder: Path, content: str) -> str:
     return make_plan(folder, content).digest
 
 
 def test_a_digest_is_of_what_is_run_and_of_nothing_else(tmp_path: Path) -> None:
-    first = digest(tmp_path, CONTENT)
-    assert digest(tmp_path, CONTENT + "# a comment\n") == first
-    assert digest(tmp_path, CONTENT.replace("whole pages", "pages")) == first
+    first = compute_file_digest(tmp_path, CONTENT)
+    assert compute_file_digest(tmp_path, CONTENT + "# a comment\n") == first
+    assert compute_file_digest(tmp_path, CONTENT.replace("whole pages", "pages")) == first
     for other in (
         CONTENT.replace("--page-size 16", "--page-size 32"),
         CONTENT.replace("kind: eval,", "kind: eval, limit: 7,"),
@@ -90,7 +90,7 @@ def test_a_digest_is_of_what_is_run_and_of_nothing_else(tmp_path: Path) -> None:
         CONTENT.replace(f"  - {WHOLE_PAGES}\n", ""),
     ):
         assert other != CONTENT
-        assert digest(tmp_path, other) != first
+        assert compute_file_digest(tmp_path, other) != first
 
 
 def test_a_cell_has_its_name_in_every_plan(tmp_path: Path) -> None:
@@ -143,14 +143,14 @@ def test_what_cannot_be_planned_is_the_callers_to_mend(capsys: Output, tmp_path:
     assert "7 cells make from 1 to 7 shards, not 99" in capsys.readouterr().err
 
 
-def ours(name: str) -> MatrixPlan:
+def plan_file(name: str) -> MatrixPlan:
     return plan_builder.plan_matrix(Path(name))
 
 
 @pytest.mark.parametrize(("name", "most"), [("cpu", 18), ("h200", 48)])
 def test_our_matrices_are_covered_in_few_cells_and_in_seconds(name: str, most: int) -> None:
     start, begun = time.process_time(), time.monotonic()
-    found = ours(name)
+    found = plan_file(name)
     assert time.process_time() - start < 5
     assert 0 < found.seconds <= time.monotonic() - begun
     assert len(found.axes) >= 9

@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from calling import PATIENCE_SECONDS, is_alive, living, wait_until
-from driving import Drive, cell
+from calling import PATIENCE_SECONDS, is_alive, list_living_processes, wait_until
+from driving import Drive, make_cell
 
 from harness.core import paths
 from harness.core.errors import UnfixError
@@ -34,11 +34,15 @@ from harness.workers.command_supervisor import CommandRequest
 
 
 def fails_first(drive: Drive, name: str, times: int) -> MatrixCell:
-    return cell(name, f"{drive.marks(name)}; test $(wc -c < {drive.root / name}.ran) -gt {times}")
+    return make_cell(
+        name, f"{drive.marks(name)}; test $(wc -c < {drive.root / name}.ran) -gt {times}"
+    )
 
 
 def test_a_cell_that_failed_and_then_passed_is_flaky_and_not_green(drive: Drive) -> None:
-    drive.write(fails_first(drive, "flaky", 1), fails_first(drive, "bad", 9), cell("ok", "true"))
+    drive.write(
+        fails_first(drive, "flaky", 1), fails_first(drive, "bad", 9), make_cell("ok", "true")
+    )
     assert drive.run("--retries", "2") == 1
     assert drive.words() == {"flaky": "flaky", "bad": "red", "ok": "green"}
     assert (drive.times("flaky"), drive.times("bad")) == (2, 3)
@@ -51,7 +55,7 @@ def test_a_resume_remembers_a_failure_whose_retry_was_cut_off(drive: Drive) -> N
     """Else a flaky cell would end green, since its failure is forgotten."""
     first = f"{drive.marks('a')}; test $(wc -c < {drive.root}/a.ran) = 1 && exit 1; "
     wait = f"touch {drive.flag('again')}; test -e {drive.flag('go')} || sleep 613"
-    drive.write(cell("a", first + wait))
+    drive.write(make_cell("a", first + wait))
     running = drive.start("--retries", "1")
     wait_until(drive.flag("again").exists)
     running.kill()
@@ -63,7 +67,7 @@ def test_a_resume_remembers_a_failure_whose_retry_was_cut_off(drive: Drive) -> N
 
 
 def test_fail_fast_stops_at_the_first_and_without_it_all_run(drive: Drive) -> None:
-    cells = [cell("bad", "exit 1"), *(cell(f"c{n}", "sleep 0.3") for n in range(6))]
+    cells = [make_cell("bad", "exit 1"), *(make_cell(f"c{n}", "sleep 0.3") for n in range(6))]
     drive.write(*cells)
     assert drive.run("--fail-fast") == 1
     run = drive.newest()
@@ -77,10 +81,10 @@ def test_fail_fast_stops_at_the_first_and_without_it_all_run(drive: Drive) -> No
 def test_a_killed_run_goes_on_and_finished_cells_are_not_run_again(drive: Drive) -> None:
     wait = f"; touch {drive.flag('there')}; test -e {drive.flag('go')} || sleep 614"
     drive.write(
-        cell("done", drive.marks("done")),
-        cell("failed", drive.marks("failed") + "; exit 1"),
-        cell("running", f"{drive.marks('running')}; echo $$ > {drive.flag('pid')}{wait}"),
-        cell("later", f"test -e {drive.flag('go')} || sleep 614; {drive.marks('later')}"),
+        make_cell("done", drive.marks("done")),
+        make_cell("failed", drive.marks("failed") + "; exit 1"),
+        make_cell("running", f"{drive.marks('running')}; echo $$ > {drive.flag('pid')}{wait}"),
+        make_cell("later", f"test -e {drive.flag('go')} || sleep 614; {drive.marks('later')}"),
     )
     running = drive.start()
     wait_until(lambda: drive.flag("there").exists() and len(drive.newest().counts) == 3)
@@ -90,7 +94,9 @@ def test_a_killed_run_goes_on_and_finished_cells_are_not_run_again(drive: Drive)
     running.communicate()
     pid = int(drive.flag("pid").read_text())
     wait_until(lambda: not is_alive(pid))  # its supervisor ends it
-    wait_until(lambda: not living(drive.root))  # and the cell beside it, which `go` would release
+    wait_until(
+        lambda: not list_living_processes(drive.root)
+    )  # and the cell beside it, which `go` would release
     assert drive.newest().status == "stopped"
     drive.flag("go").touch()
     assert drive.run("--resume") == 1
@@ -119,23 +125,24 @@ def test_a_supervisor_whose_parent_is_gone_before_it_looks_ends_its_cell(drive: 
     assert (
         subprocess.run(late, env={**os.environ, **ours}, timeout=PATIENCE_SECONDS).returncode == 1
     )
-    wait_until(lambda: not living(drive.root))
+    wait_until(lambda: not list_living_processes(drive.root))
     assert command_supervisor.read_exit(drive.root) is None
 
 
 def test_a_plan_that_changed_is_not_gone_on_with(drive: Drive) -> None:
-    drive.write(cell("a", "true"))
+    drive.write(make_cell("a", "true"))
     with pytest.raises(UnfixError, match="no run of tried is stored"):
         drive.run("--resume")
     drive.run()
-    drive.write(cell("a", "false"), digest="digest-2")
+    drive.write(make_cell("a", "false"), digest="digest-2")
     with pytest.raises(UnfixError, match=r"the plan is digest-2 now.* is of plan digest-1"):
         drive.run("--resume")
 
 
 def test_a_resume_runs_again_what_had_no_place_and_nothing_else(drive: Drive) -> None:
     drive.write(
-        cell("late", f"test -e {drive.flag('go')} || exit 3"), cell("ok", drive.marks("ok"))
+        make_cell("late", f"test -e {drive.flag('go')} || exit 3"),
+        make_cell("ok", drive.marks("ok")),
     )
     assert drive.run() == 3
     drive.flag("go").touch()
@@ -145,7 +152,7 @@ def test_a_resume_runs_again_what_had_no_place_and_nothing_else(drive: Drive) ->
 
 
 def test_a_stop_ends_what_runs_and_says_so(drive: Drive) -> None:
-    drive.write(cell("long", f"echo $$ > {drive.flag('pid')}; sleep 615"))
+    drive.write(make_cell("long", f"echo $$ > {drive.flag('pid')}; sleep 615"))
     running = drive.start()
     wait_until(lambda: drive.flag("pid").exists() and drive.flag("pid").read_text())
     running.send_signal(signal.SIGTERM)
@@ -156,7 +163,7 @@ def test_a_stop_ends_what_runs_and_says_so(drive: Drive) -> None:
 
 
 def test_one_cell_is_run_by_its_identity_and_is_no_shard(drive: Drive) -> None:
-    drive.write(cell("one", drive.marks("one")), cell("two", drive.marks("two")))
+    drive.write(make_cell("one", drive.marks("one")), make_cell("two", drive.marks("two")))
     assert drive.run("--cell", "tw") == 0
     assert (drive.times("one"), drive.times("two")) == (0, 1)
     assert drive.newest().only == ["two"]
@@ -168,7 +175,7 @@ def test_one_cell_is_run_by_its_identity_and_is_no_shard(drive: Drive) -> None:
 
 @pytest.mark.parametrize("words", ["0/2", "3/2", "2", "a/b", "-1/2"])
 def test_a_share_that_is_none_is_refused(drive: Drive, words: str) -> None:
-    drive.write(cell("one", "true"))
+    drive.write(make_cell("one", "true"))
     with pytest.raises(UnfixError, match="is no share"):
         drive.run(f"--shard={words}")
 
@@ -213,7 +220,7 @@ def test_a_lost_cell_is_run_again_so_often_and_is_flaky_only_by_its_own_failure(
     tmp_path: Path, losses: int, then: list[Outcome], word: str, attempts: int
 ) -> None:
     kept: list[CellAttempt] = []
-    one = cell("a", "true")
+    one = make_cell("a", "true")
     executor = Unlucky(losses, then)
     place = RunLocation("run", tmp_path, tmp_path)
     keep = lambda ended: kept.extend(attempt for _, attempt in ended)  # noqa: E731

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from calling import PATIENCE_SECONDS, is_alive
-from driving import Drive, cell
+from driving import Drive, make_cell
 from fixture_types import Patch
 
 from harness.matrices.schema import MachineNeeds
@@ -34,7 +34,7 @@ def test_each_end_has_its_name_and_none_hides_another(drive: Drive) -> None:
         "hang": "sleep 600",
     }
     limits = {**dict.fromkeys(ends, PATIENCE_SECONDS), "hang": 1.0}
-    drive.write(*(cell(name, script, limit=limits[name]) for name, script in ends.items()))
+    drive.write(*(make_cell(name, script, limit=limits[name]) for name, script in ends.items()))
     assert drive.run() == 1
     assert drive.words() == {**{name: name for name in ends}, "odd": "error", "below": "crash"}
     hows = {one.identity: one.attempts[0].how for one in drive.newest().cells}
@@ -48,29 +48,29 @@ def test_each_end_has_its_name_and_none_hides_another(drive: Drive) -> None:
 def test_no_process_of_a_cell_outlives_it(drive: Drive, ends: str, word: str) -> None:
     """Its process group and processes outside of it are gone."""
     script = f"setsid sleep 611 & echo $! > {drive.flag('pid')}{ends}"
-    drive.write(cell("cell", script, limit=5.0 if ends else PATIENCE_SECONDS))
+    drive.write(make_cell("cell", script, limit=5.0 if ends else PATIENCE_SECONDS))
     assert drive.run() == (1 if ends else 0)
     assert drive.words() == {"cell": word}
     assert not is_alive(int(drive.flag("pid").read_text()))
 
 
 def test_a_cell_has_a_process_group_of_its_own(drive: Drive) -> None:
-    drive.write(cell("group", "ps -o pgid= -p $$"))
+    drive.write(make_cell("group", "ps -o pgid= -p $$"))
     assert drive.run() == 0
     assert int(drive.newest().cells[0].attempts[0].output) != os.getpgid(0)
 
 
 def test_a_command_that_is_not_here_is_not_ready_and_that_alone_ends_with_3(drive: Drive) -> None:
-    gone = cell("gone", "", command=["no-such-program"])
-    drive.write(gone, cell("fine", "true"))
+    gone = make_cell("gone", "", command=["no-such-program"])
+    drive.write(gone, make_cell("fine", "true"))
     assert drive.run() == 3
     assert drive.words() == {"gone": "not-ready", "fine": "green"}
-    drive.write(gone, cell("bad", "exit 1"))
+    drive.write(gone, make_cell("bad", "exit 1"))
     assert drive.run() == 1
 
 
 def test_the_log_lies_where_it_is_said_to_and_earlier_ones_beside_it(drive: Drive) -> None:
-    drive.write(cell("two", "echo attempt $UNFIX_ATTEMPT; exit 1"))
+    drive.write(make_cell("two", "echo attempt $UNFIX_ATTEMPT; exit 1"))
     assert drive.run("--retries", "1") == 1
     folder = drive.root / ".unfix" / "matrix" / drive.newest().id / "two"
     assert (folder / "log").read_text() == "attempt 2\n"
@@ -82,7 +82,7 @@ def test_what_unfix_prints_as_json_is_counted(drive: Drive) -> None:
     said = {"counts": {"proven": 7, "toothless": 2}, "green": False}
     (drive.root / "said.json").write_text(json.dumps(said, indent=2) + "\n")
     command = ["sh", "-c", "echo on stderr >&2; cat said.json; exit 1", "--json"]
-    drive.write(cell("told", "", command=command))
+    drive.write(make_cell("told", "", command=command))
     assert drive.run() == 1
     assert drive.newest().cells[0].attempts[0].inside == {"proven": 7, "toothless": 2}
 
@@ -90,7 +90,7 @@ def test_what_unfix_prints_as_json_is_counted(drive: Drive) -> None:
 def test_a_command_that_ends_well_and_says_it_is_not_green_is_red(drive: Drive) -> None:
     (drive.root / "said.json").write_text('{\n  "green": false\n}\n')
     lying = ["sh", "-c", "cat said.json", "--json"]
-    drive.write(cell("lies", "", command=lying))
+    drive.write(make_cell("lies", "", command=lying))
     assert drive.run() == 1
     assert drive.words() == {"lies": "red"}
 
@@ -105,10 +105,10 @@ def test_an_evaluations_verdicts_are_counted_too(tmp_path: Path) -> None:
 
 def test_what_this_machine_lacks_is_said_by_name_and_the_rest_runs(drive: Drive) -> None:
     drive.write(
-        cell("many", "true", cpus=4096.0),
-        cell("npu", "true", custom={"npu": 64.0}),
-        cell("tpu", "true", custom={"tpu": 1.0}),
-        cell("fine", "true"),
+        make_cell("many", "true", cpus=4096.0),
+        make_cell("npu", "true", custom={"npu": 64.0}),
+        make_cell("tpu", "true", custom={"tpu": 1.0}),
+        make_cell("fine", "true"),
     )
     assert drive.run() == 3
     run = drive.newest()
@@ -124,12 +124,12 @@ def test_gpus_are_given_out_one_by_one_and_counted(tmp_path: Path, monkeypatch: 
     has = MachineDevices(8.0, ["4", "7"], "NVIDIA H200")
     show = f"echo $CUDA_VISIBLE_DEVICES >> {tmp_path}/seen; sleep 0.4"
     cells = [
-        *(cell(f"one{n}", show, gpus=1.0, gpu="h200") for n in range(2)),
-        *(cell(f"half{n}", show, gpus=0.5) for n in range(2)),
-        cell("both", show, gpus=2.0),
-        cell("none", show),
-        cell("other", show, gpus=1.0, gpu="H100"),
-        cell("three", show, gpus=3.0),
+        *(make_cell(f"one{n}", show, gpus=1.0, gpu="h200") for n in range(2)),
+        *(make_cell(f"half{n}", show, gpus=0.5) for n in range(2)),
+        make_cell("both", show, gpus=2.0),
+        make_cell("none", show),
+        make_cell("other", show, gpus=1.0, gpu="H100"),
+        make_cell("three", show, gpus=3.0),
     ]
     kept: dict[str, CellAttempt] = {}
     local = LocalExecutor(8, has)

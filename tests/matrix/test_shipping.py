@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from calling import PATIENCE_SECONDS, wait_until
-from driving import RAY_WARNINGS, Drive, cell
+from driving import RAY_WARNINGS, Drive, make_cell
 from fixture_types import Patch
 
 from harness.core import paths
@@ -77,7 +77,7 @@ def test_a_node_without_unfix_gets_it_by_ship(cluster: Cluster, home: Path, driv
     with ray.init(cluster.address, log_to_driver=False, logging_level=logging.ERROR):
         wait_until(lambda: "bare" in ray.cluster_resources())  # type: ignore[no-untyped-call]
     show = "python -c 'import harness; print(harness.__file__)'; echo $UNFIX_HOME"
-    drive.write(cell("one", show, custom={"bare": 1.0}))
+    drive.write(make_cell("one", show, custom={"bare": 1.0}))
     bare = run_from_elsewhere(cluster, drive)
     assert bare.outcome is Outcome.NOT_READY
     assert "the node lacks unfix (No module named" in bare.how

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from driving import Drive, cell, replace_planning
+from driving import Drive, make_cell, replace_planning
 from fixture_types import Patch
 
 from harness.core.errors import NotReadyError
@@ -45,7 +45,7 @@ def test_what_is_kept_is_read_again(tmp_path: Path) -> None:
 
 
 def test_a_run_says_on_what_machine_and_with_which_versions_it_was_made(drive: Drive) -> None:
-    drive.write(cell("one", "true"))
+    drive.write(make_cell("one", "true"))
     record = drive.root / "record.json"
     assert drive.run("--record", str(record)) == 0
     recorded_machine = json.loads(record.read_text())["machine"]
@@ -69,7 +69,7 @@ def test_what_a_cell_takes_is_the_median_of_those_that_came_to_an_answer(tmp_pat
 
 def test_a_full_disk_stops_the_run_which_resumes_later(drive: Drive, monkeypatch: Patch) -> None:
     script = "sleep 0.4; {}; head -c 4000 /dev/zero"
-    drive.write(*(cell(f"c{n}", script.format(drive.marks(f"c{n}"))) for n in range(8)))
+    drive.write(*(make_cell(f"c{n}", script.format(drive.marks(f"c{n}"))) for n in range(8)))
     keep = MatrixTable.save_attempts
     written = []
 

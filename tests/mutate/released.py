@@ -17,26 +17,28 @@ NEWEST, OLDER = "0.5.23", "0.5.18"
 
 
 @cache
-def registry() -> ToggleCatalogue:
+def load_registry() -> ToggleCatalogue:
     return toggle_catalogue.load_catalogue()
 
 
 @cache
-def sources(release: str) -> SourceTree:
+def load_sources(release: str) -> SourceTree:
     return managed_releases.get_release(release).open_sources()
 
 
 @cache
-def targets(release: str) -> list[CodeTarget]:
+def list_targets(release: str) -> list[CodeTarget]:
     """Return all functions that faults are generated in."""
-    return select_targets([], sources(release), registry())
+    return select_targets([], load_sources(release), load_registry())
 
 
 @cache
 def generate_for_release(release: str) -> GeneratedFaults:
-    return generate_faults(targets(release), sources(release))
+    return generate_faults(list_targets(release), load_sources(release))
 
 
 def generate_for_module(release: str, module: str) -> GeneratedFaults:
     """Return the faults of all functions of a module."""
-    return generate_faults(select_targets([module], sources(release), registry()), sources(release))
+    return generate_faults(
+        select_targets([module], load_sources(release), load_registry()), load_sources(release)
+    )

@@ -17,7 +17,7 @@ def make_faults(code: str, *names: str, lines: set[int] | None = None) -> Genera
     """Generate faults of module `m` with the operators of these names, or with all."""
     chosen = [operators.load_operators()[name] for name in names] if names else None
     only = None if lines is None else {"m": lines}
-    return generate_faults([CodeTarget("m", "")], Memory({"m": text(code)}), chosen, only)
+    return generate_faults([CodeTarget("m", "")], Memory({"m": format_code(code)}), chosen, only)
 
 
 CPP_MODULE = "sglang/kernels/jit/csrc/k.cuh"
@@ -26,22 +26,24 @@ CPP_MODULE = "sglang/kernels/jit/csrc/k.cuh"
 def make_cpp_faults(code: str, *names: str) -> GeneratedFaults:
     """Generate faults of the C++ source k.cuh with the operators of these names."""
     chosen = [operators.load_operators()[name] for name in names] if names else None
-    sources = Memory({CPP_MODULE: text(code)})
+    sources = Memory({CPP_MODULE: format_code(code)})
     return generate_faults([CodeTarget(CPP_MODULE, "")], sources, chosen)
 
 
 def list_cpp_lines(code: str, *names: str) -> list[str]:
     """Return the new lines of each fault in C++."""
-    return [list_new_lines(text(code), fault) for fault in make_cpp_faults(code, *names).faults]
+    return [
+        list_new_lines(format_code(code), fault) for fault in make_cpp_faults(code, *names).faults
+    ]
 
 
-def text(code: str) -> str:
+def format_code(code: str) -> str:
     return textwrap.dedent(code).lstrip("\n")
 
 
 def list_changed_lines(code: str, *names: str) -> list[str]:
     """Return the new lines of each fault."""
-    return [list_new_lines(text(code), fault) for fault in make_faults(code, *names).faults]
+    return [list_new_lines(format_code(code), fault) for fault in make_faults(code, *names).faults]
 
 
 def list_new_lines(before: str, fault: MutationFault) -> str:

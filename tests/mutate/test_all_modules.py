@@ -10,7 +10,7 @@ EVERY = 12  # all 2100 modules take a core a minute
 ALWAYS = ("sglang.srt.managers.scheduler", "sglang.srt.managers.schedule_batch")
 
 
-def failure(function: FunctionCode) -> str:
+def find_failure(function: FunctionCode) -> str:
     for operator in operators.load_operators().values():
         try:
             changes = list(operator.iterate_changes(function))
@@ -32,4 +32,4 @@ def test_no_operator_stumbles_over_any_code() -> None:
         assert source is not None
         functions += ModuleCode(source).functions
     assert len(functions) > 1000
-    assert [problem for function in functions if (problem := failure(function))] == []
+    assert [problem for function in functions if (problem := find_failure(function))] == []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from memory import Memory
-from small import CPP_MODULE, list_cpp_lines, make_cpp_faults, text
+from small import CPP_MODULE, format_code, list_cpp_lines, make_cpp_faults
 
 from harness.core.cpp_scopes import CppSource
 from harness.core.errors import UnfixError
@@ -172,7 +172,7 @@ CASES = [
 
 
 def in_kernel(body: str) -> str:
-    return f"__global__ void kernel(int n) {{\n{text(body)}}}\n"
+    return f"__global__ void kernel(int n) {{\n{format_code(body)}}}\n"
 
 
 @pytest.mark.parametrize(("name", "body", "wanted"), CASES, ids=[name for name, _, _ in CASES])
@@ -211,7 +211,7 @@ def test_a_statement_is_a_header_or_what_ends_in_a_semicolon() -> None:
       done(n);
     }
     """
-    (function,) = CppModuleCode(CppSource("k.cuh", "k.cuh", text(code))).functions
+    (function,) = CppModuleCode(CppSource("k.cuh", "k.cuh", format_code(code))).functions
     assert function.is_kernel
     assert list(map(function.get_text, function.statements)) == [
         "for (int i = 0; i < n; ++i)",
@@ -259,7 +259,7 @@ void run(int* out, int n) {
 
 
 def test_a_kernel_s_function_decides_who_reaches_a_fault_and_a_file_for_host_code() -> None:
-    code = text(KERNEL_AND_HOST)
+    code = format_code(KERNEL_AND_HOST)
     (in_device,) = make_cpp_faults(KERNEL_AND_HOST, "off-by-one").faults
     (in_host,) = make_cpp_faults(KERNEL_AND_HOST, "round-down").faults
     assert line_coverage.find_deciding_lines(in_device, code) == range(1, 4)
@@ -268,7 +268,9 @@ def test_a_kernel_s_function_decides_who_reaches_a_fault_and_a_file_for_host_cod
 
 def test_a_report_shows_the_function_of_a_fault() -> None:
     faults = make_cpp_faults(KERNEL_AND_HOST, "round-down").faults
-    (code,) = fault_selection.collect_codes(faults, Memory({CPP_MODULE: text(KERNEL_AND_HOST)}))
+    (code,) = fault_selection.collect_codes(
+        faults, Memory({CPP_MODULE: format_code(KERNEL_AND_HOST)})
+    )
     assert (code.path, code.first) == (CPP_MODULE, 5)
     assert code.text.startswith("void run(int* out, int n) {")
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from checkouts import SglangCheckout
 from memory import Memory
-from small import text
+from small import format_code
 
 from harness.core.errors import UnfixError
 from harness.fixes.registry.schema import CodeTarget
@@ -17,7 +17,7 @@ from harness.runs.mutate import changed_lines
 from harness.runs.mutate.fault_generation import generate_faults
 
 # A file that begins with empty lines, which count, too.
-OLD = "\n\n" + text(
+OLD = "\n\n" + format_code(
     """
     LIMIT = 4
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import released
 from memory import Memory
-from small import make_faults, text
+from small import format_code, make_faults
 
 from harness.core.source_scopes import ModuleSource
 from harness.fixes.matching.toggle_status import ToggleState, find_toggle_status
@@ -41,11 +41,11 @@ def keep_fault(
     code: str, operator: str = "round-down", number: int = 0
 ) -> tuple[MutationFault, Toggle]:
     fault = make_faults(code, operator).faults[number]
-    sources = Memory({"m": text(code)})
+    sources = Memory({"m": format_code(code)})
     return fault, build_toggle(fault, sources, "0.5.9", range_sources=[], registry=NONE)
 
 
-def forms(asked: Toggle) -> tuple[str, str]:
+def read_forms(asked: Toggle) -> tuple[str, str]:
     ((edit,),) = (variant.edits for variant in asked.variants)
     return edit.fixed, edit.buggy
 
@@ -104,7 +104,7 @@ def test_the_forms_are_the_least_code_that_tells_the_place(
     code: str, number: int, fixed: str, buggy: str
 ) -> None:
     _, asked = keep_fault(code, number=number)
-    assert forms(asked) == (fixed, buggy)
+    assert read_forms(asked) == (fixed, buggy)
 
 
 def test_a_toggle_says_what_it_is() -> None:
@@ -126,7 +126,7 @@ def test_the_family_is_that_of_the_functions_toggles_or_of_the_modules() -> None
         )
 
     (fault,) = make_faults(ONCE, "round-down").faults
-    sources = Memory({"m": text(ONCE)})
+    sources = Memory({"m": format_code(ONCE)})
     elsewhere, same_module, same = of("n:f", "far"), of("m:g", "near"), of("m:f", "here")
     for toggles, family in (
         ([elsewhere], "m"),
@@ -140,8 +140,8 @@ def test_the_family_is_that_of_the_functions_toggles_or_of_the_modules() -> None
 
 
 def test_the_range_is_the_releases_that_have_the_code() -> None:
-    other = {"m": text(ONCE.replace("cdiv", "up"))}
-    mine = {"m": text(ONCE)}
+    other = {"m": format_code(ONCE.replace("cdiv", "up"))}
+    mine = {"m": format_code(ONCE)}
     (fault,) = make_faults(ONCE, "round-down").faults
 
     def ranges(*there: tuple[str, dict[str, str]], version: str | None = "0.5.12") -> list[str]:
@@ -191,7 +191,7 @@ def test_two_forms_hold_if_they_give_just_the_two_texts(edit: ToggleEdit, taken:
 
 def test_a_fault_of_another_text_is_refused() -> None:
     (fault,) = make_faults(ONCE, "round-down").faults
-    moved = Memory({"m": "import other\n" + text(ONCE)})
+    moved = Memory({"m": "import other\n" + format_code(ONCE)})
     with pytest.raises(KeepFaultError, match="was made for another text of m"):
         build_toggle(fault, moved, "0.5.9", range_sources=[], registry=NONE)
     with pytest.raises(KeepFaultError, match=r"0\.5\.9 has no module m"):
@@ -208,7 +208,7 @@ def test_a_fault_of_another_text_is_refused() -> None:
 def test_a_file_reads_back_as_the_toggle(code: str, operator: str, tmp_path: Path) -> None:
     fault, toggle = keep_fault(code, operator)
     assert write_and_read(toggle, tmp_path) == toggle
-    assert both_ways(toggle, fault, Memory({"m": text(code)}))
+    assert both_ways(toggle, fault, Memory({"m": format_code(code)}))
 
 
 def write_and_read(asked: Toggle, folder: Path) -> Toggle:
@@ -234,18 +234,18 @@ EVERY = 80
 
 @pytest.mark.parametrize("release", ["0.5.18", "0.5.23"])
 def test_faults_of_a_release_become_files_that_work_both_ways(release: str, tmp_path: Path) -> None:
-    sources = released.sources(release)
+    sources = released.load_sources(release)
     faults = released.generate_for_release(release).faults[::EVERY]
     assert len(faults) >= 8
     taken = 0
     for fault in faults:
         try:
             asked = build_toggle(
-                fault, sources, release, range_sources=[sources], registry=released.registry()
+                fault, sources, release, range_sources=[sources], registry=released.load_registry()
             )
         except KeepFaultError:  # the same lines stand elsewhere
             continue
-        families = {toggle.family for toggle in released.registry()}
+        families = {toggle.family for toggle in released.load_registry()}
         assert asked.family in families | {module_of(fault)}
         assert both_ways(write_and_read(asked, tmp_path), fault, sources), fault
         taken += 1

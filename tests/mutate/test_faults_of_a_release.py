@@ -21,7 +21,7 @@ FATES = {
 }
 
 
-def files() -> dict[str, tuple[int, int]]:
+def read_file_states() -> dict[str, tuple[int, int]]:
     """Return the state of every file of the package, so that a write shows."""
     package = Path(RELEASE.open_sources().describe_location("sglang/__init__.py")).parent
     found = (file for file in package.rglob("*") if file.is_file() and file.suffix != ".pyc")
@@ -34,7 +34,7 @@ def files() -> dict[str, tuple[int, int]]:
 )
 def test_faults_of_a_kernel_and_of_a_function_are_killed_and_leave_nothing(tmp_path: Path) -> None:
     (tmp_path / ".releases").symlink_to(paths.releases_folder())
-    before = files()
+    before = read_file_states()
     words = ["25418-combine-int64", "prefill_rotation", "--release", RELEASE.name]
     words += ["--operators", "narrow-int64,keep-stale", "--profile", "smoke", "--examples", "1"]
     words += [word for suite in SUITES for word in ("--suite", suite)]
@@ -56,7 +56,7 @@ def test_faults_of_a_kernel_and_of_a_function_are_killed_and_leave_nothing(tmp_p
     }
     assert fates == FATES
     assert all(fated["ran"] and fated["headline"] for _, fated in faults)
-    assert files() == before
+    assert read_file_states() == before
     assert {file.name for file in (tmp_path / ".unfix").iterdir()} <= {
         "kernels",
         "reach",

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from calling import PATIENCE_SECONDS, living, wait_until
+from calling import PATIENCE_SECONDS, list_living_processes, wait_until
 from toy_release import Mutate
 
 # Above the test is its supervisor, above that the worker; then it waits for its end.
@@ -20,7 +20,7 @@ ENDS_ITS_WORKER = (
 )
 
 
-def guards(mutate: Mutate, text: str) -> None:
+def write_guards(mutate: Mutate, text: str) -> None:
     mutate.guards.write_text(
         "import os, signal\n"
         "import pytest\n"
@@ -30,7 +30,7 @@ def guards(mutate: Mutate, text: str) -> None:
     )
 
 
-def noting(notes: Path, where: str) -> str:
+def make_notes(notes: Path, where: str) -> str:
     """Return lines of a guard that record that it ran."""
     return (
         f"    if {where}:\n"
@@ -39,14 +39,14 @@ def noting(notes: Path, where: str) -> str:
     )
 
 
-def only(run: dict[str, Any]) -> dict[str, Any]:
+def get_only_fault(run: dict[str, Any]) -> dict[str, Any]:
     (fated,) = run["fates"]
     found: dict[str, Any] = fated
     return found
 
 
 def test_a_guard_that_fails_with_more_examples_kills_nothing(mutate: Mutate) -> None:
-    guards(
+    write_guards(
         mutate,
         "COUNT = 0\n"
         "@given(st.integers(1, 10**6))\n"
@@ -58,13 +58,13 @@ def test_a_guard_that_fails_with_more_examples_kills_nothing(mutate: Mutate) -> 
     )
     mutate.fault("width", "rows * topk", "rows * topk + 1")
     run = mutate.run()
-    assert only(run)["fate"] == "survived"
+    assert get_only_fault(run)["fate"] == "survived"
     assert "test_width fails without any fault with 10 times the examples" in run["problems"][0]
     assert run["code"] == 1
 
 
 def test_what_one_guard_leaves_behind_kills_nothing_for_another(mutate: Mutate) -> None:
-    guards(
+    write_guards(
         mutate,
         "LEFT = []\n"
         "@pytest.mark.parametrize('one', ['a', 'b'])\n"
@@ -74,8 +74,8 @@ def test_what_one_guard_leaves_behind_kills_nothing_for_another(mutate: Mutate) 
     )
     mutate.fault("width", "rows * topk", "topk * rows")
     run = mutate.run("--examples", "1")
-    assert only(run)["fate"] == "survived"
-    (first,) = only(run)["passed"]
+    assert get_only_fault(run)["fate"] == "survived"
+    (first,) = get_only_fault(run)["passed"]
     second = {"a": "test_alone[b]", "b": "test_alone[a]"}[first[-2]]
     assert f"{second} fails without any fault after {first}" in run["problems"][0]
 
@@ -87,7 +87,7 @@ def test_what_ends_a_process_has_to_do_so_again(mutate: Mutate, dies: str, fate:
     """The first end may have been the machine's fault."""
     notes = mutate.root / "died"
     mark = f"Path({str(notes)!r})"
-    guards(
+    write_guards(
         mutate,
         "def test_dies():\n"
         f"    if sizes.width(2, 3) == 7 and ({dies == 'always'} or not {mark}.exists()):\n"
@@ -97,7 +97,7 @@ def test_what_ends_a_process_has_to_do_so_again(mutate: Mutate, dies: str, fate:
     mutate.fault("width", "rows * topk", "rows * topk + 1")
     run = mutate.run("--examples", "1")
     assert notes.exists()
-    assert only(run)["fate"] == fate
+    assert get_only_fault(run)["fate"] == fate
     assert run["problems"] == []
 
 
@@ -111,7 +111,7 @@ def test_after_a_guard_that_hangs_the_quickest_of_the_others_runs(
 ) -> None:
     """A second one that hangs is the last: each hangs for its whole limit."""
     notes = mutate.root / "ran"
-    guards(
+    write_guards(
         mutate,
         "import time\n"
         "def test_a():\n"
@@ -121,39 +121,39 @@ def test_after_a_guard_that_hangs_the_quickest_of_the_others_runs(
         "    rows = sizes.width(2, 3)\n"
         f"{others}\n"
         "def test_c():\n"
-        "    time.sleep(2)\n" + noting(notes, "sizes.width(2, 3) == 7"),
+        "    time.sleep(2)\n" + make_notes(notes, "sizes.width(2, 3) == 7"),
     )
     mutate.patience = (2.0, (2.0, 1.0))
     mutate.fault("width", "rows * topk", "rows * topk + 1")
     run = mutate.run("--examples", "1")
-    assert only(run)["fate"] == fate
+    assert get_only_fault(run)["fate"] == fate
     assert not notes.exists()
 
 
 def test_what_took_too_long_may_take_longer_and_then_was_only_slow(mutate: Mutate) -> None:
     notes = mutate.root / "slept"
-    guards(
+    write_guards(
         mutate,
         "import time\n"
         "def test_sleeps():\n"
-        + noting(notes, "sizes.width(2, 3) == 7")
+        + make_notes(notes, "sizes.width(2, 3) == 7")
         + "        time.sleep(4.0)\n",
     )
     mutate.patience = (3.0, (PATIENCE_SECONDS, 2.0))
     mutate.fault("width", "rows * topk", "rows * topk + 1")
     run = mutate.run("--examples", "1")
     assert notes.read_text().split() == ["once"] * 2  # 3 s were too short, 300 s enough
-    assert only(run)["fate"] == "survived"
+    assert get_only_fault(run)["fate"] == "survived"
     assert run["problems"] == []
 
 
 def test_a_guard_passes_without_a_fault_as_often_as_in_a_proof(mutate: Mutate) -> None:
     """Once for all its kills, and its pass is counted in whose run its lines are recorded."""
     notes = mutate.root / "passed"
-    guards(
+    write_guards(
         mutate,
         "def test_width():\n"
-        + noting(notes, "sizes.width(2, 3) == 6")
+        + make_notes(notes, "sizes.width(2, 3) == 6")
         + "    assert sizes.width(2, 3) == 6\n",
     )
     for after in ("rows * topk + 1", "rows + topk"):
@@ -166,13 +166,17 @@ def test_a_guard_passes_without_a_fault_as_often_as_in_a_proof(mutate: Mutate) -
 
 
 def test_a_guard_that_skips_itself_for_the_fault_has_noticed_nothing(mutate: Mutate) -> None:
-    guards(
+    write_guards(
         mutate,
         "def test_skips():\n    if sizes.width(2, 3) != 6:\n        pytest.skip('not today')\n",
     )
     mutate.fault("width", "rows * topk", "rows * topk + 1")
     run = mutate.run()
-    assert (only(run)["fate"], only(run)["passed"], only(run)["longer"]) == ("survived", [], False)
+    assert (
+        get_only_fault(run)["fate"],
+        get_only_fault(run)["passed"],
+        get_only_fault(run)["longer"],
+    ) == ("survived", [], False)
 
 
 def test_a_fault_that_ends_every_worker_is_lost_and_the_run_goes_on(mutate: Mutate) -> None:
@@ -182,13 +186,13 @@ def test_a_fault_that_ends_every_worker_is_lost_and_the_run_goes_on(mutate: Muta
     notes = {fated["fault"]["id"]: (fated["fate"], fated["how"]) for fated in run["fates"]}
     assert notes == {ends.id: ("lost", None), after.id: ("killed", "assertion")}
     assert any("another took its place" in problem for problem in run["problems"])
-    wait_until(lambda: not living(mutate.root))
+    wait_until(lambda: not list_living_processes(mutate.root))
 
 
 def test_a_guard_that_fails_once_has_to_fail_again(mutate: Mutate) -> None:
     """Three of four failures are not enough: a guard that fails at random gets that far."""
     notes = mutate.root / "failed"
-    guards(
+    write_guards(
         mutate,
         "def test_fails():\n"
         f"    notes = Path({str(notes)!r})\n"
@@ -200,13 +204,13 @@ def test_a_guard_that_fails_once_has_to_fail_again(mutate: Mutate) -> None:
     mutate.fault("width", "rows * topk", "rows * topk + 1")
     run = mutate.run("--examples", "1")
     assert len(notes.read_text()) == 4
-    assert (only(run)["fate"], run["score"]) == ("survived", 0)
+    assert (get_only_fault(run)["fate"], run["score"]) == ("survived", 0)
 
 
 def test_each_repetition_has_random_numbers_of_its_own(mutate: Mutate) -> None:
     """All forks of a worker begin with one state of `random`: chance would repeat itself."""
     notes = mutate.root / "drawn"
-    guards(
+    write_guards(
         mutate,
         "import random\n"
         "def test_draws():\n"
@@ -216,7 +220,7 @@ def test_each_repetition_has_random_numbers_of_its_own(mutate: Mutate) -> None:
         "        assert False\n",
     )
     mutate.fault("width", "rows * topk", "rows * topk + 1")
-    assert only(mutate.run("--examples", "1"))["fate"] == "killed"
+    assert get_only_fault(mutate.run("--examples", "1"))["fate"] == "killed"
     assert len(set(notes.read_text().split())) == 4
 
 
@@ -245,19 +249,23 @@ NO_EVIDENCE = {
 @pytest.mark.parametrize("what", NO_EVIDENCE)
 def test_what_says_nothing_of_the_result_kills_nothing(mutate: Mutate, what: str) -> None:
     imports, statement, fate = NO_EVIDENCE[what]
-    guards(
+    write_guards(
         mutate,
         f"{imports}def test_width():\n    if sizes.width(2, 3) != 6:\n        {statement}\n",
     )
     mutate.fault("width", "rows * topk", "rows * topk + 1")
     run = mutate.run("--examples", "1")
-    assert (only(run)["fate"], only(run)["how"], only(run)["by"]) == (fate, None, "")
-    assert "test_width" in only(run)["why"]
+    assert (get_only_fault(run)["fate"], get_only_fault(run)["how"], get_only_fault(run)["by"]) == (
+        fate,
+        None,
+        "",
+    )
+    assert "test_width" in get_only_fault(run)["why"]
     assert (run["score"], run["counts"]) == (0, {fate: 1})
 
 
 def test_a_refusal_leaves_the_fault_to_the_other_guards(mutate: Mutate) -> None:
-    guards(
+    write_guards(
         mutate,
         "from harness.core.errors import UnfixError\n"
         "def test_a():\n"
@@ -268,11 +276,14 @@ def test_a_refusal_leaves_the_fault_to_the_other_guards(mutate: Mutate) -> None:
     )
     mutate.fault("width", "rows * topk", "rows * topk + 1")
     run = mutate.run("--examples", "1")
-    assert (only(run)["fate"], only(run)["by"]) == ("killed", "test_sizes.py::test_b")
+    assert (get_only_fault(run)["fate"], get_only_fault(run)["by"]) == (
+        "killed",
+        "test_sizes.py::test_b",
+    )
 
 
 def test_a_refusal_of_an_equal_fault_disproves_nothing(mutate: Mutate) -> None:
-    guards(
+    write_guards(
         mutate,
         "from harness.core.errors import UnfixError\n"
         "def test_a():\n"
@@ -282,12 +293,15 @@ def test_a_refusal_of_an_equal_fault_disproves_nothing(mutate: Mutate) -> None:
     fault = mutate.fault("width", "rows * topk", "7")
     mutate.equals = {fault.id: "so it was thought"}
     run = mutate.run("--equal", "--examples", "1")
-    assert (only(run)["fate"], only(run)["why"]) == ("equal", "so it was thought")
+    assert (get_only_fault(run)["fate"], get_only_fault(run)["why"]) == (
+        "equal",
+        "so it was thought",
+    )
 
 
 def test_a_missing_attribute_of_a_value_is_a_failure(mutate: Mutate) -> None:
     """The value is the code's own, as None is, and no fixture's."""
-    guards(mutate, "def test_width():\n    sizes.width(2, 3).bit_count()\n")
+    write_guards(mutate, "def test_width():\n    sizes.width(2, 3).bit_count()\n")
     mutate.fault("width", "return rows * topk", "return None")
     run = mutate.run("--examples", "1")
-    assert (only(run)["fate"], only(run)["how"]) == ("killed", "exception")
+    assert (get_only_fault(run)["fate"], get_only_fault(run)["how"]) == ("killed", "exception")

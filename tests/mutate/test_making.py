@@ -13,8 +13,8 @@ from functools import cache
 import pytest
 from calling import PATIENCE_SECONDS
 from memory import Memory
-from released import NEWEST, OLDER, generate_for_release, sources
-from small import make_faults, text
+from released import NEWEST, OLDER, generate_for_release, load_sources
+from small import format_code, make_faults
 
 from harness.core import paths
 from harness.fixes.registry.schema import CodeTarget, Symptom
@@ -25,7 +25,7 @@ from harness.runs.mutate.mutation_operator import MutationOperator
 from harness.store.mutate.faults import GeneratedFaults
 
 
-def replacing(before: str, after: str, name: str = "by-hand") -> MutationOperator:
+def make_operator(before: str, after: str, name: str = "by-hand") -> MutationOperator:
     """Return an operator that replaces some code by other code, wherever it occurs."""
 
     def find(function: FunctionCode) -> Iterator[CodeChange]:
@@ -39,7 +39,7 @@ def replacing(before: str, after: str, name: str = "by-hand") -> MutationOperato
 
 
 def by_hand(code: str, *chosen: MutationOperator) -> GeneratedFaults:
-    return generate_faults([CodeTarget("m", "")], Memory({"m": text(code)}), chosen)
+    return generate_faults([CodeTarget("m", "")], Memory({"m": format_code(code)}), chosen)
 
 
 CODE = """
@@ -57,7 +57,7 @@ def f(rows, limit):
     ],
 )
 def test_what_is_no_fault_is_dropped_and_says_why(before: str, after: str, why: str) -> None:
-    result = by_hand(CODE, replacing(before, after))
+    result = by_hand(CODE, make_operator(before, after))
     assert result.faults == ()
     (gone,) = result.dropped
     assert gone.why.startswith(why)
@@ -67,12 +67,12 @@ def test_what_is_no_fault_is_dropped_and_says_why(before: str, after: str, why: 
 def test_a_constant_of_another_kind_is_a_fault() -> None:
     """`1`, `1.0` and `True` are equal, and yet not the same code."""
     for after in ("4.0", "5"):
-        (fault,) = by_hand(CODE, replacing("4", after)).faults
+        (fault,) = by_hand(CODE, make_operator("4", after)).faults
         assert fault.after == after
 
 
 def test_of_two_operators_with_one_change_the_first_counts() -> None:
-    one, other = replacing("rows * 4", "rows", "one"), replacing("* 4", "", "other")
+    one, other = make_operator("rows * 4", "rows", "one"), make_operator("* 4", "", "other")
     result = by_hand(CODE, one, other)
     assert [fault.operator for fault in result.faults] == ["one"]
     assert [(d.operator, d.why) for d in result.dropped] == [("other", "one makes the same change")]
@@ -206,7 +206,7 @@ def test_every_fault_of_a_release_is_one_change_that_compiles(release: str) -> N
     originals: dict[tuple[str, int], str] = {}
     assert len({fault.id for fault in faults}) == len(faults)
     for fault in faults:
-        source = sources(release).read(fault.module)
+        source = load_sources(release).read(fault.module)
         assert source is not None
         after = fault.apply_to(source.text)
         assert after == source.text[: fault.start] + fault.after + source.text[fault.end :]
@@ -215,7 +215,7 @@ def test_every_fault_of_a_release_is_one_change_that_compiles(release: str) -> N
             continue  # the same change of the same statement is checked there
         function = next(
             f
-            for f in functions(release, fault.module)
+            for f in list_functions(release, fault.module)
             if f.node.lineno <= fault.line <= (f.node.end_lineno or 0)
         )
         first, last = function.node.lineno, function.node.end_lineno or 0
@@ -235,14 +235,14 @@ def parse_lines(text: str, first: int, last: int) -> str:
 
 
 @cache
-def functions(release: str, module: str) -> list[FunctionCode]:
-    source = sources(release).read(module)
+def list_functions(release: str, module: str) -> list[FunctionCode]:
+    source = load_sources(release).read(module)
     assert source is not None
     return ModuleCode(source).functions
 
 
 def test_the_same_function_has_the_same_faults_in_two_releases() -> None:
-    older, newer = sources(OLDER), sources(NEWEST)
+    older, newer = load_sources(OLDER), load_sources(NEWEST)
     targets = [CodeTarget(f.module, f.qualname) for f in generate_for_release(NEWEST).faults]
     compared = 0
     for module in dict.fromkeys(target.module for target in targets):
@@ -258,7 +258,7 @@ def test_the_same_function_has_the_same_faults_in_two_releases() -> None:
 
 
 def dump_functions(release: str, module: str) -> dict[str, str]:
-    return {f.qualname: ast.dump(f.node) for f in functions(release, module)}
+    return {f.qualname: ast.dump(f.node) for f in list_functions(release, module)}
 
 
 HASHING = """

@@ -7,8 +7,8 @@ import signal
 import subprocess
 from pathlib import Path
 
-from calling import PATIENCE_SECONDS, living, wait_until
-from toy_release import CODE, HANGS, Mutate, by_id, sources
+from calling import PATIENCE_SECONDS, list_living_processes, wait_until
+from toy_release import CODE, HANGS, Mutate, by_id, read_sources
 
 # A single child that waits and ends: one that ran the test on would fork at every example too.
 LEAVES_A_CHILD = (
@@ -146,12 +146,12 @@ def test_reach_is_recorded_once_until_a_guard_changes(mutate: Mutate) -> None:
 
 
 def test_sources_are_what_they_were_and_nothing_lives_on(mutate: Mutate) -> None:
-    before = sources(mutate)
+    before = read_sources(mutate)
     mutate.fault("width", "rows * topk", "rows")
     mutate.fault("width", "return rows", f"{LEAVES_A_CHILD}\n    return rows")
     mutate.run()
-    assert sources(mutate) == before
-    wait_until(lambda: not living(mutate.root))
+    assert read_sources(mutate) == before
+    wait_until(lambda: not list_living_processes(mutate.root))
     left = {path.name for path in (mutate.root / ".unfix").iterdir()}
     assert left - {"cache"} == {"reach", "runs", "runs.sqlite"}
     assert list((mutate.root / ".unfix" / "runs").iterdir()) == []

@@ -6,14 +6,14 @@ import ast
 from typing import Any
 
 import pytest
-from small import make_faults, text
+from small import format_code, make_faults
 
 from harness.core.source_scopes import ModuleSource
 from harness.runs.mutate import code_comparison, line_coverage
 from harness.runs.mutate.code_comparison import OriginalFunction, compile_change
 from harness.runs.mutate.function_code import CodeChange, ModuleCode
 
-CODE = text(
+CODE = format_code(
     """
     class K:
         def f(self, n, m, mode):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 import released
-from memory import Memory, edit, toggle, variant
-from small import text
+from memory import Memory, make_edit_toggle, make_toggle, make_variant
+from small import format_code
 
 from harness.core.cpp_tokens import is_cpp_path
 from harness.core.errors import UnfixError
@@ -19,7 +19,7 @@ KERNEL = "sglang.kernels.ops.rows"
 BACKEND = "sglang.srt.backend"
 SOURCES = Memory(
     {
-        BACKEND: text(
+        BACKEND: format_code(
             """
             from sglang.kernels.ops.rows import copy_rows, row_kernel, deep_kernel
             from sglang.srt.sizes import row_width, shown
@@ -47,7 +47,7 @@ SOURCES = Memory(
                     return rows
             """
         ),
-        KERNEL: text(
+        KERNEL: format_code(
             """
             import triton
 
@@ -80,20 +80,26 @@ def of_family(fix: Toggle, family: str, name: str) -> Toggle:
     return msgspec.structs.replace(fix, id=name, family=family)
 
 
-PLAN = of_family(edit("rows * 2", "rows", f"{BACKEND}:Backend.plan.inner"), "plans", "plan-fix")
-ALONE = of_family(edit("return rows", "return 1", f"{BACKEND}:Backend.alone"), "plans", "alone-fix")
-PART = of_family(edit("return rows", "return 1", f"{KERNEL}:part"), "parts", "part-fix")
-SERVED = of_family(edit("return rows", "return 1", f"{BACKEND}:apart"), "engine", "served-fix")
-LIMIT = of_family(edit("LIMIT = 4", "LIMIT = 5", BACKEND), "limits", "limit-fix")
+PLAN = of_family(
+    make_edit_toggle("rows * 2", "rows", f"{BACKEND}:Backend.plan.inner"), "plans", "plan-fix"
+)
+ALONE = of_family(
+    make_edit_toggle("return rows", "return 1", f"{BACKEND}:Backend.alone"), "plans", "alone-fix"
+)
+PART = of_family(make_edit_toggle("return rows", "return 1", f"{KERNEL}:part"), "parts", "part-fix")
+SERVED = of_family(
+    make_edit_toggle("return rows", "return 1", f"{BACKEND}:apart"), "engine", "served-fix"
+)
+LIMIT = of_family(make_edit_toggle("LIMIT = 4", "LIMIT = 5", BACKEND), "limits", "limit-fix")
 LATER = of_family(
-    toggle(variant((("return rows", "return 1"),), f"{BACKEND}:apart", ">=0.5.10")),
+    make_toggle(make_variant((("return rows", "return 1"),), f"{BACKEND}:apart", ">=0.5.10")),
     "laters",
     "later-fix",
 )
 REGISTRY = ToggleCatalogue([PLAN, ALONE, PART, SERVED, LIMIT, LATER])
 
 
-def words(*asked: str) -> list[str]:
+def read_words(*asked: str) -> list[str]:
     return [
         f"{target.module.rpartition('.')[2]}:{target.qualname}"
         for target in select_targets(asked, SOURCES, REGISTRY)
@@ -128,26 +134,28 @@ BACKEND_FUNCTIONS = ["helper", "apart", "Backend.plan", "Backend.fill", "Backend
     ],
 )
 def test_a_word_stands_for_outermost_functions(word: str, names: list[str]) -> None:
-    assert words(word) == [f"backend:{name}" for name in names]
+    assert read_words(word) == [f"backend:{name}" for name in names]
 
 
 def test_a_toggle_stands_for_what_its_function_calls_and_launches_too() -> None:
-    assert words("plan-fix")[0] == OF_PLAN[0]
-    assert sorted(words("plan-fix")) == sorted(OF_PLAN)
-    assert sorted(words("plans")) == sorted([*OF_PLAN, "backend:Backend.alone"])  # the family
-    kernel = of_family(edit("part(rows)", "rows", f"{KERNEL}:row_kernel"), "parts", "row-fix")
+    assert read_words("plan-fix")[0] == OF_PLAN[0]
+    assert sorted(read_words("plan-fix")) == sorted(OF_PLAN)
+    assert sorted(read_words("plans")) == sorted([*OF_PLAN, "backend:Backend.alone"])  # the family
+    kernel = of_family(
+        make_edit_toggle("part(rows)", "rows", f"{KERNEL}:row_kernel"), "parts", "row-fix"
+    )
     found = select_targets(["row-fix"], SOURCES, ToggleCatalogue([kernel]))
     # A kernel also selects the function that launches it.
     assert [target.qualname for target in found] == ["row_kernel", "part", "copy_rows"]
 
 
 def test_no_word_stands_for_every_family_but_the_servers() -> None:
-    assert words() == list(dict.fromkeys(words("plans") + words("parts")))
-    assert "backend:apart" not in words()
+    assert read_words() == list(dict.fromkeys(read_words("plans") + read_words("parts")))
+    assert "backend:apart" not in read_words()
 
 
 def test_words_keep_their_order_and_a_function_comes_once() -> None:
-    found = words(f"{BACKEND}:Backend.alone", f"{BACKEND}:helper", BACKEND)
+    found = read_words(f"{BACKEND}:Backend.alone", f"{BACKEND}:helper", BACKEND)
     assert found[:3] == ["backend:Backend.alone", "backend:helper", "backend:apart"]
     assert len(found) == len(BACKEND_FUNCTIONS)
 
@@ -166,7 +174,7 @@ def test_words_keep_their_order_and_a_function_comes_once() -> None:
 )
 def test_a_word_that_stands_for_nothing_is_refused(word: str, message: str) -> None:
     with pytest.raises(UnfixError) as caught:
-        words(word)
+        read_words(word)
     assert message in str(caught.value)
 
 
@@ -185,12 +193,12 @@ def test_the_code_of_targets_is_each_function_once() -> None:
 
 @pytest.mark.parametrize("release", ["0.5.18", "0.5.23"])
 def test_the_families_hold_every_function_that_their_toggles_change(release: str) -> None:
-    found = {str(target) for target in released.targets(release)}
+    found = {str(target) for target in released.list_targets(release)}
     changed = {
         str(site.target)
-        for toggle in released.registry()
+        for toggle in released.load_registry()
         if toggle.family != "engine"
-        for status in [find_toggle_status(toggle, released.sources(release))]
+        for status in [find_toggle_status(toggle, released.load_sources(release))]
         if status.state in (ToggleState.FIXED, ToggleState.BUGGY)
         for site in status.sites
         if site.target.qualname and not is_cpp_path(site.target.module)

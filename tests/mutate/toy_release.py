@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import forked
-from calling import living, wait_until
+from calling import list_living_processes, wait_until
 
 from harness.core import paths
 from harness.runs.mutate import guard_order, kill_confirmation
@@ -208,7 +208,7 @@ class Mutate:
 
     def has_ended(self) -> bool:
         """Wait until every process of a run has ended."""
-        return wait_until(lambda: not living(self.root))
+        return wait_until(lambda: not list_living_processes(self.root))
 
     def run(self, *words: str, **more: str) -> dict[str, Any]:
         """Run to the end; return the run as data, with the exit code as `code`."""
@@ -229,7 +229,7 @@ def vars_of(fault: MutationFault) -> dict[str, Any]:
     return {name: getattr(fault, name) for name in fault.__struct_fields__}
 
 
-def sources(mutate: Mutate) -> dict[str, str]:
+def read_sources(mutate: Mutate) -> dict[str, str]:
     return {
         str(file.relative_to(mutate.package)): file.read_text()
         for file in sorted(mutate.package.rglob("*.py"))

@@ -15,7 +15,7 @@ from reviewed_files import ROWS
 from harness.cli.main import main
 
 
-def review(checkout: SglangCheckout, toggles: Path, capsys: Output, ends: str) -> Any:
+def review_change(checkout: SglangCheckout, toggles: Path, capsys: Output, ends: str) -> Any:
     capsys.readouterr()
     words = ["pr", str(checkout.folder), ends, "--only", "toggles", "--json"]
     code = main([*words, "--toggles", str(toggles)])
@@ -45,7 +45,7 @@ def test_each_change_of_a_fix_has_its_name(
     if effect == "mended":
         text = text.replace("count_rows(size)", "count_rows(number)")
     checkout.commit({"srt/rows.py": text})
-    found = review(checkout, toggles, capsys, "v0.5.23..HEAD")
+    found = review_change(checkout, toggles, capsys, "v0.5.23..HEAD")
     changes = {one["id"]: one for one in found["toggles"]}
     assert found["green"] is is_green
     assert (changes["made-up"]["effect"] if effect else None) == effect
@@ -59,13 +59,13 @@ def test_a_fix_that_is_taken_back_is_the_headline_at_its_line(
     checkout: SglangCheckout, toggles: Path, capsys: Output
 ) -> None:
     checkout.commit({"srt/rows.py": ROWS.replace(FIXED_FORM, FIXED_FORM.replace(" + 1", ""))})
-    found = review(checkout, toggles, capsys, "v0.5.23..HEAD")
+    found = review_change(checkout, toggles, capsys, "v0.5.23..HEAD")
     assert found["headline"] == "takes back 1 fix: made-up (a row is one short)"
     (change,) = found["toggles"]
     assert (change["before"], change["after"], change["line"]) == ("fixed", "buggy", 10)
     # The other way round it brings the fix in, and code that goes is gone.
     checkout.commit({"srt/rows.py": ROWS})
-    found = review(checkout, toggles, capsys, "HEAD~1..HEAD")
+    found = review_change(checkout, toggles, capsys, "HEAD~1..HEAD")
     assert found["headline"] == "brings in 1 fix: made-up"
     assert found["green"]
 
@@ -76,7 +76,7 @@ def test_the_files_as_they_are_can_be_reviewed(
     file = checkout.folder / "python" / "sglang" / "srt" / "rows.py"
     file.write_text(ROWS.replace(FIXED_FORM, FIXED_FORM.replace(" + 1", "")))
     (checkout.folder / "notes.txt").write_text("not of the package")
-    found = review(checkout, toggles, capsys, "HEAD..")
+    found = review_change(checkout, toggles, capsys, "HEAD..")
     assert found["toggles"][0]["effect"] == "taken back"
     assert found["head"].endswith("+dirty")
     assert [one["path"] for one in found["files"]] == ["python/sglang/srt/rows.py"]
@@ -90,9 +90,9 @@ def test_three_dots_are_what_a_branch_changed_since_it_left(
     checkout.commit({"srt/rows.py": ROWS.replace(FIXED_FORM, FIXED_FORM.replace(" + 1", ""))})
     checkout.git("checkout", "-q", "feature")
     checkout.commit({"srt/user.py": "VALUE = 1\n"})
-    assert review(checkout, toggles, capsys, "main...feature")["toggles"] == []
+    assert review_change(checkout, toggles, capsys, "main...feature")["toggles"] == []
     # Two dots compare the ends: main has lost the fix that feature still has.
-    assert review(checkout, toggles, capsys, "main..feature")["toggles"][0]["effect"] == (
+    assert review_change(checkout, toggles, capsys, "main..feature")["toggles"][0]["effect"] == (
         "brought in"
     )
 

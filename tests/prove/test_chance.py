@@ -98,7 +98,7 @@ def ways_to_be_proven(way: RepeatMode, seed: int = 0) -> dict[tuple[int, int], i
 SEEDS = range(12)  # orders that begin with either side
 
 
-def chance(way: RepeatMode, rate: Fraction, seed: int) -> Fraction:
+def compute_chance(way: RepeatMode, rate: Fraction, seed: int) -> Fraction:
     ends = ways_to_be_proven(way, seed).items()
     return sum(
         (times * rate**fails * (1 - rate) ** passes for (fails, passes), times in ends), Fraction()
@@ -113,9 +113,9 @@ def test_no_rate_of_chance_is_proven_more_than_once_in_a_hundred(
     """Exactly, over every sequence of outcomes; the worst rate is four of seven."""
     assert ways_to_be_proven(way, seed) == {(REQUIRED_FAILURES, REQUIRED_PASSES): 1}
     worst = Fraction(REQUIRED_FAILURES, REQUIRED_FAILURES + REQUIRED_PASSES)
-    chances = [chance(way, rate, seed) for rate in RATES]
-    assert chance(way, worst, seed) == Fraction(4**4 * 3**3, 7**7)
-    assert max(chances) <= chance(way, worst, seed) <= ONCE_IN_A_HUNDRED
+    chances = [compute_chance(way, rate, seed) for rate in RATES]
+    assert compute_chance(way, worst, seed) == Fraction(4**4 * 3**3, 7**7)
+    assert max(chances) <= compute_chance(way, worst, seed) <= ONCE_IN_A_HUNDRED
     # It rises up to the worst rate and falls after it: no rate between two of these is worse.
     for (low, before), (_, after) in pairwise(zip(RATES, chances, strict=True)):
         assert before <= after or low >= worst - Fraction(1, 200)

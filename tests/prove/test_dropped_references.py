@@ -29,7 +29,7 @@ def none_before() -> None:
     Tensor.living.clear()
 
 
-def failing(tensor: Tensor, many: int) -> None:
+def fail_with_references(tensor: Tensor, many: int) -> None:
     deeper = Tensor()
     try:
         assert many < 3, deeper is not tensor
@@ -46,7 +46,7 @@ def test_failing_examples_keep_nothing_alive() -> None:
         nonlocal most
         tensor = Tensor()
         most = max(most, len(Tensor.living))
-        failing(tensor, many)
+        fail_with_references(tensor, many)
 
     item: Any = SimpleNamespace(obj=guard)
     before = guard.hypothesis.inner_test  # type: ignore[attr-defined]
@@ -65,7 +65,7 @@ def test_a_failed_test_keeps_nothing_alive() -> None:
 
     def guard() -> None:
         tensor = Tensor()
-        failing(tensor, 5)
+        fail_with_references(tensor, 5)
 
     def run_guard() -> None:
         try:

@@ -43,17 +43,17 @@ def store(tmp_path: Path) -> Store:
     return Store(tmp_path / "runs.sqlite")
 
 
-def cell() -> CellResult:
+def make_cell() -> CellResult:
     return CellResult("t.py::test_a", "27460", "0.5.23", "cpu", "fixed")
 
 
-def side(
+def make_side(
     name: str, outcome: SideOutcome, seconds: float = 30.0, way: RepeatMode = RepeatMode.WHOLE
 ) -> SideResult:
     return SideResult(name, outcome, seconds=seconds, reach=1, headline=str(outcome), way=way)
 
 
-def night(
+def store_night(
     store: Store,
     name: str,
     fixed: SideOutcome = PASSED,
@@ -67,20 +67,20 @@ def night(
         name, "prove", f"2026-01-0{name[-1]}T00:00:00+00:00", settings=SETTINGS | settings
     )
     store.prove.begin(run)
-    store.prove.save_planned_cells(run.id, [cell()])
-    for each in (side("fixed", fixed), side("buggy", buggy)):
+    store.prove.save_planned_cells(run.id, [make_cell()])
+    for each in (make_side("fixed", fixed), make_side("buggy", buggy)):
         each.again = again or []
-        store.prove.save_side(run.id, cell(), each)
+        store.prove.save_side(run.id, make_cell(), each)
     run.status = status
     store.prove.save(run)
 
 
-def nights(store: Store, count: int, *outcomes: SideOutcome, **settings: Any) -> None:
+def store_nights(store: Store, count: int, *outcomes: SideOutcome, **settings: Any) -> None:
     for number in range(1, count + 1):
-        night(store, f"night{number}", *outcomes, **settings)
+        store_night(store, f"night{number}", *outcomes, **settings)
 
 
-def tonight(
+def run_tonight(
     store: Store, seconds: float = 30.0, way: RepeatMode = RepeatMode.WHOLE, **settings: Any
 ) -> tuple[CellResult, plan.ReleasePlan, bool]:
     """Return a cell after its first two sides, and whether that was enough."""
@@ -88,15 +88,15 @@ def tonight(
     target = ReleaseTarget("0.5.23", Path("python"), SourceTree.__new__(SourceTree))
     run = ProveRun("night9", "prove", "2026-01-09T00:00:00+00:00", settings=SETTINGS | settings)
     left = plan.ReleasePlan(asked, target, EarlierRuns(store.prove, run))
-    found = cell()
-    assert not left.add_side_result(found, side("fixed", PASSED, seconds, way))
+    found = make_cell()
+    assert not left.add_side_result(found, make_side("fixed", PASSED, seconds, way))
     assert left.waiting_tasks.popleft()[2] == "buggy"
-    return found, left, left.add_side_result(found, side("buggy", FAILED, seconds, way))
+    return found, left, left.add_side_result(found, make_side("buggy", FAILED, seconds, way))
 
 
 def test_nights_of_the_same_code_stand_for_repetitions(store: Store) -> None:
-    nights(store, 3)
-    found, left, judged = tonight(store)
+    store_nights(store, 3)
+    found, left, judged = run_tonight(store)
     assert judged
     assert not left.waiting_tasks
     assert found.verdict is CellVerdict.PROVEN
@@ -104,15 +104,15 @@ def test_nights_of_the_same_code_stand_for_repetitions(store: Store) -> None:
 
 
 def test_what_they_do_not_say_is_run(store: Store) -> None:
-    night(store, "night1")
-    found, left, judged = tonight(store)
+    store_night(store, "night1")
+    found, left, judged = run_tonight(store)
     assert not judged
     missing = verdicts.find_missing_sides(found)
     assert sorted(missing) == ["buggy", "buggy", "fixed"]
     while missing:
         name = left.waiting_tasks.popleft()[2]
         assert name in missing
-        judged = left.add_side_result(found, side(name, FAILED if name == "buggy" else PASSED))
+        judged = left.add_side_result(found, make_side(name, FAILED if name == "buggy" else PASSED))
         missing = verdicts.find_missing_sides(found)
     assert judged
     assert "2 of its repetitions are those of earlier runs: night1" in found.why
@@ -124,10 +124,10 @@ def test_what_they_do_not_say_is_run(store: Store) -> None:
 def test_one_night_that_differs_makes_it_flaky(
     store: Store, outcomes: tuple[SideOutcome, SideOutcome]
 ) -> None:
-    night(store, "night1", *outcomes)
+    store_night(store, "night1", *outcomes)
     for name in ("night2", "night3", "night4"):
-        night(store, name)
-    found, _, judged = tonight(store)
+        store_night(store, name)
+    found, _, judged = run_tonight(store)
     assert judged
     assert found.verdict is CellVerdict.FLAKY
     assert "night1" in found.why
@@ -139,27 +139,27 @@ def test_one_night_that_differs_makes_it_flaky(
 def test_other_code_and_runs_that_did_not_finish_say_nothing(
     store: Store, other: dict[str, str]
 ) -> None:
-    nights(store, 3, FAILED, PASSED, **other)
-    found, left, judged = tonight(store)
+    store_nights(store, 3, FAILED, PASSED, **other)
+    found, left, judged = run_tonight(store)
     assert not judged
     assert len(left.waiting_tasks) == 1
     assert not any(side.again for side in found.sides.values())
 
 
 def test_what_takes_no_time_is_run_again(store: Store) -> None:
-    nights(store, 3)
-    assert not tonight(store, seconds=verdicts.LONG_SIDE_SECONDS / 2)[2]
-    assert not tonight(store, way=RepeatMode.EXAMPLE)[2]
+    store_nights(store, 3)
+    assert not run_tonight(store, seconds=verdicts.LONG_SIDE_SECONDS / 2)[2]
+    assert not run_tonight(store, way=RepeatMode.EXAMPLE)[2]
 
 
 def test_what_a_night_took_from_another_counts_once(store: Store) -> None:
-    night(store, "night1")
-    night(
+    store_night(store, "night1")
+    store_night(
         store,
         "night2",
         again=[SideRepetition(PASSED, run="night1"), SideRepetition(FAILED, run="night1")],
     )
-    found, _, judged = tonight(store)
+    found, _, judged = run_tonight(store)
     assert not judged
     assert {again.run for one in found.sides.values() for again in one.again} == {
         "night1",
@@ -169,29 +169,29 @@ def test_what_a_night_took_from_another_counts_once(store: Store) -> None:
 
 
 def test_a_lost_process_is_no_outcome_of_the_guard(store: Store) -> None:
-    night(store, "night1", SideOutcome.LOST)
-    found, _, judged = tonight(store)
+    store_night(store, "night1", SideOutcome.LOST)
+    found, _, judged = run_tonight(store)
     assert not judged
     assert [len(one.again) for one in found.sides.values()] == [0, 1]
 
 
 def test_of_a_search_the_shorter_look_counts_for_nothing(store: Store) -> None:
-    nights(store, 3)
-    found, _, judged = tonight(store, way=RepeatMode.SEARCH)
+    store_nights(store, 3)
+    found, _, judged = run_tonight(store, way=RepeatMode.SEARCH)
     assert not judged
     assert len(found.sides["fixed"].again) == 0
     assert len(found.sides["buggy"].again) == REQUIRED_FAILURES - 1
 
 
 def test_other_sources_or_packages_of_the_release_say_nothing(store: Store) -> None:
-    nights(store, 3, sources={"0.5.23": "of yesterday"})
-    found, _, judged = tonight(store, sources={"0.5.23": "of today"})
+    store_nights(store, 3, sources={"0.5.23": "of yesterday"})
+    found, _, judged = run_tonight(store, sources={"0.5.23": "of today"})
     assert not judged
     assert not any(side.again for side in found.sides.values())
-    nights(store, 3, sources={"0.5.23": "of today"})
-    assert tonight(store, sources={"0.5.23": "of today"})[2]
+    store_nights(store, 3, sources={"0.5.23": "of today"})
+    assert run_tonight(store, sources={"0.5.23": "of today"})[2]
     another = {"0.5.23": "with another Hypothesis"}
-    assert not tonight(store, sources={"0.5.23": "of today"}, packages=another)[2]
+    assert not run_tonight(store, sources={"0.5.23": "of today"}, packages=another)[2]
 
 
 @pytest.mark.parametrize(

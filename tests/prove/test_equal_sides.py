@@ -89,7 +89,7 @@ def test_with_examples(request, number):
 """
 
 
-def snapshots(prove: Prove) -> list[tuple[str, dict[str, Any], dict[str, Any]]]:
+def read_snapshots(prove: Prove) -> list[tuple[str, dict[str, Any], dict[str, Any]]]:
     """Return what each guard sees on its two sides."""
     prove.write(SNAPSHOT)
     # Without namespaces a folder has the number of its lane. With them, the sides of some of these
@@ -116,7 +116,7 @@ def read_snapshot(side: str, cell: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_a_guard_sees_the_same_on_both_sides(prove: Prove) -> None:
-    for guard, fixed, buggy in snapshots(prove):
+    for guard, fixed, buggy in read_snapshots(prove):
         assert len(fixed) > 25, guard
         differing = {
             name: (fixed[name], buggy[name]) for name in fixed if fixed[name] != buggy[name]

@@ -27,7 +27,7 @@ def run_prove(prove: Prove, *words: str, **options: Any) -> tuple[int, dict[str,
     return done.returncode, found
 
 
-def verdicts(found: dict[str, Any]) -> dict[str, str]:
+def read_verdicts(found: dict[str, Any]) -> dict[str, str]:
     return {cell["guard"].partition("::")[2]: cell["verdict"] for cell in found["cells"]}
 
 
@@ -81,7 +81,7 @@ def test_what_the_suite_itself_leaves_out_is_a_problem(prove: Prove, file: str) 
     (prove.guards / file).write_text(SELECTIONS[file])
     code, found = run_prove(prove)
     assert code == 1
-    assert verdicts(found) == {"test_good": "proven"}
+    assert read_verdicts(found) == {"test_good": "proven"}
     assert any("leave out 1 guard: test_toy.py::test_bad" in each for each in found["problems"])
 
 
@@ -110,7 +110,7 @@ def test_the_word_buggy_in_a_selection_selects_both_sides(prove: Prove) -> None:
     prove.write(GOOD + GOOD.replace("test_good", "test_buggy_rows"))
     code, found = run_prove(prove, "-k", "buggy")
     assert code == 0
-    assert set(verdicts(found).values()) == {"proven"}
+    assert set(read_verdicts(found).values()) == {"proven"}
 
 
 def test_the_memory_of_a_daemon_counts_and_idle_forks_add_none(prove: Prove) -> None:
@@ -126,7 +126,7 @@ def test_the_memory_of_a_daemon_counts_and_idle_forks_add_none(prove: Prove) -> 
     )
     code, found = run_prove(prove, "--memory", "0.15")
     assert code == 1
-    assert verdicts(found) == {
+    assert read_verdicts(found) == {
         "test_good": "proven",
         "test_daemon": "out-of-memory",
         "test_forks": "proven",
@@ -164,7 +164,7 @@ def test_files_of_a_killed_run_are_no_result(prove: Prove) -> None:
     # The code's digest is the same guard's; its behaviour depends on this file.
     done = prove.again("prove", "--resume", "--json", "--limit", "5")
     found = json.loads(done.stdout)
-    assert verdicts(found) == {"test_it": "hang"}
+    assert read_verdicts(found) == {"test_it": "hang"}
     assert found["cells"][0]["sides"]["fixed"]["reach"] == 1
 
 
@@ -246,4 +246,4 @@ def test_failed_ignores_runs_without_a_guard(prove: Prove) -> None:
     assert "file or directory not found: no/such/path" in done.stdout
     assert "test session starts" not in done.stdout + done.stderr
     failed = json.loads(prove.again("prove", "--failed", "--json").stdout)
-    assert verdicts(failed) == {"test_bad": "toothless"}
+    assert read_verdicts(failed) == {"test_bad": "toothless"}

@@ -18,7 +18,7 @@ from typing import Any
 
 import forked
 import pytest
-from calling import PATIENCE_SECONDS, living, wait_until
+from calling import PATIENCE_SECONDS, list_living_processes, wait_until
 from proving import Prove
 
 from harness.guards.verdicts import REQUIRED_FAILURES, REQUIRED_PASSES
@@ -95,7 +95,7 @@ stepped(processes, "read_log_tail")
 """
 
 
-def verdicts(run: dict[str, Any]) -> dict[str, str | None]:
+def read_verdicts(run: dict[str, Any]) -> dict[str, str | None]:
     return {cell["guard"]: cell.get("verdict") for cell in run["cells"]}
 
 
@@ -134,7 +134,7 @@ def test_the_run_is_killed_at_each_step_and_resumed(prove: Prove) -> None:
         killed, _ = run_stepping(prove, command, chosen)
         assert killed.returncode == -signal.SIGKILL, f"step {chosen}"
         check_and_resume(prove, chosen)
-    wait_until(lambda: not living(prove.root))
+    wait_until(lambda: not list_living_processes(prove.root))
 
 
 def put_back(prove: Prove, kept: Path) -> Path:
@@ -171,7 +171,7 @@ def check_and_resume(prove: Prove, step: int) -> None:
     resumed = prove.again("prove", "--resume", "--json")
     assert resumed.stdout, f"step {step}: {resumed.stderr}"
     run = json.loads(resumed.stdout)
-    assert verdicts(run) == EXPECTED, f"step {step}"
+    assert read_verdicts(run) == EXPECTED, f"step {step}"
     assert run["id"] == kept.id
     assert run["status"] == "finished"
 
@@ -189,7 +189,7 @@ def test_a_worker_or_a_supervisor_is_killed_at_each_step_and_another_takes_over(
         done, _ = run_stepping(prove, command, chosen)
         check_finished_run(done, chosen)
     check_two_kills(prove, command, steps)
-    wait_until(lambda: not living(prove.root))
+    wait_until(lambda: not list_living_processes(prove.root))
 
 
 def check_two_kills(prove: Prove, command: list[str], steps: int) -> None:
@@ -208,7 +208,7 @@ def check_two_kills(prove: Prove, command: list[str], steps: int) -> None:
 def check_finished_run(done: subprocess.CompletedProcess[str], step: int) -> None:
     run = json.loads(done.stdout)
     if run["cells"]:
-        assert verdicts(run) == EXPECTED, f"step {step}: {done.stderr}"
+        assert read_verdicts(run) == EXPECTED, f"step {step}: {done.stderr}"
         assert run["status"] == "finished"
     else:  # a worker that dies before it could list its guards
         assert done.returncode == 3
@@ -241,7 +241,7 @@ def test_ctrl_c_keeps_finished_cells_and_resume_runs_the_others(prove: Prove) ->
     assert run["id"] == kept["id"]
     ran = (prove.shared / "ran").read_text().split()
     assert all(ran.count(number) == once for number in proven), "a finished cell is not run again"
-    wait_until(lambda: not living(prove.root))
+    wait_until(lambda: not list_living_processes(prove.root))
     again = prove.again("prove", "--resume")
     assert again.returncode == 2
     assert "is finished" in again.stderr

@@ -74,7 +74,7 @@ def make_plan(
     return plan
 
 
-def collect(plan: ReleasePlan, *tasks: GuardTask) -> ReleaseFacts:
+def collect_facts(plan: ReleasePlan, *tasks: GuardTask) -> ReleaseFacts:
     plan.plan_tasks(GuardsCollected(list(tasks), 0.0, "cpu", True))
     return plan.facts
 
@@ -83,7 +83,7 @@ def run_guard(plan: ReleasePlan, fixed: SideResult, buggy: SideResult) -> CellRe
     """Run both sides of a guard of the first toggle, and what a proof repeats."""
     state = plan.facts.states[ONE.id]
     tasks = [GuardTask(n, GUARD, ONE.id, each, state) for n, each in enumerate(("fixed", "buggy"))]
-    collect(plan, *tasks)
+    collect_facts(plan, *tasks)
     cell = plan.cells[ONE.id, GUARD]
     done = plan.add_side_result(cell, buggy) or plan.add_side_result(cell, fixed)
     while not done:
@@ -110,14 +110,14 @@ def test_a_toggle_without_a_guard_is_a_problem_unless_it_is_listed(
     tmp_path: Path, state: str
 ) -> None:
     elsewhere = GuardTask(0, GUARD, "elsewhere", "fixed", "fixed")
-    assert collect(make_plan((), state), elsewhere).unguarded == [ONE.id]
-    on = collect(make_plan(load_list(tmp_path, make_entry()), state), elsewhere)
+    assert collect_facts(make_plan((), state), elsewhere).unguarded == [ONE.id]
+    on = collect_facts(make_plan(load_list(tmp_path, make_entry()), state), elsewhere)
     assert (on.unguarded, on.expected_unguarded) == ([], {ONE.id: REASON})
     assert not on.problems
 
 
 def test_a_stale_toggle_is_not_excused(tmp_path: Path) -> None:
-    on = collect(make_plan(load_list(tmp_path, make_entry()), "stale"))
+    on = collect_facts(make_plan(load_list(tmp_path, make_entry()), "stale"))
     assert (on.unguarded, on.expected_unguarded) == ([ONE.id], {})
 
 
@@ -141,14 +141,14 @@ def test_a_device_that_a_toggle_leaves_out_needs_an_entry(tmp_path: Path) -> Non
     task = GuardTask(0, GUARD, ONE.id, "fixed", "fixed", not_applicable_reason="no bug of cuda")
     for exceptions, verdict in (((), "broken"), (load_list(tmp_path, make_entry()), "n/a")):
         plan = make_plan(exceptions, "fixed")
-        collect(plan, task)
+        collect_facts(plan, task)
         assert plan.cells[ONE.id, GUARD].verdict == verdict
 
 
 def test_a_toggle_that_is_not_in_the_release_needs_no_entry() -> None:
     task = GuardTask(0, GUARD, OTHER.id, "fixed", "absent", not_applicable_reason="not here")
     plan = make_plan((), "absent")
-    on = collect(plan, task)
+    on = collect_facts(plan, task)
     assert plan.cells[OTHER.id, GUARD].verdict is CellVerdict.NA
     assert (on.unguarded, on.problems) == ([], [])
 

@@ -14,7 +14,7 @@ KNOWN = ["0.5.9", "0.5.10", "0.5.11", "0.5.12"]
 GPU = {"gpu": "NVIDIA H200, 580.1"}
 
 
-def keep(
+def keep_record(
     folder: Path, name: str, started: str, cells: Sequence[tuple[str, str, str, str | None]]
 ) -> None:
     """Write a record: its cells as release, device, toggle and verdict."""
@@ -41,8 +41,8 @@ def describe_proofs(folder: Path) -> dict[str, list[str]]:
 
 def test_each_machine_is_named_with_its_releases_and_the_date(tmp_path: Path) -> None:
     cells = [(release, "cpu", "one", "proven") for release in ("0.5.12", "0.5.9", "0.5.10")]
-    keep(tmp_path, "cpu", "2026-11-21T20:00:00", cells)
-    keep(tmp_path, "gpu", "2026-11-22T20:00:00", [("0.5.10", "cuda", "one", "proven")])
+    keep_record(tmp_path, "cpu", "2026-11-21T20:00:00", cells)
+    keep_record(tmp_path, "gpu", "2026-11-22T20:00:00", [("0.5.10", "cuda", "one", "proven")])
     write_record(tmp_path / "other.json.xz", '{"cells": 3}')
     assert describe_proofs(tmp_path) == {
         "one": ["CPU 0.5.9 to 0.5.10, 0.5.12 (2026-11-21)", "H200 0.5.10 (2026-11-22)"]
@@ -54,19 +54,21 @@ def test_a_toggle_is_proven_where_all_that_applies_is_and_something_does(tmp_pat
     for count in range(1, len(words) + 1):
         for verdicts in itertools.combinations(words, count):
             cells = [("0.5.9", "cpu", "one", verdict) for verdict in verdicts]
-            keep(tmp_path, "cpu", "2026-11-21", cells)
+            keep_record(tmp_path, "cpu", "2026-11-21", cells)
             proven = "proven" in verdicts and {*verdicts} <= {"proven", "n/a"}
             assert bool(describe_proofs(tmp_path)) == proven, verdicts
 
 
 def test_a_later_record_takes_back_what_an_earlier_one_says(tmp_path: Path) -> None:
-    keep(tmp_path, "b", "2026-11-21", [(r, "cpu", "one", "proven") for r in ("0.5.9", "0.5.10")])
-    keep(tmp_path, "a", "2026-11-22", [("0.5.10", "cpu", "one", "toothless")])
+    keep_record(
+        tmp_path, "b", "2026-11-21", [(r, "cpu", "one", "proven") for r in ("0.5.9", "0.5.10")]
+    )
+    keep_record(tmp_path, "a", "2026-11-22", [("0.5.10", "cpu", "one", "toothless")])
     assert describe_proofs(tmp_path) == {"one": ["CPU 0.5.9 (2026-11-21)"]}
 
 
 def test_a_later_run_that_could_not_tell_takes_nothing_back(tmp_path: Path) -> None:
-    keep(tmp_path, "b", "2026-11-21", [("0.5.9", "cpu", "one", "proven")])
+    keep_record(tmp_path, "b", "2026-11-21", [("0.5.9", "cpu", "one", "proven")])
     for verdict in ("out-of-memory", "broken", "n/a", None):
-        keep(tmp_path, "a", "2026-11-22", [("0.5.9", "cpu", "one", verdict)])
+        keep_record(tmp_path, "a", "2026-11-22", [("0.5.9", "cpu", "one", verdict)])
         assert describe_proofs(tmp_path) == {"one": ["CPU 0.5.9 (2026-11-21)"]}

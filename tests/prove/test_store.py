@@ -33,7 +33,7 @@ from harness.store.prove.values import (
 PROVEN = "@guards('toy-plain')\ndef test_{}():\n    assert not buggy()\n"
 
 
-def cell(guard: str = "t.py::test_a", verdict: CellVerdict | None = None) -> CellResult:
+def make_cell(guard: str = "t.py::test_a", verdict: CellVerdict | None = None) -> CellResult:
     return CellResult(guard, "27460", "0.5.18", "cpu", "fixed", verdict)
 
 
@@ -49,7 +49,7 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "state" / "runs.sqlite"
 
 
-def fill(store: Store, some: ProveRun, *cells: CellResult) -> None:
+def fill_store(store: Store, some: ProveRun, *cells: CellResult) -> None:
     store.prove.begin(some)
     store.prove.save_release(some.id, ReleaseFacts("0.5.18", "cpu", {"torch": "2.13.0"}))
     store.prove.save_planned_cells(some.id, cells)
@@ -57,8 +57,8 @@ def fill(store: Store, some: ProveRun, *cells: CellResult) -> None:
 
 def test_what_is_written_is_read_again(file: Path) -> None:
     store = Store(file)
-    done = cell()
-    fill(store, make_run(), done, cell("t.py::test_b"))
+    done = make_cell()
+    fill_store(store, make_run(), done, make_cell("t.py::test_b"))
     done.sides = {
         "fixed": SideResult("fixed", SideOutcome.PASSED, 1.5, reach=3),
         "buggy": SideResult("buggy", SideOutcome.FAILED, headline="x", example=["a", "</script>"]),
@@ -69,7 +69,7 @@ def test_what_is_written_is_read_again(file: Path) -> None:
     store.prove.save_verdict(make_run().id, done)
     store.prove.save(msgspec.structs.replace(make_run(), status="finished", seconds=7.0))
     read = Store(file).prove.get("2026")
-    assert read.cells == [done, cell("t.py::test_b")]
+    assert read.cells == [done, make_cell("t.py::test_b")]
     assert (read.status, read.seconds, read.counts) == (
         "finished",
         7.0,
@@ -84,27 +84,27 @@ def test_a_write_is_whole_or_not_at_all(file: Path) -> None:
     store.prove.begin(make_run())
     # A cell that cannot be written, after one that can.
     with pytest.raises(TypeError):
-        store.prove.save_planned_cells(make_run().id, [cell(), cell(object())])  # type: ignore[arg-type]
+        store.prove.save_planned_cells(make_run().id, [make_cell(), make_cell(object())])  # type: ignore[arg-type]
     assert store.prove.get(make_run().id).cells == []
 
 
 def test_a_full_disk_is_said_and_loses_nothing(file: Path) -> None:
     store = Store(file)
-    fill(store, make_run(), cell())
+    fill_store(store, make_run(), make_cell())
     pages = store.db.execute("PRAGMA page_count").fetchone()[0]
     store.db.execute(f"PRAGMA max_page_count = {pages}")
     big = SideResult("fixed", SideOutcome.FAILED, detail="x" * 100_000)
     with pytest.raises(NotReadyError, match="full"):
-        store.prove.save_side(make_run().id, cell(), big)
+        store.prove.save_side(make_run().id, make_cell(), big)
     store.db.execute(f"PRAGMA max_page_count = {pages + 1000}")
-    assert store.prove.get(make_run().id).cells == [cell()]
-    store.prove.save_side(make_run().id, cell(), big)
+    assert store.prove.get(make_run().id).cells == [make_cell()]
+    store.prove.save_side(make_run().id, make_cell(), big)
 
 
 @pytest.mark.parametrize("length", [0, 1, 100, 4096, 6000])
 def test_a_truncated_file_is_refused_or_empty(file: Path, length: int) -> None:
     store = Store(file)
-    fill(store, make_run(), *(cell(f"t.py::test_{number}") for number in range(500)))
+    fill_store(store, make_run(), *(make_cell(f"t.py::test_{number}") for number in range(500)))
     store.close()
     os.truncate(file, length)
     if length == 0:  # as if it had never existed
@@ -152,9 +152,9 @@ def test_several_write_at_once(file: Path) -> None:
 
     def write_cells(name: str) -> None:
         store = Store(file)
-        fill(store, make_run(name))
+        fill_store(store, make_run(name))
         for index in range(40):
-            each = cell(f"t.py::test_{index}", CellVerdict.PROVEN)
+            each = make_cell(f"t.py::test_{index}", CellVerdict.PROVEN)
             store.prove.save_planned_cells(name, [each])
             store.prove.save_verdict(name, each)
 
@@ -195,11 +195,11 @@ def test_of_another_machine_nobody_knows(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_stores_merge_and_what_is_further_along_stays(tmp_path: Path) -> None:
     here, there = Store(tmp_path / "a"), Store(tmp_path / "b")
     for store, mine in ((here, None), (there, CellVerdict.PROVEN)):
-        fill(store, make_run(), cell())
+        fill_store(store, make_run(), make_cell())
         if mine:
-            store.prove.save_verdict(make_run().id, cell(verdict=mine))
+            store.prove.save_verdict(make_run().id, make_cell(verdict=mine))
             store.prove.save(msgspec.structs.replace(make_run(), status="finished"))
-    fill(there, make_run("other"), cell("t.py::test_b"))
+    fill_store(there, make_run("other"), make_cell("t.py::test_b"))
     assert set(here.merge(tmp_path / "b")) == {make_run().id, "other"}
     assert [c.verdict for c in here.prove.get(make_run().id).cells] == [CellVerdict.PROVEN]
     assert here.prove.get(make_run().id).status == "finished"
@@ -211,8 +211,11 @@ def test_stores_merge_and_what_is_further_along_stays(tmp_path: Path) -> None:
 
 def test_runs_together_keep_the_later_verdict() -> None:
     early, late = make_run("a", "2026-01-01T00"), make_run("b", "2026-01-02T00")
-    early.cells = [cell(verdict=CellVerdict.TOOTHLESS), cell("t.py::test_b", CellVerdict.PROVEN)]
-    late.cells = [cell(verdict=CellVerdict.PROVEN), cell("t.py::test_b")]
+    early.cells = [
+        make_cell(verdict=CellVerdict.TOOTHLESS),
+        make_cell("t.py::test_b", CellVerdict.PROVEN),
+    ]
+    late.cells = [make_cell(verdict=CellVerdict.PROVEN), make_cell("t.py::test_b")]
     found = join_runs([late, early])
     assert found.counts == {"proven": 2}
 

@@ -24,7 +24,7 @@ SETTINGS: dict[str, Any] = {
 }
 
 
-def earlier(*releases: str, seconds: float, **settings: object) -> ProveRun:
+def store_earlier_run(*releases: str, seconds: float, **settings: object) -> ProveRun:
     """Store a run whose imports took 20 s each, and whose four tests on each release 10 s each."""
     sides = {side: SideResult(side, SideOutcome.PASSED, seconds=10) for side in ("fixed", "buggy")}
     cells = [
@@ -38,7 +38,7 @@ def earlier(*releases: str, seconds: float, **settings: object) -> ProveRun:
     )
 
 
-def estimate(run: ProveRun, *releases: str, jobs: int = 2) -> float | None:
+def estimate_time(run: ProveRun, *releases: str, jobs: int = 2) -> float | None:
     tree: Any = None
     targets = [ReleaseTarget(name, Path("python"), tree) for name in releases]
     request = ProveRequest("prove", targets, [TOGGLE], has_named_toggles=False, jobs=jobs)
@@ -53,15 +53,18 @@ def estimate(run: ProveRun, *releases: str, jobs: int = 2) -> float | None:
 def test_imports_run_one_ahead_and_tests_side_by_side(
     releases: list[str], jobs: int, expected: float | None
 ) -> None:
-    assert estimate(earlier("0.5.9", "0.5.18", seconds=60), *releases, jobs=jobs) == expected
+    assert (
+        estimate_time(store_earlier_run("0.5.9", "0.5.18", seconds=60), *releases, jobs=jobs)
+        == expected
+    )
 
 
 def test_a_slow_machine_is_known_by_its_last_run() -> None:
-    assert estimate(earlier("0.5.9", seconds=60), "0.5.9") == 60
+    assert estimate_time(store_earlier_run("0.5.9", seconds=60), "0.5.9") == 60
 
 
 @pytest.mark.parametrize(
     "other", [{"profile": "nightly"}, {"device": "cuda"}, {"words": ["my_suites"]}]
 )
 def test_runs_of_another_kind_give_no_estimate(other: dict[str, object]) -> None:
-    assert estimate(earlier("0.5.9", seconds=9, **other), "0.5.9") is None
+    assert estimate_time(store_earlier_run("0.5.9", seconds=9, **other), "0.5.9") is None

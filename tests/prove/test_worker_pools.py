@@ -53,7 +53,7 @@ def runner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ProveRun
         pool.end()
 
 
-def begin(pool: ReleaseWorkerPool, *tasks: Any, alone: bool = False) -> None:
+def begin_work(pool: ReleaseWorkerPool, *tasks: Any, alone: bool = False) -> None:
     pool.can_fork, pool.plan.is_collected = False, True
     pool.plan.waiting_tasks.extend(tasks)
     named = {
@@ -72,8 +72,8 @@ def end_all(pool: ReleaseWorkerPool) -> None:
 
 def test_a_release_whose_last_tests_run_makes_room_for_the_next(runner: ProveRunner) -> None:
     first, second, *_ = runner.pools
-    begin(first, *TASKS[:1])
-    begin(second, *TASKS)
+    begin_work(first, *TASKS[:1])
+    begin_work(second, *TASKS)
     assert runner.select_active_pools() == [first, second]
     runner.hand_out_tasks([first, second])
     assert first.running_count == second.running_count == 1
@@ -82,9 +82,9 @@ def test_a_release_whose_last_tests_run_makes_room_for_the_next(runner: ProveRun
 
 def test_what_runs_alone_waits_for_every_release(runner: ProveRunner) -> None:
     first, second, third, fourth = runner.pools
-    begin(first, *TASKS[:2], alone=True)
+    begin_work(first, *TASKS[:2], alone=True)
     for pool in (second, third, fourth):
-        begin(pool, TASKS[0])
+        begin_work(pool, TASKS[0])
         runner.hand_out_tasks(runner.select_active_pools())
         assert first.running_count == 0
         end_all(pool)
@@ -94,7 +94,7 @@ def test_what_runs_alone_waits_for_every_release(runner: ProveRunner) -> None:
 
 def test_workers_without_a_task_are_let_go(runner: ProveRunner) -> None:
     first = runner.pools[0]
-    begin(first, *TASKS)
+    begin_work(first, *TASKS)
     assert len(first.workers) == 3  # two, plus one for a test that costs its worker
     first.plan.waiting_tasks.clear()
     first.workers[2].running_tasks[0] = TASKS[0]
@@ -107,7 +107,7 @@ def test_all_workers_are_asked_to_end_before_one_is_awaited(
     runner: ProveRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = runner.pools[0]
-    begin(first, *TASKS)
+    begin_work(first, *TASKS)
     events: list[str] = []
     request, await_exit = PipeEnd.close_write_end, Slow.wait_or_kill
 

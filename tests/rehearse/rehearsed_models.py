@@ -19,7 +19,7 @@ IS_READY = managed_releases.get_release(RELEASE).is_ready
 REASON = f"needs the environment of {RELEASE}: ./unfix test makes it"
 
 
-def rehearse(
+def rehearse_model(
     home: Path,
     model: str,
     layers: int | None,

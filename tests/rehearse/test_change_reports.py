@@ -35,7 +35,7 @@ def make_run(release: str, slots: int, weights: int) -> RehearsalRun:
     return run
 
 
-def show(tmp_path: Path, weights: int) -> tuple[int, str, str, dict[str, object]]:
+def print_changes(tmp_path: Path, weights: int) -> tuple[int, str, str, dict[str, object]]:
     """Compare a run with one of other weights; return the exit code and what is written."""
     files = {name: tmp_path / f"changes.{name}" for name in ("html", "markdown", "record")}
     runs = [make_run("0.5.18", 100, 1 << 30), make_run("0.5.23", 90, weights)]
@@ -47,7 +47,7 @@ def show(tmp_path: Path, weights: int) -> tuple[int, str, str, dict[str, object]
 def test_what_is_for_the_worse_is_shown_before_the_rest(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code, page, markdown, record = show(tmp_path, 2 << 30)
+    code, page, markdown, record = print_changes(tmp_path, 2 << 30)
     assert code == 1
     words = "1 deployment of SGLang 0.5.18 and 0.5.23: 2 changes, 1 for the worse"
     assert all(words in text for text in (page, markdown, capsys.readouterr().out))
@@ -56,7 +56,7 @@ def test_what_is_for_the_worse_is_shown_before_the_rest(
 
 
 def test_a_page_without_changes_for_the_worse_is_green(tmp_path: Path) -> None:
-    code, page, _, _ = show(tmp_path, 1 << 30)
+    code, page, _, _ = print_changes(tmp_path, 1 << 30)
     assert (code, "is-green" in page, "memory of weights" in page) == (0, True, False)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rehearsed_models import IS_READY, REASON, rehearse
+from rehearsed_models import IS_READY, REASON, rehearse_model
 
 from harness.runs.rehearse.deployment import read_model
 
@@ -35,7 +35,7 @@ def list_shapes(deployment: dict[str, Any], kernel: str, parameter: str) -> set[
 
 
 def test_a_chunk_of_sparse_attention_is_split_between_the_ranks(home: Path) -> None:
-    deployment = rehearse(home, MODEL, 4, ["--no-thresholds"], ARGUMENTS)
+    deployment = rehearse_model(home, MODEL, 4, ["--no-thresholds"], ARGUMENTS)
     assert deployment["settings"]["chunk"] == CHUNK
     config = read_model(MODEL).config
     heads, width = config["index_n_heads"], config["index_head_dim"]

@@ -20,7 +20,7 @@ def count_passed(deployment: dict[str, Any]) -> int:
     return sum(phase.get("passed_layers", 0) for phase in deployment["phases"])
 
 
-def describe(deployment: dict[str, Any]) -> dict[str, Any]:
+def describe_deployment(deployment: dict[str, Any]) -> dict[str, Any]:
     """Return what a rehearsal says, but for its time, all memory, and which layers ran."""
     ignored = ("seconds", "layers", "passed_layers", "peak")
     return {
@@ -36,7 +36,7 @@ def check_both_ways(home: Path, model: str, layers: int, arguments: list[str]) -
     passed = rehearse_layers(home, model, layers, ["--no-thresholds"], arguments)
     whole = rehearse_layers(home, model, layers, ["--no-thresholds", "--all-layers"], arguments)
     assert count_passed(passed) > count_passed(whole) == 0
-    assert describe(passed) == describe(whole)
+    assert describe_deployment(passed) == describe_deployment(whole)
     for one, other in zip(passed["phases"], whole["phases"], strict=True):
         assert 0 <= other["peak"] - one["peak"] <= KEPT_BYTES, one["name"]
 

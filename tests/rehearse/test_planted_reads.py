@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from rehearsed_models import IS_READY, REASON, rehearse
+from rehearsed_models import IS_READY, REASON, rehearse_model
 
 FOLDER = Path(__file__).parent / "planted_toggles"
 # The line that reads what each planted fault leaves uncomputed, by batch. The indices of a prefix
@@ -30,7 +30,7 @@ pytestmark = [
 
 def list_reads(home: Path, words: list[str]) -> list[tuple[str, str]]:
     """Return the batch and the line of each uninitialized read of a Llama with four layers."""
-    deployment = rehearse(home, "llama-3.1-8b", 4, [*words, "--no-thresholds"])
+    deployment = rehearse_model(home, "llama-3.1-8b", 4, [*words, "--no-thresholds"])
     findings = deployment["findings"]
     return [(one["phase"], one["text"]) for one in findings if one["kind"] == "UninitializedMemory"]
 

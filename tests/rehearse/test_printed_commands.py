@@ -42,7 +42,7 @@ def run_command(home: Path, command: str) -> dict[str, Any]:
     return deployment
 
 
-def find(deployment: dict[str, Any], kernel: str) -> dict[str, Any]:
+def find_finding(deployment: dict[str, Any], kernel: str) -> dict[str, Any]:
     """Find the first finding of a kernel."""
     found = [one for one in deployment["findings"] if one["kernel"].endswith(f":{kernel}")]
     return found[0] if found else {"rank": "none"}
@@ -52,13 +52,13 @@ def test_a_near_line_is_reached_by_its_command_and_a_reachable_one_begins_there(
     home: Path,
 ) -> None:
     deployment = rehearse_layers(home, "llama-3.1-8b", 1, [], ARGUMENTS)
-    near = find(deployment, "_chunked_lora_shrink_kernel")
+    near = find_finding(deployment, "_chunked_lora_shrink_kernel")
     assert near["rank"] == "near"
     assert near["threshold"].startswith(VARIABLE)  # the model has 131,072 tokens of context
-    assert find(run_command(home, near["threshold"]), "_chunked_lora_shrink_kernel")["rank"] == (
-        "reachable"
-    )
-    expand = find(deployment, "_chunked_lora_expand_kernel")
+    assert find_finding(run_command(home, near["threshold"]), "_chunked_lora_shrink_kernel")[
+        "rank"
+    ] == ("reachable")
+    expand = find_finding(deployment, "_chunked_lora_expand_kernel")
     assert (expand["rank"], expand["threshold"].startswith("./unfix")) == ("reachable", True)
     command, _, size = expand["threshold"].rpartition(" ")
     reached = [

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rehearsed_models import IS_READY, REASON, rehearse
+from rehearsed_models import IS_READY, REASON, rehearse_model
 
 # One layer leaves room for many more slots than the whole model has.
 ARGUMENTS = ["--kv-cache-dtype", "fp8_e5m2", "--max-total-tokens", "6754259"]
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.skipif(not IS_READY, reason=REASON)
 
 def rehearse_lite(home: Path, layers: int | None, reverted: list[str]) -> dict[str, Any]:
     words = [word for toggle in reverted for word in ("--revert", toggle)]
-    return rehearse(home, "deepseek-v2-lite", layers, words, ARGUMENTS)
+    return rehearse_model(home, "deepseek-v2-lite", layers, words, ARGUMENTS)
 
 
 def list_overflows(deployment: dict[str, Any]) -> dict[str, str]:

@@ -11,7 +11,7 @@ from torch import nn
 from harness.workers.servers.adaptations import LM_HEAD_SCALE, fill_random_weights
 
 
-def model() -> nn.Module:
+def make_model() -> nn.Module:
     made = nn.Module()
     made.embed_tokens = nn.Embedding(64, 256)
     made.proj = nn.Linear(256, 256)
@@ -23,7 +23,7 @@ def model() -> nn.Module:
 
 
 def test_each_weight_is_drawn_from_its_own_name_and_again_the_same() -> None:
-    first, second = model(), model()
+    first, second = make_model(), make_model()
     fill_random_weights(first)
     torch.manual_seed(17)
     fill_random_weights(second)
@@ -33,7 +33,7 @@ def test_each_weight_is_drawn_from_its_own_name_and_again_the_same() -> None:
 
 
 def test_a_matrix_keeps_the_size_of_what_goes_through_it() -> None:
-    made = model()
+    made = make_model()
     fill_random_weights(made)
     through = made.norm(made.embed_tokens(torch.arange(64)))
     assert 0.8 < made.proj(through).std() < 1.25

@@ -28,23 +28,23 @@ NPU = "23268-"
 
 
 @functools.lru_cache(maxsize=1)
-def tree() -> source_trees.FolderSourceTree:
+def open_tree() -> source_trees.FolderSourceTree:
     found = source_trees.find_installed_tree()
     assert found is not None, "these tests run in the environment of a release"
     return found
 
 
 @functools.lru_cache(maxsize=64)
-def finding(toggle_id: str) -> ToggleStatus:
-    return find_toggle_status(next(t for t in TOGGLES if t.id == toggle_id), tree())
+def find_status(toggle_id: str) -> ToggleStatus:
+    return find_toggle_status(next(t for t in TOGGLES if t.id == toggle_id), open_tree())
 
 
 def modules_of(toggle: Toggle) -> list[str]:
-    return sorted({site.target.module for site in finding(toggle.id).sites})
+    return sorted({site.target.module for site in find_status(toggle.id).sites})
 
 
-def present() -> list[Toggle]:
-    return [t for t in TOGGLES if finding(t.id).state is not ToggleState.ABSENT]
+def list_present_toggles() -> list[Toggle]:
+    return [t for t in TOGGLES if find_status(t.id).state is not ToggleState.ABSENT]
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def npu_standins() -> Any:
     sys.path.remove(str(installer.STANDINS_NPU))
 
 
-def body(target: Any, module: Any) -> Any:
+def read_body(target: Any, module: Any) -> Any:
     """Return the target's present form: a kernel's source, or a function's code."""
     found: Any = module
     for name in target.qualname.split(".") if target.qualname else []:
@@ -68,7 +68,7 @@ def body(target: Any, module: Any) -> Any:
 
 
 def in_python() -> list[Toggle]:
-    return [t for t in present() if not any(map(is_cpp_path, modules_of(t)))]
+    return [t for t in list_present_toggles() if not any(map(is_cpp_path, modules_of(t)))]
 
 
 @pytest.mark.parametrize("toggle", in_python(), ids=lambda t: t.id)
@@ -77,19 +77,19 @@ def test_live_in_and_out(toggle: Toggle) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         modules = {name: importlib.import_module(name) for name in modules_of(toggle)}
-        targets = {site.target for site in finding(toggle.id).sites}
-        before = {t: body(t, modules[t.module]) for t in targets}
+        targets = {site.target for site in find_status(toggle.id).sites}
+        before = {t: read_body(t, modules[t.module]) for t in targets}
         names = {name: dict(vars(module)) for name, module in modules.items()}
-        turned = finding(toggle.id).state is ToggleState.FIXED
+        turned = find_status(toggle.id).state is ToggleState.FIXED
         with (toggles.reverted if turned else toggles.enabled)(toggle.id):
             for target, (code, identity) in before.items():
-                now, same = body(target, modules[target.module])
+                now, same = read_body(target, modules[target.module])
                 assert same == identity
                 assert now is not code or code is None  # a class or a module has no code
             assert engine._original_states
-        assert {t: body(t, modules[t.module]) for t in targets} == before
+        assert {t: read_body(t, modules[t.module]) for t in targets} == before
         for target, (code, _) in before.items():
-            assert body(target, modules[target.module])[0] is code
+            assert read_body(target, modules[target.module])[0] is code
         assert {name: dict(vars(module)) for name, module in modules.items()} == names
         assert not engine._original_states
 
@@ -112,10 +112,10 @@ print(json.dumps(outcome))
 def test_all_at_once_at_import(tmp_path: Any) -> None:
     """Apply every applicable toggle in one process, and import each patched module."""
     by_state = {
-        state: [t for t in present() if finding(t.id).state is state]
+        state: [t for t in list_present_toggles() if find_status(t.id).state is state]
         for state in (ToggleState.FIXED, ToggleState.BUGGY)
     }
-    modules = sorted({name for toggle in present() for name in modules_of(toggle)})
+    modules = sorted({name for toggle in list_present_toggles() for name in modules_of(toggle)})
     imported = [name for name in modules if not is_cpp_path(name)]
     environment = {
         **os.environ,
@@ -134,4 +134,4 @@ def test_all_at_once_at_import(tmp_path: Any) -> None:
     assert json.loads(done.stdout.splitlines()[-1]) == dict.fromkeys(imported, "ok")
     [left] = attestation.read_attestations(tmp_path)
     assert sorted(left.modules) == modules
-    assert sorted(left.toggles) == sorted(t.id for t in present())
+    assert sorted(left.toggles) == sorted(t.id for t in list_present_toggles())

@@ -50,7 +50,7 @@ if __name__ == "__main__":
 KERNELS = ("run_activation", "clamp_position", "run_rope", "store_cache")
 
 
-def generate(
+def generate_tokens(
     folder: Path, device: str, attention: str, *options: str
 ) -> tuple[list[list[int]], str]:
     """Return an engine's tokens, and what the run has printed."""
@@ -73,7 +73,7 @@ def generate(
 
 def test_a_llama_gives_the_same_tokens_with_its_cuda_kernels(tmp_path: Path) -> None:
     options = ("--device", "virtual", "--cuda-kernels")
-    tokens, printed = generate(tmp_path, "cuda", "triton", *options)
+    tokens, printed = generate_tokens(tmp_path, "cuda", "triton", *options)
     [ran] = [line for line in printed.splitlines() if "CUDA C++ ran as they are" in line]
     assert [name for name in KERNELS if name not in ran] == []
-    assert tokens == generate(tmp_path, "cpu", "torch_native")[0]
+    assert tokens == generate_tokens(tmp_path, "cpu", "torch_native")[0]

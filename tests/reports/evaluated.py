@@ -22,7 +22,7 @@ NO_CUDA = "no CUDA device is here"
 TASKS = ("recall", "copying", "needle", "shared")
 
 
-def answer(task: str, number: int, text: str = "abcd", right: bool = True) -> ItemAnswer:
+def make_answer(task: str, number: int, text: str = "abcd", right: bool = True) -> ItemAnswer:
     count = len(text)
     return ItemAnswer(
         task, number, f"what follows {number}?", "abcd", text, right,
@@ -34,7 +34,7 @@ def make_served(
     name: str, *, wrong: int = 0, items: int = 20, tasks: tuple[str, ...] = TASKS
 ) -> ServedConfiguration:
     answers = [
-        answer(task, n, "abXd" if n < wrong else "abcd", n >= wrong)
+        make_answer(task, n, "abXd" if n < wrong else "abcd", n >= wrong)
         for task in tasks
         for n in range(items)
     ]
@@ -42,7 +42,7 @@ def make_served(
     return ServedConfiguration(name, "llama", "0.5.18", words, "cpu", ready=12.5, answers=answers)
 
 
-def accuracy(
+def make_accuracy(
     base: str, candidate: str, task: str, lost: int = 0, items: int = 20
 ) -> ComparisonResult:
     verdict = ComparisonVerdict.REGRESSED if lost else ComparisonVerdict.SAME
@@ -54,7 +54,7 @@ def accuracy(
     )  # fmt: skip
 
 
-def tokens(
+def make_token_result(
     base: str, candidate: str, verdict: ComparisonVerdict, divergence: float | None
 ) -> ComparisonResult:
     words = f"{verdict}: 80 items"
@@ -63,7 +63,7 @@ def tokens(
     )
 
 
-def fine() -> Evaluation:
+def make_fine_evaluation() -> Evaluation:
     """Return a green evaluation: three configurations, and two faults, the planted one detected."""
     return Evaluation(
         "eval-20261121-000000-abcd", "cpu", "unfix eval cpu", 1795219200.0, 75.0, "done", "cpu",
@@ -73,9 +73,9 @@ def fine() -> Evaluation:
             ServedConfiguration("fp8", "llama", "0.5.18", [], "cuda", absent=NO_CUDA),
         ],
         compared=[
-            *(accuracy("base", "cache", task) for task in TASKS),
-            tokens("base", "cache", ComparisonVerdict.EQUAL, 0.004),
-            tokens("base", "cache without paged", ComparisonVerdict.DIFFERS, 1.7),
+            *(make_accuracy("base", "cache", task) for task in TASKS),
+            make_token_result("base", "cache", ComparisonVerdict.EQUAL, 0.004),
+            make_token_result("base", "cache without paged", ComparisonVerdict.DIFFERS, 1.7),
             ComparisonResult("base", "fp8", "tokens", "", ComparisonVerdict.NA, NO_CUDA),
         ],
         faults=[
@@ -87,9 +87,9 @@ def fine() -> Evaluation:
     )  # fmt: skip
 
 
-def awful() -> Evaluation:
+def make_awful_evaluation() -> Evaluation:
     """Return every problem at once, with hostile text in every field."""
-    made = fine()
+    made = make_fine_evaluation()
     made.name = made.command = made.device = HOSTILE
     made.machine = {HOSTILE: HOSTILE}
     bad = make_served(HOSTILE, wrong=3)
@@ -106,11 +106,11 @@ def awful() -> Evaluation:
         ServedConfiguration("dead", "llama", "0.5.18", [], "cpu", failure=HOSTILE + LONG),
         ServedConfiguration("silent", "llama", "0.5.18", [], "cpu"),
     ]
-    lost = accuracy("base", HOSTILE, "recall", 3)
+    lost = make_accuracy("base", HOSTILE, "recall", 3)
     lost.words = HOSTILE + LONG
     lost.differences[1].why = "error"
     lost.differences.append(AnswerDifference(HOSTILE, 99, HOSTILE))
-    drifts = tokens("base", "drifting", ComparisonVerdict.DRIFTS, math.inf)
+    drifts = make_token_result("base", "drifting", ComparisonVerdict.DRIFTS, math.inf)
     drifts.differences = [AnswerDifference("recall", 5, "drifts", None, math.nan)]
     made.compared += [
         lost,
@@ -126,9 +126,9 @@ def awful() -> Evaluation:
     return made
 
 
-def large(configurations: int = 30, items: int = 200) -> Evaluation:
+def make_large_evaluation(configurations: int = 30, items: int = 200) -> Evaluation:
     """Return the maximum of configurations, each of which differs everywhere from the base."""
-    made = fine()
+    made = make_fine_evaluation()
     made.served, made.compared, made.faults = [make_served("base", items=items)], [], []
     for one in made.served:
         for item in one.answers:
@@ -137,8 +137,8 @@ def large(configurations: int = 30, items: int = 200) -> Evaluation:
         name = f"configuration-{place}-of-many"
         candidate = make_served(name, items=items, wrong=items)
         made.served.append(candidate)
-        made.compared += [accuracy("base", name, task, items, items) for task in TASKS]
-        apart = tokens("base", name, ComparisonVerdict.DIFFERS, 10.0 ** (place % 9 - 6))
+        made.compared += [make_accuracy("base", name, task, items, items) for task in TASKS]
+        apart = make_token_result("base", name, ComparisonVerdict.DIFFERS, 10.0 ** (place % 9 - 6))
         apart.differences = [
             AnswerDifference(t, n, "differs", 2, 0.5) for t in TASKS for n in range(50)
         ]

@@ -80,7 +80,7 @@ PATCH = """--- a/sglang/srt/layers/attention/flashinfer_mla_backend.py
 """
 
 
-def facts() -> list[ToggleFacts]:
+def make_facts() -> list[ToggleFacts]:
     why = "The twin of 27338 in the FlashInfer MLA backend; a server cannot reach it yet."
     return [
         ToggleFacts(story.id, story.title, story.family, story.symptom, story.upstream, why)
@@ -88,21 +88,21 @@ def facts() -> list[ToggleFacts]:
     ]
 
 
-def state(story: Story, place: int) -> str:
+def find_state(story: Story, place: int) -> str:
     if place < story.code_begins:
         return "absent"
     return "buggy" if place < story.bug_ends else "fixed"
 
 
-def states(place: int) -> dict[str, str]:
-    return {story.id: state(story, place) for story in TOGGLES}
+def find_states(place: int) -> dict[str, str]:
+    return {story.id: find_state(story, place) for story in TOGGLES}
 
 
-def guards(family: str) -> list[str]:
+def list_guards(family: str) -> list[str]:
     return [f"suites/{family}/test_{family}.py::{name}" for name in GUARDS[family]]
 
 
-def side(name: str, outcome: SideOutcome, **more: object) -> SideResult:
+def make_side(name: str, outcome: SideOutcome, **more: object) -> SideResult:
     plain = SideResult(side=name, outcome=outcome, seconds=0.42, overhead=0.2, reach=16)
     plain.replay = (
         "./unfix prove 27460 --release 0.5.18 --side buggy --guard "
@@ -111,8 +111,8 @@ def side(name: str, outcome: SideOutcome, **more: object) -> SideResult:
     return msgspec.structs.replace(plain, **more)
 
 
-def failing(name: str, **more: object) -> SideResult:
-    return side(
+def make_failing_side(name: str, **more: object) -> SideResult:
+    return make_side(
         name,
         SideOutcome.FAILED,
         **{
@@ -126,13 +126,20 @@ def failing(name: str, **more: object) -> SideResult:
     )
 
 
-def proven(guard: str, toggle: str, release: str, state: str, device: str = "cpu") -> CellResult:
-    sides = {"fixed": side("fixed", SideOutcome.PASSED), "buggy": failing("buggy", reach=12)}
+def make_proven_cell(
+    guard: str, toggle: str, release: str, state: str, device: str = "cpu"
+) -> CellResult:
+    sides = {
+        "fixed": make_side("fixed", SideOutcome.PASSED),
+        "buggy": make_failing_side("buggy", reach=12),
+    }
     return CellResult(guard, toggle, release, device, state, CellVerdict.PROVEN, sides=sides)
 
 
-def on(place: int, device: str = "cpu", releases: list[str] = ALL_RELEASES) -> ReleaseFacts:
-    known = states(place)
+def make_release_facts(
+    place: int, device: str = "cpu", releases: list[str] = ALL_RELEASES
+) -> ReleaseFacts:
+    known = find_states(place)
     return ReleaseFacts(
         release=releases[place],
         device=device,
@@ -155,21 +162,21 @@ def make_run(releases: int = 6, device: str = "cpu") -> ProveRun:
         seconds=73.2,
         command=["./unfix", "prove", "--all-releases"],
         settings={"profile": "default", "seed": 0},
-        toggles=facts(),
+        toggles=make_facts(),
     )
     for place in range(releases):
-        here = on(place, device)
+        here = make_release_facts(place, device)
         made.releases.append(here)
         for toggle in made.toggles:
             state = here.states[toggle.id]
-            for guard in guards(toggle.family):
+            for guard in list_guards(toggle.family):
                 if state == "absent":
                     why = "the code is not in this release"
                     cell = CellResult(
                         guard, toggle.id, here.release, device, state, CellVerdict.NA, why
                     )
                 else:
-                    cell = proven(guard, toggle.id, here.release, state, device)
+                    cell = make_proven_cell(guard, toggle.id, here.release, state, device)
                 made.cells.append(cell)
     return made
 
@@ -187,16 +194,16 @@ def every_verdict(base: ProveRun | None = None) -> ProveRun:
     made = base or make_run()
     made.command = ["./unfix", "prove", NASTY]
     made.toggles[3].title += " " + NASTY
-    passed = side("fixed", SideOutcome.PASSED)
+    passed = make_side("fixed", SideOutcome.PASSED)
 
     def make_fixed_side(outcome: SideOutcome, **more: object) -> list[SideResult]:
-        return [side("fixed", outcome, **more)]
+        return [make_side("fixed", outcome, **more)]
 
     def both(outcome: SideOutcome) -> list[SideResult]:
-        return [passed, side("buggy", outcome)]
+        return [passed, make_side("buggy", outcome)]
 
-    flaky = failing("buggy", again=[SideRepetition(SideOutcome.PASSED)])
-    broken = failing("fixed", headline=NASTY, example=[NASTY, LONG] * 5)
+    flaky = make_failing_side("buggy", again=[SideRepetition(SideOutcome.PASSED)])
+    broken = make_failing_side("fixed", headline=NASTY, example=[NASTY, LONG] * 5)
     cases: dict[str, tuple[CellVerdict | None, list[SideResult]]] = {
         "27460 0.5.9": (CellVerdict.TOOTHLESS, both(SideOutcome.PASSED)),
         "kv-indices-size-check 0.5.9": (
@@ -224,13 +231,13 @@ def every_verdict(base: ProveRun | None = None) -> ProveRun:
         ),
         "25015 0.5.13": (
             CellVerdict.BROKEN,
-            [*make_fixed_side(SideOutcome.SKIPPED), side("buggy", SideOutcome.LOST)],
+            [*make_fixed_side(SideOutcome.SKIPPED), make_side("buggy", SideOutcome.LOST)],
         ),
         "25015 0.5.14": (CellVerdict.PROVEN, both(SideOutcome.SEGFAULT)),
         "27338 0.5.14": (CellVerdict.FLAKY, [passed, flaky]),
         "26972 0.5.13": (
             CellVerdict.NA,
-            [side(name, SideOutcome.NA) for name in ("fixed", "buggy")],
+            [make_side(name, SideOutcome.NA) for name in ("fixed", "buggy")],
         ),
     }
     proven_cells = [cell for cell in made.cells if cell.verdict is CellVerdict.PROVEN]
@@ -250,7 +257,7 @@ def every_verdict(base: ProveRun | None = None) -> ProveRun:
     return made
 
 
-def lifecycle(releases: int = 6) -> ProveRun:
+def make_lifecycle(releases: int = 6) -> ProveRun:
     """Return a run without toggles; 27460 fails on 0.5.13, whose sources are fixed."""
     made = make_run(releases)
     made.id, made.kind, made.started = "life", "lifecycle", "2026-11-21T20:00:00+00:00"
@@ -259,18 +266,18 @@ def lifecycle(releases: int = 6) -> ProveRun:
             continue
         wrong = (cell.toggle, cell.release) == ("27460", "0.5.13")
         bug = (cell.state == "buggy") is not wrong
-        as_is = failing("as is") if bug else side("as is", SideOutcome.PASSED)
+        as_is = make_failing_side("as is") if bug else make_side("as is", SideOutcome.PASSED)
         cell.sides = {"as is": as_is}
         agreed = CellVerdict.HAS_BUG if bug else CellVerdict.HAS_FIX
         cell.verdict = CellVerdict.DIFFERS if wrong else agreed
     return made
 
 
-def empty() -> ProveRun:
+def make_empty_run() -> ProveRun:
     return ProveRun(id="none", kind="prove", started="2026-11-21T18:00:00+00:00", status="finished")
 
 
-def large() -> ProveRun:
+def make_large_run() -> ProveRun:
     """Return 11 releases, 25 toggles, 60 guards: 1,500 cells and more, with tracebacks."""
     toggles = [
         ToggleFacts(f"{25000 + n}", f"Fault number {n}", f"family_{n // 4}", "crash", [25000 + n])
@@ -299,7 +306,7 @@ def large() -> ProveRun:
             guard = (
                 f"suites/family_{n % 25 // 4}/test_it.py::test_number_{n % 60}_of_many_{n // 25}"
             )
-            cell = proven(guard, toggle, release, "fixed")
+            cell = make_proven_cell(guard, toggle, release, "fixed")
             cell.sides["buggy"].detail = detail
             made.cells.append(cell)
     return made

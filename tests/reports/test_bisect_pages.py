@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 HOSTILE = "<script>document.title='owned'</script> | `x` \x1b[31m]]> {{ 7 * 7 }}"
 
 
-def trial(
+def make_trial(
     toggles: list[str], answer: BisectAnswer, why: str = "search", part: str = "toggles"
 ) -> BisectTrial:
     how = {"passes": "exit code 0", "fails": "exit code 3"}.get(answer.value, HOSTILE)
@@ -37,12 +37,12 @@ def trial(
 def search() -> BisectSearch:
     names = ["a", "b", "c", "d"]
     trials = [
-        trial([], BisectAnswer.PASSES, "base"),
-        trial(["a", "b"], BisectAnswer.FAILS),
-        trial(["c", "d"], BisectAnswer.CANNOT_TELL),
-        trial(["a"], BisectAnswer.FAILS, "proof"),
-        trial(["a"], BisectAnswer.PASSES, "proof"),
-        trial(["b", "c", "d"], BisectAnswer.PASSES, "proof"),
+        make_trial([], BisectAnswer.PASSES, "base"),
+        make_trial(["a", "b"], BisectAnswer.FAILS),
+        make_trial(["c", "d"], BisectAnswer.CANNOT_TELL),
+        make_trial(["a"], BisectAnswer.FAILS, "proof"),
+        make_trial(["a"], BisectAnswer.PASSES, "proof"),
+        make_trial(["b", "c", "d"], BisectAnswer.PASSES, "proof"),
     ]
     part = ToggleSearch(
         "toggles",
@@ -108,7 +108,7 @@ def test_a_search_without_culprit_is_never_green(
 def test_a_history_is_a_list_of_stops(search: BisectSearch) -> None:
     search.kind = "releases"
     search.step = BisectStep(["0.9", "1.0", "1.1"], "1.0", "1.1", changed=["a: buggy → fixed"])
-    search.trials.append(trial([], BisectAnswer.FAILS, part="releases"))
+    search.trials.append(make_trial([], BisectAnswer.FAILS, part="releases"))
     text = page.render_page(search)
     assert text.count('class="how">not run') == 2
     assert "a: buggy → fixed" in text

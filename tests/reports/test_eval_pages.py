@@ -8,7 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from evaluated import LONG, answer, awful, fine, large, make_served
+from evaluated import (
+    LONG,
+    make_answer,
+    make_awful_evaluation,
+    make_fine_evaluation,
+    make_large_evaluation,
+    make_served,
+)
 from rendering import assert_fits, open_page, to_text
 
 from harness.store.eval.values import (
@@ -27,7 +34,7 @@ VISIBLE = "<script>document.title='owned'</script>"
 
 
 def problems_with(**changes: Any) -> list[str]:
-    made = fine()
+    made = make_fine_evaluation()
     for name, value in changes.items():
         setattr(made, name, value)
     assert made.green is (not made.problems)
@@ -35,7 +42,7 @@ def problems_with(**changes: Any) -> list[str]:
 
 
 def test_only_a_finished_evaluation_with_comparisons_is_green() -> None:
-    made = fine()
+    made = make_fine_evaluation()
     assert made.problems == []
     assert problems_with(status="running") == ["it is not done"]
     assert problems_with(status="stopped") == ["it was stopped before it was done"]
@@ -49,20 +56,20 @@ def test_only_a_finished_evaluation_with_comparisons_is_green() -> None:
 @pytest.mark.parametrize("verdict", list(ComparisonVerdict))
 def test_each_unacceptable_verdict_is_red(verdict: ComparisonVerdict) -> None:
     one = ComparisonResult("base", "cache", "accuracy", "recall", verdict, f"{verdict}: so it is")
-    found = problems_with(compared=[*fine().compared, one])
+    found = problems_with(compared=[*make_fine_evaluation().compared, one])
     good = verdict in ("same", "improved", "equal", "near-tie", "n/a")
     assert found == ([] if good else [f"cache against base (recall): {verdict}: so it is"])
 
 
 def test_an_error_is_red_unless_the_configuration_has_a_planted_fault() -> None:
     for name, red in (("cache", True), ("cache without paged", False)):
-        made = fine()
+        made = make_fine_evaluation()
         made.find_configuration(name).answers[0].error = "no memory"
         assert made.problems == ([f"{name}: 1 of its answers are errors, as no memory"] * red)
-        made = fine()
+        made = make_fine_evaluation()
         made.find_configuration(name).failure = "died"
         assert made.problems == ([f"{name} was not served to the end: died"] * red)
-        made = fine()
+        made = make_fine_evaluation()
         made.find_configuration(name).answers = []
         assert made.problems == ([f"{name} has no answers, and no reason is recorded"] * red)
 
@@ -70,7 +77,7 @@ def test_an_error_is_red_unless_the_configuration_has_a_planted_fault() -> None:
 def test_a_missed_fault_is_red() -> None:
     missed = PlantedFault("paged", "cache", "x", True, False, [], "nothing", 3)
     assert problems_with(faults=[missed])[-1] == "paged in cache was not noticed"
-    made = fine()
+    made = make_fine_evaluation()
     made.faults[0].caught = False
     assert made.problems == ["paged in cache was not noticed"]
     assert view.make_view(made).faults[0].mark is view.MISSED_MARK
@@ -79,7 +86,7 @@ def test_a_missed_fault_is_red() -> None:
 
 
 def test_the_page_shows_all_without_active_content(browser: Browser, tmp_path: Path) -> None:
-    made = awful()
+    made = make_awful_evaluation()
     file = tmp_path / "eval.html"
     tab = open_page(browser, page.render_page(made), file)
     assert tab.title().startswith("RED · unfix eval · <script>document.title")
@@ -120,7 +127,7 @@ def test_the_page_shows_all_without_active_content(browser: Browser, tmp_path: P
 def test_bars_and_the_noise_floor_are_where_they_belong(
     browser: Browser, tmp_path: Path, scheme: Any
 ) -> None:
-    made = fine()
+    made = make_fine_evaluation()
     made.served[1] = make_served("cache", wrong=5)
     file = tmp_path / "eval.html"
     tab = open_page(browser, page.render_page(made), file, color_scheme=scheme)
@@ -141,18 +148,18 @@ def test_bars_and_the_noise_floor_are_where_they_belong(
         "[document.documentElement].map((d) => getComputedStyle(d))"
         ".flatMap((s) => [s.color, s.backgroundColor])"
     )
-    assert (sum(channels(ink)) > sum(channels(ground))) is (scheme == "dark")
+    assert (sum(split_channels(ink)) > sum(split_channels(ground))) is (scheme == "dark")
     tab.close()
 
 
-def channels(colour: str) -> list[float]:
+def split_channels(colour: str) -> list[float]:
     return [float(one) for one in re.findall(r"[\d.]+", colour)[:3]]
 
 
 def test_the_largest_page_stays_small_and_counts_what_it_omits(
     browser: Browser, tmp_path: Path
 ) -> None:
-    made = large()
+    made = make_large_evaluation()
     file = tmp_path / "eval.html"
     tab = open_page(browser, page.render_page(made), file)
     assert file.stat().st_size < 2_000_000
@@ -168,13 +175,13 @@ def test_the_largest_page_stays_small_and_counts_what_it_omits(
 
 
 def test_at_most_twenty_differences_of_a_comparison() -> None:
-    made = large(2, 200)
+    made = make_large_evaluation(2, 200)
     found = answer_differences.choose_items(made, made.compared)
     assert {len(items) for items in found} == {answer_differences.MAX_ITEMS}
 
 
 def test_an_empty_evaluation_is_a_red_page() -> None:
-    made = fine()
+    made = make_fine_evaluation()
     made.served, made.compared, made.faults = [], [], []
     text = page.render_page(made)
     assert 'class="summary is-red"' in text
@@ -182,8 +189,10 @@ def test_an_empty_evaluation_is_a_red_page() -> None:
     assert "nothing was compared" in text
 
 
-def sides(one: ItemAnswer, other: ItemAnswer, why: str = "differs", at: int | None = None) -> Any:
-    made = fine()
+def make_sides(
+    one: ItemAnswer, other: ItemAnswer, why: str = "differs", at: int | None = None
+) -> Any:
+    made = make_fine_evaluation()
     made.served[0].answers, made.served[1].answers = [one], [other]
     compared = made.compared[0]
     compared.differences = [AnswerDifference(one.task, one.number, why, at)]
@@ -192,29 +201,29 @@ def sides(one: ItemAnswer, other: ItemAnswer, why: str = "differs", at: int | No
 
 
 def test_the_first_token_that_differs_is_marked() -> None:
-    one, other = answer("t", 0), answer("t", 0)
+    one, other = make_answer("t", 0), make_answer("t", 0)
     other.tokens, other.text = ["ab", "\n"], "ab"
     one.tokens = ["ab", "cd"]
-    item = sides(one, other, at=1)
+    item = make_sides(one, other, at=1)
     assert (item.base.before, item.base.differing_token, item.base.after) == ("ab", "cd", "")
     assert (item.candidate.before, item.candidate.differing_token) == ("ab", "⏎")
     other.tokens = ["ab"]
-    assert sides(one, other).candidate.differing_token == "∎"  # it ends here
+    assert make_sides(one, other).candidate.differing_token == "∎"  # it ends here
 
 
 def test_numeric_tokens_are_not_shown_as_text() -> None:
-    one, other = answer("t", 0), answer("t", 0, "abXd")
+    one, other = make_answer("t", 0), make_answer("t", 0, "abXd")
     one.tokens, other.tokens = ["1", "2"], ["1", "3"]
-    item = sides(one, other, at=1)
+    item = make_sides(one, other, at=1)
     assert (item.base.before, item.base.differing_token, item.base.after) == ("ab", "c", "d")
     assert "token 1: 2 became 3" in item.facts
     one.tokens = []
-    assert not any(fact.startswith("token") for fact in sides(one, other).facts)
+    assert not any(fact.startswith("token") for fact in make_sides(one, other).facts)
 
 
 def test_a_long_answer_is_cut_around_its_mark() -> None:
-    one, other = answer("t", 0, LONG + "a" + LONG), answer("t", 0, LONG + "b" + LONG)
-    item = sides(one, other)
+    one, other = make_answer("t", 0, LONG + "a" + LONG), make_answer("t", 0, LONG + "b" + LONG)
+    item = make_sides(one, other)
     assert (item.base.differing_token, item.candidate.differing_token) == ("a", "b")
     assert len(item.base.before) < 200
     assert len(item.base.after) < 200
@@ -230,7 +239,7 @@ def test_intervals_cover_missing_answers() -> None:
 
 
 def test_a_scale_shows_values_that_are_not_finite() -> None:
-    made = fine()
+    made = make_fine_evaluation()
     for value, end in ((0.0, 0.0), (math.inf, 100.0), (math.nan, 100.0), (0.1, 100 / 3), (None, 0)):
         made.compared[4].divergence = value
         drawn = charts.make_divergence_chart(view.make_view(made))
@@ -244,7 +253,7 @@ def test_a_scale_shows_values_that_are_not_finite() -> None:
 
 
 def test_markdown_shows_all_and_escapes_all_text() -> None:
-    text = markdown.render_markdown(awful())
+    text = markdown.render_markdown(make_awful_evaluation())
     assert text.startswith("## ✗ Evaluation ")
     assert "<script>" not in text
     rows = [row for row in text.splitlines() if row.startswith("| ")]
@@ -254,7 +263,7 @@ def test_markdown_shows_all_and_escapes_all_text() -> None:
     assert "○ **missed**" in text
     assert "n/a | llama | 0.5.18 |  |  |  |  |  |  |  | no CUDA device is here |" in text
     assert len(text) < 20_000
-    green = markdown.render_markdown(fine())
+    green = markdown.render_markdown(make_fine_evaluation())
     assert green.startswith("## ✓ Evaluation cpu: green")
     assert "1 of 1 faults caught" in green
     assert "**" not in green.replace("**4 same", "").replace("need not be)**", "")
@@ -262,12 +271,12 @@ def test_markdown_shows_all_and_escapes_all_text() -> None:
 
 @pytest.mark.parametrize("width", [80, 160])
 def test_a_terminal_shows_three_tables_and_the_problems(width: int) -> None:
-    shown = to_text(terminal.print_run, awful(), width)
+    shown = to_text(terminal.print_run, make_awful_evaluation(), width)
     for word in ("regressed", "cannot-tell", "no answers", "missed", "unreached", "2.35"):
         assert word in re.sub(r"\s", " ", shown) or width < 100
     assert shown.count("never in cache was not noticed") == 1
     assert ": red\n" in shown
-    assert to_text(terminal.print_run, fine()).splitlines()[-1] == (
+    assert to_text(terminal.print_run, make_fine_evaluation()).splitlines()[-1] == (
         "4 same, 1 equal, 1 n/a, 1 of 1 faults caught (0 of 1 that need not be), "
         "cpu, in 75 s: green"
     )

@@ -66,7 +66,7 @@ def test_what_xml_forbids_is_gone_and_the_rest_is_there(tmp_path: Path) -> None:
 
 
 def test_a_run_that_found_nothing_fails(tmp_path: Path) -> None:
-    root = write_and_parse(sample.empty(), tmp_path)
+    root = write_and_parse(sample.make_empty_run(), tmp_path)
     assert root.get("failures") == "2"
     run = msgspec.structs.replace(sample.make_run(), cells=[])
     assert int(write_and_parse(run, tmp_path).get("failures", "0")) > 0

@@ -11,7 +11,7 @@ from reports.prove import markdown
 from reports.shared.markdown import render_code_block
 
 
-def table(text: str) -> list[list[str]]:
+def read_table(text: str) -> list[list[str]]:
     lines = [line for line in text.splitlines() if line.startswith("|")]
     return [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines]
 
@@ -20,7 +20,7 @@ def test_a_green_run_is_a_heading_counts_and_a_table() -> None:
     text = markdown.render_markdown(sample.make_run())
     assert text.startswith("## ✓ Guard proof: green\n")
     assert "**60 proven, 6 n/a** on SGLang 6 releases from 0.5.9 to 0.5.14, cpu, in 73 s." in text
-    head, _, *rows = table(text)
+    head, _, *rows = read_table(text)
     assert head == ["toggle", *sample.RELEASES]
     assert ["<code>27460</code>", *["✓"] * 6] in rows
     assert "details" in text.lower()
@@ -31,7 +31,7 @@ def test_what_is_not_proven_is_folded_with_its_example_and_its_replay() -> None:
     run = sample.make_run()
     cell = next(cell for cell in run.cells if cell.verdict is CellVerdict.PROVEN)
     cell.verdict = CellVerdict.BROKEN
-    cell.sides = {"fixed": sample.failing("fixed")}
+    cell.sides = {"fixed": sample.make_failing_side("fixed")}
     text = markdown.render_markdown(run)
     assert text.startswith("## ✗ Guard proof: RED\n")
     folded = text[text.index("<details><summary>✕ <b>broken</b>") :]
@@ -46,7 +46,7 @@ def test_every_row_of_the_table_has_as_many_cells_as_its_head() -> None:
     run.toggles[0].id = "a|b`c"
     for cell in run.cells:
         cell.toggle = cell.toggle.replace("27460", "a|b`c")
-    rows = table(markdown.render_markdown(run))
+    rows = read_table(markdown.render_markdown(run))
     assert len({len(row) for row in rows}) == 1
     assert any("a&#124;b&#96;c" in row[0] for row in rows)
 
@@ -66,21 +66,21 @@ def test_a_fence_is_longer_than_any_in_the_text() -> None:
 
 
 def test_a_text_too_long_for_a_job_is_cut_and_says_so() -> None:
-    run = sample.large()
+    run = sample.make_large_run()
     for cell in run.cells:
         cell.verdict = CellVerdict.BROKEN
-        cell.sides = {"fixed": sample.failing("fixed", example=["x" * 2000])}
+        cell.sides = {"fixed": sample.make_failing_side("fixed", example=["x" * 2000])}
     text = markdown.render_markdown(run)
     assert len(text.encode()) < 1_000_000
     assert re.search(r"… and \d+ more cells that are not proven\.", text)
 
 
 def test_a_lifecycle_names_its_contradictions() -> None:
-    text = markdown.render_markdown(sample.lifecycle())
+    text = markdown.render_markdown(sample.make_lifecycle())
     assert text.startswith("## ✗ Lifetimes of the bugs: RED")
     assert '≠ <code>27460</code> on 0.5.13: running shows "has the bug", the sources show' in text
     assert "0.5.9 to 0.5.11" in text
 
 
 def test_an_empty_run_is_red() -> None:
-    assert markdown.render_markdown(sample.empty()).startswith("## ✗ Guard proof: RED")
+    assert markdown.render_markdown(sample.make_empty_run()).startswith("## ✗ Guard proof: RED")

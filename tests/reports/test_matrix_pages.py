@@ -46,11 +46,11 @@ def make_run(*cells: MatrixCellResult, **changes: Any) -> MatrixRun:
     return made
 
 
-def fine() -> MatrixRun:
+def make_fine_run() -> MatrixRun:
     return make_run(*(make_cell(f"c{n}", AttemptOutcome.GREEN) for n in range(4)))
 
 
-def awful() -> MatrixRun:
+def make_awful_run() -> MatrixRun:
     """Return one cell of each outcome, with hostile text in every field."""
     hostile = make_cell(HOSTILE, AttemptOutcome.CRASH, kv=HOSTILE)
     hostile.work, hostile.why, hostile.command = HOSTILE, HOSTILE, [HOSTILE]
@@ -75,18 +75,18 @@ def awful() -> MatrixRun:
     return make_run(*cells, name=HOSTILE, command=[HOSTILE], notes=[HOSTILE], file=HOSTILE)
 
 
-def heads(tab: Page) -> list[str]:
+def read_heads(tab: Page) -> list[str]:
     return tab.locator(".failure h3 .badge").all_inner_texts()
 
 
 def test_the_page_shows_failures_first_without_active_content(
     browser: Browser, tmp_path: Path
 ) -> None:
-    made = awful()
+    made = make_awful_run()
     tab = open_page(browser, page.render_page(made), tmp_path / "matrix.html")
     assert tab.title().startswith("RED · unfix matrix · <script>document.title")
     assert tab.locator(".verdict .colour").inner_text() == "Red"
-    words = [head.split()[-1] for head in heads(tab)]
+    words = [head.split()[-1] for head in read_heads(tab)]
     assert words == ["crash", "hang", "red", "error", "flaky", "lost", "not-ready", "missing"]
     first = tab.locator(".failure").first
     assert VISIBLE in first.inner_text()
@@ -109,7 +109,7 @@ def test_the_page_shows_failures_first_without_active_content(
 def test_cells_are_grouped_and_filtered_and_a_group_is_filled_when_it_opens(
     browser: Browser, tmp_path: Path
 ) -> None:
-    tab = open_page(browser, page.render_page(awful()), tmp_path / "matrix.html")
+    tab = open_page(browser, page.render_page(make_awful_run()), tmp_path / "matrix.html")
     groups = tab.locator(".group")
     assert tab.locator("#shown").inner_text() == "14 cells"
     assert groups.count() == 3  # by kv: fp8, auto, and a hostile one
@@ -123,7 +123,7 @@ def test_cells_are_grouped_and_filtered_and_a_group_is_filled_when_it_opens(
     assert set(tab.locator(".group .name").all_inner_texts()) <= {"0", "1", "2"}
     tab.locator("#search").fill("fp8")
     assert tab.locator("#shown").inner_text() == "2 of 14 cells"
-    assert [head.split()[-1] for head in heads(tab)] == ["hang", "red"]
+    assert [head.split()[-1] for head in read_heads(tab)] == ["hang", "red"]
     tab.locator("#clear").click()
     tab.locator("#only").check()
     assert tab.locator("#shown").inner_text() == "8 of 14 cells"
@@ -144,7 +144,7 @@ def test_a_green_run_is_a_green_page_without_failures(
     browser: Browser, tmp_path: Path, scheme: Any
 ) -> None:
     file = tmp_path / "matrix.html"
-    tab = open_page(browser, page.render_page(fine()), file, color_scheme=scheme)
+    tab = open_page(browser, page.render_page(make_fine_run()), file, color_scheme=scheme)
     assert tab.locator(".verdict .colour").inner_text() == "Green"
     assert tab.inner_text("h1") == "Every one of 4 cells is green."
     assert tab.locator("#failures").is_hidden()
@@ -161,9 +161,9 @@ def test_ten_thousand_cells_open_and_answer_quickly(browser: Browser, tmp_path: 
     timing = "performance.timing"
     spent = tab.evaluate(f"{timing}.domContentLoadedEventEnd - {timing}.responseStart")
     assert spent < 5000
-    assert len(heads(tab)) == 30
+    assert len(read_heads(tab)) == 30
     tab.locator("#more").click()
-    assert len(heads(tab)) == 60
+    assert len(read_heads(tab)) == 60
     took = tab.evaluate(
         "() => { const begun = performance.now(); const search = document.getElementById('search');"
         "search.value = 'bad-00499'; search.dispatchEvent(new Event('input'));"
@@ -192,16 +192,16 @@ def test_each_value_has_its_share_of_green_and_the_most_different_axis_is_first(
         ("fp8", "1/2"),
         ("auto", "6/6"),
     ]
-    assert view.make_view(fine()).axes == []  # a column with a single value is omitted
+    assert view.make_view(make_fine_run()).axes == []  # a column with a single value is omitted
 
 
-def render(made: MatrixRun, width: int = 160) -> str:
+def render_run(made: MatrixRun, width: int = 160) -> str:
     return to_text(terminal.print_run, made, width)
 
 
 @pytest.mark.parametrize("width", [80, 160])
 def test_a_terminal_shows_failures_with_their_log_and_replay(width: int) -> None:
-    text = render(awful(), width)
+    text = render_run(make_awful_run(), width)
     order = [text.index(f"\n{word}  ") for word in ("hang", "red", "error", "flaky", "lost")]
     assert order == sorted(order)
     assert "log of red, attempt 1" in text
@@ -213,13 +213,13 @@ def test_a_terminal_shows_failures_with_their_log_and_replay(width: int) -> None
 
 
 def test_a_green_run_is_one_table_and_one_line() -> None:
-    last = render(fine()).splitlines()[-1]
+    last = render_run(make_fine_run()).splitlines()[-1]
     assert last == "nightly: 4 green, in 75 s: green"
-    assert "axis" not in render(fine())
+    assert "axis" not in render_run(make_fine_run())
 
 
 def test_a_gpu_and_the_sglang_beside_it_are_among_the_facts() -> None:
-    run = fine()
+    run = make_fine_run()
     labels = [label for label, _ in view.make_view(run).facts]
     assert "GPU" not in labels
     run.machine = {"gpu": "NVIDIA H200, 580.1", "sglang": "0.5.16"}
@@ -233,22 +233,22 @@ def test_flaky_alone_is_red_everywhere() -> None:
         make_cell("a", AttemptOutcome.GREEN),
         make_cell("b", AttemptOutcome.CRASH, AttemptOutcome.GREEN),
     )
-    assert "1 green, 1 flaky, in 75 s: red" in render(made)
+    assert "1 green, 1 flaky, in 75 s: red" in render_run(made)
     assert markdown.render_markdown(made).startswith("## ✗ Matrix nightly: RED")
     assert "<title>RED" in page.render_page(made)
 
 
 def test_markdown_escapes_all_text() -> None:
-    text = markdown.render_markdown(awful())
+    text = markdown.render_markdown(make_awful_run())
     assert "<script>" not in re.sub(r"```.*?```", "", text, flags=re.S)
     assert text.count("<details>") == 8
     assert "log of red, attempt 1" in text
     assert "| kv | <code>fp8</code> | 0/2 (0%) | 1 hang, 1 red |" in text
-    green = markdown.render_markdown(fine())
+    green = markdown.render_markdown(make_fine_run())
     assert green.startswith("## ✓ Matrix nightly: green")
 
 
 def test_many_failures_are_counted() -> None:
     made = make_run(*(make_cell(f"bad-{n}", AttemptOutcome.RED) for n in range(100)))
-    assert "and 90 more; the page has all of them" in render(made)
+    assert "and 90 more; the page has all of them" in render_run(made)
     assert "… and 70 more." in markdown.render_markdown(made)

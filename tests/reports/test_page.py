@@ -28,11 +28,11 @@ TOOTHLESS = "27460@0.5.9,cpu"
 def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("pages")
     runs: dict[str, list[ProveRun]] = {
-        "bad": [sample.every_verdict(), sample.lifecycle()],
+        "bad": [sample.every_verdict(), sample.make_lifecycle()],
         "one": [sample.every_verdict(sample.one_release())],
-        "life": [sample.lifecycle(11)],
-        "empty": [sample.empty()],
-        "large": [sample.large()],
+        "life": [sample.make_lifecycle(11)],
+        "empty": [sample.make_empty_run()],
+        "large": [sample.make_large_run()],
     }
     for name, some in runs.items():
         (folder / f"{name}.html").write_text(page.render_page(some))
@@ -77,12 +77,12 @@ def opener(tab: tuple[Page, list[str]], files: dict[str, Path]) -> Iterator[Open
     assert wrong == []
 
 
-def box(tab: Page, toggle: str, column: int) -> Any:
+def find_box(tab: Page, toggle: str, column: int) -> Any:
     row = tab.locator("tr.line", has=tab.locator(".id", has_text=re.compile(f"^{toggle}$")))
     return row.locator(".box").nth(column)
 
 
-def escape(tab: Page) -> None:
+def close_panel(tab: Page) -> None:
     """Close the panel, and wait for the browser to do so."""
     tab.keyboard.press("Escape")
     # The content policy of the page forbids `wait_for_function`.
@@ -108,14 +108,14 @@ def test_the_summary_has_the_verdict_and_the_problems(opener: Open) -> None:
 def test_the_matrix_has_a_button_for_each_toggle_on_each_release_with_a_sign(opener: Open) -> None:
     tab = opener()
     assert tab.locator(".box").count() == len(sample.TOGGLES) * len(sample.RELEASES)
-    assert box(tab, "27460", 0).inner_text().split()[:2] == ["○", "toothless"]
-    assert box(tab, "27460", 1).locator(".glyph").inner_text() == "✓"
-    assert box(tab, "25418-combine-int64", 0).get_attribute("data-mark") == "absent"
+    assert find_box(tab, "27460", 0).inner_text().split()[:2] == ["○", "toothless"]
+    assert find_box(tab, "27460", 1).locator(".glyph").inner_text() == "✓"
+    assert find_box(tab, "25418-combine-int64", 0).get_attribute("data-mark") == "absent"
 
 
 def test_a_click_shows_the_details_of_a_box(opener: Open) -> None:
     tab = opener()
-    box(tab, "27460", 0).click()
+    find_box(tab, "27460", 0).click()
     panel = tab.locator("#panel")
     text = panel.inner_text()
     assert "27460 on 0.5.9, cpu" in text
@@ -141,7 +141,7 @@ def test_a_click_shows_the_details_of_a_box(opener: Open) -> None:
 
 def test_text_of_a_run_is_never_markup(opener: Open) -> None:
     tab = opener()
-    box(tab, "20606", 4).click()
+    find_box(tab, "20606", 4).click()
     said = tab.locator("#panel-body").inner_text()
     assert "</script><script>window.broken = 1</script><b>bold</b> [bold red]markup[/]" in said
     assert "日本語 🧪" in said
@@ -182,14 +182,14 @@ def test_the_filters_select_rows(opener: Open) -> None:
     tab.locator("#only").check()
     assert "1 of" not in tab.locator("#shown").inner_text()
     assert set(list_visible_ids()) == {
-        row["id"] for row in rows(tab) if not all(mark in GOOD for mark in row["marks"])
+        row["id"] for row in read_rows(tab) if not all(mark in GOOD for mark in row["marks"])
     }
 
 
 GOOD = {"proven", "n/a", "absent"}
 
 
-def rows(tab: Page) -> list[dict[str, Any]]:
+def read_rows(tab: Page) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = tab.evaluate(
         """() => [...document.querySelectorAll('tr.line')].map((row) => ({
         id: row.querySelector('.id').textContent,
@@ -201,13 +201,13 @@ def rows(tab: Page) -> list[dict[str, Any]]:
 def test_a_link_opens_the_same_box_under_the_same_filters(opener: Open) -> None:
     tab = opener()
     tab.locator("#search").fill("27460 mla")
-    box(tab, "27460", 0).click()
+    find_box(tab, "27460", 0).click()
     hash = tab.evaluate("location.hash.slice(1)")
     again = opener(hash=hash)
     assert "27460 on 0.5.9" in again.locator("#panel-title").inner_text()
     assert again.locator("#search").input_value() == "27460 mla"
     assert again.locator("tr.line:visible").count() == 1
-    escape(again)
+    close_panel(again)
     assert again.evaluate("location.hash") == "#q=27460+mla"
 
 
@@ -253,11 +253,11 @@ def test_enter_opens_and_escape_gives_the_focus_back(opener: Open) -> None:
     tab.keyboard.press("j")
     assert "27460 on 0.5.11" in tab.locator("#panel-title").inner_text()
     tab.keyboard.press("k")
-    escape(tab)
+    close_panel(tab)
     assert read_label(tab) == before
     tab.keyboard.press("Enter")
     tab.keyboard.press("j")
-    escape(tab)
+    close_panel(tab)
     assert read_label(tab).startswith("27460 on 0.5.11"), "the box that was looked at last"
 
 
@@ -375,7 +375,7 @@ def test_a_large_run_opens_fast_and_reads_no_details_before_they_are_asked_for(
     tab = opener("large", width=1600)
     assert tab.evaluate(ready) < 20 * max(usual, 50), "thirty times the cells, in milliseconds"
     assert tab.locator("pre").count() == 0
-    box(tab, "25007", 3).click()
+    find_box(tab, "25007", 3).click()
     assert tab.locator("#panel pre").count() > 6
 
 

@@ -137,17 +137,17 @@ def drop_findings(audit: ReleaseAudit) -> ReleaseAudit:
 
 PAGES: dict[str, Callable[[], str]] = {
     "a proof with every verdict": lambda: prove_page.render_page(
-        [sample.every_verdict(), sample.lifecycle()]
+        [sample.every_verdict(), sample.make_lifecycle()]
     ),
     "a proof on one release": lambda: prove_page.render_page(
         sample.every_verdict(sample.one_release())
     ),
-    "lifetimes on eleven releases": lambda: prove_page.render_page(sample.lifecycle(11)),
+    "lifetimes on eleven releases": lambda: prove_page.render_page(sample.make_lifecycle(11)),
     "the recorded proof": lambda: prove_page.render_page(read_proof()),
     "a search among 74 toggles": lambda: bisect_page.render_page(make_long_search()),
-    "an evaluation": lambda: eval_page.render_page(evaluated.fine()),
-    "a large evaluation": lambda: eval_page.render_page(evaluated.large()),
-    "a matrix run": lambda: matrix_page.render_page(test_matrix_pages.fine()),
+    "an evaluation": lambda: eval_page.render_page(evaluated.make_fine_evaluation()),
+    "a large evaluation": lambda: eval_page.render_page(evaluated.make_large_evaluation()),
+    "a matrix run": lambda: matrix_page.render_page(test_matrix_pages.make_fine_run()),
     "a mutation run": lambda: mutate_page.render_page(read_run("mutation-0.5.23", MutationRun)),
     "a zoo run": lambda: zoo_page.render_page(read_run("zoo-0.5.23", ZooRun)),
     "a rehearsal": lambda: rehearse_page.render_page(read_run("rehearse-0.5.23", RehearsalRun)),
@@ -159,7 +159,7 @@ PAGES: dict[str, Callable[[], str]] = {
 
 
 @functools.cache
-def render(name: str) -> str:
+def render_named_page(name: str) -> str:
     return PAGES[name]()
 
 
@@ -177,7 +177,7 @@ DIRTY = ' <b title="files differed from the commit">dirty</b>'
 
 @pytest.mark.parametrize("name", HEADS)
 def test_the_head_of_a_page_names_what_was_tested(name: str) -> None:
-    assert f'class="where" title="{HEADS[name]}">{HEADS[name]}</div>' in render(name)
+    assert f'class="where" title="{HEADS[name]}">{HEADS[name]}</div>' in render_named_page(name)
 
 
 COMMITS: dict[str, Callable[[str], str]] = {
@@ -188,10 +188,10 @@ COMMITS: dict[str, Callable[[str], str]] = {
         msgspec.structs.replace(make_long_search(), machine={"unfix": commit})
     ),
     "eval": lambda commit: eval_page.render_page(
-        msgspec.structs.replace(evaluated.fine(), machine={"unfix": commit})
+        msgspec.structs.replace(evaluated.make_fine_evaluation(), machine={"unfix": commit})
     ),
     "matrix": lambda commit: matrix_page.render_page(
-        msgspec.structs.replace(test_matrix_pages.fine(), commit=commit)
+        msgspec.structs.replace(test_matrix_pages.make_fine_run(), commit=commit)
     ),
     "mutate": lambda commit: mutate_page.render_page(
         MutationRun("r", "2026-11-26", "0.5.23", settings={"commit": commit})
@@ -226,9 +226,9 @@ def tab(browser: Browser) -> Iterator[Page]:
     page.close()
 
 
-def show(tab: Page, name: str, folder: Path, width: int = 1280) -> None:
+def open_page(tab: Page, name: str, folder: Path, width: int = 1280) -> None:
     file = folder / "page.html"
-    file.write_text(render(name))
+    file.write_text(render_named_page(name))
     tab.set_viewport_size({"width": width, "height": 900})
     show_page(tab, file)
 
@@ -236,7 +236,7 @@ def show(tab: Page, name: str, folder: Path, width: int = 1280) -> None:
 @pytest.mark.parametrize("name", PAGES)
 def test_a_page_fits(name: str, tab: Page, tmp_path: Path) -> None:
     for width in (1400, 800):  # a page looks at its width as it opens
-        show(tab, name, tmp_path, width)
+        open_page(tab, name, tmp_path, width)
         assert tab.evaluate(WIDER) == 0
         assert tab.evaluate(CUT_OFF) == []
         if width == 1400:
@@ -244,7 +244,7 @@ def test_a_page_fits(name: str, tab: Page, tmp_path: Path) -> None:
 
 
 def test_the_outcome_of_each_run_of_a_search_is_in_sight(tab: Page, tmp_path: Path) -> None:
-    show(tab, "a search among 74 toggles", tmp_path, 800)
+    open_page(tab, "a search among 74 toggles", tmp_path, 800)
     for cell in tab.locator(".picture td.how").all():
         assert "exit code 3" in cell.inner_text()
         box = cell.bounding_box()
@@ -253,7 +253,7 @@ def test_the_outcome_of_each_run_of_a_search_is_in_sight(tab: Page, tmp_path: Pa
 
 
 def test_a_toggle_that_only_evaluations_cover_says_which(tab: Page, tmp_path: Path) -> None:
-    show(tab, "the recorded proof", tmp_path)
+    open_page(tab, "the recorded proof", tmp_path)
     rows = tab.locator("tr.line", has_text="attention-share-off-by-one")
     assert "only unfix eval two-cards" in rows.first.inner_text()
     marks = {box.get_attribute("data-mark") for box in rows.first.locator(".box").all()}
@@ -261,7 +261,7 @@ def test_a_toggle_that_only_evaluations_cover_says_which(tab: Page, tmp_path: Pa
 
 
 def test_the_reach_of_a_side_is_labelled(tab: Page, tmp_path: Path) -> None:
-    show(tab, "a proof on one release", tmp_path)
+    open_page(tab, "a proof on one release", tmp_path)
     row = tab.locator("tr.line", has=tab.locator("[data-mark=toothless]"))
     assert row.locator(".side").all_inner_texts() == [
         "passed, ran 16 times",
@@ -273,7 +273,7 @@ def test_the_reach_of_a_side_is_labelled(tab: Page, tmp_path: Path) -> None:
 @pytest.mark.parametrize(("name", "word"), [("an audit", "Red"),
                                             ("an audit without findings", "Green")])  # fmt: skip
 def test_an_audit_has_a_banner(name: str, word: str, tab: Page, tmp_path: Path) -> None:
-    show(tab, name, tmp_path)
+    open_page(tab, name, tmp_path)
     assert tab.locator(".summary .colour").inner_text() == word
     if word == "Green":
         assert "No finding" in tab.locator(".summary").inner_text()

@@ -32,7 +32,8 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def store_proofs(count: int) -> list[str]:
     store = Store()
     runs: list[ProveRun] = [
-        msgspec.structs.replace(sample.empty(), id=f"run-{number}") for number in range(count)
+        msgspec.structs.replace(sample.make_empty_run(), id=f"run-{number}")
+        for number in range(count)
     ]
     for run in runs:
         store.prove.begin(run)

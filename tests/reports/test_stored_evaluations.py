@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from evaluated import LONG, awful, fine
+from evaluated import LONG, make_awful_evaluation, make_fine_evaluation
 
 from harness.cli.report import command
 from harness.cli.run_kinds import EVAL
@@ -20,7 +20,7 @@ from harness.store.database import Store
 
 def test_a_saved_evaluation_is_read_whole(tmp_path: Path) -> None:
     store = Store(tmp_path / "a.sqlite")
-    made = awful()
+    made = make_awful_evaluation()
     store.eval.save(made)
     made.seconds = 80.0
     store.eval.save(made)  # again, as it grows
@@ -40,7 +40,7 @@ def test_a_saved_evaluation_is_read_whole(tmp_path: Path) -> None:
 
 def test_an_evaluation_of_a_dead_process_is_stopped(tmp_path: Path) -> None:
     file = tmp_path / "a.sqlite"
-    made = fine()
+    made = make_fine_evaluation()
     made.status = "running"
     pid = os.fork()
     if not pid:
@@ -55,16 +55,16 @@ def test_an_evaluation_of_a_dead_process_is_stopped(tmp_path: Path) -> None:
 
 
 def test_json_is_whole_and_strict() -> None:
-    data = EVAL.to_json(awful())
+    data = EVAL.to_json(make_awful_evaluation())
     text = json.dumps(data, allow_nan=False, ensure_ascii=False).encode()
     back = json.loads(text)
     assert back["green"] is False
-    assert len(back["problems"]) == len(awful().problems)
+    assert len(back["problems"]) == len(make_awful_evaluation().problems)
     assert back["served"][4]["answers"][0]["text"].startswith(LONG)
     assert len(back["served"][0]["answers"]) == 80
 
 
-def report(store: Path, *names: str, **options: Any) -> int:
+def report_store(store: Path, *names: str, **options: Any) -> int:
     parser = argparse.ArgumentParser()
     command.add_arguments(parser)
     given = parser.parse_args([*names, "--store", str(store)])
@@ -77,27 +77,29 @@ def test_report_lists_and_shows_it(
     monkeypatch.setenv("UNFIX_HOME", str(tmp_path))
     file = tmp_path / "a.sqlite"
     store = Store(file)
-    red = awful()
+    red = make_awful_evaluation()
     red.id, red.name = "eval-bad", "bad"
-    for one in (fine(), red):
+    for one in (make_fine_evaluation(), red):
         store.eval.save(one)
-    assert report(file, list=True) == 0
+    assert report_store(file, list=True) == 0
     listed = capsys.readouterr().out
     assert re.search(r"eval-20261121-000000-abcd +eval +2026-11-21\S+ +done +green +cpu: ", listed)
     assert re.search(r"eval-bad +eval +2026-11-21\S+ +done +red +bad: ", listed)
-    assert report(file, list=True, json=True) == 0
+    assert report_store(file, list=True, json=True) == 0
     assert [one["id"] for one in json.loads(capsys.readouterr().out)] == [
         "eval-20261121-000000-abcd", "eval-bad"
     ]  # fmt: skip
     extra = {"markdown": tmp_path / "x" / "m.md", "record": tmp_path / "y" / "r.json"}
-    assert report(file, "eval-2026", json=True, **extra) == 0
+    assert report_store(file, "eval-2026", json=True, **extra) == 0
     assert json.loads(capsys.readouterr().out)["green"] is True
     assert json.loads(extra["record"].read_text())["identity"] == "eval-20261121-000000-abcd"
     assert "Evaluation cpu: green" in extra["markdown"].read_text()
     assert (tmp_path / "reports" / "out" / "eval-20261121-000000-abcd.html").is_file()
-    assert report(file, "eval-bad", markdown=tmp_path / "bad.md", record=tmp_path / "bad") == 1
+    assert (
+        report_store(file, "eval-bad", markdown=tmp_path / "bad.md", record=tmp_path / "bad") == 1
+    )
     assert "not noticed" in capsys.readouterr().out
     with pytest.raises(UnfixError, match="by itself"):
-        report(file, "eval-bad", "eval-2026")
+        report_store(file, "eval-bad", "eval-2026")
     with pytest.raises(UnfixError, match="no JUnit"):
-        report(file, "eval-bad", junit=tmp_path / "j.xml")
+        report_store(file, "eval-bad", junit=tmp_path / "j.xml")

@@ -14,18 +14,18 @@ from reports.prove import terminal, view
 from reports.shared import terminal_svg
 
 
-def render(run: ProveRun, width: int = 80) -> str:
+def render_run(run: ProveRun, width: int = 80) -> str:
     return to_text(terminal.print_run, run, width)
 
 
-def line(text: str, begins: str) -> str:
+def find_line(text: str, begins: str) -> str:
     return next(line for line in text.splitlines() if line.strip().startswith(begins))
 
 
 def test_a_green_run_ends_in_a_line_that_says_so() -> None:
-    text = render(sample.one_release())
+    text = render_run(sample.one_release())
     assert text.splitlines()[-1] == "11 cells proven, on 0.5.14, cpu, in 73 s: green"
-    assert line(text, "27460").split() == ["27460", "2", "proven", "16", "/", "12", "1.7", "s"]
+    assert find_line(text, "27460").split() == ["27460", "2", "proven", "16", "/", "12", "1.7", "s"]
     assert "--failed" not in text
 
 
@@ -33,10 +33,10 @@ def test_a_red_run_says_what_is_wrong_and_what_to_do() -> None:
     run = sample.one_release()
     cell = next(cell for cell in run.cells if cell.toggle == "20606")
     cell.verdict = CellVerdict.BROKEN
-    cell.sides = {"fixed": sample.failing("fixed")}
+    cell.sides = {"fixed": sample.make_failing_side("fixed")}
     run.releases[0].unguarded = ["25015"]
-    text = render(run)
-    assert "20606" in line(text, "broken")
+    text = render_run(run)
+    assert "20606" in find_line(text, "broken")
     assert "failed with the fix applied, its code ran 16 times" in text
     assert "wrote kv_indices[1, 0], outside of what program (0, 0, 1)" in text
     assert all(part in text for part in sample.EXAMPLE[:2])
@@ -51,9 +51,9 @@ def test_a_red_run_says_what_is_wrong_and_what_to_do() -> None:
 def test_one_release_keeps_its_columns_whole_however_long_a_title_is(width: int) -> None:
     run = sample.one_release()
     run.toggles[0].title = "a story that is far too long for a table " * 6
-    text = render(run, width)
+    text = render_run(run, width)
     for row in view.make_view(run).rows:
-        assert line(text, f"{row.toggle.id} ").split()[1:3] == [
+        assert find_line(text, f"{row.toggle.id} ").split()[1:3] == [
             str(len(row.boxes[0].cells)),
             "proven",
         ]
@@ -62,22 +62,27 @@ def test_one_release_keeps_its_columns_whole_however_long_a_title_is(width: int)
 
 @pytest.mark.parametrize("width", [80, 100, 120, 160, 200])
 def test_no_line_of_the_tables_is_wider_than_the_terminal(width: int) -> None:
-    for run in (sample.make_run(11), sample.lifecycle(11), sample.every_verdict(), sample.large()):
-        for one in render(run, width).split("\n\n")[0].splitlines():
+    for run in (
+        sample.make_run(11),
+        sample.make_lifecycle(11),
+        sample.every_verdict(),
+        sample.make_large_run(),
+    ):
+        for one in render_run(run, width).split("\n\n")[0].splitlines():
             assert len(one) <= width, one
 
 
 def test_every_verdict_can_be_told_without_colours() -> None:
-    text = render(sample.every_verdict())
-    row = line(text, "27460")
+    text = render_run(sample.every_verdict())
+    row = find_line(text, "27460")
     assert "TTH" in row
     for mark in ("TTH toothless", "UNR unreached", "SEG segfault", "NOG unguarded"):
         assert mark in text
-    assert "toothless" in line(render(sample.every_verdict(), 200), "27460")
+    assert "toothless" in find_line(render_run(sample.every_verdict(), 200), "27460")
 
 
 def test_more_releases_than_fit_go_below_each_other() -> None:
-    text = render(sample.make_run(11), 50)
+    text = render_run(sample.make_run(11), 50)
     heads = [one for one in text.splitlines() if one.startswith("toggle")]
     assert len(heads) > 1
     assert [name for head in heads for name in head.split()[1:]] == [
@@ -89,28 +94,28 @@ def test_names_in_brackets_and_markup_are_shown_as_they_are() -> None:
     run = sample.every_verdict()
     cell = next(cell for cell in run.cells if "[flashinfer]" in cell.guard)
     cell.verdict = CellVerdict.TOOTHLESS
-    text = render(run, 300)
+    text = render_run(run, 300)
     assert "test_an_eager_row[flashinfer]" in text
     assert "[bold red]markup[/] [27460]" in text
 
 
 def test_a_lifecycle_says_when_each_bug_lived_and_where_sources_and_running_differ() -> None:
-    text = render(sample.lifecycle())
-    assert line(text, "25015").split() == ["25015", *["BUG"] * 3, *["fix"] * 3, ".9-.11"]
-    wide = line(render(sample.lifecycle(), 160), "27460")
+    text = render_run(sample.make_lifecycle())
+    assert find_line(text, "25015").split() == ["25015", *["BUG"] * 3, *["fix"] * 3, ".9-.11"]
+    wide = find_line(render_run(sample.make_lifecycle(), 160), "27460")
     assert wide.endswith("has the bug   differs   has the fix 0.5.9 to 0.5.13 1 ≠")
     assert '27460 on 0.5.13: running shows "has the bug", the sources show "fixed"' in text
     assert "25 with the bug, 33 with the fix, 2 differs, 6 n/a" in text
 
 
 def test_a_reason_is_told_once_for_all_its_cells() -> None:
-    text = render(sample.make_run())
+    text = render_run(sample.make_run())
     assert text.count("the code is not in this release") == 1
     assert "n/a: 6 cells: the code is not in this release" in text
 
 
 def test_an_empty_run_is_red() -> None:
-    text = render(sample.empty())
+    text = render_run(sample.make_empty_run())
     assert "no cells, on no release, in 0 s: red" in text
     assert "no guard applied: nothing is proven" in text
 
@@ -118,7 +123,9 @@ def test_an_empty_run_is_red() -> None:
 def test_a_picture_is_svg_that_fetches_nothing(tmp_path: Path) -> None:
     file = tmp_path / "some.where" / "a.b.svg"
     console = terminal_svg.make_recording_console()
-    terminal.print_run([sample.every_verdict(sample.one_release()), sample.lifecycle()], console)
+    terminal.print_run(
+        [sample.every_verdict(sample.one_release()), sample.make_lifecycle()], console
+    )
     terminal_svg.save_svg(console, file)
     text = file.read_text()
     root = ElementTree.fromstring(text)

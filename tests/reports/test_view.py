@@ -13,7 +13,7 @@ from reports.prove import bug_lifetime, markdown, marks, page, terminal, view
 from reports.shared import formatting
 
 
-def row(seen: view.ProofView, toggle: str) -> view.ToggleRow:
+def find_row(seen: view.ProofView, toggle: str) -> view.ToggleRow:
     return next(row for row in seen.rows if row.toggle.id == toggle)
 
 
@@ -35,13 +35,13 @@ def test_a_box_shows_the_worst_of_its_guards() -> None:
     cells = [c for c in run.cells if (c.toggle, c.release) == ("27460", "0.5.12")]
     assert len(cells) == 2
     cells[1].verdict = CellVerdict.TOOTHLESS
-    box = row(view.make_view(run), "27460").boxes[3]
+    box = find_row(view.make_view(run), "27460").boxes[3]
     assert box.mark == "toothless"
     assert box.counts == {"proven": 1, "toothless": 1}
     cells[0].verdict = None
-    assert row(view.make_view(run), "27460").boxes[3].mark == "toothless"
+    assert find_row(view.make_view(run), "27460").boxes[3].mark == "toothless"
     cells[1].verdict = CellVerdict.PROVEN
-    assert row(view.make_view(run), "27460").boxes[3].mark == "missing"
+    assert find_row(view.make_view(run), "27460").boxes[3].mark == "missing"
 
 
 def test_a_guard_that_is_not_applicable_does_not_hide_a_proof() -> None:
@@ -49,9 +49,9 @@ def test_a_guard_that_is_not_applicable_does_not_hide_a_proof() -> None:
     cells = [c for c in run.cells if (c.toggle, c.release) == ("27460", "0.5.12")]
     cells[0].verdict = CellVerdict.NA
     cells[0].sides = {
-        name: sample.side(name, SideOutcome.NA, reach=0) for name in ("fixed", "buggy")
+        name: sample.make_side(name, SideOutcome.NA, reach=0) for name in ("fixed", "buggy")
     }
-    box = row(view.make_view(run), "27460").boxes[3]
+    box = find_row(view.make_view(run), "27460").boxes[3]
     assert box.mark == "proven"
     assert (box.least_reach("fixed"), box.least_reach("buggy")) == (16, 12)
 
@@ -61,8 +61,8 @@ def test_a_box_without_guards_says_why_it_is_empty() -> None:
     run.cells = [cell for cell in run.cells if cell.toggle not in ("26972", "25418-combine-int64")]
     run.releases[0].unguarded = ["26972"]
     seen = view.make_view(run)
-    assert [box.mark for box in row(seen, "26972").boxes] == ["unguarded"] + ["not run"] * 5
-    absent = [box.mark for box in row(seen, "25418-combine-int64").boxes]
+    assert [box.mark for box in find_row(seen, "26972").boxes] == ["unguarded"] + ["not run"] * 5
+    absent = [box.mark for box in find_row(seen, "25418-combine-int64").boxes]
     assert absent == ["absent"] * 4 + ["not run"] * 2
 
 
@@ -72,7 +72,7 @@ def test_a_listed_toggle_without_a_guard_is_shown_with_its_reason_and_is_no_prob
     before = run.problems
     run.releases[0].expected_unguarded = {"26972": "two processes show it"}
     seen = view.make_view(run)
-    box = row(seen, "26972").boxes[0]
+    box = find_row(seen, "26972").boxes[0]
     assert (box.mark, box.expected_reason) == ("listed", "two processes show it")
     assert seen.expected_unguarded == {"two processes show it": ["26972"]}
     assert run.problems == before
@@ -108,30 +108,30 @@ def test_the_cell_of_the_later_run_counts_in_any_order() -> None:
 
 
 def test_a_lifecycle_beside_a_prove_run_leaves_its_verdicts_alone() -> None:
-    seen = view.make_view([sample.make_run(), sample.lifecycle()])
+    seen = view.make_view([sample.make_run(), sample.make_lifecycle()])
     assert seen.kind == "prove"
     assert seen.green
     assert {box.mark for row in seen.rows for box in row.boxes} == {"proven", "absent"}
-    assert row(seen, "27460").boxes[4].as_is_cells[0].verdict is CellVerdict.DIFFERS
-    assert row(seen, "27460").lifetime.contradictions
+    assert find_row(seen, "27460").boxes[4].as_is_cells[0].verdict is CellVerdict.DIFFERS
+    assert find_row(seen, "27460").lifetime.contradictions
 
 
 @pytest.mark.parametrize("kind", ["prove", "lifecycle"])
 def test_a_lifetime_spans_the_releases_on_which_running_shows_the_bug(kind: str) -> None:
-    run = sample.make_run() if kind == "prove" else sample.lifecycle()
+    run = sample.make_run() if kind == "prove" else sample.make_lifecycle()
     seen = view.make_view(run)
-    lived = row(seen, "25418-sparse-prefill-switch").lifetime
+    lived = find_row(seen, "25418-sparse-prefill-switch").lifetime
     assert (lived.first_buggy, lived.last_buggy) == ("0.5.11", "0.5.12")
     assert [on.source_state for on in lived.releases] == ["absent"] * 2 + ["buggy"] * 2 + [
         "fixed"
     ] * 2
     assert [on.observed_state for on in lived.releases] == ["", ""] + ["buggy"] * 2 + ["fixed"] * 2
     assert not lived.contradictions
-    assert row(seen, "kv-indices-size-check").lifetime.span == ""
+    assert find_row(seen, "kv-indices-size-check").lifetime.span == ""
 
 
 def test_a_release_that_contradicts_its_sources_is_reported() -> None:
-    lived = row(view.make_view(sample.lifecycle()), "27460").lifetime
+    lived = find_row(view.make_view(sample.make_lifecycle()), "27460").lifetime
     assert [on.release for on in lived.contradictions] == ["0.5.13"]
     text = bug_lifetime.describe_contradiction(lived.contradictions[0])
     assert text == 'running shows "has the bug", the sources show "fixed"'
@@ -141,7 +141,7 @@ def test_a_release_that_contradicts_its_sources_is_reported() -> None:
 def as_it_is(state: str, outcome: SideOutcome, reach: int = 3) -> CellResult:
     """Return a cell without a verdict, whose unpatched side has this outcome."""
     return CellResult(
-        "g", "t", "1", "cpu", state, sides={state: sample.side(state, outcome, reach=reach)}
+        "g", "t", "1", "cpu", state, sides={state: sample.make_side(state, outcome, reach=reach)}
     )
 
 
@@ -153,7 +153,12 @@ def test_the_observed_state_is_that_of_the_unpatched_side() -> None:
     assert bug_lifetime.derive_observed_state(as_it_is("buggy", SideOutcome.HANG)) == ""
     assert bug_lifetime.derive_observed_state(as_it_is("buggy", SideOutcome.PASSED, reach=0)) == ""
     other = CellResult(
-        "g", "t", "1", "cpu", "buggy", sides={"fixed": sample.side("fixed", SideOutcome.PASSED)}
+        "g",
+        "t",
+        "1",
+        "cpu",
+        "buggy",
+        sides={"fixed": sample.make_side("fixed", SideOutcome.PASSED)},
     )
     assert bug_lifetime.derive_observed_state(other) == ""
 
@@ -162,10 +167,12 @@ def test_a_lifecycle_cell_outweighs_a_toggled_one() -> None:
     run = sample.make_run()
     cell = next(c for c in run.cells if (c.toggle, c.release) == ("20606", "0.5.13"))
     cell.verdict = CellVerdict.BROKEN
-    cell.sides = {"fixed": sample.failing("fixed")}
-    alone = row(view.make_view(run), "20606").lifetime
+    cell.sides = {"fixed": sample.make_failing_side("fixed")}
+    alone = find_row(view.make_view(run), "20606").lifetime
     assert [on.release for on in alone.contradictions] == ["0.5.13"]
-    assert not row(view.make_view([run, sample.lifecycle()]), "20606").lifetime.contradictions
+    assert not find_row(
+        view.make_view([run, sample.make_lifecycle()]), "20606"
+    ).lifetime.contradictions
 
 
 @pytest.mark.parametrize(
@@ -187,7 +194,9 @@ def test_a_side_is_expected_by_its_state_and_outcome(
     state: str, name: str, outcome: SideOutcome, right: bool
 ) -> None:
     assert (
-        view.is_side_expected(CellResult("g", "t", "1", "cpu", state), sample.side(name, outcome))
+        view.is_side_expected(
+            CellResult("g", "t", "1", "cpu", state), sample.make_side(name, outcome)
+        )
         is right
     )
 
@@ -196,8 +205,8 @@ def test_a_toothless_guard_does_not_change_the_observed_state() -> None:
     run = sample.make_run()
     cells = [c for c in run.cells if (c.toggle, c.release) == ("27460", "0.5.9")]
     cells[0].verdict = CellVerdict.TOOTHLESS
-    cells[0].sides["buggy"] = sample.side("buggy", SideOutcome.PASSED)
-    lived = row(view.make_view(run), "27460").lifetime
+    cells[0].sides["buggy"] = sample.make_side("buggy", SideOutcome.PASSED)
+    lived = find_row(view.make_view(run), "27460").lifetime
     assert lived.releases[0].observed_state == "buggy"
     assert not lived.contradictions
 
@@ -225,7 +234,7 @@ def test_durations_have_two_units_at_most(seconds: float, text: str) -> None:
 
 
 def test_an_empty_run_is_red_and_has_nothing_to_show() -> None:
-    for seen in (view.make_view(sample.empty()), view.make_view([])):
+    for seen in (view.make_view(sample.make_empty_run()), view.make_view([])):
         assert not seen.green
         assert seen.rows == ()
     assert view.make_view(ProveRun(id="x", kind="lifecycle", started="")).kind == "lifecycle"
@@ -235,10 +244,10 @@ def test_a_proof_on_the_virtual_gpu_names_the_stand_ins_that_computed() -> None:
     words = "2 operators of CUDA binaries had stand-ins, 5 calls: jit:a.run, sgl_kernel.b"
     for device in ("virtual", "cuda"):
         run = sample.make_run(2, device)
-        run.cells[0].sides["fixed"] = sample.side(
+        run.cells[0].sides["fixed"] = sample.make_side(
             "fixed", SideOutcome.PASSED, stand_ins={"sgl_kernel.b": 2}
         )
-        run.cells[1].sides["buggy"] = sample.failing(
+        run.cells[1].sides["buggy"] = sample.make_failing_side(
             "buggy", stand_ins={"sgl_kernel.b": 1, "jit:a.run": 2}
         )
         shown = to_text(terminal.print_run, run), page.render_page(run)

@@ -31,7 +31,7 @@ def add(y):
 """
 
 
-def load(file: Path) -> dict[str, Any]:
+def load_functions(file: Path) -> dict[str, Any]:
     file.parent.mkdir(parents=True, exist_ok=True)
     names: dict[str, Any] = {}
     exec(compile(MODULE, str(file), "exec"), names)
@@ -39,8 +39,8 @@ def load(file: Path) -> dict[str, Any]:
 
 
 def test_what_ran_in_the_block_is_recorded_by_name(tmp_path: Path) -> None:
-    ours = load(tmp_path / "site-packages" / "sglang" / "srt" / "rotary.py")
-    others = load(tmp_path / "site-packages" / "another" / "rotary.py")
+    ours = load_functions(tmp_path / "site-packages" / "sglang" / "srt" / "rotary.py")
+    others = load_functions(tmp_path / "site-packages" / "another" / "rotary.py")
     ours["add"](1)
     with record_functions() as functions:
         ours["Rotary"]().forward()
@@ -55,7 +55,7 @@ def test_what_ran_in_the_block_is_recorded_by_name(tmp_path: Path) -> None:
 def test_beside_another_profiler_the_functions_are_unknown_and_the_block_runs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    ours = load(tmp_path / "site-packages" / "sglang" / "srt" / "rotary.py")
+    ours = load_functions(tmp_path / "site-packages" / "sglang" / "srt" / "rotary.py")
 
     def profile(*_: object) -> None: ...
 
@@ -91,8 +91,8 @@ def test_a_tool_of_sys_monitoring_is_given_back_or_none_is_taken(
     codes: set[types.CodeType] = set()
     with function_recorder._monitor_starts(codes):
         assert tools[4] == "unfix"
-        assert callbacks[0](load.__code__, 0) is stand_in.DISABLE
-    assert (codes, tools, callbacks[-1]) == ({load.__code__}, {3: "another"}, None)
+        assert callbacks[0](load_functions.__code__, 0) is stand_in.DISABLE
+    assert (codes, tools, callbacks[-1]) == ({load_functions.__code__}, {3: "another"}, None)
     tools[4] = "one more"
     with function_recorder._monitor_starts(codes):
         pass

@@ -13,14 +13,14 @@ SPIN_SECONDS = 0.2
 TIMES = {"llama": 1.8, "qwen3": 4.2}
 
 
-def spin() -> None:
+def spin_processor() -> None:
     while time.process_time() < SPIN_SECONDS:
         pass
 
 
 def test_a_fork_counts_once_it_has_ended(tmp_path: Path) -> None:
     before = measure_processor_seconds()
-    assert run_fork(tmp_path / "0", 60, spin).is_normal
+    assert run_fork(tmp_path / "0", 60, spin_processor).is_normal
     assert measure_processor_seconds() - before > SPIN_SECONDS / 2
 
 

@@ -17,7 +17,7 @@ from harness.fixes.registry.schema import CodeTarget, Toggle
 from harness.releases.source_trees import SourceTree
 
 ADAPTER_IMPORT = re.compile(r"^from fixtures import \w+(?: as adapter)?$", re.MULTILINE)
-LAUNCH_IMPORT = "from fixtures.kernel_launches import launched"
+LAUNCH_IMPORT = "from fixtures.kernel_launches import launch_kernel"
 
 
 def write_guard(toggle: Toggle, trees: Sequence[SourceTree]) -> Path:
@@ -39,14 +39,14 @@ def render_guard(toggle: Toggle, trees: Sequence[SourceTree], folder: Path) -> s
     given = [f"{name}=...," for name in names if name not in ("self", "cls")]
     if kernel:
         fixture = LAUNCH_IMPORT
-        call = [f'launched(check, "{node.name}", (1,),', *(f"    {one}" for one in given), ")"]
-        said = f"# Its modules belong in HOMES of fixtures/kernel_launches.py: {target.module}"
+        call = [f'launch_kernel(check, "{node.name}", (1,),', *(f"    {one}" for one in given), ")"]
+        comment = f"# The kernel is found by the toggle's target, here in {target.module}."
     else:
         fixture = _find_fixture_import(folder)
         takes = ", ".join(one.rstrip(",") for one in given)
         call = [f"adapter.{node.name}(check, value)  # {target.qualname}({takes})"]
-        said = "# The fixture builds the real object small, and calls its own method."
-    body = textwrap.indent("\n".join([said, *call]), " " * 8)
+        comment = "# The fixture builds the real object small, and calls its own method."
+    body = textwrap.indent("\n".join([comment, *call]), " " * 8)
     return f'''"""{toggle.title}: what holds instead.
 
 THE INVARIANTS IN PLAIN WORDS

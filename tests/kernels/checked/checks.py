@@ -11,14 +11,14 @@ from harness import checking
 from harness.checking import Check
 
 
-def check() -> AbstractContextManager[Check]:
+def check_on_cpu() -> AbstractContextManager[Check]:
     return checking.checked("cpu")
 
 
-def numbers(count: int) -> torch.Tensor:
+def make_numbers(count: int) -> torch.Tensor:
     return torch.arange(count, dtype=torch.int32)
 
 
 def launch_checked(kernel: Any, grid: tuple[int, ...], *args: Any, **constants: Any) -> None:
-    with check():
+    with check_on_cpu():
         kernel[grid](*args, **constants)

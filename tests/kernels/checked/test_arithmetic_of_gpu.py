@@ -12,7 +12,7 @@ from harness.store.record_files import read_record_text
 RECORDED = paths.project_folder() / "bench" / "recorded" / "arithmetic-h200.json.xz"
 
 
-def load() -> Any:
+def load_script() -> Any:
     place = paths.project_folder() / "bench" / "arithmetic.py"
     spec = importlib.util.spec_from_file_location("arithmetic_bench", place)
     assert spec is not None
@@ -23,7 +23,7 @@ def load() -> Any:
 
 
 def test_the_checker_computes_the_bits_that_the_gpu_did() -> None:
-    bench = load()
+    bench = load_script()
     recorded = json.loads(read_record_text(RECORDED))["answers"]
     now = bench.answers("cpu")
     assert set(now) == set(recorded)
@@ -33,7 +33,7 @@ def test_the_checker_computes_the_bits_that_the_gpu_did() -> None:
 
 
 def test_a_wrong_bit_is_reported() -> None:
-    bench = load()
+    bench = load_script()
     recorded = json.loads(read_record_text(RECORDED))["answers"]
     wrong = {**recorded, "add bf16": "ff" + recorded["add bf16"][2:]}
     assert bench.differences(recorded, wrong)[0].startswith("add bf16: 1 of 256, first at 0")

@@ -14,7 +14,7 @@ from assembly_to_check import (
     neighbours,
     soften,
 )
-from checks import check, launch_checked
+from checks import check_on_cpu, launch_checked
 
 from harness import checking
 
@@ -35,7 +35,7 @@ APPROXIMATIONS: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], float, f
 def test_an_approximation_is_within_its_bound(name: str) -> None:
     compute, low, high, bound = APPROXIMATIONS[name]
     x, out = torch.linspace(low, high, N), torch.empty(N)
-    with check() as session:
+    with check_on_cpu() as session:
         approximate[(1,)](x, out, ASM=f"{name} $0, $1;", N=N)
         assert session.launches[0].approximations == (f"inline assembly: {name}",)
     true = compute(x.double())
@@ -72,7 +72,7 @@ def test_predicated_assembly_keeps_its_checks() -> None:
     x, out = torch.linspace(-30, 30, N), torch.empty(N)
     launch_checked(soften, (1,), x, out, N=N)
     assert torch.allclose(out, torch.nn.functional.softplus(x), atol=1e-6)
-    with pytest.raises(checking.OutOfBounds, match="past the end of x"), check():
+    with pytest.raises(checking.OutOfBounds, match="past the end of x"), check_on_cpu():
         soften[(1,)](x[:50], out, N=N)
 
 

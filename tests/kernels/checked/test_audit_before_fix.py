@@ -38,7 +38,7 @@ FIRST = (FindingKind.OVERFLOWS, "two_lines", "tl.store(x_ptr + row * stride, 1)"
 SECOND = (FindingKind.OVERFLOWS, "two_lines", "tl.store(x_ptr + row * 512, 2)")
 
 
-def release(folder: Path, text: str) -> Path:
+def write_release(folder: Path, text: str) -> Path:
     package = folder / "sglang" / "srt"
     package.mkdir(parents=True)
     (package / "kernels.py").write_text(text)
@@ -48,7 +48,7 @@ def release(folder: Path, text: str) -> Path:
 
 def test_a_kernels_cache_key_does_not_depend_on_load_order(tmp_path: Path) -> None:
     """Otherwise cached results would never be read."""
-    place = release(tmp_path, HELPED)
+    place = write_release(tmp_path, HELPED)
     keys = set()
     for first in ("helped", "at_least"):
         world = LazyRelease(place)
@@ -63,7 +63,7 @@ def test_a_finding_is_run_on_the_parent_if_it_was_run_on_the_release(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A finding that was too slow to run counts by arithmetic, as on the release itself."""
-    kernels = ReleaseKernels(release(tmp_path, KERNELS), "sources")
+    kernels = ReleaseKernels(write_release(tmp_path, KERNELS), "sources")
     [kernel] = kernels.find_by_name("two_lines")
     run: list[FindingKey] = []
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from checks import check, numbers
+from checks import check_on_cpu, make_numbers
 from kernels_to_check import (
     asserting,
     at_product,
@@ -49,8 +49,8 @@ from harness.checking import (
 
 
 def test_a_read_past_the_end_is_reported_with_index_line_program_and_lanes() -> None:
-    with pytest.raises(OutOfBounds) as caught, check():
-        copy[(3,)](numbers(20), numbers(24), 24, 0, BLOCK=8)
+    with pytest.raises(OutOfBounds) as caught, check_on_cpu():
+        copy[(3,)](make_numbers(20), make_numbers(24), 24, 0, BLOCK=8)
     message = str(caught.value)
     assert (
         "copy read 4 bytes past the end of source (its index 20, and it is int32 [20])" in message
@@ -64,8 +64,8 @@ def test_a_read_past_the_end_is_reported_with_index_line_program_and_lanes() -> 
 
 def test_a_tensor_of_torch_empty_has_its_arguments_name_as_the_nearest() -> None:
     def copy_into_empty_tensor() -> None:
-        with check():
-            copy[(3,)](numbers(24), torch.empty(20, dtype=torch.int32), 24, 0, BLOCK=8)
+        with check_on_cpu():
+            copy[(3,)](make_numbers(24), torch.empty(20, dtype=torch.int32), 24, 0, BLOCK=8)
 
     with pytest.raises(OutOfBounds) as caught:
         copy_into_empty_tensor()
@@ -74,97 +74,102 @@ def test_a_tensor_of_torch_empty_has_its_arguments_name_as_the_nearest() -> None
 
 
 def test_a_read_before_the_start_is_reported() -> None:
-    with pytest.raises(OutOfBounds, match="12 bytes before the start of source"), check():
-        copy[(1,)](numbers(20), numbers(20), 20, -3, BLOCK=8)
+    with pytest.raises(OutOfBounds, match="12 bytes before the start of source"), check_on_cpu():
+        copy[(1,)](make_numbers(20), make_numbers(20), 20, -3, BLOCK=8)
 
 
 def test_masked_lanes_may_point_anywhere() -> None:
-    target = numbers(20)
-    with check():
-        copy[(3,)](numbers(20) + 5, target, 20, 0, BLOCK=8)
+    target = make_numbers(20)
+    with check_on_cpu():
+        copy[(3,)](make_numbers(20) + 5, target, 20, 0, BLOCK=8)
     assert target.tolist() == list(range(5, 25))
 
 
 def test_memory_past_a_view_is_named_as_its_storage() -> None:
-    both = numbers(40)
-    with pytest.raises(OutOfBounds) as caught, check():
-        copy[(3,)](numbers(24), both[:20], 24, 0, BLOCK=8)
+    both = make_numbers(40)
+    with pytest.raises(OutOfBounds) as caught, check_on_cpu():
+        copy[(3,)](make_numbers(24), both[:20], 24, 0, BLOCK=8)
     assert "wrote 4 bytes past the end of target" in str(caught.value)
     assert "still inside the storage that this tensor is a view of" in str(caught.value)
 
 
 def test_an_atomic_out_of_bounds_is_reported() -> None:
-    with pytest.raises(OutOfBounds, match="updated 4 bytes past the end of target"), check():
-        counted_outside[(1,)](numbers(4), 4)
+    with pytest.raises(OutOfBounds, match="updated 4 bytes past the end of target"), check_on_cpu():
+        counted_outside[(1,)](make_numbers(4), 4)
 
 
 def test_a_callee_is_named_with_its_kernel() -> None:
-    with pytest.raises(OutOfBounds, match=r"outer \(in inner\) read"), check():
-        outer[(1,)](numbers(4), numbers(1), 4)
+    with pytest.raises(OutOfBounds, match=r"outer \(in inner\) read"), check_on_cpu():
+        outer[(1,)](make_numbers(4), make_numbers(1), 4)
 
 
 def test_a_loaded_pointer_must_point_into_a_registered_tensor() -> None:
-    there = numbers(4)
+    there = make_numbers(4)
     table = torch.tensor([there.data_ptr()])
-    with check() as session:
+    with check_on_cpu() as session:
         with pytest.raises(OutOfBounds, match="in no tensor that this launch was given"):
-            through_table[(1,)](table, numbers(1))
+            through_table[(1,)](table, make_numbers(1))
         session.discard_errors()
         session.register_tensor(there, "the pool")
-        target = numbers(1)
+        target = make_numbers(1)
         through_table[(1,)](table, target)
         assert target.tolist() == [1]
 
 
 def test_a_freed_tensor_is_named() -> None:
-    with check() as session:
-        there = numbers(1 << 20)
+    with check_on_cpu() as session:
+        there = make_numbers(1 << 20)
         session.register_tensor(there, "the pool")
         table = torch.tensor([there.data_ptr()])
         del there
         gc.collect()
         with pytest.raises(OutOfBounds, match="memory of the pool, which was freed"):
-            through_table[(1,)](table, numbers(1))
+            through_table[(1,)](table, make_numbers(1))
         session.discard_errors()
 
 
 def test_descriptors_are_followed() -> None:
     target = torch.zeros(16, dtype=torch.int32)
-    with check():
-        by_block[(1,)](numbers(32), target, 2, BLOCK=16)
+    with check_on_cpu():
+        by_block[(1,)](make_numbers(32), target, 2, BLOCK=16)
         assert target.tolist() == list(range(16, 47, 2))
-    with pytest.raises(OutOfBounds), check():
-        by_block[(1,)](numbers(16), target, 2, BLOCK=16)
+    with pytest.raises(OutOfBounds), check_on_cpu():
+        by_block[(1,)](make_numbers(16), target, 2, BLOCK=16)
 
 
 def test_pointers_of_descriptors_and_transposed_tiles_keep_their_tensor() -> None:
-    both = numbers(64)
+    both = make_numbers(64)
     for launch in (
         lambda: store_by_descriptor[(1,)](both[:16], 2, BLOCK=16),
         lambda: transpose_pointers[(1,)](both[:8], N=4),
     ):
-        with pytest.raises(OutOfBounds, match="past the end of target"), check():
+        with pytest.raises(OutOfBounds, match="past the end of target"), check_on_cpu():
             launch()
 
 
 def test_pointers_of_several_tensors_may_mix() -> None:
     for which in range(3):
-        with check():
-            choose_pointer[(1,)](numbers(1) + 5, numbers(1) + 6, numbers(1) + 7, which)
+        with check_on_cpu():
+            choose_pointer[(1,)](
+                make_numbers(1) + 5, make_numbers(1) + 6, make_numbers(1) + 7, which
+            )
 
 
 def test_an_error_that_the_code_under_test_catches_is_raised_at_the_end() -> None:
     def falls_back() -> None:
-        with check(), contextlib.suppress(AssertionError):
-            copy[(3,)](numbers(20), numbers(24), 24, 0, BLOCK=8)
+        with check_on_cpu(), contextlib.suppress(AssertionError):
+            copy[(3,)](make_numbers(20), make_numbers(24), 24, 0, BLOCK=8)
 
     with pytest.raises(OutOfBounds):
         falls_back()
 
 
 def test_a_mask_of_numbers_is_refused() -> None:
-    with pytest.raises(UncheckableKernel, match=r"masked_by_number: .* Triton refuses"), check():
-        masked_by_number[(1,)](numbers(8), numbers(8), N=8)
+    with (
+        pytest.raises(UncheckableKernel, match=r"masked_by_number: .* Triton refuses"),
+        check_on_cpu(),
+    ):
+        masked_by_number[(1,)](make_numbers(8), make_numbers(8), N=8)
 
 
 # Access rules
@@ -172,42 +177,42 @@ def test_a_mask_of_numbers_is_refused() -> None:
 
 def test_an_access_rule_excludes_the_next_programs_row() -> None:
     rows = torch.zeros((3, 8), dtype=torch.int32)
-    with check() as session:
+    with check_on_cpu() as session:
         session.allow(rows, write=lambda x, y, z: x)
-        copy[(3,)](numbers(24), rows, 24, 0, BLOCK=8)
+        copy[(3,)](make_numbers(24), rows, 24, 0, BLOCK=8)
         with pytest.raises(
             AccessRuleViolation, match=r"copy wrote target\[1, 0\], outside of what pr"
         ):
-            copy[(2,)](numbers(24), rows, 24, 0, BLOCK=16)
+            copy[(2,)](make_numbers(24), rows, 24, 0, BLOCK=16)
         session.discard_errors()
 
 
 def test_a_rule_for_an_argument_gets_the_launch_and_ends_with_it() -> None:
-    with check() as session:
+    with check_on_cpu() as session:
         session.allow_argument(
             "copy", "source", read=lambda launch, x, y, z: slice(0, launch.arguments["count"] - 1)
         )
         with pytest.raises(AccessRuleViolation, match=r"copy read source\[7\]"):
-            copy[(1,)](numbers(8), numbers(8), 8, 0, BLOCK=8)
+            copy[(1,)](make_numbers(8), make_numbers(8), 8, 0, BLOCK=8)
         session.discard_errors()
-        outer[(1,)](numbers(8), numbers(1), 7)
+        outer[(1,)](make_numbers(8), make_numbers(1), 7)
 
 
 def test_a_rule_leaves_other_tensors_of_the_storage_alone() -> None:
     both = torch.zeros((2, 8), dtype=torch.int32)
-    with check() as session:
+    with check_on_cpu() as session:
         session.allow(both[0], write=lambda x, y, z: None)
-        copy[(1,)](numbers(8), both[1], 8, 0, BLOCK=8)
+        copy[(1,)](make_numbers(8), both[1], 8, 0, BLOCK=8)
         session.allow_argument("copy", "source", read=lambda launch, x, y, z: ...)
         session.allow_argument("copy", "target", write=lambda launch, x, y, z: ...)
         copy[(1,)](both[0], both[1], 8, 0, BLOCK=8)
 
 
 def test_a_rule_for_an_unknown_argument_is_an_error() -> None:
-    with check() as session:
+    with check_on_cpu() as session:
         session.allow_argument("copy", "sauce", read=lambda launch, x, y, z: None)
         with pytest.raises(ValueError, match="copy has no argument sauce: source, target"):
-            copy[(1,)](numbers(8), numbers(8), 8, 0, BLOCK=8)
+            copy[(1,)](make_numbers(8), make_numbers(8), 8, 0, BLOCK=8)
 
 
 # Integer overflow
@@ -233,7 +238,7 @@ def test_a_rule_for_an_unknown_argument_is_an_error() -> None:
     ],
 )
 def test_an_overflow_is_reported_where_it_happens(launch: Any, operands: str) -> None:
-    with pytest.raises(IntegerOverflow) as caught, check():
+    with pytest.raises(IntegerOverflow) as caught, check_on_cpu():
         launch(checking.virtual_zeros((2**33,), torch.int32))
     assert operands in str(caught.value)
     assert "kernels_to_check.py:" in str(caught.value)
@@ -241,20 +246,20 @@ def test_an_overflow_is_reported_where_it_happens(launch: Any, operands: str) ->
 
 def test_an_overflow_in_a_masked_lane_does_not_hide_a_later_one() -> None:
     rows = torch.tensor([3, 1], dtype=torch.int32)
-    with pytest.raises(IntegerOverflow, match=r"1073741824 \+ 1073741824"), check():
+    with pytest.raises(IntegerOverflow, match=r"1073741824 \+ 1073741824"), check_on_cpu():
         overflows_twice[(1,)](checking.virtual_zeros((2**32,), torch.int32), rows, 2**30, N=2)
 
 
 def test_the_low_bits_of_a_packed_number_are_right() -> None:
-    target = numbers(8)
-    with check():
+    target = make_numbers(8)
+    with check_on_cpu():
         pack_index[(1,)](target, 70000)
     assert target[3] == 1
 
 
 def test_an_overflow_counts_only_in_an_address_that_is_used() -> None:
-    target = numbers(4)
-    with check():
+    target = make_numbers(4)
+    with check_on_cpu():
         value_overflows[(1,)](target, 3, 2**30)
         masked_product[(1,)](target, 3, 2**30)
         wide = checking.virtual_zeros((2**32,), torch.int8)
@@ -269,7 +274,7 @@ def test_an_overflow_counts_only_in_an_address_that_is_used() -> None:
 def test_named_programs_of_a_huge_grid_over_a_huge_tensor() -> None:
     rows = 2**31
     target = checking.virtual_zeros((rows, 4), torch.int8)
-    with check() as session:
+    with check_on_cpu() as session:
         session.run_only("by_row", [(0,), (rows - 1,)])
         by_row[(rows,)](target, 4)
         assert [launch.grid for launch in session.launches] == [(rows, 1, 1)]
@@ -298,21 +303,21 @@ def test_an_unsupported_operation_is_refused_by_name() -> None:
         pytest.raises(
             UncheckableKernel, match=r"run_assembly: the checker cannot.*inline assembly"
         ),
-        check(),
+        check_on_cpu(),
     ):
-        run_assembly[(1,)](numbers(1))
+        run_assembly[(1,)](make_numbers(1))
     assert not issubclass(UncheckableKernel, AssertionError)
 
 
 def test_a_kernels_own_assertion_is_a_violation() -> None:
-    with pytest.raises(KernelAssertion, match="three is too many"), check():
-        asserting[(1,)](numbers(1), 3)
+    with pytest.raises(KernelAssertion, match="three is too many"), check_on_cpu():
+        asserting[(1,)](make_numbers(1), 3)
 
 
 @pytest.mark.parametrize(("padding", "beyond"), [("zero", 0.0), ("nan", float("nan"))])
 def test_a_descriptor_of_the_host_is_its_tensor(padding: str, beyond: float) -> None:
     rows, sums = torch.arange(48.0).reshape(6, 8), torch.zeros(2)
-    with check():
+    with check_on_cpu():
         made = TensorDescriptor.from_tensor(rows, [4, 8], padding)
         through_a_descriptor[(2,)](made, sums)
     expected = [sum(range(32)), sum(range(32, 48)) + 16 * beyond]
@@ -322,5 +327,5 @@ def test_a_descriptor_of_the_host_is_its_tensor(padding: str, beyond: float) -> 
 
 def test_a_descriptor_larger_than_its_tensor_is_out_of_bounds() -> None:
     made = TensorDescriptor(torch.zeros(6, 8), [8, 8], [8, 1], [4, 8])
-    with pytest.raises(OutOfBounds, match=r"rows .*its index 48"), check():
+    with pytest.raises(OutOfBounds, match=r"rows .*its index 48"), check_on_cpu():
         through_a_descriptor[(2,)](made, torch.zeros(2))

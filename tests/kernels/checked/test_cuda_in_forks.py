@@ -12,20 +12,20 @@ from harness.core import device
 
 
 def test_a_release_that_queries_the_accelerator_leaves_forks_their_gpu() -> None:
-    assert _in_a_fork(_both) == ["torch.cuda", "the driver was asked"]
+    assert _in_a_fork(list_devices) == ["torch.cuda", "the driver was asked"]
 
 
-def _both() -> list[str]:
+def list_devices() -> list[str]:
     def ask_the_driver(*_: bool) -> torch.device:
         raise RuntimeError("the driver was asked")
 
     torch._C._get_accelerator = ask_the_driver
     device._describe_gpus = lambda _: [{"name": "a GPU"}]
     device.defer_cuda_to_forks()
-    return [_accelerator(), *_in_a_fork(lambda: [_accelerator()])]
+    return [find_accelerator(), *_in_a_fork(lambda: [find_accelerator()])]
 
 
-def _accelerator() -> str:
+def find_accelerator() -> str:
     torch.get_device_module.cache_clear()
     try:
         return str(torch.get_device_module().__name__)

@@ -79,7 +79,7 @@ def test_admission_waits_for_memory_for_the_whole_test() -> None:
     assert device.asked == 1
 
 
-def holding(said: Any, folder: Path) -> None:
+def hold_memory(said: Any, folder: Path) -> None:
     gpu_admission._lock_folder = lambda: folder
     gpu_admission.wait_for_memory(GIB, Device([60 * GIB]))
     said.send(gpu_admission._admission_lock)
@@ -96,7 +96,7 @@ def test_admission_is_limited_and_freed_when_a_process_leaves_or_dies(
     others = []
     for _ in range(gpu_admission._MAX_ADMITTED):
         ours, theirs = context.Pipe()
-        process = context.Process(target=holding, args=(theirs, folder), daemon=True)
+        process = context.Process(target=hold_memory, args=(theirs, folder), daemon=True)
         process.start()
         assert ours.recv() >= 0
         others.append((process, ours))

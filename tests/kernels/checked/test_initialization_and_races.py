@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from checks import check, numbers
+from checks import check_on_cpu, make_numbers
 from kernels_to_check import (
     copy,
     count_programs,
@@ -26,9 +26,9 @@ from harness.checking import (
 
 
 def test_elements_that_were_never_written_are_reported() -> None:
-    with check() as session:
+    with check_on_cpu() as session:
         target = torch.empty(24, dtype=torch.int32, device="cuda")
-        copy[(2,)](numbers(24), target, 24, 0, BLOCK=8)
+        copy[(2,)](make_numbers(24), target, 24, 0, BLOCK=8)
         session.assert_written(target, slice(0, 16))
         with pytest.raises(
             UninitializedMemory, match=r"8 of 24 elements were never written: index \[16\]"
@@ -39,20 +39,20 @@ def test_elements_that_were_never_written_are_reported() -> None:
 
 
 def test_an_uninitialized_read_is_reported() -> None:
-    with check() as session:
+    with check_on_cpu() as session:
         source = torch.empty(24, dtype=torch.int32)
         source[:16] = 1
-        copy[(2,)](source, numbers(24), 24, 0, BLOCK=8)
+        copy[(2,)](source, make_numbers(24), 24, 0, BLOCK=8)
         with pytest.raises(
             UninitializedMemory, match=r"copy read uninitialized memory: source, index 16"
         ):
-            copy[(3,)](source, numbers(24), 24, 0, BLOCK=8)
+            copy[(3,)](source, make_numbers(24), 24, 0, BLOCK=8)
         session.discard_errors()
 
 
 def test_a_tensor_can_be_marked_uninitialized_again() -> None:
-    with check() as session:
-        target = numbers(8)
+    with check_on_cpu() as session:
+        target = make_numbers(8)
         with pytest.raises(ValueError, match="not uninitialized in this session"):
             session.assert_written(target)
         session.mark_uninitialized(target)
@@ -63,7 +63,7 @@ def test_a_tensor_can_be_marked_uninitialized_again() -> None:
 
 @pytest.mark.parametrize("shape", [(), (0,), (2, 3)])
 def test_memory_of_any_shape_can_be_uninitialized(shape: tuple[int, ...]) -> None:
-    with check() as session:
+    with check_on_cpu() as session:
         made = torch.empty(shape, dtype=torch.int64)
         assert made.shape == shape
         if made.numel():
@@ -76,58 +76,61 @@ def test_memory_of_any_shape_can_be_uninitialized(shape: tuple[int, ...]) -> Non
 
 def test_a_write_write_race_needs_different_values() -> None:
     message = r"programs \(0, 0, 0\) and \(1, 0, 0\) write different values to target, index 0"
-    with check():
-        same_place[(3,)](numbers(1), 7, STEP=0)
-        same_place[(1,)](numbers(1), 8, STEP=0)
-    with pytest.raises(DataRace, match=message), check():
-        same_place[(3,)](numbers(1), 7, STEP=1)
+    with check_on_cpu():
+        same_place[(3,)](make_numbers(1), 7, STEP=0)
+        same_place[(1,)](make_numbers(1), 8, STEP=0)
+    with pytest.raises(DataRace, match=message), check_on_cpu():
+        same_place[(3,)](make_numbers(1), 7, STEP=1)
 
 
 def test_a_race_among_dummy_requests_is_ignored_while_a_session_says_so() -> None:
-    with check() as session:
+    with check_on_cpu() as session:
         with session.ignore_races():
-            target = numbers(1)
+            target = make_numbers(1)
             same_place[(3,)](target, 7, STEP=1)
             assert target.item() == 9  # all three programs ran
             with pytest.raises(OutOfBounds):
-                copy[(4,)](numbers(24), numbers(24), 32, 0, BLOCK=8)
+                copy[(4,)](make_numbers(24), make_numbers(24), 32, 0, BLOCK=8)
         session.discard_errors()
         with pytest.raises(DataRace):
-            same_place[(3,)](numbers(1), 7, STEP=1)
+            same_place[(3,)](make_numbers(1), 7, STEP=1)
         session.discard_errors()
 
 
 def test_a_store_beside_an_atomic_is_a_race() -> None:
     for first in (0, 1):
-        with pytest.raises(DataRace, match="store and update atomically target, index 0"), check():
-            stored_and_counted[(2,)](numbers(1), first)
+        with (
+            pytest.raises(DataRace, match="store and update atomically target, index 0"),
+            check_on_cpu(),
+        ):
+            stored_and_counted[(2,)](make_numbers(1), first)
 
 
 def test_two_lanes_of_one_store_must_not_write_different_values() -> None:
-    with check():
-        lanes[(1,)](numbers(8), 1, N=8)
-    with pytest.raises(DataRace, match="two lanes of program"), check():
-        lanes[(1,)](numbers(8), 2, N=8)
+    with check_on_cpu():
+        lanes[(1,)](make_numbers(8), 1, N=8)
+    with pytest.raises(DataRace, match="two lanes of program"), check_on_cpu():
+        lanes[(1,)](make_numbers(8), 2, N=8)
 
 
 def test_a_read_write_race_is_reported_in_either_order() -> None:
     message = r"programs \(0, 0, 0\) and \(1, 0, 0\): the first {} shared, index 0"
     for step, words in ((1, "writes and the second reads"), (-1, "reads and the second writes")):
-        with pytest.raises(DataRace, match=message.format(words)), check():
-            read_beside[(2,)](numbers(2), numbers(2), step)
-    with check():
-        read_beside[(2,)](numbers(2), numbers(2), 0)
-        read_beside[(1,)](numbers(2), numbers(2), 1)
+        with pytest.raises(DataRace, match=message.format(words)), check_on_cpu():
+            read_beside[(2,)](make_numbers(2), make_numbers(2), step)
+    with check_on_cpu():
+        read_beside[(2,)](make_numbers(2), make_numbers(2), 0)
+        read_beside[(1,)](make_numbers(2), make_numbers(2), 1)
 
 
 def test_a_wait_for_a_later_program_is_refused() -> None:
-    with pytest.raises(UncheckableKernel, match="waits for another program"), check():
+    with pytest.raises(UncheckableKernel, match="waits for another program"), check_on_cpu():
         waiting[(2,)](torch.zeros(1, dtype=torch.int32))
 
 
 def test_launches_and_atomics_do_not_race() -> None:
     target = torch.zeros(1, dtype=torch.int32)
-    with check():
+    with check_on_cpu():
         for value in range(3):
             same_place[(1,)](target, value, STEP=1)
         count_programs[(5,)](target)

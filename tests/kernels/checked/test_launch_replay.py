@@ -26,7 +26,7 @@ def folder(tmp_path: Path, monkeypatch: Patch) -> Path:
     return tmp_path
 
 
-def launch(size: int, kernel: Any = kernels.scale, factor: float = 0.1) -> torch.Tensor:
+def run_launch(size: int, kernel: Any = kernels.scale, factor: float = 0.1) -> torch.Tensor:
     x = torch.linspace(0.1, 1.0, size)
     y = torch.full((size,), -7.0)
     with checking.checked():
@@ -34,12 +34,12 @@ def launch(size: int, kernel: Any = kernels.scale, factor: float = 0.1) -> torch
     return y
 
 
-def compare(later: Any, captured: CapturedLaunch) -> kernel_replay.LaunchComparison:
+def compare_launches(later: Any, captured: CapturedLaunch) -> kernel_replay.LaunchComparison:
     return kernel_replay.compare_launch(kernels.scale, later, captured)
 
 
 def test_a_launch_runs_again_on_the_bytes_that_it_had(folder: Path) -> None:
-    written = launch(13)
+    written = run_launch(13)
     (captured,) = launch_capture.list_captured(folder, NAME)
     assert captured.grid == (2, 1, 1)
     arguments = captured.make_arguments()
@@ -65,8 +65,8 @@ def test_views_of_one_memory_still_overlap(folder: Path) -> None:
 
 def test_the_smallest_launches_of_a_kernel_are_kept(folder: Path) -> None:
     for size in range(60, 20, -1):
-        launch(size)
-    launch(21)  # again: stored once
+        run_launch(size)
+    run_launch(21)  # again: stored once
     kept = launch_capture.list_captured(folder, NAME)
     assert len(kept) == launch_capture.MAX_MODE_LAUNCHES
     sizes = [one.arguments["size"] for one in kept]
@@ -75,15 +75,15 @@ def test_the_smallest_launches_of_a_kernel_are_kept(folder: Path) -> None:
 
 def test_only_wanted_kernels_are_kept(folder: Path) -> None:
     capture_folder.write_wanted_kernels(folder, ["kernels_to_replay:scale_renamed"])
-    launch(8)
-    launch(8, kernels.scale_renamed)
+    run_launch(8)
+    run_launch(8, kernels.scale_renamed)
     assert launch_capture.list_captured(folder, NAME) == []
     assert len(launch_capture.list_captured(folder, f"{NAME}_renamed")) == 1
 
 
 def test_a_launch_with_too_much_memory_is_named(folder: Path, monkeypatch: Patch) -> None:
     monkeypatch.setattr(launch_capture, "MAX_BYTES", 64)
-    launch(13)
+    run_launch(13)
     assert launch_capture.list_captured(folder, NAME) == []
     assert launch_capture.was_too_large(folder, NAME)
 
@@ -100,16 +100,16 @@ def test_a_launch_with_too_much_memory_is_named(folder: Path, monkeypatch: Patch
 def test_each_way_to_answer_is_told_from_the_others(
     folder: Path, later: str, answer: KernelAnswer, words: str
 ) -> None:
-    launch(13)
+    run_launch(13)
     (captured,) = launch_capture.list_captured(folder, NAME)
-    found = compare(getattr(kernels, later), captured)
+    found = compare_launches(getattr(kernels, later), captured)
     assert found.answer is answer
     assert words in found.why
 
 
 def test_a_report_of_the_earlier_version_is_no_news(folder: Path) -> None:
     with pytest.raises(checking.OutOfBounds):
-        launch(13, kernels.scale_without_a_mask)
+        run_launch(13, kernels.scale_without_a_mask)
     (captured,) = launch_capture.list_captured(folder, f"{NAME}_without_a_mask")
     found = kernel_replay.compare_launch(
         kernels.scale_without_a_mask, kernels.scale_without_a_mask, captured
@@ -119,7 +119,7 @@ def test_a_report_of_the_earlier_version_is_no_news(folder: Path) -> None:
 
 
 def test_a_new_parameter_is_named(folder: Path) -> None:
-    launch(8)
+    run_launch(8)
     (captured,) = launch_capture.list_captured(folder, NAME)
     why = kernel_replay.describe_parameter_change(kernels.scale, kernels.scale_and_shift, captured)
     assert why == "its parameters changed: shift is new"
@@ -128,7 +128,7 @@ def test_a_new_parameter_is_named(folder: Path) -> None:
 
 
 def test_the_launch_is_described_argument_by_argument(folder: Path) -> None:
-    launch(3)
+    run_launch(3)
     (captured,) = launch_capture.list_captured(folder, NAME)
     lines = kernel_replay.describe_launch(captured)
     assert lines[0] == "grid = (1, 1, 1)"

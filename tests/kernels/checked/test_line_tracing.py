@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import kernels_to_check
-from checks import check, numbers
+from checks import check_on_cpu, make_numbers
 from kernels_to_check import stored_and_counted
 
 from harness.kernels.triton import line_tracing
@@ -26,10 +26,10 @@ def test_a_tracer_sees_the_lines_that_ran() -> None:
 
     first = stored_and_counted.starting_line_number
     for first_program, lines in ((0, {2, 3}), (5, {2, 5})):
-        with check():
+        with check_on_cpu():
             seen.clear()
             sys.settrace(trace_call)
-            stored_and_counted[(1,)](numbers(1), first_program)
+            stored_and_counted[(1,)](make_numbers(1), first_program)
             sys.settrace(None)
         assert seen == lines
     # A GPU does not report which branch ran: it may have been any.

@@ -23,7 +23,7 @@ from harness.patching import jit_kernels as patching
 FOLDER = (Path(__file__).parents[2] / "toy" / "toggles",)
 
 
-def launch(kernel: Any, **options: Any) -> int:
+def launch_kernel(kernel: Any, **options: Any) -> int:
     x = torch.arange(20, dtype=torch.int32)
     out = torch.zeros_like(x)
     with checking.checked("cpu"):
@@ -32,15 +32,15 @@ def launch(kernel: Any, **options: Any) -> int:
 
 
 CASES = [
-    ("toy-kernel", lambda: launch(kernels.add_kernel, BLOCK=16), 4, 103),
-    ("toy-helper", lambda: launch(kernels.calling_kernel, BLOCK=16), 6, 60),
-    ("toy-heuristic", lambda: launch(kernels.heuristic_kernel), 8, 53),
-    ("toy-tuned", lambda: launch(kernels.tuned_kernel), 10, 73),
-    ("toy-scale", lambda: launch(kernels.scaled_kernel, BLOCK=16), 9, 90),
+    ("toy-kernel", lambda: launch_kernel(kernels.add_kernel, BLOCK=16), 4, 103),
+    ("toy-helper", lambda: launch_kernel(kernels.calling_kernel, BLOCK=16), 6, 60),
+    ("toy-heuristic", lambda: launch_kernel(kernels.heuristic_kernel), 8, 53),
+    ("toy-tuned", lambda: launch_kernel(kernels.tuned_kernel), 10, 73),
+    ("toy-scale", lambda: launch_kernel(kernels.scaled_kernel, BLOCK=16), 9, 90),
 ]
 
 
-def snapshot() -> dict[str, Any]:
+def take_snapshot() -> dict[str, Any]:
     found: dict[str, Any] = {"run": JITFunction.__dict__["run"]}
     for name, value in vars(kernels).items():
         if isinstance(value, KernelInterface):
@@ -67,22 +67,22 @@ def test_a_kernel_that_is_made_later_is_listed(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize(("name", "call", "fixed", "buggy"), CASES, ids=[c[0] for c in CASES])
 def test_a_kernel_changes_and_comes_back(name: str, call: Any, fixed: int, buggy: int) -> None:
     assert call() == fixed  # compiled before
-    before = snapshot()
+    before = take_snapshot()
     for _ in range(2):
         with toggles.reverted(name, folders=FOLDER) as toggled:
             assert call() == buggy
             assert call() == buggy
         assert toggled.reach >= 2
-        assert snapshot() == before
+        assert take_snapshot() == before
         assert call() == fixed
 
 
 def test_launches_are_counted_through_callers_while_observed() -> None:
     with toggles.observed("toy-helper", folders=FOLDER) as seen:
-        launch(kernels.calling_kernel, BLOCK=16)
-        launch(kernels.add_kernel, BLOCK=16)
-        launch(kernels.calling_kernel, BLOCK=16)
-    launch(kernels.calling_kernel, BLOCK=16)
+        launch_kernel(kernels.calling_kernel, BLOCK=16)
+        launch_kernel(kernels.add_kernel, BLOCK=16)
+        launch_kernel(kernels.calling_kernel, BLOCK=16)
+    launch_kernel(kernels.calling_kernel, BLOCK=16)
     assert seen.reach == 2
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from checks import check
+from checks import check_on_cpu
 from locks_to_check import (
     count_under_a_lock,
     count_under_its_own_lock,
@@ -16,47 +16,47 @@ from locks_to_check import (
 from harness.checking import DataRace
 
 
-def zeros(count: int) -> torch.Tensor:
+def make_zeros(count: int) -> torch.Tensor:
     return torch.zeros(count, dtype=torch.int32)
 
 
 def test_rows_that_are_summed_under_locks_do_not_race() -> None:
     source, sums = torch.randn(12, 16), torch.zeros(3, 16)
-    with check():
-        sum_under_locks[(12,)](zeros(3), zeros(3), sums, source, N=16, GROUPS=3)
+    with check_on_cpu():
+        sum_under_locks[(12,)](make_zeros(3), make_zeros(3), sums, source, N=16, GROUPS=3)
     expected = torch.stack([source[group::3].sum(0) for group in range(3)])
     assert torch.allclose(sums, expected, atol=1e-5)
 
 
 def test_a_counter_under_a_lock_does_not_race() -> None:
-    count = zeros(1)
-    with check():
-        count_under_a_lock[(5,)](zeros(1), count, MISTAKE="")
+    count = make_zeros(1)
+    with check_on_cpu():
+        count_under_a_lock[(5,)](make_zeros(1), count, MISTAKE="")
     assert count.item() == 5
 
 
 @pytest.mark.parametrize("mistake", ["no lock", "unlocked first", "relaxed"])
 def test_a_lock_that_is_forgotten_is_a_race(mistake: str) -> None:
-    with pytest.raises(DataRace, match=r"programs \(0, 0, 0\) and \(1, 0, 0\)"), check():
-        count_under_a_lock[(5,)](zeros(1), zeros(1), MISTAKE=mistake)
+    with pytest.raises(DataRace, match=r"programs \(0, 0, 0\) and \(1, 0, 0\)"), check_on_cpu():
+        count_under_a_lock[(5,)](make_zeros(1), make_zeros(1), MISTAKE=mistake)
 
 
 def test_a_lock_of_another_program_orders_nothing() -> None:
-    with pytest.raises(DataRace, match=r"count, index 0"), check():
-        count_under_its_own_lock[(3,)](zeros(3), zeros(1))
+    with pytest.raises(DataRace, match=r"count, index 0"), check_on_cpu():
+        count_under_its_own_lock[(3,)](make_zeros(3), make_zeros(1))
 
 
 def test_an_order_holds_through_a_third_program() -> None:
-    values = zeros(1)
-    with check():
-        pass_along[(4,)](zeros(4), values)
+    values = make_zeros(1)
+    with check_on_cpu():
+        pass_along[(4,)](make_zeros(4), values)
     assert values.item() == 10
 
 
 def test_parts_are_read_by_the_last_program_after_their_tickets() -> None:
-    total = zeros(1)
-    with check():
-        last_one_sums[(4,)](zeros(1), zeros(4), total, WAITS=True)
+    total = make_zeros(1)
+    with check_on_cpu():
+        last_one_sums[(4,)](make_zeros(1), make_zeros(4), total, WAITS=True)
     assert total.item() == 10
-    with pytest.raises(DataRace, match="parts, index 0"), check():
-        last_one_sums[(4,)](zeros(1), zeros(4), zeros(1), WAITS=False)
+    with pytest.raises(DataRace, match="parts, index 0"), check_on_cpu():
+        last_one_sums[(4,)](make_zeros(1), make_zeros(4), make_zeros(1), WAITS=False)

@@ -77,11 +77,14 @@ def test_integers(name: str, kind: str, side: int, seed: int) -> None:
                 np.trunc(a.astype(object) / b.astype(object))
                 if dtype != torch.int64
                 else np.array(
-                    [_truncate(p, q) for p, q in zip(a.tolist(), b.tolist(), strict=True)]
+                    [divide_truncated(p, q) for p, q in zip(a.tolist(), b.tolist(), strict=True)]
                 )
             ),
             "rem": lambda: np.array(
-                [p - q * _truncate(p, q) for p, q in zip(a.tolist(), b.tolist(), strict=True)]
+                [
+                    p - q * divide_truncated(p, q)
+                    for p, q in zip(a.tolist(), b.tolist(), strict=True)
+                ]
             ),
             "less": lambda: (a < b).astype(a.dtype),
             "shl": lambda: a << b,
@@ -90,7 +93,7 @@ def test_integers(name: str, kind: str, side: int, seed: int) -> None:
     assert out.numpy().tolist() == [int(value) for value in expected.tolist()]
 
 
-def _truncate(p: int, q: int) -> int:
+def divide_truncated(p: int, q: int) -> int:
     return abs(p) // abs(q) * (1 if (p < 0) == (q < 0) else -1)
 
 

@@ -13,7 +13,7 @@ from harness.kernels import cpu
 from harness.kernels.cpu import program_cache
 
 
-def launch() -> None:
+def launch_kernel() -> None:
     source, target = torch.arange(36), torch.zeros(4, 5, dtype=torch.int64)
     caches = known.by_rows.device_caches
     known.by_rows.device_caches = type(caches)(known.by_rows.create_binder)
@@ -41,13 +41,13 @@ def loads(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
 
 
 def test_programs_that_a_fork_needed_are_loaded_in_advance(loads: list[bytes]) -> None:
-    launch()
+    launch_kernel()
     needed = cpu.list_loaded_programs()
     assert len(loads) == len(needed) == 1
     program_cache._loaded_programs.clear()
     cpu.preload_programs(needed)
     assert len(loads) == 2
-    launch()
+    launch_kernel()
     cpu.preload_programs(needed)
     assert len(loads) == 2
 
@@ -61,7 +61,7 @@ def test_a_program_that_is_not_on_disk_is_not_loaded(loads: list[bytes]) -> None
 def test_the_number_of_preloaded_programs_is_limited(
     loads: list[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    launch()
+    launch_kernel()
     needed = cpu.list_loaded_programs()
     program_cache._loaded_programs.clear()
     monkeypatch.setattr(program_cache, "_MAX_LOADED_PROGRAMS", 0)

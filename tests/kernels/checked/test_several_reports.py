@@ -6,7 +6,7 @@ import contextlib
 
 import pytest
 import torch
-from checks import numbers
+from checks import make_numbers
 from faults_to_check import add_beside, faulty, wrapped_index
 
 from harness import checking
@@ -32,7 +32,7 @@ def launch_faulty(**options: object) -> tuple[Check, list[type], torch.Tensor]:
 
 def test_all_faults_of_a_launch_are_reported_with_a_line_each() -> None:
     with pytest.raises(checking.OutOfBounds) as caught, checking.checked("cpu", max_reports=8):
-        faulty[(2,)](torch.empty(8, dtype=torch.int32), numbers(16), N=8)
+        faulty[(2,)](torch.empty(8, dtype=torch.int32), make_numbers(16), N=8)
     notes = caught.value.__notes__
     assert "past the end of source" in str(caught.value)
     assert notes[0].startswith("launched at ")
@@ -96,7 +96,7 @@ def test_a_word_that_is_no_check_is_refused() -> None:
 def test_an_error_of_the_code_under_test_names_the_report_that_this_code_caught() -> None:
     def catch_and_fail() -> None:
         with contextlib.suppress(checking.OutOfBounds):
-            faulty[(2,)](torch.empty(8, dtype=torch.int32), numbers(16), N=8)
+            faulty[(2,)](torch.empty(8, dtype=torch.int32), make_numbers(16), N=8)
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError) as caught, checking.checked("cpu"):

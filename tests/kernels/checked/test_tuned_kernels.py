@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 import triton
-from checks import check, launch_checked, numbers
+from checks import check_on_cpu, launch_checked, make_numbers
 from tuned_to_check import copy_in_blocks, scale_first
 
 from harness import checking
@@ -21,15 +21,15 @@ def _tune_anew() -> Iterator[None]:
 
 
 def test_the_first_configuration_runs_and_their_number_is_known() -> None:
-    with check() as session:
-        copy_in_blocks[(1,)](numbers(8), numbers(8), 8)
+    with check_on_cpu() as session:
+        copy_in_blocks[(1,)](make_numbers(8), make_numbers(8), 8)
         assert [launch.arguments["BLOCK"] for launch in session.launches] == [8]
         assert session.launches.configuration_counts == {"copy_in_blocks": 3}
 
 
 def test_every_configuration_runs_if_the_session_asks_for_it() -> None:
     with checking.checked("cpu", all_configurations=True, max_reports=4) as session:
-        copy_in_blocks[(1,)](numbers(8), numbers(8), 8)
+        copy_in_blocks[(1,)](make_numbers(8), make_numbers(8), 8)
         blocks = [launch.arguments["BLOCK"] for launch in session.launches]
         assert blocks == [8, 16, 32, 8]
         assert [type(error) for error in session.launches.errors] == [checking.OutOfBounds]
@@ -41,7 +41,7 @@ def test_no_timing_of_this_machine_is_kept_for_a_gpu(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(
         triton.runtime.autotuner, "get_cache_manager", lambda _: pytest.fail("the disk is asked")
     )
-    launch_checked(copy_in_blocks, (1,), numbers(8), numbers(8), 8)
+    launch_checked(copy_in_blocks, (1,), make_numbers(8), make_numbers(8), 8)
 
 
 def test_a_helper_that_is_not_inlined_runs() -> None:

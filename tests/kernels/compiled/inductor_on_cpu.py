@@ -31,7 +31,9 @@ _numbers = itertools.count()
 
 
 @contextmanager
-def launches(folder: Path, launched: Callable[[Any, tuple[Any, ...]], None]) -> Iterator[None]:
+def observe_launches(
+    folder: Path, launched: Callable[[Any, tuple[Any, ...]], None]
+) -> Iterator[None]:
     """Pass each kernel that is compiled in this block, and its arguments, to this callback."""
 
     def kernel(self: Any, name: str, source: str, device_str: str = "cpu") -> Any:

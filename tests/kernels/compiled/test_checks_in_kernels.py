@@ -170,7 +170,7 @@ def test_violations_of_a_kernel_are_reported(
 WIDE = 1 << 63
 
 
-def wraps(number: int, bits: int) -> bool:
+def does_overflow(number: int, bits: int) -> bool:
     return not -(1 << (bits - 1)) <= number < 1 << (bits - 1)
 
 
@@ -195,14 +195,14 @@ def test_overflow_is_reported_with_its_operands(
 ) -> None:
     if symbol == "<<":
         stride %= 31
-    bits = 64 if wraps(row, 32) or wraps(stride, 32) else 32
+    bits = 64 if does_overflow(row, 32) or does_overflow(stride, 32) else 32
     true = combined(row, stride)
     found = [
         one
         for one in find_violations(kernel, int32_zeros(4), row, stride)
         if isinstance(one, IntegerOverflow)
     ]
-    assert bool(found) == wraps(true, bits)
+    assert bool(found) == does_overflow(true, bits)
     if found:
         became = (true + (1 << (bits - 1))) % (1 << bits) - (1 << (bits - 1))
         assert found[0].details[0] == (

@@ -28,7 +28,7 @@ def cache_with(kernel: Any, compiled: object) -> None:
     unwrap_kernel(kernel).device_caches[0] = ({"key": compiled}, {}, None, None, None)
 
 
-def snapshot(kernel: Any) -> dict[str, Any]:
+def take_snapshot(kernel: Any) -> dict[str, Any]:
     found = {k: id(v) for k, v in vars(unwrap_kernel(kernel)).items()}
     found["run"] = id(JITFunction.__dict__["run"])
     found["compiled"] = unwrap_kernel(kernel).device_caches[0][0].copy()
@@ -42,29 +42,29 @@ def test_a_compiled_kernel_is_set_aside_and_comes_back(name: str) -> None:
     inner = unwrap_kernel(kernel)
     key = inner.cache_key
     cache_with(kernel, "compiled before")
-    before = snapshot(kernel)
+    before = take_snapshot(kernel)
     with toggles.reverted(name, folders=FOLDER):
         assert unwrap_kernel(kernel) is inner
         assert dict(inner.device_caches) == {}
         assert inner.cache_key != key
         # Kernels compiled meanwhile stay with the toggle.
         cache_with(kernel, "compiled while toggled")
-    assert snapshot(kernel) == before
+    assert take_snapshot(kernel) == before
     assert inner.cache_key == key
     with toggles.reverted(name, folders=FOLDER):
         assert inner.device_caches[0][0] == {"key": "compiled while toggled"}
-    assert snapshot(kernel) == before
+    assert take_snapshot(kernel) == before
 
 
 def test_the_callers_of_a_helper_are_compiled_again() -> None:
     caller = kernels.calling_kernel
     key = caller.cache_key
     cache_with(caller, "compiled before")
-    before = snapshot(caller)
+    before = take_snapshot(caller)
     with toggles.reverted("toy-helper", folders=FOLDER):
         assert dict(caller.device_caches) == {}
         assert caller.cache_key != key
-    assert snapshot(caller) == before
+    assert take_snapshot(caller) == before
     assert caller.cache_key == key
 
 

@@ -23,7 +23,7 @@ LINE = 7
 ROOM = 1 << 20
 
 
-def launch(rows: int, elements: int = 9, programs: int = 4, at: int = 0) -> TrialLaunch:
+def make_launch(rows: int, elements: int = 9, programs: int = 4, at: int = 0) -> TrialLaunch:
     pages = LaunchArgument("pages", "*i32", elements=3, holds=(0, rows))
     given = (
         LaunchArgument("x", "*bf16", elements=elements),
@@ -33,7 +33,7 @@ def launch(rows: int, elements: int = 9, programs: int = 4, at: int = 0) -> Tria
     return TrialLaunch((programs, 1, 1), (at, 0, 0), given)
 
 
-def finding(*trials: TrialLaunch) -> AuditFinding:
+def make_finding(*trials: TrialLaunch) -> AuditFinding:
     whole: Any = dict.fromkeys(AuditFinding.__slots__, "")
     return AuditFinding(**whole | {"file": "/there/kernels.py", "line": LINE, "trials": trials})
 
@@ -126,7 +126,7 @@ def test_it_is_confirmed_where_one_below_passes_and_it_wraps_at_it(
     refused: str,
     words: str,
 ) -> None:
-    asked = finding(launch(5), launch(6))
+    asked = make_finding(make_launch(5), make_launch(6))
     found, _ = run_confirmation(Played(wraps, place, refused), asked, monkeypatch, tmp_path)
     assert found.startswith(words)
     assert (found == CONFIRMED) == (words == CONFIRMED)
@@ -134,7 +134,7 @@ def test_it_is_confirmed_where_one_below_passes_and_it_wraps_at_it(
 
 def test_what_does_not_fit_is_not_launched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     kernel = Played({6}, HERE)
-    asked = finding(launch(5), launch(6, elements=ROOM))
+    asked = make_finding(make_launch(5), make_launch(6, elements=ROOM))
     found, _ = run_confirmation(kernel, asked, monkeypatch, tmp_path)
     assert found.startswith("its tensors take")
     assert kernel.launches == []
@@ -156,8 +156,8 @@ def test_of_a_launch_that_is_too_large_or_too_slow_some_programs_run(
     """The program that ran elsewhere, the first two, the last two, and the middle one."""
     one = int(alone * programs) if alone == 0.5 else int(alone) % programs
     kernel = Played({6}, HERE, alone=one)
-    both = (launch(rows, programs=programs, at=7) for rows in (5, 6))
-    found, _ = run_confirmation(kernel, finding(*both), monkeypatch, tmp_path, whole)
+    both = (make_launch(rows, programs=programs, at=7) for rows in (5, 6))
+    found, _ = run_confirmation(kernel, make_finding(*both), monkeypatch, tmp_path, whole)
     assert found == (CONFIRMED_IN_PART if runs else "at it passes, as far as programs ran")
     assert {grid for grid, _ in kernel.launches[2:]} == {(1, 1, 1)}
     assert kernel.subgrid.grid_shape == (programs, 1, 1)
@@ -167,7 +167,7 @@ def test_tensors_hold_what_the_launch_says_each_time(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     kernel = Played({5, 6}, ("/elsewhere/others.py", LINE))
-    run_confirmation(kernel, finding(launch(5), launch(6)), monkeypatch, tmp_path)
+    run_confirmation(kernel, make_finding(make_launch(5), make_launch(6)), monkeypatch, tmp_path)
     compiled, real = kernel.launches[:2], kernel.launches[2:]
     assert [grid for grid, _ in compiled] == [(0, 0, 0)] * 2
     assert [given["rows"] for _, given in real] == [5, 6]
@@ -181,8 +181,12 @@ def test_a_launch_that_loses_the_device_shows_it_as_well(
 ) -> None:
     kernel = Played({6}, HERE)
     kernel.error = "Triton Error [CUDA]: an illegal memory access was encountered"
-    found, card = run_confirmation(kernel, finding(launch(5), launch(6)), monkeypatch, tmp_path)
+    found, card = run_confirmation(
+        kernel, make_finding(make_launch(5), make_launch(6)), monkeypatch, tmp_path
+    )
     assert (found, card.is_device_lost) == (CONFIRMED, True)
     kernel.error = "out of memory"
     with pytest.raises(RuntimeError):
-        run_confirmation(kernel, finding(launch(5), launch(6)), monkeypatch, tmp_path)
+        run_confirmation(
+            kernel, make_finding(make_launch(5), make_launch(6)), monkeypatch, tmp_path
+        )

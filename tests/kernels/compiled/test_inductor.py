@@ -153,7 +153,7 @@ def test_what_inductor_writes_does_with_checks_what_it_does_without(
     function, args = FUNCTIONS[name]
     expected = function(*(one.clone() for one in args))
     found: list[Any] = []
-    with inductor_on_cpu.launches(
+    with inductor_on_cpu.observe_launches(
         tmp_path, lambda *launch: found.append(find_launch_violations(*launch))
     ):
         result = torch.compile(function, dynamic=dynamic)(*(one.clone() for one in args))
@@ -172,7 +172,7 @@ def test_a_missing_row_is_reported_twice(row: int, tmp_path: Path) -> None:
         found.extend(find_launch_violations(tuner, args))
 
     pool, values = torch.zeros(8, 40), torch.ones(2, 40)
-    with inductor_on_cpu.launches(tmp_path, check_and_note):
+    with inductor_on_cpu.observe_launches(tmp_path, check_and_note):
         torch.compile(put_rows, dynamic=True)(pool, torch.tensor([3, row]), values)
     assert {type(one) for one in found} == {KernelAssertion, OutOfBounds}
     assert all("triton_poi_fused_index_put_mul" in one.headline for one in found)

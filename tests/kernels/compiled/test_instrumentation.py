@@ -156,7 +156,7 @@ def compile_kernel(
         return triton.compile(source, target=HOPPER)
 
 
-def sites(kernel_binary: Any) -> list[tuple[str, int | None]]:
+def list_sites(kernel_binary: Any) -> list[tuple[str, int | None]]:
     return [
         (site.label, site.argument) for site in compiler_hooks.load_sites(kernel_binary, "sites")
     ]
@@ -184,7 +184,7 @@ def test_a_graph_is_printed_so_that_it_reads_the_same(kernel: Any, args: Any, na
 
 def test_every_access_is_checked_against_the_argument_it_came_from() -> None:
     kernel_binary = compile_kernel(known.copy, int32_zeros(24), int32_zeros(24), 24, 0, BLOCK=8)
-    assert sites(kernel_binary) == [("read", 0), ("write", 1)]
+    assert list_sites(kernel_binary) == [("read", 0), ("write", 1)]
     assert kernel_binary.asm["ptx"].count("atom.global.add") == 2
     lines = [site.source.line for site in compiler_hooks.load_sites(kernel_binary, "sites")]
     code = Path(known.__file__).read_text().splitlines()
@@ -203,7 +203,7 @@ def test_a_pointer_of_no_single_argument_is_checked(
     kernel: Any, args: Any, expected: list[int | None]
 ) -> None:
     kernel_binary = compile_kernel(kernel, *args)
-    assert [argument for _, argument in sites(kernel_binary)] == expected
+    assert [argument for _, argument in list_sites(kernel_binary)] == expected
     assert kernel_binary.metadata.unfix["unchecked"] == {}
     fenced = compile_kernel(kernel, *args, checks=(*DEFAULT_CHECKS, RULES_CHECK))
     assert "no one argument" in fenced.metadata.unfix["refused"]
@@ -243,7 +243,7 @@ def test_access_rules_check_each_lane_beside_the_row() -> None:
         checks=(*DEFAULT_CHECKS, RULES_CHECK),
         BLOCK=32,
     )
-    assert sites(kernel_binary) == [("read", 0), ("read", 0), ("write", 1), ("write", 1)]
+    assert list_sites(kernel_binary) == [("read", 0), ("read", 0), ("write", 1), ("write", 1)]
     assert "refused" not in kernel_binary.metadata.unfix
 
 
@@ -335,7 +335,7 @@ def test_a_loop_may_carry_the_result_of_a_reduction() -> None:
     kernel_binary = compile_kernel(
         summed_rows, float16_zeros(1 << 10), float16_zeros(32), 3, ROWS=32, WIDTH=32
     )
-    assert sites(kernel_binary) == [("read", 0), ("read", 1), ("write", 1)]
+    assert list_sites(kernel_binary) == [("read", 0), ("read", 1), ("write", 1)]
 
 
 def test_hints_about_lanes_are_dropped_from_rows() -> None:
@@ -343,7 +343,7 @@ def test_hints_about_lanes_are_dropped_from_rows() -> None:
     kernel_binary = compile_kernel(
         load_aligned, table, float16_zeros(1 << 10).view(torch.int8), 64, ROWS=16, BYTES=64
     )
-    assert sites(kernel_binary) == [("read", 0), ("read", None), ("write", 1)]
+    assert list_sites(kernel_binary) == [("read", 0), ("read", None), ("write", 1)]
     assert kernel_binary.metadata.unfix["unchecked"] == {}
 
 
@@ -374,7 +374,7 @@ def test_symbolic_constants_are_parameters() -> None:
         for stride, symbolic in [(9, False), (9, True), (11, True)]
     )
     assert loose[0].asm["ptx"] == loose[1].asm["ptx"] != fixed.asm["ptx"]
-    assert sites(loose[0]) == sites(fixed)
+    assert list_sites(loose[0]) == list_sites(fixed)
 
 
 def test_a_checked_kernel_has_more_parameters_and_its_own_cache_key() -> None:

@@ -101,7 +101,7 @@ def launcher(device: FakeDevice) -> CheckedLauncher:
     return made  # type: ignore[no-any-return]
 
 
-def launch(launcher: CheckedLauncher, kernel: Any, **options: Any) -> None:
+def run_launcher(launcher: CheckedLauncher, kernel: Any, **options: Any) -> None:
     args = (torch.zeros(8, dtype=torch.int32), 8)
     launcher.run(kernel, args, (1,), warmup=False, options=options)
 
@@ -112,10 +112,10 @@ def test_a_refusal_in_a_capture_stays_behind_checked_launches(
     """The graph replays the launch unchecked, as often as the program likes."""
     kernel = make_kernel()
     device.capturing = True
-    launch(launcher, kernel)
+    run_launcher(launcher, kernel)
     device.capturing = False
-    launch(launcher, kernel)
-    launch(launcher, kernel)
+    run_launcher(launcher, kernel)
+    run_launcher(launcher, kernel)
     [summary] = launcher.summaries
     assert (summary.launches, summary.checked_launches) == (3, 2)
     assert summary.captured_refusals == {"there was no room for its reports": 1}
@@ -125,11 +125,13 @@ def test_a_refused_specialization_stays_beside_checked_ones(
     launcher: CheckedLauncher, device: FakeDevice
 ) -> None:
     kernel = make_kernel()
-    launch(launcher, kernel)
+    run_launcher(launcher, kernel)
     device.metadata = {"refused": "it uses tt.descriptor_load"}
-    launch(launcher, kernel)
+    run_launcher(launcher, kernel)
     device.metadata = {"unchecked": {"nobody knows its memory": 2}}
-    launch(launcher, kernel)  # of the first form again: its kernel counts as refused from here on
+    run_launcher(
+        launcher, kernel
+    )  # of the first form again: its kernel counts as refused from here on
     [summary] = launcher.summaries
     assert (summary.launches, summary.checked_launches) == (3, 1)
     assert summary.refusals == {"it uses tt.descriptor_load": 2}
@@ -138,7 +140,7 @@ def test_a_refused_specialization_stays_beside_checked_ones(
 
 def test_every_way_past_the_checks_counts(launcher: CheckedLauncher, device: FakeDevice) -> None:
     device.metadata = None
-    launch(launcher, make_kernel())
+    run_launcher(launcher, make_kernel())
     launcher.run(SimpleNamespace(fn=fill.fn), (), (1,), warmup=False, options={})
     assert [list(summary.refusals) for summary in launcher.summaries] == [
         ["it was compiled past the checks"],
@@ -149,9 +151,9 @@ def test_every_way_past_the_checks_counts(launcher: CheckedLauncher, device: Fak
 def test_two_kernels_of_one_name_have_two_summaries(
     launcher: CheckedLauncher, device: FakeDevice
 ) -> None:
-    launch(launcher, make_kernel())
+    run_launcher(launcher, make_kernel())
     device.metadata = {"refused": "it is too large"}
-    launch(launcher, fill)
+    run_launcher(launcher, fill)
     assert [(each.name, each.checked_launches) for each in launcher.summaries] == [
         ("fill", 1),
         ("fill", 0),
@@ -164,7 +166,7 @@ def test_a_form_with_fewer_unchecked_accesses_hides_none(
     kernel = make_kernel()
     for count in (2, 3, 0):
         device.metadata = {"unchecked": {"nobody knows its memory": count} if count else {}}
-        launch(launcher, kernel)
+        run_launcher(launcher, kernel)
     [summary] = launcher.summaries
     assert summary.unchecked == {"nobody knows its memory": 3}
 
@@ -172,7 +174,7 @@ def test_a_form_with_fewer_unchecked_accesses_hides_none(
 def test_a_launch_without_its_race_check_is_counted(device: FakeDevice) -> None:
     launcher: Any = CheckedLauncher(checks=("bounds", "races"))
     launcher._original_run = device.run
-    launch(launcher, make_kernel(), launch_pdl=True)
+    run_launcher(launcher, make_kernel(), launch_pdl=True)
     [summary] = launcher.summaries
     assert (summary.checked_launches, sum(summary.skipped_checks.values())) == (1, 1)
 

@@ -30,14 +30,14 @@ def find_headlines(
     return [one.headline for one in found]
 
 
-def numbers(count: int) -> torch.Tensor:
+def make_numbers(count: int) -> torch.Tensor:
     return torch.arange(count, dtype=torch.int32)
 
 
 def test_two_programs_must_not_write_different_values() -> None:
-    assert find_headlines(known.same_place, numbers(1), 7, STEP=0) == []
-    assert find_headlines(known.same_place, numbers(1), 7, grid=(1,), STEP=1) == []
-    assert find_headlines(known.same_place, numbers(1), 7, grid=(3,), STEP=1) == [
+    assert find_headlines(known.same_place, make_numbers(1), 7, STEP=0) == []
+    assert find_headlines(known.same_place, make_numbers(1), 7, grid=(1,), STEP=1) == []
+    assert find_headlines(known.same_place, make_numbers(1), 7, grid=(3,), STEP=1) == [
         "same_place: programs (1, 0, 0) and (2, 0, 0) write different values to target, index 0, "
         "without an order"
     ]
@@ -45,10 +45,10 @@ def test_two_programs_must_not_write_different_values() -> None:
 
 def test_a_store_beside_an_atomic_is_a_race_and_atomics_agree() -> None:
     for first in (0, 1):
-        [headline] = find_headlines(known.stored_and_counted, numbers(1), first)
+        [headline] = find_headlines(known.stored_and_counted, make_numbers(1), first)
         assert "store and update atomically target, index 0" in headline
-    assert find_headlines(known.count_programs, numbers(1), grid=(5,)) == []
-    assert find_headlines(read_beside_an_atomic, numbers(1), numbers(5), grid=(5,)) == []
+    assert find_headlines(known.count_programs, make_numbers(1), grid=(5,)) == []
+    assert find_headlines(read_beside_an_atomic, make_numbers(1), make_numbers(5), grid=(5,)) == []
 
 
 @pytest.mark.parametrize(
@@ -60,14 +60,14 @@ def test_a_store_beside_an_atomic_is_a_race_and_atomics_agree() -> None:
     ],
 )
 def test_one_program_must_not_read_what_another_writes(step: int, words: str | None) -> None:
-    found = find_headlines(known.read_beside, numbers(2), numbers(2), step)
+    found = find_headlines(known.read_beside, make_numbers(2), make_numbers(2), step)
     assert [words in one for one in found if words] == [True] * bool(words)
     assert bool(found) == bool(words)
 
 
 def test_of_several_that_read_the_other_one_is_found() -> None:
     """The program that writes was the last to read."""
-    assert find_headlines(read_by_all, numbers(1), numbers(4), grid=(4,)) == [
+    assert find_headlines(read_by_all, make_numbers(1), make_numbers(4), grid=(4,)) == [
         "read_by_all: programs (2, 0, 0) and (3, 0, 0): the first reads and the second writes "
         "shared, index 0, without an order"
     ]
@@ -101,8 +101,8 @@ def in_turns(target, rows, step, WIDTH: tl.constexpr):
 
 
 def test_a_race_is_found_through_a_loop() -> None:
-    assert find_headlines(in_turns, numbers(64), 4, 1, WIDTH=8) == []
-    [headline] = find_headlines(in_turns, numbers(96), 4, 2, WIDTH=8)
+    assert find_headlines(in_turns, make_numbers(64), 4, 1, WIDTH=8) == []
+    [headline] = find_headlines(in_turns, make_numbers(96), 4, 2, WIDTH=8)
     assert "programs (0, 0, 0) and (1, 0, 0) write different values to target" in headline
 
 
@@ -128,9 +128,11 @@ def after_a_flag(flag, target):
 
 def test_programs_that_synchronize_by_atomics_are_not_checked_for_races() -> None:
     for kernel in (under_a_lock, after_a_flag):
-        checked, _ = run_checked(kernel, (numbers(1), numbers(1)), {}, (2,), checks=ALL_CHECKS)
+        checked, _ = run_checked(
+            kernel, (make_numbers(1), make_numbers(1)), {}, (2,), checks=ALL_CHECKS
+        )
         assert "races, as its programs may tell each other something" in checked.unchecked_accesses
-        assert find_headlines(kernel, numbers(1), numbers(1)) == []
+        assert find_headlines(kernel, make_numbers(1), make_numbers(1)) == []
 
 
 @triton.jit
@@ -147,7 +149,7 @@ def test_what_overlaps_is_one_place_however_wide_it_is_written() -> None:
     assert find_headlines(two_widths, *arguments, 5 << 32) == []
     [headline] = find_headlines(two_widths, *arguments, 6 << 32)
     assert "write different values to narrow, index 1" in headline
-    assert find_headlines(two_widths, place, numbers(2), 6 << 32) == []
+    assert find_headlines(two_widths, place, make_numbers(2), 6 << 32) == []
 
 
 PROGRAMS, PLACES = 3, 4
@@ -211,7 +213,7 @@ def test_numbers_of_launches_come_back_to_cleared_tables() -> None:
 # Uninitialized memory
 
 
-def empty(count: int, kind: torch.dtype = torch.int32) -> torch.Tensor:
+def make_empty(count: int, kind: torch.dtype = torch.int32) -> torch.Tensor:
     made = torch.empty(count, dtype=kind)
     made.view(torch.uint8).fill_(POISON)
     EMPTY_STORAGES.register(made)
@@ -219,13 +221,13 @@ def empty(count: int, kind: torch.dtype = torch.int32) -> torch.Tensor:
 
 
 def test_an_uninitialized_read_is_reported_with_its_index() -> None:
-    source = empty(24)
+    source = make_empty(24)
     source[:17] = 1
-    assert find_headlines(known.copy, source, numbers(24), 17, 0, grid=(3,), BLOCK=8) == []
-    [headline] = find_headlines(known.copy, source, numbers(24), 24, 0, grid=(3,), BLOCK=8)
+    assert find_headlines(known.copy, source, make_numbers(24), 17, 0, grid=(3,), BLOCK=8) == []
+    [headline] = find_headlines(known.copy, source, make_numbers(24), 24, 0, grid=(3,), BLOCK=8)
     assert "copy read uninitialized memory: source, index 1" in headline or "index 2" in headline
     source[17:] = 2
-    assert find_headlines(known.copy, source, numbers(24), 24, 0, grid=(3,), BLOCK=8) == []
+    assert find_headlines(known.copy, source, make_numbers(24), 24, 0, grid=(3,), BLOCK=8) == []
 
 
 @pytest.mark.parametrize(
@@ -240,26 +242,26 @@ def test_an_uninitialized_read_is_reported_with_its_index() -> None:
 def test_uninitialized_memory_is_recognized_by_its_bytes(
     kind: torch.dtype, expected: int, count: int
 ) -> None:
-    source, target = empty(count, kind), torch.zeros(8, dtype=kind)
+    source, target = make_empty(count, kind), torch.zeros(8, dtype=kind)
     assert len(find_headlines(known.copy, source, target, count, 0, grid=(1,), BLOCK=8)) == expected
 
 
 def test_a_number_that_looks_like_the_pattern_is_none() -> None:
-    source = numbers(8)
+    source = make_numbers(8)
     source.view(torch.uint8).fill_(POISON)
     assert (
-        find_headlines(known.copy, source, numbers(8), 8, 0, grid=(1,), BLOCK=8) == []
+        find_headlines(known.copy, source, make_numbers(8), 8, 0, grid=(1,), BLOCK=8) == []
     )  # never empty
-    source = empty(8)
+    source = make_empty(8)
     source[::2] = 1
-    assert find_headlines(known.copy, source, numbers(8), 8, 0, grid=(1,), BLOCK=8) == []
+    assert find_headlines(known.copy, source, make_numbers(8), 8, 0, grid=(1,), BLOCK=8) == []
 
 
 def test_at_a_tensors_end_an_element_stands_alone() -> None:
-    whole = numbers(8)
+    whole = make_numbers(8)
     whole[4:5].view(torch.uint8).fill_(POISON)
     EMPTY_STORAGES.register(whole)
-    [headline] = find_headlines(known.copy, whole[:5], numbers(8), 5, 0, grid=(1,), BLOCK=8)
+    [headline] = find_headlines(known.copy, whole[:5], make_numbers(8), 5, 0, grid=(1,), BLOCK=8)
     assert "index 4" in headline
 
 
@@ -271,19 +273,23 @@ def with_a_stand_in(source, target, count, other, BLOCK: tl.constexpr):
 
 def test_the_other_value_of_a_masked_lane_is_no_read() -> None:
     other = int.from_bytes(bytes([POISON] * 4), "little", signed=True)
-    source = empty(8)
+    source = make_empty(8)
     source[:4] = 1
-    assert find_headlines(with_a_stand_in, source, numbers(8), 4, other, grid=(1,), BLOCK=8) == []
-    assert find_headlines(with_a_stand_in, source, numbers(8), 6, other, grid=(1,), BLOCK=8) != []
+    assert (
+        find_headlines(with_a_stand_in, source, make_numbers(8), 4, other, grid=(1,), BLOCK=8) == []
+    )
+    assert (
+        find_headlines(with_a_stand_in, source, make_numbers(8), 6, other, grid=(1,), BLOCK=8) != []
+    )
 
 
 def test_an_update_reads_what_it_updates() -> None:
-    [headline] = find_headlines(known.count_programs, empty(2), grid=(1,))
+    [headline] = find_headlines(known.count_programs, make_empty(2), grid=(1,))
     assert "count_programs updated uninitialized memory: target, index 0" in headline
 
 
 def test_freed_memory_is_no_longer_uninitialized() -> None:
-    source = empty(1 << 20)
+    source = make_empty(1 << 20)
     start = source.data_ptr()
     assert EMPTY_STORAGES.contains(start)
     del source

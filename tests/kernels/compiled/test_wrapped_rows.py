@@ -24,7 +24,7 @@ from cpu_runs import (  # noqa: F401
     run_checked,
     run_on_cpu,
 )
-from test_instrumentation import compile_kernel, sites
+from test_instrumentation import compile_kernel, list_sites
 
 ROWS, WIDTH = 2, 32  # of a tile
 AROUND = 256  # elements of memory on each side of the tensor
@@ -96,13 +96,13 @@ def store_wrapped_int64(target, start, width, WIDTH: tl.constexpr):
     tl.store(target + (start + lane) % width, 1)
 
 
-def remainder(number: int, divisor: int) -> int:
+def compute_remainder(number: int, divisor: int) -> int:
     """Return the remainder as CUDA has it: with the dividend's sign."""
     size = abs(divisor)
     return number % size if number >= 0 else -(-number % size)
 
 
-def wrap(number: int) -> int:
+def wrap_to_int32(number: int) -> int:
     """Return the number that 32 bits hold."""
     return (number + (1 << 31)) % (1 << 32) - (1 << 31)
 
@@ -133,7 +133,7 @@ def test_a_row_is_outside_exactly_if_one_of_its_lanes_is(
     args = (target, start, width, stride, turns)
     found = find_violations(store_wrapped_rows, *args, ROWS=ROWS, WIDTH=WIDTH)
     reached = {
-        row * stride + remainder(start + lane, width)
+        row * stride + compute_remainder(start + lane, width)
         for row in range(ROWS * turns)
         for lane in range(WIDTH)
     }
@@ -163,7 +163,7 @@ def test_a_row_that_a_mask_removes_is_not_outside(
     args = (target, start, width, stride, enabled)
     found = find_violations(store_enabled_rows, *args, ROWS=ROWS, WIDTH=WIDTH)
     reached = [
-        {row * stride + remainder(start + lane, width) for lane in range(WIDTH)}
+        {row * stride + compute_remainder(start + lane, width) for lane in range(WIDTH)}
         for row in range(ROWS)
         if enabled >> row & 1
     ]
@@ -189,7 +189,7 @@ def test_a_row_that_a_mask_removes_is_not_outside(
 def test_a_row_that_overflows_is_outside_exactly_if_one_of_its_lanes_is(
     start: int, width: int, low: int, size: int
 ) -> None:
-    reached = {remainder(wrap(start + lane), width) for lane in range(WIDTH)}
+    reached = {compute_remainder(wrap_to_int32(start + lane), width) for lane in range(WIDTH)}
     outside = any(not -low <= at < size for at in reached)
     target = int32_zeros(low + size)
     args = (store_from_a_place, target, start, width, low)
@@ -211,7 +211,7 @@ def test_a_row_of_int64_is_outside_exactly_if_one_of_its_lanes_is(
 ) -> None:
     target = int32_zeros(size)
     found = find_violations(store_wrapped_int64, target, start, width, WIDTH=WIDTH)
-    reached = {remainder(start + lane, width) for lane in range(WIDTH)}
+    reached = {compute_remainder(start + lane, width) for lane in range(WIDTH)}
     outside = any(not 0 <= at < size for at in reached)
     assert [type(one) for one in found] == [OutOfBounds] * outside
     if not outside:
@@ -267,5 +267,5 @@ def test_a_product_with_wrapped_columns_moves_as_wide_as_without_checks() -> Non
         return [len(re.findall(r"cp\.async\.\w+\.shared\.global", text))]
 
     assert count(checked) == count(plain) != [0]
-    assert sites(checked) == [("read", 0), ("read", 1), ("write", 2)]
+    assert list_sites(checked) == [("read", 0), ("read", 1), ("write", 2)]
     assert len(checked.asm["ptx"]) < 4 * len(plain.asm["ptx"])

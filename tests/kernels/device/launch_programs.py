@@ -50,13 +50,13 @@ class CapturedModel:
         self.graph.replay()
 
     def run_kernel(self) -> None:
-        launch(self.buffer, self.out, self.count)
+        launch_copy(self.buffer, self.out, self.count)
 
     def run_operator(self) -> None:
         self.out.copy_(self.buffer * self.count)
 
 
-def launch(source: torch.Tensor, target: torch.Tensor, elements: int) -> None:
+def launch_copy(source: torch.Tensor, target: torch.Tensor, elements: int) -> None:
     count = elements
     add_one[(1,)](source, target, count, BLOCK=8)
 

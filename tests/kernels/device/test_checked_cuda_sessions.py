@@ -40,7 +40,7 @@ def extension(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     assert isinstance(CALLS.runner, BoundsRunner)
 
 
-def call(text: str, entry: str, *tensors: torch.Tensor, own: int = 0) -> None:
+def call_host(text: str, entry: str, *tensors: torch.Tensor, own: int = 0) -> None:
     """Call a host function that launches a kernel with 32 threads.
 
     The first `own` tensors are no arguments of the call: the host function allocates them itself.
@@ -82,7 +82,7 @@ def test_a_launch_is_one_of_the_session_with_its_place() -> None:
     with session.checked("virtual") as check:
         check.launches.observers.append(seen.append)
         out, values, index = make_rows()
-        call(FAULTS, "read_row", out, values, index)
+        call_host(FAULTS, "read_row", out, values, index)
         assert out.tolist() == [1.0] * 32
     assert [(one.kernel, one.module, one.place) for one in seen] == [
         ("read_row", "jit:faults.read_row", "faults.cu")
@@ -94,9 +94,9 @@ def test_what_host_code_allocates_and_a_kernel_writes_is_initialized() -> None:
     with session.checked("virtual"):
         _, values, index = make_rows()
         plan = torch.empty(32, device="cuda")
-        call(FAULTS, "read_row", plan, values, index, own=1)
+        call_host(FAULTS, "read_row", plan, values, index, own=1)
         out = torch.zeros(32, device="cuda")
-        call(FAULTS, "read_row", out, plan, index)
+        call_host(FAULTS, "read_row", out, plan, index)
         assert out.tolist() == [1.0] * 32
 
 
@@ -104,7 +104,7 @@ def test_a_kernel_that_reads_what_host_code_only_allocated_is_reported() -> None
     with session.checked("virtual") as check:
         out, _, index = make_rows()
         with pytest.raises(UninitializedMemory, match="an allocation of 128 bytes"):
-            call(FAULTS, "read_row", out, torch.empty(32, device="cuda"), index, own=2)
+            call_host(FAULTS, "read_row", out, torch.empty(32, device="cuda"), index, own=2)
         check.discard_errors()
 
 
@@ -114,7 +114,7 @@ def test_a_report_ends_the_call_and_is_kept_where_the_caller_catches_it() -> Non
         check.launches.violation_observers.append(lambda one: reported.append(one.headline))
         rows = make_rows(32)
         with pytest.raises(OutOfBounds, match=r"past the end of tensor_1 \(its index 32"):
-            call(FAULTS, "read_row", *rows)
+            call_host(FAULTS, "read_row", *rows)
         (kept,) = check.launches.errors
         check.discard_errors()
     assert isinstance(kept, OutOfBounds)
@@ -128,16 +128,16 @@ def test_the_checks_are_those_of_the_session(checks: tuple[str, ...]) -> None:
         values = torch.empty(32, device="cuda")
         if "uninitialized" in checks:
             with pytest.raises(UninitializedMemory, match="tensor_1"):
-                call(FAULTS, "read_row", out, values, index)
+                call_host(FAULTS, "read_row", out, values, index)
             check.discard_errors()
         else:
-            call(FAULTS, "read_row", out, values, index)
+            call_host(FAULTS, "read_row", out, values, index)
 
 
 def test_a_refused_launch_says_why() -> None:
     with session.checked("virtual") as check:
         with pytest.raises(UncheckableKernel, match="wgmma"):
-            call(REFUSED, "refused")
+            call_host(REFUSED, "refused")
         assert "wgmma" in check.launches[0].refusal_reason
         check.discard_errors()
 
@@ -147,5 +147,5 @@ def test_what_opens_the_first_session_is_called_once(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(CALLS, "prepare", lambda: prepared.append("opened"))
     with session.checked("virtual"):
         for _ in range(2):
-            call(FAULTS, "read_row", *make_rows())
+            call_host(FAULTS, "read_row", *make_rows())
     assert prepared == ["opened"]

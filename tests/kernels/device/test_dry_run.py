@@ -177,7 +177,7 @@ def add_to_row(target, stride, width):
     tl.store(target + place, tl.load(target + place, mask=lanes < width) + 1, mask=lanes < width)
 
 
-def sample(rows: int, stride: int, fits: bool = True) -> str:
+def launch_sampled(rows: int, stride: int, fits: bool = True) -> str:
     """Launch over rows of a large tensor; return its extent, its ranks, and its headlines."""
 
     def launch() -> list[Any]:
@@ -199,7 +199,7 @@ def sample(rows: int, stride: int, fits: bool = True) -> str:
 
 
 def test_the_extent_of_an_address_is_that_of_its_active_lanes() -> None:
-    (extent, count, programs, text), findings = json.loads(sample(1000, 4096))
+    (extent, count, programs, text), findings = json.loads(launch_sampled(1000, 4096))
     # Lanes 4 to 15 are masked off: they count no more than an overflow in them would.
     assert extent == 999 * 4096 + 3
     assert (count, findings) == (3, [])
@@ -209,10 +209,10 @@ def test_the_extent_of_an_address_is_that_of_its_active_lanes() -> None:
 
 def test_an_address_over_a_quarter_of_its_limit_is_near_and_one_past_it_reachable() -> None:
     stride = 1 << 21
-    _, near = json.loads(sample(300, stride))
+    _, near = json.loads(launch_sampled(300, stride))
     [[rank, headline, _]] = near
     assert (rank, "29% of its limit" in headline) == ("near", True)
-    (extent, *_), past = json.loads(sample(1026, stride))
+    (extent, *_), past = json.loads(launch_sampled(1026, stride))
     [[rank, headline, _]] = past
     assert (rank, extent) == ("reachable", 1 << 31)
     assert "1025 * 2097152 became" in headline
@@ -234,7 +234,7 @@ def test_an_access_whose_address_overflows_in_one_launch_is_near_in_no_other() -
 @pytest.mark.parametrize("fits", [True, False])
 def test_a_finding_says_whether_all_memory_before_its_launch_fits(fits: bool) -> None:
     for rows in (300, 1026):
-        _, [[*_, says]] = json.loads(sample(rows, 1 << 21, fits))
+        _, [[*_, says]] = json.loads(launch_sampled(rows, 1 << 21, fits))
         assert says is fits
 
 

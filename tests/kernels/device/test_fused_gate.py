@@ -37,7 +37,9 @@ def test_a_shared_expert_counts_once_in_the_end(
     assert weights[:, -1].tolist() == pytest.approx([shared] * 7)
 
 
-def choose(operator: Any, logits: list[float], bias: list[float]) -> tuple[list[int], list[float]]:
+def choose_experts(
+    operator: Any, logits: list[float], bias: list[float]
+) -> tuple[list[int], list[float]]:
     weights, ids = torch.empty(1, 1), torch.empty(1, 1, dtype=torch.int32)
     arguments = {"renormalize": True, "correction_bias": torch.tensor(bias)}
     operator(weights, ids, torch.tensor([logits]), **arguments)
@@ -46,12 +48,12 @@ def choose(operator: Any, logits: list[float], bias: list[float]) -> tuple[list[
 
 def test_a_softmax_with_a_bias_is_refused() -> None:
     with pytest.raises(NotImplementedError, match="no bias"):
-        choose(topk_softmax, [0.0, 0.0], [1.0, 3.0])
+        choose_experts(topk_softmax, [0.0, 0.0], [1.0, 3.0])
 
 
 def test_a_score_that_its_bias_rounds_away_has_no_weight() -> None:
     """As on a card: `(score + bias) - bias` is 0, and so is the sum that it is divided by."""
-    assert choose(topk_sigmoid, [-20.0, 0.0], [0.0, 0.0]) == ([1], [1.0])
-    ids, (weight,) = choose(topk_sigmoid, [-20.0, 0.0], [1.0, 0.0])
+    assert choose_experts(topk_sigmoid, [-20.0, 0.0], [0.0, 0.0]) == ([1], [1.0])
+    ids, (weight,) = choose_experts(topk_sigmoid, [-20.0, 0.0], [1.0, 0.0])
     assert ids == [0]
     assert math.isnan(weight)

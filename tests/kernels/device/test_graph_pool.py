@@ -19,25 +19,25 @@ MEBIBYTE = 1 << 20
 COUNT = MEBIBYTE  # elements of 4 bytes
 
 
-def measure() -> int:
+def measure_pool() -> int:
     gc.collect()
     return LEDGER.measure(0)
 
 
 def test_the_layers_of_a_model_share_the_memory_of_two() -> None:
     static = torch.zeros(COUNT, device="cuda")
-    before = measure()
+    before = measure_pool()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         x = static
         for _ in range(20):
             x = x + 1
-    assert measure() - before == 2 * 4 * COUNT
+    assert measure_pool() - before == 2 * 4 * COUNT
     static.fill_(5)
     graph.replay()
     assert x.unique().tolist() == [25]
     del graph, x
-    assert measure() == before
+    assert measure_pool() == before
 
 
 def test_living_tensors_do_not_overlap_and_have_bounds_of_their_own() -> None:
@@ -98,14 +98,14 @@ def test_what_a_later_graph_writes_into_a_pool_is_what_is_read_of_a_dropped_tens
 def test_a_stand_ins_result_is_in_the_pool_and_its_argument_is_not_moved() -> None:
     values = torch.ones(COUNT // 4, 4, device="cuda")
     weight = torch.full((4,), 2.0, device="cuda")
-    before = measure()
+    before = measure_pool()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         for _ in range(5):
             out = sgl_kernel.rmsnorm(values, weight)
         same = sgl_kernel.rmsnorm(values, weight, out=values)
     assert same is None or same.data_ptr() == values.data_ptr()
-    assert measure() - before == 2 * 4 * COUNT
+    assert measure_pool() - before == 2 * 4 * COUNT
     assert graph_pool.find_owner(out.data_ptr()) is not None
     values.fill_(3)
     graph.replay()
@@ -118,7 +118,7 @@ def test_a_replay_takes_no_memory_of_the_card() -> None:
     with torch.cuda.graph(graph):
         out = static + 1
     torch.cuda.reset_peak_memory_stats()
-    before = measure()
+    before = measure_pool()
     used = []
     ALLOCATION_OBSERVERS.append(lambda *_: used.append(LEDGER.measure(0)))
     try:

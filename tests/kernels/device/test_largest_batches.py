@@ -37,14 +37,14 @@ def make_captures(sizes: list[int]) -> GraphCaptures:
     return captures
 
 
-def describe(batch: FullSizeBatch) -> tuple[str, str, str, int]:
+def describe_batch(batch: FullSizeBatch) -> tuple[str, str, str, int]:
     return batch.phase, batch.described, batch.setting, batch.size
 
 
 def test_speculation_has_its_scheduler_make_the_chunk_behind_a_prefix_too() -> None:
     model, asked = make_model(ScheduledModel)
     batches = LargestBatches(model, LIMITS, None, has_rounds=True).list_all()
-    assert list(map(describe, batches)) == [
+    assert list(map(describe_batch, batches)) == [
         ("chunk", "a chunk of 100 tokens", "--chunked-prefill-size", 100),
         ("prefix", "a chunk of 100 tokens behind 900", "--context-length", 1000),
         ("speculation", "a round of 4 requests of 492 tokens", "--max-running-requests", 4),

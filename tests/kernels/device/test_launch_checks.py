@@ -19,7 +19,7 @@ from launch_programs import (
     add_one_through,
     choose_source,
     find_violation,
-    launch,
+    launch_copy,
     make_allocations,
     on_side_stream,
 )
@@ -155,7 +155,7 @@ def test_a_number_of_another_object_is_no_report() -> None:
     def program() -> None:
         model = CapturedModel()
         model.metadata = Metadata(8)  # type: ignore[attr-defined]
-        model.capture(lambda: launch(model.buffer, model.out, model.metadata.count))  # type: ignore[attr-defined]
+        model.capture(lambda: launch_copy(model.buffer, model.out, model.metadata.count))  # type: ignore[attr-defined]
         model.metadata = Metadata(4)  # type: ignore[attr-defined]
         model.graph.replay()
 

@@ -219,8 +219,8 @@ def make_keyed_scaling(scale: int) -> Callable[[int], int]:
     return compute_scaled
 
 
-def nest(value: Any, times: int) -> Any:
-    return value if times == 0 else [nest(value, times - 1)]
+def nest_value(value: Any, times: int) -> Any:
+    return value if times == 0 else [nest_value(value, times - 1)]
 
 
 class Slotted:
@@ -257,7 +257,7 @@ DIFFERENT = [
     (make_keyed_scaling(1), make_keyed_scaling(9)),
     (type("Attention", (), {}), type("Attention", (), {})),
     (type("Attention", (), {})(), type("Attention", (), {})()),
-    (nest(1, 40), nest(2, 40)),
+    (nest_value(1, 40), nest_value(2, 40)),
     (make_slotted(1), make_slotted(2)),
     (make_slotted(1), SlottedWithAttributes()),
     (True, 1),

@@ -12,13 +12,13 @@ from harness.device.refusals import UnansweredName
 from harness.device.stand_ins import STAND_INS, call_stand_in, load_stand_ins
 
 
-def draw(*shape: int) -> torch.Tensor:
+def draw_values(*shape: int) -> torch.Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(2))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_router_scores_each_token_for_each_expert_in_float32(dtype: torch.dtype) -> None:
-    hidden, weights = draw(3, 64).bfloat16(), draw(8, 64).bfloat16()
+    hidden, weights = draw_values(3, 64).bfloat16(), draw_values(8, 64).bfloat16()
     scores = torch.empty(3, 8, dtype=dtype)
     load_stand_ins()
     call_stand_in("jit:dsv3_router_gemm.dsv3_router_gemm", (hidden, weights, scores), {})

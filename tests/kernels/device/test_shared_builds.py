@@ -19,7 +19,7 @@ from harness.kernels.cuda.recorded_builds import FILE_VARIABLE
 from harness.patching import cached_answers
 
 
-def normalize(text: str, roots: tuple[tuple[str, Path], ...]) -> str:
+def normalize_build(text: str, roots: tuple[tuple[str, Path], ...]) -> str:
     """Replace the roots in a build file, as SGLang does."""
     for token, root in roots:
         text = text.replace(str(root), f"<{token}>")
@@ -41,7 +41,7 @@ def test_a_link_to_the_releases_is_no_part_of_a_key(
         )
         nvcc = tmp_path / name / ".releases" / "cuda-toolkit" / "bin" / "nvcc"
         texts.append(
-            normalize(f"command = {nvcc} -I/usr/include", jit_loader.add_linked_roots(roots))
+            normalize_build(f"command = {nvcc} -I/usr/include", jit_loader.add_linked_roots(roots))
         )
     assert texts == ["command = <toolkit>/bin/nvcc -I<sys>/include"] * 2
 
@@ -92,36 +92,36 @@ def record_loads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return loads
 
 
-def load(*args: Any, **options: Any) -> Any:
+def load_module(*args: Any, **options: Any) -> Any:
     return sys.modules["toy_loader"].load_jit(*args, **{"cuda_files": ["rows.cuh"], **options})
 
 
 def test_a_module_that_is_asked_for_again_is_the_one_that_is_loaded(
     loads: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = load("rows")
-    assert load("rows") is first
-    assert load("rows", cuda_files=["other.cuh"]) is not first
+    first = load_module("rows")
+    assert load_module("rows") is first
+    assert load_module("rows", cuda_files=["other.cuh"]) is not first
     assert loads == ["rows", "rows"]
     monkeypatch.setenv(FILE_VARIABLE, os.devnull)
-    assert load("rows") is not first, "each load is recorded"
+    assert load_module("rows") is not first, "each load is recorded"
 
 
 def test_a_module_is_loaded_for_one_architecture_and_one_card(
     loads: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = load("rows")
+    first = load_module("rows")
     for name, function in (
         (jit_loader._ARCHITECTURE, "get_default_target_flags"),
         (jit_loader._TOOLCHAIN, "target_flags"),
     ):
         with monkeypatch.context() as other:
             other.setattr(sys.modules[name], function, lambda: ["-DSGL_CUDA_ARCH=1000"])
-            assert load("rows") is not first
+            assert load_module("rows") is not first
     monkeypatch.setenv(CARD_VARIABLE, "B200")
-    assert load("rows") is not first
+    assert load_module("rows") is not first
     monkeypatch.delenv(CARD_VARIABLE)
-    assert load("rows") is first
+    assert load_module("rows") is first
     assert len(loads) == 4
 
 
@@ -133,11 +133,11 @@ class Unnamed:
 
 
 def test_a_module_of_values_without_a_plain_form_is_loaded_each_time(loads: list[str]) -> None:
-    first = load("rows", extra_cuda_cflags=[Unnamed()])
-    assert load("rows", extra_cuda_cflags=[Unnamed()]) is not first
+    first = load_module("rows", extra_cuda_cflags=[Unnamed()])
+    assert load_module("rows", extra_cuda_cflags=[Unnamed()]) is not first
 
 
 def test_a_module_is_loaded_anew_when_code_of_the_kernels_changes(loads: list[str]) -> None:
-    first = load("rows")
+    first = load_module("rows")
     cached_answers.forget_dependent_answers(ModuleType("sglang.kernels.jit.toy"))
-    assert load("rows") is not first
+    assert load_module("rows") is not first

@@ -60,7 +60,7 @@ class AddressOfTwoSettings:
             self.probed.findings[FINDING.key] = FINDING
 
 
-def search(
+def search_settings(
     extent: Callable[[int, int], int], finding: RehearsalFinding, needed: int = 2 * REQUESTS
 ) -> RehearsalFinding:
     """Search the settings of one finding of a decode, and return it."""
@@ -93,21 +93,21 @@ def get_words(command: str) -> list[str]:
 
 
 def test_an_overflow_of_the_batch_alone_begins_at_one_size_beside_each_pool() -> None:
-    found = search(lambda size, slots: size * 2**21, FINDING)
+    found = search_settings(lambda size, slots: size * 2**21, FINDING)
     assert get_words(found.threshold) == ["--max-running-requests", "1024"]
     assert found.pool_points == [(SLOTS // 2, 1024), (SLOTS, 1024)]
     assert found.pool_threshold == ""
 
 
 def test_an_overflow_of_the_pool_alone_has_a_smallest_pool() -> None:
-    found = search(lambda size, slots: slots * 4096, FINDING)
+    found = search_settings(lambda size, slots: slots * 4096, FINDING)
     words = ["--max-running-requests", "4096", "--max-total-tokens", "524288"]
     assert get_words(found.pool_threshold) == words
     assert found.pool_points == []  # beside half the pool no batch shows it
 
 
 def test_an_overflow_of_both_begins_at_a_larger_batch_beside_a_smaller_pool() -> None:
-    found = search(lambda size, slots: 4 * size * slots, FINDING)
+    found = search_settings(lambda size, slots: 4 * size * slots, FINDING)
     assert get_words(found.threshold)[1] == "537"  # 2^31 / 4,000,000
     assert found.pool_points == [(SLOTS // 2, 1074), (SLOTS, 537)]
     assert get_words(found.pool_threshold)[-1] == "131072"  # 2^31 / (4 * 4,096)
@@ -131,21 +131,21 @@ def test_a_near_address_is_extrapolated_over_both_settings(
     pool: str,
     points: list[tuple[int, int]],
 ) -> None:
-    found = search(extent, FINDING)
+    found = search_settings(extent, FINDING)
     assert get_words(found.threshold)[-1] == threshold
     assert get_words(found.pool_threshold)[-1:] == ([pool] if pool else [])
     assert found.pool_points == points
 
 
 def test_a_batch_that_needs_the_whole_pool_is_made_beside_no_smaller_one() -> None:
-    found = search(lambda size, slots: size * slots, FINDING, needed=950_000)
+    found = search_settings(lambda size, slots: size * slots, FINDING, needed=950_000)
     assert (found.pool_points, found.pool_threshold) == ([], "")
 
 
 def test_memory_begins_not_to_fit_at_the_slots_whose_memory_is_missing() -> None:
     memory = RehearsalFinding("OutOfMemory", "decode", "", "does not fit", "b.py", 7, "empty")
-    found = search(lambda size, slots: 1, memory)
+    found = search_settings(lambda size, slots: 1, memory)
     # 5 GB too much are 50,000 slots of 100,000 bytes.
     words = ["--max-running-requests", "4096", "--max-total-tokens", "950001"]
     assert get_words(found.pool_threshold) == words
-    assert search(lambda size, slots: 1, memory, needed=960_000).pool_threshold == ""
+    assert search_settings(lambda size, slots: 1, memory, needed=960_000).pool_threshold == ""

@@ -12,20 +12,20 @@ LENGTHS = torch.tensor([1, 3, 9], dtype=torch.int32, device="cuda")
 TOPK = 4
 
 
-def select(name: str, *arguments: Any) -> list[list[int]]:
+def select_tokens(name: str, *arguments: Any) -> list[list[int]]:
     """Return what an operator selects of three rows of 1, 3 and 9 tokens."""
     selected: list[list[int]] = SHAPES[name](torch.zeros(3, 9), LENGTHS, *arguments).tolist()
     return selected
 
 
 def test_a_row_selects_no_place_past_its_length() -> None:
-    places = select("sgl_kernel.fast_topk_v2", TOPK)
+    places = select_tokens("sgl_kernel.fast_topk_v2", TOPK)
     assert places == [[0, -1, -1, -1], [0, 1, 2, -1], [0, 1, 2, 3]]
 
 
 def test_places_behind_an_offset_are_those_of_the_rows_own_request() -> None:
     offsets = torch.tensor([0, 0, 100], dtype=torch.int32, device="cuda")
-    places = select("sgl_kernel.fast_topk_transform_ragged_fused", offsets, TOPK)
+    places = select_tokens("sgl_kernel.fast_topk_transform_ragged_fused", offsets, TOPK)
     assert places == [[0, -1, -1, -1], [0, 1, 2, -1], [100, 101, 102, 103]]
     out = torch.empty(3, TOPK, dtype=torch.int32, device="cuda")
     SHAPES["jit:dpsk_v4_topk_v2.topk_transform_ragged"](None, LENGTHS, None, offsets, out)
@@ -35,7 +35,7 @@ def test_places_behind_an_offset_are_those_of_the_rows_own_request() -> None:
 def test_slots_are_those_of_the_request_in_whose_queries_a_row_lies() -> None:
     table = torch.tensor([range(10, 19), range(50, 59)], dtype=torch.int32, device="cuda")
     ends = torch.tensor([0, 2, 3], dtype=torch.int32, device="cuda")  # two rows, then one
-    slots = select("sgl_kernel.fast_topk_transform_fused", table, ends, TOPK)
+    slots = select_tokens("sgl_kernel.fast_topk_transform_fused", table, ends, TOPK)
     assert slots == [[10, -1, -1, -1], [10, 11, 12, -1], [50, 51, 52, 53]]
 
 

@@ -23,7 +23,7 @@ OPERATOR = DrawnOperator(
 )
 
 
-def refuse(tensor: torch.Tensor) -> None:
+def refuse_tensor(tensor: torch.Tensor) -> None:
     raise ValueError("no tensor is taken")
 
 
@@ -47,7 +47,7 @@ def test_a_refusal_is_kept_with_what_both_have_raised(
     stand_in: Callable[..., None], words: str
 ) -> None:
     agreement = Agreement()
-    compare_call(agreement, OPERATOR, CALL, refuse, stand_in, "cpu")
+    compare_call(agreement, OPERATOR, CALL, refuse_tensor, stand_in, "cpu")
     (refusal,) = agreement.refusals
     assert words in refusal
     assert agreement.agreed == 0

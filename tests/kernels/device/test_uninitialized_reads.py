@@ -73,7 +73,7 @@ def make_indices(count: int = ROWS) -> torch.Tensor:
     return indices
 
 
-def gather(indices: torch.Tensor, rows: torch.Tensor | None = None) -> torch.Tensor:
+def run_gather(indices: torch.Tensor, rows: torch.Tensor | None = None) -> torch.Tensor:
     if rows is None:
         rows = torch.zeros(ROWS, WIDTH, device="cuda")
     out = torch.empty(ROWS, WIDTH, device="cuda")
@@ -82,23 +82,23 @@ def gather(indices: torch.Tensor, rows: torch.Tensor | None = None) -> torch.Ten
 
 
 def gather_behind_last_index() -> None:
-    gather(make_indices(ROWS - 1))
+    run_gather(make_indices(ROWS - 1))
 
 
 def gather_from_scratch_that_nothing_wrote() -> None:
-    gather(make_indices(), torch.empty(HUGE // WIDTH, WIDTH, device="cuda"))
+    run_gather(make_indices(), torch.empty(HUGE // WIDTH, WIDTH, device="cuda"))
 
 
 def gather_from_rows_that_an_operator_skipped() -> None:
     rows = torch.empty(HUGE // WIDTH, WIDTH, device="cuda")
     rows[: ROWS - 1].fill_(1)
-    gather(make_indices(), rows)
+    run_gather(make_indices(), rows)
 
 
 def gather_from_columns_that_an_operator_skipped() -> None:
     rows = torch.empty(ROWS, WIDTH, device="cuda")
     rows[:, : WIDTH - 1].copy_(torch.zeros(ROWS, WIDTH - 1, device="cuda"))
-    gather(make_indices(), rows)
+    run_gather(make_indices(), rows)
 
 
 def copy_all_but_last(source: torch.Tensor) -> torch.Tensor:
@@ -112,20 +112,20 @@ def copy_all_but_last(source: torch.Tensor) -> torch.Tensor:
 def gather_behind_last_copy() -> None:
     """What was made up before is freed, and its addresses count no more."""
     choose_rows()
-    gather(copy_all_but_last(torch.arange(ROWS, device="cuda")))
+    run_gather(copy_all_but_last(torch.arange(ROWS, device="cuda")))
 
 
 def gather_by_an_overwritten_choice() -> None:
     indices = choose_rows()
     indices.copy_(torch.arange(ROWS, device="cuda"))
-    gather(indices, torch.empty(HUGE // WIDTH, WIDTH, device="cuda"))
+    run_gather(indices, torch.empty(HUGE // WIDTH, WIDTH, device="cuda"))
 
 
 def gather_again_by_indices_that_nothing_wrote() -> None:
     """The second launch is like the first one, but for what its buffer holds."""
     rows = torch.zeros(ROWS, WIDTH, device="cuda")
-    gather(make_indices(), rows)
-    gather(torch.empty(ROWS, dtype=torch.int64, device="cuda"), rows)
+    run_gather(make_indices(), rows)
+    run_gather(torch.empty(ROWS, dtype=torch.int64, device="cuda"), rows)
 
 
 def gather_and_change_the_indices() -> None:
@@ -149,25 +149,25 @@ PLANTED = {
 
 
 def gather_all() -> None:
-    gather(make_indices())
+    run_gather(make_indices())
 
 
 def gather_what_a_kernel_wrote() -> None:
     """A kernel with floats runs as a sample: what its other programs write is not known."""
-    gather(make_indices(), gather(make_indices()))
+    run_gather(make_indices(), run_gather(make_indices()))
 
 
 def gather_what_a_repeated_launch_wrote() -> None:
     indices, zeros = make_indices(), torch.zeros(ROWS, WIDTH, device="cuda")
     for _ in range(2):  # the second one does not run
-        gather(indices, gather(indices, zeros))
+        run_gather(indices, run_gather(indices, zeros))
 
 
 def gather_what_a_stand_in_wrote() -> None:
     indices = torch.empty(ROWS, dtype=torch.int64, device="cuda")
     stand_ins.answer_with_shapes({"package.write": lambda *_: None})
     stand_ins.call_stand_in("package.write", (indices,), {})
-    gather(indices)
+    run_gather(indices)
 
 
 def gather_what_a_collective_wrote() -> None:
@@ -175,24 +175,24 @@ def gather_what_a_collective_wrote() -> None:
         dist.init_process_group(world_size=2)
     rows = torch.empty(ROWS, WIDTH, device="cuda")
     dist.broadcast(rows, 0)
-    gather(make_indices(), rows)
+    run_gather(make_indices(), rows)
 
 
 def gather_by_indices_of_no_server() -> None:
     """The places of the largest floats are made up, so what lies there is not what is read."""
     rows = torch.empty(1 << 13, WIDTH, device="cuda")
     rows[:1].fill_(1)
-    gather(choose_rows(), rows)
+    run_gather(choose_rows(), rows)
 
 
 def gather_by_such_indices_over_the_host() -> None:
     rows = torch.empty(1 << 13, WIDTH, device="cuda")
     rows[:1].fill_(1)
-    gather(choose_rows().cpu().cuda(), rows)
+    run_gather(choose_rows().cpu().cuda(), rows)
 
 
 def gather_by_copies_of_such_indices() -> None:
-    gather(copy_all_but_last(choose_rows()))
+    run_gather(copy_all_but_last(choose_rows()))
 
 
 def choose_rows() -> torch.Tensor:
@@ -204,7 +204,7 @@ def choose_rows() -> torch.Tensor:
 def gather_what_was_copied() -> None:
     rows = torch.empty(ROWS, WIDTH, device="cuda")
     torch.add(torch.zeros(ROWS, WIDTH, device="cuda"), 1, out=rows)
-    gather(make_indices().clone(), rows.clone())
+    run_gather(make_indices().clone(), rows.clone())
 
 
 def copy_small_floats() -> None:
@@ -261,20 +261,20 @@ def test_what_may_have_been_written_is_no_finding(batch: Callable[[], None]) -> 
     assert find_uninitialized_reads(batch) == []
 
 
-def weigh(indices: torch.Tensor) -> None:
+def run_weigh(indices: torch.Tensor) -> None:
     weigh_rows[(1,)](indices, torch.empty(ROWS, device="cuda"), ROWS)
 
 
 def gather_between_others(indices: torch.Tensor) -> None:
     """Two launches that are not probed read the indices that the probed one reads."""
-    weigh(indices)
-    gather(indices, torch.empty(HUGE // WIDTH, WIDTH, device="cuda"))
-    weigh(indices)
+    run_weigh(indices)
+    run_gather(indices, torch.empty(HUGE // WIDTH, WIDTH, device="cuda"))
+    run_weigh(indices)
 
 
 def gather_before_a_change(indices: torch.Tensor) -> None:
     """A launch that is not probed writes into the indices when they were read."""
-    gather(indices, torch.empty(HUGE // WIDTH, WIDTH, device="cuda"))
+    run_gather(indices, torch.empty(HUGE // WIDTH, WIDTH, device="cuda"))
     rows, out = (torch.zeros(ROWS, WIDTH, device="cuda") for _ in range(2))
     gather_and_mark[(ROWS,)](indices, rows, out, WIDTH)
 

@@ -44,7 +44,7 @@ def store_one(kind: str) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
     return file.floats[NAME], {name.rpartition(".")[2]: tensor for name, tensor in stored.items()}
 
 
-def draw(*shape: int) -> torch.Tensor:
+def draw_weights(*shape: int) -> torch.Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(2))
 
 
@@ -53,7 +53,7 @@ def draw_int8(*shape: int) -> torch.Tensor:
     return torch.randint(-127, 128, shape, dtype=torch.int8, generator=generator)
 
 
-def unpack(whole: int, place: int) -> int:
+def unpack_value(whole: int, place: int) -> int:
     return whole >> 4 * place & 0xF
 
 
@@ -77,8 +77,8 @@ def test_awq_has_every_second_column_in_the_upper_half_of_its_integer() -> None:
     assert stored["qweight"].shape == (COLUMNS, ROWS // 8)
     for column, row in [(0, 0), (33, 1), (95, 62), (40, 13)]:  # of the matrix, which is transposed
         place = [0, 4, 1, 5, 2, 6, 3, 7][row % 8]
-        code = unpack(int(stored["qweight"][column, row // 8]), place)
-        zero = unpack(int(stored["qzeros"][column // GROUP, row // 8]), place)
+        code = unpack_value(int(stored["qweight"][column, row // 8]), place)
+        zero = unpack_value(int(stored["qzeros"][column // GROUP, row // 8]), place)
         scale = stored["scales"][column // GROUP, row].float()
         assert (code - zero) * scale == floats[row, column]
 
@@ -88,8 +88,8 @@ def test_gptq_stores_zeros_less_one_and_inputs_one_after_another() -> None:
     assert stored["g_idx"].tolist() == [column // GROUP for column in range(COLUMNS)]
     for column, row in [(0, 0), (33, 1), (95, 62), (40, 13)]:
         group = column // GROUP
-        code = unpack(int(stored["qweight"][column // 8, row]), column % 8)
-        zero = unpack(int(stored["qzeros"][group, row // 8]), row % 8) + 1
+        code = unpack_value(int(stored["qweight"][column // 8, row]), column % 8)
+        zero = unpack_value(int(stored["qzeros"][group, row // 8]), row % 8) + 1
         assert (code - zero) * stored["scales"][group, row].float() == floats[row, column]
 
 
@@ -175,7 +175,7 @@ def test_the_stand_in_reads_what_awq_stores() -> None:
 
 
 def test_groups_of_tokens_are_rounded_as_their_formats_say() -> None:
-    x = draw(3, COLUMNS)
+    x = draw_weights(3, COLUMNS)
     for kind, dtype in [("int8_blocks", torch.int8), ("fp8_blocks", torch.float8_e4m3fn)]:
         form = FORMATS[kind](QuantizedWeights(kind, group=GROUP))
         codes, scales = torch.empty(3, COLUMNS, dtype=dtype), torch.empty(3, COLUMNS // GROUP)
@@ -190,19 +190,19 @@ def test_groups_of_tokens_are_rounded_as_their_formats_say() -> None:
 def test_other_limits_of_codes_are_refused(limits: tuple[float, int, int]) -> None:
     codes, scales = torch.empty(3, COLUMNS, dtype=torch.int8), torch.empty(3, 1)
     with pytest.raises(NotImplementedError, match="codes up to 127, not"):
-        sgl_per_token_group_quant_8bit(draw(3, COLUMNS), codes, scales, COLUMNS, *limits)
+        sgl_per_token_group_quant_8bit(draw_weights(3, COLUMNS), codes, scales, COLUMNS, *limits)
 
 
 def test_the_product_of_integers_has_both_scales() -> None:
     codes, weight = draw_int8(3, COLUMNS), draw_int8(COLUMNS, ROWS)
-    scales, factors = draw(3, 1).abs(), draw(ROWS, 1).abs()
+    scales, factors = draw_weights(3, 1).abs(), draw_weights(ROWS, 1).abs()
     product = int8_scaled_mm(codes, weight, scales, factors, torch.float32)
     exact = (codes.double() * scales) @ (weight.double() * factors.T)
     torch.testing.assert_close(product.double(), exact, rtol=1e-5, atol=1e-4)
 
 
 def test_each_token_or_a_whole_tensor_is_rounded_to_fp8_by_its_scale() -> None:
-    x = draw(3, COLUMNS) * torch.tensor([[0.5], [3.0], [7.0]])
+    x = draw_weights(3, COLUMNS) * torch.tensor([[0.5], [3.0], [7.0]])
     codes = torch.empty(3, COLUMNS, dtype=torch.float8_e4m3fn)
     scales, scale = torch.empty(3, 1), torch.zeros(1)
     per_token_quant_fp8(x, codes, scales)
@@ -219,7 +219,7 @@ def test_each_token_or_a_whole_tensor_is_rounded_to_fp8_by_its_scale() -> None:
 
 
 def test_products_of_fp8_matrices_have_both_scales() -> None:
-    a, b = (draw(*shape).to(torch.float8_e4m3fn) for shape in [(2, 3, 8), (2, 8, 5)])
+    a, b = (draw_weights(*shape).to(torch.float8_e4m3fn) for shape in [(2, 3, 8), (2, 8, 5)])
     a_scale, b_scale = torch.tensor([0.5]), torch.tensor([3.0])
     out = torch.empty(2, 3, 5)
     product = bmm_fp8(a, b, a_scale, b_scale, torch.float32, out)

@@ -38,7 +38,7 @@ def architecture_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Archite
     return one
 
 
-def catch(architecture_run: ArchitectureRun, error: Exception) -> None:
+def catch_error(architecture_run: ArchitectureRun, error: Exception) -> None:
     """Let a check raise an error that SGLang catches."""
     architecture_run.check.launches.errors.append(error)
 
@@ -54,7 +54,7 @@ def test_a_report_that_sglang_caught_makes_the_memory_claim_fail(
     architecture_run: ArchitectureRun,
 ) -> None:
     assert architecture_run._test(
-        ZooClaim.STARTS, lambda: catch(architecture_run, checking.Violation("k read p[8]"))
+        ZooClaim.STARTS, lambda: catch_error(architecture_run, checking.Violation("k read p[8]"))
     )
     claim = get_memory_claim(architecture_run)
     assert claim.verdict is ClaimVerdict.FAILS
@@ -67,21 +67,23 @@ def test_a_report_that_was_raised_and_recorded_is_listed_once(
     error = checking.Violation("k read p[8]")
 
     def launch() -> None:
-        catch(architecture_run, error)
+        catch_error(architecture_run, error)
         raise error
 
     assert not architecture_run._test(ZooClaim.CHUNKS, launch)
-    catch(architecture_run, checking.Violation("k read p[8]"))  # a later launch of the same kernel
-    catch(architecture_run, checking.Violation("k read q[1]"))
+    catch_error(
+        architecture_run, checking.Violation("k read p[8]")
+    )  # a later launch of the same kernel
+    catch_error(architecture_run, checking.Violation("k read q[1]"))
     assert get_memory_claim(architecture_run).headline == "k read p[8]; k read q[1]"
 
 
 def test_a_known_report_does_not_explain_another(architecture_run: ArchitectureRun) -> None:
     architecture_run.architecture.known["memory checks"] = KnownFailure("page.md", says="p[8]")
-    catch(architecture_run, checking.Violation("k read p[8]"))
+    catch_error(architecture_run, checking.Violation("k read p[8]"))
     assert get_memory_claim(architecture_run).verdict is ClaimVerdict.EXPECTED
     architecture_run.result.claims.clear()
-    catch(architecture_run, checking.Violation("k read q[1]"))
+    catch_error(architecture_run, checking.Violation("k read q[1]"))
     claim = get_memory_claim(architecture_run)
     assert claim.verdict is ClaimVerdict.FAILS
     assert claim.headline == "k read q[1]; this is more than page.md explains"
@@ -90,7 +92,7 @@ def test_a_known_report_does_not_explain_another(architecture_run: ArchitectureR
 def test_a_kernel_that_the_executor_refused_and_sglang_caught_is_not_tested(
     architecture_run: ArchitectureRun,
 ) -> None:
-    catch(architecture_run, checking.UncheckableKernel("wide_kernel: no float8 here"))
+    catch_error(architecture_run, checking.UncheckableKernel("wide_kernel: no float8 here"))
     claim = get_memory_claim(architecture_run)
     assert claim.verdict is ClaimVerdict.UNTESTED
     assert claim.headline == "SGLang caught it: wide_kernel: no float8 here"
@@ -102,7 +104,7 @@ def test_what_triton_itself_does_not_compile_fails_on_every_machine(
 ) -> None:
     def launch() -> None:
         refusal = checking.UncheckableKernel("kernel: Triton refuses it")
-        catch(architecture_run, refusal)
+        catch_error(architecture_run, refusal)
         raise refusal from CompilationError("x = None + 1", ast.parse("x"), "no type 'None'")
 
     assert not architecture_run._test(ZooClaim.STARTS, launch)

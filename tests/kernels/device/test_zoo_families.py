@@ -25,7 +25,7 @@ def copy_row(source, target, count, BLOCK: tl.constexpr):  # type: ignore[no-unt
     tl.store(target + index, tl.load(source + index, index < count), index < count)
 
 
-def copy(draw: Draw, count: int = 6) -> tuple[torch.Tensor, torch.Tensor]:
+def run_copy(draw: Draw, count: int = 6) -> tuple[torch.Tensor, torch.Tensor]:
     """Copy a row of 6 floats, or try to copy more."""
     source = draw.floats(6)
     target = torch.zeros(6).cuda()
@@ -38,12 +38,12 @@ formula = FormulaList()
 
 @formula()
 def equal(draw: Draw) -> Pair:
-    return copy(draw)
+    return run_copy(draw)
 
 
 @formula()
 def differs(draw: Draw) -> Pair:
-    ours, theirs = copy(draw)
+    ours, theirs = run_copy(draw)
     return ours, theirs * 1.25
 
 
@@ -60,32 +60,32 @@ def launches_nothing(draw: Draw) -> Pair:
 
 @formula()
 def overruns(draw: Draw) -> Pair:
-    return copy(draw, count=7)
+    return run_copy(draw, count=7)
 
 
 @formula()
 def catches_its_overrun(draw: Draw) -> Pair:
-    ours, theirs = copy(draw)
+    ours, theirs = run_copy(draw)
     with contextlib.suppress(Violation):
-        copy(draw, count=7)
+        run_copy(draw, count=7)
     return ours, theirs
 
 
 @formula(known="a reason", says="off by")
 def differs_as_known(draw: Draw) -> Pair:
-    ours, theirs = copy(draw)
+    ours, theirs = run_copy(draw)
     return ours, theirs + 1
 
 
 @formula(known="a reason", says="KeyError")
 def differs_otherwise(draw: Draw) -> Pair:
-    ours, theirs = copy(draw)
+    ours, theirs = run_copy(draw)
     return ours, theirs + 1
 
 
 @formula(known="a reason", says="off by")
 def holds_again(draw: Draw) -> Pair:
-    return copy(draw)
+    return run_copy(draw)
 
 
 @formula(since="0.5.24")

@@ -16,7 +16,7 @@ FOLDER = (Path(__file__).parents[2] / "toy" / "toggles",)
 pytestmark = pytest.mark.needs_cuda
 
 
-def launch(kernel: Any, **options: Any) -> int:
+def launch_kernel(kernel: Any, **options: Any) -> int:
     x = torch.arange(20, dtype=torch.int32, device="cuda")
     out = torch.zeros_like(x)
     kernel[(2,)](out, x, 20, **options)
@@ -41,18 +41,18 @@ def list_compiled(kernel: Any) -> list[int]:
 @pytest.mark.parametrize("name", CASES)
 def test_a_compiled_kernel_changes_and_comes_back_as_it_was(name: str) -> None:
     kernel, options, fixed, buggy = CASES[name]
-    assert launch(kernel, **options) == fixed
+    assert launch_kernel(kernel, **options) == fixed
     before = list_compiled(kernel)
     assert before
     toggled_kernels = []
     for _ in range(3):
         with toggles.reverted(name, folders=FOLDER) as toggled:
-            assert launch(kernel, **options) == buggy
-            assert launch(kernel, **options) == buggy
+            assert launch_kernel(kernel, **options) == buggy
+            assert launch_kernel(kernel, **options) == buggy
             toggled_kernels.append(list_compiled(kernel))
         assert toggled.reach >= 2
         assert list_compiled(kernel) == before
-        assert launch(kernel, **options) == fixed
+        assert launch_kernel(kernel, **options) == fixed
         assert list_compiled(kernel) == before  # nothing was compiled again
     assert before not in toggled_kernels
     if name not in ("toy-helper", "toy-scale"):

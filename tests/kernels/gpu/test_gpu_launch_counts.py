@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from test_gpu_shadows import process
+from test_gpu_shadows import run_checked_process
 
 from harness.kernels.gpu.report_assembly import RECORDS_PER_SITE
 from harness.kernels.watch.report_files import read_reports
@@ -33,7 +33,9 @@ def capture(shift):
 def test_a_graph_that_was_captured_unchecked_stays_on_record(tmp_path: Path) -> None:
     """Its capture is the process's first launch, when the reports have no memory yet."""
     code = "torch.cuda.synchronize()\ncapture(0)\nlaunch(0)\nlaunch(0)\ngraph.replay()\n"
-    done = process(f"{START}{code}torch.cuda.synchronize()", "bounds,overflow", tmp_path)
+    done = run_checked_process(
+        f"{START}{code}torch.cuda.synchronize()", "bounds,overflow", tmp_path
+    )
     checked = read_reports(tmp_path)
     assert (checked.launches, checked.checked_launches) == (3, 2), done.stderr
     [reason] = checked.refusals.values()
@@ -45,7 +47,9 @@ def test_a_graph_that_was_captured_unchecked_stays_on_record(tmp_path: Path) -> 
 
 def test_a_process_all_of_whose_launches_are_refused_has_checked_none(tmp_path: Path) -> None:
     code = "capture(0)\nfor _ in range(5):\n    graph.replay()\n"
-    done = process(f"{START}{code}torch.cuda.synchronize()", "bounds,overflow", tmp_path)
+    done = run_checked_process(
+        f"{START}{code}torch.cuda.synchronize()", "bounds,overflow", tmp_path
+    )
     checked = read_reports(tmp_path)
     assert (checked.launches, checked.checked_launches) == (1, 0), done.stderr
     assert checked.failure.startswith("none of 1 launch was checked, so the check says nothing")
@@ -66,7 +70,7 @@ with checked_process._process._poller._lock:
         launch(0)
     torch.cuda.synchronize()
 """
-    done = process(f"{START}{code}", "bounds", tmp_path)
+    done = run_checked_process(f"{START}{code}", "bounds", tmp_path)
     checked = read_reports(tmp_path)
     assert list(checked.dropped_reports.values()) == [RECORDS_PER_SITE], done.stderr
     assert checked.failure.endswith(f"{RECORDS_PER_SITE} reports of launches no longer known")
@@ -75,7 +79,7 @@ with checked_process._process._poller._lock:
 def test_further_reports_of_a_line_are_counted(tmp_path: Path) -> None:
     """Ten replays report alike, once for each thread that holds the bad lane; four are recorded."""
     code = "launch(0)\ncapture(1)\nfor _ in range(10):\n    graph.replay()\n"
-    done = process(f"{START}{code}torch.cuda.synchronize()", "bounds", tmp_path)
+    done = run_checked_process(f"{START}{code}torch.cuda.synchronize()", "bounds", tmp_path)
     checked = read_reports(tmp_path)
     assert len(checked.reports) == 1, done.stderr
     further = sum(one.further_reports for one in checked.kernels.values())

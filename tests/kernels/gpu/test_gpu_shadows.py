@@ -54,61 +54,67 @@ def in_place(rows, width, BLOCK: tl.constexpr):
     tl.store(rows + at, value + 1, mask=tl.arange(0, BLOCK) < width)
 
 
-def check() -> Any:
+def check_on_gpu() -> Any:
     return checking.checked("cuda", all_checks=True)
 
 
-def numbers(count: int) -> torch.Tensor:
+def make_numbers(count: int) -> torch.Tensor:
     return torch.arange(count, dtype=torch.int32, device="cuda")
 
 
 @pytest.mark.parametrize(
     ("launch", "words"),
     [
-        (lambda: known.same_place[(3,)](numbers(1), 7, STEP=1), "write different values to target"),
-        (lambda: known.stored_and_counted[(2,)](numbers(1), 0), "store and update atomically"),
-        (lambda: known.read_beside[(2,)](numbers(2), numbers(2), 1), "the second"),
-        (lambda: in_turns[(4,)](numbers(160), 4, 2, WIDTH=8), "write different values to target"),
-        (lambda: in_turns[(4,)](numbers(1280), 4, 2, WIDTH=64), "write different values"),
-        (lambda: neighbours[(64,)](numbers(65 * 1000), 1000, BLOCK=1024), "and the second"),
-        (lambda: two_widths[(2,)](*_overlapping(), 6 << 32), "write different values"),
+        (
+            lambda: known.same_place[(3,)](make_numbers(1), 7, STEP=1),
+            "write different values to target",
+        ),
+        (lambda: known.stored_and_counted[(2,)](make_numbers(1), 0), "store and update atomically"),
+        (lambda: known.read_beside[(2,)](make_numbers(2), make_numbers(2), 1), "the second"),
+        (
+            lambda: in_turns[(4,)](make_numbers(160), 4, 2, WIDTH=8),
+            "write different values to target",
+        ),
+        (lambda: in_turns[(4,)](make_numbers(1280), 4, 2, WIDTH=64), "write different values"),
+        (lambda: neighbours[(64,)](make_numbers(65 * 1000), 1000, BLOCK=1024), "and the second"),
+        (lambda: two_widths[(2,)](*make_overlapping_tensors(), 6 << 32), "write different values"),
     ],
 )
 def test_a_race_is_reported_with_both_programs(launch: Any, words: str) -> None:
-    with pytest.raises(DataRace, match=words) as caught, check():
+    with pytest.raises(DataRace, match=words) as caught, check_on_gpu():
         launch()
     message = str(caught.value)
     assert "programs (" in message
     assert "launched with " in message
 
 
-def _overlapping() -> tuple[torch.Tensor, torch.Tensor]:
+def make_overlapping_tensors() -> tuple[torch.Tensor, torch.Tensor]:
     place = torch.zeros(1, dtype=torch.int64, device="cuda")
     return place, place.view(torch.int32)
 
 
 def test_many_readers_and_one_writer_are_a_race() -> None:
-    with pytest.raises(DataRace, match="shared, index 0"), check():
-        read_by_all[(200,)](numbers(1), numbers(200))
+    with pytest.raises(DataRace, match="shared, index 0"), check_on_gpu():
+        read_by_all[(200,)](make_numbers(1), make_numbers(200))
 
 
 def test_no_race_is_reported_where_there_is_none() -> None:
-    with check():
+    with check_on_gpu():
         for _ in range(20):
-            known.same_place[(300,)](numbers(1), 7, STEP=0)
-            known.count_programs[(300,)](numbers(1))
-            in_turns[(32,)](numbers(32 * 4 * 64), 4, 1, WIDTH=64)
-            in_place[(500,)](numbers(500 * 1000), 1000, BLOCK=1024)
-            under_a_lock[(20,)](torch.zeros(1, dtype=torch.int32, device="cuda"), numbers(1))
-            known.read_beside[(2,)](numbers(2), numbers(2), 0)
-            two_widths[(2,)](*_overlapping(), 5 << 32)
+            known.same_place[(300,)](make_numbers(1), 7, STEP=0)
+            known.count_programs[(300,)](make_numbers(1))
+            in_turns[(32,)](make_numbers(32 * 4 * 64), 4, 1, WIDTH=64)
+            in_place[(500,)](make_numbers(500 * 1000), 1000, BLOCK=1024)
+            under_a_lock[(20,)](torch.zeros(1, dtype=torch.int32, device="cuda"), make_numbers(1))
+            known.read_beside[(2,)](make_numbers(2), make_numbers(2), 0)
+            two_widths[(2,)](*make_overlapping_tensors(), 5 << 32)
 
 
 def test_each_replay_of_a_graph_is_a_launch_of_its_own() -> None:
     count = 4096
-    source, places = numbers(count) + 1, numbers(count)
+    source, places = make_numbers(count) + 1, make_numbers(count)
     target = torch.zeros(count, dtype=torch.int32, device="cuda")
-    with check() as session:
+    with check_on_gpu() as session:
         scatter_values[(count // 64,)](source, places, target, BLOCK=64)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
@@ -131,12 +137,12 @@ def test_each_replay_of_a_graph_is_a_launch_of_its_own() -> None:
 def test_a_race_among_a_million_programs_is_found() -> None:
     """There are more elements than a table has entries."""
     count = 1 << 24
-    places, target = numbers(count), torch.zeros(count, dtype=torch.int32, device="cuda")
-    with check() as session:
-        scatter_values[(count // 16,)](numbers(count), places, target, BLOCK=16)
+    places, target = make_numbers(count), torch.zeros(count, dtype=torch.int32, device="cuda")
+    with check_on_gpu() as session:
+        scatter_values[(count // 16,)](make_numbers(count), places, target, BLOCK=16)
         places[100] = places[80]
         with pytest.raises(DataRace, match="index 80"):
-            scatter_values[(count // 16,)](numbers(count), places, target, BLOCK=16)
+            scatter_values[(count // 16,)](make_numbers(count), places, target, BLOCK=16)
         session.discard_errors()
 
 
@@ -144,7 +150,7 @@ def test_a_race_among_a_million_programs_is_found() -> None:
 def test_an_uninitialized_read_is_reported(kind: torch.dtype) -> None:
     message = r"copy read uninitialized memory: source, index (1[6-9]|2[0-3])"
     target = torch.zeros(24, dtype=kind, device="cuda")
-    with check() as session:
+    with check_on_gpu() as session:
         source = torch.empty(24, dtype=kind, device="cuda")
         source[:16] = 1
         known.copy[(2,)](source, target, 24, 0, BLOCK=8)
@@ -160,7 +166,7 @@ def test_an_uninitialized_read_is_reported(kind: torch.dtype) -> None:
 
 
 def test_a_graph_reads_what_was_written_before_its_replay() -> None:
-    with check() as session:
+    with check_on_gpu() as session:
         source = torch.empty(64, dtype=torch.float32, device="cuda")
         target = torch.zeros_like(source)
         graph = torch.cuda.CUDAGraph()
@@ -202,8 +208,10 @@ torch.cuda.synchronize()
 
 @pytest.mark.parametrize("wrong", [False, True])
 def test_a_whole_process_reports_both(wrong: bool, tmp_path: Path) -> None:
-    done = process(f"WRONG = {wrong}\n{PLANTED}", "bounds,overflow,uninitialized,races", tmp_path)
-    found = sorted((one["kind"], one["kernel"]) for one in reports(tmp_path))
+    done = run_checked_process(
+        f"WRONG = {wrong}\n{PLANTED}", "bounds,overflow,uninitialized,races", tmp_path
+    )
+    found = sorted((one["kind"], one["kernel"]) for one in load_reports(tmp_path))
     expected = [
         ("DataRace", "same_place"),
         ("UninitializedMemory", "copy"),
@@ -240,9 +248,9 @@ print(pool[4].sum().item())
 @pytest.mark.parametrize("wrong", [False, True])
 def test_what_inductor_compiled_is_checked_as_well(wrong: bool, tmp_path: Path) -> None:
     """Its own assertion is reported, and so is the access: the process continues."""
-    done = process(f"WRONG = {wrong}\n{INDUCTORS}", "bounds,overflow", tmp_path)
+    done = run_checked_process(f"WRONG = {wrong}\n{INDUCTORS}", "bounds,overflow", tmp_path)
     assert done.stdout == "0.0\n"
-    found = reports(tmp_path)
+    found = load_reports(tmp_path)
     kinds = {one["kind"] for one in found}
     assert kinds == ({"KernelAssertion", "OutOfBounds"} if wrong else set()), done.stderr
     assert all(one["kernel"].startswith("triton_") for one in found)
@@ -253,12 +261,12 @@ def test_what_inductor_compiled_is_checked_as_well(wrong: bool, tmp_path: Path) 
     assert checked.checked_launches >= 4 + wrong
 
 
-def reports(folder: Path) -> list[Any]:
+def load_reports(folder: Path) -> list[Any]:
     files = folder.glob("*.reports")
     return [json.loads(line) for file in files for line in file.read_text().splitlines()]
 
 
-def process(code: str, checks: str, folder: Path) -> Any:
+def run_checked_process(code: str, checks: str, folder: Path) -> Any:
     """Run a process under check to its end."""
     folders = [Path(__file__).parent, *FOLDERS, paths.project_folder()]
     more = {

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from typing import Any
 
 import numpy as np
-from ptx_kernels import describe
+from ptx_kernels import describe_array
 
 from harness.kernels.check.violations import Violation
 from harness.kernels.cuda.card_reports import CardLaunch
@@ -30,7 +30,7 @@ _BOUNDS_ALONE = ExecutorChecks(overflow=False, uninitialized=False, races=False)
 
 
 @functools.cache
-def instrument(text: str, checks: tuple[str, ...] = ("bounds", "overflow")) -> InstrumentedPtx:
+def instrument_text(text: str, checks: tuple[str, ...] = ("bounds", "overflow")) -> InstrumentedPtx:
     return instrument_module(text, checks)
 
 
@@ -49,7 +49,7 @@ class ReportMemory:
     def find(self, address: int) -> Allocation | None:
         parts = {"table": self.table, "records": self.records, "bell": self.bell}
         parts |= {"number": self.launch_number, "shadows": self.shadows}
-        known = [describe(name, array) for name, array in parts.items()]
+        known = [describe_array(name, array) for name, array in parts.items()]
         return next((one for one in known if one.base <= address < one.end), None)
 
     @property
@@ -96,9 +96,9 @@ def launch_with_checks(
 
     `empty`: the tensors from `torch.empty`; without it all are.
     """
-    module, memory = instrument(text, checks), ReportMemory()
+    module, memory = instrument_text(text, checks), ReportMemory()
     kernel = module.kernels[entry]
-    allocations = tuple(describe(name, array) for name, array in tensors.items())
+    allocations = tuple(describe_array(name, array) for name, array in tensors.items())
     checked = make_checked_parameters(
         kernel,
         parameters,
@@ -112,7 +112,7 @@ def launch_with_checks(
     end = max(offset + size for offset, size in kernel.parameter_layout)
     packed = parameters[:end] + bytes(-end % 8) + checked.data
     parts = {**tensors, **(mapped or {})}
-    known = tuple(describe(name, array) for name, array in parts.items())
+    known = tuple(describe_array(name, array) for name, array in parts.items())
     launch = CudaLaunch(entry, entry, grid, block, 0, packed, known, memory.find)
     for error in load_module(module.text).run(launch, _BOUNDS_ALONE):
         raise error  # the access of the kernel itself was not skipped

@@ -17,15 +17,15 @@ TYPES = {
 }  # fmt: skip
 
 
-def draw(kind: str) -> Any:
+def draw_operand(kind: str) -> Any:
     dtype = TYPES[kind]
     if kind == "pred":
         return RANDOM.integers(0, 2, N, dtype=np.uint8)
     if kind == "bf16":
-        return to_bf16(draw("f32"))
+        return to_bf16(draw_operand("f32"))
     if kind in ("f16x2", "bf16x2"):
         half = kind[:-2]
-        low, high = (draw(half).view(np.uint16).astype(np.uint32) for _ in range(2))
+        low, high = (draw_operand(half).view(np.uint16).astype(np.uint32) for _ in range(2))
         return low | high << 16
     if np.issubdtype(dtype, np.floating):
         values = RANDOM.normal(size=N) * 2.0 ** RANDOM.integers(-8, 9, N)

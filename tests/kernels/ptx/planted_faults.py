@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from ptx_kernels import FOLDER, launch, pack
+from ptx_kernels import FOLDER, launch_text, pack_parameters
 
 from harness.kernels.check.violations import Violation
 from harness.kernels.ptx.executor import load_module
@@ -23,12 +23,12 @@ def line_of(marker: str) -> int:
 def launch_fault(entry: str, parameters: bytes, tensors: dict[str, Any], **options: Any) -> None:
     """Launch with 32 threads, and raise the violation."""
     options = {"block": (32, 1, 1), **options}
-    names = [name for name in _entries() if name == entry]
-    for error in launch(TEXT, parameters, tensors, entry=names[0], **options):
+    names = [name for name in list_entries() if name == entry]
+    for error in launch_text(TEXT, parameters, tensors, entry=names[0], **options):
         raise error
 
 
-def _entries() -> tuple[str, ...]:
+def list_entries() -> tuple[str, ...]:
     return load_module(TEXT).entries
 
 
@@ -45,10 +45,10 @@ def check_place(
     assert (location.program, location.thread) == (block, thread)
 
 
-def rows(size: int = 64, index: list[int] | None = None) -> tuple[bytes, dict[str, Any]]:
+def make_rows(size: int = 64, index: list[int] | None = None) -> tuple[bytes, dict[str, Any]]:
     out, values = np.zeros(size, np.float32), np.arange(size, dtype=np.float32)
     numbers = np.arange(size, dtype=np.int32)
     for place, number in enumerate(index or []):
         numbers[40 + place] = number
     tensors = {"out": out, "values": values, "index": numbers}
-    return pack(out, values, numbers, size), tensors
+    return pack_parameters(out, values, numbers, size), tensors

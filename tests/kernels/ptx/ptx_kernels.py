@@ -15,7 +15,7 @@ HEAD = ".version 9.0\n.target sm_90a\n.address_size 64\n"
 _MEMORY = {"pred": "u8", "f16": "b16", "bf16": "b16", "f16x2": "b32", "bf16x2": "b32"}
 
 
-def describe(name: str, array: Any) -> Allocation:
+def describe_array(name: str, array: Any) -> Allocation:
     strides = tuple(side // array.itemsize for side in array.strides)
     reach = sum((n - 1) * s for n, s in zip(array.shape, strides, strict=True)) + 1
     return Allocation(
@@ -28,13 +28,13 @@ def describe(name: str, array: Any) -> Allocation:
     )
 
 
-def pack(*values: Any) -> bytes:
+def pack_parameters(*values: Any) -> bytes:
     """Pack pointers (arrays) and integers of 8 bytes."""
     numbers = (value if isinstance(value, int) else int(value.ctypes.data) for value in values)
     return b"".join((number & ((1 << 64) - 1)).to_bytes(8, "little") for number in numbers)
 
 
-def launch(
+def launch_text(
     text: str,
     parameters: bytes,
     tensors: dict[str, Any],
@@ -48,14 +48,16 @@ def launch(
 ) -> list[Exception]:
     module = load_module(text)
     entry = next(name for name in module.entries if entry in name)
-    allocations = tuple(describe(name, array) for name, array in tensors.items())
+    allocations = tuple(describe_array(name, array) for name, array in tensors.items())
     values = CudaLaunch(
         entry, entry, grid, block, shared, parameters, allocations, lambda _: None, **options
     )
     return module.run(values, checks)
 
 
-def apply(instruction: str, inputs: list[tuple[str, Any]], result: tuple[str, Any]) -> Any:
+def apply_instruction(
+    instruction: str, inputs: list[tuple[str, Any]], result: tuple[str, Any]
+) -> Any:
     """Apply an instruction to each element: `add.s32 {d}, {0}, {1};`."""
     kind, template = result
     count = len(inputs[0][1])
@@ -65,7 +67,7 @@ def apply(instruction: str, inputs: list[tuple[str, Any]], result: tuple[str, An
         size = array.itemsize
         register = f"%x{place}"
         loaded = register if one != "pred" else f"%m{place}"
-        registers.append(f".reg .{_register(one)} {register};")
+        registers.append(f".reg .{get_register_type(one)} {register};")
         if one == "pred":
             registers.append(f".reg .b16 {loaded};")
         body += [
@@ -76,7 +78,7 @@ def apply(instruction: str, inputs: list[tuple[str, Any]], result: tuple[str, An
         if one == "pred":
             body.append(f"setp.ne.u16 {register}, {loaded}, 0;")
         names[str(place)] = register
-    registers.append(f".reg .{_register(kind)} %d;")
+    registers.append(f".reg .{get_register_type(kind)} %d;")
     out = np.zeros(count, dtype=template)
     statement = instruction
     for place, name in names.items():
@@ -102,13 +104,15 @@ def apply(instruction: str, inputs: list[tuple[str, Any]], result: tuple[str, An
     )
     arrays = [array for _, array in inputs]
     tensors = {f"in{place}": array for place, array in enumerate(arrays)}
-    errors = launch(text, pack(*arrays, out), {**tensors, "out": out}, block=(count, 1, 1))
+    errors = launch_text(
+        text, pack_parameters(*arrays, out), {**tensors, "out": out}, block=(count, 1, 1)
+    )
     if errors:
         raise errors[0]
     return out
 
 
-def _register(kind: str) -> str:
+def get_register_type(kind: str) -> str:
     return {
         "u8": "b16",
         "s8": "b16",

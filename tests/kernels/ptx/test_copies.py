@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from ptx_kernels import FOLDER, launch, pack
+from ptx_kernels import FOLDER, launch_text, pack_parameters
 
 from harness.kernels.check.violations import DataRace, KernelLocation, Violation
 from harness.kernels.ptx.launch import ExecutorChecks
@@ -19,12 +19,12 @@ def run_copies(entry: str, threads: int, races: bool = True) -> np.ndarray:
     values = np.arange(1, 64 * ROUNDS + 1, dtype=np.int32)
     out = np.zeros(64 * ROUNDS, np.int32)
     parameters = (
-        pack(values, out, ROUNDS)
+        pack_parameters(values, out, ROUNDS)
         if entry in ("stages", "waits_too_little")
-        else (pack(values, out))
+        else (pack_parameters(values, out))
     )
     checks = ExecutorChecks(races=races)
-    for error in launch(
+    for error in launch_text(
         TEXT, parameters, {"in": values, "out": out}, entry=entry, block=(threads, 1, 1),
         checks=checks,
     ):  # fmt: skip

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from planted_faults import TEXT, check_place, launch_fault, line_of, rows
-from ptx_kernels import HEAD, describe, launch, pack
+from planted_faults import TEXT, check_place, launch_fault, line_of, make_rows
+from ptx_kernels import HEAD, describe_array, launch_text, pack_parameters
 
 from harness.kernels.check.violations import (
     AccessRuleViolation,
@@ -37,7 +37,7 @@ from harness.kernels.ptx.used_bytes import UsedBytes
     ],
 )
 def test_an_access_past_the_end_is_found(entry: str, marker: str, name: str) -> None:
-    parameters, tensors = rows(64, [64])
+    parameters, tensors = make_rows(64, [64])
     with pytest.raises(OutOfBounds, match=r"float32 \[64\]") as caught:
         launch_fault(entry, parameters, tensors, grid=(2, 1, 1))
     check_place(caught.value, marker, (8, 0, 0), (1, 0, 0))
@@ -45,21 +45,21 @@ def test_an_access_past_the_end_is_found(entry: str, marker: str, name: str) -> 
 
 
 def test_an_access_before_the_start_is_found() -> None:
-    parameters, tensors = rows(64, [-2])
+    parameters, tensors = make_rows(64, [-2])
     with pytest.raises(OutOfBounds, match="8 bytes before the start of values"):
         launch_fault("read_row", parameters, tensors, grid=(2, 1, 1))
 
 
 def test_accesses_inside_are_no_violation() -> None:
-    parameters, tensors = rows(64)
+    parameters, tensors = make_rows(64)
     launch_fault("read_row", parameters, tensors, grid=(2, 1, 1))
     assert np.array_equal(tensors["out"], tensors["values"])
 
 
 def test_memory_of_the_host_is_out_of_reach_unless_it_is_pinned() -> None:
     """Host code gets such tensors as well, and may read them: a kernel may not."""
-    parameters, tensors = rows()
-    out, values, index = (describe(name, array) for name, array in tensors.items())
+    parameters, tensors = make_rows()
+    out, values, index = (describe_array(name, array) for name, array in tensors.items())
     given = (out, replace(values, size=0, is_pageable=True), index)
     module = load_module(TEXT)
     entry = next(name for name in module.entries if "read_row" in name)
@@ -70,7 +70,7 @@ def test_memory_of_the_host_is_out_of_reach_unless_it_is_pinned() -> None:
 
 
 def test_a_line_has_the_lines_that_it_is_inlined_at() -> None:
-    parameters, tensors = rows()
+    parameters, tensors = make_rows()
     tensors["index"][5] = 64
     with pytest.raises(OutOfBounds) as caught:
         launch_fault("read_inlined", parameters, tensors)
@@ -91,14 +91,14 @@ def test_a_selected_pointer_keeps_its_tensor(neighbours: tuple[Any, Any, Any]) -
     with pytest.raises(
         OutOfBounds, match=r"past the end of a .*(\n.*)*that address is in b"
     ) as caught:
-        launch_fault("through_select", pack(out, b, a, 40), {"out": out, "a": a, "b": b})
+        launch_fault("through_select", pack_parameters(out, b, a, 40), {"out": out, "a": a, "b": b})
     check_place(caught.value, "select", (24, 0, 0))
 
 
 def test_a_pointer_through_shared_memory_keeps_its_tensor(neighbours: Any) -> None:
     out, a, b = neighbours
     with pytest.raises(OutOfBounds, match="past the end of a ") as caught:
-        launch_fault("through_shared", pack(out, a, 40), {"out": out, "a": a, "b": b})
+        launch_fault("through_shared", pack_parameters(out, a, 40), {"out": out, "a": a, "b": b})
     check_place(caught.value, "shared pointer", (24, 0, 0))
 
 
@@ -107,7 +107,7 @@ def test_a_pointer_through_local_memory_keeps_its_tensor(neighbours: Any) -> Non
     which = np.array([0, 1, 2, 3], np.int32)
     tensors = {"out": out, "a": a, "b": b, "which": which}
     with pytest.raises(OutOfBounds, match="past the end of a ") as caught:
-        launch_fault("through_local", pack(out, a, b, 40, which), tensors)
+        launch_fault("through_local", pack_parameters(out, a, b, 40, which), tensors)
     check_place(caught.value, "local pointer", (24, 0, 0))
 
 
@@ -116,7 +116,7 @@ def test_a_pointer_of_a_table_keeps_its_tensor(neighbours: Any) -> None:
     table = np.array([a.ctypes.data, b.ctypes.data], np.uint64)
     tensors = {"out": out, "a": a, "b": b, "table": table}
     with pytest.raises(OutOfBounds, match="past the end of a ") as caught:
-        launch_fault("through_table", pack(out, table, 40), tensors)
+        launch_fault("through_table", pack_parameters(out, table, 40), tensors)
     check_place(caught.value, "table pointer", (24, 0, 0))
 
 
@@ -125,34 +125,34 @@ def test_a_moved_pointer_of_the_host_is_no_violation(neighbours: Any) -> None:
     out, a, b = neighbours
     moved = int(b.ctypes.data) - 64 * 4
     tensors = {"out": out, "a": a, "b": b}
-    launch_fault("through_select", pack(out, a, moved, 64), tensors, block=(1, 1, 1))
+    launch_fault("through_select", pack_parameters(out, a, moved, 64), tensors, block=(1, 1, 1))
     assert out[0] == b[0]
 
 
 def test_shared_memory_has_bounds() -> None:
     out = np.zeros(32, np.float32)
-    launch_fault("shared_bounds", pack(out, 0), {"out": out})
+    launch_fault("shared_bounds", pack_parameters(out, 0), {"out": out})
     assert out[3] == 106
     with pytest.raises(OutOfBounds, match=r"past the end of shared memory .*first") as caught:
-        launch_fault("shared_bounds", pack(out, 4), {"out": out})
+        launch_fault("shared_bounds", pack_parameters(out, 4), {"out": out})
     check_place(caught.value, "shared bounds", (28, 0, 0))
 
 
 def test_dynamic_shared_memory_has_bounds() -> None:
     out = np.zeros(32, np.float32)
-    launch_fault("dynamic_bounds", pack(out, 0), {"out": out}, shared=128)
+    launch_fault("dynamic_bounds", pack_parameters(out, 0), {"out": out}, shared=128)
     with pytest.raises(OutOfBounds, match="shared memory buffer") as caught:
-        launch_fault("dynamic_bounds", pack(out, 0), {"out": out}, shared=64)
+        launch_fault("dynamic_bounds", pack_parameters(out, 0), {"out": out}, shared=64)
     check_place(caught.value, "dynamic bounds", (16, 0, 0))
 
 
 def test_local_memory_has_bounds() -> None:
     out, index = np.zeros(32, np.float32), np.arange(16, dtype=np.int32) % 8
-    launch_fault("local_bounds", pack(out, index), {"out": out, "index": index})
+    launch_fault("local_bounds", pack_parameters(out, index), {"out": out, "index": index})
     assert out[0] == 28
     index[3] = 8
     with pytest.raises(OutOfBounds, match="past the end of local memory") as caught:
-        launch_fault("local_bounds", pack(out, index), {"out": out, "index": index})
+        launch_fault("local_bounds", pack_parameters(out, index), {"out": out, "index": index})
     check_place(caught.value, "local bounds", (0, 0, 0))
 
 
@@ -161,12 +161,12 @@ def test_local_memory_has_bounds() -> None:
 
 def test_shared_memory_that_nothing_wrote_is_found() -> None:
     out = np.zeros(64, np.float32)
-    launch_fault("read_shared_uninitialized", pack(out, 32), {"out": out})
+    launch_fault("read_shared_uninitialized", pack_parameters(out, 32), {"out": out})
     with pytest.raises(UninitializedMemory, match="read uninitialized memory") as caught:
-        launch_fault("read_shared_uninitialized", pack(out, 20), {"out": out})
+        launch_fault("read_shared_uninitialized", pack_parameters(out, 20), {"out": out})
     check_place(caught.value, "shared uninitialized", (20, 0, 0))
     quiet = ExecutorChecks(uninitialized=False)
-    launch_fault("read_shared_uninitialized", pack(out, 20), {"out": out}, checks=quiet)
+    launch_fault("read_shared_uninitialized", pack_parameters(out, 20), {"out": out}, checks=quiet)
 
 
 def test_an_address_of_32_bits_may_begin_below_its_variable() -> None:
@@ -179,9 +179,9 @@ def test_an_address_of_32_bits_may_begin_below_its_variable() -> None:
         "st.global.u32 [%rd1], %r3; ret;\n}\n"
     )
     out = np.zeros(1, np.uint32)
-    assert launch(text, pack(out), {"out": out}) == []
+    assert launch_text(text, pack_parameters(out), {"out": out}) == []
     assert out[0] == 7
-    [report] = launch(text.replace("524", "528"), pack(out), {"out": out})
+    [report] = launch_text(text.replace("524", "528"), pack_parameters(out), {"out": out})
     assert isinstance(report, OutOfBounds)
 
 
@@ -204,7 +204,7 @@ def test_padding_of_a_struct_that_is_loaded_as_a_whole_is_not_read(use: str, fou
         f"{use} st.global.u32 [%rd1], %r1; ret;\n}}\n"
     )
     out = np.zeros(1, np.uint32)
-    reports = launch(text, pack(out), {"out": out})
+    reports = launch_text(text, pack_parameters(out), {"out": out})
     assert [type(report) for report in reports] == [UninitializedMemory] * found
     assert found or out[0] == 1
 
@@ -228,7 +228,7 @@ def test_of_a_load_of_which_nothing_is_used_all_bytes_count(use: str, mask: int)
 
 
 def test_uninitialized_elements_of_a_tensor_are_found_until_they_are_written() -> None:
-    parameters, tensors = rows()
+    parameters, tensors = make_rows()
     empty = np.zeros(256, np.uint8)
     empty[20:24] = 1
     fields = {"uninitialized": int(empty.ctypes.data)}
@@ -244,12 +244,12 @@ def launch_with_fields(
 ) -> None:
     from dataclasses import replace
 
-    from ptx_kernels import describe
+    from ptx_kernels import describe_array
 
     from harness.kernels.ptx.executor import load_module
     from harness.kernels.ptx.launch import CudaLaunch
 
-    allocations = [describe(one, array) for one, array in tensors.items()]
+    allocations = [describe_array(one, array) for one, array in tensors.items()]
     changed: list[Allocation] = [
         replace(one, **fields) if one.name == name else one for one in allocations
     ]
@@ -261,7 +261,7 @@ def launch_with_fields(
 
 
 def test_an_access_rule_of_a_block_is_kept() -> None:
-    parameters, tensors = rows()
+    parameters, tensors = make_rows()
     tensors["index"][40] = 3
 
     def own_half(block: tuple[int, int, int]) -> Any:
@@ -282,9 +282,9 @@ def test_an_access_rule_of_a_block_is_kept() -> None:
 
 def test_lanes_of_a_warp_at_different_barriers_are_found() -> None:
     out = np.zeros(32, np.float32)
-    launch_fault("divergent_barrier", pack(out, 32), {"out": out})
+    launch_fault("divergent_barrier", pack_parameters(out, 32), {"out": out})
     with pytest.raises(BarrierDivergence, match="wait at different barriers") as caught:
-        launch_fault("divergent_barrier", pack(out, 16), {"out": out})
+        launch_fault("divergent_barrier", pack_parameters(out, 16), {"out": out})
     assert caught.value.location is not None
     assert caught.value.location.thread == (16, 0, 0)
     assert caught.value.location.line == line_of("FAULT divergent")
@@ -293,7 +293,7 @@ def test_lanes_of_a_warp_at_different_barriers_are_found() -> None:
 def test_threads_that_wait_in_vain_are_found() -> None:
     out = np.zeros(64, np.float32)
     with pytest.raises(BarrierDivergence, match="threads wait in vain") as caught:
-        launch_fault("waits_in_vain", pack(out), {"out": out}, block=(64, 1, 1))
+        launch_fault("waits_in_vain", pack_parameters(out), {"out": out}, block=(64, 1, 1))
     check_place(caught.value, "in vain", (0, 0, 0))
 
 
@@ -304,26 +304,26 @@ def test_a_misaligned_vector_access_is_found() -> None:
     out_start = -int(out.ctypes.data) % 16
     assert out_start == 0
     tensors = {"out": out, "values": values}
-    launch_fault("misaligned", pack(out, values, 4), tensors)
+    launch_fault("misaligned", pack_parameters(out, values, 4), tensors)
     with pytest.raises(MisalignedAccess, match="4 bytes past a multiple of 16: values") as caught:
-        launch_fault("misaligned", pack(out, values, 1), tensors)
+        launch_fault("misaligned", pack_parameters(out, values, 1), tensors)
     check_place(caught.value, "misaligned", (0, 0, 0))
 
 
 def test_a_failing_assertion_is_found() -> None:
     index = np.arange(32, dtype=np.int32)
-    launch_fault("fails_assertion", pack(index, 32), {"index": index})
+    launch_fault("fails_assertion", pack_parameters(index, 32), {"index": index})
     with pytest.raises(KernelAssertion, match=r"index\[threadIdx.x\] < limit") as caught:
-        launch_fault("fails_assertion", pack(index, 20), {"index": index})
+        launch_fault("fails_assertion", pack_parameters(index, 20), {"index": index})
     check_place(caught.value, "assertion", (20, 0, 0))
 
 
 def test_a_trap_is_found() -> None:
     index = np.arange(32, dtype=np.int32)
-    launch_fault("stops", pack(index), {"index": index})
+    launch_fault("stops", pack_parameters(index), {"index": index})
     index[7] = -1
     with pytest.raises(KernelAssertion, match="trap") as caught:
-        launch_fault("stops", pack(index), {"index": index})
+        launch_fault("stops", pack_parameters(index), {"index": index})
     check_place(caught.value, "trap", (7, 0, 0))
 
 
@@ -344,13 +344,15 @@ def test_a_launch_that_cuda_refuses_is_refused(
 ) -> None:
     out = np.zeros(64, np.float32)
     with pytest.raises(LaunchRefused, match=words):
-        launch_fault(entry, pack(out), {"out": out}, **options)
+        launch_fault(entry, pack_parameters(out), {"out": out}, **options)
 
 
 def test_a_raised_limit_is_that_of_dynamic_shared_memory_alone() -> None:
     out = np.zeros(64, np.float32)
     for shared, limit in ((16384, 0), (40960, 40960), (65536, 65536)):
-        launch_fault("uses_shared", pack(out), {"out": out}, shared=shared, max_shared_bytes=limit)
+        launch_fault(
+            "uses_shared", pack_parameters(out), {"out": out}, shared=shared, max_shared_bytes=limit
+        )
 
 
 def test_an_instruction_that_is_not_specified_is_refused_by_name() -> None:
@@ -359,4 +361,4 @@ def test_an_instruction_that_is_not_specified_is_refused_by_name() -> None:
         ".reg .b32 %r<2>;\nvset4.u32.u32.eq %r1, %r1, %r1, %r1;\nret;\n}\n"
     )
     with pytest.raises(UncheckableKernel, match="not checked: vset4"):
-        launch(text, b"", {})
+        launch_text(text, b"", {})

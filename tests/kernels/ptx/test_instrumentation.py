@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from instrumented_kernels import instrument, launch_with_checks
-from ptx_kernels import HEAD, describe, launch, pack
-from test_faults import TEXT, check_place, rows
+from instrumented_kernels import instrument_text, launch_with_checks
+from ptx_kernels import HEAD, describe_array, launch_text, pack_parameters
+from test_faults import TEXT, check_place, make_rows
 
 from harness.kernels.check.violations import IntegerOverflow, OutOfBounds
 from harness.kernels.ptx import instrumentation
@@ -20,9 +20,9 @@ _ROW_KERNELS = ("read_row", "write_row", "update_row")
 
 @pytest.mark.parametrize("entry", _ROW_KERNELS)
 def test_a_kernel_with_checks_computes_the_same_bits(entry: str) -> None:
-    plain_parameters, plain = rows()
-    assert launch(TEXT, plain_parameters, plain, block=(64, 1, 1), entry=entry) == []
-    parameters, checked = rows()
+    plain_parameters, plain = make_rows()
+    assert launch_text(TEXT, plain_parameters, plain, block=(64, 1, 1), entry=entry) == []
+    parameters, checked = make_rows()
     assert launch_with_checks(TEXT, entry, parameters, checked, block=(64, 1, 1)) == []
     for name, array in plain.items():
         assert array.tobytes() == checked[name].tobytes()
@@ -39,7 +39,7 @@ def test_a_kernel_with_checks_computes_the_same_bits(entry: str) -> None:
 def test_an_access_past_the_end_is_reported_and_skipped(
     entry: str, marker: str, words: str
 ) -> None:
-    parameters, tensors = rows(index=[3, 64])
+    parameters, tensors = make_rows(index=[3, 64])
     [error] = launch_with_checks(TEXT, entry, parameters, tensors, block=(64, 1, 1))
     assert isinstance(error, OutOfBounds)
     assert words in str(error)
@@ -51,11 +51,14 @@ def test_the_first_byte_behind_a_tensor_is_outside() -> None:
     for offset, expected in ((14, 0), (15, 1)):
         text = _make_kernel(f"st.global.u8 [%rd1+{offset}], 1;")
         tensors = {"out": out[:15]}
-        assert len(launch_with_checks(text, "k", pack(out), tensors, block=(1, 1, 1))) == expected
+        assert (
+            len(launch_with_checks(text, "k", pack_parameters(out), tensors, block=(1, 1, 1)))
+            == expected
+        )
 
 
 def test_an_access_before_the_start_is_reported() -> None:
-    parameters, tensors = rows(index=[-1])
+    parameters, tensors = make_rows(index=[-1])
     [error] = launch_with_checks(TEXT, "read_row", parameters, tensors, block=(64, 1, 1))
     assert "read 4 bytes before the start of values" in str(error)
 
@@ -67,7 +70,9 @@ def test_a_report_names_block_and_thread() -> None:
         "mul.wide.u32 %rd2, %r1, 4; add.s64 %rd3, %rd1, %rd2; st.global.u32 [%rd3], %r1;"
     )
     out = np.zeros(15, np.uint32)
-    [error] = launch_with_checks(text, "k", pack(out), {"out": out}, (1, 2, 1), (4, 2, 1))
+    [error] = launch_with_checks(
+        text, "k", pack_parameters(out), {"out": out}, (1, 2, 1), (4, 2, 1)
+    )
     assert error.location is not None
     assert (error.location.program, error.location.thread) == ((0, 1, 0), (3, 1, 0))
 
@@ -84,21 +89,23 @@ def test_an_overflow_on_its_way_into_an_address_is_reported(
     entry: str, marker: str, row: int, stride: int, true: int
 ) -> None:
     out = np.zeros(64, np.float32)
-    errors = launch_with_checks(TEXT, entry, pack(out, row | stride << 32), {"out": out})
+    errors = launch_with_checks(TEXT, entry, pack_parameters(out, row | stride << 32), {"out": out})
     assert isinstance(errors[0], IntegerOverflow)
     assert f"{true} became 0 in 32 bits" in str(errors[0])
     check_place(errors[0], marker, (0, 0, 0))
-    assert launch_with_checks(TEXT, entry, pack(out, 0), {"out": out}) == []
-    plain = pack(out, row | stride << 32)
+    assert launch_with_checks(TEXT, entry, pack_parameters(out, 0), {"out": out}) == []
+    plain = pack_parameters(out, row | stride << 32)
     assert launch_with_checks(TEXT, entry, plain, {"out": out}, checks=("bounds",)) == []
 
 
 def test_an_index_that_32_bits_do_not_hold_is_reported() -> None:
     out, index = np.zeros(64, np.float32), np.arange(32)
     tensors = {"out": out, "index": index}
-    assert launch_with_checks(TEXT, "overflow_narrowing", pack(out, index), tensors) == []
+    assert (
+        launch_with_checks(TEXT, "overflow_narrowing", pack_parameters(out, index), tensors) == []
+    )
     index[9] = 1 << 32
-    [error] = launch_with_checks(TEXT, "overflow_narrowing", pack(out, index), tensors)
+    [error] = launch_with_checks(TEXT, "overflow_narrowing", pack_parameters(out, index), tensors)
     assert "4294967296 became 0" in str(error)
     check_place(error, "narrowing", (9, 0, 0))
 
@@ -106,7 +113,10 @@ def test_an_index_that_32_bits_do_not_hold_is_reported() -> None:
 def test_a_difference_that_a_sum_undoes_is_no_overflow() -> None:
     out = np.zeros(64, np.float32)
     tensors = {"out": out}
-    assert launch_with_checks(TEXT, "wraps_and_returns", pack(out, 3 | 5 << 32), tensors) == []
+    assert (
+        launch_with_checks(TEXT, "wraps_and_returns", pack_parameters(out, 3 | 5 << 32), tensors)
+        == []
+    )
     assert out[3] == 1
 
 
@@ -122,13 +132,13 @@ def test_a_difference_less_one_is_computed_with_a_complement_and_no_overflow() -
         out[:2] = start, end
         one = (1, 1, 1)
         text = _make_kernel(body)
-        assert launch_with_checks(text, "k", pack(out), {"out": out}, block=one) == []
+        assert launch_with_checks(text, "k", pack_parameters(out), {"out": out}, block=one) == []
         assert out[expected] == 7
-        assert launch(text, pack(out), {"out": out}) == []
+        assert launch_text(text, pack_parameters(out), {"out": out}) == []
     out[:2] = 9, 9
-    [error] = launch_with_checks(text, "k", pack(out), {"out": out}, block=one)
+    [error] = launch_with_checks(text, "k", pack_parameters(out), {"out": out}, block=one)
     assert isinstance(error, IntegerOverflow), error
-    assert "-1 became 4294967295" in str(launch(text, pack(out), {"out": out})[0])
+    assert "-1 became 4294967295" in str(launch_text(text, pack_parameters(out), {"out": out})[0])
 
 
 @pytest.mark.parametrize(("step", "found"), [(512, 0), (256, 1)])
@@ -143,11 +153,11 @@ def test_a_loop_that_begins_one_step_early_overflows_only_if_it_stays_below(
     )
     out = np.zeros(16, np.uint32)
     text = _make_kernel(body)
-    reports = launch_with_checks(text, "k", pack(out), {"out": out}, block=(1, 1, 1))
+    reports = launch_with_checks(text, "k", pack_parameters(out), {"out": out}, block=(1, 1, 1))
     overflows = [report for report in reports if "overflows" in str(report)]
     assert len(overflows) == found
     out[0] = 0
-    reports = launch(text, pack(out), {"out": out})
+    reports = launch_text(text, pack_parameters(out), {"out": out})
     assert [str(report).count("-256 became 4294967040") for report in reports] == [1] * found
 
 
@@ -175,10 +185,10 @@ def test_bits_that_may_reach_a_power_of_two_are_no_difference_from_it(
     )
     out = np.zeros(16, np.uint32)
     text = _make_kernel(body)
-    reports = launch_with_checks(text, "k", pack(out), {"out": out}, block=(1, 1, 1))
+    reports = launch_with_checks(text, "k", pack_parameters(out), {"out": out}, block=(1, 1, 1))
     assert [isinstance(report, IntegerOverflow) for report in reports] == [True] * found
     out[0] = 0
-    reports = launch(text, pack(out), {"out": out})
+    reports = launch_text(text, pack_parameters(out), {"out": out})
     assert [isinstance(report, IntegerOverflow) for report in reports] == [True] * found
 
 
@@ -191,7 +201,10 @@ def test_the_threads_of_a_kernel_bound_its_differences() -> None:
     out, one = np.zeros(16, np.uint32), (1, 1, 1)
     for limit, found in ((512, 0), (513, 1)):
         text = _make_kernel(body).replace("{", f".maxntid {limit}, 1, 1\n{{", 1)
-        assert len(launch_with_checks(text, "k", pack(out), {"out": out}, block=one)) == found
+        assert (
+            len(launch_with_checks(text, "k", pack_parameters(out), {"out": out}, block=one))
+            == found
+        )
 
 
 @pytest.mark.parametrize("use", ["shr.u32 %r4, %r3, 28;", "min.u32 %r4, %r3, 15;"])
@@ -203,9 +216,9 @@ def test_the_complement_of_a_key_is_its_bits_and_no_overflow(use: str) -> None:
     )
     out = np.zeros(16, np.uint32)
     text = _make_kernel(body)
-    assert launch_with_checks(text, "k", pack(out), {"out": out}, block=(1, 1, 1)) == []
+    assert launch_with_checks(text, "k", pack_parameters(out), {"out": out}, block=(1, 1, 1)) == []
     assert out[15] == 7
-    assert launch(text, pack(out), {"out": out}) == []
+    assert launch_text(text, pack_parameters(out), {"out": out}) == []
 
 
 def test_a_predicated_access_counts_where_it_happens() -> None:
@@ -216,22 +229,27 @@ def test_a_predicated_access_counts_where_it_happens() -> None:
     out = np.zeros(16, np.uint32)
     for guard, limit, expected in (("@%p1", 16, 0), ("@%p1", 17, 1), ("@!%p1", 16, 4)):
         text = _make_kernel(body.format(guard=guard, limit=limit))
-        assert len(launch_with_checks(text, "k", pack(out), {"out": out})) == expected
+        assert len(launch_with_checks(text, "k", pack_parameters(out), {"out": out})) == expected
 
 
 def test_the_access_of_an_inner_scope_is_checked() -> None:
     text = _make_kernel("{ .reg .b64 %q; add.s64 %q, %rd1, 64; st.global.u32 [%q], 1; }")
     out = np.zeros(16, np.uint32)
-    [error] = launch_with_checks(text, "k", pack(out), {"out": out}, block=(1, 1, 1))
+    [error] = launch_with_checks(text, "k", pack_parameters(out), {"out": out}, block=(1, 1, 1))
     assert "wrote 4 bytes past the end of out" in str(error)
     larger = np.zeros(17, np.uint32)
-    assert launch_with_checks(text, "k", pack(larger), {"out": larger}, block=(1, 1, 1)) == []
+    assert (
+        launch_with_checks(text, "k", pack_parameters(larger), {"out": larger}, block=(1, 1, 1))
+        == []
+    )
 
 
 def test_a_result_that_was_not_loaded_is_zero() -> None:
     text = _make_kernel("mov.u32 %r1, 5; ld.global.u32 %r1, [%rd1+64]; st.global.u32 [%rd1], %r1;")
     out = np.full(16, 9, np.uint32)
-    assert len(launch_with_checks(text, "k", pack(out), {"out": out}, block=(1, 1, 1))) == 1
+    assert (
+        len(launch_with_checks(text, "k", pack_parameters(out), {"out": out}, block=(1, 1, 1))) == 1
+    )
     assert out[0] == 0
 
 
@@ -244,9 +262,11 @@ def test_a_pointer_that_one_of_two_parameters_may_be_is_inside_of_either() -> No
         parameters=2,
     )
     tensors = {"one": one, "other": other}
-    assert launch_with_checks(text, "k", pack(one, other), tensors, block=(8, 1, 1)) == []
+    assert (
+        launch_with_checks(text, "k", pack_parameters(one, other), tensors, block=(8, 1, 1)) == []
+    )
     assert one[7] == 7
-    errors = launch_with_checks(text, "k", pack(one, other), tensors, block=(24, 1, 1))
+    errors = launch_with_checks(text, "k", pack_parameters(one, other), tensors, block=(24, 1, 1))
     assert {type(error) for error in errors} == {OutOfBounds}
     assert other[7] == 23
 
@@ -257,13 +277,18 @@ def test_a_stride_that_is_added_to_a_pointer_is_no_pointer() -> None:
         parameters=2,
     )
     out = np.zeros(16, np.uint32)
-    assert launch_with_checks(text, "k", pack(out, 60), {"out": out}, block=(1, 1, 1)) == []
-    assert len(launch_with_checks(text, "k", pack(out, 64), {"out": out}, block=(1, 1, 1))) == 1
+    assert (
+        launch_with_checks(text, "k", pack_parameters(out, 60), {"out": out}, block=(1, 1, 1)) == []
+    )
+    assert (
+        len(launch_with_checks(text, "k", pack_parameters(out, 64), {"out": out}, block=(1, 1, 1)))
+        == 1
+    )
 
 
 def test_a_pointer_from_memory_is_left_unchecked_and_counted() -> None:
     text = _make_kernel("ld.global.u64 %rd2, [%rd1]; st.global.u32 [%rd2], 1;")
-    kernel = instrument(text).kernels["k"]
+    kernel = instrument_text(text).kernels["k"]
     assert len(kernel.sites) == 1
     assert kernel.unchecked == {"it was loaded from memory": 1}
 
@@ -273,12 +298,12 @@ def test_a_launch_without_a_report_table_runs_as_it_would() -> None:
     out = np.zeros(16, np.uint32)
     half = {"out": out[:8]}
     with pytest.raises(OutOfBounds, match="its index 8"):  # the executor's own check
-        launch_with_checks(text, "k", pack(out), half, block=(1, 1, 1), has_table=False)
+        launch_with_checks(text, "k", pack_parameters(out), half, block=(1, 1, 1), has_table=False)
 
 
 def test_a_pointer_into_no_known_memory_has_no_end() -> None:
-    kernel = instrument(_make_kernel("st.global.u32 [%rd1], 3;")).kernels["k"]
-    checked = make_checked_parameters(kernel, pack(1 << 40), (), lambda _: None, 0, 0)
+    kernel = instrument_text(_make_kernel("st.global.u32 [%rd1], 3;")).kernels["k"]
+    checked = make_checked_parameters(kernel, pack_parameters(1 << 40), (), lambda _: None, 0, 0)
     assert checked.unbounded_roots == ((0,),)
 
 
@@ -320,13 +345,17 @@ def test_a_kernel_that_cannot_be_rewritten_leaves_the_others_checked(
 
 def test_overflow_alone_reports_no_bounds() -> None:
     text = _make_kernel("st.global.u32 [%rd1+64], 1;")
-    assert instrument(text, ("overflow",)).kernels["k"].sites == []
+    assert instrument_text(text, ("overflow",)).kernels["k"].sites == []
     out = np.zeros(64, np.float32)
     errors = launch_with_checks(
-        TEXT, "overflow_product", pack(out, 1 << 20 | 1 << 44), {"out": out}, checks=("overflow",)
+        TEXT,
+        "overflow_product",
+        pack_parameters(out, 1 << 20 | 1 << 44),
+        {"out": out},
+        checks=("overflow",),
     )
     assert isinstance(errors[0], IntegerOverflow)
-    kernel = instrument(TEXT, ("overflow",)).kernels["overflow_product"]
+    kernel = instrument_text(TEXT, ("overflow",)).kernels["overflow_product"]
     assert kernel.sites
     assert kernel.entries == []
 
@@ -338,15 +367,15 @@ def test_a_pointer_that_nobody_knows_unbounds_all_accesses_of_it() -> None:
         parameters=2,
     )
     out = np.zeros(8, np.uint32)
-    kernel, known = instrument(text).kernels["k"], (describe("out", out),)
+    kernel, known = instrument_text(text).kernels["k"], (describe_array("out", out),)
     for other, unbounded in ((1 << 40, ((0, 8),)), (60, ())):
-        packed = pack(out, other)
+        packed = pack_parameters(out, other)
         checked = make_checked_parameters(kernel, packed, known, lambda _: None, 0, 0)
         assert checked.unbounded_roots == unbounded
 
 
 @pytest.mark.parametrize("writer", ["mov.b64 %rd1, {%r1, %r2};", "shl.b64 %rd1, %rd2, 3;"])
 def test_a_register_that_an_unknown_number_is_written_to_is_left_unchecked(writer: str) -> None:
-    kernel = instrument(_make_kernel(f"@%p1 {writer} st.global.u32 [%rd1], 1;")).kernels["k"]
+    kernel = instrument_text(_make_kernel(f"@%p1 {writer} st.global.u32 [%rd1], 1;")).kernels["k"]
     assert kernel.sites == []
     assert kernel.unchecked == {UNKNOWN: 1}

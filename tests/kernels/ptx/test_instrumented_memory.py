@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from instrumented_kernels import instrument, launch_with_checks
-from ptx_kernels import HEAD, describe, pack
+from instrumented_kernels import instrument_text, launch_with_checks
+from ptx_kernels import HEAD, describe_array, pack_parameters
 
 from harness.kernels.check.violations import (
     DataRace,
@@ -34,7 +34,7 @@ def make_kernel(body: str) -> str:
     return f"{head}{_REGISTERS}{body}\nret;\n}}\n"
 
 
-def poison(count: int, kind: Any) -> Any:
+def make_poisoned(count: int, kind: Any) -> Any:
     return np.full(count * np.dtype(kind).itemsize, POISON, np.uint8).view(kind)
 
 
@@ -42,7 +42,13 @@ def read_poison(body: str, source: Any, target: Any, **options: Any) -> list[Vio
     tensors = {"target": target, "source": source}
     text = make_kernel(body)
     return launch_with_checks(
-        text, "k", pack(target, source), tensors, block=(1, 1, 1), checks=_READS, **options
+        text,
+        "k",
+        pack_parameters(target, source),
+        tensors,
+        block=(1, 1, 1),
+        checks=_READS,
+        **options,
     )
 
 
@@ -63,7 +69,7 @@ def read_poison(body: str, source: Any, target: Any, **options: Any) -> list[Vio
     ],
 )
 def test_a_read_of_poison_is_reported_where_it_is(load: str, kind: Any, index: int) -> None:
-    source, target = poison(16 // np.dtype(kind).itemsize, kind), np.zeros(8, np.uint32)
+    source, target = make_poisoned(16 // np.dtype(kind).itemsize, kind), np.zeros(8, np.uint32)
     if "cp.async" in load:
         load = ".shared .align 16 .b8 room[16];\nmov.u64 %rd4, room;" + load.partition(";")[2]
     source[: len(source) // 2] = 7
@@ -76,13 +82,13 @@ def test_a_read_of_poison_is_reported_where_it_is(load: str, kind: Any, index: i
 
 
 def test_a_value_beside_written_ones_is_no_poison() -> None:
-    source, target = poison(8, np.uint16), np.zeros(8, np.uint32)
+    source, target = make_poisoned(8, np.uint16), np.zeros(8, np.uint32)
     source[5] = 1
     assert read_poison("ld.global.u16 %rs1, [%rd2+12];", source, target) == []
 
 
 def test_what_lies_behind_a_tensor_does_not_count() -> None:
-    memory, target = poison(8, np.uint16), np.zeros(8, np.uint32)
+    memory, target = make_poisoned(8, np.uint16), np.zeros(8, np.uint32)
     memory[7] = 1
     load = "ld.global.u16 %rs1, [%rd2+12];"
     assert len(read_poison(load, memory[:7], target, mapped={"source": memory})) == 1
@@ -90,14 +96,14 @@ def test_what_lies_behind_a_tensor_does_not_count() -> None:
 
 
 def test_a_read_that_does_not_happen_is_no_report() -> None:
-    source, target = poison(4, np.uint32), np.zeros(8, np.uint32)
+    source, target = make_poisoned(4, np.uint32), np.zeros(8, np.uint32)
     body = "setp.eq.u32 %p1, %r2, {}; @%p1 ld.global.u32 %r3, [%rd2];"
     assert read_poison(body.format(1), source, target) == []
     assert len(read_poison(body.format(0), source, target)) == 1
 
 
 def test_a_copy_of_no_bytes_reads_nothing_wherever_it_points() -> None:
-    source, target = poison(4, np.uint32), np.zeros(8, np.uint32)
+    source, target = make_poisoned(4, np.uint32), np.zeros(8, np.uint32)
     body = (
         ".shared .align 16 .b8 room[16];\nmov.u64 %rd4, room; mov.u32 %r3, {};"
         "cp.async.cg.shared.global [%rd4], [%rd2+{}], 16, %r3;"
@@ -108,7 +114,7 @@ def test_a_copy_of_no_bytes_reads_nothing_wherever_it_points() -> None:
 
 
 def test_poison_that_torch_did_not_write_is_a_value() -> None:
-    source, target = poison(4, np.uint32), np.zeros(8, np.uint32)
+    source, target = make_poisoned(4, np.uint32), np.zeros(8, np.uint32)
     load = "ld.global.u32 %r3, [%rd2];"
     assert read_poison(load, source, target, empty=("target",)) == []
     assert len(read_poison(load, source, target, empty=("source",))) == 1
@@ -116,11 +122,16 @@ def test_poison_that_torch_did_not_write_is_a_value() -> None:
 
 def test_reports_of_poison_leave_room_for_an_access_outside_at_the_same_place() -> None:
     """Four threads read poison, and the fifth, which runs behind them, reads past the end."""
-    source, target = poison(4, np.uint32), np.zeros(8, np.uint32)
+    source, target = make_poisoned(4, np.uint32), np.zeros(8, np.uint32)
     body = "mul.wide.u32 %rd3, %r2, 4; add.s64 %rd4, %rd2, %rd3; ld.global.u32 %r3, [%rd4];"
     tensors = {"target": target, "source": source}
     found = launch_with_checks(
-        make_kernel(body), "k", pack(target, source), tensors, block=(5, 1, 1), checks=_READS
+        make_kernel(body),
+        "k",
+        pack_parameters(target, source),
+        tensors,
+        block=(5, 1, 1),
+        checks=_READS,
     )
     kinds = [type(one) for one in found]
     assert kinds == [OutOfBounds, *[UninitializedMemory] * 4]
@@ -129,14 +140,14 @@ def test_reports_of_poison_leave_room_for_an_access_outside_at_the_same_place() 
 # Races
 
 
-def race(body: str, blocks: int = 4, kind: Any = np.uint32, **given: Any) -> list[Violation]:
+def run_race(body: str, blocks: int = 4, kind: Any = np.uint32, **given: Any) -> list[Violation]:
     target = np.zeros(64, kind)
     tensors = {"target": target, "source": given.get("source", target[32:])}
     text = make_kernel(body)
     return launch_with_checks(
         text,
         "k",
-        pack(*tensors.values()),
+        pack_parameters(*tensors.values()),
         tensors,
         grid=(blocks, 1, 1),
         block=(1, 1, 1),
@@ -172,7 +183,7 @@ _ROW = "mul.wide.u32 %rd3, %r1, 4; add.s64 %rd4, %rd1, %rd3;"
     ],
 )
 def test_two_blocks_that_meet_in_one_element_are_reported(body: str, words: str) -> None:
-    first = race(body, blocks=3)[0]
+    first = run_race(body, blocks=3)[0]
     assert isinstance(first, DataRace)
     assert first.headline == words
 
@@ -188,11 +199,11 @@ def test_two_blocks_that_meet_in_one_element_are_reported(body: str, words: str)
     ],
 )
 def test_blocks_that_do_not_meet_are_no_race(body: str) -> None:
-    assert race(body) == []
+    assert run_race(body) == []
 
 
 def test_one_block_is_no_race() -> None:
-    assert race("st.global.u32 [%rd1+8], %r1;", blocks=1) == []
+    assert run_race("st.global.u32 [%rd1+8], %r1;", blocks=1) == []
 
 
 def test_a_vector_meets_a_single_element_in_it() -> None:
@@ -200,7 +211,7 @@ def test_a_vector_meets_a_single_element_in_it() -> None:
         "setp.eq.u32 %p1, %r1, 0; @%p1 st.global.v4.u32 [%rd1], {%r1, %r1, %r1, 3};"
         "@!%p1 st.global.u32 [%rd1+12], %r1;"
     )
-    first = race(body)[0]
+    first = run_race(body)[0]
     assert "write different values to target, index 3" in first.headline
 
 
@@ -214,7 +225,7 @@ def test_a_vector_meets_a_single_element_in_it() -> None:
     ],
 )
 def test_values_of_each_width_are_compared(store: str, kind: Any) -> None:
-    assert "write different values" in race(store, kind=kind)[0].headline
+    assert "write different values" in run_race(store, kind=kind)[0].headline
 
 
 def test_a_tensor_that_two_parameters_name_is_one() -> None:
@@ -223,9 +234,9 @@ def test_a_tensor_that_two_parameters_name_is_one() -> None:
     text = make_kernel(body)
     tensors = {"target": memory, "source": memory}
     options: dict[str, Any] = {"grid": (4, 1, 1), "block": (1, 1, 1), "checks": _RACES}
-    errors = launch_with_checks(text, "k", pack(memory, memory), tensors, **options)
+    errors = launch_with_checks(text, "k", pack_parameters(memory, memory), tensors, **options)
     assert "writes and block" in errors[0].headline
-    assert race(body) == []  # another part of the memory
+    assert run_race(body) == []  # another part of the memory
 
 
 @pytest.mark.parametrize(
@@ -237,16 +248,16 @@ def test_a_tensor_that_two_parameters_name_is_one() -> None:
     ],
 )
 def test_a_kernel_whose_blocks_may_wait_for_each_other_is_counted(body: str) -> None:
-    kernel = instrument(make_kernel(body), _RACES).kernels["k"]
+    kernel = instrument_text(make_kernel(body), _RACES).kernels["k"]
     assert kernel.race_groups == []
     assert kernel.unchecked[MAY_SYNCHRONIZE] > 0
-    assert "exch" not in re.sub(r"//.*", "", instrument(make_kernel(body), _RACES).text)
+    assert "exch" not in re.sub(r"//.*", "", instrument_text(make_kernel(body), _RACES).text)
 
 
 @pytest.mark.parametrize("kind", ["st.global.b128 [%rd2], %rq1;", "ld.global.u32 %r3, [%rd2];"])
 def test_a_write_of_more_than_eight_bytes_is_counted(kind: str) -> None:
     body = f".reg .b128 %rq<2>; mov.b128 %rq1, {{%rd1, %rd1}}; st.global.b128 [%rd1], %rq1; {kind}"
-    kernel = instrument(make_kernel(body), _RACES).kernels["k"]
+    kernel = instrument_text(make_kernel(body), _RACES).kernels["k"]
     assert kernel.race_groups == []
     assert kernel.unchecked == {TOO_WIDE: 1 + ("st." in kind)}
 
@@ -255,23 +266,23 @@ def test_a_write_of_more_than_eight_bytes_is_counted(kind: str) -> None:
 def test_pointers_of_other_widths_into_one_memory_are_counted(width: str, count: int) -> None:
     body = f"st.global.u32 [%rd1], %r1; ld.global.{width} {{}}, [%rd2];"
     body = body.format("%rs1" if width == "u16" else "%r3")
-    kernel = instrument(make_kernel(body), _RACES).kernels["k"]
+    kernel = instrument_text(make_kernel(body), _RACES).kernels["k"]
     memory, other = np.zeros(64, np.uint32), np.zeros(64, np.uint32)
     for source, expected in ((memory, count), (other, 0)):
-        known = (describe("target", memory), describe("source", source))
+        known = (describe_array("target", memory), describe_array("source", source))
         checked = make_checked_parameters(
-            kernel, pack(memory, source), known, lambda _: None, 0, 0, shadow=(16, 32)
+            kernel, pack_parameters(memory, source), known, lambda _: None, 0, 0, shadow=(16, 32)
         )
         assert checked.skipped_checks == (OTHER_WIDTHS,) * expected
 
 
 def test_a_launch_without_shadow_memory_is_not_looked_at() -> None:
-    kernel = instrument(make_kernel("st.global.u32 [%rd1+8], %r1;"), _RACES).kernels["k"]
+    kernel = instrument_text(make_kernel("st.global.u32 [%rd1+8], %r1;"), _RACES).kernels["k"]
     target = np.zeros(64, np.uint32)
-    known = (describe("target", target),)
+    known = (describe_array("target", target),)
     for shadow, mask in ((None, 0), ((16, 32), 1)):
         checked = make_checked_parameters(
-            kernel, pack(target, 0), known, lambda _: None, 0, 0, shadow=shadow
+            kernel, pack_parameters(target, 0), known, lambda _: None, 0, 0, shadow=shadow
         )
         assert int.from_bytes(checked.data[32:40], "little") == mask
 
@@ -281,9 +292,9 @@ def test_accesses_that_share_a_parameter_are_one_group() -> None:
         "setp.eq.u32 %p1, %r1, 0; selp.b64 %rd3, %rd1, %rd2, %p1; st.global.u32 [%rd3], 1;"
         "ld.global.u16 %rs1, [%rd1];"
     )
-    kernel = instrument(make_kernel(body), _RACES).kernels["k"]
+    kernel = instrument_text(make_kernel(body), _RACES).kernels["k"]
     assert kernel.race_groups == [RaceGroup((0, 8), 2, ("read", "write"))]
     target = np.zeros(64, np.uint32)
-    packed, known = pack(target, target), (describe("target", target),)
+    packed, known = pack_parameters(target, target), (describe_array("target", target),)
     checked = make_checked_parameters(kernel, packed, known, lambda _: None, 0, 0, shadow=(16, 32))
     assert int.from_bytes(checked.data[32:40], "little") == 1 | 1 << MAX_RACE_GROUPS

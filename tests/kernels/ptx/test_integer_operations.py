@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from operands import TYPES, draw
-from ptx_kernels import HEAD, apply, launch, pack
+from operands import TYPES, draw_operand
+from ptx_kernels import HEAD, apply_instruction, launch_text, pack_parameters
 
 
-def wide(values: Any) -> list[int]:
+def widen_values(values: Any) -> list[int]:
     return [int(one) for one in values]
 
 
@@ -35,7 +35,7 @@ def find_first(value: int, bits: int, is_signed: bool) -> int:
     return value.bit_length() - 1 if value else -1
 
 
-def permute(a: int, b: int, control: int) -> int:
+def permute_bytes(a: int, b: int, control: int) -> int:
     pool = (a | b << 32).to_bytes(8, "little")
     result = 0
     for place in range(4):
@@ -46,7 +46,7 @@ def permute(a: int, b: int, control: int) -> int:
     return result
 
 
-def divide(a: int, b: int) -> int:
+def divide_towards_zero(a: int, b: int) -> int:
     return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
 
 
@@ -81,10 +81,10 @@ INTEGERS: list[tuple[str, tuple[str, ...], str, Reference]] = [
     ("mad.wide.u32", ("u32", "u32", "u64"), "u64", lambda a, b, c: a * b + c),
     ("mul24.lo.u32", ("u32", "u32"), "u32", lambda a, b: (a & 0xFFFFFF) * (b & 0xFFFFFF)),
     ("mul24.lo.s32", ("s32", "s32"), "s32", lambda a, b: sign_extend(a, 24) * sign_extend(b, 24)),
-    ("div.s32", ("s32", "s32"), "s32", divide),
+    ("div.s32", ("s32", "s32"), "s32", divide_towards_zero),
     ("div.u32", ("u32", "u32"), "u32", lambda a, b: a // b),
-    ("div.s64", ("s64", "s64"), "s64", divide),
-    ("rem.s32", ("s32", "s32"), "s32", lambda a, b: a - divide(a, b) * b),
+    ("div.s64", ("s64", "s64"), "s64", divide_towards_zero),
+    ("rem.s32", ("s32", "s32"), "s32", lambda a, b: a - divide_towards_zero(a, b) * b),
     ("rem.u64", ("u64", "u64"), "u64", lambda a, b: a % b),
     ("min.s32", ("s32", "s32"), "s32", min),
     ("max.u32", ("u32", "u32"), "u32", max),
@@ -125,7 +125,7 @@ INTEGERS: list[tuple[str, tuple[str, ...], str, Reference]] = [
      lambda a, b, c, d: b & ~(((1 << d) - 1) << c) | (a & ((1 << d) - 1)) << c),
     ("bfi.b64", ("b64", "b64", "u8", "u8"), "b64",
      lambda a, b, c, d: b & ~(((1 << d) - 1) << c) | (a & ((1 << d) - 1)) << c),
-    ("prmt.b32", ("b32", "b32", "b32"), "b32", permute),
+    ("prmt.b32", ("b32", "b32", "b32"), "b32", permute_bytes),
     ("sad.s32", ("s32", "s32", "s32"), "s32", lambda a, b, c: abs(a - b) + c),
     ("sad.u32", ("u32", "u32", "u32"), "u32", lambda a, b, c: abs(a - b) + c),
     ("dp4a.s32.s32", ("s32", "s32", "s32"), "s32",
@@ -152,26 +152,28 @@ INTEGERS: list[tuple[str, tuple[str, ...], str, Reference]] = [
 def test_integer_instruction(
     name: str, inputs: tuple[str, ...], result: str, reference: Reference
 ) -> None:
-    values = [draw(kind) for kind in inputs]
+    values = [draw_operand(kind) for kind in inputs]
     if name.startswith(("div", "rem")):
         values[1][values[1] == 0] = 3
     if name.startswith(("bfe.", "bfi.")):
         values[-1] %= 40
         values[-2] %= 40
     operands = ", ".join(f"{{{place}}}" for place in range(len(inputs)))
-    got = apply(
+    got = apply_instruction(
         f"{name} {{d}}, {operands};",
         list(zip(inputs, values, strict=True)),
         (result, TYPES[result]),
     )
     bits = got.itemsize * 8
-    expected = [reference(*one) & ((1 << bits) - 1) for one in zip(*map(wide, values), strict=True)]
-    assert [one & ((1 << bits) - 1) for one in wide(got)] == expected
+    expected = [
+        reference(*one) & ((1 << bits) - 1) for one in zip(*map(widen_values, values), strict=True)
+    ]
+    assert [one & ((1 << bits) - 1) for one in widen_values(got)] == expected
 
 
 def test_lop3_computes_any_table() -> None:
-    a, b, c = (draw("b32") for _ in range(3))
-    got = apply(
+    a, b, c = (draw_operand("b32") for _ in range(3))
+    got = apply_instruction(
         "lop3.b32 {d}, {0}, {1}, {2}, 0xE8;",
         [("b32", a), ("b32", b), ("b32", c)],
         ("b32", np.uint32),
@@ -197,5 +199,5 @@ ret;
 }}
 """
     out = np.zeros(2, np.int32)
-    assert launch(text, pack(out), {"out": out}, block=(2, 1, 1)) == []
+    assert launch_text(text, pack_parameters(out), {"out": out}, block=(2, 1, 1)) == []
     assert out.tolist() == [(1 << 31) - 1, 5]

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from planted_faults import check_place, launch_fault
-from ptx_kernels import pack
+from ptx_kernels import pack_parameters
 
 from harness.kernels.check.violations import DataRace
 from harness.kernels.ptx.launch import ExecutorChecks
@@ -27,34 +27,40 @@ def test_a_missing_synchronization_is_found(
     out = np.zeros(64, np.float32)
     options: dict[str, Any] = {"block": (64, 1, 1)}
     quiet = ExecutorChecks(uninitialized=False)
-    launch_fault(f"{entry}_synchronized", pack(out, *more), {"out": out}, **options)
+    launch_fault(f"{entry}_synchronized", pack_parameters(out, *more), {"out": out}, **options)
     with pytest.raises(DataRace, match=r"of block .0, 0, 0. ") as caught:
         launch_fault(
-            f"{entry}_unsynchronized", pack(out, *more), {"out": out}, checks=quiet, **options
+            f"{entry}_unsynchronized",
+            pack_parameters(out, *more),
+            {"out": out},
+            checks=quiet,
+            **options,
         )
     check_place(caught.value, marker, thread)
     off = ExecutorChecks(races=False, uninitialized=False)
-    launch_fault(f"{entry}_unsynchronized", pack(out, *more), {"out": out}, checks=off, **options)
+    launch_fault(
+        f"{entry}_unsynchronized", pack_parameters(out, *more), {"out": out}, checks=off, **options
+    )
 
 
 def test_two_threads_that_write_different_values_race() -> None:
     out = np.zeros(64, np.float32)
-    launch_fault("threads_write_one", pack(out, 0), {"out": out})
+    launch_fault("threads_write_one", pack_parameters(out, 0), {"out": out})
     with pytest.raises(DataRace, match="write different values to out, index 0") as caught:
-        launch_fault("threads_write_one", pack(out, 1), {"out": out})
+        launch_fault("threads_write_one", pack_parameters(out, 1), {"out": out})
     check_place(caught.value, "threads write", (1, 0, 0))
 
 
 def test_two_threads_that_write_the_same_value_do_not_race() -> None:
     out = np.zeros(64, np.float32)
-    launch_fault("threads_write_same", pack(out), {"out": out})
+    launch_fault("threads_write_same", pack_parameters(out), {"out": out})
 
 
 def test_blocks_that_write_one_element_race() -> None:
     out = np.zeros(64, np.float32)
-    launch_fault("blocks_write_one", pack(out), {"out": out})
+    launch_fault("blocks_write_one", pack_parameters(out), {"out": out})
     with pytest.raises(DataRace, match=r"another block and block .1, 0, 0. write") as caught:
-        launch_fault("blocks_write_one", pack(out), {"out": out}, grid=(2, 1, 1))
+        launch_fault("blocks_write_one", pack_parameters(out), {"out": out}, grid=(2, 1, 1))
     check_place(caught.value, "blocks write", (0, 0, 0), (1, 0, 0))
 
 
@@ -62,7 +68,11 @@ def test_a_block_that_overwrites_what_another_reads_races() -> None:
     out = np.zeros(64, np.float32)
     with pytest.raises(DataRace, match=r"another block reads and block .1, 0, 0. writes") as caught:
         launch_fault(
-            "blocks_read_other", pack(out, 3), {"out": out}, grid=(3, 1, 1), block=(1, 1, 1)
+            "blocks_read_other",
+            pack_parameters(out, 3),
+            {"out": out},
+            grid=(3, 1, 1),
+            block=(1, 1, 1),
         )
     check_place(caught.value, "blocks overwrite", (0, 0, 0), (1, 0, 0))
 
@@ -70,4 +80,4 @@ def test_a_block_that_overwrites_what_another_reads_races() -> None:
 def test_a_store_beside_an_atomic_update_races() -> None:
     out = np.zeros(64, np.float32)
     with pytest.raises(DataRace, match="store and update atomically"):
-        launch_fault("store_and_update", pack(out), {"out": out})
+        launch_fault("store_and_update", pack_parameters(out), {"out": out})

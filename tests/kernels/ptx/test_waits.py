@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from ptx_kernels import FOLDER, launch, pack
+from ptx_kernels import FOLDER, launch_text, pack_parameters
 
 from harness.kernels.check.violations import UncheckableKernel
 
@@ -14,8 +14,10 @@ SOURCE = FOLDER / "waits.cu"
 TEXT = (FOLDER / "waits.ptx").read_text().replace('"waits.cu"', f'"{SOURCE}"')
 
 
-def start(entry: str, parameters: bytes, tensors: dict[str, Any], **options: Any) -> None:
-    for error in launch(TEXT, parameters, tensors, entry=entry, **{"block": (32, 1, 1), **options}):
+def start_kernel(entry: str, parameters: bytes, tensors: dict[str, Any], **options: Any) -> None:
+    for error in launch_text(
+        TEXT, parameters, tensors, entry=entry, **{"block": (32, 1, 1), **options}
+    ):
         raise error
 
 
@@ -37,7 +39,7 @@ def source_lane(mode: str, lane: int, distance: int, width: int) -> int:
 def test_operations_of_a_warp(width: int) -> None:
     values = np.random.default_rng(width).integers(-50, 50, 32, dtype=np.int32)
     out = np.zeros((32, 24), np.int32)
-    start("warp_operations", pack(values, out, width), {"in": values, "out": out})
+    start_kernel("warp_operations", pack_parameters(values, out, width), {"in": values, "out": out})
     lanes = range(32)
     unsigned = values.view(np.uint32)
     ballot = sum(1 << lane for lane in lanes if values[lane] > 0)
@@ -78,20 +80,22 @@ def test_a_sum_over_a_block() -> None:
     values = np.random.default_rng(1).normal(size=(3, 256)).astype(np.float32)
     out = np.zeros(3, np.float32)
     tensors = {"in": values, "out": out}
-    start("block_sum", pack(values, out), tensors, grid=(3, 1, 1), block=(256, 1, 1))
+    start_kernel(
+        "block_sum", pack_parameters(values, out), tensors, grid=(3, 1, 1), block=(256, 1, 1)
+    )
     assert np.allclose(out, values.sum(axis=1), rtol=1e-5)
 
 
 def test_barriers_of_two_warps() -> None:
     out = np.zeros(32, np.int32)
-    start("named_barriers", pack(out, 4), {"out": out}, block=(64, 1, 1))
+    start_kernel("named_barriers", pack_parameters(out, 4), {"out": out}, block=(64, 1, 1))
     assert out.tolist() == [600 + 4 * (31 - lane) for lane in range(32)]
 
 
 @pytest.mark.parametrize("count", [16, 8, 0])
 def test_asynchronous_copies(count: int) -> None:
     values, out = np.arange(1, 129, dtype=np.int32), np.zeros(128, np.int32)
-    start("copies_async", pack(values, out, count), {"in": values, "out": out})
+    start_kernel("copies_async", pack_parameters(values, out, count), {"in": values, "out": out})
     expected = values.reshape(32, 4).copy()
     expected[:, count // 4 :] = 0
     assert np.array_equal(out, expected.ravel()[::-1])
@@ -104,30 +108,35 @@ def test_bulk_copies_and_an_mbarrier() -> None:
     aligned[place : place + 768] = values
     source = aligned[place : place + 768]
     tensors = {"in": source, "out": out}
-    start("copies_in_bulk", pack(source, out, 3), tensors, block=(64, 1, 1))
+    start_kernel("copies_in_bulk", pack_parameters(source, out, 3), tensors, block=(64, 1, 1))
     assert all(np.array_equal(out[k], values.reshape(3, 256)[k][::-1] + k) for k in range(3))
 
 
 def test_a_thread_that_waits_for_a_flag_lets_others_run() -> None:
     out = np.zeros(32, np.int32)
-    start("spins", pack(out), {"out": out}, block=(64, 1, 1))
+    start_kernel("spins", pack_parameters(out), {"out": out}, block=(64, 1, 1))
     assert out.tolist() == [42] * 32
 
 
 def test_a_block_that_waits_for_a_later_one_is_refused() -> None:
     flag, out = np.zeros(1, np.int32), np.zeros(1, np.int32)
     with pytest.raises(UncheckableKernel, match="waits for another block"):
-        start(
-            "spins_on_block", pack(flag, out), {"flag": flag, "out": out}, grid=(2, 1, 1),
+        start_kernel(
+            "spins_on_block",
+            pack_parameters(flag, out),
+            {"flag": flag, "out": out},
+            grid=(2, 1, 1),
             block=(1, 1, 1),
-        )  # fmt: skip
+        )
 
 
 def test_blocks_with_an_order_by_a_counter_do_not_race() -> None:
     values, parts = np.arange(5, dtype=np.int32) + 1, np.zeros(5, np.int32)
     counter, out = np.zeros(1, np.uint32), np.zeros(1, np.int32)
     tensors = {"in": values, "parts": parts, "counter": counter, "out": out}
-    start("last_block_sums", pack(values, parts, counter, out), tensors, grid=(5, 1, 1))
+    start_kernel(
+        "last_block_sums", pack_parameters(values, parts, counter, out), tensors, grid=(5, 1, 1)
+    )
     assert out[0] == 15
 
 
@@ -136,7 +145,7 @@ def test_atomic_updates() -> None:
     out[6] = -1
     sums, wide = np.zeros(1, np.float32), np.zeros(2, np.uint64)
     tensors = {"out": out, "wrapped": wrapped, "sums": sums, "wide": wide}
-    start("atomics", pack(out, wrapped, sums, wide), tensors, block=(64, 1, 1))
+    start_kernel("atomics", pack_parameters(out, wrapped, sums, wide), tensors, block=(64, 1, 1))
     assert out[:7].tolist() == [2016, -64, -63, 63, -1, 0, ~127]
     assert out[7:9].tolist() == [64, 64]
     assert wrapped[0] == 64 % 6
@@ -149,7 +158,7 @@ def test_atomic_updates() -> None:
 def test_a_jump_table() -> None:
     values = (np.arange(32) % 8).astype(np.int32)
     out = np.full(32, 7, np.int32)
-    start("jumps", pack(values, out), {"in": values, "out": out})
+    start_kernel("jumps", pack_parameters(values, out), {"in": values, "out": out})
 
     def jump_result(lane: int) -> int:
         return [

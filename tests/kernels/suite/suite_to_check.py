@@ -12,14 +12,14 @@ needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GP
 class Copy(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x):
-        return copy(x)
+        return copy_tensor(x)
 
     @staticmethod
     def backward(ctx, gradient):
-        return copy(gradient.contiguous())
+        return copy_tensor(gradient.contiguous())
 
 
-def copy(x):
+def copy_tensor(x):
     y = torch.empty(x.shape, device="cuda")
     copy_block[(2,)](x, y, x.numel(), BLOCK=8)
     return y
@@ -28,17 +28,17 @@ def copy(x):
 @needs_gpu
 def test_that_passes():
     x = torch.randn(16, device="cuda")
-    assert torch.equal(copy(x), x)
+    assert torch.equal(copy_tensor(x), x)
 
 
 @needs_gpu
 def test_that_overruns():
     x = torch.randn(12, device="cuda")
-    assert torch.equal(copy(x), x)
+    assert torch.equal(copy_tensor(x), x)
 
 
 def test_that_overruns_and_fails():
-    copy(torch.randn(12, device="cuda"))
+    copy_tensor(torch.randn(12, device="cuda"))
     raise KeyError("its own error")
 
 
@@ -58,7 +58,7 @@ def test_of_a_backward_pass():
 
 @pytest.fixture(scope="module")
 def copy_of_ones():
-    return copy(torch.ones(16, device="cuda"))
+    return copy_tensor(torch.ones(16, device="cuda"))
 
 
 def test_of_a_fixture(copy_of_ones):
@@ -66,7 +66,7 @@ def test_of_a_fixture(copy_of_ones):
 
 
 def test_of_the_fixture_again(copy_of_ones):
-    assert copy(copy_of_ones).sum() == 16
+    assert copy_tensor(copy_of_ones).sum() == 16
 
 
 def test_of_a_tuned_kernel():

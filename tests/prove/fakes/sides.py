@@ -26,7 +26,7 @@ def is_right():
     return run_code() == 4
 
 
-def draw(*words):
+def draw_number(*words):
     """Draw a number below one, always the same for the same words."""
     return random.Random(repr(words)).random()
 
@@ -49,19 +49,19 @@ def test_current_test():
 @pytest.mark.parametrize("number", MANY)
 def test_seeded_by_its_name(request, number):
     run_code()
-    assert draw(request.node.nodeid) < 0.5
+    assert draw_number(request.node.nodeid) < 0.5
 
 
 @pytest.mark.parametrize("number", MANY)
 def test_seeded_by_the_current_test(number):
     run_code()
-    assert draw(os.environ["PYTEST_CURRENT_TEST"], number) < 0.5
+    assert draw_number(os.environ["PYTEST_CURRENT_TEST"], number) < 0.5
 
 
 @pytest.mark.parametrize("number", MANY)
 def test_seeded_by_its_parameters(request, number):
     run_code()
-    assert draw(sorted(map(str, request.node.callspec.params.values())), number) < 0.5
+    assert draw_number(sorted(map(str, request.node.callspec.params.values())), number) < 0.5
 
 
 @pytest.mark.parametrize("rows", ["toy-plain buggy", "toy-plain fixed", "buggy", "fixed"])
@@ -78,33 +78,33 @@ def test_cell_as_a_fixture(unfix_cell):
 @pytest.mark.parametrize("number", MANY)
 def test_place_in_the_session(request, number):
     run_code()
-    assert draw(request.session.items.index(request.node), number) < 0.5
+    assert draw_number(request.session.items.index(request.node), number) < 0.5
 
 
 @pytest.mark.parametrize("number", MANY)
 def test_address_of_its_node(request, number):
     run_code()
-    assert draw(id(request.node), number) < 0.5
+    assert draw_number(id(request.node), number) < 0.5
 
 
 def test_address_of_what_it_makes():
     run_code()
-    assert draw(id(Path("x"))) < 0.98
+    assert draw_number(id(Path("x"))) < 0.98
 
 
 def test_address_of_a_large_buffer():
     run_code()
-    assert draw(id(bytearray(400_000))) < 0.98
+    assert draw_number(id(bytearray(400_000))) < 0.98
 
 
 def test_references_to_none():
     run_code()
-    assert draw(sys.getrefcount(None)) < 0.98
+    assert draw_number(sys.getrefcount(None)) < 0.98
 
 
 def test_count_of_objects():
     run_code()
-    assert draw(len(gc.get_objects())) < 0.98
+    assert draw_number(len(gc.get_objects())) < 0.98
 
 
 def test_names_in_the_environment():
@@ -128,13 +128,13 @@ def test_command_line():
 def test_seeded_by_its_folders(number, tmp_path):
     run_code()
     folders = os.getcwd(), tempfile.gettempdir(), os.path.expanduser("~"), tmp_path.name
-    assert draw(folders, number) < 0.5
+    assert draw_number(folders, number) < 0.5
 
 
 @pytest.mark.parametrize("number", MANY)
 def test_seeded_by_its_descriptors(number):
     run_code()
-    assert draw((sorted(os.listdir("/proc/self/fd")),), number) < 0.5
+    assert draw_number((sorted(os.listdir("/proc/self/fd")),), number) < 0.5
 
 
 @pytest.mark.parametrize("number", MANY)
@@ -152,13 +152,13 @@ def test_hash_of_a_word(number):
 @pytest.mark.parametrize("number", MANY)
 def test_functions_that_call_it(number):
     run_code()
-    assert draw([frame.function for frame in inspect.stack(0)], number) < 0.5
+    assert draw_number([frame.function for frame in inspect.stack(0)], number) < 0.5
 
 
 @pytest.mark.parametrize("number", MANY)
 def test_names_of_all_modules(number):
     run_code()
-    assert draw(sorted(sys.modules), number) < 0.5
+    assert draw_number(sorted(sys.modules), number) < 0.5
 
 
 def test_source_without_the_code():
