@@ -222,6 +222,11 @@ def report_writes(*values: Any) -> None:
         observe(values)
 
 
+def report_derived(output: torch.Tensor, source: torch.Tensor) -> None:
+    """Report an output whose values a stand-in made of a tensor's, without operators of torch."""
+    report(make_plan("aten::copy_"), (output, source), {}, output)
+
+
 def report_uncomputed(*values: Any) -> None:
     """Report tensors whose values nothing computed, though a GPU would."""
     for observe in tuple(UNCOMPUTED_OBSERVERS):

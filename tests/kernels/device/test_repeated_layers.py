@@ -261,6 +261,9 @@ DIFFERENT = [
     (make_slotted(1), make_slotted(2)),
     (make_slotted(1), SlottedWithAttributes()),
     (True, 1),
+    ([True, True], [1, 1]),
+    ([7, 7], [7, 8]),
+    ("ab", ["a", "b"]),
     (1, 1.0),
     (0.0, -0.0),
     (Mode.FAST, Mode.EXACT),
@@ -277,6 +280,8 @@ def test_what_differs_is_not_alike(one: Any, other: Any) -> None:
 
 def test_layers_that_differ_in_their_number_alone_are_alike() -> None:
     assert are_alike("model.layers.2.attention", "model.layers.3.attention")
+    assert are_alike(["layers.2.a", "norm"], ["layers.3.a", "norm"])
+    assert are_alike([None, None], [None, None])
     assert are_alike(SimpleNamespace(layer_id=2), SimpleNamespace(layer_id=3))
     assert not are_alike(SimpleNamespace(layer_id=2), SimpleNamespace(layer_id=None))
     assert are_alike(make_scaling(2), make_scaling(2))

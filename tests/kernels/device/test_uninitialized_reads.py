@@ -195,6 +195,18 @@ def gather_by_copies_of_such_indices() -> None:
     run_gather(copy_all_but_last(choose_rows()))
 
 
+def gather_by_sorted_choices() -> None:
+    """A stand-in sorts the places of what was made up by expert."""
+    indices = torch.empty(ROWS, dtype=torch.int64, device="cuda")
+    owners, sums, total = (torch.zeros(ROWS, dtype=torch.int32, device="cuda") for _ in range(3))
+    stand_ins.load_stand_ins()
+    order = (choose_rows() % 4, 5, 1, indices, owners, total, sums)
+    stand_ins.call_stand_in("sgl_kernel.moe_align_block_size", order, {})
+    rows = torch.empty(1 << 13, WIDTH, device="cuda")
+    rows[:1].fill_(1)
+    gather(indices, rows)
+
+
 def choose_rows() -> torch.Tensor:
     """Return the places of the largest of many floats, which no arithmetic gives."""
     scores = torch.zeros(ROWS, 1 << 12, device="cuda")
@@ -222,6 +234,7 @@ WHOLE = [
     gather_by_indices_of_no_server,
     gather_by_such_indices_over_the_host,
     gather_by_copies_of_such_indices,
+    gather_by_sorted_choices,
     gather_what_was_copied,
     copy_small_floats,
 ]
