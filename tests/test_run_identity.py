@@ -45,6 +45,28 @@ def test_the_commit_is_that_of_the_tree_as_it_is_when_first_named(own_checkout: 
     assert machine.describe_commit() == f"{commit}, changed"
 
 
+def test_a_commit_that_no_remote_has_is_named_with_the_newest_one_that_has(
+    own_checkout: Path,
+) -> None:
+    def run_git(words: str) -> str:
+        command = ["git", "-C", str(own_checkout), "-c", "user.name=a", "-c", "user.email=a@b"]
+        return subprocess.check_output([*command, *words.split()], text=True).strip()
+
+    def name_commit() -> str:
+        machine.describe_commit.cache_clear()
+        return machine.describe_commit()
+
+    public = name_commit()
+    run_git("update-ref refs/remotes/origin/main HEAD")
+    assert name_commit() == public == run_git("rev-parse --short=12 HEAD")
+    run_git("commit --allow-empty -qm second")
+    assert name_commit() == f"{run_git('rev-parse --short=12 HEAD')}, 1 commit after {public}"
+    run_git("commit --allow-empty -qm third")
+    (own_checkout / "new.py").touch()
+    own = run_git("rev-parse --short=12 HEAD")
+    assert name_commit() == f"{own}, 2 commits after {public}, changed"
+
+
 def test_sources_are_named_by_folder_commit_and_change(checkout: Path) -> None:
     python = checkout / "python"
     clean = machine.describe_sources(python)

@@ -80,7 +80,9 @@ def require_device(device: str) -> None:
 def describe_commit() -> str:
     """Name the commit of unfix, with ', changed' if files differ from it; else its version.
 
-    That is as it was at the first call: a process runs the code that it has imported.
+    A commit that no remote has may be rebased before others see it, so the newest one that a remote
+    has is named, too: 'a1b2c3d4e5f6, 2 commits after 0f1e2d3c4b5a'. That is as it was at the first
+    call: a process runs the code that it has imported.
     """
     root = paths.project_folder()
     return (_describe_head(root) if (root / ".git").exists() else "") or __version__
@@ -104,7 +106,12 @@ def _describe_head(folder: str | Path, tracked: str = ".") -> str:
     if revision.returncode or run_git("ls-files", "--error-unmatch", tracked).returncode:
         return ""
     changed = run_git("status", "--porcelain", ".").stdout.strip()  # a new guard is a change, too
-    return revision.stdout.strip() + (", changed" if changed else "")
+    words = [revision.stdout.strip()]
+    own = run_git("rev-list", "--first-parent", "HEAD", "--not", "--remotes").stdout.split()
+    public = run_git("rev-parse", "--short=12", f"HEAD~{len(own)}")
+    if own and not public.returncode:  # there is none where no remote is known
+        words.append(f"{len(own)} commit{'s' * (len(own) > 1)} after {public.stdout.strip()}")
+    return ", ".join([*words, *(["changed"] if changed else [])])
 
 
 def describe_machine(python: str = sys.executable) -> dict[str, str]:
