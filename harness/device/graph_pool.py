@@ -15,11 +15,13 @@ Sizes are rounded up to 512 bytes, and small tensors share segments of 2 MiB, as
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import mmap
+import threading
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -32,6 +34,7 @@ _GRANULE = 512  # bytes
 _LARGEST_SMALL = 1 << 20
 _SMALL_SEGMENT = 1 << 21
 _numbers = itertools.count(1)
+_thread = threading.local()
 _pools: weakref.WeakValueDictionary[object, MemoryPool] = weakref.WeakValueDictionary()
 
 
@@ -150,6 +153,17 @@ class MemoryPool:
         self._borrowed.add(borrowed)
         return borrowed
 
+    def list_freed_storages(self) -> list[torch.UntypedStorage]:
+        """Return the bytes of freed tensors, which a replay of the pool's graphs still uses."""
+        self._add_returned()
+        return [
+            torch.frombuffer(
+                memoryview(one.segment.mapping)[one.offset : one.end], dtype=torch.uint8
+            ).untyped_storage()
+            for one in self._free
+            if one.is_used
+        ]
+
     def owns(self, address: int) -> bool:
         return any(one.start <= address < one.end for one in self._segments)
 
@@ -203,3 +217,17 @@ def find_pool(handle: object) -> MemoryPool:
 def find_owner(address: int) -> MemoryPool | None:
     """Find the living pool that an address belongs to."""
     return next((one for one in list(_pools.values()) if one.owns(address)), None)
+
+
+def get_replayed() -> MemoryPool | None:
+    """Return the pool of the graph that this thread replays, if it does."""
+    return getattr(_thread, "replayed", None)
+
+
+@contextlib.contextmanager
+def note_replay(pool: MemoryPool) -> Iterator[None]:
+    _thread.replayed = pool
+    try:
+        yield
+    finally:
+        _thread.replayed = None

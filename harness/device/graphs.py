@@ -114,23 +114,23 @@ class Capture:
 
     def __init__(self, pool: graph_pool.MemoryPool) -> None:
         self.steps: list[_Step] = []
-        self._pool = pool
+        self.pool = pool
         self._thread = threading.get_ident()
 
     def start(self) -> None:
         _thread.capture = self
         dispatch.OBSERVERS.append(self._observe)
         memory.set_byte_source(self._take)
-        self._pool.observe_reuse = self._record_reuse
+        self.pool.observe_reuse = self._record_reuse
 
     def stop(self) -> None:
         _thread.capture = None
         dispatch.OBSERVERS.remove(self._observe)
         memory.set_byte_source(None)
-        self._pool.observe_reuse = None
+        self.pool.observe_reuse = None
 
     def _take(self, nbytes: int, index: int) -> torch.Tensor:
-        return self._pool.take(nbytes, index, self)
+        return self.pool.take(nbytes, index, self)
 
     def _record_reuse(self, clear: Callable[[], None]) -> None:
         self.record("memory of the pool", clear, (), {}, None)
@@ -193,13 +193,13 @@ class Capture:
     def _capture_tensor(self, tensor: torch.Tensor) -> Any:
         """Return the tensor by its address; a number of the host is part of the launch itself."""
         if tensor.is_cuda:
-            return _CapturedTensor(tensor, self._pool)
+            return _CapturedTensor(tensor, self.pool)
         return tensor if tensor.dim() else tensor.clone()
 
     def _capture_result(self, tensor: torch.Tensor) -> Any:
         """Return a new tensor by its address in a pool; one of no pool lives with its step."""
         is_pooled = graph_pool.find_owner(tensor.untyped_storage().data_ptr()) is not None
-        return _CapturedTensor(tensor, self._pool) if is_pooled else tensor
+        return _CapturedTensor(tensor, self.pool) if is_pooled else tensor
 
 
 def _is_blocking_copy(
@@ -310,6 +310,7 @@ class CUDAGraph:
         with ExitStack() as stack:
             for observer in GRAPH_OBSERVERS:
                 stack.enter_context(observer.run_replay(self))
+            stack.enter_context(graph_pool.note_replay(self._capture.pool))
             stack.enter_context(memory.leave_uncounted())  # a replay writes into the pool
             stack.enter_context(torch.no_grad())
             stack.enter_context(_bindings.DisableTorchFunction())

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 
-from harness.device import dispatch, host_memory, installation
+from harness.device import dispatch, graph_pool, host_memory, installation
 from harness.device.dispatch import OperatorPlan
 from harness.device.memory import LEDGER
 from harness.kernels.check import torch_modes
@@ -69,9 +69,17 @@ class VirtualCheck(Check):
 class DeviceMemoryTracker(MemoryTracker):
     """The memory that a kernel of the device may reach: the device's own, and pinned memory."""
 
+    _kept: Sequence[torch.UntypedStorage] = ()
+
     def iterate_living(self) -> Iterator[TrackedStorage]:
-        """Yield all living storages, also those that no launch has taken as an argument."""
-        for storage in (*LEDGER.list_storages(), *host_memory.list_pinned_storages()):
+        """Yield all living storages, also those that no launch has taken as an argument.
+
+        A replay has what its graph's tensors had, although they are freed.
+        """
+        pool = graph_pool.get_replayed()
+        self._kept = pool.list_freed_storages() if pool is not None else ()
+        known = (*LEDGER.list_storages(), *host_memory.list_pinned_storages(), *self._kept)
+        for storage in known:
             self.track(storage, "memory of the device")
         return super().iterate_living()
 

@@ -91,3 +91,24 @@ def test_a_store_through_a_pointer_chosen_by_a_branch_initializes_memory() -> No
         again = [torch.empty(8, device="cuda") for _ in range(2)]
         copy_halves[(2,)](*outs, *again, 8)
         assert [one.tolist() for one in again] == [[1.0] * 8, [0.0] * 8]
+
+
+def test_a_loaded_pointer_leads_into_what_the_replayed_graph_keeps() -> None:
+    static, out = torch.zeros(8, device="cuda"), torch.empty(8, device="cuda")
+    table = torch.zeros(1, dtype=torch.int64, device="cuda")
+    host_table = torch.zeros(1, dtype=torch.int64).pin_memory()
+    graph = torch.cuda.CUDAGraph()
+    with checking.checked("virtual") as check:
+        with torch.cuda.graph(graph):
+            temporary = static + 1
+            host_table[0] = temporary.data_ptr()
+            table.copy_(host_table, non_blocking=True)
+            copy_from_table[(1,)](table, out, 0, 8)
+        del temporary
+        gc.collect()
+        static.fill_(4)
+        graph.replay()
+        assert out.tolist() == [5] * 8
+        with pytest.raises(checking.OutOfBounds):
+            copy_from_table[(1,)](table, out, 0, 8)  # eager code has no right to it
+        check.discard_errors()
