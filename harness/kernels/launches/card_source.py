@@ -172,6 +172,13 @@ class CardSource:
     def _observe_graphs(self) -> None:
         tracer = self._tracer
 
+        def make_begin(original: Any) -> Any:
+            def capture_begin(graph: Any, *args: Any, **options: Any) -> None:
+                tracer.begin_capture(graph, args[0] if args else options.get("pool"))
+                original(graph, *args, **options)
+
+            return capture_begin
+
         def before(event: Callable[[Any], None]) -> Callable[[Any], Any]:
             def make(original: Any) -> Any:
                 def call_original(graph: Any, *args: Any, **options: Any) -> Any:
@@ -190,7 +197,7 @@ class CardSource:
             return capture_end
 
         cls = torch.cuda.CUDAGraph
-        self._replace(cls, "capture_begin", before(tracer.begin_capture))
+        self._replace(cls, "capture_begin", make_begin)
         self._replace(cls, "capture_end", make_end)
         self._replace(cls, "replay", before(tracer.replay))
         self._replace(cls, "reset", before(tracer.reset))

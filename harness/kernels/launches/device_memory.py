@@ -1,13 +1,17 @@
-"""The allocations of a process's devices: where each was made and freed, and who accessed it.
+"""The allocations of a process's devices, who accessed each, and the graphs that captured accesses.
 
-Invariant: an address belongs to one living allocation at most. An allocation that begins inside an
-older one means that the older one was freed.
+Graphs of one pool share its memory on purpose: a capture gets what earlier ones of the pool have
+freed, so a replay of one may overwrite what another one computed. SGLang captures all sizes of a
+batch into one pool. Eager code may use such memory, too: SGLang gives free bytes of its pool to
+tensors between replays.
 """
 
 from __future__ import annotations
 
-import bisect
+import itertools
 import weakref
+from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +24,10 @@ from harness.kernels.launches.device_launch import (
     Stream,
     format_stream,
 )
+from harness.kernels.launches.host_values import CapturedNumber
+
+_MAX_EAGER_WRITES = 64
+_moments = itertools.count(1)
 
 
 @dataclass(eq=False, slots=True)
@@ -28,7 +36,7 @@ class DeviceAllocation:
     size: int
     stream: Stream  # the stream that it was allocated for, to which the allocator returns it
     allocated_at: CallStack
-    in_graph_pool: bool = False
+    capture: ReplayableGraph | None = None  # that allocated it in its pool
     freed_at: CallStack | None = None
     # Of the check of streams
     accesses: list[MemoryAccess] = field(default_factory=list)
@@ -37,6 +45,20 @@ class DeviceAllocation:
     # Of the check of graphs
     is_captured: bool = False  # a launch of a graph has an address in it
     targets: tuple[DeviceAllocation, ...] = ()  # it is a table of addresses in these
+    pool: GraphPool | None = None  # that its bytes belong to
+    storage: int = 0  # of a pool: its first tensor's storage, by the address of the object
+    written_at: int = 0  # by others than its own graph
+
+    def overlaps(self, other: DeviceAllocation) -> bool:
+        return self.start < other.end and other.start < self.end
+
+    @property
+    def in_graph_pool(self) -> bool:
+        return self.capture is not None
+
+    @property
+    def last_written_at(self) -> int:
+        return max(self.written_at, self.capture.replayed_at if self.capture is not None else 0)
 
     @property
     def end(self) -> int:
@@ -65,6 +87,7 @@ class MemoryAccess:
     writes: bool
     partial: bool
     tensor: Any  # a weak reference
+    is_alias: bool = False  # the tensor does not own the allocation that has its bytes
 
     @property
     def verb(self) -> str:
@@ -75,6 +98,96 @@ class MemoryAccess:
         return (
             f"{self.launch.name} {self.verb} {self.argument} {self.description} {stream}, "
             f"{verb} {format_stack(self.launch.stack)}"
+        )
+
+
+@dataclass(eq=False)
+class GraphPool:
+    """The memory of all captures with one handle."""
+
+    graphs: list[ReplayableGraph] = field(default_factory=list)
+    written_at: int = 0  # the moment of the last replay or eager write
+    start: int = 0
+    end: int = 0
+    eager_writes: deque[tuple[int, MemoryAccess]] = field(
+        default_factory=lambda: deque(maxlen=_MAX_EAGER_WRITES)
+    )
+
+    def add_graph(self, graph: ReplayableGraph) -> None:
+        self.graphs = [one for one in self.graphs if one.graph() is not None]
+        self.graphs.append(graph)
+
+    def add_bytes(self, allocation: DeviceAllocation) -> None:
+        self.start = min(self.start or allocation.start, allocation.start)
+        self.end = max(self.end, allocation.end)
+
+    def may_contain(self, allocation: DeviceAllocation) -> bool:
+        """Return whether an allocation outside of captures lies among the pool's tensors."""
+        return (
+            self.start < allocation.end
+            and allocation.start < self.end
+            and any(
+                access.start < allocation.end and allocation.start < access.end
+                for graph in self.graphs
+                if graph.can_be_replayed
+                for access in graph.pool_writes
+            )
+        )
+
+    def note_replay(self, graph: ReplayableGraph) -> None:
+        self.written_at = graph.replayed_at = next(_moments)
+
+    def note_write(self, access: MemoryAccess) -> None:
+        """Note what eager code writes into a tensor of the pool."""
+        self.written_at = access.allocation.written_at = next(_moments)
+        if access.allocation.capture is None and not access.partial:
+            self.eager_writes.append((self.written_at, access))
+
+    def iterate_writes_after(self, moment: int) -> Iterator[MemoryAccess]:
+        for graph in self.graphs:
+            if graph.replayed_at > moment:
+                yield from graph.pool_writes
+        for written_at, access in self.eager_writes:
+            if written_at > moment:
+                yield access
+
+
+@dataclass(eq=False)
+class ReplayableGraph:
+    """A graph that can be replayed once its capture has ended, and what its launches access."""
+
+    graph: Any  # a weak reference
+    pool: GraphPool
+    accesses: list[MemoryAccess] = field(default_factory=list)  # outside of its pool
+    pool_reads: list[MemoryAccess] = field(default_factory=list)  # of what others put there
+    pool_writes: list[MemoryAccess] = field(default_factory=list)
+    values: list[CapturedNumber] = field(default_factory=list)
+    launches: int = 0
+    is_captured: bool = False
+    replayed_at: int = 0
+
+    @property
+    def can_be_replayed(self) -> bool:
+        return self.is_captured and self.graph() is not None
+
+    def owns(self, allocation: DeviceAllocation) -> bool:
+        return allocation.capture is not None and allocation.pool is self.pool
+
+    def add_pool_access(self, access: MemoryAccess) -> None:
+        """Add an access of its own pool's memory, which may be another graph's tensor."""
+        if access.partial or access.is_alias:
+            return
+        if access.writes:
+            self.pool_writes.append(access)
+        elif access.allocation.capture is not self and not self._writes_before(access):
+            self.pool_reads.append(access)
+
+    def _writes_before(self, access: MemoryAccess) -> bool:
+        return any(
+            one.allocation is access.allocation
+            and one.start <= access.start
+            and access.end <= one.end
+            for one in self.pool_writes
         )
 
 
@@ -93,6 +206,7 @@ def make_access(
         use.writes,
         use.partial or not use.tensor.is_contiguous(),
         weakref.ref(use.tensor),
+        allocation.storage not in (0, use.tensor.untyped_storage()._cdata),
     )
 
 
@@ -104,46 +218,3 @@ def find_extent(tensor: torch.Tensor) -> tuple[int, int]:
         return start, start
     last = sum((side - 1) * step for side, step in zip(tensor.shape, tensor.stride(), strict=True))
     return start, start + (last + 1) * size
-
-
-class AllocationTable:
-    """The living allocations by their start."""
-
-    def __init__(self) -> None:
-        self._starts: list[int] = []
-        self._by_start: dict[int, DeviceAllocation] = {}
-
-    def __len__(self) -> int:
-        return len(self._starts)
-
-    def add(self, allocation: DeviceAllocation) -> list[DeviceAllocation]:
-        """Add an allocation, and return those that it shows to be gone."""
-        gone = self._list_overlapping(allocation.start, allocation.end)
-        for one in gone:
-            self.remove(one)
-        bisect.insort(self._starts, allocation.start)
-        self._by_start[allocation.start] = allocation
-        return gone
-
-    def remove(self, allocation: DeviceAllocation) -> None:
-        if self._by_start.get(allocation.start) is allocation:
-            del self._by_start[allocation.start]
-            del self._starts[bisect.bisect_left(self._starts, allocation.start)]
-
-    def get(self, start: int) -> DeviceAllocation | None:
-        return self._by_start.get(start)
-
-    def find(self, address: int) -> DeviceAllocation | None:
-        """Return the allocation that an address is in, if it is known."""
-        place = bisect.bisect_right(self._starts, address) - 1
-        if place < 0:
-            return None
-        allocation = self._by_start[self._starts[place]]
-        return allocation if address < allocation.end else None
-
-    def _list_overlapping(self, start: int, end: int) -> list[DeviceAllocation]:
-        first = bisect.bisect_left(self._starts, start)
-        if first and self._by_start[self._starts[first - 1]].end > start:
-            first -= 1
-        last = bisect.bisect_left(self._starts, end)
-        return [self._by_start[one] for one in self._starts[first:last]]

@@ -1,9 +1,11 @@
 """`graphs`: what a captured launch keeps has to be true for as long as the graph can be replayed.
 
 Invariant: an address that a captured launch was given belongs to a living allocation, or to the
-graph's own pool. An allocation that goes is remembered, and reported with the next event if the
-graph is still there then: a program that drops a graph with its buffers, in whatever order, is
-right. Example: a buffer grows, `self.buffer = torch.empty(2 * n)`, and the old one was captured:
+graph's own pool (`pool_check` asks who wrote there). A tensor of another pool stays, freed or not,
+until its own graph is gone or its bytes are given to a later one. An allocation that goes is
+remembered, and reported with the next event if the graph is still there then: a program that drops
+a graph with its buffers, in whatever order, is right. Example: a buffer grows,
+`self.buffer = torch.empty(2 * n)`, and the old one was captured:
 
     scale: x is freed, and a captured graph still reads it
       model.py:12  y.copy_(x * 2)
@@ -17,34 +19,24 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 from harness.kernels.check.violations import Violation
 from harness.kernels.launches import host_values
 from harness.kernels.launches.call_stacks import CallStack, format_stack
-from harness.kernels.launches.device_memory import DeviceAllocation, MemoryAccess
+from harness.kernels.launches.device_memory import (
+    DeviceAllocation,
+    GraphPool,
+    MemoryAccess,
+    ReplayableGraph,
+)
 from harness.kernels.launches.host_values import CapturedNumber
 from harness.kernels.launches.launch_violations import (
     StaleGraphAddress,
     StaleGraphNumber,
     locate_launch,
 )
-
-
-@dataclass(eq=False)
-class ReplayableGraph:
-    """A graph that can be replayed: the accesses of its launches outside of its pool."""
-
-    graph: Any  # a weak reference
-    accesses: list[MemoryAccess] = field(default_factory=list)
-    values: list[CapturedNumber] = field(default_factory=list)
-    launches: int = 0
-    is_captured: bool = False
-
-    @property
-    def can_be_replayed(self) -> bool:
-        return self.is_captured and self.graph() is not None
+from harness.kernels.launches.pool_check import PoolCheck
 
 
 class GraphCheck:
@@ -52,16 +44,19 @@ class GraphCheck:
         self._report = report
         self._graphs: dict[int, ReplayableGraph] = {}  # by the id of the graph
         self._freed: list[DeviceAllocation] = []  # captured, and not yet reported
+        self._kept: list[DeviceAllocation] = []  # freed in another pool, whose graph keeps them
         self._stale: list[DeviceAllocation] = []  # reported
         self._allocated: list[DeviceAllocation] = []  # since
         self._reported: set[tuple[Any, ...]] = set()
+        self._pool_check = PoolCheck(report)
         self.captures = self.replays = 0
 
     # Events
 
-    def begin_capture(self, graph: Any) -> ReplayableGraph:
+    def begin_capture(self, graph: Any, pool: GraphPool) -> ReplayableGraph:
         key = id(graph)
-        captured = ReplayableGraph(weakref.ref(graph, lambda _: self._graphs.pop(key, None)))
+        captured = ReplayableGraph(weakref.ref(graph, lambda _: self._graphs.pop(key, None)), pool)
+        pool.add_graph(captured)
         self._graphs[key] = captured
         return captured
 
@@ -70,7 +65,9 @@ class GraphCheck:
         self.captures += 1
 
     def reset(self, graph: Any) -> None:
-        self._graphs.pop(id(graph), None)
+        captured = self._graphs.pop(id(graph), None)
+        if captured is not None:
+            captured.is_captured = False
 
     def add_launch(
         self, captured: ReplayableGraph, accesses: list[MemoryAccess], values: list[CapturedNumber]
@@ -78,17 +75,22 @@ class GraphCheck:
         captured.launches += 1
         captured.values += values
         for access in accesses:
-            if access.allocation.in_graph_pool:
+            if captured.owns(access.allocation):
+                captured.add_pool_access(access)
                 continue
             captured.accesses.append(access)
             access.allocation.is_captured = True
             for target in access.allocation.targets:
-                target.is_captured = True
+                target.is_captured |= not captured.owns(target)
+
+    def check_launch(self, accesses: list[MemoryAccess]) -> None:
+        """Check a launch that is not captured."""
+        self._pool_check.check_launch(accesses)
 
     def free(self, allocation: DeviceAllocation) -> None:
         """Remember a captured allocation that is gone; this may run inside the collector."""
-        if allocation.is_captured and not allocation.in_graph_pool:
-            self._freed.append(allocation)
+        if allocation.is_captured:
+            (self._kept if allocation.in_graph_pool else self._freed).append(allocation)
 
     def replay(self, graph: Any, stack: CallStack) -> ReplayableGraph | None:
         """Check a graph that is about to be replayed."""
@@ -99,26 +101,35 @@ class GraphCheck:
         self.confirm()
         for value in captured.values:
             self._check_value(value, stack)
+        self._pool_check.check_replay(captured, stack)
         return captured
 
     def allocate(self, allocation: DeviceAllocation) -> None:
         """Remember an allocation that may have got a graph's freed memory."""
-        if self._freed or self._stale:
+        if self._freed or self._stale or self._kept:
             self._allocated.append(allocation)
 
     # Reports
 
     def confirm(self) -> None:
         """Report the freed allocations whose graph is still there, and who has their memory."""
+        self._move_lost()
         self._confirm_freed()
         allocated, self._allocated = self._allocated, []
         for allocation in allocated:
-            for stale in list(self._stale):
-                if stale.start < allocation.end and allocation.start < stale.end:
-                    self._stale.remove(stale)
+            for known in (self._stale, self._kept):
+                for stale in [one for one in known if one.overlaps(allocation)]:
+                    known.remove(stale)
                     if uses := self._find_uses(stale):
                         where = format_stack(allocation.allocated_at)
                         self._report_address(stale, uses, f"reused at {where}")
+
+    def _move_lost(self) -> None:
+        """Count what was freed in a pool as gone once the graph that allocated it is gone."""
+        for allocation in list(self._kept):
+            if allocation.capture is None or not allocation.capture.can_be_replayed:
+                self._kept.remove(allocation)
+                self._freed.append(allocation)
 
     def _confirm_freed(self) -> None:
         if not self._freed:
@@ -137,7 +148,7 @@ class GraphCheck:
         return [
             access
             for captured in list(self._graphs.values())
-            if captured.can_be_replayed
+            if captured.can_be_replayed and not captured.owns(allocation)
             for access in captured.accesses
             if access.allocation is allocation or allocation in access.allocation.targets
         ]

@@ -11,8 +11,9 @@ object, also through the parameters and plain variables of the functions between
         y = factor * 2
         kernel[(1,)](x, y)           # keeps scale of the object `self`: 2.0
 
-At a replay the same object is asked again. An object that is gone says nothing, and neither does
-one that was replaced by another: a server has such an object for each size of a batch.
+At a replay the same object is asked again. A number of a module's global variable is the module's.
+An object that is gone says nothing, and neither does one that was replaced by another: a server has
+such an object for each size of a batch, and its current one is often that of another batch.
 """
 
 from __future__ import annotations
@@ -22,10 +23,11 @@ import contextlib
 import functools
 import inspect
 import linecache
+import sys
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
-from types import CodeType, FrameType
+from types import CodeType, FrameType, ModuleType
 from typing import Any
 
 import torch
@@ -153,7 +155,11 @@ def _follow_expression(
                     yield ast.unparse(node), holder, node.attr, number
             elif isinstance(node, ast.Name) and node.id not in seen:
                 seen.add(node.id)
-                if type(_read_variable(frame, node.id)) not in (int, float, bool):
+                number = _read_variable(frame, node.id)
+                if type(number) not in (int, float, bool):
+                    continue
+                if (module := _find_module(frame, node.id)) is not None:
+                    yield node.id, module, node.id, number
                     continue
                 assigned = _find_assignments(function, node.id)
                 if node.id in own and not assigned:
@@ -201,6 +207,18 @@ def _read_variable(frame: FrameType, name: str) -> Any:
     finally:
         if isinstance(variables, dict) and frame.f_code.co_flags & inspect.CO_OPTIMIZED:
             variables.clear()
+
+
+def _find_module(frame: FrameType, name: str) -> ModuleType | None:
+    """Return the module that a global variable of a frame is in."""
+    code = frame.f_code
+    if name in (*code.co_varnames, *code.co_cellvars, *code.co_freevars):
+        return None
+    module = sys.modules.get(frame.f_globals.get("__name__", ""))
+    is_global = (
+        module is not None and module.__dict__ is frame.f_globals and name in frame.f_globals
+    )
+    return module if is_global else None
 
 
 @functools.lru_cache(maxsize=512)

@@ -23,15 +23,17 @@ import torch
 from harness.device.streams import Clock
 from harness.kernels.check.violations import Violation
 from harness.kernels.launches import LAUNCH_CHECKS, host_values
+from harness.kernels.launches.allocation_table import AllocationTable
 from harness.kernels.launches.call_stacks import CallStack, capture_stack
 from harness.kernels.launches.device_launch import ArgumentUse, DeviceLaunch, Stream
 from harness.kernels.launches.device_memory import (
-    AllocationTable,
     DeviceAllocation,
+    GraphPool,
     MemoryAccess,
+    ReplayableGraph,
     make_access,
 )
-from harness.kernels.launches.graph_check import GraphCheck, ReplayableGraph
+from harness.kernels.launches.graph_check import GraphCheck
 from harness.kernels.launches.stream_check import StreamCheck
 from harness.kernels.launches.zone_check import GuardZoneCheck
 
@@ -83,6 +85,7 @@ class LaunchTracer:
         self._stream_check = StreamCheck(report, may_reuse) if STREAMS in checks else None
         self._capture: ReplayableGraph | None = None
         self._capturing_thread = 0
+        self._pools: weakref.WeakValueDictionary[object, GraphPool] = weakref.WeakValueDictionary()
         self._replayed: weakref.WeakKeyDictionary[Any, list[MemoryAccess]] = (
             weakref.WeakKeyDictionary()
         )
@@ -120,11 +123,18 @@ class LaunchTracer:
         with self._lock:
             self._end_freed()
             self.counts.allocations += 1
-            self._allocate(start, size, self._is_capturing)
+            allocation = self._allocate(start, size, self._capture if self._is_capturing else None)
+            if allocation.capture is None:
+                pools = list(self._pools.values())
+                allocation.pool = next((one for one in pools if one.may_contain(allocation)), None)
 
-    def _allocate(self, start: int, size: int, in_graph_pool: bool) -> DeviceAllocation:
+    def _allocate(
+        self, start: int, size: int, capture: ReplayableGraph | None = None
+    ) -> DeviceAllocation:
         stream = self._clocks.get_current_stream()
-        allocation = DeviceAllocation(start, size, stream, capture_stack(), in_graph_pool)
+        allocation = DeviceAllocation(start, size, stream, capture_stack(), capture)
+        if capture is not None:
+            allocation.pool = capture.pool
         for gone in self._memory.add(allocation):
             self._end(gone, allocation.allocated_at)
         if self._stream_check is not None:
@@ -205,6 +215,8 @@ class LaunchTracer:
                 if self._graph_check is not None:
                     values = host_values.find_host_values(launch, arguments)
                     self._graph_check.add_launch(self._capture, accesses, values)
+            elif self._graph_check is not None:
+                self._graph_check.check_launch(accesses)
             if self._graph_check is not None:
                 self._graph_check.confirm()
             if self._stream_check is not None:
@@ -215,20 +227,29 @@ class LaunchTracer:
         start = storage.data_ptr()
         allocation = self._memory.find(start)
         if allocation is None:  # made before the tracer was there
-            return self._allocate(start, storage.nbytes(), in_graph_pool=False)
+            return self._allocate(start, storage.nbytes())
         if start + storage.nbytes() > allocation.end:
             allocation.size = start + storage.nbytes() - allocation.start
+        if allocation.pool is not None:
+            allocation.storage = allocation.storage or storage._cdata
+            allocation.pool.add_bytes(allocation)
         return allocation
 
     # Graphs
 
-    def begin_capture(self, graph: Any) -> None:
+    def begin_capture(self, graph: Any, handle: object = None) -> None:
+        """Begin a capture into the pool of a handle, or into one of its own."""
         with self._lock:
             self._captured_accesses = []
             self._capturing_thread = threading.get_ident()
+            pool = self._pools.get(handle) if handle else None
+            if pool is None:
+                pool = GraphPool()
             check = self._graph_check
             self._capture = (
-                check.begin_capture(graph) if check is not None else ReplayableGraph(lambda: graph)
+                check.begin_capture(graph, pool)
+                if check is not None
+                else ReplayableGraph(lambda: graph, pool)
             )
 
     def end_capture(self, graph: Any) -> None:
@@ -237,6 +258,7 @@ class LaunchTracer:
             if capture is None:
                 return
             self.counts.graphs += 1
+            self._pools[graph.pool()] = capture.pool
             if self._graph_check is not None:
                 self._graph_check.end_capture(capture)
             for access in self._captured_accesses:
@@ -290,12 +312,10 @@ class LaunchTracer:
 
 
 def _merge_accesses(accesses: list[MemoryAccess]) -> list[MemoryAccess]:
-    """Keep one access of each range, a write before a read; the graph's own pool is its own."""
+    """Keep one access of each range, a write before a read."""
     merged: dict[tuple[int, int, int], MemoryAccess] = {}
     for access in accesses:
         key = id(access.allocation), access.start, access.end
-        if access.allocation.in_graph_pool:
-            continue
         known = merged.get(key)
         if known is None or (access.writes, not access.partial) > (known.writes, not known.partial):
             merged[key] = access

@@ -16,6 +16,10 @@ class StaleGraphNumber(Violation):
     """A captured launch that keeps a number of the host, which the program has changed since."""
 
 
+class OverwrittenPoolMemory(Violation):
+    """A read of memory in a graph's pool, into which another graph of the pool wrote since."""
+
+
 class UnorderedAccess(Violation):
     """Accesses of the same bytes by two streams, at least one of them a write, without an order."""
 

@@ -167,7 +167,7 @@ class VirtualSource:
     # Graphs
 
     def begin_capture(self, graph: Any) -> None:
-        self._tracer.begin_capture(graph)
+        self._tracer.begin_capture(graph, graph.pool())
 
     def end_capture(self, graph: Any) -> None:
         self._tracer.end_capture(graph)

@@ -33,6 +33,7 @@ from harness.kernels.launches.launch_violations import (
 
 __all__ = ["choose_source"]  # a fixture of every test here
 HERE = "launch_programs.py"
+COUNT = 8  # elements that a captured launch computes
 
 
 @pytest.mark.parametrize("forward", [CapturedModel.run_kernel, CapturedModel.run_operator])
@@ -127,6 +128,19 @@ def test_a_number_that_changes_after_the_capture_is_reported(forward: Any) -> No
     assert "keeps self.count = 8, and it is 4 at the replay" in found.headline
     assert "captured at" in found.details[0]
     assert "replayed at" in found.details[1]
+
+
+def test_a_number_of_a_module_that_changes_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    def program() -> None:
+        model = CapturedModel()
+        model.capture(lambda: launch(model.buffer, model.out, COUNT))
+        model.graph.replay()
+        monkeypatch.setattr(sys.modules[__name__], "COUNT", 4)
+        model.graph.replay()
+
+    found = find_violation(program, "graphs")
+    assert isinstance(found, StaleGraphNumber)
+    assert "keeps COUNT = 8, and it is 4 at the replay" in found.headline
 
 
 def test_a_number_in_a_tensor_of_the_host_is_kept_as_it_was_and_reported() -> None:

@@ -15,7 +15,7 @@ from unittest import mock
 import torch
 from torch.cuda import _gpu_trace
 
-from harness.device import memory, streams
+from harness.device import graphs, memory, streams
 from harness.kernels.check.violations import Violation
 from harness.kernels.launches import stream_check
 from harness.kernels.launches.card_source import CardClocks, CardSource
@@ -34,8 +34,36 @@ def trace_card(
     clocks = CardClocks()
     tracer = LaunchTracer(checks, clocks, report, stream_check.has_fitting_size, zone_check)
     source = CardSource(tracer, clocks, CardZones())
-    with _fire_trace(), run_tracer(tracer, source):
+    with _fire_trace(), _hide_replays(tracer), run_tracer(tracer, source):
         yield
+
+
+class _ReplayHider:
+    """What a replay does is no call of the host on a GPU, so torch's trace says nothing of it."""
+
+    def __init__(self, tracer: LaunchTracer) -> None:
+        self._tracer = tracer
+
+    def wrap_launch(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        return function
+
+    def ignore(self, graph: Any) -> None:
+        """Ignore an event that the source for cards observes by itself."""
+
+    begin_capture = end_capture = reset = ignore
+
+    def run_replay(self, graph: Any) -> contextlib.AbstractContextManager[None]:
+        return self._tracer.pause()
+
+
+@contextlib.contextmanager
+def _hide_replays(tracer: LaunchTracer) -> Iterator[None]:
+    hider = _ReplayHider(tracer)
+    graphs.GRAPH_OBSERVERS.append(hider)
+    try:
+        yield
+    finally:
+        graphs.GRAPH_OBSERVERS.remove(hider)
 
 
 def _get_handle(stream: Any) -> int:

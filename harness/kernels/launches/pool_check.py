@@ -1,0 +1,89 @@
+"""Asks who wrote last into memory of a graph's pool that is read.
+
+Invariant: a tensor of a pool holds what the graph that allocated it computed in its last replay, or
+what was written into it since. It holds something else if another graph of the pool, whose own
+tensor has some of the same bytes, was replayed since. Example: one pool, and two captures that each
+allocate and free a temporary tensor in front of their result:
+
+    first.replay(); second.replay(); read(second_result)       right
+    second.replay(); first.replay(); read(second_result)       overwritten by first's temporary
+
+Reads through a tensor without ownership (`weak_ref_tensor`) are not checked, since it may stand for
+any that had its bytes; neither are launches that access some elements alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from harness.kernels.check.violations import Violation
+from harness.kernels.launches.call_stacks import CallStack, format_stack
+from harness.kernels.launches.device_memory import MemoryAccess, ReplayableGraph
+from harness.kernels.launches.launch_violations import OverwrittenPoolMemory, locate
+
+
+class PoolCheck:
+    def __init__(self, report: Callable[[Violation], None]) -> None:
+        self._report = report
+        self._reported: set[tuple[object, ...]] = set()
+
+    def check_launch(self, accesses: list[MemoryAccess]) -> None:
+        """Check a launch outside of captures."""
+        for access in accesses:
+            if access.allocation.pool is not None and not access.writes:
+                self._check_read(access, access.launch.stack)
+        for access in accesses:
+            if access.allocation.pool is not None and access.writes:
+                access.allocation.pool.note_write(access)
+
+    def check_replay(self, captured: ReplayableGraph, stack: CallStack) -> None:
+        for access in captured.pool_reads:
+            self._check_read(access, stack, " of a replayed graph")
+        outside = [one for one in captured.accesses if one.allocation.pool is not None]
+        for access in outside:
+            if not access.writes:
+                self._check_read(access, stack, " of a replayed graph")
+        captured.pool.note_replay(captured)
+        for access in (*captured.pool_writes, *outside):
+            if access.writes and access.allocation.capture is not captured:
+                access.allocation.written_at = captured.replayed_at
+
+    def _check_read(self, access: MemoryAccess, stack: CallStack, suffix: str = "") -> None:
+        pool, written_at = access.allocation.pool, access.allocation.last_written_at
+        if pool is None or access.is_alias or access.partial or pool.written_at <= written_at:
+            return
+        for write in pool.iterate_writes_after(written_at):
+            if (
+                write.allocation is not access.allocation
+                and write.start < access.end
+                and access.start < write.end
+            ):
+                self._report_read(access, write, stack, suffix)
+                return
+
+    def _report_read(
+        self, access: MemoryAccess, write: MemoryAccess, stack: CallStack, suffix: str
+    ) -> None:
+        name = access.launch.name + suffix
+        key = name, access.launch.stack[:1], write.launch.name, write.launch.stack[:1]
+        if key in self._reported:
+            return
+        self._reported.add(key)
+        is_replayed = write.allocation.capture is not None
+        writer = f"{write.launch.name}{' of another replayed graph' if is_replayed else ''}"
+        place = "captured at" if is_replayed else "launched at"
+        self._report(
+            OverwrittenPoolMemory(
+                f"{name} reads {access.argument} in a graph's pool, where {writer} has written "
+                f"{write.argument} since",
+                locate(name, stack),
+                (
+                    f"{access.argument} {access.description}; read at {format_stack(stack)}",
+                    f"allocated at {format_stack(access.allocation.allocated_at)}",
+                    f"{write.argument} {write.description}; {place} "
+                    f"{format_stack(write.launch.stack)}",
+                    "graphs of one pool share its memory: read a result in front of the next "
+                    "replay, or let its graph compute it again",
+                ),
+            )
+        )
