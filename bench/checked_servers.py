@@ -58,11 +58,13 @@ EAGLE = (
     *("--speculative-eagle-topk", "4", "--speculative-num-draft-tokens", "8"),
     *("--speculative-draft-model-path", f"{sanitizer.TRAINED}/llama-eagle"),
 )
+MODELS = Path(sanitizer.TRAINED).parent
 CASES = {
-    "llama": ("llama", ()),
-    "gpt-oss": ("gpt-oss", ()),
-    "deepseek-v32": ("deepseek-v32", ()),
-    "eagle": ("llama", EAGLE),
+    "llama": ("trained/llama", ()),
+    "gpt-oss": ("trained/gpt-oss", ()),
+    "deepseek-v32": ("trained/deepseek-v32", ()),
+    "eagle": ("trained/llama", EAGLE),
+    "qwen3-next": ("drawn/qwen3-next", ("--load-format", "dummy", "--skip-tokenizer-init")),
 }
 # SGLang reserves topk times steps of the context for EAGLE's drafts, and refuses what is longer.
 RESERVED = 12
@@ -94,9 +96,10 @@ CACHES = {
 TURNS = 2
 TURN_SECONDS = 4.0
 TORCH_NICENESS = 10  # PyTorch's sanitizer makes a start so slow that it is not compared
-_TORCH_WORDS = re.compile(
-    r"CSAN detected.*(?:\n(?!===|CSAN).*){0,12}|torch\.cuda\._sanitizer\.CUDASanitizerErrors:.*"
-)
+_TORCH_ERROR = re.compile(r"^torch\.cuda\._sanitizer\.CUDASanitizerErrors:.*", re.MULTILINE)
+_TORCH_MESSAGE = re.compile(r"^CSAN detected.*(?:\n(?!===|\[|Traceback).*)*", re.MULTILINE)
+_TORCH_FRAMES = re.compile(r"(?:^  .*\n){33,}", re.MULTILINE)
+_MOST_FRAME_LINES = 32  # recorded of each stack, the innermost ones; PyTorch's own among them
 _MOST_MESSAGES = 4  # recorded messages of PyTorch's sanitizer
 
 
@@ -116,10 +119,20 @@ def make_setup(case: str, tool: str, folder: Path) -> ServerSetup:
     changed = {name: value for name, value in environment.items() if plain.get(name) != value}
     return ServerSetup(
         Path(sys.executable),
-        ("--model-path", f"{sanitizer.TRAINED}/{model}", *SIZES, *words),
+        ("--model-path", f"{MODELS}/{model}", *SIZES, *words),
         environment={**DEFAULT_ENVIRONMENT, **changed},
         kernel_checks=CHECKS[tool],
     )
+
+
+def list_torch_messages(log: str) -> list[str]:
+    """List what PyTorch's sanitizer reports: both accesses, with the innermost frames of each."""
+
+    def shorten(stack: re.Match[str]) -> str:
+        return "".join(stack.group().splitlines(keepends=True)[-_MOST_FRAME_LINES:])
+
+    messages = [_TORCH_FRAMES.sub(shorten, one) for one in _TORCH_MESSAGE.findall(log)]
+    return [one.strip() for one in (*messages, *_TORCH_ERROR.findall(log))]
 
 
 def send_request(server: SglangServer, number: int, limit: float) -> bool:
@@ -187,7 +200,7 @@ class CaseServer:
         self.server.stop()
         self._has_ended.set()
         if self.tool == "torch":
-            said = _TORCH_WORDS.findall(self._read_log())
+            said = list_torch_messages(self._read_log())
             self.found |= {"said": list(dict.fromkeys(said))[:_MOST_MESSAGES], "lines": len(said)}
         self.note_checks()
 
@@ -216,7 +229,7 @@ class CaseServer:
 
     def _watch_log(self) -> None:
         while not self._has_ended.wait(0.5):
-            if _TORCH_WORDS.search(self._read_log()):
+            if list_torch_messages(self._read_log()):
                 self.found["said_first_s"] = round(time.monotonic() - self.server.started_at, 1)
                 return
 

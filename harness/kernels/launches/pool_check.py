@@ -19,7 +19,7 @@ from collections.abc import Callable
 from harness.kernels.check.violations import Violation
 from harness.kernels.launches.call_stacks import CallStack, format_stack
 from harness.kernels.launches.device_memory import MemoryAccess, ReplayableGraph
-from harness.kernels.launches.launch_violations import OverwrittenPoolMemory, locate
+from harness.kernels.launches.launch_violations import OverwrittenPoolMemory, locate_launch
 
 
 class PoolCheck:
@@ -76,7 +76,7 @@ class PoolCheck:
             OverwrittenPoolMemory(
                 f"{name} reads {access.argument} in a graph's pool, where {writer} has written "
                 f"{write.argument} since",
-                locate(name, stack),
+                locate_launch(name, stack),
                 (
                     f"{access.argument} {access.description}; read at {format_stack(stack)}",
                     f"allocated at {format_stack(access.allocation.allocated_at)}",

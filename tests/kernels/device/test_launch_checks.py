@@ -133,7 +133,7 @@ def test_a_number_that_changes_after_the_capture_is_reported(forward: Any) -> No
 def test_a_number_of_a_module_that_changes_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     def program() -> None:
         model = CapturedModel()
-        model.capture(lambda: launch(model.buffer, model.out, COUNT))
+        model.capture(lambda: launch_copy(model.buffer, model.out, COUNT))
         model.graph.replay()
         monkeypatch.setattr(sys.modules[__name__], "COUNT", 4)
         model.graph.replay()
