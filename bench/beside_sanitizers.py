@@ -112,7 +112,7 @@ def run_fault(fault: str, tool: str, limit: float) -> dict[str, Any]:
         "exit": code,
         "seconds": round(time.monotonic() - began, 1),
         "reports": len(messages),
-        "said": list(dict.fromkeys(messages))[:4],
+        "messages": list(dict.fromkeys(messages))[:4],
         **({} if code in (0, 1) and messages else {"end": output[-400:]}),
     }
 
@@ -141,7 +141,7 @@ def run_pairs(
 def describe_runs(runs: Sequence[dict[str, Any]]) -> list[str]:
     return [
         f"{run['fault']}, {run['tool']}: {run['reports']} reports in {run['seconds']} s, "
-        f"exit {run['exit']}: {run['said'][0] if run['said'] else 'nothing'}"
+        f"exit {run['exit']}: {run['messages'][0] if run['messages'] else 'nothing'}"
         for run in runs
     ]
 

@@ -153,7 +153,7 @@ class CaseServer:
 
     def __init__(self, case: str, tool: str, folder: Path, limit: float) -> None:
         self.case, self.tool, self.limit = case, tool, limit
-        self.found: dict[str, Any] = {"tool": tool, "asked": 0, "answered": 0}
+        self.found: dict[str, Any] = {"tool": tool, "sent": 0, "answered": 0}
         self.server = SglangServer(make_setup(case, tool, folder), folder)
         self._timed: list[tuple[int, float]] = []  # answers, seconds
         self._has_ended = threading.Event()
@@ -200,8 +200,11 @@ class CaseServer:
         self.server.stop()
         self._has_ended.set()
         if self.tool == "torch":
-            said = list_torch_messages(self._read_log())
-            self.found |= {"said": list(dict.fromkeys(said))[:_MOST_MESSAGES], "lines": len(said)}
+            messages = list_torch_messages(self._read_log())
+            self.found |= {
+                "messages": list(dict.fromkeys(messages))[:_MOST_MESSAGES],
+                "lines": len(messages),
+            }
         self.note_checks()
 
     def note_checks(self) -> None:
@@ -211,11 +214,11 @@ class CaseServer:
 
     def _ask_rounds(self, rounds: int) -> int:
         """Send requests, sixteen at a time; return the number of answers."""
-        first = self.found["asked"]
+        first = self.found["sent"]
         with concurrent.futures.ThreadPoolExecutor(sanitizer.AT_ONCE) as pool:
             numbers = range(first, first + sanitizer.AT_ONCE * rounds)
             answered = sum(pool.map(lambda n: send_request(self.server, n, self.limit), numbers))
-        self.found["asked"] += len(numbers)
+        self.found["sent"] += len(numbers)
         self.found["answered"] += answered
         return answered
 
@@ -229,8 +232,8 @@ class CaseServer:
 
     def _watch_log(self) -> None:
         while not self._has_ended.wait(0.5):
-            if list_torch_messages(self._read_log()):
-                self.found["said_first_s"] = round(time.monotonic() - self.server.started_at, 1)
+            if _TORCH_WORDS.search(self._read_log()):
+                self.found["first_message_s"] = round(time.monotonic() - self.server.started_at, 1)
                 return
 
 
@@ -295,11 +298,11 @@ def describe_cases(cases: dict[str, list[dict[str, Any]]]) -> list[str]:
                 words.append(f"{counted['share']:.0%} of all {counted['launches']} launches")
             if "check" in run:
                 words.append(f"{len(run['check']['reports'])} reports")
-            if "said" in run:
+            if "messages" in run:
                 words.append(
-                    f"{run['lines']} messages, the first after {run.get('said_first_s')} s"
+                    f"{run['lines']} messages, the first after {run.get('first_message_s')} s"
                 )
-            words.append(f"{run['answered']} of {run['asked']} requests answered")
+            words.append(f"{run['answered']} of {run['sent']} requests answered")
             if "ready_s" in run:
                 words.append(f"ready after {run['ready_s']:.0f} s")
             if "ready_s" in run and "ready_s" in plain:

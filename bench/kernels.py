@@ -223,7 +223,7 @@ def measure_launches(folder: Path) -> dict[str, Any]:
             "programs": launch.programs,
             "interpreter": stock,
             "checked": ours,
-            "made": made[name]["first"],
+            "compiled": made[name]["first"],
             "from disk": kept[name]["first"],
         }
         if isinstance(stock, float):
@@ -233,13 +233,13 @@ def measure_launches(folder: Path) -> dict[str, Any]:
 
 def summarize_results(results: dict[str, Any]) -> dict[str, Any]:
     rates = {name: one["times faster"] for name, one in results.items() if "times faster" in one}
-    ran = [one for one in results.values() if "made" in one]
+    ran = [one for one in results.values() if "compiled" in one]
     large = [rate for name, rate in rates.items() if results[name]["programs"] >= MANY]
     return {
         "geometric mean": round(statistics.geometric_mean(rates.values()), 1),
         f"of {MANY} programs or more, at least": min(large, default=None),
         "slowest": min(rates.values()),
-        "made, median ms": round(1e3 * statistics.median(one["made"] for one in ran), 1),
+        "compiled, median ms": round(1e3 * statistics.median(one["compiled"] for one in ran), 1),
         "from disk, median ms": round(1e3 * statistics.median(one["from disk"] for one in ran), 2),
     }
 

@@ -117,7 +117,7 @@ def send_question(server: SglangServer, number: int, limit: float, reserved: int
     server.send_request("/generate", question, limit)
 
 
-def said_by_sanitizer(folder: Path) -> tuple[list[str], int]:
+def read_sanitizer_log(folder: Path) -> tuple[list[str], int]:
     """Read the sanitizer's messages, a line each, and their number."""
     files = sorted(folder.glob("sanitizer-*.log"))
     lines = [line for file in files for line in _SAID.findall(file.read_text(errors="replace"))]
@@ -134,17 +134,17 @@ def serve_case(
         environment=dict(DEFAULT_ENVIRONMENT),
         kernel_checks=",".join(DEFAULT_CHECKS) if tool == "check" else "",
     )
-    found: dict[str, Any] = {"tool": tool, "answered": 0, "asked": 0}
+    found: dict[str, Any] = {"tool": tool, "answered": 0, "sent": 0}
     began = time.monotonic()
 
-    def says() -> bool:
+    def has_message() -> bool:
         if tool == "check":
             return bool((checked := server.read_check_reports()) and checked.reports)
-        return tool == "sanitizer" and said_by_sanitizer(folder)[1] > 0
+        return tool == "sanitizer" and read_sanitizer_log(folder)[1] > 0
 
     def notes() -> None:
-        if "said_first_s" not in found and says():
-            found["said_first_s"] = round(time.monotonic() - began, 1)
+        if "first_message_s" not in found and has_message():
+            found["first_message_s"] = round(time.monotonic() - began, 1)
 
     with SglangServer(setup, folder) as server:
         try:
@@ -152,20 +152,20 @@ def serve_case(
             before = 0
             found["ready_s"] = round(server.seconds_to_ready, 1)
             notes()
-            asked = half = time.monotonic()
+            began_requests = half = time.monotonic()
             with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
                 waiting = {
                     pool.submit(send_request, server, n, limit) for n in range(AT_ONCE * rounds)
                 }
-                found["asked"] = len(waiting)
+                found["sent"] = len(waiting)
                 while waiting:
                     done, waiting = concurrent.futures.wait(waiting, 0.05)
                     found["answered"] += sum(one.result() for one in done)
-                    if len(waiting) >= found["asked"] // 2:
+                    if len(waiting) >= found["sent"] // 2:
                         half, before = time.monotonic(), found["answered"]
                     notes()
             ended = time.monotonic()
-            found["requests_s"] = round(ended - asked, 1)
+            found["requests_s"] = round(ended - began_requests, 1)
             found["tokens_per_s"] = round((found["answered"] - before) * NEW / (ended - half), 1)
         except ServerFailed as error:
             found["failed"] = str(error)
@@ -177,21 +177,21 @@ def serve_case(
     if (checked := server.read_check_reports()) is not None:
         found["check"] = kernel_checks.to_json(checked)
     elif tool == "sanitizer":
-        found["said"], found["lines"] = said_by_sanitizer(folder)
+        found["messages"], found["lines"] = read_sanitizer_log(folder)
         found["logs"] = len(list(folder.glob("sanitizer-*.log")))
     return found
 
 
 def in_short(name: str, found: dict[str, Any]) -> str:
-    first = f", first after {found['said_first_s']} s" if "said_first_s" in found else ""
+    first = f", first after {found['first_message_s']} s" if "first_message_s" in found else ""
     if "check" in found:
         words = [report["headline"] for report in found["check"]["reports"]] or ["nothing"]
     else:
-        words = found.get("said") or ["nothing"]
+        words = found.get("messages") or ["nothing"]
     end = found.get("failed") or found.get("died") or "it lives"
     return (
-        f"{name}, {found['tool']}: {found['answered']} of {found['asked']} answered in "
-        f"{found['seconds']} s{first}; {end[:120]}; said: {'; '.join(words)[:400]}"
+        f"{name}, {found['tool']}: {found['answered']} of {found['sent']} answered in "
+        f"{found['seconds']} s{first}; {end[:120]}; messages: {'; '.join(words)[:400]}"
     )
 
 
