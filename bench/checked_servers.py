@@ -232,7 +232,7 @@ class CaseServer:
 
     def _watch_log(self) -> None:
         while not self._has_ended.wait(0.5):
-            if _TORCH_WORDS.search(self._read_log()):
+            if list_torch_messages(self._read_log()):
                 self.found["first_message_s"] = round(time.monotonic() - self.server.started_at, 1)
                 return
 

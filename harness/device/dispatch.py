@@ -224,7 +224,7 @@ def report_writes(*values: Any) -> None:
 
 def report_derived(output: torch.Tensor, source: torch.Tensor) -> None:
     """Report an output whose values a stand-in made of a tensor's, without operators of torch."""
-    report(make_plan("aten::copy_"), (output, source), {}, output)
+    report_operator(make_plan("aten::copy_"), (output, source), {}, output)
 
 
 def report_uncomputed(*values: Any) -> None:

@@ -204,7 +204,7 @@ def gather_by_sorted_choices() -> None:
     stand_ins.call_stand_in("sgl_kernel.moe_align_block_size", order, {})
     rows = torch.empty(1 << 13, WIDTH, device="cuda")
     rows[:1].fill_(1)
-    gather(indices, rows)
+    run_gather(indices, rows)
 
 
 def choose_rows() -> torch.Tensor:
