@@ -13,7 +13,9 @@ that are spread over all, everything else zeros.
 
 from __future__ import annotations
 
+import contextlib
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -33,6 +35,7 @@ _FILLS = frozenset({"aten::zero_", "aten::fill_.Scalar", "aten::fill_.Tensor"})
 
 
 _is_enabled = False
+_computed = LARGE  # elements below which a float has arithmetic now
 
 
 def enable_dry_run() -> None:
@@ -49,6 +52,17 @@ def lacks_values(tensor: torch.Tensor) -> bool:
     return _is_enabled and tensor.is_floating_point() and tensor.numel() >= LARGE
 
 
+@contextlib.contextmanager
+def compute_floats(elements: int) -> Iterator[None]:
+    """Compute operators on floats of fewer elements than these meanwhile: scores of drafts."""
+    global _computed
+    before, _computed = _computed, elements
+    try:
+        yield
+    finally:
+        _computed = before
+
+
 def skip_arithmetic(plan: OperatorPlan, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
     """Return the result of an operator without arithmetic, or NotImplemented to compute it."""
     result = _skip_operator(plan, args, options)
@@ -61,7 +75,7 @@ def skip_arithmetic(plan: OperatorPlan, args: tuple[Any, ...], options: dict[str
 def _skip_operator(plan: OperatorPlan, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
     tensors = _list_tensors(args, options)
     floats = [tensor for tensor in tensors if tensor.is_floating_point()]
-    is_large = any(tensor.numel() >= LARGE for tensor in tensors)
+    is_large = any(tensor.numel() >= _computed for tensor in tensors)
     if plan.outputs:
         return _skip_writing(plan, args, options) if is_large else NotImplemented
     if not is_large and not (floats and plan.name in _GROWING):
@@ -144,7 +158,9 @@ def _has_axis(plan: OperatorPlan, args: tuple[Any, ...]) -> bool:
 
 
 def _is_large_float(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and value.is_floating_point() and value.numel() >= LARGE
+    return (
+        isinstance(value, torch.Tensor) and value.is_floating_point() and value.numel() >= _computed
+    )
 
 
 def _map_options(options: dict[str, Any]) -> dict[str, Any]:

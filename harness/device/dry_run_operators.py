@@ -12,9 +12,12 @@ from typing import Any
 
 import torch
 
-from harness.device import sparse_attention_shapes
+from harness.device import draft_tree_shapes, sparse_attention_shapes
 
-SHAPES: dict[str, Callable[..., Any]] = dict(sparse_attention_shapes.SHAPES)
+SHAPES: dict[str, Callable[..., Any]] = {
+    **sparse_attention_shapes.SHAPES,
+    **draft_tree_shapes.SHAPES,
+}
 
 # They write floats into tensors that they are given, and return nothing.
 _WRITING = (
@@ -94,50 +97,3 @@ def _multiply(
 @_register_shapes("sgl_kernel.fast_topk")
 def _choose_largest(values: torch.Tensor, topk: int, dim: int = -1) -> Any:
     return torch.topk(values, topk, dim=dim)
-
-
-@_register_shapes(
-    "jit:speculative_tree.build_tree_kernel_efficient",
-    "sgl_kernel.build_tree_kernel_efficient",
-)
-def _build_draft_tree(
-    parents: torch.Tensor,
-    selected: torch.Tensor,
-    lengths: torch.Tensor,
-    mask: torch.Tensor,
-    positions: torch.Tensor,
-    index: torch.Tensor,
-    next_token: torch.Tensor,
-    next_sibling: torch.Tensor,
-    topk: int,
-    depth: int,
-    tokens: int,
-    *args: Any,
-) -> None:
-    """Make each request's tree one chain of the allowed depth, the rest its last token's leaves."""
-    numbers = torch.arange(tokens, device=lengths.device)
-    index.copy_(torch.arange(index.numel(), device=index.device).view_as(index))
-    is_linked = (numbers < depth).expand_as(next_token)
-    next_token.copy_(torch.where(is_linked, (numbers + 1).expand_as(next_token), -1))
-    next_sibling.copy_(torch.where(is_linked, -1, (numbers + 1).expand_as(next_sibling)))
-    next_sibling[:, -1] = -1
-    depths = numbers.clamp(max=depth)
-    positions.copy_((lengths.unsqueeze(1) + depths).view_as(positions))
-    mask.fill_(True)
-
-
-@_register_shapes("jit:speculative_tree.verify_tree_greedy", "sgl_kernel.verify_tree_greedy")
-def _accept_longest_chain(
-    predicts: torch.Tensor,
-    accept_index: torch.Tensor,
-    accept_token_num: torch.Tensor,
-    candidates: torch.Tensor,
-    *args: Any,
-    **options: Any,
-) -> None:
-    """Accept as many drafts as a round can: the lengths that follow are the longest."""
-    requests, tokens = candidates.shape
-    rows = torch.arange(requests, device=accept_index.device).unsqueeze(1) * tokens
-    width = accept_index.shape[1]
-    accept_index.copy_(rows + torch.arange(width, device=accept_index.device))
-    accept_token_num.fill_(width - 1)

@@ -308,6 +308,15 @@ class AllocationLedger:
         self._segments = [one for one in self._segments if not _is_expired(one[0].cdata)]
         return sum(nbytes for _, nbytes, owner in self._segments if owner == index)
 
+    @contextlib.contextmanager
+    def lift_limit(self) -> Iterator[None]:
+        """Admit allocations meanwhile that do not fit on the card."""
+        before, self.is_limited = self.is_limited, False
+        try:
+            yield
+        finally:
+            self.is_limited = before
+
     def admit(self, nbytes: int, index: int) -> None:
         """Raise torch's own error if an allocation does not fit on the card."""
         if nbytes < MAPPED_SIZE or not self.is_limited:

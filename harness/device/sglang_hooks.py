@@ -7,8 +7,9 @@ until a session asks for the kernels themselves.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
@@ -21,14 +22,17 @@ from harness.device.stand_ins import JitBuild, call_stand_in
 class JitModule:
     """A JIT module of SGLang: each export is called as a stand-in."""
 
-    def __init__(self, marker: tuple[str, ...], kernels: dict[str, str]) -> None:
+    def __init__(
+        self, marker: tuple[str, ...], kernels: dict[str, str], request: dict[str, Any]
+    ) -> None:
         self._marker = marker
         self._kernels = kernels
+        self._request = request  # the options of `load_jit`
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         if name.startswith("__"):
             raise AttributeError(name)
-        build = JitBuild(self._marker, self._kernels.get(name, name))
+        build = JitBuild(self._marker, self._kernels.get(name, name), name, self._load_own)
         # Sizes in a module's name, as in `set_mla_kv_buffer_1024_128`, are template arguments.
         full = f"jit:{re.sub(r'(_[0-9]+)+$', '', self._marker[0])}.{name}"
 
@@ -38,11 +42,15 @@ class JitModule:
         setattr(self, name, call)
         return call
 
+    def _load_own(self) -> Any:
+        """Load SGLang's own module beside the stand-ins: it is built."""
+        with load_own_modules():
+            return importlib.import_module(OWN_LOADER).load_jit(*self._marker, **self._request)
 
-def load_stand_ins(
-    *args: Any, cuda_wrappers: Any = None, cpp_wrappers: Any = None, **options: Any
-) -> JitModule:
-    return JitModule(tuple(map(str, args)), dict([*(cuda_wrappers or ()), *(cpp_wrappers or ())]))
+
+def load_stand_ins(*args: Any, **options: Any) -> JitModule:
+    wrappers = (*(options.get("cuda_wrappers") or ()), *(options.get("cpp_wrappers") or ()))
+    return JitModule(tuple(map(str, args)), dict(wrappers), options)
 
 
 def _replace_load_jit(module: ModuleType) -> None:
@@ -69,6 +77,21 @@ def leave_load_jit() -> None:
     """Leave modules to SGLang's own `load_jit` from now on: they are built and run."""
     global _runs_real_modules
     _runs_real_modules = True
+
+
+def loads_own_modules() -> bool:
+    return _runs_real_modules
+
+
+@contextlib.contextmanager
+def load_own_modules() -> Iterator[None]:
+    """Leave modules to SGLang's own `load_jit` meanwhile."""
+    global _runs_real_modules
+    before, _runs_real_modules = _runs_real_modules, True
+    try:
+        yield
+    finally:
+        _runs_real_modules = before
 
 
 def _replace_message_queue(module: ModuleType) -> None:

@@ -6,11 +6,12 @@ Names are of the form `sgl_kernel.rmsnorm` and `flashinfer.norm.rmsnorm` for pac
 
 from __future__ import annotations
 
+import functools
 import importlib
 import inspect
 import pkgutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from harness.device import dispatch, graphs, operators
@@ -28,9 +29,8 @@ class StandIn:
     takes_build: bool  # it wants the JIT module's template arguments
 
     def call(self, name: str, build: JitBuild | None, args: Any, options: Any) -> Any:
-        if self.takes_build:
-            options = {**options, "build": build}
-        return _run_counted(name, self.function, args, options)
+        run = functools.partial(self.function, build=build) if self.takes_build else self.function
+        return _run_counted(name, run, args, options, build)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +39,13 @@ class JitBuild:
 
     marker: tuple[str, ...]  # the module's name and template arguments
     kernel: str  # the C++ expression of the export, with its template arguments
+    export: str = ""  # what Python calls
+    load_own: Callable[[], Any] | None = field(default=None, compare=False)  # builds the module
+
+
+# Called for each operator before its stand-in runs, in each replay of a graph also: its name, the
+# build of a JIT module's own, the arguments and the options.
+CALL_OBSERVERS: list[Callable[[str, JitBuild | None, Any, Any], None]] = []
 
 
 STAND_INS: dict[str, StandIn] = {}
@@ -75,7 +82,7 @@ def load_stand_ins() -> dict[str, StandIn]:
 def call_stand_in(name: str, args: Any, options: Any, build: JitBuild | None = None) -> Any:
     """Compute an operator, or raise UnansweredName with the line that called it."""
     if name in _shapes:
-        return _run_counted(name, _shapes[name], args, options)
+        return _run_counted(name, _shapes[name], args, options, build)
     entry = STAND_INS.get(name) or STAND_INS.get(_without_submodules(name))
     if entry is None:
         raise UnansweredName(
@@ -85,11 +92,19 @@ def call_stand_in(name: str, args: Any, options: Any, build: JitBuild | None = N
     return entry.call(name, build, args, options)
 
 
-def _run_counted(name: str, function: Callable[..., Any], args: Any, options: Any) -> Any:
+def _run_counted(
+    name: str,
+    function: Callable[..., Any],
+    args: Any,
+    options: Any,
+    build: JitBuild | None = None,
+) -> Any:
     """Run a stand-in as one launch and count it, in each replay of a graph also."""
 
     def count_and_run(*args: Any, **options: Any) -> Any:
         RECORD.count_stand_in(name)
+        for observe in tuple(CALL_OBSERVERS):
+            observe(name, build, args, options)
         result = function(*args, **options)
         dispatch.report_writes(args, list(options.values()), result)
         return result

@@ -15,6 +15,7 @@ def render_markdown(run: RehearsalRun) -> str:
         markdown.render_list(map(escape_text, run.problems)),
         markdown.render_report_table(view.make_table(run)),
         markdown.render_report_table(view.make_kernel_table(run)),
+        markdown.render_report_table(view.make_unchecked_table(run)),
     ]
     parts += [
         markdown.render_folded(

@@ -32,7 +32,8 @@ def print_run(run: RehearsalRun, console: Console) -> None:
     tables = [view.make_table(run)]
     if len(run.deployments) == 1:
         tables += [view.make_phase_table(run.deployments[0])]
-    print_tables([*tables, view.make_kernel_table(run, NEAREST_KERNELS)], console)
+    tables += [view.make_kernel_table(run, NEAREST_KERNELS), view.make_unchecked_table(run)]
+    print_tables(tables, console)
     for result in run.deployments:
         if result.refusal:
             text = f"does not start: {result.name}: {result.refusal}"

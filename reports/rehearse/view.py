@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from harness.core.wording import format_count, format_duration
 from harness.store.rehearse.values import (
+    NO_TOOLKIT,
     DeploymentChange,
     DeploymentResult,
     FindingRank,
@@ -222,6 +223,29 @@ def make_kernel_table(run: RehearsalRun, count: int | None = None) -> ReportTabl
     return ReportTable("Kernels by their largest 32-bit address", heads, rows, ("of 2^31",))
 
 
+def measure_share(run: RehearsalRun, calls: int) -> float:
+    """Return the share of calls among all launches; an operator counts by its calls."""
+    counts = run.counts
+    total = counts["launches"] + counts["calls"]
+    return calls / total if total else 0
+
+
+def make_unchecked_table(run: RehearsalRun) -> ReportTable:
+    """Make a row for each operator and kernel that no check ran, the most calls first."""
+    rows: TableRows = [
+        [
+            f"{measure_share(run, one.calls):.1%}",
+            f"{one.calls:,}",
+            code(one.name.rpartition(":")[2] if "/" in one.name else one.name),
+            one.reason or "an operator of CUDA code",
+        ]
+        for one in run.unchecked
+    ]
+    return ReportTable(
+        "Not checked", ("of launches", "calls", "operator", "why"), rows, ("of launches", "calls")
+    )
+
+
 def make_change_table(
     runs: list[RehearsalRun],
     changes: list[DeploymentChange],
@@ -281,15 +305,16 @@ def describe_passed_layers(calls: int, passed: int) -> str:
 def describe_run(run: RehearsalRun) -> str:
     """Describe a run in one sentence."""
     counts = run.counts
-    total = counts["launches"] + counts["not checked"]
-    share = counts["not checked"] / total if total else 0
+    share = measure_share(run, counts["not checked"])
+    without_toolkit = sum(one.calls for one in run.unchecked if one.reason == NO_TOOLKIT)
+    reason = f", {measure_share(run, without_toolkit):.0%} for want of the CUDA toolkit"
     parts = [
         f"{len(run.deployments) - counts['refused']} of {len(run.deployments)} deployments start "
         f"on SGLang {run.release}",
         f"{counts['reachable']} reachable and {counts['near']} near findings",
-        f"{counts['launches']:,} launches of {counts['kernels']} Triton kernels",
+        f"{counts['launches']:,} launches of {counts['kernels']} kernels",
         describe_passed_layers(counts["layer calls"], counts["passed layers"]),
-        f"{share:.0%} of all launches not checked",
+        f"{share:.0%} of all launches not checked{reason if without_toolkit else ''}",
         format_duration(run.seconds),
     ]
     return "; ".join(filter(None, parts))

@@ -6,17 +6,19 @@ import pytest
 from rich.console import Console
 
 from harness.store.rehearse.values import (
+    NO_TOOLKIT,
     DeploymentResult,
     RehearsalRun,
     RehearsedLaunch,
     RehearsedPhase,
+    UncheckedOperator,
 )
 from reports.rehearse import terminal
 from reports.rehearse.markdown import render_markdown
 from reports.rehearse.page import render_page
 
 COUNTED = (
-    "1,220 launches of 1 Triton kernels; of 1,244 calls of layers 142 ran, and the launches of "
+    "1,220 launches of 1 kernels; of 1,244 calls of layers 142 ran, and the launches of "
     "the others, which are alike, are counted and not made; "
 )
 
@@ -45,3 +47,28 @@ def test_each_report_tells_launches_from_those_that_are_counted(passed: int, is_
     assert [COUNTED in report for report in reports] == [is_said] * len(reports)
     assert ("of 122 calls of layers 14 ran, and" in page) is is_said
     assert ("1,220 launches of 1 kernels, made or counted, " in page) is is_said
+
+
+def test_each_report_lists_what_is_not_checked_with_its_share_and_its_reason() -> None:
+    run = make_run(0)
+    [deployment] = run.deployments
+    deployment.launches[0].count = 100
+    refused = RehearsedLaunch("a.cuh:copy", "chunk", (1, 1, 1), {}, 20, refusal="mma.sync")
+    deployment.launches.append(refused)
+    deployment.operators = [
+        UncheckedOperator("jit:kvcache.store_cache", 60, NO_TOOLKIT),
+        UncheckedOperator("sgl_kernel.rmsnorm", 20, "compiled code"),
+    ]
+    assert [(one.name, one.calls) for one in run.unchecked] == [
+        ("jit:kvcache.store_cache", 60),
+        ("sgl_kernel.rmsnorm", 20),
+        ("a.cuh:copy", 20),
+    ]
+    assert run.counts["not checked"] == 100
+    console = Console(record=True, width=160)
+    terminal.print_run(run, console)
+    share = "50% of all launches not checked, 30% for want of the CUDA toolkit"
+    for report in (console.export_text(), render_markdown(run), render_page(run)):
+        assert share in report
+        for words in ("30.0%", "store_cache", "releases add cuda-toolkit", "10.0%", "mma.sync"):
+            assert words in report

@@ -47,6 +47,19 @@ def test_the_command_of_a_deployment_can_be_pasted_into_a_shell() -> None:
     assert shlex.split(command)[-len(arguments) :] == arguments
 
 
+def test_the_command_of_a_deployment_names_its_release_and_its_toggles() -> None:
+    deployment = Deployment(
+        "llama-3.1-8b",
+        arguments=["--tp", "2"],
+        options=["--release", "0.5.23", "--revert", "28788,33665"],
+        variables={"SGLANG_DEBUG_ENABLE_PR": "a b"},
+    )
+    assert deployment.command == (
+        "SGLANG_DEBUG_ENABLE_PR='a b' ./unfix rehearse llama-3.1-8b --gpu H200 --gpus 8 "
+        "--release 0.5.23 --revert 28788,33665 -- --tp 2"
+    )
+
+
 LONGER = "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN=1 "
 
 

@@ -25,8 +25,11 @@ pytestmark = [
 
 
 def run_command(home: Path, command: str) -> dict[str, Any]:
-    """Run a printed command in a shell, and return its deployment."""
-    words = f"{sys.executable} -m harness rehearse --release {RELEASE} --json --no-thresholds"
+    """Run a printed command in a shell as it stands, and return its deployment.
+
+    What it says is not searched again, and comes as JSON.
+    """
+    words = f"{sys.executable} -m harness rehearse --json --no-thresholds"
     finished = subprocess.run(
         command.replace("./unfix rehearse", words),
         shell=True,
@@ -66,3 +69,31 @@ def test_a_near_line_is_reached_by_its_command_and_a_reachable_one_begins_there(
         for context in (int(size) - 1, int(size))
     ]
     assert [expand["text"] in texts for texts in reached] == [False, True]
+
+
+def test_a_finding_of_a_fix_taken_out_is_shown_by_its_command_alone(home: Path) -> None:
+    """The line is that of #28788, which the release has, and begins at 1,025 requests."""
+    words = ["--revert", "28788"]
+    server = ["--kv-cache-dtype", "fp8_e5m2"]
+    deployment = rehearse_layers(home, "deepseek-v2-lite", 1, words, server)
+    found = find(deployment, "_fwd_grouped_kernel_stage1")
+    assert found["rank"] == "reachable"
+    assert f"--release {RELEASE} --revert 28788 -- " in found["threshold"]
+    shown = find(run_command(home, found["threshold"]), "_fwd_grouped_kernel_stage1")
+    assert (shown["rank"], shown["text"]) == ("reachable", found["text"])
+    without = found["threshold"].replace(" --revert 28788", "")
+    assert find(run_command(home, without), "_fwd_grouped_kernel_stage1")["rank"] == "none"
+
+
+def test_toggles_of_the_environment_are_part_of_the_command(home: Path) -> None:
+    environment = {"SGLANG_DEBUG_REVERT_PR": "28788", "SGLANG_JIT_CACHE_DIR": str(home / "jit")}
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in environment.items():
+            patch.setenv(name, value)
+        server = ["--kv-cache-dtype", "fp8_e5m2"]
+        deployment = rehearse_layers(home, "deepseek-v2-lite", 1, [], server)
+    found = find(deployment, "_fwd_grouped_kernel_stage1")
+    assert found["rank"] == "reachable"
+    assert found["threshold"].startswith("SGLANG_DEBUG_REVERT_PR=28788 ./unfix rehearse ")
+    shown = find(run_command(home, found["threshold"]), "_fwd_grouped_kernel_stage1")
+    assert (shown["rank"], shown["text"]) == ("reachable", found["text"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from functools import partial
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from harness.cli.lane_progress import LaneProgress
 from harness.cli.process_cleanup import end_processes_on_exit
 from harness.core import machine, paths
 from harness.core.errors import UnfixError
+from harness.patching import bootstrap
 from harness.runs.rehearse import comparison
 from harness.runs.rehearse.deployment import (
     CARDS_OF_A_HOST,
@@ -132,7 +134,12 @@ def rehearse_release(
         folder=str(folder),
         jobs=jobs,
         seconds=request.seconds,
-        deployments=deployments,
+        deployments=[
+            msgspec.structs.replace(
+                one, options=list_options(target, request), variables=list_variables()
+            )
+            for one in deployments
+        ],
     )
     run = RehearsalRun(
         id=run_id,
@@ -152,6 +159,25 @@ def rehearse_release(
     except KeyboardInterrupt:
         return run, True
     return run, False
+
+
+def list_options(target: ReleaseTarget, request: RehearseRequest) -> list[str]:
+    """List what a command needs to rehearse as this call does, on the same release."""
+    lists = ("--revert", request.revert), ("--enable", request.enable)
+    toggles = [word for name, ids in lists if ids for word in (name, ",".join(ids))]
+    folders = [word for folder in request.toggles for word in ("--toggles", str(folder))]
+    layers = ["--all-layers"] * request.all_layers
+    return ["--release", target.requested_as or target.name, *toggles, *folders, *layers]
+
+
+def list_variables() -> dict[str, str]:
+    """List the variables that SGLang and toggles read, but for those that name a folder."""
+    return {
+        name: value
+        for name, value in sorted(os.environ.items())
+        if name == bootstrap.FOLDERS_VARIABLE
+        or (name.startswith("SGLANG_") and not name.endswith(("_DIR", "_PATH")))
+    }
 
 
 def list_deployments(request: RehearseRequest, words: list[str]) -> list[Deployment]:

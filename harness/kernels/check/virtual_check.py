@@ -36,7 +36,9 @@ class VirtualCheck(Check):
     def open(self, stack: contextlib.ExitStack) -> None:
         from harness.kernels.check.cpu_launcher import CpuLauncher
 
-        stack.enter_context(_unlimited_memory())
+        # A suite's large tensors take no memory until written, and Hypothesis keeps those of failed
+        # examples, which would soon fill a card.
+        stack.enter_context(LEDGER.lift_limit())
         stack.enter_context(self._track_other_threads())
         stack.enter_context(torch_modes.WriteTrackingMode(self._memory))
         stack.enter_context(CpuLauncher(self._memory, self.launches, self._options))
@@ -82,16 +84,3 @@ class DeviceMemoryTracker(MemoryTracker):
         for storage in known:
             self.track(storage, "memory of the device")
         return super().iterate_living()
-
-
-@contextlib.contextmanager
-def _unlimited_memory() -> Iterator[None]:
-    """Let tensors be larger than the card: a suite's large ones take no memory until written.
-
-    Hypothesis keeps the tensors of failed examples, which would soon fill a card.
-    """
-    before, LEDGER.is_limited = LEDGER.is_limited, False
-    try:
-        yield
-    finally:
-        LEDGER.is_limited = before

@@ -91,9 +91,14 @@ def install_cudart(card: Card, calls: RuntimeHooks) -> None:
     )
     hooks = [kind(function) for kind, function in zip(_HOOK_TYPES, functions, strict=True)]
     library.unfix_set_hooks(*hooks)
-    for attribute, value in _list_device_attributes(card).items():
-        library.unfix_set_device_attribute(attribute, value)
     _loaded.update(library=library, hooks=hooks)
+    choose_card(card)
+
+
+def choose_card(card: Card) -> None:
+    """Answer with the attributes of a card from now on."""
+    for attribute, value in _list_device_attributes(card).items():
+        _loaded["library"].unfix_set_device_attribute(attribute, value)
 
 
 def take_last_error() -> int:

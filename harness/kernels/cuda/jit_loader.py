@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import importlib
+import importlib.util
 import os
 import re
 import sys
@@ -61,12 +61,24 @@ def is_installed() -> bool:
     return _installed
 
 
-def install_loader() -> None:
-    """Build and run SGLang's JIT modules in this process, from their first use on."""
+def has_own_loader() -> bool:
+    """Return whether the SGLang of this process builds with ninja, as since 0.5.18."""
+    try:
+        return importlib.util.find_spec(_LOADER) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def install_loader(beside_stand_ins: bool = False) -> None:
+    """Build and run SGLang's JIT modules in this process, from their first use on.
+
+    Beside stand-ins SGLang gets these, and `JitBuild.load_own` gives the module.
+    """
     global _installed
+    if not beside_stand_ins:
+        sglang_hooks.leave_load_jit()
     if _installed:
         return
-    sglang_hooks.leave_load_jit()
     cudart.install_cudart(get_card(), CALLS)
     toolkit = cuda_toolkit.find_toolkit()
     assert toolkit is not None  # or the library above would not have been built
@@ -82,7 +94,7 @@ def install_loader() -> None:
             _NINJA: _choose_host_flags,
             _CACHE: _leave_links_out_of_keys,
             _LOADER: _wrap_loaded_modules,
-            _DEPENDENCIES: _find_headers,
+            _DEPENDENCIES: functools.partial(_find_headers, may_install=not beside_stand_ins),
         }
     )
     _installed = True
@@ -129,7 +141,7 @@ def _choose_host_flags(ninja: Any) -> None:
     ninja.generate = generate_plain
 
 
-def _find_headers(dependencies: Any) -> None:
+def _find_headers(dependencies: Any, may_install: bool) -> None:
     """Answer where FlashInfer's package is by its headers alone: nothing can import it."""
     find_package_root = getattr(dependencies, "_find_package_root", None)
     if find_package_root is None:
@@ -138,7 +150,9 @@ def _find_headers(dependencies: Any) -> None:
     def find_package_or_headers(package: str) -> Path | None:
         found: Path | None = find_package_root(package)
         if found is None and package == "flashinfer":
-            found = cuda_toolkit.ensure_headers(lambda message: print(message, file=sys.stderr))
+            found = cuda_toolkit.find_headers()
+            if found is None and may_install:
+                found = cuda_toolkit.ensure_headers(lambda message: print(message, file=sys.stderr))
         return found
 
     dependencies._find_package_root = find_package_or_headers
@@ -173,6 +187,10 @@ def _wrap_loaded_modules(loader: Any) -> None:
     def load_cuda_module(
         *args: str, cuda_wrappers: Any = None, cpp_wrappers: Any = None, **options: Any
     ) -> Any:
+        if not sglang_hooks.loads_own_modules():
+            return load_jit(
+                *args, cuda_wrappers=cuda_wrappers, cpp_wrappers=cpp_wrappers, **options
+            )
         key = _describe_module((args, cuda_wrappers, cpp_wrappers, sorted(options.items())))
         if key in known and not is_recording_builds():
             return known[key]

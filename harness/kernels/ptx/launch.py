@@ -61,3 +61,4 @@ class CudaLaunch:
     cluster: Dimensions = (1, 1, 1)
     is_cooperative: bool = False
     max_shared_bytes: int = 0  # of dynamic shared memory, by cudaFuncSetAttribute; 0: never set
+    chosen_blocks: tuple[Dimensions, ...] = ()  # the only ones that run; all without any

@@ -187,7 +187,9 @@ class LaunchMemory:
         variables = np.array([*variable_addresses, 0], dtype=np.uint64)
         barriers = np.zeros((BARRIER_COUNT, len(BarrierField)), dtype=np.int64)
         self.ran_flags = np.zeros(len(lowered.block_lines) + 1, dtype=np.uint8)
-        self._kept += [parameters, slots, variables, barriers]
+        chosen = np.array([*launch.chosen_blocks, (0, 0, 0)], dtype=np.int64)
+        self.extents = np.zeros(len(lowered.sites) + 1, dtype=np.int64)
+        self._kept += [parameters, slots, variables, barriers, chosen]
         exchanges, _ = BUFFERS.reserve("exchanges", self.threads * EXCHANGE_BYTES)
         values = {
             ContextField.GRID_X: launch.grid[0],
@@ -220,6 +222,9 @@ class LaunchMemory:
             ContextField.UNORDERED_BLOCKS: int(not lowered.blocks_synchronize),
             ContextField.DYNAMIC_SHARED: launch.shared_bytes,
             ContextField.OVERFLOWS: self.overflows.ctypes.data,
+            ContextField.CHOSEN: chosen.ctypes.data,
+            ContextField.CHOSEN_COUNT: len(launch.chosen_blocks),
+            ContextField.EXTENTS: self.extents.ctypes.data if launch.chosen_blocks else 0,
             ContextField.RAN_FLAGS: self.ran_flags.ctypes.data,
         }
         for field, value in values.items():

@@ -8,6 +8,7 @@ that a later operation undoes, as in `(a - b) + c`, is none where the integer is
 from __future__ import annotations
 
 from harness.kernels.ir.graph import IROperation, IRValue
+from harness.kernels.ptx.abi import ContextField
 from harness.kernels.ptx.flow import is_vector_move
 from harness.kernels.ptx.instructions import Instruction
 from harness.kernels.ptx.overflow_flow import (
@@ -121,7 +122,9 @@ class OverflowTracking:
             narrow = operands[:1] if instruction.opcode == "cvt" else operands[:2]
             for value in narrow:
                 if value in self._flow.may_wrap:
-                    self._check_widening(value, reads_signed(instruction), state)
+                    signed = reads_signed(instruction)
+                    self._measure_extent(instruction, value, signed)
+                    self._check_widening(value, signed, state)
             operands = operands[len(narrow) :]
         if instruction.opcode == "selp":
             left, right = (code.get_companion(one, "o") for one in operands)
@@ -137,6 +140,22 @@ class OverflowTracking:
                     "i32", code.let(f"select i1 {known}, i32 {earlier}, i32 {so_far}"), state
                 )
         code.set_companion(result, "o", code.load("i32", state))
+
+    def _measure_extent(self, instruction: Instruction, value: IRValue, signed: bool) -> None:
+        """Keep the largest value at a place, if a launch asks: of unsigned integers the half."""
+        code = self._code
+        table = code.load_context(ContextField.EXTENTS)
+        with code.when(code.let(f"icmp ne i64 {table}, 0")):
+            site = code.add_site(
+                PtxSite(instruction.operation.source, "widened", 4, instruction.name)
+            )
+            true = code.get_companion(value, "t")
+            extent = true if signed else code.let(f"lshr i64 {true}, 1")
+            place = code.element_pointer(code.to_pointer(table), "i64", site)
+            largest = code.let(
+                f"call i64 @llvm.smax.i64(i64 {code.load('i64', place)}, i64 {extent})"
+            )
+            code.store("i64", largest, place)
 
     def _check_widening(self, value: IRValue, signed: bool, state: str) -> None:
         code = self._code

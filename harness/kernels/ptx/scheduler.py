@@ -78,6 +78,9 @@ def _build_launch() -> LlvmFunction:
     code = _SchedulerFunction("define i32 @ptx_launch(ptr %context)")
     fields = (ContextField.CTA_Z, ContextField.CTA_Y, ContextField.CTA_X)
     counts = (ContextField.GRID_Z, ContextField.GRID_Y, ContextField.GRID_X)
+    chosen = code.context(ContextField.CHOSEN_COUNT)
+    with code.when(code.let(f"icmp ne i64 {chosen}, 0"), exits=True):
+        _run_chosen_blocks(code, fields, chosen)
     code.set_context(ContextField.BLOCK_ORDINAL, "0")
     with code.loop(code.context(counts[0])) as z:
         code.set_context(fields[0], z)
@@ -92,6 +95,28 @@ def _build_launch() -> LlvmFunction:
                 code.increment(place, "1")
     code.emit("ret i32 0")
     return code
+
+
+def _run_chosen_blocks(
+    code: _SchedulerFunction, fields: tuple[ContextField, ...], count: str
+) -> None:
+    """Run the blocks of a table, each in its place of the launch."""
+    table = code.to_pointer(code.context(ContextField.CHOSEN))
+    with code.loop(count) as number:
+        row = code.element_pointer(table, "[3 x i64]", number)
+        z, y, x = (code.load_field(row, place) for place in (2, 1, 0))
+        for field, value in zip(fields, (z, y, x), strict=True):
+            code.set_context(field, value)
+        width, height = (
+            code.context(field) for field in (ContextField.GRID_X, ContextField.GRID_Y)
+        )
+        rows = code.let(f"add i64 {code.let(f'mul i64 {z}, {height}')}, {y}")
+        ordinal = code.let(f"add i64 {code.let(f'mul i64 {rows}, {width}')}, {x}")
+        code.set_context(ContextField.BLOCK_ORDINAL, ordinal)
+        outcome = code.let("call i32 @ptx_run_block(ptr %context)")
+        with code.when(code.let(f"icmp ne i32 {outcome}, 0"), exits=True):
+            code.emit(f"ret i32 {outcome}")
+    code.emit("ret i32 0")
 
 
 def _build_run_block() -> LlvmFunction:

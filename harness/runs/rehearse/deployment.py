@@ -121,6 +121,8 @@ class Deployment(msgspec.Struct, forbid_unknown_fields=True):
     config_file: str = ""  # of a model that has no name here
     thresholds: bool = True  # search the setting at which each finding begins
     all_layers: bool = False  # run those that launch as an earlier one does, too
+    options: list[str] = []  # of the call that rehearses it: the release, and what it toggles
+    variables: dict[str, str] = {}  # of that call's environment, which SGLang and toggles read
 
     def get_argument(self, name: str) -> str | None:
         """Return the value of a server argument; None if it is not given."""
@@ -172,10 +174,12 @@ class Deployment(msgspec.Struct, forbid_unknown_fields=True):
 
     @property
     def command(self) -> str:
-        """The command that rehearses it alone."""
+        """The command that rehearses it alone, as it was rehearsed."""
         model = ["--config", self.config_file] if self.config_file else [self.model]
         words = ["./unfix", "rehearse", *model, "--gpu", self.gpu, "--gpus", str(self.gpus)]
-        return shlex.join([*words, "--", *self.arguments])
+        variables = [f"{name}={shlex.quote(value)} " for name, value in self.variables.items()]
+        command = shlex.join([*words, *self.options, "--", *self.arguments])
+        return f"{''.join(variables)}{command}"
 
     def make_command(
         self, setting: str, size: int, context: int, model_context: int, spare: int

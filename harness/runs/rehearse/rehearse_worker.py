@@ -15,6 +15,7 @@ from harness.core import preloading
 from harness.core.files import write_atomically
 from harness.device import installation
 from harness.kernels.check import session
+from harness.runs.rehearse import cuda_launches
 from harness.runs.rehearse.deployment import Deployment
 from harness.runs.rehearse.request import RehearseWorkerRequest
 from harness.store.rehearse.values import DeploymentResult
@@ -74,6 +75,7 @@ def main() -> None:
     rehearsals = importlib.import_module(REHEARSAL_MODULE)
     rehearsals.preload_modules()
     session.preload_checker()
+    cuda_launches.prepare_modules()
     preloading.freeze_for_forks()
     answers.send({"seconds_to_import": time.monotonic() - begun})
     folder = Path(request.folder)

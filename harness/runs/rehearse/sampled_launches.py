@@ -18,11 +18,9 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import linecache
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -37,6 +35,7 @@ from harness.kernels.cpu.lowering import LoweredKernel
 from harness.kernels.ir.graph import KernelGraph
 from harness.kernels.ir.kernel_slice import slice_graph
 from harness.kernels.triton.frontend import BoundCall, CallBinder, RuntimeArgument
+from harness.runs.rehearse.cuda_launches import CudaCalls
 from harness.runs.rehearse.written_memory import WrittenMemory
 from harness.store.rehearse.values import (
     INT32_LIMIT,
@@ -117,6 +116,7 @@ class SampledLauncher(CpuLauncher):
         self.is_recording = False  # outside of the phases integers are computed, and no more
         self._probed_kernels: frozenset[str] | None = None  # the only ones to check; None for all
         self._slices = False
+        self.cuda = CudaCalls(self, choose_programs, describe_value)
         self._current: RehearsedLaunch | None = None
         self._followed: list[RehearsedLaunch] | None = None  # while nothing follows them
 
@@ -132,7 +132,7 @@ class SampledLauncher(CpuLauncher):
         self.launches, self.findings = {}, {}
         self._probed_kernels = kernels
         try:
-            with self.written.restore_afterwards():
+            with self.written.restore_afterwards(), self.cuda.probe(kernels):
                 yield ProbedLaunches(self.launches, self.findings)
         finally:
             self.is_recording, self._probed_kernels = False, None
@@ -177,7 +177,7 @@ class SampledLauncher(CpuLauncher):
             self.written.end_launch()
         for error in self.log.errors:
             if isinstance(error, Violation):
-                self._add_finding(record, error)
+                self.add_finding(record, error)
         if record is not None and is_new and not record.refusal:
             total = record.grid[0] * record.grid[1] * record.grid[2]
             record.programs = len(choose_programs(record.grid)) if self._slices else total
@@ -241,10 +241,7 @@ class SampledLauncher(CpuLauncher):
         if record is None or not extents or (largest := max(extents)) <= record.extent:
             return
         source = lowered.sites[extents.index(largest)].source
-        record.extent = largest
-        record.extent_file = "/".join(Path(source.file).parts[-3:])
-        record.extent_line = source.line
-        record.extent_text = linecache.getline(source.file, source.line).strip()
+        record.note_extent(largest, *source.line_key)
 
     def _bind(self, kernel: Any, args: tuple[Any, ...], options: dict[str, Any]) -> dict[str, Any]:
         names = kernel.signature.parameters
@@ -260,21 +257,31 @@ class SampledLauncher(CpuLauncher):
         self, kernel: Any, sides: Sequence[int], values: dict[str, Any]
     ) -> tuple[RehearsedLaunch | None, bool]:
         name = f"{kernel.fn.__module__}:{kernel.fn.__qualname__}"
+        x, y, z = (*sides, 1, 1)[:3]
+        described = {parameter: describe_value(value) for parameter, value in values.items()}
+        return self.record_launch(name, (x, y, z), described)
+
+    def record_launch(
+        self, name: str, grid: ProgramId, arguments: dict[str, str]
+    ) -> tuple[RehearsedLaunch | None, bool]:
+        """Record a launch, or count one that is known; return its record, and whether it is new."""
         is_probed = self._probed_kernels is None or name in self._probed_kernels
         if not self.is_recording or not is_probed:
             return None, False
-        x, y, z = (*sides, 1, 1)[:3]
-        arguments = {parameter: describe_value(value) for parameter, value in values.items()}
-        key = (self.phase, name, (x, y, z), tuple(arguments.items()))
+        key = (self.phase, name, grid, tuple(arguments.items()))
         known = self.launches.get(key)
         if known is not None:
-            known.count += 1
-            self._note_followed(known)
+            self.count_again(known)
             return known, False
-        record = RehearsedLaunch(name, self.phase, (x, y, z), arguments, fits=self.fits())
+        record = RehearsedLaunch(name, self.phase, grid, arguments, fits=self.fits())
         self.launches[key] = record
         self._note_followed(record)
         return record, True
+
+    def count_again(self, record: RehearsedLaunch) -> None:
+        """Count another launch like a recorded one."""
+        record.count += 1
+        self._note_followed(record)
 
     def _note_followed(self, record: RehearsedLaunch) -> None:
         if self._followed is not None:
@@ -297,7 +304,7 @@ class SampledLauncher(CpuLauncher):
                 near[key] = launch
         return [*self.findings.values(), *map(make_near_finding, near.values())]
 
-    def _add_finding(self, record: RehearsedLaunch | None, violation: Violation) -> None:
+    def add_finding(self, record: RehearsedLaunch | None, violation: Violation) -> None:
         if record is None:
             return
         where = violation.location

@@ -214,6 +214,19 @@ class WrittenMemory:
         known = [self._unwritten.get(_get_start(tensor)) for tensor in tensors]
         return tuple(0 if one is None else 2 if one.shadow is None else 1 for one in known)
 
+    def find_shadows(self, tensors: Iterable[torch.Tensor]) -> dict[int, torch.Tensor] | None:
+        """Find the shadows of what is unwritten, by the storage's address.
+
+        None if these tensors have integers that are not a server's, or nothing is followed.
+        """
+        known = {_get_start(tensor): tensor for tensor in tensors}
+        integers = (start for start, one in known.items() if not one.is_floating_point())
+        if not self.is_followed or any(start in self._uncertain for start in integers):
+            return None
+        return {
+            start: self._unwritten[start].get_shadow() for start in known & self._unwritten.keys()
+        }
+
     def loads_certain_values(
         self, lowered: LoweredKernel, spans: Sequence[TensorSpan | None]
     ) -> bool:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import linecache
+from collections import Counter
+from collections.abc import Iterable
 from enum import StrEnum
+from pathlib import Path
 
 import msgspec
 
@@ -10,6 +14,8 @@ from harness.store.lane_runs import LaneRun
 
 INT32_LIMIT = 1 << 31
 NEAR_FACTOR = 4  # a finding within this factor of a deployment is near
+# Why nothing checks CUDA code on this machine.
+NO_TOOLKIT = "the CUDA toolkit is not installed: ./unfix releases add cuda-toolkit"
 
 
 class FindingRank(StrEnum):
@@ -35,6 +41,12 @@ class RehearsedLaunch(msgspec.Struct):
     extent_line: int = 0
     extent_text: str = ""
     fits: bool = True  # all that its batch had allocated by then fits on the card
+
+    def note_extent(self, extent: int, file: str, line: int) -> None:
+        """Note a line whose address has a larger 32-bit integer than all before."""
+        self.extent, self.extent_line = extent, line
+        self.extent_file = "/".join(Path(file).parts[-3:])
+        self.extent_text = linecache.getline(file, line).strip()
 
     @property
     def nearness(self) -> float:
@@ -83,10 +95,19 @@ class RehearsedPhase(msgspec.Struct):
 
 
 class UncheckedOperator(msgspec.Struct):
-    """An operator of a CUDA binary: its launches are counted, and nothing checks them."""
+    """An operator of CUDA code: its calls are counted, and nothing checks them."""
 
     name: str
     calls: int
+    reason: str = ""  # why nothing does
+
+
+def merge_unchecked(operators: Iterable[UncheckedOperator]) -> list[UncheckedOperator]:
+    """Add up the calls by operator and reason, the most calls first."""
+    calls: Counter[tuple[str, str]] = Counter()
+    for one in operators:
+        calls[one.name, one.reason] += one.calls
+    return [UncheckedOperator(name, count, why) for (name, why), count in calls.most_common()]
 
 
 class DeploymentResult(msgspec.Struct):
@@ -141,10 +162,18 @@ class DeploymentResult(msgspec.Struct):
         return sum(phase.passed_layers for phase in self.phases)
 
     @property
+    def unchecked(self) -> list[UncheckedOperator]:
+        """Launches that no check ran: of CUDA operators, and of kernels that are refused."""
+        refused = [
+            UncheckedOperator(launch.kernel, launch.count, launch.refusal)
+            for launch in self.launches
+            if launch.refusal
+        ]
+        return merge_unchecked([*self.operators, *refused])
+
+    @property
     def unchecked_launches(self) -> int:
-        """Launches that no check ran: of CUDA binaries, and of kernels that are refused."""
-        refused = sum(launch.count for launch in self.launches if launch.refusal)
-        return refused + sum(operator.calls for operator in self.operators)
+        return sum(one.calls for one in self.unchecked)
 
     @property
     def peak(self) -> int:
@@ -223,7 +252,13 @@ class RehearsalRun(LaneRun, kw_only=True):
             "layer calls": sum(one.layer_calls for one in self.deployments),
             "passed layers": sum(one.passed_layers for one in self.deployments),
             "not checked": sum(one.unchecked_launches for one in self.deployments),
+            "calls": sum(call.calls for one in self.deployments for call in one.operators),
         }
+
+    @property
+    def unchecked(self) -> list[UncheckedOperator]:
+        """What no check ran in all deployments, the most calls first."""
+        return merge_unchecked(call for one in self.deployments for call in one.unchecked)
 
     @property
     def problems(self) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import contextlib
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,6 +12,7 @@ from fixtures.rehearse.deployment_rehearsal import DeploymentRehearsal
 from fixtures.rehearse.graph_buckets import REPLAY_PHASE
 from fixtures.rehearse.scheduled_batches import ScheduledModel
 from fixtures.rehearse.threshold_search import FullSizeBatch
+from harness.device.memory import LEDGER
 from harness.runs.rehearse.deployment import Deployment
 from harness.store.rehearse.values import DeploymentResult, FindingRank, RehearsalFinding
 
@@ -37,6 +38,7 @@ def make_model(mode: str, requests: int) -> tuple[ScheduledModel, list[Any]]:
         get_next_batch_to_run=lambda **_: SimpleNamespace(running_batch=batch, batch_to_run=batch),
         run_batch=ran.append,
     )
+    model._drafts = SimpleNamespace(score=contextlib.nullcontext)
     request = SimpleNamespace(sampling_params=SimpleNamespace(normalize=str), output_ids=[])
     model.runner = SimpleNamespace()
     model.one_batch = SimpleNamespace(extend=lambda *_: (None, None, SimpleNamespace()))
@@ -103,11 +105,43 @@ def test_layers_that_prepare_a_batch_are_not_counted_with_it() -> None:
     rehearsal.model = SimpleNamespace(runner=None)
     rehearsal.launcher = SimpleNamespace(is_recording=False, phase="")
     rehearsal.layers = SimpleNamespace(take_counts=lambda: counts.pop(0))
-    rehearsal._operators = Counter()
     with rehearsal._phase("speculation", "a round"):
         rehearsal._begin_recording()
     [phase] = rehearsal.result.phases
     assert (phase.layers, phase.passed_layers) == (61, 54)
+
+
+def make_rehearsal(phase: str, setting: str, findings: list[RehearsalFinding]) -> Any:
+    """Make a rehearsal of one batch of 230 GB on a card of 140 GB, which shows these findings."""
+    rehearsal: Any = object.__new__(DeploymentRehearsal)
+    rehearsal.deployment, rehearsal.phases = Deployment("m"), None
+    rehearsal.result = DeploymentResult(
+        *("m", "m", "H200", 8),
+        memory={"pools": 80 * GIGABYTE},
+        settings={"slots": 8},
+        card_memory=140 * GIGABYTE,
+    )
+    rehearsal.model = SimpleNamespace(runner=None)
+    rehearsal.launcher = SimpleNamespace(list_findings=lambda: findings, is_recording=False)
+    batch = FullSizeBatch(phase, "", setting, 8, lambda _: None)
+    rehearsal._list_batches = lambda: [batch]
+    rehearsal.layers = SimpleNamespace(take_counts=lambda: (0, 0))
+    rehearsal._settings = SimpleNamespace(get_peak=lambda phase: 230 / 140)
+    return rehearsal
+
+
+def test_a_search_that_fails_leaves_the_card_its_limit() -> None:
+    def search(*_: object) -> list[float]:
+        assert not LEDGER.is_limited
+        raise KeyError("no such row")
+
+    finding = RehearsalFinding("IntegerOverflow", "decode", "m:walk", "wraps", fits=False)
+    rehearsal = make_rehearsal("decode", "--max-running-requests", [finding])
+    rehearsal._settings.search = search
+    assert LEDGER.is_limited
+    with pytest.raises(KeyError, match="no such row"):
+        rehearsal._rehearse_batches()
+    assert LEDGER.is_limited
 
 
 @pytest.mark.parametrize(
@@ -131,19 +165,9 @@ def test_what_no_search_looks_at_is_ranked_by_memory_too(
         if failure:
             raise ValueError(failure)
 
-    rehearsal: Any = object.__new__(DeploymentRehearsal)
-    rehearsal.deployment, rehearsal.phases = Deployment("m", thresholds=thresholds), None
-    rehearsal.result = DeploymentResult(
-        *("m", "m", "H200", 8),
-        memory={"pools": 80 * GIGABYTE},
-        settings={"slots": 8},
-        card_memory=140 * GIGABYTE,
-    )
-    rehearsal.model = SimpleNamespace(runner=None)
-    rehearsal.launcher = SimpleNamespace(list_findings=lambda: [finding], is_recording=False)
+    rehearsal = make_rehearsal(phase, setting, [finding])
+    rehearsal.deployment = Deployment("m", thresholds=thresholds)
     rehearsal._list_batches = lambda: [FullSizeBatch(phase, "", setting, 8, make)]
-    rehearsal.layers = SimpleNamespace(take_counts=lambda: (0, 0))
-    rehearsal._settings = SimpleNamespace(get_peak=lambda phase: 230 / 140)
     rehearsal._rehearse_batches()
     assert [bool(one.failure) for one in rehearsal.result.phases] == [bool(failure)]
     assert finding.rank is rank

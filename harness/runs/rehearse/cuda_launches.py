@@ -1,0 +1,289 @@
+"""Calls of SGLang's own CUDA C++ at their true size, of which some blocks run under check.
+
+Invariant: each distinct call of a JIT module (export, template arguments, shapes, strides,
+integers, and how much of its tensors' memory is unwritten) runs once in a batch, before its
+stand-in, whose results are those that count. SGLang's own host code chooses the kernel and launches
+it, and the corners of the grid and a few blocks run, as of Triton's kernels.
+
+What is not checked is counted by operator and reason: packages that are compiled code, a module
+that cannot be built here, instructions that the executor refuses.
+
+Example: `store_cache` of 8,192 rows is one launch of 1,024 blocks, of which twelve run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from harness.core.errors import UnfixError
+from harness.device.cards import get_card
+from harness.device.memory import to_host
+from harness.device.refusals import UnansweredName
+from harness.device.stand_ins import CALL_OBSERVERS, JitBuild
+from harness.kernels.check.tracked_memory import ProgramId
+from harness.kernels.check.violations import UncheckableKernel, Violation
+from harness.kernels.cuda import cudart, jit_loader
+from harness.kernels.cuda.host_calls import CALLS, HostCall
+from harness.kernels.cuda.kernel_names import find_plain_name
+from harness.kernels.ptx.compiled_kernels import get_runtime
+from harness.kernels.ptx.executor import PtxModule
+from harness.kernels.ptx.launch import Allocation, CudaLaunch, ExecutorChecks
+from harness.releases import cuda_toolkit
+from harness.runs.rehearse.written_memory import WrittenMemory
+from harness.store.rehearse.values import NO_TOOLKIT, RehearsedLaunch, UncheckedOperator
+
+_COMPILED = "the package {} is compiled code, which only a GPU runs"
+_NO_LOADER = "this release builds its modules through tvm-ffi, which nothing here runs"
+_KEYWORDS = "it is called by keyword"
+_REASON_CHARACTERS = 200
+_LARGEST_KEPT = 1 << 22  # elements of a tensor that stays as it was
+
+
+class LaunchRecorder(Protocol):
+    """What records launches: the launcher of Triton's kernels."""
+
+    written: WrittenMemory
+    phase: str
+    is_recording: bool
+
+    def record_launch(
+        self, name: str, grid: ProgramId, arguments: dict[str, str]
+    ) -> tuple[RehearsedLaunch | None, bool]:
+        """Record a launch, or count one that is known; None if nothing is to be recorded."""
+
+    def count_again(self, record: RehearsedLaunch) -> None:
+        """Count another launch that is like a recorded one."""
+
+    def add_finding(self, record: RehearsedLaunch | None, violation: Violation) -> None:
+        """Add a violation to the findings."""
+
+
+@dataclass(frozen=True)
+class CudaCall:
+    """What a distinct call launched, or why it could not run."""
+
+    records: list[RehearsedLaunch]
+    reason: str = ""
+
+
+class CudaCalls:
+    """The calls of CUDA operators in a rehearsal: some are checked, and all are counted."""
+
+    def __init__(
+        self,
+        recorder: LaunchRecorder,
+        choose_blocks: Callable[[ProgramId], tuple[ProgramId, ...]],
+        describe: Callable[[Any], str],
+    ) -> None:
+        self._recorder, self._choose_blocks, self._describe = recorder, choose_blocks, describe
+        self.counts: Counter[tuple[str, str]] = Counter()  # by name and reason; checked ones: ""
+        self._calls: dict[Any, CudaCall] = {}
+        self._kernels: dict[str, set[str]] = {}  # that an operator has launched
+        self._probed: frozenset[str] | None = None
+        self._failed: dict[tuple[str, ...], str] = {}  # modules that are not built, with reasons
+
+    @contextlib.contextmanager
+    def observe(self) -> Iterator[None]:
+        if not _prepared.obstacle:
+            cudart.choose_card(get_card())
+        CALL_OBSERVERS.append(self._observe)
+        before, CALLS.runner = CALLS.runner, self
+        try:
+            yield
+        finally:
+            CALLS.runner = before
+            CALL_OBSERVERS.remove(self._observe)
+
+    @contextlib.contextmanager
+    def probe(self, kernels: frozenset[str]) -> Iterator[None]:
+        """Check the calls of these kernels alone meanwhile, and count nothing."""
+        before = self._calls, self.counts, self._probed
+        self._calls, self.counts, self._probed = {}, Counter(), kernels
+        try:
+            yield
+        finally:
+            self._calls, self.counts, self._probed = before
+
+    def list_unchecked(self) -> list[UncheckedOperator]:
+        return [
+            UncheckedOperator(name, calls, reason)
+            for (name, reason), calls in sorted(self.counts.items())
+            if reason
+        ]
+
+    def _observe(self, name: str, build: JitBuild | None, args: Any, options: Any) -> None:
+        if not self._recorder.is_recording:
+            return
+        if self._probed is not None and self._probed.isdisjoint(self._kernels.get(name, ())):
+            return
+        tensors = list(_list_tensors((*args, *options.values())))
+        key = (
+            *(self._recorder.phase, name, build),
+            *map(self._describe, args),
+            self._recorder.written.describe_unwritten(tensors),
+        )
+        known = self._calls.get(key)
+        if known is None:
+            known = self._calls[key] = self._check(name, build, args, options)
+            self._kernels.setdefault(name, set()).update(one.kernel for one in known.records)
+        else:
+            for record in known.records:
+                self._recorder.count_again(record)
+        self.counts[name, known.reason] += 1
+
+    # One distinct call
+
+    def _check(self, name: str, build: JitBuild | None, args: Any, options: Any) -> CudaCall:
+        self._records: list[RehearsedLaunch] = []
+        if reason := self._find_obstacle(name, build, options):
+            return CudaCall([], reason)
+        assert build is not None
+        tensors = list(_list_tensors(args))
+        self._shadows = self._recorder.written.find_shadows(tensors)
+        with _keep_small_integers(tensors):
+            try:
+                getattr(self._load(build), build.export)(*args)
+            except _NotBuilt as error:
+                return CudaCall([], str(error))
+            except Violation:
+                pass  # a finding already
+            except (UncheckableKernel, UnansweredName) as error:
+                if not any(record.refusal for record in self._records):
+                    return CudaCall(self._records, _shorten(error))
+        return CudaCall(self._records)
+
+    def _find_obstacle(self, name: str, build: JitBuild | None, options: Any) -> str:
+        """Find why a call cannot run here; empty if nothing speaks against it."""
+        if build is None:
+            return _COMPILED.format(name.partition(".")[0])
+        if options:
+            return _KEYWORDS
+        return _prepared.obstacle or self._failed.get(build.marker, "")
+
+    def _load(self, build: JitBuild) -> Any:
+        assert build.load_own is not None
+        try:
+            return build.load_own()
+        except Exception as error:  # of the compiler, or a header that is not there
+            reason = self._failed[build.marker] = f"it is not built: {_shorten(error)}"
+            raise _NotBuilt(reason) from error
+
+    # What a host call's launches come to
+
+    def run(self, module: PtxModule, launch: CudaLaunch, call: HostCall) -> None:
+        """Run some blocks of a launch; raise its violation."""
+        kernel = f"{_shorten_path(call.file)}:{find_plain_name(launch.name)}"
+        described = {name: self._describe(tensor) for name, tensor in call.tensors.items()}
+        arguments = {"specialization": launch.name, "block": str(launch.block), **described}
+        record, is_new = self._recorder.record_launch(kernel, launch.grid, arguments)
+        if record is None:
+            return
+        self._records.append(record)
+        chosen = self._choose_blocks(launch.grid)
+        checks = ExecutorChecks(uninitialized=self._shadows is not None, races=False)
+        allocations = tuple(map(self._add_shadow, launch.allocations))
+        sample = replace(launch, allocations=allocations, chosen_blocks=chosen)
+        try:
+            for found in module.run(sample, checks):
+                raise found
+        except UncheckableKernel as refusal:
+            record.refusal = _shorten(refusal)
+            raise
+        except Violation as violation:
+            self._recorder.add_finding(record, violation)
+            raise
+        if is_new:
+            record.programs = len(chosen)
+        self._note_extent(module, record)
+
+    def check_copy(self, target: int, source: int | None, size: int) -> None:
+        """Check nothing: a copy of host code has no launch."""
+
+    def _add_shadow(self, allocation: Allocation) -> Allocation:
+        shadow = (self._shadows or {}).get(allocation.storage_base)
+        if shadow is None:
+            return allocation
+        first = shadow.data_ptr() + allocation.base - allocation.storage_base
+        return replace(allocation, uninitialized=first)
+
+    @staticmethod
+    def _note_extent(module: PtxModule, record: RehearsedLaunch) -> None:
+        memory = module.last_memory
+        site = int(memory.extents.argmax())
+        if (extent := int(memory.extents[site])) > record.extent:
+            record.note_extent(extent, *memory.lowered.sites[site].source.line_key)
+
+
+@dataclass
+class _Preparation:
+    """Whether this process and its forks run SGLang's modules beside their stand-ins."""
+
+    obstacle: str = "no modules are built in this process"
+
+
+_prepared = _Preparation()
+
+
+def prepare_modules() -> None:
+    """Prepare this process and its forks, or note what is missing."""
+    _prepared.obstacle = _prepare_modules()
+
+
+def _prepare_modules() -> str:
+    if cuda_toolkit.find_toolkit() is None:
+        return NO_TOOLKIT
+    if not jit_loader.has_own_loader():
+        return _NO_LOADER
+    try:
+        jit_loader.install_loader(beside_stand_ins=True)
+    except UnfixError as error:
+        return _shorten(error)
+    get_runtime()
+    return ""
+
+
+class _NotBuilt(Exception):
+    """A module that the compiler refuses, or whose headers are missing."""
+
+
+@contextlib.contextmanager
+def _keep_small_integers(tensors: Iterable[torch.Tensor]) -> Iterator[None]:
+    """Leave integers as they were: the stand-in gets what no sample of blocks has written to."""
+    kept = [
+        (host := to_host(tensor), host.clone())
+        for tensor in tensors
+        if tensor.is_cuda and not tensor.is_floating_point() and tensor.numel() <= _LARGEST_KEPT
+    ]
+    try:
+        yield
+    finally:
+        for host, before in kept:
+            host.copy_(before)
+
+
+def _list_tensors(values: Iterable[Any]) -> Iterator[torch.Tensor]:
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            yield value
+        elif isinstance(value, (list, tuple)):
+            yield from _list_tensors(value)
+
+
+def _shorten(error: BaseException) -> str:
+    """Return the first line of an error."""
+    text = str(error).strip() or type(error).__name__
+    return text.splitlines()[0][:_REASON_CHARACTERS]
+
+
+def _shorten_path(file: str) -> str:
+    """Name a source from SGLang's package on."""
+    parts = Path(file).parts
+    start = len(parts) - 1 - parts[::-1].index("sglang") if "sglang" in parts else -3
+    return "/".join(parts[start:])

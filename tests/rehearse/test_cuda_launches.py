@@ -1,0 +1,89 @@
+"""SGLang's CUDA C++ in a rehearsal runs under check at full size; what does not is listed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rehearsed_models import IS_READY, REASON, RELEASE, rehearse_layers
+
+from harness.core import paths
+from harness.releases import cuda_toolkit
+from harness.store.rehearse.values import NO_TOOLKIT
+
+PLANTED = Path(__file__).parent / "planted_toggles"
+DRAFTS = ["--speculative-algorithm", "EAGLE3", "--context-length", "2048"]
+DRAFTS += ["--speculative-draft-model-path", "llama-3.1-8b-eagle3", "--speculative-num-steps", "3"]
+TREE = [*DRAFTS, "--speculative-eagle-topk", "4", "--speculative-num-draft-tokens", "16"]
+CHAIN = [*DRAFTS, "--speculative-eagle-topk", "1", "--speculative-num-draft-tokens", "4"]
+
+pytestmark = pytest.mark.skipif(not IS_READY, reason=REASON)
+needs_toolkit = pytest.mark.skipif(
+    cuda_toolkit.find_toolkit() is None, reason="needs the CUDA toolkit"
+)
+
+
+def list_cuda_launches(deployment: dict[str, Any]) -> dict[tuple[str, str], dict[str, Any]]:
+    """Return the launches of CUDA kernels by batch and kernel."""
+    return {
+        (launch["phase"], launch["kernel"].rpartition(":")[2]): launch
+        for launch in deployment["launches"]
+        if ".cuh:" in launch["kernel"]
+    }
+
+
+@needs_toolkit
+def test_launches_of_cuda_kernels_run_under_check_at_full_size(home: Path) -> None:
+    deployment = rehearse_layers(home, "llama-3.1-8b", 4, ["--no-thresholds"], [])
+    launches = list_cuda_launches(deployment)
+    chunk = deployment["settings"]["chunk"]
+    gate = launches["chunk", "act_and_mul_kernel"]
+    assert (gate["count"], gate["programs"], gate["refusal"]) == (4, 6, "")  # of two ends and drawn
+    assert gate["arguments"]["input"] == f"bfloat16[{chunk}, 28672]"
+    # An element's place in a row of gates is a 32-bit integer: half of the largest product.
+    assert chunk * 28672 // 64 <= gate["extent"] < chunk * 28672
+    for phase in ("chunk", "prefix", "decode", "long decode"):
+        for kernel in ("fused_rope_kernel", "store_kvcache_kernel"):
+            assert launches[phase, kernel]["programs"] > 0
+    unchecked = {one["name"] for one in deployment["operators"]}
+    assert all(one.startswith("sgl_kernel.") for one in unchecked)
+    assert {one["reason"] for one in deployment["operators"]} == {
+        "the package sgl_kernel is compiled code, which only a GPU runs"
+    }
+
+
+def test_without_the_toolkit_each_launch_is_listed_as_not_checked(tmp_path: Path) -> None:
+    releases = tmp_path / ".releases"
+    releases.mkdir()
+    for name in ("base", RELEASE):
+        (releases / name).symlink_to(paths.releases_folder() / name)
+    deployment = rehearse_layers(tmp_path, "llama-3.1-8b", 1, ["--no-thresholds"], [])
+    assert list_cuda_launches(deployment) == {}
+    modules = [one for one in deployment["operators"] if one["name"].startswith("jit:")]
+    assert {one["name"] for one in modules} >= {
+        "jit:kvcache.store_cache",
+        "jit:activation.run_activation",
+    }
+    assert {one["reason"] for one in modules} == {NO_TOOLKIT}
+
+
+@needs_toolkit
+@pytest.mark.parametrize(("arguments", "is_found"), [(TREE, True), (CHAIN, False)])
+def test_a_fault_that_only_a_tree_of_drafts_shows_is_named(
+    home: Path, arguments: list[str], is_found: bool
+) -> None:
+    words = ["--no-thresholds", "--toggles", str(PLANTED), "--revert", "misplaced-siblings"]
+    deployment = rehearse_layers(home, "llama-3.1-8b", 3, words, arguments)
+    assert [one["failure"] for one in deployment["phases"]] == [""] * len(deployment["phases"])
+    [built] = [one for key, one in list_cuda_launches(deployment).items() if key[1] == TREE_KERNEL]
+    assert not built["refusal"]
+    found = [one for one in deployment["findings"] if one["kernel"].endswith(f":{TREE_KERNEL}")]
+    assert bool(found) == is_found
+    if is_found:
+        assert found[0]["kind"] == "OutOfBounds"
+        assert "past the end of retrive_next_sibling" in found[0]["headline"]
+        assert found[0]["text"].startswith("retrive_next_sibling[(bid + 1) * draft_token_num + i]")
+
+
+TREE_KERNEL = "build_tree_efficient"
