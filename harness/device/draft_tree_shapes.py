@@ -40,7 +40,7 @@ def build_tree(
     visible = _list_visible(above)
     on_host = memory.to_host(lengths)
     memory.to_host(index).copy_(torch.arange(index.numel()).view_as(index))
-    _link(above, memory.to_host(next_token), memory.to_host(next_sibling))
+    _link_drafts(above, memory.to_host(next_token), memory.to_host(next_sibling))
     depths = visible.sum(2) - 1
     memory.to_host(positions).copy_((on_host.unsqueeze(1) + depths).view_as(positions))
     _write_mask(memory.to_host(mask), visible, on_host.tolist(), int(mode))
@@ -68,7 +68,7 @@ def _list_visible(above: torch.Tensor) -> torch.Tensor:
     return visible
 
 
-def _link(above: torch.Tensor, next_token: torch.Tensor, next_sibling: torch.Tensor) -> None:
+def _link_drafts(above: torch.Tensor, next_token: torch.Tensor, next_sibling: torch.Tensor) -> None:
     """Link each node to its first draft, and each draft to the next one of the same parent."""
     rows = torch.arange(len(above))
     for draft in reversed(range(above.shape[1])):

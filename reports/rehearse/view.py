@@ -236,7 +236,7 @@ def make_unchecked_table(run: RehearsalRun) -> ReportTable:
         [
             f"{measure_share(run, one.calls):.1%}",
             f"{one.calls:,}",
-            code(one.name.rpartition(":")[2] if "/" in one.name else one.name),
+            make_code_cell(one.name.rpartition(":")[2] if "/" in one.name else one.name),
             one.reason or "an operator of CUDA code",
         ]
         for one in run.unchecked

@@ -16,6 +16,9 @@ from harness.core import paths
 
 ADAPTERS = "--enable-lora --max-lora-rank 64 --lora-target-modules all --max-loras-per-batch 8"
 ARGUMENTS = [*ADAPTERS.split(), "--chunked-prefill-size", "-1"]
+# One layer leaves room for many more slots than the whole model has.
+WIDE_DECODE = ["--kv-cache-dtype", "fp8_e5m2", "--max-total-tokens", "6754259"]
+TOGGLE = "28788-grouped-stage1"
 VARIABLE = "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN=1 "
 
 pytestmark = [
@@ -73,27 +76,24 @@ def test_a_near_line_is_reached_by_its_command_and_a_reachable_one_begins_there(
 
 def test_a_finding_of_a_fix_taken_out_is_shown_by_its_command_alone(home: Path) -> None:
     """The line is that of #28788, which the release has, and begins at 1,025 requests."""
-    words = ["--revert", "28788"]
-    server = ["--kv-cache-dtype", "fp8_e5m2"]
-    deployment = rehearse_layers(home, "deepseek-v2-lite", 1, words, server)
-    found = find(deployment, "_fwd_grouped_kernel_stage1")
+    deployment = rehearse_layers(home, "deepseek-v2-lite", 1, ["--revert", TOGGLE], WIDE_DECODE)
+    found = find_finding(deployment, "_fwd_grouped_kernel_stage1")
     assert found["rank"] == "reachable"
-    assert f"--release {RELEASE} --revert 28788 -- " in found["threshold"]
-    shown = find(run_command(home, found["threshold"]), "_fwd_grouped_kernel_stage1")
+    assert f"--release {RELEASE} --revert {TOGGLE} -- " in found["threshold"]
+    shown = find_finding(run_command(home, found["threshold"]), "_fwd_grouped_kernel_stage1")
     assert (shown["rank"], shown["text"]) == ("reachable", found["text"])
-    without = found["threshold"].replace(" --revert 28788", "")
-    assert find(run_command(home, without), "_fwd_grouped_kernel_stage1")["rank"] == "none"
+    without = found["threshold"].replace(f" --revert {TOGGLE}", "")
+    assert find_finding(run_command(home, without), "_fwd_grouped_kernel_stage1")["rank"] == "none"
 
 
 def test_toggles_of_the_environment_are_part_of_the_command(home: Path) -> None:
-    environment = {"SGLANG_DEBUG_REVERT_PR": "28788", "SGLANG_JIT_CACHE_DIR": str(home / "jit")}
+    environment = {"SGLANG_DEBUG_REVERT_PR": TOGGLE, "SGLANG_JIT_CACHE_DIR": str(home / "jit")}
     with pytest.MonkeyPatch.context() as patch:
         for name, value in environment.items():
             patch.setenv(name, value)
-        server = ["--kv-cache-dtype", "fp8_e5m2"]
-        deployment = rehearse_layers(home, "deepseek-v2-lite", 1, [], server)
-    found = find(deployment, "_fwd_grouped_kernel_stage1")
+        deployment = rehearse_layers(home, "deepseek-v2-lite", 1, [], WIDE_DECODE)
+    found = find_finding(deployment, "_fwd_grouped_kernel_stage1")
     assert found["rank"] == "reachable"
-    assert found["threshold"].startswith("SGLANG_DEBUG_REVERT_PR=28788 ./unfix rehearse ")
-    shown = find(run_command(home, found["threshold"]), "_fwd_grouped_kernel_stage1")
+    assert found["threshold"].startswith(f"SGLANG_DEBUG_REVERT_PR={TOGGLE} ./unfix rehearse ")
+    shown = find_finding(run_command(home, found["threshold"]), "_fwd_grouped_kernel_stage1")
     assert (shown["rank"], shown["text"]) == ("reachable", found["text"])

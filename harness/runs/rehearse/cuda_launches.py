@@ -156,7 +156,7 @@ class CudaCalls:
                 pass  # a finding already
             except (UncheckableKernel, UnansweredName) as error:
                 if not any(record.refusal for record in self._records):
-                    return CudaCall(self._records, _shorten(error))
+                    return CudaCall(self._records, _shorten_error(error))
         return CudaCall(self._records)
 
     def _find_obstacle(self, name: str, build: JitBuild | None, options: Any) -> str:
@@ -172,7 +172,7 @@ class CudaCalls:
         try:
             return build.load_own()
         except Exception as error:  # of the compiler, or a header that is not there
-            reason = self._failed[build.marker] = f"it is not built: {_shorten(error)}"
+            reason = self._failed[build.marker] = f"it is not built: {_shorten_error(error)}"
             raise _NotBuilt(reason) from error
 
     # What a host call's launches come to
@@ -194,7 +194,7 @@ class CudaCalls:
             for found in module.run(sample, checks):
                 raise found
         except UncheckableKernel as refusal:
-            record.refusal = _shorten(refusal)
+            record.refusal = _shorten_error(refusal)
             raise
         except Violation as violation:
             self._recorder.add_finding(record, violation)
@@ -244,7 +244,7 @@ def _prepare_modules() -> str:
     try:
         jit_loader.install_loader(beside_stand_ins=True)
     except UnfixError as error:
-        return _shorten(error)
+        return _shorten_error(error)
     get_runtime()
     return ""
 
@@ -276,7 +276,7 @@ def _list_tensors(values: Iterable[Any]) -> Iterator[torch.Tensor]:
             yield from _list_tensors(value)
 
 
-def _shorten(error: BaseException) -> str:
+def _shorten_error(error: BaseException) -> str:
     """Return the first line of an error."""
     text = str(error).strip() or type(error).__name__
     return text.splitlines()[0][:_REASON_CHARACTERS]

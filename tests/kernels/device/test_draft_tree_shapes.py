@@ -44,7 +44,9 @@ def list_paths(chosen: list[int], above: list[int]) -> list[list[int]]:
     return paths
 
 
-def build(trees: list[tuple[list[int], list[int], list[int]]], mode: int) -> list[torch.Tensor]:
+def build_trees(
+    trees: list[tuple[list[int], list[int], list[int]]], mode: int
+) -> list[torch.Tensor]:
     lengths = torch.tensor([5 + row for row in range(len(trees))])
     requests = len(trees)
     cells = requests * TOKENS * TOKENS
@@ -73,9 +75,9 @@ def trees(request: pytest.FixtureRequest) -> list[tuple[list[int], list[int], li
 def test_masks_and_positions_follow_each_node_to_the_root(
     trees: list[tuple[list[int], list[int], list[int]]],
 ) -> None:
-    mask, positions, index, *_ = build(trees, FULL_MASK)
-    packed, *_ = build(trees, PACKED)
-    drafts, *_ = build(trees, DRAFTS_ALONE)
+    mask, positions, index, *_ = build_trees(trees, FULL_MASK)
+    packed, *_ = build_trees(trees, PACKED)
+    drafts, *_ = build_trees(trees, DRAFTS_ALONE)
     start = 0
     for row, (_, chosen, above) in enumerate(trees):
         for node, path in enumerate(list_paths(chosen, above)):
@@ -94,7 +96,7 @@ def test_masks_and_positions_follow_each_node_to_the_root(
 def test_links_lead_to_every_draft_of_a_node_and_a_longest_path_is_accepted(
     trees: list[tuple[list[int], list[int], list[int]]],
 ) -> None:
-    *_, index, following, sibling = build(trees, FULL_MASK)
+    *_, index, following, sibling = build_trees(trees, FULL_MASK)
     accepted = torch.full((6, DEPTH + 1), -1, dtype=torch.int32)
     numbers, candidates = torch.empty(6, dtype=torch.int32), torch.zeros(6, TOKENS)
     draft_tree_shapes.accept_longest_path(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from ptx_kernels import HEAD, describe, pack
+from ptx_kernels import HEAD, describe_array, pack_parameters
 
 from harness.kernels.ptx.executor import load_module
 from harness.kernels.ptx.launch import CudaLaunch, ExecutorChecks
@@ -35,12 +35,14 @@ TEXT = f"""{HEAD}
 """
 
 
-def launch(out: np.ndarray, chosen: tuple[tuple[int, int, int], ...], step: int = 1) -> list[int]:
+def launch_marks(
+    out: np.ndarray, chosen: tuple[tuple[int, int, int], ...], step: int = 1
+) -> list[int]:
     """Launch the kernel, and return the largest index of each place."""
     module = load_module(TEXT)
     values = CudaLaunch(
-        *("mark_block", "mark_block", GRID, (1, 1, 1), 0, pack(out, step)),
-        (describe("out", out),),
+        *("mark_block", "mark_block", GRID, (1, 1, 1), 0, pack_parameters(out, step)),
+        (describe_array("out", out),),
         lambda _: None,
         chosen_blocks=chosen,
     )
@@ -50,13 +52,13 @@ def launch(out: np.ndarray, chosen: tuple[tuple[int, int, int], ...], step: int 
 
 def test_only_chosen_blocks_run() -> None:
     out = np.zeros(24, np.int32)
-    launch(out, ((3, 2, 1), (0, 0, 0), (1, 2, 0)))
+    launch_marks(out, ((3, 2, 1), (0, 0, 0), (1, 2, 0)))
     assert {int(place): int(out[place]) for place in out.nonzero()[0]} == {0: 1, 9: 22, 23: 124}
-    launch(out, ())
+    launch_marks(out, ())
     assert out.all()
 
 
 def test_the_largest_index_of_chosen_blocks_is_measured() -> None:
     out = np.zeros(24 * 1000, np.int32)
-    assert max(launch(out, ((1, 0, 0), (3, 2, 1)), step=1000)) == 23_000
-    assert max(launch(out, (), step=1000)) == 0  # nobody asked
+    assert max(launch_marks(out, ((1, 0, 0), (3, 2, 1)), step=1000)) == 23_000
+    assert max(launch_marks(out, (), step=1000)) == 0  # nobody asked
