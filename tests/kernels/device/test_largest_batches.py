@@ -24,7 +24,9 @@ STEPS = (
 def make_model(kind: type[FullSizeModel]) -> tuple[Any, list[Any]]:
     """Return a model that makes no batch, and the steps that it was asked for."""
     model: Any = object.__new__(kind)
-    model.runner = SimpleNamespace(max_total_num_tokens=LIMITS["slots"])
+    model.runner = SimpleNamespace(
+        max_total_num_tokens=LIMITS["slots"], req_to_token_pool=SimpleNamespace()
+    )
     asked: list[Any] = []
     for name in STEPS:
         setattr(model, name, lambda *sizes, name=name, **more: asked.append((name, *sizes, more)))
@@ -39,6 +41,19 @@ def make_captures(sizes: list[int]) -> GraphCaptures:
 
 def describe_batch(batch: FullSizeBatch) -> tuple[str, str, str, int]:
     return batch.phase, batch.described, batch.setting, batch.size
+
+
+def test_decodes_end_where_the_states_of_linear_attention_are_kept() -> None:
+    """Behind 447 tokens comes the 448th, at a multiple of 64."""
+    model, asked = make_model(FullSizeModel)
+    model.runner.req_to_token_pool.enable_mamba_extra_buffer = True
+    model.settings = SimpleNamespace(mamba_track_interval=64)
+    batches = LargestBatches(model, LIMITS, None, has_rounds=False).list_all()
+    decode = next(one for one in batches if one.phase == "decode")
+    decode.make(decode.size)
+    assert decode.described == "4 requests of 447 tokens"
+    assert asked == [("decode", 4, {"length": 447})]
+    assert [model.find_tracked_length(length) for length in (62, 63, 64, 127)] == [62, 63, 63, 127]
 
 
 def test_speculation_has_its_scheduler_make_the_chunk_behind_a_prefix_too() -> None:
