@@ -166,6 +166,7 @@ class PtxViolationKind(IntEnum):
     ENDLESS_WAIT = 15
     COPY_IN_PROGRESS = 16
     COPY_WITHOUT_BARRIER = 17
+    MISSING_LANES = 18
 
 
 MAX_OVERFLOWS = 1 << 12

@@ -27,6 +27,7 @@ ACCESS_FUNCTIONS = (
     "ptx_record",
     "ptx_mbarrier",
     "ptx_begin_copy",
+    "ptx_load_row",
 )
 _SMALLEST_ADDRESS = 1 << 16
 _REGION = f"[{len(PtxRegionField)} x i64]"

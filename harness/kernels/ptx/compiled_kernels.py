@@ -13,7 +13,14 @@ from harness.core.cache import get_or_compute, is_cached
 from harness.core.code_digest import compute_digest, describe_versions, digest_code
 from harness.kernels.cpu.llvm_jit import LlvmJit, describe_host
 from harness.kernels.cpu.number_formats import select_called_helpers
-from harness.kernels.ptx import access_checks, async_ops, copy_checks, scheduler, wait_reports
+from harness.kernels.ptx import (
+    access_checks,
+    async_ops,
+    copy_checks,
+    matrix_ops,
+    scheduler,
+    wait_reports,
+)
 from harness.kernels.ptx.lowering import LoweredPtx, PtxLowering
 from harness.kernels.ptx.parser import PtxText
 from harness.kernels.ptx.reader import read_kernel
@@ -61,6 +68,7 @@ def _build_runtime() -> str:
             wait_reports.build_wait_reports(),
             async_ops.build_mbarrier_functions(),
             copy_checks.build_copy_functions(),
+            matrix_ops.build_matrix_functions(),
         )
     )
     return text + select_called_helpers(text)

@@ -31,6 +31,7 @@ from harness.kernels.ptx.flow import (
 )
 from harness.kernels.ptx.instructions import Instruction, UnsupportedPtx, space_of
 from harness.kernels.ptx.integer_ops import INTEGER_OPERATIONS, emit_integer, is_integer_type
+from harness.kernels.ptx.matrix_ops import MATRIX_OPERATIONS, build_matrix_helpers
 from harness.kernels.ptx.memory_ops import (
     emit_cvta,
     emit_isspacep,
@@ -127,6 +128,7 @@ class PtxLowering:
         cases = " ".join(f"i64 {k}, label %resume{k}" for k in range(1, code.resume_count + 1))
         code._lines[place] = f"  switch i64 {resume}, label %start [ {cases} ]"
         text = str(code)
+        text += build_matrix_helpers(text)
         global_sizes, shared_sizes = self._collect_access_sizes()
         return LoweredPtx(
             self._kernel.name,
@@ -185,7 +187,7 @@ class PtxLowering:
         instruction = Instruction(operation)
         if self._in_loop and may_spin(instruction):
             emit_spin(self.code, instruction, living)
-        waiting = WAITING_OPERATIONS.get(instruction.opcode)
+        waiting = _WAITING_EMITTERS.get(instruction.opcode)
         if waiting is not None:
             waiting(self.code, instruction, living)
         else:
@@ -309,6 +311,7 @@ class PtxLowering:
             code.set_companion(result, "r", region)
 
 
+_WAITING_EMITTERS = WAITING_OPERATIONS | MATRIX_OPERATIONS
 _EMITTERS: dict[str, Callable[[ThreadCode, Instruction], None]] = {
     "mov": emit_move,
     "cvt": emit_conversion,
@@ -334,6 +337,7 @@ _EXTERNALS = {
     ),
     "ptx_mbarrier": "declare i64 @{name}(ptr, i64, i64, i64, i64)",
     "ptx_begin_copy": "declare void @{name}(ptr, ptr, i64, i64)",
+    "ptx_load_row": "declare void @{name}(ptr, i64, i32, ptr)",
     "ptx_record": "declare i32 @{name}(ptr, i64, i64, i64)",
     "ptx_classify": "declare i32 @{name}(ptr, i64, i64, i1)",
 }

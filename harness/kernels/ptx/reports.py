@@ -267,6 +267,15 @@ class PtxReport:
             (f"the lane before it waits at {describe_line(other.source)}",),
         )
 
+    def build_missing_lanes(self) -> Violation:
+        group = self.number(PtxReportField.OTHER)
+        missing = [lane for lane in range(32) if not group >> lane & 1]
+        return BarrierDivergence(
+            f"{self.kernel}: {self.site.label} needs all 32 lanes of a warp",
+            self.location,
+            (f"lanes that have exited, or that the block does not have: {missing}",),
+        )
+
     def build_deadlock(self) -> Exception:
         if self.number(PtxReportField.OTHER):
             return UncheckableKernel(
@@ -305,6 +314,7 @@ _BUILDERS: dict[PtxViolationKind, Callable[[PtxReport], Exception]] = {
     PtxViolationKind.TRAP: PtxReport.build_trap,
     PtxViolationKind.DIVERGENT_BARRIER: PtxReport.build_divergence,
     PtxViolationKind.DEADLOCK: PtxReport.build_deadlock,
+    PtxViolationKind.MISSING_LANES: PtxReport.build_missing_lanes,
 }
 
 

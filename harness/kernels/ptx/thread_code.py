@@ -201,12 +201,15 @@ class ThreadCode(LlvmFunction):
     def report(self, kind: PtxViolationKind, site: int) -> None:
         """Report a violation at a site and end the launch."""
         emit_report(self, kind, str(site), "0", "0", "0", "0")
+        self.return_violated()
+
+    def return_violated(self) -> None:
         self.emit(f"ret i32 {int(ThreadOutcome.VIOLATED)}")
 
     def return_if_violated(self, call: str) -> None:
         violated = self.let(call)
         with self.when(self.let(f"icmp ne i32 {violated}, 0"), exits=True):
-            self.emit(f"ret i32 {int(ThreadOutcome.VIOLATED)}")
+            self.return_violated()
 
 
 def emit_report(

@@ -24,7 +24,7 @@ from harness.kernels.ptx.thread_code import PtxSite, ThreadCode
 Living = Sequence[IRValue]
 
 
-def _wait_for_lanes(
+def wait_for_lanes(
     code: ThreadCode,
     instruction: Instruction,
     living: Living,
@@ -40,7 +40,7 @@ def _get_mask(code: ThreadCode, value: IRValue) -> str:
     return code.resize(code.get(value, 32), 32, 64)
 
 
-def _get_lane(code: ThreadCode) -> str:
+def get_lane(code: ThreadCode) -> str:
     thread = code.frame_field(FrameField.THREAD)
     return code.let(f"trunc i64 {code.let(f'and i64 {thread}, 31')} to i32")
 
@@ -62,8 +62,8 @@ def emit_shuffle(code: ThreadCode, instruction: Instruction, living: Living) -> 
     if not instruction.has("sync"):
         raise instruction.refuse()
     value, other, control, mask = instruction.operands
-    _wait_for_lanes(code, instruction, living, [code.get(value, 32)], _get_mask(code, mask))
-    lane = _get_lane(code)
+    wait_for_lanes(code, instruction, living, [code.get(value, 32)], _get_mask(code, mask))
+    lane = get_lane(code)
     distance = code.let(f"and i32 {code.get(other, 32)}, 31")
     limits = code.get(control, 32)
     clamp = code.let(f"and i32 {limits}, 31")
@@ -97,7 +97,7 @@ def emit_vote(code: ThreadCode, instruction: Instruction, living: Living) -> Non
         raise instruction.refuse()
     predicate, mask = instruction.operands
     word = code.let(f"zext i1 {code.get(predicate, 1)} to i32")
-    _wait_for_lanes(code, instruction, living, [word], _get_mask(code, mask))
+    wait_for_lanes(code, instruction, living, [word], _get_mask(code, mask))
     ballot, group = code.frame_field(FrameField.BALLOT), code.frame_field(FrameField.GROUP)
     if instruction.has("ballot"):
         code.set(instruction.results[0], code.let(f"trunc i64 {ballot} to i32"), 32)
@@ -119,7 +119,7 @@ def emit_warp_reduction(code: ThreadCode, instruction: Instruction, living: Livi
     if verb is None or kind not in ("u32", "s32", "b32"):
         raise instruction.refuse()
     value, mask = instruction.operands
-    _wait_for_lanes(code, instruction, living, [code.get(value, 32)], _get_mask(code, mask))
+    wait_for_lanes(code, instruction, living, [code.get(value, 32)], _get_mask(code, mask))
     signed = kind == "s32"
     start = {
         "and": "-1",
@@ -151,8 +151,8 @@ def emit_match(code: ThreadCode, instruction: Instruction, living: Living) -> No
             code.let(f"trunc i64 {own} to i32"),
             code.let(f"trunc i64 {code.let(f'lshr i64 {own}, 32')} to i32"),
         ]
-    _wait_for_lanes(code, instruction, living, words, _get_mask(code, mask))
-    lane = _get_lane(code)
+    wait_for_lanes(code, instruction, living, words, _get_mask(code, mask))
+    lane = get_lane(code)
     mine = [load_word(code, lane, word) for word in range(len(words))]
     equal = code.alloca("i32")
     code.store("i32", "0", equal)
@@ -185,11 +185,11 @@ def emit_active_mask(code: ThreadCode, instruction: Instruction, living: Living)
 
 def emit_elect(code: ThreadCode, instruction: Instruction, living: Living) -> None:
     [mask] = instruction.operands
-    _wait_for_lanes(code, instruction, living, ["1"], _get_mask(code, mask))
+    wait_for_lanes(code, instruction, living, ["1"], _get_mask(code, mask))
     group = code.let(f"trunc i64 {code.frame_field(FrameField.GROUP)} to i32")
     leader = code.let(f"call i32 @llvm.cttz.i32(i32 {group}, i1 false)")
     code.set(instruction.results[0], leader, 32)
-    code.set(instruction.results[1], code.let(f"icmp eq i32 {leader}, {_get_lane(code)}"), 1)
+    code.set(instruction.results[1], code.let(f"icmp eq i32 {leader}, {get_lane(code)}"), 1)
 
 
 def emit_barrier(code: ThreadCode, instruction: Instruction, living: Living) -> None:
@@ -198,7 +198,7 @@ def emit_barrier(code: ThreadCode, instruction: Instruction, living: Living) -> 
         return
     if instruction.has("warp"):
         mask = code.resize(code.get(instruction.operands[0], 32), 32, 64)
-        _wait_for_lanes(code, instruction, living, ["1"], mask)
+        wait_for_lanes(code, instruction, living, ["1"], mask)
         _count_warp_sync(code)
         return
     operands = list(instruction.operands)

@@ -1,0 +1,347 @@
+"""Tensor cores: `mma.sync`, and `ldmatrix` and `stmatrix`, which move its fragments.
+
+Each lane of a warp holds some words of each matrix. Four lanes have a row of A, or a column of B,
+in words side by side: of `m16n8k16` with bfloat16, lanes 0 to 3 hold A[0, 0..7] in their first word
+and A[0, 8..15] in their third, lanes 4 to 7 row 1. So a row is 16 bytes of the exchanged words for
+each half of k, in the order of k, whatever the type. Lane 4 r + t computes rows r and r + 8 of
+columns 2 t and 2 t + 1.
+
+PTX leaves the order of the additions open, and how their sums are rounded. Here products and their
+sum are float64, and the sum is rounded once, to the nearest: it need not have a card's bits, but it
+is next to the true value.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from harness.kernels.cpu.llvm_text import LlvmFunction
+from harness.kernels.ir.graph import IRValue
+from harness.kernels.ptx.abi import ContextField, FrameField, PtxRegionField, PtxViolationKind
+from harness.kernels.ptx.instructions import Instruction
+from harness.kernels.ptx.memory_ops import emit_address, emit_check
+from harness.kernels.ptx.thread_code import PtxSite, ThreadCode, emit_report
+from harness.kernels.ptx.warp_ops import get_lane, load_word, wait_for_lanes
+
+_ALL_LANES = (1 << 32) - 1
+_FLOAT8 = {"e4m3": "f8E4M3FN", "e5m2": "f8E5M2"}
+_BITS = {"f16": 16, "bf16": 16, "tf32": 32, "s8": 8, "u8": 8, **dict.fromkeys(_FLOAT8, 8)}
+_FAMILIES = ({"s8", "u8"}, set(_FLOAT8))  # types that a product may mix
+_ACCUMULATORS = {"f16": ("f16", "f32"), "s8": ("s32",), "u8": ("s32",)}
+_ACCUMULATORS |= {"bf16": ("f32",), "tf32": ("f32",), **dict.fromkeys(_FLOAT8, ("f16", "f32"))}
+_SHAPE = re.compile(r"m16n8k(\d+)")
+_PLAIN = {"sync", "aligned", "row", "col", "satfinite", "kind::f8f6f4"}
+_HELPER = re.compile(r"@(mma_([a-z0-9]+)_([a-z0-9]+)_([a-z0-9]+)_k(\d+)(_satfinite)?)\(")
+_ROW_BYTES = 16
+_POISON = 0x7FFF  # of two bytes: not a number as a float of any type
+
+
+@dataclass(frozen=True, slots=True)
+class _Product:
+    """The form of a product: 16 by `depth` times `depth` by 8."""
+
+    left: str
+    right: str
+    sum: str
+    depth: int
+    saturates: bool
+
+    @property
+    def chunks(self) -> int:
+        """Return how many words a lane holds of a row: each four lanes hold 16 bytes."""
+        return self.depth * _BITS[self.left] // 128
+
+    @property
+    def is_integer(self) -> bool:
+        return self.sum == "s32"
+
+    @property
+    def helper(self) -> str:
+        end = "_satfinite" if self.saturates else ""
+        return f"mma_{self.left}_{self.right}_{self.sum}_k{self.depth}{end}"
+
+
+def _read_product(instruction: Instruction) -> _Product:
+    """Read `m16n8k16.row.col.f32.bf16.bf16.f32`: the types are those of D, A, B and C."""
+    shape = next((one for one in instruction.modifiers if _SHAPE.fullmatch(one)), "")
+    kinds = [one for one in instruction.modifiers if one not in _PLAIN | {shape}]
+    if not shape or len(kinds) != 4 or not instruction.has("sync"):
+        raise instruction.refuse()
+    target, left, right, start = kinds
+    mixes = left == right or any({left, right} <= family for family in _FAMILIES)
+    if not mixes or target != start or target not in _ACCUMULATORS.get(left, ()):
+        raise instruction.refuse()
+    if instruction.has("kind::f8f6f4") and left not in _FLOAT8:
+        raise instruction.refuse()
+    product = _Product(left, right, target, int(shape[6:]), instruction.has("satfinite"))
+    words = [2 * product.chunks, product.chunks, 2 if target == "f16" else 4]
+    if product.chunks not in (1, 2) or instruction.groups != words:
+        raise instruction.refuse()
+    return product
+
+
+def emit_mma(code: ThreadCode, instruction: Instruction, living: Sequence[IRValue]) -> None:
+    product = _read_product(instruction)
+    exchanged = instruction.operands[: 3 * product.chunks]
+    start = instruction.operands[3 * product.chunks :]
+    words = [code.get(value, 32) for value in exchanged]
+    _wait_for_warp(code, instruction, living, words)
+    sums = code.alloca("[4 x i32]")
+    for place, value in enumerate(start):
+        code.store_element("i32", code.get(value, 32), sums, place)
+    table = code.to_pointer(code.frame_field(FrameField.EXCHANGE))
+    lane = code.let(f"zext i32 {get_lane(code)} to i64")
+    code.emit(f"call void @{product.helper}(ptr {table}, i64 {lane}, ptr {sums})")
+    for place, result in enumerate(instruction.results):
+        code.set(result, code.load_element("i32", sums, place), 32)
+
+
+def _wait_for_warp(
+    code: ThreadCode, instruction: Instruction, living: Sequence[IRValue], words: Sequence[str]
+) -> None:
+    """Wait for all 32 lanes; one that has exited, or that the block has not, is a report."""
+    wait_for_lanes(code, instruction, living, words, str(_ALL_LANES))
+    group = code.frame_field(FrameField.GROUP)
+    with code.when(code.let(f"icmp ne i64 {group}, {_ALL_LANES}"), exits=True):
+        site = code.add_site(PtxSite(instruction.operation.source, instruction.name))
+        emit_report(code, PtxViolationKind.MISSING_LANES, str(site), "0", "0", "0", group)
+        code.return_violated()
+
+
+# The products themselves, a function for each form that a kernel has
+
+
+def build_matrix_helpers(text: str) -> str:
+    """Build the functions that a kernel's text calls."""
+    found = {match.group(1): match for match in _HELPER.finditer(text)}
+    return "\n".join(
+        _build_product(_Product(one[2], one[3], one[4], int(one[5]), bool(one[6])))
+        for _, one in sorted(found.items())
+    )
+
+
+def _build_product(product: _Product) -> str:
+    code = LlvmFunction(
+        f"define internal void @{product.helper}(ptr %table, i64 %lane, ptr %sums) noinline"
+    )
+    row = code.let("lshr i64 %lane, 2")
+    column = code.let(f"shl i64 {code.let('and i64 %lane, 3')}, 1")
+    second = code.let(f"add i64 {column}, 1")
+    chunks = range(product.chunks)
+    rows = [
+        [_load_line(code, product.left, 2 * chunk + half, row) for chunk in chunks]
+        for half in (0, 1)
+    ]
+    columns = [
+        [_load_line(code, product.right, 2 * product.chunks + chunk, one) for chunk in chunks]
+        for one in (column, second)
+    ]
+    for half in (0, 1):
+        totals = [_sum_products(code, product, rows[half], columns[side]) for side in (0, 1)]
+        _store_sums(code, product, half, totals)
+    code.emit("ret void")
+    return str(code)
+
+
+def _load_line(code: LlvmFunction, kind: str, word: int, line: str) -> str:
+    """Load 16 bytes of a row or a column, as a vector of float64 or int32."""
+    place = code.let(f"add i64 {code.let(f'shl i64 {line}, 2')}, {32 * word}")
+    count, bits = 128 // _BITS[kind], _BITS[kind]
+    values = code.load(f"<{count} x i{bits}>", code.element_pointer("%table", "i32", place))
+    if kind in ("s8", "u8"):
+        return code.let(f"{'sext' if kind == 's8' else 'zext'} <16 x i8> {values} to <16 x i32>")
+    if kind in _FLOAT8:
+        floats = "zeroinitializer"
+        for index in range(count):
+            byte = code.let(f"extractelement <16 x i8> {values}, i32 {index}")
+            wide = code.let(f"call float @widen_{_FLOAT8[kind]}(i8 {byte})")
+            floats = code.let(f"insertelement <16 x float> {floats}, float {wide}, i32 {index}")
+    elif kind == "f16":
+        floats = code.let(f"bitcast <8 x i16> {values} to <8 x half>")
+        floats = code.let(f"fpext <8 x half> {floats} to <8 x float>")
+    else:
+        if kind == "bf16":
+            wide = code.let(f"zext <8 x i16> {values} to <8 x i32>")
+            values = code.let(f"shl <8 x i32> {wide}, {_splat(8, 16)}")
+        else:  # 13 bits of a float32 do not count in tf32
+            values = code.let(f"and <4 x i32> {values}, {_splat(4, -8192)}")
+        floats = code.let(f"bitcast <{count} x i32> {values} to <{count} x float>")
+    return code.let(f"fpext <{count} x float> {floats} to <{count} x double>")
+
+
+def _splat(count: int, number: int) -> str:
+    return f"<{', '.join([f'i32 {number}'] * count)}>"
+
+
+def _sum_products(
+    code: LlvmFunction, product: _Product, lefts: Sequence[str], rights: Sequence[str]
+) -> str:
+    count = 128 // _BITS[product.left]
+    element, multiply, add = (
+        ("i32", "mul", "add") if product.is_integer else ("double", "fmul", "fadd")
+    )
+    vector = f"<{count} x {element}>"
+    parts = [
+        code.let(f"{multiply} {vector} {left}, {right}")
+        for left, right in zip(lefts, rights, strict=True)
+    ]
+    total = parts[0]
+    for part in parts[1:]:
+        total = code.let(f"{add} {vector} {total}, {part}")
+    if product.is_integer:
+        return code.let(f"call i32 @llvm.vector.reduce.add.v{count}i32({vector} {total})")
+    return code.let(
+        f"call double @llvm.vector.reduce.fadd.v{count}f64(double -0.0, {vector} {total})"
+    )
+
+
+def _store_sums(code: LlvmFunction, product: _Product, half: int, totals: Sequence[str]) -> None:
+    """Add what a lane's two sums of a row start with, and store them there."""
+    for side, total in enumerate(totals):
+        place = 2 * half + side
+        if product.is_integer:
+            start = code.let(f"sext i32 {code.load_element('i32', '%sums', place)} to i64")
+            exact = code.let(f"add i64 {start}, {code.let(f'sext i32 {total} to i64')}")
+            if product.saturates:
+                exact = code.let(f"call i64 @llvm.smax.i64(i64 {exact}, i64 {-(1 << 31)})")
+                exact = code.let(f"call i64 @llvm.smin.i64(i64 {exact}, i64 {(1 << 31) - 1})")
+            code.store_element("i32", code.let(f"trunc i64 {exact} to i32"), "%sums", place)
+            continue
+        llvm = "half" if product.sum == "f16" else "float"
+        start = code.load_element(llvm, "%sums", place)
+        start = code.let(f"fpext {llvm} {start} to double")
+        exact = code.let(f"fadd double {start}, {total}")
+        if llvm == "half":
+            odd = code.let(f"call float @narrow_odd(double {exact})")
+            result = code.let(
+                f"fptrunc float {code.let(f'call float @quiet(float {odd})')} to half"
+            )
+        else:
+            result = code.let(f"fptrunc double {exact} to float")
+            result = code.let(f"call float @quiet(float {result})")
+        code.store_element(llvm, result, "%sums", place)
+
+
+# Fragments in shared memory: matrices of 8 rows, each 16 bytes
+
+
+def build_matrix_functions() -> str:
+    """Build the function that copies a row; two bytes with one that nobody wrote are poison."""
+    code = LlvmFunction(
+        "define void @ptx_load_row(ptr %context, i64 %address, i32 %given, ptr %to)"
+    )
+    source = code.to_pointer("%address")
+    code.emit(
+        f"call void @llvm.memcpy.p0.p0.i64(ptr %to, ptr {source}, i64 {_ROW_BYTES}, i1 false)"
+    )
+    slot = code.alloca("i32", "%given")
+    with code.when(code.let("icmp eq i32 %given, 0")):
+        code.store("i32", code.let("call i32 @ptx_lookup(ptr %context, i64 %address)"), slot)
+    number = code.let(f"zext i32 {code.load('i32', slot)} to i64")
+    table = code.to_pointer(code.load_field("%context", ContextField.REGIONS))
+    region = code.element_pointer(table, f"[{len(PtxRegionField)} x i64]", number)
+    shadow = code.load_field(region, PtxRegionField.UNINITIALIZED)
+    with code.when(code.let(f"icmp ne i64 {shadow}, 0")):
+        start = code.load_field(region, PtxRegionField.START)
+        place = code.let(f"add i64 {shadow}, {code.let(f'sub i64 %address, {start}')}")
+        flags = code.to_pointer(place)
+        with code.loop(_ROW_BYTES // 2) as index:
+            flag = code.load("i16", f"{code.element_pointer(flags, 'i16', index)}, align 1")
+            with code.when(code.let(f"icmp ne i16 {flag}, 0")):
+                code.store_element("i16", str(_POISON), "%to", index)
+    code.emit("ret void")
+    return str(code)
+
+
+def _count_matrices(instruction: Instruction) -> int:
+    count = instruction.find("x1", "x2", "x4")
+    if count is None or not instruction.has("m8n8") or not instruction.has("b16"):
+        raise instruction.refuse()
+    return int(count[1:])
+
+
+def emit_matrix_load(code: ThreadCode, instruction: Instruction, living: Sequence[IRValue]) -> None:
+    """Load matrices of which lanes 8 i to 8 i + 7 give the addresses of the rows of the i-th."""
+    count = _count_matrices(instruction)
+    row = code.alloca("[4 x i32]")
+    gives_address = code.let(f"icmp ult i32 {get_lane(code)}, {8 * count}")
+    pointer = instruction.operands[0]
+    with code.when(gives_address):
+        address = emit_address(code, instruction)
+        # No byte counts for the check of initialization: what nobody wrote is poison.
+        unread = f"inttoptr (i64 {1 << _ROW_BYTES} to ptr)"
+        emit_check(code, instruction, "read", address, _ROW_BYTES, pointer, unread)
+        region = code.get_companion(pointer, "r")
+        code.emit(f"call void @ptx_load_row(ptr %context, i64 {address}, i32 {region}, ptr {row})")
+    words = [code.load_element("i32", row, place) for place in range(4)]
+    _wait_for_warp(code, instruction, living, words)
+    for matrix, result in enumerate(instruction.results):
+        code.set(result, _gather_word(code, matrix, instruction.has("trans")), 32)
+
+
+def _gather_word(code: ThreadCode, matrix: int, is_transposed: bool) -> str:
+    """Return this lane's two elements of a matrix whose rows the lanes 8 i to 8 i + 7 hold."""
+    lane = get_lane(code)
+    line = code.let(f"add i32 {code.let(f'lshr i32 {lane}, 2')}, {8 * matrix}")
+    pair = code.let(f"and i32 {lane}, 3")
+    if not is_transposed:
+        return _load_word_at(code, line, pair)
+    first = code.let(f"add i32 {code.let(f'shl i32 {pair}, 1')}, {8 * matrix}")
+    column = code.let(f"lshr i32 {lane}, 2")
+    halves = [
+        _load_half(code, owner, code.let(f"lshr i32 {column}, 1"), column)
+        for owner in (first, code.let(f"add i32 {first}, 1"))
+    ]
+    return code.let(f"or i32 {halves[0]}, {code.let(f'shl i32 {halves[1]}, 16')}")
+
+
+def _load_word_at(code: ThreadCode, lane: str, word: str) -> str:
+    """Load a word of another lane whose number is known as the kernel runs."""
+    return load_word(code, code.let(f"add i32 {lane}, {code.let(f'shl i32 {word}, 5')}"))
+
+
+def _load_half(code: ThreadCode, lane: str, word: str, odd: str) -> str:
+    """Load the lower half of a lane's word, or the upper one for an odd number."""
+    value = _load_word_at(code, lane, word)
+    shift = code.let(f"shl i32 {code.let(f'and i32 {odd}, 1')}, 4")
+    return code.let(f"and i32 {code.let(f'lshr i32 {value}, {shift}')}, 65535")
+
+
+def emit_matrix_store(
+    code: ThreadCode, instruction: Instruction, living: Sequence[IRValue]
+) -> None:
+    """Store matrices, each row by the lane that gives its address."""
+    count = _count_matrices(instruction)
+    pointer, *values = instruction.operands
+    _wait_for_warp(code, instruction, living, [code.get(value, 32) for value in values])
+    lane = get_lane(code)
+    with code.when(code.let(f"icmp ult i32 {lane}, {8 * count}")):
+        matrix = code.let(f"lshr i32 {lane}, 3")
+        line = code.let(f"and i32 {lane}, 7")
+        row = code.alloca("[4 x i32]")
+        for place in range(4):
+            if instruction.has("trans"):
+                # Lane 4 c + r / 2 holds column c of rows r and r + 1.
+                pair = code.let(f"lshr i32 {line}, 1")
+                owners = [code.let(f"add i32 {pair}, {4 * (2 * place + k)}") for k in (0, 1)]
+                low, high = (_load_half(code, owner, matrix, line) for owner in owners)
+                word = code.let(f"or i32 {low}, {code.let(f'shl i32 {high}, 16')}")
+            else:
+                owner = code.let(f"add i32 {code.let(f'shl i32 {line}, 2')}, {place}")
+                word = _load_word_at(code, owner, matrix)
+            code.store_element("i32", word, row, place)
+        address = emit_address(code, instruction)
+        emit_check(code, instruction, "write", address, _ROW_BYTES, pointer, row)
+        code.emit(
+            f"call void @llvm.memcpy.p0.p0.i64(ptr {code.to_pointer(address)}, ptr {row},"
+            f" i64 {_ROW_BYTES}, i1 false)"
+        )
+
+
+MATRIX_OPERATIONS = {
+    "mma": emit_mma,
+    "ldmatrix": emit_matrix_load,
+    "stmatrix": emit_matrix_store,
+}
