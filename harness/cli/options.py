@@ -155,10 +155,12 @@ def split_names_and_paths(
 
 def find_tree(name: str | None, fetch: bool) -> SourceTree | None:
     """Find the sources of a release; None if the call names none and none is installed."""
-    from harness.releases import managed_releases, provisioning
+    from harness.releases import managed_releases
 
     try:
         if fetch:
+            from harness.releases import provisioning  # imported late: takes 10 ms
+
             return provisioning.ensure_tree(name, report_status)
         return managed_releases.open_release_tree(name)
     except NotReadyError as error:
