@@ -17,6 +17,7 @@ from harness.kernels.cpu.scratch_values import LaneCache, LaneRegister, ScratchV
 from harness.kernels.cpu.view_ops import ViewedLane
 from harness.kernels.ir import flow
 from harness.kernels.ir.graph import IROperation, IRValue, KernelGraph
+from harness.kernels.ir.operations import LANE_PRESERVING
 
 
 class LaneValues(ScratchValues):
@@ -124,7 +125,7 @@ class LaneValues(ScratchValues):
         if value in self.views:
             operation = self.views[value]
             for operand in operation.operands:
-                if operation.name in view_ops.LANE_PRESERVING:
+                if operation.name in LANE_PRESERVING:
                     self._collect_fused_values(operand, fused)
                 else:
                     self._materialize_sources(operand)

@@ -160,5 +160,3 @@ VIEW_EMITTERS: dict[str, Callable[[ViewedLane], LaneRegister]] = {
     "tt.cat": _emit_concatenation,
     "tt.gather": _emit_gather,
 }
-# A loop over the result's lanes can compute the operand as well: no lane moves.
-LANE_PRESERVING = frozenset({"tt.splat", "tt.expand_dims", "tt.reshape"})

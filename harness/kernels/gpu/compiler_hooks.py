@@ -10,19 +10,13 @@ for travel in the compiled kernel's metadata, under METADATA_KEY.
 
 from __future__ import annotations
 
-import functools
 import inspect
 import re
-import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
-
-from triton._C.libtriton import ir
-from triton.backends.nvidia.compiler import CUDABackend
-from triton.compiler.compiler import ASTSource
 
 from harness.core.code_digest import compute_digest, digest_code
 from harness.kernels.cpu.scratch_values import OperationSite
@@ -92,29 +86,17 @@ def compile_with_checks(request: InstrumentationRequest | None) -> Iterator[Comp
 
 def install_compiler_hooks() -> None:
     """Rewrite the IR after the first stage of Triton's CUDA backend; call it once per process."""
-    before = CUDABackend.add_stages
-    if getattr(before, "by_unfix", False):
-        return
 
-    @functools.wraps(before)
-    def add_stages(backend: Any, stages: dict[str, Any], *args: Any, **options: Any) -> None:
-        before(backend, stages, *args, **options)
+    def choose_change() -> adapter.ChangeModule | None:
         request = getattr(_current_request, "now", None)
-        if request is None or "ttir" not in stages:
-            return
-        first = stages["ttir"]
-        stages["ttir"] = lambda module, metadata: instrument_module(
-            first(module, metadata), metadata, request
-        )
+        if request is None:
+            return None
+        return lambda module, metadata: instrument_module(module, metadata, request)
 
-    add_stages.by_unfix = True  # type: ignore[attr-defined]
-    CUDABackend.add_stages = add_stages
-    original_make_ir = ASTSource.make_ir
-
-    def make_ir(source: Any, *args: Any, **options: Any) -> Any:
+    def trace_source(source: Any, make_ir: Callable[[], Any]) -> Any:
         request = getattr(_current_request, "now", None)
         if request is None or not request.symbolic_parameters:
-            return original_make_ir(source, *args, **options)
+            return make_ir()
         conditions: dict[str, bool] = {}
         traced_values = request.specialization.traced_values
         symbolic_ints = specialization.make_symbolic_ints(traced_values, conditions)
@@ -125,14 +107,14 @@ def install_compiler_hooks() -> None:
         }
         try:
             with adapter.accept_symbolic_ints():
-                module = original_make_ir(source, *args, **options)
+                module = make_ir()
         finally:
             source.constants = constants
         if not request.specialization.covers_conditions(conditions):
             raise UnforeseenSpecialization("Triton asks more of its constants for this GPU")
         return module
 
-    ASTSource.make_ir = make_ir
+    adapter.hook_compiler(choose_change, trace_source)
 
 
 def instrument_module(
@@ -141,8 +123,7 @@ def instrument_module(
     """Return the module with checks, or unchanged; the metadata record which."""
     _current_request.count.kernels += 1
     context = module.context
-    module.set_attr("generic", ir.builder(context).get_int32_attr(1))
-    text = str(module.str())
+    text = adapter.print_generic_module(module)
     try:
         graph = mlir_parser.parse_mlir(text)
         if request.symbolic_parameters:
@@ -155,9 +136,9 @@ def instrument_module(
         if request.symbolic_parameters:
             raise UnforeseenSpecialization(str(error)) from error
         metadata[METADATA_KEY] = {"refused": str(error)}
-        return _parse_module(text.replace("generic = 1 : i32", ""), context)
+        return adapter.parse_module(text.replace("generic = 1 : i32", ""), context)
     metadata[METADATA_KEY] = to_metadata(checked)
-    return _parse_module(mlir_printer.format_mlir(checked.graph), context)
+    return adapter.parse_module(mlir_printer.format_mlir(checked.graph), context)
 
 
 def to_metadata(instrumented: instrumentation.InstrumentedGraph) -> dict[str, Any]:
@@ -166,15 +147,6 @@ def to_metadata(instrumented: instrumentation.InstrumentedGraph) -> dict[str, An
         "overflows": [_site_to_data(site) for site in instrumented.overflow_sites],
         "unchecked": instrumented.unchecked_accesses,
     }
-
-
-def _parse_module(text: str, context: Any) -> Any:
-    with tempfile.NamedTemporaryFile("w", suffix=".ttir") as file:
-        file.write(text)
-        file.flush()
-        module = ir.parse_mlir_module(file.name, context)
-    module.context = context
-    return module
 
 
 # Sites in the metadata, which Triton stores as JSON

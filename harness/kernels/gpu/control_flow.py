@@ -30,7 +30,6 @@ from harness.kernels.gpu.report_emission import ReportEmitter
 from harness.kernels.ir import flow
 from harness.kernels.ir.graph import IRBlock, IROperation, IRRegion, IRValue, SourceLocation
 
-CONTROL_FLOW_OPERATIONS = frozenset(("scf.for", "scf.while", "scf.if", "cf.br", "cf.cond_br"))
 CarriedStates = dict[int, OverflowState]  # by the position of the integer among carried values
 
 

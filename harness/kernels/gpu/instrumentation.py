@@ -27,7 +27,7 @@ from harness.kernels.gpu.access_rows import AccessRows
 from harness.kernels.gpu.access_rules import AccessRuleChecks
 from harness.kernels.gpu.accesses import ACCESS_OPERATIONS
 from harness.kernels.gpu.axis_contiguity import AxisContiguity
-from harness.kernels.gpu.control_flow import CONTROL_FLOW_OPERATIONS, ControlFlowRewriter
+from harness.kernels.gpu.control_flow import ControlFlowRewriter
 from harness.kernels.gpu.graph_builder import GraphBuilder
 from harness.kernels.gpu.overflow_tracking import OVERFLOW_SYMBOLS, OverflowTracker
 from harness.kernels.gpu.pointer_bounds import PointerBoundsTracker
@@ -39,6 +39,7 @@ from harness.kernels.gpu.uninitialized_reads import UninitializedReadChecks
 from harness.kernels.ir import flow
 from harness.kernels.ir.graph import IRBlock, IROperation, IRRegion, IRValue, KernelGraph
 from harness.kernels.ir.intervals import ValueRanges
+from harness.kernels.ir.operations import CONTROL_FLOW_OPERATIONS
 
 _UNSUPPORTED_PREFIXES = (
     "tt.descriptor_",

@@ -19,7 +19,12 @@ from harness.kernels.ir import flow
 from harness.kernels.ir.flow import AddressIntegers
 from harness.kernels.ir.graph import IRBlock, IROperation, IRRegion, IRValue, ValueType
 from harness.kernels.ir.intervals import ValueRanges
-from harness.kernels.ir.operations import POINTER_CASTS, SHAPE_OPERATIONS
+from harness.kernels.ir.operations import (
+    FOLD_OPERATIONS,
+    POINTER_CASTS,
+    SHAPE_OPERATIONS,
+    SUM_OPERATIONS,
+)
 
 OVERFLOW_SYMBOLS = {
     "arith.addi": "+",
@@ -179,7 +184,7 @@ class OverflowTracker:
 
     def _compute_states(self, operation: IROperation) -> OverflowStates:
         code, name = self._code, operation.name
-        if name in ("tt.reduce", "tt.scan"):
+        if name in FOLD_OPERATIONS:
             return self._track_sum(operation)
         if name in SHAPE_OPERATIONS or name == "tt.unsplat":
             return tuple(
@@ -279,7 +284,7 @@ class OverflowTracker:
     def _track_own_overflow(self, operation: IROperation) -> OverflowStates:
         """Track overflow, except of unsigned sums in 64 bits: addresses are summed up so."""
         signed, result = self.is_signed(operation.result), operation.result
-        if result.type.bits == 64 and not signed and operation.name in ("arith.addi", "arith.subi"):
+        if result.type.bits == 64 and not signed and operation.name in SUM_OPERATIONS:
             return ()
         left, right = operation.operands[0], operation.operands[-1]
         if operation.name == "arith.trunci" and left.type.bits < 64:

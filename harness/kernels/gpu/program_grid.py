@@ -14,10 +14,10 @@ from math import prod
 from harness.kernels.gpu.graph_builder import GraphBuilder
 from harness.kernels.gpu.shadow_entries import PROGRAM_BITS
 from harness.kernels.ir.graph import IROperation, IRRegion, IRValue, KernelGraph, ValueType
+from harness.kernels.ir.operations import PROGRAM_QUERIES
 
 _INT64 = ValueType("i64")
 _AXIS_BITS = 16  # bits of a grid's second and third side
-_PROGRAM_QUERIES = ("tt.get_program_id", "tt.get_num_programs")
 
 
 class ProgramGrid:
@@ -93,7 +93,7 @@ def rewrite_program_ids(
     first, sides = subgrid_values[:3], subgrid_values[3:]
 
     def rewrite(operation: IROperation) -> list[IROperation]:
-        if operation.name not in _PROGRAM_QUERIES:
+        if operation.name not in PROGRAM_QUERIES:
             regions = tuple(map(rewrite_region, operation.regions))
             return [replace(operation, regions=regions) if regions else operation]
         code.source = operation.source

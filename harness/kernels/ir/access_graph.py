@@ -23,8 +23,12 @@ from harness.kernels.ir.graph import (
     KernelGraph,
     bits_of,
 )
-from harness.kernels.ir.intervals import VALUE_PRESERVING, RangeGetter
-from harness.kernels.ir.operations import ACCESS_OPERATIONS, OVERFLOWING_OPERATIONS
+from harness.kernels.ir.intervals import RangeGetter
+from harness.kernels.ir.operations import (
+    ACCESS_OPERATIONS,
+    OVERFLOWING_OPERATIONS,
+    VALUE_PRESERVING,
+)
 
 Condition = tuple[IRValue, bool]  # a branch or a mask, and whether it is true
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from harness.kernels.ir.graph import IROperation, IRRegion, IRValue, KernelGraph, ValueType
 from harness.kernels.ir.operations import (
     ACCESS_OPERATIONS,
+    FOLD_OPERATIONS,
     INTEGER_ARITHMETIC,
     OVERFLOWING_OPERATIONS,
     POINTER_MERGING,
@@ -70,7 +71,7 @@ def map_control_flow_sources(graph: KernelGraph) -> dict[IRValue, list[IRValue]]
             add_sources(before.block.arguments, operation.operands, get_terminator(after).operands)
             add_sources(after.block.arguments, condition)
             add_sources(operation.results, condition)
-        elif operation.name in ("tt.reduce", "tt.scan"):
+        elif operation.name in FOLD_OPERATIONS:
             [body] = operation.regions
             add_sources(operation.results, get_terminator(body).operands)
             both = operation.operands * 2
@@ -247,7 +248,7 @@ def _find_overflow_candidates(
             if definition is not None and definition.name in INTEGER_ARITHMETIC:
                 inputs += [operand for operand in definition.operands if operand in signed]
                 may_overflow_itself = definition.name in OVERFLOWING_OPERATIONS or (
-                    definition.name in ("tt.reduce", "tt.scan") and value.type.is_integer
+                    definition.name in FOLD_OPERATIONS and value.type.is_integer
                 )
             if may_overflow_itself or any(source in candidates for source in inputs):
                 candidates.add(value)

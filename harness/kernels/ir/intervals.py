@@ -17,15 +17,15 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from harness.kernels.ir.graph import IROperation, IRValue, KernelGraph, ValueType
-from harness.kernels.ir.operations import SHAPE_OPERATIONS
+from harness.kernels.ir.operations import (
+    BOUNDED_BY_EITHER,
+    DIVISIONS,
+    PROGRAM_QUERIES,
+    VALUE_TAKING,
+)
 
 UNBOUNDED = 1 << 62
 _MAX_PROGRAMS = (1 << 31) - 1  # along an axis of a grid
-# Operations whose result is their first operand in another shape or, in range, another type.
-VALUE_PRESERVING = SHAPE_OPERATIONS | {
-    "tt.unsplat", "tt.bitcast", "arith.extsi", "arith.extui", "arith.index_cast"
-}  # fmt: skip
-_PASSED_ON = VALUE_PRESERVING | {"tt.gather", "tt.split", "arith.trunci"}
 _AXES = {"x": 0, "y": 1, "z": 2}
 
 
@@ -114,12 +114,12 @@ def compute_exact_range(
         return join_ranges([get_range(operand) for operand in operands])
     if name == "arith.select":
         return get_range(operands[1]).join(get_range(operands[2]))
-    if name in _PASSED_ON:
+    if name in VALUE_TAKING:
         return _extend_range(operation, get_range(operands[0]))
     if name not in BINARY_TRANSFERS or len(operands) != 2:
         return None
     left, right = get_range(operands[0]), get_range(operands[1])
-    if name in _DIVIDING and right.low <= 0:
+    if name in DIVISIONS and right.low <= 0:
         if right.high <= 0 or not positive_divisors:
             return None
         right = right._replace(low=1)
@@ -128,7 +128,7 @@ def compute_exact_range(
         return None
     low, high = bounds
     reasons = left.reasons | right.reasons
-    if name in _BOUNDED_BY_EITHER and not (left.reasons and right.reasons):
+    if name in BOUNDED_BY_EITHER and not (left.reasons and right.reasons):
         reasons = frozenset()
         if name == "arith.minsi" and left.reasons and left.low < right.low:
             low = min(0, right.low)
@@ -238,9 +238,6 @@ BINARY_TRANSFERS: dict[str, Transfer] = {
     "arith.maxsi": _take_maximum,
     "arith.maxui": _for_non_negative(_take_maximum),
 }
-_DIVIDING = frozenset(f"arith.{name}" for name in "divsi divui ceildivsi remsi remui".split())
-# A bound on one operand of these is a bound on the result, whatever the other one is.
-_BOUNDED_BY_EITHER = frozenset(f"arith.{name}" for name in "remsi remui minsi minui andi".split())
 
 
 class ValueRanges:
@@ -269,6 +266,6 @@ class ValueRanges:
         return exact is not None and get_type_range(operation.result.type, signed).contains(exact)
 
     def _compute_exact(self, operation: IROperation) -> IntegerRange | None:
-        if operation.name in ("tt.get_program_id", "tt.get_num_programs"):
+        if operation.name in PROGRAM_QUERIES:
             return IntegerRange(0, _MAX_PROGRAMS)
         return compute_exact_range(operation, self.get_range)

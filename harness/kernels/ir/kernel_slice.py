@@ -26,10 +26,9 @@ from harness.kernels.ir.graph import (
     KernelGraph,
     walk_operations,
 )
-from harness.kernels.ir.operations import ACCESS_OPERATIONS
+from harness.kernels.ir.operations import ACCESS_OPERATIONS, FOLD_OPERATIONS, TERMINATORS
 
-_TERMINATORS = ("scf.yield", "scf.condition", "cf.br", "cf.cond_br", "tt.return")
-_FOLD_OPERATIONS = ("tt.reduce", "tt.scan", "tt.map_elementwise")
+_OPERATIONS_WITH_FUNCTION = FOLD_OPERATIONS | {"tt.map_elementwise"}
 
 
 def slice_graph(
@@ -115,7 +114,7 @@ class _GraphSlicer:
                 self._pending_values.append(operation.operands[0])
             elif operation.name == "scf.while":
                 self._pending_values.append(get_terminator(operation.regions[0]).operands[0])
-            elif operation.name in _FOLD_OPERATIONS:
+            elif operation.name in _OPERATIONS_WITH_FUNCTION:
                 self._kept_operations.update(
                     inner for region in operation.regions for inner in walk_operations(region)
                 )
@@ -157,7 +156,7 @@ class _GraphSlicer:
     def _slice_block(self, block: IRBlock) -> list[IROperation]:
         sliced: list[IROperation] = []
         for operation in block.operations:
-            if operation.name in _TERMINATORS:
+            if operation.name in TERMINATORS:
                 sliced.append(operation)
             elif operation not in self._kept_operations:
                 sliced += self._make_zeros(operation)
@@ -175,7 +174,7 @@ class _GraphSlicer:
                     )
                 )  # fmt: skip
                 sliced += self._make_zeros(operation)
-            elif operation.name in _FOLD_OPERATIONS:
+            elif operation.name in _OPERATIONS_WITH_FUNCTION:
                 sliced.append(operation)
             else:
                 regions = tuple(map(self._slice_region, operation.regions))

@@ -2,9 +2,9 @@
 
 Triton has no public interface to read a kernel's IR or to launch a kernel in another way. All that
 `harness` uses instead is here, so that a new Triton that moves something breaks this module and
-the test that names the part (`tests/kernels/checked/test_triton_contract.py`). Two more
-modules know private parts: `harness/patching/jit_kernels.py`, a wing below, swaps a kernel's source
-and its `run`; `harness/kernels/gpu/compiler_hooks.py` hooks into the compiler for GPUs.
+the test that names the part (`tests/kernels/checked/test_triton_contract.py`). One more
+module knows private parts: `harness/patching/jit_kernels.py`, a wing below, swaps a kernel's source
+and its `run`.
 
 The target is the newest one for which descriptors become plain pointers and fp8 is there. Whether a
 pointer is aligned changes nothing in the IR, so kernels are not specialized on it here.
@@ -13,6 +13,8 @@ pointer is aligned changes nothing in the IR, so kernels are not specialized on 
 from __future__ import annotations
 
 import contextlib
+import functools
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -21,6 +23,7 @@ import triton
 import triton.language as tl
 from triton._C.libtriton import ir
 from triton.backends.nvidia import driver as nvidia_driver
+from triton.backends.nvidia.compiler import CUDABackend
 from triton.compiler import code_generator
 from triton.compiler.compiler import ASTSource, GPUTarget, make_backend
 from triton.language.core import constexpr_type
@@ -40,6 +43,7 @@ SYMBOLIC_PREFIX = "number "  # begins the name of a symbolic int's operation
 _PATCH_LOCK = threading.RLock()
 
 RunKernel = Callable[..., Any]
+ChangeModule = Callable[[Any, dict[str, Any]], Any]  # of a module and its metadata
 
 
 # Reading kernels
@@ -79,8 +83,13 @@ def compile_to_mlir(
     with accept_symbolic_ints(), _cache_parsed_sources(), _inline_all_calls():
         module = ASTSource(kernel, signature, constants, {}).make_ir(TARGET, options, *hooks)
     module = backend.make_ttir(module, {}, options, COMPUTE_CAPABILITY)
+    return print_generic_module(module)
+
+
+def print_generic_module(module: Any) -> str:
+    """Return a module's text in MLIR's generic form."""
     # MLIR prints a module that it takes for invalid in the generic form: this name has no dialect.
-    module.set_attr("generic", ir.builder(context).get_int32_attr(1))
+    module.set_attr("generic", ir.builder(module.context).get_int32_attr(1))
     return str(module.str())
 
 
@@ -229,3 +238,47 @@ def run_launches_with(
         for name, function in replaced.items():
             setattr(Autotuner, name, function)
         jit_kernels.replace_run(JITFunction, run_before)
+
+
+# Compiling kernels for a GPU
+
+
+def hook_compiler(
+    choose_change: Callable[[], ChangeModule | None],
+    trace_source: Callable[[Any, Callable[[], Any]], Any],
+) -> None:
+    """Hook into every compilation for CUDA; a second call changes nothing.
+
+    `choose_change` says what is done to the module behind the backend's first stage. `trace_source`
+    gets a source and the function that traces it, and returns the module.
+    """
+    before = CUDABackend.add_stages
+    if getattr(before, "by_unfix", False):
+        return
+
+    @functools.wraps(before)
+    def add_stages(backend: Any, stages: dict[str, Any], *args: Any, **options: Any) -> None:
+        before(backend, stages, *args, **options)
+        change = choose_change()
+        if change is None or "ttir" not in stages:
+            return
+        first = stages["ttir"]
+        stages["ttir"] = lambda module, metadata: change(first(module, metadata), metadata)
+
+    add_stages.by_unfix = True  # type: ignore[attr-defined]
+    CUDABackend.add_stages = add_stages
+    original_make_ir = ASTSource.make_ir
+
+    def make_ir(source: Any, *args: Any, **options: Any) -> Any:
+        return trace_source(source, lambda: original_make_ir(source, *args, **options))
+
+    ASTSource.make_ir = make_ir
+
+
+def parse_module(text: str, context: Any) -> Any:
+    with tempfile.NamedTemporaryFile("w", suffix=".ttir") as file:
+        file.write(text)
+        file.flush()
+        module = ir.parse_mlir_module(file.name, context)
+    module.context = context
+    return module

@@ -30,7 +30,7 @@ from harness.kernels.ir.graph import (
     KernelGraph,
     walk_operations,
 )
-from harness.kernels.ir.operations import SPREADING_OPERATIONS
+from harness.kernels.ir.operations import SPREADING_OPERATIONS, SUM_OPERATIONS
 from harness.kernels.triton import frontend, mlir_parser
 from harness.kernels.triton.frontend import BoundCall, CallBinder, RuntimeArgument
 from harness.kernels.triton.symbolic_int import SymbolicInt
@@ -39,10 +39,9 @@ SymbolicParameter = tuple[str, str]  # an expression of the constants, and its t
 _SYMBOLIC = "loose"
 _CONSTANT_PATTERN = re.compile(r"v\[\d+\]")
 _CONCRETE_PATTERN = re.compile(rf"{_CONSTANT_PATTERN.pattern} == \d+")
-_SUM_OPERATIONS = frozenset(("arith.addi", "arith.subi"))
 _FOLDABLE_WITH = {
-    "arith.addi": _SUM_OPERATIONS,
-    "arith.subi": _SUM_OPERATIONS,
+    "arith.addi": SUM_OPERATIONS,
+    "arith.subi": SUM_OPERATIONS,
     "arith.muli": frozenset(("arith.muli",)),
 }
 _VALUE_PRESERVING = SPREADING_OPERATIONS | {"arith.extsi", "arith.extui", "arith.trunci"}

@@ -27,6 +27,7 @@ from harness.kernels.ir.intervals import (
     read_axis,
     read_constant,
 )
+from harness.kernels.ir.operations import FOLD_OPERATIONS, SUM_OPERATIONS
 
 _LOOP_CARRIED = "a number that a loop carries"
 
@@ -75,7 +76,7 @@ class IntegerRangeAnalysis:
             return join_ranges([self.get(end) for end in _iterate_branch_ends(maker, number)])
         if maker.name == "scf.while":
             return self.get(get_terminator(maker.regions[0]).operands[1 + number])
-        if maker.name in ("tt.reduce", "tt.scan"):
+        if maker.name in FOLD_OPERATIONS:
             return self._compute_reduction(maker, number)
         return self.compute_result_range(maker, value, self.get)
 
@@ -100,7 +101,7 @@ class IntegerRangeAnalysis:
                 return self.get(get_terminator(before).operands[1 + number])
             counter = self._find_counter_range(before, value, operation.operands[number])
             return counter or _make_full_range(value, "a loop without a count")
-        if operation.name in ("tt.reduce", "tt.scan"):
+        if operation.name in FOLD_OPERATIONS:
             return self.get(operation.operands[number % len(operation.operands)])
         return _make_full_range(value, "a jump")
 
@@ -149,7 +150,7 @@ class IntegerRangeAnalysis:
         maker = self.access_graph.defining_operations.get(yielded)
         if maker is None or value not in self.access_graph.find_cone(yielded):
             return None
-        if maker.name in ("arith.addi", "arith.subi"):
+        if maker.name in SUM_OPERATIONS:
             left, right = maker.operands
             inner, other = self._find_increment(value, left), right
             if inner is None and maker.name == "arith.addi":

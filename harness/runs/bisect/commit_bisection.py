@@ -22,6 +22,7 @@ import msgspec
 
 from harness.core import child_process
 from harness.core.errors import UnfixError
+from harness.core.files import write_atomically
 from harness.core.git_repository import SHORT_HASH_LENGTH, GitRepository, strip_git_variables
 from harness.fixes.matching.toggle_status import find_toggle_status
 from harness.fixes.registry import toggle_catalogue
@@ -117,9 +118,7 @@ def load_or_run_trial(
 
 
 def _write_trial(file: Path, trial: BisectTrial) -> None:
-    part = file.with_suffix(".part")
-    part.write_bytes(msgspec.json.encode(trial))
-    os.replace(part, file)
+    write_atomically(file, msgspec.json.encode(trial))
 
 
 def bisect_commits(

@@ -21,6 +21,8 @@ def add_constant(target, count, STEP: tl.constexpr):
 PRIVATE_PARTS = [
     ("triton._C.libtriton", "ir.load_dialects"),
     ("triton._C.libtriton", "ir.builder"),
+    ("triton._C.libtriton", "ir.parse_mlir_module"),
+    ("triton.backends.nvidia.compiler", "CUDABackend.add_stages"),
     ("triton.backends.nvidia.driver", "make_tensordesc_arg"),
     ("triton.compiler.code_generator", "_condition_types"),
     ("triton.compiler.compiler", "ASTSource.make_ir"),
