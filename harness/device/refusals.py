@@ -9,6 +9,7 @@ from pathlib import Path
 
 REFUSALS: Counter[str] = Counter()  # every refusal of this process, by its message
 _OWN_FOLDER = str(Path(__file__).parents[1])  # the checks of kernels call operators, too
+_BETWEEN = ("/torch/", "/triton/runtime/", "<frozen")  # what stands between a caller and us
 
 
 class UnansweredName(NotImplementedError):
@@ -39,11 +40,11 @@ def iterate_causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def find_caller() -> str:
-    """Return the file and line that called into the virtual device: not ours, and not torch's."""
+    """Return the file and line that called: not our own, torch's or Triton's."""
     frame = sys._getframe(1)
     while frame is not None:
         file = frame.f_code.co_filename
-        if not file.startswith(_OWN_FOLDER) and "/torch/" not in file and "<frozen" not in file:
+        if not file.startswith(_OWN_FOLDER) and not any(part in file for part in _BETWEEN):
             return f"{file}:{frame.f_lineno}"
         if frame.f_back is None:
             break

@@ -60,6 +60,19 @@ def test_memory_freed_after_the_capture_is_named_at_the_replay() -> None:
         graph.replay()
 
 
+def test_a_kernel_that_reads_freed_memory_is_named_with_the_line_that_launched_it() -> None:
+    indices, count = torch.arange(8, device="cuda"), torch.tensor([2], device="cuda")
+    out = torch.zeros(1, dtype=torch.int64, device="cuda")
+    graph = torch.cuda.CUDAGraph()
+    with checking.run_kernels_on_cpu():
+        with torch.cuda.graph(graph):
+            sum_indices[(1,)](indices, count, out)
+        del indices
+        gc.collect()
+        with pytest.raises(StaleGraphMemory, match=rf"sum_indices .captured at {__file__}:"):
+            graph.replay()
+
+
 def test_memory_of_the_capture_itself_lives_with_the_graph() -> None:
     static = torch.ones(3, device="cuda")
     graph = torch.cuda.CUDAGraph()
