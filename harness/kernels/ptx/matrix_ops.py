@@ -164,14 +164,14 @@ def _load_line(code: LlvmFunction, kind: str, word: int, line: str) -> str:
     else:
         if kind == "bf16":
             wide = code.let(f"zext <8 x i16> {values} to <8 x i32>")
-            values = code.let(f"shl <8 x i32> {wide}, {_splat(8, 16)}")
+            values = code.let(f"shl <8 x i32> {wide}, {_make_splat(8, 16)}")
         else:  # 13 bits of a float32 do not count in tf32
-            values = code.let(f"and <4 x i32> {values}, {_splat(4, -8192)}")
+            values = code.let(f"and <4 x i32> {values}, {_make_splat(4, -8192)}")
         floats = code.let(f"bitcast <{count} x i32> {values} to <{count} x float>")
     return code.let(f"fpext <{count} x float> {floats} to <{count} x double>")
 
 
-def _splat(count: int, number: int) -> str:
+def _make_splat(count: int, number: int) -> str:
     return f"<{', '.join([f'i32 {number}'] * count)}>"
 
 

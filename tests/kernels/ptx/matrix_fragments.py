@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 from operands import from_bf16, to_bf16
-from ptx_kernels import HEAD, launch, pack
+from ptx_kernels import HEAD, launch_text, pack_parameters
 
 from harness.kernels.ptx.launch import ExecutorChecks
 
@@ -76,7 +76,7 @@ FORMS = [
 ]
 
 
-def encode(values: Any, kind: str) -> Any:
+def encode_numbers(values: Any, kind: str) -> Any:
     """Return the bits of a matrix of numbers, as unsigned integers."""
     import torch
 
@@ -92,7 +92,7 @@ def encode(values: Any, kind: str) -> Any:
     return torch.from_numpy(values).to(float8).view(torch.uint8).numpy()
 
 
-def decode(bits: Any, kind: str) -> Any:
+def decode_numbers(bits: Any, kind: str) -> Any:
     """Return what bits mean, in float64 or int64."""
     import torch
 
@@ -143,7 +143,9 @@ def multiply_fragments(form: Form, left: Any, right: Any, start: Any, threads: i
     out = np.zeros_like(starts)
     inputs = np.concatenate([left, rights, starts])
     text = write_product(form.name, len(left), len(rights), len(starts))
-    errors = launch(text, pack(inputs, out), {"inputs": inputs, "out": out}, block=(threads, 1, 1))
+    errors = launch_text(
+        text, pack_parameters(inputs, out), {"inputs": inputs, "out": out}, block=(threads, 1, 1)
+    )
     if errors:
         raise errors[0]
     return join_fragments(out, _place_sum, sum_bits, (16, 8))
@@ -190,9 +192,9 @@ def run_rows(lines: list[str], values: Any, checks: ExecutorChecks | None = None
     """Run a kernel on words of 32 lanes; raise its report."""
     out = np.zeros_like(values)
     text = write_kernel(lines, ".reg .b32 %x<4>;\n.reg .b32 %d<4>;")
-    for error in launch(
+    for error in launch_text(
         text,
-        pack(values, out),
+        pack_parameters(values, out),
         {"values": values, "out": out},
         block=(32, 1, 1),
         checks=checks or ExecutorChecks(),

@@ -12,15 +12,15 @@ import pytest
 from matrix_fragments import (
     FORMS,
     Form,
-    decode,
-    encode,
+    decode_numbers,
+    encode_numbers,
     multiply_fragments,
     run_rows,
     split_left,
     write_kernel,
     write_product,
 )
-from ptx_kernels import launch, pack
+from ptx_kernels import launch_text, pack_parameters
 
 from harness.kernels.check.violations import (
     BarrierDivergence,
@@ -38,10 +38,10 @@ BF16 = Form(16, "bf16", "bf16", "f32")
 def draw_matrix(shape: tuple[int, int], kind: str) -> Any:
     if kind in ("s8", "u8"):
         low, high = (-128, 128) if kind == "s8" else (0, 256)
-        return encode(RANDOM.integers(low, high, shape), kind)
+        return encode_numbers(RANDOM.integers(low, high, shape), kind)
     if kind == "s32":
-        return encode(RANDOM.integers(-(2**20), 2**20, shape), kind)
-    return encode(RANDOM.normal(size=shape) * 2.0 ** RANDOM.integers(-4, 5, shape), kind)
+        return encode_numbers(RANDOM.integers(-(2**20), 2**20, shape), kind)
+    return encode_numbers(RANDOM.normal(size=shape) * 2.0 ** RANDOM.integers(-4, 5, shape), kind)
 
 
 def draw_product(form: Form) -> tuple[Any, Any, Any, Any]:
@@ -49,7 +49,7 @@ def draw_product(form: Form) -> tuple[Any, Any, Any, Any]:
     shapes = (16, form.depth), (form.depth, 8), (16, 8)
     kinds = form.left, form.right, form.sum
     bits = [draw_matrix(shape, kind) for shape, kind in zip(shapes, kinds, strict=True)]
-    left, right, start = (decode(one, kind) for one, kind in zip(bits, kinds, strict=True))
+    left, right, start = (decode_numbers(one, kind) for one, kind in zip(bits, kinds, strict=True))
     return *bits, left @ right + start
 
 
@@ -57,7 +57,9 @@ def draw_product(form: Form) -> tuple[Any, Any, Any, Any]:
 def test_a_product_is_the_exact_one_rounded(form: Form) -> None:
     for _ in range(4):
         left, right, start, exact = draw_product(form)
-        found = decode(multiply_fragments(form, split_left(left, form), right, start), form.sum)
+        found = decode_numbers(
+            multiply_fragments(form, split_left(left, form), right, start), form.sum
+        )
         if form.sum == "s32":
             assert np.array_equal(found, exact)
         else:
@@ -68,18 +70,18 @@ def test_a_product_is_the_exact_one_rounded(form: Form) -> None:
 def test_a_fragment_in_the_wrong_register_is_another_product() -> None:
     left, right, start, exact = draw_product(BF16)
     words = split_left(left, BF16)[[0, 2, 1, 3]]
-    found = decode(multiply_fragments(BF16, words, right, start), "f32")
+    found = decode_numbers(multiply_fragments(BF16, words, right, start), "f32")
     assert np.abs(found - exact).max() > 1
 
 
 def test_sums_of_integers_wrap_around_or_stop_at_the_largest() -> None:
     left = np.full((16, 32), 127, np.uint8)
     right = np.full((32, 8), 127, np.uint8)
-    start = encode(np.full((16, 8), 2**31 - 5), "s32")
+    start = encode_numbers(np.full((16, 8), 2**31 - 5), "s32")
     for words, wanted in (("", 127 * 127 * 32 - 2**31 - 5), (".satfinite", 2**31 - 1)):
         form = Form(32, "s8", "s8", "s32", words)
         found = multiply_fragments(form, split_left(left, form), right, start)
-        assert np.all(decode(found, "s32") == wanted)
+        assert np.all(decode_numbers(found, "s32") == wanted)
 
 
 def test_an_element_that_is_no_number_reaches_its_row_alone() -> None:
@@ -87,7 +89,7 @@ def test_an_element_that_is_no_number_reaches_its_row_alone() -> None:
     left[5, 3] = 0x7FFF
     found = multiply_fragments(BF16, split_left(left, BF16), right, start)
     assert np.all(found[5] == 0x7FFFFFFF)
-    assert not np.isnan(decode(np.delete(found, 5, 0), "f32")).any()
+    assert not np.isnan(decode_numbers(np.delete(found, 5, 0), "f32")).any()
 
 
 # Fragments in shared memory
@@ -103,7 +105,7 @@ LOADED = {1: "{%d0}", 2: "{%d0, %d1}", 4: "{%d0, %d1, %d2, %d3}"}
 GIVEN = {1: "{%x0}", 2: "{%x0, %x1}", 4: VECTOR}
 
 
-def load(count: int = 4, trans: str = "") -> str:
+def load_matrices(count: int = 4, trans: str = "") -> str:
     return f"ldmatrix.sync.aligned.m8n8.x{count}{trans}.shared.b16 {LOADED[count]}, [%s];"
 
 
@@ -120,7 +122,7 @@ def list_rows(words: Any) -> Any:
 @pytest.mark.parametrize("count", [1, 2, 4])
 def test_a_lane_loads_its_elements_of_each_matrix(count: int, trans: str) -> None:
     words = draw_words()
-    found = run_rows([*FILL, *CLEAR, "bar.sync 0;", load(count, trans), *KEEP], words)
+    found = run_rows([*FILL, *CLEAR, "bar.sync 0;", load_matrices(count, trans), *KEEP], words)
     for number, matrix in enumerate(list_rows(words)[:count]):
         matrix = matrix.T if trans else matrix
         for lane in range(32):
@@ -134,7 +136,7 @@ def test_a_lane_loads_its_elements_of_each_matrix(count: int, trans: str) -> Non
 def test_stored_matrices_are_loaded_again(count: int, trans: str) -> None:
     words = draw_words()
     store = f"stmatrix.sync.aligned.m8n8.x{count}{trans}.shared.b16 [%s], {GIVEN[count]};"
-    lines = [*OWN, ROW, ADD, store, *CLEAR, "bar.sync 0;", load(count, trans), *KEEP]
+    lines = [*OWN, ROW, ADD, store, *CLEAR, "bar.sync 0;", load_matrices(count, trans), *KEEP]
     found = run_rows(lines, words)
     assert np.array_equal(found[:count], words[:count])
     rows = [f"ld.shared.b32 %d{place}, [%s+{4 * place}];" for place in range(4)]
@@ -153,13 +155,13 @@ def test_stored_matrices_are_loaded_again(count: int, trans: str) -> None:
 def test_what_nobody_wrote_is_no_number_and_no_report() -> None:
     words = draw_words()
     partly = [*OWN, ROW, ADD, f"@%p st.shared.v4.b32 [%s], {VECTOR};", *CLEAR, "bar.sync 0;"]
-    found = run_rows([*partly, load(), *KEEP], words, ExecutorChecks(uninitialized=True))
+    found = run_rows([*partly, load_matrices(), *KEEP], words, ExecutorChecks(uninitialized=True))
     assert np.all(found[2:] == 0x7FFF7FFF)
-    whole = run_rows([*FILL, *CLEAR, "bar.sync 0;", load(), *KEEP], words)
+    whole = run_rows([*FILL, *CLEAR, "bar.sync 0;", load_matrices(), *KEEP], words)
     assert np.array_equal(found[:2], whole[:2])
 
 
-@pytest.mark.parametrize("instruction", [load(), load(trans=".trans")])
+@pytest.mark.parametrize("instruction", [load_matrices(), load_matrices(trans=".trans")])
 def test_a_row_past_the_end_is_reported(instruction: str) -> None:
     lines = [*FILL, "add.u32 %s, %s, 16;", "bar.sync 0;", instruction, *KEEP]
     with pytest.raises(OutOfBounds, match="read 16 bytes past the end of shared memory tile") as e:
@@ -175,13 +177,20 @@ def test_a_stored_row_past_the_end_is_reported() -> None:
 
 
 def test_a_row_at_an_odd_address_is_reported() -> None:
-    lines = [*FILL, "mov.u32 %s, tile;", "add.u32 %s, %s, 8;", "bar.sync 0;", load(), *KEEP]
+    lines = [
+        *FILL,
+        "mov.u32 %s, tile;",
+        "add.u32 %s, %s, 8;",
+        "bar.sync 0;",
+        load_matrices(),
+        *KEEP,
+    ]
     with pytest.raises(MisalignedAccess, match="a multiple of 16"):
         run_rows(lines, draw_words())
 
 
 def test_a_row_of_another_lane_without_an_order_is_a_race() -> None:
-    lines = [*FILL, "xor.b32 %r, %r, 496;", "mov.u32 %s, tile;", ADD, load(), *KEEP]
+    lines = [*FILL, "xor.b32 %r, %r, 496;", "mov.u32 %s, tile;", ADD, load_matrices(), *KEEP]
     with pytest.raises(DataRace, match="without an order"):
         run_rows(lines, draw_words())
     run_rows([*lines[:-5], "bar.warp.sync -1;", *lines[-5:]], draw_words())
@@ -192,8 +201,8 @@ def test_a_row_of_another_lane_without_an_order_is_a_race() -> None:
 
 def run_product(text: str, threads: int = 32) -> None:
     words = np.zeros((10, 32), np.uint32)
-    for error in launch(
-        text, pack(words, words), {"values": words}, block=(threads, 1, 1)
+    for error in launch_text(
+        text, pack_parameters(words, words), {"values": words}, block=(threads, 1, 1)
     ):  # fmt: skip
         raise error
 
