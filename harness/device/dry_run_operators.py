@@ -71,6 +71,14 @@ def _attend(
     return torch.empty((*q.shape[:-1], width), dtype=q.dtype, device=q.device)
 
 
+@_register_shapes("sgl_kernel.flash_attn.get_scheduler_metadata")
+def _plan_attention(batch_size: int, *args: Any, **options: Any) -> torch.Tensor:
+    """Return a plan, which the attention alone reads."""
+    return torch.zeros(
+        4 * batch_size + 1, dtype=torch.int32, device=options["cache_seqlens"].device
+    )
+
+
 @_register_shapes("flashinfer.gdn_prefill.chunk_gated_delta_rule")
 def _scan_delta_rule(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *args: Any, **options: Any

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from pathlib import Path
 
@@ -28,6 +29,10 @@ def test_each_model_has_a_published_source_and_an_architecture() -> None:
     for file in files:
         model = read_model(file.stem)
         assert model.source.startswith("https://"), file
+        # A place where the figures were read as well, or that there was none.
+        assert re.search(
+            r"[\w-]+/[\w.-]+, \S+|transformers \S+|nothing was found", model.compared
+        ), file
         assert model.config["architectures"], file
         assert isinstance(model.config["rms_norm_eps"], float), file  # and not the text '1e-05'
 

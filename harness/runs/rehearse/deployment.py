@@ -3,6 +3,7 @@
 A model is the `config.json` that was published, with its address:
 
     source: https://huggingface.co/…/config.json
+    compared: the same sizes in OWNER/NAME, PATH at COMMIT
     config: {architectures: [LlamaForCausalLM], hidden_size: 4096, …}
 
 `suites/rehearse/deployments.yaml` has the fixed set:
@@ -106,6 +107,7 @@ class ModelFile(msgspec.Struct, forbid_unknown_fields=True):
     """A file of the models' folder."""
 
     source: str  # where the figures are published
+    compared: str  # where the same figures were read, or that they were found nowhere
     config: dict[str, Any]  # config.json
 
 
