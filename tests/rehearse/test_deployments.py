@@ -34,7 +34,8 @@ def test_each_model_has_a_published_source_and_an_architecture() -> None:
             r"[\w-]+/[\w.-]+, \S+|transformers \S+|nothing was found", model.compared
         ), file
         assert model.config["architectures"], file
-        assert isinstance(model.config["rms_norm_eps"], float), file  # and not the text '1e-05'
+        text = model.config.get("text_config", model.config)
+        assert isinstance(text["rms_norm_eps"], float), file  # and not the text '1e-05'
 
 
 def test_the_fixed_set_is_large_and_each_deployment_is_another_one() -> None:
