@@ -4,11 +4,11 @@
     python bench/server_kernels.py --launches SUITES [--virtual NAME=LAUNCHES ...] [--record FILE]
     python bench/server_kernels.py --read FILE
 
-What servers on a card launch is in `bench/recorded/checked-servers`, by SGLang's own profiler. A
-server that no card has run is listed by its launches on the virtual GPU, which plays an H100
-(`bench/served_architecture.py`). Loaders are those whose modules have launched the kernel in
-recorded runs. Each test of `suites/cuda_kernels` holds what it launches to a reference of its own.
-`--read` prints the table of a record.
+What servers on a card launch is in `bench/recorded/checked-servers`, by SGLang's own profiler, and
+in later records by the checks of `--check cuda`. A server that no card has run is listed by its
+launches on the virtual GPU, which plays an H100 (`bench/served_architecture.py`). Loaders are those
+whose modules have launched the kernel in recorded runs. Each test of `suites/cuda_kernels` holds
+what it launches to a reference of its own. `--read` prints the table of a record.
 """
 
 from __future__ import annotations
@@ -31,11 +31,12 @@ ROOT = Path(__file__).parents[1]
 SERVERS = ROOT / "bench" / "recorded" / "checked-servers"
 BUILDS = ROOT / "harness" / "kernels" / "cuda"
 _NAMESPACE = "sglang::"
+_SOURCES = "sglang/kernels/jit/csrc/"
 _SUITE = "suite suites/cuda_kernels/"
 
 
 def read_servers() -> dict[str, Counter[str]]:
-    """Read how often each server on a card launched each kernel, in the same few steps."""
+    """Read how often each server on a card launched each kernel."""
     found: dict[str, Counter[str]] = {}
     for file in sorted(SERVERS.iterdir()):
         for case, runs in json.loads(read_record_text(file))["cases"].items():
@@ -43,6 +44,10 @@ def read_servers() -> dict[str, Counter[str]]:
                 for name, count in (run.get("launches") or {}).items():
                     if name.startswith(_NAMESPACE):
                         found.setdefault(case, Counter())[name.rpartition("::")[2]] += count
+                for name, one in run.get("check", {}).get("launches_by_kernel", {}).items():
+                    if _SOURCES in one["place"]:
+                        kernel = name.partition("<")[0].rpartition("::")[2]
+                        found.setdefault(case, Counter())[kernel] += one["launches"]
     return found
 
 

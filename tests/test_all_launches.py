@@ -97,6 +97,8 @@ def test_the_summary_says_the_share_of_all_launches_and_what_was_compiled(tmp_pa
         "  2 (8.3%): fill",
         "  2 (8.3%): at::native::add",
     ]
+    by_kernel = kernel_checks.to_json(checked)["launches_by_kernel"]
+    assert by_kernel == {"fill<int>": {"place": "fill.cu:3", "launches": 6}}
     shares = kernel_checks.to_json(checked)["all_launches"]
     assert shares["share"] == 0.25
     assert shares["not_checked"] == {"ampere_gemm": 14, "fill": 2, "at::native::add": 2}
@@ -115,6 +117,8 @@ def test_the_summary_says_the_share_of_all_launches_and_what_was_compiled(tmp_pa
     checked = report_files.read_reports(tmp_path)
     lines = kernel_checks.format_summary(checked)
     assert not any("of all 0" in line for line in lines)
+    by_kernel = kernel_checks.to_json(checked)["launches_by_kernel"]
+    assert by_kernel == {"fill<int>": {"place": "fill.cu:3", "launches": 6}}
     shares = kernel_checks.to_json(checked)["all_launches"]
     assert (shares["launches"], shares["share"]) == (0, None)
     assert f"launches of all libraries were not counted in pid {os.getpid()}: no CUPTI" in lines

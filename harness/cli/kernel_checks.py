@@ -149,6 +149,11 @@ def to_json(checked: CheckSummary) -> dict[str, Any]:
         "launches": checked.launches,
         "checked_launches": checked.checked_launches,
         "share": round(checked.checked_share, 4),
+        "launches_by_kernel": {
+            name: {"place": one.place, "launches": one.launches}
+            for name, one in checked.kernels.items()
+            if one.launches
+        },
         "not_checked": {
             name: asdict(one)
             for name, one in checked.kernels.items()
