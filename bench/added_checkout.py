@@ -73,9 +73,11 @@ def run_timed(words: list[str], home: Path) -> dict[str, Any]:
     done = subprocess.run(words, env=environment, capture_output=True, text=True)
     seconds = round(time.monotonic() - begun, 1)
     assert done.returncode == 0, done.stdout + done.stderr
-    said = [line for line in done.stderr.splitlines() if "lock of ours" in line or "mended" in line]
-    lines = [line for line in done.stdout.splitlines() if TOGGLE in line] or said
-    return {"seconds": seconds, "log": said, "output": lines[:4]}
+    messages = [
+        line for line in done.stderr.splitlines() if "lock of ours" in line or "mended" in line
+    ]
+    lines = [line for line in done.stdout.splitlines() if TOGGLE in line] or messages
+    return {"seconds": seconds, "log": messages, "output": lines[:4]}
 
 
 def main() -> None:

@@ -123,12 +123,12 @@ def main() -> None:
         outcomes.append(Outcome(toggle.id, trip, held, seconds))
         print(f"{toggle.id:32} {held:12} {trip}", flush=True)
     if arguments.record and arguments.names and arguments.record.exists():
-        asked = {one.toggle for one in outcomes}
+        asked_toggles = {one.toggle for one in outcomes}
         before = [
             Outcome(**one) for one in json.loads(read_record_text(arguments.record))["toggles"]
         ]
         known_ids = {toggle.id for toggle in known_toggles}
-        left = [one for one in before if one.toggle in known_ids - asked]
+        left = [one for one in before if one.toggle in known_ids - asked_toggles]
         outcomes = sorted([*outcomes, *left], key=lambda one: one.toggle)
     tried = [one.held_back for one in outcomes if one.held_back != "-"]
     equal = sum(one.round_trip == "equal" for one in outcomes)

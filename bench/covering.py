@@ -166,17 +166,17 @@ def count_lower_bound(model: Model) -> int:
 
 
 def side_by_side(model: Model) -> dict[str, Any]:
-    asked = value_tuples.count_tuples(
+    tuple_count = value_tuples.count_tuples(
         model.space, list(combinations(model.space.axes, model.strength))
     )
     result: dict[str, Any] = {
         "model": model.name,
-        "tuples": asked,
+        "tuples": tuple_count,
         "no fewer can do": count_lower_bound(model),
         "unfix": measure_rows(model, plan_rows),
         "covertable, simple": measure_rows(model, by_covertable("simple")),
     }
-    if asked <= MOST_FOR_GREEDY:
+    if tuple_count <= MOST_FOR_GREEDY:
         result["covertable, greedy"] = measure_rows(model, by_covertable("greedy"))
     if model.strength == 2:
         result["allpairspy"] = measure_rows(model, by_allpairspy)
@@ -206,8 +206,10 @@ def main() -> int:
     for model in list_models():
         result = side_by_side(model)
         results.append(result)
-        said = {k: v["cells"] for k, v in result.items() if isinstance(v, dict) and "cells" in v}
-        print(model.name, said, result["best"], result["unfix"]["seconds"], flush=True)
+        cell_counts = {
+            k: v["cells"] for k, v in result.items() if isinstance(v, dict) and "cells" in v
+        }
+        print(model.name, cell_counts, result["best"], result["unfix"]["seconds"], flush=True)
     result = {
         "source of the published sizes": "pairwise.org/efficiency.html",
         "allowed": {"times the best": ALLOWED, "processor seconds by strength": SECONDS},

@@ -219,9 +219,9 @@ def count_by_fuzzing(test: Any, given: dict[str, Any], seed: int) -> int:
         suppress_health_check=tuple(HealthCheck),
     )
     until = time.monotonic() + 3600
-    asked = TimeSlice(0, 0, seed, 0, generate_until=until, shrink_until=until, end_after=3600)
+    time_slice = TimeSlice(0, 0, seed, 0, generate_until=until, shrink_until=until, end_after=3600)
     try:
-        with use_fuzz_engine(asked):
+        with use_fuzz_engine(time_slice):
             test(**given)
     except AssertionError:
         return first

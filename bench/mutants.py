@@ -166,8 +166,8 @@ class Bench:
         seconds += time.perf_counter() - begun
         if only is None:
             shutil.copy(folder / "session.sqlite", self.session)
-        said = self.tool(folder, "cosmic-ray", "dump", "session.sqlite").splitlines()
-        ran = [(item, result) for item, result in map(json.loads, said) if result["test_outcome"]]
+        output = self.tool(folder, "cosmic-ray", "dump", "session.sqlite").splitlines()
+        ran = [(item, result) for item, result in map(json.loads, output) if result["test_outcome"]]
         mutants = {}
         for item, result in ran:
             mutant = self.of_diff(result["diff"])
@@ -256,7 +256,7 @@ class Bench:
         words = ["prove", *names, "--release", "current", "--toggles", str(folder / "toggles")]
         words += ["-j", str(self.jobs), "--json", "--", str(folder / "tests")]
         begun = time.perf_counter()
-        said = run_command(
+        output = run_command(
             [sys.executable, "-P", "-m", "harness", *words],
             package,
             wanted=(0, 1),
@@ -264,7 +264,7 @@ class Bench:
             UNFIX_HOME=str(package),
         )
         seconds = time.perf_counter() - begun
-        run: dict[str, Any] = json.loads(said)
+        run: dict[str, Any] = json.loads(output)
         problems = [problem for on in run["releases"] for problem in on["problems"]]
         if problems:
             raise SystemExit("\n".join(problems))
@@ -292,7 +292,7 @@ def measure_tools(bench: Bench, rounds: int) -> dict[str, Any]:
     if len(common) < 2:
         raise SystemExit("the tools have no mutants in common")
     folder = bench.as_toggles(common)
-    said: dict[Mutant, dict[str, set[str]]] = {
+    tools_verdicts: dict[Mutant, dict[str, set[str]]] = {
         mutant: {"cosmic-ray": {ray[mutant][1]}, "mutmut": {mut[mutant][1]}, "unfix": set()}
         for mutant in common
     }
@@ -310,7 +310,7 @@ def measure_tools(bench: Bench, rounds: int) -> dict[str, Any]:
             for name, found in runs.items():
                 times[name].append(found.seconds)
                 for mutant in mutants:
-                    said[mutant][name].add(found.mutants[mutant][1])
+                    tools_verdicts[mutant][name].add(found.mutants[mutant][1])
 
     figures: dict[str, dict[str, Any]] = {}
     for name in tools:
@@ -337,7 +337,7 @@ def measure_tools(bench: Bench, rounds: int) -> dict[str, Any]:
             "function": mutant.function,
             "was": mutant.was,
             "now": mutant.now,
-            **{name: ", ".join(sorted(each)) for name, each in said[mutant].items()},
+            **{name: ", ".join(sorted(each)) for name, each in tools_verdicts[mutant].items()},
         }
         for mutant in common
     ]
@@ -349,7 +349,7 @@ def measure_tools(bench: Bench, rounds: int) -> dict[str, Any]:
         "verdicts_that_differ": [
             verdict
             for mutant, verdict in zip(common, verdicts, strict=True)
-            if len(set.union(*said[mutant].values())) > 1
+            if len(set.union(*tools_verdicts[mutant].values())) > 1
         ],
     }
 

@@ -77,11 +77,11 @@ def judge_faults(
         os.close(write)
         children.append((child, os.fdopen(read, "rb")))
     found: list[dict[str, Any]] = []
-    for child, said in children:
-        with said:
+    for child, result in children:
+        with result:
             while True:
                 try:
-                    found.append(pickle.load(said))
+                    found.append(pickle.load(result))
                 except EOFError:
                     break
                 if len(found) % 20 == 0:
@@ -106,16 +106,18 @@ def _judge_in_fork(
             os.dup2(nothing.fileno(), 2)
         judge = _judge_narrowing if fault.operator == NARROW else _judge_size
         try:
-            said = judge(place, world, kernels, fault, recorded, known)
+            result = judge(place, world, kernels, fault, recorded, known)
         except Exception as error:
-            said = {"why": f"{type(error).__name__}: {error}"[:200]}
-        os.write(write, json.dumps(said).encode())
+            result = {"why": f"{type(error).__name__}: {error}"[:200]}
+        os.write(write, json.dumps(result).encode())
         os._exit(0)
     os.close(write)
     with os.fdopen(read) as answer:
         text = answer.read()
     os.waitpid(child, 0)
-    said = json.loads(text) if text else {"why": f"it takes more than {SECONDS} s, or ends Triton"}
+    result = (
+        json.loads(text) if text else {"why": f"it takes more than {SECONDS} s, or ends Triton"}
+    )
     base = {
         "module": fault.module,
         "kernel": fault.kernel,
@@ -123,7 +125,7 @@ def _judge_in_fork(
         "line": fault.line,
         "fault": fault.words,
     }
-    return base | {"verdict": "cannot tell"} | said
+    return base | {"verdict": "cannot tell"} | result
 
 
 def _judge_fault(fault: Fault, place: Path, world: Any) -> Any:
@@ -336,10 +338,10 @@ def main() -> None:
     command += ["--place", tree.folder, "-j", arguments.jobs]
     environment = dict(os.environ)
     checkouts.set_checkout_variables(environment)
-    said = subprocess.run(
+    result = subprocess.run(
         list(map(str, command)), check=True, stdout=subprocess.PIPE, text=True, env=environment
     )
-    found = json.loads(said.stdout.splitlines()[-1])
+    found = json.loads(result.stdout.splitlines()[-1])
     summary = count_up(found) | {
         "release": release.name,
         "seconds": round(time.monotonic() - start),

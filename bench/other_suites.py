@@ -86,9 +86,9 @@ def run_files(
     reasons, skips = read_reasons(output), read_skips(output)
     if not tests and not reasons and len(files) > 1:
         return {}
-    said = (reasons, skips, output[-1000:].replace(str(root), "SUITE"))
+    outputs = (reasons, skips, output[-1000:].replace(str(root), "SUITE"))
     names = [str(file.relative_to(root)) for file in files]
-    records = {name: describe_file(name, tests, *said) for name in names}
+    records = {name: describe_file(name, tests, *outputs) for name in names}
     if len(files) > 1:
         records = {name: found for name, found in records.items() if "output" not in found}
     for name, found in records.items():

@@ -73,10 +73,10 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--record", type=Path)
     arguments = parser.parse_args()
-    asked = arguments.nodes, arguments.cells, arguments.seconds
+    sizes = arguments.nodes, arguments.cells, arguments.seconds
 
     here = LocalExecutor(arguments.nodes, MachineDevices(float(arguments.nodes)))
-    local = measure_executor(here, *asked)
+    local = measure_executor(here, *sizes)
     here.close()
 
     store = 80 << 20
@@ -87,7 +87,7 @@ def main() -> int:
     begun = time.perf_counter()
     there = RayExecutor(cluster.address)
     connected = time.perf_counter() - begun
-    on_ray = measure_executor(there, *asked)
+    on_ray = measure_executor(there, *sizes)
     there.close()
     cluster.shutdown()
 

@@ -116,7 +116,7 @@ def main() -> int:
     runs.append(run)
     every = [one for run in runs for one in run["repeats"]]
     whole = [one for one in every if one["counts"]]
-    said = {
+    result = {
         "what": "the cpu matrix without its faults, other items each time",
         "repeats": len(whole),
         "comparisons": sum(sum(one["verdicts"].values()) for one in whole),
@@ -125,12 +125,12 @@ def main() -> int:
         "runs": runs,
     }
     if arguments.record:
-        write_record(arguments.record, json.dumps(said, indent=1) + "\n")
+        write_record(arguments.record, json.dumps(result, indent=1) + "\n")
     print(
-        f"{said['flagged']} of {said['comparisons']} comparisons flagged in {len(whole)} repeats; "
-        f"{said['out of memory']} not counted: the machine was out of memory"
+        f"{result['flagged']} of {result['comparisons']} comparisons flagged in {len(whole)} "
+        f"repeats; {result['out of memory']} not counted: the machine was out of memory"
     )
-    return 1 if said["flagged"] else 0
+    return 1 if result["flagged"] else 0
 
 
 if __name__ == "__main__":

@@ -233,11 +233,11 @@ def review_change(checkout: GitRepository, folder: Path, change: WheelChange) ->
         words += ["--markdown", str(record.with_suffix(".md"))]
         done = subprocess.run([paths.project_folder() / "unfix", *words], stdout=subprocess.DEVNULL)
         assert done.returncode in (0, 1), done.returncode
-    said = json.loads(record.read_text())
+    report = json.loads(record.read_text())
     for name in ("machine", "settings", "checkout", "runs", "command"):
-        said.pop(name, None)
+        report.pop(name, None)
     about = {"name": change.name, "kind": change.kind, "about": change.about}
-    return {**about, "judgement": JUDGEMENTS.get(change.name, "not read"), "review": said}
+    return {**about, "judgement": JUDGEMENTS.get(change.name, "not read"), "review": report}
 
 
 if __name__ == "__main__":

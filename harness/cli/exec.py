@@ -166,8 +166,8 @@ def run_command(arguments: argparse.Namespace) -> int:
 def _describe_virtual_device(request: ExecRequest, folder: Path) -> dict[str, Any]:
     if request.device != VIRTUAL:
         return {}
-    asked = virtual_process.read_records(folder.resolve()).as_dict()
-    return {"virtual_device": {"card": get_card(request.card).name, **asked}}
+    device_record = virtual_process.read_records(folder.resolve()).as_dict()
+    return {"virtual_device": {"card": get_card(request.card).name, **device_record}}
 
 
 def _make_run_name() -> str:

@@ -52,10 +52,10 @@ def test_a_retracted_request_goes_on_as_if_nothing_had_been() -> None:
     accuracy.skip_on_releases(
         ("0.5.12",), "it pins memory for logits of a prompt: on a CPU, it ends"
     )
-    asked = accuracy.make_items("shared", 32)
-    asked = [item for place in range(4) for item in asked[place::4]]  # each prefix occurs again
+    items = accuracy.make_items("shared", 32)
+    items = [item for place in range(4) for item in items[place::4]]  # each prefix occurs again
     with accuracy.retract_requests():
-        accuracy.assert_answers("llama", asked, *NATIVE, "--max-total-tokens", "700")
+        accuracy.assert_answers("llama", items, *NATIVE, "--max-total-tokens", "700")
 
 
 WRONG_AS_THEY_ARE = (
@@ -74,8 +74,8 @@ def test_a_window_holds_what_the_model_was_trained_with() -> None:
 def test_a_window_holds_as_much_in_decoding() -> None:
     accuracy.skip_on_releases(*WRONG_AS_THEY_ARE)
     # The window is past the copy: it drops only its own beginning.
-    asked = [one for one in accuracy.make_items("copying", 7) if len(one["prompt"]) == 20]
-    accuracy.assert_answers("gpt-oss", asked, *TRITON)
+    items = [one for one in accuracy.make_items("copying", 7) if len(one["prompt"]) == 20]
+    accuracy.assert_answers("gpt-oss", items, *TRITON)
 
 
 @pytest.mark.guards("verify-takes-wrong-child")

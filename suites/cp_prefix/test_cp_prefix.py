@@ -39,9 +39,9 @@ OPERATORS = ("indexer", "attention")
 def _context_parallelism_runs_here() -> None:
     if device.get_device() != "cpu":
         skip_not_applicable("the Ascend operators are recorders over CPU memory: --device cpu")
-    said = cp_ranks.get_refusal()
-    if said:
-        skip_not_applicable(f"the release refuses it: {said}")
+    refusal = cp_ranks.get_refusal()
+    if refusal:
+        skip_not_applicable(f"the release refuses it: {refusal}")
 
 
 @pytest.mark.guards("23268-kv-prefix-lens")

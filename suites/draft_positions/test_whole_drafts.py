@@ -84,17 +84,17 @@ def test_drawn_tokens_come_with_the_odds_they_were_drawn_with(draft: EagleDraft)
         torch.testing.assert_close(
             shares[:, step],
             torch.tensor(
-                [draft.compute_probabilities(row, step, said) for row, said in enumerate(tokens)]
+                [draft.compute_probabilities(row, step, chain) for row, chain in enumerate(tokens)]
             ),
         )
         drawn = adapter.sample_tokens(draft, shares[:, step], step)
-        for request, said in enumerate(tokens):
+        for request, chain in enumerate(tokens):
             if draft.count_choices(request) == 1:
-                assert said[step] == draft.predict_best_token(request, step, said)
+                assert chain[step] == draft.predict_best_token(request, step, chain)
             elif draft.seeds:
-                assert said[step] == drawn[request]
+                assert chain[step] == drawn[request]
     assert [forward.tokens for forward in drafted.forwards] == [
-        [said[step] for said in tokens] for step in range(draft.steps - 1)
+        [chain[step] for chain in tokens] for step in range(draft.steps - 1)
     ]
     assert drafted.places == draft.places
     assert drafted.parents == [tree.parents for tree in draft.trees]

@@ -66,8 +66,10 @@ def talks(draw: st.DrawFn, padding: bool) -> Talk:
     if draw(st.integers(0, 4)) == 4:
         prompt = st.just(0)
     prompts = tuple(draw(st.lists(prompt, min_size=1, max_size=3)))
-    said = st.one_of(st.integers(1, context), st.sampled_from([1, window, window + 1, 2 * window]))
-    lengths = tuple(min(context, prompt + draw(said)) for prompt in prompts)
+    answer_lengths = st.one_of(
+        st.integers(1, context), st.sampled_from([1, window, window + 1, 2 * window])
+    )
+    lengths = tuple(min(context, prompt + draw(answer_lengths)) for prompt in prompts)
     batch = DraftBatch(
         lengths=lengths,
         topk=1,

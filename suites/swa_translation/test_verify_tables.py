@@ -35,12 +35,12 @@ def backend_of(batch: hybrid_pools.VerifyBatch, check: Any) -> adapter.VerifyBac
 
 
 @pytest.mark.guards("24617")
-@given(asked=hybrid_pools.batches_with_orders())
-@example(asked=(hybrid_pools.LONG_BATCH, [2, 0, 1]))
+@given(ordered_batch=hybrid_pools.batches_with_orders())
+@example(ordered_batch=(hybrid_pools.LONG_BATCH, [2, 0, 1]))
 def test_metadata_made_on_the_spot_names_slots_of_the_sliding_pool(
-    asked: tuple[hybrid_pools.VerifyBatch, list[int]],
+    ordered_batch: tuple[hybrid_pools.VerifyBatch, list[int]],
 ) -> None:
-    batch, order = asked
+    batch, order = ordered_batch
     with checking.checked() as check:
         backend = backend_of(batch, check)
         metadata = backend.make_eager_metadata(order)

@@ -82,8 +82,8 @@ def _find_body_start(function_tokens: Sequence[CodeToken]) -> int:
     if "def" not in texts or INDENT not in texts or "class" in texts[: texts.index("def")]:
         raise PortError("it is no function that could import what it needs")
     at = texts.index(INDENT) + 1
-    said = texts[at].lstrip("rbfuRBFU")[:1] in ('"', "'") and texts[at + 1] == NEWLINE
-    return at + 2 if said else at
+    is_docstring = texts[at].lstrip("rbfuRBFU")[:1] in ('"', "'") and texts[at + 1] == NEWLINE
+    return at + 2 if is_docstring else at
 
 
 def _find_import(name: str, text: str, importer: ModuleSource, tree: SourceTree) -> str:

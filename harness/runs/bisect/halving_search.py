@@ -223,9 +223,9 @@ class HalvingSearch:
                 if a.shows_symptom
             ]
             if not shows:
-                asked = [s for s in smaller if s]
+                nonempty = [s for s in smaller if s]
                 self.undecided_subsets += [
-                    s for s, a in zip(asked, answers, strict=True) if a.shows_symptom is None
+                    s for s, a in zip(nonempty, answers, strict=True) if a.shows_symptom is None
                 ]
                 return needed
             needed = shows[0]

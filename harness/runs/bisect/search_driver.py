@@ -288,12 +288,14 @@ def estimate_runs(
     """Return the most and the mean number of runs, over each candidate as the only culprit."""
     runs = []
     for culprit in candidates.universe.toggles:
-        asked: list[SearchQuestion] = []
+        questions: list[SearchQuestion] = []
 
         def ask(
-            batch: list[SearchQuestion], culprit: str = culprit, asked: list[SearchQuestion] = asked
+            batch: list[SearchQuestion],
+            culprit: str = culprit,
+            questions: list[SearchQuestion] = questions,
         ) -> list[search_questions.SearchAnswer]:
-            asked += batch
+            questions += batch
             return [
                 search_questions.SearchAnswer(culprit in question.toggles) for question in batch
             ]
@@ -304,7 +306,7 @@ def estimate_runs(
             ).search(),
             ask,
         )
-        runs.append(len(asked) + base_runs)
+        runs.append(len(questions) + base_runs)
     return max(runs, default=base_runs), round(sum(runs) / len(runs)) if runs else base_runs
 
 

@@ -75,9 +75,9 @@ def choose_base_items(items_by_task: ItemsByTask, served: ServedConfiguration) -
     if served.failure:
         few = choose_repeated_items(items_by_task, [])
         return items_by_task if served.answers else few
-    asked = {(one.task, one.number) for run in served.repeated for one in run.answers}
+    repeated_items = {(one.task, one.number) for run in served.repeated for one in run.answers}
     chosen = {
-        task: [number for number in numbers if (task, number) in asked]
+        task: [number for number in numbers if (task, number) in repeated_items]
         for task, numbers in items_by_task.items()
     }
     return {task: numbers for task, numbers in chosen.items() if numbers}

@@ -128,5 +128,5 @@ class BuildSurvey(msgspec.Struct, frozen=True):
     @property
     def unrecorded_loaders(self) -> list[str]:
         """The loaders whose arguments no run has recorded."""
-        asked = {result.loader for result in self.results}
-        return [loader for loader in self.loaders if loader not in asked]
+        tried = {result.loader for result in self.results}
+        return [loader for loader in self.loaders if loader not in tried]

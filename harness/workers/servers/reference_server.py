@@ -68,8 +68,8 @@ class JsonRequestHandler(BaseHTTPRequestHandler):
     disable_nagle_algorithm = True  # otherwise each answer waits for an acknowledgement
 
     def read_json(self) -> dict[str, Any]:
-        said: dict[str, Any] = json.loads(self.rfile.read(int(self.headers["content-length"])))
-        return said
+        body: dict[str, Any] = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        return body
 
     def send_json(self, payload: Any, code: int = 200) -> None:
         data = payload if isinstance(payload, bytes) else json.dumps(payload).encode()
@@ -93,12 +93,12 @@ def serve_reference(model: ReferenceModel, port: int) -> None:
             self.send_json({"healthy": True})
 
         def do_POST(self) -> None:
-            asked = self.read_json()
+            request = self.read_json()
             if self.path != "/v1/completions":
                 self.send_json({})
                 return
-            stop = asked.get("stop") or []
-            self.send_json(model.complete(asked["prompt"], asked["max_tokens"], stop))
+            stop = request.get("stop") or []
+            self.send_json(model.complete(request["prompt"], request["max_tokens"], stop))
 
     BacklogHTTPServer(("127.0.0.1", port), Handler).serve_forever()
 
