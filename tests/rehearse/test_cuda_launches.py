@@ -78,6 +78,7 @@ def test_a_fault_that_only_a_tree_of_drafts_shows_is_named(
     assert [one["failure"] for one in deployment["phases"]] == [""] * len(deployment["phases"])
     [built] = [one for key, one in list_cuda_launches(deployment).items() if key[1] == TREE_KERNEL]
     assert not built["refusal"]
+    assert built["programs"] > 0
     found = [one for one in deployment["findings"] if one["kernel"].endswith(f":{TREE_KERNEL}")]
     assert bool(found) == is_found
     if is_found:

@@ -198,6 +198,7 @@ class CudaCalls:
             raise
         except Violation as violation:
             self._recorder.add_finding(record, violation)
+            record.programs = record.programs or _count_blocks(violation, chosen)
             raise
         if is_new:
             record.programs = len(chosen)
@@ -280,6 +281,12 @@ def _shorten_error(error: BaseException) -> str:
     """Return the first line of an error."""
     text = str(error).strip() or type(error).__name__
     return text.splitlines()[0][:_REASON_CHARACTERS]
+
+
+def _count_blocks(violation: Violation, chosen: tuple[ProgramId, ...]) -> int:
+    """Count the blocks that ran up to a violation, which ends the launch; 0 if CUDA refuses it."""
+    block = None if violation.location is None else violation.location.program
+    return 1 + chosen.index(block) if block in chosen else 0
 
 
 def _shorten_path(file: str) -> str:
