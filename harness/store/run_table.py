@@ -149,10 +149,6 @@ class RunTable(Generic[ListedRunT, WholeRunT]):
             )
         return run
 
-    def load_newest(self) -> WholeRunT | None:
-        runs = self.list_runs()
-        return self.load_whole(runs[-1]) if runs else None
-
     # Merging
 
     def merge(self, other: Self) -> list[str]:

@@ -188,7 +188,7 @@ class Mutate:
 
     def load_newest(self) -> MutationRun:
         store = Store(self.root / ".unfix" / "runs.sqlite")
-        newest = store.mutate.load_newest()
+        newest = load_newest_run(store)
         store.close()
         assert newest is not None
         return newest
@@ -200,7 +200,7 @@ class Mutate:
             if not file.exists() or not file.stat().st_size:
                 return False
             store = Store(file)
-            newest = store.mutate.load_newest()
+            newest = load_newest_run(store)
             store.close()
             return newest is not None and len(newest.fates) >= count
 
@@ -227,6 +227,11 @@ def by_id(run: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 def vars_of(fault: MutationFault) -> dict[str, Any]:
     return {name: getattr(fault, name) for name in fault.__struct_fields__}
+
+
+def load_newest_run(store: Store) -> MutationRun | None:
+    runs = store.mutate.list_runs()
+    return store.mutate.load_whole(runs[-1]) if runs else None
 
 
 def read_sources(mutate: Mutate) -> dict[str, str]:

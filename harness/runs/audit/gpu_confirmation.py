@@ -1,9 +1,10 @@
 """Runs the findings of an audit on this machine's GPU, in real memory.
 
-Each finding has two launches: the largest passing size, and the threshold. A GPU that shows the
-overflow confirms the finding. If both launches pass, a finding by arithmetic alone becomes a reason
-why its kernel is unknown. Results of an earlier run on the same kind of GPU (`--known`) are reused
-if the launches are the same.
+Each finding has two launches: the largest passing size, and the threshold. Invariant: a GPU
+confirms a finding only if the launch at the threshold shows it. Example: `row * 4096` in int32 is
+launched with 524,288 rows, which pass, and with 524,289, whose last row begins at 2**31. If both
+pass, a finding by arithmetic alone becomes a reason why its kernel is unknown. Results of an
+earlier run on the same kind of GPU (`--known`) are reused if the launches are the same.
 """
 
 from __future__ import annotations
