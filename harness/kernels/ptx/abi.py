@@ -43,12 +43,11 @@ class ContextField(IntEnum):
     OVERFLOW_COUNT = 32
     UNORDERED_BLOCKS = 33  # 1 if the kernel does not synchronize its blocks itself
     DYNAMIC_SHARED = 34  # bytes
-    SEGMENT_COUNT = 35
-    RAN_FLAGS = 36  # a byte for each block of operations
-    COPIES = 37  # the copy into each 4 bytes of shared memory, or 0 where a kernel makes none
-    CHOSEN = 38  # x, y and z of each block that runs; with a count of 0 all run
-    CHOSEN_COUNT = 39
-    EXTENTS = 40  # the largest 32-bit integer on the way into an address, by site; 0 asks for none
+    RAN_FLAGS = 35  # a byte for each block of operations
+    COPIES = 36  # the copy into each 4 bytes of shared memory, or 0 where a kernel makes none
+    CHOSEN = 37  # x, y and z of each block that runs; with a count of 0 all run
+    CHOSEN_COUNT = 38
+    EXTENTS = 39  # the largest 32-bit integer on the way into an address, by site; 0 asks for none
 
 
 class FrameField(IntEnum):
