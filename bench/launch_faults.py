@@ -3,9 +3,10 @@
     unfix exec --check graphs,streams -- python bench/launch_faults.py freed
 
 The faults: `freed` (a captured buffer is replaced), `moved` (it is resized), `number` (a number
-that the graph keeps has changed), `event` and `aten-event` (a launch does not wait for another one,
-the first one a Triton kernel, the second torch's own), `reuse` (memory is given to another stream
-too early), and `none`.
+that the graph keeps has changed), `pool` (a graph's result is read when another graph of its pool
+has overwritten it), `event` and `aten-event` (a launch does not wait for another one, the first one
+a Triton kernel, the second torch's own), `reuse` (memory is given to another stream too early), and
+`none`.
 """
 
 from __future__ import annotations
@@ -53,6 +54,8 @@ def plant_fault(kind: str, model: ModelWithGraph, side: torch.cuda.Stream) -> No
         model.buffer.resize_(64 * SIZE)
     elif kind == "number":
         model.count = 4
+    elif kind == "pool":
+        overwrite_result(model)
     elif kind in ("event", "none"):
         with torch.cuda.stream(side):
             add_one[(1,)](model.buffer, model.out, 8, BLOCK=8)
@@ -73,6 +76,21 @@ def plant_fault(kind: str, model: ModelWithGraph, side: torch.cuda.Stream) -> No
         torch.ones(SIZE, device="cuda").add_(1)
     else:
         sys.exit(f"no fault is called {kind}")
+
+
+def overwrite_result(model: ModelWithGraph) -> None:
+    """Replay two graphs of one pool, the first one last: its temporary tensor had these bytes."""
+    pool = torch.cuda.graph_pool_handle()
+    first, second = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
+    with torch.cuda.graph(first, pool=pool):
+        temporary = model.buffer + 1
+        model.out.copy_(temporary)
+        del temporary
+    with torch.cuda.graph(second, pool=pool):
+        result = model.buffer * 3
+    second.replay()
+    first.replay()
+    result.sum()
 
 
 def main() -> None:

@@ -19,7 +19,9 @@ from launch_programs import (
     on_side_stream,
     scatter,
 )
+from traced_card import run_under_torch_sanitizer
 
+from harness.core import child_process
 from harness.kernels.launches.launch_violations import (
     EarlyReuse,
     UnorderedAccess,
@@ -127,6 +129,35 @@ def test_a_replay_is_ordered_with_other_launches_and_a_capture_is_not() -> None:
     found = find_violation(lambda: program(waits=False))
     assert isinstance(found, UnorderedAccess)
     assert "which add_one of a replayed graph" in found.headline
+
+
+@pytest.mark.parametrize("is_captured", [True, False])
+def test_torchs_sanitizer_counts_a_captured_launch_as_one_that_ran(is_captured: bool) -> None:
+    """So its reports of `store_cache` on a served Llama are false (docs/check.md)."""
+
+    def program() -> None:
+        pool = torch.zeros(8, device="cuda")
+        capturing, forward = torch.cuda.Stream(), torch.cuda.Stream()
+        torch.cuda.synchronize()
+        with torch.cuda.stream(capturing):
+            if is_captured:
+                graph = torch.cuda.CUDAGraph()
+                graph.capture_begin()
+            store(pool)
+            if is_captured:
+                graph.capture_end()
+        with torch.cuda.stream(forward):  # which does not wait for the other one
+            store(pool)
+
+    def store(pool: torch.Tensor) -> None:
+        pool.fill_(1)
+
+    found = find_violation(program, "streams")
+    assert (found is None) == is_captured
+    reports = child_process.call_in_fork(lambda: run_under_torch_sanitizer(program), cpu_seconds=60)
+    assert len(reports) == 1
+    assert "possible data race" in reports[0]
+    assert reports[0].count("aten::fill_") == 2
 
 
 @pytest.mark.parametrize("protection", ["record_stream", "wait", "none"])

@@ -38,6 +38,18 @@ def trace_card(
         yield
 
 
+def run_under_torch_sanitizer(program: Callable[[], object]) -> list[str]:
+    """Run a program under torch's own sanitizer, in a process that ends: return what it reports."""
+    from torch.cuda import _sanitizer  # its import registers callbacks, which nothing takes back
+
+    with _fire_trace(), _sanitizer.CUDASanitizerDispatchMode():
+        try:
+            program()
+        except _sanitizer.CUDASanitizerErrors as error:
+            return [str(one) for one in error.errors]
+    return []
+
+
 class _ReplayHider:
     """What a replay does is no call of the host on a GPU, so torch's trace says nothing of it."""
 
