@@ -29,7 +29,7 @@ MOST = 500
 WANTED = 20
 
 
-class FixesOut:
+class RevertedFixes:
     """A pytest plugin that runs each guard with its fix reverted, as a subclass wants it."""
 
     def __init__(self) -> None:
@@ -58,7 +58,7 @@ class FixesOut:
         raise NotImplementedError
 
 
-class Counting(FixesOut):
+class ExampleCount(RevertedFixes):
     """Counts the examples of each seed."""
 
     def ask(self, guard: pytest.Function, arguments: dict[str, Any]) -> None:
@@ -106,7 +106,7 @@ def main() -> int:
     parser.add_argument("--record", type=Path)
     parser.add_argument("suites", nargs="*", default=["suites"])
     options = parser.parse_args()
-    counting = Counting()
+    counting = ExampleCount()
     code = pytest.main([*options.suites, "--device", "cpu"], [counting])
     medians = {name: statistics.median(counts) for name, counts in counting.found.items()}
     for name, median in medians.items():

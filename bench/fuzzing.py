@@ -24,7 +24,7 @@ from typing import Any
 
 import pytest
 
-from bench.examples import FixesOut
+from bench.examples import RevertedFixes
 from bench.recording import record_result
 
 SEEDS = range(20)
@@ -108,7 +108,7 @@ def some_windows(chance: random.Random) -> Any:
     return WindowBatch(context, tuple(by_row.values()), chance.randint(1, 7), slot)
 
 
-class Order:
+class KeyOrder:
     """In place of `st.data()`: draws up to three of the keys, in any order."""
 
     def __init__(self, chance: random.Random, count: int) -> None:
@@ -143,7 +143,7 @@ def make_domains() -> dict[str, Callable[[random.Random], dict[str, Any]]]:
     def far_keys(chance: random.Random) -> dict[str, Any]:
         keys = some_keys()(chance)
         kind = chance.choice((torch.int32, torch.int64))
-        return {"keys": keys, "kind": kind, "data": Order(chance, len(keys.locations))}
+        return {"keys": keys, "kind": kind, "data": KeyOrder(chance, len(keys.locations))}
 
     return {
         "test_a_graph_row_of_flashinfer_holds_what_the_last_step_writes": batch(longest=2000),
@@ -230,7 +230,7 @@ def count_by_fuzzing(test: Any, given: dict[str, Any], seed: int) -> int:
     return MOST
 
 
-class Comparing(FixesOut):
+class EngineComparison(RevertedFixes):
     """Runs each guard with the fuzz engine and with uniform inputs."""
 
     def ask(self, guard: pytest.Function, given: dict[str, Any]) -> None:
@@ -253,7 +253,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--record", type=Path)
     options = parser.parse_args()
-    comparing = Comparing()
+    comparing = EngineComparison()
     started = time.monotonic()
     code = pytest.main([*SUITES, "--device", "cpu"], [comparing])
     for name, found in comparing.found.items():

@@ -43,7 +43,7 @@ MANY = 64  # the fewest programs of a large launch
 
 
 @dataclass(frozen=True)
-class Named:
+class NamedKernel:
     """A kernel by module and name, as each process has its own object."""
 
     module: str
@@ -60,7 +60,7 @@ class Named:
 
 
 @dataclass(frozen=True)
-class View:
+class TensorView:
     """A tensor as a view of bytes; views of different types may share them."""
 
     storage: int
@@ -70,7 +70,7 @@ class View:
 
 @dataclass(frozen=True)
 class Launch:
-    named: Named
+    named: NamedKernel
     sides: tuple[int, ...]
     args: tuple[Any, ...]
     options: dict[str, Any]
@@ -88,9 +88,9 @@ class Launch:
         return lambda: kernel[self.sides](*args, **options)
 
     def find_value(self, value: Any) -> Any:
-        if isinstance(value, Named):
+        if isinstance(value, NamedKernel):
             return value.kernel
-        if isinstance(value, View):
+        if isinstance(value, TensorView):
             storage = self.storages[value.storage].untyped_storage()
             return torch.empty(0, dtype=value.dtype).set_(storage, *value.place)
         return value
@@ -103,9 +103,9 @@ def to_storable(value: Any, storages: dict[int, torch.Tensor]) -> Any:
         whole = torch.empty(0, dtype=torch.uint8).set_(storage, 0, (storage.nbytes(),), (1,))
         storages.setdefault(storage.data_ptr(), whole.clone())
         place = value.storage_offset(), tuple(value.shape), value.stride()
-        return View(storage.data_ptr(), value.dtype, place)
+        return TensorView(storage.data_ptr(), value.dtype, place)
     function = getattr(value, "fn", None)
-    return value if function is None else Named(function.__module__, function.__qualname__)
+    return value if function is None else NamedKernel(function.__module__, function.__qualname__)
 
 
 class Launches:

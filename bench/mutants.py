@@ -93,7 +93,7 @@ class Mutant(NamedTuple):
     now: str
 
 
-class Found(NamedTuple):
+class ToolResult(NamedTuple):
     """The result of one tool: for each mutant, its name there and its outcome."""
 
     seconds: float
@@ -149,7 +149,7 @@ class Bench:
 
     # cosmic-ray
 
-    def cosmic_ray(self, only: list[str] | None = None) -> Found:
+    def cosmic_ray(self, only: list[str] | None = None) -> ToolResult:
         """Run all mutants of cosmic-ray, or repeat named ones of an earlier session."""
         folder, config = self.copy(), "cosmic-ray.toml"
         begun = time.perf_counter()
@@ -173,7 +173,7 @@ class Bench:
             mutant = self.of_diff(result["diff"])
             if mutant is not None:
                 mutants[mutant] = item["job_id"], result["test_outcome"]
-        return Found(seconds, len(ran), mutants)
+        return ToolResult(seconds, len(ran), mutants)
 
     def of_diff(self, diff: str) -> Mutant | None:
         """Return a diff as a mutant; None if it is not one changed line in a function."""
@@ -196,7 +196,7 @@ class Bench:
 
     # mutmut
 
-    def mutmut(self, only: list[str] | None = None) -> Found:
+    def mutmut(self, only: list[str] | None = None) -> ToolResult:
         folder = self.copy()
         begun = time.perf_counter()
         self.tool(folder, "mutmut", "run", "--max-children", str(self.jobs), *(only or ()))
@@ -225,7 +225,7 @@ class Bench:
                 (n,) = changed
                 mutant = Mutant(function[2:], n + 1, was[n].strip(), normalize_line(now[n]))
                 mutants[mutant] = name, {0: SURVIVED, 1: KILLED}.get(code, f"exit code {code}")
-        return Found(seconds, len(ran), mutants)
+        return ToolResult(seconds, len(ran), mutants)
 
     # unfix
 
@@ -249,7 +249,7 @@ class Bench:
         (folder / "tests" / "conftest.py").write_text(MARKS.format(guards=guards))
         return folder
 
-    def prove(self, folder: Path, mutants: list[Mutant]) -> tuple[Found, dict[str, Any]]:
+    def prove(self, folder: Path, mutants: list[Mutant]) -> tuple[ToolResult, dict[str, Any]]:
         """Prove these mutants, which are the first toggles of the folder."""
         package = self.copy()
         names = [f"mutant-{number}" for number in range(len(mutants))]
@@ -274,7 +274,7 @@ class Bench:
             outcome = ", ".join(sorted(map(str, verdicts))) or "no guard"
             outcome = SURVIVED if outcome == "toothless" else outcome
             found[mutant] = name, KILLED if "proven" in verdicts else outcome
-        return Found(seconds, len(mutants), found), run
+        return ToolResult(seconds, len(mutants), found), run
 
 
 def compute_timing(seconds: list[float], mutants: int) -> dict[str, Any]:

@@ -171,7 +171,7 @@ def _report_exits(*_: Any) -> None:
                 os.close(end)
 
 
-class Started(subprocess.Popen[Any]):
+class ForkedProcess(subprocess.Popen[Any]):
     """A process that a command starts: a fork of it if that is as good as a new one."""
 
     def __init__(self, args: Any, **more: Any) -> None:
@@ -276,7 +276,7 @@ def main() -> None:
     signal.signal(signal.SIGCHLD, _report_exits)
     request = serve_commands(socket.socket(fileno=int(sys.argv[1])))
     os.chdir(request["cwd"])
-    subprocess.Popen = Started  # type: ignore[assignment,misc]
+    subprocess.Popen = ForkedProcess  # type: ignore[assignment,misc]
     become_command(request["words"], request["env"])
 
 

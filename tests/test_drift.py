@@ -78,7 +78,7 @@ def survey_trees() -> dict[str, dict[str, Any]]:
     return {one["release"]: one for one in json.loads(run_survey().stdout)["releases"]}
 
 
-class Patched:
+class PatchedTree:
     """A release with some of its modules replaced."""
 
     def __init__(self, tree: SourceTree, modules: dict[str, str]) -> None:
@@ -164,7 +164,7 @@ def test_every_toggle_flips_to_its_other_state_and_back(release: str) -> None:
     for finding in list_flips()[release]:
         toggle, state = finding.toggle, finding.state
         there = make_plan([ToggleChoice(toggle, FLIP_DIRECTIONS[state])], tree, release)
-        changed = Patched(tree, {module.module: module.text for module in there.modules})
+        changed = PatchedTree(tree, {module.module: module.text for module in there.modules})
         assert find_toggle_status(toggle, changed).state is OTHER[state], toggle.id
         back = make_plan([ToggleChoice(toggle, FLIP_DIRECTIONS[OTHER[state]])], changed, release)
         assert {m.module for m in back.modules} == {m.module for m in there.modules}

@@ -128,5 +128,18 @@ def test_a_function_of_a_module_has_a_verb_and_an_object() -> None:
     assert list_single_words() == []
 
 
+def test_no_class_of_a_module_is_called_by_a_bare_participle() -> None:
+    bare = [
+        f"{one} {one.name}"
+        for one in list_definitions()
+        if one.is_class
+        and one.is_of_module
+        and re.fullmatch(r"_*[A-Z][a-z]+", one.name)
+        and PARTICIPLE.fullmatch(one.name.lower())
+        and one.name.strip("_").lower() not in ALLOWED
+    ]
+    assert bare == []
+
+
 def test_a_class_name_stands_once() -> None:
     assert {name: places for name, places in class_names().items() if len(places) > 1} == {}

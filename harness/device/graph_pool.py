@@ -39,7 +39,7 @@ _pools: weakref.WeakValueDictionary[object, MemoryPool] = weakref.WeakValueDicti
 
 
 @dataclass(slots=True)
-class _Block:
+class _FreeBlock:
     """Free bytes of a segment, from an offset on."""
 
     segment: _Segment
@@ -67,7 +67,7 @@ class BorrowedBytes:
 
 
 @dataclass(slots=True)
-class _Taken:
+class _TakenBytes:
     """The bytes of a living tensor."""
 
     view: weakref.ref[memoryview]  # it calls when the tensor is freed
@@ -105,9 +105,9 @@ class MemoryPool:
 
     def __init__(self) -> None:
         self._segments: list[_Segment] = []
-        self._free: list[_Block] = []
-        self._returned: deque[_Block] = deque()  # by the garbage collector, at any time
-        self._taken: dict[int, _Taken] = {}
+        self._free: list[_FreeBlock] = []
+        self._returned: deque[_FreeBlock] = deque()  # by the garbage collector, at any time
+        self._taken: dict[int, _TakenBytes] = {}
         self._borrowed: weakref.WeakSet[BorrowedBytes] = weakref.WeakSet()
         # Called with what gives bytes zeros again: a dry run's replays begin with zeros, too.
         self.observe_reuse: Callable[[Callable[[], None]], None] | None = None
@@ -126,7 +126,7 @@ class MemoryPool:
         else:
             block = self._reserve(size, index)
         if block.size > size:
-            rest = _Block(block.segment, block.offset + size, block.size - size, block.is_used)
+            rest = _FreeBlock(block.segment, block.offset + size, block.size - size, block.is_used)
             self._free.append(rest)
             block.size = size
         if block.is_used and memory.begins_with_zeros():
@@ -143,7 +143,9 @@ class MemoryPool:
         for borrowed in self._borrowed:
             if borrowed.start < end and start < borrowed.end:
                 borrowed.is_given_on = True
-        self._taken[number] = _Taken(weakref.ref(view, give_back), start, end, weakref.ref(owner))
+        self._taken[number] = _TakenBytes(
+            weakref.ref(view, give_back), start, end, weakref.ref(owner)
+        )
         return torch.frombuffer(view, dtype=torch.uint8)[:nbytes]
 
     def borrow(self, start: int, nbytes: int) -> BorrowedBytes:
@@ -172,11 +174,11 @@ class MemoryPool:
         """The bytes that the pool has reserved."""
         return sum(one.end - one.start for one in self._segments)
 
-    def _reserve(self, size: int, index: int) -> _Block:
+    def _reserve(self, size: int, index: int) -> _FreeBlock:
         whole = max(size, _SMALL_SEGMENT if size <= _LARGEST_SMALL else size)
         segment = _Segment(whole, index)
         self._segments.append(segment)
-        return _Block(segment, 0, whole, is_used=False)
+        return _FreeBlock(segment, 0, whole, is_used=False)
 
     def _add_returned(self) -> None:
         """Add the blocks of freed tensors to the free ones, each joined with its neighbours."""
@@ -187,15 +189,15 @@ class MemoryPool:
                     self._free.remove(other)
                     first = min(other.offset, block.offset)
                     size = other.size + block.size
-                    block = _Block(block.segment, first, size, other.is_used or block.is_used)
+                    block = _FreeBlock(block.segment, first, size, other.is_used or block.is_used)
             self._free.append(block)
 
 
 def _give_back(
-    taken: dict[int, _Taken],
-    returned: deque[_Block],
+    taken: dict[int, _TakenBytes],
+    returned: deque[_FreeBlock],
     number: int,
-    block: _Block,
+    block: _FreeBlock,
     _: object,
 ) -> None:
     taken.pop(number, None)

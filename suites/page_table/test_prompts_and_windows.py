@@ -35,7 +35,7 @@ def windows_that_spare_prompts() -> None:
 
 
 @dataclasses.dataclass(frozen=True)
-class Talk:
+class ConversationBatch:
     """A batch, the length of each prompt (0: prefilled elsewhere), and the window."""
 
     batch: DraftBatch
@@ -58,7 +58,7 @@ class Talk:
 
 
 @st.composite
-def talks(draw: st.DrawFn, padding: bool) -> Talk:
+def talks(draw: st.DrawFn, padding: bool) -> ConversationBatch:
     """Draw rows below, at and beyond the 256 slots that a program copies per iteration."""
     context = draw(st.sampled_from([24, 300, 700]))
     window = draw(st.sampled_from([1, 4, 64, 255]))
@@ -79,10 +79,12 @@ def talks(draw: st.DrawFn, padding: bool) -> Talk:
         slots=len(lengths) + draw(st.integers(0, 1)),
         first_row=draw(st.sampled_from([1, 5])),
     )
-    return Talk(pad_batch(batch, draw(st.integers(0, 2)) if padding else 0), prompts, window)
+    return ConversationBatch(
+        pad_batch(batch, draw(st.integers(0, 2)) if padding else 0), prompts, window
+    )
 
 
-def make_backend(talk: Talk, device: str) -> Any:
+def make_backend(talk: ConversationBatch, device: str) -> Any:
     rows = max(talk.batch.row_of) + 2
     one = flash.make_backend(
         talk.batch,
@@ -98,7 +100,7 @@ def make_backend(talk: Talk, device: str) -> Any:
     return one
 
 
-def read_prompts(one: Any, talk: Talk) -> None:
+def read_prompts(one: Any, talk: ConversationBatch) -> None:
     """Leave the state of the prompts' own forward; some of the rows had longer prompts before."""
     count = len(talk.prompts)
     batch = dataclasses.replace(talk.batch, lengths=talk.prompts, padding=0)
@@ -111,7 +113,7 @@ def read_prompts(one: Any, talk: Talk) -> None:
     one.init_forward_metadata(forward)
 
 
-def allow_accesses(check: Any, talk: Talk) -> None:
+def allow_accesses(check: Any, talk: ConversationBatch) -> None:
     def own_row(launch: Any, request: int, *_: int) -> Any:
         return request, slice(0, len(talk.columns(request)))
 
@@ -127,14 +129,14 @@ def allow_accesses(check: Any, talk: Talk) -> None:
     check.allow_argument(KERNEL, "kv_lens_ptr", write=own_count, read=lambda *program: None)
 
 
-NO_PROMPTS = Talk(
+NO_PROMPTS = ConversationBatch(
     DraftBatch((9, 5), topk=1, steps=1, page=1, context=24, slots=2), (0, 0), window=4
 )
 
 
 @given(talk=talks(padding=True))
 @example(talk=NO_PROMPTS)
-def test_a_graph_reads_the_prompt_and_the_window(talk: Talk) -> None:
+def test_a_graph_reads_the_prompt_and_the_window(talk: ConversationBatch) -> None:
     with checking.checked() as check:
         one = make_backend(talk, check.device)
         forward = flash.make_forward_batch(one, talk.batch, ForwardMode.DECODE)
@@ -148,7 +150,7 @@ def test_a_graph_reads_the_prompt_and_the_window(talk: Talk) -> None:
 
 
 @given(talk=talks(padding=False), known=st.booleans())
-def test_the_same_without_a_graph(talk: Talk, known: bool) -> None:
+def test_the_same_without_a_graph(talk: ConversationBatch, known: bool) -> None:
     with checking.checked() as check:
         one = make_backend(talk, check.device)
         forward = flash.make_forward_batch(one, talk.batch, ForwardMode.DECODE)

@@ -6,24 +6,24 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from faked import Fakes, Serve, Shared
+from faked import Fakes, FakeServers, SharedLmEval
 
 
 @pytest.fixture
-def serve(tmp_path: Path) -> Iterator[Serve]:
-    serving = Serve(tmp_path)
+def serve(tmp_path: Path) -> Iterator[FakeServers]:
+    serving = FakeServers(tmp_path)
     yield serving
     serving.close()
 
 
 @pytest.fixture(scope="session")
-def lm_eval(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shared]:
+def lm_eval(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedLmEval]:
     """One lm-eval process for all tests, since it takes seconds to start."""
-    kept = Shared(tmp_path_factory.mktemp("lm-eval") / "log")
+    kept = SharedLmEval(tmp_path_factory.mktemp("lm-eval") / "log")
     yield kept
     kept.close()
 
 
 @pytest.fixture
-def fakes(tmp_path: Path, lm_eval: Shared) -> Fakes:
+def fakes(tmp_path: Path, lm_eval: SharedLmEval) -> Fakes:
     return Fakes(tmp_path, lm_eval)

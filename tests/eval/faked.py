@@ -63,7 +63,7 @@ def with_share(share: list[int], count: int) -> list[int]:
     return [number for number, holds in enumerate(found) if holds]
 
 
-class Serve:
+class FakeServers:
     """Fake servers, all of which end with the test."""
 
     def __init__(self, root: Path) -> None:
@@ -84,7 +84,7 @@ class Serve:
             server.stop()
 
 
-class Shared:
+class SharedLmEval:
     """An lm-eval process that outlives a test; a new one if a test ended it."""
 
     def __init__(self, log: Path) -> None:
@@ -108,7 +108,7 @@ class Shared:
 class Fakes:
     """A run over fake servers."""
 
-    def __init__(self, root: Path, shared: Shared) -> None:
+    def __init__(self, root: Path, shared: SharedLmEval) -> None:
         self.root = root
         self.shared = shared
         self.said: list[str] = []

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from calling import PATIENCE_SECONDS, wait_until
-from faked import Serve, Shared, draw_questions, with_share, write_fake_lm_eval
+from faked import FakeServers, SharedLmEval, draw_questions, with_share, write_fake_lm_eval
 from fixture_types import Patch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -27,7 +27,7 @@ Answers = list[ItemAnswer]
 
 
 def ask_server(
-    shared: Shared, server: SglangServer, numbers: Any = None, **settings: Any
+    shared: SharedLmEval, server: SglangServer, numbers: Any = None, **settings: Any
 ) -> Answers:
     settings = {
         "items": 60,
@@ -40,7 +40,9 @@ def ask_server(
     return shared.scorer.score_items(server, samples, **settings)
 
 
-def test_prompts_arrive_verbatim_and_answers_match(serve: Serve, lm_eval: Shared) -> None:
+def test_prompts_arrive_verbatim_and_answers_match(
+    serve: FakeServers, lm_eval: SharedLmEval
+) -> None:
     record = serve.root / "asked"
     server = serve(record=str(record))
     numbers = [3, 57, 20, 21]  # any, in any order: lm-eval itself counts them from 0
@@ -62,7 +64,7 @@ def test_prompts_arrive_verbatim_and_answers_match(serve: Serve, lm_eval: Shared
         assert answer.margins == [4.0] * len(answer.text)
 
 
-def test_all_tasks_of_ours_at_once(serve: Serve, lm_eval: Shared) -> None:
+def test_all_tasks_of_ours_at_once(serve: FakeServers, lm_eval: SharedLmEval) -> None:
     server = serve()
     samples = {get_task_name(task): [0, 5] for task in ("recall", "needle", "shared")}
     answers = ask_server(lm_eval, server, samples=samples)
@@ -81,7 +83,9 @@ def test_all_tasks_of_ours_at_once(serve: Serve, lm_eval: Shared) -> None:
         ("hang", "timed out"),
     ],
 )
-def test_no_answer_is_an_error(serve: Serve, lm_eval: Shared, how: str, words: str) -> None:
+def test_no_answer_is_an_error(
+    serve: FakeServers, lm_eval: SharedLmEval, how: str, words: str
+) -> None:
     share = [5, 1]
     numbers = list(range(20, 40))  # of a later batch
     bad = [number for number in with_share(share, 40) if number >= 20]
@@ -102,7 +106,7 @@ def test_no_answer_is_an_error(serve: Serve, lm_eval: Shared, how: str, words: s
 
 
 def test_a_server_that_gives_no_answer_for_a_whole_limit_gets_no_more_questions(
-    serve: Serve, lm_eval: Shared, tmp_path: Path
+    serve: FakeServers, lm_eval: SharedLmEval, tmp_path: Path
 ) -> None:
     record = tmp_path / "asked"
     server = serve(hang=[1, 1], record=str(record))
@@ -118,7 +122,7 @@ def test_a_server_that_gives_no_answer_for_a_whole_limit_gets_no_more_questions(
     )
 
 
-def test_time_for_all_of_them_ends(serve: Serve, lm_eval: Shared) -> None:
+def test_time_for_all_of_them_ends(serve: FakeServers, lm_eval: SharedLmEval) -> None:
     answers = ask_server(
         lm_eval, serve(slow=0.6), list(range(40)), concurrency=2, total_timeout=10.0
     )
@@ -129,7 +133,7 @@ def test_time_for_all_of_them_ends(serve: Serve, lm_eval: Shared) -> None:
     assert any(answer.error == "not asked: 10 s were over" for answer in answers)
 
 
-def test_a_dying_servers_answers_are_kept(serve: Serve, lm_eval: Shared) -> None:
+def test_a_dying_servers_answers_are_kept(serve: FakeServers, lm_eval: SharedLmEval) -> None:
     server = serve(dies_at=10)
     answers = ask_server(lm_eval, server, list(range(40)))
     assert [answer.number for answer in answers] == list(range(40))
@@ -140,7 +144,7 @@ def test_a_dying_servers_answers_are_kept(serve: Serve, lm_eval: Shared) -> None
     assert server.describe_exit() == "RuntimeError: no more (exit code 1)"
 
 
-def test_likelihoods_that_are_no_numbers(serve: Serve, lm_eval: Shared) -> None:
+def test_likelihoods_that_are_no_numbers(serve: FakeServers, lm_eval: SharedLmEval) -> None:
     answers = ask_server(lm_eval, serve(nan=[2, 1]))
     strange = with_share([2, 1], 20)
     for answer in answers:
@@ -176,7 +180,9 @@ def write_task(folder: Path, definition: str) -> None:
     )
 
 
-def test_few_shot_examples_are_the_items(serve: Serve, lm_eval: Shared, monkeypatch: Patch) -> None:
+def test_few_shot_examples_are_the_items(
+    serve: FakeServers, lm_eval: SharedLmEval, monkeypatch: Patch
+) -> None:
     """lm-eval draws them in sequence: in batches, an item would get others."""
     write_task(serve.root, SHOTS)
     monkeypatch.setattr("harness.runs.eval.lm_eval_scorer.TASKS_FOLDER", serve.root)
@@ -197,14 +203,16 @@ def test_few_shot_examples_are_the_items(serve: Serve, lm_eval: Shared, monkeypa
         ("unfix_reca", "lm-eval knows no task unfix_reca"),  # from its own input before
     ],
 )
-def test_a_task_that_there_is_not(serve: Serve, lm_eval: Shared, task: str, words: str) -> None:
+def test_a_task_that_there_is_not(
+    serve: FakeServers, lm_eval: SharedLmEval, task: str, words: str
+) -> None:
     with pytest.raises(UnfixError, match=words):
         ask_server(lm_eval, serve(), samples={task: [0]})
 
 
 @pytest.mark.parametrize("kind", ["multiple_choice", "loglikelihood", "loglikelihood_rolling"])
 def test_a_task_that_is_scored_by_likelihood_is_refused(
-    serve: Serve, lm_eval: Shared, monkeypatch: Patch, kind: str
+    serve: FakeServers, lm_eval: SharedLmEval, monkeypatch: Patch, kind: str
 ) -> None:
     write_task(serve.root, SHOTS.replace("generate_until", kind).replace(SHOTS_SCORE, CHOICES))
     monkeypatch.setattr("harness.runs.eval.lm_eval_scorer.TASKS_FOLDER", serve.root)
@@ -214,7 +222,9 @@ def test_a_task_that_is_scored_by_likelihood_is_refused(
     assert not record.exists()
 
 
-def test_items_that_a_task_does_not_have_are_not_made_up(serve: Serve, lm_eval: Shared) -> None:
+def test_items_that_a_task_does_not_have_are_not_made_up(
+    serve: FakeServers, lm_eval: SharedLmEval
+) -> None:
     record = serve.root / "asked"
     server = serve(record=str(record))
     answers = ask_server(lm_eval, server, [58, 59, 60, 61])
@@ -232,7 +242,9 @@ def stand_in(patch: Patch, folder: Path, code: str) -> LmEvalScorer:
     return LmEvalScorer(folder / "log", 0)
 
 
-def test_lm_eval_that_ends_is_no_traceback_and_no_hang(serve: Serve, monkeypatch: Patch) -> None:
+def test_lm_eval_that_ends_is_no_traceback_and_no_hang(
+    serve: FakeServers, monkeypatch: Patch
+) -> None:
     scorer = stand_in(monkeypatch, serve.root, "print('no memory'); sys.exit(1)")
     server = serve()
     for _ in range(2):
@@ -241,7 +253,7 @@ def test_lm_eval_that_ends_is_no_traceback_and_no_hang(serve: Serve, monkeypatch
     scorer.close()
 
 
-def test_lm_eval_that_is_silent_is_given_up(serve: Serve, monkeypatch: Patch) -> None:
+def test_lm_eval_that_is_silent_is_given_up(serve: FakeServers, monkeypatch: Patch) -> None:
     monkeypatch.setattr("harness.runs.eval.lm_eval_scorer.SCORING_SECONDS", 0.1)
     monkeypatch.setattr("harness.runs.eval.lm_eval_scorer.DEAD_SERVER_SECONDS", 0.3)
     scorer = stand_in(monkeypatch, serve.root, "")

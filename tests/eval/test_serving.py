@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 import pytest
 from calling import PATIENCE_SECONDS, is_alive, run_program, start_program, wait_until
-from faked import MODULE, PYTHON, Serve, ended_at_exit, read_pids
+from faked import MODULE, PYTHON, FakeServers, ended_at_exit, read_pids
 from fixture_types import Patch
 
 from harness.core import paths
@@ -32,7 +32,7 @@ from harness.workers.servers.server import ServerFailed, ServerSetup, SglangServ
     [({"never": True}, "loading the weights, 3 of 90"), ({"health_hangs": True}, "fake: on port")],
 )
 def test_a_server_that_is_never_ready_is_given_up(
-    serve: Serve, be: dict[str, Any], line: str
+    serve: FakeServers, be: dict[str, Any], line: str
 ) -> None:
     server = serve(ready=False, **be)
     assert wait_until(lambda: server.log.exists() and line in server.log.read_text())
@@ -59,7 +59,9 @@ def test_a_server_that_is_never_ready_is_given_up(
         ({"last": "RuntimeError: can't allocate memory", "code": 1}, "out of memory: RuntimeError"),
     ],
 )  # fmt: skip
-def test_a_server_that_dies_early_says_why(serve: Serve, be: dict[str, Any], why: str) -> None:
+def test_a_server_that_dies_early_says_why(
+    serve: FakeServers, be: dict[str, Any], why: str
+) -> None:
     server = serve(stillborn=True, ready=False, **be)
     with pytest.raises(ServerFailed) as failed:
         server.wait_until_ready(PATIENCE_SECONDS)
@@ -70,7 +72,7 @@ def test_a_server_that_dies_early_says_why(serve: Serve, be: dict[str, Any], why
         assert signal.Signals(-code).name in str(failed.value)
 
 
-def test_a_kill_by_the_kernel_for_memory_is_called_that(serve: Serve) -> None:
+def test_a_kill_by_the_kernel_for_memory_is_called_that(serve: FakeServers) -> None:
     """No test can exhaust a machine's memory; the supervisor's message for that case is known."""
     server = serve()
     server.stop()
@@ -82,7 +84,7 @@ def test_a_kill_by_the_kernel_for_memory_is_called_that(serve: Serve) -> None:
     assert server.describe_exit() == "the kernel killed it: out of memory"
 
 
-def test_a_program_that_cannot_be_started(serve: Serve) -> None:
+def test_a_program_that_cannot_be_started(serve: FakeServers) -> None:
     setup = ServerSetup(Path("/nowhere/python"), (), module=MODULE)
     server = SglangServer(setup, serve.root / "none")
     serve.servers.append(server)
@@ -149,7 +151,7 @@ def test_a_port_of_ones_own_is_refused(tmp_path: Path, word: str) -> None:
     assert after.port == before.port  # nothing is locked for a start that never happened
 
 
-def test_servers_of_one_machine_have_ports_of_their_own(serve: Serve) -> None:
+def test_servers_of_one_machine_have_ports_of_their_own(serve: FakeServers) -> None:
     servers = [serve(ready=False) for _ in range(3)]
     requests = [json.loads((server.folder / "request.json").read_text()) for server in servers]
     commands = [request["command"] for request in requests]
@@ -173,7 +175,7 @@ def test_servers_of_one_machine_have_ports_of_their_own(serve: Serve) -> None:
         server.wait_until_ready(PATIENCE_SECONDS)
 
 
-def serve_with_daemons(serve: Serve, **be: Any) -> tuple[SglangServer, list[int]]:
+def serve_with_daemons(serve: FakeServers, **be: Any) -> tuple[SglangServer, list[int]]:
     """A server with two daemons below it; one has closed every handle that identifies it."""
     pids = serve.root / "pids"
     server = serve(brood=["plain", "mute"], pids=str(pids), **be)
@@ -183,7 +185,7 @@ def serve_with_daemons(serve: Serve, **be: Any) -> tuple[SglangServer, list[int]
     return server, found
 
 
-def test_nothing_is_left_of_a_server_that_is_stopped(serve: Serve) -> None:
+def test_nothing_is_left_of_a_server_that_is_stopped(serve: FakeServers) -> None:
     server, daemons = serve_with_daemons(serve, deaf=True)
     server.stop()
     assert not any(map(is_alive, daemons))
@@ -195,7 +197,7 @@ def test_nothing_is_left_of_a_server_that_is_stopped(serve: Serve) -> None:
     server.stop()  # a second end does nothing
 
 
-def test_nothing_is_left_when_the_keeper_was_killed(serve: Serve) -> None:
+def test_nothing_is_left_when_the_keeper_was_killed(serve: FakeServers) -> None:
     server, daemons = serve_with_daemons(serve, deaf=True)
     os.kill(server._pid, signal.SIGKILL)
     assert wait_until(lambda: server.has_exited)
@@ -212,7 +214,7 @@ def find_child(server: SglangServer) -> int:
     return pid
 
 
-def test_a_server_ends_with_its_supervisor_and_not_the_other_way_round(serve: Serve) -> None:
+def test_a_server_ends_with_its_supervisor_and_not_the_other_way_round(serve: FakeServers) -> None:
     server = serve(deaf=True)
     pid = find_child(server)
     os.kill(server._pid, signal.SIGKILL)
@@ -223,7 +225,7 @@ def test_a_server_ends_with_its_supervisor_and_not_the_other_way_round(serve: Se
     assert server.describe_exit().endswith("(SIGKILL)")
 
 
-def test_who_reads_the_log_is_left_alone(serve: Serve) -> None:
+def test_who_reads_the_log_is_left_alone(serve: FakeServers) -> None:
     server = serve()
     with subprocess.Popen(["tail", "-f", str(server.log)], stdout=subprocess.DEVNULL) as reader:
         try:

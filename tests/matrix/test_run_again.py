@@ -180,7 +180,7 @@ def test_a_share_that_is_none_is_refused(drive: Drive, words: str) -> None:
         drive.run(f"--shard={words}")
 
 
-class Unlucky:
+class UnluckyExecutor:
     """An executor whose workers die this often, and then report the given outcomes."""
 
     def __init__(self, losses: int, then: list[Outcome]) -> None:
@@ -221,7 +221,7 @@ def test_a_lost_cell_is_run_again_so_often_and_is_flaky_only_by_its_own_failure(
 ) -> None:
     kept: list[CellAttempt] = []
     one = make_cell("a", "true")
-    executor = Unlucky(losses, then)
+    executor = UnluckyExecutor(losses, then)
     place = RunLocation("run", tmp_path, tmp_path)
     keep = lambda ended: kept.extend(attempt for _, attempt in ended)  # noqa: E731
     CellScheduler([one], executor, place, RetryRules(retries=1), keep).run()

@@ -23,7 +23,7 @@ TASKS = [("toggle", f"guard-{number}", "fixed") for number in range(4)]
 READS = "import os, sys; os.read(int(sys.argv[1]), 1)"  # it ends with the request to end
 
 
-class Slow(WorkerProcess[Any]):
+class SlowWorker(WorkerProcess[Any]):
     """A worker of a GPU that is ready at once and takes a task for as long as the test wants."""
 
     def __init__(self, python: Path, setting: Any, folders: Any, place: Path, log: Path) -> None:
@@ -42,7 +42,7 @@ class Slow(WorkerProcess[Any]):
 @pytest.fixture
 def runner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ProveRunner]:
     """A run over four releases on a GPU, of which each has the same tasks."""
-    monkeypatch.setattr(worker_pool, "GuardWorkerProcess", Slow)
+    monkeypatch.setattr(worker_pool, "GuardWorkerProcess", SlowWorker)
     targets = [ReleaseTarget(name, Path(sys.executable), SimpleNamespace()) for name in "abcd"]  # type: ignore[arg-type]
     request = ProveRequest("prove", targets, [], has_named_toggles=False, device="cuda", jobs=2)
     one: Any = object.__new__(ProveRunner)
@@ -109,17 +109,17 @@ def test_all_workers_are_asked_to_end_before_one_is_awaited(
     first = runner.pools[0]
     begin_work(first, *TASKS)
     events: list[str] = []
-    request, await_exit = PipeEnd.close_write_end, Slow.wait_or_kill
+    request, await_exit = PipeEnd.close_write_end, SlowWorker.wait_or_kill
 
     def close_write_end(pipe: PipeEnd) -> None:
         events.append("request")
         request(pipe)
 
-    def wait_or_kill(worker: Slow, seconds: float) -> int:
+    def wait_or_kill(worker: SlowWorker, seconds: float) -> int:
         events.append("wait")
         return await_exit(worker, seconds)
 
     monkeypatch.setattr(PipeEnd, "close_write_end", close_write_end)
-    monkeypatch.setattr(Slow, "wait_or_kill", wait_or_kill)
+    monkeypatch.setattr(SlowWorker, "wait_or_kill", wait_or_kill)
     first.end()
     assert events[: events.index("wait")].count("request") >= events.count("wait") == 3

@@ -38,7 +38,7 @@ def make_finding(*trials: TrialLaunch) -> AuditFinding:
     return AuditFinding(**whole | {"file": "/there/kernels.py", "line": LINE, "trials": trials})
 
 
-class Played:
+class SimulatedKernel:
     """A simulated kernel that overflows at these loads, at this line, in any program or in one."""
 
     def __init__(
@@ -75,7 +75,7 @@ class Played:
 
 
 def run_confirmation(
-    kernel: Played,
+    kernel: SimulatedKernel,
     asked: AuditFinding,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
@@ -127,13 +127,15 @@ def test_it_is_confirmed_where_one_below_passes_and_it_wraps_at_it(
     words: str,
 ) -> None:
     asked = make_finding(make_launch(5), make_launch(6))
-    found, _ = run_confirmation(Played(wraps, place, refused), asked, monkeypatch, tmp_path)
+    found, _ = run_confirmation(
+        SimulatedKernel(wraps, place, refused), asked, monkeypatch, tmp_path
+    )
     assert found.startswith(words)
     assert (found == CONFIRMED) == (words == CONFIRMED)
 
 
 def test_what_does_not_fit_is_not_launched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    kernel = Played({6}, HERE)
+    kernel = SimulatedKernel({6}, HERE)
     asked = make_finding(make_launch(5), make_launch(6, elements=ROOM))
     found, _ = run_confirmation(kernel, asked, monkeypatch, tmp_path)
     assert found.startswith("its tensors take")
@@ -155,7 +157,7 @@ def test_of_a_launch_that_is_too_large_or_too_slow_some_programs_run(
 ) -> None:
     """The program that ran elsewhere, the first two, the last two, and the middle one."""
     one = int(alone * programs) if alone == 0.5 else int(alone) % programs
-    kernel = Played({6}, HERE, alone=one)
+    kernel = SimulatedKernel({6}, HERE, alone=one)
     both = (make_launch(rows, programs=programs, at=7) for rows in (5, 6))
     found, _ = run_confirmation(kernel, make_finding(*both), monkeypatch, tmp_path, whole)
     assert found == (CONFIRMED_IN_PART if runs else "at it passes, as far as programs ran")
@@ -166,7 +168,7 @@ def test_of_a_launch_that_is_too_large_or_too_slow_some_programs_run(
 def test_tensors_hold_what_the_launch_says_each_time(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    kernel = Played({5, 6}, ("/elsewhere/others.py", LINE))
+    kernel = SimulatedKernel({5, 6}, ("/elsewhere/others.py", LINE))
     run_confirmation(kernel, make_finding(make_launch(5), make_launch(6)), monkeypatch, tmp_path)
     compiled, real = kernel.launches[:2], kernel.launches[2:]
     assert [grid for grid, _ in compiled] == [(0, 0, 0)] * 2
@@ -179,7 +181,7 @@ def test_tensors_hold_what_the_launch_says_each_time(
 def test_a_launch_that_loses_the_device_shows_it_as_well(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    kernel = Played({6}, HERE)
+    kernel = SimulatedKernel({6}, HERE)
     kernel.error = "Triton Error [CUDA]: an illegal memory access was encountered"
     found, card = run_confirmation(
         kernel, make_finding(make_launch(5), make_launch(6)), monkeypatch, tmp_path

@@ -10,7 +10,7 @@ import torch
 from harness import checking
 
 
-class _Twice(torch.autograd.Function):
+class _DoublingFunction(torch.autograd.Function):
     threads: ClassVar[list[int]] = []
 
     @staticmethod
@@ -19,18 +19,18 @@ class _Twice(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
-        _Twice.threads.append(threading.get_ident())
+        _DoublingFunction.threads.append(threading.get_ident())
         return gradient * torch.full((3,), 2.0, device="cuda")
 
 
 def test_gradients_are_on_the_device() -> None:
     with checking.checked("virtual"):
         x = torch.ones(3, device="cuda", requires_grad=True)
-        _Twice.apply(x).sum().backward()
+        _DoublingFunction.apply(x).sum().backward()
         assert x.grad is not None
         assert str(x.grad.device) == "cuda:0"
         assert x.grad.tolist() == [2, 2, 2]
-    assert threading.get_ident() not in _Twice.threads
+    assert threading.get_ident() not in _DoublingFunction.threads
 
 
 def test_a_layer_trains() -> None:

@@ -223,11 +223,11 @@ def nest_value(value: Any, times: int) -> Any:
     return value if times == 0 else [nest_value(value, times - 1)]
 
 
-class Slotted:
+class SlottedValue:
     __slots__ = ("width",)
 
 
-class SlottedWithAttributes(Slotted):
+class SlottedWithAttributes(SlottedValue):
     pass
 
 

@@ -125,7 +125,7 @@ def test_a_module_is_loaded_for_one_architecture_and_one_card(
     assert len(loads) == 4
 
 
-class Unnamed:
+class UnnamedValue:
     """A value of which all have the same words."""
 
     def __repr__(self) -> str:
@@ -133,8 +133,8 @@ class Unnamed:
 
 
 def test_a_module_of_values_without_a_plain_form_is_loaded_each_time(loads: list[str]) -> None:
-    first = load_module("rows", extra_cuda_cflags=[Unnamed()])
-    assert load_module("rows", extra_cuda_cflags=[Unnamed()]) is not first
+    first = load_module("rows", extra_cuda_cflags=[UnnamedValue()])
+    assert load_module("rows", extra_cuda_cflags=[UnnamedValue()]) is not first
 
 
 def test_a_module_is_loaded_anew_when_code_of_the_kernels_changes(loads: list[str]) -> None:
