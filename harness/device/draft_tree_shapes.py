@@ -102,15 +102,15 @@ def accept_longest_path(
     accept_index: torch.Tensor,
     accept_token_num: torch.Tensor,
     candidates: torch.Tensor,
-    index: torch.Tensor,
-    next_token: torch.Tensor,
-    next_sibling: torch.Tensor,
+    retrive_index: torch.Tensor,  # as SGLang spells it
+    retrive_next_token: torch.Tensor,
+    retrive_next_sibling: torch.Tensor,
     *args: Any,
     **options: Any,
 ) -> None:
     """Accept a longest path of each request's tree."""
-    following, sibling = memory.to_host(next_token), memory.to_host(next_sibling)
-    numbers, accepted = memory.to_host(index), memory.to_host(accept_index)
+    following, sibling = memory.to_host(retrive_next_token), memory.to_host(retrive_next_sibling)
+    numbers, accepted = memory.to_host(retrive_index), memory.to_host(accept_index)
     rows = torch.arange(len(following))
     above, depths = _read_links(following, sibling)
     node = depths.argmax(1)

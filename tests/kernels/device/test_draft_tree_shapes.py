@@ -99,8 +99,15 @@ def test_links_lead_to_every_draft_of_a_node_and_a_longest_path_is_accepted(
     *_, index, following, sibling = build_trees(trees, FULL_MASK)
     accepted = torch.full((6, DEPTH + 1), -1, dtype=torch.int32)
     numbers, candidates = torch.empty(6, dtype=torch.int32), torch.zeros(6, TOKENS)
-    draft_tree_shapes.accept_longest_path(
-        *(torch.empty(0), accepted, numbers, candidates, index, following, sibling)
+    draft_tree_shapes.accept_longest_path(  # by the names of sgl_kernel's operator
+        predicts=torch.empty(0),
+        accept_index=accepted,
+        accept_token_num=numbers,
+        candidates=candidates,
+        retrive_index=index,
+        retrive_next_token=following,
+        retrive_next_sibling=sibling,
+        target_predict=torch.empty(0),
     )
     for row, (_, chosen, above) in enumerate(trees):
         paths = list_paths(chosen, above)
