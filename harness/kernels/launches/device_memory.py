@@ -8,6 +8,7 @@ tensors between replays.
 
 from __future__ import annotations
 
+import bisect
 import itertools
 import weakref
 from collections import deque
@@ -107,8 +108,7 @@ class GraphPool:
 
     graphs: list[ReplayableGraph] = field(default_factory=list)
     written_at: int = 0  # the moment of the last replay or eager write
-    start: int = 0
-    end: int = 0
+    spans: list[tuple[int, int]] = field(default_factory=list)  # sorted, of what graphs write
     eager_writes: deque[tuple[int, MemoryAccess]] = field(
         default_factory=lambda: deque(maxlen=_MAX_EAGER_WRITES)
     )
@@ -117,22 +117,21 @@ class GraphPool:
         self.graphs = [one for one in self.graphs if one.graph() is not None]
         self.graphs.append(graph)
 
-    def add_bytes(self, allocation: DeviceAllocation) -> None:
-        self.start = min(self.start or allocation.start, allocation.start)
-        self.end = max(self.end, allocation.end)
+    def add_spans(self, graph: ReplayableGraph) -> None:
+        """Add what a graph writes; spans that touch become one."""
+        added = {(access.start, access.end) for access in graph.pool_writes}
+        merged: list[tuple[int, int]] = []
+        for start, end in sorted({*self.spans, *added}):
+            if merged and start <= merged[-1][1]:
+                start, last = merged.pop()
+                end = max(end, last)
+            merged.append((start, end))
+        self.spans = merged
 
-    def may_contain(self, allocation: DeviceAllocation) -> bool:
-        """Return whether an allocation outside of captures lies among the pool's tensors."""
-        return (
-            self.start < allocation.end
-            and allocation.start < self.end
-            and any(
-                access.start < allocation.end and allocation.start < access.end
-                for graph in self.graphs
-                if graph.can_be_replayed
-                for access in graph.pool_writes
-            )
-        )
+    def overlaps(self, allocation: DeviceAllocation) -> bool:
+        """Return whether an allocation has bytes that graphs of the pool write."""
+        place = bisect.bisect_left(self.spans, (allocation.end, 0)) - 1
+        return place >= 0 and self.spans[place][1] > allocation.start
 
     def note_replay(self, graph: ReplayableGraph) -> None:
         self.written_at = graph.replayed_at = next(_moments)

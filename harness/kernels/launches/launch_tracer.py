@@ -123,18 +123,21 @@ class LaunchTracer:
         with self._lock:
             self._end_freed()
             self.counts.allocations += 1
-            allocation = self._allocate(start, size, self._capture if self._is_capturing else None)
-            if allocation.capture is None:
+            capture = self._capture if self._is_capturing else None
+            allocation = self._allocate(start, size, capture)
+            if capture is not None:
+                allocation.pool = capture.pool
+            else:
                 pools = list(self._pools.values())
-                allocation.pool = next((one for one in pools if one.may_contain(allocation)), None)
+                allocation.pool = next((one for one in pools if one.overlaps(allocation)), None)
+            if allocation.pool is not None:
+                allocation.written_at = allocation.pool.written_at  # what was there before is gone
 
     def _allocate(
         self, start: int, size: int, capture: ReplayableGraph | None = None
     ) -> DeviceAllocation:
         stream = self._clocks.get_current_stream()
         allocation = DeviceAllocation(start, size, stream, capture_stack(), capture)
-        if capture is not None:
-            allocation.pool = capture.pool
         for gone in self._memory.add(allocation):
             self._end(gone, allocation.allocated_at)
         if self._stream_check is not None:
@@ -232,7 +235,6 @@ class LaunchTracer:
             allocation.size = start + storage.nbytes() - allocation.start
         if allocation.pool is not None:
             allocation.storage = allocation.storage or storage._cdata
-            allocation.pool.add_bytes(allocation)
         return allocation
 
     # Graphs
@@ -259,6 +261,7 @@ class LaunchTracer:
                 return
             self.counts.graphs += 1
             self._pools[graph.pool()] = capture.pool
+            capture.pool.add_spans(capture)
             if self._graph_check is not None:
                 self._graph_check.end_capture(capture)
             for access in self._captured_accesses:

@@ -130,21 +130,45 @@ def test_a_tensor_without_ownership_may_be_of_any_graph() -> None:
     assert find_pool_violation(program) is None
 
 
+def test_a_result_without_ownership_is_read_behind_each_replay() -> None:
+    def program(pool: GraphsOfOnePool) -> None:
+        first, result = pool.capture(pool.compute)
+        alias = sgl_kernel.weak_ref_tensor(result)
+        del result
+        for _ in range(3):
+            first.replay()
+            read_result(alias)
+
+    assert find_pool_violation(program) is None
+
+
+def test_eager_memory_is_written_anew_by_its_allocation() -> None:
+    """What a library writes into it is not known."""
+
+    def program(pool: GraphsOfOnePool) -> None:
+        first, _ = pool.capture(pool.compute)
+        first.replay()
+        read_result(borrow_bytes(pool))
+
+    assert find_pool_violation(program) is None
+
+
+def borrow_bytes(pool: GraphsOfOnePool) -> torch.Tensor:
+    segment = graph_pool.find_pool(pool.handle)._segments[0]
+    return memory.to_device(torch.frombuffer(segment.mapping, dtype=torch.float32, count=8), 0)
+
+
 def test_eager_memory_among_a_pools_tensors_is_overwritten_by_a_replay() -> None:
     """SGLang gives free bytes of its pool to tensors between replays."""
 
     def program(pool: GraphsOfOnePool, replays: bool) -> None:
         first, _ = pool.capture(pool.compute)
         first.replay()
-        borrowed = borrow(pool)
+        borrowed = borrow_bytes(pool)
         borrowed.fill_(7)
         if replays:
             first.replay()
         read_result(borrowed)
-
-    def borrow(pool: GraphsOfOnePool) -> torch.Tensor:
-        segment = graph_pool.find_pool(pool.handle)._segments[0]
-        return memory.to_device(torch.frombuffer(segment.mapping, dtype=torch.float32, count=8), 0)
 
     assert find_pool_violation(lambda pool: program(pool, replays=False)) is None
     found = find_pool_violation(lambda pool: program(pool, replays=True))
