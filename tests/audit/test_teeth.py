@@ -17,7 +17,6 @@ from harness.fixes.registry.schema import Symptom, Toggle
 from harness.releases import managed_releases
 from harness.releases.managed_releases import CPU_BASE, Release
 from harness.releases.source_trees import SourceTree
-from harness.runs.audit.findings import FindingKey
 from harness.runs.audit.release_audit import AuditRequest, audit_release
 
 
@@ -45,25 +44,23 @@ def iterate_imports(text: str, tree: SourceTree) -> Iterator[str]:
             yield from (one for one in (node.module, *names) if one and tree.read(one) is not None)
 
 
-def audit_modules(
-    modules: dict[str, str], tree: SourceTree, folder: Path, targets: set[str]
-) -> dict[str, set[FindingKey]]:
-    """Return an audit's findings in these kernels, with these modules replacing the release's."""
+def write_modules(modules: dict[str, str], tree: SourceTree, folder: Path) -> Path:
+    """Write modules, and those of the release that they import from, into a folder."""
     texts = {}
     for text in modules.values():
         for one in iterate_imports(text, tree):
-            source = tree.read(one)
-            assert source is not None
-            texts[one] = source.text
+            texts[one] = read_module(tree, one)
     for module, text in {**texts, **modules}.items():
         file = folder / f"{module.replace('.', '/')}.py"
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
-    made = audit_release(AuditRequest(folder, folder.name, tuple(sorted(targets)), jobs=2), print)
-    shown: dict[str, set[FindingKey]] = defaultdict(set)
-    for finding in made.findings:
-        shown[f"{finding.module}:{finding.kernel}"].add(finding.key)
-    return shown
+    return folder
+
+
+def read_module(tree: SourceTree, module: str) -> str:
+    source = tree.read(module)
+    assert source is not None
+    return source.text
 
 
 def group_plans(plans: dict[str, patch_plan.PatchPlan]) -> list[list[str]]:
@@ -96,24 +93,22 @@ def new(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
     for name, plans_of in chosen.items():
         tree = managed_releases.get_release(name).open_sources()
         folder = tmp_path_factory.mktemp(name)
-        changes = [module for plan in plans_of.values() for module in plan.modules]
-        fixed = {}
-        for module in {change.module for change in changes}:
-            source = tree.read(module)
-            assert source is not None
-            fixed[module] = source.text
-        targets = {site.target for change in changes for site in change.sites}
-        before = audit_modules(fixed, tree, folder / "applied", targets)
+        changed = {module.module for plan in plans_of.values() for module in plan.modules}
+        fixed = {module: read_module(tree, module) for module in changed}
+        applied = write_modules(fixed, tree, folder / "applied")
         for number, group in enumerate(group_plans(plans_of)):
             choices = [ToggleChoice(toggles[one], Direction.REVERT) for one in group]
             made = patch_plan.make_plan(choices, tree, name)
+            texts = {**fixed, **{one.module: one.text for one in made.modules}}
+            reverted = write_modules(texts, tree, folder / f"reverted-{number}")
             sites = [site for one in made.modules for site in one.sites]
-            reverted = {one.module: one.text for one in made.modules}
-            targets = {site.target for site in sites}
-            wraps = audit_modules(reverted, tree, folder / f"reverted-{number}", targets)
+            targets = tuple(sorted({site.target for site in sites}))
+            request = AuditRequest(reverted, name, targets, jobs=2, earlier_location=applied)
+            lines = defaultdict(set)
+            for finding in audit_release(request, print).findings:
+                lines[f"{finding.module}:{finding.kernel}"].add(finding.text)
             for site in sites:
-                lines = wraps[site.target] - before[site.target]
-                shown.setdefault(site.toggle, set()).update(text for _, _, text in lines)
+                shown.setdefault(site.toggle, set()).update(lines[site.target])
     return shown
 
 

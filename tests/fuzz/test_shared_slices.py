@@ -129,7 +129,7 @@ def test_processes_import_the_release_where_forks_cannot_use_the_device(
     def is_enough(night: dict[str, Any]) -> bool:
         return {"fails", "dies"} <= read_failures(night).keys()
 
-    night = shared_nights.night("--limit", "1", "--seed", "3", seconds=12, is_enough=is_enough)
+    night = shared_nights.night("--limit", "1", "--seed", "3", seconds=5, is_enough=is_enough)
     assert read_failures(night).keys() == {"fails", "dies"}
     assert by_test(night)["passes"]["examples"] > 0
     assert night["problems"] == []

@@ -103,7 +103,7 @@ def test_what_ends_a_process_has_to_do_so_again(mutate: Mutate, dies: str, fate:
 
 @pytest.mark.parametrize(
     ("others", "fate"),
-    [("    assert rows == 6", "killed"), ("    while rows == 7: pass", "hang")],
+    [("    assert rows == 6", "killed"), ("    while rows == 7: time.sleep(0.1)", "hang")],
     ids=["another fails", "another hangs"],
 )
 def test_after_a_guard_that_hangs_the_quickest_of_the_others_runs(
@@ -115,7 +115,7 @@ def test_after_a_guard_that_hangs_the_quickest_of_the_others_runs(
         mutate,
         "import time\n"
         "def test_a():\n"
-        "    while sizes.width(2, 3) == 7: pass\n"
+        "    while sizes.width(2, 3) == 7: time.sleep(0.1)\n"
         "def test_b():\n"
         "    time.sleep(0.5)\n"
         "    rows = sizes.width(2, 3)\n"

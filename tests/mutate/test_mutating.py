@@ -68,7 +68,7 @@ def test_what_only_an_import_can_change_is_outside_the_score(mutate: Mutate) -> 
 
 
 def test_a_hang_is_ended_and_named(mutate: Mutate) -> None:
-    mutate.fault("width", "return rows", "while True: pass\n    return rows")
+    mutate.fault("width", "return rows", HANGS + "return rows")
     mutate.patience = (1.0, (3.0, 2.0))
     (fated,) = mutate.fates().values()
     assert (fated["fate"], fated["how"]) == ("hang", None)

@@ -10,7 +10,7 @@ from pathlib import Path
 from harness.releases import managed_releases
 
 # The longest parts start first, so that none of them runs alone at the end.
-LONG_PARTS = ("*.py", "bisect", "prove", "mutate", "audit", "fuzz", "eval", "matrix", "rehearse")
+LONG_PARTS = ("*.py", "prove", "mutate", "bisect", "eval", "audit", "fuzz", "matrix", "rehearse")
 # These need the Python of a release.
 RELEASE_PYTHON_FOLDERS = ("kernels", "releases")
 # Properties hold on every release; guards need a toggled fix, so `unfix prove` runs them. A long
@@ -40,12 +40,13 @@ def list_parts(tests: Path, releases: Sequence[managed_releases.Release]) -> lis
 
     return [
         *map(make_own_part, (name for name in LONG_PARTS if name in {"*.py", *folders})),
-        *(_make_release_part(release) for release in releases),
-        *map(make_own_part, others),
+        # The newest release has the most tests.
+        *map(_make_release_part, reversed(releases)),
         *(
             PytestPart(path, base, (path,))
             for path in (str(Path(folder).relative_to(tests.parent)) for folder in kernels)
         ),
+        *map(make_own_part, others),
     ]
 
 

@@ -55,6 +55,7 @@ def wrap_integer(number: int, bits: int, signed: bool) -> int:
     return number - (1 << bits) if signed and number >> (bits - 1) else number
 
 
+@cache
 def bits_of(element: str) -> int:
     if element.startswith("ptr<"):
         return 64

@@ -14,6 +14,7 @@ value wraps around.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import NamedTuple
 
 from harness.kernels.ir.graph import IROperation, IRValue, KernelGraph, ValueType
@@ -68,6 +69,12 @@ def join_ranges(ranges: list[IntegerRange]) -> IntegerRange:
 
 
 def get_type_range(value_type: ValueType, signed: bool = True) -> IntegerRange:
+    return _get_element_range(value_type.element, signed)
+
+
+@cache
+def _get_element_range(element: str, signed: bool) -> IntegerRange:
+    value_type = ValueType(element)
     if not value_type.is_integer:
         return IntegerRange(-UNBOUNDED, UNBOUNDED)
     bits = value_type.bits
