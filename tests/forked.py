@@ -32,12 +32,14 @@ from typing import Any, NoReturn
 
 import pytest
 
+from harness.cli import guard_runs
 from harness.core import code_digest, machine, paths, preloading, processes
 from harness.fixes.registry import toggle_catalogue
 from harness.patching import jit_kernels
 from harness.patching.child_environment import STARTUP_FOLDER
 from harness.releases import managed_releases
 from harness.store.prove import recorded_proofs
+from reports.prove import eval_coverage
 from reports.shared import html_file
 
 PROJECT = str(paths.HARNESS_FOLDER.parent)
@@ -248,7 +250,11 @@ def preload_values() -> None:
     toggle_catalogue.load_catalogue([TOY_TOGGLES])
     recorded_proofs.load_proofs([release.name for release in managed_releases.list_releases()])
     machine.describe_commit()
+    machine.list_installed_packages(Path(sys.executable))
+    machine.collect_machine_facts()
     code_digest.digest_code("cli")
+    guard_runs.digest_project_guards()
+    eval_coverage.load_eval_coverage()
     templates = html_file.make_environment()
     for name in templates.list_templates(extensions=["j2"]):
         templates.get_template(name)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime
 import difflib
+import functools
 import math
 import os
 import secrets
@@ -226,11 +227,21 @@ def choose_memory_limit(jobs: int, requested_gib: float | None = None) -> int:
 
 def digest_guards_and_toggles(toggle_folders: list[Path], guard_files: list[Path]) -> str:
     """Compute a digest of all code that the guards of a run depend on, SGLang's apart."""
+    files = [file for place in toggle_folders for file in iterate_files(place)]
+    files += [file for place in guard_files for file in _iterate_guard_inputs(place)]
+    return compute_digest(digest_code("cli"), digest_project_guards(), _digest_files(files))
+
+
+@functools.cache
+def digest_project_guards() -> str:
+    """Hash the project's own suites and toggles, as they are at the first call."""
     places = [paths.project_folder() / name for name in ("suites", "fixtures", "toggles")]
     places.append(paths.project_folder() / "conftest.py")
-    parts: list[str | bytes] = [digest_code("cli")]
-    files = [file for place in [*places, *toggle_folders] for file in iterate_files(place)]
-    files += [file for place in guard_files for file in _iterate_guard_inputs(place)]
+    return _digest_files(file for place in places for file in iterate_files(place))
+
+
+def _digest_files(files: Iterable[Path]) -> str:
+    parts: list[str | bytes] = []
     for file in dict.fromkeys(files):
         parts += [str(file), file.read_bytes()]
     return compute_digest(*parts)

@@ -44,6 +44,7 @@ print(sys.version, *sorted(packages), sep="\\n")
 """
 
 
+@functools.cache
 def list_installed_packages(python: Path) -> str:
     """List every package of an environment with its version: Triton, Hypothesis, pytest, ..."""
     done = subprocess.run([python, "-c", LIST_PACKAGES_SCRIPT], capture_output=True, text=True)
@@ -123,12 +124,17 @@ def describe_machine(python: str = sys.executable) -> dict[str, str]:
 
 def collect_machine_facts(python: str = sys.executable) -> dict[str, Any]:
     """Date, hardware, and the versions of the recorded packages under a Python interpreter."""
-    done = subprocess.run([python, "-c", VERSIONS_SCRIPT], capture_output=True, text=True)
     return {
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "system": f"{platform.system()} {platform.machine()}",
         "cores": os.cpu_count(),
         "gpu": describe_gpus(),
         "unfix": describe_commit(),
-        "versions": json.loads(done.stdout) if done.returncode == 0 else {},
+        "versions": dict(_read_versions(python)),
     }
+
+
+@functools.cache
+def _read_versions(python: str) -> dict[str, str]:
+    done = subprocess.run([python, "-c", VERSIONS_SCRIPT], capture_output=True, text=True)
+    return dict(json.loads(done.stdout)) if done.returncode == 0 else {}

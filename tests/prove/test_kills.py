@@ -206,7 +206,8 @@ def check_two_kills(prove: Prove, command: list[str], *chosen: int) -> bool:
             check_finished_run(run_stepping(prove, command, one)[0], one)
         return False
     check_finished_run(done, chosen[0])
-    return sum(cell["why"].count("SIGKILL") for cell in cells) == len(chosen)
+    deaths: int = sum(cell["why"].count("SIGKILL") for cell in cells)
+    return deaths == len(chosen)
 
 
 def check_finished_run(done: subprocess.CompletedProcess[str], step: int) -> None:

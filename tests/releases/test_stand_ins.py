@@ -17,9 +17,10 @@ from fixtures.release_modules import first_module
 from harness.core import paths
 
 PROGRAM = """
-import dataclasses, json, sys
+import dataclasses, gc, json, sys
 from harness.device import installation
 
+gc.disable()  # a quarter of the imports' time
 installation.install_device("H100")
 import torch
 from fixtures.stand_ins.comparing_runs import compare_operator, load_registries
