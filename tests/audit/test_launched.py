@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import os
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -105,9 +106,10 @@ def audit_kernel(release: Path, *words: str) -> dict[str, Any]:
     return kernel
 
 
-def test_each_mode_is_written_once_and_a_one_is_a_number(release: Path, tmp_path: Path) -> None:
-    file = tmp_path / "launches"
-    record_launches(release, file)
+def test_each_mode_is_written_once_and_a_one_is_a_number(
+    release: Path, launches: Path, tmp_path: Path
+) -> None:
+    file = Path(shutil.copy(launches, tmp_path))
     [first] = list_modes(record_launches(release, file))
     assert first["kernel"] == "sglang.srt.modes:by_kind"
     assert first["kinds"] == {

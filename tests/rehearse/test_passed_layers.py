@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from rehearsed_models import IS_READY, REASON, rehearse_layers
 
-LAYERS = 5
+LAYERS = 7
 KEPT_BYTES = 1 << 16  # that a peak may be lower by; seen: 5,120 of Qwen3-235B with --ep 8
 LAYERS_OF_KINDS = 16  # so that each kind has more than a first and a last one
 
