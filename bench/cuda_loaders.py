@@ -19,13 +19,23 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parent))
 
-from loader_calls import attention, experts, four_bits, latents, pools, products, rows, tensors
+from loader_calls import (
+    attention,
+    experts,
+    four_bits,
+    headers,
+    latents,
+    pools,
+    products,
+    rows,
+    tensors,
+)
 
 from harness import checking
 from harness.device.cards import CARD_VARIABLE, DEFAULT_CARD
 
 # Each registers its calls.
-MODULES = (attention, experts, four_bits, latents, pools, products, rows)
+MODULES = (attention, experts, four_bits, headers, latents, pools, products, rows)
 COMPARED, NOT_COMPARED = "launched, outputs compared", "launched, outputs not compared"
 FAILED = "failed"
 

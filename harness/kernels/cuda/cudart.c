@@ -251,6 +251,31 @@ Error cudaFuncSetAttribute(const void *function, int attribute, int value) {
   return SUCCESS;
 }
 
+/* cudaFuncAttributes. PTX fixes neither the registers of a kernel nor its local memory: each thread
+   has as many registers as one can have, so that what a caller sizes by them fits on a card. */
+typedef struct {
+  size_t static_shared, constant, local;
+  int max_threads, registers, ptx_version, binary_version, caches_all, max_dynamic_shared;
+  int further[24];   /* the carveout, clusters, and what is reserved */
+} FunctionAttributes;
+_Static_assert(sizeof(FunctionAttributes) == 144, "sizeof(cudaFuncAttributes) of CUDA 13");
+enum { THREADS_OF_BLOCK = 1, SHARED_OF_BLOCK = 8, MAJOR = 75, MINOR = 76, MOST_REGISTERS = 255 };
+
+Error cudaFuncGetAttributes(FunctionAttributes *found, const void *function) {
+  Symbol *kernel = find_symbol(&kernels, function);
+  if (!kernel) return fail(INVALID_FUNCTION);
+  memset(found, 0, sizeof *found);
+  found->static_shared = get_static_shared(kernel);
+  found->max_threads = device_attributes[THREADS_OF_BLOCK];
+  found->registers = MOST_REGISTERS;
+  found->ptx_version = 10 * device_attributes[MAJOR] + device_attributes[MINOR];
+  found->binary_version = found->ptx_version;
+  found->max_dynamic_shared = kernel->max_shared_bytes;
+  if (!found->max_dynamic_shared)
+    found->max_dynamic_shared = device_attributes[SHARED_OF_BLOCK] - (int)found->static_shared;
+  return SUCCESS;
+}
+
 /* By threads and shared memory alone: PTX does not fix the number of registers. */
 Error cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, const void *function, int threads,
                                                     size_t dynamic_shared) {

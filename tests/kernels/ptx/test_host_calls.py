@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from harness.device.cards import get_card
 from harness.kernels.check.violations import OutOfBounds
 from harness.kernels.cuda import cudart
 from harness.kernels.cuda.host_calls import HostCalls
@@ -36,29 +37,48 @@ def test_an_error_of_one_call_is_not_the_next_ones(
     assert calls._stack == []
 
 
+def load_library(folder: Path, launch: Any) -> tuple[Any, ctypes.c_char_p]:
+    """Compile the stand-in for libcudart; return it, and a kernel that it has registered."""
+    (folder / "unanswered.inc").write_text("")
+    command = [cuda_toolkit.check_host_compiler(), "-x", "c", "-fPIC", "-shared", f"-I{folder}"]
+    subprocess.run([*command, cudart._SOURCE, "-o", folder / "cudart.so"], check=True)
+    library = ctypes.CDLL(str(folder / "cudart.so"))
+    answers = (launch, lambda *_: 0, lambda *_: 16, lambda _: None, lambda *_: 0)
+    hooks = [kind(answer) for kind, answer in zip(cudart._HOOK_TYPES, answers, strict=True)]
+    library.unfix_set_hooks(*hooks)
+    library.hooks = hooks  # which must stay alive
+    for attribute, value in cudart._list_device_attributes(get_card("H100")).items():
+        library.unfix_set_device_attribute(attribute, value)
+    library.__cudaRegisterFatBinary.restype = ctypes.c_void_p
+    module = ctypes.c_void_p(library.__cudaRegisterFatBinary((ctypes.c_void_p * 3)()))
+    kernel = ctypes.c_char_p(b"kernel")
+    library.__cudaRegisterFunction(module, kernel, kernel, kernel, -1, *[None] * 5)
+    return library, kernel
+
+
 def test_a_launch_says_whether_its_limit_of_shared_memory_was_set(tmp_path: Path) -> None:
-    (tmp_path / "unanswered.inc").write_text("")
-    command = [cuda_toolkit.check_host_compiler(), "-x", "c", "-fPIC", "-shared", f"-I{tmp_path}"]
-    subprocess.run([*command, cudart._SOURCE, "-o", tmp_path / "cudart.so"], check=True)
-    library = ctypes.CDLL(str(tmp_path / "cudart.so"))
     limits: list[int] = []
 
     def launch(pointer: Any) -> int:
         limits.append(pointer.contents.max_shared_bytes)
         return 0
 
-    answers = (launch, lambda *_: 0, lambda *_: 0, lambda _: None, lambda *_: 0)
-    hooks = [kind(answer) for kind, answer in zip(cudart._HOOK_TYPES, answers, strict=True)]
-    library.unfix_set_hooks(*hooks)
-    library.unfix_set_device_attribute(8, 48 << 10)
-    library.unfix_set_device_attribute(97, 227 << 10)
-    library.__cudaRegisterFatBinary.restype = ctypes.c_void_p
-    module = ctypes.c_void_p(library.__cudaRegisterFatBinary((ctypes.c_void_p * 3)()))
-    kernel = ctypes.c_char_p(b"kernel")
-    library.__cudaRegisterFunction(module, kernel, kernel, kernel, -1, *[None] * 5)
+    library, kernel = load_library(tmp_path, launch)
     one = cudart._Dimensions(1, 1, 1)
     for raised in (None, 40 << 10, 64 << 10):
         if raised is not None:
             assert library.cudaFuncSetAttribute(kernel, 8, raised) == 0
         assert library.cudaLaunchKernel(kernel, one, one, None, ctypes.c_size_t(0), None) == 0
     assert limits == [0, 40 << 10, 64 << 10]
+
+
+def test_a_kernel_has_the_most_registers_that_a_thread_can_have(tmp_path: Path) -> None:
+    library, kernel = load_library(tmp_path, lambda _: 0)
+    for raised, limit in ((None, (48 << 10) - 16), (64 << 10, 64 << 10)):
+        if raised is not None:
+            assert library.cudaFuncSetAttribute(kernel, 8, raised) == 0
+        found = (ctypes.c_int * 36)()
+        assert library.cudaFuncGetAttributes(found, kernel) == 0
+        # Static shared memory (8 bytes); threads, registers and versions; dynamic shared memory.
+        assert (found[0], list(found[6:10]), found[11]) == (16, [1024, 255, 90, 90], limit)
+    assert library.cudaFuncGetAttributes(found, ctypes.c_char_p(b"other")) == 98
