@@ -208,9 +208,11 @@ def make_table(rows: list[NamedFix]) -> str:
 def main() -> None:
     record = Path(sys.argv[1])
     rows: list[NamedFix] = []
+    cases = read_cases()
     if record.exists():
         rows = msgspec.json.decode(record.read_bytes(), type=list[NamedFix])
-    cases = read_cases()
+        # A fix that another case takes out by now is not of the one that it was recorded with.
+        rows = [row for row in rows if row.case in cases and row.fix in cases[row.case].fixes]
     add_upstream(rows, cases)
     if "--table" not in sys.argv:
         chosen = sys.argv[2:] or list(cases)
