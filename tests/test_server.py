@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -21,6 +20,7 @@ from memory import write_toggle
 from harness.core import paths
 from harness.patching import attestation
 from harness.releases import managed_releases
+from harness.workers.servers import ports
 
 RELEASE = "0.5.18"
 MODEL = paths.project_folder() / "fixtures" / "models" / "trained" / "llama"
@@ -33,9 +33,8 @@ class Server:
     """`sglang.launch_server` under `unfix exec`, with its log."""
 
     def __init__(self, folder: Path, *toggles: str) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
+        [self.reservation] = ports.reserve_ports()
+        self.port = self.reservation.port
         self.attestations = folder / "attestations"
         self.log = folder / "log"
         served = (
@@ -64,7 +63,7 @@ class Server:
             data: bytes = answer.read()
             return data
 
-    def wait(self, seconds: int = 240) -> None:
+    def wait(self, seconds: float = PATIENCE_SECONDS) -> None:
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline and self.process.poll() is None:
             try:
@@ -79,6 +78,7 @@ class Server:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
             self.process.wait(timeout=PATIENCE_SECONDS)
+        self.reservation.close()
 
 
 @pytest.fixture(scope="module")
@@ -133,6 +133,7 @@ def test_an_inapplicable_toggle_stops_the_server(
 ) -> None:
     server = Server(tmp_path, *toggles)
     assert server.process.wait(timeout=PATIENCE_SECONDS) == 2
+    server.stop()
     assert message in server.log.read_text()
 
 
