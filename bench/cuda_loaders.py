@@ -25,6 +25,7 @@ from loader_calls import (
     four_bits,
     headers,
     latents,
+    marlin,
     pools,
     products,
     rows,
@@ -35,7 +36,7 @@ from harness import checking
 from harness.device.cards import CARD_VARIABLE, DEFAULT_CARD
 
 # Each registers its calls.
-MODULES = (attention, experts, four_bits, headers, latents, pools, products, rows)
+MODULES = (attention, experts, four_bits, headers, latents, marlin, pools, products, rows)
 COMPARED, NOT_COMPARED = "launched, outputs compared", "launched, outputs not compared"
 FAILED = "failed"
 
