@@ -22,7 +22,8 @@ from typing import Any
 import torch
 
 from harness.device import device_guard, memory, streams
-from harness.device.refusals import UnansweredName, find_caller
+from harness.device.callers import find_caller
+from harness.device.refusals import UnansweredName
 
 _bindings: Any = torch._C
 _CPU_KEYS = _bindings.DispatchKeySet(_bindings.DispatchKey.CPU)

@@ -21,7 +21,7 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from harness.device import dispatch, graph_pool, memory, streams
-from harness.device.refusals import find_caller
+from harness.device.callers import find_caller
 
 _bindings: Any = torch._C
 _thread = threading.local()

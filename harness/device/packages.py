@@ -20,8 +20,9 @@ from typing import Any
 
 import torch
 
+from harness.device.callers import find_caller
 from harness.device.record import RECORD
-from harness.device.refusals import UnansweredName, find_caller
+from harness.device.refusals import UnansweredName
 from harness.device.stand_ins import call_stand_in, has_stand_in
 from harness.device.torch_cuda import CUDA_VERSION
 from harness.releases.standins._refusing import RefusingModule, RefusingName

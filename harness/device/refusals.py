@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import sys
-from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 
-REFUSALS: Counter[str] = Counter()  # every refusal of this process, by its message
-_OWN_FOLDER = str(Path(__file__).parents[1])  # the checks of kernels call operators, too
-_BETWEEN = ("/torch/", "/triton/runtime/", "<frozen")  # what stands between a caller and us
+from harness.device.record import RECORD
 
 
 class UnansweredName(NotImplementedError):
@@ -21,7 +16,7 @@ class UnansweredName(NotImplementedError):
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
-        REFUSALS[message] += 1
+        RECORD.count_refusal(message)
 
 
 def iterate_causes(error: BaseException) -> Iterator[BaseException]:
@@ -37,16 +32,3 @@ def iterate_causes(error: BaseException) -> Iterator[BaseException]:
         waiting += [cause.__cause__, cause.__context__]
         if isinstance(cause, BaseExceptionGroup):
             waiting += cause.exceptions
-
-
-def find_caller() -> str:
-    """Return the file and line that called: not our own, torch's or Triton's."""
-    frame = sys._getframe(1)
-    while frame is not None:
-        file = frame.f_code.co_filename
-        if not file.startswith(_OWN_FOLDER) and not any(part in file for part in _BETWEEN):
-            return f"{file}:{frame.f_lineno}"
-        if frame.f_back is None:
-            break
-        frame = frame.f_back
-    return "an unknown line"

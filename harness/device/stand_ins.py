@@ -15,8 +15,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from harness.device import dispatch, graphs, operators
+from harness.device.callers import find_caller
 from harness.device.record import RECORD
-from harness.device.refusals import UnansweredName, find_caller
+from harness.device.refusals import UnansweredName
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,10 +15,11 @@ from typing import Any
 import torch
 
 from harness.device import graph_pool, graphs, streams
+from harness.device.callers import find_caller
 from harness.device.cards import Card, get_card, get_card_count
 from harness.device.memory import LEDGER
 from harness.device.record import RECORD
-from harness.device.refusals import UnansweredName, find_caller
+from harness.device.refusals import UnansweredName
 from harness.device.streams import get_device_index
 
 CUDA_VERSION = "13.0"

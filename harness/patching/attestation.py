@@ -8,9 +8,7 @@ and forks a child that counts 1; the folder holds two attestations, with reach 5
 from __future__ import annotations
 
 import json
-import mmap
 import os
-import struct
 import sys
 import threading
 import time
@@ -20,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.core.files import write_atomically
+from harness.core.mapped_counts import MappedCounts, read_counts
 
 MAX_SLOTS = 4096
 
@@ -55,12 +54,7 @@ class AttestationRecorder:
         self._folder.mkdir(parents=True, exist_ok=True)
         pid = os.getpid()
         self._file = self._folder / f"{pid}-{time.time_ns():x}.json"
-        counts_file = self._file.with_suffix(".counts")
-        with open(counts_file, "x+b") as handle:
-            # Allocate now: on a full disk the first count would end the process with SIGBUS.
-            os.posix_fallocate(handle.fileno(), 0, 8 * MAX_SLOTS)
-            self._counts_map = mmap.mmap(handle.fileno(), 8 * MAX_SLOTS)
-        self._counts = memoryview(self._counts_map).cast("Q")
+        self._counts = MappedCounts(self._file.with_suffix(".counts"), MAX_SLOTS)
         self._process_facts.update(
             pid=pid,
             parent=os.getppid(),
@@ -130,7 +124,7 @@ class AttestationRecorder:
 
     def count_run(self, slot: int) -> None:
         with self._lock:
-            self._counts[slot] += 1
+            self._counts.add(slot)
 
     def list_counts(self) -> list[tuple[CounterSlot, int]]:
         with self._lock:
@@ -180,8 +174,7 @@ def read_attestations(folder: Path, ignored_files: Iterable[Path] = ()) -> list[
     for path in sorted(files, key=lambda p: p.stem.partition("-")[2]):
         data = json.loads(path.read_text())
         slots = [CounterSlot(**slot) for slot in data["slots"]]
-        counts = path.with_suffix(".counts").read_bytes()
-        numbers = struct.unpack(f"={len(slots)}Q", counts[: 8 * len(slots)])
+        numbers = read_counts(path.with_suffix(".counts"), len(slots))
         attestations.append(
             Attestation(
                 data["pid"],

@@ -20,6 +20,7 @@ from harness.store.eval.values import (
 from reports.shared import formatting
 from reports.shared.formatting import to_single_line
 from reports.shared.marks import ReportMark, format_counts, make_marks
+from reports.shared.stand_ins import describe_run_stand_ins
 
 JUDGEMENT_MARKS = {
     ComparisonVerdict(word): mark
@@ -231,6 +232,12 @@ class EvalView:
         """'40 same, 8 equal, 5 of 5 faults caught'."""
         caught = f", {self.caught_summary}" if self.faults else ""
         return format_counts(self.counts, "no comparisons") + caught
+
+    @property
+    def stand_ins(self) -> str:
+        """What stand-ins computed in all servers; those that repeat a fault are not counted."""
+        one = self.evaluation
+        return describe_run_stand_ins(one.device, (served.operators for served in one.served))
 
     @property
     def started(self) -> str:

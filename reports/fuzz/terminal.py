@@ -9,6 +9,8 @@ from rich.text import Text
 
 from harness.runs.fuzz.failure_replay import ReplayResult
 from harness.runs.fuzz.messages import FileCoverage, FuzzResult, FuzzTestResult, RunFailure
+from reports.shared.stand_ins import describe_run_stand_ins
+from reports.shared.terminal import to_plain_text
 
 MAX_ROWS = 12  # tests in the table of a terminal
 
@@ -84,6 +86,8 @@ def print_run(run: FuzzResult, console: Console) -> None:
         console.print(f"[red]problem[/]: {escape(problem)}", soft_wrap=True)
     for failure in run.failures:
         _print_failure(console, failure)
+    if stand_ins := describe_run_stand_ins(run.device, (test.stand_ins for test in run.tests)):
+        console.print(to_plain_text(stand_ins, "dim"), soft_wrap=True)
     console.print(f"seed {run.seed}; {format_summary(run)}")
 
 

@@ -32,6 +32,7 @@ def render_markdown(run: MutationRun) -> str:
     ]
     notes += [escape_text(run.elsewhere)] if run.elsewhere else []
     notes += [f"not run: {escape_text(reason)}" for reason in run.left_out]
+    notes += [escape_text(mutation_view.stand_ins)] if mutation_view.stand_ins else []
     parts.append("\n".join(f"- {note}" for note in notes))
     return markdown.join_parts(parts)
 

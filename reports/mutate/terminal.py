@@ -55,6 +55,8 @@ def print_run(run: MutationRun, console: Console) -> None:
         print_line(run.elsewhere, "dim")
     for reason in run.left_out:
         print_line(f"not run: {reason}", "dim")
+    if mutation_view.stand_ins:
+        print_line(mutation_view.stand_ins, "dim")
     print_ending(console, run.green, view.describe_run(run), run.problems, run.id)
 
 

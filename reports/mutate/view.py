@@ -19,6 +19,7 @@ from harness.store.mutate.values import (
     compute_score,
 )
 from reports.shared.marks import ReportMark, make_marks
+from reports.shared.stand_ins import describe_run_stand_ins
 from reports.shared.tables import ReportTable, TableCell, TableRows, make_code_cell
 
 FATE_MARKS = make_marks("""
@@ -111,6 +112,13 @@ class MutationView:
     targets: list[MarkedTarget]
     kills_by_guard: list[tuple[str, int]]  # by guard, the most first
     kills_by_means: list[tuple[str, int]]
+
+    @property
+    def stand_ins(self) -> str:
+        """What stand-ins computed in guards, without a fault and with each; not in repetitions."""
+        calls = [guard.stand_ins for guard in self.run.guards]
+        calls += [result.stand_ins for result in self.run.fates]
+        return describe_run_stand_ins(self.run.settings.get("device", ""), calls)
 
 
 def make_view(run: MutationRun) -> MutationView:

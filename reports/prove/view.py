@@ -10,7 +10,6 @@ from functools import cached_property
 from packaging.version import InvalidVersion, Version
 
 from harness.core.device import VIRTUAL
-from harness.device.record import describe_stand_ins
 from harness.store.prove.joined_runs import join_runs
 from harness.store.prove.values import (
     BUG_OUTCOMES,
@@ -26,6 +25,7 @@ from harness.store.prove.values import (
 from reports.prove import marks
 from reports.prove.bug_lifetime import BugLifetime, make_lifetime
 from reports.prove.eval_coverage import load_eval_coverage
+from reports.shared.stand_ins import describe_run_stand_ins
 
 
 @dataclass(frozen=True)
@@ -208,14 +208,10 @@ class ProofView:
 
     @property
     def stand_ins(self) -> str:
-        """What stand-ins of the virtual GPU computed in first runs of sides, or nothing."""
-        if VIRTUAL not in self.devices:
-            return ""
-        sides = (side for cell in self.run.cells for side in cell.sides.values())
-        counts = Counter[str]()
-        for side in sides:
-            counts.update(side.stand_ins)
-        return describe_stand_ins(counts)
+        """What stand-ins computed in the first runs of sides."""
+        sides = [side for cell in self.run.cells for side in cell.sides.values()]
+        device = VIRTUAL if VIRTUAL in self.devices else ""
+        return describe_run_stand_ins(device, (side.stand_ins for side in sides))
 
     @property
     def slowest(self) -> list[GuardTiming]:

@@ -16,6 +16,7 @@ def render_markdown(run: RehearsalRun) -> str:
         markdown.render_report_table(view.make_table(run)),
         markdown.render_report_table(view.make_kernel_table(run)),
         markdown.render_report_table(view.make_unchecked_table(run)),
+        escape_text(view.describe_stand_ins(run)),
     ]
     parts += [
         markdown.render_folded(

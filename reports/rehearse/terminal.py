@@ -53,6 +53,7 @@ def print_run(run: RehearsalRun, console: Console) -> None:
         if finding.pool_threshold not in ("", finding.threshold):
             text = f"    {view.describe_pool_beginning(finding)}: {finding.pool_threshold}"
             console.print(to_plain_text(text), soft_wrap=True)
+    console.print(to_plain_text(view.describe_stand_ins(run), "dim"), soft_wrap=True)
     verdict = ("green", "green") if run.green else ("red", "bold red")
     console.print(
         Text.assemble(verdict, "  ", to_plain_text(view.describe_run(run))), soft_wrap=True

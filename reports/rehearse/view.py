@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from harness.core.device import VIRTUAL
 from harness.core.wording import format_count, format_duration
 from harness.store.rehearse.values import (
     NO_TOOLKIT,
@@ -13,6 +14,7 @@ from harness.store.rehearse.values import (
     RehearsedLaunch,
 )
 from reports.shared.marks import ReportMark, make_marks
+from reports.shared.stand_ins import describe_run_stand_ins
 from reports.shared.tables import ReportTable, TableCell, TableRows, make_code_cell, make_quiet_cell
 
 MARKS = make_marks("""
@@ -27,6 +29,11 @@ MEMORY_PARTS = ("weights", "pools", "buffers", "batches", "free")
 
 def get_mark(finding: RehearsalFinding) -> ReportMark:
     return MARKS[finding.rank.value]
+
+
+def describe_stand_ins(run: RehearsalRun) -> str:
+    operators = (operator for result in run.deployments for operator in result.operators)
+    return describe_run_stand_ins(VIRTUAL, ({one.name: one.calls} for one in operators))
 
 
 def describe_beginning(finding: RehearsalFinding) -> str:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
+from harness.core.added_counts import add_counts
+from harness.core.device import VIRTUAL
 from harness.core.wording import format_duration
 from harness.store.zoo.values import (
     ARCHITECTURE_CLAIMS,
@@ -14,6 +14,7 @@ from harness.store.zoo.values import (
     ZooRun,
 )
 from reports.shared.marks import ReportMark, make_marks
+from reports.shared.stand_ins import describe_run_stand_ins
 from reports.shared.tables import ReportTable, TableCell, TableRows, make_code_cell, make_quiet_cell
 
 MARKS = make_marks("""
@@ -90,12 +91,14 @@ def make_kernel_table(run: ZooRun) -> ReportTable:
 
 def make_stand_in_table(run: ZooRun) -> ReportTable:
     """Make a row for each operator that stand-ins computed, with its calls, the most first."""
-    counts: Counter[str] = Counter()
-    for result in run.architectures:
-        counts.update(result.stand_ins)
+    counts = add_counts(*(result.stand_ins for result in run.architectures))
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     rows: TableRows = [[make_code_cell(name), str(calls)] for name, calls in ordered]
     return ReportTable("Operators that stand-ins computed", ("operator", "calls"), rows, ("calls",))
+
+
+def describe_stand_ins(run: ZooRun) -> str:
+    return describe_run_stand_ins(VIRTUAL, (result.stand_ins for result in run.architectures))
 
 
 def list_failures(run: ZooRun) -> list[tuple[ArchitectureResult, ClaimResult]]:

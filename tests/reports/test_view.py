@@ -241,7 +241,7 @@ def test_an_empty_run_is_red_and_has_nothing_to_show() -> None:
 
 
 def test_a_proof_on_the_virtual_gpu_names_the_stand_ins_that_computed() -> None:
-    words = "2 operators of CUDA binaries had stand-ins, 5 calls: jit:a.run, sgl_kernel.b"
+    words = "2 operators of CUDA binaries had stand-ins, 5 calls: jit:a.run 2, sgl_kernel.b 3"
     for device in ("virtual", "cuda"):
         run = sample.make_run(2, device)
         run.cells[0].sides["fixed"] = sample.make_side(

@@ -146,6 +146,7 @@ def _make_stored_run(request: FuzzRequest) -> FuzzRun:
         command=run_output.get_recorded_command(),
         commit=machine.describe_commit(),
         under=request.under,
+        device=request.targets[0].device,
     )
 
 
@@ -156,7 +157,14 @@ def _make_snapshot(stored: FuzzRun, result: FuzzResult) -> FuzzRun:
         status=result.status,
         seconds=result.seconds,
         tests=[
-            FuzzedTest(test.test, test.release, test.examples, test.seconds, test.left_out)
+            FuzzedTest(
+                test.test,
+                test.release,
+                test.examples,
+                test.seconds,
+                test.left_out,
+                test.stand_ins,
+            )
             for test in result.tests
         ],
         failures=[

@@ -16,9 +16,10 @@ from typing import Any, Protocol
 import torch
 
 from harness.device import graphs
+from harness.device.callers import find_caller
 from harness.device.memory import LEDGER
 from harness.device.record import RECORD
-from harness.device.refusals import UnansweredName, find_caller
+from harness.device.refusals import UnansweredName
 from harness.kernels.cuda import cudart
 from harness.kernels.cuda.fatbin import read_ptx
 from harness.kernels.cuda.host_arguments import describe_tensor, iterate_tensors

@@ -24,7 +24,8 @@ import pytest
 from harness.core import device
 from harness.core.missing_package import describe_missing_package
 from harness.device.cards import CARD_VARIABLE
-from harness.device.refusals import REFUSALS, UnansweredName, iterate_causes
+from harness.device.record import RECORD, describe_stand_ins
+from harness.device.refusals import UnansweredName, iterate_causes
 from harness.kernels.watch.report_files import CHECKS_VARIABLE
 from harness.kernels.watch.suite_checks import SuiteChecks, TestChecks
 
@@ -102,7 +103,9 @@ class CheckPlugin:
         self._stack = contextlib.ExitStack()
         self._check: Any = None
         self._test = TestChecks()
-        self._earlier_refusals: Counter[str] = Counter()  # of the virtual GPU, before the test
+        # What the virtual GPU had counted before the test.
+        self._earlier_refusals: Counter[str] = Counter()
+        self._earlier_stand_ins: Counter[str] = Counter()
         self._is_controller = bool(getattr(options, "numprocesses", None)) and (
             _WORKER_VARIABLE not in os.environ
         )
@@ -152,7 +155,8 @@ class CheckPlugin:
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self) -> Generator[None, Any, Any]:
         self._test, self._start_time = TestChecks(), time.monotonic()
-        self._earlier_refusals = Counter(REFUSALS)
+        self._earlier_refusals = Counter(RECORD.refusals)
+        self._earlier_stand_ins = Counter(RECORD.stand_ins)
         with contextlib.ExitStack() as stack:
             self._check = self._make_check()
             self._check.launches.observers.append(self._count_launch)
@@ -232,13 +236,14 @@ class CheckPlugin:
             str(cause) for cause in iterate_causes(error) if isinstance(cause, UnansweredName)
         ]
         self._test.add_device_refusals(causes)
-        for message in REFUSALS - self._earlier_refusals:
+        for message in RECORD.refusals - self._earlier_refusals:
             if message not in causes:
                 error.add_note(f"caught before, from the virtual GPU: {message}")
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, call: Any) -> Generator[None, Any, Any]:
         report = yield
+        self._test.stand_ins = dict(RECORD.stand_ins - self._earlier_stand_ins)
         report.unfix_check = self._test.to_data()
         if call.excinfo is not None and report.failed:
             error = call.excinfo.value
@@ -299,5 +304,7 @@ class CheckPlugin:
         terminalreporter.section("kernels under check")
         for line in self._suite.describe(self._checks, self._options.all_configurations):
             terminalreporter.line(line)
+        if self._device == device.VIRTUAL:
+            terminalreporter.line(describe_stand_ins(self._suite.stand_ins))
         if not self._suite.checked_launches:
             terminalreporter.line("no launch was checked, so the checks say nothing")

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from harness.core.added_counts import add_counts
 from harness.core.wording import format_count
 
 _MAX_LISTED = 12
@@ -23,6 +24,7 @@ class TestChecks:
     reports: list[dict[str, Any]] = field(default_factory=list)  # KernelReports
     approximations: dict[str, list[str]] = field(default_factory=dict)  # by kernel
     configurations: dict[str, int] = field(default_factory=dict)  # of autotuned kernels
+    stand_ins: dict[str, int] = field(default_factory=dict)  # of the virtual GPU: their calls
 
     @property
     def checked_launches(self) -> int:
@@ -52,6 +54,10 @@ class SuiteChecks:
     @property
     def checked_launches(self) -> int:
         return sum(test.checked_launches for test in self.tests.values())
+
+    @property
+    def stand_ins(self) -> dict[str, int]:
+        return add_counts(*(test.stand_ins for test in self.tests.values()))
 
     def list_silent_tests(self) -> list[str]:
         """List the tests that passed without a launch."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -46,6 +47,11 @@ def record_below(folder: Path) -> None:
     record.RECORD.write_to(folder / _RECORDS)
 
 
+def drop_records(folder: Path) -> None:
+    """Remove what earlier processes of the folder have counted."""
+    shutil.rmtree(folder / _RECORDS, ignore_errors=True)
+
+
 def read_records(folder: Path) -> record.DeviceRecord:
     return record.read_records(folder / _RECORDS)
 
@@ -59,10 +65,9 @@ def install_at_startup() -> None:
 def _install_device(torch: ModuleType) -> None:
     from harness.device import installation
 
-    installation.install_device()
-    folder = os.environ.get(record.FOLDER_VARIABLE)
-    if folder:
+    if folder := os.environ.get(record.FOLDER_VARIABLE):
         record.RECORD.write_to(Path(folder))
+    installation.install_device()
     activation.start_launch_checks()
 
 

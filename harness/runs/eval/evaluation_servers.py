@@ -127,7 +127,7 @@ class EvaluationServers:
         limit = min(self.settings.request_timeout, HANG_PROBE_SECONDS)
         repeated = replace(job, is_planted=False, request_timeout=limit)
         again = msgspec.structs.replace(
-            served, answers=[], repeated=[], stand_ins=[], reach={}, failure=""
+            served, answers=[], repeated=[], stand_ins=[], operators={}, reach={}, failure=""
         )
         self._serve_once(repeated, release, again, lambda _: {})
         return again
@@ -160,7 +160,8 @@ class EvaluationServers:
             served.reach = running.read_reach()  # also of a server that died
             self._stop_server(running)
             if (record := running.read_device_record()) is not None:
-                served.stand_ins += record.describe(with_calls=False)
+                served.operators = dict(record.stand_ins)
+                served.stand_ins += record.describe_others()
             if (check := running.read_check_reports()) is not None:
                 served.stand_ins.append(str(check))
                 served.stand_ins += [f"{name}: {why}" for name, why in check.refusals.items()]

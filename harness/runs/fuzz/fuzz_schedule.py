@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from harness.core.added_counts import add_counts
 from harness.runs.fuzz.messages import FuzzTask, FuzzTestResult, TimeSliceResult
 
 MIN_SLICE_SECONDS, MAX_SLICE_SECONDS = 0.5, 15.0  # limits of a slice
@@ -46,6 +47,7 @@ class FuzzTestState:
         self.idle_slices = 0 if news else self.idle_slices + 1
         self.test_result.examples += slice_result.examples
         self.test_result.exhausted |= slice_result.exhausted
+        self.test_result.stand_ins = add_counts(self.test_result.stand_ins, slice_result.stand_ins)
         self.charge_time(slice_result.seconds)
 
     def charge_time(self, seconds: float) -> None:

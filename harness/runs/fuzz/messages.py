@@ -106,6 +106,7 @@ class TimeSliceResult(msgspec.Struct):
     covered_lines: dict[str, list[int]]
     failures: list[FoundFailure]
     exhausted: bool = False  # no further example is possible
+    stand_ins: dict[str, int] = {}  # of the virtual GPU: how often each computed
     problem: str = ""  # the reason why the run cannot go on, such as a full disk
 
 
@@ -155,6 +156,7 @@ class FuzzTestResult(msgspec.Struct):
     targets: dict[str, float] = {}
     left_out: str = ""
     exhausted: bool = False
+    stand_ins: dict[str, int] = {}
 
 
 class FileCoverage(msgspec.Struct):
@@ -180,6 +182,7 @@ class FuzzResult(msgspec.Struct):
     coverage: list[FileCoverage] = []
     failures: list[RunFailure] = []
     problems: list[str] = []
+    device: str = ""
 
     @property
     def examples(self) -> int:

@@ -75,7 +75,12 @@ class FuzzDriver:
         self.releases = [
             ReleaseSearch(request, each, self.folder / each.name) for each in request.targets
         ]
-        self.result = FuzzResult(seed=request.seed, budget=request.seconds, under=request.under)
+        self.result = FuzzResult(
+            seed=request.seed,
+            budget=request.seconds,
+            under=request.under,
+            device=request.targets[0].device,
+        )
         self.started = time.monotonic()
         self.deadline = 0.0  # the budget begins once the first release is imported
 

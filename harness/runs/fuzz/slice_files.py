@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import zlib
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 
+from harness.core.added_counts import add_counts
 from harness.core.files import write_atomically
 from harness.runs.fuzz.messages import ExampleNote, FoundFailure, TimeSliceResult
 from harness.store.prove.values import SideOutcome, SideResult
@@ -84,9 +84,10 @@ class SliceFiles:
             second.seconds += first.seconds
             for label, value in first.targets.items():
                 second.targets[label] = max(value, second.targets.get(label, value))
-            second.known_failure_counts = dict(
-                Counter(first.known_failure_counts) + Counter(second.known_failure_counts)
+            second.known_failure_counts = add_counts(
+                first.known_failure_counts, second.known_failure_counts
             )
+            second.stand_ins = add_counts(first.stand_ins, second.stand_ins)
             self._write("sliced", second)
 
     def read_all(self) -> dict[str, bytes]:

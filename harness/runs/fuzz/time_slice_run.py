@@ -213,6 +213,7 @@ class TimeSliceRun:
                 covered_lines={str(file): sorted(n) for file, n in self.tracer.lines.items()},
                 failures=list(self.failures.values()),
                 exhausted=self.exhausted,
+                stand_ins=side.stand_ins,
                 problem=self.problem,
             ),
         )

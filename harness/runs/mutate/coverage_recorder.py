@@ -60,6 +60,7 @@ class CoverageRecorder:
             suite=line_coverage.digest_suite(guard_names[0], self.plan.working_folder),
             lines=report.trace.lines if report.trace else {},
             imported=report.trace.imported if report.trace else [],
+            stand_ins=side.stand_ins,
         )
         if coverage.outcome is SideOutcome.PASSED:
             self._on_pass(coverage.guard)

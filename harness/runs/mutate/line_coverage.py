@@ -42,6 +42,7 @@ class GuardCoverage(msgspec.Struct):
     suite: str = ""  # digest of its file's folder
     lines: dict[str, list[int]] = {}  # lines of SGLang's modules
     imported: list[str] = []  # modules that this guard imports first
+    stand_ins: dict[str, int] = {}
 
     def has_run(self, module: str, lines: range) -> bool:
         return any(line in lines for line in self.lines.get(module, ()))

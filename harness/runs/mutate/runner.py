@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from harness.core import machine, paths
+from harness.core.added_counts import add_counts
 from harness.runs.mutate import fault_outcomes, line_coverage
 from harness.runs.mutate.coverage_recorder import CoverageRecorder
 from harness.runs.mutate.fault_outcomes import FATES_WITHOUT_EVIDENCE
@@ -142,7 +143,9 @@ class MutationRunner:
                 self._report_problem(f"{guard.guard} fails without any fault: {guard.headline}")
         self.mutation.left_out.append(ENGINE_GUARDS_EXCLUDED)
         self.mutation.guards = [
-            GuardFacts(guard.guard, guard.outcome.value, guard.seconds, guard.headline)
+            GuardFacts(
+                guard.guard, guard.outcome.value, guard.seconds, guard.headline, guard.stand_ins
+            )
             for guard in known
         ]
         self.coverage = self.recorder.coverage
@@ -203,6 +206,9 @@ class MutationRunner:
         result = case.result
         result.seconds += report.fork_side.seconds + report.fork_side.overhead
         result.ran += report.reach
+        result.stand_ins = add_counts(
+            result.stand_ins, *(ended.side.stand_ins for ended in report.results)
+        )
         if case.example_factor == 1:
             self._record_passes(report, guard_names)
         case.passing_guards += fault_outcomes.list_passing_guards(report.results, guard_names)

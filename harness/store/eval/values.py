@@ -76,6 +76,7 @@ class ServedConfiguration(msgspec.Struct):
     revert: list[str] = []
     enable: list[str] = []
     stand_ins: list[str] = []  # descriptions of replaced or observed parts
+    operators: dict[str, int] = {}  # of the virtual GPU: how often each stand-in computed
     how: str = ""  # 'warm', 'afresh', 'plain transformers'
     ready: float = 0.0  # seconds until the first answer
     seconds: float = 0.0  # for all items

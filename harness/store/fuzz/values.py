@@ -13,6 +13,7 @@ class FuzzedTest(msgspec.Struct):
     examples: int
     seconds: float
     left_out: str = ""
+    stand_ins: dict[str, int] = {}  # of the virtual GPU: how often each computed
 
 
 class FuzzFailure(msgspec.Struct):
@@ -39,6 +40,7 @@ class FuzzRun(msgspec.Struct):
     tests: list[FuzzedTest] = []
     failures: list[FuzzFailure] = []
     problems: list[str] = []
+    device: str = ""
 
     @property
     def green(self) -> bool:

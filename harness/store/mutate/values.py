@@ -63,6 +63,7 @@ class FaultResult(msgspec.Struct):
     why: str = ""  # the reason why it is without evidence, not live, unreached, or equivalent
     passed: list[str] = []  # guards that passed and ran its code
     ran: int = 0  # calls of its code, or launches of its kernel
+    stand_ins: dict[str, int] = {}  # of the virtual GPU: how often each computed in its guards
     longer: bool = False  # after a second attempt, with more examples
     seconds: float = 0.0
     diff: str = ""
@@ -94,6 +95,7 @@ class GuardFacts(msgspec.Struct):
     outcome: str
     seconds: float
     headline: str = ""
+    stand_ins: dict[str, int] = {}
 
 
 class MutationRun(msgspec.Struct):

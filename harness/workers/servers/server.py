@@ -112,6 +112,7 @@ class SglangServer:
         folder.mkdir(parents=True, exist_ok=True)
         for name in (command_supervisor.EXIT_FILE, REFUSAL_FILE, "log"):
             (folder / name).unlink(missing_ok=True)
+        virtual_process.drop_records(folder)
         self._port_reservations = ports.reserve_ports(2, DATA_PARALLEL_PORT_OFFSETS)
         self.port = self._port_reservations[0].port
         self.url = f"http://127.0.0.1:{self.port}"

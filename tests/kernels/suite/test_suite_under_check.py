@@ -106,6 +106,7 @@ def test_the_end_says_what_was_checked_and_how(whole: tuple[int, str, dict[str, 
     assert "only the first autotune configuration ran, of copy_tuned (2)" in output
     assert "within CUDA's bounds: inline assembly: ex2.approx.f32, in exponentials" in output
     assert "rounded one by one, where a GPU may fuse them" in output
+    assert "1 operator of CUDA binaries had stand-ins, 2 calls: sgl_kernel.toy 2" in output
 
 
 def test_checks_are_chosen_by_words() -> None:

@@ -1,0 +1,14 @@
+"""Counts by name, added."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+
+def add_counts(*counts: Mapping[str, int]) -> dict[str, int]:
+    """Add counts by name, as a plain dictionary, which a result holds."""
+    total = Counter[str]()
+    for one in counts:
+        total.update(one)
+    return dict(total)

@@ -1,0 +1,49 @@
+"""A fuzzing run counts and lists the stand-ins of the virtual GPU that computed in its examples."""
+
+from __future__ import annotations
+
+import io
+
+from nights import Nights, by_test
+from rich.console import Console
+
+from harness.runs.fuzz.messages import FuzzResult, FuzzTestResult
+from harness.store.database import Store
+from reports.fuzz import terminal
+
+SUITE = """
+from harness.device.record import RECORD
+
+@given(number=st.integers(0, 10**9))
+def test_computes(number):
+    RECORD.count_stand_in("sgl_kernel.toy")
+    RECORD.count_stand_in("sgl_kernel.toy")
+
+@given(number=st.integers(0, 10**9))
+def test_computes_nothing(number):
+    pass
+"""
+
+
+def test_each_test_has_the_calls_of_all_its_slices(nights: Nights) -> None:
+    nights.write(SUITE)
+    night = nights.night(code=0, seconds=2)
+    tests = by_test(night)
+    computes = tests["computes"]
+    assert computes["slices"] > 1
+    assert computes["stand_ins"] == {"sgl_kernel.toy": 2 * computes["examples"]}
+    assert not tests["computes_nothing"]["stand_ins"]
+    (stored,) = Store(nights.root / ".unfix" / "runs.sqlite").fuzz.list_runs()
+    assert stored.device == "cpu"
+    assert [one.stand_ins for one in stored.tests] == [one["stand_ins"] for one in night["tests"]]
+
+
+def test_the_report_lists_them_on_the_virtual_gpu_alone() -> None:
+    for device in ("virtual", "cuda", "cpu"):
+        tests = [FuzzTestResult("t::test_a", "1", stand_ins={"sgl_kernel.b": 2, "jit:a.run": 2})]
+        tests.append(FuzzTestResult("t::test_b", "1", stand_ins={"sgl_kernel.b": 1}))
+        run = FuzzResult(7, 60.0, [], tests=tests, device=device)
+        shown = io.StringIO()
+        terminal.print_run(run, Console(file=shown, width=160))
+        words = "2 operators of CUDA binaries had stand-ins, 5 calls: jit:a.run 2, sgl_kernel.b 3"
+        assert (words in shown.getvalue()) is (device == "virtual")
