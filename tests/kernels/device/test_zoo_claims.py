@@ -16,7 +16,7 @@ from triton.compiler.errors import CompilationError
 from fixtures.zoo import claims
 from fixtures.zoo.claims import AbsentModel, ArchitectureRun, GraphCaptureFailed
 from fixtures.zoo.prompts import CONTINUATION
-from fixtures.zoo.reference_model import Tolerances
+from fixtures.zoo.reference_model import Tolerances, measure_error
 from harness import checking
 from harness.runs.zoo.architecture import Architecture, KnownFailure
 from harness.store.zoo.values import ClaimResult, ClaimVerdict, ZooClaim
@@ -207,15 +207,15 @@ def test_a_decode_of_graphs_alone_holds(architecture_run: ArchitectureRun) -> No
 def test_other_orders_of_work_have_their_own_tolerance(
     architecture_run: ArchitectureRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tolerances = [torch.zeros(1)], Tolerances(reference=0.5, order=0.1)
+    tolerances = [torch.zeros(1)], Tolerances(reference=0.25, order=0.1)
     architecture_run.reference = SimpleNamespace(measure_tolerances=lambda *_: tolerances)  # type: ignore[assignment]
     architecture_run.dtype = torch.float16
     architecture_run.batch = [torch.zeros(1)]
-    monkeypatch.setattr(claims, "measure_error", lambda *_: 0.3)
+    monkeypatch.setattr(claims, "measure_error", lambda *_: 0.2)
     monkeypatch.setattr(architecture_run, "_start", lambda: None)
     names = ("single_prompts", "chunks", "cached_prefix", "recomputation")
     for name in (f"_compare_{one}" for one in names):
-        monkeypatch.setattr(architecture_run, name, lambda: 0.3)
+        monkeypatch.setattr(architecture_run, name, lambda: 0.2)
     architecture_run.graphs = False
     architecture_run._test_claims()
     verdicts = {one.claim: one.verdict for one in architecture_run.result.claims[1:]}
@@ -223,3 +223,27 @@ def test_other_orders_of_work_have_their_own_tolerance(
     order = {ZooClaim.BATCH, ZooClaim.CHUNKS, ZooClaim.PREFIX, ZooClaim.RECOMPUTE}
     assert set(verdicts) == order
     assert set(verdicts.values()) == {ClaimVerdict.FAILS}
+
+
+@pytest.mark.parametrize("place", range(3))
+def test_logits_that_are_no_numbers_differ_in_whichever_prompt(place: int) -> None:
+    expected = [torch.ones(4, 9) for _ in range(3)]
+    actual = [one.clone() for one in expected]
+    actual[place][2, 5] = float("nan")
+    assert measure_error(expected, actual) == float("inf")
+    assert measure_error(actual, expected) == float("inf")
+
+
+def test_rows_of_padding_are_left_out_and_nothing_else() -> None:
+    assert measure_error([torch.ones(4, 9)], [torch.ones(4, 16)]) == 0
+    for shape in ((1, 9), (3, 9), (4, 8)):
+        with pytest.raises(ValueError, match="the logits are"):
+            measure_error([torch.ones(4, 9)], [torch.ones(shape)])
+
+
+@pytest.mark.parametrize("pair", [(0.4, 0.1), (0.1, 0.4), (float("inf"), 0.1), (0.1, float("nan"))])
+def test_a_tolerance_within_which_other_logits_lie_compares_nothing(
+    pair: tuple[float, float],
+) -> None:
+    with pytest.raises(ArithmeticError, match="nothing is compared"):
+        Tolerances(*pair)
