@@ -26,6 +26,13 @@ PLANTED = {  # a fault of tests/zoo/toggles: the architecture that it is in
     "zoo-scale-of-another-expert": ["qwen3_moe_fp8_blocks"],
     "zoo-zero-point-forgotten": ["qwen3_moe_awq", "qwen3_moe_gptq"],
     "zoo-adapter-scaling": ["llama_lora"],
+    "zoo-experts-renormalized": ["olmoe"],
+    "zoo-experts-not-scaled": ["glm4_moe"],
+    "zoo-multiplier-forgotten": ["granite"],
+    "zoo-step-without-bias": ["qwen3_next"],
+    "zoo-sinks-forgotten": ["gpt_oss"],
+    "zoo-cap-halved": ["gemma2"],
+    "zoo-last-cached-key-lost": ["llama"],
 }
 
 
