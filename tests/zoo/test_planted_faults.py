@@ -106,7 +106,7 @@ def test_numbers_of_a_configuration_that_are_forgotten_are_seen_by_the_compariso
 ) -> None:
     faults = ["zoo-experts-renormalized", "zoo-experts-not-scaled", "zoo-multiplier-forgotten"]
     faults += ["zoo-step-without-bias", "zoo-sinks-forgotten", "zoo-cap-halved"]
-    names = ["olmoe", "glm4_moe", "granite", "qwen3_next", "gpt_oss", "gemma2"]
+    names = ["olmoe", "glm4_moe", "granite", "qwen3_next", "gpt_oss_wide", "gemma2_full"]
     found = list_failures(tmp_path, [*names, "llama"], faults)
     assert found.pop("llama") == []  # no fault is in it
     assert set(found) == set(names)

@@ -30,8 +30,8 @@ PLANTED = {  # a fault of tests/zoo/toggles: the architecture that it is in
     "zoo-experts-not-scaled": ["glm4_moe"],
     "zoo-multiplier-forgotten": ["granite"],
     "zoo-step-without-bias": ["qwen3_next"],
-    "zoo-sinks-forgotten": ["gpt_oss"],
-    "zoo-cap-halved": ["gemma2"],
+    "zoo-sinks-forgotten": ["gpt_oss_wide"],
+    "zoo-cap-halved": ["gemma2_full"],
     "zoo-last-cached-key-lost": ["llama"],
 }
 
