@@ -30,7 +30,7 @@ PARTS: tuple[dict[str, int], ...] = ({"b.gate": 2}, {"a.norm": 2, "b.gate": 1})
 
 
 def make_evaluation(device: str) -> Any:
-    evaluation = evaluated.fine()
+    evaluation = evaluated.make_fine_evaluation()
     evaluation.device = device
     for served, calls in zip(evaluation.served, PARTS, strict=False):
         served.operators = calls

@@ -24,7 +24,7 @@ def device_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DeviceReco
     return made
 
 
-def count(made: DeviceRecord, calls: int) -> None:
+def count_norms(made: DeviceRecord, calls: int) -> None:
     for _ in range(calls):
         made.count_stand_in("sgl_kernel.norm")
 
@@ -34,15 +34,15 @@ def end_by_kill(function: Callable[[], object]) -> None:
         function()
         os.kill(os.getpid(), signal.SIGKILL)
 
-    assert child_process.fork(run_and_die).reap() == -signal.SIGKILL
+    assert child_process.fork_process(run_and_die).reap() == -signal.SIGKILL
 
 
 def test_a_fork_counts_its_own_calls_and_a_killed_one_loses_none(
     device_record: DeviceRecord, tmp_path: Path
 ) -> None:
-    count(device_record, 3)
-    end_by_kill(lambda: count(device_record, 5))
-    count(device_record, 1)
+    count_norms(device_record, 3)
+    end_by_kill(lambda: count_norms(device_record, 5))
+    count_norms(device_record, 1)
     assert read_records(tmp_path).stand_ins == {"sgl_kernel.norm": 9}
 
 
@@ -67,7 +67,7 @@ def test_more_names_than_a_file_has_go_into_the_next(
 def test_a_name_that_a_running_process_has_half_written_waits(
     device_record: DeviceRecord, tmp_path: Path
 ) -> None:
-    count(device_record, 2)
+    count_norms(device_record, 2)
     (file,) = tmp_path.glob("*.device")
     with open(file, "a") as names:
         names.write('["stand_ins", "sgl_ker')
@@ -75,16 +75,16 @@ def test_a_name_that_a_running_process_has_half_written_waits(
 
 
 def test_a_second_folder_gets_what_comes_later(device_record: DeviceRecord, tmp_path: Path) -> None:
-    count(device_record, 2)
+    count_norms(device_record, 2)
     device_record.clear()
     device_record.write_to(tmp_path / "later")
-    count(device_record, 4)
+    count_norms(device_record, 4)
     assert read_records(tmp_path / "later").stand_ins == device_record.stand_ins
 
 
 def test_the_lines_name_each_operator_with_its_calls() -> None:
     made = DeviceRecord()
-    count(made, 2)
+    count_norms(made, 2)
     made.count_kernel_call("norm")
     made.count_refusal("no stand-in computes sgl_kernel.fly()")
     assert list(made.describe()) == [
