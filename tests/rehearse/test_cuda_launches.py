@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from harness.core import paths
 from harness.releases import cuda_toolkit
 from harness.store.rehearse.values import NO_TOOLKIT
 
+TREE_KERNEL = "build_tree_efficient"
 PLANTED = Path(__file__).parent / "planted_toggles"
 DRAFTS = ["--speculative-algorithm", "EAGLE3", "--context-length", "2048"]
 DRAFTS += ["--speculative-draft-model-path", "llama-3.1-8b-eagle3", "--speculative-num-steps", "3"]
@@ -22,6 +24,7 @@ pytestmark = pytest.mark.skipif(not IS_READY, reason=REASON)
 needs_toolkit = pytest.mark.skipif(
     cuda_toolkit.find_toolkit() is None, reason="needs the CUDA toolkit"
 )
+of_the_night = pytest.mark.skipif("UNFIX_NIGHTLY" not in os.environ, reason="a nightly test")
 
 
 def list_cuda_launches(deployment: dict[str, Any]) -> dict[tuple[str, str], dict[str, Any]]:
@@ -69,7 +72,9 @@ def test_without_the_toolkit_each_launch_is_listed_as_not_checked(tmp_path: Path
 
 
 @needs_toolkit
-@pytest.mark.parametrize(("arguments", "is_found"), [(TREE, True), (CHAIN, False)])
+@pytest.mark.parametrize(
+    ("arguments", "is_found"), [(TREE, True), pytest.param(CHAIN, False, marks=of_the_night)]
+)
 def test_a_fault_that_only_a_tree_of_drafts_shows_is_named(
     home: Path, arguments: list[str], is_found: bool
 ) -> None:
@@ -85,6 +90,3 @@ def test_a_fault_that_only_a_tree_of_drafts_shows_is_named(
         assert found[0]["kind"] == "OutOfBounds"
         assert "past the end of retrive_next_sibling" in found[0]["headline"]
         assert found[0]["text"].startswith("retrive_next_sibling[(bid + 1) * draft_token_num + i]")
-
-
-TREE_KERNEL = "build_tree_efficient"
