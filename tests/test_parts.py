@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -78,6 +79,15 @@ def test_a_red_part_is_printed_in_full(runs: Runs, capfd: Output) -> None:
     assert "AssertionError: assert 'left' == 'right'" in output
     assert output.splitlines()[-1].startswith("=== 1 failed, 2 passed in ")
     assert "RED part-0 (exit code 1), again: " in output
+
+
+def test_a_run_leaves_the_earlier_processes_of_its_caller(runs: Runs) -> None:
+    """The preloaded `unfix` of these tests is one: the next test that calls it needs it."""
+    with subprocess.Popen(["sleep", "600"]) as earlier:
+        assert runs(GREEN) == 0
+        still_runs = earlier.poll() is None
+        earlier.kill()
+    assert still_runs
 
 
 def test_a_killed_part_is_named(runs: Runs, capfd: Output) -> None:

@@ -7,7 +7,7 @@ import ctypes
 import mmap
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1  # PR_SET_PDEATHSIG
@@ -84,14 +84,18 @@ def read_log_tail(log: Path, max_bytes: int) -> str:
         return ""
 
 
-def kill_descendants(pid: int) -> int:
-    """Kill and reap every descendant of this subreaper; return their number."""
+def kill_descendants(pid: int, spared: Collection[int] = ()) -> int:
+    """Kill and reap every descendant of this subreaper; return their number.
+
+    `spared`: children that stay, with all of theirs.
+    """
     killed = 0
-    while descendants := list(iterate_descendants(pid)):
+    while children := [child for child in list_children(pid) if child not in spared]:
+        descendants = [one for child in children for one in (child, *iterate_descendants(child))]
         for descendant in descendants:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(descendant, signal.SIGKILL)
-        for child in list_children(pid):
+        for child in children:
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(child, 0)
                 killed += 1

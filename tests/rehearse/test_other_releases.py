@@ -31,7 +31,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def rehearse_layers(home: Path, *arguments: str) -> tuple[int, dict[str, Any]]:
+def rehearse_two_layers(home: Path, *arguments: str) -> tuple[int, dict[str, Any]]:
     """Rehearse two layers of Llama; return the exit code and the deployment."""
     file = home / "two-layers.json"
     file.write_text(json.dumps({**read_model("llama-3.1-8b").config, "num_hidden_layers": 2}))
@@ -52,7 +52,7 @@ def rehearse_layers(home: Path, *arguments: str) -> tuple[int, dict[str, Any]]:
 
 
 def test_what_a_release_lacks_for_graphs_is_named(home: Path) -> None:
-    code, deployment = rehearse_layers(home, "--cuda-graph-max-bs", "8")
+    code, deployment = rehearse_two_layers(home, "--cuda-graph-max-bs", "8")
     assert (code, deployment["phases"]) == (1, [])
     assert deployment["refusal"] == (
         "RuntimeError: No module named 'sglang.srt.model_executor.runner': CUDA graphs of decode "
@@ -64,9 +64,9 @@ def test_what_a_release_lacks_for_graphs_is_named(home: Path) -> None:
 def test_what_a_release_lacks_for_its_scheduler_is_named_and_plain_batches_are_made(
     home: Path,
 ) -> None:
-    code, deployment = rehearse_layers(home, *SPECULATION)
+    code, deployment = rehearse_two_layers(home, *SPECULATION)
     assert (code, deployment["phases"]) == (1, [])
     assert "'sglang.srt.runtime_context': batches of its scheduler are not" in deployment["refusal"]
-    code, deployment = rehearse_layers(home)
+    code, deployment = rehearse_two_layers(home)
     assert (code, deployment["refusal"]) == (0, "")
     assert [phase["failure"] for phase in deployment["phases"]] == [""] * 4
