@@ -43,4 +43,6 @@ def test_a_long_prompt_that_is_not_cut_finds_its_tokens_in_the_convolution() -> 
         *("qwen3-next-80b-a3b", 4, "chunk", "--tp", "2", "--chunked-prefill-size", "-1"),
         *("--max-total-tokens", "600000"),
     )
-    adapter.assert_far_from_overflow(result, "_causal_conv1d_fwd_kernel")
+    kernel = "_causal_conv1d_fwd_kernel"
+    adapter.skip_where_operator_runs_instead(result, kernel, "sgl_kernel.causal_conv1d_fwd")
+    adapter.assert_far_from_overflow(result, kernel)
