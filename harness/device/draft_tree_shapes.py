@@ -125,17 +125,29 @@ def accept_longest_path(
 def _read_links(
     following: torch.Tensor, sibling: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Read each node's parent, and its depth: a parent stands before its drafts."""
+    """Read each node's parent, and its depth: a parent stands before its drafts.
+
+    Raises ValueError for links that lead to more drafts than a tree has, as a circle does.
+    """
     requests, tokens = following.shape
     rows = torch.arange(requests)
     above, depths = torch.zeros(2, requests, tokens, dtype=torch.int64)
     for parent in range(tokens):
         draft = following[:, parent]
-        while (exists := draft >= 0).any():
+        for _ in range(tokens):
+            exists = draft >= 0
+            if not exists.any():
+                break
             row, child = rows[exists], draft[exists]
+            if bool((child >= tokens).any()):
+                raise ValueError(f"a tree of {tokens} tokens has a link to {int(child.max())}")
             above[row, child] = parent
             depths[row, child] = depths[row, parent] + 1
             draft = torch.where(exists, sibling[rows, draft.clamp(min=0)], -1)
+        if bool((draft >= 0).any()):
+            raise ValueError(
+                f"the links of siblings of node {parent} lead to more than a tree's {tokens} tokens"
+            )
     return above, depths
 
 

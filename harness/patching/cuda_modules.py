@@ -33,6 +33,7 @@ from harness.patching.device_code import (
 from harness.patching.separate_names import choose_name_flags
 
 LOADER = "sglang.kernels.jit.utils.compile.loader"
+_PATCHED_NOTE = "the module has sources that toggles patch: "
 _LOADED_MARK = "/sgl_kernel_jit_"  # in the path of each built module
 
 
@@ -160,8 +161,13 @@ class PatchableModule:
             generation = PATCHES.generation
             sources = PATCHES.select(self._list_included()) if PATCHES else ()
             if sources not in self._variants:
-                with announce_preparation():
-                    self._variants[sources] = self._load(sources)
+                try:
+                    with announce_preparation():
+                        self._variants[sources] = self._load(sources)
+                except Exception as error:
+                    if sources:
+                        error.add_note(_PATCHED_NOTE + ", ".join(one.path for one in sources))
+                    raise
             return generation, sources, self._variants[sources]
 
     def _load(self, sources: tuple[PatchedCudaSource, ...]) -> Any:
@@ -244,6 +250,11 @@ def _read_own_text(root: Path, source: PatchedCudaSource) -> str | None:
     """Return the release's own text of a source; None if the release has no such file."""
     file = root / source.path
     return file.read_text(encoding="utf-8") if file.is_file() else None
+
+
+def is_of_patched_module(error: BaseException) -> bool:
+    """Return whether a module did not load of which a toggle patches a source."""
+    return any(note.startswith(_PATCHED_NOTE) for note in getattr(error, "__notes__", ()))
 
 
 def find_compiler_error(message: str) -> str:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from harness.core.device import VIRTUAL
 from harness.core.wording import format_count, format_duration
 from harness.store.rehearse.values import (
-    NO_TOOLKIT,
     DeploymentChange,
     DeploymentResult,
     FindingRank,
     RehearsalFinding,
     RehearsalRun,
     RehearsedLaunch,
+    UncheckedCause,
+    UncheckedOperator,
 )
 from reports.shared.marks import ReportMark, make_marks
 from reports.shared.stand_ins import describe_run_stand_ins
@@ -32,8 +33,7 @@ def get_mark(finding: RehearsalFinding) -> ReportMark:
 
 
 def describe_stand_ins(run: RehearsalRun) -> str:
-    operators = (operator for result in run.deployments for operator in result.operators)
-    return describe_run_stand_ins(VIRTUAL, ({one.name: one.calls} for one in operators))
+    return describe_run_stand_ins(VIRTUAL, (one.operator_calls for one in run.deployments))
 
 
 def describe_beginning(finding: RehearsalFinding) -> str:
@@ -237,19 +237,44 @@ def measure_share(run: RehearsalRun, calls: int) -> float:
     return calls / total if total else 0
 
 
+def describe_cause(one: UncheckedOperator) -> str:
+    """Describe why no check runs an operator, with what a checker or a compiler says."""
+    package = one.name.partition(".")[0]
+    words = {
+        UncheckedCause.UNKNOWN: "an operator of CUDA code",
+        UncheckedCause.NO_SOURCE: f"nothing here builds the package {package}",
+        UncheckedCause.NO_TOOLKIT: (
+            "the CUDA toolkit is not installed: ./unfix releases add cuda-toolkit"
+        ),
+        UncheckedCause.NO_LOADER: (
+            "this release builds its modules through tvm-ffi, which nothing here runs"
+        ),
+        UncheckedCause.NOT_PREPARED: "no modules are built in this process",
+        UncheckedCause.KEYWORDS: "it is called by keyword",
+        UncheckedCause.NOT_BUILT: "it is not built",
+        UncheckedCause.REFUSED: "",
+    }[one.cause]
+    if one.cause is UncheckedCause.UNKNOWN and one.reason:
+        return one.reason
+    return ": ".join(filter(None, (words, one.reason)))
+
+
 def make_unchecked_table(run: RehearsalRun) -> ReportTable:
     """Make a row for each operator and kernel that no check ran, the most calls first."""
     rows: TableRows = [
         [
             f"{measure_share(run, one.calls):.1%}",
             f"{one.calls:,}",
-            make_code_cell(one.name.rpartition(":")[2] if "/" in one.name else one.name),
-            one.reason or "an operator of CUDA code",
+            make_code_cell(one.name.rpartition("/")[2]),  # a kernel with its file
+            describe_cause(one),
         ]
         for one in run.unchecked
     ]
     return ReportTable(
-        "Not checked", ("of launches", "calls", "operator", "why"), rows, ("of launches", "calls")
+        "Not checked",
+        ("of launches", "calls", "operator or kernel", "why"),
+        rows,
+        ("of launches", "calls"),
     )
 
 
@@ -313,7 +338,9 @@ def describe_run(run: RehearsalRun) -> str:
     """Describe a run in one sentence."""
     counts = run.counts
     share = measure_share(run, counts["not checked"])
-    without_toolkit = sum(one.calls for one in run.unchecked if one.reason == NO_TOOLKIT)
+    without_toolkit = sum(
+        one.calls for one in run.unchecked if one.cause is UncheckedCause.NO_TOOLKIT
+    )
     reason = f", {measure_share(run, without_toolkit):.0%} for want of the CUDA toolkit"
     parts = [
         f"{len(run.deployments) - counts['refused']} of {len(run.deployments)} deployments start "

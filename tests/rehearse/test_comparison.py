@@ -8,6 +8,7 @@ from harness.store.rehearse.values import (
     RehearsalFinding,
     RehearsedLaunch,
     RehearsedPhase,
+    UncheckedCause,
     UncheckedOperator,
 )
 
@@ -80,6 +81,20 @@ def test_an_operator_that_is_new_or_called_more_often_is_a_change() -> None:
     after.operators = [UncheckedOperator("jit:rope", 64), UncheckedOperator("jit:tree", 1)]
     changes = list_changes(make_result(), after)
     assert changes == [("calls of jit:rope", "32", "64"), ("calls of jit:tree", "0", "1")]
+
+
+def test_calls_that_became_checked_are_no_fewer_calls() -> None:
+    before, after = make_result(), make_result()
+    before.operators = [UncheckedOperator("jit:rope", 32, cause=UncheckedCause.NO_TOOLKIT)]
+    after.operators, before.calls, after.calls = [], {"jit:rope": 32}, {"jit:rope": 32}
+    causes = ("not checked: no CUDA toolkit", "checked")
+    assert list_changes(before, after) == [("checks of jit:rope", *causes)]
+    before.calls = {}  # of an older record, whose calls are those that are not checked
+    assert list_changes(before, after) == []
+    before.calls = {"jit:rope": 32}
+    after.operators = [UncheckedOperator("jit:rope", 2, "no jit.h", UncheckedCause.NOT_BUILT)]
+    [change] = list_changes(before, after)
+    assert change == ("checks of jit:rope", causes[0], "not checked: its module is not built")
 
 
 def test_memory_that_grew_is_for_the_worse_and_a_small_difference_is_none() -> None:

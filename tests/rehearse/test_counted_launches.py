@@ -6,14 +6,14 @@ import pytest
 from rich.console import Console
 
 from harness.store.rehearse.values import (
-    NO_TOOLKIT,
     DeploymentResult,
     RehearsalRun,
     RehearsedLaunch,
     RehearsedPhase,
+    UncheckedCause,
     UncheckedOperator,
 )
-from reports.rehearse import terminal
+from reports.rehearse import terminal, view
 from reports.rehearse.markdown import render_markdown
 from reports.rehearse.page import render_page
 
@@ -53,16 +53,20 @@ def test_each_report_lists_what_is_not_checked_with_its_share_and_its_reason() -
     run = make_run(0)
     [deployment] = run.deployments
     deployment.launches[0].count = 100
-    refused = RehearsedLaunch("a.cuh:copy", "chunk", (1, 1, 1), {}, 20, refusal="mma.sync")
-    deployment.launches.append(refused)
+    refused = [
+        RehearsedLaunch(f"sglang/{file}.cuh:copy", "chunk", (1, 1, 1), {}, 10, refusal="mma.sync")
+        for file in ("norm", "gemm")
+    ]
+    deployment.launches += refused
     deployment.operators = [
-        UncheckedOperator("jit:kvcache.store_cache", 60, NO_TOOLKIT),
-        UncheckedOperator("sgl_kernel.rmsnorm", 20, "compiled code"),
+        UncheckedOperator("jit:kvcache.store_cache", 60, cause=UncheckedCause.NO_TOOLKIT),
+        UncheckedOperator("sgl_kernel.rmsnorm", 20, cause=UncheckedCause.NO_SOURCE),
     ]
     assert [(one.name, one.calls) for one in run.unchecked] == [
         ("jit:kvcache.store_cache", 60),
         ("sgl_kernel.rmsnorm", 20),
-        ("a.cuh:copy", 20),
+        ("sglang/norm.cuh:copy", 10),
+        ("sglang/gemm.cuh:copy", 10),
     ]
     assert run.counts["not checked"] == 100
     console = Console(record=True, width=160)
@@ -72,3 +76,10 @@ def test_each_report_lists_what_is_not_checked_with_its_share_and_its_reason() -
         assert share in report
         for words in ("30.0%", "cache", "releases add cuda-toolkit", "10.0%", "mma.sync"):
             assert words in report
+        assert "nothing here builds the package sgl" in report.replace("\\", "")
+        assert ("norm.cuh:copy" in report, "gemm.cuh:copy" in report) == (True, True)
+
+
+def test_an_operator_of_an_older_record_says_what_the_record_says() -> None:
+    said = UncheckedOperator("jit:rope", 2, "no nvcc"), UncheckedOperator("jit:rope", 2)
+    assert list(map(view.describe_cause, said)) == ["no nvcc", "an operator of CUDA code"]

@@ -45,6 +45,19 @@ def test_the_fixed_set_is_large_and_each_deployment_is_another_one() -> None:
     assert len({one.command for one in deployments.values()}) == len(deployments)
 
 
+@pytest.mark.parametrize("field", ["options", "variables", "thresholds", "config", "name"])
+def test_a_line_that_sets_what_the_call_sets_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, field: str
+) -> None:
+    folder = tmp_path / REHEARSE_FOLDER
+    folder.mkdir(parents=True)
+    (folder / "models").symlink_to(paths.project_folder() / REHEARSE_FOLDER / "models")
+    (folder / "deployments.yaml").write_text(f"lite: {{model: deepseek-v2-lite, {field}: []}}\n")
+    monkeypatch.setattr(paths, "project_folder", lambda: tmp_path)
+    with pytest.raises(UnfixError, match=f"unknown field `{field}`"):
+        read_deployments()
+
+
 def test_the_command_of_a_deployment_can_be_pasted_into_a_shell() -> None:
     overrides = '{"max_position_embeddings": 1010000}'
     arguments = ["--tp", "4", "--json-model-override-args", overrides]

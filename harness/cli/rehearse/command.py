@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 from functools import partial
 from pathlib import Path
 
@@ -29,6 +30,10 @@ from harness.store.rehearse.values import DeploymentResult, RehearsalRun
 from harness.workers.lane_process import LaneProcess
 from harness.workers.lane_runner import LaneRunner
 from harness.workers.release_target import ReleaseTarget
+
+_TOGGLE_VARIABLES = frozenset({bootstrap.REVERT_VARIABLE, bootstrap.ENABLE_VARIABLE})
+_PLAIN_VALUE = re.compile(r"-?\d+(\.\d+)?|true|false|yes|no|on|off", re.IGNORECASE)
+_SECRET_NAME = re.compile(r"TOKEN$|KEY|SECRET|PASSWORD|CREDENTIAL")
 
 
 def add_arguments(parser: CommandParser) -> None:
@@ -171,12 +176,19 @@ def list_options(target: ReleaseTarget, request: RehearseRequest) -> list[str]:
 
 
 def list_variables() -> dict[str, str]:
-    """List the variables that SGLang and toggles read, but for those that name a folder."""
+    """List the variables of toggles, and those of SGLang whose value is a number or a switch.
+
+    No other value is printed or recorded: it may be a folder of this machine, or a secret.
+    """
     return {
         name: value
         for name, value in sorted(os.environ.items())
-        if name == bootstrap.FOLDERS_VARIABLE
-        or (name.startswith("SGLANG_") and not name.endswith(("_DIR", "_PATH")))
+        if name in _TOGGLE_VARIABLES
+        or (
+            name.startswith("SGLANG_")
+            and _PLAIN_VALUE.fullmatch(value)
+            and not _SECRET_NAME.search(name)
+        )
     }
 
 

@@ -6,7 +6,7 @@ Example: the decode scratch of 0.5.23 is 2.1 GB larger than that of 0.5.20, `_fw
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator
 
 from harness.store.rehearse.values import (
@@ -221,8 +221,11 @@ def _group_launches(result: DeploymentResult) -> dict[tuple[str, str], list[Rehe
 def _compare_operators(
     before: DeploymentResult, after: DeploymentResult
 ) -> Iterator[DeploymentChange]:
-    """Compare the calls of CUDA operators that nothing checks; of whole batches alone."""
-    old, new = map(_count_calls, (before, after))
+    """Compare the calls of CUDA operators, checked or not, and why some are not.
+
+    Those of a batch that ended early are not compared.
+    """
+    old, new = before.operator_calls, after.operator_calls
     if (failed := _find_failed(before, after)) and old != new:
         words = f"an error ended {', '.join(sorted(failed))} early"
         yield DeploymentChange(after.name, "calls of CUDA operators", "not compared", words)
@@ -231,10 +234,14 @@ def _compare_operators(
         if old.get(name) != new.get(name):
             was, now = (f"{group.get(name, 0):,}" for group in (old, new))
             yield DeploymentChange(after.name, f"calls of {name}", was, now)
+    if before.calls and after.calls:  # an older record does not say which ones are checked
+        for name in sorted(old.keys() & new.keys()):
+            was, now = (_describe_causes(name, result) for result in (before, after))
+            if was != now:
+                yield DeploymentChange(after.name, f"checks of {name}", was, now)
 
 
-def _count_calls(result: DeploymentResult) -> Counter[str]:
-    calls: Counter[str] = Counter()
-    for operator in result.operators:
-        calls[operator.name] += operator.calls
-    return calls
+def _describe_causes(name: str, result: DeploymentResult) -> str:
+    """Describe why calls of an operator are not checked."""
+    causes = sorted({one.cause for one in result.operators if one.name == name})
+    return f"not checked: {', '.join(causes)}" if causes else "checked"

@@ -1,12 +1,14 @@
 """Calls of SGLang's own CUDA C++ at their true size, of which some blocks run under check.
 
 Invariant: each distinct call of a JIT module (export, template arguments, shapes, strides,
-integers, and how much of its tensors' memory is unwritten) runs once in a batch, before its
-stand-in, whose results are those that count. SGLang's own host code chooses the kernel and launches
-it, and the corners of the grid and a few blocks run, as of Triton's kernels.
+alignment, integers, and how much of its tensors' memory is unwritten) runs once in a batch, before
+its stand-in, whose results are those that count: what the blocks wrote is undone. SGLang's own host
+code chooses the kernel and launches it, and the corners of the grid and a few blocks run, as of
+Triton's kernels. What follows a kernel that does not run to its end is launched and not checked.
 
-What is not checked is counted by operator and reason: packages that are compiled code, a module
-that cannot be built here, instructions that the executor refuses.
+What is not checked is counted by operator and cause: packages that nothing here builds, a module
+whose headers are missing, instructions that the executor refuses. A module that a toggle patches
+and that does not load ends the batch.
 
 Example: `store_cache` of 8,192 rows is one launch of 1,024 blocks, of which twelve run.
 """
@@ -14,6 +16,7 @@ Example: `store_cache` of 8,192 rows is one launch of 1,024 blocks, of which twe
 from __future__ import annotations
 
 import contextlib
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -22,9 +25,8 @@ from typing import Any, Protocol
 
 import torch
 
-from harness.core.errors import UnfixError
+from harness.core.errors import PatchError, UnfixError
 from harness.device.cards import get_card
-from harness.device.memory import to_host
 from harness.device.refusals import UnansweredName
 from harness.device.stand_ins import CALL_OBSERVERS, JitBuild
 from harness.kernels.check.tracked_memory import ProgramId
@@ -35,15 +37,20 @@ from harness.kernels.cuda.kernel_names import find_plain_name
 from harness.kernels.ptx.compiled_kernels import get_runtime
 from harness.kernels.ptx.executor import PtxModule
 from harness.kernels.ptx.launch import Allocation, CudaLaunch, ExecutorChecks
+from harness.patching.cuda_modules import (
+    find_compiler_error,
+    has_compiler_error,
+    is_of_patched_module,
+)
 from harness.releases import cuda_toolkit
+from harness.runs.rehearse.restored_memory import restore_values
 from harness.runs.rehearse.written_memory import WrittenMemory
-from harness.store.rehearse.values import NO_TOOLKIT, RehearsedLaunch, UncheckedOperator
+from harness.store.rehearse.values import RehearsedLaunch, UncheckedCause, UncheckedOperator
 
-_COMPILED = "the package {} is compiled code, which only a GPU runs"
-_NO_LOADER = "this release builds its modules through tvm-ffi, which nothing here runs"
-_KEYWORDS = "it is called by keyword"
 _REASON_CHARACTERS = 200
-_LARGEST_KEPT = 1 << 22  # elements of a tensor that stays as it was
+_FOLDERS = re.compile(r"(?<![\w.])/(?:[^\s/:()'\"]+/)+")
+# What SGLang says of a package of headers that is not there.
+_MISSING_HEADERS = re.compile(r"Cannot find (the )?\S+ package|headers not found")
 
 
 class LaunchRecorder(Protocol):
@@ -66,11 +73,19 @@ class LaunchRecorder(Protocol):
 
 
 @dataclass(frozen=True)
+class CallObstacle:
+    """Why no check runs a call."""
+
+    cause: UncheckedCause
+    reason: str = ""  # of a checker or a compiler
+
+
+@dataclass(frozen=True)
 class CudaCall:
     """What a distinct call launched, or why it could not run."""
 
     records: list[RehearsedLaunch]
-    reason: str = ""
+    obstacle: CallObstacle | None = None
 
 
 class CudaCalls:
@@ -83,15 +98,17 @@ class CudaCalls:
         describe: Callable[[Any], str],
     ) -> None:
         self._recorder, self._choose_blocks, self._describe = recorder, choose_blocks, describe
-        self.counts: Counter[tuple[str, str]] = Counter()  # by name and reason; checked ones: ""
+        # By name and obstacle; None of those that are checked.
+        self.counts: Counter[tuple[str, CallObstacle | None]] = Counter()
         self._calls: dict[Any, CudaCall] = {}
         self._kernels: dict[str, set[str]] = {}  # that an operator has launched
         self._probed: frozenset[str] | None = None
-        self._failed: dict[tuple[str, ...], str] = {}  # modules that are not built, with reasons
+        self._failed: dict[tuple[str, ...], CallObstacle] = {}  # by modules that are not built
+        self._stopped = ""  # why the rest of the running call is not checked
 
     @contextlib.contextmanager
     def observe(self) -> Iterator[None]:
-        if not _prepared.obstacle:
+        if _prepared.obstacle is None:
             cudart.choose_card(get_card())
         CALL_OBSERVERS.append(self._observe)
         before, CALLS.runner = CALLS.runner, self
@@ -112,11 +129,19 @@ class CudaCalls:
             self._calls, self.counts, self._probed = before
 
     def list_unchecked(self) -> list[UncheckedOperator]:
-        return [
-            UncheckedOperator(name, calls, reason)
-            for (name, reason), calls in sorted(self.counts.items())
-            if reason
+        unchecked = [
+            UncheckedOperator(name, calls, obstacle.reason, obstacle.cause)
+            for (name, obstacle), calls in self.counts.items()
+            if obstacle is not None
         ]
+        return sorted(unchecked, key=lambda one: (one.name, one.cause, one.reason))
+
+    def count_calls(self) -> dict[str, int]:
+        """Count all calls by name, those that are checked among them."""
+        calls: Counter[str] = Counter()
+        for (name, _), count in sorted(self.counts.items(), key=lambda item: item[0][0]):
+            calls[name] += count
+        return dict(calls)
 
     def _observe(self, name: str, build: JitBuild | None, args: Any, options: Any) -> None:
         if not self._recorder.is_recording:
@@ -125,8 +150,9 @@ class CudaCalls:
             return
         tensors = list(_list_tensors((*args, *options.values())))
         key = (
-            *(self._recorder.phase, name, build),
+            *(self._recorder.phase, name, build, len(args)),
             *map(self._describe, args),
+            *((option, self._describe(value)) for option, value in sorted(options.items())),
             self._recorder.written.describe_unwritten(tensors),
         )
         known = self._calls.get(key)
@@ -136,49 +162,58 @@ class CudaCalls:
         else:
             for record in known.records:
                 self._recorder.count_again(record)
-        self.counts[name, known.reason] += 1
+        self.counts[name, known.obstacle] += 1
 
     # One distinct call
 
     def _check(self, name: str, build: JitBuild | None, args: Any, options: Any) -> CudaCall:
         self._records: list[RehearsedLaunch] = []
-        if reason := self._find_obstacle(name, build, options):
-            return CudaCall([], reason)
+        self._stopped = ""
+        if obstacle := self._find_obstacle(build, options):
+            return CudaCall([], obstacle)
         assert build is not None
         tensors = list(_list_tensors(args))
         self._shadows = self._recorder.written.find_shadows(tensors)
-        with _keep_small_integers(tensors):
+        with restore_values(tensors):
             try:
-                getattr(self._load(build), build.export)(*args)
-            except _NotBuilt as error:
-                return CudaCall([], str(error))
-            except Violation:
-                pass  # a finding already
-            except (UncheckableKernel, UnansweredName) as error:
-                if not any(record.refusal for record in self._records):
-                    return CudaCall(self._records, _shorten_error(error))
+                getattr(self._load(name, build), build.export)(*args)
+            except _NotBuilt:
+                return CudaCall([], self._failed[build.marker])
+            except (UncheckableKernel, UnansweredName) as error:  # before a launch
+                reason = _shorten_error(error)
+                return CudaCall(self._records, CallObstacle(UncheckedCause.REFUSED, reason))
         return CudaCall(self._records)
 
-    def _find_obstacle(self, name: str, build: JitBuild | None, options: Any) -> str:
-        """Find why a call cannot run here; empty if nothing speaks against it."""
+    def _find_obstacle(self, build: JitBuild | None, options: Any) -> CallObstacle | None:
+        """Find why a call cannot run here; None if nothing speaks against it."""
         if build is None:
-            return _COMPILED.format(name.partition(".")[0])
+            return CallObstacle(UncheckedCause.NO_SOURCE)
         if options:
-            return _KEYWORDS
-        return _prepared.obstacle or self._failed.get(build.marker, "")
+            return CallObstacle(UncheckedCause.KEYWORDS)
+        return _prepared.obstacle or self._failed.get(build.marker)
 
-    def _load(self, build: JitBuild) -> Any:
+    def _load(self, name: str, build: JitBuild) -> Any:
+        """Load a module; raise _NotBuilt if its compiler or its headers are what it lacks here."""
         assert build.load_own is not None
         try:
             return build.load_own()
-        except Exception as error:  # of the compiler, or a header that is not there
-            reason = self._failed[build.marker] = f"it is not built: {_shorten_error(error)}"
-            raise _NotBuilt(reason) from error
+        except UnfixError:
+            raise
+        except Exception as error:
+            message = str(error)
+            if is_of_patched_module(error):
+                words = _shorten_text(find_compiler_error(message))
+                raise PatchError(f"{name} is not built with its toggles: {words}") from error
+            if not has_compiler_error(message) and not _MISSING_HEADERS.search(message):
+                raise
+            reason = _shorten_text(find_compiler_error(message))
+            self._failed[build.marker] = CallObstacle(UncheckedCause.NOT_BUILT, reason)
+            raise _NotBuilt from error
 
     # What a host call's launches come to
 
     def run(self, module: PtxModule, launch: CudaLaunch, call: HostCall) -> None:
-        """Run some blocks of a launch; raise its violation."""
+        """Run some blocks of a launch, unless one before it in its call did not run to its end."""
         kernel = f"{_shorten_path(call.file)}:{find_plain_name(launch.name)}"
         described = {name: self._describe(tensor) for name, tensor in call.tensors.items()}
         arguments = {"specialization": launch.name, "block": str(launch.block), **described}
@@ -186,6 +221,10 @@ class CudaCalls:
         if record is None:
             return
         self._records.append(record)
+        if self._stopped:
+            if is_new:
+                record.refusal = self._stopped
+            return
         chosen = self._choose_blocks(launch.grid)
         checks = ExecutorChecks(uninitialized=self._shadows is not None, races=False)
         allocations = tuple(map(self._add_shadow, launch.allocations))
@@ -195,11 +234,13 @@ class CudaCalls:
                 raise found
         except UncheckableKernel as refusal:
             record.refusal = _shorten_error(refusal)
-            raise
+            self._stopped = f"it follows {launch.name}, which is not checked"
+            return
         except Violation as violation:
             self._recorder.add_finding(record, violation)
             record.programs = record.programs or _count_blocks(violation, chosen)
-            raise
+            self._stopped = f"it follows {launch.name}, whose check ended at a violation"
+            return
         if is_new:
             record.programs = len(chosen)
         self._note_extent(module, record)
@@ -226,7 +267,7 @@ class CudaCalls:
 class _Preparation:
     """Whether this process and its forks run SGLang's modules beside their stand-ins."""
 
-    obstacle: str = "no modules are built in this process"
+    obstacle: CallObstacle | None = CallObstacle(UncheckedCause.NOT_PREPARED)
 
 
 _prepared = _Preparation()
@@ -237,36 +278,21 @@ def prepare_modules() -> None:
     _prepared.obstacle = _prepare_modules()
 
 
-def _prepare_modules() -> str:
+def _prepare_modules() -> CallObstacle | None:
     if cuda_toolkit.find_toolkit() is None:
-        return NO_TOOLKIT
+        return CallObstacle(UncheckedCause.NO_TOOLKIT)
     if not jit_loader.has_own_loader():
-        return _NO_LOADER
+        return CallObstacle(UncheckedCause.NO_LOADER)
     try:
         jit_loader.install_loader(beside_stand_ins=True)
     except UnfixError as error:
-        return _shorten_error(error)
+        return CallObstacle(UncheckedCause.NOT_PREPARED, _shorten_error(error))
     get_runtime()
-    return ""
+    return None
 
 
 class _NotBuilt(Exception):
     """A module that the compiler refuses, or whose headers are missing."""
-
-
-@contextlib.contextmanager
-def _keep_small_integers(tensors: Iterable[torch.Tensor]) -> Iterator[None]:
-    """Leave integers as they were: the stand-in gets what no sample of blocks has written to."""
-    kept = [
-        (host := to_host(tensor), host.clone())
-        for tensor in tensors
-        if tensor.is_cuda and not tensor.is_floating_point() and tensor.numel() <= _LARGEST_KEPT
-    ]
-    try:
-        yield
-    finally:
-        for host, before in kept:
-            host.copy_(before)
 
 
 def _list_tensors(values: Iterable[Any]) -> Iterator[torch.Tensor]:
@@ -280,7 +306,12 @@ def _list_tensors(values: Iterable[Any]) -> Iterator[torch.Tensor]:
 def _shorten_error(error: BaseException) -> str:
     """Return the first line of an error."""
     text = str(error).strip() or type(error).__name__
-    return text.splitlines()[0][:_REASON_CHARACTERS]
+    return _shorten_text(text.splitlines()[0])
+
+
+def _shorten_text(text: str) -> str:
+    """Leave folders of this machine out of a line, and its end."""
+    return _FOLDERS.sub("", text)[:_REASON_CHARACTERS]
 
 
 def _count_blocks(violation: Violation, chosen: tuple[ProgramId, ...]) -> int:

@@ -111,13 +111,18 @@ class ModelFile(msgspec.Struct, forbid_unknown_fields=True):
     config: dict[str, Any]  # config.json
 
 
-class Deployment(msgspec.Struct, forbid_unknown_fields=True):
-    """A model on cards with a server's arguments."""
+class DeploymentLine(msgspec.Struct, forbid_unknown_fields=True):
+    """A line of `deployments.yaml`: a model on cards with a server's arguments."""
 
     model: str
     gpu: str = DEFAULT_CARD
     gpus: int = CARDS_OF_A_HOST  # of the host
     arguments: list[str] = []
+
+
+class Deployment(DeploymentLine):
+    """A deployment with its model's configuration, and how a call rehearses it."""
+
     name: str = ""
     config: dict[str, Any] = {}
     config_file: str = ""  # of a model that has no name here
@@ -219,14 +224,17 @@ def read_deployments() -> dict[str, Deployment]:
     """Read the fixed set, each with its model's configuration."""
     document = SafeYamlFile(paths.project_folder() / REHEARSE_FOLDER / "deployments.yaml")
     try:
-        deployments = msgspec.convert(document.values, dict[str, Deployment])
+        lines = msgspec.convert(document.values, dict[str, DeploymentLine])
     except msgspec.ValidationError as error:
         raise document.make_error(1, str(error)) from error
     return {
         name: check_deployment(
-            msgspec.structs.replace(one, name=name, config=read_model(one.model).config)
+            Deployment(
+                *(line.model, line.gpu, line.gpus, line.arguments, name),
+                config=read_model(line.model).config,
+            )
         )
-        for name, one in deployments.items()
+        for name, line in lines.items()
     }
 
 

@@ -17,6 +17,7 @@ and four drawn ones.
 from __future__ import annotations
 
 import contextlib
+import enum
 import itertools
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -50,6 +51,7 @@ _WHOLE_GRID = 16  # programs up to which all run
 _WHOLE_ROW = 16  # programs of the third side up to which all run in its last row
 _SEED = 38
 _REPORTS_OF_A_LAUNCH = 16
+_ALIGNMENT = 16  # bytes of the widest access
 
 LaunchKey = tuple[Any, ...]
 
@@ -371,6 +373,8 @@ def describe_value(value: Any) -> str:
         text = f"{kind}{list(value.shape)}"
         if not value.is_contiguous():
             text += f" strides {list(value.stride())}"
+        if rest := value.data_ptr() % _ALIGNMENT:  # by which code is chosen, and specialized
+            text += f" {rest} bytes past a multiple of {_ALIGNMENT}"
         return text
     if isinstance(value, (int, float, bool, str, type(None))):
         return repr(value)
@@ -380,4 +384,6 @@ def describe_value(value: Any) -> str:
     if isinstance(base, torch.Tensor):
         block = getattr(value, "block_shape", "")
         return f"descriptor of {describe_value(base)} by {block}".strip()
+    if type(value).__name__ == "dtype" or isinstance(value, enum.Enum):  # of torch, of Triton
+        return str(value)
     return str(getattr(value, "__name__", type(value).__name__))

@@ -14,8 +14,19 @@ from harness.store.lane_runs import LaneRun
 
 INT32_LIMIT = 1 << 31
 NEAR_FACTOR = 4  # a finding within this factor of a deployment is near
-# Why nothing checks CUDA code on this machine.
-NO_TOOLKIT = "the CUDA toolkit is not installed: ./unfix releases add cuda-toolkit"
+
+
+class UncheckedCause(StrEnum):
+    """Why no check runs the calls of an operator."""
+
+    UNKNOWN = ""  # of a record that does not say
+    NO_SOURCE = "nothing builds its package"
+    NO_TOOLKIT = "no CUDA toolkit"
+    NO_LOADER = "its release builds modules in another way"
+    NOT_PREPARED = "this process builds no modules"
+    KEYWORDS = "called by keyword"
+    NOT_BUILT = "its module is not built"
+    REFUSED = "a checker refuses it"
 
 
 class FindingRank(StrEnum):
@@ -99,15 +110,19 @@ class UncheckedOperator(msgspec.Struct):
 
     name: str
     calls: int
-    reason: str = ""  # why nothing does
+    reason: str = ""  # of a checker or a compiler
+    cause: UncheckedCause = UncheckedCause.UNKNOWN
 
 
 def merge_unchecked(operators: Iterable[UncheckedOperator]) -> list[UncheckedOperator]:
-    """Add up the calls by operator and reason, the most calls first."""
-    calls: Counter[tuple[str, str]] = Counter()
+    """Add up the calls by operator, cause and reason, the most calls first."""
+    calls: Counter[tuple[str, str, UncheckedCause]] = Counter()
     for one in operators:
-        calls[one.name, one.reason] += one.calls
-    return [UncheckedOperator(name, count, why) for (name, why), count in calls.most_common()]
+        calls[one.name, one.reason, one.cause] += one.calls
+    return [
+        UncheckedOperator(name, count, reason, cause)
+        for (name, reason, cause), count in calls.most_common()
+    ]
 
 
 class DeploymentResult(msgspec.Struct):
@@ -129,6 +144,7 @@ class DeploymentResult(msgspec.Struct):
     findings: list[RehearsalFinding] = []
     functions: dict[str, list[str]] = {}  # of SGLang that ran, by module
     operators: list[UncheckedOperator] = []
+    calls: dict[str, int] = {}  # of all CUDA operators, checked and not, by name
     resident: int = 0  # bytes that the rehearsal itself took of this machine
     seconds: float = 0.0
     processor_seconds: float = 0.0  # of these, in which it ran: a busy machine takes longer
@@ -153,6 +169,14 @@ class DeploymentResult(msgspec.Struct):
         return sum(launch.count for launch in self.launches)
 
     @property
+    def operator_calls(self) -> dict[str, int]:
+        """The calls of CUDA operators by name; of an older record those that no check ran."""
+        return self.calls or {
+            name: sum(one.calls for one in self.operators if one.name == name)
+            for name in dict.fromkeys(one.name for one in self.operators)
+        }
+
+    @property
     def layer_calls(self) -> int:
         return sum(phase.layers for phase in self.phases)
 
@@ -165,7 +189,7 @@ class DeploymentResult(msgspec.Struct):
     def unchecked(self) -> list[UncheckedOperator]:
         """Launches that no check ran: of CUDA operators, and of kernels that are refused."""
         refused = [
-            UncheckedOperator(launch.kernel, launch.count, launch.refusal)
+            UncheckedOperator(launch.kernel, launch.count, launch.refusal, UncheckedCause.REFUSED)
             for launch in self.launches
             if launch.refusal
         ]

@@ -123,6 +123,19 @@ def test_links_lead_to_every_draft_of_a_node_and_a_longest_path_is_accepted(
         assert (len(path), int(numbers[row])) == (longest, longest - 1)
 
 
+@pytest.mark.parametrize(
+    ("following", "siblings"),
+    [
+        ([1, -1, -1], [-1, 2, 1]),  # a circle of siblings
+        ([0, 0, 0], [0, 0, 0]),  # buffers that were not filled with -1
+        ([3, -1, -1], [-1, -1, -1]),  # a node that is none of the tree
+    ],
+)
+def test_links_that_are_no_tree_are_an_error(following: list[int], siblings: list[int]) -> None:
+    with pytest.raises(ValueError, match=r"a tree('s 3| of 3) tokens"):
+        draft_tree_shapes._read_links(torch.tensor([following]), torch.tensor([siblings]))
+
+
 def test_a_draft_whose_parent_was_not_chosen_has_no_parent() -> None:
     """Number 8 was proposed by number 1, in block 2 of the parents."""
     parents = [-1, 0, 1, 2]
