@@ -203,7 +203,7 @@ def test_any_other_failure_of_a_module_ends_the_batch(
 
 
 @pytest.fixture
-def patched(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def toggle(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A toggle that patches a source of the module."""
     path = "sglang/kernels/m.cuh"
     monkeypatch.setattr(PatchableModule, "_list_included", lambda self: frozenset({path}))
@@ -218,7 +218,7 @@ def fail_with_words() -> Any:
     raise RuntimeError(COMPILER_ERROR)
 
 
-@pytest.mark.usefixtures("patched")
+@pytest.mark.usefixtures("toggle")
 def test_a_toggle_whose_module_does_not_build_ends_the_batch(launcher: SampledLauncher) -> None:
     def load() -> Any:
         return PatchableModule(None, print, (), {})
