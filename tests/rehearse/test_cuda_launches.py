@@ -89,3 +89,13 @@ def test_a_fault_that_only_a_tree_of_drafts_shows_is_named(
         assert found[0]["kind"] == "OutOfBounds"
         assert "past the end of retrive_next_sibling" in found[0]["headline"]
         assert found[0]["text"].startswith("retrive_next_sibling[(bid + 1) * draft_token_num + i]")
+
+
+@needs_toolkit
+def test_a_toggle_whose_module_does_not_compile_ends_the_batch(home: Path) -> None:
+    words = ["--no-thresholds", "--toggles", str(PLANTED), "--revert", "undeclared-position"]
+    deployment = rehearse_layers(home, "llama-3.1-8b", 1, words, CHAIN)
+    failures = {one["name"]: one["failure"] for one in deployment["phases"]}
+    assert failures["speculation"].startswith("PatchError: jit:speculative_tree.build_tree_kernel")
+    assert 'error: identifier "undeclared" is undefined' in failures["speculation"]
+    assert all(one["cause"] == UncheckedCause.NO_SOURCE for one in deployment["operators"])

@@ -188,7 +188,7 @@ def test_a_module_that_lacks_headers_is_listed_without_folders_and_loaded_once(
 @pytest.mark.parametrize(
     "error",
     [
-        UnfixError("toggle 123 does not match: stale"),
+        UnfixError("toggle 123: error: stale"),
         RuntimeError("ninja: error: No space left on device"),
         FileNotFoundError("ninja"),
         AttributeError("load"),
