@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import sys
+import threading
 import types
 from pathlib import Path
 from typing import Any
@@ -52,9 +54,34 @@ def test_what_ran_in_the_block_is_recorded_by_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(sys.version_info >= (3, 12), reason="3.12 and later use sys.monitoring")
-def test_beside_another_profiler_the_functions_are_unknown_and_the_block_runs(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_ran_often_before_the_block_is_recorded_only_if_it_runs_in_it(tmp_path: Path) -> None:
+    """The interpreter counts no start after the eighth: such code is replaced by a copy."""
+    ours = load_functions(tmp_path / "site-packages" / "sglang" / "srt" / "rotary.py")
+    for _ in range(20):
+        ours["turn"](1)
+        ours["Rotary"]().backward()
+    with record_functions() as functions:
+        assert ours["turn"](1) == [2]
+    assert {name for name in functions["sglang.srt.rotary"] if "<" not in name} == {"turn", "add"}
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="3.12 and later use sys.monitoring")
+def test_frozen_functions_and_those_of_another_thread_are_recorded(tmp_path: Path) -> None:
+    ours = load_functions(tmp_path / "site-packages" / "sglang" / "srt" / "rotary.py")
+    function_recorder.find_functions()
+    gc.freeze()
+    try:
+        with record_functions() as functions:
+            thread = threading.Thread(target=ours["turn"], args=(1,))
+            thread.start()
+            thread.join()
+    finally:
+        gc.unfreeze()
+    assert {name for name in functions["sglang.srt.rotary"] if "<" not in name} == {"turn", "add"}
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="3.12 and later use sys.monitoring")
+def test_functions_are_recorded_beside_a_profiler(tmp_path: Path) -> None:
     ours = load_functions(tmp_path / "site-packages" / "sglang" / "srt" / "rotary.py")
 
     def profile(*_: object) -> None: ...
@@ -67,8 +94,19 @@ def test_beside_another_profiler_the_functions_are_unknown_and_the_block_runs(
         assert sys.getprofile() is profile
     finally:
         sys.setprofile(earlier)
-    assert functions == {}
-    assert "not recorded: another profiler is active" in capsys.readouterr().err
+    assert functions == {"sglang.srt.rotary": ["add"]}
+
+
+def test_an_interpreter_that_counts_otherwise_leaves_the_functions_unknown(
+    tmp_path: Path, monkeypatch: Patch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ours = load_functions(tmp_path / "site-packages" / "sglang" / "srt" / "rotary.py")
+    codes: set[types.CodeType] = set()
+    monkeypatch.setattr(function_recorder, "_counts_starts", lambda: False)
+    with function_recorder._compare_counts(codes):
+        assert ours["add"](1) == 2
+    assert codes == set()
+    assert "not recorded: this interpreter counts no starts" in capsys.readouterr().err
 
 
 def test_a_tool_of_sys_monitoring_is_given_back_or_none_is_taken(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
 import time
 from functools import partial
@@ -26,7 +27,7 @@ from harness.workers.fork_lanes import (
     run_fork,
     run_in_lanes,
 )
-from harness.workers.function_recorder import record_functions
+from harness.workers.function_recorder import find_functions, record_functions
 
 REHEARSAL_MODULE = "fixtures.rehearse.deployment_rehearsal"  # what knows SGLang
 PRELOADED_MODULES = (
@@ -44,7 +45,10 @@ def rehearse_deployment(
 
     def rehearse_here() -> None:
         with record_functions() as functions:
-            result = rehearsals.DeploymentRehearsal(deployment, folder).run()
+            rehearsal = rehearsals.DeploymentRehearsal(
+                deployment, folder, after_load=freeze_loaded_objects
+            )
+            result = rehearsal.run()
         result.functions = functions
         write_atomically(result_file, msgspec.json.encode(result))
 
@@ -64,6 +68,13 @@ def rehearse_deployment(
     )
 
 
+def freeze_loaded_objects() -> None:
+    """Keep what is loaded out of the collections of garbage: it stays to the end."""
+    gc.collect()
+    find_functions()
+    gc.freeze()
+
+
 def main() -> None:
     begun = time.monotonic()
     request = msgspec.json.decode(read_request(), type=RehearseWorkerRequest)
@@ -76,6 +87,7 @@ def main() -> None:
     rehearsals.preload_modules()
     session.preload_checker()
     cuda_launches.prepare_modules()
+    find_functions()
     preloading.freeze_for_forks()
     answers.send({"seconds_to_import": time.monotonic() - begun})
     folder = Path(request.folder)

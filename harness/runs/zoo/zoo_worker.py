@@ -32,7 +32,7 @@ from harness.workers.fork_lanes import (
     run_fork,
     run_in_lanes,
 )
-from harness.workers.function_recorder import record_functions
+from harness.workers.function_recorder import find_functions, record_functions
 
 CLAIMS_MODULE = "fixtures.zoo.claims"  # what knows SGLang and transformers
 FAMILY_MODULE = "fixtures.zoo.family_run"
@@ -131,6 +131,7 @@ def main() -> None:
     claims = importlib.import_module(CLAIMS_MODULE)
     claims.preload_modules()
     session.preload_checker()
+    find_functions()
     preloading.freeze_for_forks()
     answers.send({"seconds_to_import": time.monotonic() - begun})
 
