@@ -29,6 +29,7 @@ typedef struct {
 static Error (*launch_hook)(const Launch *);
 static void *(*variable_hook)(const void *fatbin, const char *name);
 static int (*static_shared_hook)(const void *fatbin, const char *entry);
+static int (*most_threads_hook)(const void *fatbin, const char *entry);   /* 0: it sets no limit */
 static void (*unanswered_hook)(const char *name);
 static Error (*write_hook)(const void *target, const void *source, uint64_t size);
 static int device_attributes[256];   /* by cudaDeviceAttr; -1 where the card has no answer */
@@ -37,10 +38,12 @@ static _Thread_local Error last_error;
 void unfix_set_hooks(Error (*launch)(const Launch *),
                      void *(*variable)(const void *, const char *),
                      int (*static_shared)(const void *, const char *),
+                     int (*most_threads)(const void *, const char *),
                      void (*unanswered)(const char *),
                      Error (*write)(const void *, const void *, uint64_t)) {
   launch_hook = launch, variable_hook = variable;
-  static_shared_hook = static_shared, unanswered_hook = unanswered, write_hook = write;
+  static_shared_hook = static_shared, most_threads_hook = most_threads;
+  unanswered_hook = unanswered, write_hook = write;
   memset(device_attributes, -1, sizeof device_attributes);
 }
 
@@ -251,23 +254,30 @@ Error cudaFuncSetAttribute(const void *function, int attribute, int value) {
   return SUCCESS;
 }
 
-/* cudaFuncAttributes. PTX fixes neither the registers of a kernel nor its local memory: each thread
-   has as many registers as one can have, so that what a caller sizes by them fits on a card. */
+/* cudaFuncAttributes. PTX fixes neither the registers of a kernel nor its local memory (0 here):
+   each thread has as many registers as the threads of its largest block can have; a kernel that sets
+   no limit of threads has the most, and so fewer threads than a block of few registers. */
 typedef struct {
   size_t static_shared, constant, local;
   int max_threads, registers, ptx_version, binary_version, caches_all, max_dynamic_shared;
   int further[24];   /* the carveout, clusters, and what is reserved */
 } FunctionAttributes;
 _Static_assert(sizeof(FunctionAttributes) == 144, "sizeof(cudaFuncAttributes) of CUDA 13");
-enum { THREADS_OF_BLOCK = 1, SHARED_OF_BLOCK = 8, MAJOR = 75, MINOR = 76, MOST_REGISTERS = 255 };
+enum { THREADS_OF_BLOCK = 1, SHARED_OF_BLOCK = 8, MAJOR = 75, MINOR = 76 };
+enum { REGISTERS_OF_BLOCK = 12, MOST_REGISTERS = 255, WARP = 32, REGISTER_STEP = 8 };
 
 Error cudaFuncGetAttributes(FunctionAttributes *found, const void *function) {
   Symbol *kernel = find_symbol(&kernels, function);
   if (!kernel) return fail(INVALID_FUNCTION);
   memset(found, 0, sizeof *found);
   found->static_shared = get_static_shared(kernel);
-  found->max_threads = device_attributes[THREADS_OF_BLOCK];
-  found->registers = MOST_REGISTERS;
+  int all = device_attributes[REGISTERS_OF_BLOCK], most = device_attributes[THREADS_OF_BLOCK];
+  int limit = most_threads_hook(kernel->module->fatbin, kernel->name);
+  if (!limit) limit = all / MOST_REGISTERS / WARP * WARP;
+  found->max_threads = limit < most ? limit : most;
+  int warps = (found->max_threads + WARP - 1) / WARP;
+  found->registers = all / (warps * WARP) / REGISTER_STEP * REGISTER_STEP;
+  if (found->registers > MOST_REGISTERS) found->registers = MOST_REGISTERS;
   found->ptx_version = 10 * device_attributes[MAJOR] + device_attributes[MINOR];
   found->binary_version = found->ptx_version;
   found->max_dynamic_shared = kernel->max_shared_bytes;

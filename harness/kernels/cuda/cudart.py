@@ -55,7 +55,7 @@ class RawLaunch(ctypes.Structure):
 _HOOK_TYPES = (
     ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(RawLaunch)),
     ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p),
-    ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p),
+    *[ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)] * 2,
     ctypes.CFUNCTYPE(None, ctypes.c_char_p),
     ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint64),
 )
@@ -70,6 +70,8 @@ class RuntimeHooks(Protocol):
     def find_variable(self, fatbin: int, name: bytes, /) -> int: ...
 
     def get_static_shared(self, fatbin: int, entry: bytes, /) -> int: ...
+
+    def get_most_threads(self, fatbin: int, entry: bytes, /) -> int: ...
 
     def report_unanswered(self, name: bytes, /) -> None: ...
 
@@ -86,6 +88,7 @@ def install_cudart(card: Card, calls: RuntimeHooks) -> None:
         calls.launch,
         calls.find_variable,
         calls.get_static_shared,
+        calls.get_most_threads,
         calls.report_unanswered,
         calls.check_copy,
     )

@@ -190,6 +190,10 @@ class HostCalls:
         name = entry.decode()
         return self.find_module(fatbin, name).static_shared_bytes(name)
 
+    def get_most_threads(self, fatbin: int, entry: bytes) -> int:
+        name = entry.decode()
+        return self.find_module(fatbin, name).most_threads(name)
+
     def check_copy(self, target: int, source: int | None, size: int) -> int:
         """Check what the host code copies; the hook of cudart.c."""
         try:

@@ -47,7 +47,7 @@ class ContextField(IntEnum):
     COPIES = 36  # the copy into each 4 bytes of shared memory, or 0 where a kernel makes none
     CHOSEN = 37  # x, y and z of each block that runs; with a count of 0 all run
     CHOSEN_COUNT = 38
-    EXTENTS = 39  # the largest 32-bit integer on the way into an address, by site; 0 asks for none
+    EXTENTS = 39  # the largest 32-bit integer in an address, by the access's site; 0 asks for none
 
 
 class FrameField(IntEnum):
@@ -169,6 +169,8 @@ class PtxViolationKind(IntEnum):
 
 
 MAX_OVERFLOWS = 1 << 12
+# Of the state of an address: the rest is a recorded overflow's number, else the largest integer.
+OVERFLOW_FLAG = 1 << 31
 
 
 class OverflowRecordField(IntEnum):

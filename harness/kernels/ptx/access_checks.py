@@ -9,6 +9,7 @@ from __future__ import annotations
 from harness.kernels.cpu.llvm_text import LlvmFunction
 from harness.kernels.ptx.abi import (
     MAX_OVERFLOWS,
+    OVERFLOW_FLAG,
     ContextField,
     FrameField,
     OverflowRecordField,
@@ -113,9 +114,7 @@ class _AccessCheck(RaceCheckedPtxAccess):
     def __init__(self, verb: str) -> None:
         super().__init__(verb)
         code = self._code
-        with code.when(code.let("icmp ne i32 %state, 0"), exits=True):
-            number = code.let("zext i32 %state to i64")
-            self._report(PtxViolationKind.OVERFLOW, code.let("zext i32 %given to i64"), number)
+        self._check_overflow()
         slot = code.alloca("i32", "%given")
         with code.when(code.let("icmp eq i32 %given, 0")):
             code.store("i32", code.let("call i32 @ptx_lookup(ptr %context, i64 %address)"), slot)
@@ -136,6 +135,18 @@ class _AccessCheck(RaceCheckedPtxAccess):
         if self.verb != "peek":
             self._check_races()
         code.emit("ret i32 0")
+
+    def _check_overflow(self) -> None:
+        """Report an address with an overflow; of others raise the site's extent."""
+        code = self._code
+        with code.when(code.let("icmp slt i32 %state, 0"), exits=True):
+            number = code.let(f"zext i32 {code.let(f'and i32 %state, {OVERFLOW_FLAG - 1}')} to i64")
+            self._report(PtxViolationKind.OVERFLOW, code.let("zext i32 %given to i64"), number)
+        extents = code.load_field("%context", ContextField.EXTENTS)
+        with code.when(code.let(f"icmp ne i64 {extents}, 0")):
+            entry = code.element_pointer(code.to_pointer(extents), "i64", "%site")
+            pair = f"i64 {code.load('i64', entry)}, i64 {code.let('zext i32 %state to i64')}"
+            code.store("i64", code.let(f"call i64 @llvm.umax.i64({pair})"), entry)
 
     def _check_rules(self, field: PtxRegionField, kind: PtxViolationKind) -> None:
         """Look both ends of the access up in the block's mask of allowed bytes."""

@@ -7,9 +7,11 @@ refused by its name: a kernel never runs with a guess.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import hashlib
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -115,6 +117,14 @@ class PtxModule:
         kernel = self._get_kernel(entry)
         return place_variables(self.ptx, kernel, read_kernel(self.ptx, kernel))[1]["shared"]
 
+    def most_threads(self, entry: str) -> int:
+        """Return the threads that a block may have; 0 if the kernel sets no limit itself."""
+        directives = self._get_kernel(entry).directives
+        limits = [
+            math.prod(sides) for name in ("maxntid", "reqntid") if (sides := directives.get(name))
+        ]
+        return min(*limits, _MAX_THREADS) if limits else 0
+
     def files(self, entry: str) -> frozenset[str]:
         """Return the source files that a kernel's lines are from."""
         statements = self._get_kernel(entry).statements
@@ -148,6 +158,19 @@ class PtxModule:
                 )
         return int(self._variables[name].ctypes.data)
 
+    @contextlib.contextmanager
+    def _keep_variables(self) -> Iterator[None]:
+        """Leave the variables as they were: a sample of blocks counts for less than a launch.
+
+        Example: each block counts itself, and the last one begins anew.
+        """
+        before = {name: memory.copy() for name, memory in self._variables.items()}
+        try:
+            yield
+        finally:
+            for name, contents in before.items():
+                self._variables[name][:] = contents
+
     # Launches
 
     def run(self, launch: CudaLaunch, checks: ExecutorChecks | None = None) -> list[Exception]:
@@ -170,7 +193,8 @@ class PtxModule:
         memory = LaunchMemory(
             launch, lowered, checks, self._list_addresses(lowered), compiled.thread_function
         )
-        violated = compiled.launch(ctypes.addressof(memory.context))
+        with self._keep_variables() if launch.chosen_blocks else contextlib.nullcontext():
+            violated = compiled.launch(ctypes.addressof(memory.context))
         memory.finish()
         self.last_memory = memory
         return [PtxReport(memory).build_violation()] if violated else []
@@ -203,7 +227,6 @@ class PtxModule:
         """Find why CUDA would refuse the launch."""
         if launch.cluster != (1, 1, 1):
             raise UncheckableKernel(f"{launch.name}: not checked: clusters {launch.cluster}")
-        directives = self._get_kernel(launch.entry).directives
         threads = launch.block[0] * launch.block[1] * launch.block[2]
         for words, sides, limits in (
             ("a grid", launch.grid, _GRID_LIMITS),
@@ -211,10 +234,7 @@ class PtxModule:
         ):
             if any(not 1 <= side <= most for side, most in zip(sides, limits, strict=True)):
                 return LaunchRefused(f"{launch.name}: {words} of {sides}: at most {limits}")
-        most = _MAX_THREADS
-        for name in ("maxntid", "reqntid"):
-            if directives.get(name):
-                most = min(most, math.prod(directives[name]))
+        most = self.most_threads(launch.entry) or _MAX_THREADS
         if threads > most:
             return LaunchRefused(f"{launch.name}: {threads} threads in a block, and at most {most}")
         return None

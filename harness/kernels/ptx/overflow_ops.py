@@ -1,14 +1,15 @@
 """The true values of 32-bit integers on their way into an address, beside the wrapped ones.
 
 Companions: `t` is the true value (64 bits) of an integer that may wrap, `w` 1 + the site where both
-began to differ, `o` the number of a recorded overflow that a 64-bit value depends on. A difference
-that a later operation undoes, as in `(a - b) + c`, is none where the integer is widened.
+began to differ, `o` the state of a 64-bit value: OVERFLOW_FLAG and the number of a recorded
+overflow that it depends on, else the largest 32-bit integer on the way. A difference that a later
+operation undoes, as in `(a - b) + c`, is none where the integer is widened.
 """
 
 from __future__ import annotations
 
 from harness.kernels.ir.graph import IROperation, IRValue
-from harness.kernels.ptx.abi import ContextField
+from harness.kernels.ptx.abi import OVERFLOW_FLAG
 from harness.kernels.ptx.flow import is_vector_move
 from harness.kernels.ptx.instructions import Instruction
 from harness.kernels.ptx.overflow_flow import (
@@ -122,9 +123,7 @@ class OverflowTracking:
             narrow = operands[:1] if instruction.opcode == "cvt" else operands[:2]
             for value in narrow:
                 if value in self._flow.may_wrap:
-                    signed = reads_signed(instruction)
-                    self._measure_extent(instruction, value, signed)
-                    self._check_widening(value, signed, state)
+                    self._check_widening(value, reads_signed(instruction), state)
             operands = operands[len(narrow) :]
         if instruction.opcode == "selp":
             left, right = (code.get_companion(one, "o") for one in operands)
@@ -133,41 +132,36 @@ class OverflowTracking:
             operands = []
         for value in operands:
             if code.has_companion(value, "o"):
-                earlier = code.get_companion(value, "o")
-                known = code.let(f"icmp ne i32 {earlier}, 0")
-                so_far = code.load("i32", state)
-                code.store(
-                    "i32", code.let(f"select i1 {known}, i32 {earlier}, i32 {so_far}"), state
-                )
+                self._raise_state(code.get_companion(value, "o"), state)
         code.set_companion(result, "o", code.load("i32", state))
 
-    def _measure_extent(self, instruction: Instruction, value: IRValue, signed: bool) -> None:
-        """Keep the largest value at a place, if a launch asks: of unsigned integers the half."""
+    def _raise_state(self, other: str, state: str) -> None:
+        """Keep the larger of two states: an overflow is larger than any integer."""
         code = self._code
-        table = code.load_context(ContextField.EXTENTS)
-        with code.when(code.let(f"icmp ne i64 {table}, 0")):
-            site = code.add_site(
-                PtxSite(instruction.operation.source, "widened", 4, instruction.name)
-            )
-            true = code.get_companion(value, "t")
-            extent = true if signed else code.let(f"lshr i64 {true}, 1")
-            place = code.element_pointer(code.to_pointer(table), "i64", site)
-            largest = code.let(
-                f"call i64 @llvm.smax.i64(i64 {code.load('i64', place)}, i64 {extent})"
-            )
-            code.store("i64", largest, place)
+        pair = f"i32 {code.load('i32', state)}, i32 {other}"
+        code.store("i32", code.let(f"call i32 @llvm.umax.i32({pair})"), state)
+
+    def _record_overflow(self, site: str, true: str, wrapped: str, state: str) -> None:
+        code = self._code
+        number = code.let(
+            f"call i32 @ptx_record(ptr %context, i64 {site}, i64 {true}, i64 {wrapped})"
+        )
+        self._raise_state(code.let(f"or i32 {number}, {OVERFLOW_FLAG}"), state)
 
     def _check_widening(self, value: IRValue, signed: bool, state: str) -> None:
+        """Enter an overflow, and how large the integer is: of unsigned ones the half."""
         code = self._code
-        wrapped = code.resize(code.get(value, 32), 32, 64, signed)
+        narrow = code.get(value, 32)
+        wrapped = code.resize(narrow, 32, 64, signed)
         true = code.get_companion(value, "t")
-        with code.when(code.let(f"icmp ne i64 {true}, {wrapped}")):
+        extent = (
+            f"call i32 @llvm.smax.i32(i32 {narrow}, i32 0)" if signed else f"lshr i32 {narrow}, 1"
+        )
+        agrees = code.let(f"icmp eq i64 {true}, {wrapped}")
+        self._raise_state(code.let(f"select i1 {agrees}, i32 {code.let(extent)}, i32 0"), state)
+        with code.when(code.let(f"xor i1 {agrees}, true")):
             where = code.let(f"sub i32 {code.get_companion(value, 'w')}, 1")
-            site = code.let(f"zext i32 {where} to i64")
-            number = code.let(
-                f"call i32 @ptx_record(ptr %context, i64 {site}, i64 {true}, i64 {wrapped})"
-            )
-            code.store("i32", number, state)
+            self._record_overflow(code.let(f"zext i32 {where} to i64"), true, wrapped, state)
 
     def _check_low_half(self, instruction: Instruction, whole: IRValue, state: str) -> None:
         code = self._code
@@ -178,7 +172,4 @@ class OverflowTracking:
             site = code.add_site(
                 PtxSite(instruction.operation.source, "narrowed", 4, instruction.name)
             )
-            number = code.let(
-                f"call i32 @ptx_record(ptr %context, i64 {site}, i64 {true}, i64 {wrapped})"
-            )
-            code.store("i32", number, state)
+            self._record_overflow(str(site), true, wrapped, state)

@@ -1,8 +1,12 @@
-"""Of a launch some blocks run, each as it would among all; their largest indices are measured."""
+"""Of a launch some blocks run, each as it would among all; their largest indices are measured.
+
+What they do to variables of the module ends with the sample.
+"""
 
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from ptx_kernels import HEAD, describe_array, pack_parameters
 
 from harness.kernels.ptx.executor import load_module
@@ -62,3 +66,89 @@ def test_the_largest_index_of_chosen_blocks_is_measured() -> None:
     out = np.zeros(24 * 1000, np.int32)
     assert max(launch_marks(out, ((1, 0, 0), (3, 2, 1)), step=1000)) == 23_000
     assert max(launch_marks(out, (), step=1000)) == 0  # nobody asked
+
+
+# out[n - x] = x by an index of 32 bits times `step`; blocks beyond n make no access, but the
+# compiler computes the address before the branch.
+GUARDED = f"""{HEAD}
+.visible .entry mark_below(.param .u64 out, .param .u32 step, .param .u64 n)
+{{
+    .reg .b32 %r<8>;
+    .reg .b64 %rd<5>;
+    .reg .pred %p<2>;
+    ld.param.u64 %rd1, [out];
+    ld.param.u32 %r1, [step];
+    ld.param.u32 %r2, [n];
+    cvta.to.global.u64 %rd2, %rd1;
+    mov.u32 %r3, %ctaid.x;
+    INDEX
+    mul.wide.KIND %rd3, %r4, 4;
+    add.s64 %rd4, %rd2, %rd3;
+    setp.gt.s32 %p1, %r3, %r2;
+    @%p1 bra DONE;
+    st.global.u32 [%rd4], %r3;
+DONE:
+    ret;
+}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("index", "kind", "largest"),
+    [
+        ("mul.lo.s32 %r4, %r3, %r1;", "s32", 1000),  # block 3 would have 3000
+        ("mul.lo.s32 %r4, %r3, %r1;", "u32", 500),  # half of it: the limit is twice as far
+        ("sub.s32 %r4, %r2, %r3;", "u32", 0),  # block 3 would have -2
+    ],
+)
+def test_a_block_without_an_access_has_no_index(index: str, kind: str, largest: int) -> None:
+    out = np.zeros(4000, np.int32)
+    module = load_module(GUARDED.replace("INDEX", index).replace("KIND", kind))
+    for blocks, wanted in (((1, 0, 0), (3, 0, 0)), largest), (((3, 0, 0),), 0):
+        values = CudaLaunch(
+            *("mark_below", "mark_below", (4, 1, 1), (1, 1, 1), 0),
+            *(pack_parameters(out, 1000, 1), (describe_array("out", out),), lambda _: None),
+            chosen_blocks=blocks,
+        )
+        assert module.run(values, ExecutorChecks(races=False)) == []
+        memory = module.last_memory
+        assert int(memory.extents.max()) == wanted
+        if wanted:
+            assert memory.lowered.sites[int(memory.extents.argmax())].label == "write"
+
+
+# Each block counts itself; the last of 100 marks the output and counts anew.
+COUNTED = f"""{HEAD}
+.global .align 4 .u32 arrived;
+.visible .entry mark_last(.param .u64 out)
+{{
+    .reg .b32 %r<3>;
+    .reg .b64 %rd<4>;
+    .reg .pred %p<2>;
+    ld.param.u64 %rd1, [out];
+    cvta.to.global.u64 %rd2, %rd1;
+    mov.u64 %rd3, arrived;
+    atom.global.add.u32 %r1, [%rd3], 1;
+    setp.ne.u32 %p1, %r1, 99;
+    @%p1 bra DONE;
+    mov.u32 %r2, 0;
+    st.global.u32 [%rd3], %r2;
+    mov.u32 %r2, %ctaid.x;
+    st.global.u32 [%rd2], %r2;
+DONE:
+    ret;
+}}
+"""
+
+
+def test_a_variable_of_the_module_is_as_before_a_sample() -> None:
+    out = np.zeros(1, np.int32)
+    module = load_module(COUNTED)
+    for chosen in (((0, 0, 0), (99, 0, 0)), ((5, 0, 0), (17, 0, 0)), ()):
+        values = CudaLaunch(
+            *("mark_last", "mark_last", (100, 1, 1), (1, 1, 1), 0, pack_parameters(out)),
+            *((describe_array("out", out),), lambda _: None),
+            chosen_blocks=chosen,
+        )
+        assert module.run(values, ExecutorChecks(races=False)) == []
+        assert out[0] == (0 if chosen else 99)
