@@ -166,6 +166,7 @@ class PtxViolationKind(IntEnum):
     COPY_IN_PROGRESS = 16
     COPY_WITHOUT_BARRIER = 17
     MISSING_LANES = 18
+    UNWRITTEN_PRODUCT = 19
 
 
 MAX_OVERFLOWS = 1 << 12

@@ -29,6 +29,7 @@ ACCESS_FUNCTIONS = (
     "ptx_mbarrier",
     "ptx_begin_copy",
     "ptx_load_row",
+    "ptx_store_unwritten",
 )
 _SMALLEST_ADDRESS = 1 << 16
 _REGION = f"[{len(PtxRegionField)} x i64]"

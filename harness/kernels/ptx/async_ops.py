@@ -198,7 +198,7 @@ def _emit_small_copy(code: ThreadCode, instruction: Instruction) -> None:
             f"call void @llvm.memcpy.p0.p0.i64(ptr {buffer}, ptr {code.to_pointer(origin)},"
             f" i64 {count}, i1 false)"
         )
-    emit_check(code, instruction, "write", to, size, target, buffer)
+    emit_check(code, instruction, "write", to, size, target, new_bytes=buffer)
     code.emit(
         f"call void @llvm.memcpy.p0.p0.i64(ptr {code.to_pointer(to)}, ptr {buffer},"
         f" i64 {size}, i1 false)"
@@ -219,7 +219,7 @@ def _emit_bulk_copy(code: ThreadCode, instruction: Instruction) -> None:
     size = code.resize(code.get(instruction.operands[2], 32), 32, 64)
     emit_check(code, instruction, "read", origin, size, instruction.operands[1])
     source = code.to_pointer(origin)
-    emit_check(code, instruction, "write", to, size, instruction.operands[0], source)
+    emit_check(code, instruction, "write", to, size, instruction.operands[0], new_bytes=source)
     code.emit(
         f"call void @llvm.memcpy.p0.p0.i64(ptr {code.to_pointer(to)}, ptr {source},"
         f" i64 {size}, i1 false)"

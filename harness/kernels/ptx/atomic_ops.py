@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from harness.kernels.ptx.instructions import Instruction, space_of
-from harness.kernels.ptx.memory_ops import emit_address, emit_check
+from harness.kernels.ptx.memory_ops import emit_address, emit_check, emit_unwritten_store
 from harness.kernels.ptx.parser import bits_of_type
 from harness.kernels.ptx.thread_code import ThreadCode
 
@@ -18,10 +18,13 @@ def emit_atomic(code: ThreadCode, instruction: Instruction) -> None:
         raise instruction.refuse()
     bits = bits_of_type(kind)
     address = emit_address(code, instruction)
-    emit_check(code, instruction, "update", address, bits // 8, instruction.operands[0])
+    target, *given = instruction.operands
+    site = emit_check(code, instruction, "update", address, bits // 8, target)
+    depends = code.join_companions(given, "u")
+    emit_unwritten_store(code, instruction, site, address, bits // 8, depends)
     pointer = code.to_pointer(address)
     old = code.let(f"load i{bits}, ptr {pointer}, align 1")
-    values = [code.get(value, bits) for value in instruction.operands[1:]]
+    values = [code.get(value, bits) for value in given]
     new = _emit_update(code, instruction, verb, kind, old, values)
     code.emit(f"store i{bits} {new}, ptr {pointer}, align 1")
     if instruction.results:

@@ -17,8 +17,9 @@ from harness.kernels.ptx import (
     access_checks,
     async_ops,
     copy_checks,
-    matrix_ops,
+    fragment_ops,
     scheduler,
+    unwritten_words,
     wait_reports,
 )
 from harness.kernels.ptx.lowering import LoweredPtx, PtxLowering
@@ -68,7 +69,8 @@ def _build_runtime() -> str:
             wait_reports.build_wait_reports(),
             async_ops.build_mbarrier_functions(),
             copy_checks.build_copy_functions(),
-            matrix_ops.build_matrix_functions(),
+            fragment_ops.build_row_function(),
+            unwritten_words.build_store_function(),
         )
     )
     return text + select_called_helpers(text)

@@ -29,9 +29,10 @@ from harness.kernels.ptx.flow import (
     may_spin,
     synchronizes_blocks,
 )
+from harness.kernels.ptx.fragment_ops import emit_matrix_load, emit_matrix_store
 from harness.kernels.ptx.instructions import Instruction, UnsupportedPtx, space_of
 from harness.kernels.ptx.integer_ops import INTEGER_OPERATIONS, emit_integer, is_integer_type
-from harness.kernels.ptx.matrix_ops import MATRIX_OPERATIONS, build_matrix_helpers
+from harness.kernels.ptx.matrix_ops import build_matrix_helpers, emit_mma
 from harness.kernels.ptx.memory_ops import (
     emit_cvta,
     emit_isspacep,
@@ -44,6 +45,7 @@ from harness.kernels.ptx.overflow_ops import OverflowTracking
 from harness.kernels.ptx.parser import PtxKernel, PtxText, bits_of_type
 from harness.kernels.ptx.special_registers import emit_special_register
 from harness.kernels.ptx.thread_code import PtxSite, ThreadCode
+from harness.kernels.ptx.unwritten_words import UnwrittenWords
 from harness.kernels.ptx.used_bytes import UsedBytes
 from harness.kernels.ptx.variables import PlacedVariable, place_variables
 from harness.kernels.ptx.warp_ops import WAITING_OPERATIONS, emit_spin, emit_trap
@@ -91,6 +93,7 @@ class PtxLowering:
         self._overflow = (
             OverflowTracking(self.code, analyze_overflow(graph)) if tracks_overflow else None
         )
+        self._unwritten = UnwrittenWords(self.code, graph)
         self._variables, self._sizes = place_variables(module, kernel, graph)
         self._numbers = {
             placed.variable.name: number for number, placed in enumerate(self._variables)
@@ -178,7 +181,7 @@ class PtxLowering:
             # What a card's register holds by chance: the largest integer, and no number as a float.
             bits = operation.result.type.bits
             self.code.set(operation.result, str((1 << max(bits - 1, 1)) - 1), bits)
-            for of in ("r", "w", "o", "t"):
+            for of in ("r", "w", "o", "t", "u"):
                 self.code.set_companion(operation.result, of, "0")
             return
         if name == "ptx.symbol":
@@ -193,6 +196,7 @@ class PtxLowering:
         else:
             self._emit_plain(instruction)
         self._emit_regions(operation)
+        self._unwritten.emit(operation)
         if self._overflow is not None:
             self._overflow.emit(operation)
 
@@ -311,7 +315,11 @@ class PtxLowering:
             code.set_companion(result, "r", region)
 
 
-_WAITING_EMITTERS = WAITING_OPERATIONS | MATRIX_OPERATIONS
+_WAITING_EMITTERS = WAITING_OPERATIONS | {
+    "mma": emit_mma,
+    "ldmatrix": emit_matrix_load,
+    "stmatrix": emit_matrix_store,
+}
 _EMITTERS: dict[str, Callable[[ThreadCode, Instruction], None]] = {
     "mov": emit_move,
     "cvt": emit_conversion,
@@ -337,7 +345,8 @@ _EXTERNALS = {
     ),
     "ptx_mbarrier": "declare i64 @{name}(ptr, i64, i64, i64, i64)",
     "ptx_begin_copy": "declare void @{name}(ptr, ptr, i64, i64)",
-    "ptx_load_row": "declare void @{name}(ptr, i64, i32, ptr)",
+    "ptx_load_row": "declare i32 @{name}(ptr, i64, i32, ptr)",
+    "ptx_store_unwritten": "declare i32 @{name}(ptr, ptr, i64, i64, i64, i32)",
     "ptx_record": "declare i32 @{name}(ptr, i64, i64, i64)",
     "ptx_classify": "declare i32 @{name}(ptr, i64, i64, i1)",
 }

@@ -1,4 +1,4 @@
-"""Tensor cores: `mma.sync`, and `ldmatrix` and `stmatrix`, which move its fragments.
+"""Tensor cores: `mma.sync`.
 
 Each lane of a warp holds some words of each matrix. Four lanes have a row of A, or a column of B,
 in words side by side: of `m16n8k16` with bfloat16, lanes 0 to 3 hold A[0, 0..7] in their first word
@@ -19,13 +19,11 @@ from dataclasses import dataclass
 
 from harness.kernels.cpu.llvm_text import LlvmFunction
 from harness.kernels.ir.graph import IRValue
-from harness.kernels.ptx.abi import ContextField, FrameField, PtxRegionField, PtxViolationKind
+from harness.kernels.ptx.abi import FrameField
 from harness.kernels.ptx.instructions import Instruction
-from harness.kernels.ptx.memory_ops import emit_address, emit_check
-from harness.kernels.ptx.thread_code import PtxSite, ThreadCode, emit_report
-from harness.kernels.ptx.warp_ops import get_lane, load_word, wait_for_lanes
+from harness.kernels.ptx.thread_code import ThreadCode
+from harness.kernels.ptx.warp_ops import get_lane, load_word, wait_for_warp
 
-_ALL_LANES = (1 << 32) - 1
 _FLOAT8 = {"e4m3": "f8E4M3FN", "e5m2": "f8E5M2"}
 _BITS = {"f16": 16, "bf16": 16, "tf32": 32, "s8": 8, "u8": 8, **dict.fromkeys(_FLOAT8, 8)}
 _FAMILIES = ({"s8", "u8"}, set(_FLOAT8))  # types that a product may mix
@@ -34,8 +32,6 @@ _ACCUMULATORS |= {"bf16": ("f32",), "tf32": ("f32",), **dict.fromkeys(_FLOAT8, (
 _SHAPE = re.compile(r"m16n8k(\d+)")
 _PLAIN = {"sync", "aligned", "row", "col", "satfinite", "kind::f8f6f4"}
 _HELPER = re.compile(r"@(mma_([a-z0-9]+)_([a-z0-9]+)_([a-z0-9]+)_k(\d+)(_satfinite)?)\(")
-_ROW_BYTES = 16
-_POISON = 0x7FFF  # of two bytes: not a number as a float of any type
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +83,10 @@ def emit_mma(code: ThreadCode, instruction: Instruction, living: Sequence[IRValu
     exchanged = instruction.operands[: 3 * product.chunks]
     start = instruction.operands[3 * product.chunks :]
     words = [code.get(value, 32) for value in exchanged]
-    _wait_for_warp(code, instruction, living, words)
+    follows = any(code.has_companion(one, "u") for one in instruction.results)
+    if follows:
+        words.append(_join_factors(code, exchanged, product.chunks))
+    wait_for_warp(code, instruction, living, words)
     sums = code.alloca("[4 x i32]")
     for place, value in enumerate(start):
         code.store_element("i32", code.get(value, 32), sums, place)
@@ -96,18 +95,36 @@ def emit_mma(code: ThreadCode, instruction: Instruction, living: Sequence[IRValu
     code.emit(f"call void @{product.helper}(ptr {table}, i64 {lane}, ptr {sums})")
     for place, result in enumerate(instruction.results):
         code.set(result, code.load_element("i32", sums, place), 32)
+        if follows:
+            depends = _join_lines(code, 3 * product.chunks, place)
+            start_bits = code.join_companions(start[place : place + 1], "u")
+            code.set_companion(result, "u", code.let(f"or i32 {depends}, {start_bits}"))
 
 
-def _wait_for_warp(
-    code: ThreadCode, instruction: Instruction, living: Sequence[IRValue], words: Sequence[str]
-) -> None:
-    """Wait for all 32 lanes; one that has exited, or that the block has not, is a report."""
-    wait_for_lanes(code, instruction, living, words, str(_ALL_LANES))
-    group = code.frame_field(FrameField.GROUP)
-    with code.when(code.let(f"icmp ne i64 {group}, {_ALL_LANES}"), exits=True):
-        site = code.add_site(PtxSite(instruction.operation.source, instruction.name))
-        emit_report(code, PtxViolationKind.MISSING_LANES, str(site), "0", "0", "0", group)
-        code.return_violated()
+def _join_factors(code: ThreadCode, factors: Sequence[IRValue], chunks: int) -> str:
+    """Return which of a lane's words nobody wrote: bits 0 and 1 for rows, 2 for its column."""
+    lines = ([factors[2 * chunk + half] for chunk in range(chunks)] for half in (0, 1))
+    flags = "0"
+    for bit, values in enumerate((*lines, factors[2 * chunks :])):
+        found = code.let(f"icmp ne i32 {code.join_companions(values, 'u')}, 0")
+        moved = code.let(f"select i1 {found}, i32 {1 << bit}, i32 0")
+        flags = code.let(f"or i32 {flags}, {moved}")
+    return flags
+
+
+def _join_lines(code: ThreadCode, word: int, place: int) -> str:
+    """Return whether a sum's row or column has a word that nobody wrote."""
+    lane = get_lane(code)
+    row = code.let(f"and i32 {lane}, 28")
+    column = code.let(f"add i32 {code.let(f'shl i32 {lane}, 3')}, {4 * (place % 2)}")
+    column = code.let(f"and i32 {column}, 28")
+    joined = "0"
+    for first, bit in ((row, place // 2), (column, 2)):
+        for step in range(4):
+            flags = load_word(code, code.let(f"add i32 {first}, {step}"), word)
+            found = code.let(f"and i32 {flags}, {1 << bit}")
+            joined = code.let(f"or i32 {joined}, {found}")
+    return joined
 
 
 # The products themselves, a function for each form that a kernel has
@@ -222,126 +239,3 @@ def _store_sums(code: LlvmFunction, product: _Product, half: int, totals: Sequen
             result = code.let(f"fptrunc double {exact} to float")
             result = code.let(f"call float @quiet(float {result})")
         code.store_element(llvm, result, "%sums", place)
-
-
-# Fragments in shared memory: matrices of 8 rows, each 16 bytes
-
-
-def build_matrix_functions() -> str:
-    """Build the function that copies a row; two bytes with one that nobody wrote are poison."""
-    code = LlvmFunction(
-        "define void @ptx_load_row(ptr %context, i64 %address, i32 %given, ptr %to)"
-    )
-    source = code.to_pointer("%address")
-    code.emit(
-        f"call void @llvm.memcpy.p0.p0.i64(ptr %to, ptr {source}, i64 {_ROW_BYTES}, i1 false)"
-    )
-    slot = code.alloca("i32", "%given")
-    with code.when(code.let("icmp eq i32 %given, 0")):
-        code.store("i32", code.let("call i32 @ptx_lookup(ptr %context, i64 %address)"), slot)
-    number = code.let(f"zext i32 {code.load('i32', slot)} to i64")
-    table = code.to_pointer(code.load_field("%context", ContextField.REGIONS))
-    region = code.element_pointer(table, f"[{len(PtxRegionField)} x i64]", number)
-    shadow = code.load_field(region, PtxRegionField.UNINITIALIZED)
-    with code.when(code.let(f"icmp ne i64 {shadow}, 0")):
-        start = code.load_field(region, PtxRegionField.START)
-        place = code.let(f"add i64 {shadow}, {code.let(f'sub i64 %address, {start}')}")
-        flags = code.to_pointer(place)
-        with code.loop(_ROW_BYTES // 2) as index:
-            flag = code.load("i16", f"{code.element_pointer(flags, 'i16', index)}, align 1")
-            with code.when(code.let(f"icmp ne i16 {flag}, 0")):
-                code.store_element("i16", str(_POISON), "%to", index)
-    code.emit("ret void")
-    return str(code)
-
-
-def _count_matrices(instruction: Instruction) -> int:
-    count = instruction.find("x1", "x2", "x4")
-    if count is None or not instruction.has("m8n8") or not instruction.has("b16"):
-        raise instruction.refuse()
-    return int(count[1:])
-
-
-def emit_matrix_load(code: ThreadCode, instruction: Instruction, living: Sequence[IRValue]) -> None:
-    """Load matrices of which lanes 8 i to 8 i + 7 give the addresses of the rows of the i-th."""
-    count = _count_matrices(instruction)
-    row = code.alloca("[4 x i32]")
-    gives_address = code.let(f"icmp ult i32 {get_lane(code)}, {8 * count}")
-    pointer = instruction.operands[0]
-    with code.when(gives_address):
-        address = emit_address(code, instruction)
-        # No byte counts for the check of initialization: what nobody wrote is poison.
-        unread = f"inttoptr (i64 {1 << _ROW_BYTES} to ptr)"
-        emit_check(code, instruction, "read", address, _ROW_BYTES, pointer, unread)
-        region = code.get_companion(pointer, "r")
-        code.emit(f"call void @ptx_load_row(ptr %context, i64 {address}, i32 {region}, ptr {row})")
-    words = [code.load_element("i32", row, place) for place in range(4)]
-    _wait_for_warp(code, instruction, living, words)
-    for matrix, result in enumerate(instruction.results):
-        code.set(result, _gather_word(code, matrix, instruction.has("trans")), 32)
-
-
-def _gather_word(code: ThreadCode, matrix: int, is_transposed: bool) -> str:
-    """Return this lane's two elements of a matrix whose rows the lanes 8 i to 8 i + 7 hold."""
-    lane = get_lane(code)
-    line = code.let(f"add i32 {code.let(f'lshr i32 {lane}, 2')}, {8 * matrix}")
-    pair = code.let(f"and i32 {lane}, 3")
-    if not is_transposed:
-        return _load_word_at(code, line, pair)
-    first = code.let(f"add i32 {code.let(f'shl i32 {pair}, 1')}, {8 * matrix}")
-    column = code.let(f"lshr i32 {lane}, 2")
-    halves = [
-        _load_half(code, owner, code.let(f"lshr i32 {column}, 1"), column)
-        for owner in (first, code.let(f"add i32 {first}, 1"))
-    ]
-    return code.let(f"or i32 {halves[0]}, {code.let(f'shl i32 {halves[1]}, 16')}")
-
-
-def _load_word_at(code: ThreadCode, lane: str, word: str) -> str:
-    """Load a word of another lane whose number is known as the kernel runs."""
-    return load_word(code, code.let(f"add i32 {lane}, {code.let(f'shl i32 {word}, 5')}"))
-
-
-def _load_half(code: ThreadCode, lane: str, word: str, odd: str) -> str:
-    """Load the lower half of a lane's word, or the upper one for an odd number."""
-    value = _load_word_at(code, lane, word)
-    shift = code.let(f"shl i32 {code.let(f'and i32 {odd}, 1')}, 4")
-    return code.let(f"and i32 {code.let(f'lshr i32 {value}, {shift}')}, 65535")
-
-
-def emit_matrix_store(
-    code: ThreadCode, instruction: Instruction, living: Sequence[IRValue]
-) -> None:
-    """Store matrices, each row by the lane that gives its address."""
-    count = _count_matrices(instruction)
-    pointer, *values = instruction.operands
-    _wait_for_warp(code, instruction, living, [code.get(value, 32) for value in values])
-    lane = get_lane(code)
-    with code.when(code.let(f"icmp ult i32 {lane}, {8 * count}")):
-        matrix = code.let(f"lshr i32 {lane}, 3")
-        line = code.let(f"and i32 {lane}, 7")
-        row = code.alloca("[4 x i32]")
-        for place in range(4):
-            if instruction.has("trans"):
-                # Lane 4 c + r / 2 holds column c of rows r and r + 1.
-                pair = code.let(f"lshr i32 {line}, 1")
-                owners = [code.let(f"add i32 {pair}, {4 * (2 * place + k)}") for k in (0, 1)]
-                low, high = (_load_half(code, owner, matrix, line) for owner in owners)
-                word = code.let(f"or i32 {low}, {code.let(f'shl i32 {high}, 16')}")
-            else:
-                owner = code.let(f"add i32 {code.let(f'shl i32 {line}, 2')}, {place}")
-                word = _load_word_at(code, owner, matrix)
-            code.store_element("i32", word, row, place)
-        address = emit_address(code, instruction)
-        emit_check(code, instruction, "write", address, _ROW_BYTES, pointer, row)
-        code.emit(
-            f"call void @llvm.memcpy.p0.p0.i64(ptr {code.to_pointer(address)}, ptr {row},"
-            f" i64 {_ROW_BYTES}, i1 false)"
-        )
-
-
-MATRIX_OPERATIONS = {
-    "mma": emit_mma,
-    "ldmatrix": emit_matrix_load,
-    "stmatrix": emit_matrix_store,
-}

@@ -11,6 +11,7 @@ from harness.kernels.ptx.abi import ContextField, FrameField
 from harness.kernels.ptx.instructions import Instruction, space_of
 from harness.kernels.ptx.parser import bits_of_type
 from harness.kernels.ptx.thread_code import PtxSite, ThreadCode
+from harness.kernels.ptx.used_bytes import ALL_BYTES
 
 _ORDERED = ("volatile", "relaxed", "acquire", "release")  # accesses that may synchronize
 
@@ -40,9 +41,15 @@ def emit_check(
     address: str,
     size: int | str,
     pointer: IRValue,
+    *,
     new_bytes: str = "null",
+    used_bytes: int = ALL_BYTES,
 ) -> int:
-    """Call the checks of an access; return its site."""
+    """Call the checks of an access; return its site.
+
+    Of a write `new_bytes` is the address of what is written, of a read `used_bytes` the mask of the
+    bytes that count.
+    """
     source = instruction.operation.source
     label = {"peek": "read", "poke": "write"}.get(verb, verb)
     site = code.add_site(
@@ -50,9 +57,10 @@ def emit_check(
     )
     region = code.get_companion(pointer, "r")
     state = code.get_companion(pointer, "o")
+    known = new_bytes if used_bytes == ALL_BYTES else f"inttoptr (i64 {used_bytes} to ptr)"
     code.return_if_violated(
         f"call i32 @ptx_{verb}(ptr %context, ptr %frame, i64 {site}, i64 {address}, i64 {size},"
-        f" i32 {region}, i32 {state}, ptr {new_bytes})"
+        f" i32 {region}, i32 {state}, ptr {known})"
     )
     return site
 
@@ -66,10 +74,9 @@ def emit_load(code: ThreadCode, instruction: Instruction) -> None:
     size = bits // 8 * count
     if space not in ("param", "const"):
         verb = "peek" if instruction.has(*_ORDERED) else "read"
-        whole = (1 << size) - 1
-        used = code.used_bytes.find_mask(instruction, bits // 8) if code.used_bytes else whole
-        mask = "null" if used == whole else f"inttoptr (i64 {used} to ptr)"
-        emit_check(code, instruction, verb, address, size, instruction.operands[0], mask)
+        used = code.used_bytes.find_mask(instruction, bits // 8) if code.used_bytes else ALL_BYTES
+        pointer_value = instruction.operands[0]
+        emit_check(code, instruction, verb, address, size, pointer_value, used_bytes=used)
     pointer = code.to_pointer(address)
     ordering = " volatile" if instruction.has(*_ORDERED) else ""
     for place, result in enumerate(instruction.results):
@@ -97,11 +104,30 @@ def emit_store(code: ThreadCode, instruction: Instruction) -> None:
         code.store_element(f"i{bits}", name, buffer, place)
     size = bits // 8 * len(values)
     verb = "poke" if instruction.has(*_ORDERED) else "write"
-    emit_check(code, instruction, verb, address, size, instruction.operands[0], buffer)
+    site = emit_check(
+        code, instruction, verb, address, size, instruction.operands[0], new_bytes=buffer
+    )
     pointer = code.to_pointer(address)
     for place, name in enumerate(names):
         target = code.element_pointer(pointer, f"i{bits}", place)
         code.emit(f"store i{bits} {name}, ptr {target}, align 1")
+        depends = code.join_companions(values[place : place + 1], "u")
+        part = code.let(f"add i64 {address}, {place * bits // 8}")
+        emit_unwritten_store(code, instruction, site, part, bits // 8, depends)
+
+
+def emit_unwritten_store(
+    code: ThreadCode, instruction: Instruction, site: int, address: str, size: int, depends: str
+) -> None:
+    """Report a store, or mark it, if its value depends on memory that nobody wrote."""
+    if depends == "0":
+        return
+    region = code.get_companion(instruction.operands[0], "r")
+    with code.when(code.let(f"icmp ne i32 {depends}, 0")):
+        code.return_if_violated(
+            f"call i32 @ptx_store_unwritten(ptr %context, ptr %frame, i64 {site}, i64 {address},"
+            f" i64 {size}, i32 {region})"
+        )
 
 
 def emit_cvta(code: ThreadCode, instruction: Instruction) -> None:

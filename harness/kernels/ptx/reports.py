@@ -202,6 +202,14 @@ class PtxReport:
             self.location,
         )
 
+    def build_unwritten_product(self) -> Violation:
+        return UninitializedMemory(
+            f"{self.kernel} {self.past_verb} {self.describe_element()}, which depends on shared "
+            "memory that nobody wrote",
+            self.location,
+            ("it was loaded by ldmatrix, and is a factor of a product (mma)",),
+        )
+
     def build_race(self, description: str) -> Violation:
         other = self.number(PtxReportField.OTHER)
         if other < 0:
@@ -315,6 +323,7 @@ _BUILDERS: dict[PtxViolationKind, Callable[[PtxReport], Exception]] = {
     PtxViolationKind.DIVERGENT_BARRIER: PtxReport.build_divergence,
     PtxViolationKind.DEADLOCK: PtxReport.build_deadlock,
     PtxViolationKind.MISSING_LANES: PtxReport.build_missing_lanes,
+    PtxViolationKind.UNWRITTEN_PRODUCT: PtxReport.build_unwritten_product,
 }
 
 

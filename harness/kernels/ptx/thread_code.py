@@ -118,6 +118,14 @@ class ThreadCode(LlvmFunction):
     def has_companion(self, value: IRValue, of: str) -> bool:
         return value in self.companions.get(of, {})
 
+    def join_companions(self, values: Sequence[IRValue], of: str) -> str:
+        """Return the bits that the companions of some values have set."""
+        joined = "0"
+        for value in values:
+            if self.has_companion(value, of):
+                joined = self.let(f"or i32 {joined}, {self.get_companion(value, of)}")
+        return joined
+
     def copy_values(self, sources: Sequence[IRValue], targets: Sequence[IRValue]) -> None:
         """Assign all targets at once: a source may be a target."""
         loaded = []

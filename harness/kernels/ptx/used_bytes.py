@@ -12,6 +12,9 @@ from harness.kernels.ir.flow import map_control_flow_sources
 from harness.kernels.ir.graph import IROperation, IRValue, KernelGraph
 from harness.kernels.ptx.instructions import NUMBER_TYPES, Instruction
 
+ALL_BYTES = 0  # the mask of a read of which every byte counts, however long it is
+NO_BYTES = 1 << 63  # of one of which none counts
+
 
 class UsedBytes:
     """The bytes that are used of the values of a kernel, as masks of bits."""

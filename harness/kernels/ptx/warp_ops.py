@@ -19,9 +19,10 @@ from harness.kernels.ptx.abi import (
 )
 from harness.kernels.ptx.async_ops import emit_cluster_barrier, emit_mbarrier
 from harness.kernels.ptx.instructions import Instruction
-from harness.kernels.ptx.thread_code import PtxSite, ThreadCode
+from harness.kernels.ptx.thread_code import PtxSite, ThreadCode, emit_report
 
 Living = Sequence[IRValue]
+_ALL_LANES = (1 << 32) - 1
 
 
 def wait_for_lanes(
@@ -34,6 +35,18 @@ def wait_for_lanes(
     code.set_payload(words)
     site = code.add_site(PtxSite(instruction.operation.source, instruction.name))
     code.suspend([*living, *instruction.operands], WaitKind.WARP, site, mask)
+
+
+def wait_for_warp(
+    code: ThreadCode, instruction: Instruction, living: Living, words: Sequence[str]
+) -> None:
+    """Wait for all 32 lanes; one that has exited, or that the block has not, is a report."""
+    wait_for_lanes(code, instruction, living, words, str(_ALL_LANES))
+    group = code.frame_field(FrameField.GROUP)
+    with code.when(code.let(f"icmp ne i64 {group}, {_ALL_LANES}"), exits=True):
+        site = code.add_site(PtxSite(instruction.operation.source, instruction.name))
+        emit_report(code, PtxViolationKind.MISSING_LANES, str(site), "0", "0", "0", group)
+        code.return_violated()
 
 
 def _get_mask(code: ThreadCode, value: IRValue) -> str:

@@ -1,0 +1,104 @@
+"""Words of shared memory that nobody wrote, on their way through products to what is stored.
+
+Kernels load rows past their last one, so a row that nobody wrote is no fault by itself. As a float
+it is no number, which stays visible; 8-bit integers and the low half of a tf32 have no such value.
+Companion: `u` is not 0 if a value depends on such a word. Invariant: one that reaches global memory
+is a report; shared memory that one is stored into counts as unwritten again. Example: rows 8 to 15
+of a tile that nobody wrote make rows 8 to 15 of a product, and nothing is said if none is stored.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from harness.kernels.cpu.llvm_text import LlvmFunction
+from harness.kernels.ir.flow import map_control_flow_sources
+from harness.kernels.ir.graph import IROperation, IRValue, KernelGraph
+from harness.kernels.ptx.abi import ContextField, PtxRegionField, PtxViolationKind, RegionSpace
+from harness.kernels.ptx.thread_code import ThreadCode, emit_report
+
+_KINDS = {"s8", "u8", "tf32"}  # factors of which each word is a number
+_READERS = frozenset("ptx.ld ptx.ldu ptx.atom ptx.ldmatrix".split())  # the result is what is there
+
+
+class UnwrittenWords:
+    """The values of a kernel that may depend on such words: none without a product of _KINDS."""
+
+    def __init__(self, code: ThreadCode, graph: KernelGraph) -> None:
+        self._code = code
+        self._values = _find_dependents(graph) if any(map(_is_followed, graph.walk())) else set()
+        code.companions["u"] = dict.fromkeys(self._values, "i32")
+
+    def emit(self, operation: IROperation) -> None:
+        """Pass the companions of an operation's operands on; matrix operations set their own."""
+        if operation.name in ("ptx.mma", "ptx.ldmatrix"):
+            return
+        code = self._code
+        for result in operation.results:
+            if result in self._values:
+                code.set_companion(result, "u", self._join_operands(operation))
+
+    def _join_operands(self, operation: IROperation) -> str:
+        code = self._code
+        if operation.name != "ptx.selp":
+            return code.join_companions(operation.operands, "u")
+        *values, truth = operation.operands
+        left, right = (code.join_companions([one], "u") for one in values)
+        chosen = code.let(f"select i1 {code.get(truth, 1)}, i32 {left}, i32 {right}")
+        return code.let(f"or i32 {chosen}, {code.join_companions([truth], 'u')}")
+
+
+def _is_followed(operation: IROperation) -> bool:
+    modifiers = operation.attributes.get("modifiers", "").split(".")
+    return operation.name == "ptx.mma" and not _KINDS.isdisjoint(modifiers)
+
+
+def _find_dependents(graph: KernelGraph) -> set[IRValue]:
+    targets: dict[IRValue, list[IRValue]] = defaultdict(list)
+    for target, sources in map_control_flow_sources(graph).items():
+        for source in sources:
+            targets[source].append(target)
+    waiting: list[IRValue] = []
+    for operation in graph.walk():
+        if operation.name == "ptx.ldmatrix":
+            waiting += operation.results
+        elif operation.name not in _READERS and (
+            operation.name != "ptx.mma" or _is_followed(operation)
+        ):
+            for operand in operation.operands:
+                targets[operand] += operation.results
+    found: set[IRValue] = set()
+    while waiting:
+        value = waiting.pop()
+        if value not in found:
+            found.add(value)
+            waiting += targets[value]
+    return found
+
+
+def build_store_function() -> str:
+    """Build the function for a store of such a value: it returns 1 with a report, or 0."""
+    code = LlvmFunction(
+        "define i32 @ptx_store_unwritten(ptr %context, ptr %frame, i64 %site, i64 %address,"
+        " i64 %size, i32 %given)"
+    )
+    slot = code.alloca("i32", "%given")
+    with code.when(code.let("icmp eq i32 %given, 0")):
+        code.store("i32", code.let("call i32 @ptx_lookup(ptr %context, i64 %address)"), slot)
+    number = code.let(f"zext i32 {code.load('i32', slot)} to i64")
+    table = code.to_pointer(code.load_field("%context", ContextField.REGIONS))
+    region = code.element_pointer(table, f"[{len(PtxRegionField)} x i64]", number)
+    space = code.load_field(region, PtxRegionField.SPACE)
+    with code.when(code.let(f"icmp eq i64 {space}, {int(RegionSpace.LOCAL)}"), exits=True):
+        code.emit("ret i32 0")
+    with code.when(code.let(f"icmp eq i64 {space}, {int(RegionSpace.SHARED)}"), exits=True):
+        start = code.load_field(region, PtxRegionField.START)
+        shadow = code.load_field(region, PtxRegionField.UNINITIALIZED)
+        place = code.let(f"add i64 {shadow}, {code.let(f'sub i64 %address, {start}')}")
+        flags = code.to_pointer(place)
+        code.emit(f"call void @llvm.memset.p0.i64(ptr {flags}, i8 1, i64 %size, i1 false)")
+        code.emit("ret i32 0")
+    kind = PtxViolationKind.UNWRITTEN_PRODUCT
+    emit_report(code, kind, "%site", "%address", "%size", number, "0")
+    code.emit("ret i32 1")
+    return str(code)
