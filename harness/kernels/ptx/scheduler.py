@@ -8,7 +8,6 @@ to the barrier; warp 1 does the same; then the barrier lets all 64 go on, in a n
 
 from __future__ import annotations
 
-from harness.kernels.cpu.llvm_text import LlvmFunction
 from harness.kernels.ptx.abi import (
     BARRIER_COUNT,
     EXCHANGE_BYTES,
@@ -19,46 +18,9 @@ from harness.kernels.ptx.abi import (
     ThreadStatus,
     WaitKind,
 )
+from harness.kernels.ptx.scheduler_code import SchedulerFunction
 
 _MAX_IDLE_ROUNDS = 1 << 16  # rounds in which threads only ask whether they may go on
-
-
-class _SchedulerFunction(LlvmFunction):
-    def context(self, field: ContextField) -> str:
-        return self.load_field("%context", field)
-
-    def set_context(self, field: ContextField, value: str) -> None:
-        self.store_element("i64", value, "%context", field)
-
-    def frame_of(self, thread: str) -> str:
-        offset = self.let(f"mul i64 {thread}, {self.context(ContextField.FRAME_SIZE)}")
-        base = self.to_pointer(self.context(ContextField.FRAMES))
-        return self.element_pointer(base, "i8", offset)
-
-    def both(self, *conditions: str) -> str:
-        first, *rest = conditions
-        for other in rest:
-            first = self.let(f"and i1 {first}, {other}")
-        return first
-
-    def equals(self, left: str, right: str | int) -> str:
-        right = int(right) if not isinstance(right, str) else right
-        return self.let(f"icmp eq i64 {left}, {right}")
-
-    def minimum(self, left: str, right: str) -> str:
-        return self.let(f"call i64 @llvm.umin.i64(i64 {left}, i64 {right})")
-
-    def add_epoch(self) -> str:
-        epoch = self.let(f"add i64 {self.context(ContextField.EPOCH)}, 1")
-        self.set_context(ContextField.EPOCH, epoch)
-        return epoch
-
-    def repeat(self) -> tuple[str, str]:
-        """Start an endless loop; return the labels of its head and of what follows it."""
-        head, end = self.make_name("again"), self.make_name("over")
-        self.jump(head)
-        self.start_block(head)
-        return head, end
 
 
 def build_scheduler() -> str:
@@ -74,8 +36,8 @@ def build_scheduler() -> str:
     )
 
 
-def _build_launch() -> LlvmFunction:
-    code = _SchedulerFunction("define i32 @ptx_launch(ptr %context)")
+def _build_launch() -> SchedulerFunction:
+    code = SchedulerFunction("define i32 @ptx_launch(ptr %context)")
     fields = (ContextField.CTA_Z, ContextField.CTA_Y, ContextField.CTA_X)
     counts = (ContextField.GRID_Z, ContextField.GRID_Y, ContextField.GRID_X)
     chosen = code.context(ContextField.CHOSEN_COUNT)
@@ -98,7 +60,7 @@ def _build_launch() -> LlvmFunction:
 
 
 def _run_chosen_blocks(
-    code: _SchedulerFunction, fields: tuple[ContextField, ...], count: str
+    code: SchedulerFunction, fields: tuple[ContextField, ...], count: str
 ) -> None:
     """Run the blocks of a table, each in its place of the launch."""
     table = code.to_pointer(code.context(ContextField.CHOSEN))
@@ -119,8 +81,8 @@ def _run_chosen_blocks(
     code.emit("ret i32 0")
 
 
-def _build_run_block() -> LlvmFunction:
-    code = _SchedulerFunction("define internal i32 @ptx_run_block(ptr %context)")
+def _build_run_block() -> SchedulerFunction:
+    code = SchedulerFunction("define internal i32 @ptx_run_block(ptr %context)")
     epoch = code.add_epoch()
     code.set_context(ContextField.BLOCK_EPOCH, epoch)
     threads = code.context(ContextField.THREADS)
@@ -200,9 +162,9 @@ def _build_run_block() -> LlvmFunction:
     return code
 
 
-def _build_run_warp() -> LlvmFunction:
+def _build_run_warp() -> SchedulerFunction:
     """Run a warp as far as it gets: return its living lanes, and 256 for each call of a lane."""
-    code = _SchedulerFunction("define internal i64 @ptx_run_warp(ptr %context, i64 %warp)")
+    code = SchedulerFunction("define internal i64 @ptx_run_warp(ptr %context, i64 %warp)")
     threads = code.context(ContextField.THREADS)
     first = code.let("shl i64 %warp, 5")
     count = code.minimum(code.let(f"sub i64 {threads}, {first}"), "32")
@@ -239,9 +201,9 @@ def _build_run_warp() -> LlvmFunction:
     return code
 
 
-def _build_release_lanes() -> LlvmFunction:
+def _build_release_lanes() -> SchedulerFunction:
     """Let groups of lanes go on that wait at the same instruction and are all of its mask."""
-    code = _SchedulerFunction(
+    code = SchedulerFunction(
         "define internal void @ptx_release_lanes(ptr %context, i64 %first, i64 %count)"
     )
     with code.loop("%count") as lane:
@@ -259,7 +221,7 @@ def _build_release_lanes() -> LlvmFunction:
     return code
 
 
-def _release_group(code: _SchedulerFunction, leader: str, lane: str, is_active: str) -> None:
+def _release_group(code: SchedulerFunction, leader: str, lane: str, is_active: str) -> None:
     site = code.load_field(leader, FrameField.SITE)
     own_mask = code.load_field(leader, FrameField.MASK)
     mask = code.let(f"select i1 {is_active}, i64 4294967295, i64 {own_mask}")
@@ -318,13 +280,13 @@ def _release_group(code: _SchedulerFunction, leader: str, lane: str, is_active: 
                 code.store_element("i64", code.load("i64", ballot), frame, FrameField.BALLOT)
 
 
-def _build_release_barriers() -> LlvmFunction:
+def _build_release_barriers() -> SchedulerFunction:
     """Let the threads of complete barriers go on.
 
     Bit 0 of the result says that some went on, the bits above it count threads that ask again; it
     is negative if lanes of a warp wait at different barriers.
     """
-    code = _SchedulerFunction("define internal i64 @ptx_release_barriers(ptr %context, i64 %live)")
+    code = SchedulerFunction("define internal i64 @ptx_release_barriers(ptr %context, i64 %live)")
     barriers = code.to_pointer(code.context(ContextField.BARRIERS))
     threads = code.context(ContextField.THREADS)
     progress, yielded = code.alloca("i64", "0"), code.alloca("i64", "0")
@@ -392,7 +354,7 @@ def _build_release_barriers() -> LlvmFunction:
     return code
 
 
-def _check_same_barrier(code: _SchedulerFunction, thread: str, frame: str, payload: str) -> None:
+def _check_same_barrier(code: SchedulerFunction, thread: str, frame: str, payload: str) -> None:
     """Report a lane that waits at another instruction than the lane before it, at one barrier."""
     inside = code.let(f"icmp ne i64 {code.let(f'and i64 {thread}, 31')}, 0")
     with code.when(inside):
