@@ -228,8 +228,8 @@ def get_replayed() -> MemoryPool | None:
 
 @contextlib.contextmanager
 def note_replay(pool: MemoryPool) -> Iterator[None]:
-    _thread.replayed = pool
+    before, _thread.replayed = get_replayed(), pool
     try:
         yield
     finally:
-        _thread.replayed = None
+        _thread.replayed = before

@@ -178,13 +178,18 @@ _OPERATOR_EFFECTS: dict[int, _OperatorEffects] = {}
 
 
 def _analyze_operator(func: Any) -> _OperatorEffects:
-    writes = tuple(
-        (None if argument.kwarg_only else place, argument.name)
-        for place, argument in enumerate(func._schema.arguments)
-        if argument.alias_info is not None and argument.alias_info.is_write
-    )
+    # `t_` and `set_` change which memory a tensor is of, and write none.
+    writes = () if torch.Tag.inplace_view in func.tags else _find_written_arguments(func)
     name = func.name()
     _OPERATOR_EFFECTS[id(func)] = _OperatorEffects(
         name in _EMPTY_FACTORIES, name == "aten::resize_", writes, func
     )
     return _OPERATOR_EFFECTS[id(func)]
+
+
+def _find_written_arguments(func: Any) -> tuple[tuple[int | None, str], ...]:
+    return tuple(
+        (None if argument.kwarg_only else place, argument.name)
+        for place, argument in enumerate(func._schema.arguments)
+        if argument.alias_info is not None and argument.alias_info.is_write
+    )

@@ -179,9 +179,16 @@ class MemoryTracker:
         return new
 
     def find_storage(self, tensor: torch.Tensor) -> TrackedStorage | None:
-        """Find the tensor's storage, if the session tracks it."""
-        storage = self._storages.get(tensor.untyped_storage().data_ptr())
-        return None if storage is None or storage.is_freed else storage
+        """Find the tensor's storage, if the session tracks it.
+
+        Graphs of one pool share bytes: a smaller storage that begins where the tensor's does is
+        another's.
+        """
+        untyped = tensor.untyped_storage()
+        storage = self._storages.get(untyped.data_ptr())
+        if storage is None or storage.is_freed or storage.size < untyped.nbytes():
+            return None
+        return storage
 
     def mark_written(self, tensor: torch.Tensor) -> None:
         """Mark the elements of a tensor as initialized."""
