@@ -21,6 +21,6 @@ def render_markdown(evaluation: Evaluation) -> str:
             f"**{eval_view.counts_text}**, in {format_duration(evaluation.seconds)}. {settings}.",
             markdown.render_list(eval_view.problems, MAX_PROBLEMS),
             *map(markdown.render_report_table, tables.make_tables(eval_view)),
-            escape_text(eval_view.stand_ins),
+            *map(escape_text, eval_view.stand_in_lines),
         ]
     )

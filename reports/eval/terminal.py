@@ -20,8 +20,8 @@ def print_run(evaluation: Evaluation, console: Console) -> None:
     """Print the last line: '40 same, 5 of 5 faults caught, cpu, in 73 s: green', or problems."""
     eval_view = view.make_view(evaluation)
     print_tables(tables.make_tables(eval_view), console)
-    if eval_view.stand_ins:
-        console.print(to_plain_text(eval_view.stand_ins, "dim"), soft_wrap=True)
+    for stand_ins in eval_view.stand_in_lines:
+        console.print(to_plain_text(stand_ins, "dim"), soft_wrap=True)
     facts = [eval_view.counts_text, evaluation.device, f"in {format_duration(evaluation.seconds)}"]
     line = to_plain_text(formatting.to_single_line(", ".join(facts), 400) + ": ")
     line = append_verdict(line, eval_view.green, eval_view.problems, MAX_PROBLEMS)

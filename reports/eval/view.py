@@ -115,9 +115,15 @@ class ConfigurationRow:
 
     @property
     def remarks(self) -> str:
-        """The reason for missing numbers, the toggles, and the stand-ins."""
-        parts = [self.missing_reason, self.toggle_summary, *self.served.stand_ins]
-        return to_single_line("; ".join(part for part in parts if part), MAX_REASON_LENGTH)
+        """The reason for missing numbers, and the toggles."""
+        parts = filter(None, [self.missing_reason, self.toggle_summary])
+        return "; ".join(to_single_line(part, MAX_REASON_LENGTH) for part in parts)
+
+    @property
+    def stand_ins(self) -> str:
+        """The parts that were replaced or observed: 'cache: checked 3 of 3 kernels; ...'."""
+        parts = [to_single_line(part, MAX_REASON_LENGTH) for part in self.served.stand_ins]
+        return f"{self.name}: {'; '.join(parts)}" if parts else ""
 
     @property
     def accepted_text(self) -> str:
@@ -238,6 +244,12 @@ class EvalView:
         """What stand-ins computed in all servers; those that repeat a fault are not counted."""
         one = self.evaluation
         return describe_run_stand_ins(one.device, (served.operators for served in one.served))
+
+    @property
+    def stand_in_lines(self) -> list[str]:
+        """A line for each configuration that has stand-ins, and one of what computed in all."""
+        lines = [*(row.stand_ins for row in self.configurations), self.stand_ins]
+        return [line for line in lines if line]
 
     @property
     def started(self) -> str:

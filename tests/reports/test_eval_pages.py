@@ -74,6 +74,21 @@ def test_an_error_is_red_unless_the_configuration_has_a_planted_fault() -> None:
         assert made.problems == ([f"{name} has no answers, and no reason is recorded"] * red)
 
 
+def test_the_reason_of_a_dead_server_is_whole_and_stand_ins_have_a_line_of_their_own() -> None:
+    made = make_fine_evaluation()
+    cache = made.find_configuration("cache")
+    cache.failure = f"the server died: {'sizes ' * 30}out of bounds (SIGKILL)"
+    cache.stand_ins = ["checked 3 of 3 kernels", "5 functions of CUDA C++: " + "jit:a.run 2, " * 20]
+    (row,) = [one for one in view.make_view(made).configurations if one.name == "cache"]
+    assert row.remarks == cache.failure
+    line = "cache: checked 3 of 3 kernels; 5 functions of CUDA C++: jit:a.run 2,"
+    assert row.stand_ins.startswith(line)
+    assert line in to_text(terminal.print_run, made)
+    for text in (markdown.render_markdown(made).replace("\\", ""), page.render_page(made)):
+        assert line in text
+        assert cache.failure in text
+
+
 def test_a_missed_fault_is_red() -> None:
     missed = PlantedFault("paged", "cache", "x", True, False, [], "nothing", 3)
     assert problems_with(faults=[missed])[-1] == "paged in cache was not noticed"

@@ -54,6 +54,16 @@ def test_an_evaluation_of_a_dead_process_is_stopped(tmp_path: Path) -> None:
     assert store.eval.get(made.id).status == "running"
 
 
+def test_a_list_says_nothing_of_the_verdict_of_a_running_evaluation(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = make_fine_evaluation()
+    made.status, made.compared = "running", []
+    Store(tmp_path / "a.sqlite").eval.save(made)
+    assert report_store(tmp_path / "a.sqlite", list=True) == 0
+    assert re.search(r"2026-11-21\S+ +running +cpu: no comparisons", capsys.readouterr().out)
+
+
 def test_json_is_whole_and_strict() -> None:
     data = EVAL.to_json(make_awful_evaluation())
     text = json.dumps(data, allow_nan=False, ensure_ascii=False).encode()

@@ -28,7 +28,9 @@ class MutateProgress(ProgressBars, MutationListener):
 
     def report_ready(self, ready: MutationWorkerReady, recorded_guards: int) -> None:
         guards, unknown = len(ready.guards), len(ready.guards) - recorded_guards
-        left = f"; the lines of {unknown} are recorded first" if unknown else ""
+        left = f"; the lines of {unknown} are recorded first, once for all runs" if unknown else ""
+        if unknown and self.mutation.settings.get("suite") == []:
+            left += ": `--suite NAME` takes the guards of one suite alone"
         self.print_line(
             f"SGLang {ready.release}: ready in {ready.seconds:.0f} s; {guards} guards{left}"
         )

@@ -102,6 +102,7 @@ def _print_runs(store: Store, as_json: bool) -> int:
     for kind, run in found:
         row = kind.to_list_row(run)
         cells = [row[name] for name in ("id", "kind", "started", "status")]
-        table.add_row(*map(Text, (*cells, kind.describe_verdict(run), row["summary"])))
+        verdict = "" if run.status == "running" else kind.describe_verdict(run)
+        table.add_row(*map(Text, (*cells, verdict, row["summary"])))
     options.make_console().print(table)
     return 0
