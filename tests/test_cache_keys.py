@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import re
 import shutil
 import sys
@@ -27,7 +26,7 @@ from fixture_types import Patch
 from memory import write_toggle
 
 from harness.cli import guard_runs
-from harness.core import cache, code_digest, machine, paths
+from harness.core import cache, code_digest, paths
 from harness.fixes.matching.status_cache import StatusCache
 from harness.fixes.registry import toggle_catalogue
 from harness.patching import bootstrap, planner
@@ -83,13 +82,8 @@ def home_of_keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("keys") / "home"
 
 
-# The same for every key, and listed by a process.
-list_installed_packages = functools.cache(machine.list_installed_packages)
-
-
 @pytest.fixture
 def changed_code(monkeypatch: Patch) -> Iterator[ChangedCode]:
-    monkeypatch.setattr(machine, "list_installed_packages", list_installed_packages)
     yield ChangedCode(monkeypatch)
     code_digest.digest_code.cache_clear()
 

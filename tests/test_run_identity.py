@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
+import shlex
+import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from fixture_types import Patch
 
+from harness.cli import guard_runs
 from harness.core import machine, paths
 from harness.guards import run_item
 from harness.store.record_files import write_record
@@ -122,3 +127,59 @@ def test_a_text_of_slashes_alone_is_read_once() -> None:
     text = "/" * 1_000_000
     assert paths.shorten_release_paths(text) == text
     assert paths.shorten_release_paths("in home/.releases/0.5.9") == "in home/.releases/0.5.9"
+
+
+def install_package(folder: Path, name: str, version: str) -> None:
+    information = folder / f"{name}-{version}.dist-info"
+    information.mkdir(parents=True)
+    metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+    (information / "METADATA").write_text(metadata)
+
+
+def test_a_package_that_a_command_installs_is_listed_behind_it(
+    tmp_path: Path, monkeypatch: Patch
+) -> None:
+    """One process may install a release and then run tests on it."""
+    folder = tmp_path / "installed"
+    monkeypatch.setenv("PYTHONPATH", str(folder))
+    python = Path(sys.executable)
+    assert "triton 9.1" not in machine.list_installed_packages(python)
+    install_package(folder, "triton", "9.1")
+    assert "triton 9.1\n" in machine.list_installed_packages(python)
+    assert machine.collect_machine_facts(str(python))["versions"]["triton"] == "9.1"
+    shutil.rmtree(folder / "triton-9.1.dist-info")
+    install_package(folder, "triton", "9.2")
+    install_package(folder, "sglang_kernel", "9.3")
+    versions = machine.collect_machine_facts(str(python))["versions"]
+    assert (versions["triton"], versions["sglang-kernel"]) == ("9.2", "9.3")
+    with monkeypatch.context() as patch:
+        patch.setattr(subprocess, "run", lambda *_, **__: pytest.fail("nothing has changed"))
+        assert "triton 9.2\n" in machine.list_installed_packages(python)
+
+
+def test_an_environment_that_could_not_be_read_is_read_again(tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\n[ -e ready ] && exec {shlex.quote(sys.executable)} "$@"\n')
+    python.chmod(0o755)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path)
+        assert machine.collect_machine_facts(str(python))["versions"] == {}
+        (tmp_path / "ready").touch()
+        assert "python" in machine.collect_machine_facts(str(python))["versions"]
+
+
+def test_an_edit_of_a_suite_between_two_commands_is_seen(
+    tmp_path: Path, monkeypatch: Patch
+) -> None:
+    monkeypatch.setattr(paths, "project_folder", lambda: tmp_path)
+    suite = tmp_path / "suites" / "one" / "test_one.py"
+    suite.parent.mkdir(parents=True)
+    suite.write_text("WIDTH = 1\n")
+    os.utime(suite, (1, 1))
+    before = guard_runs.digest_project_guards()
+    assert guard_runs.digest_project_guards() == before
+    suite.write_text("WIDTH = 2\n")
+    os.utime(suite, (1, 1))  # the same size, and the same time
+    edited = guard_runs.digest_project_guards()
+    (suite.parent / "test_two.py").touch()
+    assert len({before, edited, guard_runs.digest_project_guards()}) == 3

@@ -232,12 +232,23 @@ def digest_guards_and_toggles(toggle_folders: list[Path], guard_files: list[Path
     return compute_digest(digest_code("cli"), digest_project_guards(), _digest_files(files))
 
 
-@functools.cache
 def digest_project_guards() -> str:
-    """Hash the project's own suites and toggles, as they are at the first call."""
-    places = [paths.project_folder() / name for name in ("suites", "fixtures", "toggles")]
-    places.append(paths.project_folder() / "conftest.py")
-    return _digest_files(file for place in places for file in iterate_files(place))
+    """Hash the project's own suites and toggles; files that changed since are read again."""
+    names = ("suites", "fixtures", "toggles", "conftest.py")
+    places = [paths.project_folder() / name for name in names]
+    files = [file for place in places for file in iterate_files(place)]
+    return _digest_unchanged_files(tuple((file, _read_change_time(file)) for file in files))
+
+
+@functools.lru_cache(maxsize=1)
+def _digest_unchanged_files(files: tuple[tuple[Path, tuple[int, ...]], ...]) -> str:
+    return _digest_files(file for file, _ in files)
+
+
+def _read_change_time(file: Path) -> tuple[int, ...]:
+    """Read what an edit changes: a program can set the first time back, but not the second."""
+    status = file.stat()
+    return status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino
 
 
 def _digest_files(files: Iterable[Path]) -> str:

@@ -9,9 +9,11 @@ import importlib.metadata
 import json
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,30 +29,59 @@ RECORDED_PACKAGES = (
     "flashinfer-python",
     "sglang-kernel",
 )
-VERSIONS_SCRIPT = f"""
-import importlib.metadata, json, platform
-found = {{"python": platform.python_version()}}
-for name in {RECORDED_PACKAGES!r}:
-    try:
-        found[name] = importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        pass
-print(json.dumps(found))
-"""
+# An empty entry is the working directory, which is no part of an environment.
 LIST_PACKAGES_SCRIPT = """
-import importlib.metadata, sys
-packages = {f"{p.metadata['Name']} {p.version}" for p in importlib.metadata.distributions()}
-print(sys.version, *sorted(packages), sep="\\n")
+import importlib.metadata, json, os, platform, sys
+folders = [entry for entry in sys.path if entry]
+times = {one: os.stat(one).st_mtime_ns if os.path.exists(one) else 0 for one in folders}
+found = importlib.metadata.distributions(path=folders)
+packages = [(one.metadata["Name"], one.version) for one in found]
+print(json.dumps([times, platform.python_version(), sys.version, packages]))
 """
 
 
-@functools.cache
+@dataclass(frozen=True)
+class _InstalledPackages:
+    """An environment's packages, and when the folders that hold them changed last.
+
+    An installation, an upgrade or a removal adds and removes an entry of such a folder.
+    """
+
+    change_times: dict[str, int]  # by folder, from before they were listed
+    python_version: str
+    python_description: str
+    versions: list[tuple[str, str]]  # by name; the first of one name is the one that is imported
+
+    def is_current(self) -> bool:
+        return all(
+            (os.stat(folder).st_mtime_ns if os.path.exists(folder) else 0) == changed
+            for folder, changed in self.change_times.items()
+        )
+
+
+_packages: dict[tuple[str, str], _InstalledPackages] = {}  # by Python and PYTHONPATH
+
+
 def list_installed_packages(python: Path) -> str:
     """List every package of an environment with its version: Triton, Hypothesis, pytest, ..."""
-    done = subprocess.run([python, "-c", LIST_PACKAGES_SCRIPT], capture_output=True, text=True)
-    if done.returncode:
-        raise NotReadyError(f"{python} cannot list its packages: {done.stderr.strip()}")
-    return done.stdout
+    packages = _read_packages(str(python))
+    lines = sorted({f"{name} {version}" for name, version in packages.versions})
+    return "\n".join([packages.python_description, *lines, ""])
+
+
+def _read_packages(python: str) -> _InstalledPackages:
+    """Read an environment's packages anew if it has changed since this process read them."""
+    key = python, os.environ.get("PYTHONPATH", "")
+    known = _packages.get(key)
+    if known is None or not known.is_current():
+        command = [python, "-c", LIST_PACKAGES_SCRIPT]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode or not done.stdout:
+            raise NotReadyError(f"{python} cannot list its packages: {done.stderr.strip()}")
+        times, version, description, packages = json.loads(done.stdout)
+        versions = [(name, number) for name, number in packages]
+        known = _packages[key] = _InstalledPackages(times, version, description, versions)
+    return known
 
 
 def collect_versions(*further_packages: str) -> dict[str, str]:
@@ -130,11 +161,19 @@ def collect_machine_facts(python: str = sys.executable) -> dict[str, Any]:
         "cores": os.cpu_count(),
         "gpu": describe_gpus(),
         "unfix": describe_commit(),
-        "versions": dict(_read_versions(python)),
+        "versions": _read_versions(python),
     }
 
 
-@functools.cache
 def _read_versions(python: str) -> dict[str, str]:
-    done = subprocess.run([python, "-c", VERSIONS_SCRIPT], capture_output=True, text=True)
-    return dict(json.loads(done.stdout)) if done.returncode == 0 else {}
+    try:
+        packages = _read_packages(python)
+    except NotReadyError:
+        return {}
+    found = {_normalize_name(name): version for name, version in reversed(packages.versions)}
+    recorded = {name: found[name] for name in RECORDED_PACKAGES if name in found}
+    return {"python": packages.python_version, **recorded}
+
+
+def _normalize_name(package: str) -> str:
+    return re.sub(r"[-_.]+", "-", package or "").lower()

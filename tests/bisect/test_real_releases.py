@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -13,15 +14,28 @@ from harness.core import paths
 from harness.releases import managed_releases
 
 GUARD = "test_only_a_batch_with_offsets_is_told_ragged"  # of 20606
-RELEASES = ("0.5.9", "0.5.18")
+RELEASES = ("0.5.9", "0.5.18", "0.5.23")
 
 
 @pytest.mark.skipif(
     not all(managed_releases.get_release(name).is_ready for name in RELEASES),
     reason=f"needs the environments of {', '.join(RELEASES)}: ./unfix test makes them",
 )
-def test_the_release_and_the_fix_that_explains_it(tmp_path: Path) -> None:
-    words = ["--among", ",".join(RELEASES), "--good", "0.5.18", "--bad", "0.5.9"]
+@pytest.mark.parametrize(
+    "among",
+    [
+        RELEASES[:2],
+        pytest.param(
+            RELEASES,
+            marks=[
+                pytest.mark.skipif("UNFIX_NIGHTLY" not in os.environ, reason="a nightly test"),
+            ],
+        ),
+    ],
+    ids=["two", "three"],
+)
+def test_the_release_and_the_fix_that_explains_it(tmp_path: Path, among: tuple[str, ...]) -> None:
+    words = ["--among", ",".join(among), "--good", among[-1], "--bad", among[0]]
     page = tmp_path / "page.html"
     words += ["--profile", "smoke", "--json", "--html", str(page), "--", GUARD]
     command = [sys.executable, "-m", "harness", "bisect", "releases", *words]

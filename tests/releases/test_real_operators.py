@@ -24,7 +24,7 @@ def is_between_others() -> bool:
     return str(tree.version) in command.INSTALLED_RELEASES[1:-1]
 
 
-@pytest.mark.skipif(is_between_others(), reason="the oldest and the newest release show it")
+@pytest.mark.skipif("UNFIX_NIGHTLY" not in os.environ and is_between_others(), reason="at night")
 def test_the_guards_of_topk_hold_with_operators_of_one_topk() -> None:
     words = ["-p", "real_limits", "-p", "no:cacheprovider", "-vv", "-n0"]
     done = subprocess.run(

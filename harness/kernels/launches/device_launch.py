@@ -17,13 +17,16 @@ class ArgumentUse:
     """How a launch uses a tensor, before it is known which allocation that lies in.
 
     `partial`: it may access some elements alone (it computes indices from memory, or nothing says
-    what it does).
+    what it does). `updates`: it reads what it writes, as `add_` does. `follows_strides`: it
+    accesses the tensor's elements alone, and all of them, whatever their strides.
     """
 
     name: str
     tensor: torch.Tensor
     writes: bool
     partial: bool = False
+    updates: bool = False
+    follows_strides: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -18,6 +18,13 @@ from typing import Any
 
 import torch
 
+from harness.kernels.launches.byte_spans import (
+    AccessedBytes,
+    Span,
+    find_element_bytes,
+    merge_spans,
+    subtract_spans,
+)
 from harness.kernels.launches.call_stacks import CallStack, format_stack
 from harness.kernels.launches.device_launch import (
     ArgumentUse,
@@ -28,6 +35,7 @@ from harness.kernels.launches.device_launch import (
 from harness.kernels.launches.host_values import CapturedNumber
 
 _MAX_EAGER_WRITES = 64
+_MAX_WRITTEN_SPANS = 4096
 _moments = itertools.count(1)
 
 
@@ -48,7 +56,8 @@ class DeviceAllocation:
     targets: tuple[DeviceAllocation, ...] = ()  # it is a table of addresses in these
     pool: GraphPool | None = None  # that its bytes belong to
     storage: int = 0  # of a pool: its first tensor's storage, by the address of the object
-    written_at: int = 0  # by others than its own graph
+    written_at: int = 0  # as a whole, by others than its own graph
+    written_spans: list[tuple[Span, int]] = field(default_factory=list)  # since, each with when
 
     def overlaps(self, other: DeviceAllocation) -> bool:
         return self.start < other.end and other.start < self.end
@@ -60,6 +69,22 @@ class DeviceAllocation:
     @property
     def last_written_at(self) -> int:
         return max(self.written_at, self.capture.replayed_at if self.capture is not None else 0)
+
+    def note_write(self, access: MemoryAccess, moment: int) -> None:
+        """Note what others than its own graph write; unknown elements count as all of a tensor."""
+        spans = access.list_spans() or [(access.start, access.end)]
+        if spans[0][0] <= self.start and self.end <= spans[0][1]:
+            self.written_at, self.written_spans = moment, []
+            return
+        added = set(spans)
+        known = [one for one in self.written_spans if one[1] > self.last_written_at]
+        known = [one for one in known if one[0] not in added] + [(one, moment) for one in spans]
+        if len(known) > _MAX_WRITTEN_SPANS:
+            known = [(span, moment) for span in merge_spans(span for span, _ in known)]
+        self.written_spans = known
+
+    def list_spans_written_after(self, moment: int) -> list[Span]:
+        return merge_spans(span for span, written_at in self.written_spans if written_at > moment)
 
     @property
     def end(self) -> int:
@@ -87,8 +112,18 @@ class MemoryAccess:
     end: int
     writes: bool
     partial: bool
+    elements: AccessedBytes | None  # None if it may be some of them alone
     tensor: Any  # a weak reference
+    updates: bool = False  # it reads what it writes
     is_alias: bool = False  # the tensor does not own the allocation that has its bytes
+
+    @property
+    def reads(self) -> bool:
+        return not self.writes or self.updates
+
+    def list_spans(self) -> list[Span] | None:
+        """List the spans that it surely accesses; None if they are unknown, or too many."""
+        return None if self.elements is None else self.elements.list_spans()
 
     @property
     def verb(self) -> str:
@@ -108,7 +143,7 @@ class GraphPool:
 
     graphs: list[ReplayableGraph] = field(default_factory=list)
     written_at: int = 0  # the moment of the last replay or eager write
-    spans: list[tuple[int, int]] = field(default_factory=list)  # sorted, of what graphs write
+    spans: list[Span] = field(default_factory=list)  # sorted, of what graphs write
     eager_writes: deque[tuple[int, MemoryAccess]] = field(
         default_factory=lambda: deque(maxlen=_MAX_EAGER_WRITES)
     )
@@ -120,13 +155,7 @@ class GraphPool:
     def add_spans(self, graph: ReplayableGraph) -> None:
         """Add what a graph writes; spans that touch become one."""
         added = {(access.start, access.end) for access in graph.pool_writes}
-        merged: list[tuple[int, int]] = []
-        for start, end in sorted({*self.spans, *added}):
-            if merged and start <= merged[-1][1]:
-                start, last = merged.pop()
-                end = max(end, last)
-            merged.append((start, end))
-        self.spans = merged
+        self.spans = merge_spans({*self.spans, *added})
 
     def overlaps(self, allocation: DeviceAllocation) -> bool:
         """Return whether an allocation has bytes that graphs of the pool write."""
@@ -138,17 +167,19 @@ class GraphPool:
 
     def note_write(self, access: MemoryAccess) -> None:
         """Note what eager code writes into a tensor of the pool."""
-        self.written_at = access.allocation.written_at = next(_moments)
-        if access.allocation.capture is None and not access.partial:
+        self.written_at = next(_moments)
+        access.allocation.note_write(access, self.written_at)
+        if access.allocation.capture is None and access.elements is not None:
             self.eager_writes.append((self.written_at, access))
 
-    def iterate_writes_after(self, moment: int) -> Iterator[MemoryAccess]:
+    def iterate_writes_after(self, moment: int) -> Iterator[tuple[int, MemoryAccess]]:
+        """Iterate the writes of replays and of eager code, each with its moment."""
         for graph in self.graphs:
             if graph.replayed_at > moment:
-                yield from graph.pool_writes
+                yield from ((graph.replayed_at, access) for access in graph.pool_writes)
         for written_at, access in self.eager_writes:
             if written_at > moment:
-                yield access
+                yield written_at, access
 
 
 @dataclass(eq=False)
@@ -174,26 +205,30 @@ class ReplayableGraph:
 
     def add_pool_access(self, access: MemoryAccess) -> None:
         """Add an access of its own pool's memory, which may be another graph's tensor."""
-        if access.partial or access.is_alias:
+        if access.elements is None or access.is_alias:
             return
+        is_others = access.reads and access.allocation.capture is not self
+        if is_others and not self._writes_before(access):
+            self.pool_reads.append(access)
         if access.writes:
             self.pool_writes.append(access)
-        elif access.allocation.capture is not self and not self._writes_before(access):
-            self.pool_reads.append(access)
 
     def _writes_before(self, access: MemoryAccess) -> bool:
-        return any(
-            one.allocation is access.allocation
-            and one.start <= access.start
-            and access.end <= one.end
-            for one in self.pool_writes
-        )
+        own = [one.list_spans() for one in self.pool_writes if one.allocation is access.allocation]
+        written = merge_spans(span for spans in own for span in spans or ())
+        return not subtract_spans(access.list_spans() or [], written)
 
 
 def make_access(
     launch: DeviceLaunch, use: ArgumentUse, allocation: DeviceAllocation
 ) -> MemoryAccess:
     start, end = find_extent(use.tensor)
+    is_contiguous = use.tensor.is_contiguous()
+    elements = None
+    if is_contiguous and not use.partial:
+        elements = AccessedBytes(start, end - start)
+    elif use.follows_strides and not use.partial:
+        elements = find_element_bytes(use.tensor, start)
     kind = str(use.tensor.dtype).removeprefix("torch.")
     return MemoryAccess(
         launch,
@@ -203,8 +238,10 @@ def make_access(
         start,
         end,
         use.writes,
-        use.partial or not use.tensor.is_contiguous(),
+        use.partial or not is_contiguous,
+        elements,
         weakref.ref(use.tensor),
+        use.updates,
         allocation.storage not in (0, use.tensor.untyped_storage()._cdata),
     )
 

@@ -28,7 +28,15 @@ _INDEXED = frozenset(
 _SILENT = frozenset(
     """
     empty empty_like empty_strided empty_permuted new_empty new_empty_strided resize_ set_
+    t_ transpose_ squeeze_ unsqueeze_ as_strided_
     lift_fresh detach detach_ is_set_to sym_size sym_stride sym_numel is_pinned
+    """.split()
+)
+# In place, and what was there before does not matter, or may not (a `beta` of 0).
+_OVERWRITING = frozenset(
+    """
+    fill_ zero_ copy_ random_ normal_ uniform_ exponential_ bernoulli_ geometric_ log_normal_
+    cauchy_ addmm_ addmv_ addbmm_ baddbmm_ addr_ _foreach_copy_ _foreach_zero_
     """.split()
 )
 
@@ -39,6 +47,8 @@ class ArgumentEffect:
     name: str
     writes: bool
     partial: bool
+    updates: bool
+    follows_strides: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +62,14 @@ class OperatorEffects:
         self, args: Sequence[Any], options: Mapping[str, Any], result: Any
     ) -> list[ArgumentUse]:
         uses = [
-            ArgumentUse(name, tensor, effect.writes, effect.partial)
+            ArgumentUse(
+                name,
+                tensor,
+                effect.writes,
+                effect.partial,
+                effect.updates,
+                effect.follows_strides,
+            )
             for effect in self.arguments
             for name, tensor in iterate_tensors(
                 effect.name,
@@ -90,6 +107,7 @@ def find_effects(operator: Any) -> OperatorEffects:
         for argument in schema.arguments
     ]
     is_view = not any(writes) and any(one.alias_info is not None for one in schema.returns)
+    is_in_place = is_aten and base.endswith("_") and base not in _OVERWRITING
     is_silent = is_aten and (base in _SILENT or is_view)
     return OperatorEffects(
         schema.name,
@@ -100,6 +118,8 @@ def find_effects(operator: Any) -> OperatorEffects:
                 argument.name,
                 written,
                 not is_aten or (base in _INDEXED and argument.name in ("self", "weight")),
+                written and is_in_place and position == 0,
+                is_aten and base not in _INDEXED,
             )
             for position, (argument, written) in enumerate(
                 zip(schema.arguments, writes, strict=True)

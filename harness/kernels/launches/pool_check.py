@@ -8,8 +8,10 @@ allocate and free a temporary tensor in front of their result:
     first.replay(); second.replay(); read(second_result)       right
     second.replay(); first.replay(); read(second_result)       overwritten by first's temporary
 
-Reads through a tensor without ownership (`weak_ref_tensor`) are not checked, since it may stand for
-any that had its bytes; neither are launches that access some elements alone.
+An update in place (`add_`) reads first and then writes. A write into some elements makes those
+right, and no others. Reads through a tensor without ownership (`weak_ref_tensor`) are not checked,
+since it may stand for any that had its bytes; neither are launches that access some elements alone,
+and what such a one writes counts as all between its tensor's first and last byte.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from harness.kernels.check.violations import Violation
+from harness.kernels.launches.byte_spans import intersect_spans, subtract_spans
 from harness.kernels.launches.call_stacks import CallStack, format_stack
 from harness.kernels.launches.device_memory import MemoryAccess, ReplayableGraph
 from harness.kernels.launches.launch_violations import OverwrittenPoolMemory, locate_launch
@@ -30,7 +33,7 @@ class PoolCheck:
     def check_launch(self, accesses: list[MemoryAccess]) -> None:
         """Check a launch outside of captures."""
         for access in accesses:
-            if access.allocation.pool is not None and not access.writes:
+            if access.allocation.pool is not None and access.reads:
                 self._check_read(access, access.launch.stack)
         for access in accesses:
             if access.allocation.pool is not None and access.writes:
@@ -41,23 +44,26 @@ class PoolCheck:
             self._check_read(access, stack, " of a replayed graph")
         outside = [one for one in captured.accesses if one.allocation.pool is not None]
         for access in outside:
-            if not access.writes:
+            if access.reads:
                 self._check_read(access, stack, " of a replayed graph")
         captured.pool.note_replay(captured)
         for access in (*captured.pool_writes, *outside):
             if access.writes and access.allocation.capture is not captured:
-                access.allocation.written_at = captured.replayed_at
+                access.allocation.note_write(access, captured.replayed_at)
 
     def _check_read(self, access: MemoryAccess, stack: CallStack, suffix: str = "") -> None:
-        pool, written_at = access.allocation.pool, access.allocation.last_written_at
-        if pool is None or access.is_alias or access.partial or pool.written_at <= written_at:
+        allocation = access.allocation
+        pool, written_at = allocation.pool, allocation.last_written_at
+        if pool is None or access.is_alias or pool.written_at <= written_at:
             return
-        for write in pool.iterate_writes_after(written_at):
-            if (
-                write.allocation is not access.allocation
-                and write.start < access.end
-                and access.start < write.end
-            ):
+        if (spans := access.list_spans()) is None:
+            return
+        for moment, write in pool.iterate_writes_after(written_at):
+            if write.allocation is allocation or write.end <= access.start:
+                continue
+            overwritten = intersect_spans(spans, write.list_spans() or [])
+            written_since = allocation.list_spans_written_after(moment)
+            if overwritten and subtract_spans(overwritten, written_since):
                 self._report_read(access, write, stack, suffix)
                 return
 

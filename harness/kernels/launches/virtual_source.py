@@ -11,6 +11,7 @@ import contextlib
 import threading
 import weakref
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -54,7 +55,7 @@ class _InnerOperators:
         for use in uses:
             name = self._names.get(use.tensor.untyped_storage().data_ptr())
             if name is not None:
-                self.uses.append(ArgumentUse(name, use.tensor, use.writes, use.partial))
+                self.uses.append(replace(use, name=name))
 
 
 class VirtualSource:

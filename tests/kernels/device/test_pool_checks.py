@@ -116,6 +116,73 @@ def test_what_is_written_into_a_result_is_not_what_was_overwritten() -> None:
     assert find_pool_violation(program) is None
 
 
+def overwrite_and_touch(pool: GraphsOfOnePool, *touches: Callable[[torch.Tensor], Any]) -> None:
+    first, _ = pool.capture(pool.compute)
+    second, result = pool.capture(lambda: pool.static * 3)
+    second.replay()
+    first.replay()
+    for touch in touches:
+        touch(result)
+
+
+@pytest.mark.parametrize(
+    "touches",
+    [
+        (lambda result: result[:1].fill_(2), read_result),
+        (lambda result: result[0:8:2].fill_(2), read_result),
+        (lambda result: result.add_(1),),
+        (lambda result: read_result(result.view(2, 4).t()),),
+        (lambda result: result[0:8:2].fill_(2), lambda result: read_result(result[1:8:2])),
+        (lambda result: result[:4].fill_(2), lambda result: result.div_(2)),
+    ],
+    ids=["one-written", "half-written", "updated", "transposed", "other-half", "half-updated"],
+)
+def test_an_overwritten_element_is_reported_whatever_was_written_beside_it(
+    touches: tuple[Callable[[torch.Tensor], Any], ...],
+) -> None:
+    found = find_pool_violation(lambda pool: overwrite_and_touch(pool, *touches))
+    assert isinstance(found, OverwrittenPoolMemory)
+
+
+@pytest.mark.parametrize(
+    "touches",
+    [
+        (lambda result: result[:1].fill_(2), lambda result: read_result(result[:1])),
+        (lambda result: result[0:8:2].fill_(2), lambda result: read_result(result[0:8:2])),
+        (
+            lambda result: result[0:8:2].fill_(2),
+            lambda result: result[1:8:2].fill_(2),
+            read_result,
+        ),
+        (lambda result: result.copy_(torch.ones(8)), lambda result: result.add_(1), read_result),
+        (lambda result: result.unsqueeze_(0),),
+    ],
+    ids=["its-own", "its-own-half", "both-halves", "copied", "reshaped"],
+)
+def test_what_is_read_after_it_was_written_is_right(
+    touches: tuple[Callable[[torch.Tensor], Any], ...],
+) -> None:
+    assert find_pool_violation(lambda pool: overwrite_and_touch(pool, *touches)) is None
+
+
+def test_a_graph_that_updates_what_another_has_overwritten_is_reported() -> None:
+    def program(pool: GraphsOfOnePool) -> None:
+        first, *results = pool.capture(lambda: pool.static * 3)
+
+        def update() -> None:
+            results[0].add_(1)
+
+        second, _ = pool.capture(update)
+        results.clear()
+        third, _ = pool.capture(lambda: pool.static * 5)
+        for graph in (first, second, third, second):
+            graph.replay()
+
+    found = find_pool_violation(program)
+    assert isinstance(found, OverwrittenPoolMemory)
+    assert "aten::add_ of a replayed graph reads self" in found.headline
+
+
 def test_a_tensor_without_ownership_may_be_of_any_graph() -> None:
     def program(pool: GraphsOfOnePool) -> None:
         first, result = pool.capture(lambda: pool.static * 2)
