@@ -64,11 +64,19 @@ def search_settings(
     extent: Callable[[int, int], int], finding: RehearsalFinding, needed: int = 2 * REQUESTS
 ) -> RehearsalFinding:
     """Search the settings of one finding of a decode, and return it."""
-    model: Any = AddressOfTwoSettings(extent)
     finding = msgspec.structs.replace(finding)
     whole = min(extent(REQUESTS, SLOTS), INT32_LIMIT)
     if finding.kernel and whole < INT32_LIMIT:
         finding.rank, finding.extent = FindingRank.NEAR, whole
+    list_batches(extent, [finding], needed)
+    return finding
+
+
+def list_batches(
+    extent: Callable[[int, int], int], findings: list[RehearsalFinding], needed: int = 2 * REQUESTS
+) -> list[tuple[int, int]]:
+    """Search the settings of findings; return the batches that are made, with their slots."""
+    model: Any = AddressOfTwoSettings(extent)
     result = DeploymentResult(
         *("m", "m", "H200", 8),
         memory={"pools": 100 * GIGABYTE},
@@ -83,9 +91,10 @@ def search_settings(
 
     batch = FullSizeBatch("decode", "", "--max-running-requests", REQUESTS, model.make, needed)
     settings = SmallestSettings(Deployment("m"), result, model, model, probe_memory)
-    settings.search(batch, [finding])
-    assert all(slots >= needed for _, slots in model.rehearsed)
-    return finding
+    settings.search(batch, findings)
+    batches: list[tuple[int, int]] = model.rehearsed
+    assert all(slots >= needed for _, slots in batches)
+    return batches
 
 
 def get_words(command: str) -> list[str]:
@@ -104,6 +113,15 @@ def test_an_overflow_of_the_pool_alone_has_a_smallest_pool() -> None:
     words = ["--max-running-requests", "4096", "--max-total-tokens", "524288"]
     assert get_words(found.pool_threshold) == words
     assert found.pool_points == []  # beside half the pool no batch shows it
+
+
+def test_overflows_of_one_batch_share_the_batches_that_are_made() -> None:
+    def extent(size: int, slots: int) -> int:
+        return 4 * size * slots
+
+    findings = [msgspec.structs.replace(FINDING) for _ in range(2)]
+    assert list_batches(extent, findings) == list_batches(extent, findings[:1])
+    assert findings[0].pool_threshold == findings[1].pool_threshold != ""
 
 
 def test_an_overflow_of_both_begins_at_a_larger_batch_beside_a_smaller_pool() -> None:
