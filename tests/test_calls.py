@@ -113,18 +113,20 @@ def test_messages_name_valid_calls(
     assert text in sentence
 
 
-def find_options(words: tuple[str, ...]) -> set[str]:
-    """Return the options of a command."""
+def find_parser(words: tuple[str, ...]) -> argparse.ArgumentParser:
+    """Return the parser of a command."""
     parser: argparse.ArgumentParser = build_parser(words[0])
     for word in words:
         assert parser._subparsers is not None
         [choices] = (action.choices for action in parser._subparsers._group_actions)
         assert isinstance(choices, dict)
         parser = choices[word]
-    return set(parser._option_string_actions)
+    return parser
 
 
-WITH_RELEASE = [words for words in EVERY if "--release" in find_options(words)]
+WITH_RELEASE = [
+    words for words in EVERY if "--release" in find_parser(words)._option_string_actions
+]
 
 
 @pytest.mark.parametrize("words", WITH_RELEASE, ids=" ".join)
@@ -143,6 +145,27 @@ def test_a_path_without_a_name_is_a_wrong_call(capsys: Output) -> None:
     for words in (["drift", "--from", ""], ["prove", "--toggles", " "], ["kernels", "--html", ""]):
         assert main(words) == 2
         assert "names no file or folder" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", EVERY, ids=" ".join)
+@pytest.mark.parametrize("empty", ["", " ", ","])
+def test_an_empty_word_is_a_wrong_call(words: tuple[str, ...], empty: str, capsys: Output) -> None:
+    """It is what an unset variable of a script gives, and must not mean everything."""
+    for call in ((*words, empty), (*words, "--json", empty)):
+        _, sentence = read_refusal(call, capsys)
+        assert f"'{empty}'" in sentence, call
+
+
+@pytest.mark.parametrize("words", EVERY, ids=" ".join)
+def test_an_empty_value_of_an_option_is_a_wrong_call(
+    words: tuple[str, ...], capsys: Output
+) -> None:
+    parser = find_parser(words)
+    for action in parser._actions:
+        if action.option_strings and action.nargs != 0:
+            values = [""] * (action.nargs if isinstance(action.nargs, int) else 1)
+            assert main([*words, action.option_strings[-1], *values]) == 2
+            assert "''" in capsys.readouterr().err, action.option_strings
 
 
 def test_paths_are_guards_and_other_words_are_toggles(tmp_path: Path, monkeypatch: Patch) -> None:

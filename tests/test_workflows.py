@@ -34,6 +34,7 @@ def list_scripts() -> list[tuple[str, str]]:
 
 def list_commands(script: str) -> list[list[str]]:
     """Return the calls of unfix in a step, with the workflow's values filled in."""
+    script = re.sub(r"\$\{[A-Z]+:\+([^}]*)\}", r"\1", script)  # words that are left out if unset
     filled = re.sub(r"\$([A-Z]+)\b", lambda found: VALUES.get(found[1], found[0]), script)
     joined = filled.replace("\\\n", " ")
     inner = [found[1] for found in re.finditer(r"\$\((\./unfix [^)]*)\)", joined)]
@@ -291,6 +292,9 @@ def test_the_script_of_the_action_runs_here(tmp_path: Path) -> None:
     assert (tmp_path / "output").read_text() == "code=1\n"
     assert (tmp_path / "summary").read_text() == "a review\n"
     assert not (tmp_path / "bad").exists()
+    environment["ONLY"] = ""  # as the action passes it, if it has no `only`
+    subprocess.run(["bash", script], cwd=tmp_path, env=environment, capture_output=True)
+    assert "--only" not in (tmp_path / "words").read_text().splitlines()
     del environment["RANGE"]
     environment["BASE"] = "main"
     subprocess.run(["bash", script], cwd=tmp_path, env=environment, capture_output=True)

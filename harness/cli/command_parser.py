@@ -53,6 +53,7 @@ class CommandParser(argparse.ArgumentParser):
         parsed, unknown = super().parse_known_args(words, namespace)
         if self._subparsers is None:
             parsed.usage = self.format_short_usage()
+            self._refuse_empty_words(unknown)
             if unknown and not self._take_trailing_words(parsed, unknown):
                 self._refuse_unknown_words(words, unknown)
             return parsed, []
@@ -109,6 +110,18 @@ class CommandParser(argparse.ArgumentParser):
     def _find_similar_option(self, word: str) -> str:
         own = [name for name in self._option_string_actions if name.startswith("--")]
         return find_nearest_word(word.partition("=")[0], own, 0.75)
+
+    def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
+        values = super()._get_values(action, arg_strings)
+        if action.nargs != argparse.PARSER:  # the words of a command are refused by its own parser
+            self._refuse_empty_words(arg_strings, f"argument {argparse._get_action_name(action)}: ")
+        return values
+
+    def _refuse_empty_words(self, words: Iterable[str], argument: str = "") -> None:
+        """Refuse a word that names nothing: an unset variable must not mean everything."""
+        empty = next((word for word in words if not word.strip(" ,")), None)
+        if empty is not None:
+            self.error(f"{argument}'{empty}' names nothing; is a variable unset?")
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if "--release" in action.option_strings and not value.strip(" ,"):
