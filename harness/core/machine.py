@@ -31,9 +31,10 @@ RECORDED_PACKAGES = (
 )
 # An empty entry is the working directory, which is no part of an environment.
 LIST_PACKAGES_SCRIPT = """
-import importlib.metadata, json, os, platform, sys
+import glob, importlib.metadata, json, os, platform, sys
 folders = [entry for entry in sys.path if entry]
-times = {one: os.stat(one).st_mtime_ns if os.path.exists(one) else 0 for one in folders}
+files = [file for entry in folders for file in glob.glob(entry + "/*-info/METADATA")]
+times = {one: os.stat(one).st_ctime_ns if os.path.exists(one) else 0 for one in folders + files}
 found = importlib.metadata.distributions(path=folders)
 packages = [(one.metadata["Name"], one.version) for one in found]
 print(json.dumps([times, platform.python_version(), sys.version, packages]))
@@ -42,20 +43,20 @@ print(json.dumps([times, platform.python_version(), sys.version, packages]))
 
 @dataclass(frozen=True)
 class _InstalledPackages:
-    """An environment's packages, and when the folders that hold them changed last.
+    """An environment's packages, and when what says so changed last.
 
-    An installation, an upgrade or a removal adds and removes an entry of such a folder.
+    An installation or a removal changes a folder of packages, an edit a package's METADATA.
     """
 
-    change_times: dict[str, int]  # by folder, from before they were listed
+    change_times: dict[str, int]  # by path, from before the packages were listed
     python_version: str
     python_description: str
     versions: list[tuple[str, str]]  # by name; the first of one name is the one that is imported
 
     def is_current(self) -> bool:
         return all(
-            (os.stat(folder).st_mtime_ns if os.path.exists(folder) else 0) == changed
-            for folder, changed in self.change_times.items()
+            (os.stat(path).st_ctime_ns if os.path.exists(path) else 0) == changed
+            for path, changed in self.change_times.items()
         )
 
 
