@@ -124,7 +124,7 @@ def test_no_function_is_called_by_a_bare_participle() -> None:
     assert list_participles() == []
 
 
-def test_a_function_of_a_module_has_a_verb_and_an_object() -> None:
+def test_the_name_of_a_function_of_a_module_has_more_than_one_word() -> None:
     assert list_single_words() == []
 
 

@@ -36,13 +36,14 @@ def test_a_server_that_is_never_ready_is_given_up(
     server = serve(ready=False, **be)
     assert wait_until(lambda: server.log.exists() and line in server.log.read_text())
     limits: list[float] = []
-    send = server.send_request
+    connect = socket.create_connection
 
-    def send_request(path: str, *, seconds: float) -> bytes:
-        limits.append(seconds)
-        return send(path, seconds=seconds)
+    def create_connection(address: tuple[str, int], timeout: float, *rest: Any) -> socket.socket:
+        limits.append(timeout)
+        return connect(address, timeout, *rest)
 
-    monkeypatch.setattr(server, "send_request", send_request)
+    # The limit that reaches the socket; the module of HTTP connections holds this function.
+    monkeypatch.setattr(socket, "create_connection", create_connection)
     with pytest.raises(ServerFailed, match=f"not ready after 1 s: {line}"):
         server.wait_until_ready(1.0)
     assert 0 < max(limits) <= 1  # a health request is cut short: it may take 10 s
