@@ -25,9 +25,9 @@ def load_script() -> Any:
 def test_the_checker_computes_the_bits_that_the_gpu_did() -> None:
     bench = load_script()
     recorded = json.loads(read_record_text(RECORDED))["answers"]
-    now = bench.answers("cpu")
+    now = bench.compute_answers("cpu")
     assert set(now) == set(recorded)
-    assert bench.differences(recorded, now) == []
+    assert bench.list_differences(recorded, now) == []
     refused = {name for name, text in now.items() if text.startswith("refused")}
     assert refused == {"fp8e5 to bf16"}
 
@@ -36,4 +36,4 @@ def test_a_wrong_bit_is_reported() -> None:
     bench = load_script()
     recorded = json.loads(read_record_text(RECORDED))["answers"]
     wrong = {**recorded, "add bf16": "ff" + recorded["add bf16"][2:]}
-    assert bench.differences(recorded, wrong)[0].startswith("add bf16: 1 of 256, first at 0")
+    assert bench.list_differences(recorded, wrong)[0].startswith("add bf16: 1 of 256, first at 0")
