@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 import test_layers
 
+from harness.cli import guard_runs
 from harness.core import code_digest, paths
 
 # The caches, with the modules that call them. `core/cache` keeps all but the last three.
@@ -98,23 +99,29 @@ class ChangedCode:
             code_digest, "read_file", lambda file: _read_file(file) + b"#" * (file == self._changed)
         )
         monkeypatch.setattr(code_digest, "iterate_files", _list_files)
+        monkeypatch.setattr(guard_runs, "read_file", lambda file: code_digest.read_file(file))
 
     def compute_key(self, case: CacheCase, changed: Path = Path()) -> str:
         self._changed = changed
-        code_digest.digest_code.cache_clear()
+        _forget_digests()
         try:
             with self._patch.context() as patch:
                 _renew_digests(patch)
                 return case.compute_key()
         finally:
             self._changed = Path()
-            code_digest.digest_code.cache_clear()
+            _forget_digests()
 
     def get_unchanged_key(self, case: CacheCase) -> str:
         """Return the key of the code as it is, computed once for all tests of a case."""
         if case.name not in _UNCHANGED_KEYS:
             _UNCHANGED_KEYS[case.name] = self.compute_key(case)
         return _UNCHANGED_KEYS[case.name]
+
+
+def _forget_digests() -> None:
+    code_digest.digest_code.cache_clear()
+    guard_runs._digest_unchanged_files.cache_clear()
 
 
 _UNCHANGED_KEYS: dict[str, str] = {}

@@ -181,6 +181,14 @@ def test_a_byte_in_any_folder_that_a_value_stands_on_is_a_miss(
     assert changed_code.compute_key(case, changed=file) != changed_code.get_unchanged_key(case)
 
 
+@pytest.mark.parametrize("name", ["suites", "fixtures", "toggles", "conftest.py"])
+def test_a_byte_in_the_projects_own_guards_is_a_miss(name: str, changed_code: ChangedCode) -> None:
+    """Else a run goes on with the results of guards that have changed since."""
+    [case] = (case for case in CASES if case.name == "runs to resume")
+    file = list(code_digest.iterate_files(paths.project_folder() / name))[-1]
+    assert changed_code.compute_key(case, changed=file) != changed_code.get_unchanged_key(case)
+
+
 def test_code_that_no_value_stands_on_is_no_miss(changed_code: ChangedCode) -> None:
     """Else each command's change would cost each cache."""
     file = paths.HARNESS_FOLDER / "cli" / "show.py"

@@ -25,6 +25,7 @@ from harness.core.code_digest import (
     digest_code,
     iterate_files,
     iterate_pytest_settings,
+    read_file,
 )
 from harness.core.device import get_environment
 from harness.core.errors import UnfixError
@@ -254,7 +255,7 @@ def _read_change_time(file: Path) -> tuple[int, ...]:
 def _digest_files(files: Iterable[Path]) -> str:
     parts: list[str | bytes] = []
     for file in dict.fromkeys(files):
-        parts += [str(file), file.read_bytes()]
+        parts += [str(file), read_file(file)]
     return compute_digest(*parts)
 
 
