@@ -88,7 +88,7 @@ def list_words(case: SanitizerCase) -> tuple[str, ...]:
     )
 
 
-def under_sanitizer(folder: Path) -> Path:
+def write_sanitizer_script(folder: Path) -> Path:
     """Write a `python` script whose processes all run under compute-sanitizer."""
     program = folder / "python"
     program.parent.mkdir(parents=True, exist_ok=True)
@@ -128,7 +128,7 @@ def serve_case(
     case: SanitizerCase, tool: str, folder: Path, rounds: int, patience: float, limit: float
 ) -> dict[str, Any]:
     setup = ServerSetup(
-        under_sanitizer(folder) if tool == "sanitizer" else Path(sys.executable),
+        write_sanitizer_script(folder) if tool == "sanitizer" else Path(sys.executable),
         list_words(case),
         revert=case.revert,
         environment=dict(DEFAULT_ENVIRONMENT),

@@ -112,7 +112,7 @@ def list_single_words() -> list[str]:
     ]
 
 
-def class_names() -> dict[str, list[str]]:
+def list_class_names() -> dict[str, list[str]]:
     places: dict[str, list[str]] = defaultdict(list)
     for one in list_definitions():
         if one.is_class:
@@ -142,4 +142,4 @@ def test_no_class_of_a_module_is_called_by_a_bare_participle() -> None:
 
 
 def test_a_class_name_stands_once() -> None:
-    assert {name: places for name, places in class_names().items() if len(places) > 1} == {}
+    assert {name: places for name, places in list_class_names().items() if len(places) > 1} == {}

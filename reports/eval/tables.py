@@ -8,8 +8,8 @@ from reports.shared.tables import (
     ReportTable,
     TableCell,
     TableRows,
-    from_mark,
     make_code_cell,
+    make_mark,
     make_quiet_cell,
 )
 
@@ -30,7 +30,7 @@ def make_configuration_table(eval_view: EvalView) -> ReportTable:
         rows.append(
             [
                 make_code_cell(row.name),
-                from_mark(row.mark, row.tone),
+                make_mark(row.mark, row.tone),
                 to_single_line(row.served.model),
                 to_single_line(row.served.release),
                 *(score.score_text if score else "" for score in scores),
@@ -48,7 +48,7 @@ def make_configuration_table(eval_view: EvalView) -> ReportTable:
 def make_comparison_table(eval_view: EvalView) -> ReportTable:
     rows: TableRows = []
     for row in eval_view.comparisons:
-        verdict = from_mark(row.mark, row.tone)
+        verdict = make_mark(row.mark, row.tone)
         if row.has_planted_fault:
             verdict = TableCell(f"{row.mark.word}, planted fault", row.tone, mark=row.mark)
         rows.append(
@@ -70,7 +70,7 @@ def make_fault_table(eval_view: EvalView) -> ReportTable:
         [
             make_code_cell(to_single_line(row.fault.toggle)),
             to_single_line(row.fault.configuration),
-            from_mark(row.mark),
+            make_mark(row.mark),
             row.detected_by,
             to_single_line(row.fault.user_sees),
             row.reach_text,

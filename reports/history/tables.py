@@ -9,7 +9,7 @@ from harness.runs.history.values import Timeline
 from reports.history import view
 from reports.history.view import STATE_MARKS, HistoryView
 from reports.shared.formatting import to_single_line
-from reports.shared.tables import ReportTable, TableCell, TableRows, from_mark, make_quiet_cell
+from reports.shared.tables import ReportTable, TableCell, TableRows, make_mark, make_quiet_cell
 
 MAX_TITLE_LENGTH = 80
 
@@ -19,7 +19,7 @@ def make_failure_table(
 ) -> ReportTable:
     rows: TableRows = [
         [
-            from_mark(STATE_MARKS[line.state]),
+            make_mark(STATE_MARKS[line.state]),
             *_make_name_cells(line),
             _make_nights_cell(line, history_view, max_nights),
             view.describe_since(line, history_view),

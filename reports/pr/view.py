@@ -15,7 +15,13 @@ from harness.store.pr.values import (
     UnnoticedFault,
 )
 from reports.shared.marks import ReportMark, make_marks
-from reports.shared.tables import ReportTable, TableRows, from_mark, make_code_cell, make_quiet_cell
+from reports.shared.tables import (
+    ReportTable,
+    TableRows,
+    make_code_cell,
+    make_mark,
+    make_quiet_cell,
+)
 
 MARKS = make_marks("""
     taken back         | BCK | ✕ | broken    | The fix was there, and now the bug is.
@@ -113,7 +119,7 @@ def _make_toggles(run: PrRun) -> ReviewSection:
         rows.append(
             [
                 make_code_cell(one.id),
-                from_mark(mark),
+                make_mark(mark),
                 one.before,
                 one.after,
                 make_code_cell(place),
@@ -161,7 +167,7 @@ def _make_suites(run: PrRun) -> ReviewSection:
             [
                 make_code_cell(shorten_guard(one.guard)),
                 make_code_cell(one.toggle) if one.toggle else make_quiet_cell("none"),
-                from_mark(mark),
+                make_mark(mark),
                 one.before or make_quiet_cell("not run"),
                 one.after or make_quiet_cell("not run"),
                 str(reached or ""),
@@ -216,7 +222,7 @@ def _make_findings(run: PrRun) -> ReviewSection:
             make_code_cell(one.kernel.partition(":")[2]),
             make_code_cell(f"{one.path}:{one.line}"),
             one.kind,
-            from_mark(MARKS["confirmed" if one.is_confirmed else "unconfirmed"]),
+            make_mark(MARKS["confirmed" if one.is_confirmed else "unconfirmed"]),
             one.condition,
         ]
         for one in run.findings
@@ -245,7 +251,7 @@ def _make_kernels(run: PrRun) -> ReviewSection:
             [
                 make_code_cell(one.kernel.partition(":")[2]),
                 make_code_cell(f"{one.path}:{one.line}"),
-                from_mark(mark),
+                make_mark(mark),
                 counted,
                 one.why,
             ]
@@ -284,12 +290,12 @@ def _make_faults(run: PrRun) -> ReviewSection:
                 make_code_cell(f"{one.path}:{one.line}"),
                 make_code_cell(shorten_guard(one.nearest)),
             )
-            mark = from_mark(MARKS[one.outcome])
+            mark = make_mark(MARKS[one.outcome])
             rows.append([make_code_cell(one.id), place, mark, one.words, nearest, one.nearness])
             title = f"{one.id}: {one.words}"
             details.append(ReviewDetail(MARKS[one.outcome], title, [], one.diff))
     for path, faults in group_unguarded_faults(run).items():
-        mark = from_mark(MARKS[faults[0].outcome])
+        mark = make_mark(MARKS[faults[0].outcome])
         words = describe_unguarded_faults(faults)
         rows.append(
             ["", make_code_cell(path), mark, words, make_quiet_cell("none"), faults[0].nearness]
@@ -323,7 +329,13 @@ def _make_zoo(run: PrRun) -> ReviewSection:
         if one.after == "not tested":
             continue
         rows.append(
-            [make_code_cell(one.architecture), one.claim, from_mark(mark), one.before, one.after]
+            [
+                make_code_cell(one.architecture),
+                one.claim,
+                make_mark(mark),
+                one.before,
+                one.after,
+            ]
         )
         if not mark.good:
             title = f"{one.architecture}: {one.claim}"
@@ -343,7 +355,7 @@ def _make_rehearsals(run: PrRun) -> ReviewSection:
     for one in run.rehearsals:
         mark = MARKS["breaks" if one.is_broken else "worse" if one.is_worse else "other"]
         before, after = (text or make_quiet_cell("none") for text in (one.before, one.after))
-        rows.append([make_code_cell(one.deployment), one.what, from_mark(mark), before, after])
+        rows.append([make_code_cell(one.deployment), one.what, make_mark(mark), before, after])
         if not mark.good:
             details.append(ReviewDetail(mark, f"{one.deployment}: {one.what}", [one.after]))
     summary = _describe_touched(run.deployments, "deployment")

@@ -1,6 +1,6 @@
 """A table as values: a kind's view makes it once, and a terminal, Markdown and a page show it.
 
-Example: `ReportTable("Faults", ("fault", ""), [[code("paged"), from_mark(CAUGHT_MARK)]])` is a row
+Example: `ReportTable("Faults", ("fault", ""), [[code("paged"), make_mark(CAUGHT_MARK)]])` is a row
 `paged  caught` in green on a terminal, and `| <code>paged</code> | ✓ caught |` in Markdown.
 """
 
@@ -52,6 +52,6 @@ def make_quiet_cell(text: str) -> TableCell:
     return TableCell(text, "quiet")
 
 
-def from_mark(mark: ReportMark, tone: str | None = None) -> TableCell:
+def make_mark(mark: ReportMark, tone: str | None = None) -> TableCell:
     """Make a cell of a mark's sign and word; `tone` overrules its own, as for a planted fault."""
     return TableCell(mark.word, mark.tone if tone is None else tone, mark=mark)

@@ -27,13 +27,13 @@ def get_kernel(audit: ReleaseAudit, name: str) -> KernelAudit:
     return found
 
 
-def only_finding(audit: ReleaseAudit, name: str) -> AuditFinding:
+def get_only_finding(audit: ReleaseAudit, name: str) -> AuditFinding:
     [found] = get_kernel(audit, name).findings
     return found
 
 
 def test_a_row_in_32_bits_wraps_at_the_very_row(small: ReleaseAudit) -> None:
-    found = only_finding(small, "row_in_32_bits")
+    found = get_only_finding(small, "row_in_32_bits")
     assert found.text == "tl.store(out_ptr + row * stride + columns, value)"
     assert found.grows == "x.shape[0]"
     assert found.threshold == 2**31 // ROW + 1
@@ -48,18 +48,18 @@ def test_what_a_condition_keeps_small_is_safe(small: ReleaseAudit, name: str) ->
 
 def test_a_mask_of_what_has_wrapped_keeps_nothing_away(small: ReleaseAudit) -> None:
     """A negative offset is below the mask's end as well."""
-    found = only_finding(small, "masked_by_what_wraps")
+    found = get_only_finding(small, "masked_by_what_wraps")
     assert abs(found.threshold - 2**31 // ROW) <= 2
     assert found.confirmed == "confirmed"
 
 
 def test_a_number_that_a_loop_carries_is_followed(small: ReleaseAudit) -> None:
-    found = only_finding(small, "carried")
+    found = get_only_finding(small, "carried")
     assert abs(found.threshold - 2**31 // ROW) <= 2
 
 
 def test_a_helper_is_judged_by_its_callers(small: ReleaseAudit) -> None:
-    found = only_finding(small, "through_a_helper")
+    found = get_only_finding(small, "through_a_helper")
     assert found.text == "return row * stride"
     assert found.confirmed == "confirmed"
     assert get_kernel(small, "scaled").verdict is KernelVerdict.OVERFLOWS
@@ -105,7 +105,7 @@ def test_the_least_is_that_of_any_program(small: ReleaseAudit) -> None:
 def test_an_overflow_is_confirmed_at_the_smallest_value(
     small: ReleaseAudit, name: str, value: int | None
 ) -> None:
-    found = only_finding(small, name)
+    found = get_only_finding(small, name)
     assert found.confirmed == "confirmed"
     assert value in (None, found.value)
 
@@ -117,7 +117,7 @@ def test_each_line_is_run_as_if_no_other_wrapped(small: ReleaseAudit) -> None:
 
 
 def test_tensors_hold_different_things(small: ReleaseAudit) -> None:
-    found = only_finding(small, "where_another_is_empty")
+    found = get_only_finding(small, "where_another_is_empty")
     assert found.grows == "what page_table_ptr holds"
     assert found.value == 2**31 // ROW
     assert found.confirmed == "confirmed"
@@ -133,7 +133,7 @@ def test_an_unrolled_loop_is_read_as_often_as_the_limits_have_it(
     small: ReleaseAudit, release: Path, tmp_path: Path
 ) -> None:
     """The overflow is in a late iteration, which is within the limits."""
-    assert only_finding(small, "in_a_later_turn").confirmed == "confirmed"
+    assert get_only_finding(small, "in_a_later_turn").confirmed == "confirmed"
     fewer = tmp_path / "limits.yaml"
     text = LIMITS.read_text()
     fewer.write_text(re.sub(r"(turns: .*largest: )\d+", r"\g<1>5", text))
@@ -149,7 +149,7 @@ def test_an_unrolled_loop_is_read_as_often_as_the_limits_have_it(
 
 def test_sides_that_are_multiplied_are_one_row(small: ReleaseAudit) -> None:
     """Two hidden sizes multiplied are no row length."""
-    found = only_finding(small, "of_one_row")
+    found = get_only_finding(small, "of_one_row")
     assert found.shape == "x.shape[1] * x.shape[2] = 73,728"
     assert found.value == 2**31 // 73728 + 2
 
@@ -309,7 +309,7 @@ def test_a_family_is_the_modules_that_its_toggles_change(
 def test_an_exception_expires_with_its_line(
     small: ReleaseAudit, release: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found, row = only_finding(small, "carried"), only_finding(small, "row_in_32_bits")
+    found, row = get_only_finding(small, "carried"), get_only_finding(small, "row_in_32_bits")
     file = tmp_path / "exceptions.yaml"
     because = "because: nobody has as many rows"
     file.write_text(
@@ -363,14 +363,14 @@ def test_sarif_names_file_line_and_condition(small: ReleaseAudit) -> None:
     [result] = [one for one in run["results"] if "row_in_32_bits" in one["message"]["text"]]
     place = result["locations"][0]["physicalLocation"]
     assert place["artifactLocation"]["uri"] == "python/sglang/srt/kernels.py"
-    assert place["region"]["startLine"] == only_finding(small, "row_in_32_bits").line
+    assert place["region"]["startLine"] == get_only_finding(small, "row_in_32_bits").line
     assert result["level"] == "error"
 
 
 def test_the_page_shows_the_line_and_what_would_mend_it(small: ReleaseAudit) -> None:
     from reports.audit import page, upstream
 
-    found = only_finding(small, "row_in_32_bits")
+    found = get_only_finding(small, "row_in_32_bits")
     one = dataclasses.replace(small, kernels=(get_kernel(small, "row_in_32_bits"),))
     text = page.render_page(one, "abc")
     assert f'<span class="here"><i>{found.line}</i>' in text

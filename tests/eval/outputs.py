@@ -17,7 +17,7 @@ def make_output(
     return TokenOutput(tokens, logprobs, margins, error)
 
 
-def near_tie(at: int, margin: float = 0.0, token: int | None = None) -> TokenOutput:
+def make_tie(at: int, margin: float = 0.0, token: int | None = None) -> TokenOutput:
     """Return an output with two nearly equal tokens at a position; `token` is the chosen one."""
     tokens, logprobs, margins = list(TOKENS), [-0.05] * 4, list(SURE)
     logprobs[at], margins[at] = -0.7, margin

@@ -7,7 +7,7 @@ import math
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from outputs import TOKENS, compare_one, make_output, near_tie
+from outputs import TOKENS, compare_one, make_output, make_tie
 
 from harness.core.errors import UnfixError
 from harness.runs.eval.token_divergence import (
@@ -78,12 +78,12 @@ def test_a_small_shift_everywhere_drifts_though_the_noise_has_larger_peaks() -> 
 
 
 def test_another_token_at_a_tie_is_a_near_tie_whatever_follows() -> None:
-    comparison = compare_one(near_tie(2, EPS), near_tie(2, EPS, token=9))
+    comparison = compare_one(make_tie(2, EPS), make_tie(2, EPS, token=9))
     assert (comparison.verdict, comparison.items["a"].position) == (Verdict.NEAR_TIE, 2)
     candidate = TokenOutput((9, 1, 1, 1), (-0.7, -9.0, -9.0, -9.0), (0.0, 9.0, 9.0, 9.0))
-    assert compare_one(near_tie(0), candidate).verdict is Verdict.NEAR_TIE
+    assert compare_one(make_tie(0), candidate).verdict is Verdict.NEAR_TIE
     # A sampled token that was not the best is no tie.
-    assert compare_one(near_tie(2, -3.0), near_tie(2, -3.0, token=9)).verdict is Verdict.DIFFERS
+    assert compare_one(make_tie(2, -3.0), make_tie(2, -3.0, token=9)).verdict is Verdict.DIFFERS
 
 
 def test_another_token_where_the_base_was_sure_differs() -> None:
@@ -91,11 +91,11 @@ def test_another_token_where_the_base_was_sure_differs() -> None:
     assert comparison.verdict is Verdict.DIFFERS
     assert "at 2, where the base was sure by 3" in str(comparison)
     for margin, verdict in ((1.9, Verdict.NEAR_TIE), (2.1, Verdict.DIFFERS)):
-        assert compare_one(near_tie(2, margin * EPS), near_tie(2, 0.0, token=9)).verdict is verdict
+        assert compare_one(make_tie(2, margin * EPS), make_tie(2, 0.0, token=9)).verdict is verdict
 
 
 def test_a_sure_candidate_is_no_tie_although_the_base_was_near_one() -> None:
-    base = near_tie(2)
+    base = make_tie(2)
     sure = TokenOutput((5, 6, 9, 8), (-0.05, -0.05, -0.7, -0.05), (3.0, 3.0, 2.0, 3.0))
     assert "candidate was sure by 2" in str(compare_one(base, sure))
     # Its logprob alone shows that, too; if not, then that it was not near the base's.
@@ -106,15 +106,15 @@ def test_a_sure_candidate_is_no_tie_although_the_base_was_near_one() -> None:
 
 
 def test_a_tie_after_a_drift_is_a_drift() -> None:
-    candidate = near_tie(2, 0.0, token=9)
+    candidate = make_tie(2, 0.0, token=9)
     moved = TokenOutput(candidate.tokens, (-0.05, -0.5, -0.7, -0.05), candidate.margins)
-    comparison = compare_one(near_tie(2), moved)
+    comparison = compare_one(make_tie(2), moved)
     assert comparison.verdict is Verdict.DRIFTS
     assert comparison.items["a"].position == 2
 
 
 def test_a_larger_noise_makes_a_wider_tie() -> None:
-    base, candidate = near_tie(2, 0.03), near_tie(2, 0.0, token=9)
+    base, candidate = make_tie(2, 0.03), make_tie(2, 0.0, token=9)
     assert compare_one(base, candidate).verdict is Verdict.DIFFERS
     again = TokenOutput(TOKENS, (-0.05, -0.05, -0.72, -0.05), base.margins)
     assert compare_one(base, candidate, again).verdict is Verdict.NEAR_TIE
@@ -170,10 +170,10 @@ def test_one_that_stops_early_differs_where_it_stopped() -> None:
     short = TokenOutput(TOKENS[:2], (-0.05, -0.05), (3.0, 3.0))
     comparison = compare_one(make_output(), short)
     assert (comparison.verdict, comparison.items["a"].position) == (Verdict.DIFFERS, 2)
-    assert compare_one(near_tie(2), short).verdict is Verdict.NEAR_TIE
+    assert compare_one(make_tie(2), short).verdict is Verdict.NEAR_TIE
     # The candidate continues: the base's margin at its end is unknown.
     assert compare_one(short, make_output()).verdict is Verdict.DIFFERS
-    assert compare_one(short, near_tie(2)).verdict is Verdict.CANNOT_TELL
+    assert compare_one(short, make_tie(2)).verdict is Verdict.CANNOT_TELL
     assert compare_one(make_output(), make_output((), (), ())).verdict is Verdict.DIFFERS
 
 
@@ -210,9 +210,9 @@ def test_a_margin_may_be_infinite_but_is_a_number() -> None:
         compare_one(make_output(), make_output(margins=(3.0, math.nan, 3.0, 3.0))).verdict
         is Verdict.DIFFERS
     )
-    candidate = near_tie(1, 0.0, token=9)  # beyond the first difference, too
+    candidate = make_tie(1, 0.0, token=9)  # beyond the first difference, too
     broken = TokenOutput(candidate.tokens, (-0.05, -0.7, -0.05, math.nan), candidate.margins)
-    assert compare_one(near_tie(1), broken).verdict is Verdict.DIFFERS
+    assert compare_one(make_tie(1), broken).verdict is Verdict.DIFFERS
 
 
 def test_a_base_that_does_not_repeat_itself_measures_nothing() -> None:
@@ -268,13 +268,13 @@ def test_errors_alone_are_not_equal_and_hide_no_difference() -> None:
 
 def test_the_worst_item_is_the_verdict() -> None:
     base = {
-        "tie": near_tie(2),
+        "tie": make_tie(2),
         "same": make_output(),
         "drift": make_output(),
         "sure": make_output(),
     }
     drift = make_output(logprobs=(-0.9, -0.05, -0.05, -0.05))
-    candidate = {"tie": near_tie(2, token=9), "same": make_output(), "drift": drift}
+    candidate = {"tie": make_tie(2, token=9), "same": make_output(), "drift": drift}
     candidate["sure"] = make_output((5, 1, 7, 8))
     for without, verdict in (
         ([], Verdict.DIFFERS),

@@ -46,7 +46,7 @@ from harness.store.zoo.values import (
 )
 from harness.workers.release_target import ReleaseTarget
 from reports.pr import view
-from reports.shared.tables import from_mark
+from reports.shared.tables import make_mark
 
 NESTED = """\
 class Rotary:
@@ -335,6 +335,6 @@ def test_an_architecture_that_the_change_removes_is_lost() -> None:
     run.parts, run.claims = [PrPart.ZOO], [change, ClaimChange("zaya", "starts", "fails", "absent")]
     (section,) = view.make_sections(run)
     assert [row[2] for row in section.table.rows] == [
-        from_mark(view.MARKS[name]) for name in ("holds no more", "fails as before")
+        make_mark(view.MARKS[name]) for name in ("holds no more", "fails as before")
     ]
     assert not touched_items.needs_base_run(make_zoo_run(ArchitectureResult("llama", holding)))

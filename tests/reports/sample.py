@@ -189,7 +189,7 @@ def one_release() -> ProveRun:
     return made
 
 
-def every_verdict(base: ProveRun | None = None) -> ProveRun:
+def make_run_of_every_verdict(base: ProveRun | None = None) -> ProveRun:
     """Return `run` with every verdict, in these cells if the run has them, and hostile text."""
     made = base or make_run()
     made.command = ["./unfix", "prove", NASTY]

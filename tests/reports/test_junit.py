@@ -43,7 +43,7 @@ def test_versions_and_machine_are_properties(tmp_path: Path) -> None:
 
 
 def test_every_cell_that_is_not_good_is_a_failure_with_all_that_was_seen(tmp_path: Path) -> None:
-    run = sample.every_verdict()
+    run = sample.make_run_of_every_verdict()
     root = write_and_parse(run, tmp_path)
     bad = [cell for cell in run.cells if not (cell.verdict and cell.verdict.is_good)]
     failures = [case.find("failure") for case in root.iter("testcase")]
@@ -57,7 +57,7 @@ def test_every_cell_that_is_not_good_is_a_failure_with_all_that_was_seen(tmp_pat
 
 
 def test_what_xml_forbids_is_gone_and_the_rest_is_there(tmp_path: Path) -> None:
-    root = write_and_parse(sample.every_verdict(), tmp_path)
+    root = write_and_parse(sample.make_run_of_every_verdict(), tmp_path)
     broken = [f for f in root.iter("failure") if f.get("type") == "broken"]
     text = "".join(str(failure.text) for failure in broken)
     assert "</script><script>window.broken = 1</script><b>bold</b> [bold red]" in text

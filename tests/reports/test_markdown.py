@@ -42,7 +42,7 @@ def test_what_is_not_proven_is_folded_with_its_example_and_its_replay() -> None:
 
 
 def test_every_row_of_the_table_has_as_many_cells_as_its_head() -> None:
-    run = sample.every_verdict()
+    run = sample.make_run_of_every_verdict()
     run.toggles[0].id = "a|b`c"
     for cell in run.cells:
         cell.toggle = cell.toggle.replace("27460", "a|b`c")
@@ -52,7 +52,7 @@ def test_every_row_of_the_table_has_as_many_cells_as_its_head() -> None:
 
 
 def test_nothing_from_a_run_is_read_as_html() -> None:
-    text = markdown.render_markdown(sample.every_verdict())
+    text = markdown.render_markdown(sample.make_run_of_every_verdict())
     outside = re.sub(r"^(`{3,})\n.*?\n\1$", "", text, flags=re.DOTALL | re.MULTILINE)
     assert outside != text
     tags = {tag.lower() for tag in re.findall(r"</?([a-zA-Z]+)", outside)}

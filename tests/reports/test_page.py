@@ -28,8 +28,8 @@ TOOTHLESS = "27460@0.5.9,cpu"
 def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("pages")
     runs: dict[str, list[ProveRun]] = {
-        "bad": [sample.every_verdict(), sample.make_lifecycle()],
-        "one": [sample.every_verdict(sample.one_release())],
+        "bad": [sample.make_run_of_every_verdict(), sample.make_lifecycle()],
+        "one": [sample.make_run_of_every_verdict(sample.one_release())],
         "life": [sample.make_lifecycle(11)],
         "empty": [sample.make_empty_run()],
         "large": [sample.make_large_run()],

@@ -137,10 +137,10 @@ def drop_findings(audit: ReleaseAudit) -> ReleaseAudit:
 
 PAGES: dict[str, Callable[[], str]] = {
     "a proof with every verdict": lambda: prove_page.render_page(
-        [sample.every_verdict(), sample.make_lifecycle()]
+        [sample.make_run_of_every_verdict(), sample.make_lifecycle()]
     ),
     "a proof on one release": lambda: prove_page.render_page(
-        sample.every_verdict(sample.one_release())
+        sample.make_run_of_every_verdict(sample.one_release())
     ),
     "lifetimes on eleven releases": lambda: prove_page.render_page(sample.make_lifecycle(11)),
     "the recorded proof": lambda: prove_page.render_page(read_proof()),

@@ -65,7 +65,7 @@ def test_no_line_of_the_tables_is_wider_than_the_terminal(width: int) -> None:
     for run in (
         sample.make_run(11),
         sample.make_lifecycle(11),
-        sample.every_verdict(),
+        sample.make_run_of_every_verdict(),
         sample.make_large_run(),
     ):
         for one in render_run(run, width).split("\n\n")[0].splitlines():
@@ -73,12 +73,12 @@ def test_no_line_of_the_tables_is_wider_than_the_terminal(width: int) -> None:
 
 
 def test_every_verdict_can_be_told_without_colours() -> None:
-    text = render_run(sample.every_verdict())
+    text = render_run(sample.make_run_of_every_verdict())
     row = find_line(text, "27460")
     assert "TTH" in row
     for mark in ("TTH toothless", "UNR unreached", "SEG segfault", "NOG unguarded"):
         assert mark in text
-    assert "toothless" in find_line(render_run(sample.every_verdict(), 200), "27460")
+    assert "toothless" in find_line(render_run(sample.make_run_of_every_verdict(), 200), "27460")
 
 
 def test_more_releases_than_fit_go_below_each_other() -> None:
@@ -91,7 +91,7 @@ def test_more_releases_than_fit_go_below_each_other() -> None:
 
 
 def test_names_in_brackets_and_markup_are_shown_as_they_are() -> None:
-    run = sample.every_verdict()
+    run = sample.make_run_of_every_verdict()
     cell = next(cell for cell in run.cells if "[flashinfer]" in cell.guard)
     cell.verdict = CellVerdict.TOOTHLESS
     text = render_run(run, 300)
@@ -124,7 +124,7 @@ def test_a_picture_is_svg_that_fetches_nothing(tmp_path: Path) -> None:
     file = tmp_path / "some.where" / "a.b.svg"
     console = terminal_svg.make_recording_console()
     terminal.print_run(
-        [sample.every_verdict(sample.one_release()), sample.make_lifecycle()], console
+        [sample.make_run_of_every_verdict(sample.one_release()), sample.make_lifecycle()], console
     )
     terminal_svg.save_svg(console, file)
     text = file.read_text()

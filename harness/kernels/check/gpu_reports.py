@@ -20,7 +20,7 @@ from harness.kernels.gpu.program_grid import unpack_grid_shape, unravel_program
 from harness.kernels.gpu.report_assembly import OVERFLOW_MASK, ReportBit
 from harness.kernels.gpu.shadow_entries import FLAG_BITS, PROGRAM_BITS
 from harness.kernels.gpu.storage_registry import STORAGE_REGISTRY
-from harness.kernels.ir.graph import bits_of, wrap_integer
+from harness.kernels.ir.graph import get_bit_count, wrap_integer
 
 _VIOLATION_KINDS = {
     ReportBit.WRITE_WRITE_RACE: ViolationKind.WRITE_WRITE_RACE,
@@ -134,7 +134,7 @@ def _span_from_storage(known_storage: storage_registry.DeviceStorage) -> TensorS
 def _recompute_overflow(site: OperationSite, left: int, right: int) -> tuple[int, int, int]:
     """Return the operands and the result of an overflow, each cut to its type's bits."""
     signed, element = site.element[0] != "u", site.element.removeprefix("u")
-    bits = bits_of(element)
+    bits = get_bit_count(element)
     if site.label in ("narrowed", "sum"):
         left, right = wrap_integer(left, 64, signed), 0
         return left, right, wrap_integer(left, bits, signed)

@@ -41,7 +41,7 @@ from harness.kernels.gpu.pointer_arguments import (
 from harness.kernels.gpu.process_reports import PROCESS_REPORTS, LaunchRecord
 from harness.kernels.gpu.program_grid import Subgrid
 from harness.kernels.gpu.storage_registry import STORAGE_REGISTRY, track_data_ptr
-from harness.kernels.ir.graph import bits_of, wrap_integer
+from harness.kernels.ir.graph import get_bit_count, wrap_integer
 from harness.kernels.triton import frontend, recorded_reach, specialization
 from harness.kernels.triton.specialization import Specialization
 from harness.patching import jit_kernels
@@ -369,7 +369,7 @@ def specialize_call(kernel: Any, call: KernelCall) -> KernelCall:
     if bound.key not in binder.programs:
         shared = specialization.specialize_call(kernel, binder, bound)
         values = tuple(
-            wrap_integer(argument.value, bits_of(argument.type), signed=True)
+            wrap_integer(argument.value, get_bit_count(argument.type), signed=True)
             for argument in shared.symbolic_arguments
         )
         binder.programs[bound.key] = shared.specialization, values

@@ -21,7 +21,7 @@ from harness.kernels.ir.graph import (
     IRRegion,
     IRValue,
     KernelGraph,
-    bits_of,
+    get_bit_count,
 )
 from harness.kernels.ir.intervals import RangeGetter
 from harness.kernels.ir.operations import (
@@ -139,7 +139,7 @@ class AccessGraph:
 
 
 def get_element_bytes(pointer: IRValue) -> int:
-    return max(1, bits_of(pointer.type.pointee) // 8)
+    return max(1, get_bit_count(pointer.type.pointee) // 8)
 
 
 def iterate_address_values(

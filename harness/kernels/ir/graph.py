@@ -37,7 +37,7 @@ class ValueType:
 
     @property
     def bits(self) -> int:
-        return bits_of(self.element)
+        return get_bit_count(self.element)
 
     def with_element(self, element: str) -> ValueType:
         return ValueType(element, self.shape)
@@ -56,7 +56,7 @@ def wrap_integer(number: int, bits: int, signed: bool) -> int:
 
 
 @cache
-def bits_of(element: str) -> int:
+def get_bit_count(element: str) -> int:
     if element.startswith("ptr<"):
         return 64
     digits = ""
