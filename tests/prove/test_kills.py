@@ -23,6 +23,7 @@ from proving import Prove
 
 from harness.guards.verdicts import REQUIRED_FAILURES, REQUIRED_PASSES
 from harness.store.database import Store
+from harness.store.prove.values import SideOutcome
 
 GUARDS = """
 @guards("toy-plain")
@@ -193,6 +194,17 @@ def test_a_worker_or_a_supervisor_is_killed_at_each_step_and_another_takes_over(
     wait_until(lambda: not list_living_processes(prove.root))
 
 
+def test_a_side_whose_two_attempts_are_killed_is_lost(prove: Prove) -> None:
+    """Such kills say nothing about a guard, so `check_two_kills` runs each by itself."""
+    prove.write(GUARDS)
+    prove.write(OF_A_SUPERVISOR, "conftest.py", head="")
+    command = prove.command("--json", "-j", "1", "--seed", "0")
+    done, _ = run_stepping(prove, command, 1, 2, 3)  # both tests' first attempts, and a second
+    cells = json.loads(done.stdout)["cells"]
+    assert "broken" in read_verdicts({"cells": cells}).values()
+    assert has_lost_side(cells)
+
+
 def check_two_kills(prove: Prove, command: list[str], *chosen: int) -> bool:
     """Check a run with two kills; return whether it got over both, each in a test's run.
 
@@ -201,13 +213,20 @@ def check_two_kills(prove: Prove, command: list[str], *chosen: int) -> bool:
     """
     done, taken = run_stepping(prove, command, *chosen)
     cells = json.loads(done.stdout)["cells"]
-    if taken < chosen[-1] or any(cell["verdict"] == "lost" for cell in cells):
+    if taken < chosen[-1] or has_lost_side(cells):
         for one in chosen:
             check_finished_run(run_stepping(prove, command, one)[0], one)
         return False
     check_finished_run(done, chosen[0])
     deaths: int = sum(cell["why"].count("SIGKILL") for cell in cells)
     return deaths == len(chosen)
+
+
+def has_lost_side(cells: list[dict[str, Any]]) -> bool:
+    """Return whether both attempts of a side, or of a repetition of it, were lost."""
+    sides = [side for cell in cells for side in cell["sides"].values()]
+    runs = [run for side in sides for run in (side, *side.get("again", []))]
+    return any(run["outcome"] == SideOutcome.LOST for run in runs)
 
 
 def check_finished_run(done: subprocess.CompletedProcess[str], step: int) -> None:
