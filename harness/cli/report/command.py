@@ -16,7 +16,11 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "runs", nargs="*", metavar="RUN", help="ids, or how they begin (default: the newest)"
+        "runs",
+        nargs="*",
+        metavar="RUN",
+        help="ids, or how they begin; `--list` shows those of every kind (default: the newest of "
+        "prove, lifecycle or matrix)",
     )
     parser.add_argument("--list", action="store_true", help="the runs of the store, a line each")
     parser.add_argument("--store", type=Path, metavar="FILE", help="another store than .unfix's")
