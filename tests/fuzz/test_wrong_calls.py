@@ -35,7 +35,7 @@ def read_refusal(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[
     return code, output.err
 
 
-BUDGETS = ("0", "0s", "", "-5m", "soon", "5 fortnights", "nan", "m")
+BUDGETS = ("0", "0s", "-5m", "soon", "5 fortnights", "nan", "m")
 
 
 @pytest.mark.parametrize(
