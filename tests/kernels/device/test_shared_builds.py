@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import traceback
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 
 from fixtures.cuda_kernels import fail_on_refusal
 from harness.core import paths
+from harness.device import sglang_hooks
 from harness.device.cards import CARD_VARIABLE
 from harness.kernels.cuda import jit_loader
 from harness.kernels.cuda.recorded_builds import FILE_VARIABLE
@@ -68,7 +70,7 @@ def test_host_code_is_built_without_optimization_and_with_names_of_its_own() -> 
 
 
 @pytest.fixture(name="loads")
-def record_loads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def record_loads(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """Wrap a made-up loader, `toy_loader`, and return what it is asked to load."""
     loader: Any = ModuleType("toy_loader")
     loads: list[str] = []
@@ -89,7 +91,8 @@ def record_loads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.delenv(CARD_VARIABLE, raising=False)
     monkeypatch.setattr(cached_answers, "_registered", [])
     jit_loader._wrap_loaded_modules(loader)
-    return loads
+    with sglang_hooks.load_own_modules():  # and not stand-ins
+        yield loads
 
 
 def load_module(*args: Any, **options: Any) -> Any:
