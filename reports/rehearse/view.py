@@ -268,7 +268,7 @@ def make_unchecked_table(run: RehearsalRun) -> ReportTable:
             make_code_cell(one.name.rpartition("/")[2]),  # a kernel with its file
             describe_cause(one),
         ]
-        for one in run.unchecked
+        for one in run.unchecked_calls
     ]
     return ReportTable(
         "Not checked",
@@ -339,7 +339,7 @@ def describe_run(run: RehearsalRun) -> str:
     counts = run.counts
     share = measure_share(run, counts["not checked"])
     without_toolkit = sum(
-        one.calls for one in run.unchecked if one.cause is UncheckedCause.NO_TOOLKIT
+        one.calls for one in run.unchecked_calls if one.cause is UncheckedCause.NO_TOOLKIT
     )
     reason = f", {measure_share(run, without_toolkit):.0%} for want of the CUDA toolkit"
     parts = [

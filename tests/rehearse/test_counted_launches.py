@@ -62,7 +62,7 @@ def test_each_report_lists_what_is_not_checked_with_its_share_and_its_reason() -
         UncheckedOperator("jit:kvcache.store_cache", 60, cause=UncheckedCause.NO_TOOLKIT),
         UncheckedOperator("sgl_kernel.rmsnorm", 20, cause=UncheckedCause.NO_SOURCE),
     ]
-    assert [(one.name, one.calls) for one in run.unchecked] == [
+    assert [(one.name, one.calls) for one in run.unchecked_calls] == [
         ("jit:kvcache.store_cache", 60),
         ("sgl_kernel.rmsnorm", 20),
         ("sglang/norm.cuh:copy", 10),

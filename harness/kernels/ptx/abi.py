@@ -128,6 +128,9 @@ class PtxRegionField(IntEnum):
     WRITE_RULES = 9
 
 
+REGION_ROW = f"[{len(PtxRegionField)} x i64]"  # in LLVM's words
+
+
 class RegionSpace(IntEnum):
     GLOBAL = 0
     SHARED = 1

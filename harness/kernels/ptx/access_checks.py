@@ -10,6 +10,7 @@ from harness.kernels.cpu.llvm_text import LlvmFunction
 from harness.kernels.ptx.abi import (
     MAX_OVERFLOWS,
     OVERFLOW_FLAG,
+    REGION_ROW,
     ContextField,
     FrameField,
     OverflowRecordField,
@@ -19,6 +20,7 @@ from harness.kernels.ptx.abi import (
 )
 from harness.kernels.ptx.copy_checks import GRANULE_BITS, CopyEntry
 from harness.kernels.ptx.race_checks import RaceCheckedPtxAccess
+from harness.kernels.ptx.thread_code import load_region
 
 # `peek` and `poke` are reads and writes that may synchronize: volatile, relaxed, acquire, release.
 VERBS = ("read", "write", "update", "peek", "poke")
@@ -32,7 +34,6 @@ ACCESS_FUNCTIONS = (
     "ptx_store_unwritten",
 )
 _SMALLEST_ADDRESS = 1 << 16
-_REGION = f"[{len(PtxRegionField)} x i64]"
 
 
 def build_access_checks() -> str:
@@ -48,7 +49,7 @@ def _build_find() -> LlvmFunction:
         code.emit("ret i32 0")
     table = code.to_pointer(code.load_field("%context", ContextField.REGIONS))
     with code.loop(code.load_field("%context", ContextField.REGION_COUNT)) as index:
-        region = code.element_pointer(table, _REGION, index)
+        region = code.element_pointer(table, REGION_ROW, index)
         start = code.load_field(region, PtxRegionField.START)
         end = code.load_field(region, PtxRegionField.END)
         after = code.let(f"icmp uge i64 %address, {start}")
@@ -116,14 +117,8 @@ class _AccessCheck(RaceCheckedPtxAccess):
         super().__init__(verb)
         code = self._code
         self._check_overflow()
-        slot = code.alloca("i32", "%given")
-        with code.when(code.let("icmp eq i32 %given, 0")):
-            code.store("i32", code.let("call i32 @ptx_lookup(ptr %context, i64 %address)"), slot)
-        found = code.load("i32", slot)
-        self._number = code.let(f"zext i32 {found} to i64")
-        self._check_local_memory(found)
-        table = code.to_pointer(code.load_field("%context", ContextField.REGIONS))
-        self._region = code.element_pointer(table, _REGION, self._number)
+        self._number, self._region = load_region(code)
+        self._check_local_memory()
         self._check_bounds()
         self._check_alignment()
         self._offset = code.let(f"sub i64 {self._address}, {self._field(PtxRegionField.START)}")
@@ -217,10 +212,10 @@ class _AccessCheck(RaceCheckedPtxAccess):
                 with code.when(condition, exits=True):
                     self._report(kind, self._number, entry.thread)
 
-    def _check_local_memory(self, found: str) -> None:
+    def _check_local_memory(self) -> None:
         """Allow an address of unknown origin anywhere in the thread's own memory."""
         code = self._code
-        with code.when(code.let(f"icmp eq i32 {found}, 0"), exits=True):
+        with code.when(code.let(f"icmp eq i64 {self._number}, 0"), exits=True):
             local = code.load_field("%frame", FrameField.LOCAL)
             size = code.load_field("%context", ContextField.LOCAL_SIZE)
             offset = code.let(f"sub i64 %address, {local}")

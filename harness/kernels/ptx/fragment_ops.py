@@ -10,10 +10,10 @@ from collections.abc import Sequence
 
 from harness.kernels.cpu.llvm_text import LlvmFunction
 from harness.kernels.ir.graph import IRValue
-from harness.kernels.ptx.abi import ContextField, PtxRegionField
+from harness.kernels.ptx.abi import PtxRegionField
 from harness.kernels.ptx.instructions import Instruction
 from harness.kernels.ptx.memory_ops import emit_address, emit_check, emit_unwritten_store
-from harness.kernels.ptx.thread_code import ThreadCode
+from harness.kernels.ptx.thread_code import ThreadCode, load_region
 from harness.kernels.ptx.used_bytes import NO_BYTES
 from harness.kernels.ptx.warp_ops import get_lane, load_word, wait_for_warp
 
@@ -31,12 +31,8 @@ def build_row_function() -> str:
     code.emit(
         f"call void @llvm.memcpy.p0.p0.i64(ptr %to, ptr {source}, i64 {_ROW_BYTES}, i1 false)"
     )
-    slot, unwritten = code.alloca("i32", "%given"), code.alloca("i32", "0")
-    with code.when(code.let("icmp eq i32 %given, 0")):
-        code.store("i32", code.let("call i32 @ptx_lookup(ptr %context, i64 %address)"), slot)
-    number = code.let(f"zext i32 {code.load('i32', slot)} to i64")
-    table = code.to_pointer(code.load_field("%context", ContextField.REGIONS))
-    region = code.element_pointer(table, f"[{len(PtxRegionField)} x i64]", number)
+    unwritten = code.alloca("i32", "0")
+    _, region = load_region(code)
     shadow = code.load_field(region, PtxRegionField.UNINITIALIZED)
     with code.when(code.let(f"icmp ne i64 {shadow}, 0")):
         start = code.load_field(region, PtxRegionField.START)

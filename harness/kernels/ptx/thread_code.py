@@ -13,6 +13,7 @@ from harness.kernels.cpu.llvm_text import LlvmFunction
 from harness.kernels.ir.graph import IRValue, SourceLocation
 from harness.kernels.ptx.abi import (
     FRAME_HEADER_FIELDS,
+    REGION_ROW,
     ContextField,
     FrameField,
     PtxReportField,
@@ -218,6 +219,16 @@ class ThreadCode(LlvmFunction):
         violated = self.let(call)
         with self.when(self.let(f"icmp ne i32 {violated}, 0"), exits=True):
             self.return_violated()
+
+
+def load_region(code: LlvmFunction) -> tuple[str, str]:
+    """Load the region `%given`, or the one of `%address`: its number, as 64 bits, and its row."""
+    slot = code.alloca("i32", "%given")
+    with code.when(code.let("icmp eq i32 %given, 0")):
+        code.store("i32", code.let("call i32 @ptx_lookup(ptr %context, i64 %address)"), slot)
+    number = code.let(f"zext i32 {code.load('i32', slot)} to i64")
+    table = code.to_pointer(code.load_field("%context", ContextField.REGIONS))
+    return number, code.element_pointer(table, REGION_ROW, number)
 
 
 def emit_report(

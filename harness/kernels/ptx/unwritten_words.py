@@ -14,8 +14,8 @@ from collections import defaultdict
 from harness.kernels.cpu.llvm_text import LlvmFunction
 from harness.kernels.ir.flow import map_control_flow_sources
 from harness.kernels.ir.graph import IROperation, IRValue, KernelGraph
-from harness.kernels.ptx.abi import ContextField, PtxRegionField, PtxViolationKind, RegionSpace
-from harness.kernels.ptx.thread_code import ThreadCode, emit_report
+from harness.kernels.ptx.abi import PtxRegionField, PtxViolationKind, RegionSpace
+from harness.kernels.ptx.thread_code import ThreadCode, emit_report, load_region
 
 _KINDS = {"s8", "u8", "tf32"}  # factors of which each word is a number
 _READERS = frozenset("ptx.ld ptx.ldu ptx.atom ptx.ldmatrix".split())  # the result is what is there
@@ -82,12 +82,7 @@ def build_store_function() -> str:
         "define i32 @ptx_store_unwritten(ptr %context, ptr %frame, i64 %site, i64 %address,"
         " i64 %size, i32 %given)"
     )
-    slot = code.alloca("i32", "%given")
-    with code.when(code.let("icmp eq i32 %given, 0")):
-        code.store("i32", code.let("call i32 @ptx_lookup(ptr %context, i64 %address)"), slot)
-    number = code.let(f"zext i32 {code.load('i32', slot)} to i64")
-    table = code.to_pointer(code.load_field("%context", ContextField.REGIONS))
-    region = code.element_pointer(table, f"[{len(PtxRegionField)} x i64]", number)
+    number, region = load_region(code)
     space = code.load_field(region, PtxRegionField.SPACE)
     with code.when(code.let(f"icmp eq i64 {space}, {int(RegionSpace.LOCAL)}"), exits=True):
         code.emit("ret i32 0")

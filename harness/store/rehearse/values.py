@@ -186,7 +186,7 @@ class DeploymentResult(msgspec.Struct):
         return sum(phase.passed_layers for phase in self.phases)
 
     @property
-    def unchecked(self) -> list[UncheckedOperator]:
+    def unchecked_calls(self) -> list[UncheckedOperator]:
         """Launches that no check ran: of CUDA operators, and of kernels that are refused."""
         refused = [
             UncheckedOperator(launch.kernel, launch.count, launch.refusal, UncheckedCause.REFUSED)
@@ -197,7 +197,7 @@ class DeploymentResult(msgspec.Struct):
 
     @property
     def unchecked_launches(self) -> int:
-        return sum(one.calls for one in self.unchecked)
+        return sum(one.calls for one in self.unchecked_calls)
 
     @property
     def peak(self) -> int:
@@ -280,9 +280,9 @@ class RehearsalRun(LaneRun, kw_only=True):
         }
 
     @property
-    def unchecked(self) -> list[UncheckedOperator]:
+    def unchecked_calls(self) -> list[UncheckedOperator]:
         """What no check ran in all deployments, the most calls first."""
-        return merge_unchecked(call for one in self.deployments for call in one.unchecked)
+        return merge_unchecked(call for one in self.deployments for call in one.unchecked_calls)
 
     @property
     def problems(self) -> list[str]:
