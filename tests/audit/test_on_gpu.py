@@ -60,8 +60,13 @@ def test_a_record_says_which_findings_there_are(record: Path, more: list[str]) -
 
 
 def test_a_record_is_ranked_anew_without_reading_its_release(
-    record: Path, small: ReleaseAudit, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    record: Path,
+    small: ReleaseAudit,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    monkeypatch.setenv("UNFIX_HOME", str(tmp_path))  # a store without any rehearsal
     file = tmp_path / "exceptions.yaml"
     file.write_text("- {kernel: carried, line: at += 3, because: nobody has as many}\n")
     capsys.readouterr()
