@@ -18,9 +18,9 @@ class FaultWords(NamedTuple):
 FAULT_WORDS = {
     OVERFLOW: FaultWords(
         FindingKind.OVERFLOWS,
-        "An integer wraps on its way into an address",
+        "An integer overflows on its way into an address",
         "Cast the number to tl.int64 before it is multiplied.",
-        "an address is computed in int32 and wraps",
+        "an address is computed in int32 and overflows",
     ),
     OUT_OF_BOUNDS: FaultWords(
         FindingKind.OVERRUNS,

@@ -67,7 +67,7 @@ def _draw_threshold(finding: AuditFinding) -> Markup:
             seen.add(reach.threshold)
             parts.append(f'<text class="dot" x="{cx + 6:.0f}" y="{cy - 4:.0f}">'
                          f"{reach.threshold:,}</text>")  # fmt: skip
-    label = f"from how many {finding.quantity} on it wraps, over the distance of two"
+    label = f"from how many {finding.quantity} on it overflows, over the distance of two"
     return Markup(
         f'<svg class="plot" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" '
         f'aria-label="{escape(label)}">{"".join(parts)}</svg>'

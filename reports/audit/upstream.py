@@ -11,7 +11,7 @@ from reports.shared import markdown
 
 _KIND_SENTENCES = {
     FindingKind.OVERFLOWS: (
-        "an address is computed in {} and wraps",
+        "an address is computed in {} and overflows",
         "to an address gigabytes before the tensor: an illegal memory access, or other data, "
         "without a word",
     ),
@@ -80,5 +80,5 @@ def _describe_evidence(finding: AuditFinding) -> str:
     what = f"Of the launch {part} were" if part else "The whole launch was"
     return (
         f"{what} run on an {card}, in real memory and with checks compiled in: "
-        "one below passes, at it this line wraps."
+        "one below passes, at it this line overflows."
     )

@@ -19,7 +19,7 @@ def walk(x, stride):
     tl.load(x + row * stride + 2)
 """
 REACHED, NEAR, POSSIBLE = (line.strip() for line in SOURCE.splitlines()[3:6])
-ALL_KEYS = {("wraps", "walk", line) for line in (REACHED, NEAR, POSSIBLE)}
+ALL_KEYS = {("overflow", "walk", line) for line in (REACHED, NEAR, POSSIBLE)}
 COMMAND = "./unfix rehearse lite -- --context-length 9"
 
 

@@ -338,9 +338,9 @@ def test_what_was_not_run_and_is_excepted_is_not_proven_safe(small: ReleaseAudit
     assert not exempted.findings
     assert exempted.verdict is KernelVerdict.UNKNOWN
     [reason] = exempted.reasons
-    assert reason.startswith(f"line {unseen.line} wraps by arithmetic")
+    assert reason.startswith(f"line {unseen.line} overflows by arithmetic")
     assert reason.endswith("a card ran it")
-    other = {("wraps", "carried", "at += 3"): "nobody knows of it"}
+    other = {("overflow", "carried", "at += 3"): "nobody knows of it"}
     assert one.apply_exemptions(other).findings == (unseen,)
 
 

@@ -178,7 +178,7 @@ def test_a_kernel_is_read_as_it_was_launched(
         launches = record_launches(release, tmp_path / "launches", of=of)
     result = audit_kernel(release, "--launches", str(launches))
     [finding] = result["findings"]
-    assert (result["verdict"], finding["threshold"]) == ("wraps", 2**31 // 4096 + 1)
+    assert (result["verdict"], finding["threshold"]) == ("overflow", 2**31 // 4096 + 1)
     assert finding["confirmed"] == "confirmed"
     assert "TWICE = False (a launch that was made)" in finding["constants"]
 
@@ -191,7 +191,7 @@ def test_the_suites_launches_are_taken_by_themselves(
         "sglang"
     }
     monkeypatch.setattr(execution, "DEFAULT_LAUNCHES", launches)
-    assert audit_kernel(release)["verdict"] == "wraps"
+    assert audit_kernel(release)["verdict"] == "overflow"
 
 
 def test_a_launch_of_another_kernel_of_that_name_says_nothing(

@@ -133,7 +133,7 @@ def test_a_launch_that_passes_there_leaves_arithmetic_alone(
         f"NVIDIA H200: {PASSED_AT_THRESHOLD}",
     )
     assert (second.verdict, second.findings) == (KernelVerdict.UNKNOWN, ())
-    by_arithmetic = "line 46 wraps by arithmetic (from tokens = 524,289 on)"
+    by_arithmetic = "line 46 overflows by arithmetic (from tokens = 524,289 on)"
     assert second.reasons == (f"{by_arithmetic}; the launch passes on an NVIDIA H200",)
 
 

@@ -206,7 +206,7 @@ def test_what_is_no_overflow_has_a_rule_and_a_sentence_of_its_own(
     rules = [rule["id"] for rule in log["tool"]["driver"]["rules"]]
     assert len(set(rules)) == len(rules) == 7
     assert set(rules) >= {one["ruleId"] for one in log["results"]}
-    assert words.rule not in ("wraps", "overruns")
+    assert words.rule not in ("overflow", "overruns")
     title = upstream.render_deployment_report(ranked.headline[0], "0.5.23").splitlines()[0]
     assert title == f"# `walk`: {words.title}"
     assert "goes past" not in title
@@ -216,7 +216,7 @@ def test_what_is_no_overflow_has_a_rule_and_a_sentence_of_its_own(
 def test_the_words_of_a_fault_are_of_kinds_that_checks_report() -> None:
     text = (paths.HARNESS_FOLDER / "kernels" / "check" / "violations.py").read_text()
     assert [kind for kind in KINDS if f"class {kind}(Violation):" not in text] == []
-    assert {fault_words.find_fault_words(kind).rule for kind in KINDS} >= {"wraps", "overruns"}
+    assert {fault_words.find_fault_words(kind).rule for kind in KINDS} >= {"overflow", "overruns"}
 
 
 def test_equal_lines_of_a_kernel_have_fingerprints_of_their_own(audit: ReleaseAudit) -> None:

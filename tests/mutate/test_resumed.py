@@ -42,7 +42,7 @@ def test_a_diff_goes_on_between_the_commits_that_it_was(mutate: Mutate) -> None:
 def test_what_is_not_looked_at_is_counted_by_its_id(done: str, problems: list[str]) -> None:
     """Another fault in its place is a different one."""
     (fault,) = make_faults("def f(n, m):\n    a = cdiv(n, m)\n", "round-down").faults
-    run = MutationRun("r", "t", "0.5.23", "finished", made=2, planned=2, ids=["a", "b"])
+    run = MutationRun("r", "t", "0.5.23", "finished", fault_count=2, planned=2, ids=["a", "b"])
     for name in done:
         run.fates.append(FaultResult(msgspec.structs.replace(fault, id=name), FaultOutcome.KILLED))
     assert run.problems == problems

@@ -34,7 +34,7 @@ def test_a_wide_diff_has_faults_where_a_guard_runs_and_counts_the_rest(
 ) -> None:
     run = mutate.run("--diff", "before..HEAD", WIDE="1")
     assert {fated["fault"]["qualname"] for fated in run["fates"]} == {"width"}
-    assert len(run["fates"]) == run["planned"] == run["made"] > 0
+    assert len(run["fates"]) == run["planned"] == run["fault_count"] > 0
     assert run["elsewhere"] == (
         "of 2 changed modules guards run code of 1, and there 1 of 1 changed functions: "
         "faults were made in these alone"

@@ -141,7 +141,7 @@ def run_mutate(request: MutateRequest, resumed_run: str | None, outputs: argpars
     def plan_faults(generated: GeneratedFaults) -> MutationPlan:
         """Add the faults to the plan, and their numbers to the stored run."""
         chosen = fault_selection.choose_faults(request, generated)
-        mutation.made, mutation.planned = len(generated.faults), len(chosen)
+        mutation.fault_count, mutation.planned = len(generated.faults), len(chosen)
         mutation.ids = [fault.id for fault in chosen]
         mutation.dropped = list(generated.dropped)
         mutation.codes = fault_selection.collect_codes(chosen, sources)

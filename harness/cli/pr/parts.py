@@ -213,7 +213,7 @@ def make_faults(review: Review) -> None:
         review.note("no fault was tried: --faults is 0")
         return
     mutation = mutate_execution.make_run(request, head)
-    mutation.made, mutation.planned = len(generated.faults), len(chosen)
+    mutation.fault_count, mutation.planned = len(generated.faults), len(chosen)
     mutation.ids = [fault.id for fault in chosen]
     mutation.settings["between"] = diff.ends
     mutation.codes = fault_selection.collect_codes(chosen, head.sources)

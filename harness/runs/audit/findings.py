@@ -19,13 +19,13 @@ NEEDS_INT64 = "not run: a number of its launch takes 64 bits, and it is read wit
 
 
 class FindingKind(StrEnum):
-    OVERFLOWS = "wraps"
+    OVERFLOWS = "overflow"
     OVERRUNS = "overruns"
 
 
 class KernelVerdict(StrEnum):
     SAFE = "safe"
-    OVERFLOWS = "wraps"
+    OVERFLOWS = "overflow"
     OVERRUNS = "overruns"
     UNKNOWN = "cannot tell"
 
@@ -129,7 +129,7 @@ class AuditFinding:
 
     def describe_as_reason(self, why: str) -> str:
         """Describe an overflow by arithmetic that is no finding: a reason for `cannot tell`."""
-        return f"line {self.line} wraps by arithmetic ({self.condition}); {why}"
+        return f"line {self.line} overflows by arithmetic ({self.condition}); {why}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ from harness.runs.audit.kernel_case import KernelCase
 from harness.runs.audit.parameter_inference import AssumedParameter
 from harness.runs.audit.range_analysis import IntegerRangeAnalysis
 
-OVERFLOWS, PASSES = "wraps", "passes"
+OVERFLOWS, PASSES = "overflows", "passes"
 # Launches with a pattern for each integer tensor, after those with one pattern for all.
 _MIXED_DRAWS = 40
 INT32_ELEMENTS = 1 << 31  # the reach of an int32 index, for an index without a bound

@@ -111,7 +111,7 @@ class MutationRun(msgspec.Struct):
     versions: dict[str, str] = {}
     machine: dict[str, Any] = {}
     at_least: float | None = None  # required percentage of killed faults among the reached
-    made: int = 0  # faults before sampling
+    fault_count: int = 0  # faults before sampling
     planned: int = 0  # faults in the sample
     ids: list[str] = []  # ids of the faults in the sample
     dropped: list[DroppedFault] = []
@@ -147,7 +147,7 @@ class MutationRun(msgspec.Struct):
         for result in self.fates:
             if result.is_disproved_equivalent:
                 problems.append(f"{result.fault.id} is listed as equal, and {result.by} kills it")
-        if not self.made:
+        if not self.fault_count:
             problems.append("no fault was made")
         done = {result.fault.id for result in self.fates}
         missing = len(set(self.ids) - done) if self.ids else self.planned - len(done)

@@ -114,7 +114,7 @@ def test_a_program_that_overflows_irregularly_ends_the_search(
 
     monkeypatch.setattr(overflow_runs.OverflowLauncher, "find_overflowing_corner", always)
     [found] = confirm_findings(release, "row_in_32_bits")
-    assert (found.confirmed, calls.value < 200) == ("not run: one below: wraps", True)
+    assert (found.confirmed, calls.value < 200) == ("not run: one below: overflows", True)
 
 
 def test_an_int64_argument_is_no_finding_in_a_kernel_that_is_not_run(
@@ -146,4 +146,4 @@ def test_programs_that_overflow_irregularly_end_the_search(
     monkeypatch.setattr(overflow_runs, "_find_least_load", least)
     monkeypatch.setattr(overflow_runs.OverflowLauncher, "find_overflowing_corner", another)
     [found] = confirm_findings(release, "row_in_32_bits")
-    assert (found.confirmed, looked.value < 100) == ("not run: one below: wraps", True)
+    assert (found.confirmed, looked.value < 100) == ("not run: one below: overflows", True)

@@ -112,7 +112,7 @@ HERE = ("/elsewhere/kernels.py", LINE)
     [
         ({6}, HERE, "", CONFIRMED),
         (set(), HERE, "", "at it passes"),
-        ({5, 6}, HERE, "", "one below it wraps"),
+        ({5, 6}, HERE, "", "one below it overflows"),
         ({6}, ("/elsewhere/kernels.py", LINE + 1), "", "at it passes"),
         ({6}, ("/elsewhere/others.py", LINE), "", "at it passes"),
         ({6}, HERE, "it uses tt.descriptor_load", "no checks can be compiled into it: it uses"),
