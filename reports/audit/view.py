@@ -110,8 +110,10 @@ def describe_location(finding: AuditFinding) -> str:
 def describe_affected_models(finding: AuditFinding) -> list[str]:
     """Describe the models that reach the threshold, with the server setting that lets them."""
     by = f" ({finding.setting})" if finding.setting else ""
-    overflows = finding.kind is FindingKind.OVERFLOWS
-    when = "from {} = {:,} on" if overflows else "at {} = {:,}" if finding.quantity else "at any load"
+    if finding.kind is FindingKind.OVERFLOWS:
+        when = "from {} = {:,} on"
+    else:
+        when = "at {} = {:,}" if finding.quantity else "at any load"
     return [
         f"{reach.model}: {when.format(finding.quantity, reach.threshold)}{by}"
         for reach in finding.reaches

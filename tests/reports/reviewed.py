@@ -42,7 +42,9 @@ def add_everything(run: PrRun) -> PrRun:
         GuardChange("suites/a/t.py::test_rows", "27460", "proven", "broken", "passed", "failed",
                     "2 != 3", ["size=1"]),
     ]  # fmt: skip
-    run.findings = [NewFinding("m:k", ROWS, 5, "overflow", "x * y", "from rows = 7 on", "confirmed")]
+    run.findings = [
+        NewFinding("m:k", ROWS, 5, "overflow", "x * y", "from rows = 7 on", "confirmed")
+    ]
     kernel = KernelChange("m:k", ROWS, 6, KernelAnswer.DIFFERENT, 5, 2, "y: 1 of 3 differ", ["n=3"])
     other = KernelChange("m:j", ROWS, 7, KernelAnswer.REPORTED, 5, 2, "out of bounds")
     run.kernels = [other, kernel]
