@@ -112,7 +112,7 @@ def test_the_page_has_the_table_of_an_engine_that_flips_items_by_itself() -> Non
 
 
 def test_the_page_says_how_often_an_unchanged_cell_is_the_same() -> None:
-    head, _, *table = read_table_rows("How often 'same' is said of a candidate that is as good")
+    head, _, *table = read_table_rows("How often a candidate that is as good gets `same`")
     sizes = [int(cell.split()[0]) for cell in head[1:]]
     for row in table:
         churn = float(row[0].removesuffix("%")) / 100
