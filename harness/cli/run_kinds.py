@@ -62,6 +62,12 @@ def _load_mutate_reports() -> RunReports:
     return RunReports(page.render_page, markdown.render_markdown, terminal.print_run)
 
 
+def _load_fuzz_reports() -> RunReports:
+    from reports.fuzz import markdown, page, terminal
+
+    return RunReports(page.render_page, markdown.render_markdown, terminal.print_run)
+
+
 def _load_zoo_reports() -> RunReports:
     from reports.zoo import markdown, page, terminal
 
@@ -118,20 +124,23 @@ class RunKind:
 
     def to_list_row(self, run: Any) -> dict[str, Any]:
         """Return a run as one line of `report --list`."""
-        started = run.started
-        if not isinstance(started, str):
-            moment = datetime.datetime.fromtimestamp(started, datetime.UTC)
-            started = moment.isoformat(timespec="seconds")
         return {
             "id": run.id,
             "kind": self.make_list_label(run),
-            "started": started,
+            "started": _format_started(run),
             "status": run.status,
             "seconds": run.seconds,
             **{name: to_strict_json(getattr(run, name)) for name in self.list_properties},
             "summary": to_strict_json(run.summary),
             "command": to_strict_json(run.command),
         }
+
+
+def _format_started(run: Any) -> str:
+    if isinstance(run.started, str):
+        return run.started
+    moment = datetime.datetime.fromtimestamp(run.started, datetime.UTC)
+    return moment.isoformat(timespec="seconds")
 
 
 class _MatrixKind(RunKind):
@@ -190,6 +199,15 @@ MUTATE = RunKind(
     list_properties=("green", "score"),
     make_page_name=lambda run: f"mutate-{_make_page_name(run)}",
 )
+FUZZ = RunKind(
+    "a fuzzing run",
+    lambda store: store.fuzz,
+    _load_fuzz_reports,
+    make_list_label=lambda run: "fuzz",
+    json_properties=("green",),
+    is_row_enough=True,
+    make_page_name=lambda run: str(run.id),
+)
 ZOO = RunKind(
     "a zoo run",
     lambda store: store.zoo,
@@ -219,7 +237,7 @@ REHEARSE = RunKind(
     list_properties=("counts", "green"),
     make_page_name=lambda run: f"rehearse-{_make_page_name(run)}",
 )
-KINDS = (PROVE, BISECT, EVAL, MATRIX, MUTATE, ZOO, PR, REHEARSE)
+KINDS = (PROVE, BISECT, EVAL, MATRIX, MUTATE, FUZZ, ZOO, PR, REHEARSE)
 
 
 def find_run(store: Store, name: str) -> tuple[RunKind, Any] | None:
@@ -228,6 +246,12 @@ def find_run(store: Store, name: str) -> tuple[RunKind, Any] | None:
         if kind is not PROVE and (run := kind.get_table(store).find(name)) is not None:
             return kind, run
     return None
+
+
+def find_newest_run(store: Store) -> tuple[RunKind, Any] | None:
+    """Find the run that started last, without its items; None if the store is empty."""
+    newest = [(kind, runs[-1]) for kind in KINDS if (runs := kind.get_table(store).list_runs())]
+    return max(newest, key=lambda pair: _format_started(pair[1]), default=None)
 
 
 def list_runs(store: Store) -> list[tuple[RunKind, Any]]:

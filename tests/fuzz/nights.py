@@ -15,7 +15,7 @@ from calling import TOY, Caller
 from forked import UNFIX
 
 from harness.runs.fuzz import failure_files
-from harness.runs.fuzz.messages import FailureRecord, FoundFailure
+from harness.store.fuzz.values import FailureRecord, FoundFailure
 
 HEAD = """
 import os, signal, sys, time

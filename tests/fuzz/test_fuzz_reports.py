@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import linecache
 from pathlib import Path
@@ -16,18 +17,17 @@ from harness.cli import options, progress_display
 from harness.cli.fuzz.progress import FuzzProgress
 from harness.core import paths
 from harness.runs.fuzz import failure_files, failure_identity
-from harness.runs.fuzz.messages import (
+from harness.runs.fuzz.worker import find_function_lines
+from harness.store.fuzz.values import (
     FailureRecord,
     FileCoverage,
     FoundFailure,
-    FuzzResult,
+    FuzzRun,
     FuzzTestResult,
     RunFailure,
 )
-from harness.runs.fuzz.release_search import FuzzRequest
-from harness.runs.fuzz.worker import find_function_lines
 from harness.workers.line_tracer import LineTracer, map_original_lines, select_listed_files
-from reports.fuzz import terminal
+from reports.fuzz import markdown, page, terminal
 
 HERE = Path(__file__)
 
@@ -128,82 +128,68 @@ def test_only_lines_that_calls_run_are_there_to_be_covered() -> None:
 # Reports
 
 
-def a_repro(name: str = "x", error: str = "AssertionError", shrunk: bool = True) -> FailureRecord:
+def make_repro(name: str = "x", shrunk: bool = True) -> FailureRecord:
     found = FoundFailure(
-        error, "suites/k/test_k.py:test_x: assert", "", "no [1]", ["a=1"], "AAE=", 3, shrunk
+        *("AssertionError", "suites/k/test_k.py:test_x: assert", "", "no [1]"),
+        *(["a=1"], "AAE=", 3, shrunk),
     )
     return make_record(found, test=f"suites/k/test_k.py::test_{name}")
 
 
-def a_run() -> FuzzResult:
-    kept = RunFailure("1.0-x", "x.json", "./unfix fuzz --replay x.json", a_repro(shrunk=False))
+def make_run() -> FuzzRun:
+    failure = RunFailure(
+        "1.0-x", "x.json", "./unfix fuzz --replay x.json", make_repro(shrunk=False)
+    )
     tests = [
         FuzzTestResult("suites/k/test_k.py::test_x", "1.0", 100, 2.0, 1, {"fullness": 0.75}),
         FuzzTestResult("suites/k/test_k.py::test_y", "1.0", 300, 2.0, 1),
         FuzzTestResult("suites/k/test_k.py::test_z", "1.0", left_out="it draws no examples"),
     ]
     coverage = [FileCoverage("1.0", "sglang/a.py", 3, 4, 10, 200)]
-    return FuzzResult(7, 60.0, [], 20.0, "finished", tests, coverage, [kept])
+    run = FuzzRun("fuzz-1", "2026-01-01T00:00:00+00:00", 7, 60.0, seconds=32.0, search_seconds=20.0)
+    run.status, run.tests, run.coverage, run.failures = "finished", tests, coverage, [failure]
+    return run
 
 
 SUMMARY = (
-    "20 of 60 s: 400 examples, 20/s; 2 of 2 tests; lines run: 3/4 of the toggled code, 10/200 "
-    "of its files; 1 failures"
+    "20 of 60 s, 20/s, 2 of 2 tests; lines run: 3/4 of the toggled code, 10/200 of its files; "
+    "400 examples; 1 failure"
+)
+CONTENTS = (
+    *("fullness 0.75", "3/4", "10/200", "failed: 1.0-x (not shrunk)", "no [1]", "a=1", SUMMARY),
+    *("left out: suites/k/test_k.py::test_z on 1.0: it draws no examples", "fuzz --replay x.json"),
 )
 
 
-def test_the_report_of_a_run_has_all_its_results(capsys: pytest.CaptureFixture[str]) -> None:
-    terminal.print_run(a_run(), options.make_console())
+def test_each_report_of_a_run_has_all_its_results(capsys: pytest.CaptureFixture[str]) -> None:
+    terminal.print_run(make_run(), options.make_console())
     shown = capsys.readouterr().out
-    for words in (
-        "fullness 0.75",
-        "3/4",
-        "10/200",
-        "left out: suites/k/test_k.py::test_z on 1.0: it draws no examples",
-        "failed: 1.0-x (not shrunk)",
-        "no [1]",
-        "a=1",
-        "./unfix fuzz --replay x.json",
-        "seed 7",
-    ):
-        assert words in shown
+    assert shown.splitlines()[1].startswith("x "), "the failing test comes first"
+    assert f"red  seed 7; {SUMMARY}\nagain: unfix report fuzz-1\n" in shown
+    in_markdown = html.unescape(markdown.render_markdown(make_run()))
+    in_page = html.unescape(page.render_page(make_run()))
+    for report in (shown, in_markdown, in_page):
+        assert [words for words in CONTENTS if words not in report] == []
 
 
-def test_the_table_has_what_failed_first_and_says_how_much_it_leaves_out() -> None:
-    console = Console(width=120)
-    with console.capture() as captured:
-        console.print(terminal.make_test_table(a_run(), max_rows=1))
-    rows = captured.get().splitlines()
-    assert rows[1].startswith("x ")
-    assert rows[2].startswith("and 1 more")
-
-
-@pytest.fixture
-def request_of_a_run(tmp_path: Path) -> FuzzRequest:
-    return FuzzRequest([], [], tmp_path, [], 60.0, 1, 0, 1, 1.0)
-
-
-def test_a_log_has_a_line_now_and_then(
-    request_of_a_run: FuzzRequest, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with FuzzProgress(request_of_a_run) as progress:
-        progress.report_progress(a_run())
+def test_a_log_has_a_line_now_and_then(capsys: pytest.CaptureFixture[str]) -> None:
+    with FuzzProgress() as progress:
+        progress.report_progress(make_run())
         assert capsys.readouterr().err == ""
         progress.last_logged -= progress_display.LOG_INTERVAL + 1
-        progress.report_progress(a_run())
-    assert capsys.readouterr().err == f"unfix: {SUMMARY}\n"
+        progress.report_progress(make_run())
+    assert capsys.readouterr().err == f"unfix: so far {SUMMARY}\n"
 
 
 def test_a_terminal_has_a_table(
-    request_of_a_run: FuzzRequest,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     console = Console(stderr=True, force_terminal=True, width=120, highlight=False)
     monkeypatch.setattr(progress_display, "Console", lambda **_: console)
-    with FuzzProgress(request_of_a_run) as progress:
-        progress.report_progress(a_run())
-        progress.report_failure(a_run().failures[0])
+    with FuzzProgress() as progress:
+        progress.report_progress(make_run())
+        progress.report_failure(make_run().failures[0])
     shown = capsys.readouterr().err
     assert "nearest to an edge" in shown
     assert "fullness 0.75" in shown
@@ -213,12 +199,12 @@ def test_a_terminal_has_a_table(
 def test_a_name_says_what_failed_and_is_one_for_each_failure() -> None:
     names = {
         failure_files.name_failure(each, key)
-        for each, key in ((a_repro(), "a"), (a_repro(), "b"), (a_repro("y"), "a"))
+        for each, key in ((make_repro(), "a"), (make_repro(), "b"), (make_repro("y"), "a"))
     }
     assert len(names) == 3
     assert all(name.startswith("1.0-") and "AssertionError" in name for name in names)
-    assert failure_files.name_failure(a_repro(), "a") == failure_files.name_failure(
-        a_repro(shrunk=False), "a"
+    assert failure_files.name_failure(make_repro(), "a") == failure_files.name_failure(
+        make_repro(shrunk=False), "a"
     )
 
 

@@ -7,8 +7,8 @@ import io
 from nights import Nights, by_test
 from rich.console import Console
 
-from harness.runs.fuzz.messages import FuzzResult, FuzzTestResult
 from harness.store.database import Store
+from harness.store.fuzz.values import FuzzRun, FuzzTestResult
 from reports.fuzz import terminal
 
 SUITE = """
@@ -42,7 +42,7 @@ def test_the_report_lists_them_on_the_virtual_gpu_alone() -> None:
     for device in ("virtual", "cuda", "cpu"):
         tests = [FuzzTestResult("t::test_a", "1", stand_ins={"sgl_kernel.b": 2, "jit:a.run": 2})]
         tests.append(FuzzTestResult("t::test_b", "1", stand_ins={"sgl_kernel.b": 1}))
-        run = FuzzResult(7, 60.0, [], tests=tests, device=device)
+        run = FuzzRun("fuzz-1", "", tests=tests, device=device)
         shown = io.StringIO()
         terminal.print_run(run, Console(file=shown, width=160))
         words = "2 operators of CUDA binaries had stand-ins, 5 calls: jit:a.run 2, sgl_kernel.b 3"

@@ -10,7 +10,8 @@ from harness.runs.fuzz.fuzz_schedule import (
     FuzzSchedule,
     FuzzTestState,
 )
-from harness.runs.fuzz.messages import FoundFailure, FuzzTask, FuzzTestResult, TimeSliceResult
+from harness.runs.fuzz.messages import FuzzTask, TimeSliceResult
+from harness.store.fuzz.values import FoundFailure, FuzzTestResult
 
 
 def make_states(count: int) -> list[FuzzTestState]:

@@ -16,7 +16,7 @@ from harness.core.errors import NotReadyError, UnfixError
 from harness.releases import installer
 from harness.runs.fuzz import example_corpus, failure_files
 from harness.runs.fuzz.example_corpus import ExampleCorpus
-from harness.runs.fuzz.messages import FoundFailure
+from harness.store.fuzz.values import FoundFailure
 
 PASSING = """
 @given(number=st.integers(0, 10**9))
@@ -177,6 +177,6 @@ def test_a_failure_without_an_example_cannot_be_kept(nights: Nights) -> None:
     found = FoundFailure("lost", "", "", "", [], "")
     test = f"{nights.suite}/test_toy.py::test_passes"
     file = nights.root / "a.json"
-    file.write_text(failure_files.format_failure(make_record(found, test)))
+    file.write_text(make_record(found, test).format_file())
     with pytest.raises(UnfixError, match="holds no example"):
         failure_files.keep_regression(file)

@@ -6,6 +6,8 @@ import datetime
 import functools
 from pathlib import Path
 
+import msgspec
+
 from harness.runs.history import time_window, timelines
 from harness.runs.history.values import NightHistory, Timeline
 from harness.store.bisect.values import BisectSearch
@@ -17,7 +19,13 @@ from harness.store.eval.values import (
     ItemAnswer,
     ServedConfiguration,
 )
-from harness.store.fuzz.values import FuzzedTest, FuzzFailure, FuzzRun
+from harness.store.fuzz.values import (
+    FailureRecord,
+    FoundFailure,
+    FuzzRun,
+    FuzzTestResult,
+    RunFailure,
+)
 from harness.store.matrix.values import AttemptOutcome as Ended
 from harness.store.matrix.values import CellAttempt, MatrixCellResult, MatrixRun
 from harness.store.mutate.faults import MutationFault
@@ -174,14 +182,21 @@ class SimulatedNights:
     ) -> str:
         name = self._name("fuzz")
         test = "suites/kv_indices/test_kv_indices.py::test_padding"
-        example = '{"blob": "AAAA", "arguments": ["n=1"], "detail": "Traceback\\nboom"}'
-        kept = [
-            FuzzFailure(one, test, "0.5.18", "assert 1 == 2", example, list(known))
-            for one in failing
-        ]
-        tested = [FuzzedTest(test, "0.5.18", examples, 30.0, left_out)]
-        run = FuzzRun(name, self.at(night, 3), "finished", 60.0, ["unfix", "fuzz"], "aaa", [])
-        run.tests, run.failures = tested, kept
+        found = FoundFailure("AssertionError", "", "", "assert 1 == 2", ["n=1"], "AAAA")
+        repro = FailureRecord(
+            **msgspec.structs.asdict(found),
+            format=1,
+            test=test,
+            release="0.5.18",
+            under=[],
+            date="",
+            versions={},
+            seed=1,
+            detail="Traceback\nboom",
+        )
+        run = FuzzRun(name, self.at(night, 3), status="finished", seconds=60.0, commit="aaa")
+        run.tests = [FuzzTestResult(test, "0.5.18", examples, 30.0, left_out=left_out)]
+        run.failures = [RunFailure(one, "", "", repro, known=list(known)) for one in failing]
         self.store.fuzz.save(run)
         return name
 

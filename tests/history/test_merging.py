@@ -9,7 +9,7 @@ from harness.store.fuzz.values import FuzzRun
 
 
 def make_fuzz_run(status: str, *problems: str) -> FuzzRun:
-    return FuzzRun("fuzz-1", "2026-01-01T00:00:00+00:00", status, problems=list(problems))
+    return FuzzRun("fuzz-1", "2026-01-01T00:00:00+00:00", status=status, problems=list(problems))
 
 
 def test_a_run_that_grew_since_it_was_taken_in_is_taken_in_again(tmp_path: Path) -> None:

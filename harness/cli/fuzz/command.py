@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from harness.cli import options
+from harness.cli import options, run_output
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -47,10 +47,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--keep", type=Path, metavar="FILE", help="make a failure a regression of its suite"
     )
     options.add_toggle_folders(parser)
+    run_output.add_arguments(parser, junit=False)
     options.add_json(parser)
 
 
 def run_command(arguments: argparse.Namespace) -> int:
     from harness.cli.fuzz import execution
 
-    return execution.run_fuzz(options.make_request(execution.FuzzCall, arguments))
+    return execution.run_fuzz(options.make_request(execution.FuzzCall, arguments), arguments)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 import random
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
-from harness.cli import guard_runs, options, run_output
+from harness.cli import guard_runs, options, run_kinds, run_output
 from harness.cli.fuzz.progress import FuzzProgress
 from harness.cli.process_cleanup import end_processes_on_exit
 from harness.core import machine
@@ -16,11 +17,10 @@ from harness.core.errors import UnfixError
 from harness.fixes.matching.toggle_status import ToggleState, find_toggle_status
 from harness.fixes.registry import toggle_catalogue
 from harness.runs.fuzz import failure_files, failure_replay
-from harness.runs.fuzz.messages import FuzzResult, ToggleDirections
 from harness.runs.fuzz.release_search import FuzzRequest
 from harness.runs.fuzz.runner import FuzzDriver
 from harness.store.database import Store
-from harness.store.fuzz.values import FuzzedTest, FuzzFailure, FuzzRun
+from harness.store.fuzz.values import FuzzRun, ToggleDirections
 from harness.workers.release_target import ReleaseTarget
 from reports.fuzz import terminal
 
@@ -48,7 +48,7 @@ class FuzzCall:
     json: bool
 
 
-def run_fuzz(call: FuzzCall) -> int:
+def run_fuzz(call: FuzzCall, arguments: argparse.Namespace) -> int:
     if call.words:
         raise UnfixError("`unfix fuzz` takes nothing behind `--`: name suites, paths or tests")
     if call.replay is not None and call.keep is not None:
@@ -59,7 +59,7 @@ def run_fuzz(call: FuzzCall) -> int:
         return _keep_failure(call.keep, call.json)
     if call.replay is not None:
         return _replay_failure(call.replay, call)
-    return _run_until_stopped(_make_request(call), call.json)
+    return _run_until_stopped(_make_request(call), arguments)
 
 
 def _make_request(call: FuzzCall) -> FuzzRequest:
@@ -109,77 +109,42 @@ def choose_toggles(call: FuzzCall, targets: list[ReleaseTarget]) -> ToggleDirect
     return sorted(directions.items())
 
 
-def _run_until_stopped(request: FuzzRequest, as_json: bool) -> int:
+def _run_until_stopped(request: FuzzRequest, arguments: argparse.Namespace) -> int:
     """Fuzz for the budget or until Ctrl-C. Each result is stored either way."""
     is_stopped = False
-    stored, store = _make_stored_run(request), Store()
+    run_id, started = guard_runs.make_id_and_start("fuzz-")
+    run, store = (
+        FuzzRun(
+            id=run_id,
+            started=started,
+            seed=request.seed,
+            budget=request.seconds,
+            under=request.under,
+            device=request.targets[0].device,
+            command=run_output.get_recorded_command(),
+            commit=machine.describe_commit(),
+        ),
+        Store(),
+    )
 
     def save_run() -> None:
-        store.fuzz.save(_make_snapshot(stored, driver.result))
+        store.fuzz.save(run)
 
-    with FuzzProgress(request, save_run) as progress:
-        driver = FuzzDriver(request, progress)
+    with FuzzProgress(save_run) as progress:
         save_run()
         try:
             with end_processes_on_exit():
-                driver.run_to_end()
+                FuzzDriver(request, run, progress).run_to_end()
         except KeyboardInterrupt:
             is_stopped = True
         finally:
             save_run()
             store.close()
-    if as_json:
-        options.print_json(msgspec.to_builtins(driver.result))
-    else:
-        terminal.print_run(driver.result, options.make_console())
+    code = run_output.write_and_print_run(run_kinds.FUZZ, run, arguments)
     if is_stopped:
         options.report_status("stopped; its failures are stored")
         return 130
-    return 1 if driver.result.new_failures or driver.result.problems else 0
-
-
-def _make_stored_run(request: FuzzRequest) -> FuzzRun:
-    run_id, started = guard_runs.make_id_and_start("fuzz-")
-    return FuzzRun(
-        id=run_id,
-        started=started,
-        command=run_output.get_recorded_command(),
-        commit=machine.describe_commit(),
-        under=request.under,
-        device=request.targets[0].device,
-    )
-
-
-def _make_snapshot(stored: FuzzRun, result: FuzzResult) -> FuzzRun:
-    """Make the stored form of the run, in which each failure has the text for its replay."""
-    return msgspec.structs.replace(
-        stored,
-        status=result.status,
-        seconds=result.seconds,
-        tests=[
-            FuzzedTest(
-                test.test,
-                test.release,
-                test.examples,
-                test.seconds,
-                test.left_out,
-                test.stand_ins,
-            )
-            for test in result.tests
-        ],
-        failures=[
-            FuzzFailure(
-                failure.name,
-                failure.repro.test,
-                failure.repro.release,
-                failure.repro.headline,
-                failure_files.format_failure(failure.repro),
-                failure.known,
-            )
-            for failure in result.failures
-        ],
-        problems=list(result.problems),
-    )
+    return code
 
 
 def _replay_failure(file: Path, call: FuzzCall) -> int:

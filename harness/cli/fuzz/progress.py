@@ -9,17 +9,18 @@ from rich.live import Live
 from rich.text import Text
 
 from harness.cli.progress_display import ProgressDisplay
-from harness.runs.fuzz.messages import FuzzResult, RunFailure
-from harness.runs.fuzz.release_search import FuzzRequest
 from harness.runs.fuzz.runner import FuzzListener
-from reports.fuzz import terminal
+from harness.store.fuzz.values import FuzzRun, RunFailure
+from reports.fuzz import view
+from reports.shared.terminal import to_rich_table
+
+MAX_ROWS = 12  # tests in the table of a terminal
 
 
 class FuzzProgress(ProgressDisplay, FuzzListener):
     """A listener that shows a table on a terminal, and lines in a log."""
 
-    def __init__(self, request: FuzzRequest, save_run: Callable[[], None] = lambda: None) -> None:
-        self.request = request
+    def __init__(self, save_run: Callable[[], None] = lambda: None) -> None:
         self.save_run = save_run
         super().__init__()
         self.live = Live(console=self.console, transient=True, auto_refresh=False)
@@ -33,17 +34,17 @@ class FuzzProgress(ProgressDisplay, FuzzListener):
         out = f", {excluded} left out" if excluded else ""
         self.print_line(f"SGLang {release}: ready in {seconds:.0f} s; {tests} tests{out}")
 
-    def report_progress(self, run: FuzzResult) -> None:
+    def report_progress(self, run: FuzzRun) -> None:
         if self.is_watched:
             self.live.update(
                 Group(
-                    terminal.make_test_table(run),
-                    Text(terminal.format_summary(run)),
+                    to_rich_table(view.make_test_table(run), MAX_ROWS),
+                    Text(view.describe_run(run)),
                 ),
                 refresh=True,
             )
         else:
-            self.log_occasionally(terminal.format_summary(run))
+            self.log_occasionally(f"so far {view.describe_run(run)}")
 
     def report_failure(self, failure: RunFailure) -> None:
         self.save_run()

@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from harness.cli import run_kinds
 from harness.core.errors import UnfixError
 
 if TYPE_CHECKING:
@@ -36,19 +37,15 @@ def find_requested_run(store: Store, arguments: argparse.Namespace) -> MatrixRun
 
 
 def _find_newest_run(store: Store) -> MatrixRun | None:
-    """Find the newest matrix run, unless a later proof is not part of it."""
+    """Find the newest matrix run, unless a later run is not part of it."""
+    newest = run_kinds.find_newest_run(store)
     runs = store.matrix.list_runs()
-    if not runs:
+    if newest is None or not runs:
         return None
-    proofs = store.prove.list_runs()
-    newest = store.matrix.load_whole(runs[-1])
-    if proofs and proofs[-1].started > runs[-1].started and not _is_proof(newest):
-        return None
-    return newest
-
-
-def _is_proof(run: MatrixRun) -> bool:
-    return any(cell.command[:2] == ["unfix", "prove"] for cell in run.cells)
+    kind, matrix_run = newest[0], store.matrix.load_whole(runs[-1])
+    command = ["unfix", kind.get_table(store).kind]
+    is_part = any(cell.command[:2] == command for cell in matrix_run.cells)
+    return matrix_run if kind is run_kinds.MATRIX or is_part else None
 
 
 def _collect_shards(store: Store, other_stores: list[Path]) -> list[Any]:

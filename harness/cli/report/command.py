@@ -19,8 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "runs",
         nargs="*",
         metavar="RUN",
-        help="ids, or how they begin; `--list` shows those of every kind (default: the newest of "
-        "prove, lifecycle or matrix)",
+        help="ids, or how they begin; `--list` shows those of every kind (default: the newest run)",
     )
     parser.add_argument("--list", action="store_true", help="the runs of the store, a line each")
     parser.add_argument("--store", type=Path, metavar="FILE", help="another store than .unfix's")
@@ -68,6 +67,11 @@ def run_command(arguments: argparse.Namespace) -> int:
             if len(names) > 1:
                 raise UnfixError(f"{found[0].noun} is shown by itself: name it alone")
             return run_output.write_and_print_run(*found, arguments)
+    if not names:
+        kind, newest = run_kinds.find_newest_run(store) or (run_kinds.PROVE, None)
+        if kind is not run_kinds.PROVE:
+            whole = kind.get_table(store).load_whole(newest)
+            return run_output.write_and_print_run(kind, whole, arguments)
     return _report_proofs(store, names or [store.prove.find_latest().id], arguments)
 
 

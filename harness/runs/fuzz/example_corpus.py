@@ -12,7 +12,7 @@ from pathlib import Path
 from harness.core import paths
 from harness.core.errors import NotReadyError
 from harness.guards.hypothesis_adapter import ExampleFolder
-from harness.runs.fuzz.messages import ToggleDirections
+from harness.store.fuzz.values import ToggleDirections
 
 
 def locate_corpus(release: str, under: ToggleDirections) -> Path:

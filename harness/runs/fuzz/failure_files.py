@@ -19,7 +19,7 @@ import msgspec
 from harness.core import paths
 from harness.core.errors import NotReadyError, UnfixError
 from harness.core.files import write_atomically
-from harness.runs.fuzz.messages import FailureRecord, FoundFailure, RunFailure, ToggleDirections
+from harness.store.fuzz.values import FailureRecord, FoundFailure, RunFailure, ToggleDirections
 
 FORMAT_VERSION = 1
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
@@ -64,7 +64,7 @@ def write_failure(failure: FailureRecord, key: str, toggle_folders: list[Path]) 
     name = name_failure(failure, key)
     file = locate_failures_folder() / f"{name}.json"
     try:
-        write_atomically(file, format_failure(failure))
+        write_atomically(file, failure.format_file())
     except OSError as error:
         raise NotReadyError(
             f"{name} cannot be written to {file.parent}: {error.strerror or error}; its example "
@@ -84,10 +84,6 @@ def shorten_path(file: Path) -> str:
     """Return a file's path from the working folder, if the file lies below it."""
     here = Path.cwd()
     return str(file.relative_to(here) if file.is_relative_to(here) else file)
-
-
-def format_failure(failure: FailureRecord) -> str:
-    return msgspec.json.format(msgspec.json.encode(failure), indent=1).decode() + "\n"
 
 
 def read_failure(file: Path) -> FailureRecord:
@@ -143,7 +139,7 @@ def keep_regression(file: Path) -> Path:
         if read_failure(regression).blob == failure.blob:
             raise UnfixError(f"{regression} is there already, with the same example")
         regression = folder / f"{name_failure(failure, failure.blob)}.json"
-    write_atomically(regression, format_failure(failure))
+    write_atomically(regression, failure.format_file())
     return regression
 
 

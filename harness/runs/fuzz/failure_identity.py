@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 
 from harness.core import paths
-from harness.runs.fuzz.messages import FoundFailure
+from harness.store.fuzz.values import FoundFailure
 from harness.workers.line_tracer import parse_patched_module
 
 

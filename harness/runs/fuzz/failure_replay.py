@@ -14,13 +14,13 @@ from harness.runs.fuzz import failure_files
 from harness.runs.fuzz.failure_files import are_same_arguments, describe_changed_strategy
 from harness.runs.fuzz.messages import (
     ExampleNote,
-    FailureRecord,
     FuzzTestsCollected,
     FuzzWorkerMessage,
     TimeSlice,
     TimeSliceEnded,
 )
 from harness.runs.fuzz.release_search import FuzzRequest, ReleaseSearch
+from harness.store.fuzz.values import FailureRecord
 from harness.store.prove.values import SideOutcome
 from harness.workers.messages import StartFailure
 from harness.workers.worker_process import START_TIMEOUT

@@ -10,7 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from harness.core.added_counts import add_counts
-from harness.runs.fuzz.messages import FuzzTask, FuzzTestResult, TimeSliceResult
+from harness.runs.fuzz.messages import FuzzTask, TimeSliceResult
+from harness.store.fuzz.values import FuzzTestResult
 
 MIN_SLICE_SECONDS, MAX_SLICE_SECONDS = 0.5, 15.0  # limits of a slice
 MIN_ROUNDS = 3  # slices of each test, if the budget allows

@@ -1,12 +1,11 @@
-"""The messages between a fuzzing run and its workers, and the result of a run."""
+"""The messages between a fuzzing run and its workers."""
 
 from __future__ import annotations
 
 import msgspec
 
+from harness.store.fuzz.values import FoundFailure, ToggleDirections
 from harness.workers.messages import StartFailure, WorkerSettings
-
-ToggleDirections = list[tuple[str, str]]  # each toggle with its direction
 
 
 class FuzzWorkerSettings(WorkerSettings, kw_only=True):
@@ -79,23 +78,6 @@ class TimeSlice(msgspec.Struct, omit_defaults=True):
     enable: list[str] = []  # toggles to apply in this slice, beside those of the run
 
 
-class FoundFailure(msgspec.Struct):
-    """One kind of failure of a test, and its smallest example so far."""
-
-    error: str  # the exception's type
-    where: str  # the innermost frame in SGLang or in a suite
-    kind: str  # the kernel, for a checked kernel's report
-    headline: str
-    arguments: list[str]
-    blob: str
-    examples: int = 0  # number of examples until its discovery
-    shrunk: bool = False
-
-    @property
-    def key(self) -> str:
-        return " | ".join(part for part in (self.error, self.where, self.kind) if part)
-
-
 class TimeSliceResult(msgspec.Struct):
     """The result of a slice, from the slice's own process."""
 
@@ -119,76 +101,3 @@ class ExampleNote(msgspec.Struct):
     is_running: bool
     blob: str
     arguments: list[str]
-
-
-class FailureRecord(FoundFailure, kw_only=True, forbid_unknown_fields=True):
-    """A failure as a file, with everything that a replay and a reader need."""
-
-    format: int
-    test: str
-    release: str
-    under: ToggleDirections
-    date: str
-    versions: dict[str, str]
-    seed: int
-    detail: str
-
-
-class RunFailure(msgspec.Struct):
-    """A failure of this run."""
-
-    name: str
-    file: str
-    replay: str
-    repro: FailureRecord
-    again: int = 0  # number of later finds in this run
-    known: list[str] = []  # toggles of a bug that the release has: with their fixes, it passes
-
-
-class FuzzTestResult(msgspec.Struct):
-    """A test of this run, on one release."""
-
-    test: str
-    release: str
-    examples: int = 0
-    seconds: float = 0.0
-    slices: int = 0
-    targets: dict[str, float] = {}
-    left_out: str = ""
-    exhausted: bool = False
-    stand_ins: dict[str, int] = {}
-
-
-class FileCoverage(msgspec.Struct):
-    """The coverage of a file that toggles change."""
-
-    release: str
-    file: str
-    toggled: int
-    toggled_of: int
-    lines: int
-    lines_of: int
-
-
-class FuzzResult(msgspec.Struct):
-    """The present result of a run."""
-
-    seed: int
-    budget: float
-    under: ToggleDirections
-    seconds: float = 0.0
-    status: str = "running"
-    tests: list[FuzzTestResult] = []
-    coverage: list[FileCoverage] = []
-    failures: list[RunFailure] = []
-    problems: list[str] = []
-    device: str = ""
-
-    @property
-    def examples(self) -> int:
-        return sum(test.examples for test in self.tests)
-
-    @property
-    def new_failures(self) -> list[RunFailure]:
-        """The failures that no known bug of the release explains."""
-        return [failure for failure in self.failures if not failure.known]

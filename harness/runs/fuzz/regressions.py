@@ -22,7 +22,7 @@ from harness.runs.fuzz.failure_files import (
     describe_arguments,
     describe_changed_strategy,
 )
-from harness.runs.fuzz.messages import FailureRecord
+from harness.store.fuzz.values import FailureRecord
 
 REGRESSIONS_FOLDER = "regressions"
 # Set by a fuzzing run, whose database has these examples.

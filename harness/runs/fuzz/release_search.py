@@ -15,19 +15,21 @@ from harness.runs.fuzz.fuzz_schedule import FuzzSchedule, FuzzTestState
 from harness.runs.fuzz.messages import (
     CodeFile,
     ExampleNote,
+    FuzzTestsCollected,
+    FuzzWorkerMessage,
+    FuzzWorkerSettings,
+    TimeSlice,
+    TimeSliceEnded,
+)
+from harness.runs.fuzz.slice_files import SliceFiles
+from harness.store.fuzz.values import (
     FailureRecord,
     FileCoverage,
     FoundFailure,
     FuzzTestResult,
-    FuzzTestsCollected,
-    FuzzWorkerMessage,
-    FuzzWorkerSettings,
     RunFailure,
-    TimeSlice,
-    TimeSliceEnded,
     ToggleDirections,
 )
-from harness.runs.fuzz.slice_files import SliceFiles
 from harness.store.prove.values import SideOutcome
 from harness.workers.release_target import ReleaseTarget
 from harness.workers.worker_process import WorkerProcess

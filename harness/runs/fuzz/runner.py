@@ -17,14 +17,7 @@ import time
 from harness.core import paths, signals
 from harness.core.errors import NotReadyError, UnfixError
 from harness.runs.fuzz import failure_files
-from harness.runs.fuzz.messages import (
-    FoundFailure,
-    FuzzResult,
-    FuzzTestsCollected,
-    RunFailure,
-    TimeSliceEnded,
-    TimeSliceResult,
-)
+from harness.runs.fuzz.messages import FuzzTestsCollected, TimeSliceEnded, TimeSliceResult
 from harness.runs.fuzz.release_search import (
     GRACE_SECONDS,
     FuzzRequest,
@@ -33,6 +26,7 @@ from harness.runs.fuzz.release_search import (
     RunningTimeSlice,
     measure_coverage,
 )
+from harness.store.fuzz.values import FoundFailure, FuzzRun, RunFailure
 from harness.store.prove.values import SideOutcome
 from harness.workers.messages import StartFailure
 from harness.workers.worker_process import START_TIMEOUT
@@ -57,7 +51,7 @@ class FuzzListener:
 
     def report_collected(self, release: str, tests: int, excluded: int, seconds: float) -> None: ...
 
-    def report_progress(self, run: FuzzResult) -> None: ...
+    def report_progress(self, run: FuzzRun) -> None: ...
 
     def report_failure(self, failure: RunFailure) -> None: ...
 
@@ -67,25 +61,20 @@ class FuzzListener:
 class FuzzDriver:
     """One run, from its first worker to its end."""
 
-    def __init__(self, request: FuzzRequest, listener: FuzzListener) -> None:
+    def __init__(self, request: FuzzRequest, run: FuzzRun, listener: FuzzListener) -> None:
         self.request = request
+        self.run = run
         self.listener = listener
         self.random = random.Random(request.seed)
         self.folder = paths.state_folder() / "fuzz" / f"run-{os.getpid()}"
         self.releases = [
             ReleaseSearch(request, each, self.folder / each.name) for each in request.targets
         ]
-        self.result = FuzzResult(
-            seed=request.seed,
-            budget=request.seconds,
-            under=request.under,
-            device=request.targets[0].device,
-        )
         self.started = time.monotonic()
         self.deadline = 0.0  # the budget begins once the first release is imported
 
     def run_to_end(self) -> None:
-        self.result.status = "stopped"
+        self.run.status = "stopped"
         with signals.record_stop_signals() as stop_signals, contextlib.ExitStack() as ending:
             # Each of these runs even if another one fails, for example on a full disk.
             ending.callback(shutil.rmtree, self.folder, ignore_errors=True)
@@ -104,7 +93,7 @@ class FuzzDriver:
                     self._start_time_slices(releases[0])
                 self._handle_messages(releases[:MAX_WORKERS])
                 self._enforce_limits(releases[0])
-            self.result.status = "finished"
+            self.run.status = "finished"
 
     # Slices
 
@@ -160,7 +149,7 @@ class FuzzDriver:
         release.accept_collected(message)
         if not is_first:
             return
-        self.result.tests += [state.test_result for state in release.test_states]
+        self.run.tests += [state.test_result for state in release.test_states]
         left_out = sum(bool(test.left_out) for test in message.tests)
         self.listener.report_collected(
             name, len(message.tests) - left_out, left_out, message.seconds
@@ -284,9 +273,9 @@ class FuzzDriver:
         written = failure_files.write_failure(record, failure.key, self.request.toggle_folders)
         if known is not None:
             written.again, written.known = known.again, known.known
-            self.result.failures[self.result.failures.index(known)] = written
+            self.run.failures[self.run.failures.index(known)] = written
         else:
-            self.result.failures.append(written)
+            self.run.failures.append(written)
             self.listener.report_failure(written)
         release.failures[identity] = written
         if state.task.unfixed_toggles and not running.time_slice.enable and not written.known:
@@ -360,17 +349,18 @@ class FuzzDriver:
 
     def _add_problem(self, release_name: str, text: str) -> None:
         problem = f"SGLang {release_name}: {text}"
-        if problem in self.result.problems:
+        if problem in self.run.problems:
             return
-        self.result.problems.append(problem)
+        self.run.problems.append(problem)
         self.listener.report_problem(release_name, text)
 
     def _update_listener(self) -> None:
-        self.result.seconds = time.monotonic() - self.started
-        self.result.coverage = [
-            row for release in self.releases for row in measure_coverage(release)
-        ]
-        self.listener.report_progress(self.result)
+        now = time.monotonic()
+        self.run.seconds = now - self.started
+        if self.deadline:
+            self.run.search_seconds = now - (self.deadline - self.request.seconds)
+        self.run.coverage = [row for release in self.releases for row in measure_coverage(release)]
+        self.listener.report_progress(self.run)
 
 
 def _signal_process(pid: int, number: int) -> None:

@@ -16,7 +16,8 @@ import msgspec
 
 from harness.core.added_counts import add_counts
 from harness.core.files import write_atomically
-from harness.runs.fuzz.messages import ExampleNote, FoundFailure, TimeSliceResult
+from harness.runs.fuzz.messages import ExampleNote, TimeSliceResult
+from harness.store.fuzz.values import FoundFailure
 from harness.store.prove.values import SideOutcome, SideResult
 
 _PASSING_OUTCOMES = (SideOutcome.PASSED, SideOutcome.NA, SideOutcome.SKIPPED)

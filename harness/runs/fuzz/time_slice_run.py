@@ -29,8 +29,9 @@ from harness.guards import hypothesis_adapter, run_item
 from harness.runs.fuzz import failure_identity, search_targets
 from harness.runs.fuzz.example_corpus import ExampleCorpus
 from harness.runs.fuzz.failure_files import describe_arguments
-from harness.runs.fuzz.messages import ExampleNote, FoundFailure, TimeSlice, TimeSliceResult
+from harness.runs.fuzz.messages import ExampleNote, TimeSlice, TimeSliceResult
 from harness.runs.fuzz.search_engine import use_fuzz_engine
+from harness.store.fuzz.values import FoundFailure
 from harness.store.prove.values import SideOutcome, SideResult
 from harness.workers import device_tests
 from harness.workers.line_tracer import LineTracer, select_listed_files

@@ -23,7 +23,6 @@ from harness.patching import live_engine
 from harness.runs.fuzz import regressions
 from harness.runs.fuzz.messages import (
     CodeFile,
-    FoundFailure,
     FuzzTask,
     FuzzTestsCollected,
     FuzzWorkerSettings,
@@ -32,6 +31,7 @@ from harness.runs.fuzz.messages import (
 )
 from harness.runs.fuzz.slice_files import SliceFiles
 from harness.runs.fuzz.time_slice_run import TimeSliceRun
+from harness.store.fuzz.values import FoundFailure
 from harness.store.prove.values import SideResult
 from harness.toggles import ToggleContext
 from harness.workers import loaded_programs, supervisor

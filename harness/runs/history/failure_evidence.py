@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 
 import msgspec
 
 from harness.runs.history.values import Observation, Timeline
 from harness.store.database import Store
-from harness.store.fuzz.values import FuzzFailure
+from harness.store.fuzz.values import RunFailure
 
 TAIL_LINES = 40  # lines of a traceback or of a log
 
@@ -106,23 +105,22 @@ class EvidenceReader:
 
     def _find_fuzz_failure(
         self, timeline: Timeline, last_observation: Observation
-    ) -> FuzzFailure | None:
+    ) -> RunFailure | None:
         for run in self.store.fuzz.list_runs():
             if run.id == last_observation.run_id:
                 return next((one for one in run.failures if one.name == timeline.item.key), None)
         return None
 
 
-def _evidence_from_fuzz_failure(failure: FuzzFailure) -> FailureEvidence:
-    repro = json.loads(failure.file)
-    name = f"{failure.name}.json"
+def _evidence_from_fuzz_failure(failure: RunFailure) -> FailureEvidence:
+    repro, name = failure.repro, f"{failure.name}.json"
     return FailureEvidence(
-        failure.headline,
-        "\n".join(repro.get("arguments", [])),
-        _take_tail(str(repro.get("detail", ""))),
+        repro.headline,
+        "\n".join(repro.arguments),
+        _take_tail(repro.detail),
         shlex.join(["./unfix", "fuzz", "--replay", name]),
-        example_blob=str(repro.get("blob", "")),
-        files={name: failure.file},
+        example_blob=repro.blob,
+        files={name: repro.format_file()},
     )
 
 

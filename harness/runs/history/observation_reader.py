@@ -25,7 +25,7 @@ from harness.runs.history.run_summaries import (
 from harness.runs.history.values import Observation, ObservationOutcome, RunVersions, TrackedItem
 from harness.store.database import Store
 from harness.store.eval.values import ComparisonVerdict
-from harness.store.fuzz.values import FuzzedTest, FuzzRun
+from harness.store.fuzz.values import FuzzRun, FuzzTestResult
 from harness.store.matrix.values import AttemptOutcome, MatrixRun
 from harness.store.mutate.values import (
     NO_EVIDENCE_OUTCOMES,
@@ -303,10 +303,10 @@ class ObservationReader:
         known: dict[tuple[str, str, str], dict[str, TrackedItem]] = {}
         for run, _ in runs:
             for failure in run.failures:
-                key = failure.test, failure.release, str(run.under)
+                key = failure.repro.test, failure.repro.release, str(run.under)
                 known.setdefault(key, {})[failure.name] = TrackedItem(
-                    *("fuzz", failure.name, failure.name, failure.release, "cpu"),
-                    (("test", failure.test), *run.under),
+                    *("fuzz", failure.name, failure.name, failure.repro.release, "cpu"),
+                    (("test", failure.repro.test), *run.under),
                 )
         for run, window_run in runs:
             for test in run.tests:
@@ -317,7 +317,7 @@ class ObservationReader:
     def _add_fuzzed_test(
         self,
         run: FuzzRun,
-        test: FuzzedTest,
+        test: FuzzTestResult,
         window_run: WindowRun,
         items: dict[str, TrackedItem],
     ) -> None:
@@ -338,7 +338,7 @@ class ObservationReader:
         for name, item in items.items():
             if name in failures:
                 seconds = test.seconds if name == failing[0] else 0.0
-                message, known = failures[name].headline, ", ".join(failures[name].known)
+                message, known = failures[name].repro.headline, ", ".join(failures[name].known)
                 if known:
                     message = f"{test.release} has the bug of {known}: {message}"
                 found = KNOWN_BUG if known else FAILED

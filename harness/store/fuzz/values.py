@@ -1,51 +1,121 @@
-"""A stored run of `unfix fuzz`: its tests and their failures."""
+"""A run of `unfix fuzz`: its tests, its coverage, and its failures."""
 
 from __future__ import annotations
 
 import msgspec
 
+from harness.core.wording import format_count
 
-class FuzzedTest(msgspec.Struct):
-    """A test on one release, with the number of its examples."""
+ToggleDirections = list[tuple[str, str]]  # each toggle with its direction
 
+
+class FoundFailure(msgspec.Struct):
+    """One kind of failure of a test, and its smallest example so far."""
+
+    error: str  # the exception's type
+    where: str  # the innermost frame in SGLang or in a suite
+    kind: str  # the kernel, for a checked kernel's report
+    headline: str
+    arguments: list[str]
+    blob: str
+    examples: int = 0  # number of examples until its discovery
+    shrunk: bool = False
+
+    @property
+    def key(self) -> str:
+        return " | ".join(part for part in (self.error, self.where, self.kind) if part)
+
+
+class FailureRecord(FoundFailure, kw_only=True, forbid_unknown_fields=True):
+    """A failure as a file, with everything that a replay and a reader need."""
+
+    format: int
     test: str
     release: str
-    examples: int
-    seconds: float
-    left_out: str = ""
-    stand_ins: dict[str, int] = {}  # of the virtual GPU: how often each computed
+    under: ToggleDirections
+    date: str
+    versions: dict[str, str]
+    seed: int
+    detail: str
+
+    def format_file(self) -> str:
+        """Return the text of its file, for `--replay`."""
+        return msgspec.json.format(msgspec.json.encode(self), indent=1).decode() + "\n"
 
 
-class FuzzFailure(msgspec.Struct):
-    """A failure. Its name is the same in every run that finds it."""
+class RunFailure(msgspec.Struct):
+    """A failure of this run."""
 
     name: str
+    file: str
+    replay: str
+    repro: FailureRecord
+    again: int = 0  # number of later finds in this run
+    known: list[str] = []  # toggles of a bug that the release has: with their fixes, it passes
+
+
+class FuzzTestResult(msgspec.Struct):
+    """A test of this run, on one release."""
+
     test: str
     release: str
-    headline: str
-    file: str  # the text of a file for `--replay`
-    known: list[str] = []  # toggles of a bug that the release has, whose fixes remove the failure
+    examples: int = 0
+    seconds: float = 0.0
+    slices: int = 0
+    targets: dict[str, float] = {}
+    left_out: str = ""
+    exhausted: bool = False
+    stand_ins: dict[str, int] = {}
+
+
+class FileCoverage(msgspec.Struct):
+    """The coverage of a file that toggles change."""
+
+    release: str
+    file: str
+    toggled: int
+    toggled_of: int
+    lines: int
+    lines_of: int
 
 
 class FuzzRun(msgspec.Struct):
-    """One call of `unfix fuzz`."""
+    """One call of `unfix fuzz`, during the run and at its end."""
 
     id: str
     started: str  # ISO 8601, UTC
+    seed: int = 0
+    budget: float = 0.0  # seconds
+    under: ToggleDirections = []
+    seconds: float = 0.0  # since the start, with the imports
+    search_seconds: float = 0.0  # since the first release was imported: the budget's time
     status: str = "running"  # running, finished, stopped
-    seconds: float = 0.0
-    command: list[str] = []
-    commit: str = ""  # of unfix
-    under: list[tuple[str, str]] = []  # toggles with their directions
-    tests: list[FuzzedTest] = []
-    failures: list[FuzzFailure] = []
+    tests: list[FuzzTestResult] = []
+    coverage: list[FileCoverage] = []
+    failures: list[RunFailure] = []
     problems: list[str] = []
     device: str = ""
+    command: list[str] = []
+    commit: str = ""  # of unfix
+
+    @property
+    def examples(self) -> int:
+        return sum(test.examples for test in self.tests)
+
+    @property
+    def new_failures(self) -> list[RunFailure]:
+        """The failures that no known bug of the release explains."""
+        return [failure for failure in self.failures if not failure.known]
 
     @property
     def green(self) -> bool:
+        return self.status == "finished" and not self.new_failures and not self.problems
+
+    @property
+    def summary(self) -> str:
+        known_count = len(self.failures) - len(self.new_failures)
+        known = f", {known_count} known" if known_count else ""
         return (
-            self.status == "finished"
-            and all(failure.known for failure in self.failures)
-            and not self.problems
+            f"{format_count(self.examples, 'example')}; "
+            f"{format_count(len(self.new_failures), 'failure')}{known}"
         )
