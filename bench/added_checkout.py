@@ -1,6 +1,6 @@
 """From a clone of SGLang's main to a proof on it, on a machine that has the base.
 
-    python bench/added_checkout.py FOLDER [--record FILE]
+    python -m bench.added_checkout FOLDER [--record FILE]
 
 The main is built in FOLDER from the newest wheel's sources with three commits on top: one adds a
 file, one renames a parameter in a function with a known fix, so that its toggle is stale there, one
@@ -9,7 +9,6 @@ is empty. The workspace is new and shares nothing but the base, the wheels and t
 
 from __future__ import annotations
 
-import argparse
 import os
 import shutil
 import subprocess
@@ -18,9 +17,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-import recording
-import reviews
-
+from bench import recording, reviews
 from harness.core import paths
 from harness.core.git_repository import GitRepository
 from harness.releases import managed_releases
@@ -37,26 +34,19 @@ def build_main(folder: Path) -> GitRepository:
     repository = GitRepository(folder)
     folder.mkdir(parents=True)
     reviews.run_git(repository, "init", "-q", "-b", "main")
-    reviews.write_sources(newest, folder / "python")
-    commit_all(repository, f"SGLang {newest.name}")
-    reviews.run_git(repository, "tag", f"v{newest.name}")
+    reviews.commit_release(repository, newest)
     package = folder / "python" / "sglang"
     (package / "srt" / "notes_of_a_bench.py").write_text("NOTE = 1\n")
-    commit_all(repository, "a new file")
+    reviews.commit_all(repository, "a new file")
     text = (package / FILE).read_text()
     before, start, rest = text.partition(FUNCTION[0])
     body, end, after = rest.partition(FUNCTION[1])
     renamed = body.replace("forward_mode", "batch_mode")
     assert renamed != body
     (package / FILE).write_text("".join((before, start, renamed, end, after)))
-    commit_all(repository, "a parameter has another name")
+    reviews.commit_all(repository, "a parameter has another name")
     reviews.run_git(repository, "commit", "-q", "--allow-empty", "-m", "nothing")
     return repository
-
-
-def commit_all(repository: GitRepository, subject: str) -> None:
-    reviews.run_git(repository, "add", "-A")
-    reviews.run_git(repository, "commit", "-q", "-m", subject)
 
 
 def make_home(folder: Path) -> Path:
@@ -81,9 +71,8 @@ def run_timed(words: list[str], home: Path) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = recording.make_parser(__doc__)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--record", type=Path)
     arguments = parser.parse_args()
     folder: Path = arguments.folder.resolve()
     for name in ("upstream", "sglang", "home"):

@@ -1,6 +1,6 @@
 """Measures how much of the registry `unfix adopt` and `drift --mend` write by themselves.
 
-    .venv/bin/python bench/adopting.py [--record FILE] [TOGGLE …]    # FILE's other toggles stay
+    .venv/bin/python -m bench.adopting [--record FILE] [TOGGLE …]    # FILE's other toggles stay
 
 Round trip: edits are built from a toggle's two texts on the newest release that has it, and ported
 to all releases; 'equal' if each release has the state that the registry gives. Held back: the
@@ -10,15 +10,13 @@ have the same effect on each release of the removed variant.
 
 from __future__ import annotations
 
-import argparse
 import json
 import time
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 import msgspec
 
-from bench.recording import record_result
+from bench import recording
 from harness.fixes.adopt import release_timeline, stale_repair
 from harness.fixes.adopt.edit_porting import (
     ResolvedEdits,
@@ -32,7 +30,6 @@ from harness.fixes.registry import toggle_catalogue
 from harness.fixes.registry.schema import Toggle, ToggleEdit
 from harness.releases import managed_releases
 from harness.releases.source_trees import SourceTree
-from harness.store.record_files import read_record_text
 
 
 @dataclass(frozen=True)
@@ -108,9 +105,8 @@ def without_newest(toggle: Toggle) -> Toggle:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
+    parser = recording.make_parser(__doc__)
     parser.add_argument("names", nargs="*", metavar="TOGGLE")
-    parser.add_argument("--record", type=Path)
     arguments = parser.parse_args()
     trees = [release.open_sources() for release in managed_releases.list_releases()]
     known_toggles = toggle_catalogue.load_catalogue()
@@ -123,13 +119,10 @@ def main() -> None:
         outcomes.append(Outcome(toggle.id, trip, held, seconds))
         print(f"{toggle.id:32} {held:12} {trip}", flush=True)
     if arguments.record and arguments.names and arguments.record.exists():
-        asked_toggles = {one.toggle for one in outcomes}
-        before = [
-            Outcome(**one) for one in json.loads(read_record_text(arguments.record))["toggles"]
-        ]
-        known_ids = {toggle.id for toggle in known_toggles}
-        left = [one for one in before if one.toggle in known_ids - asked_toggles]
-        outcomes = sorted([*outcomes, *left], key=lambda one: one.toggle)
+        before = [Outcome(**one) for one in recording.read_record(arguments.record)["toggles"]]
+        left = {toggle.id for toggle in known_toggles} - {one.toggle for one in outcomes}
+        outcomes += [one for one in before if one.toggle in left]
+        outcomes.sort(key=lambda one: one.toggle)
     tried = [one.held_back for one in outcomes if one.held_back != "-"]
     equal = sum(one.round_trip == "equal" for one in outcomes)
     summary = {
@@ -138,7 +131,7 @@ def main() -> None:
     }
     print(json.dumps(summary, indent=1))
     results = {"summary": summary, "toggles": [asdict(one) for one in outcomes]}
-    record_result(results, arguments.record, say=False)
+    recording.record_result(results, arguments.record, say=False)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Every operation and conversion the checker answers for, on inputs that tell a wrong one.
 
-    python bench/arithmetic.py --record FILE     on a GPU: what compiled Triton gives, bit for bit
-    python bench/arithmetic.py --against FILE    with TRITON_INTERPRET=1: the checker against that
+    python -m bench.arithmetic --record FILE     on a GPU: what compiled Triton gives, bit for bit
+    python -m bench.arithmetic --against FILE    with TRITON_INTERPRET=1: the checker against that
 
 The bits are compared, any NaN with any NaN; operations that a GPU approximates (division, exp, log,
 roots) within four units in the last place.
@@ -9,8 +9,6 @@ roots) within four units in the last place.
 
 from __future__ import annotations
 
-import argparse
-import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,9 +18,8 @@ import torch
 import triton
 import triton.language as tl
 
-from bench.recording import record_result
+from bench.recording import make_parser, read_record, record_result
 from harness import checking
-from harness.store.record_files import read_record_text
 
 FLOATS = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 EIGHTS = {"fp8e4nv": torch.float8_e4m3fn, "fp8e5": torch.float8_e5m2}
@@ -211,8 +208,7 @@ def find_unlike(theirs: torch.Tensor, ours: torch.Tensor, near: bool) -> torch.T
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--record", type=Path)
+    parser = make_parser(__doc__)
     parser.add_argument("--against", type=Path)
     options = parser.parse_args()
     if options.record:
@@ -222,7 +218,7 @@ def main() -> int:
     refused = {name: text for name, text in now.items() if text.startswith("refused")}
     print(f"{len(now)} questions, {len(refused)} refused by the checker: {refused}")
     if options.against:
-        changes = list_differences(json.loads(read_record_text(options.against))["answers"], now)
+        changes = list_differences(read_record(options.against)["answers"], now)
         print("\n".join(changes) or "the same")
         return bool(changes)
     return 0

@@ -1,7 +1,7 @@
 """Planted faults on a CPU, and which other emulators of PTX one can get.
 
-    python bench/beside_emulators.py [FAULT …] [--record FILE]
-    python bench/beside_emulators.py --read RECORD
+    python -m bench.beside_emulators [FAULT …] [--record FILE]
+    python -m bench.beside_emulators --read RECORD
 
 The faults are those of `bench/beside_sanitizers.py`. Each is run by SGLang's own host code on the
 virtual GPU, in a process of its own, under all checks; `none` is no fault. Of other emulators the
@@ -12,8 +12,6 @@ releases, the CUDA toolkit, and a network.
 
 from __future__ import annotations
 
-import argparse
-import json
 import re
 import subprocess
 import sys
@@ -24,13 +22,8 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-sys.path.insert(0, str(Path(__file__).parent))
-
-import beside_sanitizers
-
-from bench.recording import record_result
-from harness.store.record_files import read_record_text
+from bench import beside_sanitizers
+from bench.recording import make_parser, read_record, record_result
 
 ROOT = Path(__file__).parents[1]
 RELEASE = "0.5.23"
@@ -106,13 +99,12 @@ def describe_result(result: dict[str, Any]) -> list[str]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = make_parser(__doc__)
     parser.add_argument("faults", nargs="*", default=list(beside_sanitizers.FAULTS))
-    parser.add_argument("--record", type=Path, metavar="FILE")
     parser.add_argument("--read", type=Path, metavar="RECORD")
     arguments = parser.parse_args()
     if arguments.read is not None:
-        print("\n".join(describe_result(json.loads(read_record_text(arguments.read)))))
+        print("\n".join(describe_result(read_record(arguments.read))))
         return 0
     if not search_apt("^coreutils$"):
         raise RuntimeError("apt knows no package: apt-get update")

@@ -13,8 +13,6 @@ the total of seconds is listed as not run.
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import re
 import signal
@@ -28,12 +26,9 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-sys.path.insert(0, str(Path(__file__).parent))
 
-import recording
-
+from bench import recording
 from harness.core import machine
-from harness.store.record_files import read_record_text
 
 ROOT = Path(__file__).parents[1]
 PROGRAM = ROOT / "bench" / "cuda_checks.py"
@@ -155,18 +150,17 @@ def build_modules(tool: str) -> float:
     return round(time.monotonic() - began, 1)
 
 
-def main(given: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
+def main() -> int:
+    parser = recording.make_parser(__doc__)
     parser.add_argument("faults", nargs="*", metavar="FAULT", help=f"of {', '.join(FAULTS)}")
     parser.add_argument("--tool", choices=tuple(TOOLS), action="append", help="only this one")
     parser.add_argument("--limit", type=float, default=45.0, help="seconds of a process")
     parser.add_argument("--total", type=float, default=150.0, help="seconds, builds included")
     parser.add_argument("--at-once", type=int, default=8, help="processes at a time")
-    parser.add_argument("--record", type=Path)
     parser.add_argument("--read", type=Path, help="describe a record")
-    arguments = parser.parse_args(given)
+    arguments = parser.parse_args()
     if arguments.read:
-        print("\n".join(describe_runs(json.loads(read_record_text(arguments.read))["runs"])))
+        print("\n".join(describe_runs(recording.read_record(arguments.read)["runs"])))
         return 0
     if strange := set(arguments.faults) - set(FAULTS):
         parser.error(f"no fault is called {', '.join(sorted(strange))}")

@@ -1,6 +1,6 @@
 """The checks beside triton-viz's sanitizer: the same tests on CPU tensors, in one run.
 
-    python bench/beside_triton_viz.py PYTHON SITE [LIGER] [--record FILE]
+    python -m bench.beside_triton_viz PYTHON SITE [LIGER] [--record FILE]
 
 PYTHON has torch for CPUs, Triton, llvmlite and pytest. SITE is a folder with triton-viz and what it
 needs (`pip install --target SITE triton-viz`). The tests: `bench/planted`, and those of a checkout
@@ -24,8 +24,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from bench.recording import record_result
-from harness.store.record_files import read_record_text
+from bench.recording import make_parser, read_record, record_result
 
 _BENCH = Path(__file__).parent
 _STARTUP = _BENCH.parent / "harness/startup"
@@ -124,11 +123,10 @@ def run_suite(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = make_parser(__doc__)
     parser.add_argument("python")
     parser.add_argument("site", type=Path)
     parser.add_argument("liger", type=Path, nargs="?")
-    parser.add_argument("--record", type=Path)
     parser.add_argument("--known", type=Path, metavar="RECORD")
     parser.add_argument("--limit", type=int, default=60, help="CPU seconds of a test")
     parser.add_argument("--sample", type=int, default=0, help="functions of a file; 0 is all")
@@ -137,7 +135,7 @@ def main() -> None:
     arguments = parser.parse_args()
     python = str(Path(arguments.python).absolute())
     deadline = time.monotonic() + arguments.budget
-    known = json.loads(read_record_text(arguments.known)) if arguments.known else {}
+    known = read_record(arguments.known) if arguments.known else {}
     suites = {"planted": (_BENCH / "planted", [_BENCH / "planted/test_planted.py"])}
     if arguments.liger:
         folder = arguments.liger.resolve()

@@ -1,6 +1,6 @@
 """The hooks for pre-commit, run by pre-commit itself on a checkout of SGLang's real sources.
 
-    python bench/commit_hooks.py FOLDER PRE_COMMIT [--record FILE]
+    python -m bench.commit_hooks FOLDER PRE_COMMIT [--record FILE]
 
 The checkout is built in FOLDER from the wheel of the newest release, and PRE_COMMIT is the program.
 It installs unfix from the commit of this checkout, as it does for anyone; the environment for
@@ -10,7 +10,6 @@ says and the code it ends with are recorded.
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
 import subprocess
@@ -20,9 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import recording
-import reviews
-
+from bench import recording, reviews
 from harness.core import paths
 from harness.core.git_repository import GitRepository, strip_git_variables
 from harness.fixes.patch_plan import Direction, ToggleChoice, make_plan
@@ -58,10 +55,9 @@ CHANGES = (
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = recording.make_parser(__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("pre_commit", type=Path)
-    parser.add_argument("--record", type=Path)
     arguments = parser.parse_args()
     folder: Path = arguments.folder.resolve()
     release = managed_releases.get_newest_release()

@@ -1,6 +1,6 @@
 """How few cells cover a matrix, and in what time: beside published sizes and two libraries.
 
-    python bench/covering.py [--record FILE]
+    python -m bench.covering [--record FILE]
 
 The published sizes are those of the table of tools at pairwise.org/efficiency.html, which was put
 together from the tools' own papers and authors; the best of its 14 rows counts. TCAS stands for its
@@ -12,16 +12,14 @@ Every size counts only if every tuple that is allowed is there, which `count` fi
 
 from __future__ import annotations
 
-import argparse
 import random
 import time
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from itertools import combinations
-from pathlib import Path
 from typing import Any, NamedTuple
 
-from bench.recording import record_result
+from bench.recording import make_parser, record_result
 from harness.matrices import reader
 from harness.runs.matrix import axis_checks, constraint_rules
 from harness.runs.matrix.covering import covering_array, value_tuples
@@ -199,9 +197,7 @@ def side_by_side(model: Model) -> dict[str, Any]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--record", type=Path, metavar="FILE")
-    arguments = parser.parse_args()
+    arguments = make_parser(__doc__).parse_args()
     results = []
     for model in list_models():
         result = side_by_side(model)

@@ -1,6 +1,6 @@
 """Each loader of SGLang's CUDA modules that no suite needs, launched once under check on a CPU.
 
-    UNFIX_CUDA_BUILDS=FILE ./unfix exec --release 0.5.23 -- python bench/cuda_loaders.py [PART ...]
+    UNFIX_CUDA_BUILDS=FILE ./unfix exec --release 0.5.23 -- python -m bench.cuda_loaders [PART ...]
 
 PART is a part of a loader's name; without one, all are launched. FILE gets what
 `harness/kernels/cuda/further_builds.jsonl` holds. A call whose module is not built yet builds it.
@@ -14,12 +14,8 @@ import os
 import sys
 import time
 from collections import Counter
-from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-sys.path.insert(0, str(Path(__file__).parent))
-
-from loader_calls import (
+from bench.loader_calls import (
     attention,
     experts,
     four_bits,
@@ -31,7 +27,6 @@ from loader_calls import (
     rows,
     tensors,
 )
-
 from harness import checking
 from harness.device.cards import CARD_VARIABLE, DEFAULT_CARD
 

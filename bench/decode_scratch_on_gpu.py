@@ -1,7 +1,7 @@
 """DeepSeek-V2-Lite's decode on a real card, with weights of no values: from how many requests on
 does the scratch for split keys not fit beside the pool?
 
-    unfix exec --record FILE -- python bench/decode_scratch_on_gpu.py REQUESTS ...
+    unfix exec --record FILE -- python -m bench.decode_scratch_on_gpu REQUESTS ...
 
 It needs a card and SGLang for it. Name numbers of requests, the smaller first: one below the
 threshold that `unfix rehearse` says for this card, and the threshold. A line is printed for each,
@@ -17,16 +17,14 @@ from pathlib import Path
 
 import torch
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
+from fixtures.rehearse.full_size_batches import FullSizeModel
+from harness.runs.rehearse.deployment import read_model
+
 MODEL = "deepseek-v2-lite"
 LENGTH = 8  # tokens of a request: the scratch does not depend on it
 
 
 def main() -> None:
-    from fixtures.rehearse.full_size_batches import FullSizeModel
-    from harness.runs.rehearse.deployment import read_model
-
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "config.json").write_text(json.dumps(read_model(MODEL).config))
         words = ["--model-path", folder, "--load-format", "dummy", "--skip-tokenizer-init"]

@@ -1,6 +1,6 @@
 """How many examples a guard needs to find its bug: the median over 20 seeds, for every cell.
 
-    .releases/0.5.18/bin/python bench/examples.py [--record FILE] [SUITES …]      (PYTHONPATH=.)
+    .releases/0.5.18/bin/python -m bench.examples [--record FILE] [SUITES …]
 
 Each guard runs on its buggy side with one seed after the other, without shrinking, and stops at the
 first failing example. A seed that finds nothing in 500 counts as 500.
@@ -8,18 +8,16 @@ first failing example. A seed that finds nothing in 500 counts as 500.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import functools
 import statistics
 import sys
 from collections.abc import Generator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from bench.recording import record_result
+from bench.recording import make_parser, record_result
 from harness.guards import plugin
 from harness.guards.cells import GUARDED_STATUS, Side
 from harness.guards.sides import SideAttempt, choose_side
@@ -102,8 +100,7 @@ def count_examples(test: Any, arguments: dict[str, Any], seed: int) -> int:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--record", type=Path)
+    parser = make_parser(__doc__)
     parser.add_argument("suites", nargs="*", default=["suites"])
     options = parser.parse_args()
     counting = ExampleCount()

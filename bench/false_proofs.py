@@ -10,11 +10,8 @@ Hypothesis that differ between the sides. Every round starts `prove` anew, with 
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
@@ -22,7 +19,7 @@ from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
 
-from bench.recording import record_result
+from bench.recording import make_parser, record_result, run_unfix
 from harness.core import paths
 
 TOY = paths.project_folder() / "tests" / "toy"
@@ -198,20 +195,12 @@ def prove_guards(round_number: int, jobs: int, folder: Path) -> list[dict[str, A
         "UNFIX_HOME": str(folder),
     }
     words = ["prove", "--release", "current", "--toggles", str(TOY / "toggles"), "--json"]
-    done = subprocess.run(
-        [sys.executable, "-m", "harness", *words, "-j", str(jobs), "--", str(guards)],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    words += ["-j", str(jobs), "--", str(guards)]
+    _, run = run_unfix(words, cwd=folder, env=environment)
     for place in ("/tmp", "/dev/shm"):
         for left in Path(place).glob(f"unfix-false-proofs-{str(folder).replace('/', '-')}*"):
             left.unlink()
-    if not done.stdout:
-        raise SystemExit(done.stderr)
-    cells: list[dict[str, Any]] = json.loads(done.stdout)["cells"]
+    cells: list[dict[str, Any]] = run["cells"]
     print(f"round {round_number}: {len(cells)} tries", file=sys.stderr, flush=True)
     return cells
 
@@ -243,10 +232,9 @@ def count_proofs(verdicts: Counter[str]) -> dict[str, Any]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = make_parser(__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("-j", "--jobs", type=int, default=2)
-    parser.add_argument("--record", type=Path)
     arguments = parser.parse_args()
     began = time.time()
     cells = []

@@ -1,6 +1,6 @@
 """A large matrix on a simulated fleet: the real plan values, order of a run, store, merge and page.
 
-    python bench/fleet.py [--cells N] [--workers N] [--shards N] [--record FILE]
+    python -m bench.fleet [--cells N] [--workers N] [--shards N] [--record FILE]
 
 Only the work is made up (`bench/simulated_fleet.py`). Every shard is run into a store of its
 own, as on a machine of its own; the stores are merged, joined, and the page is written.
@@ -8,8 +8,8 @@ own, as on a machine of its own; the stores are merged, joined, and the page is 
 
 from __future__ import annotations
 
-import argparse
 import itertools
+import math
 import sys
 import tempfile
 import time
@@ -17,7 +17,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from bench.recording import record_result
+from bench.recording import make_parser, record_result
 from bench.simulated_fleet import SimulatedFleet
 from harness.matrices.schema import MachineNeeds
 from harness.runs.matrix import shards
@@ -44,9 +44,7 @@ AXES = {
 
 def make_plan(count: int) -> MatrixPlan:
     """Plan `count` cells, spread evenly over all combinations."""
-    total = 1
-    for values in AXES.values():
-        total *= len(values)
+    total = math.prod(map(len, AXES.values()))
     every = itertools.product(*AXES.values())
     chosen = itertools.islice(itertools.islice(every, 0, None, max(1, total // count)), count)
     cells = [
@@ -150,12 +148,11 @@ def measure_fleet(count: int, workers: int, shards: int, folder: Path) -> dict[s
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = make_parser(__doc__)
     parser.add_argument("--cells", type=int, default=10_000)
     parser.add_argument("--workers", type=int, default=200)
     parser.add_argument("--shards", type=int, default=8)
     parser.add_argument("--show", type=Path, metavar="HTML", help="keep the page there")
-    parser.add_argument("--record", type=Path)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         found = measure_fleet(arguments.cells, arguments.workers, arguments.shards, Path(folder))

@@ -1,6 +1,6 @@
 """How many examples `unfix fuzz` needs for the first failure, beside inputs drawn uniformly.
 
-    .releases/0.5.18/bin/python bench/fuzzing.py [--record FILE]      (PYTHONPATH=.)
+    .releases/0.5.18/bin/python -m bench.fuzzing [--record FILE]
 
 Each guard of kv_indices and int64_indices, with its fix out, 20 seeds a side, in one process.
 Fuzzing is the engine of a slice as it begins a night, with an empty database and nothing else. The
@@ -11,7 +11,6 @@ that finds nothing in 300 examples counts as 300.
 
 from __future__ import annotations
 
-import argparse
 import functools
 import math
 import random
@@ -19,13 +18,12 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from bench.examples import RevertedFixes
-from bench.recording import record_result
+from bench.recording import make_parser, record_result
 
 SEEDS = range(20)
 MOST = 300
@@ -250,9 +248,7 @@ def compare_counts(by_chance: list[int], by_fuzzing: list[int]) -> dict[str, Any
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--record", type=Path)
-    options = parser.parse_args()
+    options = make_parser(__doc__).parse_args()
     comparing = EngineComparison()
     started = time.monotonic()
     code = pytest.main([*SUITES, "--device", "cpu"], [comparing])

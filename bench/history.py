@@ -1,13 +1,12 @@
 """Measures how long reading a month of a large matrix and writing its page takes.
 
-    python bench/history.py [--cells N] [--nights N] [--record FILE]
+    python -m bench.history [--cells N] [--nights N] [--record FILE]
 
 The nights are written through the real store, with logs of a realistic length.
 """
 
 from __future__ import annotations
 
-import argparse
 import datetime
 import random
 import tempfile
@@ -15,7 +14,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from bench.recording import record_result
+from bench.recording import make_parser, record_result
 from harness.core import machine
 from harness.runs.history import time_window, timelines
 from harness.runs.history.resource_prices import ResourcePrices
@@ -102,10 +101,9 @@ def time_history(cells: int, nights: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
+    parser = make_parser(__doc__)
     parser.add_argument("--cells", type=int, default=10_000)
     parser.add_argument("--nights", type=int, default=30)
-    parser.add_argument("--record", type=Path)
     arguments = parser.parse_args()
     record_result(time_history(arguments.cells, arguments.nights), arguments.record)
 

@@ -1,6 +1,6 @@
 """What checking costs: the launches of the suites, under check, beside Triton's own interpreter.
 
-    .releases/0.5.23/bin/python bench/kernels.py [--record FILE] [--viz FOLDER]   (PYTHONPATH=.)
+    .releases/0.5.23/bin/python -m bench.kernels [--record FILE] [--viz FOLDER]
 
 The suites run once in the smoke profile and their launches are kept, with copies of their tensors;
 launches over virtual tensors cannot be copied and are counted. A suite may have run a part of the
@@ -23,7 +23,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -33,9 +32,10 @@ from typing import Any
 import pytest
 import torch
 
-from bench.recording import record_result
+from bench.recording import make_parser, record_result, time_call
 from harness import checking
 
+_THIS = (sys.executable, "-m", "bench.kernels")
 LARGEST = 1 << 26
 ROUNDS = 7
 KEPT = 40  # launches of a kernel; more would add nothing
@@ -158,15 +158,9 @@ def load_launch(content: bytes) -> Launch:
     return torch.load(io.BytesIO(content), weights_only=False)  # type: ignore[no-any-return]
 
 
-def time_work(work: Callable[[], Any]) -> float:
-    start = time.perf_counter()
-    work()
-    return time.perf_counter() - start
-
-
 def measure_below(what: str, folder: Path, **variables: str) -> dict[str, Any]:
     """Measure one way to run the launches, in a separate process."""
-    words = [sys.executable, __file__, f"--{what}", str(folder)]
+    words = [*_THIS, f"--{what}", str(folder)]
     done = subprocess.run(words, env={**os.environ, **variables}, stdout=subprocess.PIPE, text=True)
     if done.returncode:
         raise SystemExit(f"{what} ended with {done.returncode}")
@@ -185,7 +179,7 @@ def time_interpreter(folder: Path) -> dict[str, Any]:
         run = launch.prepare_call()
         try:
             run()
-            results[name] = min(time_work(run) for _ in range(ROUNDS))
+            results[name] = min(time_call(run) for _ in range(ROUNDS))
         except Exception as error:
             results[name] = f"fails: {error}"[:160]
     return results
@@ -199,7 +193,7 @@ def under_check(folder: Path) -> dict[str, Any]:
         try:
             for _ in range(ROUNDS + 1):
                 with checking.checked("cpu"):
-                    times.append(time_work(run))
+                    times.append(time_call(run))
         except checking.Violation as error:  # in programs that the suite excluded
             results[name] = f"refused: {error}".partition("\n")[0]
         else:
@@ -246,7 +240,7 @@ def summarize_results(results: dict[str, Any]) -> dict[str, Any]:
 
 def run_sanitizer(launch: Path, folder: str) -> dict[str, Any]:
     """Run triton-viz's sanitizer on the same launch; it may crash."""
-    words = [sys.executable, __file__, "--sanitize", str(launch), "--viz", folder]
+    words = [*_THIS, "--sanitize", str(launch), "--viz", folder]
     done = subprocess.run(words, capture_output=True, text=True, timeout=300)
     last = done.stdout.splitlines()[-1:] or [f"died, exit code {done.returncode}"]
     return {"outcome": last[0]}
@@ -259,7 +253,7 @@ def record_sanitizer(file: Path, folder: str) -> None:
 
     traced = triton_viz.trace(client="sanitizer")(launch.named.kernel)
     try:
-        took = time_work(
+        took = time_call(
             lambda: traced[launch.sides](*map(launch.find_value, launch.args), **launch.options)
         )
         print(f"runs in {took:.3f} s")
@@ -268,8 +262,7 @@ def record_sanitizer(file: Path, folder: str) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--record", type=Path)
+    parser = make_parser(__doc__)
     parser.add_argument("--viz")
     parser.add_argument("--suites", default="suites")
     for hidden in ("plain", "checked", "sanitize"):

@@ -1,6 +1,6 @@
 """Six CUDA kernels of SGLang 0.5.23 with rows past 2^31 elements, on a card of 80 GB, unchecked.
 
-    unfix exec --record FILE -- python bench/large_cuda_offsets.py
+    unfix exec --record FILE -- python -m bench.large_cuda_offsets
 
 Needs SGLang 0.5.23 with its CUDA packages, and nvcc for `load_jit`. Each case runs near and far, in
 processes of their own: near is right on every card; far is wrong, or an illegal memory access. The
@@ -133,7 +133,7 @@ CASES: dict[str, Callable[[int], bool]] = {
 
 
 def describe_case(name: str, distance: int) -> str:
-    command = [sys.executable, __file__, name, str(distance)]
+    command = [sys.executable, "-m", "bench.large_cuda_offsets", name, str(distance)]
     done = subprocess.run(command, capture_output=True, text=True)
     lines = (done.stdout if done.returncode == 0 else done.stderr).strip().splitlines()
     errors = [line for line in lines if "CUDA error" in line or "Error" in line] or lines[-1:]

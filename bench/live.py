@@ -1,6 +1,6 @@
 """What a live toggle costs in and out, on a real release, beside SGLang's own patcher.
 
-    .releases/0.5.18/bin/python bench/live.py [--record FILE]      (PYTHONPATH=.)
+    .releases/0.5.18/bin/python -m bench.live [--record FILE]
 
 A function: 27360, which SGLang's own registry still reverts, so both do the same edit to the same
 method in one run. A kernel: 25418-dequant-int64. The first time makes the plan and compiles the
@@ -9,20 +9,17 @@ patched module; afterwards a toggle goes in and out from what was kept.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import importlib
 import io
 import statistics
 import sys
-import time
 import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from pathlib import Path
 from typing import Any
 
-from bench.recording import record_result
+from bench.recording import make_parser, record_result, time_call
 from harness import toggles
 
 FUNCTION = "27360"
@@ -34,18 +31,14 @@ MODULES = (
 ROUNDS = 200
 
 
-def time_call(work: Callable[[], Any]) -> float:
-    start = time.perf_counter()
-    work()
-    return (time.perf_counter() - start) * 1000
+def time_in_and_out(make: Callable[[], AbstractContextManager[Any]]) -> float:
+    """Return the milliseconds that entering and leaving a context takes."""
 
-
-def in_and_out(make: Callable[[], AbstractContextManager[Any]]) -> float:
-    def once() -> None:
+    def enter_and_leave() -> None:
         with make():
             pass
 
-    return time_call(once)
+    return 1000 * time_call(enter_and_leave)
 
 
 def upstream_patcher() -> Callable[[], AbstractContextManager[Any]]:
@@ -68,21 +61,19 @@ def upstream_patcher() -> Callable[[], AbstractContextManager[Any]]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--record", type=Path)
-    arguments = parser.parse_args()
+    arguments = make_parser(__doc__).parse_args()
     warnings.simplefilter("ignore")
     for module in MODULES:
         importlib.import_module(module)
     ours = toggles.reverted(FUNCTION)
     kernel = toggles.reverted(KERNEL)
     theirs = upstream_patcher()
-    first = {"function": in_and_out(lambda: ours), "kernel": in_and_out(lambda: kernel)}
+    sides = {"function": lambda: ours, "upstream": theirs, "kernel": lambda: kernel}
+    first = {name: time_in_and_out(sides[name]) for name in ("function", "kernel")}
     times: dict[str, list[float]] = {"function": [], "kernel": [], "upstream": []}
     for _ in range(ROUNDS):  # interleaved, so that noise affects all alike
-        times["function"].append(in_and_out(lambda: ours))
-        times["upstream"].append(in_and_out(theirs))
-        times["kernel"].append(in_and_out(lambda: kernel))
+        for name, make in sides.items():
+            times[name].append(time_in_and_out(make))
     median = {name: statistics.median(found) for name, found in times.items()}
     result = {
         "rounds": ROUNDS,

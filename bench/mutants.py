@@ -1,7 +1,7 @@
 """What a mutant costs: `unfix prove` beside cosmic-ray and mutmut, on the same mutants and tests.
 
     python -m venv TOOLS && TOOLS/bin/pip install cosmic-ray mutmut
-    python bench/mutants.py --tools TOOLS [--record FILE]      (in unfix's own environment)
+    python -m bench.mutants --tools TOOLS [--record FILE]      (in unfix's own environment)
 
 bench/small holds a package, its tests, and the settings of the two tools. First both run all of
 their own mutants. Those that both make as the same changed line become toggles, the original line
@@ -28,7 +28,6 @@ their names and cosmic-ray its session of before without their results.
 
 from __future__ import annotations
 
-import argparse
 import ast
 import json
 import os
@@ -47,7 +46,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bench.recording import record_result
+from bench.recording import make_parser, record_result
 from harness.core import paths
 
 SMALL = Path(__file__).parent / "small"
@@ -355,11 +354,10 @@ def measure_tools(bench: Bench, rounds: int) -> dict[str, Any]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = make_parser(__doc__)
     parser.add_argument("--tools", type=Path, required=True, metavar="DIR")
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--record", type=Path)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as root:
         bench = Bench(arguments.tools, arguments.jobs, Path(root))

@@ -1,7 +1,7 @@
 """Measures how many faults the audit reports: `narrow_int64` anywhere in a release's kernels.
 
     unfix audit --release R --record AUDIT
-    python bench/narrowing.py AUDIT [--sizes] [--release R] [--faults N] [-j N] [--record FILE]
+    python -m bench.narrowing AUDIT [--sizes] [--release R] [--faults N] [-j N] [--record FILE]
 
 A seed draws faults from all that the operator makes in `@triton.jit` functions. A fault in a helper
 is judged by the first two kernels that call it. AUDIT is the record of the unchanged release.
@@ -27,15 +27,18 @@ import collections
 import gc
 import json
 import os
-import pickle
+import signal
 import subprocess
 import sys
+import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from narrowing_faults import NARROW, Fault, draw_faults
+from bench.narrowing_faults import NARROW, Fault, draw_faults
+from bench.recording import make_parser, read_record, record_result
 
 SECONDS = 15  # processor time of one fault
 LOADS = (1, 5, 65, 250)  # loads of launches with tensors of true size
@@ -61,33 +64,15 @@ def judge_faults(
     kernels = kernel_discovery.collect_kernels(world)
     gc.freeze()
     gc.enable()
-    children = []
-    for lane in range(jobs):
-        read, write = os.pipe()
-        child = os.fork()
-        if not child:
-            os.close(read)
-            with os.fdopen(write, "wb") as answers:
-                for fault in faults[lane::jobs]:
-                    pickle.dump(
-                        _judge_in_fork(place, world, kernels, fault, recorded, known), answers
-                    )
-                    answers.flush()
-            os._exit(0)
-        os.close(write)
-        children.append((child, os.fdopen(read, "rb")))
     found: list[dict[str, Any]] = []
-    for child, result in children:
-        with result:
-            while True:
-                try:
-                    found.append(pickle.load(result))
-                except EOFError:
-                    break
-                if len(found) % 20 == 0:
-                    counts = collections.Counter(one["verdict"] for one in found)
-                    print(f"{len(found)} of {len(faults)}: {dict(counts)}", file=sys.stderr)
-        os.waitpid(child, 0)
+    with ThreadPoolExecutor(jobs) as pool:  # a thread only waits for its fork
+        for result in pool.map(
+            lambda fault: _judge_in_fork(place, world, kernels, fault, recorded, known), faults
+        ):
+            found.append(result)
+            if len(found) % 20 == 0:
+                counts = collections.Counter(one["verdict"] for one in found)
+                print(f"{len(found)} of {len(faults)}: {dict(counts)}", file=sys.stderr)
     return found
 
 
@@ -95,26 +80,23 @@ def _judge_in_fork(
     place: Path, world: Any, kernels: Any, fault: Fault, recorded: Thresholds, known: Any
 ) -> dict[str, Any]:
     """Judge a fault in a fork with a time limit; report how the fork ended, if it died."""
-    import signal
-
-    read, write = os.pipe()
-    child = os.fork()
-    if not child:
-        signal.setitimer(signal.ITIMER_PROF, SECONDS)
-        with open(os.devnull, "w") as nothing:
-            os.dup2(nothing.fileno(), 1)
-            os.dup2(nothing.fileno(), 2)
-        judge = _judge_narrowing if fault.operator == NARROW else _judge_size
-        try:
-            result = judge(place, world, kernels, fault, recorded, known)
-        except Exception as error:
-            result = {"why": f"{type(error).__name__}: {error}"[:200]}
-        os.write(write, json.dumps(result).encode())
-        os._exit(0)
-    os.close(write)
-    with os.fdopen(read) as answer:
+    with tempfile.TemporaryFile() as answer:
+        child = os.fork()
+        if not child:
+            signal.setitimer(signal.ITIMER_PROF, SECONDS)
+            with open(os.devnull, "w") as nothing:
+                os.dup2(nothing.fileno(), 1)
+                os.dup2(nothing.fileno(), 2)
+            judge = _judge_narrowing if fault.operator == NARROW else _judge_size
+            try:
+                result = judge(place, world, kernels, fault, recorded, known)
+            except Exception as error:
+                result = {"why": f"{type(error).__name__}: {error}"[:200]}
+            os.write(answer.fileno(), json.dumps(result).encode())
+            os._exit(0)
+        os.waitpid(child, 0)
+        answer.seek(0)
         text = answer.read()
-    os.waitpid(child, 0)
     result = (
         json.loads(text) if text else {"why": f"it takes more than {SECONDS} s, or ends Triton"}
     )
@@ -290,24 +272,20 @@ def _overflows_elsewhere(read: tuple[Any, Any], lines: set[tuple[str, int]]) -> 
 
 def _read_thresholds(arguments: argparse.Namespace) -> Thresholds:
     """Read each finding's threshold, by the line in the release on this machine."""
-    from harness.store.record_files import read_record_text
-
-    data = json.loads(read_record_text(arguments.audit))
     return {
         (str(arguments.place / "sglang" / one["file"].partition("/sglang/")[2]), one["line"]):
         one["threshold"]
-        for one in data["findings"]
+        for one in read_record(arguments.audit)["findings"]
     }  # fmt: skip
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
+    parser = make_parser(__doc__)
     parser.add_argument("audit", type=Path, help="a record of `unfix audit` of the release")
     parser.add_argument("--sizes", action="store_true", help="faults of sizes and bounds")
     parser.add_argument("--release", default="")
     parser.add_argument("--faults", type=int, default=320)
     parser.add_argument("-j", "--jobs", type=int, default=1)
-    parser.add_argument("--record", type=Path)
     parser.add_argument("--place", type=Path, help="a folder that holds the package")
     parser.add_argument("--made", type=Path, help="faults that were made before")
     arguments = parser.parse_args()
@@ -316,7 +294,6 @@ def main() -> None:
         found = judge_faults(arguments.place, faults, _read_thresholds(arguments), arguments.jobs)
         sys.stdout.write("\n" + json.dumps(found))
         return
-    from bench.recording import record_result
     from harness.releases import checkouts, managed_releases
     from harness.releases.managed_releases import CPU_BASE
     from harness.releases.source_trees import FolderSourceTree
@@ -334,7 +311,7 @@ def main() -> None:
     made.write_text(json.dumps([asdict(one) for one in faults]))
     if arguments.made:
         return
-    command = [CPU_BASE.python, __file__, arguments.audit, "--made", made]
+    command = [CPU_BASE.python, "-m", "bench.narrowing", arguments.audit, "--made", made]
     command += ["--place", tree.folder, "-j", arguments.jobs]
     environment = dict(os.environ)
     checkouts.set_checkout_variables(environment)

@@ -1,7 +1,7 @@
 """Other packages' test suites under check on this CPU: what passes, is reported, is refused, why.
 
-    python bench/other_suites.py PYTHON NAME=TESTS… --record FILE [--limit 60] [--budget 1500]
-    python bench/other_suites.py .releases/0.5.23/bin/python \
+    python -m bench.other_suites PYTHON NAME=TESTS… --record FILE [--limit 60] [--budget 1500]
+    python -m bench.other_suites .releases/0.5.23/bin/python \
         SGLang=CHECKOUT/test/registered@bench/selection/sglang_registered.txt --record FILE
 
 PYTHON has torch, Triton, pytest and the packages under test. Each file of tests is a process of its
@@ -24,7 +24,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections import Counter
@@ -32,13 +31,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
+from bench.recording import make_parser, read_record
 from harness.cli import run_output
 from harness.core import machine
 from harness.core.device import DEVICE_VARIABLE, VIRTUAL
 from harness.patching.child_environment import STARTUP_FOLDER, ChildEnvironment
-from harness.store.record_files import read_record_text, write_record
+from harness.store.record_files import write_record
 
 _SELECTION = Path(__file__).parent / "selection"  # alone: it goes on the path of a suite
 
@@ -230,10 +228,9 @@ def summarize_tests(all_tests: Iterable[dict[str, Any]]) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = make_parser(__doc__)
     parser.add_argument("python")
     parser.add_argument("suites", nargs="+", metavar="NAME=TESTS")
-    parser.add_argument("--record", type=Path, required=True)
     parser.add_argument("--limit", type=int, default=60, help="CPU seconds of a test")
     parser.add_argument("--sample", type=int, default=0, help="functions of a file; 0 is all")
     parser.add_argument("--grace", type=float, default=120, help="seconds past the budget")
@@ -245,7 +242,9 @@ def main() -> None:
     parser.add_argument("--known", type=Path, nargs="+", default=[], metavar="RECORD")
     arguments = parser.parse_args()
     python = str(Path(arguments.python).absolute())  # the suites have other working folders
-    known = [json.loads(read_record_text(file)) for file in arguments.known]
+    if arguments.record is None:
+        parser.error("--record FILE")
+    known = [read_record(file) for file in arguments.known]
     record: dict[str, Any] = {"machine": machine.collect_machine_facts(python)}
     for word in arguments.suites:
         name, _, place = word.partition("=")

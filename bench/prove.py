@@ -1,6 +1,6 @@
 """`unfix prove` beside the plain way: a fresh process for every guard, fixed and buggy.
 
-    python bench/prove.py [--release R] [--cells N] [--record FILE]    (in unfix's own environment)
+    python -m bench.prove [--release R] [--cells N] [--record FILE]    (in unfix's own environment)
 
 The plain way runs `pytest GUARD` and `SGLANG_DEBUG_REVERT_PR=ID pytest GUARD` (or with ENABLE,
 where the release has the bug), as many at a time as `prove` does, with the same profile, on the
@@ -9,8 +9,6 @@ cells that `prove` proved just before. Both must say the same of every cell.
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import random
 import statistics
@@ -22,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from bench.recording import record_result
+from bench.recording import make_parser, record_result, run_unfix
 from harness.core import paths
 from harness.releases import managed_releases
 
@@ -30,15 +28,7 @@ from harness.releases import managed_releases
 def time_proof(release: str, profile: str, jobs: int) -> tuple[float, dict[str, Any]]:
     """Time a whole run of `unfix prove`, as a user starts it."""
     words = ["prove", "--release", release, "--profile", profile, "-j", str(jobs), "--json"]
-    begun = time.perf_counter()
-    done = subprocess.run(
-        [str(paths.project_folder() / "unfix"), *words], capture_output=True, text=True, check=False
-    )
-    seconds = time.perf_counter() - begun
-    if not done.stdout:
-        raise SystemExit(done.stderr)
-    run: dict[str, Any] = json.loads(done.stdout)
-    return seconds, run
+    return run_unfix(words, program=[str(paths.project_folder() / "unfix")])
 
 
 def run_plain_side(
@@ -66,12 +56,11 @@ def run_plain_side(
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = make_parser(__doc__)
     parser.add_argument("--release", default=managed_releases.get_newest_release().name)
     parser.add_argument("--profile", default="smoke")
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--cells", type=int, help="so many of the cells plainly, chosen by a seed")
-    parser.add_argument("--record", type=Path)
     arguments = parser.parse_args()
     release = managed_releases.get_release(arguments.release)
 

@@ -1,6 +1,6 @@
 """How fast kernels in PTX run on this CPU: instructions a second, with and without checks.
 
-    unfix exec --record FILE -- python bench/ptx_executor.py [FILE]
+    unfix exec --record FILE -- python -m bench.ptx_executor [FILE]
 
 Each kernel runs once with a counter in each of its blocks, which gives the instructions of a
 launch, and then as it is: with bounds and alignment alone, and with every check. Times are the
@@ -18,8 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from bench.recording import record_result
 from harness.kernels.ptx.abi import ContextField

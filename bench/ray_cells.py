@@ -1,6 +1,6 @@
 """What Ray costs a cell: the same sleeping cells here and on a Ray cluster, in one run.
 
-    python bench/ray_cells.py [--cells N] [--nodes N] [--seconds S] [--record FILE]
+    python -m bench.ray_cells [--cells N] [--nodes N] [--seconds S] [--record FILE]
 
 The cluster is real: so many nodes of one CPU each, on this machine. Cells sleep, so that as many as
 there are nodes can run at a time on fewer cores, here as there. One cell a node is run before, and
@@ -9,7 +9,6 @@ reported apart: a node starts its first worker then. Both sides must come to the
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import sys
 import tempfile
@@ -17,7 +16,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from bench.recording import record_result
+from bench.recording import make_parser, record_result
 from harness.matrices.schema import MachineNeeds
 from harness.runs.matrix.cell_plan import MatrixCell
 from harness.runs.matrix.cell_scheduler import CellExecutor, CellScheduler, RetryRules, RunLocation
@@ -67,11 +66,10 @@ def measure_executor(
 def main() -> int:
     from ray.cluster_utils import Cluster
 
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = make_parser(__doc__)
     parser.add_argument("--cells", type=int, default=24)
     parser.add_argument("--nodes", type=int, default=4)
     parser.add_argument("--seconds", type=float, default=10.0)
-    parser.add_argument("--record", type=Path)
     arguments = parser.parse_args()
     sizes = arguments.nodes, arguments.cells, arguments.seconds
 

@@ -11,7 +11,6 @@ for lack of memory is recorded separately and not counted; run another seed in i
 
 from __future__ import annotations
 
-import argparse
 import collections
 import json
 import sys
@@ -20,13 +19,14 @@ import time
 from pathlib import Path
 from typing import Any
 
+from bench.recording import make_parser, read_record
 from harness.core import machine
 from harness.matrices import reader
 from harness.matrices.schema import MatrixFile
 from harness.runs.eval.evaluation_servers import ServingSettings
 from harness.runs.eval.runner import EvaluationRunner, begin_evaluation
 from harness.store.eval.values import Evaluation
-from harness.store.record_files import read_record_text, write_record
+from harness.store.record_files import write_record
 
 ROOT = Path(__file__).resolve().parent.parent
 MATRIX = ROOT / "suites" / "matrices" / "cpu.yaml"
@@ -66,14 +66,13 @@ def summarize_evaluation(done: Evaluation) -> dict[str, Any]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = make_parser(__doc__)
     parser.add_argument("--release", default="0.5.18")
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--items", type=int, default=1, help="of each task")
     parser.add_argument("-j", "--jobs", type=int, default=2)
     parser.add_argument("--tasks", nargs="+", default=["needle", "shared"])
     parser.add_argument("--accuracy", action="store_true", help="compare it, too")
-    parser.add_argument("--record", type=Path)
     parser.add_argument("--first", type=int, default=1, metavar="SEED")
     parser.add_argument("--onto", action="store_true", help="keep what --record holds already")
     arguments = parser.parse_args()
@@ -112,7 +111,7 @@ def main() -> int:
         "seconds": round(time.time() - began),
         "repeats": found,
     }
-    runs = json.loads(read_record_text(arguments.record))["runs"] if arguments.onto else []
+    runs = read_record(arguments.record)["runs"] if arguments.onto else []
     runs.append(run)
     every = [one for run in runs for one in run["repeats"]]
     whole = [one for one in every if one["counts"]]

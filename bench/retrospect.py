@@ -1,7 +1,7 @@
 """Does a rehearsal name upstream's fixes of addresses when they are taken out?
 
-    python bench/retrospect.py RECORD [CASE ...]      all cases of bench/retrospect_cases.yaml
-    python bench/retrospect.py RECORD --table         the table of a record, as Markdown
+    python -m bench.retrospect RECORD [CASE ...]      all cases of bench/retrospect_cases.yaml
+    python -m bench.retrospect RECORD --table         the table of a record, as Markdown
 
 A case is one deployment with the fixes that are taken out of it together, each in a kernel of its
 own. It is rehearsed with them and without; a fix is named if its kernel has a finding of an
@@ -14,7 +14,6 @@ that the rehearsal searched, or, of a near one, the batch's size divided by the 
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -23,8 +22,10 @@ from typing import Any
 import msgspec
 import yaml
 
+from bench.recording import run_unfix
+from harness.runs.rehearse.deployment import read_model
+
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
 CASES = ROOT / "bench" / "retrospect_cases.yaml"
 FOLDER = ROOT / "bench" / "reverted_fixes"
 RELEASE = "0.5.23"
@@ -93,8 +94,6 @@ def rehearse_case(case: Case, reverts: list[str], folder: Path) -> dict[str, Any
     """Rehearse the deployment of a case; return its result."""
     model = [case.model]
     if case.layers:
-        from harness.runs.rehearse.deployment import read_model
-
         config = {**read_model(case.model).config, "num_hidden_layers": case.layers}
         file = folder / f"{case.model}.json"
         file.write_text(json.dumps(config))
@@ -103,15 +102,8 @@ def rehearse_case(case: Case, reverts: list[str], folder: Path) -> dict[str, Any
     words += ["--toggles", str(FOLDER)] if reverts else []
     words += [word for fix in reverts for word in ("--revert", fix)]
     words += [] if case.searches and reverts else ["--no-thresholds"]
-    finished = subprocess.run(
-        [str(ROOT / "unfix"), "rehearse", *words, "--", *case.arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if finished.returncode not in (0, 1):
-        raise SystemExit(finished.stderr)
-    run: dict[str, Any] = json.loads(finished.stdout)
+    program = [str(ROOT / "unfix"), "rehearse"]
+    _, run = run_unfix([*words, "--", *case.arguments], program=program)
     result: dict[str, Any] = run["deployments"][0]
     if result["refusal"]:
         raise SystemExit(f"{result['name']} does not start: {result['refusal']}")

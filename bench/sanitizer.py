@@ -11,7 +11,6 @@ nothing out: what each tool costs, in the tokens a second of the second half of 
 
 from __future__ import annotations
 
-import argparse
 import concurrent.futures
 import contextlib
 import http.client
@@ -21,16 +20,13 @@ import stat
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-sys.path.insert(0, str(Path(__file__).parent))
 
-import recording
-
+from bench import recording
 from harness.cli import kernel_checks
 from harness.core import machine
 from harness.core.errors import NotReadyError
@@ -195,16 +191,15 @@ def in_short(name: str, found: dict[str, Any]) -> str:
     )
 
 
-def main(given: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
+def main() -> int:
+    parser = recording.make_parser(__doc__)
     parser.add_argument("cases", nargs="*", metavar="CASE", help=f"of {', '.join(CASES)}")
     parser.add_argument("--tool", choices=TOOLS, action="append", help="only this one")
     parser.add_argument("--rounds", type=int, default=2, help="of sixteen requests")
     parser.add_argument("--patience", type=float, default=240.0, help="until a server is ready")
     parser.add_argument("--limit", type=float, default=90.0, help="until a request is answered")
     parser.add_argument("--at-once", type=int, default=1, help="servers side by side")
-    parser.add_argument("--record", type=Path)
-    arguments = parser.parse_args(given)
+    arguments = parser.parse_args()
     strange = set(arguments.cases) - set(CASES)
     if strange:
         parser.error(f"no case is called {', '.join(sorted(strange))}")

@@ -1,6 +1,6 @@
 """`unfix bisect` over every toggle, and beside a search that starts each run afresh.
 
-    python bench/searches.py [--release R] [--plain N] [--record FILE]
+    python -m bench.searches [--release R] [--plain N] [--record FILE]
 
 Searches all toggles for each one that is fixed on the release, with a guard that proves it in
 `bench/recorded/proofs/cpu.json.xz`, and counts the runs. Then repeats the search for a seeded
@@ -10,19 +10,16 @@ imports SGLang for each run.
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import os
 import random
-import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
-from bench.recording import record_result
+from bench.recording import make_parser, read_record, record_result, run_unfix
 from harness.core import paths
 from harness.fixes.patch_plan import Direction
 from harness.fixes.registry import toggle_catalogue
@@ -33,14 +30,13 @@ from harness.runs.bisect.search_driver import SearchDriver
 from harness.runs.bisect.toggle_candidates import select_candidates
 from harness.runs.bisect.trial_runner import VersionUnderTest
 from harness.store.bisect.values import BisectSearch
-from harness.store.record_files import read_record_text
 
 PROVEN = paths.project_folder() / "bench" / "recorded" / "proofs" / "cpu.json.xz"
 
 
 def guards_of(release: str) -> dict[str, tuple[str, list[str]]]:
     """Choose a guard for each toggle, with all of its toggles; one with few others is preferred."""
-    cells = json.loads(read_record_text(PROVEN))["cells"]
+    cells = read_record(PROVEN)["cells"]
     proven = [c for c in cells if c["release"] == release and c["verdict"] == "proven"]
     guarded: dict[str, list[str]] = {}
     for cell in proven:
@@ -110,18 +106,9 @@ def search_each_toggle(release: str, jobs: int, folder: Path) -> dict[str, Any]:
 
 
 def time_search(words: list[str]) -> tuple[float, dict[str, Any]]:
-    began = time.perf_counter()
-    done = subprocess.run(
-        [sys.executable, "-m", "harness", "bisect", "toggles", "--json", *words],
-        cwd=paths.project_folder(),
-        capture_output=True,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        check=False,
-    )
-    if not done.stdout:
-        raise SystemExit(done.stderr)
-    return time.perf_counter() - began, json.loads(done.stdout)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    words = ["bisect", "toggles", "--json", *words]
+    return run_unfix(words, cwd=paths.project_folder(), env=environment)
 
 
 def time_searches(release: str, jobs: int, count: int) -> dict[str, Any]:
@@ -158,11 +145,10 @@ def time_searches(release: str, jobs: int, count: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = make_parser(__doc__)
     parser.add_argument("--release", default="0.5.18")
     parser.add_argument("--plain", type=int, default=3, metavar="N")
     parser.add_argument("-j", "--jobs", type=int, default=1)
-    parser.add_argument("--record", type=Path)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         every = search_each_toggle(arguments.release, arguments.jobs, Path(folder))

@@ -1,7 +1,7 @@
 """An engine of one of the zoo's architectures with SGLang's own CUDA kernels, on the virtual GPU.
 
     UNFIX_LAUNCHES=FILE ./unfix exec --device virtual --cuda-kernels --release 0.5.23 -- \
-        python bench/served_architecture.py ARCHITECTURE
+        python -m bench.served_architecture ARCHITECTURE
 
 The weights are random and tiny. FILE gets the kernels that SGLang's default path launches for the
 architecture on the card that the virtual GPU plays, for `bench/server_kernels.py`. Attention is
@@ -13,8 +13,6 @@ from __future__ import annotations
 import sys
 import tempfile
 from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from fixtures.zoo.reference_model import TransformersModel
 from harness.runs.zoo.architecture import read_architectures

@@ -1,8 +1,8 @@
 """The CUDA C++ kernels of SGLang that default servers launch, and what holds each to a reference.
 
     UNFIX_LAUNCHES=SUITES ./unfix exec --release 0.5.23 -- python -m pytest suites/cuda_kernels
-    python bench/server_kernels.py --launches SUITES [--virtual NAME=LAUNCHES ...] [--record FILE]
-    python bench/server_kernels.py --read FILE
+    python -m bench.server_kernels --launches SUITES [--virtual NAME=LAUNCHES ...] [--record FILE]
+    python -m bench.server_kernels --read FILE
 
 What servers on a card launch is in `bench/recorded/checked-servers`, by SGLang's own profiler, and
 in later records by the checks of `--check cuda`. A server that no card has run is listed by its
@@ -13,19 +13,14 @@ what it launches to a reference of its own. `--read` prints the table of a recor
 
 from __future__ import annotations
 
-import argparse
-import json
 import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from bench.recording import record_result
+from bench.recording import make_parser, read_record, record_result
 from harness.kernels.cuda.recorded_builds import read_recorded_builds
 from harness.kernels.triton.recorded_reach import read_reach
-from harness.store.record_files import read_record_text
 
 ROOT = Path(__file__).parents[1]
 SERVERS = ROOT / "bench" / "recorded" / "checked-servers"
@@ -39,7 +34,7 @@ def read_servers() -> dict[str, Counter[str]]:
     """Read how often each server on a card launched each kernel."""
     found: dict[str, Counter[str]] = {}
     for file in sorted(SERVERS.iterdir()):
-        for case, runs in json.loads(read_record_text(file))["cases"].items():
+        for case, runs in read_record(file)["cases"].items():
             for run in runs:
                 for name, count in (run.get("launches") or {}).items():
                     if name.startswith(_NAMESPACE):
@@ -114,14 +109,13 @@ def render_table(kernels: list[dict[str, Any]]) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = make_parser(__doc__)
     parser.add_argument("--launches", type=Path, metavar="FILE")
     parser.add_argument("--virtual", action="append", default=[], metavar="NAME=FILE")
-    parser.add_argument("--record", type=Path, metavar="FILE")
     parser.add_argument("--read", type=Path, metavar="FILE")
     arguments = parser.parse_args()
     if arguments.read is not None:
-        kernels = json.loads(read_record_text(arguments.read))["kernels"]
+        kernels = read_record(arguments.read)["kernels"]
     elif arguments.launches is None:
         parser.error("--launches FILE, or --read FILE")
     else:

@@ -1,10 +1,10 @@
 """Compares each stand-in of the virtual GPU with its operator, on the calls that are drawn for it.
 
-    python bench/stand_ins.py card --record FILE       on a GPU, with SGLang's own packages
-    python bench/stand_ins.py executor [--only PART]   SGLang's JIT kernels as PTX on this CPU
-    python bench/stand_ins.py native                   SGLang's own fallbacks in torch
-    python bench/stand_ins.py itself                   shows that every call can be drawn
-    python bench/stand_ins.py table --record FILE      prints a record as Markdown
+    python -m bench.stand_ins card --record FILE       on a GPU, with SGLang's own packages
+    python -m bench.stand_ins executor [--only PART]   SGLang's JIT kernels as PTX on this CPU
+    python -m bench.stand_ins native                   SGLang's own fallbacks in torch
+    python -m bench.stand_ins itself                   shows that every call can be drawn
+    python -m bench.stand_ins table --record FILE      prints a record as Markdown
 
 All but `card` run in a managed release's Python (`./unfix exec --release 0.5.23 -- python …`).
 A few operators share a process. If it ends or hangs, the operator that ran is recorded so, and a
@@ -21,13 +21,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT), str(ROOT / "bench")]
+from bench.recording import make_parser, read_record, record_result
 
 CARD = "card"
 REFERENCES = (CARD, "executor", "native", "itself")
@@ -45,22 +44,17 @@ def main() -> int:
     options = read_options()
     if options.reference == TABLE:
         from fixtures.stand_ins.recorded import describe_record
-        from harness.store.record_files import read_record_text
 
-        print("\n".join(describe_record(json.loads(read_record_text(options.record)))))
+        print("\n".join(describe_record(read_record(options.record))))
         return 0
     if options.group:
         run_group(options.reference, options.group.split(","), options.examples)
         return 0
-    from recording import record_result
-
     started = time.monotonic()
     results = run_groups(options, started + options.seconds)
     for name, result in results.items():
         print(describe_operator(name, result))
-    summary = defaultdict(int)
-    for result in results.values():
-        summary[result["outcome"]] += 1
+    summary = Counter(result["outcome"] for result in results.values())
     print("; ".join(f"{count} {outcome}" for outcome, count in sorted(summary.items())))
     whole = {
         "reference": options.reference,
@@ -74,16 +68,14 @@ def main() -> int:
 
 
 def is_red(result: dict[str, Any]) -> bool:
-    """Return whether a stand-in differs, or was compared in no way although it could have been."""
-    if result["outcome"] == NOT_RUN:
-        return bool(result["why"] == NO_TIME)
-    return bool(result["outcome"] != AGREES)
+    """Return whether a stand-in differs, or was not compared although it could have been."""
+    outcome, why = result["outcome"], result.get("why")
+    return bool(why == NO_TIME if outcome == NOT_RUN else outcome != AGREES)
 
 
 def read_options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = make_parser(__doc__)
     parser.add_argument("reference", choices=(*REFERENCES, TABLE))
-    parser.add_argument("--record", type=Path, metavar="FILE")
     parser.add_argument("--only", default="", metavar="PART", help="of an operator's name")
     parser.add_argument("--examples", type=int, default=60, help="calls of each operator")
     parser.add_argument("--seconds", type=float, default=150.0, help="for all processes")
@@ -141,12 +133,12 @@ def run_process(
     options: argparse.Namespace, names: list[str], seconds: float
 ) -> tuple[dict[str, dict[str, Any]], str, str]:
     """Run one process; return what it has compared, what it began last, and how it ended."""
-    words = [sys.executable, __file__, options.reference, "--group", ",".join(names)]
+    words = [sys.executable, "-m", "bench.stand_ins", options.reference, "--group", ",".join(names)]
     words += ["--examples", str(options.examples)]
     with tempfile.TemporaryDirectory() as folder:
         paths = [Path(folder) / name for name in ("out", "err")]
         with paths[0].open("w") as out, paths[1].open("w") as err:
-            process = subprocess.Popen(words, stdout=out, stderr=err, cwd=ROOT)
+            process = subprocess.Popen(words, stdout=out, stderr=err)
             ended = wait_for_end(process, paths[0], time.monotonic() + seconds)
         out_text, err_text = (path.read_text(errors="replace") for path in paths)
     found: dict[str, dict[str, Any]] = {}
@@ -186,6 +178,7 @@ def run_group(reference: str, names: list[str], examples: int) -> None:
 
     from fixtures.stand_ins.comparing_runs import compare_operator, load_registries
     from fixtures.stand_ins.references import NoReference, References
+    from harness.device.stand_ins import STAND_INS
 
     torch.set_num_threads(1)
     load_registries()
@@ -205,7 +198,7 @@ def run_group(reference: str, names: list[str], examples: int) -> None:
         else:
             result = {
                 "outcome": judge_agreement(agreement),
-                "source": read_source(name),
+                "source": STAND_INS[name].source,
                 **dataclasses.asdict(agreement),
                 "seconds": round(time.monotonic() - started, 1),
             }
@@ -218,12 +211,6 @@ def judge_agreement(agreement: Any) -> str:
     if agreement.differences:
         return DIFFERS
     return AGREES if agreement.agreed >= LEAST_SHARE * agreement.calls else REFUSED
-
-
-def read_source(name: str) -> str:
-    from harness.device.stand_ins import STAND_INS
-
-    return STAND_INS[name].source
 
 
 def describe_device(reference: str) -> str:

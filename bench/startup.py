@@ -1,6 +1,6 @@
 """What the commands cost, and what a process pays that asks for no toggle.
 
-    python bench/startup.py [--record FILE]      (in unfix's own environment, one release installed)
+    python -m bench.startup [--record FILE]      (in unfix's own environment, one release installed)
 
 The price of the start line is measured in two release environments that differ in that line
 alone, by turns; `list` and `drift` beside a Python that does nothing.
@@ -8,17 +8,15 @@ alone, by turns; `list` and `drift` beside a Python that does nothing.
 
 from __future__ import annotations
 
-import argparse
 import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
-from bench.recording import record_result
+from bench.recording import make_parser, record_result, time_call
 from harness.core import paths
 from harness.releases import managed_releases
 
@@ -26,9 +24,8 @@ ROUNDS = 40
 
 
 def measure_seconds(*words: str) -> float:
-    start = time.perf_counter()
-    subprocess.run(words, capture_output=True, check=False, cwd=paths.project_folder())
-    return time.perf_counter() - start
+    options = {"capture_output": True, "check": False, "cwd": paths.project_folder()}
+    return time_call(lambda: subprocess.run(words, **options))
 
 
 def without_start_line(release: managed_releases.Release, folder: Path) -> Path:
@@ -42,19 +39,21 @@ def without_start_line(release: managed_releases.Release, folder: Path) -> Path:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--record", type=Path)
-    arguments = parser.parse_args()
+    arguments = make_parser(__doc__).parse_args()
     release = managed_releases.find_default_release()
     assert release is not None
     folder = Path(tempfile.mkdtemp())
     bare = without_start_line(release, folder / "bare")
-    times: dict[str, list[float]] = {"with": [], "without": [], "nothing": [], "list": []}
+    commands = {
+        "with": (str(release.python), "-c", "pass"),
+        "without": (str(bare), "-c", "pass"),
+        "nothing": (sys.executable, "-c", "pass"),
+        "list": (sys.executable, "-m", "harness", "list"),
+    }
+    times: dict[str, list[float]] = {name: [] for name in commands}
     for _ in range(ROUNDS):
-        times["with"].append(measure_seconds(str(release.python), "-c", "pass"))
-        times["without"].append(measure_seconds(str(bare), "-c", "pass"))
-        times["nothing"].append(measure_seconds(sys.executable, "-c", "pass"))
-        times["list"].append(measure_seconds(sys.executable, "-m", "harness", "list"))
+        for name, words in commands.items():
+            times[name].append(measure_seconds(*words))
     shutil.rmtree(folder)
     median = {name: statistics.median(found) for name, found in times.items()}
     drift = measure_seconds(sys.executable, "-m", "harness", "drift")

@@ -1,6 +1,6 @@
 """What a test under check costs at the least: CPU time a test, of suites of tiny kernels.
 
-    python bench/suite_floor.py PYTHON [--before CHECKOUT] [--record FILE]
+    python -m bench.suite_floor PYTHON [--before CHECKOUT] [--record FILE]
 
 PYTHON has torch for CPUs, Triton, llvmlite and pytest. Two suites: 200 tests that launch one kernel
 and 60 tests with a kernel each. Each runs under check twice (the first run compiles, in a new
@@ -11,7 +11,6 @@ run. Times are a process's own CPU seconds in the tests, without its start.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import subprocess
@@ -20,7 +19,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from bench.recording import record_result
+from bench.recording import make_parser, record_result
 
 ROUNDS = 3
 _PROJECT = Path(__file__).parents[1]
@@ -136,10 +135,9 @@ def measure_suites(python: str, suites: dict[str, Path], plain: Path, before: Pa
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = make_parser(__doc__)
     parser.add_argument("python")
     parser.add_argument("--before", type=Path, metavar="CHECKOUT")
-    parser.add_argument("--record", type=Path)
     arguments = parser.parse_args()
     python = str(Path(arguments.python).absolute())
     with tempfile.TemporaryDirectory() as text:

@@ -1,6 +1,6 @@
 """Four Triton kernels of SGLang 0.5.23 one below their threshold and at it, on a card.
 
-    unfix exec --record FILE -- python bench/thresholds_on_gpu.py
+    unfix exec --record FILE -- python -m bench.thresholds_on_gpu
 
 The thresholds are those of `unfix rehearse`, in pages of `docs/findings`. Each case runs in a
 process of its own. A tensor lies 2^31 elements behind the start of a buffer, so an offset that
@@ -150,7 +150,7 @@ CASES: dict[str, tuple[Callable[[int], dict[str, Any]], int]] = {
 
 
 def run_in_process(name: str, tokens: int) -> dict[str, Any]:
-    words = [sys.executable, __file__, name, str(tokens)]
+    words = [sys.executable, "-m", "bench.thresholds_on_gpu", name, str(tokens)]
     try:
         ended = subprocess.run(words, capture_output=True, text=True, timeout=TIMEOUT)
     except subprocess.TimeoutExpired:

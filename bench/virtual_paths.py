@@ -1,8 +1,8 @@
 """Does the virtual GPU lead SGLang onto the path of a real one? Compares what each model called.
 
-    python bench/virtual_paths.py cuda FILE [ARCHITECTURE ...]      on a machine with a GPU
-    python bench/virtual_paths.py virtual FILE [ARCHITECTURE ...]   in a managed release's Python
-    python bench/virtual_paths.py compare CUDA_FILE VIRTUAL_FILE OUT
+    python -m bench.virtual_paths cuda FILE [ARCHITECTURE ...]      on a machine with a GPU
+    python -m bench.virtual_paths virtual FILE [ARCHITECTURE ...]   in a managed release's Python
+    python -m bench.virtual_paths compare CUDA_FILE VIRTUAL_FILE OUT
 
 Each architecture runs in a process of its own: it loads the zoo's tiny model without graphs,
 extends the zoo's three prompts as one batch and in chunks, and decodes three tokens. Counted are
@@ -27,8 +27,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
 ARCHITECTURES = ("llama", "mixtral", "deepseek_v3", "gemma2", "glm4_moe", "olmo2")
 DTYPE = "bfloat16"  # the real norms refuse float32
 SEED, CHUNK, CONTINUATION, PROMPTS = 3, 4, 3, (11, 37, 5)
@@ -226,7 +224,7 @@ def run_all(device: str, names: tuple[str, ...], jobs: int) -> dict[str, Any]:
     results: dict[str, Any] = {}
 
     def run_one(name: str) -> None:
-        words = [sys.executable, __file__, "one", device, name]
+        words = [sys.executable, "-m", "bench.virtual_paths", "one", device, name]
         done = subprocess.run(words, capture_output=True, text=True, check=False)
         marked = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
         if marked:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from loader_calls.tensors import (
+from bench.loader_calls.tensors import (
     draw_floats,
     draw_normal,
     draw_rotations,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch.nn.functional import layer_norm
 
-from loader_calls.tensors import (
+from bench.loader_calls.tensors import (
     FOUR_BITS,
     compare_tensors,
     draw_bytes,

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import torch
 
-from loader_calls.tensors import (
+from bench.loader_calls.tensors import (
     compare_tensors,
     draw_normal,
     find_function,

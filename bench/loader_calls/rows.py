@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch.nn.functional import gelu, silu
 
-from loader_calls.tensors import (
+from bench.loader_calls.tensors import (
     compare_tensors,
     draw_floats,
     draw_normal,

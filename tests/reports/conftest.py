@@ -1,4 +1,4 @@
-"""A real browser for the tests of the page, where the machine has one."""
+"""A real browser for the tests of pages, where the machine has one."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
+from calling import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser
+    from playwright.sync_api import Page
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 QUIET = (
@@ -18,15 +19,18 @@ QUIET = (
 ).split()
 
 
-# Only until its file is finished: it has an event loop running in this thread.
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
+@pytest.fixture(scope="session")
+def tab() -> Iterator[Page]:
+    """One tab for all pages: a new one costs more than most pages. Its event loop runs until the
+    end of this folder's process."""
     program = next(filter(None, map(shutil.which, NAMES)), None)
     if program is None:
         pytest.skip("n/a: no Chromium on this machine")
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=program, args=QUIET)
-        yield opened
-        opened.close()
+        browser = playwright.chromium.launch(executable_path=program, args=QUIET)
+        page = browser.new_page(reduced_motion="reduce")
+        page.set_default_timeout(PATIENCE_SECONDS * 1000)
+        yield page
+        browser.close()

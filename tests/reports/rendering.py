@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from rich.console import Console
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Page
 
 FITS = "document.documentElement.scrollWidth <= window.innerWidth"
 
@@ -24,18 +25,9 @@ def to_text(print_run: Callable[[Any, Console], None], run: Any, width: int = 16
     return output.getvalue()
 
 
-def open_page(
-    browser: Browser, text: str, file: Path, *, width: int = 1280, **options: Any
-) -> Page:
-    """Open the page in a tab of its own; assert that it logs nothing and requests only its file."""
-    tab = browser.new_page(viewport={"width": width, "height": 900}, **options)
-    file.write_text(text)
-    show_page(tab, file)
-    return tab
-
-
-def show_page(tab: Page, file: Path) -> None:
-    """Show the page in a tab; assert that it logs nothing and requests only its own file."""
+@contextmanager
+def record_events(tab: Page) -> Iterator[list[str]]:
+    """Record what pages of a tab log, and the addresses that they request."""
     events: list[str] = []
     listeners: dict[str, Callable[[Any], None]] = {
         "console": lambda message: events.append(message.text),
@@ -44,11 +36,29 @@ def show_page(tab: Page, file: Path) -> None:
     }
     for event, listener in listeners.items():
         tab.on(event, listener)  # type: ignore[call-overload]
-    tab.goto(file.as_uri())
-    assert events == [file.as_uri()]
+    try:
+        yield events
+    finally:
+        for event, listener in listeners.items():
+            tab.remove_listener(event, listener)
+
+
+def show_page(
+    tab: Page,
+    text: str,
+    file: Path,
+    *,
+    width: int = 1280,
+    scheme: Literal["light", "dark"] = "light",
+) -> None:
+    """Show a page; assert that it logs nothing and requests only its own file."""
+    file.write_text(text)
+    tab.set_viewport_size({"width": width, "height": 900})
+    tab.emulate_media(color_scheme=scheme)
+    with record_events(tab) as events:
+        tab.goto(file.as_uri())
+        assert events == [file.as_uri()]
     tab.evaluate("localStorage.clear()")  # pages of one tab share what they store
-    for event, listener in listeners.items():
-        tab.remove_listener(event, listener)
 
 
 def assert_fits(page: Page, *widths: int) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from rendering import assert_fits, open_page, to_text
+from rendering import assert_fits, show_page, to_text
 
 from harness.store.bisect.values import (
     BisectAnswer,
@@ -19,7 +19,7 @@ from harness.store.prove.values import ToggleFacts
 from reports.bisect import markdown, page, terminal
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser
+    from playwright.sync_api import Page
 
 HOSTILE = "<script>document.title='owned'</script> | `x` \x1b[31m]]> {{ 7 * 7 }}"
 
@@ -74,9 +74,9 @@ def search() -> BisectSearch:
 
 
 def test_the_page_shows_the_search_without_active_content(
-    search: BisectSearch, browser: Browser, tmp_path: Path
+    search: BisectSearch, tab: Page, tmp_path: Path
 ) -> None:
-    tab = open_page(browser, page.render_page(search), tmp_path / "search.html")
+    show_page(tab, page.render_page(search), tmp_path / "search.html")
     assert tab.title() == "found · unfix bisect toggles"
     assert tab.locator("text={{ 7 * 7 }}").count()
     rows = tab.locator(".picture tbody tr")
@@ -88,7 +88,6 @@ def test_the_page_shows_the_search_without_active_content(
     assert tab.locator(".blame .minus").nth(1).inner_text() == "-right"
     assert tab.locator("a[href$='/pull/123']").count() == 1
     assert_fits(tab, 1280, 480)
-    tab.close()
 
 
 @pytest.mark.parametrize("verdict", ["none", "cannot tell", ""])

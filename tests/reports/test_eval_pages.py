@@ -16,7 +16,7 @@ from evaluated import (
     make_large_evaluation,
     make_served,
 )
-from rendering import assert_fits, open_page, to_text
+from rendering import assert_fits, show_page, to_text
 
 from harness.store.eval.values import (
     AnswerDifference,
@@ -28,7 +28,7 @@ from harness.store.eval.values import (
 from reports.eval import answer_differences, charts, markdown, page, terminal, view
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser
+    from playwright.sync_api import Page
 
 VISIBLE = "<script>document.title='owned'</script>"
 
@@ -100,10 +100,9 @@ def test_a_missed_fault_is_red() -> None:
     assert view.make_view(made).faults[0].mark is view.UNREACHED_MARK
 
 
-def test_the_page_shows_all_without_active_content(browser: Browser, tmp_path: Path) -> None:
+def test_the_page_shows_all_without_active_content(tab: Page, tmp_path: Path) -> None:
     made = make_awful_evaluation()
-    file = tmp_path / "eval.html"
-    tab = open_page(browser, page.render_page(made), file)
+    show_page(tab, page.render_page(made), tmp_path / "eval.html")
     assert tab.title().startswith("RED · unfix eval · <script>document.title")
     assert tab.locator("script").count() == 0
     assert tab.locator(".verdict .colour").inner_text() == "Red"
@@ -135,17 +134,15 @@ def test_the_page_shows_all_without_active_content(browser: Browser, tmp_path: P
     assert "logprob -0.25 became -1.5 (-1.25)" in details.nth(1).inner_text()
     assert details.nth(1).locator("mark").all_inner_texts() == ["b", "b"]
     assert_fits(tab, 1280, 400)
-    tab.close()
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_bars_and_the_noise_floor_are_where_they_belong(
-    browser: Browser, tmp_path: Path, scheme: Any
+    tab: Page, tmp_path: Path, scheme: Any
 ) -> None:
     made = make_fine_evaluation()
     made.served[1] = make_served("cache", wrong=5)
-    file = tmp_path / "eval.html"
-    tab = open_page(browser, page.render_page(made), file, color_scheme=scheme)
+    show_page(tab, page.render_page(made), tmp_path / "eval.html", scheme=scheme)
     assert tab.locator(".verdict .colour").inner_text() == "Green"
     width = "(one) => one.getBoundingClientRect().width"
     bars = tab.locator("section:has(#accuracy) .bars").first.locator("rect:not(.ground)")
@@ -164,7 +161,6 @@ def test_bars_and_the_noise_floor_are_where_they_belong(
         ".flatMap((s) => [s.color, s.backgroundColor])"
     )
     assert (sum(split_channels(ink)) > sum(split_channels(ground))) is (scheme == "dark")
-    tab.close()
 
 
 def split_channels(colour: str) -> list[float]:
@@ -172,11 +168,11 @@ def split_channels(colour: str) -> list[float]:
 
 
 def test_the_largest_page_stays_small_and_counts_what_it_omits(
-    browser: Browser, tmp_path: Path
+    tab: Page, tmp_path: Path
 ) -> None:
     made = make_large_evaluation()
     file = tmp_path / "eval.html"
-    tab = open_page(browser, page.render_page(made), file)
+    show_page(tab, page.render_page(made), file)
     assert file.stat().st_size < 2_000_000
     details = tab.locator("details.pairing")
     assert details.count() == 29 * 5
@@ -186,7 +182,6 @@ def test_the_largest_page_stays_small_and_counts_what_it_omits(
     assert f"{shown[0]} of 200 items" in details.first.locator("summary").inner_text()
     assert "letters …" in (tab.locator(".item").first.text_content() or "")
     assert_fits(tab, 1280, 400)
-    tab.close()
 
 
 def test_at_most_twenty_differences_of_a_comparison() -> None:

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from evaluated import HOSTILE, LONG
-from rendering import assert_fits, open_page, to_text
+from rendering import assert_fits, show_page, to_text
 
 from harness.store.matrix.values import AttemptOutcome, CellAttempt, MatrixCellResult, MatrixRun
 from reports.matrix import markdown, page, terminal, view
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Page
 
 VISIBLE = "<script>document.title='owned'</script>"
 
@@ -80,10 +80,10 @@ def read_heads(tab: Page) -> list[str]:
 
 
 def test_the_page_shows_failures_first_without_active_content(
-    browser: Browser, tmp_path: Path
+    tab: Page, tmp_path: Path
 ) -> None:
     made = make_awful_run()
-    tab = open_page(browser, page.render_page(made), tmp_path / "matrix.html")
+    show_page(tab, page.render_page(made), tmp_path / "matrix.html")
     assert tab.title().startswith("RED · unfix matrix · <script>document.title")
     assert tab.locator(".verdict .colour").inner_text() == "Red"
     words = [head.split()[-1] for head in read_heads(tab)]
@@ -103,13 +103,12 @@ def test_the_page_shows_failures_first_without_active_content(
     assert tab.locator(".problems li").count() == len(made.problems) + 1
     assert "lost, then rerun" in tab.inner_text(".facts >> nth=0")
     assert_fits(tab, 1280, 400)
-    tab.close()
 
 
 def test_cells_are_grouped_and_filtered_and_a_group_is_filled_when_it_opens(
-    browser: Browser, tmp_path: Path
+    tab: Page, tmp_path: Path
 ) -> None:
-    tab = open_page(browser, page.render_page(make_awful_run()), tmp_path / "matrix.html")
+    show_page(tab, page.render_page(make_awful_run()), tmp_path / "matrix.html")
     groups = tab.locator(".group")
     assert tab.locator("#shown").inner_text() == "14 cells"
     assert groups.count() == 3  # by kv: fp8, auto, and a hostile one
@@ -136,27 +135,24 @@ def test_cells_are_grouped_and_filtered_and_a_group_is_filled_when_it_opens(
     assert tab.locator("#shown").inner_text() == "2 of 14 cells"
     tab.locator("#search").fill("no such thing")
     assert tab.locator("#none").is_visible()
-    tab.close()
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_a_green_run_is_a_green_page_without_failures(
-    browser: Browser, tmp_path: Path, scheme: Any
+    tab: Page, tmp_path: Path, scheme: Any
 ) -> None:
-    file = tmp_path / "matrix.html"
-    tab = open_page(browser, page.render_page(make_fine_run()), file, color_scheme=scheme)
+    show_page(tab, page.render_page(make_fine_run()), tmp_path / "matrix.html", scheme=scheme)
     assert tab.locator(".verdict .colour").inner_text() == "Green"
     assert tab.inner_text("h1") == "Every one of 4 cells is green."
     assert tab.locator("#failures").is_hidden()
-    tab.close()
 
 
-def test_ten_thousand_cells_open_and_answer_quickly(browser: Browser, tmp_path: Path) -> None:
+def test_ten_thousand_cells_open_and_answer_quickly(tab: Page, tmp_path: Path) -> None:
     made = make_run(
         *(make_cell(f"bad-{n:05}", AttemptOutcome.RED, kv="fp8") for n in range(500)),
         *(make_cell(f"cell-{n:05}", AttemptOutcome.GREEN) for n in range(9500)),
     )
-    tab = open_page(browser, page.render_page(made), tmp_path / "matrix.html")
+    show_page(tab, page.render_page(made), tmp_path / "matrix.html")
     assert (tmp_path / "matrix.html").stat().st_size < 3_000_000
     timing = "performance.timing"
     spent = tab.evaluate(f"{timing}.domContentLoadedEventEnd - {timing}.responseStart")
@@ -175,7 +171,6 @@ def test_ten_thousand_cells_open_and_answer_quickly(browser: Browser, tmp_path: 
     tab.locator(".group").last.locator("summary").click()
     tab.locator(".group").last.locator("tbody tr").first.wait_for()
     assert tab.locator(".group").last.locator("tbody tr").count() == 200
-    tab.close()
 
 
 def test_each_value_has_its_share_of_green_and_the_most_different_axis_is_first() -> None:

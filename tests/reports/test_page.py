@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 import sample
-from calling import PATIENCE_SECONDS, wait_until
+from calling import wait_until
+from rendering import record_events
 
 from harness.store.prove.values import ProveRun
 from reports.prove import page
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page, Request
+    from playwright.sync_api import Page
 
 Open = Callable[..., "Page"]
 Scheme = Literal["light", "dark"]
@@ -39,42 +40,22 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {name: folder / f"{name}.html" for name in runs}
 
 
-@pytest.fixture(scope="module")
-def tab(browser: Browser) -> Iterator[tuple[Page, list[str]]]:
-    """One tab for all tests, and the messages and requests of its pages."""
-    context = browser.new_context(reduced_motion="reduce")
-    context.set_default_timeout(PATIENCE_SECONDS * 1000)
-    opened = context.new_page()
-    wrong: list[str] = []
-
-    def record_request(request: Request) -> None:
-        if not request.url.startswith("file:"):
-            wrong.append(f"request: {request.url}")
-
-    opened.on("console", lambda said: wrong.append(f"console: {said.text}"))
-    opened.on("pageerror", lambda error: wrong.append(f"error: {error}"))
-    opened.on("request", record_request)
-    yield opened, wrong
-    context.close()
-
-
 @pytest.fixture
-def opener(tab: tuple[Page, list[str]], files: dict[str, Path]) -> Iterator[Open]:
+def opener(tab: Page, files: dict[str, Path]) -> Iterator[Open]:
     """Open a page in the tab; fail the test on a message or a request."""
-    page, wrong = tab
-    wrong.clear()
 
     def open_page(
         name: str = "bad", hash: str = "", width: int = 1400, scheme: Scheme = "light"
     ) -> Page:
-        page.goto("about:blank")
-        page.set_viewport_size({"width": width, "height": 900})
-        page.emulate_media(color_scheme=scheme)
-        page.goto(files[name].as_uri() + (f"#{hash}" if hash else ""))
-        return page
+        tab.goto("about:blank")
+        tab.set_viewport_size({"width": width, "height": 900})
+        tab.emulate_media(color_scheme=scheme)
+        tab.goto(files[name].as_uri() + (f"#{hash}" if hash else ""))
+        return tab
 
-    yield open_page
-    assert wrong == []
+    with record_events(tab) as events:
+        yield open_page
+    assert [event for event in events if not event.startswith(("file:", "about:"))] == []
 
 
 def find_box(tab: Page, toggle: str, column: int) -> Any:

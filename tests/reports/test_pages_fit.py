@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -37,7 +37,7 @@ from reports.rehearse import page as rehearse_page
 from reports.zoo import page as zoo_page
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Page
 
 RECORDED = Path(__file__).parents[2] / "bench" / "recorded"
 # Text that a narrower box cuts off, unless it scrolls; text of a picture beyond its edges.
@@ -218,19 +218,8 @@ def test_the_head_of_a_page_names_the_commit_and_whether_it_was_dirty(kind: str)
     assert "unfix (commit unknown)</div>" in COMMITS[kind]("")
 
 
-@pytest.fixture(scope="module")
-def tab(browser: Browser) -> Iterator[Page]:
-    """One tab for all pages: a new one costs more than most pages."""
-    page = browser.new_page()
-    yield page
-    page.close()
-
-
 def open_page(tab: Page, name: str, folder: Path, width: int = 1280) -> None:
-    file = folder / "page.html"
-    file.write_text(render_named_page(name))
-    tab.set_viewport_size({"width": width, "height": 900})
-    show_page(tab, file)
+    show_page(tab, render_named_page(name), folder / "page.html", width=width)
 
 
 @pytest.mark.parametrize("name", PAGES)
