@@ -9,15 +9,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from small_release import MODULE, write_release
 
 from harness.runs.audit import analysis_worker, overflow_runs, size_limits, trial_launches
 from harness.runs.audit.findings import FindingKey, FindingKind
 from harness.runs.audit.lazy_release import LazyRelease
 from harness.runs.audit.release_kernels import ReleaseKernels
 from harness.runs.audit.threshold_search import FindingWithLoads
-from tests.audit.conftest import KERNELS, SIZES
 
-MODULE = "sglang.srt.kernels"
 HELPED = """
 import triton
 import triton.language as tl
@@ -38,14 +37,6 @@ FIRST = (FindingKind.OVERFLOWS, "two_lines", "tl.store(x_ptr + row * stride, 1)"
 SECOND = (FindingKind.OVERFLOWS, "two_lines", "tl.store(x_ptr + row * 512, 2)")
 
 
-def write_release(folder: Path, text: str) -> Path:
-    package = folder / "sglang" / "srt"
-    package.mkdir(parents=True)
-    (package / "kernels.py").write_text(text)
-    (package / "sizes.py").write_text(SIZES)
-    return folder
-
-
 def test_a_kernels_cache_key_does_not_depend_on_load_order(tmp_path: Path) -> None:
     """Otherwise cached results would never be read."""
     place = write_release(tmp_path, HELPED)
@@ -63,12 +54,12 @@ def test_a_finding_is_run_on_the_parent_if_it_was_run_on_the_release(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A finding that was too slow to run counts by arithmetic, as on the release itself."""
-    kernels = ReleaseKernels(write_release(tmp_path, KERNELS), "sources")
+    kernels = ReleaseKernels(write_release(tmp_path), "sources")
     [kernel] = kernels.find_by_name("two_lines")
     run: list[FindingKey] = []
 
     def note_findings(loaded: Any, case: Any, found: Iterable[FindingWithLoads]) -> set[FindingKey]:
-        run.extend(one.key for one, _ in found)
+        run.extend(finding.key for finding, _ in found)
         return set()
 
     monkeypatch.setattr(overflow_runs, "select_observed_findings", note_findings)
@@ -92,14 +83,14 @@ class PlayedLaunching:
 
 
 @pytest.mark.parametrize(
-    ("least", "said", "loads"), [(20, 50, [50]), (80, 100, [50, 100]), (200, "", [50, 100])]
+    ("least", "overflowing", "loads"), [(20, 50, [50]), (80, 100, [50, 100]), (200, "", [50, 100])]
 )
 def test_on_the_parent_any_overflowing_launch_is_enough(
-    least: int, said: int | str, loads: list[int], monkeypatch: pytest.MonkeyPatch
+    least: int, overflowing: int | str, loads: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The smallest load is not needed there, and takes ten launches more."""
-    monkeypatch.setattr(signal, "setitimer", lambda *given: None)
+    monkeypatch.setattr(signal, "setitimer", lambda *arguments: None)
     played: Any = PlayedLaunching(least)
     found: Any = SimpleNamespace(quantity="tokens", threshold=50, largest=100)
-    assert overflow_runs._find_any_load(played, found, {"tokens": 50, "heads": 4}) == said
+    assert overflow_runs._find_any_load(played, found, {"tokens": 50, "heads": 4}) == overflowing
     assert played.loads == loads

@@ -2,68 +2,47 @@
 
 from __future__ import annotations
 
-import ast
 import multiprocessing
 from pathlib import Path
 from typing import Any
 
 import pytest
+from small_release import list_findings, write_release
 
 from harness.kernels.triton import frontend
 from harness.runs.audit import kernel_reading, overflow_runs, probe_memory, size_limits
 from harness.runs.audit.findings import NEEDS_INT64, AuditFinding, LaunchArgument
-from harness.runs.audit.kernel_case import KernelCase
-from harness.runs.audit.kernel_discovery import SourceKernel
-from harness.runs.audit.lazy_release import LazyRelease
 from harness.runs.audit.release_kernels import ReleaseKernels
 from harness.runs.audit.trial_launches import OVERFLOWS, PASSES, iterate_draws
-from tests.audit.conftest import KERNELS, SIZES
-
-MODULE = "sglang.srt.kernels"
 
 
 @pytest.fixture
 def release(tmp_path: Path) -> Path:
-    package = tmp_path / "sglang" / "srt"
-    package.mkdir(parents=True)
-    (package / "kernels.py").write_text(KERNELS)
-    (package / "sizes.py").write_text(SIZES)
-    overflow_runs.load_launcher_state()
-    return tmp_path
-
-
-def read_case(folder: Path, name: str) -> tuple[Any, KernelCase]:
-    world = LazyRelease(folder)
-    module = world.find_module(MODULE)
-    assert module is not None
-    functions = (one for one in module.tree.body if isinstance(one, ast.FunctionDef))
-    node = next(one for one in functions if one.name == name)
-    found = kernel_reading.KernelReading()
-    next(
-        kernel_reading.iterate_cases(
-            world, SourceKernel(MODULE, node), size_limits.read_limits(), found
-        )
-    )
-    loaded, case = found.cases[0]
-    return loaded, case
+    return write_release(tmp_path)
 
 
 def test_an_argument_of_1_does_not_compile_the_kernel_again(
     release: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Triton would compile a 1 into the kernel, and so compile it again for such a launch."""
-    loaded, case = read_case(release, "row_in_32_bits")
-    line = next(one.source for one in case.graph.walk() if one.name == "tt.store")
-    lines = {(line.file, line.line)}
-    first = next(iter(iterate_draws(case)))
-    launching = overflow_runs.OverflowLauncher(loaded, case, first, lines)
+    overflow_runs.load_launcher_state()
+    kernels, reading = ReleaseKernels(release, "sources"), kernel_reading.KernelReading()
+    [kernel] = kernels.find_by_name("row_in_32_bits")
+    limits = size_limits.read_limits()
+    next(kernel_reading.iterate_cases(kernels.release, kernel, limits, reading))
+    loaded, case = reading.cases[0]
+    [line] = (
+        operation.source.line_key for operation in case.graph.walk() if operation.name == "tt.store"
+    )
+    draw = next(iter(iterate_draws(case)))
+    launcher = overflow_runs.OverflowLauncher(loaded, case, draw, {line})
 
     def fail_if_read(kernel: Any, bound: Any) -> str:
         raise AssertionError("it is read again")
 
     monkeypatch.setattr(frontend, "compile_to_mlir", fail_if_read)
-    assert launching.run(dict.fromkeys(case.used_quantities, 1)) == PASSES
-    assert launching.run(case.make_largest_loads()) == OVERFLOWS
+    assert launcher.run(dict.fromkeys(case.used_quantities, 1)) == PASSES
+    assert launcher.run(case.make_largest_loads()) == OVERFLOWS
 
 
 def test_a_patterned_tensor_alternates_its_values_to_the_end() -> None:
@@ -71,22 +50,12 @@ def test_a_patterned_tensor_alternates_its_values_to_the_end() -> None:
         argument = LaunchArgument("far", "*i64", elements=elements, holds=(numbers[0], numbers[1]))
         tensor = probe_memory.make_patterned_tensor(argument)
         places = (0, 1, elements - 2, elements - 1)
-        return [int(tensor[one]) for one in places]
+        return [int(tensor[place]) for place in places]
 
     assert read_ends(1_000, 3, 5) == [3, 5, 3, 5]
     assert read_ends(10_000_000, 3, 5) == [3, 5, 3, 5]  # more than one piece of it away
     assert read_ends(1_000, 7, 9) == [7, 9, 7, 9]
     assert read_ends(10_000_000, 7, 9) == [7, 9, 7, 9]
-
-
-def confirm_findings(folder: Path, name: str) -> list[AuditFinding]:
-    kernels = ReleaseKernels(folder, "sources")
-    [kernel] = kernels.find_by_name(name)
-    return list(
-        kernel_reading.analyze_kernel(
-            kernels.release, kernel, size_limits.read_limits()
-        ).findings.values()
-    )
 
 
 def test_a_confirmed_finding_stands_if_the_search_takes_too_long(
@@ -96,8 +65,9 @@ def test_a_confirmed_finding_stands_if_the_search_takes_too_long(
         while True:
             pass
 
+    monkeypatch.setattr(overflow_runs, "_LAUNCH_SECONDS", 0.3)
     monkeypatch.setattr(overflow_runs.OverflowLauncher, "find_overflowing_corner", for_ever)
-    [found] = confirm_findings(release, "row_in_32_bits")
+    [found] = list_findings(release, "row_in_32_bits")
     assert found.is_confirmed
     assert [trial.grid[0] for trial in found.trials] == [found.threshold - 1, found.threshold]
 
@@ -113,7 +83,7 @@ def test_a_program_that_overflows_irregularly_ends_the_search(
         return (1, 0, 0) if calls.value < 200 else ()
 
     monkeypatch.setattr(overflow_runs.OverflowLauncher, "find_overflowing_corner", always)
-    [found] = confirm_findings(release, "row_in_32_bits")
+    [found] = list_findings(release, "row_in_32_bits")
     assert (found.confirmed, calls.value < 200) == ("not run: one below: overflows", True)
 
 
@@ -124,9 +94,9 @@ def test_an_int64_argument_is_no_finding_in_a_kernel_that_is_not_run(
     monkeypatch.setattr(
         overflow_runs, "_find_least_load", lambda launching, finding, at: "cannot follow it"
     )
-    [narrow] = confirm_findings(release, "row_in_32_bits")
+    [narrow] = list_findings(release, "row_in_32_bits")
     assert (narrow.confirmed, narrow.is_observed) == ("not run: cannot follow it", True)
-    [wide] = confirm_findings(release, "behind_what_is_counted")
+    [wide] = list_findings(release, "behind_what_is_counted")
     assert (wide.confirmed, wide.is_observed) == (NEEDS_INT64, False)
 
 
@@ -145,5 +115,5 @@ def test_programs_that_overflow_irregularly_end_the_search(
 
     monkeypatch.setattr(overflow_runs, "_find_least_load", least)
     monkeypatch.setattr(overflow_runs.OverflowLauncher, "find_overflowing_corner", another)
-    [found] = confirm_findings(release, "row_in_32_bits")
+    [found] = list_findings(release, "row_in_32_bits")
     assert (found.confirmed, looked.value < 100) == ("not run: one below: overflows", True)

@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,10 +23,10 @@ class Device:
     def __init__(self, free: list[int], cached: int = 0) -> None:
         self.free = free
         self.cached = cached
-        self.asked = 0
+        self.query_count = 0
 
     def mem_get_info(self) -> tuple[int, int]:
-        self.asked += 1
+        self.query_count += 1
         return (self.free.pop(0) if len(self.free) > 1 else self.free[0]), 139 * GIB
 
     def memory_reserved(self) -> int:
@@ -42,12 +43,13 @@ class Device:
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setattr(gpu_admission, "_lock_folder", lambda: tmp_path)
     monkeypatch.setattr(gpu_admission, "_ADMISSION_SECONDS", 0.3)
+    monkeypatch.setattr(gpu_admission, "gc", SimpleNamespace(collect=lambda: 0))
     yield tmp_path
     gpu_admission.release_admission()
 
 
 @pytest.mark.parametrize(
-    ("size", "free", "cached", "asked"),
+    ("size", "free", "cached", "query_count"),
     [
         (8 * GIB, [2 * GIB, 5 * GIB, 10 * GIB], 0, 3),
         (8 * GIB, [2 * GIB], 8 * GIB, 1),
@@ -56,18 +58,18 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     ],
 )
 def test_an_allocation_waits_for_free_memory(
-    size: int, free: list[int], cached: int, asked: int, monkeypatch: pytest.MonkeyPatch
+    size: int, free: list[int], cached: int, query_count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gpu_admission, "_admission_lock", -1)  # admitted
     device = Device(free, cached)
     gpu_admission.wait_for_memory(size, device, patience=30)
-    assert device.asked == asked
+    assert device.query_count == query_count
 
 
 def test_the_wait_for_memory_ends() -> None:
     device = Device([0])
     gpu_admission.wait_for_memory(8 * GIB, device, patience=0.2)
-    assert device.asked >= 1
+    assert device.query_count >= 1
 
 
 def test_admission_waits_for_memory_for_the_whole_test() -> None:
@@ -76,17 +78,17 @@ def test_admission_waits_for_memory_for_the_whole_test() -> None:
     assert device.free == [50 * GIB]
     device = Device([9 * GIB])
     gpu_admission.wait_for_memory(8 * GIB, device, patience=30)
-    assert device.asked == 1
+    assert device.query_count == 1
 
 
-def hold_memory(said: Any, folder: Path) -> None:
+def hold_memory(pipe: Any, folder: Path) -> None:
     gpu_admission._lock_folder = lambda: folder
     gpu_admission.wait_for_memory(GIB, Device([60 * GIB]))
-    said.send(gpu_admission._admission_lock)
-    said.recv()
+    pipe.send(gpu_admission._admission_lock)
+    pipe.recv()
     gpu_admission.release_admission()
-    said.send("left")
-    said.recv()
+    pipe.send("left")
+    pipe.recv()
 
 
 def test_admission_is_limited_and_freed_when_a_process_leaves_or_dies(
@@ -95,11 +97,11 @@ def test_admission_is_limited_and_freed_when_a_process_leaves_or_dies(
     context = multiprocessing.get_context("fork")
     others = []
     for _ in range(gpu_admission._MAX_ADMITTED):
-        ours, theirs = context.Pipe()
-        process = context.Process(target=hold_memory, args=(theirs, folder), daemon=True)
+        pipe, end_of_process = context.Pipe()
+        process = context.Process(target=hold_memory, args=(end_of_process, folder), daemon=True)
         process.start()
-        assert ours.recv() >= 0
-        others.append((process, ours))
+        assert pipe.recv() >= 0
+        others.append((process, pipe))
     device = Device([60 * GIB])
     gpu_admission.wait_for_memory(GIB, device)
     assert gpu_admission._admission_lock == -1  # it waited too long, and goes on without a lock
@@ -112,13 +114,13 @@ def test_admission_is_limited_and_freed_when_a_process_leaves_or_dies(
     gpu_admission.wait_for_memory(GIB, device)
     assert gpu_admission._admission_lock not in (None, -1)
     gpu_admission.release_admission()
-    held = [gpu_admission._acquire_admission(folder, time.monotonic())]
+    locks = [gpu_admission._acquire_admission(folder, time.monotonic())]
     assert gpu_admission._acquire_admission(folder, time.monotonic()) == -1
     others[1][0].kill()
     others[1][0].join()
-    held.append(gpu_admission._acquire_admission(folder, time.monotonic()))
-    assert min(held) >= 0
-    for lock in held:
+    locks.append(gpu_admission._acquire_admission(folder, time.monotonic()))
+    assert min(locks) >= 0
+    for lock in locks:
         os.close(lock)
     for process, _ in others:
         process.kill()

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import calling
 import pytest
 import torch
 from sglang import kernels
@@ -107,11 +107,8 @@ def test_at_import_the_patched_kernels_run_and_their_launches_are_counted(tmp_pa
         "SGLANG_DEBUG_REVERT_PR": "toy-helper,toy-kernel,toy-tuned",
         "UNFIX_TOGGLES": str(FOLDER[0]),
         "UNFIX_ATTESTATIONS": str(tmp_path / "attestations"),
-        "UNFIX_HOME": str(tmp_path),
     }
-    done = subprocess.run(
-        [sys.executable, "-c", AT_IMPORT], env=environment, capture_output=True, text=True
-    )
+    done = calling.run_program([sys.executable, "-c", AT_IMPORT], env=environment)
     assert done.stdout.split() == ["60", "103", "60"], done.stderr
     [left] = attestation.read_attestations(tmp_path / "attestations")
     reached = {slot.toggle: (count, left.kinds[slot]) for slot, count in left.counts.items()}

@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
-import subprocess
 import sys
 import weakref
 from typing import Any
 
+import calling
 import pytest
 import torch
 from checks import check_on_cpu, make_numbers
@@ -50,7 +50,7 @@ def test_a_closed_session_keeps_no_tensor_alive() -> None:
     living = [weakref.ref(source), weakref.ref(target)]
     del source, target
     assert [launch.kernel for launch in session.launches] == ["copy"]
-    assert [one() for one in living] == [None, None]
+    assert [reference() for reference in living] == [None, None]
 
 
 def test_sessions_do_not_nest() -> None:
@@ -83,12 +83,10 @@ def test_launches_are_listed_with_grid_and_arguments() -> None:
 
 def test_a_session_refuses_tritons_interpreter() -> None:
     script = "from harness import checking\nwith checking.checked('cpu'): pass"
-    environment = {**os.environ, "PYTHONPATH": str(paths.HARNESS_FOLDER.parent)}
-    words = [sys.executable, "-c", script]
-    for interpreting, code in (("0", 0), ("1", 1)):
-        environment["TRITON_INTERPRET"] = interpreting
-        done = subprocess.run(words, env=environment, capture_output=True, text=True)
-        assert done.returncode == code, done.stderr
+    imports = {"PYTHONPATH": str(paths.HARNESS_FOLDER.parent)}
+    environment = {**os.environ, **imports, "TRITON_INTERPRET": "1"}
+    done = calling.run_program([sys.executable, "-c", script], env=environment)
+    assert done.returncode == 1
     assert "start without TRITON_INTERPRET" in done.stderr
 
 

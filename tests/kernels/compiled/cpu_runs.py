@@ -79,6 +79,7 @@ def store_report(emitter: Any, report: Any) -> None:
 
 @pytest.fixture(autouse=True, scope="module")
 def run_on_cpu() -> Any:
+    program_cache.get_jit()  # from the disk, as no program may be
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ReportEmitter, "emit_report", store_report)
         patch.setattr(program_cache, "get_or_compute", lambda folder, key, compute: compute())

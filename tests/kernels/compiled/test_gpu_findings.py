@@ -20,18 +20,16 @@ import triton
 import triton.language as tl
 from calling import PATIENCE_SECONDS, wait_until
 from cpu_runs import find_violations, run_on_cpu  # noqa: F401
+from small_release import MODULE, list_findings, write_release
 
 from harness.checking import IntegerOverflow, virtual_zeros
 from harness.core import processes
 from harness.kernels.gpu import DEFAULT_CHECKS, LINE_CHECK, checked_launches
 from harness.kernels.triton import recorded_launches
 from harness.runs.audit import gpu_worker, lazy_release
-from harness.runs.audit.findings import AuditFinding, LaunchArgument
-from harness.runs.audit.overflow_runs import load_launcher_state
-from harness.runs.audit.release_audit import AuditRequest, ReleaseAudit, audit_release
+from harness.runs.audit.findings import LaunchArgument
 from harness.runs.audit.sliced_launch import run_program
 from harness.runs.audit.trial_launches import OVERFLOWS, PASSES, TORCH_TYPES
-from tests.audit.conftest import KERNELS, SIZES
 
 
 @triton.jit
@@ -47,54 +45,41 @@ def a_row(target, start, BLOCK: tl.constexpr):
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    package = tmp_path_factory.mktemp("release") / "sglang" / "srt"
-    package.mkdir(parents=True)
-    (package / "kernels.py").write_text(KERNELS)
-    (package / "sizes.py").write_text(SIZES)
-    return package.parents[1]
+def release(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_release(tmp_path_factory.mktemp("release"))
 
 
-@pytest.fixture(scope="module")
-def small(place: Path) -> ReleaseAudit:
-    load_launcher_state()
-    return audit_release(AuditRequest(place, "small"), print)
-
-
-def list_findings(audit: ReleaseAudit, kernel: str) -> list[AuditFinding]:
-    return [each for one in audit.kernels if one.kernel == kernel for each in one.findings]
-
-
-def of_its_size(one: LaunchArgument) -> torch.Tensor:
-    kind = TORCH_TYPES[one.kind[1:]]
-    made = virtual_zeros((one.elements,), kind)
-    if one.holds:
-        few = min(one.elements, 1 << 16)
-        made[:few] = torch.tensor(one.holds, dtype=kind).repeat(few)[:few]
-    return made
+def make_virtual_tensor(argument: LaunchArgument) -> torch.Tensor:
+    dtype = TORCH_TYPES[argument.kind[1:]]
+    tensor = virtual_zeros((argument.elements,), dtype)
+    if argument.holds:
+        few = min(argument.elements, 1 << 16)
+        tensor[:few] = torch.tensor(argument.holds, dtype=dtype).repeat(few)[:few]
+    return tensor
 
 
 @pytest.mark.parametrize(
-    ("kernel", "findings"),
+    ("kernel", "count"),
     [("row_in_32_bits", 1), ("carried", 1), ("where_another_is_empty", 1), ("two_lines", 2)],
 )
 def test_one_below_passes_and_at_it_wraps(
-    small: ReleaseAudit, place: Path, kernel: str, findings: int
+    release: Path, kernel: str, count: int
 ) -> None:
-    loaded = lazy_release.LazyRelease(place).load_kernel("sglang.srt.kernels", kernel)
-    found = list_findings(small, kernel)
-    assert len(found) == findings
-    for one in found:
-        below, at = one.trials
-        assert run_program(loaded, below, {one.line_key}, tensor_factory=of_its_size) == PASSES
-        assert run_program(loaded, at, {one.line_key}, tensor_factory=of_its_size) == OVERFLOWS
+    loaded = lazy_release.LazyRelease(release).load_kernel(MODULE, kernel)
+    findings = list_findings(release, kernel)
+    assert len(findings) == count
+    for finding in findings:
+        assert [
+            run_program(loaded, trial, {finding.line_key}, tensor_factory=make_virtual_tensor)
+            for trial in finding.trials
+        ] == [PASSES, OVERFLOWS]
 
 
-def test_a_tensor_is_as_large_as_one_below_comes_to(small: ReleaseAudit) -> None:
-    [one] = list_findings(small, "row_in_32_bits")
+def test_a_tensor_is_as_large_as_one_below_comes_to(release: Path) -> None:
+    [finding] = list_findings(release, "row_in_32_bits")
     rows, width = 2**31 // 4096, 4096
-    sizes = {each.name: each.elements for each in one.trials[0].arguments}
-    assert one.threshold == rows + 1
+    sizes = {argument.name: argument.elements for argument in finding.trials[0].arguments}
+    assert finding.threshold == rows + 1
     assert (rows - 1) * width < sizes["out_ptr"] <= (rows + 1) * width
 
 
@@ -250,14 +235,14 @@ def test_what_a_fork_has_started_ends_with_it(tmp_path: Path) -> None:
 
 
 def test_a_step_has_its_time_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu_worker, "_STEP_SECONDS", {"a launch": (0.1, 5)})
+    monkeypatch.setattr(gpu_worker, "_STEP_SECONDS", {"a launch": (0.1, 2.5)})
 
     def confirm(number: int, on_step: gpu_worker.StepListener, whole: bool) -> str:
         on_step("a launch")
         time.sleep(0.3 if number == 0 else 600 * (number == 1))
         return "said"
 
-    words = "a launch takes more than 5 s"
+    words = "a launch takes more than 2.5 s"
     assert run_pool(confirm, 2, PATIENCE_SECONDS) == {0: "said", 1: words, 2: "said", 3: "said"}
 
 

@@ -199,14 +199,19 @@ def test_a_race_is_reported_only_for_shared_elements(orders: Any) -> None:
         assert bool(found) == bool(touched)
 
 
-def test_numbers_of_launches_come_back_to_cleared_tables() -> None:
-    room = shadow_memory.RaceShadowMemory("cpu")
-    room._tables[:] = 1
-    room._launch_numbers[0] = -1 + (1 << 40)
-    for _ in range(shadow_entries.LAUNCH_NUMBER_COUNT // 2):
-        room.begin_launch(launch_on_cpu, captured=False)
-    assert not room._tables.any()
-    numbers = {room.begin_launch(launch_on_cpu, captured=True) for _ in range(3)}
+def test_numbers_of_launches_come_back_to_cleared_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tables and the numbers are 128 times fewer here: a launch clears as much of them."""
+    launch_count = shadow_entries.LAUNCH_NUMBER_COUNT // 128
+    entry_count = shadow_memory._ENTRY_COUNT // 128
+    monkeypatch.setattr(shadow_memory, "LAUNCH_NUMBER_COUNT", launch_count)
+    monkeypatch.setattr(shadow_memory, "_ENTRY_COUNT", entry_count)
+    shadows = shadow_memory.RaceShadowMemory("cpu")
+    shadows._tables[:] = 1
+    shadows._launch_numbers[0] = -1 + (1 << 40)
+    for _ in range(launch_count // 2):
+        shadows.begin_launch(launch_on_cpu, captured=False)
+    assert not shadows._tables.any()
+    numbers = {shadows.begin_launch(launch_on_cpu, captured=True) for _ in range(3)}
     assert len(numbers) == 3
 
 

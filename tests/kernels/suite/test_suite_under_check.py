@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,34 +20,54 @@ SUITE = Path(__file__).parent / "suite_to_check.py"
 NEEDLESS_PACKAGES = ("ast_grep_py", "hypothesis", "jinja2", "rich", "execnet")
 
 
-def run_suite(
-    *arguments: str,
-    plugin: tuple[str, ...] = ("-p", "unfix_check"),
-    missing: tuple[str, ...] = NEEDLESS_PACKAGES,
-) -> subprocess.CompletedProcess[str]:
-    without = {"PYTHONPATH", "UNFIX_DEVICE", "PYTEST_ADDOPTS"}
-    environment = {name: value for name, value in os.environ.items() if name not in without}
-    folders = (paths.HARNESS_FOLDER / "startup", SUITE.parent)
-    environment["PYTHONPATH"] = os.pathsep.join(map(str, folders))
-    environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # those of our own environment need more
-    environment["WITHOUT_PACKAGES"] = ",".join(missing)
-    plugins = ["-p", "without_packages", *plugin, "-p", "no:cacheprovider"]
-    plugins.append(f"--confcutdir={SUITE.parent}")  # not our own conftest
-    words = [sys.executable, "-m", "pytest", *plugins]
-    return subprocess.run(
-        [*words, "-v", "-c", os.devnull, str(SUITE), *arguments],
-        cwd=SUITE.parent,
-        env=environment,
-        text=True,
-        capture_output=True,
-        check=False,
-    )
+class PreloadedPytest:
+    """Runs pytest with the plugin in forks of one process (`preloaded_pytest`)."""
+
+    def __init__(self) -> None:
+        without = {"PYTHONPATH", "UNFIX_DEVICE", "PYTEST_ADDOPTS"}
+        environment = {name: value for name, value in os.environ.items() if name not in without}
+        folders = (paths.HARNESS_FOLDER / "startup", SUITE.parent)
+        environment["PYTHONPATH"] = os.pathsep.join(map(str, folders))
+        environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # our own environment's need more
+        self.process = subprocess.Popen(
+            [sys.executable, SUITE.with_name("preloaded_pytest.py")],
+            cwd=SUITE.parent,
+            env=environment,
+            text=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+
+    def run(
+        self, *arguments: str, missing: tuple[str, ...] = NEEDLESS_PACKAGES
+    ) -> subprocess.CompletedProcess[str]:
+        """Run the suite in a Python without some packages."""
+        plugins = ["-p", "without_packages", "-p", "unfix_check", "-p", "no:cacheprovider"]
+        plugins.append(f"--confcutdir={SUITE.parent}")  # not our own conftest
+        words = [*plugins, "-v", "-c", os.devnull, str(SUITE), *arguments]
+        request = {"arguments": words, "environment": {"WITHOUT_PACKAGES": ",".join(missing)}}
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        print(json.dumps(request), file=self.process.stdin, flush=True)
+        return subprocess.CompletedProcess(words, *json.loads(self.process.stdout.readline()))
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[int, str, dict[str, Any]]:
+def preloaded() -> Iterator[PreloadedPytest]:
+    pytest_process = PreloadedPytest()
+    yield pytest_process
+    with pytest_process.process:
+        pytest_process.process.kill()
+
+
+Whole = tuple[int, str, dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def whole(preloaded: PreloadedPytest, tmp_path_factory: pytest.TempPathFactory) -> Whole:
+    """The exit code, the output and the record of the whole suite."""
     record = tmp_path_factory.mktemp("record") / "record.json"
-    done = run_suite(f"--unfix-record={record}")
+    done = preloaded.run(f"--unfix-record={record}")
     return done.returncode, done.stdout, json.loads(record.read_text())
 
 
@@ -57,7 +78,7 @@ def get_outcomes(record: dict[str, Any]) -> dict[str, str]:
     }
 
 
-def test_a_report_fails_the_test_that_made_it(whole: tuple[int, str, dict[str, Any]]) -> None:
+def test_a_report_fails_the_test_that_made_it(whole: Whole) -> None:
     code, output, record = whole
     assert code == 1
     assert get_outcomes(record) == {
@@ -80,9 +101,7 @@ def test_a_report_fails_the_test_that_made_it(whole: tuple[int, str, dict[str, A
     assert "the test itself ended in KeyError: 'its own error'" in output
 
 
-def test_a_refusal_that_a_test_caught_is_a_note_of_its_failure(
-    whole: tuple[int, str, dict[str, Any]],
-) -> None:
+def test_a_refusal_that_a_test_caught_is_a_note_of_its_failure(whole: Whole) -> None:
     _, output, record = whole
     (name,) = [name for name in record["tests"] if "catches_a_refusal" in name]
     assert not record["tests"][name]["refusals"]
@@ -90,13 +109,13 @@ def test_a_refusal_that_a_test_caught_is_a_note_of_its_failure(
     assert "caught before, from the virtual GPU: aten::_thnn_fused_gru_cell" in output
 
 
-def test_a_test_that_launched_nothing_says_so(whole: tuple[int, str, dict[str, Any]]) -> None:
+def test_a_test_that_launched_nothing_says_so(whole: Whole) -> None:
     _, output, _ = whole
     assert "test_that_launches_nothing PASSED, no kernel launched" in output
     assert "1 test passed without a launch: suite_to_check.py::test_that_launches_nothing" in output
 
 
-def test_the_end_says_what_was_checked_and_how(whole: tuple[int, str, dict[str, Any]]) -> None:
+def test_the_end_says_what_was_checked_and_how(whole: Whole) -> None:
     _, output, _ = whole
     assert "checked 9 launches of 4 kernels in 9 tests" in output
     assert "(bounds, overflow, races, uninitialized): 2 reports" in output
@@ -109,43 +128,47 @@ def test_the_end_says_what_was_checked_and_how(whole: tuple[int, str, dict[str, 
     assert "1 operator of CUDA binaries had stand-ins, 2 calls: sgl_kernel.toy 2" in output
 
 
-def test_checks_are_chosen_by_words() -> None:
-    done = run_suite("--unfix-check=races,overflow", "-k", "test_that_overruns or passes")
+def test_checks_are_chosen_by_words(preloaded: PreloadedPytest) -> None:
+    done = preloaded.run("--unfix-check=races,overflow", "-k", "test_that_overruns or passes")
     assert "(overflow, races): no reports" in done.stdout.replace(
         "races, overflow", "overflow, races"
     )
-    done = run_suite("--unfix-check=leaks")
+    done = preloaded.run("--unfix-check=leaks")
     assert done.returncode == 4
     assert "--unfix-check: the checks are bounds, overflow, races, uninitialized" in done.stderr
 
 
-def test_bits_and_all_configurations_can_be_asked_for() -> None:
-    done = run_suite("--unfix-exact", "--unfix-all-configurations", "-k", "tuned or approximation")
+def test_bits_and_all_configurations_are_options(preloaded: PreloadedPytest) -> None:
+    chosen = ("-k", "tuned or approximation")
+    done = preloaded.run("--unfix-exact", "--unfix-all-configurations", *chosen)
     assert "ex2.approx.f32, whose bits depend on the GPU" in done.stdout
     assert "checked 3 launches" in done.stdout
     assert "only the first" not in done.stdout
 
 
-def test_a_conftest_finds_the_device(tmp_path: Path) -> None:
+def test_a_conftest_finds_the_device(preloaded: PreloadedPytest, tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text(
         "import torch, triton\n"
         "assert torch.cuda.is_available()\n"
         "assert triton.runtime.driver.active.get_current_target().backend == 'cuda'\n"
     )
     (tmp_path / "test_nothing.py").write_text("def test_nothing(): pass\n")
-    done = run_suite(f"--rootdir={tmp_path}", str(tmp_path / "test_nothing.py"), "-k", "nothing")
+    file = str(tmp_path / "test_nothing.py")
+    done = preloaded.run(f"--rootdir={tmp_path}", file, "-k", "nothing")
     assert "test_nothing PASSED, no kernel launched" in done.stdout
 
 
-def test_a_run_without_a_launch_is_not_green() -> None:
-    done = run_suite("-k", "launches_nothing")
+def test_a_run_without_a_launch_is_not_green(preloaded: PreloadedPytest) -> None:
+    done = preloaded.run("-k", "launches_nothing")
     assert done.returncode == 3
     assert "no launch was checked, so the checks say nothing" in done.stdout
 
 
 @pytest.mark.parametrize("package", ["llvmlite", "msgspec", "yaml"])
-def test_a_package_that_the_python_lacks_is_named_with_what_installs_it(package: str) -> None:
-    done = run_suite(missing=(package,))
+def test_a_package_that_the_python_lacks_is_named_with_what_installs_it(
+    preloaded: PreloadedPytest, package: str
+) -> None:
+    done = preloaded.run(missing=(package,))
     assert done.returncode == pytest.ExitCode.USAGE_ERROR
     (line,) = [line for line in done.stderr.splitlines() if line.startswith("ERROR")]
     name = CHECKED_PROCESS_PACKAGES[package]
