@@ -14,20 +14,16 @@ from collections.abc import Sequence
 
 from harness.kernels.gpu.access_rows import AccessRows
 from harness.kernels.gpu.access_rules import AccessRuleChecks
-from harness.kernels.gpu.accesses import (
-    ACCESS_OPERATIONS,
-    get_element_bytes,
-    get_mask,
-    get_verb,
-    replace_mask,
-)
+from harness.kernels.gpu.accesses import get_verb, replace_mask
 from harness.kernels.gpu.axis_contiguity import AxisContiguity
-from harness.kernels.gpu.graph_builder import NE, GraphBuilder
+from harness.kernels.gpu.graph_builder import GraphBuilder
 from harness.kernels.gpu.overflow_tracking import OverflowState, OverflowTracker
 from harness.kernels.gpu.pointer_bounds import PointerBounds, PointerBoundsTracker
 from harness.kernels.gpu.report_assembly import ReportBit
 from harness.kernels.gpu.report_emission import ReportEmitter
+from harness.kernels.ir.access_graph import find_mask, get_element_bytes
 from harness.kernels.ir.graph import IROperation, IRValue, ValueType
+from harness.kernels.ir.operations import MASK_POSITIONS
 
 _VECTOR_BYTES = 16  # bytes that one instruction moves
 
@@ -54,7 +50,7 @@ class AccessChecks:
 
     def add_checks(self, operation: IROperation) -> IROperation:
         """Emit an access's checks; return the access to emit behind them."""
-        code, pointer, mask = self._code, operation.operands[0], get_mask(operation)
+        code, pointer, mask = self._code, operation.operands[0], find_mask(operation)
         row = self._rows.by_access.get(operation)
         checked, enabled = (pointer, mask) if row is None else (row.first_pointer, row.enabled)
         overflow = self._overflows.merge_states(checked)
@@ -65,7 +61,7 @@ class AccessChecks:
         checks_bounds = self._check_bounds and bounds is not None
         if overflow is None and last is None and not checks_bounds:
             return self._add_rule_check(operation)
-        address = reported_address = code.emit("tt.ptr_to_int", (checked,), _to_int64(checked))
+        address = reported_address = code.get_address(checked)
         if row is not None and last is not None:
             overflow, reported_address = self._merge_row_ends(
                 overflow, address, last, row.last_pointer
@@ -77,15 +73,11 @@ class AccessChecks:
         outside = None
         if bounds is not None and checks_bounds:
             outside = self._bounds_tracker.emit_outside(
-                bounds, address, get_element_bytes(operation), row.lane_count if row else 1
+                bounds, address, get_element_bytes(pointer), row.lane_count if row else 1
             )
-            if enabled is not None:
-                outside = code.binary("andi", enabled, outside)
+            outside = code.apply_mask(outside, enabled)
         if bounds is not None and outside is not None and self._report_bounds:
-            kind = checked.type.with_element("i32")
-            bit = code.select(
-                outside, code.constant(ReportBit.OUT_OF_BOUNDS, kind), code.constant(0, kind)
-            )
+            bit = code.number_where(outside, ReportBit.OUT_OF_BOUNDS)
             if self._bounds_tracker.origins[checked] is None:
                 operands = self._select_report_operands(word, operands, bounds, checked.type.shape)
             word = bit if word is None else code.binary("ori", word, bit)
@@ -98,19 +90,18 @@ class AccessChecks:
 
     def _add_rule_check(self, operation: IROperation) -> IROperation:
         """Check each lane by itself against the access rules, in a launch that has some."""
-        code, pointer, mask = self._code, operation.operands[0], get_mask(operation)
+        code, pointer, mask = self._code, operation.operands[0], find_mask(operation)
         number = self._bounds_tracker.get_pointer_number(pointer)
         if self._rule_checks is None or number is None:
             return operation
-        address = code.emit("tt.ptr_to_int", (pointer,), _to_int64(pointer))
+        address = code.get_address(pointer)
         word = self._rule_checks.emit_violation_word(
-            get_verb(operation), number, address, get_element_bytes(operation)
+            get_verb(operation), number, address, get_element_bytes(pointer)
         )
         if mask is not None:
             word = code.select(mask, word, code.constant(0, word.type))
         self._emitter.report(self._bounds_tracker.make_site(operation), word, address)
-        forbidden = code.compare(NE, word, code.constant(0, word.type))
-        return self._mask_off(operation, forbidden)
+        return self._mask_off(operation, code.is_nonzero(word))
 
     def _select_report_operands(
         self,
@@ -123,7 +114,7 @@ class AccessChecks:
         storage = self._bounds_tracker.to_report_operands(bounds, shape)
         if word is None:
             return list(storage)
-        overflows = self._code.compare(NE, word, self._code.constant(0, word.type))
+        overflows = self._code.is_nonzero(word)
         pairs = zip(operands, storage, strict=True)
         return [self._code.select(overflows, *pair) for pair in pairs]
 
@@ -136,23 +127,22 @@ class AccessChecks:
     ) -> tuple[OverflowState, IRValue]:
         """Return the overflow of a row's first lane, or else of the last one, and its address."""
         code = self._code
-        last_address = code.emit("tt.ptr_to_int", (last_pointer,), address.type)
-        last_overflows = self._overflows.emit_is_set(last_state)
-        reported = code.select(last_overflows, last_address, address)
+        last_overflows = code.is_nonzero(last_state.word)
+        reported = code.select(last_overflows, code.get_address(last_pointer), address)
         if first_state is None:
             return last_state, reported
-        reported = code.select(self._overflows.emit_is_set(first_state), address, reported)
+        reported = code.select(code.is_nonzero(first_state.word), address, reported)
         return self._overflows.merge_two(first_state, last_state), reported
 
     def _mask_off(self, operation: IROperation, wrong: IRValue) -> IROperation:
         """Mask off the wrong lanes of an access: whole rows, or single lanes."""
-        if ACCESS_OPERATIONS[operation.name][1] is None:
+        if operation.name not in MASK_POSITIONS:
             return operation
-        code, pointer, mask = self._code, operation.operands[0], get_mask(operation)
+        code, pointer, mask = self._code, operation.operands[0], find_mask(operation)
         shape = pointer.type.shape
         by_lane = wrong.type.shape == shape
         hint = self._make_constancy_hint(pointer) if by_lane else {}
-        right = code.binary("xori", wrong, code.constant(1, wrong.type), **hint)
+        right = code.negate(wrong, **hint)
         if not right.type.shape:
             right = code.splat(right, shape)
         elif not by_lane:
@@ -169,12 +159,7 @@ class AccessChecks:
         axis = self._contiguity.find_contiguous_axis(pointer)
         if axis is None:
             return {}
-        size = max(1, ValueType(pointer.type.pointee).bits // 8)
         lanes = [1] * len(pointer.type.shape)
-        lanes[axis] = min(max(1, _VECTOR_BYTES // size), pointer.type.shape[axis])
+        lanes[axis] = min(_VECTOR_BYTES // get_element_bytes(pointer), pointer.type.shape[axis])
         listed = ", ".join(map(str, lanes))
         return {"tt.constancy": f"dense<[{listed}]> : tensor<{len(lanes)}xi32>"}
-
-
-def _to_int64(pointer: IRValue) -> ValueType:
-    return pointer.type.with_element("i64")

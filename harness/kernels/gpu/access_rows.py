@@ -21,7 +21,6 @@ from collections import ChainMap
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from harness.kernels.gpu.accesses import ACCESS_OPERATIONS, get_mask
 from harness.kernels.gpu.axis_contiguity import AxisContiguity
 from harness.kernels.gpu.graph_builder import SGT, GraphBuilder
 from harness.kernels.gpu.row_remainders import RowRemainders
@@ -35,8 +34,9 @@ from harness.kernels.gpu.row_shapes import (
     to_row_kind,
 )
 from harness.kernels.ir import flow
+from harness.kernels.ir.access_graph import find_mask
 from harness.kernels.ir.graph import IRBlock, IROperation, IRRegion, IRValue, KernelGraph, ValueType
-from harness.kernels.ir.operations import SPREADING_OPERATIONS
+from harness.kernels.ir.operations import ACCESS_OPERATIONS, SPREADING_OPERATIONS
 
 _COUNT_ELEMENT = "i64"
 
@@ -131,7 +131,7 @@ class AccessRows:
         )
 
     def _analyze_access(self, operation: IROperation) -> None:
-        pointer, mask = operation.operands[0], get_mask(operation)
+        pointer, mask = operation.operands[0], find_mask(operation)
         axis = self._contiguity.find_contiguous_axis(pointer)
         if axis is None:
             self._analyze_wrapped_access(operation)
@@ -160,7 +160,7 @@ class AccessRows:
     # Rows that wrap around
 
     def _analyze_wrapped_access(self, operation: IROperation) -> None:
-        pointer, mask = operation.operands[0], get_mask(operation)
+        pointer, mask = operation.operands[0], find_mask(operation)
         axis = self._contiguity.find_wrapped_axis(pointer)
         if axis is None or not self._can_compute_row(pointer, axis):
             return
@@ -245,16 +245,11 @@ class AccessRows:
         compared = parse_comparison(maker)
         assert compared is not None
         *both_ways, more = compared
-        way, end = (self._to_int64(self._get_first_lane(value, axis)) for value in both_ways)
+        way, end = (code.to_int64(self._get_first_lane(value, axis)) for value in both_ways)
         count = code.binary("subi", end, way)
         if more:
             count = code.binary("addi", count, code.constant(more, count.type))
         return None, count
-
-    def _to_int64(self, value: IRValue) -> IRValue:
-        if value.type.element == _COUNT_ELEMENT:
-            return value
-        return self._code.extend(value, _COUNT_ELEMENT, signed=True)
 
     # Values of one lane along an axis
 

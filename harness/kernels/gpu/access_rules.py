@@ -36,12 +36,8 @@ class AccessRuleChecks:
         bounds_tracker: PointerBoundsTracker,
         grid: ProgramGrid,
     ) -> None:
-        self._code, self._table, self._bounds_tracker, self._grid = (
-            code,
-            table,
-            bounds_tracker,
-            grid,
-        )
+        self._code, self._table = code, table
+        self._bounds_tracker, self._grid = bounds_tracker, grid
         self._interval_lists: dict[tuple[int, str], tuple[IRValue, IRValue]] = {}
 
     def emit_violation_word(
@@ -52,8 +48,7 @@ class AccessRuleChecks:
         for kind, bit in _ACCESS_KINDS.items():
             if verb in (kind, "update"):
                 outside = self._emit_outside(pointer_number, kind, address, size)
-                bits = code.constant(bit, outside.type.with_element("i32"))
-                own = code.select(outside, bits, code.constant(0, bits.type))
+                own = code.number_where(outside, bit)
                 word = own if word is None else code.binary("ori", word, own)
         assert word is not None
         return word
@@ -61,7 +56,7 @@ class AccessRuleChecks:
     def _emit_outside(self, pointer_number: int, kind: str, address: IRValue, size: int) -> IRValue:
         code, shape = self._code, address.type.shape
         first, last = (
-            code.splat(one, shape) for one in self._load_interval_list(pointer_number, kind)
+            code.splat(end, shape) for end in self._load_interval_list(pointer_number, kind)
         )
         place = self._emit_interval_search(first, last, address)
         start = self._load(place)
@@ -83,11 +78,11 @@ class AccessRuleChecks:
             before = code.compare(SLE, self._load(probe), address)
             nearer = code.select(before, probe, place)
             half = code.binary("shrsi", step, self._int64_constant(1))
-            body.append(IROperation("scf.yield", (nearer, half), (), {}, code.source))
+            code.end_block("scf.yield", (nearer, half))
         region = IRRegion((IRBlock("bb0", (turn, place, step), tuple(body)),))
         found = code.new_value(first.type), code.new_value(_INT64)
-        given = (*turns, first, self._int64_constant(8 * MAX_INTERVALS))
-        code.operations.append(IROperation("scf.for", given, found, {}, code.source, (region,)))
+        operands = (*turns, first, self._int64_constant(8 * MAX_INTERVALS))
+        code.operations.append(IROperation("scf.for", operands, found, {}, code.source, (region,)))
         return found[0]
 
     def _load_interval_list(self, pointer_number: int, kind: str) -> tuple[IRValue, IRValue]:
@@ -99,8 +94,8 @@ class AccessRuleChecks:
                     16 * pointer_number + 8 * list(_ACCESS_KINDS).index(kind), _INT64
                 )
                 lists = self._load(code.binary("addi", self._table, at))
-                way = code.binary("muli", self._load(lists), self._grid.program_number)
-                row = code.binary("addi", code.binary("addi", lists, way), self._int64_constant(8))
+                far = code.binary("muli", self._load(lists), self._grid.program_number)
+                row = code.binary("addi", code.binary("addi", lists, far), self._int64_constant(8))
                 last = self._load(code.binary("addi", row, self._int64_constant(8)))
                 self._interval_lists[pointer_number, kind] = self._load(row), last
         return self._interval_lists[pointer_number, kind]

@@ -91,15 +91,44 @@ class GraphBuilder:
         name = "arith.extsi" if signed else "arith.extui"
         return self.emit(name, (value,), value.type.with_element(element))
 
+    def to_int64(self, value: IRValue) -> IRValue:
+        """Return the value with 64 bits and its sign."""
+        return value if value.type.bits == 64 else self.extend(value, "i64", signed=True)
+
     def truncate(self, value: IRValue, element: str) -> IRValue:
         flags = {"overflowFlags": "#arith.overflow<none>"}
         return self.emit("arith.trunci", (value,), value.type.with_element(element), **flags)
+
+    def is_nonzero(self, value: IRValue) -> IRValue:
+        return self.compare(NE, value, self.constant(0, value.type))
+
+    def negate(self, condition: IRValue, **attributes: str) -> IRValue:
+        return self.binary("xori", condition, self.constant(1, condition.type), **attributes)
+
+    def apply_mask(self, condition: IRValue, mask: IRValue | None) -> IRValue:
+        """Return the condition in the lanes that the mask enables; None enables all."""
+        return condition if mask is None else self.binary("andi", condition, mask)
+
+    def number_where(self, condition: IRValue, number: int, element: str = "i32") -> IRValue:
+        """Return the number where the condition holds, and 0 elsewhere."""
+        kind = condition.type.with_element(element)
+        return self.select(condition, self.constant(number, kind), self.constant(0, kind))
+
+    def get_address(self, pointer: IRValue) -> IRValue:
+        return self.emit("tt.ptr_to_int", (pointer,), pointer.type.with_element("i64"))
+
+    def point_to_int64(self, address: IRValue) -> IRValue:
+        return self.emit("tt.int_to_ptr", (address,), address.type.with_element("ptr<i64>"))
+
+    def end_block(self, name: str, values: Iterable[IRValue]) -> None:
+        """Emit a block's terminator, which yields these values."""
+        self.operations.append(IROperation(name, tuple(values), (), {}, self.source))
 
     def to_bits(self, value: IRValue) -> IRValue:
         """Return the value's bits as an integer."""
         kind = value.type
         if kind.is_pointer:
-            return self.emit("tt.ptr_to_int", (value,), kind.with_element("i64"))
+            return self.get_address(value)
         if kind.is_integer:
             return value
         return self.emit("tt.bitcast", (value,), kind.with_element(f"i{kind.bits}"))

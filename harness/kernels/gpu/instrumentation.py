@@ -25,7 +25,6 @@ from harness.kernels.gpu import (
 from harness.kernels.gpu.access_checks import AccessChecks
 from harness.kernels.gpu.access_rows import AccessRows
 from harness.kernels.gpu.access_rules import AccessRuleChecks
-from harness.kernels.gpu.accesses import ACCESS_OPERATIONS
 from harness.kernels.gpu.axis_contiguity import AxisContiguity
 from harness.kernels.gpu.control_flow import ControlFlowRewriter
 from harness.kernels.gpu.graph_builder import GraphBuilder
@@ -39,7 +38,7 @@ from harness.kernels.gpu.uninitialized_reads import UninitializedReadChecks
 from harness.kernels.ir import flow
 from harness.kernels.ir.graph import IRBlock, IROperation, IRRegion, IRValue, KernelGraph
 from harness.kernels.ir.intervals import ValueRanges
-from harness.kernels.ir.operations import CONTROL_FLOW_OPERATIONS
+from harness.kernels.ir.operations import ACCESS_OPERATIONS, CONTROL_FLOW_OPERATIONS
 
 _UNSUPPORTED_PREFIXES = (
     "tt.descriptor_",
@@ -197,9 +196,7 @@ class _GraphInstrumenter:
     def _rewrite_assertion(self, operation: IROperation) -> None:
         """Report the kernel's own assertion, where a failure would lose the device."""
         code, [condition] = self._code, operation.operands
-        kind = condition.type.with_element("i32")
-        failed = code.constant(ReportBit.ASSERTION_FAILED, kind)
-        word = code.select(condition, code.constant(0, kind), failed)
+        word = code.number_where(code.negate(condition), ReportBit.ASSERTION_FAILED)
         no_address = code.constant(0, condition.type.with_element("i64"))
         message = operation.attributes.get("message", "").strip('"')
         self._emitter.report(OperationSite(message, "i1", operation.source), word, no_address)

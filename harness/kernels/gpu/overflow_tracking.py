@@ -73,12 +73,8 @@ class OverflowTracker:
         checked_line: IRValue | None = None,
     ) -> None:
         """`checked_line`: the only source line whose overflows count, if it is given."""
-        self._code, self._addressing, self._ranges, self._checked_line = (
-            code,
-            addressing,
-            ranges,
-            checked_line,
-        )
+        self._code, self._addressing = code, addressing
+        self._ranges, self._checked_line = ranges, checked_line
         self._states: dict[IRValue, OverflowStates] = {}
         self.overflowing_operations: list[IROperation] = []  # by number - 1
 
@@ -140,21 +136,14 @@ class OverflowTracker:
         return whole
 
     def merge_two(self, one: OverflowState, other: OverflowState) -> OverflowState:
-        code, known = self._code, self.emit_is_set(one)
+        code, known = self._code, self._code.is_nonzero(one.word)
         if [value.type for value in one] != [value.type for value in other]:
             one, other = self._widen(one), self._widen(other)
         return OverflowState(*(code.select(known, *both) for both in zip(one, other, strict=True)))
 
-    def emit_is_set(self, state: OverflowState) -> IRValue:
-        return self._code.compare(NE, state.word, self._code.constant(0, state.word.type))
-
     def _widen(self, state: OverflowState) -> OverflowState:
         """Sign-extend the operands to 64 bits; the reader of a report cuts them to their width."""
-        more = (
-            value if value.type.bits == 64 else self._code.extend(value, "i64", signed=True)
-            for value in (state.left, state.right)
-        )
-        return OverflowState(state.word, *more)
+        return OverflowState(state.word, *map(self._code.to_int64, (state.left, state.right)))
 
     def to_report_state(self, state: OverflowState, enabled: IRValue | None) -> OverflowState:
         """Return the state for a report, with that of the enabled lanes alone."""
@@ -250,8 +239,7 @@ class OverflowTracker:
             [code.new_value(ValueType(value.type.element)) for value in operands] for _ in range(2)
         )
         with code.insert_into([]) as body:
-            ended = tuple(combine(one, other))
-            body.append(IROperation(f"{operation.name}.return", ended, (), {}, operation.source))
+            code.end_block(f"{operation.name}.return", combine(one, other))
         region = IRRegion((IRBlock("bb0", (*one, *other), tuple(body)),))
         results = [
             code.new_value(operation.result.type.with_element(value.type.element))
@@ -294,15 +282,13 @@ class OverflowTracker:
     def _make_state(
         self, operation: IROperation, overflows: IRValue, left: IRValue, right: IRValue
     ) -> SpreadOverflowState:
-        code, kind = self._code, operation.result.type.with_element("i32")
+        code = self._code
         if self._checked_line is not None:
             own = code.constant(operation.source.line, self._checked_line.type)
-            here = code.splat(code.compare(EQ, self._checked_line, own), kind.shape)
+            here = code.splat(code.compare(EQ, self._checked_line, own), overflows.type.shape)
             overflows = code.binary("andi", overflows, here)
-        number = code.constant(1 + self._get_overflow_number(operation), kind)
-        return SpreadOverflowState(
-            OverflowState(code.select(overflows, number, code.constant(0, kind)), left, right)
-        )
+        word = code.number_where(overflows, 1 + self._get_overflow_number(operation))
+        return SpreadOverflowState(OverflowState(word, left, right))
 
     def _get_overflow_number(self, operation: IROperation) -> int:
         """Return one number for all operations of a source location."""
@@ -347,7 +333,7 @@ class OverflowTracker:
             return code.compare(NE, wide, code.extend(result, "i64", signed))
         high = code.emit("tt.mulhiui", (first, second), result.type)
         if not signed:
-            return code.compare(NE, high, code.constant(0, result.type))
+            return code.is_nonzero(high)
         sign = code.constant(63, result.type)
         for one, other in ((first, second), (second, first)):
             less = code.binary("andi", code.binary("shrsi", one, sign), other)

@@ -51,12 +51,8 @@ class PointerBoundsTracker:
         self.origins = flow.find_pointer_origins(graph)
         self.entry_operations: list[IROperation] = []  # emitted once, at the kernel's entry
         self._pointer_numbers = {place: number for number, place in enumerate(extents)}
-        self._graph, self._code, self._extents_by_parameter, self._report = (
-            graph,
-            code,
-            extents,
-            report,
-        )
+        self._graph, self._code = graph, code
+        self._extents_by_parameter, self._report = extents, report
         self._load_attributes = _find_load_attributes(graph)
         self._bounds: dict[IRValue, PointerBounds] = {}
         self._argument_bounds: dict[int, PointerBounds] = {}
@@ -158,9 +154,7 @@ class PointerBoundsTracker:
         if parameter_index not in self._argument_bounds:
             code = self._code
             with code.insert_into(self.entry_operations):
-                start = code.emit(
-                    "tt.ptr_to_int", (self._graph.parameters[parameter_index],), _INT64
-                )
+                start = code.get_address(self._graph.parameters[parameter_index])
                 size = code.binary(
                     "addi", self._extents_by_parameter[parameter_index], code.constant(1, _INT64)
                 )
@@ -196,7 +190,7 @@ class PointerBoundsTracker:
                 )
                 self._storage_table = self.load_int64(at)
         kind = pointer.type.with_element("i64")
-        address = code.emit("tt.ptr_to_int", (pointer,), kind)
+        address = code.get_address(pointer)
         place = code.splat(self._storage_table, kind.shape)
         step = MAX_STORAGES
         while step := step // 2:
@@ -219,10 +213,7 @@ class PointerBoundsTracker:
         self, address: IRValue, mask: IRValue | None = None, volatile: bool = False
     ) -> IRValue:
         """Load int64 from addresses."""
-        pointer = self._code.emit(
-            "tt.int_to_ptr", (address,), address.type.with_element("ptr<i64>")
-        )
-        return self.load(pointer, address.type, mask, volatile)
+        return self.load(self._code.point_to_int64(address), address.type, mask, volatile)
 
     def load(
         self, pointer: IRValue, kind: ValueType, mask: IRValue | None = None, volatile: bool = False

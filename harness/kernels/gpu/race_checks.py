@@ -13,13 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from harness.kernels.gpu.accesses import (
-    ACCESS_OPERATIONS,
-    get_element_bytes,
-    get_mask,
-    get_verb,
-)
-from harness.kernels.gpu.graph_builder import NE, ULT, GraphBuilder
+from harness.kernels.gpu.accesses import get_verb
+from harness.kernels.gpu.graph_builder import ULT, GraphBuilder
 from harness.kernels.gpu.pointer_bounds import PointerBoundsTracker
 from harness.kernels.gpu.program_grid import ProgramGrid
 from harness.kernels.gpu.report_assembly import ReportBit
@@ -35,7 +30,9 @@ from harness.kernels.gpu.shadow_entries import (
     TAG_SHIFT,
     ShadowTable,
 )
+from harness.kernels.ir.access_graph import find_mask, get_element_bytes
 from harness.kernels.ir.graph import IROperation, IRValue, KernelGraph, ValueType
+from harness.kernels.ir.operations import ACCESS_OPERATIONS
 
 _INT64 = ValueType("i64")
 
@@ -56,7 +53,7 @@ class RaceChecks:
         self._code, self._emitter = code, emitter
         self._bounds_tracker, self._grid = bounds_tracker, grid
         self._overlapping_pointers = {frozenset(pair) for pair in overlapping_pointers}
-        self._accesses = [one for one in graph.walk() if one.name in ACCESS_OPERATIONS]
+        self._accesses = [each for each in graph.walk() if each.name in ACCESS_OPERATIONS]
         self._launch_number_address, self._shadow_tables = shadow_values
         self._entry_values: dict[str, IRValue] = {}
 
@@ -67,16 +64,16 @@ class RaceChecks:
         verbs = {get_verb(access) for access in aliases}
         if verb == "read" and verbs == {"read"}:
             return
-        code, pointer, mask = self._code, operation.operands[0], get_mask(operation)
-        address = code.emit("tt.ptr_to_int", (pointer,), pointer.type.with_element("i64"))
-        smallest = min(map(get_element_bytes, aliases))
-        pieces = range(0, get_element_bytes(operation), smallest)
+        code, pointer, mask = self._code, operation.operands[0], find_mask(operation)
+        address = code.get_address(pointer)
+        smallest = min(get_element_bytes(access.operands[0]) for access in aliases)
+        pieces = range(0, get_element_bytes(pointer), smallest)
         checks = self._check_pieces(
             operation, verb, address, mask, smallest, pieces, "read" in verbs
         )
         word, other = next(checks)
         for next_word, next_other in checks:
-            is_set = self._is_nonzero(word)
+            is_set = code.is_nonzero(word)
             word = code.select(is_set, word, next_word)
             other = code.select(is_set, other, next_other)
         word, address, other = reduce_to_nonzero_lane(code, (word, address, other))
@@ -114,8 +111,8 @@ class RaceChecks:
         if verb == "write":
             stored = self._to_int64(operation.operands[1])
             if may_be_read:
-                held = self._load_old_value(operation, mask)
-                changes = code.binary("xori", stored, held)
+                before = self._load_old_value(operation, mask)
+                changes = code.binary("xori", stored, before)
         for piece in pieces:
             place = address
             if piece:
@@ -128,11 +125,11 @@ class RaceChecks:
             slot = code.binary("andi", slot, code.constant(SLOTS_PER_TABLE - 1, kind))
             slot = code.binary("shli", slot, code.constant(3, kind))
             tag = code.binary("shli", high, code.constant(TAG_SHIFT, kind))
-            mine = code.binary("ori", tag, code.splat(self._get_program_stamp(), kind.shape))
+            entry = code.binary("ori", tag, code.splat(self._get_program_stamp(), kind.shape))
             if verb == "read":
-                yield self._check_read(slot, mine, mask)
+                yield self._check_read(slot, entry, mask)
             elif verb == "update":
-                yield self._check_update(slot, mine, mask)
+                yield self._check_update(slot, entry, mask)
             else:
                 assert stored is not None
                 bits = [
@@ -140,14 +137,14 @@ class RaceChecks:
                     for value in (stored, changes)
                     if value
                 ]
-                yield self._check_store(slot, tag, mine, mask, *bits)
+                yield self._check_store(slot, tag, entry, mask, *bits)
 
     def _check_read(
         self, slot: IRValue, entry: IRValue, mask: IRValue | None
     ) -> tuple[IRValue, IRValue]:
         code = self._code
         before = self._exchange_entry(ShadowTable.READERS, slot, entry, mask)
-        second = self._apply_mask(self._is_other_program(before, entry), mask)
+        second = code.apply_mask(self._is_other_program(before, entry), mask)
         self._exchange_entry(ShadowTable.EARLIER_READERS, slot, before, second)
         writer = self._load_entry(ShadowTable.WRITERS, slot, mask)
         changed = self._has_flag(writer, CHANGED_FLAG)
@@ -160,7 +157,7 @@ class RaceChecks:
         code = self._code
         entry = code.binary("ori", entry, code.constant(ATOMIC_FLAG, entry.type))
         before = self._exchange_entry(ShadowTable.WRITERS, slot, entry, mask)
-        store = self._negate(self._has_flag(before, ATOMIC_FLAG))
+        store = code.negate(self._has_flag(before, ATOMIC_FLAG))
         wrong = code.binary("andi", self._is_other_program(before, entry), store)
         return self._make_fault_word(ReportBit.ATOMIC_STORE_RACE, wrong, mask), before
 
@@ -176,8 +173,8 @@ class RaceChecks:
         code, kind = self._code, entry.type
         changed = None
         if changes is not None:
-            changed = self._is_nonzero(changes)
-            flag = code.select(changed, code.constant(CHANGED_FLAG, kind), code.constant(0, kind))
+            changed = code.is_nonzero(changes)
+            flag = code.number_where(changed, CHANGED_FLAG, "i64")
             entry = code.pass_through_row(code.binary("ori", entry, flag))
         before = self._exchange_entry(ShadowTable.WRITERS, slot, entry, mask)
         number = code.binary("muli", stored, code.constant(HASH_MULTIPLIER, kind))
@@ -187,13 +184,13 @@ class RaceChecks:
         other = code.binary(
             "xori", self._exchange_entry(ShadowTable.VALUES, slot, value, mask), value
         )
-        differs = self._apply_mask(self._is_in_program_bits(other, 1), mask)
+        differs = code.apply_mask(self._is_in_program_bits(other, 1), mask)
         # A program that came between our two exchanges has replaced our entry.
         after = self._load_entry(ShadowTable.WRITERS, slot, differs)
         earlier, atomic = self._is_other_program(before, entry), self._has_flag(before, ATOMIC_FLAG)
-        later = self._negate(self._has_flag(after, ATOMIC_FLAG))
+        later = code.negate(self._has_flag(after, ATOMIC_FLAG))
         later = code.binary("andi", later, self._is_other_program(after, entry))
-        either = code.binary("ori", code.binary("andi", earlier, self._negate(atomic)), later)
+        either = code.binary("ori", code.binary("andi", earlier, code.negate(atomic)), later)
         word = self._make_fault_word(
             ReportBit.WRITE_WRITE_RACE, code.binary("andi", either, differs), mask
         )
@@ -208,7 +205,7 @@ class RaceChecks:
             reader = self._load_entry(table, slot, mask)
             wrong = code.binary("andi", self._is_other_program(reader, entry), changed)
             more = self._make_fault_word(ReportBit.WRITE_AFTER_READ, wrong, mask)
-            known = self._is_nonzero(word)
+            known = code.is_nonzero(word)
             word, before = code.select(known, word, more), code.select(known, before, reader)
         return word, before
 
@@ -266,8 +263,7 @@ class RaceChecks:
         self, table: ShadowTable, slot: IRValue, entry: IRValue, mask: IRValue | None
     ) -> IRValue:
         code = self._code
-        place = self._get_slot_address(table, slot)
-        pointer = code.emit("tt.int_to_ptr", (place,), place.type.with_element("ptr<i64>"))
+        pointer = code.point_to_int64(self._get_slot_address(table, slot))
         return code.emit(
             "tt.atomic_rmw",
             (pointer, entry, *(() if mask is None else (mask,))),
@@ -299,19 +295,8 @@ class RaceChecks:
     def _make_fault_word(
         self, fault: ReportBit, is_fault: IRValue, mask: IRValue | None
     ) -> IRValue:
-        code, is_fault = self._code, self._apply_mask(is_fault, mask)
-        kind = is_fault.type.with_element("i32")
-        return code.select(is_fault, code.constant(fault, kind), code.constant(0, kind))
-
-    def _apply_mask(self, condition: IRValue, mask: IRValue | None) -> IRValue:
-        return condition if mask is None else self._code.binary("andi", condition, mask)
-
-    def _negate(self, condition: IRValue) -> IRValue:
-        return self._code.binary("xori", condition, self._code.constant(1, condition.type))
+        return self._code.number_where(self._code.apply_mask(is_fault, mask), fault)
 
     def _has_flag(self, entry: IRValue, flag: int) -> IRValue:
         code = self._code
-        return self._is_nonzero(code.binary("andi", entry, code.constant(flag, entry.type)))
-
-    def _is_nonzero(self, number: IRValue) -> IRValue:
-        return self._code.compare(NE, number, self._code.constant(0, number.type))
+        return code.is_nonzero(code.binary("andi", entry, code.constant(flag, entry.type)))

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from harness.kernels.cpu.scratch_values import OperationSite
-from harness.kernels.gpu.graph_builder import NE, GraphBuilder
+from harness.kernels.gpu.graph_builder import GraphBuilder
 from harness.kernels.gpu.report_assembly import build_assembly, build_constraints
 from harness.kernels.ir.graph import (
     IRBlock,
@@ -105,7 +105,7 @@ class ReportEmitter:
         with code.insert_into(operations):
             for report in pending:
                 first = len(yielded)
-                is_set = code.compare(NE, carried[first], code.constant(0, carried[first].type))
+                is_set = code.is_nonzero(carried[first])
                 positions = range(first, first + len(report.values))
                 yielded += [code.select(is_set, carried[at], current[at]) for at in positions]
         terminator = replace(terminator, operands=(*terminator.operands, *yielded))
@@ -141,9 +141,9 @@ def reduce_to_nonzero_lane(code: GraphBuilder, values: Sequence[IRValue]) -> lis
             [code.new_value(ValueType(value.type.element)) for value in reduced] for _ in range(2)
         )
         with code.insert_into([]) as body:
-            is_set = code.compare(NE, left[0], code.constant(0, left[0].type))
-            chosen = tuple(code.select(is_set, *pair) for pair in zip(left, right, strict=True))
-            body.append(IROperation("tt.reduce.return", chosen, (), {}, code.source))
+            is_set = code.is_nonzero(left[0])
+            chosen = [code.select(is_set, *pair) for pair in zip(left, right, strict=True)]
+            code.end_block("tt.reduce.return", chosen)
         region = IRRegion((IRBlock("bb0", (*left, *right), tuple(body)),))
         results = [code.new_value(ValueType(value.type.element, shape[:-1])) for value in reduced]
         axis = {"axis": f"{len(shape) - 1} : i32"}

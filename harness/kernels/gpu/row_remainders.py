@@ -88,7 +88,7 @@ class RowRemainders:
         kind = given.type
         wide = kind.with_element(_INT64)
         rest = code.clone_operation(operation, (given, divisor), kind)
-        first, start, width = map(self._to_int64, (rest, given, divisor))
+        first, start, width = map(self._code.to_int64, (rest, given, divisor))
         limit = (1 << (kind.bits - 1)) - 1
         zero, one, last_lane, most_int, last_start = (
             code.constant(number, wide)
@@ -124,7 +124,7 @@ class RowRemainders:
             least = code.truncate(least, kind.element)
             self._non_overflowing.add(least)
         smallest = code.binary("minsi", rest, least)
-        distance = self._subtract(largest, self._to_int64(smallest))
+        distance = self._subtract(largest, self._code.to_int64(smallest))
         return smallest, self._add(distance, one)
 
     def _emit_smallest_rest(
@@ -133,15 +133,10 @@ class RowRemainders:
         """Emit the remainder of the smallest integer, whose quotient by -1 no integer holds."""
         code, kind = self._code, divisor.type
         next_smallest = code.constant(1 - (1 << (kind.bits - 1)), kind)
-        rest = self._to_int64(code.clone_operation(operation, (next_smallest, divisor), kind))
+        rest = self._code.to_int64(code.clone_operation(operation, (next_smallest, divisor), kind))
         below = self._subtract(rest, code.constant(1, rest.type))
         ends = code.compare(EQ, self._add(below, width), code.constant(0, rest.type))
         return code.select(ends, code.constant(0, rest.type), below)
-
-    def _to_int64(self, value: IRValue) -> IRValue:
-        if value.type.element == _INT64:
-            return value
-        return self._code.extend(value, _INT64, signed=True)
 
     def _add(self, left: IRValue, right: IRValue) -> IRValue:
         result = self._code.binary("addi", left, right)

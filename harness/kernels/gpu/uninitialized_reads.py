@@ -10,11 +10,12 @@ not checked, since each of their values is a valid one.
 from __future__ import annotations
 
 from harness.kernels.gpu import POISON
-from harness.kernels.gpu.accesses import get_element_bytes, get_mask, get_verb
-from harness.kernels.gpu.graph_builder import EQ, NE, GraphBuilder
+from harness.kernels.gpu.accesses import get_verb
+from harness.kernels.gpu.graph_builder import EQ, GraphBuilder
 from harness.kernels.gpu.pointer_bounds import PointerBoundsTracker
 from harness.kernels.gpu.report_assembly import ReportBit
 from harness.kernels.gpu.report_emission import ReportEmitter, reduce_to_nonzero_lane
+from harness.kernels.ir.access_graph import find_mask, get_element_bytes
 from harness.kernels.ir.graph import IROperation, IRValue
 
 _WORD_BYTES = 8
@@ -28,27 +29,25 @@ class UninitializedReadChecks:
 
     def add_check(self, operation: IROperation) -> None:
         """Emit the check of an access, behind it."""
-        verb, size = get_verb(operation), get_element_bytes(operation)
+        code, pointer = self._code, operation.operands[0]
+        verb, size = get_verb(operation), get_element_bytes(pointer)
         if verb == "write" or size == 1:
             return
-        code, pointer, mask = self._code, operation.operands[0], get_mask(operation)
         bits = code.to_bits(operation.result)
         poison = code.compare(EQ, bits, code.constant(_make_poison_pattern(size), bits.type))
-        poison = poison if mask is None else code.binary("andi", poison, mask)
-        address = code.emit("tt.ptr_to_int", (pointer,), pointer.type.with_element("i64"))
+        poison = code.apply_mask(poison, find_mask(operation))
+        address = code.get_address(pointer)
         address = code.select(poison, address, code.constant(0, address.type))
         bounds = self._bounds_tracker.get_bounds(pointer)
         ends: tuple[IRValue, ...] = ()
         if bounds is not None:
             ends = self._bounds_tracker.to_report_operands(bounds, address.type.shape)
         address, *ends_of_lane = reduce_to_nonzero_lane(code, (address, *ends))
-        poison = code.compare(NE, address, code.constant(0, address.type))
+        poison = code.is_nonzero(address)
         if verb == "read" and size < _WORD_BYTES:
             around = self._emit_surrounding_poison(address, poison, *ends_of_lane)
             poison = code.binary("andi", poison, around)
-        kind = poison.type.with_element("i32")
-        bit = code.constant(ReportBit.UNINITIALIZED_READ, kind)
-        word = code.select(poison, bit, code.constant(0, kind))
+        word = code.number_where(poison, ReportBit.UNINITIALIZED_READ)
         self._emitter.report(self._bounds_tracker.make_site(operation), word, address)
 
     def _emit_surrounding_poison(

@@ -26,6 +26,7 @@ from harness.kernels.ir.graph import (
 from harness.kernels.ir.intervals import RangeGetter
 from harness.kernels.ir.operations import (
     ACCESS_OPERATIONS,
+    MASK_POSITIONS,
     OVERFLOWING_OPERATIONS,
     VALUE_PRESERVING,
 )
@@ -185,8 +186,5 @@ def _find_block_conditions(region: IRRegion) -> dict[str, tuple[Condition, ...]]
 
 
 def find_mask(access: IROperation) -> IRValue | None:
-    index = {"tt.load": 1, "tt.store": 2, "tt.atomic_rmw": 2}.get(access.name)
-    if index is None or len(access.operands) <= index:
-        return None
-    mask = access.operands[index]
-    return mask if mask.type.element == "i1" else None
+    position = MASK_POSITIONS.get(access.name, len(access.operands))
+    return next(iter(access.operands[position : position + 1]), None)

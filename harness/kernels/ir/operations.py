@@ -38,6 +38,8 @@ LANE_PRESERVING = _name_tt_operations("splat expand_dims reshape")
 FOLD_OPERATIONS = _name_tt_operations("reduce scan")
 PROGRAM_QUERIES = _name_tt_operations("get_program_id get_num_programs")
 ACCESS_OPERATIONS = _name_tt_operations("load store atomic_rmw atomic_cas")
+# Where an access has its mask among its operands, if it has one.
+MASK_POSITIONS = {"tt.load": 1, "tt.store": 2, "tt.atomic_rmw": 2}
 
 # The result points into the memory that the first operand points into.
 POINTER_PRESERVING = SHAPE_OPERATIONS | _name_tt_operations("addptr bitcast split gather")

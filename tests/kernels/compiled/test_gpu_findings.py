@@ -62,9 +62,7 @@ def make_virtual_tensor(argument: LaunchArgument) -> torch.Tensor:
     ("kernel", "count"),
     [("row_in_32_bits", 1), ("carried", 1), ("where_another_is_empty", 1), ("two_lines", 2)],
 )
-def test_one_below_passes_and_at_it_wraps(
-    release: Path, kernel: str, count: int
-) -> None:
+def test_one_below_passes_and_at_it_wraps(release: Path, kernel: str, count: int) -> None:
     loaded = lazy_release.LazyRelease(release).load_kernel(MODULE, kernel)
     findings = list_findings(release, kernel)
     assert len(findings) == count

@@ -53,21 +53,21 @@ class PreloadedPytest:
 
 
 @pytest.fixture(scope="module")
-def preloaded() -> Iterator[PreloadedPytest]:
-    pytest_process = PreloadedPytest()
-    yield pytest_process
-    with pytest_process.process:
-        pytest_process.process.kill()
+def suite_runner() -> Iterator[PreloadedPytest]:
+    runner = PreloadedPytest()
+    yield runner
+    with runner.process:
+        runner.process.kill()
 
 
 Whole = tuple[int, str, dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
-def whole(preloaded: PreloadedPytest, tmp_path_factory: pytest.TempPathFactory) -> Whole:
+def whole(suite_runner: PreloadedPytest, tmp_path_factory: pytest.TempPathFactory) -> Whole:
     """The exit code, the output and the record of the whole suite."""
     record = tmp_path_factory.mktemp("record") / "record.json"
-    done = preloaded.run(f"--unfix-record={record}")
+    done = suite_runner.run(f"--unfix-record={record}")
     return done.returncode, done.stdout, json.loads(record.read_text())
 
 
@@ -128,25 +128,25 @@ def test_the_end_says_what_was_checked_and_how(whole: Whole) -> None:
     assert "1 operator of CUDA binaries had stand-ins, 2 calls: sgl_kernel.toy 2" in output
 
 
-def test_checks_are_chosen_by_words(preloaded: PreloadedPytest) -> None:
-    done = preloaded.run("--unfix-check=races,overflow", "-k", "test_that_overruns or passes")
+def test_checks_are_chosen_by_words(suite_runner: PreloadedPytest) -> None:
+    done = suite_runner.run("--unfix-check=races,overflow", "-k", "test_that_overruns or passes")
     assert "(overflow, races): no reports" in done.stdout.replace(
         "races, overflow", "overflow, races"
     )
-    done = preloaded.run("--unfix-check=leaks")
+    done = suite_runner.run("--unfix-check=leaks")
     assert done.returncode == 4
     assert "--unfix-check: the checks are bounds, overflow, races, uninitialized" in done.stderr
 
 
-def test_bits_and_all_configurations_are_options(preloaded: PreloadedPytest) -> None:
+def test_bits_and_all_configurations_are_options(suite_runner: PreloadedPytest) -> None:
     chosen = ("-k", "tuned or approximation")
-    done = preloaded.run("--unfix-exact", "--unfix-all-configurations", *chosen)
+    done = suite_runner.run("--unfix-exact", "--unfix-all-configurations", *chosen)
     assert "ex2.approx.f32, whose bits depend on the GPU" in done.stdout
     assert "checked 3 launches" in done.stdout
     assert "only the first" not in done.stdout
 
 
-def test_a_conftest_finds_the_device(preloaded: PreloadedPytest, tmp_path: Path) -> None:
+def test_a_conftest_finds_the_device(suite_runner: PreloadedPytest, tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text(
         "import torch, triton\n"
         "assert torch.cuda.is_available()\n"
@@ -154,21 +154,21 @@ def test_a_conftest_finds_the_device(preloaded: PreloadedPytest, tmp_path: Path)
     )
     (tmp_path / "test_nothing.py").write_text("def test_nothing(): pass\n")
     file = str(tmp_path / "test_nothing.py")
-    done = preloaded.run(f"--rootdir={tmp_path}", file, "-k", "nothing")
+    done = suite_runner.run(f"--rootdir={tmp_path}", file, "-k", "nothing")
     assert "test_nothing PASSED, no kernel launched" in done.stdout
 
 
-def test_a_run_without_a_launch_is_not_green(preloaded: PreloadedPytest) -> None:
-    done = preloaded.run("-k", "launches_nothing")
+def test_a_run_without_a_launch_is_not_green(suite_runner: PreloadedPytest) -> None:
+    done = suite_runner.run("-k", "launches_nothing")
     assert done.returncode == 3
     assert "no launch was checked, so the checks say nothing" in done.stdout
 
 
 @pytest.mark.parametrize("package", ["llvmlite", "msgspec", "yaml"])
 def test_a_package_that_the_python_lacks_is_named_with_what_installs_it(
-    preloaded: PreloadedPytest, package: str
+    suite_runner: PreloadedPytest, package: str
 ) -> None:
-    done = preloaded.run(missing=(package,))
+    done = suite_runner.run(missing=(package,))
     assert done.returncode == pytest.ExitCode.USAGE_ERROR
     (line,) = [line for line in done.stderr.splitlines() if line.startswith("ERROR")]
     name = CHECKED_PROCESS_PACKAGES[package]
