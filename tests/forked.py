@@ -250,7 +250,10 @@ def preload_values() -> None:
     toggle_catalogue.load_catalogue([TOY_TOGGLES])
     recorded_proofs.load_proofs([release.name for release in managed_releases.list_releases()])
     machine.describe_commit()
-    machine.list_installed_packages(Path(sys.executable))
+    # A command of `calling.Caller` reads them for its own PYTHONPATH.
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join((PROJECT, str(TOY_TOGGLES.parent))))
+        machine.list_installed_packages(Path(sys.executable))
     machine.collect_machine_facts()
     code_digest.digest_code("cli")
     guard_runs.digest_project_guards()

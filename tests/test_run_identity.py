@@ -102,8 +102,8 @@ def test_a_failure_names_a_release_alike_however_its_folder_is_reached(
     try:
         raise RuntimeError(f"Failed at {root}/0.5.23/lib/sglang/tree.cuh:92: an illegal access")
     except RuntimeError as error:
-        said = [run_item.format_own_traceback(error), run_item.summarize_error(error)]
-    for text in said:
+        descriptions = [run_item.format_own_traceback(error), run_item.summarize_error(error)]
+    for text in descriptions:
         assert "RuntimeError: Failed at .releases/0.5.23/lib/sglang/tree.cuh:92: an ill" in text
         assert str(tmp_path) not in text
 

@@ -180,15 +180,6 @@ def steps_of(workflow: dict[str, Any]) -> list[dict[str, Any]]:
     return [step for job in workflow["jobs"].values() for step in job["steps"]]
 
 
-def test_each_command_of_the_review_is_there() -> None:
-    script = "\n".join(map(str.strip, (ROOT / ".ci" / "review").read_text().splitlines()))
-    script = script.replace("\\\n", " ")
-    calls = [words for words in list_commands(script) if words[0] == "pr"]
-    assert len(calls) == 2
-    for words in calls:
-        assert parse_words(words).command == "pr"
-
-
 def all_steps() -> list[dict[str, Any]]:
     workflows = [yaml.safe_load(file.read_text()) for file in sorted(FOLDER.glob("*.yml"))]
     return [*(step for each in workflows for step in steps_of(each)), *ACTION["runs"]["steps"]]

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from harness.cli.command_parser import find_nearest_word
+from harness.cli.command_parser import find_nearest_word, parse_path
 from harness.core.cpp_tokens import is_cpp_path
 from harness.core.device import VIRTUAL
 from harness.core.errors import (
@@ -81,13 +81,18 @@ def _split_ids(text: str) -> list[str]:
     return ids
 
 
+def split_names(text: str) -> list[str]:
+    """Split 'a,b' into names: the type of an option with the action `extend`."""
+    return [name for name in text.split(",") if name]
+
+
 def add_toggle_folders(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--toggles",
         metavar="DIR",
         action="append",
         default=[],
-        type=Path,
+        type=lambda word: parse_path(word).resolve(),  # workers run in other folders
         help="a further folder of toggle files (they run code: name only what you trust)",
     )
 

@@ -21,7 +21,7 @@ def end_processes_on_exit(include_orphans: bool = True) -> Iterator[None]:
     earlier_children = set(processes.list_children(os.getpid()))
     if include_orphans:
         processes.adopt_orphans()
-    before = signal.signal(signal.SIGTERM, _raise_interrupt)
+    before = signal.signal(signal.SIGTERM, raise_interrupt)
     try:
         yield
     finally:
@@ -29,5 +29,5 @@ def end_processes_on_exit(include_orphans: bool = True) -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _raise_interrupt(number: int, frame: FrameType | None) -> None:
+def raise_interrupt(number: int, frame: FrameType | None) -> None:
     raise KeyboardInterrupt

@@ -16,7 +16,6 @@ child cannot clean up. That child waits; the supervisor is the process below.
 from __future__ import annotations
 
 import contextlib
-import http.client
 import os
 import signal
 import subprocess
@@ -204,6 +203,7 @@ def _run_request(request: CommandRequest, parent_pid: int) -> CommandExit:
 
 
 def _is_answering(url: str) -> bool:
+    import http.client  # few commands have a server, and this import takes as long as all others
     import urllib.request
 
     with contextlib.suppress(OSError, ValueError, http.client.HTTPException):

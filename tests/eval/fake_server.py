@@ -17,10 +17,6 @@ import zlib
 from pathlib import Path
 from typing import Any
 
-from harness.core.device import DEVICE_VARIABLE, VIRTUAL
-from harness.device import record
-from harness.kernels.gpu.kernel_summaries import KernelSummaries
-from harness.kernels.watch import report_files
 from harness.workers.servers.reference_server import BacklogHTTPServer, JsonRequestHandler
 
 PERSIST = """
@@ -84,15 +80,15 @@ class Fake:
         self.load = 0  # requests since the cache was emptied
         self.lock = threading.Lock()
 
-    def complete(self, asked: dict[str, Any]) -> tuple[int, bytes]:
-        be, prompt = self.be, asked["prompt"]
+    def complete(self, request: dict[str, Any]) -> tuple[int, bytes]:
+        be, prompt = self.be, request["prompt"]
         with self.lock:
             self.count += 1
             self.load += 1
             number, load = self.count, self.load
             if be.get("record"):
                 with open(be["record"], "a") as record:
-                    record.write(json.dumps(asked) + "\n")
+                    record.write(json.dumps(request) + "\n")
         time.sleep(be.get("slow", 0))
         if be.get("dies_at") and number >= be["dies_at"]:
             self.die()
@@ -145,9 +141,9 @@ def serve_fake(fake: Fake, port: int) -> None:
             self.send_json({"internal_states": [{"avg_spec_accept_length": 2.5}]})
 
         def do_POST(self) -> None:
-            asked = self.read_json()
+            request = self.read_json()
             if self.path == "/v1/completions":
-                code, data = fake.complete(asked)
+                code, data = fake.complete(request)
                 self.send_json(data, code)
             else:
                 fake.empty_cache()
@@ -156,8 +152,19 @@ def serve_fake(fake: Fake, port: int) -> None:
     BacklogHTTPServer(("127.0.0.1", port), FakeServerHandler).serve_forever()
 
 
+def record_operator() -> None:
+    """Write the record of a server on the virtual GPU: it called one operator with a stand-in."""
+    from harness.device import record
+
+    record.RECORD.write_to(Path(os.environ[record.FOLDER_VARIABLE]))
+    record.RECORD.count_stand_in("toy.operator")
+
+
 def leave_reports(folder: Path, be: dict[str, Any]) -> None:
     """Write the report of a server under check: its number of launches, and one violation."""
+    from harness.kernels.gpu.kernel_summaries import KernelSummaries
+    from harness.kernels.watch import report_files
+
     left = report_files.ReportWriter(folder)
     if launches := be.get("launches"):
         summaries = KernelSummaries()
@@ -174,8 +181,8 @@ def main() -> None:
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--nccl-port", type=int, required=True)
     parser.add_argument("--be", type=json.loads, default={})
-    given, _ = parser.parse_known_args()
-    be = given.be
+    arguments, _ = parser.parse_known_args()
+    be = arguments.be
     toggles = os.environ.get("SGLANG_DEBUG_REVERT_PR", "").split(",")
     for toggle in toggles:
         be |= be.get("without", {}).get(toggle, {})
@@ -183,7 +190,7 @@ def main() -> None:
         from sglang import forms  # the toy
 
         forms.plain(1, 2)
-    print(f"fake: on port {given.port}, {given.nccl_port}", flush=True)
+    print(f"fake: on port {arguments.port}, {arguments.nccl_port}", flush=True)
     if be.get("deaf"):
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     for how in be.get("brood", ()):
@@ -191,10 +198,10 @@ def main() -> None:
     if (folder := be.get("ranks")) and start_ranks(Path(folder)):
         be["hang"] = [1, 1]
     fake = Fake(be)
-    if os.environ.get(DEVICE_VARIABLE) == VIRTUAL:
-        record.RECORD.write_to(Path(os.environ[record.FOLDER_VARIABLE]))
-        record.RECORD.count_stand_in("toy.operator")
-    if folder := os.environ.get(report_files.FOLDER_VARIABLE):
+    # The names of these variables are the harness's; most servers need none of its modules.
+    if os.environ.get("UNFIX_DEVICE") == "virtual":
+        record_operator()
+    if folder := os.environ.get("UNFIX_CHECK_REPORTS"):
         leave_reports(Path(folder), be)
     if be.get("never"):
         print("loading the weights, 3 of 90", flush=True)
@@ -205,7 +212,7 @@ def main() -> None:
         Path(once).touch()
     if be.get("stillborn"):
         fake.die()
-    serve_fake(fake, given.port)
+    serve_fake(fake, arguments.port)
 
 
 if __name__ == "__main__":

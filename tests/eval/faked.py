@@ -71,8 +71,8 @@ class FakeServers:
         self.servers: list[SglangServer] = []
 
     def __call__(self, *words: str, ready: bool = True, **be: Any) -> SglangServer:
-        asked = ("--be", json.dumps(be), *words)
-        setup = ServerSetup(PYTHON, asked, module=MODULE)
+        arguments = ("--be", json.dumps(be), *words)
+        setup = ServerSetup(PYTHON, arguments, module=MODULE)
         server = SglangServer(setup, self.root / f"server-{len(self.servers)}")
         self.servers.append(server)
         if ready:

@@ -67,21 +67,20 @@ def test_a_run_that_ends_well_leaves_no_process(fakes: Fakes) -> None:
     assert set(processes.iterate_descendants(os.getpid())) <= before
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("jobs", [1, 2])
+@pytest.mark.parametrize(("number", "jobs"), [(signal.SIGINT, 1), (signal.SIGTERM, 2)])
 def test_a_stopped_run_leaves_no_process(tmp_path: Path, number: signal.Signals, jobs: int) -> None:
     code = f"open(f'{tmp_path}/asked.{{os.getpid()}}', 'w').write(str(os.getpid()))"
     python = write_fake_lm_eval(tmp_path, code)
     pids = tmp_path / "pids"
     be = {"deaf": True, "brood": ["plain", "mute"], "pids": str(pids)}
     words = words_for(tmp_path, jobs=jobs, **be)
-    with ended_at_exit(unfix_eval(tmp_path, str(python), *words)) as going:
+    with ended_at_exit(unfix_eval(tmp_path, str(python), *words)) as process:
         assert wait_until(lambda: len(list(tmp_path.glob("asked.*"))) == jobs)
         assert wait_until(lambda: len(read_pids(pids)) == 2 * jobs)
-        going.send_signal(number)
-        _, said = going.communicate(timeout=PATIENCE_SECONDS)
-    assert going.returncode == 130, said
-    assert "Traceback" not in said
+        process.send_signal(number)
+        _, errors = process.communicate(timeout=PATIENCE_SECONDS)
+    assert process.returncode == 130, errors
+    assert "Traceback" not in errors
     left = read_pids(pids)
     left += [int(one.read_text()) for one in tmp_path.glob("asked.*") if one.read_text()]
     assert not any(map(is_alive, left))
@@ -102,9 +101,9 @@ def read_line(folder: Path) -> str:
 def test_a_call_from_its_words_to_its_page(tmp_path: Path) -> None:
     words = words_for(tmp_path, wrong=[2, 1])
     words += ["--items", "50", "--json", "--record", "r.json"]
-    with ended_at_exit(unfix_eval(tmp_path, "", *words)) as going:
-        out, said = going.communicate(timeout=PATIENCE_SECONDS)
-    assert going.returncode == 1, said
+    with ended_at_exit(unfix_eval(tmp_path, "", *words)) as process:
+        out, errors = process.communicate(timeout=PATIENCE_SECONDS)
+    assert process.returncode == 1, errors
     evaluation = json.loads(out)
     assert evaluation["state"] == "done"
     assert [one["verdict"] for one in evaluation["compared"]] == ["differs", "improved"]

@@ -128,16 +128,13 @@ def list_prompts(fakes: Fakes, side: str) -> list[str]:
 
 
 def test_a_fault_that_shows_only_under_load_is_caught(fakes: Fakes) -> None:
+    """Both sides are asked what the first run asked."""
     evaluation = run_fault(fakes, UNDER_LOAD, {})
     [fault] = evaluation.faults
     assert fault.caught, fault.unconfirmed
-    few = list_prompts(fakes, "with")[ALL_ITEMS : -REQUIRED_FAILURES * ALL_ITEMS]
-    assert 0 < len(few) < ITEMS  # one small repetition, which did not show it
-
-
-def test_both_sides_are_asked_what_the_first_run_asked(fakes: Fakes) -> None:
-    run_fault(fakes, UNDER_LOAD, {})
     prompts = list_prompts(fakes, "with")
+    few = prompts[ALL_ITEMS : -REQUIRED_FAILURES * ALL_ITEMS]
+    assert 0 < len(few) < ITEMS  # one small repetition, which did not show it
     first = prompts[:ALL_ITEMS]
     assert prompts[-REQUIRED_FAILURES * ALL_ITEMS :] == first * REQUIRED_FAILURES
     assert list_prompts(fakes, "without")[-REQUIRED_PASSES * ALL_ITEMS :] == first * REQUIRED_PASSES

@@ -109,11 +109,11 @@ def test_one_that_dies_says_why(house: ServerZygote, place: Path) -> None:
 
 
 def test_a_release_that_captures_prefills_is_told_not_to(place: Path) -> None:
-    asked = ServerSetup(PYTHON, ("--be", "{}"), environment={"GRAPHS": "of prefills"})
+    setup = ServerSetup(PYTHON, ("--be", "{}"), environment={"GRAPHS": "of prefills"})
     with (
-        ServerZygote(asked, place / "house.log") as house,
-        SglangServer(asked, place / "one", house) as warm,
-        SglangServer(asked, place / "two") as cold,
+        ServerZygote(setup, place / "house.log") as house,
+        SglangServer(setup, place / "one", house) as warm,
+        SglangServer(setup, place / "two") as cold,
     ):
         warm.wait_until_ready(PATIENCE_SECONDS)
         cold.wait_until_ready(PATIENCE_SECONDS)
@@ -144,13 +144,13 @@ def test_a_house_that_is_gone_is_done_without(house: ServerZygote, place: Path) 
 
 
 def test_what_cannot_be_imported_is_said(place: Path) -> None:
-    asked = ServerSetup(PYTHON, (), environment={"EARLY": "no"})
-    with ServerZygote(asked, place / "house.log") as house:
+    setup = ServerSetup(PYTHON, (), environment={"EARLY": "no"})
+    with ServerZygote(setup, place / "house.log") as house:
         for name in ("one", "two"):
             with pytest.raises(
                 ServerFailed, match=r"cannot be imported here: AssertionError|ended"
             ):
-                SglangServer(asked, place / name, house)
+                SglangServer(setup, place / name, house)
 
 
 def test_a_house_that_is_ended_meanwhile_lets_nobody_wait(place: Path) -> None:

@@ -20,7 +20,7 @@ from harness.runs.eval.token_divergence import (
     find_first_difference,
     measure_noise,
 )
-from harness.runs.eval.token_divergence import TokenVerdict as Verdict
+from harness.store.eval.values import ComparisonVerdict as Verdict
 
 EPS = MIN_LOGPROB_NOISE["float32"]
 

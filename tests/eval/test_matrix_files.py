@@ -276,8 +276,8 @@ def test_a_matrix_is_put_under_check_and_left_without_faults_by_words(tmp_path: 
     def parse_matrix(*words: str) -> schema.MatrixFile:
         parser = CommandParser()
         command.add_arguments(parser)
-        given = argparse.Namespace(words=[])  # the arguments after `--`
-        arguments = parser.parse_args([str(file), *words], given)
+        namespace = argparse.Namespace(words=[])  # the arguments after `--`
+        arguments = parser.parse_args([str(file), *words], namespace)
         return evaluation_request.make_matrix(execution.make_request(arguments))
 
     checked = parse_matrix("--stand-in", "checked", "--no-faults")

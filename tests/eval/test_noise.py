@@ -14,7 +14,7 @@ from harness.runs.eval.token_divergence import (
     TokenOutput,
     compare_outputs,
 )
-from harness.runs.eval.token_divergence import TokenVerdict as Verdict
+from harness.store.eval.values import ComparisonVerdict as Verdict
 
 EPS = MIN_LOGPROB_NOISE["float32"]
 

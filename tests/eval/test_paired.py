@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from harness.core.errors import UnfixError
 from harness.runs.eval import paired_statistics
-from harness.runs.eval.paired_statistics import AccuracyVerdict as Verdict
 from harness.runs.eval.paired_statistics import (
     DifferentItemsError,
     ItemScore,
@@ -21,6 +20,7 @@ from harness.runs.eval.paired_statistics import (
     decide_verdict,
     judge_pair,
 )
+from harness.store.eval.values import ComparisonVerdict as Verdict
 
 counts = st.integers(0, 120)
 errors = [st.integers(0, 8)] * 3
@@ -99,19 +99,20 @@ def test_the_default_items_without_a_difference_are_the_same(cells: int) -> None
     assert -tolerance < judgement.low <= 0 <= judgement.high < tolerance
     assert judgement.further_items == 0
 
-    def test_the_further_items_are_estimated_or_said_not_to_help() -> None:
-        said = judge_pair(PairedCounts(both_right=50, may_either=50))
-        assert said.further_items is None
-        assert "more such items would not tell" in str(said)
-        said = judge_pair(PairedCounts(both_right=200), comparison_count=70)
-        assert (said.verdict, said.further_items) == (Verdict.CANNOT_TELL, 1)
-        assert "about 1 more items would tell" in str(said)
+
+def test_the_further_items_are_estimated_or_said_not_to_help() -> None:
+    judgement = judge_pair(PairedCounts(both_right=50, may_either=50))
+    assert judgement.further_items is None
+    assert "more such items would not tell" in str(judgement)
+    judgement = judge_pair(PairedCounts(both_right=200), comparison_count=70)
+    assert (judgement.verdict, judgement.further_items) == (Verdict.CANNOT_TELL, 1)
+    assert "about 1 more items would tell" in str(judgement)
 
 
 @pytest.mark.parametrize(("cells", "lost"), [(1, 9), (12, 13), (48, 15)])
 def test_so_many_lost_and_none_gained_are_a_regression(cells: int, lost: int) -> None:
-    for side, said in ((1, Verdict.REGRESSED), (-1, Verdict.IMPROVED)):
-        for flips, verdict in ((lost, said), (lost - 1, Verdict.CANNOT_TELL)):
+    for side, expected in ((1, Verdict.REGRESSED), (-1, Verdict.IMPROVED)):
+        for flips, verdict in ((lost, expected), (lost - 1, Verdict.CANNOT_TELL)):
             counted = (flips, 0)[::side]
             judgement = judge_pair(PairedCounts(200 - flips, 0, *counted), comparison_count=cells)
             assert judgement.verdict is verdict
@@ -122,19 +123,19 @@ def test_so_many_lost_and_none_gained_are_a_regression(cells: int, lost: int) ->
 @quick
 @given(pairs, st.integers(1, 60), st.sampled_from([0.01, 0.05, 0.2]))
 def test_verdict_and_interval_agree(pair: PairedCounts, cells: int, tolerance: float) -> None:
-    said = judge_pair(pair, comparison_count=cells, tolerance=tolerance)
+    judgement = judge_pair(pair, comparison_count=cells, tolerance=tolerance)
     near = 1e-8
-    if said.verdict is Verdict.REGRESSED:
-        assert said.low > -near
-    elif said.verdict is Verdict.IMPROVED:
-        assert said.high < near
+    if judgement.verdict is Verdict.REGRESSED:
+        assert judgement.low > -near
+    elif judgement.verdict is Verdict.IMPROVED:
+        assert judgement.high < near
     else:
-        assert said.low < near
-        assert said.high > -near
-        inside = said.low > -tolerance and said.high < tolerance
-        close = min(abs(said.low + tolerance), abs(said.high - tolerance)) < near
-        assert close or inside == (said.verdict is Verdict.SAME)
-    assert said.low - near <= said.drop <= said.high + near
+        assert judgement.low < near
+        assert judgement.high > -near
+        inside = judgement.low > -tolerance and judgement.high < tolerance
+        close = min(abs(judgement.low + tolerance), abs(judgement.high - tolerance)) < near
+        assert close or inside == (judgement.verdict is Verdict.SAME)
+    assert judgement.low - near <= judgement.drop <= judgement.high + near
 
 
 @quick
@@ -153,7 +154,7 @@ def test_sides_exchanged_exchange_the_verdict(pair: PairedCounts, cells: int) ->
 @quick
 @given(pairs, st.data())
 def test_no_answer_to_errors_changes_the_verdict(pair: PairedCounts, data: st.DataObject) -> None:
-    said = judge_pair(pair)
+    judgement = judge_pair(pair)
     lost = data.draw(st.integers(0, pair.may_lose))
     gained = data.draw(st.integers(0, pair.may_gain))
     either = data.draw(st.integers(0, pair.may_either))
@@ -166,12 +167,12 @@ def test_no_answer_to_errors_changes_the_verdict(pair: PairedCounts, data: st.Da
     )
     assert answered.items == pair.items
     after = judge_pair(answered)
-    if said.verdict is Verdict.SAME:  # which a proven small change may replace
+    if judgement.verdict is Verdict.SAME:  # which a proven small change may replace
         assert max(abs(after.low), abs(after.high)) < paired_statistics.TOLERANCE
-    elif said.verdict is not Verdict.CANNOT_TELL:
-        assert after.verdict is said.verdict
-    assert said.low <= after.low + 1e-8
-    assert said.high >= after.high - 1e-8
+    elif judgement.verdict is not Verdict.CANNOT_TELL:
+        assert after.verdict is judgement.verdict
+    assert judgement.low <= after.low + 1e-8
+    assert judgement.high >= after.high - 1e-8
 
 
 def test_errors_are_neither_wrong_answers_nor_dropped() -> None:
@@ -190,11 +191,11 @@ def test_errors_are_neither_wrong_answers_nor_dropped() -> None:
 @quick
 @given(pairs)
 def test_the_estimate_is_the_first_number_that_tells(pair: PairedCounts) -> None:
-    said = judge_pair(pair)
-    if said.verdict is not Verdict.CANNOT_TELL or said.further_items is None:
+    judgement = judge_pair(pair)
+    if judgement.verdict is not Verdict.CANNOT_TELL or judgement.further_items is None:
         return
-    assert said.further_items > 0
-    part = 1 + said.further_items / pair.items
+    assert judgement.further_items > 0
+    part = 1 + judgement.further_items / pair.items
     sides = (pair.at_best, pair.at_worst)
     grown = [(lost * part, alike * part, gained * part) for lost, alike, gained in sides]
     required = compute_required_log_wealth(1)

@@ -9,13 +9,13 @@ import pytest
 
 from harness.core import paths
 from harness.runs.eval import paired_statistics, power_analysis
-from harness.runs.eval.paired_statistics import AccuracyVerdict as Verdict
 from harness.runs.eval.paired_statistics import PairedCounts
 from harness.runs.eval.power_analysis import (
     compute_verdict_odds,
     find_smallest_drop,
     format_power_table,
 )
+from harness.store.eval.values import ComparisonVerdict as Verdict
 
 PAGE = (paths.project_folder() / "docs/eval-statistics.md").read_text()
 
@@ -26,7 +26,7 @@ def simulate_batches(
     """Return the share of 'regressed' results, tested batch by batch, and the items used."""
     chance = random.Random(5)
     losing, gaining = churn / 2 + drop, churn / 2
-    found = asked = 0
+    found = item_count = 0
     for _ in range(trials):
         pair, verdict = PairedCounts(), Verdict.CANNOT_TELL
         while verdict is Verdict.CANNOT_TELL and pair.items < items:
@@ -37,8 +37,8 @@ def simulate_batches(
             pair += PairedCounts(size - lost - gained, 0, lost, gained)
             verdict = paired_statistics.judge_pair(pair, comparison_count=cells).verdict
         found += verdict is Verdict.REGRESSED
-        asked += pair.items
-    return found / trials, asked
+        item_count += pair.items
+    return found / trials, item_count
 
 
 def find_power(drop: float, items: int, cells: int, churn: float) -> float:
@@ -54,12 +54,12 @@ def test_the_stated_drop_is_found(items: int, cells: int, churn: float) -> None:
     drop = find_smallest_drop(items, cells, churn)
     assert drop is not None
     trials = 200
-    found, asked = simulate_batches(drop, items, cells, churn, trials)
+    found, item_count = simulate_batches(drop, items, cells, churn, trials)
     odds = compute_verdict_odds(drop, items, cells, churn)
     # 95 % to 97.5 % as stated; three standard deviations of 200 trials.
     assert power_analysis.TARGET_POWER <= odds[Verdict.REGRESSED] < 0.975
     assert found == pytest.approx(odds[Verdict.REGRESSED], abs=0.047)
-    assert asked / trials == pytest.approx(odds.average_items, rel=0.1)
+    assert item_count / trials == pytest.approx(odds.average_items, rel=0.1)
     assert odds.average_items < items
 
 
@@ -121,13 +121,13 @@ def test_the_page_says_how_often_an_unchanged_cell_is_the_same() -> None:
 
 
 def test_the_page_states_the_defaults() -> None:
-    for said in (
+    for statement in (
         f"{paired_statistics.ALPHA:.0%} a night",
         f"tolerance is {paired_statistics.TOLERANCE:.0%}",
         f"{paired_statistics.DEFAULT_ITEMS} items",
         f"batches of {paired_statistics.BATCH_ITEMS}",
         f"limit is {paired_statistics.MAX_ITEMS}",
     ):
-        assert said in PAGE, said
+        assert statement in PAGE, statement
     drop = find_smallest_drop(paired_statistics.DEFAULT_ITEMS, 12)
     assert f"a drop of {drop:.1%}" in PAGE

@@ -48,10 +48,10 @@ def test_prompts_arrive_verbatim_and_answers_match(
     numbers = [3, 57, 20, 21]  # any, in any order: lm-eval itself counts them from 0
     answers = ask_server(lm_eval, server, numbers)
     expected = draw_questions(60)
-    asked = [json.loads(line) for line in record.read_text().splitlines()]
-    assert {one["prompt"] for one in asked} == {expected[number]["prompt"] for number in numbers}
-    assert {one["stop"] == [";"] and one["max_tokens"] == 24 for one in asked} == {True}
-    assert {(one["temperature"], one["logprobs"], one["seed"]) for one in asked} == {(0.0, 2, 0)}
+    requests = [json.loads(line) for line in record.read_text().splitlines()]
+    assert {one["prompt"] for one in requests} == {expected[number]["prompt"] for number in numbers}
+    assert {one["stop"] == [";"] and one["max_tokens"] == 24 for one in requests} == {True}
+    assert {(one["temperature"], one["logprobs"], one["seed"]) for one in requests} == {(0.0, 2, 0)}
     assert [answer.number for answer in answers] == sorted(numbers)
     for answer in answers:
         item = expected[answer.number]
@@ -113,12 +113,12 @@ def test_a_server_that_gives_no_answer_for_a_whole_limit_gets_no_more_questions(
     answers = ask_server(lm_eval, server, list(range(40)), concurrency=4, request_timeout=0.5)
     assert [answer.right for answer in answers] == [None] * 40
     errors = [answer.error for answer in answers]
-    asked = sum("timed out" in error for error in errors)
-    assert 1 <= asked <= 4
-    assert errors.count("not asked: no answer had come for 0.5 s") == 40 - asked
+    request_count = sum("timed out" in error for error in errors)
+    assert 1 <= request_count <= 4
+    assert errors.count("not asked: no answer had come for 0.5 s") == 40 - request_count
     # A busy server reads a request after its sender has given up.
     assert wait_until(
-        lambda: record.exists() and 1 <= len(record.read_text().splitlines()) <= asked
+        lambda: record.exists() and 1 <= len(record.read_text().splitlines()) <= request_count
     )
 
 
@@ -258,13 +258,13 @@ def test_lm_eval_that_is_silent_is_given_up(serve: FakeServers, monkeypatch: Pat
     monkeypatch.setattr("harness.runs.eval.lm_eval_scorer.DEAD_SERVER_SECONDS", 0.3)
     scorer = stand_in(monkeypatch, serve.root, "")
     server = serve()
-    asked: dict[str, Any] = {"items": 9, "concurrency": 2, "model": "m"}
+    options: dict[str, Any] = {"items": 9, "concurrency": 2, "model": "m"}
     with pytest.raises(ServerFailed, match="no answers within"):
-        scorer.score_items(server, {TASK: [0]}, request_timeout=0.1, total_timeout=0.2, **asked)
+        scorer.score_items(server, {TASK: [0]}, request_timeout=0.1, total_timeout=0.2, **options)
     server.stop()
     began = time.monotonic()
     with pytest.raises(ServerFailed, match="no answers within"):
-        scorer.score_items(server, {TASK: [0]}, **asked)
+        scorer.score_items(server, {TASK: [0]}, **options)
     assert (
         time.monotonic() - began < PATIENCE_SECONDS
     )  # the limits of the request are an hour and more
@@ -295,10 +295,12 @@ near = st.fixed_dictionaries(
         ),
     },
 )
-said = json_values | st.fixed_dictionaries({"choices": json_values | st.lists(near, max_size=2)})
+completions = json_values | st.fixed_dictionaries(
+    {"choices": json_values | st.lists(near, max_size=2)}
+)
 
 
-@given(said)
+@given(completions)
 def test_any_answer_is_understood_whole_or_not_at_all(answer: Any) -> None:
     try:
         found = lm_eval_client.parse_completion(answer)

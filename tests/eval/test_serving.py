@@ -170,14 +170,14 @@ def test_servers_of_one_machine_have_ports_of_their_own(serve: FakeServers) -> N
     command = [sys.executable, "-c", f"import os\nos.getpid = lambda: {os.getpid()}\n{script}"]
     folder = paths.project_folder()
     others = [start_program(command, stdin=subprocess.PIPE, cwd=folder) for _ in "ab"]
-    theirs = []
+    other_ports = []
     for other in others:
         assert other.stdout is not None
-        theirs += other.stdout.readline().split()
+        other_ports += other.stdout.readline().split()
     for other in others:
         other.communicate("\n")
-    assert len(theirs) == 24
-    assert len({*theirs, *inner, *outer}) == 30
+    assert len(other_ports) == 24
+    assert len({*other_ports, *inner, *outer}) == 30
     for server in servers:
         server.wait_until_ready(PATIENCE_SECONDS)
 
@@ -268,8 +268,8 @@ def test_nothing_is_left_when_the_driver_was_killed(tmp_path: Path, when: str) -
     here = os.pathsep.join(map(str, folders))
     command = [sys.executable, "-c", DRIVER, str(tmp_path / "server"), be, when]
     environment = {**os.environ, "PYTHONPATH": here}
-    going = start_program(command, env=environment, cwd=paths.project_folder())
-    with ended_at_exit(going) as driver:
+    process = start_program(command, env=environment, cwd=paths.project_folder())
+    with ended_at_exit(process) as driver:
         assert driver.stdout is not None
         keeper = int(driver.stdout.readline())
         if when == "ready":

@@ -6,13 +6,14 @@ import json
 import lzma
 from pathlib import Path
 
+import msgspec
 import pytest
-from faked import Fakes, make_fake
+from faked import Fakes, SharedLmEval, make_fake
 from fixture_types import Output, Patch
 
 from harness.cli import main, run_output
 from harness.core.errors import UnfixError
-from harness.matrices.schema import MatrixFile
+from harness.matrices.schema import EvaluationConfiguration, MatrixFile
 from harness.runs.eval import server_comparison
 from harness.runs.eval.evaluation_comparer import read_recorded_evaluation, rejudge_recorded
 from harness.store.eval.values import ComparisonResult, Evaluation, ItemAnswer, ServedConfiguration
@@ -22,7 +23,9 @@ from harness.store.record_files import write_record
 
 def make_served(name: str, right: list[bool], text: str = "x") -> ServedConfiguration:
     texts = [(one, text if one else "y") for one in right]
-    answers = [ItemAnswer("recall", n, "?", "x", said, one) for n, (one, said) in enumerate(texts)]
+    answers = [
+        ItemAnswer("recall", n, "?", "x", answer, one) for n, (one, answer) in enumerate(texts)
+    ]
     return ServedConfiguration(name, "llama", "current", [], "cpu", answers=answers)
 
 
@@ -34,50 +37,59 @@ def write_json(evaluation: Evaluation, file: Path) -> Path:
     return file
 
 
+CONFIGURATIONS = (make_fake("base"), make_fake("worse", "base", wrong=[4, 1]))
+
+
+@pytest.fixture(scope="module")
+def evaluated(tmp_path_factory: pytest.TempPathFactory, lm_eval: SharedLmEval) -> Evaluation:
+    return Fakes(tmp_path_factory.mktemp("fakes"), lm_eval).run(*CONFIGURATIONS, items=200)
+
+
+def make_matrix(*configurations: EvaluationConfiguration) -> MatrixFile:
+    return MatrixFile("fake", list(configurations), tasks=["recall"], items=200, device="cpu")
+
+
 @pytest.mark.parametrize("name", ["record.json", "record.json.xz"])
-def test_a_record_is_judged_as_the_run_was(fakes: Fakes, tmp_path: Path, name: str) -> None:
-    one, other = make_fake("base"), make_fake("worse", "base", wrong=[4, 1])
-    ran = fakes.run(one, other, items=200)
-    matrix = MatrixFile("fake", [one, other], tasks=["recall"], items=200, device="cpu")
-    recorded = read_recorded_evaluation(write_json(ran, tmp_path / name))
+def test_a_record_is_judged_as_the_run_was(
+    evaluated: Evaluation, tmp_path: Path, name: str
+) -> None:
+    matrix = make_matrix(*CONFIGURATIONS)
+    recorded = read_recorded_evaluation(write_json(evaluated, tmp_path / name))
     recorded.compared = []
-    said = rejudge_recorded(matrix, recorded)
-    first, second = ([(c.verdict, c.lost, c.items) for c in r.compared] for r in (said, ran))
+    judged = rejudge_recorded(matrix, recorded)
+    first, second = (
+        [(one.verdict, one.lost, one.items) for one in run.compared] for run in (judged, evaluated)
+    )
     assert first == second
-    assert said.compared[0].verdict is Verdict.REGRESSED
+    assert judged.compared[0].verdict is Verdict.REGRESSED
     for answer in recorded.find_configuration("worse").answers:  # as the current code has them
         answer.right = True
     [found] = rejudge_recorded(matrix, recorded).compared
     assert (found.verdict is Verdict.REGRESSED, found.lost) == (False, 0)
 
 
-@pytest.mark.parametrize("answered_something", [False, True])
+@pytest.mark.parametrize("has_answers", [False, True])
 def test_an_absent_configuration_keeps_its_reason(
-    fakes: Fakes, tmp_path: Path, answered_something: bool
+    evaluated: Evaluation, tmp_path: Path, has_answers: bool
 ) -> None:
-    one, other = make_fake("base"), make_fake("worse", "base")
-    recorded = read_recorded_evaluation(
-        write_json(fakes.run(one, other, items=2), tmp_path / "r.json")
-    )
+    base, other = CONFIGURATIONS
+    recorded = read_recorded_evaluation(write_json(evaluated, tmp_path / "r.json"))
     recorded.find_configuration("worse").failure = "the server ended before it was ready"
-    if not answered_something:
+    if not has_answers:
         recorded.find_configuration("worse").answers = []
-    other.absent = "this card has no such kernel"
-    matrix = MatrixFile("fake", [one, other], tasks=["recall"], items=2, device="cpu")
-    said = rejudge_recorded(matrix, recorded)
-    worse = said.find_configuration("worse")
-    assert worse.absent == ("" if answered_something else other.absent)
-    assert bool(worse.problems) is answered_something
-    wanted = Verdict.FAILED if answered_something else Verdict.NA
-    assert [one.verdict for one in said.compared] == [wanted]
+    absent = msgspec.structs.replace(other, absent="this card has no such kernel")
+    judged = rejudge_recorded(make_matrix(base, absent), recorded)
+    worse = judged.find_configuration("worse")
+    assert worse.absent == ("" if has_answers else absent.absent)
+    assert bool(worse.problems) is has_answers
+    expected = Verdict.FAILED if has_answers else Verdict.NA
+    assert [one.verdict for one in judged.compared] == [expected]
 
 
-def test_a_record_of_another_matrix_is_refused(fakes: Fakes, tmp_path: Path) -> None:
-    recorded = read_recorded_evaluation(
-        write_json(fakes.run(make_fake("base"), items=2), tmp_path / "r.json")
-    )
+def test_a_record_of_another_matrix_is_refused(evaluated: Evaluation, tmp_path: Path) -> None:
+    recorded = read_recorded_evaluation(write_json(evaluated, tmp_path / "r.json"))
     with pytest.raises(UnfixError, match=r"the record has no other: was it of this matrix\?"):
-        rejudge_recorded(MatrixFile("fake", [make_fake("other")]), recorded)
+        rejudge_recorded(make_matrix(make_fake("other")), recorded)
 
 
 @pytest.mark.parametrize(

@@ -210,9 +210,9 @@ class SimulatedNights:
         for number, (fault, fate) in enumerate(fates.items(), 1):
             place = ("sglang.srt.mem_cache.memory_pool", "ReqToTokenPool.alloc", "memory_pool.py")
             change = ("a + 1", "a", "1 is no longer added")
-            made = MutationFault(fault, "drop-addend", *place, False, 10, 15, 7, 7, 7, *change)
+            mutation = MutationFault(fault, "drop-addend", *place, False, 10, 15, 7, 7, 7, *change)
             passed = ["suites/pool_sizing/test_pool_sizing.py::test_rows"]
-            result = FaultResult(made, fate, passed=passed, diff="-a + 1\n+a")
+            result = FaultResult(mutation, fate, passed=passed, diff="-a + 1\n+a")
             self.store.mutate.save_result(name, number, result)
         self.store.mutate.save(run)
         return name

@@ -97,9 +97,9 @@ def test_a_clock_that_is_wrong_is_told_and_left_out(
     ahead = nights.prove(3, {"27460": "x"}, started="2199-01-01T00:00:00+00:00")
     none = nights.prove(3, {"27460": "x"}, started="yesterday")
     assert report_nights(nights) == 0
-    said = capsys.readouterr().out
-    assert f"{ahead} began in the future (2199-01-01 00:00+00:00): a clock is wrong" in said
-    assert f"the start of {none} is 'yesterday', which is no time" in said
+    output = capsys.readouterr().out
+    assert f"{ahead} began in the future (2199-01-01 00:00+00:00): a clock is wrong" in output
+    assert f"the start of {none} is 'yesterday', which is no time" in output
 
 
 def test_a_store_of_another_format(nights: SimulatedNights, capsys: Output) -> None:
@@ -109,7 +109,7 @@ def test_a_store_of_another_format(nights: SimulatedNights, capsys: Output) -> N
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["--price", "cpu=1"], "it goes with --since"),
         (["--issues", "x"], "it goes with --since"),
@@ -124,10 +124,10 @@ def test_a_store_of_another_format(nights: SimulatedNights, capsys: Output) -> N
     ],
 )
 def test_calls_that_are_wrong(
-    nights: SimulatedNights, words: list[str], said: str, capsys: Output
+    nights: SimulatedNights, words: list[str], message: str, capsys: Output
 ) -> None:
     assert main(["report", *words]) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_stores_of_machines_are_merged(
@@ -156,9 +156,9 @@ def test_money(nights: SimulatedNights, capsys: Output) -> None:
     (gpu,) = read_data(capsys)["things"]
     assert gpu["used"] == {"what": "h200", "seconds": 4 * 3600, "cost": 14.0}
     report_nights(nights, "--price", "cpu=0.5")
-    said = capsys.readouterr().out
-    assert "no --price for h200" in said
-    assert "1.00 (2 h 0 min)" in said
+    output = capsys.readouterr().out
+    assert "no --price for h200" in output
+    assert "1.00 (2 h 0 min)" in output
     known = parse_prices(["cpu=1", "h200=2", "NVIDIA H200=3"])  # the longest name counts
     assert known.compute_cost("NVIDIA H200 NVL", 3600) == 3
     assert known.compute_cost("AMD EPYC", 3600) is None
@@ -294,8 +294,8 @@ def test_a_failed_search_is_reported(
     monkeypatch.setattr(SuggestedSearch, "command", command)
     nights.matrix(2, {"a": "x"}, command="false")
     (text,) = write_issues(nights, "--bisect", "60s").values()
-    assert "searching: ./unfix bisect toggles" in (said := capfd.readouterr().err)
-    assert "0.0" in said.partition("searching")[2]
+    assert "searching: ./unfix bisect toggles" in (errors := capfd.readouterr().err)
+    assert "0.0" in errors.partition("searching")[2]
     assert "It was not searched for yet" in text
 
 

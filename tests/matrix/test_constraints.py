@@ -44,11 +44,11 @@ def list_rows(space: RowSpace) -> list[tuple[int, ...]]:
 @pytest.mark.parametrize("seed", range(40))
 def test_a_pair_extends_exactly_if_a_row_has_it(seed: int) -> None:
     space = draw_space(seed)
-    there = list_rows(space)
+    rows = list_rows(space)
     for one, other in product(range(len(space.axis_of)), repeat=2):
         if space.axis_of[one] < space.axis_of[other]:
-            held = any(one in row and other in row for row in there)
-            assert space.can_extend([one, other]) == held
+            is_in_a_row = any(one in row and other in row for row in rows)
+            assert space.can_extend([one, other]) == is_in_a_row
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -64,8 +64,8 @@ def test_what_is_in_conflict_cannot_be_spared(seed: int) -> None:
             assert space.with_rules([r for r in rules if r.constraint != spared]).can_extend(values)
 
 
-def values_of(tmp_path: Path, *said: str) -> list[dict[str, str]]:
-    matrix = read_spec(tmp_path, make_text(constraints=said))
+def values_of(tmp_path: Path, *constraints: str) -> list[dict[str, str]]:
+    matrix = read_spec(tmp_path, make_text(constraints=constraints))
     space = constraint_rules.compile_constraints(matrix)
     book = BitEncoding(matrix, space)
     return [book.to_values(row) for row in list_rows(space)]
@@ -112,7 +112,7 @@ def test_every_cell_of_a_plan_keeps_the_constraints(tmp_path: Path) -> None:
 
 
 def test_constraints_that_leave_nothing_are_named_and_no_others(tmp_path: Path) -> None:
-    said = get_refusal(
+    refusal = get_refusal(
         tmp_path,
         make_text(
             constraints=(
@@ -123,7 +123,7 @@ def test_constraints_that_leave_nothing_are_named_and_no_others(tmp_path: Path) 
             )
         ),
     )
-    assert said == (
+    assert refusal == (
         "small.yaml: no cell is left by constraint 2 (the first, line 10); "
         "constraint 3 (this kernel reads whole pages, line 11); constraint 4 (the last, line 12)"
     )
@@ -131,9 +131,9 @@ def test_constraints_that_leave_nothing_are_named_and_no_others(tmp_path: Path) 
 
 def test_a_fixed_cell_that_a_constraint_forbids_is_refused_by_its_name(tmp_path: Path) -> None:
     cells = "cells: [{values: {kv: fp8, page: 1}, because: x}]\n"
-    said = get_refusal(tmp_path, make_text(constraints=(TREE, WHOLE_PAGES), more=cells))
+    refusal = get_refusal(tmp_path, make_text(constraints=(TREE, WHOLE_PAGES), more=cells))
     constraint = "constraint 2 (this kernel reads whole pages, line 10)"
-    assert said == f"small.yaml:11: cell 1 (kv fp8, page 1) is forbidden by {constraint}"
+    assert refusal == f"small.yaml:11: cell 1 (kv fp8, page 1) is forbidden by {constraint}"
 
 
 def test_what_a_constraint_forbids_is_counted_as_allowed_but_for_it(tmp_path: Path) -> None:

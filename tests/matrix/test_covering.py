@@ -98,14 +98,14 @@ def test_what_cannot_meet_is_counted_apart(seed: int) -> None:
 @pytest.mark.parametrize("seed", [seed for seed in range(12) if list_rows(draw_space(seed))])
 def test_what_is_kept_has_a_row_of_its_own(seed: int) -> None:
     space = draw_space(seed)
-    there = list_rows(space)
-    keep = [list(there[0]), list(there[-1])[:2], [there[len(there) // 2][3]]]
+    rows = list_rows(space)
+    keep = [list(rows[0]), list(rows[-1])[:2], [rows[len(rows) // 2][3]]]
     found = covering_array.build_covering_rows(space, group_pairs(space), keep, seed)
     assert len(found.required_rows) == 3
     for values, row in zip(keep, found.required_rows, strict=True):
         assert set(values) <= set(row)
     assert collect_tuples(found.rows, group_pairs(space)) == collect_tuples(
-        there, group_pairs(space)
+        rows, group_pairs(space)
     )
 
 
@@ -146,5 +146,5 @@ def test_a_cell_that_asks_for_less_than_another_is_served_by_it(tmp_path: Path) 
 def test_too_many_tuples_of_a_file_are_refused(tmp_path: Path) -> None:
     axes = "\naxes:\n" + "".join(f"  a{n}: [{', '.join('abcdefghi')}]\n" for n in range(6))
     works = "run: {x: {command: 'serve {a0}{a1}{a2}{a3}{a4}{a5}'}}\n"
-    said = get_refusal(tmp_path, make_text(axes=axes, run=works, more="strength: all\n"))
-    assert said.startswith("531441 tuples would have to be covered")
+    refusal = get_refusal(tmp_path, make_text(axes=axes, run=works, more="strength: all\n"))
+    assert refusal.startswith("531441 tuples would have to be covered")

@@ -32,7 +32,7 @@ def make_shard(
     done = [CellAttempt(1, outcome, "so", "then", 2.0, last=True)]
     make = functools.partial(MatrixCellResult, attempts=done)
     cells = [make(n, {"n": n}, "work", [], "") for n in NAMES[number - 1 :: of]]
-    made = MatrixRun(
+    shard = MatrixRun(
         *(f"m-{number}", "tried", "file.yaml", "digest-1", len(NAMES), {}),
         *(f"2026-01-01T00:0{number}:00+00:00", "finished", 60.0 * number),
         number=number,
@@ -40,8 +40,8 @@ def make_shard(
         cells=cells,
     )
     for name, value in changes.items():
-        setattr(made, name, value)
-    return made
+        setattr(shard, name, value)
+    return shard
 
 
 def make_parts(*runs: MatrixRun) -> list[ShardPart]:
@@ -148,11 +148,11 @@ def test_commands_run_and_merge_shards(drive: Drive, capsys: Output, monkeypatch
         report_runs("--merge", stores[0])
     capsys.readouterr()
     assert report_runs("--merge", *stores, "--json") == 1
-    said = json.loads(capsys.readouterr().out)
-    assert said["counts"] == {"red": 1, "green": 4}
-    assert len(said["cells"]) == 5
+    merged = json.loads(capsys.readouterr().out)
+    assert merged["counts"] == {"red": 1, "green": 4}
+    assert len(merged["cells"]) == 5
     # It is in this store now: once more by its runs' names, and in the list.
-    ids = said["id"].split("+")
+    ids = merged["id"].split("+")
     assert report_runs(*ids) == 1
     capsys.readouterr()
     assert report_runs("--list", "--json") == 0
@@ -189,8 +189,8 @@ def test_a_merge_takes_what_is_further_along(tmp_path: Path) -> None:
     half = make_shard(1, 1, status="stopped")
     half.cells[0].attempts = []
     here = Store(Path(store_runs(tmp_path / "here", half)))
-    there = store_runs(tmp_path / "there", make_shard(1, 1))
-    here.merge(Path(there))
+    other_file = store_runs(tmp_path / "there", make_shard(1, 1))
+    here.merge(Path(other_file))
     found = here.matrix.find("m-1")
     assert found is not None
     assert found.counts == {"green": 7}

@@ -42,11 +42,11 @@ def cluster() -> Iterator[Cluster]:
 
     # The head has no CPU: cells run on nodes that may die.
     head = {**NODE, "num_cpus": 0, "_system_config": QUICK, "include_dashboard": False}
-    made = Cluster(initialize_head=True, head_node_args=head)
-    made.add_node(**NODE, resources={"npu": 1, "accelerator_type:H200": 1, "stays": 1})
-    made.add_node(**NODE, resources={"stays": 1})
-    yield made
-    made.shutdown()  # type: ignore[no-untyped-call]
+    cluster = Cluster(initialize_head=True, head_node_args=head)
+    cluster.add_node(**NODE, resources={"npu": 1, "accelerator_type:H200": 1, "stays": 1})
+    cluster.add_node(**NODE, resources={"stays": 1})
+    yield cluster
+    cluster.shutdown()  # type: ignore[no-untyped-call]
 
 
 @pytest.fixture
@@ -65,18 +65,18 @@ def run_cells(
     cells: list[MatrixCell], executor: CellExecutor, folder: Path, rules: RetryRules | None = None
 ) -> Results:
     """Run these cells; return the result."""
-    kept: Results = {
+    results: Results = {
         one.identity: MatrixCellResult(one.identity, one.values, one.work, one.command, one.why)
         for one in cells
     }
 
     def keep(ended: list[tuple[str, CellAttempt]]) -> None:
         for name, attempt in ended:
-            kept[name].attempts.append(attempt)
+            results[name].attempts.append(attempt)
 
     place = RunLocation("run", folder, folder)
     CellScheduler(cells, executor, place, rules or RetryRules(), keep).run()
-    return kept
+    return results
 
 
 def test_the_same_cells_come_to_the_same_here_and_on_ray(on_ray: Any, tmp_path: Path) -> None:
@@ -93,10 +93,10 @@ def test_the_same_cells_come_to_the_same_here_and_on_ray(on_ray: Any, tmp_path: 
         cells = [make_cell(name, here + ends[name], limit=limits[name]) for name in ends]
         (tmp_path / place).mkdir()
         found = run_cells(cells, executor, tmp_path / place, RetryRules(retries=1))
-        attempts = {name: made.attempts for name, made in found.items()}
+        attempts = {name: result.attempts for name, result in found.items()}
         shown_attempts.append({name: [(a.outcome, a.how, a.number, a.last) for a in tried]
                      for name, tried in attempts.items()})  # fmt: skip
-        assert all(made.outcome_word == name for name, made in found.items())
+        assert all(result.outcome_word == name for name, result in found.items())
         logs = (tmp_path / place / "green" / "log").read_text()
         assert logs == f",1,0,{tmp_path / place}\n"
         assert (tmp_path / place / "red" / "log.1").exists()
@@ -107,7 +107,8 @@ def test_a_killed_node_loses_only_its_cells(cluster: Cluster, on_ray: Any, tmp_p
     doomed = cluster.add_node(**NODE, resources={"doomed": 1})
     wait_until(lambda: len(list_nodes()) == 4)
     on_ray.nodes = [node["Resources"] for node in list_nodes()]
-    on_ray.gone = PATIENCE_SECONDS  # the new node may be slow to start on a busy machine
+    # The new node may be slow to start on a busy machine.
+    on_ray.node_loss_seconds = PATIENCE_SECONDS
     # Each writes its process and its count. The first round waits until the node is gone; the
     # victim's first attempt does not end before the test has looked.
     begin = "printf x >> {0}/{1}.ran; echo $$ >> {0}/{1}.pid; "
@@ -134,8 +135,8 @@ def test_a_killed_node_loses_only_its_cells(cluster: Cluster, on_ray: Any, tmp_p
         # The victim may run again elsewhere: another node like it starts once the first has gone.
         cluster.add_node(**NODE, resources={"doomed": 1})
         found = running.result(PATIENCE_SECONDS)
-    assert {made.outcome_word for made in found.values()} == {"green"}
-    lost = {name for name, made in found.items() if made.lost_attempt_count}
+    assert {result.outcome_word for result in found.values()} == {"green"}
+    lost = {name for name, result in found.items() if result.lost_attempt_count}
     assert lost == {"victim"}
     assert [one.outcome.value for one in found["victim"].attempts] == ["lost", "green"]
     assert all(len((tmp_path / f"c{n}.ran").read_text()) == 1 for n in range(6))
@@ -161,7 +162,7 @@ def test_what_no_node_has_is_said_at_once_and_the_others_run(on_ray: Any, tmp_pa
     ]
     # A cell that waits for such a node would wait for ever.
     found = run_cells(cells, on_ray, tmp_path)
-    assert {name: made.outcome_word for name, made in found.items()} == {
+    assert {name: result.outcome_word for name, result in found.items()} == {
         **dict.fromkeys(("gpu", "many", "tpu"), "not-ready"), "npu": "green", "fine": "green"
     }  # fmt: skip
     assert found["gpu"].attempts[0].how == "no node has GPU (1 needed, 0 at most)"

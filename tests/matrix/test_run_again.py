@@ -219,21 +219,21 @@ class UnluckyExecutor:
 def test_a_lost_cell_is_run_again_so_often_and_is_flaky_only_by_its_own_failure(
     tmp_path: Path, losses: int, then: list[Outcome], word: str, attempts: int
 ) -> None:
-    kept: list[CellAttempt] = []
+    attempts_made: list[CellAttempt] = []
     one = make_cell("a", "true")
     executor = UnluckyExecutor(losses, then)
     place = RunLocation("run", tmp_path, tmp_path)
-    keep = lambda ended: kept.extend(attempt for _, attempt in ended)  # noqa: E731
+    keep = lambda ended: attempts_made.extend(attempt for _, attempt in ended)  # noqa: E731
     CellScheduler([one], executor, place, RetryRules(retries=1), keep).run()
-    ran = MatrixCellResult("a", {}, "work", [], "", attempts=kept)
-    assert (ran.outcome_word, len(kept)) == (word, attempts)
-    assert [attempt.number for attempt in kept] == list(range(1, attempts + 1))
+    ran = MatrixCellResult("a", {}, "work", [], "", attempts=attempts_made)
+    assert (ran.outcome_word, len(attempts_made)) == (word, attempts)
+    assert [attempt.number for attempt in attempts_made] == list(range(1, attempts + 1))
 
 
 def test_a_cell_whose_supervisor_is_killed_is_lost_and_leaves_nothing(tmp_path: Path) -> None:
     # The command's parent is the supervisor; the log identifies the processes left behind.
     script = f"setsid sleep 616 & echo $! > {tmp_path}/pid; kill -9 $PPID; sleep 616"
     task = CellTask("run", "a", 1, ["sh", "-c", script], {}, 20.0, str(tmp_path), str(tmp_path))
-    made = cell_attempt.run_attempt(task, tmp_path)
-    assert (made.outcome, made.how) == (Outcome.LOST, "its supervisor was killed: SIGKILL")
+    attempt = cell_attempt.run_attempt(task, tmp_path)
+    assert (attempt.outcome, attempt.how) == (Outcome.LOST, "its supervisor was killed: SIGKILL")
     assert not is_alive(int((tmp_path / "pid").read_text()))

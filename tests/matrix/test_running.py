@@ -79,8 +79,8 @@ def test_the_log_lies_where_it_is_said_to_and_earlier_ones_beside_it(drive: Driv
 
 
 def test_what_unfix_prints_as_json_is_counted(drive: Drive) -> None:
-    said = {"counts": {"proven": 7, "toothless": 2}, "green": False}
-    (drive.root / "said.json").write_text(json.dumps(said, indent=2) + "\n")
+    printed = {"counts": {"proven": 7, "toothless": 2}, "green": False}
+    (drive.root / "said.json").write_text(json.dumps(printed, indent=2) + "\n")
     command = ["sh", "-c", "echo on stderr >&2; cat said.json; exit 1", "--json"]
     drive.write(make_cell("told", "", command=command))
     assert drive.run() == 1
@@ -131,20 +131,20 @@ def test_gpus_are_given_out_one_by_one_and_counted(tmp_path: Path, monkeypatch: 
         make_cell("other", show, gpus=1.0, gpu="H100"),
         make_cell("three", show, gpus=3.0),
     ]
-    kept: dict[str, CellAttempt] = {}
+    attempts: dict[str, CellAttempt] = {}
     local = LocalExecutor(8, has)
     place = RunLocation("run", tmp_path / "logs", tmp_path)
-    CellScheduler(cells, local, place, RetryRules(), lambda ended: kept.update(ended)).run()
+    CellScheduler(cells, local, place, RetryRules(), lambda ended: attempts.update(ended)).run()
     local.close()
-    seen = (tmp_path / "seen").read_text().split("\n")[:-1]
-    assert seen.count("") == 1
-    assert seen.count("4,7") == 1
-    assert len(seen) == 6
-    assert kept["other"].how == "this machine has no GPU of the kind H100: NVIDIA H200"
-    assert kept["three"].outcome is Outcome.NOT_READY
-    assert kept["both"].device_seconds == pytest.approx(2 * kept["both"].seconds)
-    assert kept["half0"].device_seconds == pytest.approx(kept["half0"].seconds / 2)
-    assert kept["none"].device_seconds == 0
+    visible_gpus = (tmp_path / "seen").read_text().split("\n")[:-1]
+    assert visible_gpus.count("") == 1
+    assert visible_gpus.count("4,7") == 1
+    assert len(visible_gpus) == 6
+    assert attempts["other"].how == "this machine has no GPU of the kind H100: NVIDIA H200"
+    assert attempts["three"].outcome is Outcome.NOT_READY
+    assert attempts["both"].device_seconds == pytest.approx(2 * attempts["both"].seconds)
+    assert attempts["half0"].device_seconds == pytest.approx(attempts["half0"].seconds / 2)
+    assert attempts["none"].device_seconds == 0
 
 
 def test_no_gpu_is_held_twice(tmp_path: Path) -> None:
@@ -188,7 +188,7 @@ def test_a_release_is_added_once_for_all_cells(drive: Drive, broken: bool) -> No
     values = {"release": "0.5.18"}
     rest: Any = (values, "work", words, {}, MachineNeeds(), 5.0, "")
     cells = [MatrixCell(f"c{n}", *rest) for n in range(6)]
-    kept: list[tuple[str, CellAttempt]] = []
+    attempts: list[tuple[str, CellAttempt]] = []
     import sys
 
     place = RunLocation(
@@ -196,13 +196,13 @@ def test_a_release_is_added_once_for_all_cells(drive: Drive, broken: bool) -> No
         [sys.executable, str(drive.root / "adder.py")],
     )
     local = LocalExecutor(2)
-    CellScheduler(cells, local, place, RetryRules(), kept.extend).run()
+    CellScheduler(cells, local, place, RetryRules(), attempts.extend).run()
     local.close()
     assert (drive.root / "added").read_text() == "x"
     wanted = Outcome.NOT_READY if broken else Outcome.GREEN
-    assert [one.outcome for _, one in kept] == [wanted] * 6
+    assert [one.outcome for _, one in attempts] == [wanted] * 6
     if broken:
-        assert "`unfix releases add 0.5.18` ended 1: no disk for it" in kept[-1][1].how
+        assert "`unfix releases add 0.5.18` ended 1: no disk for it" in attempts[-1][1].how
 
 
 @pytest.mark.parametrize(

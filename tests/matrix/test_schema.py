@@ -19,7 +19,7 @@ def test_words_are_taken_as_they_are_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "reason"),
     [
         ("", "small.yaml:1: it is empty, or no mapping of keys to values"),
         (make_text(more="sede: 1\n"), "small.yaml:8: unknown key `sede`"),
@@ -34,8 +34,10 @@ def test_words_are_taken_as_they_are_written(tmp_path: Path) -> None:
         ("name: [", "not YAML"),
     ],
 )  # fmt: skip
-def test_what_does_not_fit_is_named_with_its_line(tmp_path: Path, content: str, said: str) -> None:
-    assert said in get_refusal(tmp_path, content)
+def test_what_does_not_fit_is_named_with_its_line(
+    tmp_path: Path, content: str, reason: str
+) -> None:
+    assert reason in get_refusal(tmp_path, content)
 
 
 @pytest.mark.parametrize(
@@ -54,7 +56,7 @@ def test_an_invalid_value_is_refused(tmp_path: Path, content: str, refusal: str)
 
 
 @pytest.mark.parametrize(
-    ("constraint", "said"),
+    ("constraint", "reason"),
     [
         (
             "{when: {kw: fp8}, only: {page: 16}, because: x}",
@@ -68,14 +70,14 @@ def test_an_invalid_value_is_refused(tmp_path: Path, content: str, refusal: str)
         ("{when: {kv: fp8}, never: {kv: auto}, because: x}", "kv: on both sides"),
     ],
 )
-def test_an_invalid_constraint_is_refused(tmp_path: Path, constraint: str, said: str) -> None:
+def test_an_invalid_constraint_is_refused(tmp_path: Path, constraint: str, reason: str) -> None:
     refusal = get_refusal(tmp_path, make_text(constraints=(TREE, constraint)))
     assert refusal.startswith("small.yaml:10: ")
-    assert said in refusal
+    assert reason in refusal
 
 
 @pytest.mark.parametrize(
-    ("more", "said"),
+    ("more", "reason"),
     [
         ("cells: [{values: {pgae: 16}, because: x}]", "no axis is called pgae; did you mean page?"),
         ("strength: {default: pairs, groups: [{axes: [kv, page], strength: triples}]}",
@@ -84,8 +86,8 @@ def test_an_invalid_constraint_is_refused(tmp_path: Path, constraint: str, said:
         ("strength: some", "a strength is a number"),
     ],
 )  # fmt: skip
-def test_invalid_cells_and_strengths_are_refused(tmp_path: Path, more: str, said: str) -> None:
-    assert said in get_refusal(tmp_path, make_text(more=f"{more}\n"))
+def test_invalid_cells_and_strengths_are_refused(tmp_path: Path, more: str, reason: str) -> None:
+    assert reason in get_refusal(tmp_path, make_text(more=f"{more}\n"))
 
 
 def run_entry(command: str, more: str = "") -> str:
@@ -93,7 +95,7 @@ def run_entry(command: str, more: str = "") -> str:
 
 
 @pytest.mark.parametrize(
-    ("works", "said"),
+    ("works", "reason"),
     [
         (
             run_entry("serve {relaese} {words}"),
@@ -110,8 +112,8 @@ def run_entry(command: str, more: str = "") -> str:
         (run_entry("serve {release} {words}", ", limit: 0"), "limit"),
     ],
 )
-def test_an_invalid_command_is_refused(tmp_path: Path, works: str, said: str) -> None:
-    assert said in get_refusal(tmp_path, make_text(run=works))
+def test_an_invalid_command_is_refused(tmp_path: Path, works: str, reason: str) -> None:
+    assert reason in get_refusal(tmp_path, make_text(run=works))
 
 
 def test_values_bring_words_variables_and_needs_of_their_own(tmp_path: Path) -> None:
@@ -143,12 +145,12 @@ def test_two_kinds_of_gpu_in_one_cell_are_refused(tmp_path: Path) -> None:
 
 def test_a_cell_in_which_nothing_runs_is_refused(tmp_path: Path) -> None:
     works = "run: {x: {command: 'serve {release} {words}', when: {kv: fp8}}}\n"
-    said = get_refusal(tmp_path, make_text(constraints=(TREE, WHOLE_PAGES), run=works))
-    assert "nothing is run where release" in said
-    assert "kv auto" in said
+    refusal = get_refusal(tmp_path, make_text(constraints=(TREE, WHOLE_PAGES), run=works))
+    assert "nothing is run where release" in refusal
+    assert "kv auto" in refusal
 
 
 def test_a_placeholder_of_an_axis_that_does_not_apply_is_refused(tmp_path: Path) -> None:
     works = "run: {x: {command: 'serve {release} {topk} {words}'}}\n"
-    said = get_refusal(tmp_path, make_text(constraints=(TREE,), run=works))
-    assert "{topk} is named by a command, and does not apply where" in said
+    refusal = get_refusal(tmp_path, make_text(constraints=(TREE,), run=works))
+    assert "{topk} is named by a command, and does not apply where" in refusal

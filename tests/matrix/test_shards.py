@@ -51,8 +51,8 @@ def test_a_cell_that_takes_more_than_a_share_has_a_shard_of_its_own() -> None:
 def test_each_cell_is_in_one_shard_and_none_is_empty(of: int) -> None:
     plan = plan_of(40)
     shares = shards.split_plan(plan, draw_skewed_seconds(plan), of)
-    given = [identity for share in shares for identity in share.cells]
-    assert sorted(given) == sorted(cell.identity for cell in plan.cells)
+    identities = [identity for share in shares for identity in share.cells]
+    assert sorted(identities) == sorted(cell.identity for cell in plan.cells)
     assert all(share.cells for share in shares)
     assert [share.number for share in shares] == list(range(1, of + 1))
     assert {(share.of, share.plan) for share in shares} == {(of, "digest")}

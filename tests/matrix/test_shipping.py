@@ -50,18 +50,25 @@ def cluster(home: Path) -> Iterator[Cluster]:
     for ours in ("PYTHONPATH", "UNFIX_HOME"):
         env.pop(ours, None)
     found = [bare, "-P", "-c", "import harness.runs.matrix"]
-    there = subprocess.run(found, env=env, stderr=subprocess.DEVNULL).returncode == 0
-    assert not there, "unfix is there"
+    has_unfix = subprocess.run(found, env=env, stderr=subprocess.DEVNULL).returncode == 0
+    assert not has_unfix, "unfix is there"
     head = {"num_cpus": 0, "object_store_memory": OBJECTS, "include_dashboard": False}
-    made = Cluster(initialize_head=True, head_node_args=head)
+    cluster = Cluster(initialize_head=True, head_node_args=head)
     start = [bare, "-c", "from ray.scripts.scripts import main; main()", "start", "--block"]
-    start += ["--address", made.address, "--num-cpus", "1", "--object-store-memory", str(OBJECTS)]
+    start += [
+        "--address",
+        cluster.address,
+        "--num-cpus",
+        "1",
+        "--object-store-memory",
+        str(OBJECTS),
+    ]
     start += ["--resources", '{"bare": 1}']
     started = subprocess.Popen(start, env=env, cwd=home, stdout=subprocess.DEVNULL)
-    yield made
+    yield cluster
     started.terminate()
     started.wait(PATIENCE_SECONDS)
-    made.shutdown()  # type: ignore[no-untyped-call]
+    cluster.shutdown()  # type: ignore[no-untyped-call]
 
 
 def run_from_elsewhere(cluster: Cluster, drive: Drive, *words: str) -> CellAttempt:
@@ -83,11 +90,14 @@ def test_a_node_without_unfix_gets_it_by_ship(cluster: Cluster, home: Path, driv
     assert "the node lacks unfix (No module named" in bare.how
     assert "--ship" in bare.how
     brought = run_from_elsewhere(cluster, drive, "--ship")
-    kept = home / ".cache" / "unfix"
+    node_home = home / ".cache" / "unfix"
     assert brought.outcome is Outcome.GREEN, brought
-    assert brought.output.split() == [str(kept / "checkout" / "harness" / "__init__.py"), str(kept)]
-    assert (kept / "checkout" / "suites").is_dir()
-    assert not (kept / "checkout" / ".git").exists()
+    assert brought.output.split() == [
+        str(node_home / "checkout" / "harness" / "__init__.py"),
+        str(node_home),
+    ]
+    assert (node_home / "checkout" / "suites").is_dir()
+    assert not (node_home / "checkout" / ".git").exists()
 
 
 def write_engine(folder: Path, what: str) -> Path:
@@ -109,13 +119,13 @@ def test_other_code_waits_for_running_cells(node: Path, monkeypatch: Patch) -> N
     code = node / "home" / "checkout" / "harness" / "code"
     monkeypatch.setattr(paths, "HARNESS_FOLDER", first)
     monkeypatch.setenv("PYTHONPATH", f"{node / 'a'}:/elsewhere")
-    seen: list[str] = []
+    events: list[str] = []
 
     def other() -> None:
         with code_shipping._lock_checkout(
             code.parents[1].with_suffix(".lock"), code.parents[1], second.parent
         ):
-            seen.append(code.read_text())
+            events.append(code.read_text())
 
     with (
         code_shipping.install_shipped_code(),
@@ -126,9 +136,9 @@ def test_other_code_waits_for_running_cells(node: Path, monkeypatch: Patch) -> N
         waiting = threading.Thread(target=other)
         waiting.start()
         waiting.join(0.3)
-        assert (seen, code.read_text()) == ([], "first")
+        assert (events, code.read_text()) == ([], "first")
     waiting.join(10)
-    assert seen == ["second"]
+    assert events == ["second"]
 
 
 def test_a_copy_that_was_cut_short_is_made_again(node: Path, monkeypatch: Patch) -> None:

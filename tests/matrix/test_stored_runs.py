@@ -19,11 +19,11 @@ from harness.store.matrix.values import CellAttempt, MatrixCellResult, MatrixRun
 
 
 def make_run(**changes: Any) -> MatrixRun:
-    made = MatrixRun("m-1", "tried", "file.yaml", "digest-1", 1, {}, "2026-01-01T00:00:00+00:00")
-    made.cells = [MatrixCellResult("a", {"kv": "fp8"}, "work", ["true"], "covering")]
+    run = MatrixRun("m-1", "tried", "file.yaml", "digest-1", 1, {}, "2026-01-01T00:00:00+00:00")
+    run.cells = [MatrixCellResult("a", {"kv": "fp8"}, "work", ["true"], "covering")]
     for name, value in changes.items():
-        setattr(made, name, value)
-    return made
+        setattr(run, name, value)
+    return run
 
 
 def test_what_is_kept_is_read_again(tmp_path: Path) -> None:

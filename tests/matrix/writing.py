@@ -30,8 +30,8 @@ run:
 def make_text(
     *, axes: str = AXES, constraints: tuple[str, ...] = (), run: str = RUN, more: str = ""
 ) -> str:
-    said = "".join(f"  - {one}\n" for one in constraints)
-    return f"name: small{axes}" + (f"constraints:\n{said}" if said else "") + more + run
+    listed = "".join(f"  - {one}\n" for one in constraints)
+    return f"name: small{axes}" + (f"constraints:\n{listed}" if listed else "") + more + run
 
 
 def write_file(folder: Path, content: str) -> Path:

@@ -69,20 +69,20 @@ class WorkflowRunner:
         values: dict[str, str],
         variables: dict[str, str],
     ) -> None:
-        given = _fill_all(step.get("with", {}), values)
+        inputs = _fill_all(step.get("with", {}), values)
         uses = step.get("uses", "")
         if "run" in step:
             self._run_script(step, workspace, values, variables)
         elif uses == "./unfix":
-            self._run_action(given, workspace, values, variables)
+            self._run_action(inputs, workspace, values, variables)
         elif uses.startswith("actions/upload-artifact@"):
-            shutil.copytree(workspace / given["path"], self.folder / "artifacts" / given["name"])
+            shutil.copytree(workspace / inputs["path"], self.folder / "artifacts" / inputs["name"])
         elif uses.startswith("actions/download-artifact@"):
-            into = workspace / given["path"]
-            if "name" in given:
-                shutil.copytree(self.folder / "artifacts" / given["name"], into)
+            into = workspace / inputs["path"]
+            if "name" in inputs:
+                shutil.copytree(self.folder / "artifacts" / inputs["name"], into)
             else:
-                for artifact in (self.folder / "artifacts").glob(given["pattern"]):
+                for artifact in (self.folder / "artifacts").glob(inputs["pattern"]):
                     shutil.copytree(artifact, into / artifact.name)
         elif not uses.startswith(PLAYED):
             raise ValueError(f"no part of GitHub that is played here: {uses}")

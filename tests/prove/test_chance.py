@@ -69,8 +69,8 @@ def ways_to_be_proven(way: RepeatMode, seed: int = 0) -> dict[tuple[int, int], i
     class More(Exception):
         pass
 
-    def follow(said: tuple[bool, ...]) -> None:
-        left = iter(said)
+    def follow(outcomes: tuple[bool, ...]) -> None:
+        left = iter(outcomes)
 
         def fails(_: str) -> bool:
             for each in left:
@@ -82,11 +82,11 @@ def ways_to_be_proven(way: RepeatMode, seed: int = 0) -> dict[tuple[int, int], i
             random.seed(seed)  # the order of the sides is the same along all of one branch
             cell = judge_guard(way, fails)
         except More:
-            follow((*said, True))
-            follow((*said, False))
+            follow((*outcomes, True))
+            follow((*outcomes, False))
         else:
             if cell.verdict is CellVerdict.PROVEN:
-                key = sum(said), len(said) - sum(said)
+                key = sum(outcomes), len(outcomes) - sum(outcomes)
                 found[key] = found.get(key, 0) + 1
         finally:
             random.setstate(state)
@@ -264,14 +264,14 @@ def test_what_draws_at_random_draws_anew_each_time(monkeypatch: pytest.MonkeyPat
     torch = SimpleNamespace(default_generator=seeding("a CPU", "manual_seed"), cuda=cuda)
     monkeypatch.setitem(sys.modules, "numpy.random", seeding("numpy", "seed"))
     monkeypatch.setitem(sys.modules, "torch", torch)
-    kept = random.getstate()
+    state = random.getstate()
     try:
         drawn = []
         for seed in (1, 2, 1):
             repeat.seed_random_sources(seed)
             drawn.append(random.random())
     finally:
-        random.setstate(kept)
+        random.setstate(state)
     assert drawn[0] == drawn[2] != drawn[1]
     assert seeds == [(name, seed) for seed in (1, 2, 1) for name in ("numpy", "a CPU", "a GPU")]
 
@@ -285,8 +285,8 @@ def test_addresses_of_new_objects_are_chance(monkeypatch: pytest.MonkeyPatch) ->
 
     def look(seed: int) -> list[int]:
         repeat.seed_random_sources(seed)
-        made = [object(), [], {}, {seed}, Path("x"), 0.5 + seed, bytes(99), bytes(400)]
-        return [*map(id, made), len(gc.get_objects())]
+        objects = [object(), [], {}, {seed}, Path("x"), 0.5 + seed, bytes(99), bytes(400)]
+        return [*map(id, objects), len(gc.get_objects())]
 
     looks = [child_process.call_in_fork(functools.partial(look, seed)) for seed in range(24)]
     for numbers in zip(*looks, strict=True):

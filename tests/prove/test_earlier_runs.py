@@ -84,10 +84,10 @@ def run_tonight(
     store: Store, seconds: float = 30.0, way: RepeatMode = RepeatMode.WHOLE, **settings: Any
 ) -> tuple[CellResult, plan.ReleasePlan, bool]:
     """Return a cell after its first two sides, and whether that was enough."""
-    asked = plan.ProveRequest("prove", [], [], False)
+    request = plan.ProveRequest("prove", [], [], False)
     target = ReleaseTarget("0.5.23", Path("python"), SourceTree.__new__(SourceTree))
     run = ProveRun("night9", "prove", "2026-01-09T00:00:00+00:00", settings=SETTINGS | settings)
-    left = plan.ReleasePlan(asked, target, EarlierRuns(store.prove, run))
+    left = plan.ReleasePlan(request, target, EarlierRuns(store.prove, run))
     found = make_cell()
     assert not left.add_side_result(found, make_side("fixed", PASSED, seconds, way))
     assert left.waiting_tasks.popleft()[2] == "buggy"

@@ -71,7 +71,14 @@ REPORTS = {
     "asserts_nothing": "toothless",
     "catches_its_assertion": "toothless",
     "returns_its_answer": "toothless",
+    "asserts_a_pair": "toothless",
+    "coroutine": "broken",
+    "yields_in_a_coroutine": "broken",
+    "returns_a_coroutine": "unreached",
+    "yields": "broken",
+    "yields_in_a_class": "broken",
     "fails_in_a_thread": "broken",
+    "exits_in_a_thread": "toothless",
     "fails_in_a_child": "toothless",
     "fails_in_teardown": "broken",
     "runs_the_code_in_teardown": "toothless",
@@ -81,6 +88,9 @@ REPORTS = {
     "skips_when_fixed": "broken",
     "says_n_a_when_buggy": "broken",
     "expected_to_fail": "broken",
+    "known_to_fail": "broken",
+    "known_to_fail_and_not_run": "broken",
+    "says_that_it_was_expected_to_fail": "broken",
     "expects_to_fail_when_buggy": "broken",
     "expects_to_fail_when_fixed": "broken",
     "fails_in_a_subtest_on_both_sides": "broken",
@@ -90,6 +100,7 @@ REPORTS = {
     "takes_all_memory_when_buggy": "out-of-memory",
     "exits_in_the_middle": "broken",
     "exits_in_the_middle_when_buggy": "broken",
+    "closes_its_files_and_exits_when_buggy": "broken",
     "exits_by_name": "toothless",
     "crashes": "segfault",
     "raises_no_assertion_when_buggy": "broken",
@@ -97,6 +108,7 @@ REPORTS = {
     "raises_a_group_when_buggy": "broken",
     "replaces_the_hook_of_threads": "toothless",
     "makes_all_its_reports_red": "broken",
+    "calls_the_code_of_another_toggle": "unreached",
     "leaves_a_process_that_fails": "toothless",
     "ends_the_session_when_buggy": "broken",
 }
@@ -164,6 +176,7 @@ def prove(tmp_path_factory: pytest.TempPathFactory) -> Prove:
 def run_at_home(prove: Prove, *words: str) -> subprocess.CompletedProcess[str]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HOME", str(prove.root / "home"))
+        (prove.root / ".releases" / "cuda-builds").mkdir(parents=True, exist_ok=True)
         for name in ("XDG_CACHE_HOME", "TRITON_CACHE_DIR", "TMPDIR"):
             patch.delenv(name, raising=False)
         return prove.run(*OPTIONS, *words)
@@ -178,8 +191,11 @@ def cells(prove: Prove) -> dict[str, dict[str, Any]]:
         run_at_home(prove, "-k", f"not {SLEEPS}"),
         run_at_home(prove, "-k", SLEEPS, "--limit", "6"),
     ]
+    name = f"*{str(prove.root).replace('/', '-')[-40:]}*"  # of each file that a fake writes
+    if CAN_CONFINE:
+        assert not list(prove.root.rglob(name))
     for folder in ("/tmp", "/var/tmp", "/dev/shm"):
-        for left in Path(folder).glob(f"*{str(prove.root).replace('/', '-')[-40:]}*"):
+        for left in Path(folder).glob(name):
             left.unlink()
     assert [done.returncode for done in runs] == [1, 1], [done.stderr for done in runs]
     return {key: cell for done in runs for key, cell in by_guard(json.loads(done.stdout)).items()}
@@ -211,6 +227,16 @@ def test_a_fake_gets_the_verdict_it_earns(
             if found != "proven" or count_proven(prove, cells[cell]["guard"]) > PROVEN_AGAIN
         }
     assert others == {}
+
+
+def test_a_cell_says_why_it_is_flaky_or_undrawn(cells: dict[str, dict[str, Any]]) -> None:
+    words = {
+        "flaky": (" with the fix reverted and ", "FlakyFailure"),
+        "undrawn": ("nothing was compared",),
+    }
+    assert {cell["verdict"] for cell in cells.values()} >= words.keys()
+    for name, cell in cells.items():
+        assert any(each in cell["why"] for each in words.get(cell["verdict"], ("",))), name
 
 
 def count_proven(prove: Prove, guard: str) -> int:

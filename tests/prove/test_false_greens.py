@@ -193,12 +193,25 @@ def test_a_stopped_run_is_not_green_although_all_it_has_is_proven(prove: Prove) 
 
 
 @pytest.mark.parametrize(
-    "words",
-    [("--limit", "nan"), ("--memory", "0"), ("--memory", "-1"), ("-j", "0"), ("--shard", "3/2")],
+    ("words", "reason"),
+    [
+        (("--limit", "nan"), "--limit is a positive number, and not nan"),
+        (("--memory", "nan"), "--memory is a positive number, and not nan"),
+        (("--memory", "inf"), "--memory is a positive number, and not inf"),
+        (("--memory", "0"), "--memory is a positive number, and not 0"),
+        (("--memory", "-1"), "--memory is a positive number, and not -1"),
+        (("-j", "0"), "-j is a positive number, and not 0"),
+        (("--shard", "3/2"), "3/2"),
+        (("--release", ""), "--release"),
+        (("--release", ","), "--release"),
+    ],
 )
-def test_limits_that_are_not_positive_are_refused(prove: Prove, words: tuple[str, ...]) -> None:
+def test_a_wrong_option_is_a_wrong_call(prove: Prove, words: tuple[str, ...], reason: str) -> None:
     prove.write(GOOD)
-    assert prove.run(*words).returncode == 2
+    done = prove.again("prove", *words) if words[0] == "--release" else prove.run(*words)
+    assert done.returncode == 2, done.stderr
+    assert reason in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_temporary_folders_end_with_the_run(prove: Prove) -> None:

@@ -19,12 +19,12 @@ def orders_of(prove: Prove, *words: str) -> tuple[dict[str, list[str]], int]:
 def test_the_order_of_the_sides_is_drawn_by_a_seed_that_the_run_stores(prove: Prove) -> None:
     """It depends on the seed and the guard, not on what else is run."""
     guard = "@guards('toy-plain')\ndef test_{}():\n    assert not buggy()\n"
-    prove.write("".join(map(guard.format, range(12))))
+    prove.write("".join(map(guard.format, range(6))))
     orders, stored = orders_of(prove, "--seed", "3")
     assert stored == 3
-    assert len(orders) == 12
+    assert len(orders) == 6
     assert {tuple(sorted(set(order))) for order in orders.values()} == {("buggy", "fixed")}
-    assert len({tuple(order) for order in orders.values()}) > 4
+    assert len({tuple(order) for order in orders.values()}) > 2
     assert {order[0] for order in orders.values()} == {"buggy", "fixed"}
     again, _ = orders_of(prove, "--seed", "3", "-k", "test_5")
     assert again == {"test_5": orders["test_5"]}

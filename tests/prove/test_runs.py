@@ -14,6 +14,10 @@ def test_nothing_collected_is_red(prove: Prove) -> None:
     done = prove.run()
     assert done.returncode == 1
     assert "no guard applied: nothing is proven" in done.stdout + done.stderr
+    summary, first, *rest = done.stdout.strip().splitlines()
+    assert summary.startswith("no cells")
+    assert "pytest collects no guard" in first
+    assert len(rest) < 5, done.stdout
 
 
 def test_all_not_applicable_is_red(prove: Prove) -> None:
@@ -92,7 +96,7 @@ def test_failed_runs_again_what_was_not_proven_or_not_collected(prove: Prove) ->
 
 def test_an_example_is_run_ahead_of_the_other_side_s_first_look(prove: Prove) -> None:
     """There are seven processes; in the first applied one it comes before all else."""
-    seen = prove.shared / "seen"
+    notes = prove.shared / "seen"
     prove.write(
         "@guards('toy-plain')\n@given(n=st.integers(0, 2**40))\ndef test_it(n):\n"
         "    note('seen', f'{buggy()} {os.getpid()} {n}\\n')\n"
@@ -102,7 +106,7 @@ def test_an_example_is_run_ahead_of_the_other_side_s_first_look(prove: Prove) ->
     assert cell["verdict"] == "proven"
     assert cell["order"][0] == "buggy", "with another seed, the search comes first"
     drawn: dict[str, dict[str, list[int]]] = {"True": {}, "False": {}}
-    for bad, process, number in map(str.split, seen.read_text().splitlines()):
+    for bad, process, number in map(str.split, notes.read_text().splitlines()):
         drawn[bad].setdefault(process, []).append(int(number))
     assert len(drawn["True"]) == REQUIRED_FAILURES
     assert len(drawn["False"]) == REQUIRED_PASSES

@@ -17,14 +17,14 @@ def test_a_process_that_names_more_tests_than_a_pipe_holds_is_waited_for(count: 
     tests = [f"suites/cuda_kernels/test_many.py::test_a_kernel[{n:040}]" for n in range(count)]
 
     def start_process() -> tuple[ProcessHandle, PipeEnd]:
-        ours, theirs = make_pipe_pair()
+        ours, child_end = make_pipe_pair()
         pid = os.fork()
         if not pid:
             ours.close()
-            theirs.send(msgspec.json.encode(SharedProcessReady(tests)))
-            list(theirs.iterate_lines())
+            child_end.send(msgspec.json.encode(SharedProcessReady(tests)))
+            list(child_end.iterate_lines())
             os._exit(0)
-        theirs.close()
+        child_end.close()
         return ProcessHandle(pid), ours
 
     def wait_for_it() -> None:

@@ -185,11 +185,11 @@ def test_nothing_outlives_a_boot_of_its_machine(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_of_another_machine_nobody_knows(monkeypatch: pytest.MonkeyPatch) -> None:
-    there = writer_process.identify_this_process().rpartition(" ")[0] + " elsewhere"
+    other = writer_process.identify_this_process().rpartition(" ")[0] + " elsewhere"
     monkeypatch.setattr(writer_process, "_read_boot_id", lambda: "another-boot")
-    assert writer_process.is_process_alive(there)
+    assert writer_process.is_process_alive(other)
     # The schema of stores before machines were recorded.
-    assert writer_process.is_process_alive(there.rpartition(" ")[0])
+    assert writer_process.is_process_alive(other.rpartition(" ")[0])
 
 
 def test_stores_merge_and_what_is_further_along_stays(tmp_path: Path) -> None:
@@ -227,13 +227,13 @@ def test_a_newer_format_is_left_alone(file: Path) -> None:
 
 
 def test_two_runs_at_once_are_two_whole_runs(prove: Prove) -> None:
-    prove.write("".join(PROVEN.format(f"guard_{number}") for number in range(4)))
+    prove.write("".join(PROVEN.format(f"guard_{number}") for number in range(2)))
     running = [prove.start("--json") for _ in range(2)]
     output = [process.communicate(timeout=PATIENCE_SECONDS)[0] for process in running]
     assert [process.returncode for process in running] == [0, 0]
     runs = [json.loads(text) for text in output]
     assert runs[0]["id"] != runs[1]["id"]
-    assert [run["counts"] for run in runs] == [{"proven": 4}] * 2
+    assert [run["counts"] for run in runs] == [{"proven": 2}] * 2
 
 
 def test_a_store_that_cannot_be_used_ends_a_run_at_once(prove: Prove) -> None:

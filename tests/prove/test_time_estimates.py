@@ -32,9 +32,9 @@ def store_earlier_run(*releases: str, seconds: float, **settings: object) -> Pro
         for name in releases
         for guard in ("one", "two")
     ]
-    met = [ReleaseFacts(name, "cpu", seconds_to_start=20) for name in releases]
+    facts = [ReleaseFacts(name, "cpu", seconds_to_start=20) for name in releases]
     return ProveRun(
-        "run", "prove", "", "finished", seconds, [], {**SETTINGS, **settings}, met, [], cells
+        "run", "prove", "", "finished", seconds, [], {**SETTINGS, **settings}, facts, [], cells
     )
 
 

@@ -41,7 +41,7 @@ def hanging_prove(
 def run_guards(prove: Prove, *words: str) -> tuple[int, dict[str, Any]]:
     ended = prove.run("--json", "-j", "3", "--seed", "1", *words)
     assert ended.stdout, ended.stderr
-    return ended.returncode, json.loads(ended.stdout)
+    return ended.returncode, json.loads(ended.stdout) | {"stderr": ended.stderr}
 
 
 @pytest.fixture(scope="module")
@@ -105,6 +105,9 @@ def test_a_proof_shows_its_counterexample_its_reach_and_how_to_run_it_again(cell
         ("kills_its_parent", "fixed", "supervisor ended: SIGKILL"),
         ("kills_the_worker", "fixed", "run alone, it ended its worker"),
         ("does_not_hold_still", "fixed", "Flaky"),
+        ("fails_in_a_thread", "buggy", 'in the thread "the row\'s": seen in a thread'),
+        ("fails_in_a_thread_on_both_sides", "fixed", 'in the thread "Thread-1 (run)": RuntimeErr'),
+        ("fails_in_teardown", "buggy", "in teardown: seen in teardown"),
     ],
 )
 def test_a_headline_says_why(cells: Cells, guard: str, side: str, words: str) -> None:
@@ -113,6 +116,17 @@ def test_a_headline_says_why(cells: Cells, guard: str, side: str, words: str) ->
 
 def test_the_failure_of_the_fixed_side_stands_first(cells: Cells) -> None:
     assert cells["wrong_as_fixed"]["why"].startswith("fixed: assert 5 < 5")
+
+
+def test_a_broken_guard_is_shown_with_its_reason_at_once_and_in_the_report(
+    finished_prove: tuple[int, dict[str, Any]], prove: Prove, cells: Cells
+) -> None:
+    report = prove.again("report", finished_prove[1]["id"]).stdout
+    for guard in ("fails_in_a_thread", "fails_in_teardown"):
+        why = cells[guard]["why"]
+        assert why.startswith("buggy: in t")
+        assert why in finished_prove[1]["stderr"]
+        assert why in report
 
 
 def test_a_hang_and_a_crash_say_where(cells: Cells) -> None:

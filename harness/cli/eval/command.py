@@ -19,15 +19,20 @@ def add_arguments(parser: CommandParser) -> None:
     parser.add_argument(
         "matrix",
         nargs="?",
+        default="",
         metavar="MATRIX",
         help="a matrix file, or the name of one in suites/matrices (cpu, h200, …); "
         "without one a single configuration is served, with the arguments behind `--`",
     )
-    parser.add_argument("--model", help="a trained model by its name, or a folder (default: llama)")
-    parser.add_argument("--draft", help="its draft model, for speculative decoding")
+    parser.add_argument(
+        "--model", default="", help="a trained model by its name, or a folder (default: llama)"
+    )
+    parser.add_argument("--draft", default="", help="its draft model, for speculative decoding")
     parser.add_argument(
         "--task",
-        action="append",
+        dest="tasks",
+        action="extend",
+        type=options.split_names,
         default=[],
         metavar="T",
         help="recall, copying, needle, shared, or any of lm-eval's by name (a,b,…)",
@@ -40,18 +45,29 @@ def add_arguments(parser: CommandParser) -> None:
         help="the baseline: a release, 'transformers', or other SGLang arguments in quotes "
         "(default: the same with nothing toggled, or else plain transformers)",
     )
-    parser.add_argument("--only", metavar="A,B", help="only these configurations of the matrix")
     parser.add_argument(
-        "--no-faults", action="store_true", help="of a matrix: nothing is put in on purpose"
+        "--only",
+        type=options.split_names,
+        default=[],
+        metavar="A,B",
+        help="only these configurations of the matrix",
+    )
+    parser.add_argument(
+        "--no-faults",
+        dest="without_faults",
+        action="store_true",
+        help="of a matrix: nothing is put in on purpose",
     )
     parser.add_argument("--items", type=int, metavar="N", help="of each task (default: 200)")
     parser.add_argument("--limit", type=int, metavar="N", help="a doubtful one asks for so many")
     parser.add_argument("--seed", type=int, metavar="N", help="of the items (default: 0)")
     parser.add_argument("--device", choices=("auto", "cpu", "cuda", VIRTUAL))
-    parser.add_argument("--dtype", metavar="T", help="of the weights")
+    parser.add_argument("--dtype", default="", metavar="T", help="of the weights")
     parser.add_argument(
         "--stand-in",
-        action="append",
+        dest="stand_ins",
+        action="extend",
+        type=options.split_names,
         default=[],
         metavar="NAME",
         help="tree-kernels: SGLang's Triton kernels for EAGLE on a CPU; checked: every "
@@ -60,7 +76,10 @@ def add_arguments(parser: CommandParser) -> None:
     parser.add_argument("-j", "--jobs", type=int, metavar="N", help="servers at a time")
     parser.add_argument("--concurrency", type=int, metavar="N", help="requests at a time")
     parser.add_argument(
-        "--afresh", action="store_true", help="start each server as a user does, fork none"
+        "--afresh",
+        dest="always_cold",
+        action="store_true",
+        help="start each server as a user does, fork none",
     )
     parser.add_argument(
         "--patience", type=float, default=600.0, metavar="S", help="seconds for a server to start"

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import shlex
 import signal
-from types import FrameType
 
 from harness.cli import guard_runs, options, run_kinds, run_output
+from harness.cli.process_cleanup import raise_interrupt
 from harness.core import machine
 from harness.core.wording import format_count
 from harness.matrices.schema import MatrixFile
@@ -18,34 +19,11 @@ from harness.store.eval.values import Evaluation
 
 
 def make_request(arguments: argparse.Namespace) -> EvaluationRequest:
-    return EvaluationRequest(
-        matrix=arguments.matrix or "",
-        server_arguments=tuple(arguments.words),
-        model=arguments.model or "",
-        draft=arguments.draft or "",
-        dtype=arguments.dtype or "",
+    return dataclasses.replace(
+        options.make_request(EvaluationRequest, arguments),
         against=guard_runs.name_release(arguments.against),
-        tasks=_split_names(arguments.task),
         release=guard_runs.name_release(arguments.release),
-        revert=tuple(arguments.revert),
-        enable=tuple(arguments.enable),
-        stand_ins=_split_names(arguments.stand_in),
-        only=_split_names([arguments.only or ""]),
-        without_faults=arguments.no_faults,
-        items=arguments.items,
-        limit=arguments.limit,
-        seed=arguments.seed,
-        device=arguments.device,
-        jobs=arguments.jobs,
-        concurrency=arguments.concurrency,
-        always_cold=arguments.afresh,
-        patience=arguments.patience,
-        toggles=tuple(folder.resolve() for folder in arguments.toggles),
     )
-
-
-def _split_names(lists: list[str]) -> tuple[str, ...]:
-    return tuple(name for names in lists for name in names.split(",") if name)
 
 
 def run_evaluation(arguments: argparse.Namespace) -> int:
@@ -95,7 +73,7 @@ def _serve_matrix(request: EvaluationRequest, matrix: MatrixFile) -> tuple[Evalu
         options.report_status(text)
         store.eval.save(evaluation)
 
-    signal.signal(signal.SIGTERM, _raise_interrupt)  # schedulers send it; servers end first
+    signal.signal(signal.SIGTERM, raise_interrupt)  # schedulers send it; servers end first
     runner = EvaluationRunner(
         matrix,
         settings,
@@ -112,7 +90,3 @@ def _serve_matrix(request: EvaluationRequest, matrix: MatrixFile) -> tuple[Evalu
     finally:
         store.eval.save(evaluation)
     return evaluation, False
-
-
-def _raise_interrupt(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt

@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 import signal
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING
 
 from harness.cli import options, run_kinds, run_output
+from harness.cli.process_cleanup import raise_interrupt
 
 if TYPE_CHECKING:
     from harness.runs.matrix.matrix_run import MatrixRunRequest
@@ -75,7 +75,7 @@ def run_matrix(arguments: argparse.Namespace) -> int:
         + (f", {done_count} of them done before" if request.resume else "")
         + f"; run {run.id}"
     )
-    signal.signal(signal.SIGTERM, _raise_interrupt)
+    signal.signal(signal.SIGTERM, raise_interrupt)
     is_interrupted = False
     try:
         with MatrixProgress(len(cells), done_count, cells) as progress:
@@ -104,7 +104,3 @@ def _make_request(arguments: argparse.Namespace) -> MatrixRunRequest:
         resume=arguments.resume,
         rules=RetryRules(arguments.retries, arguments.fail_fast),
     )
-
-
-def _raise_interrupt(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt

@@ -16,10 +16,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "       unfix pr CHECKOUT --base BASE         records what reviews need of a base\n"
         "       unfix pr --join RUN… [--only PARTS]   one review of the parts of several"
     )
-    parser.add_argument("checkout", nargs="?", metavar="CHECKOUT", help="a checkout of SGLang")
+    parser.add_argument(
+        "checkout", nargs="?", type=Path, metavar="CHECKOUT", help="a checkout of SGLang"
+    )
     parser.add_argument(
         "range",
         nargs="?",
+        default="",
         metavar="BASE..HEAD",
         help="two commits or branches; BASE...HEAD is what HEAD changed since it left BASE, and "
         "BASE.. the files as they are",
@@ -33,19 +36,40 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="ids of stored runs, or files of --record",
     )
     parser.add_argument(
-        "--only", default="", metavar="PARTS", help=f"a,b,… of {', '.join(PrPart)} (default: all)"
+        "--only",
+        dest="parts",
+        type=_parse_parts,
+        default=list(PrPart),
+        metavar="PARTS",
+        help=f"a,b,… of {', '.join(PrPart)} (default: all)",
     )
     parser.add_argument(
-        "--faults", type=int, default=40, metavar="N", help="a sample of N faults (40)"
+        "--faults",
+        dest="fault_limit",
+        type=int,
+        default=40,
+        metavar="N",
+        help="a sample of N faults (40)",
     )
     parser.add_argument(
-        "--architectures", type=int, default=2, metavar="N", help="of the zoo, N at most (2)"
+        "--architectures",
+        dest="zoo_limit",
+        type=int,
+        default=2,
+        metavar="N",
+        help="of the zoo, N at most (2)",
     )
     parser.add_argument(
-        "--deployments", type=int, default=2, metavar="N", help="to rehearse, N at most (2)"
+        "--deployments",
+        dest="deployment_limit",
+        type=int,
+        default=2,
+        metavar="N",
+        help="to rehearse, N at most (2)",
     )
     parser.add_argument(
         "--budget",
+        type=lambda text: options.parse_budget(text, "--budget"),
         default="5m",
         metavar="TIME",
         help="of a review whose base is recorded: architectures and deployments that do not fit "
@@ -66,27 +90,14 @@ def run_command(arguments: argparse.Namespace) -> int:
     from harness.runs.pr.request import PrRequest
 
     if arguments.join:
-        run = execution.join_reviews(arguments.join, _parse_parts(arguments.only))
+        run = execution.join_reviews(arguments.join, arguments.parts)
         return run_output.write_and_print_run(run_kinds.PR, run, arguments)
-    if arguments.checkout is None or (arguments.range is None) == (arguments.base is None):
+    if arguments.checkout is None or bool(arguments.range) == (arguments.base is not None):
         raise UnfixError(
             "it needs a checkout and a range: unfix pr ~/sglang main...feature; "
             "or a checkout and --base, to record what reviews of that base need"
         )
-    request = PrRequest(
-        checkout=Path(arguments.checkout),
-        range=arguments.range or "",
-        parts=_parse_parts(arguments.only),
-        profile=arguments.profile,
-        jobs=arguments.jobs,
-        memory=arguments.memory,
-        fault_limit=arguments.faults,
-        seed=arguments.seed,
-        zoo_limit=arguments.architectures,
-        deployment_limit=arguments.deployments,
-        budget=options.parse_budget(arguments.budget, "--budget"),
-        toggles=[folder.resolve() for folder in arguments.toggles],
-    )
+    request = options.make_request(PrRequest, arguments)
     if arguments.base is not None:
         return execution.record_base(request, arguments.base, arguments.json)
     run, is_stopped = execution.review_change(request)

@@ -58,7 +58,7 @@ def _make_run(call: ProveCall, request: ProveRequest) -> ProveRun:
     settings["packages"] = requests.digest_packages(request.targets)
     settings["commit"] = machine.describe_commit()
     settings["jobs"] = request.jobs
-    settings["toggles"] = [str(folder.resolve()) for folder in call.toggles]
+    settings["toggles"] = list(map(str, call.toggles))
     settings["mended"] = [path.stem for path in toggle_catalogue.list_mended_files()]
     run_id, started = guard_runs.make_id_and_start()
     return ProveRun(

@@ -268,7 +268,14 @@ def rejudge_recorded(matrix: MatrixFile, recorded: Evaluation) -> Evaluation:
         return absences.get((fault.toggle, configuration.name), unplanted)
 
     for index, served in enumerate(recorded.served):
-        absent = next((it.absent for it in matrix.configurations if it.name == served.name), "")
+        absent = next(
+            (
+                configuration.absent
+                for configuration in matrix.configurations
+                if configuration.name == served.name
+            ),
+            "",
+        )
         if absent and not served.answers:  # the matrix file marks it absent since the record
             recorded.served[index] = msgspec.structs.replace(served, failure="", absent=absent)
     EvaluationComparer(matrix, recorded, explain_absence).compare_served()

@@ -37,28 +37,28 @@ SERVER_ARGUMENTS = {
 class EvaluationRequest:
     """The arguments of `unfix eval`; None or empty where the default counts."""
 
-    matrix: str = ""  # a file or a name; '' for one configuration
-    server_arguments: tuple[str, ...] = ()  # arguments of one configuration, after `--`
-    model: str = ""
-    draft: str = ""
-    dtype: str = ""
-    against: str | None = None
-    tasks: tuple[str, ...] = ()
-    release: str | None = None
-    revert: tuple[str, ...] = ()
-    enable: tuple[str, ...] = ()
-    stand_ins: tuple[str, ...] = ()
-    only: tuple[str, ...] = ()
-    without_faults: bool = False
-    items: int | None = None
-    limit: int | None = None
-    seed: int | None = None
-    device: str | None = None
-    jobs: int | None = None
-    concurrency: int | None = None
-    always_cold: bool = False
-    patience: float = 600.0  # seconds for a server to start
-    toggles: tuple[Path, ...] = ()
+    matrix: str  # a file or a name; '' for one configuration
+    words: list[str]  # SGLang's arguments of one configuration, behind `--`
+    model: str
+    draft: str
+    dtype: str
+    against: str | None
+    tasks: list[str]
+    release: str | None
+    revert: list[str]
+    enable: list[str]
+    stand_ins: list[str]
+    only: list[str]
+    without_faults: bool
+    items: int | None
+    limit: int | None
+    seed: int | None
+    device: str | None
+    jobs: int | None
+    concurrency: int | None
+    always_cold: bool
+    patience: float  # seconds for a server to start
+    toggles: list[Path]
 
     def __post_init__(self) -> None:
         for name in ("items", "limit", "jobs", "concurrency", "patience"):
@@ -83,7 +83,7 @@ def make_matrix(request: EvaluationRequest) -> MatrixFile:
     if request.only:
         _select_configurations(matrix, request.only)
     if request.tasks:
-        matrix.tasks = list(request.tasks)
+        matrix.tasks = request.tasks
         for configuration in matrix.configurations:
             configuration.tasks = []
         for fault in matrix.faults:
@@ -103,7 +103,7 @@ def make_matrix(request: EvaluationRequest) -> MatrixFile:
 def _read_matrix(request: EvaluationRequest) -> MatrixFile:
     if request.model or request.draft or request.against or request.dtype:
         raise UnfixError("a matrix file names its models and bases: leave out these options")
-    if request.server_arguments:
+    if request.words:
         raise UnfixError("a matrix file names its server arguments: leave out those behind `--`")
     matrix = configuration_checks.read_matrix(reader.find_matrix_file(request.matrix))
     if request.without_faults:
@@ -116,7 +116,7 @@ def _read_matrix(request: EvaluationRequest) -> MatrixFile:
     return matrix
 
 
-def _select_configurations(matrix: MatrixFile, names: tuple[str, ...]) -> None:
+def _select_configurations(matrix: MatrixFile, names: list[str]) -> None:
     """Select the named configurations, their faults, and all bases that they need."""
     unknown = set(names) - {one.name for one in matrix.configurations}
     if unknown:
@@ -141,11 +141,11 @@ def _make_single_matrix(request: EvaluationRequest) -> MatrixFile:
     candidate = EvaluationConfiguration(
         "candidate",
         request.model or "llama",
-        shlex.join(request.server_arguments),
+        shlex.join(request.words),
         draft=request.draft,
-        stand_ins=list(request.stand_ins),
-        revert=list(request.revert),
-        enable=list(request.enable),
+        stand_ins=request.stand_ins,
+        revert=request.revert,
+        enable=request.enable,
     )
     base = _make_base(request, candidate)
     configurations = [candidate]
@@ -225,7 +225,7 @@ def prepare_serving(
         device,
         release,
         folder,
-        request.toggles,
+        tuple(request.toggles),
         request.always_cold,
         request.patience,
         float(matrix.within),

@@ -16,10 +16,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 
 from harness.core.errors import UnfixError
 from harness.matrices import schema
+from harness.store.eval.values import ComparisonVerdict
 
 ALPHA = 0.01  # over all comparisons of an evaluation: one false alarm in a hundred
 TOLERANCE = schema.DEFAULT_TOLERANCE
@@ -34,13 +34,6 @@ ALL_IN_SHARE = 0.4
 STAKES = tuple(1 / (1 + math.exp(-z)) for z in range(-3, 4))
 
 ItemScore = bool | None  # right or wrong; None for an error
-
-
-class AccuracyVerdict(StrEnum):
-    REGRESSED = "regressed"
-    IMPROVED = "improved"
-    SAME = "same"
-    CANNOT_TELL = "cannot-tell"
 
 
 class DifferentItemsError(UnfixError):
@@ -191,18 +184,18 @@ OutcomeCounts = tuple[float, float, float]
 
 def decide_verdict(
     at_best: OutcomeCounts, at_worst: OutcomeCounts, required_log_wealth: float, tolerance: float
-) -> AccuracyVerdict:
+) -> ComparisonVerdict:
     """Return the verdict at this log of wealth. A proven change counts even if it is small."""
     if compute_log_wealth(*at_best, 0.0) >= required_log_wealth:
-        return AccuracyVerdict.REGRESSED
+        return ComparisonVerdict.REGRESSED
     if compute_log_wealth(*at_worst[::-1], 0.0) >= required_log_wealth:
-        return AccuracyVerdict.IMPROVED
+        return ComparisonVerdict.IMPROVED
     if (
         compute_log_wealth(*at_worst[::-1], -tolerance) >= required_log_wealth
         and compute_log_wealth(*at_best, -tolerance) >= required_log_wealth
     ):
-        return AccuracyVerdict.SAME
-    return AccuracyVerdict.CANNOT_TELL
+        return ComparisonVerdict.SAME
+    return ComparisonVerdict.CANNOT_TELL
 
 
 def compute_drop_interval(pair: PairedCounts, required_log_wealth: float) -> tuple[float, float]:
@@ -232,13 +225,11 @@ def _find_least_drop(counts: OutcomeCounts, required_log_wealth: float) -> float
 class AccuracyJudgement:
     """The verdict of one comparison, and the numbers behind it."""
 
-    verdict: AccuracyVerdict
+    verdict: ComparisonVerdict
     pair: PairedCounts
     low: float  # ends of the drop's interval, at the level of the verdict
     high: float
     mcnemar_p: float  # exact McNemar, two sides; not corrected for checks or cells
-    wealth: float  # won by the bet on a drop; 'regressed' from 2 * cells / alpha
-    tolerance: float
     further_items: int | None  # estimate of the items missing for a verdict; None: out of reach
 
     @property
@@ -253,7 +244,7 @@ class AccuracyJudgement:
         )
         if pair.errors:
             text += f", {pair.errors} unanswered by a side"
-        if self.verdict is AccuracyVerdict.CANNOT_TELL:
+        if self.verdict is ComparisonVerdict.CANNOT_TELL:
             if self.further_items is None:
                 text += "; more such items would not tell"
             else:
@@ -265,7 +256,6 @@ def judge_pair(
     pair: PairedCounts,
     *,
     comparison_count: int = 1,
-    alpha: float = ALPHA,
     tolerance: float = TOLERANCE,
 ) -> AccuracyJudgement:
     """Judge one of so many comparisons; valid after any number of earlier checks."""
@@ -273,11 +263,11 @@ def judge_pair(
         raise ValueError(f"a tolerance lies between 0 and 1, not at {tolerance}")
     if not pair.items:
         raise UnfixError("the task has no items")
-    wealth = compute_required_log_wealth(comparison_count, alpha)
+    wealth = compute_required_log_wealth(comparison_count)
     verdict = decide_verdict(pair.at_best, pair.at_worst, wealth, tolerance)
     low, high = compute_drop_interval(pair, wealth)
     more: int | None = 0
-    if verdict is AccuracyVerdict.CANNOT_TELL:
+    if verdict is ComparisonVerdict.CANNOT_TELL:
         more = estimate_further_items(pair, wealth, tolerance)
     return AccuracyJudgement(
         verdict,
@@ -285,8 +275,6 @@ def judge_pair(
         low,
         high,
         compute_mcnemar_p(pair.lost, pair.gained)[1],
-        math.exp(min(700.0, compute_log_wealth(*pair.at_best, 0.0))),
-        tolerance,
         more,
     )
 
@@ -304,7 +292,7 @@ def estimate_further_items(
         )
         return (
             decide_verdict(best, worst, required_log_wealth, tolerance)
-            is not AccuracyVerdict.CANNOT_TELL
+            is not ComparisonVerdict.CANNOT_TELL
         )
 
     known, enough = pair.items, 2 * pair.items

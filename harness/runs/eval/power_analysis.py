@@ -13,15 +13,20 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from harness.runs.eval.paired_statistics import (
-    ALPHA,
     BATCH_ITEMS,
     DEFAULT_ITEMS,
     TOLERANCE,
-    AccuracyVerdict,
     compute_required_log_wealth,
     decide_verdict,
 )
+from harness.store.eval.values import ComparisonVerdict
 
+ACCURACY_VERDICTS = (
+    ComparisonVerdict.REGRESSED,
+    ComparisonVerdict.IMPROVED,
+    ComparisonVerdict.SAME,
+    ComparisonVerdict.CANNOT_TELL,
+)
 TARGET_POWER = 0.95
 TABLE_ITEMS = (50, 100, 200, 400, 800)
 TABLE_COMPARISON_COUNTS = (1, 12, 48)
@@ -33,10 +38,10 @@ MIN_ODDS = 1e-9  # less likely courses count as cannot-tell
 class VerdictOdds:
     """The probabilities of the verdicts of a comparison with a given drop."""
 
-    odds_by_verdict: dict[AccuracyVerdict, float]
+    odds_by_verdict: dict[ComparisonVerdict, float]
     average_items: float  # items until the verdict
 
-    def __getitem__(self, verdict: AccuracyVerdict) -> float:
+    def __getitem__(self, verdict: ComparisonVerdict) -> float:
         return self.odds_by_verdict[verdict]
 
 
@@ -46,31 +51,29 @@ def compute_verdict_odds(
     comparison_count: int = 1,
     churn: float = 0.0,
     *,
-    alpha: float = ALPHA,
     tolerance: float = TOLERANCE,
-    batch: int = BATCH_ITEMS,
 ) -> VerdictOdds:
     """Compute the odds of each verdict within so many items, with a check after each batch.
 
     `churn` is the share of items that flips at random, half each way; `drop` is added to it.
     """
     losing, gaining = churn / 2 + max(drop, 0.0), churn / 2 + max(-drop, 0.0)
-    if min(items, batch) < 1 or churn < 0 or losing + gaining > 1:
-        raise ValueError(f"no such cell: drop {drop}, churn {churn}, {items} items by {batch}")
-    wealth = compute_required_log_wealth(comparison_count, alpha)
-    ends = dict.fromkeys(AccuracyVerdict, 0.0)
+    if items < 1 or churn < 0 or losing + gaining > 1:
+        raise ValueError(f"no such cell: drop {drop}, churn {churn}, {items} items")
+    wealth = compute_required_log_wealth(comparison_count)
+    ends = dict.fromkeys(ACCURACY_VERDICTS, 0.0)
     courses = {(0, 0): 1.0}
     total, average = 0, 0.0
     while total < items:
-        size = min(batch, items - total)
+        size = min(BATCH_ITEMS, items - total)
         total += size
         average += size * sum(courses.values())
         courses = _advance_courses(courses, _compute_batch_odds(size, losing, gaining))
         for course in list(courses):
             verdict = _decide_cached(*course, total, wealth, tolerance)
-            if verdict is not AccuracyVerdict.CANNOT_TELL:
+            if verdict is not ComparisonVerdict.CANNOT_TELL:
                 ends[verdict] += courses.pop(course)
-    ends[AccuracyVerdict.CANNOT_TELL] = 1 - sum(ends.values())
+    ends[ComparisonVerdict.CANNOT_TELL] = 1 - sum(ends.values())
     return VerdictOdds(ends, average)
 
 
@@ -110,7 +113,7 @@ def _compute_batch_odds(size: int, losing: float, gaining: float) -> list[tuple[
 @lru_cache(maxsize=500_000)
 def _decide_cached(
     lost: int, gained: int, items: int, required_log_wealth: float, tolerance: float
-) -> AccuracyVerdict:
+) -> ComparisonVerdict:
     counts = lost, items - lost - gained, gained
     return decide_verdict(counts, counts, required_log_wealth, tolerance)
 
@@ -127,7 +130,7 @@ def find_smallest_drop(
     def is_found(step: int) -> bool:
         drop = step * DROP_STEP
         cell = compute_verdict_odds(drop, items, comparison_count, churn, tolerance=tolerance)
-        return cell[AccuracyVerdict.REGRESSED] >= TARGET_POWER
+        return cell[ComparisonVerdict.REGRESSED] >= TARGET_POWER
 
     missed, enough = 0, 1
     most = round((1 - churn) / DROP_STEP)

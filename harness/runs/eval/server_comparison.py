@@ -72,7 +72,7 @@ def compare_accuracy(
         candidate.name,
         "accuracy",
         task,
-        ComparisonVerdict(str(judged.verdict)),
+        judged.verdict,
         str(judged),
         items=pair.items,
         lost=pair.lost,
@@ -117,7 +117,7 @@ def compare_tokens(
     )
     differences = []
     for key, one in divergence.items.items():
-        if one.verdict is not token_divergence.TokenVerdict.EQUAL:
+        if one.verdict is not ComparisonVerdict.EQUAL:
             answer = second[key]
             differences.append(
                 AnswerDifference(
@@ -137,10 +137,10 @@ def compare_tokens(
         candidate.name,
         "tokens",
         "",
-        ComparisonVerdict(str(divergence.verdict)),
+        divergence.verdict,
         str(divergence),
         items=len(divergence.items) + len(divergence.errors),
-        lost=divergence.counts[token_divergence.TokenVerdict.DIFFERS],
+        lost=divergence.counts[ComparisonVerdict.DIFFERS],
         errors=len(divergence.errors),
         noise=noise,
         divergence=farthest,

@@ -53,8 +53,11 @@ def suggest_search(
         return _suggest_release_search(timeline, history, [details["guard"]], device)
     if kind == "fuzz" and evidence.example_blob:
         words = ["python", "-m", "pytest", details["test"], "--replay", evidence.example_blob]
-        under = [(name, way) for name, way in timeline.item.details if name != "test"]
-        pins = [f"--hold-{'buggy' if way == 'revert' else 'fixed'}={name}" for name, way in under]
+        under = [(name, direction) for name, direction in timeline.item.details if name != "test"]
+        pins = [
+            f"--hold-{'buggy' if direction == 'revert' else 'fixed'}={name}"
+            for name, direction in under
+        ]
         return _suggest_release_search(timeline, history, words, pins)
     if kind == "matrix":
         if evidence.command[:1] not in (["unfix"], ["./unfix"], []):

@@ -37,10 +37,10 @@ def read_history(store: Store, since: datetime.datetime, now: datetime.datetime)
         if not run.completed:
             night.stopped.append(run.id)
     lines = []
-    for key, seen in read.observations.items():
-        seen.sort(key=lambda one: one[1].timestamp)
+    for key, observations in read.observations.items():
+        observations.sort(key=lambda one: one[1].timestamp)
         line = _make_timeline(
-            read.items[key], [(places[day], one) for day, one in seen], len(nights) - 1
+            read.items[key], [(places[day], one) for day, one in observations], len(nights) - 1
         )
         _count_nights(line, nights)
         lines.append(line)
@@ -60,7 +60,7 @@ def _make_timeline(
     by_night: dict[int, list[Observation]] = {}
     for place, one in observations:
         by_night.setdefault(place, []).append(one)
-    points = [join_observations(place, those) for place, those in by_night.items()]
+    points = [join_observations(place, joined) for place, joined in by_night.items()]
     points.sort(key=lambda one: one.night_index)
     line = Timeline(
         item,

@@ -23,12 +23,12 @@ def estimate_run_seconds(
     imports: dict[str, float] = {}
     tests: dict[str, float] = {}
     for target in request.targets:
-        met = next(
+        known = next(
             ((r, on) for r in alike for on in r.releases if _has_start_time(on, target.name)), None
         )
-        if met is None:
+        if known is None:
             continue
-        run, on = met
+        run, on = known
         imports[target.name] = on.seconds_to_start
         tests[target.name] = _estimate_test_seconds(request, run, target.name)
     if not imports:

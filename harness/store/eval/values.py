@@ -13,10 +13,10 @@ class ComparisonVerdict(enum.StrEnum):
     SAME = "same"
     IMPROVED = "improved"
     EQUAL = "equal"
-    NEAR_TIE = "near-tie"
+    NEAR_TIE = "near-tie"  # a token differs that the base nearly chose
     REGRESSED = "regressed"
-    DIFFERS = "differs"
-    DRIFTS = "drifts"
+    DIFFERS = "differs"  # a token differs where the base was sure, or a logprob is no number
+    DRIFTS = "drifts"  # the logprobs differ by more than noise, at equal tokens
     CANNOT_TELL = "cannot-tell"
     HANG = "hang"  # the server was alive and stopped answering
     FAILED = "failed"  # a server did not start, or died before the last item

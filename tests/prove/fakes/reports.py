@@ -32,11 +32,49 @@ def test_returns_its_answer():
     return is_right()
 
 
+def test_asserts_a_pair():
+    pair = (is_right(), "it is right")
+    assert pair
+
+
+async def test_coroutine():
+    assert is_right()
+
+
+async def test_yields_in_a_coroutine():
+    assert is_right()
+    yield
+
+
+def test_returns_a_coroutine():
+    async def later():
+        assert is_right()
+
+    return later()
+
+
+def test_yields():
+    assert is_right()
+    yield
+
+
+class TestIt:
+    def test_yields_in_a_class(self):
+        assert is_right()
+        yield
+
+
 def test_fails_in_a_thread():
     def fails():
         assert is_right()
 
     thread = threading.Thread(target=fails)
+    thread.start()
+    thread.join()
+
+
+def test_exits_in_a_thread():
+    thread = threading.Thread(target=lambda: sys.exit(not is_right()))
     thread.start()
     thread.join()
 
@@ -105,6 +143,21 @@ def test_expected_to_fail():
     assert not is_right()
 
 
+@pytest.mark.xfail
+def test_known_to_fail():
+    assert is_right()
+
+
+@pytest.mark.xfail(run=False)
+def test_known_to_fail_and_not_run():
+    assert is_right()
+
+
+def test_says_that_it_was_expected_to_fail():
+    if not is_right():
+        pytest.xfail("it is known")
+
+
 def test_expects_to_fail_when_buggy(request):
     if not is_right():
         request.node.add_marker(pytest.mark.xfail(reason="known"))
@@ -138,6 +191,12 @@ def test_exits_in_the_middle():
 def test_exits_in_the_middle_when_buggy():
     if not is_right():
         os._exit(0)
+
+
+def test_closes_its_files_and_exits_when_buggy():
+    if not is_right():
+        os.closerange(0, 4096)
+        os._exit(1)
 
 
 def test_exits_by_name(request):
@@ -183,6 +242,10 @@ def test_makes_all_its_reports_red(request):
 
     is_right()
     request.config.pluginmanager.register(Plugin())
+
+
+def test_calls_the_code_of_another_toggle():
+    assert forms.with_default(1)
 
 
 def test_leaves_a_process_that_fails():

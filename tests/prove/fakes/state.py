@@ -43,6 +43,9 @@ FIXED_PLACES = {
     "shm": "/dev/shm",
     "own_folder": os.path.dirname(__file__),
     "unfix_home": os.environ.get("UNFIX_HOME", "/tmp"),
+    "state_of_unfix": os.path.join(os.environ.get("UNFIX_HOME", "/tmp"), ".unfix"),
+    "kernels_of_unfix": os.path.join(os.environ.get("UNFIX_HOME", "/tmp"), ".unfix", "kernels"),
+    "cuda_builds": os.path.join(os.environ.get("UNFIX_HOME", "/tmp"), ".releases", "cuda-builds"),
 }
 
 
