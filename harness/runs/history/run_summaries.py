@@ -51,7 +51,6 @@ class ReleaseSummary(msgspec.Struct):
 class AttemptSummary(msgspec.Struct, gc=False):
     outcome: AttemptOutcome
     how: str
-    started: str
     seconds: float = 0.0
     device_seconds: float = 0.0
     last: bool = False
@@ -64,7 +63,6 @@ class AnswerSummary(msgspec.Struct, gc=False):
 class ConfigurationSummary(msgspec.Struct):
     name: str
     release: str
-    device: str
     ready: float = 0.0
     seconds: float = 0.0
     failure: str = ""
@@ -100,9 +98,7 @@ class PlantedFaultSummary(msgspec.Struct):
 
 
 class EvaluationSummary(msgspec.Struct):
-    id: str = msgspec.field(name="identity")
     name: str
-    command: str
     device: str
     served: list[ConfigurationSummary] = []
     compared: list[ComparisonSummary] = []
