@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 import zipfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from harness.guards.verdicts import REQUIRED_FAILURES
 from harness.releases import source_trees
 from harness.releases.source_trees import FolderSourceTree, SourceTree, WheelSourceTree
 from harness.runs.prove import plan
-from harness.runs.prove.earlier_runs import EarlierRuns
+from harness.runs.prove.earlier_runs import iterate_earlier_repetitions
 from harness.store.database import Store
 from harness.store.prove.values import (
     CellResult,
@@ -87,7 +88,7 @@ def run_tonight(
     request = plan.ProveRequest("prove", [], [], False)
     target = ReleaseTarget("0.5.23", Path("python"), SourceTree.__new__(SourceTree))
     run = ProveRun("night9", "prove", "2026-01-09T00:00:00+00:00", settings=SETTINGS | settings)
-    left = plan.ReleasePlan(request, target, EarlierRuns(store.prove, run))
+    left = plan.ReleasePlan(request, target, partial(iterate_earlier_repetitions, store.prove, run))
     found = make_cell()
     assert not left.add_side_result(found, make_side("fixed", PASSED, seconds, way))
     assert left.waiting_tasks.popleft()[2] == "buggy"

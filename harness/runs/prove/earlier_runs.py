@@ -18,28 +18,23 @@ SETTINGS_TO_MATCH = ("code", "profile")  # the settings that change a guard's be
 DIGESTS_TO_MATCH = ("sources", "packages")  # of each release
 
 
-class EarlierRuns:
-    """Finished runs of the same guards and toggles, and the outcomes of their sides."""
+def iterate_earlier_repetitions(
+    store: ProveTable, run: ProveRun, cell: CellResult
+) -> Iterator[tuple[str, SideRepetition]]:
+    """Iterate the runs of a cell's sides in finished runs of the same guards, the newest first."""
+    for earlier in reversed(store.list_runs()):
+        if earlier.id == run.id or earlier.kind != run.kind or earlier.status != "finished":
+            continue
+        if _list_conditions(earlier, cell) != _list_conditions(run, cell):
+            continue
+        for side in store.load_sides(earlier.id, cell.key):
+            yield from _read_repetitions(side, cell.sides["buggy"].way, earlier.id)
 
-    def __init__(self, store: ProveTable, run: ProveRun) -> None:
-        self._store = store
-        self._run = run
 
-    def __call__(self, cell: CellResult) -> Iterator[tuple[str, SideRepetition]]:
-        """Return every run of a side of this cell, the newest first."""
-        for run in reversed(self._store.list_runs()):
-            if run.id == self._run.id or run.kind != self._run.kind or run.status != "finished":
-                continue
-            if self._describe_conditions(run, cell) != self._describe_conditions(self._run, cell):
-                continue
-            for side in self._store.load_sides(run.id, cell.key):
-                yield from _read_repetitions(side, cell.sides["buggy"].way, run.id)
-
-    def _describe_conditions(self, run: ProveRun, cell: CellResult) -> object:
-        """Describe all that a cell's result depends on: code, SGLang's sources, packages."""
-        settings = [run.settings.get(name) for name in SETTINGS_TO_MATCH]
-        digests = [run.settings.get(name, {}).get(cell.release) for name in DIGESTS_TO_MATCH]
-        return settings, digests
+def _list_conditions(run: ProveRun, cell: CellResult) -> list[object]:
+    """List all that a cell's result depends on: code, SGLang's sources, packages."""
+    digests = [run.settings.get(name, {}).get(cell.release) for name in DIGESTS_TO_MATCH]
+    return [*(run.settings.get(name) for name in SETTINGS_TO_MATCH), *digests]
 
 
 def _read_repetitions(

@@ -10,11 +10,12 @@ from __future__ import annotations
 import select
 import shutil
 import time
+from functools import partial
 
 from harness.core import machine, paths, process_exit
 from harness.fixes.matching.toggle_status import ToggleState, find_toggle_status
 from harness.fixes.patch_plan import format_toggle_diff
-from harness.runs.prove.earlier_runs import EarlierRuns
+from harness.runs.prove.earlier_runs import iterate_earlier_repetitions
 from harness.runs.prove.plan import ProveRequest, ReleasePlan
 from harness.runs.prove.worker_pool import ReleaseWorkerPool
 from harness.store.prove.table import ProveTable
@@ -65,7 +66,7 @@ class ProveRunner:
         self.store = store
         self.listener = listener
         self.folder = paths.state_folder() / "runs" / run.id
-        earlier = EarlierRuns(store, run)
+        earlier = partial(iterate_earlier_repetitions, store, run)
         plans = [ReleasePlan(request, target, earlier) for target in request.targets]
         self.pools = [ReleaseWorkerPool(plan, self.folder) for plan in plans]
         self.started_at = time.monotonic() - run.seconds
