@@ -41,7 +41,7 @@ CONFIGURATIONS = (make_fake("base"), make_fake("worse", "base", wrong=[4, 1]))
 
 
 @pytest.fixture(scope="module")
-def evaluated(tmp_path_factory: pytest.TempPathFactory, lm_eval: SharedLmEval) -> Evaluation:
+def finished_run(tmp_path_factory: pytest.TempPathFactory, lm_eval: SharedLmEval) -> Evaluation:
     return Fakes(tmp_path_factory.mktemp("fakes"), lm_eval).run(*CONFIGURATIONS, items=200)
 
 
@@ -51,14 +51,15 @@ def make_matrix(*configurations: EvaluationConfiguration) -> MatrixFile:
 
 @pytest.mark.parametrize("name", ["record.json", "record.json.xz"])
 def test_a_record_is_judged_as_the_run_was(
-    evaluated: Evaluation, tmp_path: Path, name: str
+    finished_run: Evaluation, tmp_path: Path, name: str
 ) -> None:
     matrix = make_matrix(*CONFIGURATIONS)
-    recorded = read_recorded_evaluation(write_json(evaluated, tmp_path / name))
+    recorded = read_recorded_evaluation(write_json(finished_run, tmp_path / name))
     recorded.compared = []
     judged = rejudge_recorded(matrix, recorded)
     first, second = (
-        [(one.verdict, one.lost, one.items) for one in run.compared] for run in (judged, evaluated)
+        [(one.verdict, one.lost, one.items) for one in run.compared]
+        for run in (judged, finished_run)
     )
     assert first == second
     assert judged.compared[0].verdict is Verdict.REGRESSED
@@ -70,10 +71,10 @@ def test_a_record_is_judged_as_the_run_was(
 
 @pytest.mark.parametrize("has_answers", [False, True])
 def test_an_absent_configuration_keeps_its_reason(
-    evaluated: Evaluation, tmp_path: Path, has_answers: bool
+    finished_run: Evaluation, tmp_path: Path, has_answers: bool
 ) -> None:
     base, other = CONFIGURATIONS
-    recorded = read_recorded_evaluation(write_json(evaluated, tmp_path / "r.json"))
+    recorded = read_recorded_evaluation(write_json(finished_run, tmp_path / "r.json"))
     recorded.find_configuration("worse").failure = "the server ended before it was ready"
     if not has_answers:
         recorded.find_configuration("worse").answers = []
@@ -86,8 +87,8 @@ def test_an_absent_configuration_keeps_its_reason(
     assert [one.verdict for one in judged.compared] == [expected]
 
 
-def test_a_record_of_another_matrix_is_refused(evaluated: Evaluation, tmp_path: Path) -> None:
-    recorded = read_recorded_evaluation(write_json(evaluated, tmp_path / "r.json"))
+def test_a_record_of_another_matrix_is_refused(finished_run: Evaluation, tmp_path: Path) -> None:
+    recorded = read_recorded_evaluation(write_json(finished_run, tmp_path / "r.json"))
     with pytest.raises(UnfixError, match=r"the record has no other: was it of this matrix\?"):
         rejudge_recorded(make_matrix(make_fake("other")), recorded)
 
