@@ -167,9 +167,7 @@ def split_channels(colour: str) -> list[float]:
     return [float(one) for one in re.findall(r"[\d.]+", colour)[:3]]
 
 
-def test_the_largest_page_stays_small_and_counts_what_it_omits(
-    tab: Page, tmp_path: Path
-) -> None:
+def test_the_largest_page_stays_small_and_counts_what_it_omits(tab: Page, tmp_path: Path) -> None:
     made = make_large_evaluation()
     file = tmp_path / "eval.html"
     show_page(tab, page.render_page(made), file)

@@ -79,9 +79,7 @@ def read_heads(tab: Page) -> list[str]:
     return tab.locator(".failure h3 .badge").all_inner_texts()
 
 
-def test_the_page_shows_failures_first_without_active_content(
-    tab: Page, tmp_path: Path
-) -> None:
+def test_the_page_shows_failures_first_without_active_content(tab: Page, tmp_path: Path) -> None:
     made = make_awful_run()
     show_page(tab, page.render_page(made), tmp_path / "matrix.html")
     assert tab.title().startswith("RED · unfix matrix · <script>document.title")
