@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import hashlib
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -125,7 +126,12 @@ def _forget_digests() -> None:
 
 
 _UNCHANGED_KEYS: dict[str, str] = {}
-_read_file = functools.cache(code_digest.read_file)
+
+
+@functools.cache
+def _read_file(file: Path) -> bytes:
+    """Return a digest in place of the bytes: it changes with them, and is hashed at once."""
+    return hashlib.sha256(file.read_bytes()).digest()
 
 
 @functools.cache

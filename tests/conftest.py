@@ -85,8 +85,14 @@ def release(pip: Any) -> Any:
     return install_fake_release()
 
 
+@pytest.fixture(scope="session")
+def home_of_plans(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A home where each plan over the toy release is made once for all tests."""
+    return tmp_path_factory.mktemp("home")
+
+
 @pytest.fixture
-def shell(tmp_path: Path) -> Any:
+def shell(tmp_path: Path, home_of_plans: Path) -> Any:
     from shell import Shell
 
-    return Shell(tmp_path)
+    return Shell(tmp_path, home_of_plans)

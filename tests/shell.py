@@ -23,14 +23,14 @@ PLAIN = "from sglang import users\nprint(users.use(3, 5))\n"
 class Shell:
     """Runs Python programs over the toy release under toggles."""
 
-    def __init__(self, tmp: Path) -> None:
+    def __init__(self, tmp: Path, home: Path) -> None:
         self.tmp = tmp
         self.attestations = tmp / "attestations"
         self.environment = {
             **os.environ,
             "PYTHONPATH": f"{STARTUP_FOLDER}{os.pathsep}{TOY}",
             "PYTHONDONTWRITEBYTECODE": "",
-            "UNFIX_HOME": str(tmp),
+            "UNFIX_HOME": str(home),
             "UNFIX_TOGGLES": str(TOY / "toggles"),
             "UNFIX_ATTESTATIONS": str(self.attestations),
         }

@@ -215,6 +215,7 @@ def test_upstream_takes_one_number_only(shell: Shell) -> None:
 
 
 def test_a_plan_is_made_once_and_again_when_a_toggle_changes(shell: Shell) -> None:
+    shell.environment["UNFIX_HOME"] = str(shell.tmp)
     for _ in range(2):
         assert shell.python(PLAIN, **{REVERT: "toy-plain"}).stdout == "6\n"
     plans = shell.tmp / ".unfix" / "plans"

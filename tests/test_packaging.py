@@ -53,7 +53,8 @@ def files(wheel: Path) -> set[str]:
 def site(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with only the wheel installed."""
     target = tmp_path_factory.mktemp("installed") / "site"
-    run_pip("install", "-q", "--no-deps", "--no-index", "--target", str(target), str(wheel))
+    options = ("-q", "--no-deps", "--no-index", "--no-compile")
+    run_pip("install", *options, "--target", str(target), str(wheel))
     return target
 
 

@@ -70,7 +70,8 @@ print(json.dumps({name: version(name) for name in NAMES}))
     assert wrong == []
 
 
-def test_torchvision_imports(release: Release) -> None:
+@pytest.mark.parametrize("release", INSTALLED[-1:], indirect=True)
+def test_torchvision_of_the_shared_base_imports(release: Release) -> None:
     assert answer_in(release, "import torchvision.ops; print(json.dumps(True))") is True
 
 

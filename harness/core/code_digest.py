@@ -58,10 +58,10 @@ def digest_code(wing: str) -> str:
     Call this while the module that uses the digest is imported: a running process executes the code
     that it imported, whatever is edited on disk afterwards.
     """
-    parts: list[str | bytes] = []
-    for name in WINGS[: WINGS.index(wing) + 1]:
-        for file in iterate_files(paths.HARNESS_FOLDER / name):
-            parts += [str(file.relative_to(paths.HARNESS_FOLDER)), read_file(file)]
+    position = WINGS.index(wing)
+    parts: list[str | bytes] = [digest_code(WINGS[position - 1])] if position else []
+    for file in iterate_files(paths.HARNESS_FOLDER / wing):
+        parts += [str(file.relative_to(paths.HARNESS_FOLDER)), read_file(file)]
     return compute_digest(*parts)
 
 

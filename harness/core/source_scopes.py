@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, Protocol
 
 from packaging.version import Version
@@ -25,9 +25,7 @@ class ModuleSource:
 
     @cached_property
     def root(self) -> SgNode:
-        from ast_grep_py import SgRoot
-
-        return SgRoot(self.text, "python").root()
+        return _parse_python(self.text)
 
     @property
     def relative_path(self) -> str:
@@ -87,6 +85,14 @@ def _iterate_qualified_names(scope: SgNode, prefix: str) -> Iterator[str]:
         qualified = prefix + get_defined_name(definition)
         yield qualified
         yield from _iterate_qualified_names(strip_decorators(definition), qualified + ".")
+
+
+@lru_cache(maxsize=8)
+def _parse_python(text: str) -> SgNode:
+    """Parse a text; the last ones are remembered, since a plan and its reversal parse the same."""
+    from ast_grep_py import SgRoot
+
+    return SgRoot(text, "python").root()
 
 
 class ReleaseSources(Protocol):
