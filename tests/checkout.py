@@ -10,6 +10,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+import pip
 import pytest
 from calling import PATIENCE_SECONDS, start_program
 
@@ -119,9 +120,12 @@ class Checkout:
         return calls.read_text().split() if calls.exists() else []
 
 
-def fake_tools(folder: Path) -> Path:
+def fake_tools(folder: Path, *, with_real_pip: bool = False) -> Path:
     """Install a pip and a venv that are quick, or fail as the variables above request."""
     folder.mkdir()
     for name, text in (("pip", PIP), ("venv", VENV), ("sitecustomize", CUSTOMIZE)):
-        (folder / f"{name}.py").write_text(text)
+        if name == "pip" and with_real_pip:
+            (folder / name).symlink_to(Path(pip.__file__).parent)
+        else:
+            (folder / f"{name}.py").write_text(text)
     return folder

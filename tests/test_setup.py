@@ -1,7 +1,7 @@
 """`./unfix` on a fresh checkout: it sets itself up once, or fails with one sentence.
 
-One set-up here uses the machine's own pip. The others put a fake pip and venv on PYTHONPATH, which
-do at once the work that takes the real ones seconds, or fail as those do.
+One set-up here uses the machine's own pip and venv. The others put a fake pip and venv on
+PYTHONPATH, which do at once the work that takes the real ones seconds, or fail as those do.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def assert_one_sentence(done: subprocess.CompletedProcess[str], *says: str) -> N
 
 @dataclass(frozen=True)
 class RepairedSetup:
-    """A checkout whose set-up by the machine's own pip found no index, and was called again."""
+    """A checkout whose first set-up found no index, and whose second one used the real tools."""
 
     checkout: Checkout
     refusal: subprocess.CompletedProcess[str]
@@ -55,7 +55,8 @@ class RepairedSetup:
 def repaired_setup(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RepairedSetup]:
     folder = tmp_path_factory.mktemp("set-up")
     checkout = Checkout(without_tools(copy_of_the_tree(folder / "made")))
-    refusal = checkout.call(**NO_NETWORK)
+    quick_venv = fake_tools(folder / "fakes", with_real_pip=True)
+    refusal = Checkout(checkout.tree, quick_venv).call(**NO_NETWORK)
     assert (checkout.tree / ".venv" / "bin" / "python").exists()
     assert not checkout.ready.exists()
     yield RepairedSetup(checkout, refusal, checkout.call())

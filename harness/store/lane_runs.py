@@ -73,11 +73,10 @@ class LaneRunTable(RunTable[LaneRunT, LaneRunT]):
 
     def save_result(self, run_id: str, number: int, result: LaneResult) -> None:
         (field,) = self.item_types
-        with self.store.write_transaction():
-            self._write_item(
-                *(run_id, field, result),
-                owner=result.name,
-                position=number,
-                outcome=result.outcome,
-                seconds=result.seconds,
-            )
+        self.save_item(
+            *(run_id, field, result),
+            owner=result.name,
+            position=number,
+            outcome=result.outcome,
+            seconds=result.seconds,
+        )

@@ -70,6 +70,11 @@ class RunTable(Generic[ListedRunT, WholeRunT]):
         empty: dict[str, Any] = {name: [] for name in self.item_types}
         return encode_json(msgspec.structs.replace(run, **empty, status=status))
 
+    def save_item(self, run_id: str, part: str, value: Any, **columns: Any) -> None:
+        """Write one item at once, in a transaction of its own."""
+        with self.store.write_transaction():
+            self._write_item(run_id, part, value, **columns)
+
     def _write_item(
         self,
         run_id: str,

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from harness.core import paths
+from harness.core import paths, processes
 from harness.patching.child_environment import HARNESS_PATH, ChildEnvironment
 from harness.workers.fork_lanes import RESULT_NAME
 from harness.workers.release_target import ReleaseTarget
 
-_LOG_CHARACTERS = 2000
+_LOG_BYTES = 2000
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class LaneProcess:
                 process.kill()
 
     def read_log(self) -> str:
-        return self._log.read_text(errors="replace")[-_LOG_CHARACTERS:]
+        return processes.read_log_tail(self._log, _LOG_BYTES)
 
     @property
     def _log(self) -> Path:

@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 import msgspec
 
+from harness.core import processes
 from harness.core.child_process import PipedProcess
 from harness.patching import attestation, bootstrap
 from harness.patching.child_environment import HARNESS_PATH, RELEASE_VARIABLE, ChildEnvironment
@@ -30,7 +31,7 @@ from harness.workers.messages import (
 
 MessageT = TypeVar("MessageT")
 
-_MAX_LOG_CHARACTERS = 8000  # the limit of a log in a message
+_MAX_LOG_BYTES = 8000  # the limit of a log in a message
 ENGINE_TEST_FILE = "test_engine.py"  # its guards start servers, which no fork patches
 START_TIMEOUT = 900.0  # seconds for the imports of a worker, before it counts as hanging
 _EXIT_TIMEOUT = 1.0  # seconds for a worker to end by itself
@@ -100,10 +101,7 @@ class WorkerProcess(PipedProcess, Generic[MessageT]):
         return code
 
     def read_log_tail(self) -> str:
-        try:
-            return self.log.read_text(errors="replace")[-_MAX_LOG_CHARACTERS:].strip()
-        except OSError:
-            return ""
+        return processes.read_log_tail(self.log, _MAX_LOG_BYTES).strip()
 
 
 class GuardWorkerProcess(WorkerProcess[GuardWorkerMessage]):
@@ -126,9 +124,7 @@ class GuardWorkerProcess(WorkerProcess[GuardWorkerMessage]):
         self.running_tasks: dict[int, TaskKey] = {}  # by serial number of the request
         self._deadlines: dict[int, float] = {}
         self._request_count = 0
-        self.reported_reach: Counter[str] = (
-            Counter()
-        )  # reach by toggle, from the tests with a result
+        self.reported_reach = Counter[str]()  # by toggle, from the tests with a result
 
     def accept_collected_tasks(self, tasks: list[GuardTask]) -> None:
         self.is_ready = True
@@ -160,11 +156,8 @@ class GuardWorkerProcess(WorkerProcess[GuardWorkerMessage]):
             random_seed,
         )
         if repeated is not None:
-            request.repeat_mode, request.blob, request.then_whole = (
-                repeated.way,
-                repeated.blob,
-                then_whole,
-            )
+            request.repeat_mode, request.blob = repeated.way, repeated.blob
+            request.then_whole = then_whole
         self.running_tasks[request.serial] = task
         self._deadlines[request.serial] = time.monotonic() + seconds
         self.send_request(request)

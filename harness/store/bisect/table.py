@@ -15,11 +15,10 @@ class BisectTable(RunTable[BisectSearch, BisectSearch]):
     listed_type = BisectSearch
 
     def save_trial(self, search_id: str, number: int, trial: BisectTrial) -> None:
-        with self.store.write_transaction():
-            self._write_item(
-                *(search_id, "trials", trial),
-                key=str(number),
-                position=number,
-                outcome=trial.answer.value,
-                seconds=trial.seconds,
-            )
+        self.save_item(
+            *(search_id, "trials", trial),
+            key=str(number),
+            position=number,
+            outcome=trial.answer.value,
+            seconds=trial.seconds,
+        )

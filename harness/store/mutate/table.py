@@ -15,14 +15,13 @@ class MutationTable(RunTable[MutationRun, MutationRun]):
     listed_type = MutationRun
 
     def save_result(self, run_id: str, number: int, result: FaultResult) -> None:
-        with self.store.write_transaction():
-            self._write_item(
-                *(run_id, "fates", result),
-                owner=result.fault.id,
-                position=number,
-                outcome=result.fate.value,
-                seconds=result.seconds,
-            )
+        self.save_item(
+            *(run_id, "fates", result),
+            owner=result.fault.id,
+            position=number,
+            outcome=result.fate.value,
+            seconds=result.seconds,
+        )
 
     def load_result(self, run_id: str, fault_id: str) -> FaultResult:
         ((_, result),) = self.load_owned_items(run_id, "fates", FaultResult, fault_id)

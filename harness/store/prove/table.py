@@ -20,8 +20,7 @@ class ProveTable(RunTable[ProveRun, ProveRun]):
     listed_type = ProveRun
 
     def save_release(self, run_id: str, facts: ReleaseFacts) -> None:
-        with self.store.write_transaction():
-            self._write_item(run_id, "releases", facts, owner=facts.release, key=facts.device)
+        self.save_item(run_id, "releases", facts, owner=facts.release, key=facts.device)
 
     def save_planned_cells(self, run_id: str, cells: Iterable[CellResult]) -> None:
         """Store all cells of a release before the first one runs. A resumed run's cells stay."""
@@ -41,14 +40,13 @@ class ProveTable(RunTable[ProveRun, ProveRun]):
 
     def save_side(self, run_id: str, cell: CellResult, result: SideResult) -> None:
         """Store one side of a cell when it ends."""
-        with self.store.write_transaction():
-            self._write_item(
-                *(run_id, "sides", result),
-                owner=format_cell_key(cell.key),
-                key=result.side,
-                outcome=result.outcome.value,
-                seconds=result.seconds,
-            )
+        self.save_item(
+            *(run_id, "sides", result),
+            owner=format_cell_key(cell.key),
+            key=result.side,
+            outcome=result.outcome.value,
+            seconds=result.seconds,
+        )
 
     def measure_progress(self, run: ProveRun) -> tuple[Any, ...]:
         """Count cells with a verdict. Sides do not count, since a cell may start over."""
