@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-
-from ast_grep_py import SgNode
 
 from harness.core.cpp_tokens import is_cpp_path
 from harness.core.errors import UnfixError
 from harness.core.source_scopes import ModuleSource
 from harness.fixes.adopt import release_timeline
 from harness.fixes.adopt.anchors import FixAnchor, LeftOutChange
-from harness.fixes.adopt.cpp_diff import CppModuleDiff
 from harness.fixes.adopt.edit_porting import add_missing_imports, find_missing_name, resolve_edits
 from harness.fixes.adopt.fix_diff import RUNTIME_MODULE
-from harness.fixes.adopt.module_diff import EditSpan, ModuleDiff, NodeDifference, find_qualname
+from harness.fixes.adopt.module_diff import ModuleDiff, NodeDifference, find_qualname
 from harness.fixes.adopt.release_timeline import EditTimeline
 from harness.fixes.adopt.rename_detection import undo_renames
+from harness.fixes.adopt.scope_text import compare_texts
+from harness.fixes.adopt.text_diff import EditSpan
 from harness.fixes.matching.toggle_status import ToggleState
 from harness.fixes.registry.schema import CodeTarget, DeviceKind, Symptom, Toggle, ToggleEdit
 from harness.fixes.registry.toggle_catalogue import ToggleCatalogue
@@ -62,115 +61,23 @@ def split_fix(anchor: FixAnchor, as_one: bool = False) -> tuple[list[FixPart], l
     """Split a fix into independent parts, and changes that belong to none."""
     spans: list[EditSpan] = []
     left_out: list[LeftOutChange] = []
-    for module, (fixed, changed) in anchor.texts.items():
-        if is_cpp_path(module):
-            found, away = _split_cpp_source(CppModuleDiff(module, fixed, changed))
-            spans += found
-            left_out += away
-            continue
-        buggy, renamed = undo_renames(fixed, changed)
-        left_out += [LeftOutChange(f"{module}:{one}", "a name alone") for one in renamed]
-        diff = ModuleDiff(module, fixed, buggy)
+    for module, (fixed, buggy) in anchor.texts.items():
+        if not is_cpp_path(module):
+            buggy, renamed = undo_renames(fixed, buggy)
+            left_out += [LeftOutChange(f"{module}:{one}", "a name alone") for one in renamed]
+        diff = compare_texts(module, fixed, buggy)
         if not diff.differences:
             left_out.append(LeftOutChange(module, LAYOUT_ONLY))
-        diff.differences, away = _drop_inert_differences(diff.differences, module)
-        left_out += away
+        left_out += diff.drop_inert_differences()
         found, unresolved = diff.build_edits()
         spans += found
-        left_out += [
-            LeftOutChange(_describe_difference(place, module), _explain_missing_edit(place))
-            for place in unresolved
-        ]
+        left_out += [LeftOutChange(diff.describe(one), NO_FORMS) for one in unresolved]
     if not spans:
         reasons = "; ".join(f"{one.change}: {one.reason}" for one in left_out)
         raise UnfixError(f"nothing of it can be a toggle: {reasons}")
     groups = [spans] if as_one else _group_edits(spans, anchor.texts)
     named = [FixPart(_make_slug(group), tuple(one.edit for one in group)) for group in groups]
     return named, left_out
-
-
-def _split_cpp_source(diff: CppModuleDiff) -> tuple[list[EditSpan], list[LeftOutChange]]:
-    if not diff.differences:
-        return [], [LeftOutChange(diff.module, LAYOUT_ONLY)]
-    left_out = diff.drop_inert_differences()
-    found, unresolved = diff.build_edits()
-    left_out += [LeftOutChange(diff.describe(one), NO_FORMS) for one in unresolved]
-    return found, left_out
-
-
-def _drop_inert_differences(
-    differences: Sequence[NodeDifference], module: str
-) -> tuple[list[NodeDifference], list[LeftOutChange]]:
-    """Drop imports, new definitions and messages, which have no effect by themselves."""
-    remaining, left_out = [], []
-    for place in differences:
-        new = place.fixed and not place.buggy
-        kinds = {node.kind() for node in (*place.fixed, *place.buggy)}
-        if kinds <= {"import_statement", "import_from_statement", "future_import_statement"} or all(
-            _is_in_import(node) for node in (*place.fixed, *place.buggy)
-        ):
-            left_out.append(
-                (
-                    place,
-                    LeftOutChange(
-                        _describe_difference(place, module),
-                        "an import: it stays, and does nothing",
-                    ),
-                )
-            )
-        elif new and kinds <= {"function_definition", "class_definition", "decorated_definition"}:
-            left_out.append(
-                (
-                    place,
-                    LeftOutChange(
-                        _describe_difference(place, module), "new code: it stays, uncalled"
-                    ),
-                )
-            )
-        elif all(_is_message_text(node) for node in (*place.fixed, *place.buggy)):
-            left_out.append(
-                (place, LeftOutChange(_describe_difference(place, module), "words for a reader"))
-            )
-        else:
-            remaining.append(place)
-    if not remaining:
-        new_code = [place for place, why in left_out if why.reason.startswith("new code")]
-        return new_code, [why for place, why in left_out if place not in new_code]
-    return remaining, [why for _, why in left_out]
-
-
-def _is_in_import(node: SgNode) -> bool:
-    return any(outer.kind().startswith("import") for outer in _iterate_ancestors(node))
-
-
-def _is_message_text(node: SgNode) -> bool:
-    """Return whether a node is a docstring, or a string in a log call or an error."""
-    if node.kind() == "expression_statement":
-        return node.text().lstrip("rbf").startswith(('"', "'"))
-    if node.kind() not in ("string", "concatenated_string", "string_content"):
-        return False
-    holder = next((n for n in _iterate_ancestors(node) if n.kind().endswith("statement")), node)
-    return bool(re.match(r"logger\.|raise |warnings\.|print\(|assert |[\"']", holder.text()))
-
-
-def _iterate_ancestors(node: SgNode) -> Iterator[SgNode]:
-    here: SgNode | None = node
-    while here is not None:
-        yield here
-        here = here.parent()
-
-
-def _describe_difference(difference: NodeDifference, module: str) -> str:
-    nodes = difference.fixed or difference.buggy
-    name = find_qualname(nodes[0])
-    first = " ".join(nodes[0].text().split("\n")[0].split())
-    return f"{module}:{name or '(module)'}: {first[:60]}"
-
-
-def _explain_missing_edit(difference: NodeDifference) -> str:
-    if not difference.buggy and not difference.fixed:
-        return LAYOUT_ONLY
-    return NO_FORMS
 
 
 def _group_edits(

@@ -2,9 +2,8 @@
 
 The texts are compared as syntax trees, so comments and layout never differ. For each difference
 the candidates are, from small to large: the expression, the nodes around it, its statement, and
-its statement with up to three neighbours. The first pair in which each form matches its own text
-exactly once and the other text not at all becomes the edit. Example: `f(a + 1)` against `f(a)`, in
-a function with a second `f(a)`: the pair `f(a + 1)`/`f(a)` is ambiguous, the statement
+its statement with up to three neighbours (`text_diff` chooses). Example: `f(a + 1)` against `f(a)`,
+in a function with a second `f(a)`: the pair `f(a + 1)`/`f(a)` is ambiguous, the statement
 `x = f(a + 1)`/`x = f(a)` is not.
 """
 
@@ -12,12 +11,12 @@ from __future__ import annotations
 
 import ast
 import difflib
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ast_grep_py import SgNode
 
-from harness.core.errors import UnfixError
 from harness.core.source_scopes import DEFINITION_KINDS, ModuleSource, get_defined_name
 from harness.fixes.adopt.pattern_text import (
     NodeRun,
@@ -25,15 +24,19 @@ from harness.fixes.adopt.pattern_text import (
     render_pattern,
     to_normalized_code,
 )
-from harness.fixes.forms import parse_form
+from harness.fixes.adopt.text_diff import (
+    IMPORT_ONLY,
+    MAX_NEIGHBOURS,
+    MESSAGE_ONLY,
+    NEW_CODE,
+    EditSpan,
+    TextDiff,
+)
 from harness.fixes.patterns import get_indent, get_span, iterate_tokens
-from harness.fixes.registry.schema import ToggleEdit
-from harness.fixes.registry.toggle_reader import find_edit_problem
 
-MAX_NEIGHBOURS = 3
 SHORT_EXPRESSION = 100  # characters: a shorter one with two differences is one difference
-MAX_FORM_LINES = 40  # lines: any change in a longer form would make the toggle stale
 BLOCK_KINDS = ("block", "module")
+DEFINITION_NODE_KINDS = (*DEFINITION_KINDS, "decorated_definition")
 NON_PATTERN_KINDS = ("argument_list", "parameters", "elif_clause", "else_clause", "except_clause",
               "decorator", "keyword_argument", "dictionary", "pair", "import_list")  # fmt: skip
 
@@ -71,15 +74,6 @@ class NodeDifference:
             return f"{fixed[:start]}{old}\n{indent}{fixed[end:]}"
         inside = get_indent(fixed, get_span(self.parents[0])[0])
         return f"{fixed[:start]}\n{inside}{old}{fixed[end:]}"
-
-
-@dataclass(frozen=True, slots=True)
-class EditSpan:
-    """One edit, and its span in the fixed text."""
-
-    edit: ToggleEdit
-    start: int
-    end: int
 
 
 def dump_syntax(text: str) -> str:
@@ -179,7 +173,7 @@ def _pair_statements(
 def _measure_similarity(one: SgNode, other: SgNode) -> float:
     if one.kind() != other.kind():
         return 0.0
-    if one.kind() in (*DEFINITION_KINDS, "decorated_definition"):
+    if one.kind() in DEFINITION_NODE_KINDS:
         return 1.0 if get_defined_name(one) == get_defined_name(other) else 0.0
     mine, its = list(iterate_tokens(one)), list(iterate_tokens(other))
     if min(len(mine), len(its)) * 4 < max(len(mine), len(its)):
@@ -187,8 +181,8 @@ def _measure_similarity(one: SgNode, other: SgNode) -> float:
     return difflib.SequenceMatcher(None, mine, its, autojunk=False).ratio()
 
 
-class ModuleDiff:
-    """The differences of two texts of a module, and the edits that describe them."""
+class ModuleDiff(TextDiff[NodeDifference, NodeRun]):
+    """The differences of two texts of a Python module."""
 
     def __init__(self, module: str, fixed: str, buggy: str) -> None:
         self.module = module
@@ -196,83 +190,58 @@ class ModuleDiff:
         self.buggy = ModuleSource(module, module, buggy)
         self.differences = list(find_differences(self.fixed.root, self.buggy.root))
 
-    def build_edits(self) -> tuple[list[EditSpan], list[NodeDifference]]:
-        """Return the edits in the order of the text, and the differences that no edit describes."""
-        spans: list[EditSpan] = []
-        unresolved: list[NodeDifference] = []
-        for place in self.differences:
-            start, end = place.locate_in_fixed()
-            if place.fixed and any(t.start <= start and end <= t.end for t in spans):
-                continue
-            found = self._find_edit(place, spans)
-            if found is None:
-                unresolved.append(place)
-            else:
-                spans = [t for t in spans if not (found.start <= t.start and t.end <= found.end)]
-                spans.append(found)
-        return spans, unresolved
+    def describe(self, difference: NodeDifference) -> str:
+        node = (difference.fixed or difference.buggy)[0]
+        first_line = " ".join(node.text().split("\n")[0].split())
+        return f"{self.module}:{find_qualname(node) or '(module)'}: {first_line[:60]}"
 
-    def _find_edit(
-        self, difference: NodeDifference, edit_spans: Sequence[EditSpan]
-    ) -> EditSpan | None:
-        for fixed, buggy in iterate_candidates(difference):
-            start, end = get_span(fixed[0])[0], get_span(fixed[-1])[1]
-            crossing = [t for t in edit_spans if t.start < end and start < t.end]
-            if any(not (start <= t.start and t.end <= end) for t in crossing):
-                continue
-            name = find_qualname(fixed[0])
-            if name != find_qualname(buggy[0]):
-                continue
-            edit = self._build_edit(fixed, buggy, name)
-            if edit is not None:
-                return EditSpan(edit, start, end)
-        return None
+    def explain_inert(self, difference: NodeDifference) -> str:
+        nodes = (*difference.fixed, *difference.buggy)
+        if all(_is_in_import(node) for node in nodes):
+            return IMPORT_ONLY
+        if not difference.buggy and all(node.kind() in DEFINITION_NODE_KINDS for node in nodes):
+            return NEW_CODE
+        return MESSAGE_ONLY if all(_is_message_text(node) for node in nodes) else ""
 
-    def _build_edit(self, fixed: NodeRun, buggy: NodeRun, name: str) -> ToggleEdit | None:
-        target = f"{self.module}:{name}" if name else self.module
-        short = abbreviate_pair(fixed, buggy, self.fixed.text, self.buggy.text)
-        plain = render_pattern(self.fixed.text, fixed), render_pattern(self.buggy.text, buggy)
-        for ours, theirs in (short, plain):
-            if max(ours.count("\n"), theirs.count("\n")) >= MAX_FORM_LINES:
-                continue
-            edit = ToggleEdit(fixed=ours, buggy=theirs, target=target)
-            starts = get_span(fixed[0])[0], get_span(buggy[0])[0]
-            if is_distinguishing(edit, self.fixed, self.buggy, name, starts):
-                return edit
-        return None
+    def iterate_candidates(self, difference: NodeDifference) -> Iterator[tuple[NodeRun, NodeRun]]:
+        return iterate_candidates(difference)
+
+    def locate_run(self, source: ModuleSource, run: NodeRun) -> tuple[int, int]:
+        return get_span(run[0])[0], get_span(run[-1])[1]
+
+    def iterate_forms(self, fixed: NodeRun, buggy: NodeRun) -> Iterator[tuple[str, str, str]]:
+        name = find_qualname(fixed[0])
+        if name == find_qualname(buggy[0]):
+            texts = self.fixed.text, self.buggy.text
+            yield name, *abbreviate_pair(fixed, buggy, *texts)
+            yield name, render_pattern(texts[0], fixed), render_pattern(texts[1], buggy)
+
+    def is_covered(self, difference: NodeDifference, edit_spans: Sequence[EditSpan]) -> bool:
+        start, end = difference.locate_in_fixed()
+        return bool(difference.fixed) and any(
+            span.start <= start and end <= span.end for span in edit_spans
+        )
 
 
-def is_distinguishing(
-    edit: ToggleEdit,
-    fixed: ModuleSource,
-    buggy: ModuleSource,
-    name: str,
-    starts: tuple[int, int],
-) -> bool:
-    """Return whether the edit is valid, and each form matches once in its own text only.
+def _is_in_import(node: SgNode) -> bool:
+    return any("import" in outer.kind() for outer in _iterate_outwards(node))
 
-    `starts` are the places of the forms in the fixed and in the buggy text.
-    """
-    try:
-        if find_edit_problem(edit, fixed.module):
-            return False
-        places = {
-            (text, side): [
-                match.start
-                for scope in source.find_scopes(name)
-                for match in parse_form(side, source.module).find(scope, source.text)
-            ]
-            for text, source in (("fixed", fixed), ("buggy", buggy))
-            for side in (edit.fixed, edit.buggy)
-        }
-    except UnfixError:  # not a valid pattern
+
+def _is_message_text(node: SgNode) -> bool:
+    """Return whether a node is a docstring, or a string in a log call or an error."""
+    if node.kind() == "expression_statement":
+        return node.text().lstrip("rbf").startswith(('"', "'"))
+    if node.kind() not in ("string", "concatenated_string", "string_content"):
         return False
-    return (
-        places["fixed", edit.fixed] == [starts[0]]
-        and places["buggy", edit.buggy] == [starts[1]]
-        and not places["fixed", edit.buggy]
-        and not places["buggy", edit.fixed]
-    )
+    holder = next((n for n in _iterate_outwards(node) if n.kind().endswith("statement")), node)
+    return bool(re.match(r"logger\.|raise |warnings\.|print\(|assert |[\"']", holder.text()))
+
+
+def _iterate_outwards(node: SgNode) -> Iterator[SgNode]:
+    here: SgNode | None = node
+    while here is not None:
+        yield here
+        here = here.parent()
 
 
 def iterate_candidates(difference: NodeDifference) -> Iterator[tuple[NodeRun, NodeRun]]:
@@ -317,10 +286,6 @@ def _find_index(block: list[SgNode], node: SgNode) -> int:
 
 def find_qualname(node: SgNode) -> str:
     """Return the qualified name of the innermost definition that contains a node."""
-    names = []
-    here = node.parent()
-    while here is not None:
-        if here.kind() in DEFINITION_KINDS:
-            names.append(get_defined_name(here))
-        here = here.parent()
+    _, *outer_nodes = _iterate_outwards(node)
+    names = [get_defined_name(one) for one in outer_nodes if one.kind() in DEFINITION_KINDS]
     return ".".join(reversed(names))

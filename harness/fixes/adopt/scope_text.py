@@ -16,16 +16,17 @@ from harness.fixes.adopt.code_tokens import CodeToken, PortError, tokenize_code
 from harness.fixes.adopt.cpp_diff import CppModuleDiff
 from harness.fixes.adopt.definition_search import find_cpp_names
 from harness.fixes.adopt.module_diff import ModuleDiff
+from harness.fixes.adopt.text_diff import TextDiff
 from harness.fixes.patterns import get_indent, get_span
 from harness.releases.source_trees import SourceTree
 
 ScopeTokens = tuple[list[CodeToken], str, int, int]
 
 
-def compare_texts(module: str, fixed: str, buggy: str) -> ModuleDiff | CppModuleDiff:
+def compare_texts(module: str, fixed: str, buggy: str) -> TextDiff[Any, Any]:
     """Compare two texts of a module, or of a C++ source."""
-    kind = CppModuleDiff if is_cpp_path(module) else ModuleDiff
-    return kind(module, fixed, buggy)
+    diff_type = CppModuleDiff if is_cpp_path(module) else ModuleDiff
+    return diff_type(module, fixed, buggy)
 
 
 def make_source(module: str, text: str) -> ModuleSource:
