@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -34,24 +35,24 @@ class FixAnchor:
 def find_anchor(patch: FixDiff, trees: Sequence[SourceTree], name: str) -> FixAnchor:
     """Find the release to which most hunks apply; of several, the nearest to the fix."""
     code = [file for file in patch.files if not file.exclusion_reason]
-    left = tuple(
+    left_out = tuple(
         LeftOutChange(file.path, file.exclusion_reason)
         for file in patch.files
         if file.exclusion_reason
     )
     if not code:
-        reasons = "; ".join(f"{one.change}: {one.reason}" for one in left[:5])
+        reasons = "; ".join(f"{one.change}: {one.reason}" for one in left_out[:5])
         raise UnfixError(f"{name} changes nothing of SGLang's runtime: {reasons}")
     best: tuple[int, FixAnchor] | None = None
     # The oldest release with the fix and the newest without it are the nearest to the fix.
-    tries = [(tree, ToggleState.FIXED) for tree in trees] + [
+    attempts = [(tree, ToggleState.FIXED) for tree in trees] + [
         (t, ToggleState.BUGGY) for t in reversed(trees)
     ]
     for context in CONTEXT_LINES:
-        for tree, state in tries:
-            many, texts, missed = _apply_files(code, tree, state, context)
-            if many and (best is None or many > best[0]):
-                best = many, FixAnchor(tree, state, texts, left + tuple(missed))
+        for tree, state in attempts:
+            hunk_count, texts, missed_hunks = _apply_files(code, tree, state, context)
+            if hunk_count and (best is None or hunk_count > best[0]):
+                best = hunk_count, FixAnchor(tree, state, texts, left_out + tuple(missed_hunks))
         if best is not None and best[0] == sum(len(file.hunks) for file in code):
             break
     if best is None:
@@ -67,9 +68,9 @@ def find_anchor(patch: FixDiff, trees: Sequence[SourceTree], name: str) -> FixAn
 def _apply_files(
     files: Sequence[FileDiff], tree: SourceTree, state: ToggleState, context: int
 ) -> tuple[int, dict[str, tuple[str, str]], list[LeftOutChange]]:
-    many = 0
+    hunk_count = 0
     texts: dict[str, tuple[str, str]] = {}
-    missed: list[LeftOutChange] = []
+    missed_hunks: list[LeftOutChange] = []
     for file in files:
         source = tree.read(file.module)
         release_lines = source.text.split("\n") if source else []
@@ -82,39 +83,34 @@ def _apply_files(
             )
             first, last = _trim_context(hunk, context)
             find = own_lines[first : len(own_lines) - last]
-            at = _find_lines(release_lines, find, start - 1 + first)
-            if at is None:
+            position = _find_lines(release_lines, find, start - 1 + first)
+            if position is None:
                 reason = (
                     f"its lines are not in {tree.name}"
                     if source
                     else f"{tree.name} has no such module"
                 )
-                missed.append(LeftOutChange(f"{file.path}:{hunk.new_start}", reason))
+                missed_hunks.append(LeftOutChange(f"{file.path}:{hunk.new_start}", reason))
                 continue
-            other[at : at + len(find)] = new_lines[first : len(new_lines) - last]
-            many += 1
+            other[position : position + len(find)] = new_lines[first : len(new_lines) - last]
+            hunk_count += 1
         if other != release_lines:
             pair = ("\n".join(release_lines), "\n".join(other))
             texts[file.module] = pair if state is ToggleState.FIXED else (pair[1], pair[0])
-    return many, texts, missed
+    return hunk_count, texts, missed_hunks
 
 
 def _trim_context(hunk: DiffHunk, context: int) -> tuple[int, int]:
     """Return how many lines of context to drop before and after the change."""
-    same = next(
-        (n for n, (a, b) in enumerate(zip(hunk.old, hunk.new, strict=False)) if a != b),
-        min(len(hunk.old), len(hunk.new)),
-    )
-    behind = next(
-        (
-            n
-            for n, (a, b) in enumerate(zip(reversed(hunk.old), reversed(hunk.new), strict=False))
-            if a != b
-        ),
-        min(len(hunk.old), len(hunk.new)),
-    )
-    behind = min(behind, min(len(hunk.old), len(hunk.new)) - same)
-    return max(0, same - context), max(0, behind - context)
+    before = _count_equal_lines(hunk.old, hunk.new)
+    behind = _count_equal_lines(hunk.old[before:][::-1], hunk.new[before:][::-1])
+    return max(0, before - context), max(0, behind - context)
+
+
+def _count_equal_lines(old: Sequence[str], new: Sequence[str]) -> int:
+    """Count the lines at the start that are the same."""
+    pairs = zip(old, new, strict=False)
+    return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
 def _find_lines(lines: Sequence[str], hunk_lines: Sequence[str], near_line: int) -> int | None:

@@ -84,11 +84,11 @@ def resolve_edits(
 ) -> ResolvedEdits | None:
     """Resolve edits on a release; None if they do not match or cannot be applied."""
     toggle = make_trial_toggle(edits)
-    finding = find_state(toggle, tree)
-    if finding not in FLIP_DIRECTIONS:
+    state = find_state(toggle, tree)
+    if state not in FLIP_DIRECTIONS:
         return None
     try:
-        plan = make_plan([ToggleChoice(toggle, FLIP_DIRECTIONS[finding])], tree, str(tree.version))
+        plan = make_plan([ToggleChoice(toggle, FLIP_DIRECTIONS[state])], tree, str(tree.version))
     except UnfixError:
         return None
     texts = {}
@@ -96,8 +96,8 @@ def resolve_edits(
         source = tree.read(module.module)
         assert source is not None
         pair = (source.text, module.text)
-        texts[module.module] = pair if finding is ToggleState.FIXED else (pair[1], pair[0])
-    return ResolvedEdits(tree, finding, toggle.variants[0].edits, texts, remarks)
+        texts[module.module] = pair if state is ToggleState.FIXED else (pair[1], pair[0])
+    return ResolvedEdits(tree, state, toggle.variants[0].edits, texts, remarks)
 
 
 def find_state(toggle: Toggle, tree: SourceTree) -> ToggleState:
@@ -113,36 +113,36 @@ def find_state(toggle: Toggle, tree: SourceTree) -> ToggleState:
 
 def port_edits(origin: ResolvedEdits, tree: SourceTree) -> ResolvedEdits | str:
     """Port the edits to another release, or return the reason why that is impossible."""
-    plain = resolve_edits(origin.edits, tree)
-    lacking = find_missing_name(plain) if plain is not None else ""
-    if plain is not None and not lacking:
-        lost = plain.state is ToggleState.BUGGY and origin.state is ToggleState.FIXED
-        return (explain_fix_present(origin, tree) if lost else "") or plain
+    unchanged = resolve_edits(origin.edits, tree)
+    missing_name = find_missing_name(unchanged) if unchanged is not None else ""
+    if unchanged is not None and not missing_name:
+        turns_buggy = unchanged.state is ToggleState.BUGGY and origin.state is ToggleState.FIXED
+        return (explain_fix_present(origin, tree) if turns_buggy else "") or unchanged
     try:
-        moved = [_port_target(target, origin, tree) for target in origin.list_targets()]
-    except PortError as lost:
-        return lacking or str(lost)
-    states = {one.state for one in moved}
+        ported_targets = [_port_target(one, origin, tree) for one in origin.list_targets()]
+    except PortError as error:
+        return missing_name or str(error)
+    states = {ported.state for ported in ported_targets}
     if len(states) > 1:
         return "its places disagree: some are fixed there and some are not"
     edits: list[ToggleEdit] = []
-    how: list[str] = []
+    remarks: list[str] = []
     texts: dict[str, tuple[str, str]] = {}
-    for one in moved:
-        module = one.target.module
+    for ported in ported_targets:
+        module = ported.target.module
         source = tree.read(module)
         assert source is not None
         base = texts.get(module, (source.text, source.text))[1]
-        texts[module] = (source.text, _replace_scope(base, one))
-        how.append(one.remark)
+        texts[module] = (source.text, _replace_scope(base, ported))
+        remarks.append(ported.remark)
     for module, (text, other) in texts.items():
-        pair = (text, other) if moved[0].state is ToggleState.FIXED else (other, text)
-        portable, unportable = compare_texts(module, *pair).build_edits()
-        if unportable:
+        pair = (text, other) if ported_targets[0].state is ToggleState.FIXED else (other, text)
+        spans, unresolved = compare_texts(module, *pair).build_edits()
+        if unresolved:
             return f"no pair of forms tells the edit from the rest of {module}"
-        edits += [one.edit for one in portable]
-    result = resolve_edits(edits, tree, tuple(dict.fromkeys(how)))
-    if result is None or result.state is not moved[0].state:
+        edits += [span.edit for span in spans]
+    result = resolve_edits(edits, tree, tuple(dict.fromkeys(remarks)))
+    if result is None or result.state is not ported_targets[0].state:
         return "the forms that were made for it do not hold"
     return result
 
@@ -153,8 +153,10 @@ def find_missing_name(resolved: ResolvedEdits) -> str:
         return ""
     for target in resolved.list_targets():
         fixed, buggy = (make_source(target.module, t) for t in resolved.texts[target.module])
-        made, theirs = (tokenize_scope(one, target.qualname)[0] for one in (fixed, buggy))
-        for name in find_unknown_names(made, theirs, buggy, resolved.tree):
+        fixed_tokens, buggy_tokens = (
+            tokenize_scope(one, target.qualname)[0] for one in (fixed, buggy)
+        )
+        for name in find_unknown_names(fixed_tokens, buggy_tokens, buggy, resolved.tree):
             return f"{target}: it has no {name}"
     return ""
 
@@ -166,20 +168,22 @@ def add_missing_imports(
     edits: list[ToggleEdit] = []
     for module, (fixed, buggy) in resolved.texts.items():
         for target in (one for one in resolved.list_targets() if one.module == module):
-            made, indent, start, end = tokenize_scope(make_source(module, fixed), target.qualname)
+            fixed_tokens, indent, start, end = tokenize_scope(
+                make_source(module, fixed), target.qualname
+            )
             source = make_source(module, buggy)
-            theirs = tokenize_scope(source, target.qualname)[0]
-            names = find_unknown_names(made, theirs, source, resolved.tree)
+            buggy_tokens = tokenize_scope(source, target.qualname)[0]
+            names = find_unknown_names(fixed_tokens, buggy_tokens, source, resolved.tree)
             if names and is_cpp_path(module):
                 return f"{target}: it has no {names[0]}"
             if names:
                 try:
-                    made = local_imports.insert_imports(
-                        made, names, texts[module][0], source, resolved.tree
+                    fixed_tokens = local_imports.insert_imports(
+                        fixed_tokens, names, texts[module][0], source, resolved.tree
                     )
-                except PortError as lost:
-                    return f"{target}: {lost}"
-                fixed = fixed[:start] + render_tokens(made, indent) + fixed[end:]
+                except PortError as error:
+                    return f"{target}: {error}"
+                fixed = fixed[:start] + render_tokens(fixed_tokens, indent) + fixed[end:]
         edits += [one.edit for one in compare_texts(module, fixed, buggy).build_edits()[0]]
     return (
         resolve_edits(edits, resolved.tree) or "its imports cannot be separated from the rest of it"
@@ -225,14 +229,16 @@ def _port_target(target: CodeTarget, origin: ResolvedEdits, tree: SourceTree) ->
     if not is_cpp_path(target.module):
         sides[0] = (local_imports.drop_own_imports(sides[0][0], sides[1][0]), *sides[0][1:])
     plain = (sides[0], sides[1])
-    written = _inline_target(target, origin, sides)
-    here = find_in_place(target, tree)
-    named = here or list(find_by_name(target, tree))
-    stages: list[tuple[Iterable[CodeTarget], tuple[ScopeTokens, ScopeTokens]]] = [(named, plain)]
-    if written is not None:
-        stages.append((named, written))
+    inlined = _inline_target(target, origin, sides)
+    in_place = find_in_place(target, tree)
+    places_by_name = in_place or list(find_by_name(target, tree))
+    stages: list[tuple[Iterable[CodeTarget], tuple[ScopeTokens, ScopeTokens]]] = [
+        (places_by_name, plain)
+    ]
+    if inlined is not None:
+        stages.append((places_by_name, inlined))
     words = token_merge.find_words_around(plain[0][0], plain[1][0])
-    stages.append((find_by_words(target, words, tree, target.module if here else ""), plain))
+    stages.append((find_by_words(target, words, tree, target.module if in_place else ""), plain))
     reasons: list[str] = []
     for places, texts in stages:
         found: list[PortedTarget] = []
@@ -243,8 +249,8 @@ def _port_target(target: CodeTarget, origin: ResolvedEdits, tree: SourceTree) ->
                 found.append(_port_to_candidate(texts, target, place, tree, origin))
             except DuplicateTargetError:
                 raise
-            except PortError as lost:
-                reasons.append(f"{place}: {lost}")
+            except PortError as error:
+                reasons.append(f"{place}: {error}")
         if len(found) > 1:
             found = _drop_namesakes(found, target, origin.tree)
             found = [one for one in found if one.is_unchanged] or found
@@ -261,9 +267,9 @@ def _drop_namesakes(
     candidates: list[PortedTarget], target: CodeTarget, tree: SourceTree
 ) -> list[PortedTarget]:
     """Drop candidates in packages where only another definition of this name was before."""
-    others = {part for twin in find_by_name(target, tree) for part in twin.module.split(".")}
-    theirs = others - set(target.module.split("."))
-    return [one for one in candidates if theirs.isdisjoint(one.target.module.split("."))]
+    other_parts = {part for twin in find_by_name(target, tree) for part in twin.module.split(".")}
+    foreign_parts = other_parts - set(target.module.split("."))
+    return [one for one in candidates if foreign_parts.isdisjoint(one.target.module.split("."))]
 
 
 def _inline_target(
@@ -293,69 +299,73 @@ def _port_to_candidate(
     origin: ResolvedEdits,
 ) -> PortedTarget:
     fixed, buggy = texts
-    strange = candidate != target
-    newer = bool(tree.version and origin.tree.version and tree.version > origin.tree.version)
+    is_elsewhere = candidate != target
+    is_newer = bool(tree.version and origin.tree.version and tree.version > origin.tree.version)
     source = tree.read(candidate.module)
     if source is None:
         raise PortError("there is no such module")
-    theirs, indent, start, end = tokenize_scope(source, candidate.qualname)
+    candidate_tokens, indent, start, end = tokenize_scope(source, candidate.qualname)
     results: list[tuple[ToggleState, MergedEdit]] = []
-    losses: list[str] = []
+    reasons: list[str] = []
     for side, before, after in (
         (ToggleState.FIXED, fixed, buggy),
         (ToggleState.BUGGY, buggy, fixed),
     ):
         try:
-            carried = token_merge.merge_edit(before[0], after[0], theirs)
-            names = find_unknown_names(carried.tokens, theirs, source, tree)
+            merged = token_merge.merge_edit(before[0], after[0], candidate_tokens)
+            names = find_unknown_names(merged.tokens, candidate_tokens, source, tree)
             if names and (side is ToggleState.FIXED or isinstance(source, CppSource)):
                 raise PortError(f"it has no {names[0]}")
             if names:
                 text = origin.texts[target.module][0]
-                made = local_imports.insert_imports(carried.tokens, names, text, source, tree)
-                carried = replace(carried, tokens=made, imported_names=tuple(names))
-            results.append((side, carried))
+                tokens_with_imports = local_imports.insert_imports(
+                    merged.tokens, names, text, source, tree
+                )
+                merged = replace(merged, tokens=tokens_with_imports, imported_names=tuple(names))
+            results.append((side, merged))
         except DuplicateTargetError:
             raise
-        except PortError as lost:
-            losses.append(str(lost))
+        except PortError as error:
+            reasons.append(str(error))
     if not results:
-        raise PortError(losses[0 if origin.state is ToggleState.FIXED else 1])
+        raise PortError(reasons[0 if origin.state is ToggleState.FIXED else 1])
     if len(results) > 1:  # the only exact one
         exact = [one for one in results if not one[1].is_inexact]
         if len(exact) != 1:
             raise PortError("the edit fits both ways")
         results = exact
-    side, carried = results[0]
-    if newer and side is ToggleState.BUGGY and carried.is_inexact:
+    side, merged = results[0]
+    if is_newer and side is ToggleState.BUGGY and merged.is_inexact:
         raise PortError("what stood there reads otherwise since: it may be mended in another way")
-    moved = candidate.qualname == target.qualname and carried.similarity >= MIN_SIMILARITY_MOVED
-    if strange and carried.is_inexact and not moved:
+    is_same_definition = (
+        candidate.qualname == target.qualname and merged.similarity >= MIN_SIMILARITY_MOVED
+    )
+    if is_elsewhere and merged.is_inexact and not is_same_definition:
         raise PortError("it is not word for word what it was")
-    if strange and carried.similarity < (
+    if is_elsewhere and merged.similarity < (
         MIN_SIMILARITY_SAME_NAME
         if candidate.qualname == target.qualname
         else MIN_SIMILARITY_RENAMED
     ):
         raise PortError("it is too little like what it was")
-    words = f"{candidate}: {carried.similarity:.0%} of the code around it is there"
-    if strange:
-        words = f"{target} is {words}"
-    if carried.renames:
-        words += ", ".join(["", *(f"{a} is {b}" for a, b in carried.renames.items())])
-    if carried.is_inexact:
-        words += ", what is taken out reads otherwise"
-    if carried.missing_count:
-        words += f", {carried.missing_count} of its places alike are not there"
-    if carried.imported_names:
-        words += f", it imports {', '.join(carried.imported_names)} itself"
+    remark = f"{candidate}: {merged.similarity:.0%} of the code around it is there"
+    if is_elsewhere:
+        remark = f"{target} is {remark}"
+    if merged.renames:
+        remark += ", ".join(["", *(f"{a} is {b}" for a, b in merged.renames.items())])
+    if merged.is_inexact:
+        remark += ", what is taken out reads otherwise"
+    if merged.missing_count:
+        remark += f", {merged.missing_count} of its places alike are not there"
+    if merged.imported_names:
+        remark += f", it imports {', '.join(merged.imported_names)} itself"
     if isinstance(source, CppSource):
-        text = cpp_lines.render_tokens(carried.tokens)
+        text = cpp_lines.render_tokens(merged.tokens)
     else:
-        text = render_tokens(carried.tokens, indent)
+        text = render_tokens(merged.tokens, indent)
     before = fixed if side is ToggleState.FIXED else buggy
-    whole = carried.similarity == 1 and len(before[0]) == len(theirs)
-    return PortedTarget(candidate, side, start, end, text, words, whole)
+    is_unchanged = merged.similarity == 1 and len(before[0]) == len(candidate_tokens)
+    return PortedTarget(candidate, side, start, end, text, remark, is_unchanged)
 
 
 def has_same_effect(one: ResolvedEdits, other: ResolvedEdits) -> bool:

@@ -48,15 +48,15 @@ def drop_own_imports(fixed: Sequence[CodeToken], buggy: Sequence[CodeToken]) -> 
 
     An import that rebinds a name which the buggy tokens import from elsewhere is the fix itself.
     """
-    kept = {to_texts(buggy[a:b]) for a, b in split_lines(buggy)}
-    known = {name for line in kept for name in _find_imported_names(line)}
+    buggy_lines = {to_texts(buggy[a:b]) for a, b in split_lines(buggy)}
+    names_of_buggy = {name for line in buggy_lines for name in _find_imported_names(line)}
     result: list[CodeToken] = []
     for a, b in split_lines(fixed):
         line = fixed[a:b]
         code = [token for token in line if token.text not in (INDENT, DEDENT)]
         own = (
-            to_texts(line) not in kept
-            and known.isdisjoint(names := _find_imported_names(to_texts(code)))
+            to_texts(line) not in buggy_lines
+            and names_of_buggy.isdisjoint(names := _find_imported_names(to_texts(code)))
             and names
         )
         result += [token for token in line if token.text in (INDENT, DEDENT)] if own else line

@@ -50,12 +50,12 @@ def _find_renames(
     before: Sequence[CodeToken], after: Sequence[CodeToken]
 ) -> Iterator[tuple[str, str]]:
     """Yield names that are another name everywhere in the other text, and bound there."""
-    onto = token_merge.align_tokens(before, after).counterparts
+    counterparts = token_merge.align_tokens(before, after).counterparts
     mine, its = ({text[at].text for at in _find_plain_names(text)} for text in (before, after))
     for old in sorted(mine - its):
         places = [at for at in _find_plain_names(before) if before[at].text == old]
-        new = {after[to].text for at in places if (to := onto[at]) is not None}
-        bound = any(_is_binding(before, at) and onto[at] is not None for at in places)
+        new = {after[to].text for at in places if (to := counterparts[at]) is not None}
+        bound = any(_is_binding(before, at) and counterparts[at] is not None for at in places)
         if len(new) == 1 and bound and new <= its - mine:
             yield old, new.pop()
 

@@ -76,18 +76,20 @@ def _find_own_variant(
     toggle: Toggle, tree: SourceTree, nearest: ResolvedEdits | None
 ) -> ResolvedEdits | None:
     """Find the only variant of the toggle that matches outside of its range, if there is one."""
-    held = [
+    resolved = [
         resolve_edits(to_targeted_edits(v), tree, (OWN_VARIANT_REMARK,)) for v in toggle.variants
     ]
-    found = [cell for cell in held if cell is not None]
-    if len(found) != 1 or find_missing_name(found[0]):
+    matching = [edits for edits in resolved if edits is not None]
+    if len(matching) != 1 or find_missing_name(matching[0]):
         return None
-    lost = (
+    if (
         nearest is not None
         and nearest.state is ToggleState.FIXED
-        and found[0].state is ToggleState.BUGGY
-    )
-    return None if nearest is not None and lost and explain_fix_present(nearest, tree) else found[0]
+        and matching[0].state is ToggleState.BUGGY
+        and explain_fix_present(nearest, tree)
+    ):
+        return None
+    return matching[0]
 
 
 def to_targeted_edits(variant: ToggleVariant) -> tuple[ToggleEdit, ...]:
@@ -100,20 +102,24 @@ def to_targeted_edits(variant: ToggleVariant) -> tuple[ToggleEdit, ...]:
 def _measure_distance(
     tree: SourceTree, ordered: list[SourceTree], cells: dict[str, ResolvedEdits | str]
 ) -> int:
-    here = ordered.index(tree)
-    well = [n for n, t in enumerate(ordered) if isinstance(cells.get(t.name), ResolvedEdits)]
-    return min((abs(n - here) for n in well), default=len(ordered))
+    position = ordered.index(tree)
+    healthy_positions = [
+        n for n, t in enumerate(ordered) if isinstance(cells.get(t.name), ResolvedEdits)
+    ]
+    return min((abs(n - position) for n in healthy_positions), default=len(ordered))
 
 
 def _find_nearest(
     tree: SourceTree, ordered: list[SourceTree], cells: dict[str, ResolvedEdits | str]
 ) -> ResolvedEdits | None:
     """Find the edits of the nearest healthy release; of two equally near, the older one."""
-    here = ordered.index(tree)
-    well = [(abs(n - here), n, cells[t.name]) for n, t in enumerate(ordered) if t.name in cells]
-    found = sorted((d, n) for d, n, cell in well if isinstance(cell, ResolvedEdits))
-    cell = cells[ordered[found[0][1]].name] if found else None
-    return cell if isinstance(cell, ResolvedEdits) else None
+    position = ordered.index(tree)
+    healthy = [
+        (abs(number - position), number, cell)
+        for number, other in enumerate(ordered)
+        if isinstance(cell := cells.get(other.name), ResolvedEdits)
+    ]
+    return min(healthy, key=lambda entry: entry[:2])[2] if healthy else None
 
 
 def _build_repaired(

@@ -130,57 +130,59 @@ def merge_edit(
 
     Of several hunks with the same removed and added tokens, some may be missing in the target.
     """
-    onto = align_tokens(before, target)
-    cuts: list[tuple[int, int, list[CodeToken]]] = []
-    loose = False
-    renamed: dict[str, str] = {}
-    made: set[tuple[tuple[str, ...], tuple[str, ...]]] = set()
-    lost: dict[tuple[tuple[str, ...], tuple[str, ...]], list[PortError]] = {}
+    alignment = align_tokens(before, target)
+    replacements: list[tuple[int, int, list[CodeToken]]] = []
+    is_inexact = False
+    used_renames: dict[str, str] = {}
+    placed: set[tuple[tuple[str, ...], tuple[str, ...]]] = set()
+    errors_by_change: dict[tuple[tuple[str, ...], tuple[str, ...]], list[PortError]] = {}
     for hunk in reversed(find_hunks(align_tokens(before, after), before, after)):
-        what = min(
+        change = min(
             (to_texts(before[i1:i2]), to_texts(after[j1:j2]))
             for i1, i2, j1, j2 in iterate_slides(hunk, before, after)
         )
         try:
-            (i1, i2, j1, j2), k1, k2 = _place_hunk(hunk, onto, before, after, target)
+            (i1, i2, j1, j2), k1, k2 = _place_hunk(hunk, alignment, before, after, target)
         except PortError as error:
-            lost.setdefault(what, []).append(error)
+            errors_by_change.setdefault(change, []).append(error)
             continue
-        gone, found = list(to_texts(before[i1:i2])), list(to_texts(target[k1:k2]))
-        names = onto.renames
-        one_sided = not gone and (
-            onto.counterparts[i1 - 1] is None or i2 == len(before) or onto.counterparts[i2] is None
+        removed, present = list(to_texts(before[i1:i2])), list(to_texts(target[k1:k2]))
+        names = alignment.renames
+        one_sided = not removed and (
+            alignment.counterparts[i1 - 1] is None
+            or i2 == len(before)
+            or alignment.counterparts[i2] is None
         )
-        if one_sided or ([names.get(t, t) for t in gone] != found and gone != found):
-            loose = True
+        if one_sided or ([names.get(t, t) for t in removed] != present and removed != present):
+            is_inexact = True
         new = [replace(t, text=names.get(t.text, t.text)) if t.is_name else t for t in after[j1:j2]]
         used = {t.text for t in (*before[i1:i2], *after[j1:j2])}
-        renamed |= {name: names[name] for name in used if name in names}
-        if not gone and _is_present(new, before, target, onto, i1, k1):
-            lost.setdefault(what, []).append(
+        used_renames |= {name: names[name] for name in used if name in names}
+        if not removed and _is_present(new, before, target, alignment, i1, k1):
+            errors_by_change.setdefault(change, []).append(
                 PortError("what the edit puts in stands there already")
             )
             continue
-        if not new and _count_in_line(gone, before, i1) < _count_in_line(found, target, k1):
+        if not new and _count_in_line(removed, before, i1) < _count_in_line(present, target, k1):
             raise DuplicateTargetError(
                 "what the edit takes out stands there twice: one alone may do nothing"
             )
-        cuts.append((k1, k2, new))
-        made.add(what)
-    for what, errors in lost.items():
-        if what not in made:
+        replacements.append((k1, k2, new))
+        placed.add(change)
+    for change, errors in errors_by_change.items():
+        if change not in placed:
             raise errors[0]
     result = list(target)
-    cuts.sort(key=lambda cut: cut[:2])
-    if any(end > start for (_, end, _), (start, _, _) in pairwise(cuts)):
+    replacements.sort(key=lambda replacement: replacement[:2])
+    if any(end > start for (_, end, _), (start, _, _) in pairwise(replacements)):
         raise PortError("two parts of the edit meet in one place")
-    for k1, k2, new in reversed(cuts):
+    for k1, k2, new in reversed(replacements):
         result[k1:k2] = new
     if to_texts(result) == to_texts(target):
         raise PortError("the edit changes nothing there")
-    same = sum(1 for at in onto.counterparts if at is not None)
-    fewer = sum(len(errors) for errors in lost.values())
-    return MergedEdit(result, same / max(1, len(before)), renamed, loose, fewer)
+    same = sum(1 for at in alignment.counterparts if at is not None)
+    missing_count = sum(len(errors) for errors in errors_by_change.values())
+    return MergedEdit(result, same / max(1, len(before)), used_renames, is_inexact, missing_count)
 
 
 def _count_in_line(run: Sequence[str], text: Sequence[CodeToken], index: int) -> int:
@@ -193,9 +195,9 @@ def has_edit_already(
     before: Sequence[CodeToken], after: Sequence[CodeToken], target: Sequence[CodeToken]
 ) -> bool:
     """Return whether new lines of `target` already contain all that the edit adds."""
-    onto = align_tokens(before, target)
+    alignment = align_tokens(before, target)
     return any(
-        _is_present(after[j1:j2], before, target, onto, i1, len(target))
+        _is_present(after[j1:j2], before, target, alignment, i1, len(target))
         for i1, i2, j1, j2 in find_hunks(align_tokens(before, after), before, after)
         if i1 == i2
     )
@@ -213,13 +215,19 @@ def _is_present(
     names = {token.text for token in new if token.is_name} - set(keyword.kwlist)
     if not names:
         return False
-    every = split_lines(target)
-    known = {n for n in alignment.counterparts if n is not None}
-    strange = [set(to_texts(target[a:b])) for a, b in every if known.isdisjoint(range(a, b))]
-    mine = next((to_texts(before[a:b]) for a, b in split_lines(before) if a <= index < b), ())
-    own = next((set(to_texts(target[a:b])) for a, b in every if a <= target_index < b), set())
-    fresh = names - set(mine)
-    return any(names <= line for line in strange) or bool(fresh and fresh <= own)
+    lines = split_lines(target)
+    aligned = {n for n in alignment.counterparts if n is not None}
+    new_lines = [set(to_texts(target[a:b])) for a, b in lines if aligned.isdisjoint(range(a, b))]
+    line_of_edit = next(
+        (to_texts(before[a:b]) for a, b in split_lines(before) if a <= index < b), ()
+    )
+    line_at_target = next(
+        (set(to_texts(target[a:b])) for a, b in lines if a <= target_index < b), set()
+    )
+    new_names = names - set(line_of_edit)
+    return any(names <= line for line in new_lines) or bool(
+        new_names and new_names <= line_at_target
+    )
 
 
 def _place_hunk(
@@ -289,17 +297,17 @@ def _locate_run(
     """Locate tokens i1 to i2 in the target, by themselves or by the tokens around them."""
     prior = alignment.counterparts[i1 - 1] if i1 else -1
     following = alignment.counterparts[i2] if i2 < len(before) else len(target)
-    own = _locate_removed(alignment, before, target, i1, i2)
-    if own is not None:
-        start, end = own
+    removed_span = _locate_removed(alignment, before, target, i1, i2)
+    if removed_span is not None:
+        start, end = removed_span
     elif prior is not None and following is not None and prior < following:
         start, end = prior + 1, following
-        gone, found = to_texts(before[i1:i2]), to_texts(target[start:end])
-        if bool(gone) != bool(found):
+        removed, present = to_texts(before[i1:i2]), to_texts(target[start:end])
+        if bool(removed) != bool(present):
             raise PortError(
-                "what the edit takes out does not stand there" if gone else OTHER_CODE_MESSAGE
+                "what the edit takes out does not stand there" if removed else OTHER_CODE_MESSAGE
             )
-        if gone and _measure_ratio(gone, found) < MIN_RATIO_REMOVED:
+        if removed and _measure_ratio(removed, present) < MIN_RATIO_REMOVED:
             raise PortError("what the edit takes out does not stand there")
     elif within_line and (known := _locate_by_landmark(before, target, i1, i2)) is not None:
         return known
@@ -307,7 +315,7 @@ def _locate_run(
         start = end = prior + 1 if prior is not None else following or 0
     else:
         raise PortError("what stands around the edit is gone")
-    seen = [
+    is_context_near = [
         at is not None and abs(at - at_least) < MAX_DISTANCE
         for step, edge, base in ((-1, i1 - 1, start - 1), (1, i2, end))
         for n in range(CONTEXT_TOKENS)
@@ -315,7 +323,9 @@ def _locate_run(
         for at, at_least in ((alignment.counterparts[edge + step * n], base + step * n),)
     ]
     one_side = i1 == i2 and (prior is None or following is None)
-    if sum(seen) < min(MIN_CONTEXT_ONE_SIDED if one_side else MIN_CONTEXT, len(seen)):
+    if sum(is_context_near) < min(
+        MIN_CONTEXT_ONE_SIDED if one_side else MIN_CONTEXT, len(is_context_near)
+    ):
         raise PortError("too little of what stands around the edit is there")
     return start, end
 
