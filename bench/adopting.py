@@ -61,17 +61,17 @@ def build_toggle_edits(toggle: Toggle, trees: list[SourceTree]) -> ResolvedEdits
 
 
 def round_trip(toggle: Toggle, trees: list[SourceTree]) -> str:
-    there = build_toggle_edits(toggle, trees)
-    if there is None:
+    edits = build_toggle_edits(toggle, trees)
+    if edits is None:
         return "no pair of forms tells it on the newest release that has it"
-    found = release_timeline.trace_edits(there, trees)
-    odd = []
+    found = release_timeline.trace_edits(edits, trees)
+    differences = []
     for tree, cell in found.cells:
         wanted = find_toggle_status(toggle, tree).state
         state = cell.state if isinstance(cell, ResolvedEdits) else ToggleState.ABSENT
         if state is not wanted:
-            odd.append(f"{tree.name} is {wanted.value}, judged {state.value}")
-    return "; ".join(odd) or "equal"
+            differences.append(f"{tree.name} is {wanted.value}, judged {state.value}")
+    return "; ".join(differences) or "equal"
 
 
 def held_back(toggle: Toggle, trees: list[SourceTree]) -> str:
@@ -114,10 +114,10 @@ def main() -> None:
     outcomes = []
     for toggle in chosen:
         began = time.process_time()
-        trip, held = round_trip(toggle, trees), held_back(toggle, trees)
+        trip, without_variant = round_trip(toggle, trees), held_back(toggle, trees)
         seconds = round(time.process_time() - began, 1)
-        outcomes.append(Outcome(toggle.id, trip, held, seconds))
-        print(f"{toggle.id:32} {held:12} {trip}", flush=True)
+        outcomes.append(Outcome(toggle.id, trip, without_variant, seconds))
+        print(f"{toggle.id:32} {without_variant:12} {trip}", flush=True)
     if arguments.record and arguments.names and arguments.record.exists():
         before = [Outcome(**one) for one in recording.read_record(arguments.record)["toggles"]]
         left = {toggle.id for toggle in known_toggles} - {one.toggle for one in outcomes}

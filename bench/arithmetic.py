@@ -104,23 +104,25 @@ def dot(x, y, out, N: tl.constexpr):
 
 def draw_numbers(kind: str, seed: int) -> torch.Tensor:
     """Return zeros, limits, ties, values outside of smaller types, and random bits."""
-    made = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(seed)
     dtype = TYPES[kind]
     if kind in INTEGERS:
         ends = torch.iinfo(dtype)
         few = torch.tensor(
             [0, 1, -1, 127, -128, 255, 256, 65504, 65520, ends.max, ends.min], dtype=dtype
         )
-        rest = torch.randint(-(2**31), 2**31 - 1, (COUNT - len(few),), generator=made, dtype=dtype)
+        rest = torch.randint(
+            -(2**31), 2**31 - 1, (COUNT - len(few),), generator=generator, dtype=dtype
+        )
         return torch.cat([few, rest])
     bits = {1: torch.uint8, 2: torch.int16, 4: torch.int32}[dtype.itemsize]
     if dtype.itemsize == 1:
         return torch.arange(COUNT, dtype=torch.uint8).view(dtype)
     few = [0.0, -0.0, 1.0, -1.0, float("inf"), float("-inf"), float("nan"), 448.0, 464.0, 465.0]
     few += [480.0, 57344.0, 61440.0, 65504.0, 1e-9, 2**-9, 2**-10, 1.0009765625, 1.00390625, 3e38]
-    near = torch.randn(COUNT // 2, generator=made).to(dtype)
+    near = torch.randn(COUNT // 2, generator=generator).to(dtype)
     ends = torch.iinfo(bits)
-    wild = torch.randint(ends.min, ends.max, (COUNT - COUNT // 2 - len(few),), generator=made)
+    wild = torch.randint(ends.min, ends.max, (COUNT - COUNT // 2 - len(few),), generator=generator)
     return torch.cat([torch.tensor(few).to(dtype), near, wild.to(bits).view(dtype)])
 
 
@@ -154,36 +156,36 @@ def iterate_questions(device: str) -> Iterator[tuple[str, Any]]:
 
 def compute_answers(device: str) -> dict[str, str]:
     """Return the bits of each result in hexadecimal, or the reason for a refusal."""
-    given = {}
-    for name, ask, out in iterate_questions(device):
+    answers = {}
+    for name, run, out in iterate_questions(device):
         try:
             if device == "cpu":
                 with checking.checked("cpu"):
-                    ask()
+                    run()
             else:
-                ask()
+                run()
         except checking.UncheckableKernel as error:
-            given[name] = f"refused: {error}".splitlines()[0]
+            answers[name] = f"refused: {error}".splitlines()[0]
             continue
         except Exception as error:  # Triton's own refusal
             if device == "cpu":
                 raise
-            given[name] = f"refused: {type(error).__name__}"
+            answers[name] = f"refused: {type(error).__name__}"
             continue
-        given[name] = out.cpu().contiguous().view(torch.uint8).flatten().numpy().tobytes().hex()
-    return given
+        answers[name] = out.cpu().contiguous().view(torch.uint8).flatten().numpy().tobytes().hex()
+    return answers
 
 
 def list_differences(recorded: dict[str, str], now: dict[str, str]) -> list[str]:
     """List results that differ between checker and GPU, except where one of them refused."""
     changes = []
     for name, _, out in iterate_questions("cpu"):
-        theirs, ours = recorded[name], now[name]
-        if theirs.startswith("refused") or ours.startswith("refused"):
+        gpu_bits, checker_bits = recorded[name], now[name]
+        if gpu_bits.startswith("refused") or checker_bits.startswith("refused"):
             continue
         pair = [
             torch.frombuffer(bytearray(bytes.fromhex(bits)), dtype=out.dtype)
-            for bits in (theirs, ours)
+            for bits in (gpu_bits, checker_bits)
         ]
         wrong = find_unlike(*pair, near=name.split()[0] in NEAR)
         if wrong.any():

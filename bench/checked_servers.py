@@ -35,18 +35,14 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-sys.path.insert(0, str(Path(__file__).parent))
 
-import recording
-import sanitizer
-
+from bench import recording, sanitizer
 from harness.cli import kernel_checks
 from harness.core import machine, processes
 from harness.core.errors import UnfixError
 from harness.kernels.cuda import checked_toolchain
 from harness.kernels.gpu import DEFAULT_CHECKS
 from harness.patching.child_environment import ChildEnvironment
-from harness.store.record_files import read_record_text
 from harness.workers.servers.server import (
     DEFAULT_ENVIRONMENT,
     ServerSetup,
@@ -339,8 +335,8 @@ def read_pair(word: str) -> list[tuple[str, str]]:
     return [(case, tool) for tool in tools]
 
 
-def main(given: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
+def main() -> int:
+    parser = recording.make_parser(__doc__)
     words = f"of {', '.join(CASES)}, each with tools of {', '.join(TOOLS)}"
     parser.add_argument("cases", nargs="*", metavar="CASE[=TOOL,TOOL]", type=read_pair, help=words)
     parser.add_argument(
@@ -348,11 +344,10 @@ def main(given: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--patience", type=float, default=400.0, help="until a server is ready")
     parser.add_argument("--limit", type=float, default=60.0, help="until a request is answered")
-    parser.add_argument("--record", type=Path)
     parser.add_argument("--read", type=Path, nargs="+", help="describe records")
-    arguments = parser.parse_args(given)
+    arguments = parser.parse_args()
     for file in arguments.read or ():
-        print("\n".join(describe_cases(json.loads(read_record_text(file))["cases"])))
+        print("\n".join(describe_cases(recording.read_record(file)["cases"])))
     if arguments.read:
         return 0
     machine.require_device("cuda")

@@ -11,7 +11,7 @@ a check was refused or reported something.
 
 from __future__ import annotations
 
-import math
+import statistics
 import sys
 import time
 from collections.abc import Callable
@@ -23,8 +23,7 @@ import triton.testing
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-import release_kernels
-
+from bench import release_kernels
 from harness.kernels.gpu import ALL_CHECKS, DEFAULT_CHECKS, checked_launches, process_reports
 
 CHECKS = {"bounds": ("bounds",), "default": DEFAULT_CHECKS, "all": ALL_CHECKS}
@@ -37,10 +36,6 @@ def time_launch(launch: Callable[[], Any]) -> tuple[float, float]:
     torch.cuda.synchronize()
     first = time.perf_counter() - began
     return float(triton.testing.do_bench_cudagraph(launch, rep=50)), first
-
-
-def compute_mean(ratios: list[float]) -> float:
-    return math.exp(sum(map(math.log, ratios)) / len(ratios))
 
 
 def time_with_checks(
@@ -92,7 +87,9 @@ def main() -> int:
         print("; ".join(words), flush=True)
     for title, by_level in (("geometric mean", ratios), ("the first launch", compiled)):
         means = (
-            f"{level} x {compute_mean(found):.2f}" for level, found in by_level.items() if found
+            f"{level} x {statistics.geometric_mean(found):.2f}"
+            for level, found in by_level.items()
+            if found
         )
         print(f"{title}: {'; '.join(means)}")
     return 1 if failures else 0

@@ -147,12 +147,12 @@ def measure_rows(model: Model, make: Callable[[Model], list[ValueRow]]) -> dict[
     counted = covering_array.count_group_tuples(
         model.space, list(model.space.axes), model.strength, rows
     )
-    kept = all(model.space.is_allowed(sum(1 << value for value in row)) for row in rows)
+    all_allowed = all(model.space.is_allowed(sum(1 << value for value in row)) for row in rows)
     return {
         "cells": len(rows),
         "seconds": round(wall, 2),
         "processor seconds": round(processor, 2),
-        "complete": counted.covered == counted.allowed and kept,
+        "complete": counted.covered == counted.allowed and all_allowed,
         "uncovered": counted.allowed - counted.covered,
     }
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
+import statistics
 import sys
 import tempfile
 import time
@@ -190,16 +190,14 @@ def run_kernels(file: str) -> None:
 
 def compare_records(plain_file: str, checked_file: str) -> None:
     sys.path.insert(0, str(Path(__file__).parents[1]))
-    from harness.store.record_files import read_record_text
+    from bench.recording import read_record
 
-    files = Path(plain_file), Path(checked_file)
-    plain, checked = (json.loads(read_record_text(file)) for file in files)
+    plain, checked = read_record(Path(plain_file)), read_record(Path(checked_file))
     ratios = [checked[name]["microseconds"] / plain[name]["microseconds"] for name in plain]
     for name, ratio in zip(plain, ratios, strict=True):
         same = "the same bits" if plain[name]["digest"] == checked[name]["digest"] else "OTHER BITS"
         print(f"{name}: {plain[name]['microseconds']:.1f} us, x {ratio:.2f}, {same}")
-    mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
-    print(f"geometric mean of the ratios: {mean:.2f}")
+    print(f"geometric mean of the ratios: {statistics.geometric_mean(ratios):.2f}")
     if any(plain[name]["digest"] != checked[name]["digest"] for name in plain):
         sys.exit(1)
 

@@ -71,12 +71,12 @@ def count_examples(test: Any, arguments: dict[str, Any], seed: int) -> int:
 
     handle = test.hypothesis
     inner = handle.inner_test
-    seen = 0
+    example_count = 0
 
     @functools.wraps(inner)
     def count_example(*args: Any, **named: Any) -> Any:
-        nonlocal seen
-        seen += 1
+        nonlocal example_count
+        example_count += 1
         return inner(*args, **named)
 
     handle.inner_test = count_example
@@ -93,7 +93,7 @@ def count_examples(test: Any, arguments: dict[str, Any], seed: int) -> int:
         test(**arguments)
     except AssertionError:
         # Without shrinking, Hypothesis runs the failing example once more for its report.
-        return max(1, seen - 1)
+        return max(1, example_count - 1)
     finally:
         handle.inner_test = inner
     return MOST

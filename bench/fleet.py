@@ -94,13 +94,13 @@ def run_shard(store: Store, plan: MatrixPlan, number: int, of: int, workers: int
 def list_problems(plan: MatrixPlan, whole: MatrixRun, fleets: list[SimulatedFleet]) -> list[str]:
     """List cells and attempts that are lost or doubled."""
     found = []
-    wanted, got = [cell.identity for cell in plan.cells], [c.identity for c in whole.cells]
-    if Counter(wanted) != Counter(got):
-        found.append(f"{len(wanted)} cells were planned and {len(got)} came back")
+    wanted, returned = [cell.identity for cell in plan.cells], [c.identity for c in whole.cells]
+    if Counter(wanted) != Counter(returned):
+        found.append(f"{len(wanted)} cells were planned and {len(returned)} came back")
     started = Counter(one for fleet in fleets for one in fleet.started_attempts)
-    kept = Counter((c.identity, one.number) for c in whole.cells for one in c.attempts)
-    if started != kept:
-        found.append(f"{started.total()} attempts were started and {kept.total()} are kept")
+    stored = Counter((c.identity, one.number) for c in whole.cells for one in c.attempts)
+    if started != stored:
+        found.append(f"{started.total()} attempts were started and {stored.total()} are kept")
     if open_ones := [cell.identity for cell in whole.cells if cell.outcome is None]:
         found.append(f"{len(open_ones)} cells have no outcome")
     return found

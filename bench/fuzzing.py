@@ -12,7 +12,6 @@ that finds nothing in 300 examples counts as 300.
 from __future__ import annotations
 
 import functools
-import math
 import random
 import statistics
 import sys
@@ -256,7 +255,7 @@ def main() -> int:
         medians = found["uniform"]["median"], found["fuzz"]["median"]
         print(f"{medians[0]:6} {medians[1]:6} {found['ratio']:6} {name}")
     ratios = [found["ratio"] for found in comparing.found.values()]
-    mean = math.exp(statistics.fmean(map(math.log, ratios))) if ratios else 0.0
+    mean = statistics.geometric_mean(ratios) if ratios else 0.0
     reached = sum(ratio >= WANTED for ratio in ratios)
     print(f"{reached} of {len(ratios)} are {WANTED:g} or more; geometric mean {mean:.2f}")
     result = {

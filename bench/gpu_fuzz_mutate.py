@@ -1,6 +1,6 @@
 """`unfix fuzz` and `unfix mutate` on a card beside `unfix prove`, in one run on one machine.
 
-    python bench/gpu_fuzz_mutate.py [--record FILE]      (PYTHONPATH=., in unfix's own environment)
+    python -m bench.gpu_fuzz_mutate [--record FILE]      (in unfix's own environment)
 
 All three run the guards of `--suite` with so many jobs. `prove` is the measure: the seconds of its
 applied sides, with what it adds to each. It runs twice, since its first run compiles kernels that
@@ -21,7 +21,6 @@ The whole ends in `--seconds`.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import io
 import json
@@ -32,10 +31,9 @@ import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-from bench.recording import record_result
+from bench.recording import make_parser, record_result
 from harness.cli import main as command_line
 from harness.core import paths
 from harness.guards.profiles import DEFAULT_PROFILE, EXAMPLES_BY_PROFILE
@@ -243,7 +241,7 @@ def run_mutate(words: list[str], seconds: float, clock: AttemptClock) -> dict[st
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = make_parser(__doc__)
     parser.add_argument("--release", default="current")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--suite", nargs="*", default=SUITES)
@@ -251,7 +249,6 @@ def main() -> int:
     parser.add_argument("--budget", type=int, default=60, help="seconds of fuzzing")
     parser.add_argument("--limit", type=int, default=40, help="faults")
     parser.add_argument("--seconds", type=float, default=380.0, help="of the whole")
-    parser.add_argument("--record", type=Path)
     arguments = parser.parse_args()
     end = time.monotonic() + arguments.seconds
     common = ["--release", arguments.release, "--device", arguments.device]

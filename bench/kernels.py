@@ -205,20 +205,20 @@ def measure_launches(folder: Path) -> dict[str, Any]:
     """Time each launch in the interpreter, and under check with empty and full caches."""
     interpreter = measure_below("plain", folder, TRITON_INTERPRET="1")
     with tempfile.TemporaryDirectory() as home:
-        made = measure_below("checked", folder, UNFIX_HOME=home)
-        kept = measure_below("checked", folder, UNFIX_HOME=home)
+        cold = measure_below("checked", folder, UNFIX_HOME=home)
+        warm = measure_below("checked", folder, UNFIX_HOME=home)
     results = {}
     for name, launch in iterate_launches(folder):
-        if isinstance(made[name], str):
-            results[name] = {"programs": launch.programs, "checked": made[name]}
+        if isinstance(cold[name], str):
+            results[name] = {"programs": launch.programs, "checked": cold[name]}
             continue
-        stock, ours = interpreter[name], min(made[name]["best"], kept[name]["best"])
+        stock, ours = interpreter[name], min(cold[name]["best"], warm[name]["best"])
         results[name] = {
             "programs": launch.programs,
             "interpreter": stock,
             "checked": ours,
-            "compiled": made[name]["first"],
-            "from disk": kept[name]["first"],
+            "compiled": cold[name]["first"],
+            "from disk": warm[name]["first"],
         }
         if isinstance(stock, float):
             results[name]["times faster"] = round(stock / ours, 1)

@@ -67,8 +67,8 @@ def main() -> int:
         importlib.import_module(module)
     ours = toggles.reverted(FUNCTION)
     kernel = toggles.reverted(KERNEL)
-    theirs = upstream_patcher()
-    sides = {"function": lambda: ours, "upstream": theirs, "kernel": lambda: kernel}
+    upstream = upstream_patcher()
+    sides = {"function": lambda: ours, "upstream": upstream, "kernel": lambda: kernel}
     first = {name: time_in_and_out(sides[name]) for name in ("function", "kernel")}
     times: dict[str, list[float]] = {"function": [], "kernel": [], "upstream": []}
     for _ in range(ROUNDS):  # interleaved, so that noise affects all alike

@@ -200,18 +200,18 @@ class Bench:
         begun = time.perf_counter()
         self.tool(folder, "mutmut", "run", "--max-children", str(self.jobs), *(only or ()))
         seconds = time.perf_counter() - begun
-        made = folder / "mutants"
-        stats = json.loads((made / "mutmut-stats.json").read_text())
+        mutants_folder = folder / "mutants"
+        stats = json.loads((mutants_folder / "mutmut-stats.json").read_text())
         self.tests = {
             name.rpartition(".x_")[2]: sorted(test.partition("::")[2] for test in tests)
             for name, tests in stats["tests_by_mangled_function_name"].items()
         }
-        text = (made / MODULE).read_text()
+        text = (mutants_folder / MODULE).read_text()
         bodies = {
             name: text.split("\n")[node.lineno : node.end_lineno]
             for name, node in find_functions(text).items()
         }
-        codes = json.loads((made / f"{MODULE}.meta").read_text())["exit_code_by_key"]
+        codes = json.loads((mutants_folder / f"{MODULE}.meta").read_text())["exit_code_by_key"]
         ran = {name: code for name, code in codes.items() if code is not None}
         mutants = {}
         for name, code in ran.items():

@@ -131,9 +131,9 @@ def _judge_narrowing(
         after = analyze_kernel(changed, kernel, known, before)
         is_analyzed |= bool(after.cases) and not after.reasons
         reasons |= after.reasons
-        seen = [one for one in after.findings.values() if one.is_observed]
-        reported |= bool(seen)
-        matters |= any(one.confirmed == "confirmed" for one in seen)
+        observed = [one for one in after.findings.values() if one.is_observed]
+        reported |= bool(observed)
+        matters |= any(one.confirmed == "confirmed" for one in observed)
         if matters or not any(_overflows_elsewhere(one, set(before)) for one in after.cases):
             continue
         # Does an integer overflow in a line without a finding in the unchanged release as well?
@@ -172,11 +172,11 @@ def _judge_size(
                 loaded = read.cases[-1][0]
                 overruns = overrun_runs.find_overruns(loaded, case, kernel.module)
                 found = {(kernel.name, one.text, one.element) for one in overruns}
-                seen, why = _goes_past(loaded, case)
+                left_tensor, why = _goes_past(loaded, case)
                 if sign > 0:
-                    reasons |= why or (_explain_miss(case) if seen and not found else set())
+                    reasons |= why or (_explain_miss(case) if left_tensor and not found else set())
                 reported = reported | found if sign > 0 else reported - found
-                matters = matters | seen if sign > 0 else matters - seen
+                matters = matters | left_tensor if sign > 0 else matters - left_tensor
             if read.error and not read.cases:
                 reasons.add(f"Triton does not take it: {read.error}")
     # Every reported overrun was observed in a run.
@@ -245,12 +245,12 @@ def _find_launched(kernels: Any, fault: Fault) -> list[Any]:
         named[one.name].append(one)
     waiting = [one for one in named[fault.kernel] if one.module == fault.module]
     found: list[Any] = []
-    seen: set[str] = set()
+    callers: set[str] = set()
     while waiting and len(found) < 2:
         one = waiting.pop(0)
         if one.is_helper:
-            for name in sorted(one.callers - seen):
-                seen.add(name)
+            for name in sorted(one.callers - callers):
+                callers.add(name)
                 waiting += named[name]
         else:
             found.append(one)
@@ -306,12 +306,14 @@ def main() -> None:
     tree = release.open_sources()
     assert isinstance(tree, FolderSourceTree)
     start = time.monotonic()
-    made = arguments.made or Path(os.environ.get("TMPDIR", "/tmp")) / f"faults-{os.getpid()}.json"
+    faults_file = (
+        arguments.made or Path(os.environ.get("TMPDIR", "/tmp")) / f"faults-{os.getpid()}.json"
+    )
     faults = draw_faults(tree.folder, arguments.faults, arguments.sizes)
-    made.write_text(json.dumps([asdict(one) for one in faults]))
+    faults_file.write_text(json.dumps([asdict(one) for one in faults]))
     if arguments.made:
         return
-    command = [CPU_BASE.python, "-m", "bench.narrowing", arguments.audit, "--made", made]
+    command = [CPU_BASE.python, "-m", "bench.narrowing", arguments.audit, "--made", faults_file]
     command += ["--place", tree.folder, "-j", arguments.jobs]
     environment = dict(os.environ)
     checkouts.set_checkout_variables(environment)

@@ -32,7 +32,7 @@ def draw_faults(place: Path, many: int, sizes: bool) -> list[Fault]:
 
     chosen = [operators.load_operators()[name] for name in (SIZES if sizes else (NARROW,))]
 
-    made = []
+    faults = []
     for path, content in iterate_sources(place):
         text = content.decode()
         if "triton" not in text or not (sizes or "int64" in text):
@@ -44,14 +44,14 @@ def draw_faults(place: Path, many: int, sizes: bool) -> list[Fault]:
             for operator in chosen:
                 for change in operator.iterate_changes(function):
                     line = text.count("\n", 0, change.start) + 1
-                    made.append(
+                    faults.append(
                         Fault(
                             module, function.qualname, line, change.start, change.end,
                             change.replacement, change.description, operator.name,
                         )
                     )  # fmt: skip
-    print(f"{len(made)} faults can be made", file=sys.stderr)
-    return random.Random(0).sample(made, min(many, len(made)))
+    print(f"{len(faults)} faults can be made", file=sys.stderr)
+    return random.Random(0).sample(faults, min(many, len(faults)))
 
 
 def _launches_kernel(node: ast.AST) -> bool:

@@ -39,12 +39,12 @@ def make_cells(count: int, seconds: float, name: str) -> list[MatrixCell]:
 def run_cells(
     some: list[MatrixCell], executor: CellExecutor, folder: Path
 ) -> tuple[float, dict[str, CellAttempt]]:
-    kept: dict[str, CellAttempt] = {}
+    attempts: dict[str, CellAttempt] = {}
     begun = time.perf_counter()
     CellScheduler(
-        some, executor, RunLocation("bench", folder, folder), RetryRules(), kept.update
+        some, executor, RunLocation("bench", folder, folder), RetryRules(), attempts.update
     ).run()
-    return time.perf_counter() - begun, kept
+    return time.perf_counter() - begun, attempts
 
 
 def measure_executor(
@@ -52,14 +52,14 @@ def measure_executor(
 ) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as name:
         first, _ = run_cells(make_cells(nodes, 0, "first"), executor, Path(name))
-        wall, kept = run_cells(make_cells(count, seconds, "cell"), executor, Path(name))
+        wall, attempts = run_cells(make_cells(count, seconds, "cell"), executor, Path(name))
     rounds = -(-count // nodes)
     return {
         "first_s": round(first, 2),
         "wall_s": round(wall, 2),
         "a_cell_beyond_its_sleep_s": round(wall / rounds - seconds, 3),
-        "own_seconds_median": round(statistics.median(one.seconds for one in kept.values()), 3),
-        "outcomes": {name: one.outcome.value for name, one in sorted(kept.items())},
+        "own_seconds_median": round(statistics.median(one.seconds for one in attempts.values()), 3),
+        "outcomes": {name: one.outcome.value for name, one in sorted(attempts.items())},
     }
 
 
@@ -73,9 +73,9 @@ def main() -> int:
     arguments = parser.parse_args()
     sizes = arguments.nodes, arguments.cells, arguments.seconds
 
-    here = LocalExecutor(arguments.nodes, MachineDevices(float(arguments.nodes)))
-    local = measure_executor(here, *sizes)
-    here.close()
+    local_executor = LocalExecutor(arguments.nodes, MachineDevices(float(arguments.nodes)))
+    local = measure_executor(local_executor, *sizes)
+    local_executor.close()
 
     store = 80 << 20
     head = {"num_cpus": 0, "object_store_memory": store, "include_dashboard": False}
@@ -83,10 +83,10 @@ def main() -> int:
     for _ in range(arguments.nodes):
         cluster.add_node(num_cpus=1, object_store_memory=store)
     begun = time.perf_counter()
-    there = RayExecutor(cluster.address)
+    ray = RayExecutor(cluster.address)
     connected = time.perf_counter() - begun
-    on_ray = measure_executor(there, *sizes)
-    there.close()
+    on_ray = measure_executor(ray, *sizes)
+    ray.close()
     cluster.shutdown()
 
     outcomes = [one.pop("outcomes") for one in (local, on_ray)]

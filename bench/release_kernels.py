@@ -64,8 +64,8 @@ def make_expert_call() -> Callable[[], Any]:
     from sglang.kernels.ops.moe.fused_moe_triton_kernels import invoke_fused_moe_kernel
 
     tokens, top, many, block = 4096, 2, 8, 64
-    given, weights = make_floats(tokens, 2048), make_floats(many, 2816, 2048)
-    made = make_floats(tokens, top, 2816)
+    tokens_in, weights = make_floats(tokens, 2048), make_floats(many, 2816, 2048)
+    result = make_floats(tokens, top, 2816)
     share = torch.rand(tokens, top, device=DEVICE)
     chosen = torch.randint(0, many, (tokens, top), device=DEVICE, dtype=torch.int32)
     order = torch.randperm(tokens * top, device=DEVICE).to(torch.int32)
@@ -75,7 +75,20 @@ def make_expert_call() -> Callable[[], Any]:
     sides = {"BLOCK_SIZE_M": block, "BLOCK_SIZE_N": 128, "BLOCK_SIZE_K": 64, "GROUP_SIZE_M": 8}
     config = {**sides, "num_warps": 4, "num_stages": 3}
     return lambda: invoke_fused_moe_kernel(
-        *(given, weights, None, made, None, None, None, share, chosen, order, of_blocks, padded),
+        *(
+            tokens_in,
+            weights,
+            None,
+            result,
+            None,
+            None,
+            None,
+            share,
+            chosen,
+            order,
+            of_blocks,
+            padded,
+        ),
         *(False, top, config, tl.bfloat16, False, False, False, False, False),
     )
 
@@ -86,48 +99,48 @@ def product_in_fp8() -> Callable[[], Any]:
     kind = torch.float8_e4m3fn
     left, right = make_floats(2048, 4096, kind=kind), make_floats(4096, 4096, kind=kind)
     scales = (torch.rand(side, 32, device=DEVICE) for side in (2048, 32))
-    given = left, right, *scales
-    return lambda: w8a8_block_fp8_matmul_triton(*given, [128, 128], torch.bfloat16)
+    operands = left, right, *scales
+    return lambda: w8a8_block_fp8_matmul_triton(*operands, [128, 128], torch.bfloat16)
 
 
 def launch_quantize() -> Callable[[], Any]:
     from sglang.kernels.ops.quantization.fp8_kernel import _per_token_group_quant_8bit_raw
 
-    given = make_floats(8192, 4096)
-    return lambda: _per_token_group_quant_8bit_raw(given, 128)
+    values = make_floats(8192, 4096)
+    return lambda: _per_token_group_quant_8bit_raw(values, 128)
 
 
 def launch_norm() -> Callable[[], Any]:
     from sglang.kernels.ops.layernorm.fused_rmsnorm import fused_dual_residual_rmsnorm
 
-    given, residual = make_floats(8192, 4096), make_floats(8192, 4096)
+    values, residual = make_floats(8192, 4096), make_floats(8192, 4096)
     weights = make_floats(4096), make_floats(4096)
-    return lambda: fused_dual_residual_rmsnorm(given, residual, *weights, 1e-6)
+    return lambda: fused_dual_residual_rmsnorm(values, residual, *weights, 1e-6)
 
 
 def launch_gate() -> Callable[[], Any]:
     from sglang.kernels.ops.activation.gelu_and_mul_triton import gelu_and_mul_triton
 
-    given = make_floats(8192, 2 * 14336)
-    return lambda: gelu_and_mul_triton(given)
+    values = make_floats(8192, 2 * 14336)
+    return lambda: gelu_and_mul_triton(values)
 
 
 def launch_merge() -> Callable[[], Any]:
     from sglang.kernels.ops.attention.merge_state import merge_state_triton
 
-    given = [
+    states = [
         part
         for _ in range(2)
         for part in (make_floats(8192, 32, 128), make_floats(8192, 32, kind=torch.float32))
     ]
-    return lambda: merge_state_triton(*given)
+    return lambda: merge_state_triton(*states)
 
 
 def launch_sum() -> Callable[[], Any]:
     from sglang.kernels.ops.moe.fused_moe_triton_kernels import moe_sum_reduce_triton
 
-    given, result = make_floats(4096, 8, 4096), make_floats(4096, 4096)
-    return lambda: moe_sum_reduce_triton(given, result, 1.0)
+    values, result = make_floats(4096, 8, 4096), make_floats(4096, 4096)
+    return lambda: moe_sum_reduce_triton(values, result, 1.0)
 
 
 def make_index_call() -> Callable[[], Any]:
@@ -136,10 +149,10 @@ def make_index_call() -> Callable[[], Any]:
     batch, length = 256, 4096
     rows = torch.randint(0, 1 << 20, (batch, length), device=DEVICE, dtype=torch.int32)
     which, lengths = make_slots(batch, batch), torch.full((batch,), length, device=DEVICE)
-    made = torch.empty(batch * length, device=DEVICE, dtype=torch.int32)
+    result = torch.empty(batch * length, device=DEVICE, dtype=torch.int32)
     begin = make_counts(*[length] * batch)
     kernel = create_flashinfer_kv_indices_triton
-    return lambda: kernel[(batch,)](rows, which, lengths, begin, None, made, length)
+    return lambda: kernel[(batch,)](rows, which, lengths, begin, None, result, length)
 
 
 def draft_indices() -> Callable[[], Any]:
@@ -149,12 +162,12 @@ def draft_indices() -> Callable[[], Any]:
     rows = torch.randint(0, 1 << 20, (batch, length + 64), device=DEVICE, dtype=torch.int32)
     which, lengths = make_slots(batch, batch), torch.full((batch,), length, device=DEVICE)
     width = batch * top * (length + 64)
-    made = torch.empty(steps, width, device=DEVICE, dtype=torch.int32)
+    result = torch.empty(steps, width, device=DEVICE, dtype=torch.int32)
     begin = torch.zeros(steps, batch * top + 1, device=DEVICE, dtype=torch.int32)
     places = torch.full((batch * top,), length, device=DEVICE)
     rest = length + 64, width, batch * top + 1, 64, 4, 256, 1
     return lambda: generate_draft_decode_kv_indices[(steps, batch, top)](
-        which, rows, lengths, made, begin, places, *rest
+        which, rows, lengths, result, begin, places, *rest
     )
 
 

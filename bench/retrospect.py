@@ -169,8 +169,8 @@ def add_upstream(rows: list[NamedFix], cases: dict[str, Case]) -> None:
 
 def make_table(rows: list[NamedFix]) -> str:
     named = [row for row in rows if row.rank != "missed"]
-    given = [row for row in named if row.upstream_threshold]
-    within = [row for row in given if 1 / FACTOR <= row.ratio <= FACTOR]
+    with_formula = [row for row in named if row.upstream_threshold]
+    within = [row for row in with_formula if 1 / FACTOR <= row.ratio <= FACTOR]
     lines = [
         "| fix | since | kernel | deployment | rank | of 2^31 (with it) | begins at | upstream |",
         "|---|---|---|---|---|---|---|---|",
@@ -190,9 +190,9 @@ def make_table(rows: list[NamedFix]) -> str:
             "",
             f"{len(named)} of {len(rows)} are named ({len(named) / len(rows):.0%}), "
             f"{sum(bool(row.fixed) for row in named)} of {sum(bool(row.fixed) for row in rows)} of "
-            f"those that came between {OLDEST} and {RELEASE}; of {len(given)} whose threshold "
-            f"upstream's formula gives with these sizes, {len(within)} are within a factor of "
-            f"{FACTOR}.",
+            f"those that came between {OLDEST} and {RELEASE}; of {len(with_formula)} whose "
+            f"threshold upstream's formula gives with these sizes, {len(within)} are within a "
+            f"factor of {FACTOR}.",
         ]
     )
 

@@ -12,14 +12,14 @@ from harness.workers.servers.adaptations import LM_HEAD_SCALE, fill_random_weigh
 
 
 def make_model() -> nn.Module:
-    made = nn.Module()
-    made.embed_tokens = nn.Embedding(64, 256)
-    made.proj = nn.Linear(256, 256)
-    made.norm = nn.LayerNorm(256)
-    made.experts = nn.Parameter(torch.zeros(4, 256, 256, dtype=torch.bfloat16))
-    made.lm_head = nn.Linear(256, 64, bias=False)
-    made.register_buffer("table", torch.arange(5))
-    return made
+    model = nn.Module()
+    model.embed_tokens = nn.Embedding(64, 256)
+    model.proj = nn.Linear(256, 256)
+    model.norm = nn.LayerNorm(256)
+    model.experts = nn.Parameter(torch.zeros(4, 256, 256, dtype=torch.bfloat16))
+    model.lm_head = nn.Linear(256, 64, bias=False)
+    model.register_buffer("table", torch.arange(5))
+    return model
 
 
 def test_each_weight_is_drawn_from_its_own_name_and_again_the_same() -> None:
@@ -33,13 +33,13 @@ def test_each_weight_is_drawn_from_its_own_name_and_again_the_same() -> None:
 
 
 def test_a_matrix_keeps_the_size_of_what_goes_through_it() -> None:
-    made = make_model()
-    fill_random_weights(made)
-    through = made.norm(made.embed_tokens(torch.arange(64)))
-    assert 0.8 < made.proj(through).std() < 1.25
-    assert 0.8 * LM_HEAD_SCALE < made.lm_head(through).std() < 1.25 * LM_HEAD_SCALE
-    assert 0.05 < (through @ made.experts[0].float()).std() < 0.5
-    assert torch.equal(made.table, torch.arange(5))
+    model = make_model()
+    fill_random_weights(model)
+    through = model.norm(model.embed_tokens(torch.arange(64)))
+    assert 0.8 < model.proj(through).std() < 1.25
+    assert 0.8 * LM_HEAD_SCALE < model.lm_head(through).std() < 1.25 * LM_HEAD_SCALE
+    assert 0.05 < (through @ model.experts[0].float()).std() < 0.5
+    assert torch.equal(model.table, torch.arange(5))
 
 
 @pytest.mark.filterwarnings("ignore")

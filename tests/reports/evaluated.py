@@ -89,9 +89,9 @@ def make_fine_evaluation() -> Evaluation:
 
 def make_awful_evaluation() -> Evaluation:
     """Return every problem at once, with hostile text in every field."""
-    made = make_fine_evaluation()
-    made.name = made.command = made.device = HOSTILE
-    made.machine = {HOSTILE: HOSTILE}
+    evaluation = make_fine_evaluation()
+    evaluation.name = evaluation.command = evaluation.device = HOSTILE
+    evaluation.machine = {HOSTILE: HOSTILE}
     bad = make_served(HOSTILE, wrong=3)
     bad.stand_ins, bad.words, bad.revert = [HOSTILE, LONG], [HOSTILE], [HOSTILE]
     bad.accepted = 2.345
@@ -100,7 +100,7 @@ def make_awful_evaluation() -> Evaluation:
     bad.answers[2].logprobs = [-0.25, -0.25, None, math.nan]
     drifting = make_served("drifting")
     drifting.answers[5].logprobs = [-0.25, -1.5, -0.25, -0.25]
-    made.served += [
+    evaluation.served += [
         bad,
         drifting,
         ServedConfiguration("dead", "llama", "0.5.18", [], "cpu", failure=HOSTILE + LONG),
@@ -112,39 +112,43 @@ def make_awful_evaluation() -> Evaluation:
     lost.differences.append(AnswerDifference(HOSTILE, 99, HOSTILE))
     drifts = make_token_result("base", "drifting", ComparisonVerdict.DRIFTS, math.inf)
     drifts.differences = [AnswerDifference("recall", 5, "drifts", None, math.nan)]
-    made.compared += [
+    evaluation.compared += [
         lost,
         drifts,
         ComparisonResult("base", "dead", "tokens", "", ComparisonVerdict.FAILED, HOSTILE),
         ComparisonResult("nobody", HOSTILE, "tokens", HOSTILE, ComparisonVerdict.CANNOT_TELL, LONG),
     ]
-    made.faults += [
+    evaluation.faults += [
         PlantedFault(HOSTILE, HOSTILE, "x", True, False, [], HOSTILE, 7),
         PlantedFault("never", "cache", "y", True, False, [], "", 0),
         PlantedFault("gone", "cache", "z", False, False, [], "", 0, absent=HOSTILE),
     ]
-    return made
+    return evaluation
 
 
 def make_large_evaluation(configurations: int = 30, items: int = 200) -> Evaluation:
     """Return the maximum of configurations, each of which differs everywhere from the base."""
-    made = make_fine_evaluation()
-    made.served, made.compared, made.faults = [make_served("base", items=items)], [], []
-    for one in made.served:
+    evaluation = make_fine_evaluation()
+    evaluation.served, evaluation.compared, evaluation.faults = (
+        [make_served("base", items=items)],
+        [],
+        [],
+    )
+    for one in evaluation.served:
         for item in one.answers:
             item.prompt = "<k&v> " * 60
     for place in range(1, configurations):
         name = f"configuration-{place}-of-many"
         candidate = make_served(name, items=items, wrong=items)
-        made.served.append(candidate)
-        made.compared += [make_accuracy("base", name, task, items, items) for task in TASKS]
+        evaluation.served.append(candidate)
+        evaluation.compared += [make_accuracy("base", name, task, items, items) for task in TASKS]
         apart = make_token_result("base", name, ComparisonVerdict.DIFFERS, 10.0 ** (place % 9 - 6))
         apart.differences = [
             AnswerDifference(t, n, "differs", 2, 0.5) for t in TASKS for n in range(50)
         ]
-        made.compared.append(apart)
-        made.faults += [
+        evaluation.compared.append(apart)
+        evaluation.faults += [
             PlantedFault(f"toggle-{n}", name, f"{name} without {n}", True, n < 4, ["x"], "", 1)
             for n in range(6)
         ]
-    return made
+    return evaluation

@@ -154,7 +154,7 @@ def make_release_facts(
 
 def make_run(releases: int = 6, device: str = "cpu") -> ProveRun:
     """Return a green prove run."""
-    made = ProveRun(
+    run = ProveRun(
         id="20261121-190000",
         kind="prove",
         started="2026-11-21T19:00:00+00:00",
@@ -166,8 +166,8 @@ def make_run(releases: int = 6, device: str = "cpu") -> ProveRun:
     )
     for place in range(releases):
         here = make_release_facts(place, device)
-        made.releases.append(here)
-        for toggle in made.toggles:
+        run.releases.append(here)
+        for toggle in run.toggles:
             state = here.states[toggle.id]
             for guard in list_guards(toggle.family):
                 if state == "absent":
@@ -177,23 +177,23 @@ def make_run(releases: int = 6, device: str = "cpu") -> ProveRun:
                     )
                 else:
                     cell = make_proven_cell(guard, toggle.id, here.release, state, device)
-                made.cells.append(cell)
-    return made
+                run.cells.append(cell)
+    return run
 
 
 def one_release() -> ProveRun:
-    made = make_run(6)
+    run = make_run(6)
     newest = RELEASES[-1]
-    made.releases = [here for here in made.releases if here.release == newest]
-    made.cells = [cell for cell in made.cells if cell.release == newest]
-    return made
+    run.releases = [here for here in run.releases if here.release == newest]
+    run.cells = [cell for cell in run.cells if cell.release == newest]
+    return run
 
 
 def make_run_of_every_verdict(base: ProveRun | None = None) -> ProveRun:
     """Return `run` with every verdict, in these cells if the run has them, and hostile text."""
-    made = base or make_run()
-    made.command = ["./unfix", "prove", NASTY]
-    made.toggles[3].title += " " + NASTY
+    run = base or make_run()
+    run.command = ["./unfix", "prove", NASTY]
+    run.toggles[3].title += " " + NASTY
     passed = make_side("fixed", SideOutcome.PASSED)
 
     def make_fixed_side(outcome: SideOutcome, **more: object) -> list[SideResult]:
@@ -240,7 +240,7 @@ def make_run_of_every_verdict(base: ProveRun | None = None) -> ProveRun:
             [make_side(name, SideOutcome.NA) for name in ("fixed", "buggy")],
         ),
     }
-    proven_cells = [cell for cell in made.cells if cell.verdict is CellVerdict.PROVEN]
+    proven_cells = [cell for cell in run.cells if cell.verdict is CellVerdict.PROVEN]
     for name, (verdict, sides) in list(cases.items())[: len(proven_cells)]:
         named = [cell for cell in proven_cells if f"{cell.toggle} {cell.release}" == name]
         cell = (named or proven_cells)[0]
@@ -249,19 +249,19 @@ def make_run_of_every_verdict(base: ProveRun | None = None) -> ProveRun:
         has_reason = verdict in (CellVerdict.STALE, CellVerdict.NA, CellVerdict.FLAKY)
         cell.why = NASTY if has_reason else ""
         cell.sides = {one.side: one for one in sides}
-    made.releases[0].problems.append(f"suites/x.py could not be collected: {NASTY}")
-    made.releases[0].unguarded = ["26972"]
-    made.cells = [
-        cell for cell in made.cells if (cell.release, cell.toggle) != (RELEASES[0], "26972")
+    run.releases[0].problems.append(f"suites/x.py could not be collected: {NASTY}")
+    run.releases[0].unguarded = ["26972"]
+    run.cells = [
+        cell for cell in run.cells if (cell.release, cell.toggle) != (RELEASES[0], "26972")
     ]
-    return made
+    return run
 
 
 def make_lifecycle(releases: int = 6) -> ProveRun:
     """Return a run without toggles; 27460 fails on 0.5.13, whose sources are fixed."""
-    made = make_run(releases)
-    made.id, made.kind, made.started = "life", "lifecycle", "2026-11-21T20:00:00+00:00"
-    for cell in made.cells:
+    run = make_run(releases)
+    run.id, run.kind, run.started = "life", "lifecycle", "2026-11-21T20:00:00+00:00"
+    for cell in run.cells:
         if cell.verdict is CellVerdict.NA:
             continue
         wrong = (cell.toggle, cell.release) == ("27460", "0.5.13")
@@ -270,7 +270,7 @@ def make_lifecycle(releases: int = 6) -> ProveRun:
         cell.sides = {"as is": as_is}
         agreed = CellVerdict.HAS_BUG if bug else CellVerdict.HAS_FIX
         cell.verdict = CellVerdict.DIFFERS if wrong else agreed
-    return made
+    return run
 
 
 def make_empty_run() -> ProveRun:
@@ -283,7 +283,7 @@ def make_large_run() -> ProveRun:
         ToggleFacts(f"{25000 + n}", f"Fault number {n}", f"family_{n // 4}", "crash", [25000 + n])
         for n in range(25)
     ]
-    made = ProveRun(
+    run = ProveRun(
         id="large",
         kind="prove",
         started="2026-11-21T19:00:00+00:00",
@@ -296,7 +296,7 @@ def make_large_run() -> ProveRun:
     for release in ALL_RELEASES:
         known = {toggle.id: "fixed" for toggle in toggles}
         patches = {toggle.id: PATCH for toggle in toggles}
-        made.releases.append(
+        run.releases.append(
             ReleaseFacts(
                 release, "cpu", states=known, patches=patches, seconds=160, seconds_to_start=9
             )
@@ -308,5 +308,5 @@ def make_large_run() -> ProveRun:
             )
             cell = make_proven_cell(guard, toggle, release, "fixed")
             cell.sides["buggy"].detail = detail
-            made.cells.append(cell)
-    return made
+            run.cells.append(cell)
+    return run

@@ -34,20 +34,20 @@ VISIBLE = "<script>document.title='owned'</script>"
 
 
 def problems_with(**changes: Any) -> list[str]:
-    made = make_fine_evaluation()
+    evaluation = make_fine_evaluation()
     for name, value in changes.items():
-        setattr(made, name, value)
-    assert made.green is (not made.problems)
-    return made.problems
+        setattr(evaluation, name, value)
+    assert evaluation.green is (not evaluation.problems)
+    return evaluation.problems
 
 
 def test_only_a_finished_evaluation_with_comparisons_is_green() -> None:
-    made = make_fine_evaluation()
-    assert made.problems == []
+    evaluation = make_fine_evaluation()
+    assert evaluation.problems == []
     assert problems_with(status="running") == ["it is not done"]
     assert problems_with(status="stopped") == ["it was stopped before it was done"]
     assert problems_with(compared=[]) == ["nothing was compared"]
-    assert problems_with(compared=made.compared[-1:]) == ["nothing was compared"]  # n/a
+    assert problems_with(compared=evaluation.compared[-1:]) == ["nothing was compared"]  # n/a
     assert "nothing was answered" in problems_with(served=[])
     empty = [make_served("base", items=0), make_served("cache", items=0)]
     assert problems_with(served=empty, faults=[])[0] == "nothing was answered"
@@ -63,28 +63,31 @@ def test_each_unacceptable_verdict_is_red(verdict: ComparisonVerdict) -> None:
 
 def test_an_error_is_red_unless_the_configuration_has_a_planted_fault() -> None:
     for name, red in (("cache", True), ("cache without paged", False)):
-        made = make_fine_evaluation()
-        made.find_configuration(name).answers[0].error = "no memory"
-        assert made.problems == ([f"{name}: 1 of its answers are errors, as no memory"] * red)
-        made = make_fine_evaluation()
-        made.find_configuration(name).failure = "died"
-        assert made.problems == ([f"{name} was not served to the end: died"] * red)
-        made = make_fine_evaluation()
-        made.find_configuration(name).answers = []
-        assert made.problems == ([f"{name} has no answers, and no reason is recorded"] * red)
+        evaluation = make_fine_evaluation()
+        evaluation.find_configuration(name).answers[0].error = "no memory"
+        assert evaluation.problems == ([f"{name}: 1 of its answers are errors, as no memory"] * red)
+        evaluation = make_fine_evaluation()
+        evaluation.find_configuration(name).failure = "died"
+        assert evaluation.problems == ([f"{name} was not served to the end: died"] * red)
+        evaluation = make_fine_evaluation()
+        evaluation.find_configuration(name).answers = []
+        assert evaluation.problems == ([f"{name} has no answers, and no reason is recorded"] * red)
 
 
 def test_the_reason_of_a_dead_server_is_whole_and_stand_ins_have_a_line_of_their_own() -> None:
-    made = make_fine_evaluation()
-    cache = made.find_configuration("cache")
+    evaluation = make_fine_evaluation()
+    cache = evaluation.find_configuration("cache")
     cache.failure = f"the server died: {'sizes ' * 30}out of bounds (SIGKILL)"
     cache.stand_ins = ["checked 3 of 3 kernels", "5 functions of CUDA C++: " + "jit:a.run 2, " * 20]
-    (row,) = [one for one in view.make_view(made).configurations if one.name == "cache"]
+    (row,) = [one for one in view.make_view(evaluation).configurations if one.name == "cache"]
     assert row.remarks == cache.failure
     line = "cache: checked 3 of 3 kernels; 5 functions of CUDA C++: jit:a.run 2,"
     assert row.stand_ins.startswith(line)
-    assert line in to_text(terminal.print_run, made)
-    for text in (markdown.render_markdown(made).replace("\\", ""), page.render_page(made)):
+    assert line in to_text(terminal.print_run, evaluation)
+    for text in (
+        markdown.render_markdown(evaluation).replace("\\", ""),
+        page.render_page(evaluation),
+    ):
         assert line in text
         assert cache.failure in text
 
@@ -92,28 +95,28 @@ def test_the_reason_of_a_dead_server_is_whole_and_stand_ins_have_a_line_of_their
 def test_a_missed_fault_is_red() -> None:
     missed = PlantedFault("paged", "cache", "x", True, False, [], "nothing", 3)
     assert problems_with(faults=[missed])[-1] == "paged in cache was not noticed"
-    made = make_fine_evaluation()
-    made.faults[0].caught = False
-    assert made.problems == ["paged in cache was not noticed"]
-    assert view.make_view(made).faults[0].mark is view.MISSED_MARK
-    made.faults[0].reach = 0
-    assert view.make_view(made).faults[0].mark is view.UNREACHED_MARK
+    evaluation = make_fine_evaluation()
+    evaluation.faults[0].caught = False
+    assert evaluation.problems == ["paged in cache was not noticed"]
+    assert view.make_view(evaluation).faults[0].mark is view.MISSED_MARK
+    evaluation.faults[0].reach = 0
+    assert view.make_view(evaluation).faults[0].mark is view.UNREACHED_MARK
 
 
 def test_the_page_shows_all_without_active_content(tab: Page, tmp_path: Path) -> None:
-    made = make_awful_evaluation()
-    show_page(tab, page.render_page(made), tmp_path / "eval.html")
+    evaluation = make_awful_evaluation()
+    show_page(tab, page.render_page(evaluation), tmp_path / "eval.html")
     assert tab.title().startswith("RED · unfix eval · <script>document.title")
     assert tab.locator("script").count() == 0
     assert tab.locator(".verdict .colour").inner_text() == "Red"
-    assert tab.locator(".problems li").count() == len(made.problems)
+    assert tab.locator(".problems li").count() == len(evaluation.problems)
     rows = [tab.locator(f"section:has(#{name}) .listed tbody tr:not(.below)") for name in
             ("configurations", "comparisons", "faults")]  # fmt: skip
     assert [one.count() for one in rows] == [
-        len(made.served), len(made.compared), len(made.faults)
+        len(evaluation.served), len(evaluation.compared), len(evaluation.faults)
     ]  # fmt: skip
     below = tab.locator("section:has(#configurations) .below")
-    assert below.count() == len(made.served)
+    assert below.count() == len(evaluation.served)
     assert below.filter(has_text="no CUDA device is here").count() == 1
     assert VISIBLE in rows[0].nth(4).inner_text()
     assert "17/20" in rows[0].nth(4).inner_text()
@@ -140,9 +143,9 @@ def test_the_page_shows_all_without_active_content(tab: Page, tmp_path: Path) ->
 def test_bars_and_the_noise_floor_are_where_they_belong(
     tab: Page, tmp_path: Path, scheme: Any
 ) -> None:
-    made = make_fine_evaluation()
-    made.served[1] = make_served("cache", wrong=5)
-    show_page(tab, page.render_page(made), tmp_path / "eval.html", scheme=scheme)
+    evaluation = make_fine_evaluation()
+    evaluation.served[1] = make_served("cache", wrong=5)
+    show_page(tab, page.render_page(evaluation), tmp_path / "eval.html", scheme=scheme)
     assert tab.locator(".verdict .colour").inner_text() == "Green"
     width = "(one) => one.getBoundingClientRect().width"
     bars = tab.locator("section:has(#accuracy) .bars").first.locator("rect:not(.ground)")
@@ -168,9 +171,9 @@ def split_channels(colour: str) -> list[float]:
 
 
 def test_the_largest_page_stays_small_and_counts_what_it_omits(tab: Page, tmp_path: Path) -> None:
-    made = make_large_evaluation()
+    evaluation = make_large_evaluation()
     file = tmp_path / "eval.html"
-    show_page(tab, page.render_page(made), file)
+    show_page(tab, page.render_page(evaluation), file)
     assert file.stat().st_size < 2_000_000
     details = tab.locator("details.pairing")
     assert details.count() == 29 * 5
@@ -183,15 +186,15 @@ def test_the_largest_page_stays_small_and_counts_what_it_omits(tab: Page, tmp_pa
 
 
 def test_at_most_twenty_differences_of_a_comparison() -> None:
-    made = make_large_evaluation(2, 200)
-    found = answer_differences.choose_items(made, made.compared)
+    evaluation = make_large_evaluation(2, 200)
+    found = answer_differences.choose_items(evaluation, evaluation.compared)
     assert {len(items) for items in found} == {answer_differences.MAX_ITEMS}
 
 
 def test_an_empty_evaluation_is_a_red_page() -> None:
-    made = make_fine_evaluation()
-    made.served, made.compared, made.faults = [], [], []
-    text = page.render_page(made)
+    evaluation = make_fine_evaluation()
+    evaluation.served, evaluation.compared, evaluation.faults = [], [], []
+    text = page.render_page(evaluation)
     assert 'class="summary is-red"' in text
     assert "nothing was served" in text
     assert "nothing was compared" in text
@@ -200,11 +203,11 @@ def test_an_empty_evaluation_is_a_red_page() -> None:
 def make_sides(
     one: ItemAnswer, other: ItemAnswer, why: str = "differs", at: int | None = None
 ) -> Any:
-    made = make_fine_evaluation()
-    made.served[0].answers, made.served[1].answers = [one], [other]
-    compared = made.compared[0]
+    evaluation = make_fine_evaluation()
+    evaluation.served[0].answers, evaluation.served[1].answers = [one], [other]
+    compared = evaluation.compared[0]
     compared.differences = [AnswerDifference(one.task, one.number, why, at)]
-    ((item,),) = answer_differences.choose_items(made, [compared])
+    ((item,),) = answer_differences.choose_items(evaluation, [compared])
     return item
 
 
@@ -247,10 +250,10 @@ def test_intervals_cover_missing_answers() -> None:
 
 
 def test_a_scale_shows_values_that_are_not_finite() -> None:
-    made = make_fine_evaluation()
+    evaluation = make_fine_evaluation()
     for value, end in ((0.0, 0.0), (math.inf, 100.0), (math.nan, 100.0), (0.1, 100 / 3), (None, 0)):
-        made.compared[4].divergence = value
-        drawn = charts.make_divergence_chart(view.make_view(made))
+        evaluation.compared[4].divergence = value
+        drawn = charts.make_divergence_chart(view.make_view(evaluation))
         bars = {bar.name: bar for bar in drawn.bars}
         if value is None:
             assert list(bars) == ["cache without paged"]

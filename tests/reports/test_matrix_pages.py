@@ -36,14 +36,14 @@ def make_cell(
 
 
 def make_run(*cells: MatrixCellResult, **changes: Any) -> MatrixRun:
-    made = MatrixRun(
+    run = MatrixRun(
         *("matrix-1", "nightly", "my matrix.yaml", "digest-1", len(cells), {}),
         *("2026-11-21T00:00:00+00:00", "finished", 75.0, ["unfix", "matrix", "run"]),
         cells=list(cells),
     )
     for name, value in changes.items():
-        setattr(made, name, value)
-    return made
+        setattr(run, name, value)
+    return run
 
 
 def make_fine_run() -> MatrixRun:
@@ -80,8 +80,8 @@ def read_heads(tab: Page) -> list[str]:
 
 
 def test_the_page_shows_failures_first_without_active_content(tab: Page, tmp_path: Path) -> None:
-    made = make_awful_run()
-    show_page(tab, page.render_page(made), tmp_path / "matrix.html")
+    run = make_awful_run()
+    show_page(tab, page.render_page(run), tmp_path / "matrix.html")
     assert tab.title().startswith("RED · unfix matrix · <script>document.title")
     assert tab.locator(".verdict .colour").inner_text() == "Red"
     words = [head.split()[-1] for head in read_heads(tab)]
@@ -98,7 +98,7 @@ def test_the_page_shows_failures_first_without_active_content(tab: Page, tmp_pat
     # The log of a flaky cell shows why it failed.
     assert "log of flaky, attempt 1" in tab.locator(".failure").nth(4).inner_text()
     assert "1 cell failed and then passed: flaky, and not green" in tab.inner_text(".problems")
-    assert tab.locator(".problems li").count() == len(made.problems) + 1
+    assert tab.locator(".problems li").count() == len(run.problems) + 1
     assert "lost, then rerun" in tab.inner_text(".facts >> nth=0")
     assert_fits(tab, 1280, 400)
 
@@ -146,11 +146,11 @@ def test_a_green_run_is_a_green_page_without_failures(
 
 
 def test_ten_thousand_cells_open_and_answer_quickly(tab: Page, tmp_path: Path) -> None:
-    made = make_run(
+    run = make_run(
         *(make_cell(f"bad-{n:05}", AttemptOutcome.RED, kv="fp8") for n in range(500)),
         *(make_cell(f"cell-{n:05}", AttemptOutcome.GREEN) for n in range(9500)),
     )
-    show_page(tab, page.render_page(made), tmp_path / "matrix.html")
+    show_page(tab, page.render_page(run), tmp_path / "matrix.html")
     assert (tmp_path / "matrix.html").stat().st_size < 3_000_000
     timing = "performance.timing"
     spent = tab.evaluate(f"{timing}.domContentLoadedEventEnd - {timing}.responseStart")
@@ -188,8 +188,8 @@ def test_each_value_has_its_share_of_green_and_the_most_different_axis_is_first(
     assert view.make_view(make_fine_run()).axes == []  # a column with a single value is omitted
 
 
-def render_run(made: MatrixRun, width: int = 160) -> str:
-    return to_text(terminal.print_run, made, width)
+def render_run(run: MatrixRun, width: int = 160) -> str:
+    return to_text(terminal.print_run, run, width)
 
 
 @pytest.mark.parametrize("width", [80, 160])
@@ -222,13 +222,13 @@ def test_a_gpu_and_the_sglang_beside_it_are_among_the_facts() -> None:
 
 
 def test_flaky_alone_is_red_everywhere() -> None:
-    made = make_run(
+    run = make_run(
         make_cell("a", AttemptOutcome.GREEN),
         make_cell("b", AttemptOutcome.CRASH, AttemptOutcome.GREEN),
     )
-    assert "1 green, 1 flaky, in 75 s: red" in render_run(made)
-    assert markdown.render_markdown(made).startswith("## ✗ Matrix nightly: RED")
-    assert "<title>RED" in page.render_page(made)
+    assert "1 green, 1 flaky, in 75 s: red" in render_run(run)
+    assert markdown.render_markdown(run).startswith("## ✗ Matrix nightly: RED")
+    assert "<title>RED" in page.render_page(run)
 
 
 def test_markdown_escapes_all_text() -> None:
@@ -242,6 +242,6 @@ def test_markdown_escapes_all_text() -> None:
 
 
 def test_many_failures_are_counted() -> None:
-    made = make_run(*(make_cell(f"bad-{n}", AttemptOutcome.RED) for n in range(100)))
-    assert "and 90 more; the page has all of them" in render_run(made)
-    assert "… and 70 more." in markdown.render_markdown(made)
+    run = make_run(*(make_cell(f"bad-{n}", AttemptOutcome.RED) for n in range(100)))
+    assert "and 90 more; the page has all of them" in render_run(run)
+    assert "… and 70 more." in markdown.render_markdown(run)

@@ -76,11 +76,11 @@ def read_label(tab: Page) -> str:
 
 def test_the_summary_has_the_verdict_and_the_problems(opener: Open) -> None:
     tab = opener()
-    said = tab.locator(".summary").inner_text()
-    assert "Red" in said
-    assert "1 toothless" in said
-    assert "no guard names 26972" in said
-    assert "2026-11-21 19:00:00 UTC" in said
+    text = tab.locator(".summary").inner_text()
+    assert "Red" in text
+    assert "1 toothless" in text
+    assert "no guard names 26972" in text
+    assert "2026-11-21 19:00:00 UTC" in text
     assert tab.title().startswith("RED · unfix prove")
     assert "1650 of 1650 cells are proven" in opener("large").locator("h1").inner_text()
     assert "Red" in opener("empty").locator(".summary").inner_text()
@@ -123,9 +123,9 @@ def test_a_click_shows_the_details_of_a_box(opener: Open) -> None:
 def test_text_of_a_run_is_never_markup(opener: Open) -> None:
     tab = opener()
     find_box(tab, "20606", 4).click()
-    said = tab.locator("#panel-body").inner_text()
-    assert "</script><script>window.broken = 1</script><b>bold</b> [bold red]markup[/]" in said
-    assert "日本語 🧪" in said
+    text = tab.locator("#panel-body").inner_text()
+    assert "</script><script>window.broken = 1</script><b>bold</b> [bold red]markup[/]" in text
+    assert "日本語 🧪" in text
     assert tab.evaluate("window.broken") is None
     assert tab.locator("img").count() == 0
     assert "onerror=alert(1)" in tab.locator(".summary").inner_text()

@@ -20,46 +20,46 @@ from harness.store.database import Store
 
 def test_a_saved_evaluation_is_read_whole(tmp_path: Path) -> None:
     store = Store(tmp_path / "a.sqlite")
-    made = make_awful_evaluation()
-    store.eval.save(made)
-    made.seconds = 80.0
-    store.eval.save(made)  # again, as it grows
+    evaluation = make_awful_evaluation()
+    store.eval.save(evaluation)
+    evaluation.seconds = 80.0
+    store.eval.save(evaluation)  # again, as it grows
     (listed,) = store.eval.list_runs()
-    assert (listed.id, listed.status, listed.green) == (made.id, "done", False)
+    assert (listed.id, listed.status, listed.green) == (evaluation.id, "done", False)
     assert (listed.counts["same"], listed.faults, listed.caught) == (4, 5, 1)
-    for name in (made.id, "eval-2026"):
-        assert repr(store.eval.get(name)) == repr(made)  # a NaN is unequal to itself
+    for name in (evaluation.id, "eval-2026"):
+        assert repr(store.eval.get(name)) == repr(evaluation)  # a NaN is unequal to itself
     assert store.eval.find("nobody") is None
     with pytest.raises(UnfixError, match="holds no evaluation nobody"):
         store.eval.get("nobody")
-    made.id += "-b"
-    store.eval.save(made)
+    evaluation.id += "-b"
+    store.eval.save(evaluation)
     with pytest.raises(UnfixError, match="more than one"):
         store.eval.get("eval-2026")
 
 
 def test_an_evaluation_of_a_dead_process_is_stopped(tmp_path: Path) -> None:
     file = tmp_path / "a.sqlite"
-    made = make_fine_evaluation()
-    made.status = "running"
+    evaluation = make_fine_evaluation()
+    evaluation.status = "running"
     pid = os.fork()
     if not pid:
-        Store(file).eval.save(made)
+        Store(file).eval.save(evaluation)
         os._exit(0)
     os.waitpid(pid, 0)
     store = Store(file)
     assert store.eval.list_runs()[0].status == "stopped"
-    assert store.eval.get(made.id).status == "stopped"
-    store.eval.save(made)
-    assert store.eval.get(made.id).status == "running"
+    assert store.eval.get(evaluation.id).status == "stopped"
+    store.eval.save(evaluation)
+    assert store.eval.get(evaluation.id).status == "running"
 
 
 def test_a_list_says_nothing_of_the_verdict_of_a_running_evaluation(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    made = make_fine_evaluation()
-    made.status, made.compared = "running", []
-    Store(tmp_path / "a.sqlite").eval.save(made)
+    evaluation = make_fine_evaluation()
+    evaluation.status, evaluation.compared = "running", []
+    Store(tmp_path / "a.sqlite").eval.save(evaluation)
     assert report_store(tmp_path / "a.sqlite", list=True) == 0
     assert re.search(r"2026-11-21\S+ +running +cpu: no comparisons", capsys.readouterr().out)
 
@@ -77,8 +77,8 @@ def test_json_is_whole_and_strict() -> None:
 def report_store(store: Path, *names: str, **options: Any) -> int:
     parser = argparse.ArgumentParser()
     command.add_arguments(parser)
-    given = parser.parse_args([*names, "--store", str(store)])
-    return command.run_command(argparse.Namespace(**{**vars(given), **options}))
+    arguments = parser.parse_args([*names, "--store", str(store)])
+    return command.run_command(argparse.Namespace(**{**vars(arguments), **options}))
 
 
 def test_report_lists_and_shows_it(

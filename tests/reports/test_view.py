@@ -13,8 +13,8 @@ from reports.prove import bug_lifetime, markdown, marks, page, terminal, view
 from reports.shared import formatting
 
 
-def find_row(seen: view.ProofView, toggle: str) -> view.ToggleRow:
-    return next(row for row in seen.rows if row.toggle.id == toggle)
+def find_row(proof_view: view.ProofView, toggle: str) -> view.ToggleRow:
+    return next(row for row in proof_view.rows if row.toggle.id == toggle)
 
 
 def test_every_verdict_has_a_mark_that_is_good_if_the_verdict_is() -> None:
@@ -60,9 +60,11 @@ def test_a_box_without_guards_says_why_it_is_empty() -> None:
     run = sample.make_run()
     run.cells = [cell for cell in run.cells if cell.toggle not in ("26972", "25418-combine-int64")]
     run.releases[0].unguarded = ["26972"]
-    seen = view.make_view(run)
-    assert [box.mark for box in find_row(seen, "26972").boxes] == ["unguarded"] + ["not run"] * 5
-    absent = [box.mark for box in find_row(seen, "25418-combine-int64").boxes]
+    proof_view = view.make_view(run)
+    assert [box.mark for box in find_row(proof_view, "26972").boxes] == ["unguarded"] + [
+        "not run"
+    ] * 5
+    absent = [box.mark for box in find_row(proof_view, "25418-combine-int64").boxes]
     assert absent == ["absent"] * 4 + ["not run"] * 2
 
 
@@ -71,10 +73,10 @@ def test_a_listed_toggle_without_a_guard_is_shown_with_its_reason_and_is_no_prob
     run.cells = [cell for cell in run.cells if cell.toggle != "26972"]
     before = run.problems
     run.releases[0].expected_unguarded = {"26972": "two processes show it"}
-    seen = view.make_view(run)
-    box = find_row(seen, "26972").boxes[0]
+    proof_view = view.make_view(run)
+    box = find_row(proof_view, "26972").boxes[0]
     assert (box.mark, box.expected_reason) == ("listed", "two processes show it")
-    assert seen.expected_unguarded == {"two processes show it": ["26972"]}
+    assert proof_view.expected_unguarded == {"two processes show it": ["26972"]}
     assert run.problems == before
     texts = page.render_page(run), markdown.render_markdown(run), to_text(terminal.print_run, run)
     for text in texts:
@@ -101,33 +103,33 @@ def test_the_cell_of_the_later_run_counts_in_any_order() -> None:
     )
     assert not view.make_view(first).green
     for runs in ([first, again], [again, first]):
-        seen = view.make_view(runs)
-        assert seen.green
-        assert len(seen.run.cells) == len(first.cells)
-        assert [run.id for run in seen.runs] == [first.id, "again"]
+        proof_view = view.make_view(runs)
+        assert proof_view.green
+        assert len(proof_view.run.cells) == len(first.cells)
+        assert [run.id for run in proof_view.runs] == [first.id, "again"]
 
 
 def test_a_lifecycle_beside_a_prove_run_leaves_its_verdicts_alone() -> None:
-    seen = view.make_view([sample.make_run(), sample.make_lifecycle()])
-    assert seen.kind == "prove"
-    assert seen.green
-    assert {box.mark for row in seen.rows for box in row.boxes} == {"proven", "absent"}
-    assert find_row(seen, "27460").boxes[4].as_is_cells[0].verdict is CellVerdict.DIFFERS
-    assert find_row(seen, "27460").lifetime.contradictions
+    proof_view = view.make_view([sample.make_run(), sample.make_lifecycle()])
+    assert proof_view.kind == "prove"
+    assert proof_view.green
+    assert {box.mark for row in proof_view.rows for box in row.boxes} == {"proven", "absent"}
+    assert find_row(proof_view, "27460").boxes[4].as_is_cells[0].verdict is CellVerdict.DIFFERS
+    assert find_row(proof_view, "27460").lifetime.contradictions
 
 
 @pytest.mark.parametrize("kind", ["prove", "lifecycle"])
 def test_a_lifetime_spans_the_releases_on_which_running_shows_the_bug(kind: str) -> None:
     run = sample.make_run() if kind == "prove" else sample.make_lifecycle()
-    seen = view.make_view(run)
-    lived = find_row(seen, "25418-sparse-prefill-switch").lifetime
+    proof_view = view.make_view(run)
+    lived = find_row(proof_view, "25418-sparse-prefill-switch").lifetime
     assert (lived.first_buggy, lived.last_buggy) == ("0.5.11", "0.5.12")
     assert [on.source_state for on in lived.releases] == ["absent"] * 2 + ["buggy"] * 2 + [
         "fixed"
     ] * 2
     assert [on.observed_state for on in lived.releases] == ["", ""] + ["buggy"] * 2 + ["fixed"] * 2
     assert not lived.contradictions
-    assert find_row(seen, "kv-indices-size-check").lifetime.span == ""
+    assert find_row(proof_view, "kv-indices-size-check").lifetime.span == ""
 
 
 def test_a_release_that_contradicts_its_sources_is_reported() -> None:
@@ -234,9 +236,9 @@ def test_durations_have_two_units_at_most(seconds: float, text: str) -> None:
 
 
 def test_an_empty_run_is_red_and_has_nothing_to_show() -> None:
-    for seen in (view.make_view(sample.make_empty_run()), view.make_view([])):
-        assert not seen.green
-        assert seen.rows == ()
+    for proof_view in (view.make_view(sample.make_empty_run()), view.make_view([])):
+        assert not proof_view.green
+        assert proof_view.rows == ()
     assert view.make_view(ProveRun(id="x", kind="lifecycle", started="")).kind == "lifecycle"
 
 
