@@ -50,10 +50,12 @@ def _read_bytes(file: str) -> bytes:
         os.close(descriptor)
 
 
-def iterate_descendants(pid: int) -> Iterator[int]:
+def iterate_descendants(pid: int, spared: Collection[int] = ()) -> Iterator[int]:
+    """Yield all descendants but the spared children, with all of theirs."""
     for child in list_children(pid):
-        yield child
-        yield from iterate_descendants(child)
+        if child not in spared:
+            yield child
+            yield from iterate_descendants(child)
 
 
 def read_resident_bytes(pid: int) -> int:
@@ -74,6 +76,15 @@ def read_private_bytes(pid: int) -> int:
     return total
 
 
+def read_available_bytes() -> int:
+    """Read how much memory the machine can give without swapping; 0 if it does not say."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) << 10
+    return 0
+
+
 def read_log_tail(log: Path, max_bytes: int) -> str:
     """Read the end of a log; empty if there is no log."""
     try:
@@ -91,8 +102,7 @@ def kill_descendants(pid: int, spared: Collection[int] = ()) -> int:
     """
     killed = 0
     while children := [child for child in list_children(pid) if child not in spared]:
-        descendants = [one for child in children for one in (child, *iterate_descendants(child))]
-        for descendant in descendants:
+        for descendant in list(iterate_descendants(pid, spared)):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(descendant, signal.SIGKILL)
         for child in children:

@@ -46,6 +46,14 @@ def start_device() -> None:
         torch.ones(1, device="cuda").item()
 
 
+def read_free_share() -> float:
+    """Return the part of the device's memory that no process uses; 1 without a device in use."""
+    if (cuda := _find_initialized_cuda()) is None:
+        return 1.0
+    free, total = cuda.mem_get_info()
+    return float(free / total)
+
+
 def read_pending_error() -> str:
     """Return the error of one of the test's launches that is pending on the device."""
     if (cuda := _find_initialized_cuda()) is None:

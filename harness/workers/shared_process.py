@@ -7,10 +7,12 @@ for each.
 Invariant: a test finds the state that a new fork would have, as far as `process_state` sees it. The
 process ends after a test whose state cannot be put back, whose device is lost, that left something
 running, or that took much memory; one that dies or hangs is killed. The next test then has a new
-process.
+process. Where a process takes long to start, a standby is started beside it: a second one, which
+takes its place at once.
 
 Example: of ten faults the third one leaves an illegal memory access behind. Its process ends, and
-the fourth fault is the first of another one, 2 s later.
+the fourth fault is the first of another one, 2 s later. Where a process has to import SGLang, that
+is its standby, and the next standby imports while the fourth fault runs.
 """
 
 from __future__ import annotations
@@ -39,15 +41,19 @@ from harness.workers.process_state import ProcessState
 from harness.workers.supervisor import TestFiles
 
 ENDED_PHRASE = "unfix: a shared process ended"
+WAITED_PHRASE = "unfix: a test waited for its process"
 MAX_RUNS = 200  # of one process: each fault leaves it a little larger
 MEMORY_FRACTION = 0.5  # of a test's limit, by which a process may grow
 START_SECONDS = 900.0  # for a process to start, with its imports, before it counts as hanging
+MIN_FREE_SHARE = 0.5  # of a device's memory, for a standby to start
+SHORTEST_REPORTED_WAIT = 0.1  # seconds
 
 
 class SharedProcessReady(msgspec.Struct, tag=True):
     """A process has started CUDA and can run tests."""
 
     tests: list[str]
+    free_share: float = 1.0  # of the device's memory
 
 
 class SharedRunEnded(msgspec.Struct, tag=True):
@@ -74,15 +80,25 @@ class SharedRun:
 
 
 class SharedProcess:
-    """The process as its supervisor sees it: started before a test, replaced when it ends."""
+    """The process as its supervisor sees it: started before a test, replaced when it ends.
+
+    `standby_count`: the standbys of all supervisors; 0 if this one has none.
+    """
 
     def __init__(
-        self, start_process: Callable[[], tuple[ProcessHandle, PipeEnd]], tests: list[str]
+        self,
+        start_process: Callable[[], tuple[ProcessHandle, PipeEnd]],
+        tests: list[str],
+        standby_count: int = 0,
     ) -> None:
         self.runs = 0  # of the present process, before the running or the last one
         self.imported: list[str] = []  # by its last run, for the first time
         self._start_process = start_process
         self._tests = tests
+        self._standby_count = standby_count
+        self._standby: tuple[ProcessHandle, PipeEnd] | None = None
+        self._was_standby = False  # the present process
+        self._free_share = 1.0  # of the device's memory, when the process was ready
         self._process: ProcessHandle | None = None
         self._pipe: PipeEnd | None = None
         self._is_ready = False
@@ -90,10 +106,14 @@ class SharedProcess:
 
     def start(self) -> None:
         """Start a process if there is none, without waiting for it."""
-        if self._process is not None and self._process.wait_for_exit(0.0):
-            self.end()  # it died while it was idle
+        if self._process is not None and self._process.wait_for_exit(0.0):  # while it was idle
+            if self._was_standby and not self._is_ready:
+                self._give_up_standbys("it was taken")
+            self.end()
         if self._process is None:
-            self._process, self._pipe = self._start_process()
+            standby = self._take_standby()
+            self._was_standby = standby is not None
+            self._process, self._pipe = standby or self._start_process()
             self.runs, self._is_ready, self._message = -1, False, None
 
     def wait_until_ready(self) -> float:
@@ -111,16 +131,24 @@ class SharedProcess:
                 problem = process_exit.describe_code(self._reap_process())
                 if isinstance(message, StartFailure):
                     problem = message.problem
+                if self._was_standby:
+                    self._give_up_standbys(problem)
+                    self.wait_until_ready()
+                    return time.monotonic() - begun
                 raise RuntimeError(f"a process for many tests did not start: {problem}")
             if message.tests != self._tests:
                 self.end()
                 raise RuntimeError("a process for many tests collects others than its worker")
-            self._is_ready = True
-        return time.monotonic() - begun
+            self._is_ready, self._free_share = True, message.free_share
+        seconds = time.monotonic() - begun
+        if seconds > SHORTEST_REPORTED_WAIT:
+            os.write(2, f"{WAITED_PHRASE} for {seconds:.1f} s\n".encode())  # into the worker's log
+        return seconds
 
     def run(self, request: bytes, files: TestFiles) -> SideResult:
         """Run a request in a process that is ready, whatever it does to it."""
         self.runs += 1
+        self._keep_standby(files.request.memory)
 
         def send() -> SharedProcess:
             assert self._pipe is not None
@@ -129,14 +157,45 @@ class SharedProcess:
                 self._pipe.send(request)
             return self
 
-        return supervisor.supervise_test(send, files, self._clean_up)
+        return supervisor.supervise_test(send, files, self._clean_up, self._spared)
 
     def end(self) -> None:
         """End the process, if there is one; the next run has a new one."""
         if self._process is not None:
             self._process.send_signal(signal.SIGKILL)
             self._reap_process()
-        processes.kill_descendants(os.getpid())
+        processes.kill_descendants(os.getpid(), self._spared)
+
+    # The standby
+
+    @property
+    def _spared(self) -> tuple[int, ...]:
+        """The standby, which is no part of any test."""
+        return () if self._standby is None else (self._standby[0].pid,)
+
+    def _keep_standby(self, memory_limit: int) -> None:
+        """Start a standby if there is none and the memory of machine and device allows it."""
+        if self._standby is not None or not self._standby_count or self._process is None:
+            return
+        # All supervisors see the same free memory; one test may grow to its limit beside them.
+        own = processes.read_resident_bytes(self._process.pid)
+        needed = memory_limit + self._standby_count * own
+        if self._free_share >= MIN_FREE_SHARE and processes.read_available_bytes() >= needed:
+            self._standby = self._start_process()
+
+    def _take_standby(self) -> tuple[ProcessHandle, PipeEnd] | None:
+        """Take the standby, ready or not; None if there is none or it has died."""
+        standby, self._standby = self._standby, None
+        if standby is not None and standby[0].wait_for_exit(0.0):
+            standby[1].close()
+            self._give_up_standbys(process_exit.describe_code(standby[0].reap()))
+            return None
+        return standby
+
+    def _give_up_standbys(self, why: str) -> None:
+        """Start no standby any more: one has died, perhaps because memory is short."""
+        self._standby_count = 0
+        os.write(2, f"unfix: a standby ended, and none follows: {why}\n".encode())
 
     # As a `RunningTest`
 
@@ -184,7 +243,7 @@ class SharedProcess:
     def _clean_up(self) -> int:
         if self._process is not None:  # it has none
             return 0
-        return processes.kill_descendants(os.getpid())
+        return processes.kill_descendants(os.getpid(), self._spared)
 
 
 class TestServer:
@@ -216,7 +275,8 @@ class TestServer:
         supervisor.enter_test_process()
         processes.adopt_orphans()
         device_tests.start_device()
-        pipe.send(msgspec.json.encode(SharedProcessReady(self._tests)))
+        ready = SharedProcessReady(self._tests, device_tests.read_free_share())
+        pipe.send(msgspec.json.encode(ready))
         for runs, line in enumerate(pipe.iterate_lines(), start=1):
             run = self._make_run(line)
             has_imported = self._import_ahead is not None and self._import_ahead()

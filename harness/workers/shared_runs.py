@@ -2,10 +2,12 @@
 
 The process is a fork of its supervisor. Where the import of a release starts CUDA, no fork can use
 it: each supervisor then starts the worker's module anew, and that process imports the release
-itself. As this takes most of a minute, each starts one before there is a run for it.
+itself. As this takes most of a minute, each starts one before there is a run for it, and a standby
+beside it.
 
 Example: SGLang's own packages start CUDA at their import. A run with four jobs has the worker, four
-supervisors, and below each of these a process with SGLang, which makes one attempt after another.
+supervisors, and below each of these a process with SGLang, which makes one attempt after another,
+and a standby, which does nothing until that process ends.
 """
 
 from __future__ import annotations
@@ -100,7 +102,8 @@ class SharedRuns:
         self._session = session
         self._tests = [item.nodeid for item in session.items]
         start = self._start_process if self.starts_processes else self._fork_process
-        self._process = SharedProcess(start, self._tests)
+        standby_count = settings.jobs if self.starts_processes else 0
+        self._process = SharedProcess(start, self._tests, standby_count)
 
     # In a supervisor
 

@@ -21,7 +21,7 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -125,11 +125,15 @@ def run_supervised_test(test: Callable[[], SideResult], files: TestFiles) -> Sid
 
 
 def supervise_test(
-    start: Callable[[], RunningTest], files: TestFiles, clean_up: Callable[[], int]
+    start: Callable[[], RunningTest],
+    files: TestFiles,
+    clean_up: Callable[[], int],
+    spared: Collection[int] = (),
 ) -> SideResult:
     """Start a test, enforce its limits and make its result, whatever the test does.
 
-    `clean_up` kills the processes that the test has left, and returns their number.
+    `clean_up` kills the processes that the test has left, and returns their number. `spared` are
+    children of this supervisor that are no part of the test.
     """
     begun = time.monotonic()
     if files.run_folder is not None:
@@ -138,13 +142,13 @@ def supervise_test(
     live_engine.engine.recorder.set_folder(attestations)
     os.environ[bootstrap.ATTESTATIONS_VARIABLE] = str(attestations)
     oom_kills = processes.count_oom_kills()
-    resident = _sum_over_descendants(processes.read_resident_bytes)
+    resident = _sum_over_descendants(processes.read_resident_bytes, spared)
     inherited_bytes = max(processes.read_resident_bytes(os.getpid()), resident)
-    private_bytes = _sum_over_descendants(processes.read_private_bytes)
+    private_bytes = _sum_over_descendants(processes.read_private_bytes, spared)
     gc.freeze()
     child = start()
     started = time.monotonic()
-    exceeded = _wait_within_limits(child, files.request, inherited_bytes, private_bytes)
+    exceeded = _wait_within_limits(child, files.request, inherited_bytes, private_bytes, spared)
     code = child.reap()
     leftover_count = clean_up()
     if files.run_folder is not None:
@@ -180,9 +184,9 @@ def supervise_test(
     return result
 
 
-def _sum_over_descendants(measure: Callable[[int], int]) -> int:
+def _sum_over_descendants(measure: Callable[[int], int], spared: Collection[int]) -> int:
     """Measure the processes that run before a test starts: only a shared one does."""
-    return sum(map(measure, processes.iterate_descendants(os.getpid())))
+    return sum(map(measure, processes.iterate_descendants(os.getpid(), spared)))
 
 
 def delete_test_files(folder: Path, serial: int) -> None:
@@ -234,13 +238,17 @@ def run_and_write_result(test: Callable[[], SideResult], files: TestFiles) -> No
 
 
 def _wait_within_limits(
-    child: RunningTest, request: TestRequest, inherited_bytes: int, private_bytes: int
+    child: RunningTest,
+    request: TestRequest,
+    inherited_bytes: int,
+    private_bytes: int,
+    spared: Collection[int],
 ) -> dict[str, Any]:
     """Wait for the test's process, or kill it at a limit; return the exceeded limit, if any."""
     deadline = time.monotonic() + request.seconds
     while not child.wait_for_exit(POLL_INTERVAL):
         # Daemons of the test count: they are children of this subreaper.
-        descendants = list(processes.iterate_descendants(os.getpid()))
+        descendants = list(processes.iterate_descendants(os.getpid(), spared))
         used = sum(map(processes.read_resident_bytes, descendants)) - inherited_bytes
         # Each process counts the pages that it shares with its parent, so measure exactly
         # before killing.

@@ -1,0 +1,168 @@
+"""The standby of a process for many tests: it takes the place of one that ends."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from calling import is_alive, wait_until
+
+from harness.core import processes
+from harness.core.child_process import ProcessHandle, call_in_fork, fork_with_pipe
+from harness.core.pipes import PipeEnd
+from harness.store.prove.values import SideOutcome, SideResult
+from harness.workers import messages, supervisor
+from harness.workers.shared_process import SharedProcess, SharedProcessReady, SharedRunEnded
+
+PASSES, DIES = b"passes", b"dies"
+LIMIT = 64 << 20
+
+
+class Started:
+    """Processes that a supervisor starts: each runs what its requests name."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.pids: list[int] = []  # in the order of their starts
+        self.behaviors: dict[int, Callable[[], None]] = {}  # by number, before it is ready
+        self.free_share = 1.0
+        self.serial = 0
+
+    def start_process(self) -> tuple[ProcessHandle, PipeEnd]:
+        begin = self.behaviors.get(len(self.pids), lambda: None)
+
+        def serve(pipe: PipeEnd) -> None:
+            begin()
+            pipe.send(msgspec.json.encode(SharedProcessReady([], self.free_share)))
+            for serial, line in enumerate(pipe.iterate_lines()):
+                name, _, file = line.partition(b" ")
+                if name == DIES:
+                    os._exit(3)
+                time.sleep(0.4 if serial == 0 else 0.0)  # for the limits to be looked at
+                result = SideResult("", SideOutcome.PASSED, headline=str(os.getpid()))
+                Path(file.decode()).write_bytes(msgspec.json.encode(result))
+                pipe.send(msgspec.json.encode(SharedRunEnded("", [])))
+
+        handle, pipe = fork_with_pipe(serve)
+        self.pids.append(handle.pid)
+        return handle, pipe
+
+    def make_process(self) -> SharedProcess:
+        return SharedProcess(self.start_process, [], standby_count=1)
+
+    def run(self, process: SharedProcess, name: bytes) -> tuple[str, str]:
+        """Run a request as a supervisor does; return its outcome, and the pid if it passed."""
+        self.serial += 1
+        request = messages.TestRequest(0, self.serial, 20.0, LIMIT)
+        files = supervisor.TestFiles(self.folder, request, {})
+        process.wait_until_ready()
+        side = process.run(name + b" " + os.fsencode(files.build_path("result")), files)
+        return side.outcome.value, side.headline
+
+
+@pytest.fixture
+def started(tmp_path: Path) -> Started:
+    return Started(tmp_path)
+
+
+def call_supervisor(work: Callable[[], Any]) -> Any:
+    """Call a function in a process that adopts orphans, as a supervisor does."""
+
+    def call() -> Any:
+        processes.adopt_orphans()
+        return work()
+
+    return call_in_fork(call)
+
+
+def test_a_standby_takes_the_place_of_a_process_that_ends(started: Started) -> None:
+    def run_three() -> list[Any]:
+        process = started.make_process()
+        died = started.run(process, DIES)
+        before = list(started.pids)
+        passed = started.run(process, PASSES)
+        process.end()  # as for a request that needs a new one
+        again = started.run(process, PASSES)
+        return [died[0], passed, again, before, started.pids]
+
+    died, passed, again, before, pids = call_supervisor(run_three)
+    assert died == "exited"
+    assert len(before) == 2  # the second one was started before the first one died
+    assert passed == ["passed", str(pids[1])]
+    assert again == ["passed", str(pids[2])]
+    assert len(pids) == 4  # and each that was taken has a follower
+
+
+def allocate() -> None:
+    started_bytes = bytearray(3 * LIMIT)
+    started_bytes[::4096] = b"x" * len(started_bytes[::4096])
+    globals()["_kept"] = started_bytes
+
+
+def test_the_memory_of_a_standby_is_not_the_tests(started: Started) -> None:
+    started.behaviors[1] = allocate
+
+    def run_beside_standby() -> Any:
+        return started.run(started.make_process(), PASSES)[0]
+
+    assert call_supervisor(run_beside_standby) == "passed"
+
+
+@pytest.mark.parametrize("when", ["at once", "when it is taken"])
+def test_a_standby_that_dies_fails_no_test(started: Started, when: str) -> None:
+    taken = started.folder / "taken"
+
+    def die() -> None:
+        while when != "at once" and not taken.exists():
+            time.sleep(0.01)
+        os._exit(9)
+
+    started.behaviors[1] = die
+
+    def run_two() -> list[Any]:
+        process = started.make_process()
+        died = started.run(process, DIES)
+        if when == "at once":
+            time.sleep(0.3)
+        process.start()
+        taken.touch()
+        return [died[0], started.run(process, PASSES), started.pids]
+
+    died, passed, pids = call_supervisor(run_two)
+    assert died == "exited"
+    assert passed == ["passed", str(pids[2])]
+    assert len(pids) == 3  # none follows a standby that died
+
+
+@pytest.mark.parametrize("short_of", ["memory", "device memory"])
+def test_no_standby_starts_where_memory_is_short(
+    started: Started, short_of: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if short_of == "memory":
+        monkeypatch.setattr(processes, "read_available_bytes", lambda: LIMIT)
+    else:
+        started.free_share = 0.4
+
+    def run_two() -> list[Any]:
+        process = started.make_process()
+        outcomes = [started.run(process, name)[0] for name in (DIES, PASSES)]
+        return [outcomes, len(started.pids)]
+
+    assert call_supervisor(run_two) == [["exited", "passed"], 2]
+
+
+def test_a_standby_ends_with_its_supervisor(started: Started) -> None:
+    started.behaviors[1] = lambda: time.sleep(600.0)  # while it imports, say
+
+    def run_one() -> list[int]:
+        started.run(started.make_process(), PASSES)
+        return started.pids
+
+    pids = call_supervisor(run_one)
+    assert len(pids) == 2
+    assert wait_until(lambda: not any(map(is_alive, pids)))
