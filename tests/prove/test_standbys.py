@@ -23,7 +23,7 @@ PASSES, DIES = b"passes", b"dies"
 LIMIT = 64 << 20
 
 
-class Started:
+class FakeProcesses:
     """Processes that a supervisor starts: each runs what its requests name."""
 
     def __init__(self, folder: Path) -> None:
@@ -66,8 +66,8 @@ class Started:
 
 
 @pytest.fixture
-def started(tmp_path: Path) -> Started:
-    return Started(tmp_path)
+def fakes(tmp_path: Path) -> FakeProcesses:
+    return FakeProcesses(tmp_path)
 
 
 def call_supervisor(work: Callable[[], Any]) -> Any:
@@ -80,15 +80,15 @@ def call_supervisor(work: Callable[[], Any]) -> Any:
     return call_in_fork(call)
 
 
-def test_a_standby_takes_the_place_of_a_process_that_ends(started: Started) -> None:
+def test_a_standby_takes_the_place_of_a_process_that_ends(fakes: FakeProcesses) -> None:
     def run_three() -> list[Any]:
-        process = started.make_process()
-        died = started.run(process, DIES)
-        before = list(started.pids)
-        passed = started.run(process, PASSES)
+        process = fakes.make_process()
+        died = fakes.run(process, DIES)
+        before = list(fakes.pids)
+        passed = fakes.run(process, PASSES)
         process.end()  # as for a request that needs a new one
-        again = started.run(process, PASSES)
-        return [died[0], passed, again, before, started.pids]
+        again = fakes.run(process, PASSES)
+        return [died[0], passed, again, before, fakes.pids]
 
     died, passed, again, before, pids = call_supervisor(run_three)
     assert died == "exited"
@@ -99,39 +99,39 @@ def test_a_standby_takes_the_place_of_a_process_that_ends(started: Started) -> N
 
 
 def allocate() -> None:
-    started_bytes = bytearray(3 * LIMIT)
-    started_bytes[::4096] = b"x" * len(started_bytes[::4096])
-    globals()["_kept"] = started_bytes
+    allocated = bytearray(3 * LIMIT)
+    allocated[::4096] = b"x" * len(allocated[::4096])
+    globals()["_kept"] = allocated
 
 
-def test_the_memory_of_a_standby_is_not_the_tests(started: Started) -> None:
-    started.behaviors[1] = allocate
+def test_the_memory_of_a_standby_is_not_the_tests(fakes: FakeProcesses) -> None:
+    fakes.behaviors[1] = allocate
 
     def run_beside_standby() -> Any:
-        return started.run(started.make_process(), PASSES)[0]
+        return fakes.run(fakes.make_process(), PASSES)[0]
 
     assert call_supervisor(run_beside_standby) == "passed"
 
 
 @pytest.mark.parametrize("when", ["at once", "when it is taken"])
-def test_a_standby_that_dies_fails_no_test(started: Started, when: str) -> None:
-    taken = started.folder / "taken"
+def test_a_standby_that_dies_fails_no_test(fakes: FakeProcesses, when: str) -> None:
+    taken = fakes.folder / "taken"
 
     def die() -> None:
         while when != "at once" and not taken.exists():
             time.sleep(0.01)
         os._exit(9)
 
-    started.behaviors[1] = die
+    fakes.behaviors[1] = die
 
     def run_two() -> list[Any]:
-        process = started.make_process()
-        died = started.run(process, DIES)
+        process = fakes.make_process()
+        died = fakes.run(process, DIES)
         if when == "at once":
             time.sleep(0.3)
         process.start()
         taken.touch()
-        return [died[0], started.run(process, PASSES), started.pids]
+        return [died[0], fakes.run(process, PASSES), fakes.pids]
 
     died, passed, pids = call_supervisor(run_two)
     assert died == "exited"
@@ -141,27 +141,27 @@ def test_a_standby_that_dies_fails_no_test(started: Started, when: str) -> None:
 
 @pytest.mark.parametrize("short_of", ["memory", "device memory"])
 def test_no_standby_starts_where_memory_is_short(
-    started: Started, short_of: str, monkeypatch: pytest.MonkeyPatch
+    fakes: FakeProcesses, short_of: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if short_of == "memory":
         monkeypatch.setattr(processes, "read_available_bytes", lambda: LIMIT)
     else:
-        started.free_share = 0.4
+        fakes.free_share = 0.4
 
     def run_two() -> list[Any]:
-        process = started.make_process()
-        outcomes = [started.run(process, name)[0] for name in (DIES, PASSES)]
-        return [outcomes, len(started.pids)]
+        process = fakes.make_process()
+        outcomes = [fakes.run(process, name)[0] for name in (DIES, PASSES)]
+        return [outcomes, len(fakes.pids)]
 
     assert call_supervisor(run_two) == [["exited", "passed"], 2]
 
 
-def test_a_standby_ends_with_its_supervisor(started: Started) -> None:
-    started.behaviors[1] = lambda: time.sleep(600.0)  # while it imports, say
+def test_a_standby_ends_with_its_supervisor(fakes: FakeProcesses) -> None:
+    fakes.behaviors[1] = lambda: time.sleep(600.0)  # while it imports, say
 
     def run_one() -> list[int]:
-        started.run(started.make_process(), PASSES)
-        return started.pids
+        fakes.run(fakes.make_process(), PASSES)
+        return fakes.pids
 
     pids = call_supervisor(run_one)
     assert len(pids) == 2
