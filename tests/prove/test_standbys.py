@@ -98,14 +98,14 @@ def test_a_standby_takes_the_place_of_a_process_that_ends(fakes: FakeProcesses) 
     assert len(pids) == 4  # and each that was taken has a follower
 
 
-def allocate() -> None:
+def keep_memory() -> None:
     allocated = bytearray(3 * LIMIT)
     allocated[::4096] = b"x" * len(allocated[::4096])
     globals()["_kept"] = allocated
 
 
 def test_the_memory_of_a_standby_is_not_the_tests(fakes: FakeProcesses) -> None:
-    fakes.behaviors[1] = allocate
+    fakes.behaviors[1] = keep_memory
 
     def run_beside_standby() -> Any:
         return fakes.run(fakes.make_process(), PASSES)[0]
